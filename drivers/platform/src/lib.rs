@@ -1,0 +1,54 @@
+//! What a host gives to the code above it: time, randomness, tasks, memory, and a control connection.
+//!
+//! Protocol code takes all of these as inputs, so that the same `lite` and `roce` run in the kernel, in the simulator
+//! under virtual time and one seed, and on a Linux host. Implemented by `kernel`, `tests/sim` and `lite/node`.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod link;
+mod memory;
+mod time;
+
+use alloc::boxed::Box;
+use core::future::Future;
+use core::pin::Pin;
+
+pub use link::{ControlLink, LinkDown};
+pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
+pub use time::Instant;
+
+/// A task: a future that is polled until it ends and gives nothing back.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// The machine as protocol code sees it: a clock, randomness, an executor and its memory.
+pub trait Platform: Send + Sync {
+    /// Monotonic time since this node's start.
+    fn now(&self) -> Instant;
+
+    /// Fills `buf` with unpredictable bytes (in the simulator: with bytes that the seed decides).
+    fn fill_random(&self, buf: &mut [u8]);
+
+    /// Number of processors that run tasks, at least 1.
+    fn cpus(&self) -> usize;
+
+    /// Starts a task on a processor that the platform chooses; `name` is for diagnosis.
+    fn spawn(&self, name: &'static str, task: Task);
+
+    /// The node's memory as devices and peers address it.
+    fn memory(&self) -> &dyn Memory;
+}
+
+/// Gives other tasks of this processor a turn: pending once, then ready.
+pub async fn yield_now() {
+    let mut yielded = false;
+    core::future::poll_fn(|cx| {
+        if yielded {
+            return core::task::Poll::Ready(());
+        }
+        yielded = true;
+        cx.waker().wake_by_ref();
+        core::task::Poll::Pending
+    })
+    .await;
+}

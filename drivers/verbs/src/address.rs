@@ -1,0 +1,120 @@
+//! How a port is addressed, by link kind.
+
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// An Ethernet address.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A global identifier: an IPv6 address, or an IPv4 address mapped into one (`::ffff:a.b.c.d`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The IPv4 address mapped.
+    #[must_use]
+    pub const fn from_ipv4(ip: [u8; 4]) -> Self {
+        Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ip[0], ip[1], ip[2], ip[3]])
+    }
+    /// The IPv4 address, if it is a mapped one.
+    #[must_use]
+    pub fn ipv4(&self) -> Option<[u8; 4]> {
+        core::net::Ipv6Addr::from(self.0).to_ipv4_mapped().map(|ip| ip.octets())
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&core::net::Ipv6Addr::from(self.0), f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What the frames look like on the wire. Two nodes can talk if they share one kind.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum LinkKind {
+    /// UDP port 4791 (InfiniBand specification, annex A17).
+    RoceV2,
+    /// Ethertype 0x8915 with a GRH (annex A16).
+    RoceV1,
+    /// Native InfiniBand.
+    InfiniBand,
+}
+
+/// Where a port is found by its peers: what a node publishes at join and the manager brokers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct PortAddress {
+    /// The port's Ethernet address; zero on InfiniBand.
+    pub mac: MacAddr,
+    /// The port's GID in use.
+    pub gid: Gid,
+    /// The port's local identifier; zero on Ethernet.
+    pub lid: u16,
+}
+
+/// The way to a peer's port (specification: address vector, 11.2.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AddressVector {
+    /// The frame format.
+    pub link: LinkKind,
+    /// The peer's port.
+    pub peer: PortAddress,
+    /// IPv4 type of service or IPv6 traffic class; the low two bits are ECN.
+    pub traffic_class: u8,
+    /// IP time to live, or hop limit.
+    pub hop_limit: u8,
+    /// InfiniBand service level, 0 to 15.
+    pub service_level: u8,
+}
+
+/// The payload bytes of a full packet on a path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum PathMtu {
+    /// 256 bytes.
+    B256,
+    /// 512 bytes.
+    B512,
+    /// 1024 bytes: the largest on standard 1500-byte Ethernet.
+    B1024,
+    /// 2048 bytes.
+    B2048,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl PathMtu {
+    /// All, ascending.
+    pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
+
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        256 << self as usize
+    }
+
+    /// The largest that fits RoCE frames into an Ethernet MTU, given the most that the headers around the payload
+    /// take: GRH or IPv6 40, UDP 8, BTH 12, the longest extended headers 16 + 4, ICRC 4.
+    #[must_use]
+    pub fn fitting(ethernet_mtu: usize) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|m| m.bytes() + 84 <= ethernet_mtu)
+    }
+}

@@ -1,0 +1,66 @@
+//! Completions.
+
+use crate::{QpNum, WrId};
+
+/// How a work request ended (specification 11.6.2; the names are libibverbs').
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Status {
+    /// Done.
+    Success,
+    /// A local buffer was too short for what came, or too long for the service.
+    LocalLengthError,
+    /// The queue pair is in no state to do that.
+    LocalQpOperationError,
+    /// A local address is not memory of the one key.
+    LocalProtectionError,
+    /// Ended because the queue pair went to the error state before it was done.
+    WorkRequestFlushed,
+    /// The peer refused the request as malformed.
+    RemoteInvalidRequest,
+    /// The peer refused the address, the key or the right.
+    RemoteAccessError,
+    /// The peer could not do it.
+    RemoteOperationError,
+    /// No acknowledgement within the timeouts and retries.
+    RetryExceeded,
+    /// The peer had no receive posted for too long.
+    RnrRetryExceeded,
+    /// The peer broke the protocol.
+    BadResponse,
+}
+
+/// Which kind of work ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum WorkKind {
+    /// SEND.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+    /// Fetch-and-add.
+    FetchAdd,
+    /// Compare-and-swap.
+    CompareSwap,
+    /// A receive that took a SEND.
+    Recv,
+    /// A receive that took the immediate of a WRITE; its bytes are in place.
+    RecvWriteImm,
+}
+
+/// The end of one work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The work request's name.
+    pub id: WrId,
+    /// Its queue pair.
+    pub qp: QpNum,
+    /// How it ended; the fields below hold only with [`Status::Success`].
+    pub status: Status,
+    /// What it was.
+    pub kind: WorkKind,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// Immediate data received.
+    pub imm: Option<u32>,
+}

@@ -1,0 +1,19 @@
+//! The RNIC interface: what is above it (LITE) and what is below it (softroce, mlx4, ibverbs) meet only here.
+//!
+//! Names are those of the InfiniBand Architecture Specification, volume 1, chapter 10 and 11, and of libibverbs.
+//! One key covers all memory of a node, so a local address needs no key and a remote one always the same.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod address;
+mod completion;
+mod number;
+mod rnic;
+mod work;
+
+pub use address::{AddressVector, Gid, LinkKind, MacAddr, PathMtu, PortAddress};
+pub use completion::{Completion, Status, WorkKind};
+pub use number::{CqId, Psn, QpNum, RemoteKey, WrId};
+pub use rnic::{Attributes, Counter, CqOptions, MemoryKey, PortState, QpConnect, QpOptions, Rnic, VerbsError};
+pub use work::{Payload, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
