@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+#[cfg(feature = "arena")]
+mod arena;
 mod link;
 mod memory;
 mod time;
@@ -14,6 +16,8 @@ use alloc::boxed::Box;
 use core::future::Future;
 use core::pin::Pin;
 
+#[cfg(feature = "arena")]
+pub use arena::Arena;
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use time::Instant;

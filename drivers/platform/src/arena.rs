@@ -1,0 +1,239 @@
+//! A [`Memory`] in one heap block, for tests, the simulator and host tools: no `unsafe`, any base address.
+
+use crate::{IoAddr, Memory, MemoryError, MemoryStats};
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+use spin::Mutex;
+
+/// Allocation granularity and alignment in bytes.
+const PAGE: u64 = 4096;
+
+/// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
+///
+/// Every access takes the lock, so accesses are atomic as a whole: stronger than [`Memory`] promises. The base address
+/// is free to choose, so that a mix-up of offsets and addresses shows.
+pub struct Arena {
+    base: u64,
+    bytes: Mutex<Vec<u8>>,
+    runs: Mutex<Runs>,
+}
+
+/// Which runs are free and which are taken: offset to length, both in bytes and multiples of [`PAGE`].
+struct Runs {
+    free: BTreeMap<u64, u64>,
+    taken: BTreeMap<u64, u64>,
+}
+
+impl Arena {
+    /// Memory of `len` zero bytes (rounded up to 4096) whose first has the address `base`.
+    ///
+    /// # Panics
+    /// If `base` is not a multiple of 4096, or the end lies beyond the address space, or the heap has no room.
+    #[must_use]
+    pub fn new(base: IoAddr, len: u64) -> Self {
+        let len = len.checked_next_multiple_of(PAGE).expect("arena length overflows");
+        assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
+        assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
+        let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
+        let mut free = BTreeMap::new();
+        if len > 0 {
+            free.insert(0, len);
+        }
+        Self {
+            base: base.0,
+            bytes: Mutex::new(bytes),
+            runs: Mutex::new(Runs { free, taken: BTreeMap::new() }),
+        }
+    }
+
+    /// Runs `f` on the `len` bytes at `addr`.
+    fn with<T>(&self, addr: IoAddr, len: usize, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, MemoryError> {
+        let mut bytes = self.bytes.lock();
+        let range = self.range_in(bytes.len(), addr, len as u64)?;
+        bytes.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
+    }
+
+    /// The index range of `len` bytes at `addr` in a block of `total` bytes.
+    fn range_in(&self, total: usize, addr: IoAddr, len: u64) -> Result<Range<usize>, MemoryError> {
+        if len == 0 {
+            return Ok(0..0);
+        }
+        let start = addr.0.checked_sub(self.base).ok_or(MemoryError::OutOfRange)?;
+        let end = start.checked_add(len).ok_or(MemoryError::OutOfRange)?;
+        if end > total as u64 {
+            return Err(MemoryError::OutOfRange);
+        }
+        // Both are at most `total`, which is a usize.
+        Ok(start as usize..end as usize)
+    }
+
+    /// Replaces the word at `addr` by what `f` makes of it; gives the value before.
+    fn update(&self, addr: IoAddr, f: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
+        if !addr.0.is_multiple_of(8) {
+            return Err(MemoryError::Misaligned);
+        }
+        self.with(addr, 8, |word| {
+            let mut before = [0; 8];
+            before.copy_from_slice(word);
+            let before = u64::from_ne_bytes(before);
+            word.copy_from_slice(&f(before).to_ne_bytes());
+            before
+        })
+    }
+}
+
+impl Memory for Arena {
+    fn range(&self) -> (IoAddr, u64) {
+        (IoAddr(self.base), self.bytes.lock().len() as u64)
+    }
+
+    fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
+        self.range_in(self.bytes.lock().len(), addr, len).map(|_| ())
+    }
+
+    fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
+        self.with(addr, buf.len(), |bytes| buf.copy_from_slice(bytes))
+    }
+
+    fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
+        self.with(addr, data.len(), |bytes| bytes.copy_from_slice(data))
+    }
+
+    fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
+        let len = usize::try_from(len).map_err(|_| MemoryError::OutOfRange)?;
+        self.with(addr, len, |bytes| bytes.fill(byte))
+    }
+
+    fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
+        let mut bytes = self.bytes.lock();
+        let src = self.range_in(bytes.len(), src, len)?;
+        let dst = self.range_in(bytes.len(), dst, len)?;
+        bytes.copy_within(src, dst.start);
+        Ok(())
+    }
+
+    fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
+        self.update(addr, |before| before.wrapping_add(add))
+    }
+
+    fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+        self.update(addr, |before| if before == compare { swap } else { before })
+    }
+
+    fn alloc(&self, len: u64) -> Option<IoAddr> {
+        let len = len.max(1).checked_next_multiple_of(PAGE)?;
+        let mut runs = self.runs.lock();
+        let (&start, &run) = runs.free.iter().find(|&(_, &run)| run >= len)?;
+        runs.free.remove(&start);
+        if run > len {
+            runs.free.insert(start + len, run - len);
+        }
+        runs.taken.insert(start, len);
+        drop(runs);
+        let addr = IoAddr(self.base + start);
+        self.fill(addr, len, 0).ok()?;
+        Some(addr)
+    }
+
+    fn free(&self, addr: IoAddr, len: u64) {
+        let len = len.max(1).next_multiple_of(PAGE);
+        let start = addr.0.wrapping_sub(self.base);
+        let mut runs = self.runs.lock();
+        assert!(runs.taken.get(&start) == Some(&len), "freed run {addr:?}+{len:#x} is not allocated");
+        runs.taken.remove(&start);
+        // Merge with the free neighbours.
+        let mut merged = start..start + len;
+        if let Some(after) = runs.free.remove(&merged.end) {
+            merged.end += after;
+        }
+        let before = runs.free.range(..start).next_back().map(|(&s, &l)| (s, l));
+        if let Some((s, _)) = before.filter(|&(s, l)| s + l == start) {
+            runs.free.remove(&s);
+            merged.start = s;
+        }
+        runs.free.insert(merged.start, merged.end - merged.start);
+    }
+
+    fn stats(&self) -> MemoryStats {
+        let runs = self.runs.lock();
+        let total = self.bytes.lock().len() as u64;
+        let largest_free = runs.free.values().copied().max().unwrap_or(0);
+        MemoryStats { total, free: runs.free.values().sum(), largest_free }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: IoAddr = IoAddr(0x1_0000_0000);
+
+    #[test]
+    fn accesses_are_whole_or_refused() {
+        let arena = Arena::new(BASE, 8192);
+        let end = BASE.0 + 8192;
+        assert_eq!(arena.range(), (BASE, 8192));
+        assert_eq!(arena.write(IoAddr(end - 3), b"abc"), Ok(()));
+        assert_eq!(arena.write(IoAddr(end - 3), b"wxyz"), Err(MemoryError::OutOfRange));
+        let mut buf = [0; 3];
+        assert_eq!(arena.read(IoAddr(end - 3), &mut buf), Ok(()));
+        assert_eq!(&buf, b"abc");
+        for (addr, len) in
+            [(0, 1), (BASE.0 - 1, 2), (end, 1), (u64::MAX, 2), (BASE.0, u64::MAX), (BASE.0, 8193)]
+        {
+            assert_eq!(arena.check(IoAddr(addr), len), Err(MemoryError::OutOfRange), "{addr:#x}+{len:#x}");
+        }
+        assert_eq!(arena.check(IoAddr(5), 0), Ok(()));
+        assert_eq!(arena.write(IoAddr(5), &[]), Ok(()));
+        arena.fill(BASE, 16, 7).unwrap();
+        arena.copy(BASE, IoAddr(BASE.0 + 8), 16).unwrap();
+        let mut buf = [0; 25];
+        arena.read(BASE, &mut buf).unwrap();
+        assert_eq!(buf[..24], [7; 24]);
+        assert_eq!(buf[24], 0);
+    }
+
+    #[test]
+    fn atomics_are_native_endian_words() {
+        let arena = Arena::new(BASE, 4096);
+        arena.write(BASE, &5u64.to_ne_bytes()).unwrap();
+        assert_eq!(arena.fetch_add(BASE, u64::MAX), Ok(5));
+        assert_eq!(arena.compare_swap(BASE, 5, 9), Ok(4));
+        assert_eq!(arena.compare_swap(BASE, 4, 9), Ok(4));
+        assert_eq!(arena.fetch_add(BASE, 0), Ok(9));
+        assert_eq!(arena.fetch_add(IoAddr(BASE.0 + 4), 0), Err(MemoryError::Misaligned));
+        assert_eq!(arena.fetch_add(IoAddr(BASE.0 + 4096), 0), Err(MemoryError::OutOfRange));
+    }
+
+    #[test]
+    fn runs_are_zeroed_disjoint_and_merge_again() {
+        let arena = Arena::new(BASE, 16 * PAGE);
+        let a = arena.alloc(1).unwrap();
+        let b = arena.alloc(PAGE + 1).unwrap();
+        let c = arena.alloc(13 * PAGE).unwrap();
+        assert_eq!((a.0, b.0, c.0), (BASE.0, BASE.0 + PAGE, BASE.0 + 3 * PAGE));
+        assert_eq!(arena.alloc(1), None);
+        arena.fill(b, 2 * PAGE, 0xff).unwrap();
+        arena.free(b, PAGE + 1);
+        arena.free(a, 1);
+        assert_eq!(arena.stats(), MemoryStats { total: 16 * PAGE, free: 3 * PAGE, largest_free: 3 * PAGE });
+        let d = arena.alloc(3 * PAGE).unwrap();
+        let mut bytes = vec![1; 3 * PAGE as usize];
+        arena.read(d, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&b| b == 0));
+        arena.free(c, 13 * PAGE);
+        arena.free(d, 3 * PAGE);
+        assert_eq!(arena.stats().largest_free, 16 * PAGE);
+    }
+
+    #[test]
+    #[should_panic(expected = "not allocated")]
+    fn a_run_is_freed_once() {
+        let arena = Arena::new(BASE, 4096);
+        let a = arena.alloc(1).unwrap();
+        arena.free(a, 1);
+        arena.free(a, 1);
+    }
+}
