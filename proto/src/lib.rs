@@ -1,1 +1,65 @@
+//! What nodes, manager and clients say to each other on control connections: the messages and the Noise channel.
+//!
+//! Every connection starts with a Noise handshake under the cluster key ([`channel`]), then [`Hello`], then whole
+//! messages in [postcard](https://docs.rs/postcard) encoding. RDMA and RPC traffic never travels here.
 #![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod client;
+mod id;
+mod job;
+mod member;
+mod node;
+
+pub use client::{FromClient, NodeStatus, ToClient};
+pub use id::{Incarnation, JobId, NodeId};
+pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
+pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
+pub use node::{NameError, ToManager, ToNode};
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// The version of these messages; nodes, clients and manager must agree on it.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The manager's TCP port, as in the original LITE.
+pub const MANAGER_PORT: u16 = 18500;
+
+/// The first message of the side that connected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Hello {
+    /// A node that wants to join. Answered by [`ToNode::Welcome`] or [`ToNode::Refused`].
+    Node(Join),
+    /// A command line or dashboard. Answered by [`ToClient::Hello`] or [`ToClient::Failed`].
+    Client {
+        /// [`PROTOCOL_VERSION`] of the client.
+        version: u16,
+    },
+}
+
+/// A message that could not be decoded, or was too large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed control message")]
+pub struct Malformed;
+
+/// Encodes a message.
+///
+/// # Panics
+/// Never: the messages hold nothing that postcard cannot encode.
+pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    postcard::to_allocvec(message).expect("control messages are plain data")
+}
+
+/// Decodes a message; trailing bytes are malformed.
+pub fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M, Malformed> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(Malformed),
+    }
+}
+
+/// A reason in words for people, one line.
+pub type Reason = String;

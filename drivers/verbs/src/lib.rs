@@ -15,5 +15,7 @@ mod work;
 pub use address::{AddressVector, Gid, LinkKind, MacAddr, PathMtu, PortAddress};
 pub use completion::{Completion, Status, WorkKind};
 pub use number::{CqId, Psn, QpNum, RemoteKey, WrId};
-pub use rnic::{Attributes, Counter, CqOptions, MemoryKey, PortState, QpConnect, QpOptions, Rnic, VerbsError};
+pub use rnic::{
+    Attributes, Counter, CqOptions, MemoryKey, PortState, QpConnect, QpOptions, Rnic, VerbsError,
+};
 pub use work::{Payload, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
