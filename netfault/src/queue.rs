@@ -1,0 +1,267 @@
+//! Frames on their way through a faulty link.
+
+use crate::Faults;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What a link has done so far, in frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Handed to [`FaultQueue::push`].
+    pub pushed: u64,
+    /// Given out by [`FaultQueue::pop`], duplicates included.
+    pub delivered: u64,
+    /// Dropped.
+    pub lost: u64,
+    /// Queued a second time.
+    pub duplicated: u64,
+    /// Held back.
+    pub reordered: u64,
+    /// With one bit inverted.
+    pub corrupted: u64,
+}
+
+/// A link with faults: frames go in with [`push`](Self::push) and come out of [`pop`](Self::pop) when their time has come.
+///
+/// `M` is what the owner must remember with each frame, such as where it goes. The same pushes at the same times with the
+/// same seed give the same deliveries. A frame that no fault touches keeps its order among its like.
+#[derive(Debug)]
+pub struct FaultQueue<M> {
+    faults: Faults,
+    rng: Xoshiro256PlusPlus,
+    in_flight: BinaryHeap<Reverse<InFlight<M>>>,
+    pushes: u64,
+    counters: Counters,
+}
+
+/// One copy of a frame, ordered by the time it is due and then by the order of pushing.
+#[derive(Debug)]
+struct InFlight<M> {
+    due: u64,
+    number: u64,
+    meta: M,
+    frame: Vec<u8>,
+}
+
+impl<M> InFlight<M> {
+    fn key(&self) -> (u64, u64) {
+        (self.due, self.number)
+    }
+}
+
+impl<M> PartialEq for InFlight<M> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<M> Eq for InFlight<M> {}
+
+impl<M> PartialOrd for InFlight<M> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<M> Ord for InFlight<M> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+impl<M: Clone> FaultQueue<M> {
+    /// An empty link. Give each link of a network a seed of its own, or they all fail alike.
+    #[must_use]
+    pub fn new(faults: Faults, seed: u64) -> Self {
+        Self {
+            faults,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            in_flight: BinaryHeap::new(),
+            pushes: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Changes the faults of frames pushed from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// Takes a frame that enters the link at `now` (nanoseconds) and decides its fate.
+    ///
+    /// Corruption spares frames that nothing but the Ethernet check sequence protects (ARP): on a wire they are dropped
+    /// when damaged, and here there is no check sequence. All others carry a checksum of their own.
+    pub fn push(&mut self, meta: M, mut frame: Vec<u8>, now: u64) {
+        self.counters.pushed += 1;
+        // Always the same number of draws, so that one fault's probability does not shift another's choices.
+        let [lost, dup, held, dup_held, corrupt] = std::array::from_fn(|_| self.draw());
+        let (hold, dup_hold, bit) = (self.rng.next_u64(), self.rng.next_u64(), self.rng.next_u64());
+        if lost < self.faults.loss {
+            self.counters.lost += 1;
+            return;
+        }
+        let copy = (dup < self.faults.dup).then(|| frame.clone());
+        if corrupt < self.faults.corrupt && !frame.is_empty() && !is_arp(&frame) {
+            self.counters.corrupted += 1;
+            let bit = usize::try_from(bit % (frame.len() as u64 * 8)).unwrap_or(0);
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        let due = self.due(now, held, hold);
+        self.enqueue(due, meta.clone(), frame);
+        if let Some(copy) = copy {
+            self.counters.duplicated += 1;
+            let due = self.due(now, dup_held, dup_hold);
+            self.enqueue(due, meta, copy);
+        }
+    }
+
+    /// The next frame that is due at `now`, if there is one.
+    pub fn pop(&mut self, now: u64) -> Option<(M, Vec<u8>)> {
+        if self.next_deadline()? > now {
+            return None;
+        }
+        let Reverse(next) = self.in_flight.pop()?;
+        self.counters.delivered += 1;
+        Some((next.meta, next.frame))
+    }
+
+    /// When the next frame is due, in nanoseconds; `None` if the link is empty.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.in_flight.peek().map(|Reverse(next)| next.due)
+    }
+
+    /// Frames in flight.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether no frame is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// What the link has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn enqueue(&mut self, due: u64, meta: M, frame: Vec<u8>) {
+        self.in_flight.push(Reverse(InFlight { due, number: self.pushes, meta, frame }));
+        self.pushes += 1;
+    }
+
+    /// When a copy arrives: `held` decides whether it is held back, `hold` for how long.
+    fn due(&mut self, now: u64, held: f64, hold: u64) -> u64 {
+        let on_time = now.saturating_add(self.faults.delay_ns);
+        if held >= self.faults.reorder {
+            return on_time;
+        }
+        self.counters.reordered += 1;
+        on_time.saturating_add(1 + hold % self.faults.reorder_ns.max(1))
+    }
+
+    /// A number from 0 up to but not 1.
+    #[allow(clippy::cast_precision_loss, reason = "53 bits fit an f64 exactly")]
+    fn draw(&mut self) -> f64 {
+        (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn is_arp(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[0x08, 0x06])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Pushes `count` numbered frames, one every 10 us, draining as it goes; gives (time, number, intact) of each delivery.
+    fn run(faults: &str, seed: u64, count: u32) -> (Vec<(u64, u32, bool)>, Counters) {
+        let mut queue = FaultQueue::new(Faults::parse(faults).unwrap(), seed);
+        let mut seen = Vec::new();
+        let mut drain = |queue: &mut FaultQueue<u32>, until: u64| {
+            while let Some(due) = queue.next_deadline().filter(|due| *due <= until) {
+                while let Some((n, frame)) = queue.pop(due) {
+                    seen.push((due, n, frame == numbered(n)));
+                }
+            }
+        };
+        for n in 0..count {
+            let now = u64::from(n) * 10_000;
+            drain(&mut queue, now);
+            queue.push(n, numbered(n), now);
+        }
+        drain(&mut queue, u64::MAX);
+        assert!(queue.is_empty());
+        let counters = queue.counters();
+        (seen, counters)
+    }
+
+    fn numbered(n: u32) -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        frame[14..18].copy_from_slice(&n.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn a_perfect_link_changes_nothing() {
+        let (seen, counters) = run("", 1, 100);
+        assert!(seen.iter().enumerate().all(|(i, s)| *s == (i as u64 * 10_000, i as u32, true)));
+        assert_eq!(counters, Counters { pushed: 100, delivered: 100, ..Counters::default() });
+    }
+
+    #[test]
+    fn delay_shifts_all() {
+        let (seen, _) = run("delay_us=50", 1, 100);
+        assert!(seen.iter().enumerate().all(|(i, s)| *s == (i as u64 * 10_000 + 50_000, i as u32, true)));
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let faults = "loss=0.1,dup=0.1,reorder=0.1,corrupt=0.1,delay_us=5";
+        assert_eq!(run(faults, 7, 1000), run(faults, 7, 1000));
+        assert_ne!(run(faults, 7, 1000), run(faults, 8, 1000));
+    }
+
+    #[test]
+    fn frequencies_are_as_asked() {
+        let (seen, c) = run("loss=0.1,dup=0.1,reorder=0.1,corrupt=0.1", 3, 20_000);
+        // Binomial with n about 20,000 and p = 0.1: a standard deviation is 42; 300 is beyond doubt.
+        for (what, n) in
+            [("lost", c.lost), ("dup", c.duplicated), ("reorder", c.reordered), ("corrupt", c.corrupted)]
+        {
+            assert!((1700..=2300).contains(&n), "{what}: {n}");
+        }
+        assert_eq!(c.delivered, c.pushed - c.lost + c.duplicated);
+        assert_eq!(seen.iter().filter(|s| !s.2).count() as u64, c.corrupted);
+        assert!(seen.windows(2).any(|w| w[1].1 < w[0].1), "nothing was overtaken");
+    }
+
+    #[test]
+    fn arp_is_not_corrupted() {
+        let mut queue = FaultQueue::new(Faults::parse("corrupt=1").unwrap(), 1);
+        let mut arp = vec![0; 42];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        queue.push((), arp.clone(), 0);
+        assert_eq!(queue.pop(0), Some(((), arp)));
+    }
+
+    proptest! {
+        #[test]
+        fn corruption_inverts_one_bit(seed: u64, frame in proptest::collection::vec(any::<u8>(), 1..200)) {
+            prop_assume!(!is_arp(&frame));
+            let mut queue = FaultQueue::new(Faults::parse("corrupt=1").unwrap(), seed);
+            queue.push((), frame.clone(), 0);
+            let (_, got) = queue.pop(0).unwrap();
+            let inverted: u32 = frame.iter().zip(&got).map(|(a, b)| (a ^ b).count_ones()).sum();
+            prop_assert_eq!((got.len(), inverted), (frame.len(), 1));
+        }
+    }
+}
