@@ -1,0 +1,15 @@
+//! The one resolver of Ethernet addresses: ARP (RFC 826) and neighbour discovery (RFC 4861), for RDMA and TCP alike.
+//!
+//! It has no I/O and no clock of its own: frames and time come in, frames go out. One [`Resolver`] belongs to each
+//! port. It answers requests for the port's own addresses, learns from what it hears, and resolves on request, with
+//! retries and a deadline. Nothing allocates.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod frame;
+mod resolver;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{FRAME_MAX, Neighbour, Traffic, arp_reply, classify};
+pub use resolver::{Resolution, Resolver};

@@ -1,0 +1,206 @@
+//! The table of neighbours of one port, its ageing, and the asking.
+
+use crate::frame::{FRAME_MAX, Neighbour, Outgoing};
+use core::net::IpAddr;
+use core::time::Duration;
+use heapless::Vec;
+use platform::Instant;
+use verbs::MacAddr;
+
+/// How long an address heard is believed.
+const FRESH: Duration = Duration::from_secs(60);
+/// How long before the end an entry in use is confirmed.
+const CONFIRM: Duration = Duration::from_secs(20);
+/// Between two requests for the same address: first, doubling up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// How long a failed resolution is remembered, so that a caller learns of it.
+const FAILED: Duration = Duration::from_secs(1);
+/// Addresses of a port's own.
+const OWN_MAX: usize = 4;
+/// Neighbours of a port: gateway, manager, and peers whose address the manager does not broker.
+const TABLE_MAX: usize = 64;
+/// Answers that wait for room in the transmit ring.
+const ANSWERS_MAX: usize = 8;
+
+/// Where the resolution of an address stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Known.
+    Known(MacAddr),
+    /// Being asked for.
+    Pending,
+    /// Nobody answered within the deadline.
+    Failed,
+    /// Not asked for.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Known { mac: MacAddr, until: Instant, next_ask: Instant },
+    Asked { next_ask: Instant, gap: Duration, deadline: Instant },
+    Failed { until: Instant },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ip: IpAddr,
+    used: Instant,
+    state: State,
+}
+
+/// The resolver of one port.
+#[derive(Debug)]
+pub struct Resolver {
+    mac: MacAddr,
+    own: Vec<IpAddr, OWN_MAX>,
+    table: Vec<Entry, TABLE_MAX>,
+    answers: Vec<Outgoing, ANSWERS_MAX>,
+}
+
+impl Resolver {
+    /// For a port whose Ethernet address is `mac`, with no addresses yet.
+    #[must_use]
+    pub const fn new(mac: MacAddr) -> Self {
+        Self { mac, own: Vec::new(), table: Vec::new(), answers: Vec::new() }
+    }
+
+    /// Adds an address that the port answers for. `false`: there are four already.
+    pub fn add_own(&mut self, ip: IpAddr) -> bool {
+        self.own.contains(&ip) || self.own.push(ip).is_ok()
+    }
+
+    /// The port answers for `ip` no more.
+    pub fn remove_own(&mut self, ip: IpAddr) {
+        self.own.retain(|own| *own != ip);
+    }
+
+    /// Takes in a frame that [`classify`](crate::classify) gave to the resolver. What there is to answer waits in
+    /// [`poll`](Self::poll).
+    pub fn input(&mut self, now: Instant, frame: &[u8]) {
+        let Some(heard) = Neighbour::parse(frame) else { return };
+        let for_us = self.own.contains(&heard.target);
+        if let Some(mac) = heard.mac {
+            // In an advertisement the target is what is told about; everywhere else the sender tells its own.
+            let of = match heard.target {
+                IpAddr::V6(_) if !heard.request => Some(heard.target),
+                _ => heard.sender,
+            };
+            if let Some(ip) = of.filter(|ip| !self.own.contains(ip) && !ip.is_multicast()) {
+                self.learn(now, ip, mac, for_us && heard.request);
+            }
+        }
+        if for_us && heard.request {
+            let to = heard.sender;
+            // A solicitation need not carry its sender's address: the frame does.
+            let mac = heard.mac.or_else(|| Some(MacAddr(frame.get(6..12)?.try_into().ok()?)));
+            if let Some(mac) = mac {
+                // No room: the asker asks again.
+                let _ = self.answers.push(Outgoing::Tell { target: heard.target, to, mac });
+            }
+        }
+    }
+
+    /// Keeps `ip` at `mac`, if the entry exists, or `new` is set and there is room.
+    fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, new: bool) {
+        let state = State::Known { mac, until: now + FRESH, next_ask: now + (FRESH - CONFIRM) };
+        match self.table.iter_mut().find(|e| e.ip == ip) {
+            Some(entry) => entry.state = state,
+            None if new => self.insert(Entry { ip, used: now, state }),
+            None => {}
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        if self.table.is_full()
+            && let Some(oldest) = self.table.iter().enumerate().min_by_key(|(_, e)| e.used).map(|(i, _)| i)
+        {
+            self.table.swap_remove(oldest);
+        }
+        let _ = self.table.push(entry);
+    }
+
+    /// Where `ip` stands.
+    pub fn lookup(&mut self, now: Instant, ip: IpAddr) -> Resolution {
+        let Some(entry) = self.table.iter_mut().find(|e| e.ip == ip) else { return Resolution::Unknown };
+        entry.used = now;
+        match entry.state {
+            State::Known { mac, until, .. } if now < until => Resolution::Known(mac),
+            State::Asked { deadline, .. } if now < deadline => Resolution::Pending,
+            State::Failed { until } if now < until => Resolution::Failed,
+            State::Asked { .. } => Resolution::Failed,
+            _ => Resolution::Unknown,
+        }
+    }
+
+    /// As [`lookup`](Self::lookup), and starts to ask for what is unknown or failed, until `deadline`.
+    pub fn resolve(&mut self, now: Instant, ip: IpAddr, deadline: Instant) -> Resolution {
+        match self.lookup(now, ip) {
+            Resolution::Unknown | Resolution::Failed => {}
+            done => return done,
+        }
+        let state = State::Asked { next_ask: now, gap: FIRST_RETRY, deadline };
+        match self.table.iter_mut().find(|e| e.ip == ip) {
+            Some(entry) => entry.state = state,
+            None => self.insert(Entry { ip, used: now, state }),
+        }
+        Resolution::Pending
+    }
+
+    /// Writes the next frame to send into `out` (at least [`FRAME_MAX`] bytes) and gives its length; call until
+    /// `None`. `out` must go out: the frame is not given again.
+    pub fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        debug_assert!(out.len() >= FRAME_MAX);
+        if let Some(answer) = self.answers.pop() {
+            return Some(answer.emit(self.mac, out));
+        }
+        self.table.retain(
+            |e| !matches!(e.state, State::Known { until, .. } | State::Failed { until } if now >= until),
+        );
+        let (mac, own) = (self.mac, &self.own);
+        self.table.iter_mut().find_map(|e| match &mut e.state {
+            State::Asked { deadline, .. } if now >= *deadline => {
+                e.state = State::Failed { until: now + FAILED };
+                None
+            }
+            State::Asked { next_ask, gap, .. } if now >= *next_ask => {
+                *next_ask = now + *gap;
+                *gap = (*gap * 2).min(LONGEST_RETRY);
+                ask(own, e.ip, None, mac, out)
+            }
+            // An entry in use is confirmed before it ends; an idle one is let go.
+            State::Known { mac: to, until, next_ask } if now >= *next_ask => {
+                let in_use = e.used + FRESH > *until;
+                *next_ask = if in_use { now + LONGEST_RETRY } else { *until };
+                if in_use { ask(own, e.ip, Some(*to), mac, out) } else { None }
+            }
+            _ => None,
+        })
+    }
+
+    /// When [`poll`](Self::poll) has something to do next; `None` while there is nothing to wait for.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.answers.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let at = |e: &Entry| match e.state {
+            State::Known { next_ask, until, .. } => next_ask.min(until),
+            State::Asked { next_ask, deadline, .. } => next_ask.min(deadline),
+            State::Failed { until } => until,
+        };
+        self.table.iter().map(at).min()
+    }
+}
+
+/// A request for `ip` from the first own address of its family (IPv4: from 0.0.0.0 while there is none).
+fn ask(own: &[IpAddr], ip: IpAddr, to: Option<MacAddr>, mac: MacAddr, out: &mut [u8]) -> Option<usize> {
+    let me = own.iter().copied().find(|o| o.is_ipv4() == ip.is_ipv4());
+    let me = match (me, ip) {
+        (Some(me), _) => me,
+        (None, IpAddr::V4(_)) => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
+        (None, IpAddr::V6(_)) => return None,
+    };
+    Some(Outgoing::Ask { me, target: ip, to }.emit(mac, out))
+}

@@ -1,0 +1,285 @@
+//! The driver's side of a virtio split virtqueue whose buffers never move (virtio 1.2, section 2.7).
+//!
+//! Descriptor `i` always describes buffer `i`, so a buffer changes hands by one index in a ring: nothing is linked,
+//! shared or written twice, and a frame is read where the device put it. `virtio-drivers` has a queue too; it is not
+//! used because, as of 0.13, it asks for an interrupt with every element it takes (it stores `used_event` in
+//! `pop_used`), which defeats suppression while polling, compares indices without wrapping when it decides on a kick
+//! (`should_notify`), and indexes by what the device wrote.
+#![no_std]
+
+#[cfg(test)]
+mod tests;
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// The largest queue: enough for any device this project drives.
+pub const MAX_SIZE: u16 = 1024;
+
+/// `VIRTQ_DESC_F_WRITE`: the device writes the buffer.
+const DESC_WRITE: u16 = 2;
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT`, `VIRTQ_USED_F_NO_NOTIFY`.
+const FLAG_NONE_WANTED: u16 = 1;
+
+/// Where the three parts of a queue lie in one zeroed, 16-byte aligned run of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Offset of the available ring (the driver area).
+    pub avail: usize,
+    /// Offset of the used ring (the device area).
+    pub used: usize,
+    /// Bytes of it all.
+    pub total: usize,
+}
+
+impl Layout {
+    /// For a queue of `size` buffers. The descriptor table lies at offset 0.
+    #[must_use]
+    pub const fn of(size: u16) -> Self {
+        let n = size as usize;
+        let avail = 16 * n;
+        // flags, idx, ring, used_event; then the used ring on a cache line of its own.
+        let used = (avail + 6 + 2 * n).next_multiple_of(64);
+        // flags, idx, (id, len) each, avail_event.
+        Self { avail, used, total: (used + 6 + 8 * n).next_multiple_of(64) }
+    }
+}
+
+/// A buffer that the device has given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// The buffer's number.
+    pub id: u16,
+    /// Bytes the device says it wrote: may be wrong, the caller bounds it by the buffer's size.
+    pub len: u32,
+}
+
+/// The device broke the protocol: it gave back a buffer that it did not have. The queue cannot be used further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// A split virtqueue of `size` fixed buffers.
+pub struct Queue {
+    base: NonNull<u8>,
+    layout: Layout,
+    size: u16,
+    event_idx: bool,
+    /// Next slot of the available ring; what lies from `published` to here is not yet seen by the device.
+    avail_idx: u16,
+    published: u16,
+    used_idx: u16,
+    /// Bit per buffer: the device has it (or will, at the next `publish`).
+    lent: [u64; MAX_SIZE as usize / 64],
+}
+
+// SAFETY: the queue owns its memory, and nothing in it is tied to a processor.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// A queue in `memory`, with interrupts suppressed and all buffers the driver's.
+    ///
+    /// # Safety
+    /// `memory` is aligned to 64, zeroed, valid for [`Layout::of`]`(size).total` bytes for as long as the queue or the
+    /// device lives, and accessed by nothing else but the device.
+    ///
+    /// # Panics
+    /// If `size` is not a power of two of at most [`MAX_SIZE`].
+    #[must_use]
+    pub unsafe fn new(memory: NonNull<u8>, size: u16, event_idx: bool) -> Self {
+        assert!(size.is_power_of_two() && size <= MAX_SIZE, "virtqueue size {size}");
+        let mut queue = Self {
+            base: memory,
+            layout: Layout::of(size),
+            size,
+            event_idx,
+            avail_idx: 0,
+            published: 0,
+            used_idx: 0,
+            lent: [0; MAX_SIZE as usize / 64],
+        };
+        queue.disarm();
+        queue
+    }
+
+    /// The number of buffers.
+    #[must_use]
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    fn u16_at(&self, offset: usize) -> &AtomicU16 {
+        debug_assert!(offset.is_multiple_of(2) && offset + 2 <= self.layout.total);
+        // SAFETY: inside the queue's memory (callers use layout offsets and slots below `size`), aligned, and shared
+        // with the device by atomic accesses only.
+        unsafe { AtomicU16::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    fn u32_at(&self, offset: usize) -> &AtomicU32 {
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.layout.total);
+        // SAFETY: as in `u16_at`.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    fn slot(&self, index: u16) -> usize {
+        usize::from(index & (self.size - 1))
+    }
+
+    fn avail_flags(&self) -> &AtomicU16 {
+        self.u16_at(self.layout.avail)
+    }
+
+    fn used_event(&self) -> &AtomicU16 {
+        self.u16_at(self.layout.avail + 4 + 2 * usize::from(self.size))
+    }
+
+    fn used_flags(&self) -> &AtomicU16 {
+        self.u16_at(self.layout.used)
+    }
+
+    fn avail_event(&self) -> &AtomicU16 {
+        self.u16_at(self.layout.used + 4 + 8 * usize::from(self.size))
+    }
+
+    /// Whether the device has given back buffers that [`take`](Self::take) has not returned.
+    #[must_use]
+    pub fn has_used(&self) -> bool {
+        self.u16_at(self.layout.used + 2).load(Ordering::Acquire) != self.used_idx
+    }
+
+    fn lent_bit(&mut self, id: u16) -> (&mut u64, u64) {
+        (&mut self.lent[usize::from(id) / 64], 1 << (id % 64))
+    }
+
+    /// Says where buffer `id` is: `len` bytes at bus address `addr`, written by the device or read by it.
+    ///
+    /// # Panics
+    /// If `id` is not below the size, or the device has the buffer.
+    pub fn set_buffer(&mut self, id: u16, addr: u64, len: u32, device_writes: bool) {
+        assert!(id < self.size);
+        let (word, bit) = self.lent_bit(id);
+        assert!(*word & bit == 0, "buffer {id} is the device's");
+        let at = 16 * usize::from(id);
+        // SAFETY: as in `u16_at`; descriptors are 16 bytes, aligned to 16.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }.store(addr, Ordering::Relaxed);
+        self.u32_at(at + 8).store(len, Ordering::Relaxed);
+        self.u16_at(at + 12).store(if device_writes { DESC_WRITE } else { 0 }, Ordering::Relaxed);
+        self.u16_at(at + 14).store(0, Ordering::Relaxed);
+    }
+
+    /// Changes the length of buffer `id`, which the driver has.
+    ///
+    /// # Panics
+    /// As [`set_buffer`](Self::set_buffer).
+    pub fn set_len(&mut self, id: u16, len: u32) {
+        assert!(id < self.size);
+        let (word, bit) = self.lent_bit(id);
+        assert!(*word & bit == 0, "buffer {id} is the device's");
+        self.u32_at(16 * usize::from(id) + 8).store(len, Ordering::Relaxed);
+    }
+
+    /// Gives buffer `id` to the device, which sees it after the next [`publish`](Self::publish).
+    ///
+    /// # Panics
+    /// If `id` is not below the size, or the device has the buffer already.
+    pub fn give(&mut self, id: u16) {
+        assert!(id < self.size);
+        let (word, bit) = self.lent_bit(id);
+        assert!(*word & bit == 0, "buffer {id} is the device's");
+        *word |= bit;
+        let at = self.layout.avail + 4 + 2 * self.slot(self.avail_idx);
+        self.u16_at(at).store(id, Ordering::Relaxed);
+        self.avail_idx = self.avail_idx.wrapping_add(1);
+    }
+
+    /// Shows the device what was given since the last time. `true`: it wants a kick.
+    #[must_use]
+    pub fn publish(&mut self) -> bool {
+        let (old, new) = (self.published, self.avail_idx);
+        if old == new {
+            return false;
+        }
+        self.u16_at(self.layout.avail + 2).store(new, Ordering::Release);
+        self.published = new;
+        // The index must be visible before the device's wish is read, or both sides may go to sleep.
+        fence(Ordering::SeqCst);
+        if self.event_idx {
+            need_event(self.avail_event().load(Ordering::Relaxed), new, old)
+        } else {
+            self.used_flags().load(Ordering::Relaxed) & FLAG_NONE_WANTED == 0
+        }
+    }
+
+    /// The next buffer that the device has given back: the driver's again.
+    ///
+    /// # Errors
+    /// [`Broken`] if the device names a buffer that it did not have.
+    pub fn take(&mut self) -> Result<Option<Used>, Broken> {
+        if !self.has_used() {
+            return Ok(None);
+        }
+        let at = self.layout.used + 4 + 8 * self.slot(self.used_idx);
+        let id = self.u32_at(at).load(Ordering::Relaxed);
+        let len = self.u32_at(at + 4).load(Ordering::Relaxed);
+        let id = u16::try_from(id).ok().filter(|id| *id < self.size).ok_or(Broken)?;
+        let (word, bit) = self.lent_bit(id);
+        if *word & bit == 0 {
+            return Err(Broken);
+        }
+        *word &= !bit;
+        self.used_idx = self.used_idx.wrapping_add(1);
+        if self.event_idx && self.used_idx & 0x3fff == 0 {
+            // `disarm` put the event half the index space away; keep it there while polling.
+            self.disarm_event();
+        }
+        Ok(Some(Used { id, len }))
+    }
+
+    /// Looks at the buffer that [`take`](Self::take) would return next, without taking it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn peek(&self) -> Result<Option<Used>, Broken> {
+        if !self.has_used() {
+            return Ok(None);
+        }
+        let at = self.layout.used + 4 + 8 * self.slot(self.used_idx);
+        let id = self.u32_at(at).load(Ordering::Relaxed);
+        let len = self.u32_at(at + 4).load(Ordering::Relaxed);
+        let id = u16::try_from(id).ok().filter(|id| *id < self.size).ok_or(Broken)?;
+        if self.lent[usize::from(id) / 64] & (1 << (id % 64)) == 0 {
+            return Err(Broken);
+        }
+        Ok(Some(Used { id, len }))
+    }
+
+    /// Asks for an interrupt when the next buffer is given back. `true`: some wait already, and none may come.
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        if self.event_idx {
+            self.used_event().store(self.used_idx, Ordering::Relaxed);
+        } else {
+            self.avail_flags().store(0, Ordering::Relaxed);
+        }
+        // The wish must be visible before the index is read, or a buffer given back in between is not noticed.
+        fence(Ordering::SeqCst);
+        self.has_used()
+    }
+
+    /// Asks for no interrupts (with event indices: for none within the next 32768 buffers).
+    pub fn disarm(&mut self) {
+        if self.event_idx {
+            self.disarm_event();
+        } else {
+            self.avail_flags().store(FLAG_NONE_WANTED, Ordering::Relaxed);
+        }
+    }
+
+    fn disarm_event(&mut self) {
+        self.used_event().store(self.used_idx.wrapping_add(0x8000), Ordering::Relaxed);
+    }
+}
+
+/// Whether an index that went from `old` to `new` passed `event` (virtio 1.2, 2.7.10.1).
+const fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
