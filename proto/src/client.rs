@@ -32,6 +32,7 @@ pub enum FromClient {
     /// The next bytes of input, at most 48 KiB, of one file.
     Input {
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// Has all nodes leave and power off. Answered by `Done` of no job when all have left.
@@ -87,6 +88,7 @@ pub enum ToClient {
     /// The next bytes of output.
     Output {
         /// The bytes.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// The job is done; all output has been sent.

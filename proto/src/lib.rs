@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod channel;
 mod client;
 mod id;
 mod job;
@@ -38,6 +39,28 @@ pub enum Hello {
         /// [`PROTOCOL_VERSION`] of the client.
         version: u16,
     },
+}
+
+impl Hello {
+    /// The protocol version that an encoded `Hello` of any version speaks. The layout so far, kind and version first,
+    /// never changes, so that a peer of another version gets a clear refusal.
+    #[must_use]
+    pub fn peek_version(bytes: &[u8]) -> Option<(HelloKind, u16)> {
+        match postcard::take_from_bytes::<(u32, u16)>(bytes) {
+            Ok(((0, version), _)) => Some((HelloKind::Node, version)),
+            Ok(((1, version), _)) => Some((HelloKind::Client, version)),
+            _ => None,
+        }
+    }
+}
+
+/// Who says [`Hello`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelloKind {
+    /// A node.
+    Node,
+    /// A client.
+    Client,
 }
 
 /// A message that could not be decoded, or was too large.

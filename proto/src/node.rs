@@ -37,6 +37,7 @@ pub enum ToManager {
         /// Which life of it; in another the message is dropped.
         incarnation: Incarnation,
         /// The message, at most 4096 bytes.
+        #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
     /// Binds a name to this node. Answered by [`ToNode::Name`] with an empty value.
@@ -46,6 +47,7 @@ pub enum ToManager {
         /// The name.
         name: String,
         /// What is bound to it, at most 1024 bytes.
+        #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
     /// Frees a name that this node has bound. Names of a node that leaves or dies are freed by the manager.
@@ -84,6 +86,7 @@ pub enum ToManager {
         /// The job.
         job: JobId,
         /// The bytes, at most 64 KiB.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// The node has done its part.
@@ -147,6 +150,7 @@ pub enum ToNode {
         /// Its life.
         incarnation: Incarnation,
         /// The message.
+        #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
     /// The answer to a request to the name directory.
@@ -167,6 +171,7 @@ pub enum ToNode {
         /// Where in the file the first byte stands.
         offset: u64,
         /// The bytes, at most 48 KiB: the next of the split.
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
         /// Whether the split ends here; the next piece starts a new one.
         end_of_split: bool,

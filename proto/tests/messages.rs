@@ -1,0 +1,43 @@
+//! The encoding of control messages: golden bytes of those whose layout must not change, and bad bytes.
+use proptest::prelude::*;
+use proto::*;
+
+#[test]
+fn bulk_bytes_are_a_length_and_the_bytes() {
+    let message =
+        ToNode::JobInput { job: JobId(3), file: 1, offset: 300, bytes: vec![9, 200, 7], end_of_split: true };
+    assert_eq!(encode(&message), [8, 3, 1, 0xac, 2, 3, 9, 200, 7, 1]);
+    assert_eq!(decode::<ToNode>(&encode(&message)), Ok(message));
+    let output = ToManager::JobOutput { job: JobId(3), bytes: vec![255; 200] };
+    assert_eq!(encode(&output)[..4], [7, 3, 200, 1]);
+    assert_eq!(decode::<ToManager>(&encode(&output)), Ok(output));
+}
+
+#[test]
+fn the_version_is_read_from_any_version() {
+    assert_eq!(Hello::peek_version(&encode(&Hello::Client { version: 700 })), Some((HelloKind::Client, 700)));
+    assert_eq!(Hello::peek_version(&[0, 2, 99, 99, 99]), Some((HelloKind::Node, 2)));
+    assert_eq!(Hello::peek_version(&[5, 2]), None);
+    assert_eq!(Hello::peek_version(&[]), None);
+    assert_eq!(Hello::peek_version(&[0, 0xff, 0xff, 0xff]), None);
+}
+
+#[test]
+fn trailing_bytes_are_malformed() {
+    let mut bytes = encode(&ToManager::Leave);
+    assert_eq!(decode::<ToManager>(&bytes), Ok(ToManager::Leave));
+    bytes.push(0);
+    assert_eq!(decode::<ToManager>(&bytes), Err(Malformed));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic_the_decoders(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = decode::<Hello>(&bytes);
+        let _ = decode::<ToManager>(&bytes);
+        let _ = decode::<ToNode>(&bytes);
+        let _ = decode::<FromClient>(&bytes);
+        let _ = decode::<ToClient>(&bytes);
+        let _ = Hello::peek_version(&bytes);
+    }
+}
