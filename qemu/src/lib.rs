@@ -1,4 +1,12 @@
 //! Virtual machines for appliances: the launcher, the accelerator probe, and the L2 fabric between them.
-#![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
+pub mod accel;
 pub mod fabric;
+mod install;
+mod process;
+mod symbols;
+pub mod vm;
+
+pub use install::{OLDEST_QEMU, Qemu};
+pub use process::die_with_this_thread;
+pub use symbols::Symbols;

@@ -36,10 +36,10 @@ impl MacTable {
         let (Some(to), Some(sender)) = (frame.first_chunk::<6>(), frame[6..].first_chunk::<6>()) else {
             return Verdict::Drop;
         };
-        if !is_group(sender) && self.ports.get(sender) != Some(&from) {
-            if self.ports.len() < TABLE_LIMIT || self.ports.contains_key(sender) {
-                self.ports.insert(*sender, from);
-            }
+        if let Some(port) = self.ports.get_mut(sender) {
+            *port = from;
+        } else if !is_group(sender) && self.ports.len() < TABLE_LIMIT {
+            self.ports.insert(*sender, from);
         }
         if is_group(to) {
             return Verdict::Flood;

@@ -1,0 +1,139 @@
+//! Whether KVM works here. `/dev/kvm` is not believed: there are hosts whose KVM runs a trivial guest and hangs a real
+//! one. The probe is the kernel itself with two processors, and its result is kept until the host boots again.
+
+use crate::Qemu;
+use crate::vm::{Accel, Event, EventKind, Exit, Machine, Nic, Vm, VmSpec};
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// KVM if the probe finds that it works, else TCG.
+    Auto,
+    /// This one, unproven.
+    Only(Accel),
+}
+
+/// How long the whole probe may take.
+const PROBE_LIMIT: Duration = Duration::from_secs(20);
+
+/// The result of a probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What to use.
+    pub accel: Accel,
+    /// Why.
+    pub reason: String,
+    /// The boot of the host that it holds for.
+    boot: String,
+}
+
+/// The guest that decides.
+#[derive(Clone, Debug)]
+pub struct Probe<'a> {
+    /// The kernel image.
+    pub kernel: &'a Path,
+    /// The command line that has it test its timer, MSI-X and virtio and end.
+    pub cmdline: &'a str,
+    /// What it ends with if all is well.
+    pub success: &'a Exit,
+    /// The machine model.
+    pub machine: Machine,
+    /// Where the result is kept.
+    pub cache: &'a Path,
+}
+
+impl Probe<'_> {
+    /// Runs the probe, or takes its result from an earlier run on this boot of the host.
+    pub fn decide(&self, qemu: &Qemu) -> Result<Verdict> {
+        let boot = boot_id();
+        if let Some(verdict) = read(self.cache).filter(|v| v.boot == boot) {
+            return Ok(verdict);
+        }
+        let (accel, reason) = match self.try_kvm(qemu)? {
+            Ok(()) => (Accel::Kvm, "KVM runs the kernel".to_owned()),
+            Err(reason) => (Accel::Tcg, reason),
+        };
+        let verdict = Verdict { accel, reason, boot };
+        std::fs::write(self.cache, serde_json::to_vec_pretty(&verdict)?)
+            .with_context(|| format!("cannot write {}", self.cache.display()))?;
+        Ok(verdict)
+    }
+
+    /// The inner result says why KVM does not work.
+    fn try_kvm(&self, qemu: &Qemu) -> Result<Result<(), String>> {
+        if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+            return Ok(Err(format!("no /dev/kvm: {e}")));
+        }
+        let spec = VmSpec {
+            name: "kvm-probe".into(),
+            index: 0,
+            machine: self.machine,
+            accel: Accel::Kvm,
+            cpus: 2,
+            memory_mb: 64,
+            kernel: self.kernel.to_owned(),
+            cmdline: self.cmdline.to_owned(),
+            fw_cfg: Vec::new(),
+            nics: vec![Nic::Management],
+        };
+        let (events, inbox) = channel();
+        let _vm = Vm::start(qemu, spec, None, events)?;
+        let started = Instant::now();
+        loop {
+            match inbox.recv_timeout(PROBE_LIMIT.saturating_sub(started.elapsed())) {
+                Ok(Event { kind: EventKind::Exited(exit), .. }) if exit == *self.success => {
+                    return Ok(Ok(()));
+                }
+                Ok(Event { kind: EventKind::Exited(exit), .. }) => {
+                    return Ok(Err(format!("under KVM {exit}")));
+                }
+                Ok(Event { kind: EventKind::RestartedUnderTcg, .. }) => {
+                    return Ok(Err("/dev/kvm is there, but the kernel says nothing under it".into()));
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    return Ok(Err("/dev/kvm is there, but the kernel does not get through its test".into()));
+                }
+                Err(RecvTimeoutError::Disconnected) => bail!("the probe's machine is gone"),
+            }
+        }
+    }
+}
+
+fn read(cache: &Path) -> Option<Verdict> {
+    serde_json::from_slice(&std::fs::read(cache).ok()?).ok()
+}
+
+/// Changes with each boot of the host; empty where there is no such file, and then the result is kept for good.
+fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "tcg" => Ok(Self::Only(Accel::Tcg)),
+            "kvm" => Ok(Self::Only(Accel::Kvm)),
+            _ => Err(format!("unknown accelerator `{text}` (known: auto, tcg, kvm)")),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Only(accel) => accel.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! How a virtual machine ended.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+/// How a virtual machine ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The guest wrote this value, 1 to 127, to the debug exit port. What it means is the guest's to say.
+    Guest(u8),
+    /// The guest switched itself off or asked for a reset.
+    PoweredOff,
+    /// QEMU was killed by this signal.
+    Killed(i32),
+    /// QEMU itself failed; what it said.
+    Failed(String),
+}
+
+impl Exit {
+    /// Reads QEMU's exit status. The debug exit device makes `value * 2 + 1` of what the guest wrote. A guest must not
+    /// write 0: that gives 1, which is what QEMU exits with when it fails itself.
+    #[must_use]
+    pub fn decode(status: ExitStatus, stderr: &str) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => Self::PoweredOff,
+            (Some(code), _) if code >= 3 && code % 2 == 1 => {
+                Self::Guest(u8::try_from(code >> 1).unwrap_or(0))
+            }
+            (None, Some(signal)) => Self::Killed(signal),
+            _ => {
+                let said =
+                    stderr.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join("; ");
+                Self::Failed(if said.is_empty() { format!("{status}") } else { said })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Guest(value) => write!(f, "the guest ended with status {value}"),
+            Self::PoweredOff => f.write_str("the guest switched itself off"),
+            Self::Killed(signal) => write!(f, "QEMU was killed by signal {signal}"),
+            Self::Failed(said) => write!(f, "QEMU failed: {said}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes() {
+        let exited = |code: i32| Exit::decode(ExitStatus::from_raw(code << 8), " a\n\nb \n");
+        assert_eq!(exited(0), Exit::PoweredOff);
+        assert_eq!(exited(1), Exit::Failed("a; b".into()));
+        assert_eq!(exited(2), Exit::Failed("a; b".into()));
+        assert_eq!(exited(3), Exit::Guest(1));
+        assert_eq!(exited(33), Exit::Guest(16));
+        assert_eq!(exited(255), Exit::Guest(127));
+        assert_eq!(Exit::decode(ExitStatus::from_raw(9), ""), Exit::Killed(9));
+    }
+}

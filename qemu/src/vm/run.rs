@@ -1,0 +1,351 @@
+//! A running virtual machine: its process, its console, its end.
+
+use super::{Accel, Exit, VmSpec};
+use crate::{Qemu, Symbols, die_with_this_thread};
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A machine under KVM that has written nothing to its console for so long after its start will not: it is started
+/// again under TCG.
+pub const SILENCE: Duration = Duration::from_secs(5);
+/// How many of the last console lines are kept for messages.
+const TAIL: usize = 100;
+
+/// Something that a machine did.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The machine's number in its cluster.
+    pub index: u16,
+    /// Time since its QEMU was started.
+    pub at: Duration,
+    /// What it did.
+    pub kind: EventKind,
+}
+
+/// What a machine did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// Wrote a line to its console.
+    Line(String),
+    /// Stayed silent under KVM and is started once more, under TCG.
+    RestartedUnderTcg,
+    /// Ended. Nothing follows.
+    Exited(Exit),
+}
+
+/// A running machine. Killed when dropped, and by the kernel when this program ends in whatever way.
+#[derive(Debug)]
+pub struct Vm {
+    name: String,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The running QEMU. A process file descriptor, so that a signal never reaches another process with its number.
+    process: Option<OwnedFd>,
+    /// Told to end: no QEMU is started any more.
+    ended: bool,
+    tail: VecDeque<String>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Vm {
+    /// Starts a machine. What it does is told to `events`; its console is also written to `console`, if given, with
+    /// backtraces symbolised from the kernel image.
+    pub fn start(qemu: &Qemu, spec: VmSpec, console: Option<&Path>, events: Sender<Event>) -> Result<Self> {
+        let console = console
+            .map(|path| {
+                File::create(path).with_context(|| format!("cannot write the console {}", path.display()))
+            })
+            .transpose()?;
+        let shared = Arc::new(Shared::default());
+        let name = spec.name.clone();
+        let keeper = Keeper {
+            qemu: qemu.clone(),
+            spec,
+            console,
+            events,
+            shared: Arc::clone(&shared),
+            started: Instant::now(),
+            symbols: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.clone())
+            .spawn(move || keeper.keep())
+            .context("cannot start a thread")?;
+        Ok(Self { name, shared, thread: Some(thread) })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Kills it; its end is told as an event.
+    pub fn kill(&self) {
+        let mut state = self.shared.lock();
+        state.ended = true;
+        signal(&state, Signal::KILL);
+    }
+
+    /// Stops its processors and devices until [`resume`](Self::resume).
+    pub fn pause(&self) {
+        signal(&self.shared.lock(), Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        signal(&self.shared.lock(), Signal::CONT);
+    }
+
+    /// The last lines of its console.
+    #[must_use]
+    pub fn tail(&self) -> Vec<String> {
+        self.shared.lock().tail.iter().cloned().collect()
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A process that has ended already takes no signal, and needs none.
+fn signal(state: &State, signal: Signal) {
+    if let Some(process) = &state.process {
+        let _ = pidfd_send_signal(process, signal);
+    }
+}
+
+/// What the thread that keeps a machine owns. It starts QEMU itself: the kernel ties a child to the thread.
+struct Keeper {
+    qemu: Qemu,
+    spec: VmSpec,
+    console: Option<File>,
+    events: Sender<Event>,
+    shared: Arc<Shared>,
+    started: Instant,
+    symbols: Option<Symbols>,
+}
+
+/// Why [`Keeper::run_once`] came back.
+enum Outcome {
+    Ended(Exit),
+    Silent,
+}
+
+impl Keeper {
+    fn keep(mut self) {
+        let exit = loop {
+            self.started = Instant::now();
+            match self.run_once() {
+                Ok(Outcome::Ended(exit)) => break exit,
+                Ok(Outcome::Silent) => {
+                    self.spec.accel = Accel::Tcg;
+                    self.tell(EventKind::RestartedUnderTcg);
+                }
+                Err(e) => break Exit::Failed(format!("{e:#}")),
+            }
+        };
+        self.tell(EventKind::Exited(exit));
+    }
+
+    /// The owner may have stopped listening.
+    fn tell(&self, kind: EventKind) {
+        let _ = self.events.send(Event { index: self.spec.index, at: self.started.elapsed(), kind });
+    }
+
+    fn run_once(&mut self) -> Result<Outcome> {
+        let Some(mut child) = self.spawn()? else { return Ok(Outcome::Ended(Exit::Killed(9))) };
+        let watched = self.watch(&mut child);
+        if !matches!(watched, Ok(Watched::Closed { .. })) {
+            let _ = child.kill();
+        }
+        let status = child.wait().context("cannot wait for QEMU")?;
+        self.shared.lock().process = None;
+        Ok(match watched? {
+            Watched::Closed { stderr } => Outcome::Ended(Exit::decode(status, &stderr)),
+            Watched::Silent => Outcome::Silent,
+        })
+    }
+
+    /// Starts QEMU unless the machine was told to end meanwhile.
+    fn spawn(&self) -> Result<Option<Child>> {
+        let mut state = self.shared.lock();
+        if state.ended {
+            return Ok(None);
+        }
+        let mut command = Command::new(&self.qemu.program);
+        command.args(self.spec.arguments());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child =
+            die_with_this_thread(&mut command).spawn().context("cannot start qemu-system-x86_64")?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("no process id")?;
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => state.process = Some(process),
+            Err(e) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(e).context("pidfd_open");
+            }
+        }
+        Ok(Some(child))
+    }
+
+    /// Passes the console on until QEMU closes it.
+    fn watch(&mut self, child: &mut Child) -> Result<Watched> {
+        let mut stdout = child.stdout.take().context("no standard output")?;
+        let mut errors = child.stderr.take();
+        let mut stderr = Vec::new();
+        let mut lines = LineSplitter::default();
+        let mut heard = false;
+        let mut buffer = vec![0; 16 * 1024];
+        loop {
+            let patience = (self.spec.accel == Accel::Kvm && !heard)
+                .then(|| SILENCE.saturating_sub(self.started.elapsed()));
+            let mut fds = vec![PollFd::new(&stdout, PollFlags::IN)];
+            fds.extend(errors.as_ref().map(|e| PollFd::new(e, PollFlags::IN)));
+            let timeout = patience.map(|p| Timespec {
+                tv_sec: i64::try_from(p.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: p.subsec_nanos().into(),
+            });
+            match poll(&mut fds, timeout.as_ref()) {
+                Ok(0) if patience.is_some() => return Ok(Watched::Silent),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("poll"),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready.get(1) == Some(&true) {
+                let n = errors.as_mut().map_or(Ok(0), |e| e.read(&mut buffer)).unwrap_or(0);
+                stderr.extend_from_slice(&buffer[..n]);
+                if n == 0 {
+                    errors = None;
+                }
+            }
+            if ready.first() == Some(&true) {
+                let n = stdout.read(&mut buffer).context("cannot read the console")?;
+                if n == 0 {
+                    break;
+                }
+                heard = true;
+                self.write_console(&buffer[..n])?;
+                for line in lines.push(&buffer[..n]) {
+                    self.line(line)?;
+                }
+            }
+        }
+        if let Some(rest) = lines.finish() {
+            self.line(rest)?;
+        }
+        if let Some(errors) = &mut errors {
+            let _ = errors.read_to_end(&mut stderr);
+        }
+        Ok(Watched::Closed { stderr: String::from_utf8_lossy(&stderr).into_owned() })
+    }
+
+    fn line(&mut self, line: String) -> Result<()> {
+        let frames = self.symbolise(&line);
+        for frame in &frames {
+            self.write_console(format!("    {frame}\n").as_bytes())?;
+        }
+        for line in std::iter::once(line).chain(frames) {
+            let mut state = self.shared.lock();
+            state.tail.push_back(line.clone());
+            if state.tail.len() > TAIL {
+                state.tail.pop_front();
+            }
+            drop(state);
+            self.tell(EventKind::Line(line));
+        }
+        Ok(())
+    }
+
+    /// The frames that the addresses of a backtrace line stand for. The symbols are read when first needed.
+    fn symbolise(&mut self, line: &str) -> Vec<String> {
+        if !line.contains("backtrace: 0x") {
+            return Vec::new();
+        }
+        if self.symbols.is_none() {
+            self.symbols = Symbols::load(&self.spec.kernel).ok();
+        }
+        self.symbols.as_ref().map(|symbols| symbols.annotate(line)).unwrap_or_default()
+    }
+
+    fn write_console(&mut self, bytes: &[u8]) -> Result<()> {
+        self.console.as_mut().map_or(Ok(()), |f| f.write_all(bytes)).context("cannot write the console file")
+    }
+}
+
+enum Watched {
+    Closed { stderr: String },
+    Silent,
+}
+
+/// Cuts a console's bytes into lines. A carriage return at the end of a line is dropped, what is not UTF-8 replaced.
+#[derive(Default)]
+struct LineSplitter {
+    partial: Vec<u8>,
+}
+
+impl LineSplitter {
+    /// A line is cut at this length, so that a guest that writes no newline takes no memory.
+    const LONGEST: usize = 64 * 1024;
+
+    fn push(&mut self, bytes: &[u8]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial.len() >= Self::LONGEST {
+                lines.extend(self.finish());
+            }
+        }
+        lines
+    }
+
+    fn finish(&mut self) -> Option<String> {
+        let bytes = std::mem::take(&mut self.partial);
+        (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_lines() {
+        let mut lines = LineSplitter::default();
+        assert_eq!(lines.push(b"one\r\ntw"), ["one"]);
+        assert_eq!(lines.push(b"o\n\nx\xff"), ["two", ""]);
+        assert_eq!(lines.finish().unwrap(), "x\u{fffd}");
+        assert_eq!(lines.finish(), None);
+    }
+}

@@ -1,0 +1,258 @@
+//! What a virtual machine is made of, and the QEMU command line that makes it.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The machine model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// Minimal and quick to start: no firmware tables but ACPI's, PCIe by ECAM only, nobody assigns BARs.
+    Microvm,
+    /// A PC of 2007 with PCIe; SeaBIOS assigns BARs.
+    Q35,
+}
+
+/// What executes the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// Translation in software: works everywhere.
+    Tcg,
+    /// The host's processor.
+    Kvm,
+}
+
+/// A file that the guest reads through the firmware configuration device. The place for secrets, which must not stand
+/// on a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FwCfg {
+    /// Its name there, `opt/...`.
+    pub name: String,
+    /// The host's file.
+    pub file: PathBuf,
+}
+
+/// A virtio network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nic {
+    /// On QEMU's user-mode network: DHCP, and the host is 10.0.2.2.
+    Management,
+    /// On a port of the fabric.
+    Fabric {
+        /// The port's socket.
+        socket: PathBuf,
+    },
+}
+
+/// Largest IP packet on the fabric: room for RoCE's path MTU of 4096 and its headers.
+const FABRIC_MTU: u32 = 4200;
+
+/// A virtual machine to start.
+#[derive(Clone, Debug)]
+pub struct VmSpec {
+    /// Its name in messages and of its console file.
+    pub name: String,
+    /// Its number in the cluster, which its MAC addresses derive from.
+    pub index: u16,
+    /// Machine model.
+    pub machine: Machine,
+    /// What executes it.
+    pub accel: Accel,
+    /// Number of processors.
+    pub cpus: u32,
+    /// Memory in MiB.
+    pub memory_mb: u32,
+    /// Kernel image: an ELF file with a PVH entry note.
+    pub kernel: PathBuf,
+    /// Kernel command line. Anybody on the host can read it.
+    pub cmdline: String,
+    /// Files for the guest.
+    pub fw_cfg: Vec<FwCfg>,
+    /// Network devices, in the order of their PCI device numbers.
+    pub nics: Vec<Nic>,
+}
+
+/// The MAC address of a machine's port on the fabric.
+#[must_use]
+pub fn fabric_mac(index: u16) -> [u8; 6] {
+    let [high, low] = index.to_be_bytes();
+    [0x52, 0x54, 0x00, 0xfe, high, low]
+}
+
+/// The MAC address of a machine's management port.
+#[must_use]
+pub fn management_mac(index: u16) -> [u8; 6] {
+    let [high, low] = index.to_be_bytes();
+    [0x52, 0x54, 0x00, 0xfd, high, low]
+}
+
+/// PCI device number of the random number generator; network devices follow it.
+const RNG_SLOT: usize = 1;
+
+impl VmSpec {
+    /// The arguments for QEMU. The console is QEMU's standard output.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = Vec::new();
+        let mut arg = |option: &str, value: &dyn AsRef<std::ffi::OsStr>| {
+            args.push(option.into());
+            args.push(value.as_ref().into());
+        };
+        arg("-machine", &self.machine.options());
+        arg("-accel", &self.accel.option());
+        arg("-cpu", &self.accel.cpu());
+        arg("-smp", &self.cpus.to_string());
+        arg("-m", &format!("{}M", self.memory_mb));
+        arg("-name", &self.name);
+        arg("-display", &"none");
+        arg("-chardev", &"stdio,id=console,signal=off");
+        arg("-serial", &"chardev:console");
+        arg("-device", &"isa-debug-exit,iobase=0xf4,iosize=4");
+        arg("-object", &"rng-random,id=random,filename=/dev/urandom");
+        arg(
+            "-device",
+            &format!("virtio-rng-pci,rng=random,bus=pcie.0,addr={RNG_SLOT:#x},disable-legacy=on,romfile="),
+        );
+        for (n, nic) in self.nics.iter().enumerate() {
+            arg("-netdev", &nic.netdev(n));
+            arg("-device", &nic.device(n, self.index));
+        }
+        for file in &self.fw_cfg {
+            arg("-fw_cfg", &option(&format!("name={},file=", file.name), &file.file));
+        }
+        arg("-kernel", &self.kernel);
+        if !self.cmdline.is_empty() {
+            arg("-append", &self.cmdline);
+        }
+        args.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(OsString::from));
+        args
+    }
+}
+
+impl Machine {
+    fn options(self) -> &'static str {
+        match self {
+            // auto-kernel-cmdline would add keys for virtio-mmio devices, which the kernel does not know.
+            Self::Microvm => "microvm,pcie=on,acpi=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off",
+            Self::Q35 => "q35,vmport=off,usb=off",
+        }
+    }
+}
+
+impl Accel {
+    fn option(self) -> &'static str {
+        match self {
+            Self::Tcg => "tcg,thread=multi",
+            Self::Kvm => "kvm",
+        }
+    }
+
+    fn cpu(self) -> &'static str {
+        match self {
+            Self::Tcg => "max",
+            Self::Kvm => "host",
+        }
+    }
+}
+
+impl Nic {
+    fn netdev(&self, n: usize) -> OsString {
+        match self {
+            Self::Management => format!("user,id=net{n},ipv6=off").into(),
+            Self::Fabric { socket } => {
+                option(&format!("stream,id=net{n},server=off,addr.type=unix,addr.path="), socket)
+            }
+        }
+    }
+
+    fn device(&self, n: usize, index: u16) -> String {
+        let (mac, mtu) = match self {
+            Self::Management => (management_mac(index), String::new()),
+            Self::Fabric { .. } => (fabric_mac(index), format!(",host_mtu={FABRIC_MTU}")),
+        };
+        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+        let slot = RNG_SLOT + 1 + n;
+        format!(
+            "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={mtu}"
+        )
+    }
+}
+
+/// A QEMU option that ends with a path; a comma in the path is written twice.
+fn option(before: &str, path: &Path) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let mut bytes = before.as_bytes().to_vec();
+    for byte in path.as_os_str().as_bytes() {
+        bytes.push(*byte);
+        if *byte == b',' {
+            bytes.push(b',');
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Microvm => "microvm",
+            Self::Q35 => "q35",
+        })
+    }
+}
+
+impl FromStr for Machine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "microvm" => Ok(Self::Microvm),
+            "q35" => Ok(Self::Q35),
+            _ => Err(format!("unknown machine `{text}` (known: microvm, q35)")),
+        }
+    }
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcg => "tcg",
+            Self::Kvm => "kvm",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_command_line() {
+        let spec = VmSpec {
+            name: "node3".into(),
+            index: 3,
+            machine: Machine::Q35,
+            accel: Accel::Tcg,
+            cpus: 2,
+            memory_mb: 96,
+            kernel: "k".into(),
+            cmdline: "a=b c=d".into(),
+            fw_cfg: vec![FwCfg { name: "opt/x".into(), file: "a,b".into() }],
+            nics: vec![Nic::Management, Nic::Fabric { socket: "s".into() }],
+        };
+        let args: Vec<_> = spec.arguments().into_iter().map(|a| a.into_string().unwrap()).collect();
+        let line = args.join(" ");
+        for part in [
+            "-machine q35,vmport=off,usb=off -accel tcg,thread=multi -cpu max -smp 2 -m 96M",
+            "-netdev user,id=net0,ipv6=off -device virtio-net-pci,netdev=net0,mac=52:54:00:fd:00:03,bus=pcie.0,addr=0x2",
+            "-netdev stream,id=net1,server=off,addr.type=unix,addr.path=s",
+            "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200",
+            "-fw_cfg name=opt/x,file=a,,b",
+            "-kernel k -append a=b c=d -nodefaults",
+        ] {
+            assert!(line.contains(part), "{part}\nnot in\n{line}");
+        }
+    }
+}
