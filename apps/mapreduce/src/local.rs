@@ -1,0 +1,23 @@
+//! A whole job on one processor and without a network: the measure of the framework's own speed, and a test's oracle.
+
+use crate::sort::Sorted;
+use crate::table::Table;
+use crate::{Emitter, MapReduce, OutOfMemory, Split};
+use alloc::vec::Vec;
+
+/// Maps all splits, combines, sorts and formats.
+pub fn run<M: MapReduce>(job: &M, splits: &[Split<'_>]) -> Result<Vec<u8>, OutOfMemory> {
+    let mut table = Table::new();
+    let mut emit = Emitter::new(job, &mut table);
+    for split in splits {
+        job.map(*split, &mut emit);
+    }
+    let sorted = Sorted::new(job, table.into_entries()?)?;
+    let mut out = Vec::new();
+    for position in 0..sorted.len() {
+        if let Some((_, entry)) = sorted.get(position) {
+            sorted.with_key(entry, |key| job.format(key, &entry.value, &mut out));
+        }
+    }
+    Ok(out)
+}
