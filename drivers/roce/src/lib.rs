@@ -1,1 +1,11 @@
+//! RoCE version 1 and 2 wire formats and the InfiniBand transport over them, without any I/O.
+//!
+//! [`wire`] takes frames apart and puts them together. [`transport`] is the reliable connection as a state machine:
+//! packets and the time go in, packets come out. Who has frames to move (`softroce`, the emulated ConnectX-3) owns
+//! queue pairs and asks them.
 #![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod transport;
+pub mod wire;

@@ -1,0 +1,112 @@
+//! The reliable connected service (specification chapter 9.7) as a state machine without I/O.
+//!
+//! A [`ReliableQp`] is a requester ([`requester`]) and a responder ([`responder`]) that share a path. Packets and the
+//! time go in; packets come out one at a time, when whoever owns the queue pair has room for one: [`ReliableQp::next_tx`]
+//! says what is to be sent, [`ReliableQp::emit`] writes it straight from memory into the frame, [`ReliableQp::sent`]
+//! goes on. Nothing allocates after [`ReliableQp::new`].
+//!
+//! PSNs of a work request are fixed when it is posted, so that going back is only a matter of setting one number.
+//! A READ longer than [`READ_CHUNK`] packets is asked for in pieces, so that responses do not flood a receive ring.
+
+mod qp;
+mod recv_queue;
+mod requester;
+mod responder;
+mod send_queue;
+
+pub use qp::{Limits, ReliableQp, State, Tx};
+
+use platform::{Instant, Memory};
+use verbs::{Completion, RemoteKey};
+
+/// Longest message in bytes (specification 9.7.7).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// READs and atomics that a responder holds for its peer, and so the most that a requester may keep in flight.
+pub const MAX_RD_ATOMIC: u8 = 16;
+
+/// Packets of a READ's responses that are asked for at once. Fixed, because a repeated request must name the same end.
+pub const READ_CHUNK: u32 = 32;
+
+/// Where completions go. The owner of the completion queues decides how.
+pub trait Completions {
+    /// A send work request has ended. It goes to the queue only if `report`; else the caller wanted no completion.
+    fn send_ended(&mut self, completion: &Completion, report: bool);
+
+    /// A receive work request has ended.
+    fn recv_ended(&mut self, completion: &Completion);
+}
+
+/// What a queue pair works with during one call.
+pub struct Env<'a> {
+    /// The time.
+    pub now: Instant,
+    /// The node's memory.
+    pub memory: &'a dyn Memory,
+    /// The key that peers must name.
+    pub key: RemoteKey,
+    /// Counts of what happens.
+    pub counters: &'a mut Counters,
+    /// Where completions go.
+    pub completions: &'a mut dyn Completions,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts of what happened since the start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Calls `each` with every name and count.
+            pub fn for_each(&self, each: &mut dyn FnMut((&'static str, u64))) {
+                $(each((stringify!($name), self.$name));)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// RoCE frames received, good or bad.
+    rx_packets,
+    /// Their bytes, from Ethernet header to ICRC.
+    rx_bytes,
+    /// RoCE frames sent.
+    tx_packets,
+    /// Their bytes.
+    tx_bytes,
+    /// Packets between queue pairs of this RNIC.
+    loopback_packets,
+    /// Frames dropped for a wrong ICRC.
+    rx_icrc_errors,
+    /// Frames dropped because they could not be taken apart.
+    rx_malformed,
+    /// Frames dropped because they were addressed to another port.
+    rx_not_ours,
+    /// Packets dropped for want of a queue pair with that number, service and peer.
+    rx_unknown_qp,
+    /// Requests received again.
+    rx_duplicates,
+    /// Requests dropped because one before them is missing.
+    rx_out_of_sequence,
+    /// Responses that answer nothing outstanding.
+    rx_stale_responses,
+    /// Packets that asked for what key, range or right do not allow.
+    access_errors,
+    /// Requests that broke the protocol.
+    invalid_requests,
+    /// NAKs sent for a missing packet.
+    tx_naks,
+    /// NAKs received for a missing packet, and READ responses that showed a gap.
+    rx_naks,
+    /// RNR NAKs sent.
+    tx_rnr_naks,
+    /// RNR NAKs received.
+    rx_rnr_naks,
+    /// Request packets sent again.
+    retransmits,
+    /// Acknowledgement timeouts.
+    timeouts,
+    /// Queue pairs that went to the error state.
+    qp_errors,
+}

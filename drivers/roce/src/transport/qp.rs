@@ -1,0 +1,285 @@
+//! A reliable connected queue pair: requester and responder over one path.
+
+use super::recv_queue::RecvQueue;
+use super::requester::Requester;
+use super::responder::Responder;
+use super::send_queue::SendQueue;
+use super::{Env, MAX_RD_ATOMIC};
+use crate::wire::{Bth, Ext, Headers, Net, Packet};
+use platform::{Instant, IoAddr, Memory};
+use verbs::{Gid, QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError};
+
+/// What a queue pair is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Send work requests outstanding.
+    pub send_depth: u32,
+    /// Receive work requests outstanding.
+    pub recv_depth: u32,
+    /// Elements of a scatter or gather list, at most 255.
+    pub max_sge: u32,
+    /// Bytes of an inline payload.
+    pub max_inline: u32,
+    /// Packets in flight: what the receive ring of a peer takes.
+    pub max_window: u32,
+}
+
+/// The state of a queue pair (specification 10.3.1), without those that a software RNIC passes through at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Not connected.
+    Init,
+    /// Connected, both ways.
+    ReadyToSend,
+    /// Work ends as flushed.
+    Error,
+}
+
+/// Where the payload of a packet comes from, and so whose packet it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// A request: bytes from `offset` of a work request, taking `packets` PSNs.
+    Request { position: u64, offset: u32, packets: u32 },
+    /// READ data.
+    ReadData { addr: IoAddr },
+    /// An atomic's result.
+    AtomicResult,
+    /// An acknowledgement, good or bad.
+    Acknowledge,
+}
+
+/// A packet that may be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Tx {
+    pub(super) bth: Bth,
+    pub(super) ext: Ext,
+    pub(super) len: usize,
+    pub(super) source: Source,
+}
+
+impl Tx {
+    /// Bytes of the payload.
+    #[must_use]
+    pub const fn payload_len(&self) -> usize {
+        self.len
+    }
+}
+
+/// A reliable connected queue pair.
+pub struct ReliableQp {
+    number: QpNum,
+    state: State,
+    requester: Requester,
+    responder: Responder,
+    path: Option<Headers>,
+    remote_qp: QpNum,
+    /// Who of the two halves sends next when both could: none starves the other.
+    responder_next: bool,
+}
+
+impl ReliableQp {
+    /// A queue pair with all it will ever need allocated.
+    #[must_use]
+    pub fn new(number: QpNum, limits: &Limits) -> Self {
+        let send = SendQueue::new(limits.send_depth, limits.max_sge, limits.max_inline);
+        let recv = RecvQueue::new(limits.recv_depth, limits.max_sge);
+        Self {
+            number,
+            state: State::Init,
+            requester: Requester::new(number, send, MAX_RD_ATOMIC, limits.max_window),
+            responder: Responder::new(number, recv),
+            path: None,
+            remote_qp: QpNum::new(0),
+            responder_next: true,
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(&self) -> QpNum {
+        self.number
+    }
+
+    /// Its state.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// The queue pair that it is connected to.
+    #[must_use]
+    pub const fn remote_qp(&self) -> QpNum {
+        self.remote_qp
+    }
+
+    /// The headers of its frames; `None` if not connected, or connected within the RNIC.
+    #[must_use]
+    pub const fn path(&self) -> Option<&Headers> {
+        self.path.as_ref()
+    }
+
+    /// Whether a packet from `source` is from its peer.
+    #[must_use]
+    pub fn is_peer(&self, source: &Net) -> bool {
+        let gid = |net: &Net| -> Gid { net.dst() };
+        self.path.as_ref().is_some_and(|path| gid(&path.net) == source.src())
+    }
+
+    /// Connects it over `path`, or within the RNIC if that is `None`.
+    pub fn connect(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
+        if self.state != State::Init {
+            return Err(VerbsError::InvalidState);
+        }
+        if connect.max_rd_atomic > MAX_RD_ATOMIC {
+            return Err(VerbsError::InvalidArgument);
+        }
+        self.requester.connect(connect);
+        self.responder.connect(connect);
+        self.remote_qp = connect.remote_qp;
+        self.path = path;
+        self.state = State::ReadyToSend;
+        Ok(())
+    }
+
+    /// Queues send work. On a queue pair in error it ends as flushed at once.
+    pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        if self.state == State::Init {
+            return Err(VerbsError::InvalidState);
+        }
+        self.requester.post(work, env.memory)?;
+        if self.state == State::Error {
+            self.requester.flush(None, env);
+        }
+        Ok(())
+    }
+
+    /// Queues receive work. On a queue pair in error it ends as flushed at once.
+    pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        self.responder.post(work, env.memory)?;
+        if self.state == State::Error {
+            self.responder.flush(None, env);
+        }
+        Ok(())
+    }
+
+    /// Handles a packet that its peer sent. Acknowledgements that it makes due wait for a `round` other than this.
+    pub fn receive(&mut self, packet: &Packet<'_>, round: u32, env: &mut Env<'_>) {
+        if packet.bth.opcode.operation.is_response() {
+            if self.state == State::ReadyToSend
+                && let Err(status) = self.requester.on_response(packet, env)
+            {
+                self.fail(Some(status), None, env);
+            }
+            return;
+        }
+        // In error the responder only repeats a refusal that the peer did not hear.
+        if self.state != State::Init
+            && let Err(status) = self.responder.on_request(packet, round, env)
+        {
+            self.fail(None, status, env);
+        }
+    }
+
+    /// When [`on_timer`](Self::on_timer) is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.state == State::ReadyToSend { self.requester.deadline() } else { None }
+    }
+
+    /// Handles what is due at `env.now`.
+    pub fn on_timer(&mut self, env: &mut Env<'_>) {
+        if self.state == State::ReadyToSend
+            && let Err(status) = self.requester.on_timer(env)
+        {
+            self.fail(Some(status), None, env);
+        }
+    }
+
+    /// Whether [`next_tx`](Self::next_tx) gives something, in this round or the next.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.responder.has_work() || self.next_request().is_some()
+    }
+
+    fn next_request(&self) -> Option<Tx> {
+        if self.state == State::ReadyToSend { self.requester.next_tx() } else { None }
+    }
+
+    /// The next packet that may be sent in `round`.
+    ///
+    /// Data that the peer asked for and own requests take turns; an acknowledgement comes after both.
+    #[must_use]
+    pub fn next_tx(&self, round: u32) -> Option<Tx> {
+        let response = self.responder.next_tx(round);
+        match response {
+            Some(tx) if self.responder_next && tx.source != Source::Acknowledge => Some(tx),
+            _ => self.next_request().or(response),
+        }
+    }
+
+    /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`; gives its length, and whether
+    /// it is good: if not, memory could not be read, the ICRC is wrong on purpose, and the queue pair must
+    /// [`fail`](Self::fail). `None` if not connected over a path or `out` is too short.
+    pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
+        let mut headers = *self.path.as_ref()?;
+        if let Net::V4(ip, _) = &mut headers.net {
+            ip.id = id;
+        }
+        let mut good = true;
+        let len =
+            headers.emit(&tx.bth, &tx.ext, tx.len, out, |payload| good = self.fill(tx, payload, memory))?;
+        if !good && let Some(last) = out.get_mut(len - 1) {
+            *last = !*last;
+        }
+        Some((len, good))
+    }
+
+    /// Makes the packet of `tx` with its payload in `scratch`, for a queue pair of the same RNIC. `None` if memory
+    /// could not be read or `scratch` is too short.
+    pub fn loop_back<'a>(&self, tx: &Tx, scratch: &'a mut [u8], memory: &dyn Memory) -> Option<Packet<'a>> {
+        let payload = scratch.get_mut(..tx.len)?;
+        self.fill(tx, payload, memory).then_some(Packet { bth: tx.bth, ext: tx.ext, payload })
+    }
+
+    fn fill(&self, tx: &Tx, payload: &mut [u8], memory: &dyn Memory) -> bool {
+        if payload.is_empty() {
+            return true;
+        }
+        let read = match tx.source {
+            Source::Request { position, offset, .. } => {
+                self.requester.queue().gather(position, offset, payload, memory)
+            }
+            Source::ReadData { addr } => memory.read(addr, payload),
+            Source::AtomicResult | Source::Acknowledge => Ok(()),
+        };
+        read.is_ok()
+    }
+
+    /// Bytes of the frame of `tx`.
+    #[must_use]
+    pub fn frame_len(&self, tx: &Tx) -> usize {
+        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.ext, tx.len))
+    }
+
+    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
+    pub fn sent(&mut self, tx: &Tx, env: &mut Env<'_>) {
+        if let Source::Request { packets, .. } = tx.source {
+            self.requester.on_sent(tx, packets, env);
+            self.responder_next = true;
+        } else {
+            self.responder.on_sent(tx);
+            self.responder_next = false;
+        }
+    }
+
+    /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.
+    pub fn fail(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
+        if self.state != State::Error {
+            self.state = State::Error;
+            env.counters.qp_errors += 1;
+        }
+        self.requester.flush(send, env);
+        self.responder.flush(recv, env);
+        self.responder.silence();
+    }
+}

@@ -1,0 +1,230 @@
+//! The base transport header.
+
+use super::{Error, be24, take, to_be24};
+use verbs::{Psn, QpNum};
+
+/// The transport service: the top three bits of the operation code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// Reliable connection.
+    Rc = 0,
+    /// Unreliable connection.
+    Uc = 1,
+    /// Unreliable datagram.
+    Ud = 3,
+}
+
+/// The operation: the low five bits of the operation code (specification table 38).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the specification's names say it")]
+pub enum Operation {
+    SendFirst = 0,
+    SendMiddle = 1,
+    SendLast = 2,
+    SendLastImm = 3,
+    SendOnly = 4,
+    SendOnlyImm = 5,
+    WriteFirst = 6,
+    WriteMiddle = 7,
+    WriteLast = 8,
+    WriteLastImm = 9,
+    WriteOnly = 10,
+    WriteOnlyImm = 11,
+    ReadRequest = 12,
+    ReadResponseFirst = 13,
+    ReadResponseMiddle = 14,
+    ReadResponseLast = 15,
+    ReadResponseOnly = 16,
+    Acknowledge = 17,
+    AtomicAcknowledge = 18,
+    CompareSwap = 19,
+    FetchAdd = 20,
+    SendLastInvalidate = 22,
+    SendOnlyInvalidate = 23,
+}
+
+impl Operation {
+    const ALL: [Self; 23] = {
+        use Operation as O;
+        [
+            O::SendFirst,
+            O::SendMiddle,
+            O::SendLast,
+            O::SendLastImm,
+            O::SendOnly,
+            O::SendOnlyImm,
+            O::WriteFirst,
+            O::WriteMiddle,
+            O::WriteLast,
+            O::WriteLastImm,
+            O::WriteOnly,
+            O::WriteOnlyImm,
+            O::ReadRequest,
+            O::ReadResponseFirst,
+            O::ReadResponseMiddle,
+            O::ReadResponseLast,
+            O::ReadResponseOnly,
+            O::Acknowledge,
+            O::AtomicAcknowledge,
+            O::CompareSwap,
+            O::FetchAdd,
+            O::SendLastInvalidate,
+            O::SendOnlyInvalidate,
+        ]
+    };
+
+    /// The operation with the number `n`; 21 and those above 23 are reserved.
+    const fn from_number(n: u8) -> Option<Self> {
+        match n {
+            0..=20 => Some(Self::ALL[n as usize]),
+            22 | 23 => Some(Self::ALL[n as usize - 1]),
+            _ => None,
+        }
+    }
+
+    /// Whether the responder sends it, to answer a request.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        matches!(self as u8, 13..=18)
+    }
+}
+
+/// An operation code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opcode {
+    /// The service.
+    pub service: Service,
+    /// The operation, one that the service has.
+    pub operation: Operation,
+}
+
+impl Opcode {
+    /// An operation of the reliable connection.
+    #[must_use]
+    pub const fn rc(operation: Operation) -> Self {
+        Self { service: Service::Rc, operation }
+    }
+
+    /// The operation code with this byte; `None` if reserved, or of a service that is not supported.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        let Some(operation) = Operation::from_number(byte & 0x1f) else { return None };
+        let number = byte & 0x1f;
+        let service = match byte >> 5 {
+            0 => Service::Rc,
+            1 if number <= 11 => Service::Uc,
+            3 if number == 4 || number == 5 => Service::Ud,
+            _ => return None,
+        };
+        Some(Self { service, operation })
+    }
+
+    /// The byte.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        (self.service as u8) << 5 | self.operation as u8
+    }
+}
+
+/// A base transport header (specification 9.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bth {
+    /// Operation code.
+    pub opcode: Opcode,
+    /// Solicited event.
+    pub solicited: bool,
+    /// Migration state.
+    pub migrated: bool,
+    /// Bytes of zero after the payload, to a multiple of 4: 0 to 3.
+    pub pad: u8,
+    /// Transport header version: 4 bits, 0.
+    pub version: u8,
+    /// Partition key.
+    pub pkey: u16,
+    /// The byte before the queue pair: FECN, BECN, and six reserved bits. Variant: the ICRC does not cover it.
+    pub congestion: u8,
+    /// Destination queue pair.
+    pub dest_qp: QpNum,
+    /// Acknowledge request.
+    pub ack_request: bool,
+    /// Seven reserved bits.
+    pub reserved: u8,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 12;
+    /// The default partition with full membership, the only one on RoCE.
+    pub const DEFAULT_PKEY: u16 = 0xffff;
+    /// Where the byte stands that counts as ones in the ICRC.
+    pub const VARIANT_BYTE: usize = 4;
+
+    /// A header with nothing special.
+    #[must_use]
+    pub const fn new(opcode: Opcode, dest_qp: QpNum, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migrated: false,
+            pad: 0,
+            version: 0,
+            pkey: Self::DEFAULT_PKEY,
+            congestion: 0,
+            dest_qp,
+            ack_request: false,
+            reserved: 0,
+            psn,
+        }
+    }
+
+    /// Takes the header off `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let (&[op, flags, p, q, congestion, a, b, c, ack, d, e, f], rest) = take::<{ Self::LEN }>(bytes)?;
+        let header = Self {
+            opcode: Opcode::from_byte(op).ok_or(Error::Opcode(op))?,
+            solicited: flags & 0x80 != 0,
+            migrated: flags & 0x40 != 0,
+            pad: flags >> 4 & 3,
+            version: flags & 0x0f,
+            pkey: u16::from_be_bytes([p, q]),
+            congestion,
+            dest_qp: QpNum::new(be24([a, b, c])),
+            ack_request: ack & 0x80 != 0,
+            reserved: ack & 0x7f,
+            psn: Psn::new(be24([d, e, f])),
+        };
+        Ok((header, rest))
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub const fn emit(&self) -> [u8; Self::LEN] {
+        let flags = (self.solicited as u8) << 7
+            | (self.migrated as u8) << 6
+            | (self.pad & 3) << 4
+            | self.version & 0x0f;
+        let [p, q] = self.pkey.to_be_bytes();
+        let [a, b, c] = to_be24(self.dest_qp.get());
+        let [d, e, f] = to_be24(self.psn.get());
+        let ack = (self.ack_request as u8) << 7 | self.reserved & 0x7f;
+        [self.opcode.to_byte(), flags, p, q, self.congestion, a, b, c, ack, d, e, f]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_opcode_keeps_its_byte() {
+        let known = (0..=255).filter_map(|b| Opcode::from_byte(b).map(|o| (b, o)));
+        let mut count = 0;
+        for (byte, opcode) in known {
+            assert_eq!(opcode.to_byte(), byte);
+            count += 1;
+        }
+        assert_eq!(count, 23 + 12 + 2);
+    }
+}

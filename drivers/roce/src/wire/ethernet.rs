@@ -1,0 +1,47 @@
+//! Ethernet II.
+
+use super::{Error, take};
+use verbs::MacAddr;
+
+/// IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// RoCE version 1: a GRH follows (annex A16).
+pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+
+/// An Ethernet II header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ethernet {
+    /// Destination address.
+    pub dst: MacAddr,
+    /// Source address.
+    pub src: MacAddr,
+    /// What follows.
+    pub ethertype: u16,
+}
+
+impl Ethernet {
+    /// Bytes on the wire.
+    pub const LEN: usize = 14;
+
+    /// Takes the header off `bytes`.
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let (&[a, b, c, d, e, f, g, h, i, j, k, l, t, u], rest) = take::<{ Self::LEN }>(bytes)?;
+        let header = Self {
+            dst: MacAddr([a, b, c, d, e, f]),
+            src: MacAddr([g, h, i, j, k, l]),
+            ethertype: u16::from_be_bytes([t, u]),
+        };
+        Ok((header, rest))
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub const fn emit(&self) -> [u8; Self::LEN] {
+        let [a, b, c, d, e, f] = self.dst.0;
+        let [g, h, i, j, k, l] = self.src.0;
+        let [t, u] = self.ethertype.to_be_bytes();
+        [a, b, c, d, e, f, g, h, i, j, k, l, t, u]
+    }
+}

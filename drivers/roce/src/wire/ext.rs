@@ -1,0 +1,371 @@
+//! The extended transport headers that follow the base one.
+
+use super::{Error, Operation, Service, be24, bth::Opcode, take, to_be24};
+use core::time::Duration;
+use platform::IoAddr;
+use verbs::{QpNum, RemoteKey};
+
+/// RDMA extended transport header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reth {
+    /// Virtual address.
+    pub addr: IoAddr,
+    /// R_Key.
+    pub key: RemoteKey,
+    /// DMA length: bytes of the whole message.
+    pub len: u32,
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let (addr, rest) = take(bytes)?;
+        let (key, rest) = take(rest)?;
+        let (len, rest) = take(rest)?;
+        let header = Self {
+            addr: IoAddr(u64::from_be_bytes(*addr)),
+            key: RemoteKey(u32::from_be_bytes(*key)),
+            len: u32::from_be_bytes(*len),
+        };
+        Ok((header, rest))
+    }
+
+    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+        out[..8].copy_from_slice(&self.addr.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.key.0.to_be_bytes());
+        out[12..16].copy_from_slice(&self.len.to_be_bytes());
+    }
+}
+
+/// Atomic extended transport header. Numbers are big-endian on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtomicEth {
+    /// Virtual address.
+    pub addr: IoAddr,
+    /// R_Key.
+    pub key: RemoteKey,
+    /// What is swapped in, or added.
+    pub swap_add: u64,
+    /// What is compared with.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let (addr, rest) = take(bytes)?;
+        let (key, rest) = take(rest)?;
+        let (swap_add, rest) = take(rest)?;
+        let (compare, rest) = take(rest)?;
+        let header = Self {
+            addr: IoAddr(u64::from_be_bytes(*addr)),
+            key: RemoteKey(u32::from_be_bytes(*key)),
+            swap_add: u64::from_be_bytes(*swap_add),
+            compare: u64::from_be_bytes(*compare),
+        };
+        Ok((header, rest))
+    }
+
+    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+        out[..8].copy_from_slice(&self.addr.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.key.0.to_be_bytes());
+        out[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
+        out[20..28].copy_from_slice(&self.compare.to_be_bytes());
+    }
+}
+
+/// A time that a responder without a receive asks the requester to wait, in its five-bit code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RnrTimer(u8);
+
+impl RnrTimer {
+    /// Units of 10 microseconds, by code (specification table 45).
+    const UNITS: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+
+    /// The low five bits of `code`.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Self {
+        Self(code & 0x1f)
+    }
+
+    /// The five-bit code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The shortest that is at least `delay`, or the longest there is: 655.36 ms.
+    #[must_use]
+    pub fn at_least(delay: Duration) -> Self {
+        let code = (1..32u8).find(|&code| Self(code).delay() >= delay);
+        Self(code.unwrap_or(0))
+    }
+
+    /// The time to wait.
+    #[must_use]
+    pub fn delay(self) -> Duration {
+        let units = Self::UNITS.get(usize::from(self.0)).copied().unwrap_or(0);
+        Duration::from_micros(u64::from(units) * 10)
+    }
+}
+
+/// Why a request was refused (specification table 46).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NakCode {
+    /// A packet is missing: go back to the PSN named.
+    PsnSequenceError = 0,
+    /// The request breaks the protocol.
+    InvalidRequest = 1,
+    /// Key, range or right do not allow it.
+    RemoteAccessError = 2,
+    /// The responder could not do it.
+    RemoteOperationalError = 3,
+}
+
+/// What an AETH says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Syndrome {
+    /// Positive; with the code of the receives posted, 31 for no such flow control.
+    Ack {
+        /// Credit count code.
+        credits: u8,
+    },
+    /// No receive is posted: try again after this time.
+    RnrNak(RnrTimer),
+    /// Refused.
+    Nak(NakCode),
+    /// A reserved value, kept as it is.
+    Reserved(u8),
+}
+
+impl Syndrome {
+    /// A positive acknowledgement without end-to-end credits.
+    pub const ACK: Self = Self::Ack { credits: 31 };
+
+    /// The syndrome of this byte.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Self {
+        let value = byte & 0x1f;
+        match (byte >> 5, value) {
+            (0, credits) => Self::Ack { credits },
+            (1, code) => Self::RnrNak(RnrTimer(code)),
+            (3, 0) => Self::Nak(NakCode::PsnSequenceError),
+            (3, 1) => Self::Nak(NakCode::InvalidRequest),
+            (3, 2) => Self::Nak(NakCode::RemoteAccessError),
+            (3, 3) => Self::Nak(NakCode::RemoteOperationalError),
+            _ => Self::Reserved(byte),
+        }
+    }
+
+    /// The byte.
+    #[must_use]
+    pub const fn to_byte(self) -> u8 {
+        match self {
+            Self::Ack { credits } => credits & 0x1f,
+            Self::RnrNak(timer) => 1 << 5 | timer.0,
+            Self::Nak(code) => 3 << 5 | code as u8,
+            Self::Reserved(byte) => byte,
+        }
+    }
+}
+
+/// Acknowledge extended transport header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aeth {
+    /// What it says.
+    pub syndrome: Syndrome,
+    /// Message sequence number: how many requests the responder has completed, modulo 2^24.
+    pub msn: u32,
+}
+
+impl Aeth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let (&[syndrome, a, b, c], rest) = take(bytes)?;
+        Ok((Self { syndrome: Syndrome::from_byte(syndrome), msn: be24([a, b, c]) }, rest))
+    }
+
+    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+        out[0] = self.syndrome.to_byte();
+        out[1..4].copy_from_slice(&to_be24(self.msn));
+    }
+}
+
+/// Datagram extended transport header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deth {
+    /// Q_Key.
+    pub qkey: u32,
+    /// One reserved byte.
+    pub reserved: u8,
+    /// Source queue pair.
+    pub src_qp: QpNum,
+}
+
+impl Deth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        let (&[a, b, c, d, reserved, e, f, g], rest) = take(bytes)?;
+        let qkey = u32::from_be_bytes([a, b, c, d]);
+        Ok((Self { qkey, reserved, src_qp: QpNum::new(be24([e, f, g])) }, rest))
+    }
+
+    fn emit(&self, out: &mut [u8; MAX_LEN]) {
+        out[..4].copy_from_slice(&self.qkey.to_be_bytes());
+        out[4] = self.reserved;
+        out[5..8].copy_from_slice(&to_be24(self.src_qp.get()));
+    }
+}
+
+/// Bytes of the longest extended headers of a packet: an AtomicETH.
+pub(super) const MAX_LEN: usize = AtomicEth::LEN;
+
+/// The extended headers of a packet: which there are follows from the operation code (specification table 38).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ext {
+    /// None.
+    None,
+    /// RETH: WRITE first and only, READ request.
+    Reth(Reth),
+    /// RETH and immediate data: WRITE only with immediate.
+    RethImm(Reth, u32),
+    /// Immediate data: SEND and WRITE last, SEND only.
+    Imm(u32),
+    /// IETH: the R_Key to invalidate.
+    Invalidate(RemoteKey),
+    /// AETH: acknowledge, READ response but middle.
+    Aeth(Aeth),
+    /// AtomicETH.
+    Atomic(AtomicEth),
+    /// AETH and AtomicAckETH: the value before.
+    AtomicAck(Aeth, u64),
+    /// DETH: datagram.
+    Deth(Deth),
+    /// DETH and immediate data.
+    DethImm(Deth, u32),
+}
+
+impl Ext {
+    /// Takes the extended headers that `opcode` has off `bytes`.
+    pub fn parse(opcode: Opcode, bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
+        use Operation as O;
+        if opcode.service == Service::Ud {
+            let (deth, rest) = Deth::parse(bytes)?;
+            return if opcode.operation == O::SendOnlyImm {
+                imm(rest).map(|(imm, rest)| (Self::DethImm(deth, imm), rest))
+            } else {
+                Ok((Self::Deth(deth), rest))
+            };
+        }
+        match opcode.operation {
+            O::SendFirst | O::SendMiddle | O::SendLast | O::SendOnly => Ok((Self::None, bytes)),
+            O::WriteMiddle | O::WriteLast | O::ReadResponseMiddle => Ok((Self::None, bytes)),
+            O::SendLastImm | O::SendOnlyImm | O::WriteLastImm => imm(bytes).map(|(i, r)| (Self::Imm(i), r)),
+            O::WriteFirst | O::WriteOnly | O::ReadRequest => {
+                Reth::parse(bytes).map(|(h, r)| (Self::Reth(h), r))
+            }
+            O::WriteOnlyImm => {
+                let (reth, rest) = Reth::parse(bytes)?;
+                let (imm, rest) = imm(rest)?;
+                Ok((Self::RethImm(reth, imm), rest))
+            }
+            O::ReadResponseFirst | O::ReadResponseLast | O::ReadResponseOnly | O::Acknowledge => {
+                Aeth::parse(bytes).map(|(h, r)| (Self::Aeth(h), r))
+            }
+            O::AtomicAcknowledge => {
+                let (aeth, rest) = Aeth::parse(bytes)?;
+                let (before, rest) = take(rest)?;
+                Ok((Self::AtomicAck(aeth, u64::from_be_bytes(*before)), rest))
+            }
+            O::CompareSwap | O::FetchAdd => AtomicEth::parse(bytes).map(|(h, r)| (Self::Atomic(h), r)),
+            O::SendLastInvalidate | O::SendOnlyInvalidate => {
+                imm(bytes).map(|(key, rest)| (Self::Invalidate(RemoteKey(key)), rest))
+            }
+        }
+    }
+
+    /// Bytes on the wire.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a length on the wire, not a collection")]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Reth(_) => Reth::LEN,
+            Self::RethImm(..) => Reth::LEN + 4,
+            Self::Imm(_) | Self::Invalidate(_) => 4,
+            Self::Aeth(_) => Aeth::LEN,
+            Self::Atomic(_) => AtomicEth::LEN,
+            Self::AtomicAck(..) => Aeth::LEN + 8,
+            Self::Deth(_) => Deth::LEN,
+            Self::DethImm(..) => Deth::LEN + 4,
+        }
+    }
+
+    /// The bytes, of which the first [`len`](Self::len) count.
+    #[must_use]
+    pub(super) fn emit(&self) -> [u8; MAX_LEN] {
+        let mut out = [0; MAX_LEN];
+        match self {
+            Self::None => {}
+            Self::Reth(reth) => reth.emit(&mut out),
+            Self::RethImm(reth, imm) => {
+                reth.emit(&mut out);
+                out[16..20].copy_from_slice(&imm.to_be_bytes());
+            }
+            Self::Imm(word) | Self::Invalidate(RemoteKey(word)) => {
+                out[..4].copy_from_slice(&word.to_be_bytes());
+            }
+            Self::Aeth(aeth) => aeth.emit(&mut out),
+            Self::Atomic(atomic) => atomic.emit(&mut out),
+            Self::AtomicAck(aeth, before) => {
+                aeth.emit(&mut out);
+                out[4..12].copy_from_slice(&before.to_be_bytes());
+            }
+            Self::Deth(deth) => deth.emit(&mut out),
+            Self::DethImm(deth, imm) => {
+                deth.emit(&mut out);
+                out[8..12].copy_from_slice(&imm.to_be_bytes());
+            }
+        }
+        out
+    }
+}
+
+/// Takes a word off `bytes`.
+fn imm(bytes: &[u8]) -> Result<(u32, &[u8]), Error> {
+    take(bytes).map(|(word, rest)| (u32::from_be_bytes(*word), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes_keep_their_byte() {
+        for byte in 0..=255 {
+            assert_eq!(Syndrome::from_byte(byte).to_byte(), byte);
+        }
+    }
+
+    #[test]
+    fn rnr_timers_are_never_shorter_than_asked() {
+        for us in [0, 1, 10, 11, 100, 640, 641, 10_240, 400_000, 491_520, 491_521, 655_360] {
+            let delay = Duration::from_micros(us);
+            assert!(RnrTimer::at_least(delay).delay() >= delay, "{us}");
+        }
+        assert_eq!(RnrTimer::at_least(Duration::from_micros(640)).code(), 12);
+        assert_eq!(RnrTimer::from_code(20).delay(), Duration::from_micros(10_240));
+        assert_eq!(RnrTimer::at_least(Duration::from_secs(5)).code(), 0);
+    }
+}

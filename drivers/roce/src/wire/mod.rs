@@ -1,0 +1,60 @@
+//! Wire formats: checked views of received bytes, and emission of the same.
+//!
+//! One file per header. Each has a plain struct of the header's meaning with `parse`, which takes the header off the
+//! front of any bytes and never panics, and `emit`, which puts it into exactly as many bytes as it has. Fields that
+//! the transport does not use are kept, so that a parsed frame emits to the same bytes. Lengths and checksums are
+//! not kept: they are checked by `parse` and computed by `emit`.
+//!
+//! Names and layouts: InfiniBand Architecture Specification volume 1, chapter 9, annex A16 (RoCE) and A17 (RoCEv2).
+
+mod bth;
+mod ethernet;
+mod ext;
+mod frame;
+mod icrc;
+mod ip;
+mod udp;
+
+pub use bth::{Bth, Opcode, Operation, Service};
+pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet};
+pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
+pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
+pub use icrc::Icrc;
+pub use ip::{Ipv4, Ipv6};
+pub use udp::{ROCE_PORT, Udp, rc_source_port};
+
+/// Why bytes are not a RoCE frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The frame ends within a header, or a length field says more than there is.
+    #[error("frame is shorter than its headers say")]
+    Truncated,
+    /// Not one of the protocols that carry RoCE.
+    #[error("not a RoCE frame")]
+    NotRoce,
+    /// A header's checksum is wrong.
+    #[error("bad IPv4 header checksum")]
+    Checksum,
+    /// A header says what the specification does not allow.
+    #[error("malformed header")]
+    Malformed,
+    /// An operation code that is not known.
+    #[error("unknown operation code {0:#04x}")]
+    Opcode(u8),
+}
+
+/// The first `N` bytes, and the rest.
+fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Error> {
+    bytes.split_first_chunk().ok_or(Error::Truncated)
+}
+
+/// A big-endian 24-bit number.
+const fn be24(b: [u8; 3]) -> u32 {
+    u32::from_be_bytes([0, b[0], b[1], b[2]])
+}
+
+/// The low 24 bits, big-endian.
+const fn to_be24(n: u32) -> [u8; 3] {
+    let [_, a, b, c] = n.to_be_bytes();
+    [a, b, c]
+}

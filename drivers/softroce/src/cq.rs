@@ -1,0 +1,69 @@
+//! Completion queues that cannot overflow: work reserves the place of its completion when it is posted.
+
+use alloc::collections::VecDeque;
+use roce::transport::Completions;
+use verbs::{Completion, CqId};
+
+/// A completion queue.
+pub(crate) struct Cq {
+    waiting: VecDeque<Completion>,
+    depth: u32,
+    /// Work outstanding and completions waiting: never more than `depth`.
+    committed: u32,
+}
+
+impl Cq {
+    pub(crate) fn new(depth: u32) -> Self {
+        Self { waiting: VecDeque::with_capacity(depth as usize), depth, committed: 0 }
+    }
+
+    /// Takes a place; `false` if there is none.
+    pub(crate) const fn reserve(&mut self) -> bool {
+        let room = self.committed < self.depth;
+        self.committed += room as u32;
+        room
+    }
+
+    /// Gives a place back that no completion will take.
+    pub(crate) const fn release(&mut self) {
+        self.committed = self.committed.saturating_sub(1);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes the oldest completions; gives how many.
+    pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let n = out.len().min(self.waiting.len());
+        for (to, from) in out.iter_mut().zip(self.waiting.drain(..n)) {
+            *to = from;
+        }
+        self.committed = self.committed.saturating_sub(n as u32);
+        n
+    }
+}
+
+/// Where the completions of one queue pair go.
+pub(crate) struct Sink<'a> {
+    pub(crate) cqs: &'a mut [Cq],
+    pub(crate) send: CqId,
+    pub(crate) recv: CqId,
+}
+
+impl Completions for Sink<'_> {
+    fn send_ended(&mut self, completion: &Completion, report: bool) {
+        let Some(cq) = self.cqs.get_mut(usize::from(self.send.0)) else { return };
+        if report {
+            cq.waiting.push_back(*completion);
+        } else {
+            cq.release();
+        }
+    }
+
+    fn recv_ended(&mut self, completion: &Completion) {
+        if let Some(cq) = self.cqs.get_mut(usize::from(self.recv.0)) {
+            cq.waiting.push_back(*completion);
+        }
+    }
+}

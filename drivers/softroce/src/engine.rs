@@ -1,0 +1,418 @@
+//! What runs behind the lock: queue pairs, completion queues, who sends next, and timers.
+
+use crate::config::{Config, Numbers};
+use crate::cq::{Cq, Sink};
+use crate::port::EthernetPort;
+use crate::slots::{Slot, Slots};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+use platform::{Instant, Memory};
+use roce::transport::{Counters, Env, Limits, ReliableQp, Tx};
+use roce::wire::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet, Frame, Headers, Ipv4, Ipv6, Net, Packet,
+    ROCE_PORT, Service, Udp, rc_source_port,
+};
+use verbs::{
+    AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, QpConnect, QpNum, QpOptions,
+    RecvWr, RemoteKey, SendWr, Status, VerbsError,
+};
+
+/// Most work requests of a queue, and completions of a completion queue.
+pub(crate) const MAX_DEPTH: u32 = 1 << 16;
+/// Completion queues that can exist.
+const MAX_CQS: usize = 1 << 10;
+/// Packets that a queue pair sends before the next one has its turn.
+const BURST: usize = 16;
+/// How long to leave a full transmit ring alone.
+const RING_FULL_WAIT: Duration = Duration::from_micros(20);
+
+/// The engine and its port: two fields, so that received frames reach the one while the other lends them.
+pub(crate) struct Engine<P> {
+    pub(crate) port: P,
+    pub(crate) core: Core,
+}
+
+/// Everything but the port.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) key: RemoteKey,
+    pub(crate) counters: Counters,
+    mac: MacAddr,
+    memory: Arc<dyn Memory>,
+    slots: Slots,
+    cqs: Vec<Cq>,
+    /// Slots of queue pairs with something to send, each at most once.
+    ready: VecDeque<usize>,
+    /// Counts calls of `progress`: acknowledgements wait for the next.
+    round: u32,
+    /// IPv4 identification of the next frame.
+    ip_id: u16,
+    /// No deadline of a queue pair is before this; it is exact unless `deadline_moved`.
+    earliest: Instant,
+    deadline_moved: bool,
+    /// The transmit ring was full; not before this again.
+    ring_full_until: Option<Instant>,
+    /// Payload of a packet within the RNIC.
+    scratch: Box<[u8]>,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, mac: MacAddr, memory: Arc<dyn Memory>) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = config.random;
+        let seed =
+            u64::from_le_bytes([e, f, g, h, i, j, k, l]) ^ u64::from(u32::from_le_bytes([m, n, o, p])) << 16;
+        Self {
+            key: RemoteKey(u32::from_le_bytes([a, b, c, d])),
+            counters: Counters::default(),
+            mac,
+            memory,
+            slots: Slots::new(config.max_qps, Numbers::new(seed)),
+            cqs: Vec::new(),
+            ready: VecDeque::new(),
+            round: 0,
+            ip_id: 0,
+            earliest: Instant::MAX,
+            deadline_moved: false,
+            ring_full_until: None,
+            scratch: vec![0; PathMtu::B4096.bytes()].into(),
+            config,
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &dyn Memory {
+        &*self.memory
+    }
+
+    pub(crate) fn create_cq(&mut self, options: CqOptions) -> Result<CqId, VerbsError> {
+        if options.depth == 0 || options.depth > MAX_DEPTH {
+            return Err(VerbsError::InvalidArgument);
+        }
+        if self.cqs.len() >= MAX_CQS {
+            return Err(VerbsError::NoResources);
+        }
+        let id = CqId(self.cqs.len() as u16);
+        self.cqs.push(Cq::new(options.depth));
+        Ok(id)
+    }
+
+    pub(crate) fn create_qp(&mut self, options: QpOptions) -> Result<QpNum, VerbsError> {
+        let QpOptions { send_cq, recv_cq, send_depth, recv_depth } = options;
+        if [send_cq, recv_cq].iter().any(|cq| usize::from(cq.0) >= self.cqs.len()) {
+            return Err(VerbsError::NotFound);
+        }
+        if [send_depth, recv_depth].iter().any(|&depth| depth == 0 || depth > MAX_DEPTH) {
+            return Err(VerbsError::InvalidArgument);
+        }
+        let (index, number) = self.slots.reserve().ok_or(VerbsError::NoResources)?;
+        let Config { max_sge, max_inline, max_window, .. } = self.config;
+        let qp = ReliableQp::new(number, &Limits { send_depth, recv_depth, max_sge, max_inline, max_window });
+        self.slots.put(index, Slot { qp, send_cq, recv_cq, queued: false, deadline: Instant::MAX });
+        self.ready.reserve(self.slots.len() - self.ready.len());
+        Ok(number)
+    }
+
+    pub(crate) fn connect_qp(
+        &mut self,
+        qp: QpNum,
+        connect: &QpConnect,
+        port_mtu: usize,
+    ) -> Result<(), VerbsError> {
+        let path = if connect.address.peer.gid == self.config.gid {
+            None
+        } else {
+            if PathMtu::fitting(port_mtu).is_none_or(|largest| connect.mtu > largest) {
+                return Err(VerbsError::InvalidArgument);
+            }
+            let port = rc_source_port(qp, connect.remote_qp);
+            let path = headers(self.mac, self.config.gid, &connect.address, port);
+            Some(path.ok_or(VerbsError::InvalidArgument)?)
+        };
+        self.slots.find(qp).ok_or(VerbsError::NotFound)?.qp.connect(connect, path)
+    }
+
+    pub(crate) fn destroy_qp(&mut self, qp: QpNum) -> Result<(), VerbsError> {
+        self.with_qp(qp, Instant::ZERO, |qp, env| qp.fail(None, None, env)).ok_or(VerbsError::NotFound)?;
+        let index = Slots::index(qp);
+        self.ready.retain(|&ready| ready != index);
+        self.slots.remove(index);
+        Ok(())
+    }
+
+    pub(crate) fn post_send(&mut self, qp: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        for (n, wr) in work.iter().enumerate() {
+            let cq = self.slots.find(qp).ok_or((n, VerbsError::NotFound))?.send_cq;
+            self.reserve(cq).map_err(|e| (n, e))?;
+            let posted = self.with_qp(qp, Instant::ZERO, |qp, env| qp.post_send(wr, env));
+            if let Some(Err(e)) = posted {
+                self.release(cq);
+                return Err((n, e));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_recv(&mut self, qp: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        for (n, wr) in work.iter().enumerate() {
+            let cq = self.slots.find(qp).ok_or((n, VerbsError::NotFound))?.recv_cq;
+            self.reserve(cq).map_err(|e| (n, e))?;
+            let posted = self.with_qp(qp, Instant::ZERO, |qp, env| qp.post_recv(wr, env));
+            if let Some(Err(e)) = posted {
+                self.release(cq);
+                return Err((n, e));
+            }
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        let cq = self.cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
+        if cq.reserve() { Ok(()) } else { Err(VerbsError::NoResources) }
+    }
+
+    fn release(&mut self, cq: CqId) {
+        if let Some(cq) = self.cqs.get_mut(usize::from(cq.0)) {
+            cq.release();
+        }
+    }
+
+    pub(crate) fn poll_cq(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.cqs.get_mut(usize::from(cq.0)).map_or(0, |cq| cq.poll(out))
+    }
+
+    /// Whether completions wait, or something can be sent.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.ready.is_empty() || self.cqs.iter().any(|cq| !cq.is_empty())
+    }
+
+    /// Runs `f` on a queue pair, then notes what it has to send and when it is due.
+    fn with_qp<T>(
+        &mut self,
+        number: QpNum,
+        now: Instant,
+        f: impl FnOnce(&mut ReliableQp, &mut Env<'_>) -> T,
+    ) -> Option<T> {
+        let slot = self.slots.find(number)?;
+        let mut sink = Sink { cqs: &mut self.cqs, send: slot.send_cq, recv: slot.recv_cq };
+        let mut env = Env {
+            now,
+            memory: &*self.memory,
+            key: self.key,
+            counters: &mut self.counters,
+            completions: &mut sink,
+        };
+        let result = f(&mut slot.qp, &mut env);
+        if !slot.queued && slot.qp.has_work() {
+            slot.queued = true;
+            self.ready.push_back(Slots::index(number));
+        }
+        let deadline = slot.qp.deadline().unwrap_or(Instant::MAX);
+        if deadline < self.earliest {
+            self.earliest = deadline;
+            self.deadline_moved = false;
+        } else if slot.deadline == self.earliest && deadline != slot.deadline {
+            self.deadline_moved = true;
+        }
+        slot.deadline = deadline;
+        Some(result)
+    }
+
+    /// When `progress` is due.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        if !self.ready.is_empty() {
+            return Some(self.ring_full_until.unwrap_or(Instant::ZERO));
+        }
+        let earliest = self.earliest_deadline();
+        (earliest != Instant::MAX).then_some(earliest)
+    }
+
+    fn earliest_deadline(&mut self) -> Instant {
+        if self.deadline_moved {
+            self.earliest = self.slots.iter().map(|slot| slot.deadline).min().unwrap_or(Instant::MAX);
+            self.deadline_moved = false;
+        }
+        self.earliest
+    }
+
+    /// Begins a call of `progress`: handles timers; gives whether there were any.
+    pub(crate) fn begin(&mut self, now: Instant) -> bool {
+        self.round = self.round.wrapping_add(1);
+        if now < self.earliest || now < self.earliest_deadline() {
+            return false;
+        }
+        for index in 0..self.slots.len() {
+            let due = self.slots.at(index).filter(|slot| slot.deadline <= now).map(|slot| slot.qp.number());
+            if let Some(number) = due {
+                self.with_qp(number, now, ReliableQp::on_timer);
+            }
+        }
+        true
+    }
+
+    /// Handles a received frame.
+    pub(crate) fn on_frame(&mut self, bytes: &[u8], now: Instant) {
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += bytes.len() as u64;
+        let Ok(frame) = Frame::parse(bytes) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        let net = &frame.headers.net;
+        if frame.headers.ethernet.dst != self.mac || net.dst() != self.config.gid {
+            self.counters.rx_not_ours += 1;
+            return;
+        }
+        if !frame.icrc_ok() {
+            self.counters.rx_icrc_errors += 1;
+            return;
+        }
+        let bth = &frame.packet.bth;
+        let known = bth.opcode.service == Service::Rc
+            && self.slots.find(bth.dest_qp).is_some_and(|slot| slot.qp.is_peer(net));
+        if !known {
+            self.counters.rx_unknown_qp += 1;
+            return;
+        }
+        let round = self.round;
+        self.with_qp(bth.dest_qp, now, |qp, env| qp.receive(&frame.packet, round, env));
+    }
+
+    /// Sends at most about `budget` packets; gives how many.
+    pub(crate) fn transmit(&mut self, port: &mut impl EthernetPort, now: Instant, budget: usize) -> usize {
+        self.ring_full_until = None;
+        let (mut sent, mut on_wire) = (0, 0);
+        // A queue pair whose acknowledgement is not due yet stays in the list, so each pass visits every one once.
+        loop {
+            let before = sent;
+            for _ in 0..self.ready.len() {
+                if sent >= budget || self.ring_full_until.is_some() {
+                    break;
+                }
+                let Some(index) = self.ready.pop_front() else { break };
+                self.send_burst(index, port, now, (budget - sent).min(BURST), &mut sent, &mut on_wire);
+            }
+            if sent == before || sent >= budget || self.ring_full_until.is_some() {
+                break;
+            }
+        }
+        if on_wire > 0 {
+            port.flush();
+        }
+        sent
+    }
+
+    /// Sends up to `burst` packets of the queue pair in a slot that was taken off the list.
+    fn send_burst(
+        &mut self,
+        index: usize,
+        port: &mut impl EthernetPort,
+        now: Instant,
+        burst: usize,
+        sent: &mut usize,
+        on_wire: &mut usize,
+    ) {
+        let Some(slot) = self.slots.at(index) else { return };
+        slot.queued = false;
+        let number = slot.qp.number();
+        for _ in 0..burst {
+            let Some(slot) = self.slots.at(index) else { return };
+            let Some(tx) = slot.qp.next_tx(self.round) else { break };
+            if slot.qp.path().is_none() {
+                self.send_within(number, &tx, now);
+            } else if self.send_out(number, &tx, port, now) {
+                *on_wire += 1;
+            } else {
+                self.ring_full_until = Some(now + RING_FULL_WAIT);
+                break;
+            }
+            *sent += 1;
+        }
+        // Back into the list if more is to be sent.
+        self.with_qp(number, now, |_, _| ());
+    }
+
+    /// Hands a packet to the port; `false` if its ring is full.
+    fn send_out(&mut self, number: QpNum, tx: &Tx, port: &mut impl EthernetPort, now: Instant) -> bool {
+        let id = self.ip_id;
+        let memory = Arc::clone(&self.memory);
+        let Some(slot) = self.slots.find(number) else { return true };
+        let (mut len, mut good) = (slot.qp.frame_len(tx), true);
+        let taken = port.transmit(len, &mut |out| {
+            (len, good) = slot.qp.emit(tx, id, out, &*memory).unwrap_or((0, false));
+            len
+        });
+        if !taken {
+            return false;
+        }
+        self.ip_id = id.wrapping_add(1);
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += len as u64;
+        self.sent(number, tx, good, now);
+        true
+    }
+
+    /// Hands a packet to a queue pair of this RNIC. Its acknowledgement is due at once.
+    fn send_within(&mut self, number: QpNum, tx: &Tx, now: Instant) {
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let memory = Arc::clone(&self.memory);
+        let packet = self.slots.find(number).map(|slot| slot.qp.loop_back(tx, &mut scratch, &*memory));
+        let packet: Option<Packet<'_>> = packet.flatten();
+        self.counters.loopback_packets += 1;
+        self.sent(number, tx, packet.is_some(), now);
+        if let Some(packet) = packet {
+            let dest = packet.bth.dest_qp;
+            let known = self.slots.find(dest).is_some_and(|slot| slot.qp.path().is_none());
+            if known {
+                let earlier = self.round.wrapping_sub(1);
+                self.with_qp(dest, now, |qp, env| qp.receive(&packet, earlier, env));
+            } else {
+                self.counters.rx_unknown_qp += 1;
+            }
+        }
+        self.scratch = scratch;
+    }
+
+    /// Notes that a packet has left; one that could not be made good ends its queue pair.
+    fn sent(&mut self, number: QpNum, tx: &Tx, good: bool, now: Instant) {
+        self.with_qp(number, now, |qp, env| {
+            qp.sent(tx, env);
+            if !good {
+                qp.fail(Some(Status::LocalProtectionError), None, env);
+            }
+        });
+    }
+}
+
+/// What stands below the base header on the way to a peer; `None` for a link that is not Ethernet.
+fn headers(mac: MacAddr, gid: Gid, to: &AddressVector, source_port: u16) -> Option<Headers> {
+    let udp = Udp { src: source_port, dst: ROCE_PORT, checksum: 0 };
+    let v6 = |next_header| Ipv6 {
+        traffic_class: to.traffic_class,
+        flow_label: 0,
+        next_header,
+        hop_limit: to.hop_limit,
+        src: gid.0,
+        dst: to.peer.gid.0,
+    };
+    let (ethertype, net) = match (to.link, gid.ipv4(), to.peer.gid.ipv4()) {
+        (LinkKind::RoceV2, Some(src), Some(dst)) => {
+            let ip = Ipv4 {
+                tos: to.traffic_class,
+                id: 0,
+                flags_fragment: Ipv4::DONT_FRAGMENT,
+                ttl: to.hop_limit,
+                protocol: Udp::PROTOCOL,
+                src,
+                dst,
+            };
+            (ETHERTYPE_IPV4, Net::V4(ip, udp))
+        }
+        (LinkKind::RoceV2, None, None) => (ETHERTYPE_IPV6, Net::V6(v6(Udp::PROTOCOL), udp)),
+        (LinkKind::RoceV1, ..) => (ETHERTYPE_ROCE_V1, Net::Grh(v6(Ipv6::NEXT_IBA))),
+        (LinkKind::RoceV2 | LinkKind::InfiniBand, ..) => return None,
+    };
+    Some(Headers { ethernet: Ethernet { dst: to.peer.mac, src: mac, ethertype }, net })
+}
