@@ -1,0 +1,115 @@
+//! The input of a job on this node, piece by piece.
+
+use crate::JobError;
+use alloc::vec::Vec;
+
+/// A run of bytes of one input file, cut where the application's rule allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// Index of the file in the job's inputs.
+    pub file: u32,
+    /// Where in the file the first byte stands.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Gathers pieces into splits.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    splits: Vec<Split>,
+    open: Option<Split>,
+    /// Bytes so far.
+    pub(crate) bytes: u64,
+}
+
+/// A split grows by at least this many bytes.
+const MIN_GROWTH: usize = 256 << 10;
+
+impl Input {
+    /// Takes the next piece. The error says how many bytes were wanted in vain.
+    pub(crate) fn push(&mut self, file: u32, offset: u64, piece: &[u8], end: bool) -> Result<(), InputError> {
+        let split = self.open.get_or_insert_with(|| Split { file, offset, bytes: Vec::new() });
+        if split.file != file || split.offset.checked_add(split.bytes.len() as u64) != Some(offset) {
+            return Err(InputError::Gap);
+        }
+        let bytes = &mut split.bytes;
+        if bytes.capacity() - bytes.len() < piece.len() {
+            // By half, not by doubling: while a large split moves, old and new block are both there.
+            let more = (bytes.len() / 2).max(MIN_GROWTH).max(piece.len());
+            if bytes.try_reserve_exact(more).is_err() && bytes.try_reserve_exact(piece.len()).is_err() {
+                return Err(InputError::NoMemory { wanted: (bytes.len() + piece.len()) as u64 });
+            }
+        }
+        bytes.extend_from_slice(piece);
+        self.bytes += piece.len() as u64;
+        if end {
+            self.close();
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Some(mut split) = self.open.take() {
+            split.bytes.shrink_to_fit();
+            self.splits.push(split);
+        }
+    }
+
+    /// All splits, in order of arrival.
+    pub(crate) fn finish(mut self) -> Vec<Split> {
+        self.close();
+        self.splits
+    }
+}
+
+/// Why a piece of input was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InputError {
+    /// It does not follow the piece before.
+    Gap,
+    /// There is no room.
+    NoMemory {
+        /// Bytes of the allocation that failed.
+        wanted: u64,
+    },
+}
+
+impl InputError {
+    pub(crate) fn into_job_error(self, has: u64) -> JobError {
+        match self {
+            Self::Gap => JobError::Refused("a piece of input does not follow the one before".into()),
+            Self::NoMemory { wanted } => JobError::OutOfMemory { wanted, has },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn pieces_become_splits() {
+        let mut input = Input::default();
+        assert_eq!(input.push(0, 10, b"ab", false), Ok(()));
+        assert_eq!(input.push(0, 12, b"c", true), Ok(()));
+        assert_eq!(input.push(1, 0, b"", true), Ok(()));
+        assert_eq!(input.push(1, 7, b"xyz", false), Ok(()));
+        assert_eq!(input.bytes, 6);
+        let split = |file, offset, bytes: &[u8]| Split { file, offset, bytes: bytes.to_vec() };
+        assert_eq!(input.finish(), vec![split(0, 10, b"abc"), split(1, 0, b""), split(1, 7, b"xyz")]);
+    }
+
+    #[test]
+    fn gaps_are_refused() {
+        for (file, offset) in [(0, 3), (0, 1), (1, 2)] {
+            let mut input = Input::default();
+            assert_eq!(input.push(0, 0, b"ab", false), Ok(()));
+            assert_eq!(input.push(file, offset, b"c", false), Err(InputError::Gap));
+        }
+        let mut input = Input::default();
+        assert_eq!(input.push(0, u64::MAX, b"ab", false), Ok(()));
+        assert_eq!(input.push(0, 1, b"c", false), Err(InputError::Gap));
+    }
+}

@@ -1,0 +1,205 @@
+//! The task that takes job messages from the manager.
+
+use crate::input::Input;
+use crate::output::Credit;
+use crate::task::Tasks;
+use crate::{App, JobContext, JobError, memory};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use lite::Lite;
+use proto::{JobId, JobReport, JobStart, ToManager, ToNode};
+use spin::Mutex;
+
+/// Serves the manager's jobs with these applications. Never ends; to be spawned once the node is a member.
+pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) {
+    let server = Server { lite, apps: apps.into(), jobs: Arc::default() };
+    let messages = server.lite.jobs();
+    loop {
+        server.handle(messages.next().await).await;
+    }
+}
+
+struct Server {
+    lite: Lite,
+    apps: Arc<[Box<dyn App>]>,
+    jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
+}
+
+/// A job that this node has accepted.
+enum Job {
+    /// Its input comes.
+    Loading(Loading),
+    /// Its application runs.
+    Running { tasks: Tasks, credit: Credit },
+}
+
+struct Loading {
+    start: JobStart,
+    rank: usize,
+    /// Index of the application.
+    app: usize,
+    input: Input,
+    /// Bytes of memory that were promised to the job.
+    promised: u64,
+}
+
+impl Server {
+    async fn handle(&self, message: ToNode) {
+        match message {
+            ToNode::JobStart(start) => self.start(start).await,
+            ToNode::JobInput { job, file, offset, bytes, end_of_split } => {
+                let pushed = match self.jobs.lock().get_mut(&job) {
+                    Some(Job::Loading(loading)) => loading.input.push(file, offset, &bytes, end_of_split),
+                    // Of a job that was cancelled or refused.
+                    _ => Ok(()),
+                };
+                if let Err(error) = pushed {
+                    self.jobs.lock().remove(&job);
+                    let has = self.lite.platform().memory().stats().free;
+                    self.fail(job, &error.into_job_error(has)).await;
+                }
+            }
+            ToNode::JobInputEnd { job } => self.run(job),
+            ToNode::JobOutputAck { job, bytes } => {
+                if let Some(Job::Running { credit, .. }) = self.jobs.lock().get(&job) {
+                    credit.acknowledge(bytes);
+                }
+            }
+            ToNode::JobCancel { job, reason } => {
+                log::info!("job {} cancelled: {reason}", job.0);
+                let mut jobs = self.jobs.lock();
+                match jobs.get(&job) {
+                    // Its task removes it from the list when all is freed.
+                    Some(Job::Running { tasks, .. }) => tasks.cancel(),
+                    Some(Job::Loading(_)) => drop(jobs.remove(&job)),
+                    None => {}
+                }
+            }
+            other => log::warn!("not a message of a job: {other:?}"),
+        }
+    }
+
+    async fn start(&self, start: JobStart) {
+        let job = start.job;
+        match self.accept(start) {
+            Ok(()) => {
+                if let Err(error) = self.lite.send_control(&ToManager::JobAccepted { job }).await {
+                    log::warn!("job {}: cannot accept: {error}", job.0);
+                    self.jobs.lock().remove(&job);
+                }
+            }
+            Err(error) => self.fail(job, &error).await,
+        }
+    }
+
+    /// Enters a job whose input may come.
+    fn accept(&self, start: JobStart) -> Result<(), JobError> {
+        let refuse = |reason| Err(JobError::Refused(reason));
+        let Some(app) = self.apps.iter().position(|a| a.manifest().name == start.app) else {
+            let known: Vec<_> = self.apps.iter().map(|a| a.manifest().name).collect();
+            return refuse(format!("unknown application {:?}; this node has: {}", start.app, known.join(", ")));
+        };
+        let me = self.lite.node_id();
+        let Some(rank) = start.nodes.iter().position(|node| *node == me) else {
+            return refuse(format!("{me} is not among the nodes of job {}", start.job.0));
+        };
+        let mut jobs = self.jobs.lock();
+        if jobs.contains_key(&start.job) {
+            return refuse(format!("job {} exists already", start.job.0));
+        }
+        let Some(application) = self.apps.get(app) else { return refuse("no application".to_string()) };
+        application.check(&start)?;
+        let promised = application.memory_needed(&start);
+        let others: u64 = jobs.values().map(Job::outstanding).sum();
+        let has = memory::available(self.lite.platform().memory(), promised.saturating_add(others));
+        if has < promised.saturating_add(others) {
+            return Err(JobError::TooLittleMemory { needed: promised, has: has.saturating_sub(others) });
+        }
+        let loading = Loading { rank, app, input: Input::default(), promised, start };
+        jobs.insert(loading.start.job, Job::Loading(loading));
+        Ok(())
+    }
+
+    /// Starts the application of a job whose input is complete.
+    fn run(&self, id: JobId) {
+        let mut jobs = self.jobs.lock();
+        let loading = match jobs.remove(&id) {
+            Some(Job::Loading(loading)) => loading,
+            Some(running) => {
+                jobs.insert(id, running);
+                return;
+            }
+            // Cancelled meanwhile.
+            None => return,
+        };
+        let (tasks, credit) = (Tasks::new(self.lite.platform().clone()), Credit::default());
+        jobs.insert(id, Job::Running { tasks: tasks.clone(), credit: credit.clone() });
+        drop(jobs);
+        let Loading { start, rank, app, input, .. } = loading;
+        let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
+        let (lite, apps, jobs) = (self.lite.clone(), self.apps.clone(), self.jobs.clone());
+        let end = Box::pin(async move {
+            let result = run_to_end(context, apps, app, &tasks).await;
+            jobs.lock().remove(&id);
+            report(&lite, id, result).await;
+        });
+        self.lite.platform().spawn("job", end);
+    }
+
+    async fn fail(&self, job: JobId, error: &JobError) {
+        report(&self.lite, job, Err(error.clone())).await;
+    }
+}
+
+impl Job {
+    /// Bytes of memory promised to the job and not taken yet.
+    fn outstanding(&self) -> u64 {
+        match self {
+            Self::Loading(loading) => loading.promised.saturating_sub(loading.input.bytes),
+            Self::Running { .. } => 0,
+        }
+    }
+}
+
+/// Runs an application; when this returns, nothing of the job is left on this node.
+async fn run_to_end(
+    context: JobContext,
+    apps: Arc<[Box<dyn App>]>,
+    app: usize,
+    tasks: &Tasks,
+) -> Result<JobReport, JobError> {
+    let inner = context.clone();
+    let result = tasks
+        .spawn("application", async move {
+            match apps.get(app) {
+                Some(app) => app.run(inner).await,
+                None => Err(JobError::Refused("no application".to_string())),
+            }
+        })
+        .await
+        .and_then(|result| result);
+    tasks.cancel();
+    tasks.ended().await;
+    context.clean_up().await;
+    result
+}
+
+/// Tells the manager how a job ended.
+async fn report(lite: &Lite, job: JobId, result: Result<JobReport, JobError>) {
+    let message = match result {
+        Ok(report) => ToManager::JobDone { job, report },
+        // The manager has cancelled it and waits for nothing.
+        Err(JobError::Cancelled) => return,
+        Err(error) => {
+            log::warn!("job {} failed: {error}", job.0);
+            ToManager::JobFailed { job, reason: error.to_string() }
+        }
+    };
+    if let Err(error) = lite.send_control(&message).await {
+        log::warn!("job {}: cannot report: {error}", job.0);
+    }
+}
