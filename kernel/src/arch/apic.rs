@@ -1,0 +1,215 @@
+//! The local APIC, by MSR (x2APIC) where the processor has that, else by memory (xAPIC): end of interrupt, IPIs, timer.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use platform::Instant;
+use x86_64::PhysAddr;
+use x86_64::instructions::port::Port;
+use x86_64::registers::model_specific::Msr;
+
+use super::{cpu, interrupts};
+use crate::{mm, time};
+
+/// Registers, as offsets in xAPIC's page; x2APIC's MSR is `0x800 + offset / 16`.
+mod register {
+    pub const ID: u32 = 0x20;
+    pub const TASK_PRIORITY: u32 = 0x80;
+    pub const END_OF_INTERRUPT: u32 = 0xb0;
+    pub const SPURIOUS: u32 = 0xf0;
+    pub const ERROR_STATUS: u32 = 0x280;
+    pub const COMMAND: u32 = 0x300;
+    pub const COMMAND_HIGH: u32 = 0x310;
+    pub const TIMER: u32 = 0x320;
+    pub const LINT0: u32 = 0x350;
+    pub const LINT1: u32 = 0x360;
+    pub const ERROR: u32 = 0x370;
+    pub const INITIAL_COUNT: u32 = 0x380;
+    pub const CURRENT_COUNT: u32 = 0x390;
+    pub const DIVIDE: u32 = 0x3e0;
+}
+
+const APIC_BASE: u32 = 0x1b;
+const TSC_DEADLINE: u32 = 0x6e0;
+const MASKED: u32 = 1 << 16;
+const X2APIC: usize = 1;
+
+/// Where xAPIC's registers are mapped; [`X2APIC`] for x2APIC; 0 before [`init`].
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// Timer counts per nanosecond times 2^32; 0: the timer takes TSC deadlines.
+static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
+
+fn read(register: u32) -> u32 {
+    match BASE.load(Ordering::Relaxed) {
+        0 => 0,
+        // SAFETY: a local APIC register that has no side effect when read.
+        X2APIC => unsafe { Msr::new(0x800 + (register >> 4)).read() as u32 },
+        // SAFETY: as above; the page was mapped by `init`.
+        base => unsafe { ((base + register as usize) as *const u32).read_volatile() },
+    }
+}
+
+fn write(register: u32, value: u32) {
+    match BASE.load(Ordering::Relaxed) {
+        0 => {}
+        // SAFETY: a local APIC register, written as the manual says; memory is not affected.
+        X2APIC => unsafe { Msr::new(0x800 + (register >> 4)).write(u64::from(value)) },
+        // SAFETY: as above; the page was mapped by `init`.
+        base => unsafe { ((base + register as usize) as *mut u32).write_volatile(value) },
+    }
+}
+
+/// Finds the local APIC. On the boot processor, once; each processor then calls [`enable`].
+pub fn init(address: Option<PhysAddr>) {
+    mask_legacy();
+    if cpu::bit(cpu::cpuid(1, 0).ecx, 21) {
+        BASE.store(X2APIC, Ordering::Relaxed);
+        return;
+    }
+    let address = address.unwrap_or(PhysAddr::new_truncate(0xfee0_0000));
+    match mm::map_device(address, 4096) {
+        Ok(at) => BASE.store(at as usize, Ordering::Relaxed),
+        Err(e) => panic!("local APIC at {address:?}: {e}"),
+    }
+}
+
+/// The legacy interrupt controllers, moved away from the exceptions and masked.
+fn mask_legacy() {
+    for (port, value) in
+        [(0x20, 0x11), (0xa0, 0x11), (0x21, 0x20), (0xa1, 0x28), (0x21, 4), (0xa1, 2), (0x21, 1), (0xa1, 1), (0x21, 0xff), (0xa1, 0xff)]
+    {
+        // SAFETY: the initialisation sequence of the 8259s; absent ones ignore it.
+        unsafe { Port::<u8>::new(port).write(value) };
+    }
+}
+
+/// Turns this processor's local APIC on, its timer and pins masked.
+pub fn enable() {
+    // SAFETY: turns the APIC on, in the mode that `init` chose, where the firmware left it.
+    unsafe {
+        let mut msr = Msr::new(APIC_BASE);
+        let mode = if BASE.load(Ordering::Relaxed) == X2APIC { 3 << 10 } else { 1 << 11 };
+        msr.write(msr.read() | mode);
+    }
+    write(register::SPURIOUS, 1 << 8 | u32::from(interrupts::SPURIOUS));
+    write(register::TASK_PRIORITY, 0);
+    write(register::LINT0, MASKED);
+    // LINT1 is NMI on every PC.
+    write(register::LINT1, 4 << 8);
+    write(register::ERROR, u32::from(interrupts::ERROR));
+    write(register::DIVIDE, 0b1011); // by 1
+    let deadline = if TIMER_RATE.load(Ordering::Relaxed) == 0 && has_deadline() { 2 << 17 } else { 0 };
+    write(register::TIMER, deadline | u32::from(interrupts::TIMER));
+}
+
+fn has_deadline() -> bool {
+    cpu::bit(cpu::cpuid(1, 0).ecx, 24)
+}
+
+/// What the timer is and counts by, for people.
+pub fn describe() -> (&'static str, &'static str) {
+    let mode = if BASE.load(Ordering::Relaxed) == X2APIC { "x2APIC" } else { "xAPIC" };
+    (mode, if has_deadline() { "TSC deadline" } else { "one-shot" })
+}
+
+/// A measurement of the timer's rate under way; see [`calibrate_begin`].
+pub struct TimerCalibration(u64);
+
+/// Lets the timer count, masked, while the clock is being calibrated. On the boot processor, after [`enable`].
+pub fn calibrate_begin() -> TimerCalibration {
+    write(register::TIMER, MASKED | u32::from(interrupts::TIMER));
+    write(register::INITIAL_COUNT, u32::MAX);
+    TimerCalibration(cpu::tsc_ordered())
+}
+
+/// Reads how far the timer came; the clock's frequency must be known by now.
+pub fn calibrate_finish(begun: TimerCalibration) {
+    // Enough for a rate within a thousandth.
+    while time::at_tsc(cpu::tsc()) < time::at_tsc(begun.0) + core::time::Duration::from_millis(1) {
+        core::hint::spin_loop();
+    }
+    let counted = u32::MAX - read(register::CURRENT_COUNT);
+    let nanos = (time::at_tsc(cpu::tsc_ordered()) - time::at_tsc(begun.0)).as_nanos();
+    write(register::INITIAL_COUNT, 0);
+    if !has_deadline() {
+        let rate = (u128::from(counted) << 32) / nanos.max(1);
+        TIMER_RATE.store((rate as u64).max(1), Ordering::Relaxed);
+    }
+    enable();
+}
+
+/// Interrupts this processor at `instant`, at once if that has passed; not at all at [`Instant::MAX`].
+pub fn set_timer(instant: Instant) {
+    let rate = TIMER_RATE.load(Ordering::Relaxed);
+    if rate == 0 {
+        let deadline = if instant == Instant::MAX { 0 } else { time::to_tsc(instant).max(1) };
+        // SAFETY: arms the timer only. The MSR write is not ordered after earlier xAPIC stores, which do not matter here.
+        unsafe { Msr::new(TSC_DEADLINE).write(deadline) };
+        return;
+    }
+    let count = if instant == Instant::MAX {
+        0
+    } else {
+        let nanos = instant.saturating_since(time::now()).as_nanos();
+        let count = (nanos * u128::from(rate)) >> 32;
+        // A deadline beyond the counter's range fires early; whoever waits looks at the clock.
+        u32::try_from(count).unwrap_or(u32::MAX).max(1)
+    };
+    write(register::INITIAL_COUNT, count);
+}
+
+/// Tells the local APIC that the handler is done.
+#[inline]
+pub fn end_of_interrupt() {
+    write(register::END_OF_INTERRUPT, 0);
+}
+
+/// This processor's id.
+pub fn id() -> u32 {
+    let id = read(register::ID);
+    if BASE.load(Ordering::Relaxed) == X2APIC { id } else { id >> 24 }
+}
+
+/// Error bits since the last call.
+pub fn error_status() -> u32 {
+    write(register::ERROR_STATUS, 0);
+    read(register::ERROR_STATUS)
+}
+
+fn command(destination: u32, low: u32) {
+    if BASE.load(Ordering::Relaxed) == X2APIC {
+        // The MSR write is not serialising: what the receiver is to see must be stored before.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        // SAFETY: sends an interprocessor interrupt.
+        unsafe { Msr::new(0x830).write(u64::from(destination) << 32 | u64::from(low)) };
+        return;
+    }
+    // Two writes that an interrupt must not part.
+    let on = cpu::interrupts_off();
+    let mut tries = 1_000_000;
+    while read(register::COMMAND) & 1 << 12 != 0 && tries > 0 {
+        tries -= 1;
+        core::hint::spin_loop();
+    }
+    write(register::COMMAND_HIGH, destination << 24);
+    write(register::COMMAND, low);
+    cpu::interrupts_restore(on);
+}
+
+/// Interrupts the processor with local APIC id `apic_id` on `vector`.
+pub fn send(apic_id: u32, vector: u8) {
+    command(apic_id, 1 << 14 | u32::from(vector));
+}
+
+/// Resets the processor `apic_id` so that it waits for [`send_startup`].
+pub fn send_init(apic_id: u32) {
+    command(apic_id, 1 << 14 | 5 << 8);
+}
+
+/// Starts the processor `apic_id` in real mode at `page << 12`.
+pub fn send_startup(apic_id: u32, page: u8) {
+    command(apic_id, 1 << 14 | 6 << 8 | u32::from(page));
+}
+
+/// Sends all other processors an NMI.
+pub fn send_nmi_to_others() {
+    command(0, 3 << 18 | 1 << 14 | 4 << 8);
+}

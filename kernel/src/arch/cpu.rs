@@ -1,0 +1,117 @@
+//! One processor's instructions and features: time stamp counter, interrupt flag, CPUID, SSE and AVX state.
+
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid_count, CpuidResult, _mm_lfence, _rdtsc};
+use core::sync::atomic::{AtomicBool, Ordering};
+use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
+use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
+
+/// The time stamp counter, not ordered against other instructions.
+#[inline]
+pub fn tsc() -> u64 {
+    // SAFETY: RDTSC has no effect on memory; CR4.TSD is clear and this is ring 0.
+    unsafe { _rdtsc() }
+}
+
+/// The time stamp counter, read after every earlier instruction has completed.
+#[inline]
+pub fn tsc_ordered() -> u64 {
+    // SAFETY: LFENCE is SSE2, which x86-64 always has.
+    unsafe { _mm_lfence() };
+    tsc()
+}
+
+/// CPUID `leaf`, sub-leaf `sub`; all zero for a leaf the processor does not have.
+pub fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
+    let top = __cpuid_count(leaf & 0xf000_0000, 0).eax;
+    if leaf > top || leaf & 0xf000_0000 != top & 0xf000_0000 {
+        return CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+    }
+    __cpuid_count(leaf, sub)
+}
+
+/// Whether bit `bit` of a CPUID register is set.
+pub const fn bit(register: u32, bit: u32) -> bool {
+    register >> bit & 1 != 0
+}
+
+/// Turns interrupts off and tells whether they were on.
+#[inline]
+pub fn interrupts_off() -> bool {
+    let flags: u64;
+    // SAFETY: masking interrupts affects no memory; PUSHFQ's slot is popped at once (no red zone in this crate, and the
+    // asm block is not marked `nostack`).
+    unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
+    flags & 0x200 != 0
+}
+
+/// Turns interrupts on again if `on`: the answer of the matching [`interrupts_off`].
+#[inline]
+pub fn interrupts_restore(on: bool) {
+    if on {
+        interrupts_on();
+    }
+}
+
+/// Turns interrupts on.
+#[inline]
+pub fn interrupts_on() {
+    // SAFETY: every vector has a handler before anything turns interrupts on for the first time.
+    unsafe { asm!("sti") };
+}
+
+/// Turns interrupts on and halts until one comes. The instruction after STI is still shielded, so that an interrupt
+/// that comes between a check made with interrupts off and the halt ends the halt.
+#[inline]
+pub fn interrupts_on_and_halt() {
+    // SAFETY: as `interrupts_on`.
+    unsafe { asm!("sti", "hlt") };
+}
+
+/// Stops this processor for good.
+pub fn halt_for_ever() -> ! {
+    loop {
+        // SAFETY: with interrupts masked only NMI, SMI or reset end the halt.
+        unsafe { asm!("cli", "hlt") };
+    }
+}
+
+/// Whether the entry stubs save state with XSAVE (AVX is on) rather than FXSAVE. Read by the stubs.
+pub static XSAVE_ON: AtomicBool = AtomicBool::new(false);
+
+/// Bytes of XSAVE state for x87, SSE and AVX: legacy area, header, upper halves.
+pub const XSAVE_BYTES: usize = 832;
+
+/// Sets up SSE and, where the processor has it, AVX, on this processor. Must run before any code that dispatches on
+/// CPU features.
+pub fn init_floating_point() {
+    let features = cpuid(1, 0);
+    let avx = bit(features.ecx, 26) && bit(features.ecx, 28) && cpuid(0xd, 2).eax == 256;
+    // SAFETY: SSE and AVX state is usable in ring 0 from here on; the entry stubs save it.
+    unsafe {
+        Cr0::update(|f| {
+            f.remove(Cr0Flags::EMULATE_COPROCESSOR | Cr0Flags::TASK_SWITCHED);
+            f.insert(Cr0Flags::MONITOR_COPROCESSOR | Cr0Flags::NUMERIC_ERROR | Cr0Flags::WRITE_PROTECT);
+        });
+        Cr4::update(|f| f.insert(Cr4Flags::OSFXSR | Cr4Flags::OSXMMEXCPT_ENABLE));
+        if avx {
+            Cr4::update(|f| f.insert(Cr4Flags::OSXSAVE));
+            XCr0::write(XCr0Flags::X87 | XCr0Flags::SSE | XCr0Flags::AVX);
+        }
+    }
+    if avx {
+        XSAVE_ON.store(true, Ordering::Release);
+    }
+}
+
+/// The processor's name as CPUID gives it, into `buf`.
+pub fn brand(buf: &mut [u8; 48]) -> &str {
+    for (i, chunk) in buf.chunks_exact_mut(16).enumerate() {
+        let r = cpuid(0x8000_0002 + u32::try_from(i).unwrap_or(0), 0);
+        for (word, reg) in chunk.chunks_exact_mut(4).zip([r.eax, r.ebx, r.ecx, r.edx]) {
+            word.copy_from_slice(&reg.to_le_bytes());
+        }
+    }
+    let end = buf.iter().position(|b| *b == 0).unwrap_or(48);
+    core::str::from_utf8(&buf[..end]).unwrap_or("unnamed processor").trim()
+}

@@ -1,0 +1,328 @@
+//! Interrupts and exceptions: 256 entry stubs, each vector on an interrupt stack, and what is done on each.
+//!
+//! The prebuilt `core` and `alloc` use the red zone, so no vector may run on the stack that it interrupted. The stubs
+//! save SSE (with AVX: all extended) state, for handlers and what they call use it.
+
+use alloc::boxed::Box;
+use core::arch::naked_asm;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use spin::Once;
+
+use super::cpu::{self, XSAVE_ON};
+use super::descriptors::{CODE_SELECTOR, Ist};
+use super::{apic, percpu, probe};
+use crate::diag;
+use crate::exec;
+use crate::mm::stacks::Stack;
+use crate::power::Code;
+
+/// Registers at the time of an interrupt, as the stub leaves them on the stack.
+#[repr(C)]
+pub struct Frame {
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    r11: u64,
+    r10: u64,
+    r9: u64,
+    r8: u64,
+    /// First argument.
+    pub rdi: u64,
+    rsi: u64,
+    rbp: u64,
+    rbx: u64,
+    rdx: u64,
+    rcx: u64,
+    /// Return value.
+    pub rax: u64,
+    vector: u64,
+    /// What the processor pushed with the exception, or 0.
+    pub error: u64,
+    /// Where it was.
+    pub rip: u64,
+    cs: u64,
+    rflags: u64,
+    /// Its stack pointer.
+    pub rsp: u64,
+    ss: u64,
+}
+
+/// First vector for devices; below are exceptions and the (masked) legacy interrupt controllers.
+pub const FIRST_DEVICE: u8 = 0x30;
+/// One past the last vector for devices.
+const END_DEVICE: u8 = 0xf0;
+/// Local timer.
+pub const TIMER: u8 = 0xf0;
+/// Another processor has woken a task here.
+pub const WAKE: u8 = 0xf1;
+/// For self-tests: counted, nothing else.
+pub const TEST: u8 = 0xf2;
+/// Local APIC error.
+pub const ERROR: u8 = 0xfe;
+/// Spurious local APIC interrupt: no end-of-interrupt.
+pub const SPURIOUS: u8 = 0xff;
+
+const NMI: u8 = 2;
+const DOUBLE_FAULT: u8 = 8;
+const PAGE_FAULT: u8 = 14;
+const MACHINE_CHECK: u8 = 18;
+
+/// Bytes from one stub to the next.
+const STUB_BYTES: u64 = 16;
+
+/// The 256 stubs, [`STUB_BYTES`] apart. Each pushes an error code where the processor does not, and its vector.
+#[unsafe(naked)]
+unsafe extern "C" fn stubs() {
+    naked_asm!(
+        ".set vector, 0",
+        ".rept 256",
+        ".balign {size}",
+        // These push an error code themselves: 8, 10 to 14, 17, 21, 29, 30.
+        ".if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21 || vector == 29 || vector == 30",
+        ".else",
+        "push 0",
+        ".endif",
+        "push vector",
+        "jmp {common}",
+        ".set vector, vector + 1",
+        ".endr",
+        size = const STUB_BYTES,
+        common = sym common,
+    );
+}
+
+/// Saves all registers, SSE or extended state among them, calls [`dispatch`], restores.
+///
+/// XSAVE leaves most of its header as it finds it, and XRSTOR wants it zero.
+#[unsafe(naked)]
+unsafe extern "C" fn common() {
+    naked_asm!(
+        "push rax", "push rcx", "push rdx", "push rbx", "push rbp", "push rsi", "push rdi",
+        "push r8", "push r9", "push r10", "push r11", "push r12", "push r13", "push r14", "push r15",
+        "cld",
+        "mov rdi, rsp",
+        "mov rbx, rsp",
+        "sub rsp, {area}",
+        "and rsp, -64",
+        "cmp byte ptr [rip + {xsave_on}], 0",
+        "je 2f",
+        "xor eax, eax",
+        "mov [rsp + 512], rax", "mov [rsp + 520], rax", "mov [rsp + 528], rax", "mov [rsp + 536], rax",
+        "mov [rsp + 544], rax", "mov [rsp + 552], rax", "mov [rsp + 560], rax", "mov [rsp + 568], rax",
+        "mov eax, 7",
+        "xor edx, edx",
+        "xsave64 [rsp]",
+        "vzeroupper",
+        "ldmxcsr [rip + {mxcsr}]",
+        "call {dispatch}",
+        "mov eax, 7",
+        "xor edx, edx",
+        "xrstor64 [rsp]",
+        "jmp 3f",
+        "2:",
+        "fxsave64 [rsp]",
+        "ldmxcsr [rip + {mxcsr}]",
+        "call {dispatch}",
+        "fxrstor64 [rsp]",
+        "3:",
+        "mov rsp, rbx",
+        "pop r15", "pop r14", "pop r13", "pop r12", "pop r11", "pop r10", "pop r9", "pop r8",
+        "pop rdi", "pop rsi", "pop rbp", "pop rbx", "pop rdx", "pop rcx", "pop rax",
+        "add rsp, 16",
+        "iretq",
+        area = const cpu::XSAVE_BYTES,
+        xsave_on = sym XSAVE_ON,
+        mxcsr = sym DEFAULT_MXCSR,
+        dispatch = sym dispatch,
+    );
+}
+
+/// All floating-point exceptions masked, round to nearest: what compiled code expects.
+static DEFAULT_MXCSR: u32 = 0x1f80;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Gate {
+    low: u64,
+    high: u64,
+}
+
+#[repr(C, align(16))]
+struct Idt([Gate; 256]);
+
+static IDT: Once<Idt> = Once::new();
+
+fn ist_of(vector: u8) -> Ist {
+    match vector {
+        NMI | MACHINE_CHECK => Ist::Nmi,
+        DOUBLE_FAULT => Ist::DoubleFault,
+        0..32 => Ist::Exception,
+        32.. => Ist::Interrupt,
+    }
+}
+
+/// Loads the interrupt descriptor table on this processor.
+pub fn load() {
+    let idt = IDT.call_once(|| {
+        let mut idt = Idt([Gate { low: 0, high: 0 }; 256]);
+        for (vector, gate) in (0u8..=255).zip(idt.0.iter_mut()) {
+            let at = (stubs as *const () as u64).next_multiple_of(STUB_BYTES) + u64::from(vector) * STUB_BYTES;
+            let interrupt_gate = 0x8e;
+            gate.low = at & 0xffff
+                | u64::from(CODE_SELECTOR) << 16
+                | (ist_of(vector) as u64) << 32
+                | interrupt_gate << 40
+                | (at >> 16 & 0xffff) << 48;
+            gate.high = at >> 32;
+        }
+        idt
+    });
+    #[repr(C, packed(2))]
+    struct Pointer {
+        limit: u16,
+        base: u64,
+    }
+    let pointer = Pointer { limit: 4095, base: (&raw const *idt) as u64 };
+    // SAFETY: the table is complete and lives for ever.
+    unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags)) };
+}
+
+/// The machine is about to end: an NMI halts.
+pub static STOPPING: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn dispatch(frame: &mut Frame) {
+    let vector = frame.vector as u8;
+    match vector {
+        0..32 => exception(vector, frame),
+        SPURIOUS => {}
+        0x20..FIRST_DEVICE => {} // The legacy controllers are masked; what still comes is spurious.
+        _ => interrupt(vector),
+    }
+}
+
+fn interrupt(vector: u8) {
+    percpu::this_cpu().interrupts.fetch_add(1, Ordering::Relaxed);
+    match vector {
+        TIMER => {}
+        WAKE | TEST => {}
+        ERROR => log::error!("local APIC error {:#x}", apic::error_status()),
+        _ => match HANDLERS.get(usize::from(vector - FIRST_DEVICE)).and_then(Once::get) {
+            Some(h) => (h.run)(),
+            None => log::warn!("interrupt on vector {vector:#x}, which nobody has taken"),
+        },
+    }
+    apic::end_of_interrupt();
+    exec::on_interrupt(vector == TIMER);
+}
+
+const NAMES: [&str; 22] = [
+    "divide error", "debug", "NMI", "breakpoint", "overflow", "bound range", "invalid opcode", "no FPU",
+    "double fault", "coprocessor overrun", "invalid TSS", "segment not present", "stack segment fault",
+    "general protection fault", "page fault", "vector 15", "x87 error", "alignment check", "machine check",
+    "SIMD error", "virtualization exception", "control protection",
+];
+
+fn exception(vector: u8, frame: &mut Frame) {
+    if vector == NMI {
+        if STOPPING.load(Ordering::Acquire) {
+            cpu::halt_for_ever();
+        }
+        log::error!("NMI at {:#x}", frame.rip);
+        return;
+    }
+    if probe::recover(vector, frame) {
+        return;
+    }
+    let cr2: u64;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, cr2", out(reg) cr2, options(nomem, nostack, preserves_flags)) };
+    let name = NAMES.get(usize::from(vector)).copied().unwrap_or("exception");
+    let details = Details { frame, cr2 };
+    let stack = Stack::around(cr2).filter(|s| s.guards(cr2));
+    let (rip, rbp) = (Some(frame.rip), frame.rbp);
+    match (vector, stack) {
+        (PAGE_FAULT, Some(stack)) => {
+            let cause = format_args!("stack overflow: {stack}, access to {cr2:#x} at {:#x}", frame.rip);
+            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+        }
+        (PAGE_FAULT, None) => {
+            let access = match frame.error {
+                e if e & 16 != 0 => "execution of",
+                e if e & 2 != 0 => "write to",
+                _ => "read of",
+            };
+            let why = if frame.error & 1 != 0 { "protected" } else { "unmapped" };
+            let cause = format_args!("page fault: {access} {why} {cr2:#x} at {:#x}", frame.rip);
+            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+        }
+        _ => {
+            let cause = format_args!("{name}: error {:#x} at {:#x}", frame.error, frame.rip);
+            diag::die(Code::Fault, cause, format_args!("{details}"), rip, rbp)
+        }
+    }
+}
+
+struct Details<'a> {
+    frame: &'a Frame,
+    cr2: u64,
+}
+
+impl core::fmt::Display for Details<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let r = self.frame;
+        writeln!(f, "rip {:016x} rsp {:016x} rbp {:016x} rflags {:08x}", r.rip, r.rsp, r.rbp, r.rflags)?;
+        writeln!(f, "rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}", r.rax, r.rbx, r.rcx, r.rdx)?;
+        writeln!(f, "rsi {:016x} rdi {:016x} r8  {:016x} r9  {:016x}", r.rsi, r.rdi, r.r8, r.r9)?;
+        writeln!(f, "r10 {:016x} r11 {:016x} r12 {:016x} r13 {:016x}", r.r10, r.r11, r.r12, r.r13)?;
+        writeln!(f, "r14 {:016x} r15 {:016x} cr2 {:016x} error {:x} cs {:x} ss {:x}", r.r14, r.r15, self.cr2, r.error, r.cs, r.ss)
+    }
+}
+
+/// What runs on a device's vector: with interrupts off, on the interrupt stack. It must not wait; it may wake tasks.
+pub type Handler = Box<dyn Fn() + Send + Sync>;
+
+struct Device {
+    run: Handler,
+    name: &'static str,
+}
+
+const DEVICES: usize = (END_DEVICE - FIRST_DEVICE) as usize;
+static HANDLERS: [Once<Device>; DEVICES] = [const { Once::new() }; DEVICES];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// A vector that a device may signal by MSI or MSI-X.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Irq {
+    /// The vector.
+    pub vector: u8,
+    /// Message address for the device.
+    pub msi_address: u64,
+    /// Message data for the device.
+    pub msi_data: u32,
+}
+
+/// No vector is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoVector;
+
+/// Takes a vector for device `name`, delivered to core 0; `handler` runs there on each interrupt.
+pub fn allocate(name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
+    allocate_on(0, name, handler)
+}
+
+/// As [`allocate`], delivered to the processor with index `cpu`.
+pub fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
+    let cpu = percpu::cpu(cpu).ok_or(NoVector)?;
+    let slot = NEXT.fetch_add(1, Ordering::Relaxed);
+    let vector = u8::try_from(slot).ok().and_then(|s| s.checked_add(FIRST_DEVICE)).filter(|v| *v < END_DEVICE);
+    let vector = vector.ok_or(NoVector)?;
+    HANDLERS.get(slot).ok_or(NoVector)?.call_once(|| Device { run: handler, name });
+    let msi_address = 0xfee0_0000 | u64::from(cpu.apic_id.load(Ordering::Relaxed) & 0xff) << 12;
+    Ok(Irq { vector, msi_address, msi_data: u32::from(vector) })
+}
+
+/// Vectors taken, with their devices' names.
+pub fn allocated() -> impl Iterator<Item = (u8, &'static str)> {
+    (FIRST_DEVICE..END_DEVICE).zip(HANDLERS.iter()).filter_map(|(v, h)| Some((v, h.get()?.name)))
+}

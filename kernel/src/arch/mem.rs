@@ -1,0 +1,224 @@
+//! The memory functions that compiled code calls, and the two symbols that prebuilt `core` and `alloc` still name.
+//!
+//! Short blocks go by overlapping words, longer ones by 16-byte moves. Above [`STRING_BYTES`] `rep movsb`/`rep stosb` is
+//! fastest on processors with fast string operations; elsewhere (and under TCG) wide moves stay.
+
+use core::arch::asm;
+use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_set1_epi8, _mm_storeu_si128};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// Blocks of at least this many bytes are moved by string instructions; never, until [`init`] knows better.
+static STRING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Picks the way for long blocks by the processor's features.
+pub fn init() {
+    let ermsb = super::cpu::bit(super::cpu::cpuid(7, 0).ebx, 9);
+    // TCG runs a string instruction element by element.
+    let tcg = super::cpu::cpuid(0x4000_0000, 0).ebx == u32::from_le_bytes(*b"TCGT");
+    if ermsb && !tcg {
+        STRING_BYTES.store(2048, Ordering::Relaxed);
+    }
+}
+
+#[inline(always)]
+unsafe fn load16(p: *const u8) -> __m128i {
+    // SAFETY: the caller's: 16 readable bytes.
+    unsafe { _mm_loadu_si128(p.cast()) }
+}
+
+#[inline(always)]
+unsafe fn store16(p: *mut u8, v: __m128i) {
+    // SAFETY: the caller's: 16 writable bytes.
+    unsafe { _mm_storeu_si128(p.cast(), v) }
+}
+
+/// Copies fewer than 16 bytes, all loaded before any is stored: right for overlapping blocks.
+#[inline(always)]
+unsafe fn copy_short(d: *mut u8, s: *const u8, n: usize) {
+    // SAFETY: each branch touches bytes 0 to n only.
+    unsafe {
+        if n >= 8 {
+            let (a, b) = (s.cast::<u64>().read_unaligned(), s.add(n - 8).cast::<u64>().read_unaligned());
+            d.cast::<u64>().write_unaligned(a);
+            d.add(n - 8).cast::<u64>().write_unaligned(b);
+        } else if n >= 4 {
+            let (a, b) = (s.cast::<u32>().read_unaligned(), s.add(n - 4).cast::<u32>().read_unaligned());
+            d.cast::<u32>().write_unaligned(a);
+            d.add(n - 4).cast::<u32>().write_unaligned(b);
+        } else if n >= 2 {
+            let (a, b) = (s.cast::<u16>().read_unaligned(), s.add(n - 2).cast::<u16>().read_unaligned());
+            d.cast::<u16>().write_unaligned(a);
+            d.add(n - 2).cast::<u16>().write_unaligned(b);
+        } else if n == 1 {
+            d.write(s.read());
+        }
+    }
+}
+
+/// # Safety
+/// As C's `memcpy`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
+    // SAFETY: the caller's promise covers bytes 0 to n of both blocks, and each branch stays inside.
+    unsafe {
+        if n < 16 {
+            copy_short(d, s, n);
+            return d;
+        }
+        if n >= STRING_BYTES.load(Ordering::Relaxed) {
+            asm!("rep movsb", inout("rcx") n => _, inout("rdi") d => _, inout("rsi") s => _,
+                options(nostack, preserves_flags));
+            return d;
+        }
+        copy_up(d, s, n);
+    }
+    d
+}
+
+/// Copies 16 bytes or more upwards; the last 16 are loaded first, so that blocks with `d` below `s` may overlap.
+#[inline(always)]
+unsafe fn copy_up(d: *mut u8, s: *const u8, n: usize) {
+    // SAFETY: `i + 16 <= n` for each move.
+    unsafe {
+        let last = load16(s.add(n - 16));
+        let mut i = 0;
+        while i + 64 < n {
+            let (a, b) = (load16(s.add(i)), load16(s.add(i + 16)));
+            let (c, e) = (load16(s.add(i + 32)), load16(s.add(i + 48)));
+            store16(d.add(i), a);
+            store16(d.add(i + 16), b);
+            store16(d.add(i + 32), c);
+            store16(d.add(i + 48), e);
+            i += 64;
+        }
+        while i + 16 < n {
+            store16(d.add(i), load16(s.add(i)));
+            i += 16;
+        }
+        store16(d.add(n - 16), last);
+    }
+}
+
+/// # Safety
+/// As C's `memmove`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
+    // SAFETY: as `memcpy`; the direction is such that no byte is overwritten before it is read.
+    unsafe {
+        if n < 16 {
+            copy_short(d, s, n);
+        } else if (d as usize).wrapping_sub(s as usize) >= n {
+            copy_up(d, s, n);
+        } else {
+            let first = load16(s);
+            let mut i = n;
+            while i > 16 {
+                i -= 16;
+                store16(d.add(i), load16(s.add(i)));
+            }
+            store16(d, first);
+        }
+    }
+    d
+}
+
+/// # Safety
+/// As C's `memset`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
+    let byte = c as u8;
+    // SAFETY: the caller's promise covers bytes 0 to n, and each branch stays inside.
+    unsafe {
+        if n < 16 {
+            let word = u64::from(byte) * 0x0101_0101_0101_0101;
+            if n >= 8 {
+                d.cast::<u64>().write_unaligned(word);
+                d.add(n - 8).cast::<u64>().write_unaligned(word);
+            } else if n >= 4 {
+                d.cast::<u32>().write_unaligned(word as u32);
+                d.add(n - 4).cast::<u32>().write_unaligned(word as u32);
+            } else if n >= 2 {
+                d.cast::<u16>().write_unaligned(word as u16);
+                d.add(n - 2).cast::<u16>().write_unaligned(word as u16);
+            } else if n == 1 {
+                d.write(byte);
+            }
+            return d;
+        }
+        if n >= STRING_BYTES.load(Ordering::Relaxed) {
+            asm!("rep stosb", inout("rcx") n => _, inout("rdi") d => _, in("al") byte,
+                options(nostack, preserves_flags));
+            return d;
+        }
+        let v = _mm_set1_epi8(byte.cast_signed());
+        let mut i = 0;
+        while i + 64 < n {
+            store16(d.add(i), v);
+            store16(d.add(i + 16), v);
+            store16(d.add(i + 32), v);
+            store16(d.add(i + 48), v);
+            i += 64;
+        }
+        while i + 16 < n {
+            store16(d.add(i), v);
+            i += 16;
+        }
+        store16(d.add(n - 16), v);
+    }
+    d
+}
+
+/// # Safety
+/// As C's `memcmp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
+    // SAFETY: `i` stays below `n` in both blocks.
+    unsafe {
+        let mut i = 0;
+        while i + 8 <= n {
+            let (x, y) = (a.add(i).cast::<u64>().read_unaligned(), b.add(i).cast::<u64>().read_unaligned());
+            if x != y {
+                return if x.swap_bytes() < y.swap_bytes() { -1 } else { 1 };
+            }
+            i += 8;
+        }
+        while i < n {
+            let (x, y) = (a.add(i).read(), b.add(i).read());
+            if x != y {
+                return i32::from(x) - i32::from(y);
+            }
+            i += 1;
+        }
+    }
+    0
+}
+
+/// # Safety
+/// As BSD's `bcmp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { memcmp(a, b, n) }
+}
+
+/// # Safety
+/// As C's `strlen`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn strlen(s: *const u8) -> usize {
+    let mut n = 0;
+    // SAFETY: the string ends with a zero, which `n` does not pass.
+    while unsafe { s.add(n).read_volatile() } != 0 {
+        n += 1;
+    }
+    n
+}
+
+/// Named by prebuilt `core` and `alloc`; never called, for a panic ends the node.
+#[unsafe(no_mangle)]
+pub extern "C" fn rust_eh_personality() {}
+
+/// As [`rust_eh_personality`].
+#[unsafe(no_mangle)]
+pub extern "C" fn _Unwind_Resume() -> ! {
+    super::cpu::halt_for_ever()
+}

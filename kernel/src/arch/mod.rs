@@ -1,0 +1,18 @@
+//! The processor: features, descriptor tables, interrupts, local APIC, start of the other processors.
+
+pub mod apic;
+pub mod cpu;
+mod descriptors;
+pub mod interrupts;
+pub mod mem;
+pub mod percpu;
+pub mod probe;
+pub mod smp;
+
+pub use percpu::{this_cpu, this_cpu_index};
+
+/// Stops all other processors where they are, for good (the machine is about to end).
+pub fn stop_others() {
+    interrupts::STOPPING.store(true, core::sync::atomic::Ordering::Release);
+    apic::send_nmi_to_others();
+}

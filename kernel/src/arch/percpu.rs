@@ -1,0 +1,95 @@
+//! What each processor has of its own, found through GS.
+
+use alloc::boxed::Box;
+use core::arch::asm;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use x86_64::registers::model_specific::GsBase;
+use x86_64::VirtAddr;
+
+use super::descriptors::Descriptors;
+
+/// Most processors used.
+pub const MAX_CPUS: usize = 64;
+
+/// One processor's own data. Others read it by [`cpu`].
+#[repr(C)]
+pub struct PerCpu {
+    /// Its own address: what `gs:0` holds.
+    this: *const PerCpu,
+    /// 0 for the boot processor, then in the order of start.
+    pub index: u32,
+    /// Local APIC id.
+    pub apic_id: AtomicU32,
+    /// Interrupts taken, timer and spurious ones included.
+    pub interrupts: AtomicU64,
+    /// Instruction that the last recovered probe resumed at; see `probe`.
+    pub probe_hits: AtomicU64,
+    descriptors: Descriptors,
+}
+
+// SAFETY: `this` is only ever read; all else is atomic or private to its processor's start.
+unsafe impl Sync for PerCpu {}
+
+static CPUS: [AtomicPtr<PerCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The boot processor has set GS: [`this_cpu`] works there.
+static READY: AtomicUsize = AtomicUsize::new(0);
+
+/// This processor's data.
+///
+/// Before [`install`] on this processor there is none, and this must not be called.
+#[inline]
+pub fn this_cpu() -> &'static PerCpu {
+    let this: *const PerCpu;
+    // SAFETY: `install` has set GS to a `PerCpu` that lives for ever and begins with its own address.
+    unsafe {
+        asm!("mov {}, gs:0", out(reg) this, options(nostack, preserves_flags, readonly, pure));
+        &*this
+    }
+}
+
+/// This processor's index; 0 while the boot processor has no data yet.
+#[inline]
+pub fn this_cpu_index() -> usize {
+    if READY.load(Ordering::Relaxed) == 0 { 0 } else { this_cpu().index as usize }
+}
+
+/// The processor with index `index`, once it runs.
+pub fn cpu(index: usize) -> Option<&'static PerCpu> {
+    let p = CPUS.get(index)?.load(Ordering::Acquire);
+    // SAFETY: set by `install`, once, to data that lives for ever.
+    unsafe { p.as_ref() }
+}
+
+/// Processors that run.
+pub fn count() -> usize {
+    COUNT.load(Ordering::Acquire)
+}
+
+/// Gives this processor its data, descriptor tables and interrupt stacks.
+///
+/// # Safety
+/// Once on each processor, with `index` its own and its stacks mapped.
+pub unsafe fn install(index: u32, apic_id: u32) {
+    let data = Box::leak(Box::new(PerCpu {
+        this: core::ptr::null(),
+        index,
+        apic_id: AtomicU32::new(apic_id),
+        interrupts: AtomicU64::new(0),
+        probe_hits: AtomicU64::new(0),
+        descriptors: Descriptors::new(index),
+    }));
+    data.this = &raw const *data;
+    // SAFETY: the data lives for ever; loading the descriptors clears GS, so its base is set after.
+    unsafe { data.descriptors.load() };
+    GsBase::write(VirtAddr::from_ptr(data.this));
+    if let Some(slot) = CPUS.get(index as usize) {
+        slot.store(data, Ordering::Release);
+    }
+    READY.store(1, Ordering::Release);
+}
+
+/// Counts this processor among those that run.
+pub fn announce() {
+    COUNT.fetch_add(1, Ordering::AcqRel);
+}

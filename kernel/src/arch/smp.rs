@@ -1,0 +1,126 @@
+//! The start of the other processors, by INIT and startup IPIs, all at once while the boot goes on.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use x86_64::{PhysAddr, VirtAddr};
+
+use super::percpu::{self, MAX_CPUS};
+use super::{apic, cpu, interrupts};
+use crate::mm::paging::{self, Rights};
+use crate::mm::stacks::{self, Kind, Stack};
+use crate::{exec, mm, time};
+
+core::arch::global_asm!(include_str!("ap.s"), options(att_syntax));
+
+unsafe extern "C" {
+    static ap_start: u8;
+    static ap_end: u8;
+    static ap_cr3: u8;
+}
+
+/// The real-mode page: below 640 KiB, above what firmware uses. The first MiB is not in the frame allocator.
+const TRAMPOLINE: u64 = 0x8000;
+
+/// Index of the next processor to arrive; the boot processor is 0.
+#[unsafe(no_mangle)]
+static AP_NEXT: AtomicU32 = AtomicU32::new(1);
+/// Stack pointers to start with, by index.
+#[unsafe(no_mangle)]
+static AP_STACK_TOPS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
+/// Processors that were sent a startup.
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the firmware's memory map has RAM where the trampoline goes.
+fn trampoline_is_ram() -> bool {
+    mm::frames::overlaps_ram(TRAMPOLINE, TRAMPOLINE + mm::PAGE)
+}
+
+/// Sends all processors in `apic_ids` but this one on their way. They join the executor when they are ready.
+///
+/// # Safety
+/// Once, on the boot processor, with final page tables, heap, and interrupts set up.
+pub unsafe fn start(apic_ids: &[u32]) {
+    let me = apic::id();
+    let mut others = 0;
+    for id in apic_ids.iter().filter(|id| **id != me) {
+        if others + 1 >= MAX_CPUS || !trampoline_is_ram() {
+            log::error!("processor with APIC id {id} is not used");
+            continue;
+        }
+        let index = others as u32 + 1;
+        if let Err(e) = stacks::map_all(index) {
+            log::error!("no stacks for cpu {index}: {e}");
+            break;
+        }
+        AP_STACK_TOPS[others + 1].store(Stack { cpu: index, kind: Kind::Main }.top(), Ordering::Relaxed);
+        others += 1;
+    }
+    if others == 0 {
+        return;
+    }
+    let at = PhysAddr::new_truncate(TRAMPOLINE);
+    let to = mm::phys_to_virt(at);
+    let (first, len) = (&raw const ap_start, (&raw const ap_end) as usize - (&raw const ap_start) as usize);
+    // SAFETY: the page is RAM that nothing uses, `len` is below a page, and CR3 is patched inside the copy.
+    unsafe {
+        to.copy_from_nonoverlapping(first, len);
+        let cr3 = (&raw const ap_cr3) as usize - first as usize;
+        to.add(cr3).cast::<u32>().write_unaligned(paging::root().as_u64() as u32);
+    }
+    let page = VirtAddr::new_truncate(TRAMPOLINE);
+    let alias = VirtAddr::new_truncate(mm::DIRECT_MAP + TRAMPOLINE);
+    let mapped = paging::protect(alias, mm::PAGE, Rights::ReadOnly)
+        .and_then(|()| paging::map(page, at, mm::PAGE, Rights::Text));
+    if let Err(e) = mapped {
+        log::error!("other processors stay off: {e}");
+        return;
+    }
+    let targets = || apic_ids.iter().filter(|id| **id != me).take(others);
+    ASKED.store(others, Ordering::Relaxed);
+    targets().for_each(|id| apic::send_init(*id));
+    // The manual's 10 ms after INIT were for processors with an external APIC; 200 us serve all with long mode.
+    time::spin_for(Duration::from_micros(200));
+    targets().for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
+}
+
+/// Waits until all have come up, at most `limit`; a second startup goes to all half-way. Gives how many run.
+pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
+    let want = ASKED.load(Ordering::Relaxed) + 1;
+    let begun = time::now();
+    let mut again = false;
+    while percpu::count() < want && time::now() < begun + limit {
+        if !again && time::now() > begun + limit / 2 && AP_NEXT.load(Ordering::Relaxed) == 1 {
+            again = true;
+            let me = apic::id();
+            apic_ids.iter().filter(|id| **id != me).for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
+        }
+        core::hint::spin_loop();
+    }
+    let running = percpu::count();
+    if running < want {
+        // What is late may still come: its trampoline stays.
+        log::error!("{} of {want} processors did not start", want - running);
+        return running;
+    }
+    let gone = paging::unmap(VirtAddr::new_truncate(TRAMPOLINE), mm::PAGE).and_then(|()| {
+        paging::protect(VirtAddr::new_truncate(mm::DIRECT_MAP + TRAMPOLINE), mm::PAGE, Rights::Data)
+    });
+    if let Err(e) = gone.and(Ok(())).map_err(|e: paging::MapError| e) {
+        log::error!("trampoline: {e}");
+    }
+    running
+}
+
+/// Where an application processor enters Rust: on its own stack, interrupts off.
+#[unsafe(no_mangle)]
+extern "C" fn ap_entry(index: u32) -> ! {
+    cpu::init_floating_point();
+    // SAFETY: `index` is this processor's alone (`AP_NEXT`), and its stacks are mapped.
+    unsafe { percpu::install(index, 0) };
+    interrupts::load();
+    apic::enable();
+    percpu::this_cpu().apic_id.store(apic::id(), Ordering::Relaxed);
+    exec::init_this_cpu();
+    percpu::announce();
+    exec::run()
+}

@@ -1,0 +1,220 @@
+//! The few ACPI tables that are needed before anything else: processors, PCI windows, timers, power, IOMMU presence.
+//! No AML. Every table is checked for length and checksum, and read through bounds-checked accessors.
+
+use alloc::vec::Vec;
+use core::slice;
+use x86_64::PhysAddr;
+
+/// A PCI Express configuration window (MCFG).
+#[derive(Clone, Copy, Debug)]
+pub struct EcamWindow {
+    /// Where bus `first_bus` would be if `first_bus` were 0: add `bus << 20`.
+    pub base: PhysAddr,
+    /// PCI segment group.
+    pub segment: u16,
+    /// First bus in the window.
+    pub first_bus: u8,
+    /// Last bus in the window.
+    pub last_bus: u8,
+}
+
+/// Where a register lives (generic address structure).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Register {
+    /// Memory-mapped.
+    Memory(PhysAddr),
+    /// An I/O port.
+    Port(u16),
+}
+
+/// What the tables say.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Local APIC ids of enabled processors, the boot processor among them.
+    pub processors: Vec<u32>,
+    /// Local APIC registers (xAPIC).
+    pub local_apic: Option<PhysAddr>,
+    /// PCI configuration windows.
+    pub ecam: Vec<EcamWindow>,
+    /// The power management timer, 3.579545 MHz, and whether it has 32 bits rather than 24.
+    pub pm_timer: Option<(Register, bool)>,
+    /// HPET registers.
+    pub hpet: Option<PhysAddr>,
+    /// Write the value there to reset the machine.
+    pub reset: Option<(Register, u8)>,
+    /// Sleep control of a hardware-reduced platform (QEMU microvm).
+    pub sleep_control: Option<Register>,
+    /// PM1a control block and the `SLP_TYP` for soft off.
+    pub soft_off: Option<(u16, u8)>,
+    /// An Intel IOMMU is described (DMAR).
+    pub dmar: bool,
+    /// An AMD IOMMU is described (IVRS).
+    pub ivrs: bool,
+}
+
+/// A table in physical memory, or some other run of bytes.
+#[derive(Clone, Copy)]
+struct Bytes(&'static [u8]);
+
+impl Bytes {
+    /// # Safety
+    /// `addr` to `addr + len` is memory (RAM or ROM) mapped one to one.
+    unsafe fn at(addr: u64, len: usize) -> Self {
+        // SAFETY: the caller's promise; nothing writes to firmware tables while they are read.
+        Self(unsafe { slice::from_raw_parts(addr as *const u8, len) })
+    }
+    fn u8(self, at: usize) -> Option<u8> {
+        self.0.get(at).copied()
+    }
+    fn u16(self, at: usize) -> Option<u16> {
+        Some(u16::from_le_bytes(self.0.get(at..at + 2)?.try_into().ok()?))
+    }
+    fn u32(self, at: usize) -> Option<u32> {
+        Some(u32::from_le_bytes(self.0.get(at..at + 4)?.try_into().ok()?))
+    }
+    fn u64(self, at: usize) -> Option<u64> {
+        Some(u64::from_le_bytes(self.0.get(at..at + 8)?.try_into().ok()?))
+    }
+    fn sum_is_zero(self) -> bool {
+        self.0.iter().fold(0u8, |a, b| a.wrapping_add(*b)) == 0
+    }
+    fn address(self, at: usize) -> Option<Register> {
+        let addr = self.u64(at + 4).filter(|a| *a != 0)?;
+        match self.u8(at)? {
+            0 => Some(Register::Memory(PhysAddr::new_truncate(addr))),
+            1 => Some(Register::Port(u16::try_from(addr).ok()?)),
+            _ => None,
+        }
+    }
+}
+
+/// Only what the boot map covers is followed.
+const LIMIT: u64 = 4 << 30;
+const MAX_TABLE: u32 = 1 << 20;
+
+/// The table at `addr`, if there is one of sane length and right checksum.
+unsafe fn table(addr: u64) -> Option<Bytes> {
+    if addr == 0 || addr > LIMIT - u64::from(MAX_TABLE) {
+        return None;
+    }
+    // SAFETY: the first 4 GiB are mapped one to one at this point of the boot.
+    let len = unsafe { Bytes::at(addr, 36) }.u32(4).filter(|l| (36..=MAX_TABLE).contains(l))?;
+    // SAFETY: as above.
+    let table = unsafe { Bytes::at(addr, len as usize) };
+    table.sum_is_zero().then_some(table)
+}
+
+unsafe fn find_rsdp(hint: Option<PhysAddr>) -> Option<Bytes> {
+    let scan = (0xe_0000..0x10_0000).step_by(16);
+    hint.map(PhysAddr::as_u64).into_iter().chain(scan).filter(|a| *a < LIMIT - 64).find_map(|addr| {
+        // SAFETY: below 4 GiB, mapped one to one.
+        let rsdp = unsafe { Bytes::at(addr, 20) };
+        // SAFETY: as above.
+        (rsdp.0.starts_with(b"RSD PTR ") && rsdp.sum_is_zero()).then(|| unsafe { Bytes::at(addr, 36) })
+    })
+}
+
+/// Reads the tables; what is not there stays empty.
+///
+/// # Safety
+/// The first 4 GiB are mapped one to one (as the boot page tables do).
+pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
+    let mut found = Tables::default();
+    // SAFETY: the caller's promise.
+    let Some(rsdp) = (unsafe { find_rsdp(rsdp) }) else { return found };
+    let extended = rsdp.u8(15).is_some_and(|r| r >= 2);
+    // SAFETY: the caller's promise.
+    let xsdt = if extended { rsdp.u64(24).and_then(|a| unsafe { table(a) }) } else { None };
+    // SAFETY: the caller's promise.
+    let root = xsdt.or_else(|| rsdp.u32(16).and_then(|a| unsafe { table(u64::from(a)) }));
+    let Some(root) = root else { return found };
+    let width = if xsdt.is_some() { 8 } else { 4 };
+    for at in (36..root.0.len()).step_by(width) {
+        let addr = if width == 8 { root.u64(at) } else { root.u32(at).map(u64::from) };
+        // SAFETY: the caller's promise.
+        let Some(t) = addr.and_then(|a| unsafe { table(a) }) else { continue };
+        match t.0.get(..4) {
+            Some(b"APIC") => madt(t, &mut found),
+            Some(b"MCFG") => mcfg(t, &mut found),
+            // SAFETY: the caller's promise.
+            Some(b"FACP") => unsafe { fadt(t, &mut found) },
+            Some(b"HPET") => {
+                if let Some(Register::Memory(a)) = t.address(40) {
+                    found.hpet = Some(a);
+                }
+            }
+            Some(b"DMAR") => found.dmar = true,
+            Some(b"IVRS") => found.ivrs = true,
+            _ => {}
+        }
+    }
+    found
+}
+
+fn madt(t: Bytes, found: &mut Tables) {
+    found.local_apic = t.u32(36).map(|a| PhysAddr::new_truncate(u64::from(a)));
+    let mut at = 44;
+    while let (Some(kind), Some(len)) = (t.u8(at), t.u8(at + 1)) {
+        if len < 2 {
+            break;
+        }
+        let (id, flags) = match kind {
+            0 => (t.u8(at + 3).map(u32::from), t.u32(at + 4)),
+            9 => (t.u32(at + 4), t.u32(at + 8)),
+            _ => (None, None),
+        };
+        if let (Some(id), Some(flags)) = (id, flags)
+            && flags & 1 != 0
+            && !found.processors.contains(&id)
+        {
+            found.processors.push(id);
+        }
+        if kind == 5 {
+            found.local_apic = t.u64(at + 4).map(PhysAddr::new_truncate).or(found.local_apic);
+        }
+        at += usize::from(len);
+    }
+}
+
+fn mcfg(t: Bytes, found: &mut Tables) {
+    let mut at = 44;
+    while let (Some(base), Some(segment), Some(first_bus), Some(last_bus)) =
+        (t.u64(at), t.u16(at + 8), t.u8(at + 10), t.u8(at + 11))
+    {
+        found.ecam.push(EcamWindow { base: PhysAddr::new_truncate(base), segment, first_bus, last_bus });
+        at += 16;
+    }
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn fadt(t: Bytes, found: &mut Tables) {
+    let flags = t.u32(112).unwrap_or(0);
+    let hardware_reduced = flags & 1 << 20 != 0;
+    if !hardware_reduced {
+        let port = t.u32(76).and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0).map(Register::Port);
+        found.pm_timer = t.address(208).or(port).map(|r| (r, flags & 1 << 8 != 0));
+        let pm1a = t.u32(64).and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0);
+        // SAFETY: the caller's promise.
+        let dsdt = t.u32(40).and_then(|a| unsafe { table(u64::from(a)) });
+        found.soft_off = pm1a.zip(dsdt.and_then(slp_typ_s5));
+    }
+    if flags & 1 << 10 != 0 {
+        found.reset = t.address(116).zip(t.u8(128));
+    }
+    if hardware_reduced {
+        found.sleep_control = t.address(244);
+    }
+}
+
+/// `SLP_TYPa` of `\_S5` from its byte code in the DSDT: `"_S5_" PackageOp PkgLength NumElements [BytePrefix] value`.
+fn slp_typ_s5(dsdt: Bytes) -> Option<u8> {
+    let at = dsdt.0.windows(5).position(|w| w == b"_S5_\x12")? + 5;
+    let length_bytes = 1 + usize::from(dsdt.u8(at)? >> 6);
+    let first = at + length_bytes + 1;
+    match dsdt.u8(first)? {
+        0x0a => dsdt.u8(first + 1),
+        value @ (0 | 1) => Some(value),
+        _ => None,
+    }
+}

@@ -1,0 +1,39 @@
+//! The boot chart: which stage of the boot was reached when, in microseconds since the first instruction.
+
+use crate::arch::cpu;
+use crate::sync::IrqMutex;
+use crate::time;
+
+const MAX_STAGES: usize = 32;
+
+struct Chart {
+    stages: [(&'static str, u64); MAX_STAGES],
+    len: usize,
+}
+
+static CHART: IrqMutex<Chart> = IrqMutex::new(Chart { stages: [("", 0); MAX_STAGES], len: 0 });
+
+/// Notes that `stage` is done now. Usable from the first instruction on.
+pub fn mark(stage: &'static str) {
+    let now = cpu::tsc();
+    let mut chart = CHART.lock();
+    let at = chart.len;
+    if let Some(slot) = chart.stages.get_mut(at) {
+        *slot = (stage, now);
+        chart.len += 1;
+    }
+}
+
+/// Prints the chart, one stage a line: `bootchart: <stage> <microseconds since entry>`.
+pub fn print() {
+    for i in 0..MAX_STAGES {
+        let (stage, tsc) = {
+            let chart = CHART.lock();
+            match chart.stages.get(i).filter(|_| i < chart.len) {
+                Some(s) => *s,
+                None => return,
+            }
+        };
+        crate::println!("bootchart: {stage:<20} {:>8} us", time::at_tsc(tsc).as_nanos() / 1000);
+    }
+}

@@ -1,0 +1,84 @@
+//! The kernel command line: `key=value` pairs separated by blanks. An unknown key is an error, not ignored.
+
+use spin::Once;
+
+/// A key that may stand on the command line.
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, for people.
+    pub help: &'static str,
+}
+
+const fn key(name: &'static str, help: &'static str) -> Key {
+    Key { name, help }
+}
+
+/// Every key there is. Whoever reads a key adds it here.
+pub const KEYS: &[Key] = &[
+    key("app", "application to run without a manager"),
+    key("fabric", "RDMA port: PCI address or auto"),
+    key("fw_cfg", "read secrets from QEMU's fw_cfg: on (default) or off"),
+    key("gw", "IPv4 gateway of the management network"),
+    key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
+    key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
+    key("manager", "manager's address:port"),
+    key("nic", "RNIC to use: auto (default), softroce, cx3, cx3-vf"),
+    key("node", "this node's name"),
+    key("remote", "what peers may reach: all (default) or arena"),
+    key("selftest", "run a test instead of a node: see kernel/src/selftest"),
+    key("selftest_s", "seconds that a test lasts"),
+    key("spin_us", "microseconds a processor polls before it halts"),
+];
+
+static CMDLINE: Once<&'static str> = Once::new();
+
+/// Keeps the command line and says on the console what in it is wrong. Gives the number of errors.
+pub fn init(line: &'static str) -> usize {
+    CMDLINE.call_once(|| line);
+    let mut errors = 0;
+    for word in line.split_ascii_whitespace() {
+        match word.split_once('=') {
+            None => {
+                errors += 1;
+                log::error!("command line: `{word}` is not key=value");
+            }
+            Some((name, _)) if !KEYS.iter().any(|k| k.name == name) => {
+                errors += 1;
+                log::error!("command line: unknown key `{name}` in `{word}`");
+            }
+            Some(_) => {}
+        }
+    }
+    if errors > 0 {
+        for k in KEYS {
+            crate::println!("  {:<12} {}", k.name, k.help);
+        }
+    }
+    errors
+}
+
+/// The value of `name`, the last one if it stands there more than once.
+///
+/// # Panics
+/// If `name` is not one of [`KEYS`].
+pub fn get(name: &str) -> Option<&'static str> {
+    assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
+    find(CMDLINE.get().copied().unwrap_or(""), name)
+}
+
+/// As [`get`], on a line not kept yet.
+pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    line.split_ascii_whitespace().filter_map(|w| w.split_once('=')).filter(|(k, _)| *k == name).last().map(|(_, v)| v)
+}
+
+/// The value of `name` as a number; `default` if it is not there. A value that is no number is said and not taken.
+pub fn number(name: &str, default: u64) -> u64 {
+    match get(name) {
+        None => default,
+        Some(v) => v.parse().unwrap_or_else(|_| {
+            log::error!("command line: `{name}={v}` is not a number, taking {default}");
+            default
+        }),
+    }
+}

@@ -1,0 +1,91 @@
+//! The start info that a PVH loader leaves (Xen's `hvm_start_info`, version 0 and 1), made a [`BootInfo`].
+
+use core::ptr;
+
+use super::{BootInfo, MAX_CMDLINE, Region, regions::Regions};
+use x86_64::PhysAddr;
+
+/// "xEn3" with the top bit of the first letter set.
+const MAGIC: u32 = 0x336e_c578;
+/// Type of usable RAM in the memory map, as in E820.
+const RAM: u32 = 1;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct StartInfo {
+    magic: u32,
+    version: u32,
+    flags: u32,
+    nr_modules: u32,
+    modlist_paddr: u64,
+    cmdline_paddr: u64,
+    rsdp_paddr: u64,
+    memmap_paddr: u64,
+    memmap_entries: u32,
+    reserved: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MemMapEntry {
+    addr: u64,
+    size: u64,
+    kind: u32,
+    reserved: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Module {
+    paddr: u64,
+    size: u64,
+    cmdline_paddr: u64,
+    reserved: u64,
+}
+
+const _: () = assert!(size_of::<StartInfo>() == 56 && size_of::<MemMapEntry>() == 24 && size_of::<Module>() == 32);
+
+/// Reads what the loader left at `start_info`; `None` if there is no start info with a memory map.
+///
+/// # Safety
+/// `start_info` is what the loader passed, and the first 4 GiB are still mapped one to one.
+pub unsafe fn read(start_info: u64) -> Option<BootInfo> {
+    // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
+    let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };
+    if info.magic != MAGIC || info.version < 1 || info.memmap_paddr == 0 {
+        return None;
+    }
+    let mut boot = BootInfo {
+        ram: Regions::new(),
+        modules: Regions::new(),
+        rsdp: (info.rsdp_paddr != 0).then(|| PhysAddr::new_truncate(info.rsdp_paddr)),
+        cmdline: [0; MAX_CMDLINE],
+        cmdline_len: 0,
+    };
+    for i in 0..u64::from(info.memmap_entries) {
+        let at = info.memmap_paddr + i * size_of::<MemMapEntry>() as u64;
+        // SAFETY: as above; the map has `memmap_entries` entries.
+        let entry = unsafe { ptr::read_unaligned(at as *const MemMapEntry) };
+        if entry.kind == RAM {
+            boot.ram.push(Region::new(entry.addr, entry.size));
+        }
+    }
+    for i in 0..u64::from(info.nr_modules) {
+        let at = info.modlist_paddr + i * size_of::<Module>() as u64;
+        // SAFETY: as above.
+        let module = unsafe { ptr::read_unaligned(at as *const Module) };
+        boot.modules.push(Region::new(module.paddr, module.size));
+    }
+    if info.cmdline_paddr != 0 {
+        for (i, slot) in boot.cmdline.iter_mut().enumerate() {
+            // SAFETY: as above; the command line ends with a zero.
+            let byte = unsafe { ptr::read((info.cmdline_paddr as *const u8).add(i)) };
+            if byte == 0 {
+                break;
+            }
+            *slot = byte;
+            boot.cmdline_len = i + 1;
+        }
+    }
+    Some(boot)
+}

@@ -1,0 +1,153 @@
+//! The console: a 16550 at COM1 behind a ring, and the `log` backend on top.
+//!
+//! Until the main loop runs, every line is on the wire when the call returns. Afterwards lines go to the ring and core
+//! 0 drains it between polls, so that no task waits for a serial line; a full ring makes the writer wait (bounded).
+
+mod ring;
+mod uart;
+
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sync::IrqMutex;
+use crate::time;
+use ring::Ring;
+use uart::Uart;
+
+struct Console {
+    uart: Uart,
+    ring: Ring,
+}
+
+static CONSOLE: IrqMutex<Console> = IrqMutex::new(Console { uart: Uart::new(), ring: Ring::new() });
+/// The main loop drains the ring.
+static DEFERRED: AtomicBool = AtomicBool::new(false);
+
+impl Console {
+    /// Sends what the UART takes now; with `wait`, until the ring is empty or the UART is stuck.
+    fn drain(&mut self, wait: bool) {
+        while !self.ring.is_empty() && self.uart.ready(wait) {
+            for _ in 0..uart::FIFO_BYTES {
+                match self.ring.pop() {
+                    Some(byte) => self.uart.put(byte),
+                    None => break,
+                }
+            }
+        }
+    }
+}
+
+impl Write for Console {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        for byte in s.bytes() {
+            if byte == b'\n' {
+                self.push(b'\r');
+            }
+            self.push(byte);
+        }
+        Ok(())
+    }
+}
+
+impl Console {
+    fn push(&mut self, byte: u8) {
+        if self.ring.is_full() {
+            self.drain(true);
+        }
+        self.ring.push(byte);
+    }
+}
+
+struct Logger;
+
+impl log::Log for Logger {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let level = match record.level() {
+                log::Level::Error => "ERROR",
+                log::Level::Warn => "WARN ",
+                log::Level::Info => "info ",
+                log::Level::Debug => "debug",
+                log::Level::Trace => "trace",
+            };
+            let us = time::now().as_nanos() / 1000;
+            let target = record.target();
+            let target = target.strip_prefix("ferrolite::").unwrap_or(target);
+            print(format_args!("[{:>5}.{:06}] {level} {target}: {}\n", us / 1_000_000, us % 1_000_000, record.args()));
+        }
+    }
+
+    fn flush(&self) {
+        flush();
+    }
+}
+
+/// Prepares the UART and makes this the `log` backend, at level `info`.
+pub fn init() {
+    CONSOLE.lock().uart.init();
+    if log::set_logger(&Logger).is_ok() {
+        log::set_max_level(log::LevelFilter::Info);
+    }
+}
+
+/// Sets the least severe level shown, from the command line's `log=`.
+pub fn set_level(name: &str) {
+    match name.parse() {
+        Ok(level) => log::set_max_level(level),
+        Err(_) => log::error!("command line: `log={name}` is not off, error, warn, info, debug or trace"),
+    }
+}
+
+/// Prints; see [`crate::println`].
+pub fn print(args: fmt::Arguments<'_>) {
+    let mut console = CONSOLE.lock();
+    let _ = console.write_fmt(args);
+    if !DEFERRED.load(Ordering::Relaxed) {
+        console.drain(true);
+    }
+}
+
+/// Prints from a panic or fault: without the lock if its holder does not give it back, and at once.
+pub fn print_dying(args: fmt::Arguments<'_>) {
+    for _ in 0..1_000_000 {
+        if let Some(mut console) = CONSOLE.try_lock() {
+            let _ = console.write_fmt(args);
+            console.drain(true);
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    // SAFETY: the holder is this processor, interrupted for good, or one that will not let go: the worst that two
+    // writers do to a ring of bytes is garbled text.
+    let console = unsafe { &mut *CONSOLE.data_ptr() };
+    let _ = console.write_fmt(args);
+    console.drain(true);
+}
+
+/// From now on the main loop calls [`poll`].
+pub fn defer() {
+    DEFERRED.store(true, Ordering::Relaxed);
+}
+
+/// Sends what the UART takes now. Gives whether something is left.
+pub fn poll() -> bool {
+    let Some(mut console) = CONSOLE.try_lock() else { return true };
+    console.drain(false);
+    !console.ring.is_empty()
+}
+
+/// Sends all there is.
+pub fn flush() {
+    CONSOLE.lock().drain(true);
+}
+
+/// Prints a line to the console, whatever the log level.
+#[macro_export]
+macro_rules! println {
+    () => { $crate::console::print(format_args!("\n")) };
+    ($($arg:tt)*) => { $crate::console::print(format_args!("{}\n", format_args!($($arg)*))) };
+}

@@ -1,0 +1,42 @@
+//! A ring of bytes.
+
+const BYTES: usize = 16 << 10;
+
+/// Bytes in order, up to a fixed number.
+pub struct Ring {
+    bytes: [u8; BYTES],
+    head: usize,
+    tail: usize,
+}
+
+impl Ring {
+    pub const fn new() -> Self {
+        Self { bytes: [0; BYTES], head: 0, tail: 0 }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.tail.wrapping_sub(self.head) >= BYTES
+    }
+
+    /// Adds a byte; a full ring loses its oldest.
+    pub fn push(&mut self, byte: u8) {
+        if self.is_full() {
+            self.head = self.head.wrapping_add(1);
+        }
+        self.bytes[self.tail % BYTES] = byte;
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    pub fn pop(&mut self) -> Option<u8> {
+        if self.is_empty() {
+            return None;
+        }
+        let byte = self.bytes[self.head % BYTES];
+        self.head = self.head.wrapping_add(1);
+        Some(byte)
+    }
+}

@@ -1,0 +1,155 @@
+//! The last words: panics, processor faults and an exhausted heap print their cause and a backtrace, tell the manager
+//! through a hook, and end the machine.
+//!
+//! Backtrace lines have one form, `backtrace: 0x<address>`, for the launcher to symbolise with the kernel's ELF file.
+
+use core::fmt::{self, Write};
+use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use x86_64::VirtAddr;
+
+use crate::arch::{self, cpu};
+use crate::mm::{self, heap};
+use crate::power::{self, Code};
+use crate::console;
+
+/// Longest backtrace.
+const MAX_FRAMES: usize = 48;
+/// No processor is dying.
+const NOBODY: usize = usize::MAX;
+
+/// Index of the processor that is dying.
+static DYING: AtomicUsize = AtomicUsize::new(NOBODY);
+/// The hook was entered: a second failure ends at once.
+static IN_HOOK: AtomicBool = AtomicBool::new(false);
+static LAST_WORDS: spin::Once<fn(&str)> = spin::Once::new();
+
+/// Sets what is called with the cause (one line) before the machine ends. It runs on the dying processor with
+/// interrupts off, must not wait for ever nor allocate, and should take locks by `try_lock`: the dying code may hold them
+/// (a lock that it waits for all the same ends the machine).
+pub fn set_last_words(hook: fn(&str)) {
+    LAST_WORDS.call_once(|| hook);
+}
+
+/// Whether this processor is dying and must not wait for locks.
+pub fn must_not_wait() -> bool {
+    DYING.load(Ordering::Relaxed) == arch::this_cpu_index()
+}
+
+/// A lock was waited for far too long, or by a processor that is dying.
+pub fn lock_stuck() -> ! {
+    if must_not_wait() {
+        console::print_dying(format_args!("a lock is held by the code that failed; giving up\n"));
+        power::exit(Code::Panic);
+    }
+    panic!("a lock was waited for too long: deadlock");
+}
+
+/// A line of text without a heap.
+struct Line {
+    bytes: [u8; 240],
+    len: usize,
+}
+
+impl Line {
+    fn as_str(&self) -> &str {
+        let bytes = &self.bytes[..self.len];
+        match core::str::from_utf8(bytes) {
+            Ok(s) => s,
+            Err(e) => core::str::from_utf8(&bytes[..e.valid_up_to()]).unwrap_or(""),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let n = s.len().min(self.bytes.len() - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}
+
+/// Prints the return addresses on the stack whose frame pointer is `frame`, `first` before them.
+///
+/// Each step is checked: aligned, mapped, upwards. Code without frame pointers ends it early, never in a fault.
+fn backtrace(first: Option<u64>, mut frame: u64) {
+    if let Some(rip) = first {
+        console::print_dying(format_args!("backtrace: {rip:#x}\n"));
+    }
+    for _ in 0..MAX_FRAMES {
+        let readable = |a: u64| VirtAddr::try_new(a).is_ok_and(|v| mm::paging::translate(v).is_some());
+        if frame == 0 || !frame.is_multiple_of(8) || !readable(frame) || !readable(frame + 8) {
+            break;
+        }
+        // SAFETY: both words are mapped.
+        let (next, rip) = unsafe { ((frame as *const u64).read(), (frame as *const u64).add(1).read()) };
+        let image = mm::image();
+        if !(image.start..image.text_end).contains(&rip) {
+            break;
+        }
+        console::print_dying(format_args!("backtrace: {rip:#x}\n"));
+        // A handler's frame points into the stack it interrupted, which may lie below; its own stack only goes up.
+        if next == frame {
+            break;
+        }
+        frame = next;
+    }
+}
+
+/// Ends the machine for `cause`, after printing it, `details` and a backtrace from (`rip`, `rbp`).
+pub fn die(code: Code, cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
+    cpu::interrupts_off();
+    let me = arch::this_cpu_index();
+    if let Err(dying) = DYING.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Acquire) {
+        if dying != me {
+            cpu::halt_for_ever();
+        }
+        // Failed while dying.
+        console::print_dying(format_args!("again, while ending: {cause}\n"));
+        power::exit(code);
+    }
+    let mut line = Line { bytes: [0; 240], len: 0 };
+    let _ = line.write_fmt(cause);
+    console::print_dying(format_args!("\nFATAL on cpu {me}: {cause}\n"));
+    console::print_dying(details);
+    backtrace(rip, rbp);
+    let heap = heap::stats();
+    let (total, free) = mm::frames::totals();
+    console::print_dying(format_args!(
+        "memory: heap {} KiB of {} KiB in use, frames {} KiB of {} KiB free\n",
+        heap.in_use >> 10,
+        heap.claimed >> 10,
+        free >> 10,
+        total >> 10
+    ));
+    arch::stop_others();
+    if let Some(hook) = LAST_WORDS.get()
+        && !IN_HOOK.swap(true, Ordering::Relaxed)
+    {
+        hook(line.as_str());
+    }
+    power::exit(code)
+}
+
+/// The frame pointer of the caller.
+#[inline(always)]
+fn frame_pointer() -> u64 {
+    let rbp: u64;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
+    rbp
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let mut text = Line { bytes: [0; 240], len: 0 };
+    let _ = write!(text, "{}", info.message());
+    // `alloc`'s handler of failed allocations panics with this message.
+    if let Some(size) = heap::last_failure().filter(|_| text.as_str().starts_with("memory allocation of ")) {
+        let cause = format_args!("heap exhausted: no {size} bytes left");
+        die(Code::HeapExhausted, cause, format_args!(""), None, frame_pointer());
+    }
+    let (file, row) = info.location().map_or(("?", 0), |l| (l.file(), l.line()));
+    die(Code::Panic, format_args!("panic: {} at {file}:{row}", info.message()), format_args!(""), None, frame_pointer());
+}

@@ -1,0 +1,160 @@
+//! The executor: one on each core, cooperative async tasks that stay on their core, pollers, timers.
+//!
+//! The main loop polls, runs ready tasks, spins for a bounded adaptive time, then arms interrupts and halts. Progress
+//! does not wait for a task: once it has run for [`POLL_INTERVAL`] without a poll, the next interrupt (the timer's at the
+//! latest) runs the core's pollers in interrupt context, for at most [`INTERRUPT_POLL_LIMIT`].
+
+mod core_state;
+mod main_loop;
+mod sleep;
+
+use alloc::boxed::Box;
+use core::future::Future;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use platform::Instant;
+
+use crate::arch::{self, percpu};
+use crate::time;
+use core_state::{Core, Runnable, State};
+
+pub use core_state::Meta;
+pub use main_loop::{run, set_max_spin};
+pub use sleep::{sleep, sleep_until};
+
+/// A task that runs this long without a poll is interrupted for one.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long pollers may run in one interrupt, before the one that runs is let finish its budget.
+pub const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
+/// Items (packets, completions) that a poller may handle in one call from the main loop.
+pub const BUDGET: u32 = 64;
+/// And from an interrupt.
+pub const INTERRUPT_BUDGET: u32 = 16;
+
+/// Something that makes progress by being polled: a NIC with its transport, the TCP stack, a lease.
+///
+/// Always called on the core it was registered on, never twice at a time; from the main loop with interrupts on, or from
+/// an interrupt that broke into a task, with interrupts off. It must not wait. What it shares with tasks is lock-free or
+/// behind an [`IrqMutex`](crate::sync::IrqMutex).
+pub trait Poller: Send {
+    /// For diagnosis.
+    fn name(&self) -> &'static str;
+
+    /// Handles up to `budget` items. Gives whether there was anything to do.
+    fn poll(&mut self, now: Instant, budget: u32) -> bool;
+
+    /// When to poll next even if nothing interrupts; [`Instant::MAX`] for never.
+    fn next_deadline(&self) -> Instant;
+
+    /// Asks for an interrupt at the next event. Gives whether events wait already (then the core polls on instead of
+    /// halting). Called with interrupts off before a halt; the next `poll` may turn the interrupt off again.
+    fn arm(&mut self) -> bool;
+}
+
+/// Makes this processor ready to be given tasks.
+pub fn init_this_cpu() {
+    core_state::install(arch::this_cpu_index());
+}
+
+/// Adds `poller` to core `cpu` (0 for NICs).
+///
+/// # Panics
+/// If there is no such core.
+pub fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
+    let core = core_state::core(cpu).expect("poller for a core that does not run");
+    core.add_poller(poller);
+    core.kick(cpu);
+}
+
+/// Starts a task on core `cpu`; drop the handle to cancel it, or detach it.
+///
+/// # Panics
+/// If there is no such core.
+pub fn spawn_on<F>(cpu: usize, name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let core = core_state::core(cpu).expect("task for a core that does not run");
+    core.admit();
+    let counted = Counted { core, future };
+    let schedule = move |runnable: Runnable| core.push(cpu, runnable);
+    let (runnable, task) = async_task::Builder::new().metadata(Meta { name }).spawn(move |_| counted.run(), schedule);
+    runnable.schedule();
+    task
+}
+
+/// Starts a task on the core that has the fewest, the lowest of these.
+pub fn spawn<F>(name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let load = |cpu: &usize| core_state::core(*cpu).map_or(usize::MAX, Core::tasks);
+    let cpu = (0..percpu::count()).min_by_key(load).unwrap_or(0);
+    spawn_on(cpu, name, future)
+}
+
+/// A task's future, counted as one of its core's from its start until it is dropped.
+struct Counted<F> {
+    core: &'static Core,
+    future: F,
+}
+
+impl<F: Future> Counted<F> {
+    async fn run(self) -> F::Output {
+        struct Leave(&'static Core);
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                self.0.leave();
+            }
+        }
+        let _leave = Leave(self.core);
+        self.future.await
+    }
+}
+
+/// What the main loop has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Times it halted.
+    pub halts: u64,
+    /// Times an interrupt ran the pollers because a task did not give way.
+    pub interrupt_polls: u64,
+    /// Tasks that live.
+    pub tasks: usize,
+}
+
+/// Figures of core `cpu`.
+pub fn stats(cpu: usize) -> Option<Stats> {
+    let core = core_state::core(cpu)?;
+    Some(Stats {
+        halts: core.halts.load(Ordering::Relaxed),
+        interrupt_polls: core.interrupt_polls.load(Ordering::Relaxed),
+        tasks: core.tasks(),
+    })
+}
+
+/// The task that this processor runs, if it runs one.
+pub fn current_task() -> Option<&'static str> {
+    core_state::core(arch::this_cpu_index())?.current()
+}
+
+/// At the end of each interrupt, still with interrupts off and on the interrupt stack.
+pub fn on_interrupt(timer: bool) {
+    let Some(core) = core_state::core(arch::this_cpu_index()) else { return };
+    if timer {
+        core.timer_fired();
+    }
+    if core.state() != State::Task {
+        return;
+    }
+    let now = time::now();
+    if now >= core.last_poll() + POLL_INTERVAL {
+        core.interrupt_polls.fetch_add(1, Ordering::Relaxed);
+        let limit = now + INTERRUPT_POLL_LIMIT;
+        // SAFETY: this core is in a task, so its main loop is not in a poller, and interrupts are off.
+        while unsafe { core.poll_all(INTERRUPT_BUDGET) } && time::now() < limit {}
+    }
+    core.ensure_tick(time::now());
+}

@@ -1,0 +1,33 @@
+//! [`platform::Platform`] for the code above: the clock, randomness, executor and memory of this kernel.
+
+use platform::{Instant, Memory, Platform, Task};
+
+use crate::arch::percpu;
+use crate::mm::memory::PhysicalMemory;
+use crate::{exec, random, time};
+
+/// This machine.
+pub struct Machine;
+
+impl Platform for Machine {
+    fn now(&self) -> Instant {
+        time::now()
+    }
+
+    /// Unpredictable only where [`random::is_seeded`]; whoever joins a cluster must ask first.
+    fn fill_random(&self, buf: &mut [u8]) {
+        random::fill(buf);
+    }
+
+    fn cpus(&self) -> usize {
+        percpu::count().max(1)
+    }
+
+    fn spawn(&self, name: &'static str, task: Task) {
+        exec::spawn(name, task).detach();
+    }
+
+    fn memory(&self) -> &dyn Memory {
+        &PhysicalMemory
+    }
+}

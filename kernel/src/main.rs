@@ -1,0 +1,154 @@
+//! The Ferrolite kernel: boots by PVH, sets up one address space, an executor on each core and the devices, and then is
+//! a node of the cluster.
+#![no_std]
+#![no_main]
+extern crate alloc;
+
+mod arch;
+mod boot;
+mod console;
+mod diag;
+mod exec;
+mod machine;
+mod mm;
+mod power;
+mod random;
+#[cfg(feature = "selftest")]
+mod selftest;
+mod sync;
+mod time;
+
+use alloc::boxed::Box;
+use core::arch::asm;
+use core::time::Duration;
+use spin::Once;
+
+use arch::{apic, cpu, interrupts, percpu, smp};
+use boot::acpi::{self, EcamWindow};
+use boot::{BootInfo, chart, cmdline};
+use mm::stacks::{self, Kind, Stack};
+
+core::arch::global_asm!(include_str!("boot/entry.s"), options(att_syntax));
+
+/// What the drivers need to know of the platform's description.
+pub struct Hardware {
+    /// PCI configuration windows; empty if there is no MCFG.
+    pub ecam: alloc::vec::Vec<EcamWindow>,
+    /// An IOMMU is described (DMAR or IVRS), by name.
+    pub iommu: Option<&'static str>,
+}
+
+static HARDWARE: Once<Hardware> = Once::new();
+static BOOT: Once<BootInfo> = Once::new();
+static TABLES: Once<acpi::Tables> = Once::new();
+
+/// What ACPI says about buses; after the boot.
+pub fn hardware() -> &'static Hardware {
+    HARDWARE.get().expect("hardware description before the boot has read it")
+}
+
+/// From `boot/entry.s`: long mode, boot page tables, boot stack, interrupts off.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
+    time::start(tsc);
+    cpu::init_floating_point();
+    arch::mem::init();
+    console::init();
+    // SAFETY: what the loader passed; the boot page tables map the first 4 GiB one to one.
+    let boot = match unsafe { boot::read_pvh(start_info) } {
+        Some(boot) => BOOT.call_once(|| boot),
+        None => panic!("the loader passed no PVH start info with a memory map at {start_info:#x}"),
+    };
+    // SAFETY: once, with this machine's map.
+    unsafe { mm::init_frames(boot) };
+    chart::mark("loader info");
+    // SAFETY: the boot page tables are still in use.
+    TABLES.call_once(|| unsafe { acpi::read(boot.rsdp) });
+    chart::mark("acpi");
+    // SAFETY: once, after the frame allocator's start.
+    unsafe { mm::init_paging(boot) };
+    chart::mark("page tables");
+    if let Err(e) = stacks::map_all(0) {
+        panic!("no stacks: {e}");
+    }
+    let top = Stack { cpu: 0, kind: Kind::Main }.top();
+    // SAFETY: `top` is the top of a mapped stack that nothing uses; nothing on the boot stack is needed any more.
+    unsafe { asm!("mov rsp, {}", "xor ebp, ebp", "call {}", "ud2", in(reg) top, sym on_own_stack, options(noreturn)) }
+}
+
+/// The rest of the boot, on the boot processor's guarded stack.
+extern "C" fn on_own_stack() -> ! {
+    let boot = BOOT.get().expect("set by kernel_entry");
+    let acpi = TABLES.get().expect("set by kernel_entry");
+    // SAFETY: once, on the boot processor, whose stacks are mapped.
+    unsafe { percpu::install(0, 0) };
+    interrupts::load();
+    apic::init(acpi.local_apic);
+    apic::enable();
+    percpu::this_cpu().apic_id.store(apic::id(), core::sync::atomic::Ordering::Relaxed);
+    let clock = time::calibrate::Calibration::begin(acpi);
+    let timer = apic::calibrate_begin();
+    power::init(power::Means { reset: acpi.reset, sleep_control: acpi.sleep_control, soft_off: acpi.soft_off });
+    random::init();
+    exec::init_this_cpu();
+    percpu::announce();
+    chart::mark("interrupts");
+    // SAFETY: once, page tables and heap are final.
+    unsafe { smp::start(&acpi.processors) };
+    let (hertz, source) = clock.finish();
+    time::set_hertz(hertz);
+    apic::calibrate_finish(timer);
+    chart::mark("clock");
+    let errors = cmdline::init(boot.cmdline());
+    if let Some(level) = cmdline::get("log") {
+        console::set_level(level);
+    }
+    let cpus = smp::wait(Duration::from_millis(200), &acpi.processors);
+    chart::mark("processors");
+    inventory(boot, acpi, cpus, source);
+    if errors > 0 {
+        log::error!("{errors} errors on the command line: this node does not start");
+        power::exit(power::Code::Refused);
+    }
+    HARDWARE.call_once(|| Hardware {
+        ecam: acpi.ecam.clone(),
+        iommu: if acpi.dmar { Some("DMAR") } else { acpi.ivrs.then_some("IVRS") },
+    });
+    if let Some(us) = cmdline::get("spin_us") {
+        log::debug!("spinning up to {us} us");
+        exec::set_max_spin(Duration::from_micros(cmdline::number("spin_us", 50)));
+    }
+    console::defer();
+    exec::spawn_on(0, "main", Box::pin(start())).detach();
+    exec::run()
+}
+
+/// Says what the machine is.
+fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &str) {
+    let (total, free) = mm::frames::totals();
+    let mut brand = [0; 48];
+    let (mode, timer) = apic::describe();
+    log::info!("Ferrolite {} on {cpus} x {}", env!("CARGO_PKG_VERSION"), cpu::brand(&mut brand));
+    log::info!("memory {} MiB, {} MiB free; {mode}, timer {timer}", total >> 20, free >> 20);
+    log::info!("clock {}.{:03} MHz by {clock_source}", time::hertz() / 1_000_000, time::hertz() / 1000 % 1000);
+    if boot.ram.dropped + boot.modules.dropped > 0 {
+        log::warn!("{} regions of the memory map are not used", boot.ram.dropped + boot.modules.dropped);
+    }
+    if acpi.processors.is_empty() {
+        log::warn!("ACPI lists no processors: only the boot processor is used");
+    }
+    if !random::is_seeded() {
+        log::error!("no source of randomness (RDRAND, RDSEED): this node cannot join a cluster without virtio-rng");
+    }
+}
+
+/// The first task: what this machine is for.
+async fn start() {
+    chart::mark("executor");
+    #[cfg(feature = "selftest")]
+    if let Some(name) = cmdline::get("selftest") {
+        selftest::run(name).await;
+    }
+    chart::print();
+    log::warn!("nothing to run");
+}

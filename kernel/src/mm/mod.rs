@@ -1,0 +1,111 @@
+//! Memory: one address space, all RAM mapped once at [`DIRECT_MAP`], W^X, guard pages under every stack.
+//!
+//! | virtual | what | rights |
+//! |---|---|---|
+//! | `0x20_0000..` | kernel image, virtual = physical | text R-X, read-only data R--, data RW- |
+//! | `DIRECT_MAP + physical` | all RAM; device registers that [`map_device`] added | RW-, but R-- for kernel text, read-only data and page tables |
+//! | `STACKS..` | stacks, each at the top of a slot whose rest is not mapped | RW- |
+
+pub mod frames;
+pub mod heap;
+pub mod memory;
+pub mod paging;
+pub mod stacks;
+
+use x86_64::{PhysAddr, VirtAddr};
+
+use crate::boot::{BootInfo, Region};
+use paging::Rights;
+
+/// Where physical address 0 is mapped. The boot page tables in `boot/entry.s` rely on it too.
+pub const DIRECT_MAP: u64 = 0xffff_8000_0000_0000;
+/// Bytes of physical address space that the direct map has room for.
+pub const DIRECT_MAP_BYTES: u64 = 64 << 40;
+/// Bytes in a page and in a frame.
+pub const PAGE: u64 = 4096;
+
+unsafe extern "C" {
+    static __image_start: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __image_end: u8;
+}
+
+/// Addresses (virtual = physical) where the parts of the image begin and end.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    /// Start of the image and of the text.
+    pub start: u64,
+    /// End of the text, start of read-only data.
+    pub text_end: u64,
+    /// End of read-only data, start of data.
+    pub rodata_end: u64,
+    /// End of the image.
+    pub end: u64,
+}
+
+/// The kernel image's place.
+pub fn image() -> Image {
+    Image {
+        start: (&raw const __image_start) as u64,
+        text_end: (&raw const __text_end) as u64,
+        rodata_end: (&raw const __rodata_end) as u64,
+        end: (&raw const __image_end) as u64,
+    }
+}
+
+/// Where the direct map shows `phys`.
+#[inline]
+pub fn phys_to_virt(phys: PhysAddr) -> *mut u8 {
+    (DIRECT_MAP + phys.as_u64()) as *mut u8
+}
+
+/// The physical address behind a virtual one of this kernel: image, direct map (so: heap and frames) or stack.
+/// `None` if nothing is mapped there.
+pub fn virt_to_phys(virt: *const u8) -> Option<PhysAddr> {
+    let addr = virt as u64;
+    if (DIRECT_MAP..DIRECT_MAP + DIRECT_MAP_BYTES).contains(&addr) {
+        return Some(PhysAddr::new_truncate(addr - DIRECT_MAP));
+    }
+    let image = image();
+    if (image.start..image.end).contains(&addr) {
+        return Some(PhysAddr::new_truncate(addr));
+    }
+    paging::translate(VirtAddr::new_truncate(addr))
+}
+
+/// Hands RAM to the frame allocator. The boot page tables are still in use; the heap works from here on.
+///
+/// # Safety
+/// Once, by the boot processor, with the memory map of this machine.
+pub unsafe fn init_frames(boot: &BootInfo) {
+    let image = image();
+    let low = Region::new(0, 1 << 20);
+    let kernel = Region::new(image.start, image.end - image.start);
+    // SAFETY: the loader says that this is RAM, and image, first MiB and modules are taken out of it.
+    unsafe { frames::init(&boot.ram, [low, kernel].into_iter().chain(boot.modules.iter())) };
+}
+
+/// Builds the final page tables and switches to them.
+///
+/// # Safety
+/// Once, by the boot processor, after [`init_frames`].
+pub unsafe fn init_paging(boot: &BootInfo) {
+    // SAFETY: the caller's promise.
+    unsafe { paging::init(boot.ram.iter()) };
+}
+
+/// Maps `len` bytes of device registers at `phys`, uncached, and gives where. Mapping the same twice is harmless.
+///
+/// # Errors
+/// If the range is beyond the direct map, or overlaps RAM.
+pub fn map_device(phys: PhysAddr, len: u64) -> Result<*mut u8, paging::MapError> {
+    let start = phys.as_u64() & !(PAGE - 1);
+    let end = phys.as_u64().checked_add(len).and_then(|e| e.checked_next_multiple_of(PAGE));
+    let end = end.filter(|e| *e <= DIRECT_MAP_BYTES).ok_or(paging::MapError::OutOfRange)?;
+    if frames::overlaps_ram(start, end) {
+        return Err(paging::MapError::IsRam);
+    }
+    paging::map(VirtAddr::new_truncate(DIRECT_MAP + start), PhysAddr::new_truncate(start), end - start, Rights::Device)?;
+    Ok(phys_to_virt(phys))
+}

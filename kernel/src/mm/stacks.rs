@@ -1,0 +1,95 @@
+//! Stacks: each at the top of a slot of address space whose rest is not mapped, so that an overflow is a page fault.
+
+use core::fmt;
+use x86_64::VirtAddr;
+
+use super::{PAGE, frames, paging};
+
+/// Where the slots begin.
+const STACKS: u64 = 0xffff_c000_0000_0000;
+/// Address space of one slot.
+const SLOT: u64 = 512 << 10;
+/// Slots of one processor: 4 MiB, so that its page tables are its own.
+const SLOTS_PER_CPU: u64 = 8;
+
+/// What a stack is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    /// Tasks and the main loop.
+    Main = 0,
+    /// Interrupts, and pollers that run in them.
+    Interrupt = 1,
+    /// Exceptions but for those below.
+    Exception = 2,
+    /// NMI and machine check.
+    Nmi = 3,
+    /// Double fault.
+    DoubleFault = 4,
+}
+
+impl Kind {
+    const ALL: [Self; 5] = [Self::Main, Self::Interrupt, Self::Exception, Self::Nmi, Self::DoubleFault];
+
+    /// Usable bytes.
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::Main => 256 << 10,
+            Self::Interrupt => 64 << 10,
+            Self::Exception => 32 << 10,
+            Self::Nmi | Self::DoubleFault => 16 << 10,
+        }
+    }
+}
+
+/// A stack by its processor and kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack {
+    /// Processor index.
+    pub cpu: u32,
+    /// What it is for.
+    pub kind: Kind,
+}
+
+impl Stack {
+    /// One past its last byte: the stack pointer to start with.
+    pub fn top(self) -> u64 {
+        STACKS + (u64::from(self.cpu) * SLOTS_PER_CPU + self.kind as u64 + 1) * SLOT
+    }
+
+    /// Its lowest usable byte.
+    pub fn bottom(self) -> u64 {
+        self.top() - self.kind.bytes()
+    }
+
+    /// The stack in whose slot `addr` is, usable part or guard.
+    pub fn around(addr: u64) -> Option<Self> {
+        let slot = addr.checked_sub(STACKS)? / SLOT;
+        let cpu = u32::try_from(slot / SLOTS_PER_CPU).ok().filter(|c| *c < 4096)?;
+        Kind::ALL.get((slot % SLOTS_PER_CPU) as usize).map(|kind| Self { cpu, kind: *kind })
+    }
+
+    /// Whether `addr` is in the guard below the stack.
+    pub fn guards(self, addr: u64) -> bool {
+        addr < self.bottom()
+    }
+
+    fn map(self) -> Result<(), paging::MapError> {
+        let bytes = self.kind.bytes();
+        let run = frames::alloc(bytes).ok_or(paging::MapError::OutOfMemory)?;
+        paging::map(VirtAddr::new_truncate(self.bottom()), run, bytes, paging::Rights::Data)
+    }
+}
+
+impl fmt::Display for Stack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} stack of cpu {} ({:#x}..{:#x})", self.kind, self.cpu, self.bottom(), self.top())
+    }
+}
+
+/// Maps all stacks of processor `cpu`.
+pub fn map_all(cpu: u32) -> Result<(), paging::MapError> {
+    Kind::ALL.iter().try_for_each(|kind| Stack { cpu, kind: *kind }.map())
+}
+
+const _: () = assert!(Kind::Main.bytes() + PAGE <= SLOT);

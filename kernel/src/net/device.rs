@@ -1,0 +1,161 @@
+//! A port as smoltcp's device. smoltcp keeps a neighbour table of its own; its ARP requests never leave, but are
+//! answered here from the port's resolver, so that there is one table that decides.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use heapless::Vec;
+use neighbour::{FRAME_MAX, Neighbour, Resolution, arp_reply};
+use platform::Instant;
+use smoltcp::phy::{Device, DeviceCapabilities, Medium};
+use verbs::MacAddr;
+
+use super::port::{HostFrames, Inner};
+use super::virtio::Transmitter;
+
+/// How long an address is asked for; smoltcp asks again a second after it got no answer.
+const RESOLVE: Duration = Duration::from_secs(3);
+/// Addresses that smoltcp waits for at a time: gateway and manager.
+const WAITING: usize = 8;
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+
+/// Addresses that smoltcp has asked for and not been told.
+#[derive(Default)]
+pub struct Asked {
+    waiting: Vec<Ipv4Addr, WAITING>,
+}
+
+impl Asked {
+    /// An address asked for that the resolver knows by now.
+    fn answer(&mut self, inner: &mut Inner, now: Instant) -> Option<(Ipv4Addr, MacAddr)> {
+        let mut answer = None;
+        self.waiting.retain(|ip| {
+            if answer.is_some() {
+                return true;
+            }
+            match inner.resolver.lookup(now, IpAddr::V4(*ip)) {
+                Resolution::Known(mac) => {
+                    answer = Some((*ip, mac));
+                    false
+                }
+                Resolution::Pending => true,
+                Resolution::Failed | Resolution::Unknown => false,
+            }
+        });
+        answer
+    }
+
+    /// Whether an answer is due: cheap, for the poller.
+    pub fn has_answer(&self, inner: &mut Inner, now: Instant) -> bool {
+        let known = |ip: &Ipv4Addr| matches!(inner.resolver.lookup(now, IpAddr::V4(*ip)), Resolution::Known(_));
+        self.waiting.iter().any(known)
+    }
+}
+
+/// A port, while its lock is held, as smoltcp's device.
+pub struct PortDevice<'a> {
+    /// The port's inside.
+    pub inner: &'a mut Inner,
+    /// What smoltcp waits for.
+    pub asked: &'a mut Asked,
+    /// Now.
+    pub now: Instant,
+    /// The port's Ethernet address and MTU.
+    pub mac: MacAddr,
+    /// See `mac`.
+    pub mtu: usize,
+    /// Whether RoCE frames have a taker.
+    pub rnic: bool,
+}
+
+/// A frame for smoltcp: from the wire, or an answer to what it asked.
+pub enum Rx<'a> {
+    /// From the wire, where it lies.
+    Wire(HostFrames<'a>),
+    /// Made up.
+    Answer([u8; FRAME_MAX], usize),
+}
+
+/// Room for a frame of smoltcp's.
+pub struct Tx<'a> {
+    tx: &'a mut Transmitter,
+    resolver: &'a mut neighbour::Resolver,
+    asked: &'a mut Asked,
+    now: Instant,
+}
+
+impl Device for PortDevice<'_> {
+    type RxToken<'a>
+        = Rx<'a>
+    where
+        Self: 'a;
+    type TxToken<'a>
+        = Tx<'a>
+    where
+        Self: 'a;
+
+    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Rx<'_>, Tx<'_>)> {
+        // What smoltcp answers goes out at once, so without room nothing is taken.
+        if !self.inner.device.tx.has_room() {
+            return None;
+        }
+        if let Some((ip, mac)) = self.asked.answer(self.inner, self.now) {
+            let mut frame = [0; FRAME_MAX];
+            // smoltcp checks the receiver's address against its own; the resolver asks on its behalf.
+            let own = self.inner.resolver.own_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
+            let len = arp_reply(&mut frame, ip, mac, own, self.mac);
+            let (_, tx, resolver) = self.inner.split();
+            return Some((Rx::Answer(frame, len), Tx { tx, resolver, asked: self.asked, now: self.now }));
+        }
+        if !self.inner.has_host_frame(self.now, self.rnic) {
+            return None;
+        }
+        let (frames, tx, resolver) = self.inner.split();
+        Some((Rx::Wire(frames), Tx { tx, resolver, asked: self.asked, now: self.now }))
+    }
+
+    fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Tx<'_>> {
+        if !self.inner.device.tx.has_room() {
+            return None;
+        }
+        let (_, tx, resolver) = self.inner.split();
+        Some(Tx { tx, resolver, asked: self.asked, now: self.now })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut caps = DeviceCapabilities::default();
+        caps.medium = Medium::Ethernet;
+        caps.max_transmission_unit = 14 + self.mtu;
+        caps
+    }
+}
+
+impl smoltcp::phy::RxToken for Rx<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        match self {
+            Self::Wire(frames) => frames.take(f),
+            Self::Answer(frame, len) => f(frame.get(..len).unwrap_or_default()),
+        }
+    }
+}
+
+impl smoltcp::phy::TxToken for Tx<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let Some(out) = self.tx.buffer(len) else {
+            // Tokens are given only with room, and smoltcp keeps to the MTU.
+            panic!("smoltcp sends {len} bytes where there is no room for them");
+        };
+        let result = f(out);
+        if out.get(12..14) != Some(&ETHERTYPE_ARP) {
+            self.tx.send(len);
+            return result;
+        }
+        if let Some(Neighbour { request: true, target: IpAddr::V4(ip), .. }) = Neighbour::parse(out) {
+            self.resolver.resolve(self.now, IpAddr::V4(ip), self.now + RESOLVE);
+            if !self.asked.waiting.contains(&ip) {
+                // No room: smoltcp asks again.
+                let _ = self.asked.waiting.push(ip);
+            }
+        }
+        result
+    }
+}

@@ -1,0 +1,409 @@
+//! An Ethernet port: one device, its resolver, and who its frames are for.
+//!
+//! RoCE frames go to the software RNIC, ARP and neighbour discovery to the resolver, the rest to the host's TCP stack.
+//! Whoever polls takes frames in the order of their arrival and in place. RNIC and stack may share a port: the stack
+//! stops at a frame of the RNIC's, and the RNIC puts a frame of the stack's aside by a copy.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
+use neighbour::{FRAME_MAX, Resolution, Resolver, Traffic, classify};
+use platform::Instant;
+use verbs::MacAddr;
+
+use super::virtio::{Receiver, Transmitter, VirtioNet};
+use crate::sync::IrqMutex;
+use crate::{pci, time};
+
+/// Frames of the host's that wait while the RNIC polls. More are dropped, as a full ring would.
+const ASIDE: usize = 32;
+/// Frames that a service call takes at most when neither RNIC nor stack polls the port.
+const SERVICE_BUDGET: usize = 64;
+/// Tasks that wait for addresses at a time.
+const MAX_WAITERS: usize = 16;
+
+/// Frames put aside, a ring of buffers of one frame each.
+struct Aside {
+    bytes: Vec<u8>,
+    lengths: [usize; ASIDE],
+    head: usize,
+    len: usize,
+    frame_max: usize,
+}
+
+impl Aside {
+    fn push(&mut self, frame: &[u8]) -> bool {
+        let slot = (self.head + self.len) % ASIDE;
+        let start = slot * self.frame_max;
+        let Some(room) = self.bytes.get_mut(start..start + self.frame_max).and_then(|r| r.get_mut(..frame.len())) else {
+            return false;
+        };
+        if self.len == ASIDE {
+            return false;
+        }
+        room.copy_from_slice(frame);
+        self.lengths[slot] = frame.len();
+        self.len += 1;
+        true
+    }
+
+    fn front(&self) -> Option<&[u8]> {
+        let start = self.head * self.frame_max;
+        (self.len > 0).then(|| self.bytes.get(start..start + self.lengths[self.head]))?
+    }
+
+    fn pop(&mut self) {
+        if self.len > 0 {
+            self.head = (self.head + 1) % ASIDE;
+            self.len -= 1;
+        }
+    }
+}
+
+/// What of a port its lock protects.
+pub struct Inner {
+    /// The device.
+    pub device: VirtioNet,
+    /// Who is where on its network.
+    pub resolver: Resolver,
+    aside: Aside,
+    waiters: Vec<Waker>,
+    dropped: u64,
+}
+
+/// An Ethernet port. It lives as long as the kernel.
+pub struct Port {
+    /// Its name: `mgmt`, `fabric`, or the device's place on the bus.
+    pub name: &'static str,
+    /// Where its device is.
+    pub address: pci::Address,
+    mac: MacAddr,
+    mtu: usize,
+    has_rnic: AtomicBool,
+    has_stack: AtomicBool,
+    inner: IrqMutex<Inner>,
+}
+
+/// Frames in, out, and received for nobody or with no room.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Received.
+    pub received: u64,
+    /// Sent.
+    pub sent: u64,
+    /// Received and dropped.
+    pub dropped: u64,
+}
+
+impl Port {
+    /// A port over a device that is up. The one allocation in a port's life.
+    pub fn new(name: &'static str, address: pci::Address, device: VirtioNet) -> Self {
+        let (mac, mtu) = (device.mac, device.mtu);
+        let aside = Aside { bytes: Vec::new(), lengths: [0; ASIDE], head: 0, len: 0, frame_max: 14 + mtu };
+        let waiters = Vec::with_capacity(MAX_WAITERS);
+        let inner = Inner { device, resolver: Resolver::new(mac), aside, waiters, dropped: 0 };
+        let no = || AtomicBool::new(false);
+        Self { name, address, mac, mtu, has_rnic: no(), has_stack: no(), inner: IrqMutex::new(inner) }
+    }
+
+    /// The port's Ethernet address.
+    pub fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// The largest payload of a frame.
+    pub fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// Frames so far.
+    pub fn counters(&self) -> Counters {
+        let inner = self.inner.lock();
+        Counters { received: inner.device.rx.frames, sent: inner.device.tx.frames, dropped: inner.dropped }
+    }
+
+    /// The host's stack takes frames of this port from now on.
+    pub fn attach_stack(&self) {
+        let mut inner = self.inner.lock();
+        self.has_stack.store(true, Ordering::Relaxed);
+        if self.has_rnic.load(Ordering::Relaxed) {
+            inner.make_aside();
+        }
+    }
+
+    /// The software RNIC takes RoCE frames of this port from now on.
+    pub fn attach_rnic(&'static self) -> RocePort {
+        let mut inner = self.inner.lock();
+        self.has_rnic.store(true, Ordering::Relaxed);
+        if self.has_stack.load(Ordering::Relaxed) {
+            inner.make_aside();
+        }
+        RocePort(self)
+    }
+
+    /// Runs `f` with the port locked.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        f(&mut self.inner.lock())
+    }
+
+    /// As [`with`](Self::with), unless the port is locked: for the last words of a processor that may hold the lock.
+    pub fn try_with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
+        self.inner.try_lock().map(|mut inner| f(&mut inner))
+    }
+
+    /// Whether RoCE frames have a taker.
+    pub fn has_rnic(&self) -> bool {
+        self.has_rnic.load(Ordering::Relaxed)
+    }
+
+    /// Whether the host's frames have a taker.
+    pub fn has_stack(&self) -> bool {
+        self.has_stack.load(Ordering::Relaxed)
+    }
+
+    /// The part of the poller that belongs to the port: sends what the resolver has to send, and takes frames that
+    /// nobody else would take. Bounded; neither allocates nor waits. `true`: it did something.
+    pub fn service(&self, now: Instant) -> bool {
+        let mut inner = self.inner.lock();
+        let mut busy = false;
+        if !self.has_rnic() && !self.has_stack() {
+            busy = inner.drain(now);
+        } else if !self.has_stack() {
+            // The RNIC takes frames in `receive`; those before it that are the resolver's must not wait for that.
+            busy = inner.take_neighbours(now);
+        }
+        inner.service(now) || busy
+    }
+
+    /// When [`service`](Self::service) has something to do next, frames aside.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.inner.lock().resolver.next_deadline()
+    }
+
+    /// Asks for an interrupt at the next frame; `true`: frames wait already.
+    pub fn arm(&self) -> bool {
+        self.inner.lock().device.arm()
+    }
+
+    /// Asks for no interrupts.
+    pub fn disarm(&self) {
+        self.inner.lock().device.disarm();
+    }
+
+    /// The port answers for `ip` from now on. `false`: it has four addresses already.
+    pub fn add_address(&self, ip: IpAddr) -> bool {
+        self.inner.lock().resolver.add_own(ip)
+    }
+
+    /// The port answers for `ip` no more.
+    pub fn remove_address(&self, ip: IpAddr) {
+        self.inner.lock().resolver.remove_own(ip);
+    }
+
+    /// The Ethernet address of `ip` on this port's network, or `None` if nobody has answered by `deadline`. Ends by
+    /// then, as long as somebody polls the port.
+    pub async fn resolve(&self, ip: IpAddr, deadline: Instant) -> Option<MacAddr> {
+        core::future::poll_fn(|cx| {
+            let now = time::now();
+            let mut inner = self.inner.lock();
+            let found = match inner.resolver.lookup(now, ip) {
+                Resolution::Unknown if now < deadline => inner.resolver.resolve(now, ip, deadline),
+                found => found,
+            };
+            match found {
+                Resolution::Known(mac) => core::task::Poll::Ready(Some(mac)),
+                Resolution::Pending if now < deadline => {
+                    let waker = cx.waker();
+                    if !inner.waiters.iter().any(|w| w.will_wake(waker)) {
+                        if inner.waiters.len() < MAX_WAITERS {
+                            inner.waiters.push(waker.clone());
+                        } else {
+                            waker.wake_by_ref();
+                        }
+                    }
+                    inner.service(now);
+                    core::task::Poll::Pending
+                }
+                _ => core::task::Poll::Ready(None),
+            }
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn make_aside(&mut self) {
+        if self.aside.bytes.is_empty() {
+            self.aside.bytes = vec![0; ASIDE * self.aside.frame_max];
+        }
+    }
+
+    /// Sends what the resolver has to send, and kicks the device. `true`: frames went out.
+    fn service(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        while self.resolver.next_deadline().is_some_and(|at| at <= now) {
+            let tx = &mut self.device.tx;
+            let Some(len) = tx.buffer(FRAME_MAX).and_then(|out| self.resolver.poll(now, out)) else { break };
+            tx.send(len);
+            busy = true;
+        }
+        if busy {
+            self.device.tx.flush();
+        }
+        self.device.rx.flush();
+        busy
+    }
+
+    /// Gives the frame that waits, the resolver's, to it, and wakes who waits for an address.
+    fn hear(&mut self, now: Instant) {
+        if let Some(frame) = self.device.rx.peek() {
+            self.resolver.input(now, frame);
+        }
+        self.device.rx.pop();
+        for waker in self.waiters.drain(..) {
+            waker.wake();
+        }
+    }
+
+    fn drop_frame(&mut self) {
+        self.device.rx.pop();
+        self.dropped += 1;
+    }
+
+    /// Takes frames of which only the resolver's matter.
+    fn drain(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for _ in 0..SERVICE_BUDGET {
+            match self.device.rx.peek().map(classify) {
+                None => break,
+                Some(Traffic::Neighbour) => self.hear(now),
+                Some(_) => self.drop_frame(),
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Takes frames of the resolver's, and of a stack that is not there, up to the first of the RNIC's.
+    fn take_neighbours(&mut self, now: Instant) -> bool {
+        let mut busy = false;
+        for _ in 0..SERVICE_BUDGET {
+            match self.device.rx.peek().map(classify) {
+                None | Some(Traffic::Roce) => break,
+                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Host) => self.drop_frame(),
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Whether a frame of the host's stack waits. Takes those of the resolver's before it, and, unless `rnic`, those
+    /// of an RNIC that is not there. For the stack.
+    pub fn has_host_frame(&mut self, now: Instant, rnic: bool) -> bool {
+        if self.aside.front().is_some() {
+            return true;
+        }
+        for _ in 0..SERVICE_BUDGET {
+            match self.device.rx.peek().map(classify) {
+                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Roce) if !rnic => self.drop_frame(),
+                Some(Traffic::Host) => return true,
+                None | Some(Traffic::Roce) => return false,
+            }
+        }
+        false
+    }
+
+    /// The parts that the stack needs at the same time.
+    pub fn split(&mut self) -> (HostFrames<'_>, &mut Transmitter, &mut Resolver) {
+        (HostFrames { rx: &mut self.device.rx, aside: &mut self.aside }, &mut self.device.tx, &mut self.resolver)
+    }
+}
+
+/// The frames of the host's stack.
+pub struct HostFrames<'a> {
+    rx: &'a mut Receiver,
+    aside: &'a mut Aside,
+}
+
+impl HostFrames<'_> {
+    /// Hands the oldest frame to `each`, where it lies; an empty one if none waits. Only when
+    /// [`has_host_frame`](Inner::has_host_frame) says so: what waits might be another's.
+    pub fn take<R>(self, each: impl FnOnce(&[u8]) -> R) -> R {
+        if let Some(frame) = self.aside.front() {
+            let result = each(frame);
+            self.aside.pop();
+            return result;
+        }
+        let result = each(self.rx.peek().unwrap_or_default());
+        self.rx.pop();
+        result
+    }
+}
+
+/// A port as the software RNIC uses it.
+pub struct RocePort(&'static Port);
+
+impl softroce::EthernetPort for RocePort {
+    fn mac(&self) -> MacAddr {
+        self.0.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.0.mtu
+    }
+
+    fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let mut inner = self.0.inner.lock();
+        let has_stack = self.0.has_stack();
+        let mut taken = 0;
+        // Other frames count against a budget of their own, so that a flood of them does not keep this going.
+        let mut others = 0;
+        while taken < budget && others < SERVICE_BUDGET {
+            let Inner { device, aside, dropped, .. } = &mut *inner;
+            let Some(frame) = device.rx.peek() else { break };
+            match classify(frame) {
+                Traffic::Roce => {
+                    each(frame);
+                    device.rx.pop();
+                    taken += 1;
+                    continue;
+                }
+                Traffic::Neighbour => inner.hear(time::now()),
+                Traffic::Host => {
+                    let kept = has_stack && aside.push(frame);
+                    *dropped += u64::from(!kept);
+                    device.rx.pop();
+                }
+            }
+            others += 1;
+        }
+        if others > 0 {
+            inner.service(time::now());
+        } else if taken > 0 {
+            inner.device.rx.flush();
+        }
+        taken
+    }
+
+    fn transmit(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        let tx = &mut self.0.inner.lock().device.tx;
+        let Some(out) = tx.buffer(max_len) else { return false };
+        let len = fill(out).min(max_len);
+        if len > 0 {
+            tx.send(len);
+        }
+        true
+    }
+
+    fn flush(&mut self) {
+        self.0.inner.lock().device.tx.flush();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.0.arm()
+    }
+}

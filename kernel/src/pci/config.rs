@@ -1,0 +1,122 @@
+//! Configuration space, by memory (ECAM, from ACPI's MCFG) or by ports 0xcf8 and 0xcfc.
+
+use x86_64::instructions::port::Port;
+
+use super::Address;
+use crate::boot::acpi::EcamWindow;
+use crate::mm;
+use crate::sync::IrqMutex;
+
+/// The address and data ports; the lock keeps the pair of accesses together.
+static PORTS: IrqMutex<(Port<u32>, Port<u32>)> = IrqMutex::new((Port::new(0xcf8), Port::new(0xcfc)));
+
+/// A way to the configuration space of some buses.
+#[derive(Clone, Copy, Debug)]
+pub enum Config {
+    /// Memory-mapped: where bus 0 would be.
+    Memory {
+        /// Mapped address of bus 0's space.
+        base: usize,
+        /// Segment group of these buses.
+        segment: u16,
+        /// First bus.
+        first_bus: u8,
+        /// Last bus.
+        last_bus: u8,
+    },
+    /// By ports: segment 0, the first 256 bytes of each function.
+    Ports,
+}
+
+impl Config {
+    /// Maps `window`. `None`, with a line on the console, if it cannot be mapped.
+    pub fn memory(window: &EcamWindow) -> Option<Self> {
+        let EcamWindow { base, segment, first_bus, last_bus } = *window;
+        let start = base + (u64::from(first_bus) << 20);
+        let len = (u64::from(last_bus.checked_sub(first_bus)?) + 1) << 20;
+        match mm::map_device(start, len) {
+            Ok(at) => {
+                let base = at as usize - (usize::from(first_bus) << 20);
+                Some(Self::Memory { base, segment, first_bus, last_bus })
+            }
+            Err(e) => {
+                log::warn!("pci: configuration window at {start:?}: {e}");
+                None
+            }
+        }
+    }
+
+    /// The ports, if something answers there.
+    pub fn ports() -> Option<Self> {
+        let mut ports = PORTS.lock();
+        // SAFETY: 0xcf8 is the configuration address port; on a machine without it nothing listens there.
+        let echoed = unsafe {
+            ports.0.write(0x8000_0000);
+            ports.0.read()
+        };
+        (echoed == 0x8000_0000).then_some(Self::Ports)
+    }
+
+    /// Segment group and buses that are reached this way.
+    pub fn buses(&self) -> (u16, core::ops::RangeInclusive<u8>) {
+        match *self {
+            Self::Memory { segment, first_bus, last_bus, .. } => (segment, first_bus..=last_bus),
+            Self::Ports => (0, 0..=255),
+        }
+    }
+
+    fn at(base: usize, a: Address, offset: u16) -> *mut u32 {
+        let function = usize::from(a.bus) << 20 | usize::from(a.device & 31) << 15 | usize::from(a.function & 7) << 12;
+        (base + (function | usize::from(offset & 0xffc))) as *mut u32
+    }
+
+    fn select(a: Address, offset: u16) -> u32 {
+        let place = u32::from(a.bus) << 16 | u32::from(a.device & 31) << 11 | u32::from(a.function & 7) << 8;
+        0x8000_0000 | place | u32::from(offset & 0xfc)
+    }
+
+    fn reaches(&self, a: Address, offset: u16) -> bool {
+        let (segment, buses) = self.buses();
+        segment == a.segment && buses.contains(&a.bus) && (matches!(self, Self::Memory { .. }) || offset < 256)
+    }
+
+    /// The word at `offset` (rounded down to a multiple of 4); all ones where nothing answers.
+    pub fn read(&self, a: Address, offset: u16) -> u32 {
+        if !self.reaches(a, offset) {
+            return u32::MAX;
+        }
+        match *self {
+            // SAFETY: `base` maps the space of these buses, and `reaches` has checked the bus; reading configuration
+            // space has no effect on memory.
+            Self::Memory { base, .. } => unsafe { Self::at(base, a, offset).read_volatile() },
+            Self::Ports => {
+                let mut ports = PORTS.lock();
+                // SAFETY: as in `ports`; reading has no effect on memory.
+                unsafe {
+                    ports.0.write(Self::select(a, offset));
+                    ports.1.read()
+                }
+            }
+        }
+    }
+
+    /// Writes the word at `offset` (rounded down to a multiple of 4).
+    pub fn write(&self, a: Address, offset: u16, value: u32) {
+        if !self.reaches(a, offset) {
+            return;
+        }
+        match *self {
+            // SAFETY: as in `read`. What a write to configuration space may do to memory (bus mastering, windows over
+            // RAM) this module decides: only `enable`, sizing and `assign` write the registers concerned.
+            Self::Memory { base, .. } => unsafe { Self::at(base, a, offset).write_volatile(value) },
+            Self::Ports => {
+                let mut ports = PORTS.lock();
+                // SAFETY: as above.
+                unsafe {
+                    ports.0.write(Self::select(a, offset));
+                    ports.1.write(value);
+                }
+            }
+        }
+    }
+}

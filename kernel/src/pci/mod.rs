@@ -1,0 +1,231 @@
+//! PCI: what is on the bus, where its registers are, and who drives it.
+//!
+//! Nothing here trusts what a device says: sizes, offsets and lists from configuration space are checked. (The crate
+//! `pci_types` panics on a reserved BAR type and follows capability lists without end, so it is not used.)
+
+mod assign;
+mod config;
+mod msix;
+mod names;
+mod scan;
+
+use alloc::vec::Vec;
+use core::fmt;
+use x86_64::PhysAddr;
+
+use crate::boot::acpi;
+use crate::mm;
+use crate::sync::IrqMutex;
+pub use config::Config;
+pub use msix::{Message, MsixError, MsixTable};
+
+/// A function's place: segment, bus, device, function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address {
+    /// Segment group.
+    pub segment: u16,
+    /// Bus.
+    pub bus: u8,
+    /// Device, 0 to 31.
+    pub device: u8,
+    /// Function, 0 to 7.
+    pub function: u8,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { segment, bus, device, function } = self;
+        if *segment != 0 {
+            write!(f, "{segment:04x}:")?;
+        }
+        write!(f, "{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A base address register: a window of a function's registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bar {
+    /// In memory space.
+    Memory {
+        /// Where, if anybody has assigned it.
+        address: Option<PhysAddr>,
+        /// Bytes, a power of two.
+        size: u64,
+        /// May lie above 4 GiB.
+        wide: bool,
+        /// Reads have no side effects.
+        prefetchable: bool,
+    },
+    /// In port space, which no driver here uses.
+    Ports {
+        /// First port.
+        port: u16,
+    },
+}
+
+/// A function on the bus.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its place.
+    pub address: Address,
+    /// Vendor and device id.
+    pub id: (u16, u16),
+    /// Subsystem vendor and device id; zero on a bridge.
+    pub subsystem: (u16, u16),
+    /// Base class, subclass, programming interface.
+    pub class: (u8, u8, u8),
+    /// Revision.
+    pub revision: u8,
+    /// By register number; the upper half of a 64-bit register is `None`.
+    pub bars: [Option<Bar>; 6],
+    /// The driver that has it.
+    driver: Option<&'static str>,
+    config: Config,
+}
+
+/// Why a function's registers cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarError {
+    /// The function has no such register, or it is in port space.
+    Absent,
+    /// Nobody has assigned it an address.
+    NotAssigned,
+    /// The kernel cannot map it.
+    Map(mm::paging::MapError),
+}
+
+impl fmt::Display for BarError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("no such memory window"),
+            Self::NotAssigned => f.write_str("memory window has no address"),
+            Self::Map(e) => write!(f, "memory window cannot be mapped: {e}"),
+        }
+    }
+}
+
+/// Capability ids used here.
+pub mod capability {
+    /// Vendor specific: where virtio describes its structures.
+    pub const VENDOR: u8 = 0x09;
+    /// PCI Express.
+    pub const EXPRESS: u8 = 0x10;
+    /// MSI-X.
+    pub const MSIX: u8 = 0x11;
+}
+
+const COMMAND: u16 = 0x04;
+const COMMAND_MEMORY: u32 = 1 << 1;
+const COMMAND_MASTER: u32 = 1 << 2;
+const COMMAND_NO_INTX: u32 = 1 << 10;
+
+impl Function {
+    /// Configuration word at `offset`, a multiple of 4.
+    pub fn read(&self, offset: u16) -> u32 {
+        self.config.read(self.address, offset)
+    }
+
+    /// Writes the configuration word at `offset`, a multiple of 4.
+    pub fn write(&self, offset: u16, value: u32) {
+        self.config.write(self.address, offset, value);
+    }
+
+    /// Lets the function decode its memory windows and master the bus, with pin interrupts off.
+    pub fn enable(&self) {
+        // The upper half is status: written as zeros it stays as it is.
+        let command = self.read(COMMAND) & 0xffff;
+        self.write(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
+    }
+
+    /// Offsets of the capabilities with `id`, in the list's order.
+    pub fn capabilities(&self, id: u8) -> impl Iterator<Item = u16> + '_ {
+        let has_list = self.read(COMMAND) & 1 << 20 != 0;
+        let mut next = if has_list { self.read(0x34) as u8 & 0xfc } else { 0 };
+        // 48 capabilities of 4 bytes fill the space after the header: a longer list is a loop.
+        let all = (0..48).map_while(move |_| {
+            let at = u16::from(next);
+            if at < 0x40 {
+                return None;
+            }
+            let head = self.read(at);
+            next = (head >> 8) as u8 & 0xfc;
+            Some((head as u8, at))
+        });
+        all.filter(move |(found, _)| *found == id).map(|(_, at)| at)
+    }
+
+    /// Maps memory window `n` (0 to 5); gives where and its size in bytes.
+    pub fn map_bar(&self, n: usize) -> Result<(*mut u8, u64), BarError> {
+        let Some(Bar::Memory { address, size, .. }) = self.bars.get(n).copied().flatten() else {
+            return Err(BarError::Absent);
+        };
+        let address = address.ok_or(BarError::NotAssigned)?;
+        let at = mm::map_device(address, size).map_err(BarError::Map)?;
+        Ok((at, size))
+    }
+
+    /// What it is, for people.
+    pub fn name(&self) -> &'static str {
+        names::of(self.id, self.class)
+    }
+
+    fn is_bridge(&self) -> bool {
+        self.class.0 == 6
+    }
+}
+
+static FUNCTIONS: IrqMutex<Vec<Function>> = IrqMutex::new(Vec::new());
+
+/// Finds all functions and gives addresses to windows that have none. Once, at boot.
+pub fn init(tables: &acpi::Tables) {
+    let (mut functions, unassigned) = scan::all(tables);
+    if unassigned {
+        assign::all(&mut functions);
+    }
+    *FUNCTIONS.lock() = functions;
+}
+
+/// All functions found.
+pub fn functions() -> Vec<Function> {
+    FUNCTIONS.lock().clone()
+}
+
+/// Notes that `driver` drives the function at `address`.
+pub fn claim(address: Address, driver: &'static str) {
+    if let Some(f) = FUNCTIONS.lock().iter_mut().find(|f| f.address == address) {
+        f.driver = Some(driver);
+    }
+}
+
+/// Prints the inventory: each function with its driver, and a warning for each that nobody drives.
+pub fn report() {
+    for f in functions() {
+        let (vendor, device) = f.id;
+        let (base, sub, interface) = f.class;
+        let name = f.name();
+        let address = f.address;
+        match f.driver {
+            Some(driver) => log::info!("pci {address} {vendor:04x}:{device:04x} {name}: {driver}"),
+            None if f.is_bridge() => log::info!("pci {address} {vendor:04x}:{device:04x} {name}"),
+            None => log::warn!(
+                "pci {address} {vendor:04x}:{device:04x} class {base:02x}{sub:02x}{interface:02x} {name}: NO DRIVER"
+            ),
+        }
+        for (n, bar) in f.bars.iter().enumerate() {
+            match bar {
+                Some(Bar::Memory { address: Some(at), size, .. }) => log::debug!("  bar {n}: {at:?} + {size:#x}"),
+                Some(Bar::Memory { address: None, size, .. }) => {
+                    log::warn!("pci {address} bar {n} of {size:#x} bytes has no address");
+                }
+                Some(Bar::Ports { port }) => log::debug!("  bar {n}: port {port:#x}"),
+                None => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! MSI-X: the table of messages by which a function interrupts (PCI 3.0, section 6.8.2).
+
+use core::fmt;
+
+use super::{BarError, Function, capability};
+
+const ENABLE: u32 = 1 << 31;
+const MASK_ALL: u32 = 1 << 30;
+const ENTRY_BYTES: u64 = 16;
+const ENTRY_MASKED: u32 = 1;
+
+/// Why a function cannot interrupt by messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MsixError {
+    /// It does not have MSI-X.
+    Absent,
+    /// Its table lies outside its registers.
+    OutOfRange,
+    /// Its registers cannot be reached.
+    Bar(BarError),
+}
+
+impl fmt::Display for MsixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("no MSI-X"),
+            Self::OutOfRange => f.write_str("MSI-X table outside the device's registers"),
+            Self::Bar(e) => write!(f, "MSI-X table: {e}"),
+        }
+    }
+}
+
+/// A message that interrupts a processor: a write of `data` to `address` (Intel SDM volume 3, 11.11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Where.
+    pub address: u64,
+    /// What.
+    pub data: u32,
+}
+
+impl Message {
+    /// Vector `vector` on the processor whose local APIC has `apic_id` (below 256: physical mode, fixed, edge).
+    pub const fn fixed(apic_id: u8, vector: u8) -> Self {
+        Self { address: 0xfee0_0000 | (apic_id as u64) << 12, data: vector as u32 }
+    }
+}
+
+/// A function's table, all entries masked until set.
+#[derive(Debug)]
+pub struct MsixTable {
+    base: *mut u32,
+    /// Entries.
+    len: u16,
+}
+
+// SAFETY: the table is device memory that any processor may write; `&mut self` keeps writers apart.
+unsafe impl Send for MsixTable {}
+
+impl MsixTable {
+    /// Maps `function`'s table, masks every entry and turns MSI-X on.
+    pub fn enable(function: &Function) -> Result<Self, MsixError> {
+        let at = function.capabilities(capability::MSIX).next().ok_or(MsixError::Absent)?;
+        let control = function.read(at);
+        let len = (control >> 16 & 0x7ff) as u16 + 1;
+        let place = function.read(at + 4);
+        let (bar, size) = function.map_bar(place as usize & 7).map_err(MsixError::Bar)?;
+        let offset = u64::from(place & !7);
+        if offset + ENTRY_BYTES * u64::from(len) > size {
+            return Err(MsixError::OutOfRange);
+        }
+        // SAFETY: `offset` is inside the window just mapped.
+        let base = unsafe { bar.add(offset as usize) }.cast::<u32>();
+        function.write(at, control | ENABLE | MASK_ALL);
+        let mut table = Self { base, len };
+        for entry in 0..len {
+            table.put(entry, 3, ENTRY_MASKED);
+        }
+        function.write(at, (control | ENABLE) & !MASK_ALL);
+        Ok(table)
+    }
+
+    fn put(&mut self, entry: u16, word: usize, value: u32) {
+        assert!(entry < self.len && word < 4, "MSI-X entry {entry} of {}", self.len);
+        // SAFETY: the entry is inside the table, whose place was checked.
+        unsafe { self.base.add(usize::from(entry) * 4 + word).write_volatile(value) };
+    }
+
+    /// How many messages the function has.
+    pub fn len(&self) -> u16 {
+        self.len
+    }
+
+    /// Has entry `entry` send `message`.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn set(&mut self, entry: u16, message: Message) {
+        self.put(entry, 3, ENTRY_MASKED);
+        self.put(entry, 0, message.address as u32);
+        self.put(entry, 1, (message.address >> 32) as u32);
+        self.put(entry, 2, message.data);
+        self.put(entry, 3, 0);
+    }
+}

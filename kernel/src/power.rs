@@ -1,0 +1,100 @@
+//! The end of the machine.
+//!
+//! | code | value at port 0xf4 | QEMU's exit status (`value * 2 + 1`) |
+//! |---|---|---|
+//! | [`Code::Success`] | 0x10 | 33 |
+//! | [`Code::Panic`] | 0x01 | 3 |
+//! | [`Code::Fault`] | 0x02 | 5 |
+//! | [`Code::HeapExhausted`] | 0x03 | 7 |
+//! | [`Code::SelftestFailed`] | 0x04 | 9 |
+//! | [`Code::Refused`] | 0x05 | 11 |
+//!
+//! QEMU needs `-device isa-debug-exit,iobase=0xf4,iosize=0x04`. Without it a success is a soft power-off by ACPI and a
+//! failure a reset (so that a server boots anew); what has neither halts.
+
+use spin::Once;
+use x86_64::instructions::port::Port;
+
+use crate::arch::cpu;
+use crate::boot::acpi::Register;
+use crate::mm;
+
+/// Why the machine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Code {
+    /// All is done.
+    Success = 0x10,
+    /// Code panicked.
+    Panic = 0x01,
+    /// The processor faulted.
+    Fault = 0x02,
+    /// The heap and all memory are used up.
+    HeapExhausted = 0x03,
+    /// A self-test found an error.
+    SelftestFailed = 0x04,
+    /// The node cannot run as configured.
+    Refused = 0x05,
+}
+
+/// What ACPI says about reset and power-off.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Means {
+    /// Reset register and value.
+    pub reset: Option<(Register, u8)>,
+    /// Sleep control register (hardware-reduced).
+    pub sleep_control: Option<Register>,
+    /// PM1a control port and `SLP_TYP`.
+    pub soft_off: Option<(u16, u8)>,
+}
+
+static MEANS: Once<Means> = Once::new();
+
+/// Keeps the ways to end, and maps their registers while that is still possible.
+pub fn init(means: Means) {
+    for register in [means.reset.map(|(r, _)| r), means.sleep_control].into_iter().flatten() {
+        if let Register::Memory(at) = register
+            && let Err(e) = mm::map_device(at, 1)
+        {
+            log::warn!("power register at {at:?}: {e}");
+        }
+    }
+    MEANS.call_once(|| means);
+}
+
+fn write(register: Register, value: u8) {
+    match register {
+        // SAFETY: ACPI names this register for this purpose, and the machine ends here.
+        Register::Port(port) => unsafe { Port::new(port).write(value) },
+        Register::Memory(at) => {
+            let at = mm::phys_to_virt(at);
+            if mm::virt_to_phys(at).is_some() {
+                // SAFETY: mapped by `init`; as above.
+                unsafe { at.write_volatile(value) };
+            }
+        }
+    }
+}
+
+/// Ends the machine. Prints nothing and takes no lock but the console's, which it does not wait for.
+pub fn exit(code: Code) -> ! {
+    cpu::interrupts_off();
+    crate::console::print_dying(format_args!(""));
+    // SAFETY: QEMU's isa-debug-exit; on other machines nothing answers at this port.
+    unsafe { Port::new(0xf4).write(code as u32) };
+    if let Some(means) = MEANS.get() {
+        if code == Code::Success {
+            const SLEEP_ENABLE: u8 = 1 << 5;
+            if let Some(register) = means.sleep_control {
+                write(register, 5 << 2 | SLEEP_ENABLE);
+            }
+            if let Some((port, slp_typ)) = means.soft_off {
+                // SAFETY: as `write`.
+                unsafe { Port::new(port).write(u16::from(slp_typ) << 10 | 1 << 13) };
+            }
+        } else if let Some((register, value)) = means.reset {
+            write(register, value);
+        }
+    }
+    cpu::halt_for_ever()
+}

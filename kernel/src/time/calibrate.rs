@@ -1,0 +1,180 @@
+//! The frequency of the time stamp counter: told by the processor or hypervisor, or measured against HPET, ACPI's
+//! power management timer or the PIT, while the boot goes on.
+
+use x86_64::PhysAddr;
+use x86_64::instructions::port::Port;
+
+use crate::arch::cpu;
+use crate::boot::acpi::{Register, Tables};
+use crate::mm;
+
+/// How long the measured window is at least, in nanoseconds.
+const WINDOW_NS: u64 = 3_000_000;
+/// Readings of which the tightest counts.
+const READINGS: usize = 5;
+
+/// A free-running counter of known frequency.
+#[derive(Clone, Copy)]
+enum Reference {
+    /// HPET main counter: registers, femtoseconds per tick.
+    Hpet(*mut u8, u64),
+    /// ACPI power management timer (at least 24 bits).
+    PmTimer(u16),
+    /// PIT channel 2 counting down from 65536.
+    Pit,
+}
+
+impl Reference {
+    /// The best there is.
+    fn find(acpi: &Tables) -> Self {
+        if let Some(at) = acpi.hpet
+            && let Some(hpet) = hpet(at)
+        {
+            return hpet;
+        }
+        if let Some((Register::Port(port), _)) = acpi.pm_timer {
+            return Self::PmTimer(port);
+        }
+        start_pit();
+        Self::Pit
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Hpet(..) => "HPET",
+            Self::PmTimer(_) => "PM timer",
+            Self::Pit => "PIT",
+        }
+    }
+
+    fn read(self) -> u64 {
+        match self {
+            // SAFETY: the main counter of the HPET that `hpet` mapped.
+            Self::Hpet(base, _) => u64::from(unsafe { base.add(0xf0).cast::<u32>().read_volatile() }),
+            // SAFETY: a read of the timer has no side effect.
+            Self::PmTimer(port) => u64::from(unsafe { Port::<u32>::new(port).read() } & 0xff_ffff),
+            Self::Pit => read_pit(),
+        }
+    }
+
+    /// Nanoseconds from reading `a` to reading `b`, which is less than a wrap later.
+    fn nanos(self, a: u64, b: u64) -> u64 {
+        match self {
+            Self::Hpet(_, femtos) => (b.wrapping_sub(a) & 0xffff_ffff) * femtos / 1_000_000,
+            Self::PmTimer(_) => (b.wrapping_sub(a) & 0xff_ffff) * 1_000_000_000 / 3_579_545,
+            Self::Pit => (a.wrapping_sub(b) & 0xffff) * 1_000_000_000 / 1_193_182,
+        }
+    }
+
+    /// A pair of readings at one time, as near as can be: (reference, counter).
+    fn sample(self) -> (u64, u64) {
+        let mut best = (u64::MAX, 0, 0);
+        for _ in 0..READINGS {
+            let before = cpu::tsc_ordered();
+            let value = self.read();
+            let took = cpu::tsc_ordered().wrapping_sub(before);
+            if took < best.0 {
+                best = (took, value, before + took / 2);
+            }
+        }
+        (best.1, best.2)
+    }
+}
+
+fn hpet(at: PhysAddr) -> Option<Reference> {
+    let base = mm::map_device(at, 1024).ok()?;
+    // SAFETY: HPET registers, mapped uncached: capabilities (period in the upper half), then enable the main counter.
+    unsafe {
+        let period = u64::from(base.add(4).cast::<u32>().read_volatile());
+        if period == 0 || period > 100_000_000 {
+            return None;
+        }
+        let config = base.add(0x10).cast::<u32>();
+        config.write_volatile(config.read_volatile() | 1);
+        Some(Reference::Hpet(base, period))
+    }
+}
+
+fn start_pit() {
+    // SAFETY: PIT channel 2 drives only the speaker; its gate is opened, the speaker kept off.
+    unsafe {
+        let mut gate = Port::<u8>::new(0x61);
+        let value: u8 = gate.read();
+        gate.write(value & !2 | 1);
+        Port::<u8>::new(0x43).write(0xb4); // channel 2, both bytes, mode 2 (rate generator)
+        Port::<u8>::new(0x42).write(0);
+        Port::<u8>::new(0x42).write(0);
+    }
+}
+
+fn read_pit() -> u64 {
+    // SAFETY: latches and reads channel 2.
+    unsafe {
+        Port::<u8>::new(0x43).write(0x80);
+        let low: u8 = Port::new(0x42).read();
+        let high: u8 = Port::new(0x42).read();
+        u64::from(low) | u64::from(high) << 8
+    }
+}
+
+/// The frequency as CPUID or the hypervisor tells it.
+fn told() -> Option<(u64, &'static str)> {
+    let tsc = cpu::cpuid(0x15, 0);
+    if tsc.eax != 0 && tsc.ebx != 0 && tsc.ecx != 0 {
+        let hertz = u64::from(tsc.ecx) * u64::from(tsc.ebx) / u64::from(tsc.eax);
+        return Some((hertz, "CPUID 0x15"));
+    }
+    let hypervisor = cpu::bit(cpu::cpuid(1, 0).ecx, 31);
+    let khz = if hypervisor { cpu::cpuid(0x4000_0010, 0).eax } else { 0 };
+    if khz != 0 {
+        return Some((u64::from(khz) * 1000, "hypervisor"));
+    }
+    None
+}
+
+/// A calibration under way.
+pub struct Calibration {
+    source: Source,
+}
+
+enum Source {
+    Told(u64, &'static str),
+    Measured(Reference, (u64, u64)),
+}
+
+impl Calibration {
+    /// Takes the first reading. Call after the page tables are final.
+    pub fn begin(acpi: &Tables) -> Self {
+        let source = match told() {
+            Some((hertz, name)) => Source::Told(hertz, name),
+            None => {
+                let reference = Reference::find(acpi);
+                Source::Measured(reference, reference.sample())
+            }
+        };
+        Self { source }
+    }
+
+    /// Waits for the rest of the window, if any is left, and gives ticks per second and where they are from.
+    ///
+    /// A reference that stands still is given up after some 50 ms, and 2.5 GHz assumed.
+    pub fn finish(self) -> (u64, &'static str) {
+        match self.source {
+            Source::Told(hertz, name) => (hertz, name),
+            Source::Measured(reference, (start, start_tsc)) => {
+                loop {
+                    let (value, tsc) = reference.sample();
+                    let nanos = reference.nanos(start, value);
+                    let ticks = tsc.wrapping_sub(start_tsc);
+                    if nanos >= WINDOW_NS {
+                        let hertz = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
+                        return (hertz as u64, reference.name());
+                    }
+                    if ticks > 200_000_000 {
+                        return (2_500_000_000, "assumed: no timer counts");
+                    }
+                }
+            }
+        }
+    }
+}
