@@ -3,6 +3,7 @@
 pub mod accel;
 pub mod fabric;
 mod install;
+pub mod linux;
 mod process;
 mod symbols;
 pub mod vm;

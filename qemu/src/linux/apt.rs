@@ -1,0 +1,114 @@
+//! Debian packages by apt and dpkg: looked up, downloaded and unpacked, but not installed.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The longest that one apt or dpkg command may take, in seconds: a kernel package has some 70 MB.
+const WITHIN_S: u32 = 600;
+
+/// A command that `timeout` (coreutils) ends when it takes too long, with messages in English.
+pub fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("--kill-after=5").arg(seconds.to_string()).arg(program);
+    command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end and returns what it printed; fails, with what it complained about, if it fails.
+pub fn output(command: &mut Command) -> Result<String> {
+    let done = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let complaint = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{command:?}: {}: {}", done.status, complaint.trim());
+    String::from_utf8(done.stdout).with_context(|| format!("{command:?} did not print text"))
+}
+
+/// The files (`name_version_architecture.deb`) that the newest candidates of some packages are, in any order.
+///
+/// Fails if apt does not know one of them.
+pub fn candidates(packages: &[String]) -> Result<Vec<String>> {
+    let uris = output(bounded("apt-get", WITHIN_S).args(["download", "--print-uris"]).args(packages))?;
+    parse_uris(&uris)
+}
+
+/// Reads the lines of `--print-uris`: `'address' file size hash`.
+fn parse_uris(uris: &str) -> Result<Vec<String>> {
+    uris.lines()
+        .map(|line| {
+            let file = line.split(' ').nth(1).filter(|file| file.ends_with(".deb"));
+            file.map(str::to_owned).with_context(|| format!("apt-get printed an unexpected line: {line}"))
+        })
+        .collect()
+}
+
+/// The package that a package file holds, by its name.
+pub fn package_of(file: &str) -> &str {
+    file.split_once('_').map_or(file, |(package, _)| package)
+}
+
+/// Downloads packages into a directory; apt checks their hashes, and skips what is there already.
+pub fn download(packages: &[String], dir: &Path) -> Result<()> {
+    let mut command = bounded("apt-get", WITHIN_S);
+    // Without a sandbox user of its own, apt can write to a directory that only the caller can.
+    command.args(["download", "--quiet=2", "-o", "APT::Sandbox::User=root"]).args(packages).current_dir(dir);
+    output(&mut command).map(drop)
+}
+
+/// The packages that a package depends on, alternatives and providers of virtual packages included.
+pub fn depends(package: &str) -> Result<Vec<String>> {
+    let mut command = bounded("apt-cache", WITHIN_S);
+    command.args(["depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"]);
+    let listing = output(command.args(["--no-replaces", "--no-enhances", package]))?;
+    Ok(parse_depends(&listing))
+}
+
+fn parse_depends(listing: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in listing.lines().skip(1) {
+        let line = line.trim_start_matches([' ', '|']);
+        // Either `Depends: name`, or the bare name of a provider of the virtual package above it.
+        let name = line.rsplit(": ").next().unwrap_or(line).trim();
+        let name = name.split(':').next().unwrap_or(name);
+        if !name.is_empty() && !name.starts_with('<') && !found.iter().any(|f| f == name) {
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
+/// Unpacks a package file into a directory.
+pub fn unpack(deb: &Path, dir: &Path) -> Result<()> {
+    output(bounded("dpkg-deb", WITHIN_S).arg("-x").arg(deb).arg(dir)).map(drop)
+}
+
+/// Brings apt's lists up to date, which only root may.
+pub fn update() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("apt's package lists are missing or too old: run `apt-get update` as root");
+    }
+    output(bounded("apt-get", WITHIN_S).args(["update", "--quiet=2"])).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_from_addresses() {
+        let uris = "'http://mirror/p/perftest_4.5%2b0.17-1_amd64.deb' perftest_4.5+0.17-1_amd64.deb 266940 SHA256:d5bb\n\
+                    'http://mirror/i/iproute2_6.1.0-3_amd64.deb' iproute2_6.1.0-3_amd64.deb 1045828 SHA256:1204\n";
+        let files = parse_uris(uris).unwrap();
+        assert_eq!(files, ["perftest_4.5+0.17-1_amd64.deb", "iproute2_6.1.0-3_amd64.deb"]);
+        assert_eq!(package_of(&files[0]), "perftest");
+        assert!(parse_uris("E: nothing").is_err());
+    }
+
+    #[test]
+    fn dependencies_with_alternatives_and_virtual_packages() {
+        let listing = "iproute2\n |Depends: debconf\n  Depends: <debconf-2.0>\n    cdebconf\n    debconf\n\
+                       \x20 PreDepends: libc6\n  Depends: python3:any\n";
+        assert_eq!(parse_depends(listing), ["debconf", "cdebconf", "libc6", "python3"]);
+        assert!(parse_depends("lonely\n").is_empty());
+    }
+}

@@ -1,0 +1,189 @@
+//! A set of unpacked Debian packages that grows by what its programs turn out to need.
+
+use super::{apt, elf};
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+const PROGRAM_DIRS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
+const LIBRARY_DIRS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];
+/// Symbolic links followed before a file counts as missing.
+const MOST_LINKS: u32 = 16;
+
+/// Unpacked packages, each in a directory of its own.
+#[derive(Debug)]
+pub struct Archive {
+    debs: PathBuf,
+    unpacked: PathBuf,
+    /// Package files by package.
+    files: BTreeMap<String, String>,
+}
+
+/// A file of a package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub package: String,
+    pub path: PathBuf,
+}
+
+impl Archive {
+    /// An empty set; package files are kept in `debs`, unpacked ones in `unpacked`.
+    pub fn new(debs: PathBuf, unpacked: PathBuf) -> Self {
+        Self { debs, unpacked, files: BTreeMap::new() }
+    }
+
+    /// The package files (`name_version_architecture.deb`) in the set.
+    pub fn files(&self) -> Vec<String> {
+        self.files.values().cloned().collect()
+    }
+
+    /// Downloads and unpacks packages that are not in the set.
+    pub fn add(&mut self, packages: &[&str]) -> Result<()> {
+        let missing: Vec<String> =
+            packages.iter().filter(|p| !self.files.contains_key(**p)).map(|&p| p.to_owned()).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let files = apt::candidates(&missing)?;
+        apt::download(&missing, &self.debs)?;
+        for file in files {
+            let package = apt::package_of(&file).to_owned();
+            let dir = self.unpacked.join(&package);
+            fs::create_dir_all(&dir)?;
+            apt::unpack(&self.debs.join(&file), &dir)?;
+            self.files.insert(package, file);
+        }
+        Ok(())
+    }
+
+    /// A package's own directory.
+    pub fn package_dir(&self, package: &str) -> PathBuf {
+        self.unpacked.join(package)
+    }
+
+    /// A program by its name.
+    pub fn program(&self, name: &str) -> Result<Found> {
+        let found = PROGRAM_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MOST_LINKS));
+        found.with_context(|| format!("no package has a program {name}"))
+    }
+
+    /// A file by its path (from the root, without a leading slash).
+    pub fn file(&self, path: &str) -> Result<Found> {
+        self.find(Path::new(path), MOST_LINKS).with_context(|| format!("no package has a file {path}"))
+    }
+
+    /// A shared library by its name (`DT_SONAME`).
+    pub fn library(&self, name: &str) -> Option<Found> {
+        LIBRARY_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MOST_LINKS))
+    }
+
+    /// Where a path leads, symbolic links followed as if all packages were installed at one root.
+    fn find(&self, path: &Path, links_left: u32) -> Option<Found> {
+        self.files.keys().find_map(|package| {
+            let here = self.unpacked.join(package).join(path);
+            let kind = fs::symlink_metadata(&here).ok()?.file_type();
+            if kind.is_symlink() {
+                let target = fs::read_link(&here).ok()?;
+                let next = normal(&path.parent()?.join(target));
+                return self.find(&next, links_left.checked_sub(1)?);
+            }
+            kind.is_file().then(|| Found { package: package.clone(), path: here })
+        })
+    }
+
+    /// All shared libraries that some files need, directly or not, by name. Packages that own them are added.
+    pub fn libraries(&mut self, of: &[Found]) -> Result<BTreeMap<String, Found>> {
+        let mut libraries = BTreeMap::new();
+        let mut open: Vec<Found> = of.to_vec();
+        while let Some(file) = open.pop() {
+            let content = fs::read(&file.path)?;
+            let needed = elf::needed_libraries(&content)
+                .with_context(|| format!("cannot read {}", file.path.display()))?;
+            for name in needed {
+                if !libraries.contains_key(&name) {
+                    let library = self.obtain(&name, &file.package)?;
+                    open.push(library.clone());
+                    libraries.insert(name, library);
+                }
+            }
+        }
+        Ok(libraries)
+    }
+
+    /// A library that a file of `package` needs: at hand, or in one of the packages that `package` depends on.
+    fn obtain(&mut self, name: &str, package: &str) -> Result<Found> {
+        if let Some(library) = self.library(name) {
+            return Ok(library);
+        }
+        let mut owners = apt::depends(package)?;
+        owners.sort_by_key(|owner| std::cmp::Reverse(likeness(owner, name)));
+        for owner in owners {
+            // An alternative that this suite does not have is none.
+            if self.add(&[&owner]).is_ok()
+                && let Some(library) = self.library(name)
+            {
+                return Ok(library);
+            }
+        }
+        bail!("{package} needs {name}, but no package it depends on has it")
+    }
+}
+
+/// How much of its start a package's name has in common with a library's: `libmnl0` is the likely owner of `libmnl.so.0`.
+fn likeness(package: &str, library: &str) -> usize {
+    package.bytes().zip(library.bytes()).take_while(|(a, b)| a == b).count()
+}
+
+/// A path from the root without `.`, `..` and the root itself.
+fn normal(path: &Path) -> PathBuf {
+    // A link to an absolute path replaces what stands before it, so only what follows the last root counts.
+    let mut parts = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(part) => parts.push(part),
+            Component::ParentDir => drop(parts.pop()),
+            Component::RootDir => parts.clear(),
+            Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    parts.iter().collect()
+}
+
+/// The packages of some package files, for asking apt about them.
+pub fn packages(files: &[String]) -> Vec<String> {
+    files.iter().map(|file| apt::package_of(file).to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_lead_across_packages() {
+        let root = tempfile::tempdir().unwrap();
+        let mut archive = Archive::new(root.path().join("debs"), root.path().to_owned());
+        for (package, dir) in [("one", "usr/bin"), ("two", "usr/lib/x86_64-linux-gnu")] {
+            fs::create_dir_all(root.path().join(package).join(dir)).unwrap();
+            archive.files.insert(package.into(), format!("{package}_1_amd64.deb"));
+        }
+        let library = root.path().join("two/usr/lib/x86_64-linux-gnu/libx.so.1.5");
+        fs::write(&library, "x").unwrap();
+        symlink("libx.so.1.5", library.with_file_name("libx.so.1")).unwrap();
+        symlink("/usr/lib/x86_64-linux-gnu/../x86_64-linux-gnu/libx.so.1", root.path().join("one/usr/bin/x"))
+            .unwrap();
+        symlink("loop", root.path().join("one/usr/bin/loop")).unwrap();
+        let found = Found { package: "two".into(), path: library };
+        assert_eq!(archive.library("libx.so.1"), Some(found.clone()));
+        assert_eq!(archive.program("x").unwrap(), found);
+        assert!(archive.program("loop").is_err());
+        assert!(archive.program("none").is_err());
+    }
+
+    #[test]
+    fn the_likely_owner_comes_first() {
+        assert!(likeness("libmnl0", "libmnl.so.0") > likeness("libm17n-0", "libmnl.so.0"));
+        assert!(likeness("libmnl0", "libmnl.so.0") > likeness("zlib1g", "libmnl.so.0"));
+    }
+}

@@ -1,0 +1,305 @@
+//! The kernel and initramfs of a Linux guest, built from Debian packages and cached.
+
+use super::archive::{self, Archive};
+use super::cpio::Cpio;
+use super::modules::{Module, Modules, Wanted};
+use super::{apt, vmlinux};
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Depends on the newest kernel of the suite.
+const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
+/// Where programs come from; what they need beyond this is found by their dependencies.
+const PACKAGES: [&str; 10] = [
+    "busybox-static",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "libgcc-s1",
+    "libibverbs1",
+    "librdmacm1",
+    "perftest",
+    "rdma-core",
+    "rdmacm-utils",
+];
+/// Programs beside the busybox ones.
+const PROGRAMS: [&str; 16] = [
+    "rdma",
+    "ibv_devices",
+    "ibv_devinfo",
+    "ibv_rc_pingpong",
+    "ibv_ud_pingpong",
+    "ibv_srq_pingpong",
+    "rping",
+    "udaddy",
+    "ib_write_lat",
+    "ib_write_bw",
+    "ib_read_lat",
+    "ib_read_bw",
+    "ib_send_lat",
+    "ib_send_bw",
+    "ib_atomic_lat",
+    "ib_atomic_bw",
+];
+/// Loaded by the C library itself, so not listed as needed: for `pthread_exit`.
+const LATE_LIBRARY: &str = "libgcc_s.so.1";
+/// The verbs provider of SoftRoCE is a plug-in: libibverbs reads its name from here ...
+const RXE_DRIVER: &str = "etc/libibverbs.d/rxe.driver";
+/// ... and finds it in this directory, with the version of the plug-in interface in its name.
+const PROVIDER_DIR: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
+
+const BASE_MODULES: [Wanted; 2] = [Wanted::Required("virtio_pci"), Wanted::Required("virtio_console")];
+const NET_MODULES: [Wanted; 1] = [Wanted::Required("virtio_net")];
+/// rxe asks the crypto layer for crc32 by name, which no dependency says; newer kernels have it as a plain function.
+const RDMA_MODULES: [Wanted; 4] = [
+    Wanted::IfPresent("crc32_generic"),
+    Wanted::Required("rdma_rxe"),
+    Wanted::Required("ib_uverbs"),
+    Wanted::Required("rdma_ucm"),
+];
+
+const INIT: &[u8] = include_bytes!("init.sh");
+/// An image is rebuilt when any of these changes.
+const RECIPE: [&[u8]; 6] = [
+    INIT,
+    include_bytes!("image.rs"),
+    include_bytes!("archive.rs"),
+    include_bytes!("cpio.rs"),
+    include_bytes!("modules.rs"),
+    include_bytes!("vmlinux.rs"),
+];
+
+/// A Linux guest's kernel and initramfs: busybox, rdma-core, perftest and the modules for them.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// What QEMU boots: the kernel's ELF file, or the bzImage where that could not be unpacked.
+    pub kernel: PathBuf,
+    /// A plain cpio archive; another may be appended.
+    pub initramfs: PathBuf,
+    /// The package files (`name_version_architecture.deb`) in it.
+    pub packages: Vec<String>,
+}
+
+/// What stands in the cache, and what it was made from.
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    recipe: String,
+    kernel: String,
+    initramfs: String,
+    kernel_package: String,
+    packages: Vec<String>,
+}
+
+impl Image {
+    /// Returns the image in a cache directory, built anew if there is none, or if the recipe or a package has changed.
+    ///
+    /// Takes packages of the suite that apt is configured for, without installing any. Needs no privileges as long as
+    /// apt's lists are there; as root, brings them up to date when that is needed. Several processes may build at once:
+    /// one does, and the others wait for it (a build's every step has a deadline).
+    pub fn build(cache_dir: &Path) -> Result<Self> {
+        fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
+        let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
+        lock.lock().context("cannot lock the cache")?;
+        if let Some(image) = cached(cache_dir) {
+            return Ok(image);
+        }
+        build(cache_dir).or_else(|first| {
+            // Lists that are missing, or so old that the packages in them are gone from the mirror.
+            apt::update().with_context(|| format!("after: {first:#}"))?;
+            build(cache_dir)
+        })
+    }
+
+    fn open(cache_dir: &Path, manifest: Manifest) -> Option<Self> {
+        let kernel = cache_dir.join(manifest.kernel);
+        let initramfs = cache_dir.join(manifest.initramfs);
+        let there = kernel.is_file() && initramfs.is_file();
+        there.then_some(Self { kernel, initramfs, packages: manifest.packages })
+    }
+}
+
+/// The image in the cache, if it is what would be built now. Where apt cannot say, what is there is taken.
+fn cached(cache_dir: &Path) -> Option<Image> {
+    let manifest = fs::read(cache_dir.join("manifest.json")).ok()?;
+    let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
+    if manifest.recipe != recipe_hash() {
+        return None;
+    }
+    let newest = kernel_package().and_then(|kernel| {
+        let mut files = apt::candidates(&archive::packages(&manifest.packages))?;
+        files.sort();
+        Ok((kernel, files))
+    });
+    match newest {
+        Ok((kernel, files)) if kernel != manifest.kernel_package || files != manifest.packages => None,
+        Ok(_) | Err(_) => Image::open(cache_dir, manifest),
+    }
+}
+
+fn recipe_hash() -> String {
+    let mut hash = Sha256::new();
+    RECIPE.iter().for_each(|part| hash.update(part));
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn kernel_package() -> Result<String> {
+    let depends = apt::depends(KERNEL_META_PACKAGE)?;
+    let kernel = depends.into_iter().find(|package| package.starts_with("linux-image-"));
+    kernel.with_context(|| format!("{KERNEL_META_PACKAGE} depends on no kernel"))
+}
+
+fn build(cache_dir: &Path) -> Result<Image> {
+    let debs = cache_dir.join("debs");
+    fs::create_dir_all(&debs)?;
+    let work = tempfile::tempdir_in(cache_dir).context("cannot make a directory to build in")?;
+    let mut archive = Archive::new(debs.clone(), work.path().join("unpacked"));
+
+    let kernel_package = kernel_package()?;
+    archive.add(&[&kernel_package]).context("cannot get the kernel")?;
+    archive.add(&PACKAGES).context("cannot get the RDMA packages")?;
+    let (bzimage, modules) = kernel_files(&archive, &kernel_package)?;
+    let kernel = fs::read(&bzimage)?;
+    // Any bzImage boots by itself, only later; so one that is packed in another way is no reason to fail.
+    let kernel = vmlinux::extract(&kernel).unwrap_or(kernel);
+
+    let initramfs = work.path().join("initramfs.cpio");
+    write_initramfs(&mut archive, modules, &initramfs)?;
+    let mut packages = archive.files();
+    packages.sort();
+
+    // Names are never used twice, so that a machine being started does not see a half-written file.
+    let recipe = recipe_hash();
+    let id = id(&recipe, &packages);
+    let manifest = Manifest {
+        recipe,
+        kernel: format!("vmlinux-{id}"),
+        initramfs: format!("initramfs-{id}.cpio"),
+        kernel_package,
+        packages,
+    };
+    write_whole(&cache_dir.join(&manifest.kernel), &kernel)?;
+    fs::rename(&initramfs, cache_dir.join(&manifest.initramfs)).context("cannot keep the initramfs")?;
+    write_whole(&cache_dir.join("manifest.json"), &serde_json::to_vec_pretty(&manifest)?)?;
+    remove_old(cache_dir, &debs, &manifest);
+    Image::open(cache_dir, manifest).context("the image has disappeared")
+}
+
+fn id(recipe: &str, packages: &[String]) -> String {
+    let hash = Sha256::digest(format!("{recipe}\n{}", packages.join("\n")));
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bzImage and the modules of an unpacked kernel package.
+fn kernel_files(archive: &Archive, package: &str) -> Result<(PathBuf, Modules)> {
+    let root = archive.package_dir(package);
+    let release = package.strip_prefix("linux-image-").unwrap_or(package);
+    let modules = ["lib/modules", "usr/lib/modules"]
+        .iter()
+        .map(|dir| root.join(dir).join(release))
+        .find(|dir| dir.is_dir())
+        .with_context(|| format!("{package} has no modules"))?;
+    Ok((root.join("boot").join(format!("vmlinuz-{release}")), Modules::find(&modules)?))
+}
+
+fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Result<()> {
+    let mut programs = PROGRAMS.iter().map(|name| archive.program(name)).collect::<Result<Vec<_>>>()?;
+    let provider = rxe_provider(archive)?;
+    let mut linked = programs.clone();
+    linked.push(archive.file(&provider)?);
+    linked.push(archive.library(LATE_LIBRARY).with_context(|| format!("no package has {LATE_LIBRARY}"))?);
+    let libraries = archive.libraries(&linked)?;
+    programs.push(archive.program("busybox")?);
+
+    let mut cpio = Cpio::new(BufWriter::new(File::create(to)?));
+    for dir in ["dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/sbin", "var"] {
+        cpio.directory(dir)?;
+    }
+    cpio.file("init", 0o755, INIT)?;
+    for (file, content) in [
+        ("passwd", "root::0:0:root:/:/bin/sh\n"),
+        ("group", "root:x:0:\n"),
+        ("hosts", "127.0.0.1 localhost\n"),
+        ("nsswitch.conf", "passwd: files\nhosts: files\n"),
+    ] {
+        cpio.file(&format!("etc/{file}"), 0o644, content.as_bytes())?;
+    }
+    for program in &programs {
+        let name =
+            program.path.file_name().and_then(|name| name.to_str()).context("a program without a name")?;
+        let dir = if name == "busybox" { "bin" } else { "usr/bin" };
+        cpio.file(&format!("{dir}/{name}"), 0o755, &fs::read(&program.path)?)?;
+    }
+    for (name, library) in &libraries {
+        // The one library that programs name by its path.
+        let dir = if name.starts_with("ld-linux") { "lib64" } else { "lib/x86_64-linux-gnu" };
+        cpio.file(&format!("{dir}/{name}"), 0o755, &fs::read(&library.path)?)?;
+    }
+    let late = archive.library(LATE_LIBRARY).with_context(|| format!("no package has {LATE_LIBRARY}"))?;
+    if !libraries.contains_key(LATE_LIBRARY) {
+        cpio.file(&format!("lib/x86_64-linux-gnu/{LATE_LIBRARY}"), 0o755, &fs::read(&late.path)?)?;
+    }
+    for file in [RXE_DRIVER, &provider] {
+        cpio.file(file, 0o644, &fs::read(archive.file(file)?.path)?)?;
+    }
+    for (list, wanted) in [("base", &BASE_MODULES[..]), ("net", &NET_MODULES), ("rdma", &RDMA_MODULES)] {
+        write_modules(&mut cpio, list, &modules.take(wanted)?)?;
+    }
+    cpio.finish().map(drop)
+}
+
+/// Adds modules, and the list by which `init.sh` loads them.
+fn write_modules<W: Write>(cpio: &mut Cpio<W>, list: &str, modules: &[Module]) -> Result<()> {
+    let names: String = modules.iter().map(|module| format!("{}\n", module.name)).collect();
+    cpio.file(&format!("modules/{list}"), 0o644, names.as_bytes())?;
+    for module in modules {
+        cpio.file(&format!("modules/{}.ko", module.name), 0o644, &module.image)?;
+    }
+    Ok(())
+}
+
+/// The path of `librxe-rdmavNN.so`.
+fn rxe_provider(archive: &Archive) -> Result<String> {
+    let dir = archive.package_dir("ibverbs-providers").join(PROVIDER_DIR);
+    let names = fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let name =
+        names.find(|name| name.starts_with("librxe-")).context("rdma-core has no SoftRoCE provider")?;
+    Ok(format!("{PROVIDER_DIR}/{name}"))
+}
+
+/// Writes a file that is seen either whole or not at all.
+fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
+    let dir = path.parent().context("a file without a directory")?;
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(content)?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
+
+/// Removes what earlier builds left; a running machine has read its files already.
+fn remove_old(cache_dir: &Path, debs: &Path, manifest: &Manifest) {
+    let keep = [&manifest.kernel, &manifest.initramfs];
+    let images = files_of(cache_dir).into_iter().filter(|(name, _)| {
+        (name.starts_with("vmlinux-") || name.starts_with("initramfs-")) && !keep.contains(&name)
+    });
+    let packages = files_of(debs).into_iter().filter(|(name, _)| {
+        // In a file's name, apt writes the colon of a version's epoch as %3a.
+        name.ends_with(".deb") && !manifest.packages.contains(name)
+    });
+    for (_, path) in images.chain(packages) {
+        // Left behind, it costs room and nothing else.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn files_of(dir: &Path) -> Vec<(String, PathBuf)> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let named = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, entry.path()));
+    entries.filter_map(|entry| named(entry.ok()?)).collect()
+}

@@ -1,0 +1,21 @@
+//! Linux guests from Debian packages: the yardstick of the benchmarks, and a SoftRoCE (`rdma_rxe`) peer on the fabric.
+//!
+//! [`Image::build`] makes a kernel and an initramfs out of packages of the host's own Debian suite, installed nowhere and
+//! without being root; [`Guest::boot`] starts a machine from them in about 2.5 s (TCG), and [`Guest::run`] runs commands
+//! in it. [`baseline`] measures with it what the appliance is compared to.
+
+mod apt;
+mod archive;
+mod channel;
+mod cpio;
+mod elf;
+mod guest;
+mod image;
+mod modules;
+mod perftest;
+mod vmlinux;
+
+pub use channel::{Output, RunError, Status};
+pub use guest::{Guest, GuestConfig, Network, Starting};
+pub use image::Image;
+pub use perftest::{Bandwidth, Latency};

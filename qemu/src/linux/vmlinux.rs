@@ -1,0 +1,84 @@
+//! The kernel proper (an ELF file) out of a bzImage: entered by PVH, it boots 3 s sooner under TCG than one that unpacks itself.
+
+use anyhow::{Context, Result, ensure};
+use lzma_rust2::XzReader;
+use std::io::Read;
+
+/// Offsets in the setup header (Linux, Documentation/arch/x86/boot.rst).
+const SETUP_SECTS: usize = 0x1f1;
+const MAGIC: usize = 0x202;
+const PAYLOAD_OFFSET: usize = 0x248;
+const PAYLOAD_LENGTH: usize = 0x24c;
+
+const XZ: &[u8] = b"\xfd7zXZ\x00";
+const ELF: &[u8] = b"\x7fELF";
+
+/// Takes the ELF file out of a bzImage, or says why that cannot be done (other compressions than xz are not understood).
+pub fn extract(bzimage: &[u8]) -> Result<Vec<u8>> {
+    let payload = payload(bzimage).context("not a bzImage")?;
+    ensure!(payload.starts_with(XZ), "the kernel is not compressed with xz");
+    let vmlinux = unpack_xz(payload).context("the kernel cannot be unpacked")?;
+    ensure!(vmlinux.starts_with(ELF), "the kernel inside the bzImage is not an ELF file");
+    Ok(vmlinux)
+}
+
+/// Unpacks one xz stream; what stands behind it (in a bzImage, its unpacked length) is left alone.
+pub fn unpack_xz(stream: &[u8]) -> Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    XzReader::new(stream, false).read_to_end(&mut unpacked)?;
+    Ok(unpacked)
+}
+
+/// The compressed kernel: its offset counts from the end of the boot sector and the setup sectors.
+fn payload(bzimage: &[u8]) -> Option<&[u8]> {
+    (bzimage.get(MAGIC..)?.starts_with(b"HdrS")).then_some(())?;
+    // For the oldest kernels, 0 meant 4.
+    let setup_sectors = match bzimage.get(SETUP_SECTS)? {
+        0 => 4,
+        &n => usize::from(n),
+    };
+    let start = (setup_sectors + 1) * 512 + word(bzimage, PAYLOAD_OFFSET)?;
+    bzimage.get(start..start.checked_add(word(bzimage, PAYLOAD_LENGTH)?)?)
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<usize> {
+    usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text "\x7fELF, more or less" as a bzImage with two setup sectors. The xz stream was made with the `xz` tool.
+    fn tiny() -> Vec<u8> {
+        let mut image = vec![0; 3 * 512 + 16];
+        image[SETUP_SECTS] = 2;
+        image[MAGIC..MAGIC + 4].copy_from_slice(b"HdrS");
+        image[PAYLOAD_OFFSET] = 16;
+        image[PAYLOAD_LENGTH] = u8::try_from(PACKED.len() + 4).unwrap();
+        image.extend_from_slice(PACKED);
+        image.extend_from_slice(&19u32.to_le_bytes());
+        image
+    }
+
+    const PACKED: &[u8] = b"\
+        \xfd\x37\x7a\x58\x5a\x00\x00\x01\x69\x22\xde\x36\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3\
+        \x01\x00\x11\x7f\x45\x4c\x46\x2c\x20\x6d\x6f\x72\x65\x20\x6f\x72\x20\x6c\x65\x73\x73\x00\x00\x00\
+        \xa9\x56\x9e\xa4\x00\x01\x26\x12\x47\x47\xe1\x10\x90\x42\x99\x0d\x01\x00\x00\x00\x00\x01\x59\x5a";
+
+    #[test]
+    fn the_kernel_is_found_and_unpacked() {
+        assert_eq!(extract(&tiny()).unwrap(), b"\x7fELF, more or less");
+    }
+
+    #[test]
+    fn damaged_images_are_refused() {
+        let whole = tiny();
+        for cut in 0..whole.len() {
+            assert!(extract(&whole[..cut]).is_err(), "cut at {cut}");
+        }
+        let mut far = whole;
+        far[PAYLOAD_OFFSET..PAYLOAD_OFFSET + 8].fill(0xff);
+        assert!(extract(&far).is_err());
+    }
+}
