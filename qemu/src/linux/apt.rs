@@ -1,28 +1,11 @@
 //! Debian packages by apt and dpkg: looked up, downloaded and unpacked, but not installed.
 
-use anyhow::{Context, Result, bail, ensure};
-use std::ffi::OsStr;
+use super::command::{bounded, output};
+use anyhow::{Context, Result, bail};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// The longest that one apt or dpkg command may take, in seconds: a kernel package has some 70 MB.
 const WITHIN_S: u32 = 600;
-
-/// A command that `timeout` (coreutils) ends when it takes too long, with messages in English.
-pub fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
-    let mut command = Command::new("timeout");
-    command.arg("--kill-after=5").arg(seconds.to_string()).arg(program);
-    command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-    command
-}
-
-/// Runs a command to its end and returns what it printed; fails, with what it complained about, if it fails.
-pub fn output(command: &mut Command) -> Result<String> {
-    let done = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    let complaint = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{command:?}: {}: {}", done.status, complaint.trim());
-    String::from_utf8(done.stdout).with_context(|| format!("{command:?} did not print text"))
-}
 
 /// The files (`name_version_architecture.deb`) that the newest candidates of some packages are, in any order.
 ///

@@ -2,6 +2,7 @@
 
 use super::{apt, elf};
 use anyhow::{Context, Result, bail};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -101,10 +102,10 @@ impl Archive {
             let needed = elf::needed_libraries(&content)
                 .with_context(|| format!("cannot read {}", file.path.display()))?;
             for name in needed {
-                if !libraries.contains_key(&name) {
-                    let library = self.obtain(&name, &file.package)?;
+                if let Entry::Vacant(place) = libraries.entry(name) {
+                    let library = self.obtain(place.key(), &file.package)?;
                     open.push(library.clone());
-                    libraries.insert(name, library);
+                    place.insert(library);
                 }
             }
         }

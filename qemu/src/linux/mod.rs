@@ -6,7 +6,9 @@
 
 mod apt;
 mod archive;
+pub mod baseline;
 mod channel;
+mod command;
 mod cpio;
 mod elf;
 mod guest;

@@ -1,11 +1,12 @@
 //! Reads the result tables of the programs of Debian's perftest.
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
 /// What a latency program found for one size, in microseconds.
 ///
 /// A write's or send's is half of a round trip, a read's or atomic's a whole one.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Size of a message in bytes.
     pub bytes: u64,
@@ -20,7 +21,7 @@ pub struct Latency {
 }
 
 /// What a bandwidth program found for one size.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bandwidth {
     /// Size of a message in bytes.
     pub bytes: u64,

@@ -1,0 +1,7 @@
+//! What the appliance is compared to: the same work on Linux, in the same kind of machine.
+
+mod rxe;
+mod words;
+
+pub use rxe::{RxeBaseline, RxePair};
+pub use words::{PipelineRun, WordCountGuest, WordRate, build_rate};
