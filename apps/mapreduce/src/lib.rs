@@ -11,14 +11,21 @@ extern crate std;
 
 mod arena;
 mod emit;
+mod job;
 mod key;
 mod local;
+mod map;
+mod merge;
+mod reduce;
+mod region;
+mod run;
 mod sort;
 mod table;
 mod value;
 mod words;
 
 pub use emit::{Emitter, Split};
+pub use job::Job;
 pub use key::{Key, SHORT, Short};
 pub use local::run as run_local;
 pub use value::{Value, push_decimal};

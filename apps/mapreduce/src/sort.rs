@@ -1,6 +1,7 @@
 //! Final order: by rank, then by key.
 
 use crate::table::{Entries, Entry};
+use crate::key::SHORT;
 use crate::{MapReduce, OutOfMemory};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -49,8 +50,13 @@ impl<V> Sorted<V> {
         Some((*head, self.entries.list.get(*number as usize)?))
     }
 
-    /// Runs `f` on the bytes of an entry's key.
-    pub(crate) fn with_key<T>(&self, entry: &Entry<V>, f: impl FnOnce(&[u8]) -> T) -> T {
-        entry.with_key(&self.entries.arena, f)
+    /// The bytes of an entry's key, those of a short key in `room`.
+    pub(crate) fn key<'a>(&'a self, entry: &Entry<V>, room: &'a mut [u8; SHORT]) -> &'a [u8] {
+        entry.key(&self.entries.arena, room)
+    }
+
+    /// All entries, in no order.
+    pub(crate) fn entries(&self) -> &[Entry<V>] {
+        &self.entries.list
     }
 }

@@ -45,13 +45,13 @@ impl<V> Entry<V> {
         self.len as usize
     }
 
-    /// Runs `f` on the key's bytes.
-    pub(crate) fn with_key<T>(&self, arena: &Arena, f: impl FnOnce(&[u8]) -> T) -> T {
+    /// The key's bytes, those of a short key in `room`.
+    pub(crate) fn key<'a>(&self, arena: &'a Arena, room: &'a mut [u8; SHORT]) -> &'a [u8] {
         if self.is_short() {
-            let bytes = (u128::from(self.hi) << 64 | u128::from(self.lo)).to_le_bytes();
-            f(&bytes[..self.key_len()])
+            *room = (u128::from(self.hi) << 64 | u128::from(self.lo)).to_le_bytes();
+            &room[..self.key_len()]
         } else {
-            f(arena.get(Place::from_word(self.hi), self.key_len()))
+            arena.get(Place::from_word(self.hi), self.key_len())
         }
     }
 
@@ -62,7 +62,7 @@ impl<V> Entry<V> {
                 // Padding is zero: the shorter of two keys that differ in trailing zero bytes comes first.
                 (self.hi.swap_bytes(), self.len).cmp(&(other.hi.swap_bytes(), other.len))
             } else {
-                self.with_key(arena, |a| other.with_key(other_arena, |b| a.cmp(b)))
+                self.key(arena, &mut [0; SHORT]).cmp(other.key(other_arena, &mut [0; SHORT]))
             }
         })
     }
@@ -261,7 +261,7 @@ mod tests {
         let mut all = BTreeMap::new();
         for part in entries {
             for entry in &part.list {
-                let key = entry.with_key(&part.arena, <[u8]>::to_vec);
+                let key = entry.key(&part.arena, &mut [0; SHORT]).to_vec();
                 assert_eq!(all.insert(key, entry.value), None, "a key twice");
             }
         }

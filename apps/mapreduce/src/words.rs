@@ -130,7 +130,7 @@ mod tests {
             let mut table = Table::new();
             table.add(Key::Short(word), (), |(), ()| ());
             let entries = table.into_entries().unwrap();
-            self.0.push(entries.list[0].with_key(&entries.arena, <[u8]>::to_vec));
+            self.0.push(entries.list[0].key(&entries.arena, &mut [0; SHORT]).to_vec());
         }
         fn long(&mut self, letters: &[u8]) {
             assert!(letters.len() > SHORT);

@@ -1,0 +1,115 @@
+//! What LITE costs on this cluster: latency and throughput of its operations between the nodes of rank 0 and rank 1.
+//!
+//! The output is a line per measurement, tab-separated: what, payload bytes, samples, median and 99th percentile of the
+//! latency in nanoseconds, and MB/s (10^6 bytes; `-` for a latency measurement). Takes one argument, the number of samples.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod measure;
+mod ping_pong;
+mod remote;
+
+use alloc::format;
+use alloc::string::ToString;
+use core::time::Duration;
+use lite::{Lite, Lmr, Permissions};
+use measure::Row;
+use proto::{AppManifest, CutRule, JobReport, JobStart};
+use runtime::{App, BoxFuture, JobContext, JobError};
+
+/// Bytes of the region that rank 0 works on at rank 1.
+const REGION: u64 = 1 << 20;
+/// Payload sizes in bytes.
+const SIZES: [usize; 6] = [8, 64, 512, 4096, 16384, 65536];
+/// How long one operation may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The application.
+#[derive(Debug)]
+pub struct Bench;
+
+impl App for Bench {
+    fn manifest(&self) -> AppManifest {
+        AppManifest {
+            name: "bench".to_string(),
+            about: "measures LITE between two nodes".to_string(),
+            cut: CutRule::Anywhere,
+        }
+    }
+
+    fn memory_needed(&self, _start: &JobStart) -> u64 {
+        8 << 20
+    }
+
+    fn check(&self, start: &JobStart) -> Result<(), JobError> {
+        if start.nodes.len() < 2 {
+            return Err(JobError::Refused("bench takes two nodes".to_string()));
+        }
+        samples(start).map(drop)
+    }
+
+    fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
+        alloc::boxed::Box::pin(run(job))
+    }
+}
+
+/// The number of samples that the arguments ask for.
+fn samples(start: &JobStart) -> Result<usize, JobError> {
+    let Some(arg) = start.args.first() else { return Ok(200) };
+    match arg.parse() {
+        Ok(n @ 1..=1_000_000) => Ok(n),
+        _ => Err(JobError::Refused(format!("bench takes a number of samples from 1 to 1000000, not {arg:?}"))),
+    }
+}
+
+async fn run(job: JobContext) -> Result<JobReport, JobError> {
+    let samples = samples(job.start())?;
+    let rank = job.rank();
+    if rank > 1 {
+        job.barrier("end").await?;
+        return Ok(JobReport::default());
+    }
+    // Each of the two has a region that the other writes.
+    let mine = job.alloc(REGION).await?;
+    job.publish(&mine, &format!("bench{rank}")).await?;
+    let lite = job.lite().with_deadline(PATIENCE);
+    let theirs = map(&lite, &job, 1 - rank).await?;
+    let server = remote::serve(&job)?;
+
+    ping_pong::run(&job, &mine.lmr, &theirs, samples).await?.report(&job).await?;
+    if rank == 0 {
+        let peer = job.nodes()[1];
+        for size in SIZES {
+            for row in remote::measure(&job, &lite, peer, &theirs, size, samples).await? {
+                row.report(&job).await?;
+            }
+        }
+    }
+    job.barrier("end").await?;
+    drop(server);
+    Ok(JobReport::default())
+}
+
+/// The region of the node of rank `rank`.
+async fn map(lite: &Lite, job: &JobContext, rank: usize) -> Result<Lmr, JobError> {
+    let name = format!("job/{}/bench{rank}", job.id().0);
+    lite.map_wait(&name, Permissions::READ | Permissions::WRITE | Permissions::ATOMIC).await.map_err(failed)
+}
+
+/// Any error of LITE ends the measurement.
+fn failed(error: lite::Error) -> JobError {
+    JobError::Lite { during: "measuring", error }
+}
+
+impl Row {
+    /// Appends the line to the job's output, on rank 0.
+    async fn report(self, job: &JobContext) -> Result<(), JobError> {
+        if job.rank() != 0 {
+            return Ok(());
+        }
+        let mut output = job.output();
+        output.write(self.to_string().as_bytes()).await?;
+        output.finish().await
+    }
+}

@@ -1,0 +1,50 @@
+//! The 8-byte write ping-pong of perftest's `ib_write_lat`: each side writes into the other's memory when it sees what
+//! the other wrote, and the latency is half of a round trip.
+
+use crate::measure::Row;
+use crate::{PATIENCE, failed};
+use alloc::vec::Vec;
+use lite::Lmr;
+use runtime::{JobContext, JobError};
+
+/// Round trips before the first that counts.
+const WARM_UP: usize = 50;
+
+/// Plays `samples` round trips; rank 0 serves.
+pub(crate) async fn run(job: &JobContext, mine: &Lmr, theirs: &Lmr, samples: usize) -> Result<Row, JobError> {
+    job.barrier("ping-pong").await?;
+    let mut halves = Vec::with_capacity(samples);
+    for round in 1..=(WARM_UP + samples) as u64 {
+        let begin = job.now();
+        if job.rank() == 0 {
+            theirs.write(0, &round.to_ne_bytes()).await.map_err(failed)?;
+            wait_for(job, mine, round).await?;
+            if round > WARM_UP as u64 {
+                halves.push(u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX) / 2);
+            }
+        } else {
+            wait_for(job, mine, round).await?;
+            theirs.write(0, &round.to_ne_bytes()).await.map_err(failed)?;
+        }
+    }
+    if job.rank() != 0 {
+        halves.push(0);
+    }
+    Ok(Row::latency("write_ping_pong", 8, halves))
+}
+
+/// Looks at the first word of this node's region until it is `round`.
+async fn wait_for(job: &JobContext, mine: &Lmr, round: u64) -> Result<(), JobError> {
+    let deadline = job.now() + PATIENCE;
+    let mut word = [0; 8];
+    loop {
+        mine.read(0, &mut word).await.map_err(failed)?;
+        if u64::from_ne_bytes(word) == round {
+            return Ok(());
+        }
+        if job.now() > deadline {
+            return Err(failed(lite::Error::Deadline));
+        }
+        platform::yield_now().await;
+    }
+}

@@ -1,0 +1,114 @@
+//! Reads, writes and calls: latency one by one, throughput with several at once.
+
+use crate::measure::Row;
+use crate::{REGION, failed};
+use alloc::vec;
+use alloc::vec::Vec;
+use futures_util::future::try_join_all;
+use lite::{FunctionId, Lite, Lmr, RpcOptions};
+use proto::NodeId;
+use runtime::{JobContext, JobError, Join};
+
+/// The function that gives back what it gets.
+const ECHO: FunctionId = FunctionId(0x6563_686f);
+/// Operations at once when throughput is measured.
+const AT_ONCE: usize = 16;
+/// Bytes after which a throughput measurement has seen enough.
+const ENOUGH: usize = 16 << 20;
+
+/// Answers calls of [`ECHO`] on rank 1; ends when dropped.
+pub(crate) fn serve(job: &JobContext) -> Result<Option<Join<()>>, JobError> {
+    if job.rank() != 1 {
+        return Ok(None);
+    }
+    let server = job
+        .lite()
+        .register(ECHO, RpcOptions { max_request: 1 << 16, ..RpcOptions::default() })
+        .map_err(failed)?;
+    Ok(Some(job.spawn("echo", async move {
+        while let Ok(call) = server.receive().await {
+            let data = call.request().to_vec();
+            // A caller that gave up needs no answer.
+            let _ = call.reply(&data).await;
+        }
+    })))
+}
+
+/// All measurements of one payload size.
+pub(crate) async fn measure(
+    job: &JobContext,
+    lite: &Lite,
+    peer: NodeId,
+    region: &Lmr,
+    size: usize,
+    samples: usize,
+) -> Result<Vec<Row>, JobError> {
+    let mut buffer = vec![0x5a; size];
+    let mut rows = Vec::new();
+
+    rows.push(Row::latency("write", size, {
+        let mut taken = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            let begin = job.now();
+            region.write(0, &buffer).await.map_err(failed)?;
+            taken.push(nanos(job, begin));
+        }
+        taken
+    }));
+    rows.push(Row::latency("read", size, {
+        let mut taken = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            let begin = job.now();
+            region.read(0, &mut buffer).await.map_err(failed)?;
+            taken.push(nanos(job, begin));
+        }
+        taken
+    }));
+    rows.push(Row::latency("rpc", size, {
+        let mut taken = Vec::with_capacity(samples);
+        for _ in 0..samples {
+            let begin = job.now();
+            let reply = lite.call(peer, ECHO, &buffer, size).await.map_err(failed)?;
+            taken.push(nanos(job, begin));
+            if reply != buffer {
+                return Err(JobError::Refused(alloc::format!("a call of {size} bytes came back changed")));
+            }
+        }
+        taken
+    }));
+
+    let rounds = (ENOUGH / size).min(samples * 4).div_ceil(AT_ONCE).max(1);
+    let begin = job.now();
+    try_join_all((0..AT_ONCE).map(|lane| write_lane(region, lane, size, rounds))).await.map_err(failed)?;
+    rows.push(Row::throughput("write_bw", size, rounds * AT_ONCE, begin, job.now()));
+    let begin = job.now();
+    try_join_all((0..AT_ONCE).map(|lane| read_lane(region, lane, size, rounds))).await.map_err(failed)?;
+    rows.push(Row::throughput("read_bw", size, rounds * AT_ONCE, begin, job.now()));
+    Ok(rows)
+}
+
+/// Nanoseconds since `begin`.
+fn nanos(job: &JobContext, begin: platform::Instant) -> u64 {
+    u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Where a lane works: lanes do not overlap.
+fn offset(lane: usize) -> u64 {
+    lane as u64 * (REGION / AT_ONCE as u64)
+}
+
+async fn write_lane(region: &Lmr, lane: usize, size: usize, rounds: usize) -> Result<(), lite::Error> {
+    let data = vec![lane as u8; size];
+    for _ in 0..rounds {
+        region.write(offset(lane), &data).await?;
+    }
+    Ok(())
+}
+
+async fn read_lane(region: &Lmr, lane: usize, size: usize, rounds: usize) -> Result<(), lite::Error> {
+    let mut data = vec![0; size];
+    for _ in 0..rounds {
+        region.read(offset(lane), &mut data).await?;
+    }
+    Ok(())
+}

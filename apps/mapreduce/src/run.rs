@@ -1,0 +1,253 @@
+//! Runs: lists of keys and values as bytes in a region, several after each other behind a table of where they start.
+//!
+//! The region begins with one 8-byte little-endian offset per run, and one more for the end of the last. A record is the
+//! key's length, the value's length (both as [`Value`] of `u64` is encoded), the key, the value.
+
+use crate::OutOfMemory;
+use crate::region::Region;
+use crate::value::{VARINT_MAX, Value, take_varint};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::task::Poll;
+use runtime::{BoxFuture, JobError};
+
+/// Bytes written at once.
+const WRITE_BLOCK: usize = 64 << 10;
+/// Reads of one run under way at once.
+const DEPTH: usize = 2;
+
+/// Bytes of the table at the front of a region of `runs` runs.
+pub(crate) const fn table_len(runs: usize) -> u64 {
+    (runs as u64 + 1) * 8
+}
+
+/// Bytes of a record. `scratch` is overwritten.
+pub(crate) fn record_len<V: Value>(key_len: usize, value: &V, scratch: &mut Vec<u8>) -> u64 {
+    scratch.clear();
+    value.encode(scratch);
+    let value_len = scratch.len();
+    (key_len as u64).encode(scratch);
+    (value_len as u64).encode(scratch);
+    (scratch.len() + key_len) as u64
+}
+
+/// Writes runs into a region, front to back.
+pub(crate) struct RunWriter<R> {
+    region: R,
+    offset: u64,
+    buffer: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<R: Region> RunWriter<R> {
+    /// Starts with the table for runs of these lengths in bytes.
+    pub(crate) fn new(region: R, lens: &[u64]) -> Self {
+        let mut buffer = Vec::with_capacity(WRITE_BLOCK);
+        let mut offset = table_len(lens.len());
+        buffer.extend_from_slice(&offset.to_le_bytes());
+        for len in lens {
+            offset += len;
+            buffer.extend_from_slice(&offset.to_le_bytes());
+        }
+        Self { region, offset: 0, buffer, value: Vec::new() }
+    }
+
+    /// Appends a record.
+    pub(crate) async fn push<V: Value>(&mut self, key: &[u8], value: &V) -> Result<(), JobError> {
+        self.value.clear();
+        value.encode(&mut self.value);
+        (key.len() as u64).encode(&mut self.buffer);
+        (self.value.len() as u64).encode(&mut self.buffer);
+        if key.len() > WRITE_BLOCK {
+            // From where it stands: a large key is not copied once more.
+            self.flush().await?;
+            self.region.write(self.offset, key).await?;
+            self.offset += key.len() as u64;
+        } else {
+            self.buffer.extend_from_slice(key);
+        }
+        self.buffer.extend_from_slice(&self.value);
+        if self.buffer.len() >= WRITE_BLOCK { self.flush().await } else { Ok(()) }
+    }
+
+    /// Writes what is left; gives the number of bytes in all.
+    pub(crate) async fn finish(mut self) -> Result<u64, JobError> {
+        self.flush().await?;
+        Ok(self.offset)
+    }
+
+    async fn flush(&mut self) -> Result<(), JobError> {
+        self.region.write(self.offset, &self.buffer).await?;
+        self.offset += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// A read that is under way.
+enum Fetch {
+    Pending(BoxFuture<'static, Result<Vec<u8>, JobError>>),
+    Ready(Result<Vec<u8>, JobError>),
+}
+
+/// Reads one run or several in a row, block by block, with the next blocks always under way.
+pub(crate) struct RunReader<R, V> {
+    region: R,
+    /// The rank of the node whose region this is.
+    rank: usize,
+    block: usize,
+    /// Where the next read starts, and where the runs end.
+    next: u64,
+    end: u64,
+    pending: VecDeque<Fetch>,
+    /// Bytes between what `window` holds and `end`.
+    missing: u64,
+    window: Vec<u8>,
+    /// Where in the window the next record starts.
+    at: usize,
+    /// The latest record's key in the window.
+    key: Range<usize>,
+    value: PhantomData<fn() -> V>,
+}
+
+/// What stands at the front of the window.
+enum Front<V> {
+    Record(V),
+    /// A record of that many bytes at least.
+    Partial(usize),
+    End,
+}
+
+impl<R: Region, V: Value> RunReader<R, V> {
+    /// Opens the runs with these numbers in a region of `runs` that the node of `rank` has written; reads `block` bytes
+    /// at once.
+    pub(crate) async fn open(
+        region: R,
+        rank: usize,
+        runs: usize,
+        range: Range<usize>,
+        block: usize,
+    ) -> Result<Self, JobError> {
+        let table = region.read(0, table_len(runs) as usize).await?;
+        let offset = |run: usize| {
+            let word = table.get(run * 8..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*word))
+        };
+        let (Some(next), Some(end)) = (offset(range.start), offset(range.end)) else {
+            return Err(JobError::Malformed { rank });
+        };
+        let missing = end.checked_sub(next).ok_or(JobError::Malformed { rank })?;
+        let (pending, window) = (VecDeque::new(), Vec::new());
+        Ok(Self {
+            region,
+            rank,
+            block,
+            next,
+            end,
+            pending,
+            missing,
+            window,
+            at: 0,
+            key: 0..0,
+            value: PhantomData,
+        })
+    }
+
+    /// Goes to the next record: gives its value, or `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<V>, JobError> {
+        loop {
+            match self.front()? {
+                Front::Record(value) => return Ok(Some(value)),
+                Front::Partial(len) => self.fill(len).await?,
+                Front::End => return Ok(None),
+            }
+        }
+    }
+
+    /// The key of the latest record.
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.window[self.key.clone()]
+    }
+
+    /// Takes the record at the front of the window if all of it is there.
+    fn front(&mut self) -> Result<Front<V>, JobError> {
+        let malformed = JobError::Malformed { rank: self.rank };
+        let bytes = &self.window[self.at..];
+        if bytes.is_empty() && self.missing == 0 {
+            return Ok(Front::End);
+        }
+        let lens = take_varint(bytes).and_then(|(key, first)| {
+            let (value, second) = take_varint(&bytes[first..])?;
+            Some((key, value, first + second))
+        });
+        let Some((key_len, value_len, start)) = lens else {
+            let longer = bytes.len() < 2 * VARINT_MAX && self.missing > 0;
+            return if longer { Ok(Front::Partial(bytes.len() + 1)) } else { Err(malformed) };
+        };
+        let there = bytes.len() as u64 + self.missing;
+        let len = key_len.checked_add(value_len).and_then(|len| len.checked_add(start as u64));
+        let Some(len) = len.filter(|&len| len <= there) else { return Err(malformed) };
+        let len = usize::try_from(len).map_err(|_| malformed.clone())?;
+        if len > bytes.len() {
+            return Ok(Front::Partial(len));
+        }
+        let value_at = start + key_len as usize;
+        let value = V::decode(&bytes[value_at..len]).ok_or(malformed)?;
+        self.key = self.at + start..self.at + value_at;
+        self.at += len;
+        Ok(Front::Record(value))
+    }
+
+    /// Gets at least `len` bytes into the window, or all that are missing.
+    async fn fill(&mut self, len: usize) -> Result<(), JobError> {
+        self.window.drain(..self.at);
+        (self.at, self.key) = (0, 0..0);
+        if len > self.window.capacity() {
+            let wanted = len + self.block;
+            let failed = |_| JobError::OutOfMemory { wanted: wanted as u64, has: 0 };
+            self.window.try_reserve_exact(wanted - self.window.len()).map_err(failed)?;
+        }
+        while self.window.len() < len && self.missing > 0 {
+            self.fetch_ahead().await;
+            let bytes = match self.pending.pop_front() {
+                Some(Fetch::Pending(read)) => read.await?,
+                Some(Fetch::Ready(result)) => result?,
+                None => return Err(JobError::Malformed { rank: self.rank }),
+            };
+            self.missing -= bytes.len() as u64;
+            self.window.extend_from_slice(&bytes);
+        }
+        self.fetch_ahead().await;
+        Ok(())
+    }
+
+    /// Starts reads until enough are under way.
+    async fn fetch_ahead(&mut self) {
+        while self.pending.len() < DEPTH && self.next < self.end {
+            let len = (self.end - self.next).min(self.block as u64);
+            let mut read = self.region.read(self.next, len as usize);
+            self.next += len;
+            // The first poll posts it.
+            let fetch = poll_fn(|cx| {
+                Poll::Ready(match read.as_mut().poll(cx) {
+                    Poll::Ready(result) => Some(result),
+                    Poll::Pending => None,
+                })
+            })
+            .await;
+            self.pending.push_back(match fetch {
+                Some(result) => Fetch::Ready(result),
+                None => Fetch::Pending(read),
+            });
+        }
+    }
+}
+
+impl From<OutOfMemory> for JobError {
+    fn from(error: OutOfMemory) -> Self {
+        Self::OutOfMemory { wanted: error.wanted as u64, has: 0 }
+    }
+}
