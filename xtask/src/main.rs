@@ -1,1 +1,68 @@
-fn main() {}
+//! `cargo xtask`: everything one does with the repository. Sets up what is missing, builds, runs, tests, measures.
+#![forbid(unsafe_code)]
+
+mod apt;
+mod bench;
+mod image;
+mod interrupt;
+mod paths;
+mod run;
+mod setup;
+mod test;
+mod text;
+mod tool;
+mod ui;
+
+use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Set up, build, run, test and measure Ferrolite"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Installs what is missing (as root) or says what to install; fetches the default text
+    Setup,
+    /// Builds the appliance's kernel image and checks it
+    Build,
+    /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
+    Run(Box<run::Options>),
+    /// Runs the tests; the last line is `N passed, N failed`
+    Test(test::Options),
+    /// Measures boot times, latencies and throughput
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() && e.kind() != DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprintln!("{}", ui::first_paragraph(&e.to_string()));
+            return ExitCode::from(2);
+        }
+        Err(e) => e.exit(),
+    };
+    let result = match cli.command {
+        Command::Setup => setup::setup(),
+        Command::Build => image::build().map(|image| image.describe()),
+        Command::Run(options) => run::run(&options),
+        Command::Test(options) => return test::test(&options),
+        Command::Bench(options) => bench::bench(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {}", ui::one_line(&e));
+            ExitCode::FAILURE
+        }
+    }
+}

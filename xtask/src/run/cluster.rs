@@ -1,0 +1,152 @@
+//! The appliances of a run: started together, watched, ended together.
+
+use super::manager::{Job, Manager};
+use super::{Options, SUCCESS};
+use crate::interrupt;
+use anyhow::{Result, bail};
+use qemu::Qemu;
+use qemu::fabric::{Fabric, FabricConfig, FabricCounters};
+use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Nic, Vm, VmSpec};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How often the job, the manager and interrupts are looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// How long the end of a node is waited for after the job has failed, to name the node.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What the appliances of a run are made of.
+pub struct Cluster<'a> {
+    pub qemu: &'a Qemu,
+    pub kernel: &'a Path,
+    pub accel: Accel,
+    pub memory_mb: u32,
+    pub options: &'a Options,
+    pub consoles: Option<&'a Path>,
+    pub work: &'a Path,
+}
+
+/// Running appliances. Killed when dropped.
+pub struct Running {
+    vms: Vec<Vm>,
+    events: Receiver<Event>,
+    fabric: Fabric,
+}
+
+impl Cluster<'_> {
+    /// Starts the fabric and the appliances, which will look for the manager.
+    pub fn start(&self, manager: &Manager) -> Result<Running> {
+        let options = self.options;
+        let fabric = Fabric::start(&FabricConfig {
+            ports: options.nodes.into(),
+            dir: self.work.to_owned(),
+            faults: options.fabric,
+            seed: options.seed,
+            pcap: options.pcap.clone(),
+        })?;
+        let (sender, events) = channel();
+        let port = manager.port()?;
+        let mut vms = Vec::new();
+        for index in 0..options.nodes {
+            let name = format!("node{index}");
+            let spec = VmSpec {
+                cmdline: format!("manager=10.0.2.2:{port} node={name}"),
+                index,
+                machine: options.machine,
+                accel: self.accel,
+                cpus: options.cpus,
+                memory_mb: self.memory_mb,
+                kernel: self.kernel.to_owned(),
+                fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
+                nics: vec![Nic::Management, Nic::Fabric { socket: fabric.socket(index.into()).to_owned() }],
+                name,
+            };
+            let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));
+            vms.push(Vm::start(self.qemu, spec, console.as_deref(), sender.clone())?);
+        }
+        Ok(Running { vms, events, fabric })
+    }
+}
+
+impl Running {
+    /// Waits until the job is done. The end of any appliance before that is a failure, and so is the deadline.
+    pub fn supervise(&mut self, mut job: Job, manager: &mut Manager, deadline: Instant) -> Result<()> {
+        loop {
+            match self.events.recv_timeout(TICK) {
+                Ok(event) => self.check(event)?,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+            match job.poll() {
+                Ok(None) => {}
+                Ok(Some(())) => return Ok(()),
+                // Most failures are the end of a node; then that is what to tell.
+                Err(failure) => return self.blame().and(Err(failure)),
+            }
+            manager.check()?;
+            interrupt::check()?;
+            if Instant::now() >= deadline {
+                bail!("the run did not end within the time set by --timeout");
+            }
+        }
+    }
+
+    /// Ends all appliances; says what the fabric did.
+    pub fn stop(self) -> Result<FabricCounters> {
+        drop(self.vms);
+        self.fabric.stop()
+    }
+
+    fn check(&self, event: Event) -> Result<()> {
+        let node = event.index;
+        match event.kind {
+            EventKind::Line(_) => Ok(()),
+            EventKind::RestartedUnderTcg => {
+                eprintln!("  node{node} says nothing under KVM: started again under TCG");
+                Ok(())
+            }
+            EventKind::Exited(exit) => bail!("node{node} has ended: {exit}{}", self.last_words(node, &exit)),
+        }
+    }
+
+    /// An error if a node ends now.
+    fn blame(&self) -> Result<()> {
+        let until = Instant::now() + GRACE;
+        while let Ok(event) = self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            self.check(event)?;
+        }
+        Ok(())
+    }
+
+    /// What a node that ended by itself last said that looks like the reason.
+    fn last_words(&self, node: u16, exit: &Exit) -> String {
+        if !matches!(exit, Exit::Guest(_)) || *exit == SUCCESS {
+            return String::new();
+        }
+        let tail = self.vms.get(usize::from(node)).map(Vm::tail).unwrap_or_default();
+        reason(&tail).map(|line| format!(": {line}")).unwrap_or_default()
+    }
+}
+
+/// The line of a console's end that most likely says why: the first of the last complaint, before its backtrace.
+fn reason(tail: &[String]) -> Option<&str> {
+    let complains = |line: &&String| {
+        let line = line.to_lowercase();
+        ["panic", "fatal", "error", "out of memory"].iter().any(|word| line.contains(word))
+    };
+    let line = tail.iter().rev().find(complains).or(tail.last())?;
+    Some(line.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_complaint_not_the_backtrace() {
+        let tail = ["boot", "PANIC: out of luck", "backtrace: 0x1"].map(String::from);
+        assert_eq!(reason(&tail), Some("PANIC: out of luck"));
+        assert_eq!(reason(&tail[..1]), Some("boot"));
+        assert_eq!(reason(&[]), None);
+    }
+}

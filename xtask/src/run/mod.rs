@@ -1,0 +1,114 @@
+//! `cargo xtask run`: a cluster of appliances in QEMU that does one job.
+
+mod cluster;
+mod manager;
+mod options;
+mod report;
+
+pub use options::Options;
+
+use crate::{image, interrupt, paths, setup, text, ui};
+use anyhow::{Context, Result};
+use cluster::Cluster;
+use manager::Manager;
+use qemu::Qemu;
+use qemu::accel::{Choice, Probe};
+use qemu::vm::{Accel, Exit};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::{NamedTempFile, TempDir};
+
+/// What the kernel ends with when all is well.
+pub const SUCCESS: Exit = Exit::Guest(16);
+
+/// Runs a job. Whatever goes wrong, nothing is left running and no output file is there.
+pub fn run(options: &Options) -> Result<()> {
+    let options = &with_input(options)?;
+    let input_bytes = options.input_bytes()?;
+    let output = options.output.as_deref().map(|path| beside("output", path)).transpose()?;
+    let json = options.json.as_deref().map(|path| beside("figures", path)).transpose()?;
+    let consoles = options.console.clone().map(paths::made).transpose()?;
+    interrupt::watch()?;
+
+    let qemu = setup::qemu()?;
+    let image = image::build()?;
+    let program = manager::build()?;
+    let accel = accel(&qemu, options, &image.elf)?;
+    interrupt::check()?;
+
+    // Short, because of the sockets in it, and for this user only, because of the key in it.
+    let work = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
+    let deadline = Instant::now() + Duration::from_secs(options.timeout);
+    let mut manager = Manager::start(&program, options.port, work.path())?;
+    let cluster = Cluster {
+        qemu: &qemu,
+        kernel: &image.elf,
+        accel,
+        memory_mb: options.memory_mb(input_bytes),
+        options,
+        consoles: consoles.as_deref(),
+        work: work.path(),
+    };
+    let mut running = cluster.start(&manager)?;
+    let result = work.path().join("result");
+    let figures = work.path().join("figures");
+    let job = manager.submit(options, &result, &figures)?;
+    running.supervise(job, &mut manager, deadline)?;
+    let fabric = running.stop()?;
+
+    let report = report::Report::read(&figures, options, accel, &fabric)?;
+    report.print(&result)?;
+    for (file, from) in [(json, None), (output, Some(&result))] {
+        let Some((file, path)) = file else { continue };
+        match from {
+            Some(from) => std::fs::copy(from, file.path()).map(|_| ()),
+            None => std::fs::write(file.path(), report.json()),
+        }
+        .with_context(|| format!("cannot write {}", path.display()))?;
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn with_input(options: &Options) -> Result<Options> {
+    let mut options = options.clone();
+    if options.input.is_empty() {
+        let text = text::default()?;
+        eprintln!("  input: {} ({})", text.path.display(), text.about);
+        options.input.push(text.path);
+    }
+    Ok(options)
+}
+
+/// A temporary file beside the one that is to be: made now, so that a place that cannot be written is found before the
+/// work, and renamed at the end, so that the file is whole or not there.
+fn beside(what: &str, path: &Path) -> Result<(NamedTempFile, PathBuf)> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let context = || format!("cannot write the {what} {}", path.display());
+    if path.is_dir() {
+        return Err(std::io::Error::from(std::io::ErrorKind::IsADirectory)).with_context(context);
+    }
+    let file = tempfile::Builder::new().prefix(".ferrolite-").permissions(mode(0o644)).tempfile_in(dir);
+    Ok((file.with_context(context)?, path.to_owned()))
+}
+
+fn mode(bits: u32) -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(bits)
+}
+
+/// What executes the guests.
+fn accel(qemu: &Qemu, options: &Options, kernel: &Path) -> Result<Accel> {
+    match options.accel {
+        Choice::Only(accel) => Ok(accel),
+        Choice::Auto => decide(qemu, options.machine, kernel),
+    }
+}
+
+/// What the probe finds that works here.
+pub fn decide(qemu: &Qemu, machine: qemu::vm::Machine, kernel: &Path) -> Result<Accel> {
+    let cache = paths::state()?.join("accel.json");
+    let probe = Probe { kernel, cmdline: "selftest=kvm-probe", success: &SUCCESS, machine, cache: &cache };
+    let verdict = ui::step("choosing between KVM and TCG", || probe.decide(qemu))?;
+    eprintln!("  {}: {}", verdict.accel, verdict.reason);
+    Ok(verdict.accel)
+}

@@ -1,0 +1,88 @@
+//! The options of `cargo xtask run`.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use netfault::Faults;
+use qemu::accel::Choice;
+use qemu::vm::Machine;
+use std::fs::File;
+use std::path::PathBuf;
+
+/// What to run, on what, and where the results go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Number of appliances, 1 to 16
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u16>::new().range(1..=16))]
+    pub nodes: u16,
+    /// Processors of each appliance, 1 to 8
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=8))]
+    pub cpus: u32,
+    /// Memory of each appliance in MiB [default: 64, and 8 times its share of the input]
+    #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_048_576))]
+    pub memory: Option<u32>,
+    /// Application to run; what there is, the appliances say when they join
+    #[arg(long, value_name = "NAME", default_value = "wordcount")]
+    pub app: String,
+    /// File to work on; repeatable [default: a text of several MB from a Debian package, or from this machine]
+    #[arg(long, value_name = "FILE")]
+    pub input: Vec<PathBuf>,
+    /// Where the whole result goes [default: only its first ten lines are shown]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Where the figures of the run go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// RDMA device of the appliances: softroce (RoCEv2 in software over virtio-net)
+    #[arg(long, value_name = "NIC", default_value = "softroce", value_parser = ["softroce"])]
+    pub nic: String,
+    /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
+    /// reorder_us, as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
+    #[arg(long, value_name = "FAULTS", default_value = "", hide_default_value = true)]
+    pub fabric: Faults,
+    /// Seed that decides which frames the faults hit
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Where all frames between the appliances are captured, for Wireshark, as they were sent (before faults)
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Directory for each appliance's console, as nodeN.log [default: not kept]
+    #[arg(long, value_name = "DIR")]
+    pub console: Option<PathBuf>,
+    /// Machine model of QEMU: microvm or q35
+    #[arg(long, value_name = "MODEL", default_value_t = Machine::Microvm)]
+    pub machine: Machine,
+    /// What executes the guests: auto (KVM if our own kernel is found to run under it, else TCG), tcg, kvm
+    #[arg(long, value_name = "ACCEL", default_value_t = Choice::Auto)]
+    pub accel: Choice,
+    /// TCP port of the manager on 127.0.0.1; 0 takes a free one, so that several runs can go on at once
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+    /// Seconds that the run may take from the start of the appliances
+    #[arg(long, value_name = "S", default_value_t = 600, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
+    pub timeout: u64,
+}
+
+impl Options {
+    /// The length of the input in bytes; an error names the file that cannot be read.
+    pub fn input_bytes(&self) -> Result<u64> {
+        let mut total = 0;
+        for path in &self.input {
+            let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let meta = file.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+            if !meta.is_file() {
+                bail!("cannot read {}: not a file", path.display());
+            }
+            total += meta.len();
+        }
+        Ok(total)
+    }
+
+    /// Memory of each node in MiB.
+    pub fn memory_mb(&self, input_bytes: u64) -> u32 {
+        self.memory.unwrap_or_else(|| {
+            let share = input_bytes.div_ceil(u64::from(self.nodes) * 1024 * 1024);
+            64 + u32::try_from(share * 8).unwrap_or(u32::MAX / 2)
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! What a test is, and how its outcomes add up.
+
+use anyhow::Result;
+use std::fmt;
+use std::path::Path;
+
+/// Does a test; writes what helps to understand a failure to the file.
+pub type Check = Box<dyn FnOnce(&Path) -> Result<Outcome>>;
+
+/// A test.
+pub struct Case {
+    /// Its name, `group::name`.
+    pub name: String,
+    /// Whether only `--full` runs it.
+    pub full: bool,
+    /// What it does. An error is a failure.
+    pub check: Check,
+}
+
+impl Case {
+    /// A test of the quick set.
+    pub fn new(name: impl Into<String>, check: impl FnOnce(&Path) -> Result<Outcome> + 'static) -> Self {
+        Self { name: name.into(), full: false, check: Box::new(check) }
+    }
+
+    /// Leaves it to `--full` if so.
+    pub fn full_if(self, full: bool) -> Self {
+        Self { full, ..self }
+    }
+}
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it should.
+    Passed,
+    /// Why not.
+    Failed(String),
+    /// It was many tests of another runner.
+    Many { tally: Tally, failure: Option<String> },
+}
+
+impl Outcome {
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        match self {
+            Self::Failed(why) => Some(why),
+            Self::Many { failure, .. } => failure.as_deref(),
+            Self::Passed => None,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("ok"),
+            Self::Failed(_) => f.write_str("FAILED"),
+            Self::Many { tally, failure: None } => write!(f, "ok: {tally}"),
+            Self::Many { tally, failure: Some(_) } => write!(f, "FAILED: {tally}"),
+        }
+    }
+}
+
+/// How many tests ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub passed: u64,
+    pub failed: u64,
+    pub skipped: u64,
+}
+
+impl Tally {
+    /// Counts an outcome in.
+    pub fn add(&mut self, outcome: &Outcome) {
+        match outcome {
+            Outcome::Passed => self.passed += 1,
+            Outcome::Failed(_) => self.failed += 1,
+            Outcome::Many { tally, .. } => {
+                self.passed += tally.passed;
+                self.failed += tally.failed;
+                self.skipped += tally.skipped;
+            }
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        if self.skipped > 0 {
+            write!(f, ", {} skipped", self.skipped)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! Inputs for word count, and the right answer: that of coreutils.
+
+use crate::{text, tool};
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Kinds of input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// No byte.
+    Empty,
+    /// The letter `A`.
+    OneByte,
+    /// Words of both cases, digits and hyphens between them, no newline at the end.
+    NoFinalNewline,
+    /// A million bytes of all values.
+    Binary,
+    /// One word of 50 MB.
+    LongWord,
+    /// The default text, several MB.
+    Text,
+    /// So many copies of the default text that it is 100 MB.
+    LargeText,
+}
+
+impl Input {
+    /// Its name in names of tests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::OneByte => "one-byte",
+            Self::NoFinalNewline => "no-final-newline",
+            Self::Binary => "binary",
+            Self::LongWord => "word-50MB",
+            Self::Text => "text",
+            Self::LargeText => "text-100MB",
+        }
+    }
+
+    /// Whether only `--full` uses it.
+    pub fn large(self) -> bool {
+        matches!(self, Self::LongWord | Self::LargeText)
+    }
+
+    /// Writes it.
+    pub fn write(self, path: &Path) -> Result<()> {
+        let bytes = match self {
+            Self::Empty => Vec::new(),
+            Self::OneByte => b"A".to_vec(),
+            Self::NoFinalNewline => b"The quick-brown fox; the FOX's 2nd\n\nbrownTHE end".to_vec(),
+            Self::Binary => noise(1_000_000),
+            Self::LongWord => b"abcdeFGHIJ".repeat(5_000_000),
+            Self::Text => std::fs::read(text::default()?.path)?,
+            Self::LargeText => {
+                let text = std::fs::read(text::default()?.path)?;
+                text.iter().copied().cycle().take(100_000_000).collect()
+            }
+        };
+        std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Bytes of all values, always the same (xorshift).
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    })
+    .flatten()
+    .take(len)
+    .collect()
+}
+
+/// The reference of design.md, section 4, byte for byte.
+const PIPELINE: &str = r#"tr -cs A-Za-z '\n' <"$1" | tr A-Z a-z | sed '/^$/d' | sort | uniq -c |
+ sed -E 's/^ *([0-9]+) (.*)$/\2\t\1/' | sort -t "$(printf '\t')" -k2,2nr -k1,1 >"$2""#;
+
+/// Counts the words of `input` with coreutils and writes the result to `output`.
+pub fn count_with_coreutils(input: &Path, output: &Path, log: &Path) -> Result<()> {
+    let script = format!("set -eu; export LC_ALL=C; {PIPELINE}");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "sh"]).arg(input).arg(output);
+    tool::run_ok(&mut command, log, Duration::from_secs(600)).map(|_| ())
+}
+
+/// Whether two files are equal; if not, the first line that differs is the error and goes to the log.
+pub fn compare(expected: &Path, got: &Path, log: &Path) -> Result<()> {
+    let (want, have) = (std::fs::read(expected)?, std::fs::read(got).context("there is no output file")?);
+    if want == have {
+        return Ok(());
+    }
+    let lines =
+        |bytes: &[u8]| bytes.split(|b| *b == b'\n').map(|l| l.escape_ascii().to_string()).collect::<Vec<_>>();
+    let (want, have) = (lines(&want), lines(&have));
+    let n = want.iter().zip(&have).take_while(|(a, b)| a == b).count();
+    let line =
+        |of: &[String]| of.get(n).map_or("nothing".to_owned(), |l| l.chars().take(60).collect::<String>());
+    let what = format!("line {}: coreutils say `{}`, the job says `{}`", n + 1, line(&want), line(&have));
+    writeln!(std::fs::File::options().append(true).open(log)?, "{what}")?;
+    anyhow::bail!(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coreutils_count_as_specified() {
+        let dir = tempfile::tempdir().unwrap();
+        let [input, output, log] = ["in", "out", "log"].map(|n| dir.path().join(n));
+        Input::NoFinalNewline.write(&input).unwrap();
+        count_with_coreutils(&input, &output, &log).unwrap();
+        let expected = "fox\t2\nthe\t2\nbrown\t1\nbrownthe\t1\nend\t1\nnd\t1\nquick\t1\ns\t1\n";
+        assert_eq!(std::fs::read_to_string(&output).unwrap(), expected);
+        Input::Empty.write(&input).unwrap();
+        assert!(compare(&output, &input, &log).unwrap_err().to_string().contains("line 1"));
+        count_with_coreutils(&input, &output, &log).unwrap();
+        compare(&input, &output, &log).unwrap();
+    }
+}

@@ -1,0 +1,67 @@
+//! Formatting, Clippy, documentation, and the size of the image.
+
+use super::cases::{Case, Outcome};
+use crate::{image, paths, tool};
+use anyhow::Result;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// The two workspaces, which no single cargo invocation may mix.
+#[derive(Clone, Copy)]
+enum Workspace {
+    Host,
+    Kernel,
+}
+
+impl Workspace {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    fn cargo(self, subcommand: &str) -> Command {
+        match self {
+            Self::Kernel => image::cargo(subcommand),
+            Self::Host => {
+                let mut command = Command::new("cargo");
+                command.arg(subcommand).current_dir(paths::root());
+                command
+            }
+        }
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for workspace in [Workspace::Host, Workspace::Kernel] {
+        let name = workspace.name();
+        cases.push(Case::new(format!("lint::format-{name}"), move |log| {
+            check(workspace.cargo("fmt").args(["--all", "--check"]), log)
+        }));
+        cases.push(Case::new(format!("lint::clippy-{name}"), move |log| {
+            let mut command = workspace.cargo("clippy");
+            command.args(["--quiet", "--workspace"]);
+            // The kernel's tests run in QEMU, so it has no test targets.
+            if matches!(workspace, Workspace::Host) {
+                command.arg("--all-targets");
+            }
+            check(command.args(["--", "-D", "warnings"]), log)
+        }));
+        cases.push(Case::new(format!("lint::doc-{name}"), move |log| {
+            let mut command = workspace.cargo("doc");
+            command.args(["--quiet", "--workspace", "--no-deps", "--document-private-items"]);
+            check(command.env("RUSTDOCFLAGS", "-D warnings"), log)
+        }));
+    }
+    cases.push(Case::new("lint::image-size-and-syscalls", |_| image::build().map(|_| Outcome::Passed)));
+    cases
+}
+
+fn check(command: &mut Command, log: &Path) -> Result<Outcome> {
+    tool::run_ok(command, log, LIMIT).map(|_| Outcome::Passed)
+}

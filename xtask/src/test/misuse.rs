@@ -1,0 +1,71 @@
+//! Bad input: one clear line, a non-zero status, and no output file.
+
+use super::cases::{Case, Outcome};
+use super::end_to_end::xtask;
+use crate::tool;
+use anyhow::{Result, bail, ensure};
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+/// Arguments of `run`, and what its one line must contain.
+const WRONG: [(&str, &[&str], &str); 10] = [
+    ("missing-file", &["--input", "/nowhere/text"], "cannot read /nowhere/text: No such file"),
+    ("directory-as-input", &["--input", "/usr"], "cannot read /usr: not a file"),
+    ("no-nodes", &["--nodes", "0"], "0 is not in 1..=16"),
+    ("too-many-nodes", &["--nodes", "17"], "17 is not in 1..=16"),
+    ("unknown-app", &["--app", "wordcloud"], "wordcloud"),
+    ("unknown-nic", &["--nic", "cx9"], "cx9"),
+    ("unknown-option", &["--node", "3"], "--node"),
+    ("bad-faults", &["--fabric", "loss=2"], "fault loss: `2` is not a probability"),
+    (
+        "unwritable-output",
+        &["--output", "/nowhere/out"],
+        "cannot write the output /nowhere/out: No such file",
+    ),
+    ("little-memory", &["--memory", "8"], "memory"),
+];
+
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = WRONG
+        .into_iter()
+        .map(|(name, args, says)| {
+            Case::new(format!("misuse::{name}"), move |log| {
+                refused(args, says, log).map(|()| Outcome::Passed)
+            })
+        })
+        .collect();
+    cases.push(Case::new("misuse::busy-port", |log| {
+        let taken = TcpListener::bind("127.0.0.1:0")?;
+        let port = taken.local_addr()?.port().to_string();
+        refused(&["--port", &port], &port, log).map(|()| Outcome::Passed)
+    }));
+    cases
+}
+
+/// Runs and expects failure: status non-zero, exactly one line that starts with `error:` and it is the last, no file.
+fn refused(args: &[&str], says: &str, log: &Path) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let output = dir.path().join("out");
+    let mut command = xtask();
+    command.arg("run").args(args);
+    if !args.contains(&"--output") {
+        command.arg("--output").arg(&output);
+    }
+    let done = tool::run(&mut command, log, Duration::from_secs(120))?;
+    ensure!(!done.status.success(), "it succeeded");
+    one_error(&done.output, says)?;
+    ensure!(std::fs::read_dir(dir.path())?.next().is_none(), "it left a file");
+    Ok(())
+}
+
+/// Whether the last line, and only that, is an error, and says what it must.
+pub fn one_error(output: &str, says: &str) -> Result<()> {
+    let errors: Vec<_> = output.lines().filter(|l| l.starts_with("error")).collect();
+    match errors[..] {
+        [only] if output.lines().last() != Some(only) => bail!("the error is not the last line: {only}"),
+        [only] if !only.contains(says) => bail!("it says `{only}`, which lacks `{says}`"),
+        [_] => Ok(()),
+        _ => bail!("{} lines start with `error`", errors.len()),
+    }
+}

@@ -1,0 +1,105 @@
+//! `cargo xtask test`: every check of the repository as a list of cases, run one after the other.
+
+mod boot;
+mod cases;
+mod end_to_end;
+mod host;
+mod inputs;
+mod lint;
+mod misuse;
+mod nodes;
+
+use crate::{interrupt, paths, setup, ui};
+use anyhow::{Context as _, Result};
+use cases::{Case, Outcome, Tally};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Which tests to run.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Runs only tests whose name contains one of these [default: all]
+    #[arg(value_name = "FILTER")]
+    filter: Vec<String>,
+    /// Runs everything, also what takes long [default: the quick set, at most 15 minutes on 2 processors]
+    #[arg(long)]
+    full: bool,
+    /// Lists the names of the tests and runs none
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs the tests. The last line printed is `N passed, N failed`, with `, N skipped` if there are such.
+pub fn test(options: &Options) -> ExitCode {
+    match try_test(options) {
+        Ok(Some(tally)) => {
+            println!("{tally}");
+            if tally.failed == 0 && tally.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Ok(None) => ExitCode::SUCCESS,
+        Err(e) => {
+            println!("error: {}", ui::one_line(&e));
+            println!("{}", Tally { failed: 1, ..Tally::default() });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn try_test(options: &Options) -> Result<Option<Tally>> {
+    let wanted = |case: &Case| {
+        (options.full || !case.full)
+            && (options.filter.is_empty() || options.filter.iter().any(|f| case.name.contains(f)))
+    };
+    let cases: Vec<Case> = all()?.into_iter().filter(wanted).collect();
+    if options.list {
+        cases.iter().for_each(|case| println!("{}", case.name));
+        return Ok(None);
+    }
+    interrupt::watch()?;
+    setup::qemu()?;
+    run(cases).map(Some)
+}
+
+/// Every test there is. Cheap ones and those that find most come first.
+fn all() -> Result<Vec<Case>> {
+    Ok([lint::cases(), host::cases(), boot::cases(), nodes::cases(), misuse::cases(), end_to_end::cases()]
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+fn run(cases: Vec<Case>) -> Result<Tally> {
+    let logs = fresh_logs()?;
+    let (count, width) = (cases.len(), cases.iter().map(|c| c.name.len()).max().unwrap_or(0));
+    let mut tally = Tally::default();
+    let mut failures = Vec::new();
+    for (n, case) in cases.into_iter().enumerate() {
+        interrupt::check()?;
+        let log = logs.join(format!("{}.log", case.name.replace([':', ' ', '/'], "-")));
+        print!("[{:>3}/{count}] {:<width$} ... ", n + 1, case.name);
+        let _ = std::io::Write::flush(&mut std::io::stdout());
+        let started = Instant::now();
+        let outcome = (case.check)(&log).unwrap_or_else(|e| Outcome::Failed(ui::one_line(&e)));
+        println!("{outcome} ({:.1} s)", started.elapsed().as_secs_f64());
+        tally.add(&outcome);
+        if let Some(why) = outcome.failure() {
+            failures.push(format!("{}: {why}\n    log: {}", case.name, log.display()));
+        }
+    }
+    if !failures.is_empty() {
+        println!("\nfailures:");
+        failures.iter().for_each(|failure| println!("  {failure}"));
+        println!();
+    }
+    Ok(tally)
+}
+
+fn fresh_logs() -> Result<PathBuf> {
+    let dir = paths::state()?.join("test-logs");
+    match std::fs::remove_dir_all(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("cannot remove old logs")?,
+        _ => paths::made(dir),
+    }
+}
