@@ -1,1 +1,171 @@
+//! LITE: remote memory, remote procedure calls and synchronisation for the nodes of a cluster, over any RNIC.
+//!
+//! A node joins through the manager, then [`Lite::start`] takes its RNIC and control connection. From there on
+//! applications hold a [`Lite`] and allocate memory on any node, read and write it, call functions of other nodes, and
+//! wait for each other:
+//!
+//! ```
+//! # use lite::{Error, Lite, Permissions};
+//! # use proto::NodeId;
+//! # async fn example(lite: &Lite) -> Result<(), Error> {
+//! // Remote memset: 1 MiB on node 2.
+//! let lmr = lite.alloc(NodeId(2), 1 << 20, Permissions::READ | Permissions::WRITE).await?;
+//! lmr.memset(0, lmr.len(), 0xff).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it is built
+//! - [`Lite::poll`] is the poller: it takes completions, wakes the tasks they belong to, delivers RPC messages and expires
+//!   deadlines. It runs in task context on the core that owns the RNIC. Everything else runs in tasks on any core.
+//! - One-sided operations go from the issuing task to the RNIC and back without allocation: slots and bounce buffers are
+//!   taken from pools that are made at the start. Memory that a peer may write is copied, never lent.
+//! - A future may be dropped at any point. What it left on the wire keeps its slot and buffer until its completion or the
+//!   reset of its queue pair.
+//! - The issuing node checks one-sided operations; the node that is asked checks all messages. Every call has a deadline.
+//! - Locks are held for short, bounded times, and never across a wait. Order, outermost first: a connection's ring, its
+//!   outbox, bounce pool, operation table; no other two are held together.
+//! - The node's own view of its lease is renewed when an acknowledgement of a heartbeat *arrives* (the link passes
+//!   [`proto::ToNode::HeartbeatAck`] on to LITE). When it ends, the node fences itself. Others do not rely on that: they
+//!   destroy their queue pairs to a node that the manager declares dead before they reuse what it could reach.
 #![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod barrier;
+mod bounce;
+mod config;
+mod conn;
+mod control;
+mod counters;
+mod error;
+mod membership;
+mod node;
+mod op;
+mod permissions;
+mod region;
+mod rpc;
+mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod timer;
+
+pub use config::Config;
+pub use control::JobMessages;
+pub use error::Error;
+pub use membership::{Change, Watcher};
+pub use permissions::Permissions;
+pub use proto::{Incarnation, Member, NodeId};
+pub use region::Lmr;
+pub use rpc::{Call, FunctionId, RpcOptions, RpcServer};
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+use node::Node;
+use platform::{ControlLink, Instant, Platform};
+use proto::Welcome;
+use verbs::{Counter, Rnic};
+
+/// A node's LITE, with the deadline that its operations get. Cheap to clone.
+#[derive(Clone)]
+pub struct Lite {
+    node: Arc<Node>,
+    patience: Duration,
+}
+
+impl Lite {
+    /// Starts LITE on a node whose join has been answered by `welcome`. The RNIC is up with the GID of `welcome`. LITE
+    /// receives everything that arrives on `link` from now on, acknowledgements of heartbeats included; the platform sends
+    /// the heartbeats. Fails with `NoMemory` or `Refused` if memory or RNIC do not suffice.
+    pub fn start(
+        platform: Arc<dyn Platform>,
+        rnic: Arc<dyn Rnic>,
+        link: Arc<dyn ControlLink>,
+        welcome: Welcome,
+        config: Config,
+    ) -> Result<Self, Error> {
+        let patience = config.deadline;
+        let node = Arc::new(Node::new(platform, rnic, &welcome, config)?);
+        for member in welcome.members {
+            node.on_joined(member);
+        }
+        node.start_internal();
+        node.start_control(link);
+        Ok(Self { node, patience })
+    }
+
+    /// The poller: call it in task context on the core that owns the RNIC, after the RNIC's own `progress`, and again
+    /// before that core halts. Gives whether there was something to do.
+    pub fn poll(&self, now: Instant) -> bool {
+        self.node.poll(now)
+    }
+
+    /// When [`poll`](Self::poll) must be called even if nothing arrives.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.node.next_deadline()
+    }
+
+    /// The platform below.
+    #[must_use]
+    pub fn platform(&self) -> &Arc<dyn Platform> {
+        &self.node.platform
+    }
+
+    /// Waits for `d`.
+    pub async fn sleep(&self, d: Duration) {
+        self.node.timers.until(self.node.platform.now() + d).await;
+    }
+
+    /// This node.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.node.me
+    }
+
+    /// The same LITE; operations of this handle, and of regions made by it, have `d` from their call on.
+    #[must_use]
+    pub fn with_deadline(&self, d: Duration) -> Self {
+        Self { node: self.node.clone(), patience: d }
+    }
+
+    fn deadline(&self) -> Instant {
+        self.node.platform.now() + self.patience
+    }
+
+    /// Serves function `f` on this node. Fails with `NameTaken` if it is registered, `Permission` for LITE's own ids.
+    pub fn register(&self, f: FunctionId, options: RpcOptions) -> Result<RpcServer, Error> {
+        if f >= rpc::INTERNAL {
+            return Err(Error::Permission);
+        }
+        let service = Arc::new(rpc::Service::new(options));
+        if !self.node.services.add(f, service.clone()) {
+            return Err(Error::NameTaken);
+        }
+        Ok(RpcServer::new(self.node.clone(), f, service))
+    }
+
+    /// Calls function `f` of `node`, which may be this one, and waits for the reply. The handler runs at most once.
+    ///
+    /// A `max_reply` beyond the reply slot (some 4 KiB) takes a buffer of that size for the call.
+    pub async fn call(
+        &self,
+        node: NodeId,
+        f: FunctionId,
+        request: &[u8],
+        max_reply: usize,
+    ) -> Result<Vec<u8>, Error> {
+        if f >= rpc::INTERNAL {
+            return Err(Error::Permission);
+        }
+        self.node.call(node, f, request, max_reply, self.deadline()).await
+    }
+
+    /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
+    pub fn counters(&self, each: &mut dyn FnMut(Counter)) {
+        self.node.counters.each(each);
+    }
+}

@@ -1,0 +1,95 @@
+//! What two nodes tell each other through the manager to set up a connection.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use platform::IoAddr;
+use serde::{Deserialize, Serialize};
+use verbs::{LinkKind, PathMtu, Psn, QpNum};
+
+/// The version of these messages and of the RPC headers.
+pub(crate) const VERSION: u8 = 1;
+
+/// Where a node takes RPC messages from one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RpcArea {
+    /// The ring for requests.
+    pub(crate) ring: IoAddr,
+    /// Its bytes, a power of two.
+    pub(crate) ring_len: u32,
+    /// The slots for replies, one after the other.
+    pub(crate) slots: IoAddr,
+    /// Bytes of one.
+    pub(crate) slot_len: u32,
+    /// How many.
+    pub(crate) slot_count: u32,
+}
+
+/// One side of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// The frame format: chosen by the side that asks.
+    pub(crate) link: LinkKind,
+    /// The largest path MTU of its port.
+    pub(crate) mtu: PathMtu,
+    /// READs and atomics that it answers at once.
+    pub(crate) rd_atomic: u8,
+    /// Queue pair numbers and first PSNs.
+    pub(crate) queue_pairs: Vec<(QpNum, Psn)>,
+    /// Where it takes RPC messages.
+    pub(crate) rpc: RpcArea,
+}
+
+/// A message between two nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// Asks for a connection.
+    Request(End),
+    /// Grants it; the sender's queue pairs are connected.
+    Reply(End),
+    /// The asker's queue pairs are connected too.
+    Ready,
+    /// Refuses, and why.
+    Refused(String),
+}
+
+/// A message with the attempt that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Envelope {
+    /// [`VERSION`].
+    pub(crate) version: u8,
+    /// Chosen at random by the side that asks.
+    pub(crate) attempt: u64,
+    /// The message.
+    pub(crate) message: Message,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn golden_bytes() {
+        let rpc = RpcArea {
+            ring: IoAddr(0x1000),
+            ring_len: 0x8000,
+            slots: IoAddr(0x9000),
+            slot_len: 64,
+            slot_count: 2,
+        };
+        let end = End {
+            link: LinkKind::RoceV2,
+            mtu: PathMtu::B1024,
+            rd_atomic: 16,
+            queue_pairs: vec![(QpNum::new(0x11), Psn::new(0x22))],
+            rpc,
+        };
+        let envelope = Envelope { version: VERSION, attempt: 5, message: Message::Request(end) };
+        let bytes = proto::encode(&envelope);
+        // Varints, little end first.
+        let golden = [1, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
+        assert_eq!(bytes, golden);
+        assert_eq!(proto::decode::<Envelope>(&bytes), Ok(envelope));
+        assert!(proto::decode::<Envelope>(&golden[..18]).is_err());
+    }
+}

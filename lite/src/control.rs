@@ -1,0 +1,260 @@
+//! The control connection: one task that sends, one that receives, the name directory, and messages of jobs.
+
+use crate::node::Node;
+use crate::sync::Waiters;
+use crate::{Error, Lite};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use platform::{ControlLink, Instant};
+use proto::{NameError, NodeId, ToManager, ToNode};
+use spin::Mutex;
+
+/// Messages that [`Lite::send_control`] lets wait before it waits itself.
+const SEND_QUEUE: usize = 16;
+/// Job messages that wait before the receiver stops reading, so that a job's input does not pile up here.
+const JOB_QUEUE: usize = 64;
+
+type NameResult = Result<(NodeId, Vec<u8>), NameError>;
+
+/// What tasks and the two control tasks share.
+pub(crate) struct Control {
+    out: Mutex<VecDeque<Vec<u8>>>,
+    out_change: Waiters,
+    names: Mutex<BTreeMap<u32, Option<NameResult>>>,
+    names_change: Waiters,
+    next_request: AtomicU32,
+    jobs: Mutex<VecDeque<ToNode>>,
+    jobs_change: Waiters,
+    ended: AtomicBool,
+}
+
+impl Control {
+    pub(crate) fn new() -> Self {
+        Self {
+            out: Mutex::default(),
+            out_change: Waiters::default(),
+            names: Mutex::default(),
+            names_change: Waiters::default(),
+            next_request: AtomicU32::new(1),
+            jobs: Mutex::default(),
+            jobs_change: Waiters::default(),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Queues a message to the manager.
+    pub(crate) fn post(&self, message: &ToManager) {
+        self.out.lock().push_back(proto::encode(message));
+        self.out_change.wake_all();
+    }
+
+    /// Membership is over: nobody waits for the manager any more.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        self.out_change.wake_all();
+        self.names_change.wake_all();
+        self.jobs_change.wake_all();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+}
+
+/// A question to the directory whose answer is awaited.
+struct NameRequest<'a> {
+    control: &'a Control,
+    request: u32,
+}
+
+impl Drop for NameRequest<'_> {
+    fn drop(&mut self) {
+        self.control.names.lock().remove(&self.request);
+    }
+}
+
+impl Node {
+    /// Starts the two tasks.
+    pub(crate) fn start_control(self: &Arc<Self>, link: Arc<dyn ControlLink>) {
+        let (node, l) = (self.clone(), link.clone());
+        self.platform.spawn("lite-control-out", Box::pin(async move { node.send_all(&*l).await }));
+        let node = self.clone();
+        self.platform.spawn("lite-control-in", Box::pin(async move { node.receive_all(&*link).await }));
+    }
+
+    async fn send_all(&self, link: &dyn ControlLink) {
+        loop {
+            let next = || match self.control.out.lock().pop_front() {
+                Some(message) => Some(Some(message)),
+                None if self.control.has_ended() => Some(None),
+                None => None,
+            };
+            let Some(message) = self.control.out_change.until(next).await else { return };
+            // Whoever waits for room may go on.
+            self.control.out_change.wake_all();
+            if core::future::poll_fn(|cx| link.poll_send(cx, &message)).await.is_err() {
+                return self.fence();
+            }
+        }
+    }
+
+    async fn receive_all(self: &Arc<Self>, link: &dyn ControlLink) {
+        loop {
+            let Ok(bytes) = core::future::poll_fn(|cx| link.poll_recv(cx)).await else {
+                return self.fence();
+            };
+            let Ok(message) = proto::decode::<ToNode>(&bytes) else {
+                log::warn!("lite: malformed control message of {} bytes", bytes.len());
+                continue;
+            };
+            match message {
+                ToNode::HeartbeatAck { .. } => self.renew_lease(),
+                ToNode::Joined(member) => self.on_joined(member),
+                ToNode::Left { node, incarnation, reason } => {
+                    if (node, incarnation) == (self.me, self.incarnation) {
+                        log::error!("lite: the manager has declared this node dead: {reason}");
+                        return self.fence();
+                    }
+                    log::info!("lite: {node} is gone: {reason}");
+                    self.on_left(node, incarnation, reason);
+                }
+                ToNode::Relayed { from, incarnation, body } => self.on_relayed(from, incarnation, &body),
+                ToNode::Name { request, result } => {
+                    if let Some(place) = self.control.names.lock().get_mut(&request) {
+                        *place = Some(result);
+                    }
+                    self.control.names_change.wake_all();
+                }
+                ToNode::Refused { reason } => {
+                    log::error!("lite: the manager has ended the membership: {reason}");
+                    return self.fence();
+                }
+                ToNode::Welcome(_) => log::warn!("lite: unexpected control message"),
+                job @ (ToNode::JobStart(_)
+                | ToNode::JobInput { .. }
+                | ToNode::JobInputEnd { .. }
+                | ToNode::JobOutputAck { .. }
+                | ToNode::JobCancel { .. }
+                | ToNode::Shutdown) => {
+                    let room = || {
+                        let room = self.control.jobs.lock().len() < JOB_QUEUE || self.control.has_ended();
+                        room.then_some(())
+                    };
+                    self.control.jobs_change.until(room).await;
+                    self.control.jobs.lock().push_back(job);
+                    self.control.jobs_change.wake_all();
+                }
+            }
+        }
+    }
+
+    async fn ask_directory(
+        &self,
+        message: impl FnOnce(u32) -> ToManager,
+        deadline: Instant,
+        after: Error,
+    ) -> Result<(NodeId, Vec<u8>), Error> {
+        if self.is_fenced() {
+            return Err(Error::LinkDown);
+        }
+        let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
+        self.control.names.lock().insert(request, None);
+        let waiting = NameRequest { control: &self.control, request };
+        self.control.post(&message(request));
+        let answer = || {
+            let answered = self.control.names.lock().get_mut(&request).and_then(Option::take);
+            match answered {
+                Some(result) => Some(result.map_err(|e| match e {
+                    NameError::NotFound => Error::NoSuchName,
+                    NameError::Taken => Error::NameTaken,
+                    NameError::NotOwner => Error::Permission,
+                    NameError::Length => Error::Refused(alloc::format!("{e}")),
+                })),
+                None if self.control.has_ended() => Some(Err(Error::LinkDown)),
+                None => None,
+            }
+        };
+        let result = self.timers.before(deadline, self.control.names_change.until(answer)).await;
+        drop(waiting);
+        result.unwrap_or(Err(after))
+    }
+
+    pub(crate) async fn bind(&self, name: &str, value: Vec<u8>, deadline: Instant) -> Result<(), Error> {
+        let name: String = name.into();
+        let message = |request| ToManager::NameBind { request, name, value };
+        self.ask_directory(message, deadline, Error::Unknown).await.map(drop)
+    }
+
+    pub(crate) async fn unbind(&self, name: &str, deadline: Instant) -> Result<(), Error> {
+        let name: String = name.into();
+        let message = |request| ToManager::NameUnbind { request, name };
+        self.ask_directory(message, deadline, Error::Unknown).await.map(drop)
+    }
+
+    pub(crate) async fn lookup(&self, name: &str, deadline: Instant) -> Result<(NodeId, Vec<u8>), Error> {
+        let name: String = name.into();
+        let message = |request| ToManager::NameLookup { request, name };
+        self.ask_directory(message, deadline, Error::Deadline).await
+    }
+}
+
+/// The control messages of jobs, for the application runtime.
+#[derive(Clone)]
+pub struct JobMessages {
+    node: Arc<Node>,
+}
+
+impl JobMessages {
+    /// The next message that is about jobs, or [`ToNode::Shutdown`]. Once this node is no longer a member, and all
+    /// messages before have been taken: [`ToNode::Refused`], again and again.
+    pub async fn next(&self) -> ToNode {
+        let control = &self.node.control;
+        let take = || match control.jobs.lock().pop_front() {
+            Some(message) => Some(message),
+            None if control.has_ended() => {
+                Some(ToNode::Refused { reason: "this node has lost its membership".into() })
+            }
+            None => None,
+        };
+        let message = control.jobs_change.until(take).await;
+        // The receiver may wait for room.
+        control.jobs_change.wake_all();
+        message
+    }
+}
+
+impl Lite {
+    /// The control messages of jobs. One task should take them: each message goes to whoever asks first.
+    #[must_use]
+    pub fn jobs(&self) -> JobMessages {
+        JobMessages { node: self.node.clone() }
+    }
+
+    /// Sends a message to the manager; waits while many others wait to be sent.
+    pub async fn send_control(&self, message: &ToManager) -> Result<(), Error> {
+        let control = &self.node.control;
+        let room = || {
+            if control.has_ended() {
+                return Some(Err(Error::LinkDown));
+            }
+            let mut out = control.out.lock();
+            (out.len() < SEND_QUEUE).then(|| {
+                out.push_back(proto::encode(message));
+                Ok(())
+            })
+        };
+        let sent = self.node.timers.before(self.deadline(), control.out_change.until(room)).await;
+        sent.unwrap_or(Err(Error::Deadline))?;
+        control.out_change.wake_all();
+        Ok(())
+    }
+
+    /// Frees a name that this node has published something under. The region stays.
+    pub async fn unpublish(&self, name: &str) -> Result<(), Error> {
+        self.node.unbind(name, self.deadline()).await
+    }
+}

@@ -1,0 +1,45 @@
+//! Counts of what this node's LITE has done.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use verbs::Counter;
+
+/// One count.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+macro_rules! counters {
+    ($($name:ident: $doc:literal),* $(,)?) => {
+        /// All counts of a node.
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $(#[doc = $doc] pub(crate) $name: Count,)*
+        }
+
+        impl Counters {
+            pub(crate) fn each(&self, each: &mut dyn FnMut(Counter)) {
+                $(each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed)));)*
+            }
+        }
+    };
+}
+
+counters! {
+    reads: "Reads begun.",
+    writes: "Writes begun.",
+    atomics: "Atomics begun.",
+    memsets: "Memsets begun.",
+    calls: "Calls begun, LITE's own included.",
+    served: "Calls given to handlers.",
+    bytes_read: "Bytes of reads begun.",
+    bytes_written: "Bytes of writes begun.",
+    retries: "Transfers continued on a new connection.",
+    busy: "Calls put off because the server's queue was full.",
+    deadline_misses: "Operations whose deadline passed.",
+    connections: "Connections made.",
+}

@@ -1,0 +1,190 @@
+//! Who is in the cluster.
+
+use crate::conn::{Peer, PeerLink};
+use crate::node::Node;
+use crate::rpc::Answer;
+use crate::sync::Waiters;
+use crate::{Error, Lite};
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use proto::{Incarnation, Member, NodeId, RnicOffer};
+use spin::Mutex;
+
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A new member.
+    Joined(Member),
+    /// A member has left or is declared dead. Operations on it fail with [`Error::NodeDown`].
+    Left {
+        /// Its id.
+        node: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// Why.
+        reason: String,
+    },
+}
+
+#[derive(Default)]
+struct Feed {
+    changes: Mutex<VecDeque<Change>>,
+    arrival: Waiters,
+}
+
+/// Gives the changes of the membership from its making on.
+pub struct Watcher {
+    node: Arc<Node>,
+    feed: Arc<Feed>,
+}
+
+impl Watcher {
+    /// The next change; waits until there is one. `LinkDown` once this node itself is no longer a member.
+    pub async fn next(&mut self) -> Result<Change, Error> {
+        let take = || match self.feed.changes.lock().pop_front() {
+            Some(change) => Some(Ok(change)),
+            None if self.node.is_fenced() => Some(Err(Error::LinkDown)),
+            None => None,
+        };
+        self.feed.arrival.until(take).await
+    }
+}
+
+/// All watchers of a node.
+#[derive(Default)]
+pub(crate) struct Watchers(Mutex<Vec<Weak<Feed>>>);
+
+impl Watchers {
+    fn tell(&self, change: &Change) {
+        for feed in self.live() {
+            feed.changes.lock().push_back(change.clone());
+            feed.arrival.wake_all();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.live().iter().for_each(|f| f.arrival.wake_all());
+    }
+
+    fn live(&self) -> Vec<Arc<Feed>> {
+        let mut all = self.0.lock();
+        all.retain(|f| f.strong_count() > 0);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+impl Node {
+    pub(crate) fn on_joined(self: &Arc<Self>, member: Member) {
+        let node = member.node;
+        if node == self.me {
+            return;
+        }
+        let former = self.peer_life(node).filter(|life| *life != member.incarnation);
+        if let Some(former) = former {
+            self.on_left(node, former, "joined again".into());
+        }
+        {
+            let mut peers = self.peers.lock();
+            let known =
+                |p: &Peer| p.member.incarnation == member.incarnation && !matches!(p.link, PeerLink::Gone);
+            if peers.get(&node).is_some_and(known) {
+                return;
+            }
+            peers.insert(node, Peer { member: member.clone(), link: PeerLink::Idle });
+        }
+        if node < self.me && self.lowest_member() == node {
+            // Barriers have a new home.
+            self.barriers.end_all(&Ok(Answer::Elsewhere(node)));
+        }
+        self.peer_change.wake_all();
+        self.watchers.tell(&Change::Joined(member));
+    }
+
+    /// A life of a member has ended. Its queue pairs here are destroyed before anything that it could reach is reused.
+    pub(crate) fn on_left(self: &Arc<Self>, node: NodeId, incarnation: Incarnation, reason: String) {
+        let link = {
+            let mut peers = self.peers.lock();
+            let Some(peer) = peers.get_mut(&node).filter(|p| p.member.incarnation == incarnation) else {
+                return;
+            };
+            if matches!(peer.link, PeerLink::Gone) {
+                return;
+            }
+            core::mem::replace(&mut peer.link, PeerLink::Gone)
+        };
+        self.retire(link);
+        self.mappings.forget(node);
+        for region in self.regions.forget((node, incarnation)) {
+            self.spawn_fence(region);
+        }
+        self.barriers.end_all(&Err(Error::NodeDown(node)));
+        self.peer_change.wake_all();
+        self.watchers.tell(&Change::Left { node, incarnation, reason });
+    }
+
+    /// The live member with the lowest id.
+    pub(crate) fn lowest_member(&self) -> NodeId {
+        let peers = self.peers.lock();
+        let lowest = peers.iter().find(|(_, p)| !matches!(p.link, PeerLink::Gone)).map(|(n, _)| *n);
+        lowest.map_or(self.me, |n| n.min(self.me))
+    }
+
+    /// The present life of a peer, if it is a live member.
+    pub(crate) fn peer_life(&self, node: NodeId) -> Option<Incarnation> {
+        let peers = self.peers.lock();
+        peers.get(&node).filter(|p| !matches!(p.link, PeerLink::Gone)).map(|p| p.member.incarnation)
+    }
+
+    /// Why nothing reaches that life of a node any more, if so.
+    pub(crate) fn gone(&self, node: NodeId, life: Incarnation) -> Option<Error> {
+        if self.is_fenced() {
+            return Some(Error::LinkDown);
+        }
+        (node != self.me && self.peer_life(node) != Some(life)).then_some(Error::NodeDown(node))
+    }
+}
+
+impl Lite {
+    /// The live members, this node included, by id. This node's own entry has the name of its
+    /// [`Config`](crate::Config), and `physical` is always `false` in it.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        let node = &self.node;
+        let attributes = node.rnic.attributes();
+        let own = Member {
+            node: node.me,
+            incarnation: node.incarnation,
+            name: node.config.name.clone(),
+            gid: node.gid,
+            rnic: RnicOffer {
+                driver: attributes.driver.into(),
+                links: attributes.links.to_vec(),
+                mac: attributes.port.mac,
+                gid: Some(node.gid),
+                lid: attributes.port.lid,
+                mtu: attributes.max_mtu,
+                max_rd_atomic: attributes.max_rd_atomic,
+                key: node.key,
+                physical: false,
+            },
+        };
+        let mut all = alloc::vec![own];
+        {
+            let peers = node.peers.lock();
+            let live = peers.values().filter(|p| !matches!(p.link, PeerLink::Gone));
+            all.extend(live.map(|p| p.member.clone()));
+        }
+        all.sort_by_key(|m| m.node);
+        all
+    }
+
+    /// Watches the membership from now on.
+    #[must_use]
+    pub fn watch(&self) -> Watcher {
+        let feed = Arc::new(Feed::default());
+        self.node.watchers.0.lock().push(Arc::downgrade(&feed));
+        Watcher { node: self.node.clone(), feed }
+    }
+}

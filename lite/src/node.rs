@@ -1,0 +1,323 @@
+//! The state of one node's LITE, and its poller.
+
+use crate::barrier::Barriers;
+use crate::bounce::{Bounce, BouncePool};
+use crate::conn::{Conn, Peer, RPC_LANE};
+use crate::control::Control;
+use crate::counters::Counters;
+use crate::membership::Watchers;
+use crate::op::{Finished, OpId, OpTable};
+use crate::region::{MappingTable, RegionTable};
+use crate::rpc::ServiceTable;
+use crate::sync::Waiters;
+use crate::timer::Timers;
+use crate::{Config, Error};
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use platform::{Instant, Platform};
+use proto::{Incarnation, NodeId, Welcome};
+use spin::Mutex;
+use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic, Status, WorkKind, WrId};
+
+/// Completions taken at once.
+const BATCH: usize = 64;
+/// Batches taken in one call of the poller, unless a connection is being closed.
+const BATCHES: usize = 16;
+/// How soon to look again at messages that found no room.
+const STALLED_PAUSE: Duration = Duration::from_millis(1);
+
+/// One node's LITE.
+pub(crate) struct Node {
+    pub(crate) platform: Arc<dyn Platform>,
+    pub(crate) rnic: Arc<dyn Rnic>,
+    pub(crate) attributes: Attributes,
+    pub(crate) max_inline: usize,
+    pub(crate) config: Config,
+    pub(crate) me: NodeId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) gid: Gid,
+    pub(crate) key: MemoryKey,
+    pub(crate) cq: CqId,
+    /// The most that one work request moves.
+    pub(crate) chunk: usize,
+    lease: Duration,
+    /// When this node's lease ends, in nanoseconds; as far as it knows.
+    lease_until: AtomicU64,
+    fenced: AtomicBool,
+
+    pub(crate) ops: Mutex<OpTable>,
+    pub(crate) bounce: Mutex<BouncePool>,
+    /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
+    pub(crate) resources: Waiters,
+    pub(crate) timers: Timers,
+    pub(crate) counters: Counters,
+
+    pub(crate) peers: Mutex<BTreeMap<NodeId, Peer>>,
+    pub(crate) peer_change: Waiters,
+    pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
+    pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
+    /// Connections whose queue pairs are destroyed, but whose completions may not all be taken.
+    pub(crate) closing: Mutex<Vec<Arc<Conn>>>,
+    /// Connections with messages that found no room.
+    pub(crate) stalled: Mutex<Vec<Arc<Conn>>>,
+
+    pub(crate) services: ServiceTable,
+    pub(crate) regions: RegionTable,
+    pub(crate) mappings: MappingTable,
+    pub(crate) barriers: Barriers,
+    pub(crate) control: Control,
+    pub(crate) watchers: Watchers,
+    poller: Mutex<Poller>,
+}
+
+struct Poller {
+    batch: [Completion; BATCH],
+    /// Receives taken in this call, by connection.
+    received: Vec<(Arc<Conn>, u32)>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        platform: Arc<dyn Platform>,
+        rnic: Arc<dyn Rnic>,
+        welcome: &Welcome,
+        config: Config,
+    ) -> Result<Self, Error> {
+        let config = config.checked();
+        let attributes = rnic.attributes();
+        let no_memory = |asked| Error::NoMemory { asked, free: platform.memory().stats().largest_free };
+        let bounce = BouncePool::new(&platform, &config.bounce).map_err(no_memory)?;
+        let depth = config.operations + config.peers * config.recv_depth();
+        let cq = rnic
+            .create_cq(CqOptions { depth })
+            .map_err(|e| Error::Refused(alloc::format!("no completion queue: {e}")))?;
+        let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let none = Completion {
+            id: WrId(0),
+            qp: QpNum::new(0),
+            status: Status::Success,
+            kind: WorkKind::Send,
+            byte_len: 0,
+            imm: None,
+        };
+        Ok(Self {
+            max_inline: attributes.max_inline as usize,
+            me: welcome.node,
+            incarnation: welcome.incarnation,
+            gid: welcome.gid,
+            key: rnic.memory_key(),
+            cq,
+            chunk: config.bounce[2].0 as usize,
+            lease,
+            lease_until: AtomicU64::new((platform.now() + lease).as_nanos()),
+            fenced: AtomicBool::new(false),
+            ops: Mutex::new(OpTable::new(config.operations)),
+            bounce: Mutex::new(bounce),
+            resources: Waiters::default(),
+            timers: Timers::default(),
+            counters: Counters::default(),
+            peers: Mutex::default(),
+            peer_change: Waiters::default(),
+            by_qp: Mutex::default(),
+            loopback: Mutex::default(),
+            closing: Mutex::default(),
+            stalled: Mutex::default(),
+            services: ServiceTable::default(),
+            regions: RegionTable::default(),
+            mappings: MappingTable::default(),
+            barriers: Barriers::default(),
+            control: Control::new(),
+            watchers: Watchers::default(),
+            poller: Mutex::new(Poller { batch: [none; BATCH], received: Vec::new() }),
+            attributes,
+            config,
+            platform,
+            rnic,
+        })
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.platform.fill_random(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    // ---- The lease ----
+
+    /// Whether this node must not act as a member any more.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::SeqCst)
+            || self.platform.now().as_nanos() > self.lease_until.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn renew_lease(&self) {
+        let until = self.platform.now() + self.lease;
+        if !self.is_fenced() {
+            self.lease_until.store(until.as_nanos(), Ordering::SeqCst);
+        }
+    }
+
+    /// Ends this node's membership: nothing is issued any more, and nothing of its peers reaches its memory.
+    pub(crate) fn fence(&self) {
+        if self.fenced.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        log::error!("lite: {} has lost its membership", self.me);
+        let mut links = Vec::new();
+        for peer in self.peers.lock().values_mut() {
+            links.push(mem::replace(&mut peer.link, crate::conn::PeerLink::Gone));
+        }
+        for link in links {
+            self.retire(link);
+        }
+        let loopback = self.loopback.lock().take();
+        if let Some(conn) = loopback {
+            self.shut(&conn);
+        }
+        self.barriers.end_all(&Err(Error::LinkDown));
+        self.control.end();
+        self.peer_change.wake_all();
+        self.resources.wake_all();
+        self.services.wake_all();
+        self.watchers.wake_all();
+    }
+
+    // ---- The poller ----
+
+    pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
+        let Some(mut poller) = self.poller.try_lock() else { return false };
+        let mut worked = false;
+        if !self.fenced.load(Ordering::SeqCst) && self.is_fenced() {
+            self.fence();
+            worked = true;
+        }
+        let closing = mem::take(&mut *self.closing.lock());
+        worked |= self.take_completions(&mut poller, !closing.is_empty());
+        self.repost(&mut poller);
+        for conn in closing {
+            // Its queue pairs are destroyed and its completions taken: what is left never completes.
+            loop {
+                let stranded = self.ops.lock().stranded(&conn);
+                let Some(id) = stranded else { break };
+                self.complete(id, Status::WorkRequestFlushed);
+            }
+            worked = true;
+        }
+        worked |= self.flush_stalled();
+        worked |= self.timers.expire(now);
+        worked
+    }
+
+    fn take_completions(self: &Arc<Self>, poller: &mut Poller, all: bool) -> bool {
+        let mut worked = false;
+        for batch in 0.. {
+            if batch >= BATCHES && !all {
+                break;
+            }
+            let n = self.rnic.poll_cq(self.cq, &mut poller.batch).min(BATCH);
+            worked |= n > 0;
+            for i in 0..n {
+                let completion = poller.batch[i];
+                match completion.kind {
+                    WorkKind::Recv | WorkKind::RecvWriteImm => {
+                        self.received(&mut poller.received, &completion);
+                    }
+                    _ => self.complete(OpId::from_wr_id(completion.id), completion.status),
+                }
+            }
+            if n < BATCH {
+                break;
+            }
+        }
+        worked
+    }
+
+    fn complete(&self, id: OpId, status: Status) {
+        let finished = self.ops.lock().complete(id, status);
+        let Some(finished) = finished else { return };
+        if status != Status::Success
+            && let Some(holds) = &finished.holds
+            && !holds.conn.is_shut()
+        {
+            let conn = holds.conn.clone();
+            log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
+            self.fail(&conn);
+        }
+        self.finish(finished);
+    }
+
+    /// Gives back what an operation held on the wire.
+    pub(crate) fn finish(&self, finished: Finished) {
+        let Finished { waker, holds, bounce } = finished;
+        if let Some(bounce) = bounce {
+            self.bounce.lock().give(bounce);
+        }
+        if let Some(holds) = holds {
+            if let Some(lane) = holds.conn.lane(holds.lane) {
+                lane.in_flight.fetch_sub(1, Ordering::AcqRel);
+            }
+            if let Some(mapping) = &holds.mapping {
+                mapping.gate.exit();
+            }
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.resources.wake_all();
+    }
+
+    pub(crate) fn give_back(&self, bounce: Option<Bounce>) {
+        if let Some(bounce) = bounce {
+            self.bounce.lock().give(bounce);
+        }
+        self.resources.wake_all();
+    }
+
+    fn received(self: &Arc<Self>, received: &mut Vec<(Arc<Conn>, u32)>, completion: &Completion) {
+        let conn = self.by_qp.lock().get(&completion.qp).cloned();
+        // A connection that is closed already.
+        let Some(conn) = conn else { return };
+        let imm = completion.imm.filter(|_| completion.status == Status::Success);
+        match imm {
+            Some(imm) => {
+                match received.iter_mut().find(|(c, _)| Arc::ptr_eq(c, &conn)) {
+                    Some((_, count)) => *count += 1,
+                    None => received.push((conn.clone(), 1)),
+                }
+                if self.deliver(&conn, imm).is_err() {
+                    log::warn!("lite: {} breaks the RPC protocol", conn.peer);
+                    self.fail(&conn);
+                }
+            }
+            None => self.fail(&conn),
+        }
+    }
+
+    /// Posts as many receives as were taken.
+    fn repost(&self, poller: &mut Poller) {
+        for (conn, count) in poller.received.drain(..) {
+            if !conn.is_shut()
+                && conn.lane(RPC_LANE).is_some()
+                && let Err(error) = conn.lanes().post_receives(count)
+            {
+                log::warn!("lite: cannot post receives for {}: {error}", conn.peer);
+                self.fail(&conn);
+            }
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if !self.closing.lock().is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let timer = self.timers.next();
+        let lease = (!self.fenced.load(Ordering::SeqCst))
+            .then(|| Instant::from_nanos(self.lease_until.load(Ordering::SeqCst).saturating_add(1)));
+        let stalled = (!self.stalled.lock().is_empty()).then(|| self.platform.now() + STALLED_PAUSE);
+        [timer, lease, stalled].into_iter().flatten().min()
+    }
+}

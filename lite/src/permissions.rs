@@ -1,0 +1,21 @@
+//! Rights on a region.
+
+use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
+
+bitflags! {
+    /// Rights on a region; the bits are those of the original LITE.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub struct Permissions: u32 {
+        /// Read.
+        const READ = 1;
+        /// Write and memset.
+        const WRITE = 2;
+        /// May be published, and mapped by name.
+        const SHARE = 4;
+        /// Publish and free: only ever the master's.
+        const ADMIN = 8;
+        /// Fetch-and-add, compare-and-swap.
+        const ATOMIC = 16;
+    }
+}

@@ -1,0 +1,266 @@
+//! The RPC state of one connection: both rings, the calls under way, and messages that wait for room.
+
+use super::ring::{RingRx, RingTx};
+use super::wire::{GRAIN, LONGEST, ReplyHeader, ReplyStatus, RequestHeader};
+use crate::bounce::Run;
+use crate::conn::RpcArea;
+use crate::sync::Waiters;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::task::{Context, Poll, Waker};
+use platform::IoAddr;
+use spin::Mutex;
+
+/// RPC on one connection, in both directions.
+pub(crate) struct ConnRpc {
+    /// Where this node takes messages.
+    pub(crate) local: RpcArea,
+    /// Where the peer does.
+    pub(crate) remote: RpcArea,
+    pub(crate) tx: Mutex<RingTx>,
+    pub(crate) rx: Mutex<RingRx>,
+    calls: Mutex<Calls>,
+    /// Tasks that wait for a free call slot or for room in the peer's ring.
+    pub(crate) room: Waiters,
+    /// Replies and credits that found no room on the queue pair.
+    pub(crate) outbox: Mutex<VecDeque<Out>>,
+}
+
+/// A message that needs no room in a ring.
+pub(crate) enum Out {
+    /// A reply: index of the slot, header, and what follows it.
+    Reply(u32, ReplyHeader, Vec<u8>),
+    /// A credit.
+    Credit(u32),
+}
+
+/// Memory that the peer may use for a call: the request, and the place for a long reply.
+pub(crate) type Buffers = (Option<Run>, Option<Run>);
+
+#[derive(Clone, Copy)]
+enum State {
+    Free,
+    Waiting { abandoned: bool },
+    Done(ReplyHeader),
+    Lost,
+}
+
+struct Slot {
+    generation: u32,
+    state: State,
+    waker: Option<Waker>,
+    /// Held until the reply has come or the connection is destroyed, also when nobody waits any more.
+    buffers: Buffers,
+}
+
+struct Calls {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    lost: bool,
+}
+
+impl Calls {
+    fn release(&mut self, index: u32) -> Buffers {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return (None, None) };
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.waker = None;
+        self.free.push(index);
+        core::mem::take(&mut slot.buffers)
+    }
+}
+
+/// How the wait for a reply ended.
+pub(crate) enum Ended {
+    /// With this header; the buffers are the caller's again.
+    Replied(ReplyHeader, Buffers),
+    /// The connection has failed.
+    Lost,
+}
+
+impl ConnRpc {
+    /// `None` if the peer's area is none that RPC can work with.
+    pub(crate) fn new(local: RpcArea, remote: RpcArea) -> Option<Self> {
+        let sane = remote.ring_len.is_power_of_two()
+            && (16 << 10..=1 << 24).contains(&remote.ring_len)
+            && (256..=LONGEST).contains(&remote.slot_len)
+            && (1..=4096).contains(&remote.slot_count);
+        sane.then_some(())?;
+        let slot = |_| Slot { generation: 0, state: State::Free, waker: None, buffers: (None, None) };
+        let count = local.slot_count;
+        Some(Self {
+            local,
+            remote,
+            tx: Mutex::new(RingTx::new(remote.ring_len)),
+            rx: Mutex::new(RingRx::new(local.ring_len)),
+            calls: Mutex::new(Calls {
+                slots: (0..count).map(slot).collect(),
+                free: (0..count).rev().collect(),
+                lost: false,
+            }),
+            room: Waiters::default(),
+            outbox: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    /// The longest request that travels in the peer's ring.
+    pub(crate) fn longest_in_ring(&self) -> usize {
+        (self.remote.ring_len / 4).min(LONGEST) as usize - RequestHeader::LEN
+    }
+
+    /// The longest reply that fits a slot of this node.
+    pub(crate) fn longest_in_slot(area: &RpcArea) -> usize {
+        area.slot_len as usize - ReplyHeader::LEN
+    }
+
+    /// Where this node's slot `index` lies.
+    pub(crate) fn slot_addr(area: &RpcArea, index: u32) -> Option<IoAddr> {
+        (index < area.slot_count)
+            .then(|| area.slots.checked_add(u64::from(index) * u64::from(area.slot_len)))?
+    }
+
+    /// Takes a slot for a call. `Some(None)`: the connection has failed.
+    pub(crate) fn claim(&self) -> Option<Option<CallSlot<'_>>> {
+        let mut calls = self.calls.lock();
+        if calls.lost {
+            return Some(None);
+        }
+        let index = calls.free.pop()?;
+        let slot = calls.slots.get_mut(index as usize)?;
+        slot.state = State::Waiting { abandoned: false };
+        Some(Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false }))
+    }
+
+    /// A reply has been written to slot `index`. `Err`: it answers no call.
+    pub(crate) fn replied(&self, index: u32, header: ReplyHeader) -> Result<(), super::ring::Violation> {
+        let mut calls = self.calls.lock();
+        let slot = calls.slots.get_mut(index as usize).ok_or(super::ring::Violation)?;
+        let State::Waiting { abandoned } = slot.state else { return Err(super::ring::Violation) };
+        if header.call != call_number(index, slot.generation) {
+            return Err(super::ring::Violation);
+        }
+        if abandoned {
+            let buffers = calls.release(index);
+            drop(calls);
+            drop(buffers);
+            self.room.wake_all();
+            return Ok(());
+        }
+        slot.state = State::Done(header);
+        let waker = slot.waker.take();
+        drop(calls);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// The queue pairs are destroyed: no call gets a reply any more, and the peer uses no buffer.
+    pub(crate) fn lose_all(&self) {
+        let mut wakers = Vec::new();
+        let mut buffers = Vec::new();
+        let mut calls = self.calls.lock();
+        calls.lost = true;
+        for slot in &mut calls.slots {
+            if let State::Waiting { .. } = slot.state {
+                slot.state = State::Lost;
+                wakers.extend(slot.waker.take());
+                buffers.push(core::mem::take(&mut slot.buffers));
+            }
+        }
+        drop(calls);
+        wakers.into_iter().for_each(Waker::wake);
+        drop(buffers);
+        self.outbox.lock().clear();
+        self.room.wake_all();
+    }
+}
+
+fn call_number(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
+
+/// A call under way, as the caller holds it.
+pub(crate) struct CallSlot<'a> {
+    rpc: &'a ConnRpc,
+    pub(crate) index: u32,
+    generation: u32,
+    /// Whether the peer may know of it.
+    pub(crate) posted: bool,
+    ended: bool,
+}
+
+impl CallSlot<'_> {
+    /// The call's number on its connection.
+    pub(crate) fn number(&self) -> u64 {
+        call_number(self.index, self.generation)
+    }
+
+    /// Lends memory to the peer until the reply or the end of the connection.
+    pub(crate) fn lend(&self, buffers: Buffers) {
+        if let Some(slot) = self.rpc.calls.lock().slots.get_mut(self.index as usize) {
+            slot.buffers = buffers;
+        }
+    }
+
+    /// Ready when the reply is there. The slot stays taken until this is dropped.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let mut calls = self.rpc.calls.lock();
+        let Some(slot) = calls.slots.get_mut(self.index as usize) else { return Poll::Ready(Ended::Lost) };
+        match slot.state {
+            State::Done(header) => {
+                self.ended = true;
+                Poll::Ready(Ended::Replied(header, core::mem::take(&mut slot.buffers)))
+            }
+            State::Waiting { .. } => {
+                if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                    slot.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+            State::Free | State::Lost => {
+                self.ended = true;
+                Poll::Ready(Ended::Lost)
+            }
+        }
+    }
+}
+
+impl Drop for CallSlot<'_> {
+    fn drop(&mut self) {
+        let mut calls = self.rpc.calls.lock();
+        let Some(slot) = calls.slots.get_mut(self.index as usize) else { return };
+        let buffers = match slot.state {
+            State::Waiting { .. } if self.posted => {
+                slot.state = State::Waiting { abandoned: true };
+                slot.waker = None;
+                return;
+            }
+            State::Free => return,
+            _ => calls.release(self.index),
+        };
+        drop(calls);
+        drop(buffers);
+        self.rpc.room.wake_all();
+    }
+}
+
+/// Whether a ring record of that many bytes can be one.
+pub(crate) fn record_len(header: &RequestHeader) -> Option<u32> {
+    let payload = if header.buffer.is_some() { 0 } else { u32::try_from(header.len).ok()? };
+    payload.checked_add(RequestHeader::LEN as u32).filter(|n| n.checked_next_multiple_of(GRAIN).is_some())
+}
+
+/// What the caller is told when the handler gave no reply.
+pub(crate) fn verdict(header: &ReplyHeader) -> Option<crate::Error> {
+    use crate::Error;
+    match header.status {
+        ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy => None,
+        ReplyStatus::NoSuchFunction => Some(Error::NoSuchFunction),
+        ReplyStatus::Dropped => Some(Error::Refused("the handler gave no reply".into())),
+        ReplyStatus::RequestTooLarge | ReplyStatus::ReplyTooLarge => {
+            Some(Error::TooLarge { max: header.len })
+        }
+        ReplyStatus::NoMemory => Some(Error::NoMemory { asked: header.len, free: 0 }),
+    }
+}

@@ -1,0 +1,138 @@
+//! The arithmetic of a request ring. Positions count bytes since the connection began; records never wrap.
+
+use super::wire::GRAIN;
+
+/// The peer has broken the ring's rules; the connection must end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Violation;
+
+fn grains(len: u32) -> u64 {
+    u64::from(len.next_multiple_of(GRAIN))
+}
+
+/// The writer's view.
+pub(crate) struct RingTx {
+    len: u64,
+    head: u64,
+    /// Everything before it has been consumed.
+    credited: u64,
+}
+
+impl RingTx {
+    pub(crate) fn new(len: u32) -> Self {
+        Self { len: u64::from(len), head: 0, credited: 0 }
+    }
+
+    /// The place of a record of `bytes`, and the position that [`commit`](Self::commit) takes once it is written; `None`
+    /// while there is no room.
+    pub(crate) fn place(&self, bytes: u32) -> Option<(u32, u64)> {
+        let bytes = grains(bytes);
+        let at = self.head % self.len;
+        let skip = if at + bytes > self.len { self.len - at } else { 0 };
+        let end = self.head + skip + bytes;
+        (end - self.credited <= self.len).then(|| (((end - bytes) % self.len) as u32, end))
+    }
+
+    pub(crate) fn commit(&mut self, end: u64) {
+        self.head = end;
+    }
+
+    /// The reader has consumed so many grains in all, modulo 2^24.
+    pub(crate) fn credit(&mut self, grains: u32) -> Result<(), Violation> {
+        let grain = u64::from(GRAIN);
+        let more = (u64::from(grains)).wrapping_sub(self.credited / grain) & 0xff_ffff;
+        let credited = self.credited + more * grain;
+        if credited > self.head {
+            return Err(Violation);
+        }
+        self.credited = credited;
+        Ok(())
+    }
+}
+
+/// The reader's view.
+pub(crate) struct RingRx {
+    len: u64,
+    consumed: u64,
+    credited: u64,
+}
+
+impl RingRx {
+    pub(crate) fn new(len: u32) -> Self {
+        Self { len: u64::from(len), consumed: 0, credited: 0 }
+    }
+
+    /// A record of `bytes` at `offset` has been read. It must be the next one.
+    pub(crate) fn consume(&mut self, offset: u32, bytes: u32) -> Result<(), Violation> {
+        let (offset, bytes) = (u64::from(offset), grains(bytes));
+        let at = self.consumed % self.len;
+        let skip = match offset {
+            o if o == at => 0,
+            0 if at + bytes > self.len => self.len - at,
+            _ => return Err(Violation),
+        };
+        if offset + bytes > self.len {
+            return Err(Violation);
+        }
+        self.consumed += skip + bytes;
+        Ok(())
+    }
+
+    /// The credit to tell the writer, once a quarter of the ring has been consumed since the last.
+    pub(crate) fn credit_due(&mut self) -> Option<u32> {
+        if self.consumed - self.credited < self.len / 4 {
+            return None;
+        }
+        self.credited = self.consumed;
+        Some((self.consumed / u64::from(GRAIN) & 0xff_ffff) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the sizes and however late the reader: records do not overlap unread ones, and both sides go on.
+        #[test]
+        fn never_overruns(sizes in proptest::collection::vec(1u32..4096, 1..400), lag in 0usize..20) {
+            const LEN: u32 = 16384;
+            let (mut tx, mut rx) = (RingTx::new(LEN), RingRx::new(LEN));
+            let mut unread = std::collections::VecDeque::new();
+            for size in sizes {
+                loop {
+                    if let Some((at, end)) = tx.place(size) {
+                        let range = at..at + size;
+                        prop_assert!(range.end <= LEN);
+                        for &(a, n) in &unread {
+                            prop_assert!(a + n <= range.start || range.end <= a, "{:?} over {}+{}", range, a, n);
+                        }
+                        tx.commit(end);
+                        unread.push_back((at, size));
+                        break;
+                    }
+                    // No room although all is read would be a deadlock.
+                    let (at, n) = unread.pop_front().expect("stuck");
+                    prop_assert_eq!(rx.consume(at, n), Ok(()));
+                    if let Some(credit) = rx.credit_due() {
+                        prop_assert_eq!(tx.credit(credit), Ok(()));
+                    }
+                }
+                while unread.len() > lag {
+                    let (at, n) = unread.pop_front().unwrap();
+                    prop_assert_eq!(rx.consume(at, n), Ok(()));
+                    if let Some(credit) = rx.credit_due() {
+                        prop_assert_eq!(tx.credit(credit), Ok(()));
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn nonsense_is_refused(offset in 1u32..u32::MAX, bytes in 1u32..1 << 20, credit in 1u32..1 << 24) {
+            prop_assert_eq!(RingRx::new(16384).consume(offset, bytes), Err(Violation));
+            prop_assert_eq!(RingTx::new(16384).credit(credit), Err(Violation));
+        }
+    }
+}

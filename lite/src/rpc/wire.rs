@@ -1,0 +1,225 @@
+//! The bytes of RPC: headers in ring and slot, and the immediate.
+
+use platform::IoAddr;
+
+/// Ring records start and end at multiples of this.
+pub(crate) const GRAIN: u32 = 64;
+/// The longest record or reply that is written in one piece.
+pub(crate) const LONGEST: u32 = 65536;
+
+/// In front of a request in the ring; all integers little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RequestHeader {
+    /// Bytes 0..4.
+    pub(crate) function: u32,
+    /// 4..6: index of the caller's slot.
+    pub(crate) slot: u16,
+    /// 8..16: the caller's number of the call, given back in the reply.
+    pub(crate) call: u64,
+    /// 16..24: bytes of the request.
+    pub(crate) len: u64,
+    /// Flag bit 0 in 6..8, address in 24..32: where in the caller's memory the request lies, if not behind this header.
+    pub(crate) buffer: Option<IoAddr>,
+    /// 32..40: the longest reply that the caller takes.
+    pub(crate) max_reply: u64,
+    /// Flag bit 1, address in 40..48: where a reply goes that is too long for the slot; `max_reply` bytes.
+    pub(crate) reply_buffer: Option<IoAddr>,
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+impl RequestHeader {
+    /// Bytes of it.
+    pub(crate) const LEN: usize = 48;
+
+    pub(crate) fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        let flags = u16::from(self.buffer.is_some()) | u16::from(self.reply_buffer.is_some()) << 1;
+        out[0..4].copy_from_slice(&self.function.to_le_bytes());
+        out[4..6].copy_from_slice(&self.slot.to_le_bytes());
+        out[6..8].copy_from_slice(&flags.to_le_bytes());
+        let words = [
+            self.call,
+            self.len,
+            self.buffer.unwrap_or_default().0,
+            self.max_reply,
+            self.reply_buffer.unwrap_or_default().0,
+        ];
+        for (place, word) in out[8..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let flags = u16::from_le_bytes([bytes[6], bytes[7]]);
+        let address = |flag: u16, at| {
+            let addr = IoAddr(u64_at(bytes, at)?);
+            Some((flags & flag != 0).then_some(addr))
+        };
+        (flags < 4).then_some(())?;
+        Some(Self {
+            function: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            slot: u16::from_le_bytes([bytes[4], bytes[5]]),
+            call: u64_at(bytes, 8)?,
+            len: u64_at(bytes, 16)?,
+            buffer: address(1, 24)?,
+            max_reply: u64_at(bytes, 32)?,
+            reply_buffer: address(2, 40)?,
+        })
+    }
+}
+
+/// How a call went, as its server says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum ReplyStatus {
+    /// The reply follows in the slot.
+    InSlot = 0,
+    /// The reply is in the caller's buffer.
+    InBuffer = 1,
+    /// The server's queue is full; the handler has not run.
+    Busy = 2,
+    /// The handler has not run.
+    NoSuchFunction = 3,
+    /// The handler took the call and let it go without a reply.
+    Dropped = 4,
+    /// The request is longer than `len`, the server's limit; the handler has not run.
+    RequestTooLarge = 5,
+    /// The reply was longer than the caller takes.
+    ReplyTooLarge = 6,
+    /// The server has no memory for the request; the handler has not run.
+    NoMemory = 7,
+}
+
+/// In front of a reply in the slot; all integers little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReplyHeader {
+    /// 0..8: the caller's number.
+    pub(crate) call: u64,
+    /// 8..12; 12..16 are zero.
+    pub(crate) status: ReplyStatus,
+    /// 16..24: bytes of the reply, or the limit.
+    pub(crate) len: u64,
+}
+
+impl ReplyHeader {
+    /// Bytes of it.
+    pub(crate) const LEN: usize = 24;
+
+    pub(crate) fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[0..8].copy_from_slice(&self.call.to_le_bytes());
+        out[8..12].copy_from_slice(&(self.status as u32).to_le_bytes());
+        out[16..24].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        use ReplyStatus as S;
+        let status = match u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) {
+            0 => S::InSlot,
+            1 => S::InBuffer,
+            2 => S::Busy,
+            3 => S::NoSuchFunction,
+            4 => S::Dropped,
+            5 => S::RequestTooLarge,
+            6 => S::ReplyTooLarge,
+            7 => S::NoMemory,
+            _ => return None,
+        };
+        Some(Self { call: u64_at(bytes, 0)?, status, len: u64_at(bytes, 16)? })
+    }
+}
+
+/// What the 32 bits of immediate data say: the kind in the top two, a number in the low 24.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Imm {
+    /// A request was written at that many grains from the ring's start.
+    Request(u32),
+    /// A reply was written in that slot.
+    Reply(u32),
+    /// The receiver of the ring has consumed that many grains in all, modulo 2^24.
+    Credit(u32),
+}
+
+impl Imm {
+    pub(crate) fn emit(self) -> u32 {
+        let (kind, number) = match self {
+            Self::Request(n) => (0, n),
+            Self::Reply(n) => (1, n),
+            Self::Credit(n) => (2, n),
+        };
+        kind << 30 | number & 0xff_ffff
+    }
+
+    pub(crate) fn parse(imm: u32) -> Option<Self> {
+        let number = imm & 0x3fff_ffff;
+        (number <= 0xff_ffff).then_some(())?;
+        match imm >> 30 {
+            0 => Some(Self::Request(number)),
+            1 => Some(Self::Reply(number)),
+            2 => Some(Self::Credit(number)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn golden_bytes() {
+        let request = RequestHeader {
+            function: 0x0102_0304,
+            slot: 0x0506,
+            call: 7,
+            len: 8,
+            buffer: None,
+            max_reply: 9,
+            reply_buffer: Some(IoAddr(0xa000)),
+        };
+        let mut golden = [0; 48];
+        golden[..8].copy_from_slice(&[4, 3, 2, 1, 6, 5, 2, 0]);
+        golden[8] = 7;
+        golden[16] = 8;
+        golden[32] = 9;
+        golden[41] = 0xa0;
+        assert_eq!(request.emit(), golden);
+        assert_eq!(RequestHeader::parse(&golden), Some(request));
+
+        let reply = ReplyHeader { call: 1, status: ReplyStatus::Busy, len: 3 };
+        let mut golden = [0; 24];
+        golden[0] = 1;
+        golden[8] = 2;
+        golden[16] = 3;
+        assert_eq!(reply.emit(), golden);
+        assert_eq!(ReplyHeader::parse(&golden), Some(reply));
+
+        assert_eq!(Imm::Request(5).emit(), 5);
+        assert_eq!(Imm::Reply(5).emit(), 0x4000_0005);
+        assert_eq!(Imm::Credit(0x1ff_ffff).emit(), 0x80ff_ffff);
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_never_panics_and_emits_the_same(request: [u8; 32], rest: [u8; 16], reply: [u8; 24], imm: u32) {
+            let mut bytes = [0; 48];
+            bytes[..32].copy_from_slice(&request);
+            bytes[32..].copy_from_slice(&rest);
+            if let Some(h) = RequestHeader::parse(&bytes) {
+                prop_assert_eq!(RequestHeader::parse(&h.emit()), Some(h));
+            }
+            if let Some(h) = ReplyHeader::parse(&reply) {
+                prop_assert_eq!(ReplyHeader::parse(&h.emit()), Some(h));
+            }
+            if let Some(i) = Imm::parse(imm) {
+                prop_assert_eq!(i.emit(), imm);
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Deadlines: a heap from which any timer can be taken back, without allocation once it has grown.
+
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use platform::Instant;
+use spin::Mutex;
+
+/// All timers of a node. They fire in [`expire`](Self::expire).
+#[derive(Default)]
+pub(crate) struct Timers(Mutex<Heap>);
+
+#[derive(Default)]
+struct Heap {
+    /// Indices into `entries`, a binary heap by time and then by age.
+    order: Vec<u32>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    started: u64,
+}
+
+struct Entry {
+    at: Instant,
+    number: u64,
+    /// Where it stands in `order`; `NOWHERE` once fired.
+    place: u32,
+    waker: Option<Waker>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Heap {
+    fn key(&self, place: usize) -> (Instant, u64) {
+        let e = &self.entries[self.order[place] as usize];
+        (e.at, e.number)
+    }
+
+    fn put(&mut self, place: usize, entry: u32) {
+        self.order[place] = entry;
+        self.entries[entry as usize].place = place as u32;
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        let (x, y) = (self.order[a], self.order[b]);
+        self.put(a, y);
+        self.put(b, x);
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 {
+            let above = (place - 1) / 2;
+            if self.key(above) <= self.key(place) {
+                break;
+            }
+            self.swap(place, above);
+            place = above;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let left = 2 * place + 1;
+            if left >= self.order.len() {
+                break;
+            }
+            let right = left + 1;
+            let least =
+                if right < self.order.len() && self.key(right) < self.key(left) { right } else { left };
+            if self.key(place) <= self.key(least) {
+                break;
+            }
+            self.swap(place, least);
+            place = least;
+        }
+    }
+
+    fn insert(&mut self, at: Instant, waker: Waker) -> u32 {
+        self.started += 1;
+        let entry = Entry { at, number: self.started, place: NOWHERE, waker: Some(waker) };
+        let index = if let Some(index) = self.free.pop() {
+            self.entries[index as usize] = entry;
+            index
+        } else {
+            self.entries.push(entry);
+            (self.entries.len() - 1) as u32
+        };
+        self.order.push(index);
+        let last = self.order.len() - 1;
+        self.put(last, index);
+        self.rise(last);
+        index
+    }
+
+    /// Takes the timer at `place` out of the order.
+    fn take(&mut self, place: usize) -> u32 {
+        let entry = self.order[place];
+        let last = self.order.len() - 1;
+        if place != last {
+            self.swap(place, last);
+        }
+        self.order.pop();
+        self.entries[entry as usize].place = NOWHERE;
+        if place < self.order.len() {
+            self.rise(place);
+            self.sink(place);
+        }
+        entry
+    }
+}
+
+impl Timers {
+    /// Fires all timers up to `now`; gives whether there were any.
+    pub(crate) fn expire(&self, now: Instant) -> bool {
+        let mut any = false;
+        loop {
+            let waker = {
+                let mut heap = self.0.lock();
+                if heap.order.is_empty() || heap.key(0).0 > now {
+                    return any;
+                }
+                let entry = heap.take(0);
+                heap.entries[entry as usize].waker.take()
+            };
+            any = true;
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// The earliest timer.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let heap = self.0.lock();
+        (!heap.order.is_empty()).then(|| heap.key(0).0)
+    }
+
+    /// What `work` gives, or `None` if that takes until after `at`; `work` is dropped then.
+    pub(crate) async fn before<F: Future>(&self, at: Instant, work: F) -> Option<F::Output> {
+        let mut work = pin!(work);
+        let mut timer = Timer { timers: self, at, index: None };
+        core::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(v) => Poll::Ready(Some(v)),
+            Poll::Pending => timer.poll(cx).map(|()| None),
+        })
+        .await
+    }
+
+    /// Waits until `at`.
+    pub(crate) async fn until(&self, at: Instant) {
+        let mut timer = Timer { timers: self, at, index: None };
+        core::future::poll_fn(|cx| timer.poll(cx)).await;
+    }
+}
+
+/// One timer, started by its first poll and taken back when dropped.
+struct Timer<'a> {
+    timers: &'a Timers,
+    at: Instant,
+    index: Option<u32>,
+}
+
+impl Timer<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut heap = self.timers.0.lock();
+        let Some(index) = self.index else {
+            self.index = Some(heap.insert(self.at, cx.waker().clone()));
+            return Poll::Pending;
+        };
+        let entry = &mut heap.entries[index as usize];
+        if entry.place == NOWHERE {
+            return Poll::Ready(());
+        }
+        if !entry.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            entry.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Timer<'_> {
+    fn drop(&mut self) {
+        let Some(index) = self.index else { return };
+        let mut heap = self.timers.0.lock();
+        let place = heap.entries[index as usize].place;
+        if place != NOWHERE {
+            heap.take(place as usize);
+        }
+        let waker = heap.entries[index as usize].waker.take();
+        heap.free.push(index);
+        drop(heap);
+        drop(waker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Timers fire in order of time, those taken back never, whatever the order of starts and drops.
+        #[test]
+        fn fires_in_order(times in proptest::collection::vec(0u64..100, 1..60), drops in proptest::collection::vec(any::<prop::sample::Index>(), 0..30)) {
+            let timers = Timers::default();
+            let mut cx = Context::from_waker(Waker::noop());
+            let mut all: Vec<Option<Timer<'_>>> = times.iter().map(|t| {
+                let mut timer = Timer { timers: &timers, at: Instant::from_nanos(*t), index: None };
+                assert!(timer.poll(&mut cx).is_pending());
+                Some(timer)
+            }).collect();
+            for d in drops {
+                all[d.index(times.len())] = None;
+            }
+            for now in 0..100 {
+                timers.expire(Instant::from_nanos(now));
+                for (timer, at) in all.iter_mut().zip(&times) {
+                    if let Some(timer) = timer {
+                        prop_assert_eq!(timer.poll(&mut cx).is_ready(), *at <= now);
+                    }
+                }
+                prop_assert!(timers.next().is_none_or(|at| at > Instant::from_nanos(now)));
+            }
+            prop_assert_eq!(timers.next(), None);
+        }
+    }
+}
