@@ -20,8 +20,8 @@ fn feed(mut side: Handshake, bytes: &[u8], step: usize) -> Result<(Vec<u8>, Chan
 
 fn pair(step: usize) -> (Channel, Channel) {
     let (initiator, first) = Handshake::initiator(&KEY, [1; 32]);
-    let (reply, responder) = feed(Handshake::responder(&KEY, [2; 32]), &first, step).unwrap();
-    let (nothing, initiator) = feed(initiator, &reply, step).unwrap();
+    let (reply, responder) = feed(Handshake::responder(&KEY, [2; 32]), &first, step).expect("the same key");
+    let (nothing, initiator) = feed(initiator, &reply, step).expect("the same key");
     assert!(nothing.is_empty());
     (initiator, responder)
 }

@@ -1,0 +1,270 @@
+//! The command line: what its words mean, and one function for each command.
+
+mod progress;
+mod report;
+mod signals;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use manager::client::{Client, Inputs, Job, Output};
+use manager::core::Config;
+use manager::daemon::{Daemon, Options};
+use manager::key;
+use progress::Progress;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The manager of a Ferrolite cluster: the daemon, and the commands that talk to it.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs the manager until SIGINT or SIGTERM; logs each membership and job event as a line on standard error.
+    Daemon(DaemonArgs),
+    /// Lists the nodes of the cluster.
+    Nodes(NodesArgs),
+    /// Runs a job: streams the input files to the nodes and writes the output file.
+    Submit(SubmitArgs),
+    /// Has all nodes leave the cluster and power off.
+    Shutdown {
+        #[command(flatten)]
+        manager: ManagerArgs,
+    },
+    /// Makes the cluster key if there is none, and says in which file it is. Never prints the key.
+    Key {
+        #[command(flatten)]
+        key: KeyArgs,
+    },
+}
+
+#[derive(Debug, Args)]
+struct KeyArgs {
+    /// The file with the cluster key, 64 hexadecimal digits, readable by its owner only
+    /// [default: cluster.key in the state directory].
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    fn path(&self, state: Option<&Path>) -> Result<PathBuf> {
+        match (&self.key_file, state) {
+            (Some(file), _) => Ok(file.clone()),
+            (None, Some(state)) => Ok(state.join("cluster.key")),
+            (None, None) => Ok(default_state()?.join("cluster.key")),
+        }
+    }
+}
+
+/// `$XDG_STATE_HOME/ferrolite`, or `~/.local/state/ferrolite`.
+fn default_state() -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("XDG_STATE_HOME")
+        .or_else(|| Some(variable("HOME")?.join(".local/state")))
+        .map(|state| state.join("ferrolite"))
+        .context("neither HOME nor XDG_STATE_HOME is set: say --state or --key-file")
+}
+
+#[derive(Debug, Args)]
+struct ManagerArgs {
+    /// The manager's address.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18500")]
+    manager: String,
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+impl ManagerArgs {
+    fn connect(&self) -> Result<Client> {
+        let key = key::load(&self.key.path(None)?)?;
+        Ok(Client::connect(&self.manager, &key)?)
+    }
+}
+
+#[derive(Debug, Args)]
+struct DaemonArgs {
+    /// The address to listen on; port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:18500")]
+    listen: SocketAddr,
+    /// The directory where node identities are kept over restarts
+    /// [default: ~/.local/state/ferrolite, or ferrolite in $XDG_STATE_HOME].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// A file to write the address to once the daemon listens.
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<PathBuf>,
+    /// How long a node lives without a heartbeat, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    lease_ms: u64,
+    /// Lets processes on hosts and appliances share a cluster: either can then reach all memory of the other that its
+    /// key covers.
+    #[arg(long)]
+    trust_hosts: bool,
+}
+
+#[derive(Debug, Args)]
+struct NodesArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// Waits until that many nodes have joined.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4095))]
+    wait: Option<u16>,
+    /// How long to wait, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    timeout: u64,
+    /// Also writes the list to a file, as a JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct SubmitArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// The application; the nodes have it compiled in (see `nodes`).
+    #[arg(long, value_name = "NAME")]
+    app: String,
+    /// How many nodes take part [default: all that have the application].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4095))]
+    nodes: Option<u16>,
+    /// An input file; can be given several times.
+    #[arg(long, value_name = "FILE", required = true)]
+    input: Vec<PathBuf>,
+    /// The output file. It is there only if the job succeeds.
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// Also writes the summary to a file, as a JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Arguments for the application: all that follows.
+    #[arg(long, value_name = "ARG", num_args = 0.., allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+impl Cli {
+    /// Does what the words say.
+    pub fn run(self) -> Result<()> {
+        match self.command {
+            Command::Daemon(args) => daemon(args),
+            Command::Nodes(args) => nodes(&args),
+            Command::Submit(args) => submit(args),
+            Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
+            Command::Key { key } => {
+                let path = key.path(None)?;
+                let (_, made) = key::load_or_make(&path)?;
+                println!("{} {}", if made { "made" } else { "found" }, path.display());
+                Ok(())
+            }
+        }
+    }
+}
+
+fn daemon(args: DaemonArgs) -> Result<()> {
+    let state = args.state.map_or_else(default_state, Ok)?;
+    let path = args.key.path(Some(&state))?;
+    let (key, made) = key::load_or_make(&path)?;
+    if made {
+        eprintln!("made a new cluster key in {}", path.display());
+    }
+    let config = Config {
+        lease: Duration::from_millis(args.lease_ms),
+        trust_hosts: args.trust_hosts,
+        ..Config::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let stop = signals::stopped()?;
+        let daemon = Daemon::bind(Options { listen: args.listen, key, state, config }).await?;
+        let address = daemon.local_addr()?;
+        if let Some(file) = &args.port_file {
+            write_whole(file, format!("{address}\n").as_bytes())?;
+        }
+        eprintln!("listening on {address}");
+        Ok(daemon.serve(stop).await?)
+    })
+}
+
+/// Writes a file so that nobody sees a part of it.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut output = Output::create(path)?;
+    output.write(bytes)?;
+    Ok(output.finish()?)
+}
+
+fn nodes(args: &NodesArgs) -> Result<()> {
+    let mut client = args.manager.connect()?;
+    let nodes = match args.wait {
+        Some(count) => client.wait_nodes(count, Duration::from_secs(args.timeout))?,
+        None => client.nodes()?,
+    };
+    print!("{}", report::table(&nodes));
+    match &args.json {
+        Some(file) => write_whole(file, report::nodes_json(&nodes).to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+fn submit(args: SubmitArgs) -> Result<()> {
+    let inputs = Inputs::open(&args.input)?;
+    let mut output = Output::create(&args.output)?;
+    signals::remove_when_stopped(output.temporary())?;
+    let mut client = args.manager.connect()?;
+    let names = client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect();
+    let progress = Progress::new(inputs.total());
+    let job = Job { app: args.app, args: args.args, nodes: args.nodes.unwrap_or(0) };
+    let done = client.submit(&job, inputs, &mut output, &|update| progress.show(update));
+    progress.end();
+    let done = done?;
+    output.finish()?;
+    print!("{}", report::summary(&job, &done, &names));
+    match &args.json {
+        Some(file) => write_whole(file, report::job_json(&job, &done, &names).to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn words_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn zero_nodes_are_refused() {
+        let words =
+            ["ferrolite-manager", "submit", "--app", "a", "--input", "i", "--output", "o", "--nodes", "0"];
+        assert!(Cli::try_parse_from(words).is_err());
+    }
+
+    #[test]
+    fn arguments_of_the_application_may_look_like_options() {
+        let words = [
+            "ferrolite-manager",
+            "submit",
+            "--app",
+            "a",
+            "--input",
+            "i",
+            "--output",
+            "o",
+            "--args",
+            "-v",
+            "x",
+        ];
+        let Command::Submit(args) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("another command")
+        };
+        assert_eq!(args.args, ["-v", "x"]);
+    }
+}

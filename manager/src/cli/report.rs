@@ -1,0 +1,203 @@
+//! What commands print and write: tables for people, JSON for programs.
+
+use manager::client::{Job, Outcome};
+use proto::{NodeId, NodeStatus};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Names of nodes, by id.
+pub type Names = BTreeMap<NodeId, String>;
+
+/// Text in columns, two spaces between them; numbers are for the caller to format.
+fn columns(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let mut text = String::new();
+    for row in rows {
+        let cells =
+            row.iter().enumerate().map(|(column, cell)| format!("{cell:<width$}", width = width(column)));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// The nodes, one per line.
+pub fn table(nodes: &[NodeStatus]) -> String {
+    let heads = ["id", "name", "cpus", "memory", "boot", "heartbeat", "rnic", "applications"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(nodes.iter().map(|node| {
+        vec![
+            node.node.0.to_string(),
+            printable(&node.name),
+            node.cpus.to_string(),
+            format!("{} MB", node.memory >> 20),
+            boot_ms(node).map_or_else(|| "-".into(), |ms| format!("{ms:.1} ms")),
+            format!("{} ms ago", node.heartbeat_age_ms),
+            printable(&node.rnic),
+            printable(&node.apps.iter().map(|app| app.name.as_str()).collect::<Vec<_>>().join(" ")),
+        ]
+    }));
+    columns(&rows)
+}
+
+/// A node's text without what could steer a terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Milliseconds to the end of the last stage of the boot.
+fn boot_ms(node: &NodeStatus) -> Option<f64> {
+    node.boot.stages.last().map(|(_, us)| f64::from(*us) / 1000.0)
+}
+
+/// The nodes as JSON.
+pub fn nodes_json(nodes: &[NodeStatus]) -> Value {
+    let nodes: Vec<Value> = nodes
+        .iter()
+        .map(|node| {
+            json!({
+                "node": node.node.0,
+                "name": node.name,
+                "cpus": node.cpus,
+                "memory_bytes": node.memory,
+                "rnic": node.rnic,
+                "apps": node.apps.iter().map(|app| &app.name).collect::<Vec<_>>(),
+                "boot_ms": boot_ms(node),
+                "boot_stages_us": node.boot.stages,
+                "heartbeat_age_ms": node.heartbeat_age_ms,
+            })
+        })
+        .collect();
+    json!({ "nodes": nodes })
+}
+
+/// What came of a job: totals, then counts and times of each node.
+pub fn summary(job: &Job, outcome: &Outcome, names: &Names) -> String {
+    let seconds = |duration: std::time::Duration| format!("{:.3} s", duration.as_secs_f64());
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "job {} {}: {} bytes in, {} bytes out, {} (input {}, then {})",
+        outcome.job.0,
+        job.app,
+        outcome.input_bytes,
+        outcome.output_bytes,
+        seconds(outcome.elapsed),
+        seconds(outcome.stream),
+        seconds(outcome.run),
+    );
+    for (name, count) in outcome.counts() {
+        let _ = writeln!(text, "{}: {count}", printable(&name));
+    }
+    let unique = |pick: fn(&proto::JobReport) -> &Vec<(String, u64)>| {
+        let mut seen: Vec<String> = Vec::new();
+        for (name, _) in outcome.reports.iter().flat_map(|(_, report)| pick(report)) {
+            if !seen.contains(name) {
+                seen.push(name.clone());
+            }
+        }
+        seen
+    };
+    let (counts, times) = (unique(|report| &report.counts), unique(|report| &report.times_us));
+    let mut rows = vec![vec!["node".to_owned(), "name".to_owned()]];
+    if let Some(head) = rows.first_mut() {
+        head.extend(counts.iter().map(|name| printable(name)));
+        head.extend(times.iter().map(|name| format!("{} ms", printable(name))));
+    }
+    for (node, report) in &outcome.reports {
+        let find = |list: &[(String, u64)], name: &String| {
+            list.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+        };
+        let mut row =
+            vec![node.0.to_string(), names.get(node).map(|name| printable(name)).unwrap_or_default()];
+        row.extend(counts.iter().map(|n| find(&report.counts, n).map_or("-".into(), |v| v.to_string())));
+        let ms = |us: u64| format!("{:.1}", us as f64 / 1000.0);
+        row.extend(times.iter().map(|n| find(&report.times_us, n).map_or("-".into(), ms)));
+        rows.push(row);
+    }
+    text.push_str(&columns(&rows));
+    text
+}
+
+/// What came of a job, as JSON. The sums of the nodes' counts stand beside the other totals, by their own names.
+pub fn job_json(job: &Job, outcome: &Outcome, names: &Names) -> Value {
+    let object = |pairs: &[(String, u64)]| {
+        pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>()
+    };
+    let reports: Vec<Value> = outcome
+        .reports
+        .iter()
+        .map(|(node, report)| {
+            json!({
+                "node": node.0,
+                "name": names.get(node),
+                "counts": object(&report.counts),
+                "times_us": object(&report.times_us),
+            })
+        })
+        .collect();
+    let mut all = object(&outcome.counts());
+    let own = json!({
+        "app": job.app,
+        "job": outcome.job.0,
+        "nodes": outcome.reports.len(),
+        "input_bytes": outcome.input_bytes,
+        "output_bytes": outcome.output_bytes,
+        "elapsed_s": outcome.elapsed.as_secs_f64(),
+        "stream_s": outcome.stream.as_secs_f64(),
+        "run_s": outcome.run.as_secs_f64(),
+        "reports": reports,
+    });
+    if let Value::Object(own) = own {
+        all.extend(own);
+    }
+    Value::Object(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::{JobId, JobReport};
+    use std::time::Duration;
+
+    fn outcome() -> (Job, Outcome, Names) {
+        let report =
+            |words| JobReport { counts: vec![("words".into(), words)], times_us: vec![("map".into(), 1500)] };
+        let outcome = Outcome {
+            job: JobId(7),
+            reports: vec![(NodeId(1), report(3)), (NodeId(12), report(40))],
+            input_bytes: 100,
+            output_bytes: 20,
+            elapsed: Duration::from_millis(1500),
+            stream: Duration::from_millis(500),
+            run: Duration::from_millis(900),
+        };
+        let names = Names::from([(NodeId(1), "a".into()), (NodeId(12), "b\u{1b}[31m".into())]);
+        (Job { app: "wc".into(), args: Vec::new(), nodes: 0 }, outcome, names)
+    }
+
+    #[test]
+    fn summary_lines() {
+        let (job, outcome, names) = outcome();
+        let want = "job 7 wc: 100 bytes in, 20 bytes out, 1.500 s (input 0.500 s, then 0.900 s)\n\
+                    words: 43\n\
+                    node  name   words  map ms\n\
+                    1     a      3      1.5\n\
+                    12    b[31m  40     1.5\n";
+        assert_eq!(summary(&job, &outcome, &names), want);
+    }
+
+    #[test]
+    fn json_totals() {
+        let (job, outcome, names) = outcome();
+        let json = job_json(&job, &outcome, &names);
+        assert_eq!(json["words"], 43);
+        assert_eq!(json["nodes"], 2);
+        assert_eq!(json["reports"][1]["counts"]["words"], 40);
+        assert_eq!(json["elapsed_s"], 1.5);
+    }
+}

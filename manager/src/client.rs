@@ -1,0 +1,128 @@
+//! The client's side of the manager's protocol, without threads of its own but while a job runs.
+
+mod connection;
+mod files;
+mod submit;
+
+pub use connection::{Connection, Receiving, Sending};
+pub use files::{Inputs, Output};
+pub use submit::{Job, Outcome, Update};
+
+use proto::channel::{ChannelError, ClusterKey};
+use proto::{FromClient, Hello, Malformed, NodeStatus, PROTOCOL_VERSION, Reason, ToClient};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long to wait for the manager where it answers at once.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a shutdown of the cluster may take, above what the manager waits for its nodes.
+const SHUTDOWN: Duration = Duration::from_secs(60);
+
+/// Why a client cannot go on. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address of the manager cannot be resolved.
+    #[error("{address} is not an address of a manager: {source}")]
+    Address {
+        /// The address as given.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nothing listens there, or it cannot be reached.
+    #[error("no manager at {address}: {source}")]
+    Unreachable {
+        /// The address as given.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The manager takes too long.
+    #[error("the manager does not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The channel failed: most likely the key.
+    #[error("cannot talk to the manager: {0}")]
+    Channel(#[from] ChannelError),
+    /// The connection broke.
+    #[error("the connection to the manager is lost: {0}")]
+    Lost(io::Error),
+    /// The manager said something that is not to be expected.
+    #[error("the manager sent an unexpected message")]
+    Unexpected,
+    /// What the manager said cannot be decoded.
+    #[error("the manager sent a {0}")]
+    Malformed(#[from] Malformed),
+    /// The manager refused, or the job failed.
+    #[error("{0}")]
+    Failed(Reason),
+    /// An input file.
+    #[error("input {}: {source}", path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The output file.
+    #[error("output {}: {source}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The operating system gives no random bytes.
+    #[error("no random bytes from the operating system: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// A client that the manager has accepted.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+}
+
+impl Client {
+    /// Connects to `address` (`host:port`) within [`PATIENCE`].
+    pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
+        let mut connection = Connection::open(address, key)?;
+        connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
+        match connection.receiving.receive(Some(PATIENCE))? {
+            ToClient::Hello => Ok(Self { connection }),
+            ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// The members of the cluster.
+    pub fn nodes(&mut self) -> Result<Vec<NodeStatus>, ClientError> {
+        self.ask(&FromClient::Nodes, PATIENCE)
+    }
+
+    /// The members, once there are `count`.
+    pub fn wait_nodes(&mut self, count: u16, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+        let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.ask(&FromClient::WaitNodes { count, timeout_ms }, patience.saturating_add(PATIENCE))
+    }
+
+    fn ask(&mut self, question: &FromClient, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+        self.connection.sending.send(question)?;
+        match self.connection.receiving.receive(Some(patience))? {
+            ToClient::Nodes(nodes) => Ok(nodes),
+            ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Has all nodes leave and power off; returns when they have left.
+    pub fn shutdown(&mut self) -> Result<(), ClientError> {
+        self.connection.sending.send(&FromClient::Shutdown)?;
+        match self.connection.receiving.receive(Some(SHUTDOWN))? {
+            ToClient::Done { .. } => Ok(()),
+            ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A control connection over a TCP stream of the standard library. Clients use it, and nodes in tests.
+
+use super::{ClientError, PATIENCE};
+use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Sealer};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use socket2::{SockRef, TcpKeepalive};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// Bytes read at once.
+const READ: usize = 64 << 10;
+
+/// Both directions, which two threads may use.
+#[derive(Debug)]
+pub struct Connection {
+    /// The direction to the manager.
+    pub sending: Sending,
+    /// The direction from the manager.
+    pub receiving: Receiving,
+}
+
+/// The direction to the manager.
+#[derive(Debug)]
+pub struct Sending {
+    stream: TcpStream,
+    sealer: Sealer,
+    sealed: Vec<u8>,
+}
+
+/// The direction from the manager.
+#[derive(Debug)]
+pub struct Receiving {
+    stream: TcpStream,
+    opener: Opener,
+    buffer: Vec<u8>,
+    /// How much of the buffer has been opened.
+    opened: usize,
+}
+
+impl Connection {
+    /// Connects to `address` (`host:port`), the manager, and shakes hands, all within twice [`PATIENCE`].
+    pub fn open(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
+        let bad = |source| ClientError::Address { address: address.into(), source };
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let deadline = Instant::now() + PATIENCE;
+        for candidate in address.to_socket_addrs().map_err(bad)? {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match TcpStream::connect_timeout(&candidate, left) {
+                Ok(stream) => return Self::shake(stream, key),
+                Err(error) => last = error,
+            }
+        }
+        Err(ClientError::Unreachable { address: address.into(), source: last })
+    }
+
+    fn shake(mut stream: TcpStream, key: &ClusterKey) -> Result<Self, ClientError> {
+        stream.set_nodelay(true).map_err(ClientError::Lost)?;
+        // A manager's host that has died is noticed also while a job runs and nothing is said.
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(10))
+            .with_interval(Duration::from_secs(5))
+            .with_retries(3);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(ClientError::Lost)?;
+        let (mut side, first) = Handshake::initiator(key, crate::key::random()?);
+        stream.write_all(&first).map_err(ClientError::Lost)?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut buffer = vec![0; READ];
+        loop {
+            let count = read(&mut stream, &mut buffer, Some((deadline, PATIENCE)))?;
+            let mut bytes = buffer.get(..count).unwrap_or_default();
+            match side.feed(&mut bytes)? {
+                HandshakeStep::Continue(next) => side = next,
+                HandshakeStep::Done { channel: Channel { sealer, opener }, .. } => {
+                    let opened = count - bytes.len();
+                    buffer.truncate(count);
+                    let sending = stream.try_clone().map_err(ClientError::Lost)?;
+                    return Ok(Self {
+                        sending: Sending { stream: sending, sealer, sealed: Vec::new() },
+                        receiving: Receiving { stream, opener, buffer, opened },
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Sending {
+    /// Sends a message. Waits while the manager takes none.
+    pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), ClientError> {
+        self.sealed.clear();
+        self.sealer.seal(&proto::encode(message), &mut self.sealed)?;
+        self.stream.write_all(&self.sealed).map_err(ClientError::Lost)
+    }
+
+    /// Ends the connection in both directions; a thread that uses the other half gets an error.
+    pub fn hang_up(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Receiving {
+    /// The next message; within `patience`, if given, or else until the connection breaks.
+    pub fn receive<M: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<M, ClientError> {
+        let deadline = patience.and_then(|patience| Some((Instant::now().checked_add(patience)?, patience)));
+        loop {
+            let mut bytes = self.buffer.get(self.opened..).unwrap_or_default();
+            let message = self.opener.open(&mut bytes)?;
+            self.opened = self.buffer.len() - bytes.len();
+            if let Some(message) = message {
+                return Ok(proto::decode(&message)?);
+            }
+            self.buffer.resize(READ, 0);
+            let read = read(&mut self.stream, &mut self.buffer, deadline);
+            self.buffer.truncate(*read.as_ref().unwrap_or(&0));
+            self.opened = 0;
+            read?;
+        }
+    }
+
+    /// Ends the connection in both directions; a thread that uses the other half gets an error.
+    pub fn hang_up(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Reads some bytes, at least one, until a deadline; the time allowed in all is for the error.
+fn read(
+    stream: &mut TcpStream,
+    buffer: &mut [u8],
+    deadline: Option<(Instant, Duration)>,
+) -> Result<usize, ClientError> {
+    loop {
+        let left =
+            deadline.map(|(deadline, allowed)| (deadline.saturating_duration_since(Instant::now()), allowed));
+        if let Some((Duration::ZERO, allowed)) = left {
+            return Err(ClientError::Silent(allowed));
+        }
+        stream.set_read_timeout(left.map(|(left, _)| left)).map_err(ClientError::Lost)?;
+        match stream.read(buffer) {
+            Ok(0) => return Err(ClientError::Lost(io::ErrorKind::UnexpectedEof.into())),
+            Ok(count) => return Ok(count),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
+                _ => return Err(ClientError::Lost(error)),
+            },
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A job's files: inputs that were checked before anybody is bothered, and an output that is whole or not there.
+
+use super::ClientError;
+use proto::InputFile;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Open input files, with the lengths they had when they were opened.
+#[derive(Debug)]
+pub struct Inputs(Vec<(PathBuf, File, u64)>);
+
+impl Inputs {
+    /// Opens all files; the first that is missing, unreadable or no regular file is the error.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, ClientError> {
+        let open = |path: &PathBuf| {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            if metadata.is_dir() {
+                return Err(io::ErrorKind::IsADirectory.into());
+            }
+            if !metadata.is_file() {
+                return Err(io::Error::other("not a regular file"));
+            }
+            Ok((path.clone(), file, metadata.len()))
+        };
+        let opened = paths
+            .iter()
+            .map(|path| open(path).map_err(|source| ClientError::Input { path: path.clone(), source }));
+        Ok(Self(opened.collect::<Result<_, _>>()?))
+    }
+
+    /// Bytes of all files together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|(_, _, len)| len).sum()
+    }
+
+    /// What the manager is told of them.
+    #[must_use]
+    pub fn describe(&self) -> Vec<InputFile> {
+        self.0
+            .iter()
+            .map(|(path, _, len)| InputFile { name: path.display().to_string(), len: *len })
+            .collect()
+    }
+
+    /// Gives the files' bytes in order, in pieces of at most `piece` bytes, each of one file.
+    pub fn stream(
+        self,
+        piece: usize,
+        mut give: impl FnMut(Vec<u8>) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        for (path, mut file, len) in self.0 {
+            let mut left = len;
+            while left > 0 {
+                let mut bytes = vec![0; piece.min(usize::try_from(left).unwrap_or(usize::MAX))];
+                file.read_exact(&mut bytes).map_err(|source| {
+                    let source = match source.kind() {
+                        io::ErrorKind::UnexpectedEof => {
+                            io::Error::other("has become shorter while it was read")
+                        }
+                        _ => source,
+                    };
+                    ClientError::Input { path: path.clone(), source }
+                })?;
+                left -= bytes.len() as u64;
+                give(bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An output file under a temporary name beside its own, which it gets when it is whole. Dropped before, it is removed.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: Option<BufWriter<File>>,
+    written: u64,
+}
+
+impl Output {
+    /// Makes the temporary file.
+    pub fn create(path: &Path) -> Result<Self, ClientError> {
+        let failed = |source| ClientError::Output { path: path.into(), source };
+        // A link keeps its place, and a device is not replaced by a file.
+        let path = &fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
+            Ok(metadata) if !metadata.is_file() => {
+                return Err(failed(io::Error::other("not a regular file")));
+            }
+            _ => {}
+        }
+        let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.partial", std::process::id()));
+        let temporary = path.with_file_name(hidden);
+        let file = OpenOptions::new().write(true).create_new(true).open(&temporary).map_err(failed)?;
+        let file = Some(BufWriter::with_capacity(1 << 20, file));
+        Ok(Self { path: path.into(), temporary, file, written: 0 })
+    }
+
+    /// The temporary name, for who must remove it when the process is ended by a signal.
+    #[must_use]
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Appends.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.write_all(bytes).map_err(|source| ClientError::Output { path: self.path.clone(), source })?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Gives the file its name.
+    pub fn finish(mut self) -> Result<(), ClientError> {
+        let Some(file) = self.file.take() else { return Ok(()) };
+        let renamed = file
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .and_then(|_| fs::rename(&self.temporary, &self.path));
+        if renamed.is_err() {
+            let _ = fs::remove_file(&self.temporary);
+        }
+        renamed.map_err(|source| ClientError::Output { path: self.path.clone(), source })
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The manager without I/O: membership, relay, names and jobs as one state machine.
+//!
+//! Time, connections and messages come in as [`Event`]s; what to do comes out as [`Action`]s, to be done in order.
+//! The daemon drives it with sockets and a clock, the simulator with virtual ones.
+
+mod clients;
+mod cut;
+mod identity;
+mod jobs;
+mod members;
+mod names;
+mod wire;
+
+pub use cut::{Cutter, Excess, Piece, split_size};
+pub use identity::{Record, Saved};
+pub use names::Directory;
+pub use wire::Message;
+
+use clients::{Clients, Leaving};
+use identity::Identities;
+use jobs::Jobs;
+use members::Members;
+use platform::Instant;
+use proto::{FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A connection, numbered by whoever drives the core; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ConnId(pub u64);
+
+/// What the operator chooses.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long a member lives without a heartbeat.
+    pub lease: Duration,
+    /// How long a new connection may take to say who it is.
+    pub hello: Duration,
+    /// How long nodes may take to accept a job, and a client to go on with its input.
+    pub patience: Duration,
+    /// How long nodes may take to leave when told to.
+    pub leave: Duration,
+    /// Whether processes on hosts (which publish virtual addresses) and appliances may be in one cluster.
+    pub trust_hosts: bool,
+    /// Bytes of input queued for a node above which no more is taken from the client.
+    pub input_window: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(5),
+            hello: Duration::from_secs(5),
+            patience: Duration::from_secs(30),
+            leave: Duration::from_secs(10),
+            trust_hosts: false,
+            input_window: 4 << 20,
+        }
+    }
+}
+
+/// What happens to the manager.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// Somebody with the cluster key has connected.
+    Opened {
+        /// The connection.
+        conn: ConnId,
+        /// Where from, for people.
+        peer: &'a str,
+    },
+    /// A whole message has come.
+    Received {
+        /// The connection.
+        conn: ConnId,
+        /// The message, encoded.
+        bytes: &'a [u8],
+    },
+    /// A message of an [`Action::Send`] has been handed to the network. Needed for messages whose
+    /// [`Message::bulk`] is not zero: they bound what is queued.
+    Sent {
+        /// The connection.
+        conn: ConnId,
+        /// [`Message::bulk`] of the message.
+        bulk: usize,
+    },
+    /// The connection has ended, not by an [`Action::Close`].
+    Closed {
+        /// The connection.
+        conn: ConnId,
+        /// Why, for people.
+        reason: &'a str,
+    },
+    /// Time has passed: ends what is over. Due at [`Core::next_deadline`], or in short intervals.
+    Tick,
+    /// The manager is about to stop.
+    Stop,
+}
+
+/// What the manager does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Queue a message.
+    Send {
+        /// The connection.
+        conn: ConnId,
+        /// The message.
+        message: Message,
+    },
+    /// End the connection once all that is queued has been sent. No event of it matters any more.
+    Close {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// Stop or go on taking messages from a client: the nodes' queues are long, or short again. A few more that are
+    /// under way do no harm.
+    Reading {
+        /// The client's connection.
+        conn: ConnId,
+        /// Whether to take messages.
+        on: bool,
+    },
+    /// Remember this before what follows is done.
+    Save(Record),
+    /// A line for the operator.
+    Log(String),
+}
+
+/// What a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It has not said.
+    New,
+    Node(proto::NodeId),
+    Client,
+}
+
+#[derive(Debug)]
+struct Connection {
+    role: Role,
+    since: Instant,
+    peer: String,
+}
+
+/// The manager.
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    now: Instant,
+    connections: BTreeMap<ConnId, Connection>,
+    identities: Identities,
+    members: Members,
+    names: Directory,
+    jobs: Jobs,
+    clients: Clients,
+    /// Set while the cluster is shut down.
+    leaving: Option<Leaving>,
+    actions: Vec<Action>,
+}
+
+impl Core {
+    /// A manager that knows what it saved and has no members.
+    #[must_use]
+    pub fn new(config: Config, saved: Saved) -> Self {
+        Self {
+            config,
+            now: Instant::ZERO,
+            connections: BTreeMap::new(),
+            identities: Identities::new(saved),
+            members: Members::default(),
+            names: Directory::default(),
+            jobs: Jobs::default(),
+            clients: Clients::default(),
+            leaving: None,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes an event and gives what to do, in order. `now` never goes back.
+    #[must_use]
+    pub fn handle(&mut self, now: Instant, event: Event<'_>) -> Vec<Action> {
+        self.now = self.now.max(now);
+        match event {
+            Event::Opened { conn, peer } => {
+                let connection = Connection { role: Role::New, since: self.now, peer: peer.into() };
+                self.connections.insert(conn, connection);
+            }
+            Event::Received { conn, bytes } => self.received(conn, bytes),
+            Event::Sent { conn, bulk } => self.sent(conn, bulk),
+            Event::Closed { conn, reason } => self.closed(conn, reason),
+            Event::Tick => self.expire(),
+            Event::Stop => self.stop(),
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Event::Tick`] is due, if nothing else happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let hello = self
+            .connections
+            .values()
+            .filter(|connection| connection.role == Role::New)
+            .map(|connection| connection.since + self.config.hello)
+            .min();
+        let leaving = self.leaving.as_ref().map(|leaving| leaving.deadline);
+        [hello, leaving, self.members.next_expiry(), self.clients.next_deadline(), self.jobs.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn received(&mut self, conn: ConnId, bytes: &[u8]) {
+        let Some(connection) = self.connections.get(&conn) else { return };
+        match connection.role {
+            Role::New => self.hello(conn, bytes),
+            Role::Node(node) => match proto::decode::<ToManager>(bytes) {
+                Ok(message) => self.from_node(node, message),
+                Err(malformed) => self.remove_member(node, &malformed.to_string()),
+            },
+            Role::Client => match proto::decode::<FromClient>(bytes) {
+                Ok(message) => self.from_client(conn, message),
+                Err(malformed) => self.fail_client(conn, malformed.to_string()),
+            },
+        }
+    }
+
+    fn hello(&mut self, conn: ConnId, bytes: &[u8]) {
+        match (Hello::peek_version(bytes), proto::decode::<Hello>(bytes)) {
+            (Some((kind, version)), _) if version != PROTOCOL_VERSION => {
+                let reason = format!(
+                    "protocol version {version}, but the manager speaks {PROTOCOL_VERSION}: use one build"
+                );
+                match kind {
+                    HelloKind::Node => self.refuse_node(conn, "a node", reason),
+                    HelloKind::Client => self.fail_client(conn, reason),
+                }
+            }
+            (_, Ok(Hello::Node(join))) => self.join(conn, join),
+            (_, Ok(Hello::Client { .. })) => {
+                self.set_role(conn, Role::Client);
+                self.to_client(conn, ToClient::Hello);
+            }
+            (_, Err(malformed)) => {
+                let peer = self.peer(conn);
+                self.log(format!("{peer}: {malformed} instead of a hello"));
+                self.close(conn);
+            }
+        }
+    }
+
+    fn sent(&mut self, conn: ConnId, bulk: usize) {
+        match self.connections.get(&conn).map(|connection| connection.role) {
+            Some(Role::Node(node)) => self.input_sent(node, bulk),
+            Some(Role::Client) => self.output_sent(conn, bulk),
+            Some(Role::New) | None => {}
+        }
+    }
+
+    fn closed(&mut self, conn: ConnId, reason: &str) {
+        match self.connections.remove(&conn).map(|connection| connection.role) {
+            Some(Role::Node(node)) => self.remove_member(node, reason),
+            Some(Role::Client) => self.client_gone(conn, reason),
+            Some(Role::New) | None => {}
+        }
+    }
+
+    /// Ends all whose time is over.
+    fn expire(&mut self) {
+        let late: Vec<ConnId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.role == Role::New && c.since + self.config.hello <= self.now)
+            .map(|(&conn, _)| conn)
+            .collect();
+        for conn in late {
+            let peer = self.peer(conn);
+            self.log(format!("{peer}: said nothing in time"));
+            self.close(conn);
+        }
+        for node in self.members.expired(self.now) {
+            self.remove_member(node, "lease expired");
+        }
+        self.expire_jobs();
+        self.expire_clients();
+    }
+
+    fn set_role(&mut self, conn: ConnId, role: Role) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.role = role;
+        }
+    }
+
+    fn peer(&self, conn: ConnId) -> String {
+        self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
+    }
+
+    fn to_node(&mut self, conn: ConnId, message: ToNode) {
+        self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
+    }
+
+    fn to_client(&mut self, conn: ConnId, message: ToClient) {
+        self.actions.push(Action::Send { conn, message: Message::ToClient(message) });
+    }
+
+    fn refuse_node(&mut self, conn: ConnId, who: &str, reason: Reason) {
+        let peer = self.peer(conn);
+        self.log(format!("{peer}: refused {who}: {reason}"));
+        self.to_node(conn, ToNode::Refused { reason });
+        self.close(conn);
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.connections.remove(&conn);
+        self.actions.push(Action::Close { conn });
+    }
+
+    fn log(&mut self, line: String) {
+        self.actions.push(Action::Log(line));
+    }
+
+    fn save(&mut self, records: Vec<Record>) {
+        self.actions.extend(records.into_iter().map(Action::Save));
+    }
+}

@@ -1,0 +1,135 @@
+//! Cuts a job's input into splits and places each on a node, as the bytes stream by.
+//!
+//! A split ends behind the first byte that the application's rule allows once the split has its target size, or at the
+//! end of its file; a record longer than that stretches its split, so no record is ever torn. A new split goes to the
+//! node that has the fewest bytes so far, so two nodes never differ by more than the longest split.
+
+use proto::{CutRule, InputFile};
+
+/// Bytes of a node's share below which it is one split.
+const SMALL_SPLIT: u64 = 64 << 10;
+
+/// Bytes that a split aims at, at most.
+const LARGE_SPLIT: u64 = 4 << 20;
+
+/// Splits of a node's share, if they are neither small nor large.
+const SPLITS_PER_NODE: u64 = 4;
+
+/// The bytes a split aims at: the same whole number of splits for each node, so that all get about the same.
+#[must_use]
+pub fn split_size(total: u64, nodes: usize) -> u64 {
+    let share = total.div_ceil(nodes.max(1) as u64);
+    let splits = (share / SMALL_SPLIT).clamp(1, SPLITS_PER_NODE).max(share.div_ceil(LARGE_SPLIT));
+    share.div_ceil(splits).max(1)
+}
+
+/// A piece of a split, for one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// Index of the node in the job.
+    pub rank: usize,
+    /// Index of the file.
+    pub file: u32,
+    /// Where in the file the bytes stand.
+    pub offset: u64,
+    /// The bytes, never none.
+    pub bytes: &'a [u8],
+    /// Whether the split ends behind them.
+    pub end_of_split: bool,
+}
+
+/// More input came than was announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more input than announced")]
+pub struct Excess;
+
+/// The state of cutting: it holds no input.
+#[derive(Debug)]
+pub struct Cutter {
+    rule: CutRule,
+    /// Bytes that a split aims at.
+    target: u64,
+    /// Bytes of the files.
+    files: Vec<u64>,
+    /// The file that the next byte belongs to, and where it stands there.
+    file: usize,
+    offset: u64,
+    /// The split that is open: its node and its bytes so far.
+    open: Option<(usize, u64)>,
+    /// Bytes given to each node.
+    loads: Vec<u64>,
+}
+
+impl Cutter {
+    /// Cuts `files`, of at most 2^64 bytes together, for that many nodes (not zero).
+    #[must_use]
+    pub fn new(rule: CutRule, files: &[InputFile], nodes: usize) -> Self {
+        let files: Vec<u64> = files.iter().map(|file| file.len).collect();
+        let target = split_size(files.iter().sum(), nodes);
+        let mut cutter =
+            Self { rule, target, files, file: 0, offset: 0, open: None, loads: vec![0; nodes.max(1)] };
+        cutter.skip_ended_files();
+        cutter
+    }
+
+    /// The most bytes that a node will get, if no record is longer than a split.
+    #[must_use]
+    pub fn share(&self) -> u64 {
+        let total: u64 = self.files.iter().sum();
+        total.min(total.div_ceil(self.loads.len() as u64) + 2 * self.target)
+    }
+
+    /// Whether all files have been cut to their ends.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        self.file == self.files.len()
+    }
+
+    /// Bytes given to each node so far, by rank.
+    #[must_use]
+    pub fn loads(&self) -> &[u64] {
+        &self.loads
+    }
+
+    /// Cuts the next bytes of the input, and gives out the pieces in order.
+    pub fn push<'a>(&mut self, mut bytes: &'a [u8], mut emit: impl FnMut(Piece<'a>)) -> Result<(), Excess> {
+        while !bytes.is_empty() {
+            let left = self.files.get(self.file).ok_or(Excess)? - self.offset;
+            let in_file = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let (rank, so_far) = self.open.unwrap_or_else(|| (self.least_loaded(), 0));
+            let cut = bytes.get(..in_file).and_then(|bytes| self.find_cut(so_far, bytes));
+            let (piece, rest) = bytes.split_at(cut.unwrap_or(in_file));
+            let len = piece.len() as u64;
+            let end_of_split = cut.is_some() || len == left;
+            emit(Piece { rank, file: self.file as u32, offset: self.offset, bytes: piece, end_of_split });
+            self.open = (!end_of_split).then_some((rank, so_far + len));
+            if let Some(load) = self.loads.get_mut(rank) {
+                *load += len;
+            }
+            self.offset += len;
+            self.skip_ended_files();
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    /// How many of the bytes end the split, which has `so_far` before them; `None` if it goes on behind them.
+    fn find_cut(&self, so_far: u64, bytes: &[u8]) -> Option<usize> {
+        // The last byte of a split of just the target size.
+        let first = usize::try_from((self.target - 1).saturating_sub(so_far)).ok()?;
+        let candidates = bytes.get(first..)?;
+        candidates.iter().position(|&byte| self.rule.allows(byte)).map(|at| first + at + 1)
+    }
+
+    /// The node with the fewest bytes; of several, that of the lowest rank.
+    fn least_loaded(&self) -> usize {
+        (0..self.loads.len()).min_by_key(|&rank| self.loads.get(rank)).unwrap_or(0)
+    }
+
+    fn skip_ended_files(&mut self) {
+        while self.files.get(self.file) == Some(&self.offset) {
+            self.file += 1;
+            self.offset = 0;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Numbers that must outlive the manager: node ids by name, incarnations and job numbers.
+
+use proto::{Incarnation, JobId, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The largest node id.
+const MAX_NODE: u16 = 4095;
+
+/// How many numbers are taken from the store at once, so that few joins wait for a disk.
+const BLOCK: u64 = 1024;
+
+/// What a manager remembers of its former life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// The id of each node that ever joined.
+    pub nodes: Vec<(String, NodeId)>,
+    /// No incarnation from here on was ever given.
+    pub next_incarnation: u64,
+    /// No job number from here on was ever given.
+    pub next_job: u64,
+}
+
+impl Default for Saved {
+    fn default() -> Self {
+        Self { nodes: Vec::new(), next_incarnation: 1, next_job: 1 }
+    }
+}
+
+/// Something to remember, before anything that follows it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The name has that id.
+    Node(String, NodeId),
+    /// The name has no id any more.
+    Forget(String),
+    /// The new [`Saved::next_incarnation`].
+    NextIncarnation(u64),
+    /// The new [`Saved::next_job`].
+    NextJob(u64),
+}
+
+/// Gives out numbers.
+#[derive(Debug)]
+pub(super) struct Identities {
+    nodes: BTreeMap<String, NodeId>,
+    incarnations: Counter,
+    jobs: Counter,
+}
+
+impl Identities {
+    pub(super) fn new(saved: Saved) -> Self {
+        Self {
+            nodes: saved.nodes.into_iter().collect(),
+            incarnations: Counter { next: saved.next_incarnation, reserved: saved.next_incarnation },
+            jobs: Counter { next: saved.next_job, reserved: saved.next_job },
+        }
+    }
+
+    /// The id for a node of that name, the one it had if there is one. `live` are the names of members.
+    pub(super) fn node(
+        &mut self,
+        name: &str,
+        live: &BTreeSet<&str>,
+        save: &mut Vec<Record>,
+    ) -> Option<NodeId> {
+        if let Some(&node) = self.nodes.get(name) {
+            return Some(node);
+        }
+        let taken: BTreeSet<u16> = self.nodes.values().map(|node| node.0).collect();
+        let node = match (1..=MAX_NODE).find(|id| !taken.contains(id)) {
+            Some(id) => NodeId(id),
+            None => {
+                let gone = self.nodes.keys().find(|name| !live.contains(name.as_str()))?.clone();
+                let node = self.nodes.remove(&gone)?;
+                save.push(Record::Forget(gone));
+                node
+            }
+        };
+        self.nodes.insert(name.into(), node);
+        save.push(Record::Node(name.into(), node));
+        Some(node)
+    }
+
+    pub(super) fn incarnation(&mut self, save: &mut Vec<Record>) -> Incarnation {
+        Incarnation(self.incarnations.take(Record::NextIncarnation, save))
+    }
+
+    pub(super) fn job(&mut self, save: &mut Vec<Record>) -> JobId {
+        JobId(self.jobs.take(Record::NextJob, save))
+    }
+}
+
+/// Counts up, never twice the same, over restarts.
+#[derive(Debug)]
+struct Counter {
+    next: u64,
+    /// What the store says was never given.
+    reserved: u64,
+}
+
+impl Counter {
+    fn take(&mut self, record: fn(u64) -> Record, save: &mut Vec<Record>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        if number >= self.reserved {
+            self.reserved = number + BLOCK;
+            save.push(record(self.reserved));
+        }
+        number
+    }
+}

@@ -1,0 +1,263 @@
+//! Membership: joins and refusals, leases, relay, and how members end.
+
+use super::{ConnId, Core, Role};
+use platform::Instant;
+use proto::{JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome};
+use std::collections::{BTreeMap, BTreeSet};
+use verbs::{Gid, LinkKind, MacAddr};
+
+/// Bytes of the longest node name.
+const MAX_NAME: usize = 64;
+
+/// Bytes of the longest relayed message.
+const MAX_RELAY: usize = 4096;
+
+/// A live member.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) conn: ConnId,
+    pub(super) member: Member,
+    pub(super) join: Join,
+    /// When the lease ends.
+    expires: Instant,
+    last_heartbeat: Instant,
+    /// The job it takes part in.
+    pub(super) job: Option<JobId>,
+    /// Bytes of input queued to it and not yet handed to the network, of whatever job.
+    pub(super) queued: usize,
+}
+
+impl Live {
+    /// The node for people: number and name.
+    pub(super) fn label(&self) -> String {
+        format!("{} ({})", self.member.node, self.member.name)
+    }
+}
+
+/// The live members, by id.
+#[derive(Debug, Default)]
+pub(super) struct Members(pub(super) BTreeMap<NodeId, Live>);
+
+impl Members {
+    pub(super) fn get(&self, node: NodeId) -> Option<&Live> {
+        self.0.get(&node)
+    }
+
+    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Live> {
+        self.0.get_mut(&node)
+    }
+
+    /// The node for people, whether it lives or not.
+    pub(super) fn label(&self, node: NodeId) -> String {
+        self.get(node).map_or_else(|| node.to_string(), Live::label)
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.0.values().map(|live| live.expires).min()
+    }
+
+    pub(super) fn expired(&self, now: Instant) -> Vec<NodeId> {
+        self.0.iter().filter(|(_, live)| live.expires <= now).map(|(&node, _)| node).collect()
+    }
+
+    fn names(&self) -> BTreeSet<&str> {
+        self.0.values().map(|live| live.member.name.as_str()).collect()
+    }
+
+    /// Why a node cannot be a member beside those that are.
+    fn objection(&self, join: &Join, trust_hosts: bool) -> Option<Reason> {
+        if join.name.is_empty() || join.name.len() > MAX_NAME || join.name.chars().any(char::is_control) {
+            return Some(format!("a node name has 1 to {MAX_NAME} bytes and no control characters"));
+        }
+        if join.rnic.links.is_empty() {
+            return Some("its RNIC speaks no kind of link".into());
+        }
+        for other in self.0.values() {
+            let label = other.label();
+            let theirs = &other.member.rnic;
+            if other.member.name == join.name {
+                return Some(format!("the name {} is in use by {label}", join.name));
+            }
+            if !join.rnic.links.iter().any(|link| theirs.links.contains(link)) {
+                let (ours, theirs) = (kinds(&join.rnic), kinds(theirs));
+                return Some(format!(
+                    "{} speaks {ours} and {label} speaks {theirs}: no link in common",
+                    join.name
+                ));
+            }
+            if join.rnic.gid == Some(other.member.gid) {
+                return Some(format!("{label} already has the GID {}", other.member.gid));
+            }
+            if join.rnic.mac == theirs.mac && theirs.mac != MacAddr([0; 6]) {
+                return Some(format!("{label} already has the Ethernet address {}", theirs.mac));
+            }
+            if join.rnic.physical != theirs.physical && !trust_hosts {
+                let (host, appliance) =
+                    if theirs.physical { (&join.name, &label) } else { (&label, &join.name) };
+                return Some(format!(
+                    "{host} is a process on a host and {appliance} an appliance whose memory it could reach; \
+                     --trust-hosts allows it"
+                ));
+            }
+        }
+        None
+    }
+
+    /// The GID that a node gets: 10.77.x.y of its number, unless a member brought just that one.
+    fn assign_gid(&self, node: NodeId) -> Option<Gid> {
+        let [high, low] = node.0.to_be_bytes();
+        (0..16u8)
+            .map(|block| Gid::from_ipv4([10, 77, block << 4 | high & 15, low]))
+            .find(|gid| self.0.values().all(|live| live.member.gid != *gid))
+    }
+}
+
+/// The kinds of link an RNIC speaks, for people.
+fn kinds(rnic: &RnicOffer) -> String {
+    let name = |link: &LinkKind| match link {
+        LinkKind::RoceV2 => "RoCE v2",
+        LinkKind::RoceV1 => "RoCE v1",
+        LinkKind::InfiniBand => "InfiniBand",
+    };
+    rnic.links.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+impl Core {
+    pub(super) fn join(&mut self, conn: ConnId, join: Join) {
+        let who = format!("the node {:?}", join.name);
+        if self.leaving.is_some() {
+            return self.refuse_node(conn, &who, "the cluster is shutting down".into());
+        }
+        if let Some(reason) = self.members.objection(&join, self.config.trust_hosts) {
+            return self.refuse_node(conn, &who, reason);
+        }
+        let mut save = Vec::new();
+        let node = self.identities.node(&join.name, &self.members.names(), &mut save);
+        let placed = node.and_then(|node| {
+            let gid = join.rnic.gid.or_else(|| self.members.assign_gid(node))?;
+            Some((node, gid))
+        });
+        let Some((node, gid)) = placed else {
+            return self.refuse_node(conn, &who, "the cluster is full".into());
+        };
+        let incarnation = self.identities.incarnation(&mut save);
+        self.save(save);
+        let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+        let welcome = Welcome {
+            node,
+            incarnation,
+            gid,
+            lease_ms: u32::try_from(self.config.lease.as_millis()).unwrap_or(u32::MAX),
+            members: self.members.0.values().map(|live| live.member.clone()).collect(),
+        };
+        self.tell_members(ToNode::Joined(member.clone()));
+        let live = Live {
+            conn,
+            member,
+            join,
+            expires: self.now + self.config.lease,
+            last_heartbeat: self.now,
+            job: None,
+            queued: 0,
+        };
+        let (label, peer) = (live.label(), self.peer(conn));
+        let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
+        self.members.0.insert(node, live);
+        self.set_role(conn, Role::Node(node));
+        self.to_node(conn, ToNode::Welcome(welcome));
+        self.log(format!("{label} joined from {peer} as {gid}, {driver} with {links}"));
+        self.members_changed();
+    }
+
+    pub(super) fn from_node(&mut self, node: NodeId, message: ToManager) {
+        let Some(live) = self.members.get_mut(node) else { return };
+        let conn = live.conn;
+        match message {
+            ToManager::Heartbeat { seq } => {
+                live.expires = self.now + self.config.lease;
+                live.last_heartbeat = self.now;
+                self.to_node(conn, ToNode::HeartbeatAck { seq });
+            }
+            ToManager::Relay { body, .. } if body.len() > MAX_RELAY => {
+                self.remove_member(node, &format!("it relayed a message of more than {MAX_RELAY} bytes"));
+            }
+            ToManager::Relay { to, incarnation, body } => {
+                let from = live.member.incarnation;
+                let receiver = self.members.get(to).filter(|r| r.member.incarnation == incarnation);
+                if let Some(conn) = receiver.map(|receiver| receiver.conn) {
+                    self.to_node(conn, ToNode::Relayed { from: node, incarnation: from, body });
+                }
+            }
+            ToManager::NameBind { request, name, value } => {
+                let result = self.names.bind(node, name, value).map(|()| (node, Vec::new()));
+                self.to_node(conn, ToNode::Name { request, result });
+            }
+            ToManager::NameUnbind { request, name } => {
+                let result = self.names.unbind(node, &name).map(|()| (node, Vec::new()));
+                self.to_node(conn, ToNode::Name { request, result });
+            }
+            ToManager::NameLookup { request, name } => {
+                let result = self.names.lookup(&name);
+                self.to_node(conn, ToNode::Name { request, result });
+            }
+            ToManager::JobAccepted { job } => self.job_accepted(node, job),
+            ToManager::JobProgress { job, phase, done, total } => {
+                self.job_progress(node, job, phase, done, total);
+            }
+            ToManager::JobOutput { job, bytes } => self.job_output(node, job, bytes),
+            ToManager::JobDone { job, report } => self.job_done(node, job, report),
+            ToManager::JobFailed { job, reason } => self.job_failed_by(node, job, &reason),
+            ToManager::Leave => self.remove_member(node, "left"),
+            ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+        }
+    }
+
+    /// Ends a member's life: its peers are told, its names are free, its job has failed.
+    pub(super) fn remove_member(&mut self, node: NodeId, reason: &str) {
+        let Some(live) = self.members.0.remove(&node) else { return };
+        let label = live.label();
+        let reason = one_line(reason);
+        self.log(format!("{label} is gone: {reason}"));
+        self.names.forget(node);
+        if self.connections.contains_key(&live.conn) {
+            self.close(live.conn);
+        }
+        let incarnation = live.member.incarnation;
+        self.tell_members(ToNode::Left { node, incarnation, reason: reason.clone() });
+        if let Some(job) = live.job {
+            self.fail_job(job, format!("{label}: {reason}"));
+        }
+        self.members_changed();
+    }
+
+    fn tell_members(&mut self, message: ToNode) {
+        let conns: Vec<ConnId> = self.members.0.values().map(|live| live.conn).collect();
+        for conn in conns {
+            self.to_node(conn, message.clone());
+        }
+    }
+
+    /// The members for people.
+    pub(super) fn statuses(&self) -> Vec<NodeStatus> {
+        let age = |since: Instant| u64::try_from((self.now - since).as_millis()).unwrap_or(u64::MAX);
+        self.members
+            .0
+            .values()
+            .map(|live| NodeStatus {
+                node: live.member.node,
+                name: live.member.name.clone(),
+                rnic: format!("{} {} {}", live.member.rnic.driver, live.member.gid, kinds(&live.member.rnic)),
+                memory: live.join.memory,
+                cpus: live.join.cpus,
+                apps: live.join.apps.clone(),
+                boot: live.join.boot.clone(),
+                heartbeat_age_ms: age(live.last_heartbeat),
+            })
+            .collect()
+    }
+}
+
+/// What a peer said, fit for a line of a log or a terminal: no control characters, and not longer than a few lines.
+pub(super) fn one_line(text: &str) -> String {
+    text.trim().chars().take(2000).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

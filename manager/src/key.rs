@@ -1,0 +1,99 @@
+//! The file that holds the cluster key, and randomness from the operating system.
+
+use proto::channel::ClusterKey;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Bytes beyond which a file is no key file.
+const MAX_FILE: u64 = 1024;
+
+/// Why there is no key. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("cannot read the key file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file cannot be made.
+    #[error("cannot make the key file {}: {source}", path.display())]
+    Make {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others than the owner may read the file.
+    #[error("the key file {0} is open to other users: chmod 600 {0}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file holds something else.
+    #[error("{} holds no cluster key: want 64 hexadecimal digits", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The operating system gives no random bytes.
+    #[error("no random bytes from the operating system: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+/// Fresh random bytes, fit for keys.
+pub fn random() -> Result<[u8; 32], getrandom::Error> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a key file.
+pub fn load(path: &Path) -> Result<ClusterKey, KeyError> {
+    let failed = |source| KeyError::Read { path: path.into(), source };
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.permissions().mode() & 0o077 != 0 {
+        return Err(KeyError::Open { path: path.into() });
+    }
+    // Room for all of it from the start: a vector that grows leaves copies behind.
+    let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
+    file.take(MAX_FILE).read_to_end(&mut text).map_err(failed)?;
+    ClusterKey::from_hex(&text).map_err(|_| KeyError::Content { path: path.into() })
+}
+
+/// Reads a key file, or makes one with a new key if there is none; also says whether it did.
+pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
+    match load(path) {
+        Err(KeyError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        other => return other.map(|key| (key, false)),
+    }
+    let key = ClusterKey::from_bytes(random()?);
+    match write_new(path, &key) {
+        Ok(()) => Ok((key, true)),
+        // Somebody was quicker.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load(path).map(|key| (key, false)),
+        Err(source) => Err(KeyError::Make { path: path.into(), source }),
+    }
+}
+
+/// Makes the file whole or not at all, and never over another.
+fn write_new(path: &Path, key: &ClusterKey) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let temporary = directory.join(name);
+    let made = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(key.to_hex().as_bytes())?;
+        file.sync_all()?;
+        fs::hard_link(&temporary, path)
+    })();
+    let _ = fs::remove_file(&temporary);
+    made
+}
