@@ -112,6 +112,9 @@ pub fn die(code: Code, cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, r
     let mut line = Line { bytes: [0; 240], len: 0 };
     let _ = line.write_fmt(cause);
     console::print_dying(format_args!("\nFATAL on cpu {me}: {cause}\n"));
+    if let Some(task) = crate::exec::current_task() {
+        console::print_dying(format_args!("in task `{task}`\n"));
+    }
     console::print_dying(details);
     backtrace(rip, rbp);
     let heap = heap::stats();

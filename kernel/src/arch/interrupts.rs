@@ -214,7 +214,15 @@ fn interrupt(vector: u8) {
     }
     apic::end_of_interrupt();
     exec::on_interrupt(vector == TIMER);
+    #[cfg(feature = "selftest")]
+    if let Some(hook) = TEST_HOOK.get() {
+        hook(vector);
+    }
 }
+
+/// Runs at the end of every interrupt, given the vector: how a self-test works in interrupts.
+#[cfg(feature = "selftest")]
+pub static TEST_HOOK: Once<fn(u8)> = Once::new();
 
 const NAMES: [&str; 22] = [
     "divide error", "debug", "NMI", "breakpoint", "overflow", "bound range", "invalid opcode", "no FPU",

@@ -22,6 +22,8 @@ global_asm!(
     "probe_failed:",
     "mov eax, 1",
     "ret",
+    "probe_return:",
+    "ret",
     "probe_call:",
     "push rbp",
     "call rdi",
@@ -45,6 +47,7 @@ unsafe extern "C" {
     static probe_call_returns: u8;
     static probe_failed: u8;
     static probe_call_failed: u8;
+    static probe_return: u8;
 }
 
 /// Whether `addr` can be read.
@@ -60,6 +63,11 @@ pub fn writable(addr: u64) -> bool {
 /// Whether `addr`, which must hold a return instruction if anything, can be executed.
 pub fn executable(addr: u64) -> bool {
     probe_call(addr) == 0
+}
+
+/// The address of a return instruction in the kernel's text.
+pub fn return_instruction() -> u64 {
+    (&raw const probe_return) as u64
 }
 
 /// If the exception came from a probe, makes it return "faulted".

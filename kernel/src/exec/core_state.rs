@@ -52,6 +52,7 @@ pub struct Core {
     has_new_pollers: AtomicBool,
     current: AtomicPtr<Meta>,
     pub halts: AtomicU64,
+    pub halted_ns: AtomicU64,
     pub interrupt_polls: AtomicU64,
 }
 
@@ -78,6 +79,7 @@ pub fn install(cpu: usize) {
             has_new_pollers: AtomicBool::new(false),
             current: AtomicPtr::new(core::ptr::null_mut()),
             halts: AtomicU64::new(0),
+            halted_ns: AtomicU64::new(0),
             interrupt_polls: AtomicU64::new(0),
         });
     }
@@ -231,9 +233,13 @@ impl Core {
         }
     }
 
-    /// Makes sure that the timer fires within [`POLL_INTERVAL`].
+    /// Makes sure that the timer fires within [`POLL_INTERVAL`] of `now`.
     pub fn ensure_tick(&self, now: Instant) {
-        let tick = now + POLL_INTERVAL;
+        self.tick_at(now + POLL_INTERVAL);
+    }
+
+    /// Makes sure that the timer fires at `tick` or before.
+    pub fn tick_at(&self, tick: Instant) {
         if self.armed.load(Ordering::Relaxed) > tick.as_nanos() {
             self.set_timer(tick);
         }

@@ -107,6 +107,8 @@ fn halt(core: &Core, console_waits: bool) -> Option<Duration> {
     core.halts.fetch_add(1, Ordering::Relaxed);
     cpu::interrupts_on_and_halt();
     core.awake();
-    Some(time::now().saturating_since(now))
+    let halted = time::now().saturating_since(now);
+    core.halted_ns.fetch_add(halted.as_nanos() as u64, Ordering::Relaxed);
+    Some(halted)
 }
 

@@ -119,6 +119,8 @@ impl<F: Future> Counted<F> {
 pub struct Stats {
     /// Times it halted.
     pub halts: u64,
+    /// Time it was halted.
+    pub halted: Duration,
     /// Times an interrupt ran the pollers because a task did not give way.
     pub interrupt_polls: u64,
     /// Tasks that live.
@@ -130,6 +132,7 @@ pub fn stats(cpu: usize) -> Option<Stats> {
     let core = core_state::core(cpu)?;
     Some(Stats {
         halts: core.halts.load(Ordering::Relaxed),
+        halted: Duration::from_nanos(core.halted_ns.load(Ordering::Relaxed)),
         interrupt_polls: core.interrupt_polls.load(Ordering::Relaxed),
         tasks: core.tasks(),
     })
@@ -138,6 +141,14 @@ pub fn stats(cpu: usize) -> Option<Stats> {
 /// The task that this processor runs, if it runs one.
 pub fn current_task() -> Option<&'static str> {
     core_state::core(arch::this_cpu_index())?.current()
+}
+
+/// Makes the timer of this processor fire `after` from now, if it would later; for self-tests that want many interrupts.
+#[cfg(feature = "selftest")]
+pub fn tick_after(after: Duration) {
+    if let Some(core) = core_state::core(arch::this_cpu_index()) {
+        core.tick_at(time::now() + after);
+    }
 }
 
 /// At the end of each interrupt, still with interrupts off and on the interrupt stack.

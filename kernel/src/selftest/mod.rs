@@ -1,19 +1,84 @@
-//! Self-tests, run by `selftest=NAME` on the command line; each ends the machine.
+//! Self-tests, run by `selftest=NAME` on the command line; each ends the machine, with success or a failure's code.
+//!
+//! | name | what it shows |
+//! |---|---|
+//! | `boot` | the boot reaches the first task |
+//! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
+//! | `smp` | all processors run tasks, wake each other and agree on the time |
+//! | `wx` | text, page tables, guard pages and data have the rights they should, on each processor |
+//! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
+//! | `idle` | an idle machine halts, and sleeping tasks wake on time |
+//! | `progress` | pollers run while a task computes |
+//! | `speed` | cost of copies, allocations, spawns, the clock |
+//! | `panic`, `fault`, `oom`, `stackoverflow`, `overrun` | the ways to die |
 
+mod failures;
+mod fpu;
+mod heap;
+mod scheduling;
+mod smp;
+mod speed;
+mod wx;
+
+use alloc::string::String;
+use core::time::Duration;
+
+use crate::boot::{chart, cmdline};
 use crate::power::{self, Code};
 
-/// Runs the test `name` and ends the machine with its result.
-pub async fn run(name: &str) {
-    crate::boot::chart::print();
-    match name {
-        "boot" => {
-            crate::println!("selftest boot: ok");
-            power::exit(Code::Success)
+/// What went wrong; or, of a success, figures.
+type Outcome = Result<String, String>;
+
+/// How long a test lasts unless `selftest_s` says otherwise.
+fn seconds(default: u64) -> Duration {
+    Duration::from_secs(cmdline::number("selftest_s", default))
+}
+
+/// Fails with the text unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)*) => {
+        if !$condition {
+            return Err(alloc::format!($($text)*));
         }
-        "panic" => panic!("asked for by selftest=panic"),
+    };
+}
+use ensure;
+
+/// Runs the test `name` and ends the machine.
+pub async fn run(name: &str) {
+    chart::print();
+    let outcome = match name {
+        "boot" => Ok(String::new()),
+        "fpu" => fpu::run().await,
+        "smp" => smp::run().await,
+        "wx" => wx::run().await,
+        "heap" => heap::run(),
+        "idle" => scheduling::idle().await,
+        "progress" => scheduling::progress().await,
+        "speed" => speed::run().await,
+        "panic" => failures::panic(),
+        "fault" => failures::fault(),
+        "oom" => failures::oom(),
+        "stackoverflow" => failures::stack_overflow(),
+        "overrun" => failures::free_twice(),
         _ => {
             log::error!("command line: unknown selftest `{name}`");
             power::exit(Code::Refused)
         }
-    }
+    };
+    let code = match outcome {
+        Ok(figures) if figures.is_empty() => {
+            crate::println!("selftest {name}: ok");
+            Code::Success
+        }
+        Ok(figures) => {
+            crate::println!("selftest {name}: ok ({figures})");
+            Code::Success
+        }
+        Err(why) => {
+            crate::println!("selftest {name}: FAILED: {why}");
+            Code::SelftestFailed
+        }
+    };
+    power::exit(code)
 }

@@ -1,0 +1,44 @@
+//! Ways to die, for the tests of the last words.
+
+use alloc::vec::Vec;
+
+use super::Outcome;
+
+pub fn panic() -> Outcome {
+    panic!("asked for by selftest=panic")
+}
+
+/// Writes to an address that nothing maps.
+pub fn fault() -> Outcome {
+    // SAFETY: none: this is meant to fault.
+    unsafe { core::ptr::without_provenance_mut::<u64>(0xdead_0000).write_volatile(1) };
+    Err("a write to an unmapped address went through".into())
+}
+
+/// Allocates until nothing is left.
+pub fn oom() -> Outcome {
+    let mut hoard: Vec<Vec<u8>> = Vec::new();
+    loop {
+        hoard.push(alloc::vec![1; 1 << 20]);
+    }
+}
+
+#[inline(never)]
+fn descend(depth: u64, data: &[u64; 64]) -> u64 {
+    let mut mine = [depth; 64];
+    mine[(depth % 64) as usize] = data[(depth % 63) as usize];
+    if depth == u64::MAX { 0 } else { descend(depth + 1, core::hint::black_box(&mine)) + mine[0] }
+}
+
+/// Recurses without end.
+pub fn stack_overflow() -> Outcome {
+    Ok(alloc::format!("{}", descend(0, &[0; 64])))
+}
+
+/// Gives a run of frames back twice.
+pub fn free_twice() -> Outcome {
+    let run = crate::mm::frames::alloc(8192).ok_or("no frames")?;
+    crate::mm::frames::free(run, 8192);
+    crate::mm::frames::free(run, 8192);
+    Err("a run of frames was given back twice".into())
+}
