@@ -1,6 +1,6 @@
 //! The appliances of a run: started together, watched, ended together.
 
-use super::manager::{Job, Manager};
+use super::manager::{Manager, Process};
 use super::{Options, SUCCESS};
 use crate::interrupt;
 use anyhow::{Result, bail};
@@ -51,7 +51,7 @@ impl Cluster<'_> {
         for index in 0..options.nodes {
             let name = format!("node{index}");
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{port} node={name}"),
+                cmdline: format!("manager=10.0.2.2:{port} node={name} nic={}", options.nic),
                 index,
                 machine: options.machine,
                 accel: self.accel,
@@ -70,14 +70,15 @@ impl Cluster<'_> {
 }
 
 impl Running {
-    /// Waits until the job is done. The end of any appliance before that is a failure, and so is the deadline.
-    pub fn supervise(&mut self, mut job: Job, manager: &mut Manager, deadline: Instant) -> Result<()> {
+    /// Waits until one of the manager's clients is done. The end of any appliance before that is a failure, and so is
+    /// the deadline.
+    pub fn supervise(&mut self, mut client: Process, manager: &mut Manager, deadline: Instant) -> Result<()> {
         loop {
             match self.events.recv_timeout(TICK) {
                 Ok(event) => self.check(event)?,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
-            match job.poll() {
+            match client.poll() {
                 Ok(None) => {}
                 Ok(Some(())) => return Ok(()),
                 // Most failures are the end of a node; then that is what to tell.
@@ -128,14 +129,16 @@ impl Running {
     }
 }
 
-/// The line of a console's end that most likely says why: the first of the last complaint, before its backtrace.
+/// The line of a console's end that most likely says why: the last complaint, backtraces left out.
 fn reason(tail: &[String]) -> Option<&str> {
-    let complains = |line: &&String| {
+    let lines = || {
+        tail.iter().rev().map(|l| l.trim()).filter(|l| !l.starts_with("0x") && !l.starts_with("backtrace:"))
+    };
+    let complains = |line: &&str| {
         let line = line.to_lowercase();
         ["panic", "fatal", "error", "out of memory"].iter().any(|word| line.contains(word))
     };
-    let line = tail.iter().rev().find(complains).or(tail.last())?;
-    Some(line.trim())
+    lines().find(complains).or_else(|| lines().find(|l| !l.is_empty()))
 }
 
 #[cfg(test)]
@@ -144,8 +147,9 @@ mod tests {
 
     #[test]
     fn the_reason_is_the_complaint_not_the_backtrace() {
-        let tail = ["boot", "PANIC: out of luck", "backtrace: 0x1"].map(String::from);
-        assert_eq!(reason(&tail), Some("PANIC: out of luck"));
+        let tail = ["boot", "FATAL: no luck", "backtrace: 0x1", "0x1 core::panic at x", "memory: 1"]
+            .map(String::from);
+        assert_eq!(reason(&tail), Some("FATAL: no luck"));
         assert_eq!(reason(&tail[..1]), Some("boot"));
         assert_eq!(reason(&[]), None);
     }

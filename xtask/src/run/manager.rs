@@ -1,19 +1,20 @@
-//! The manager's processes: the daemon, and the command that submits a job to it.
+//! The manager's processes: the daemon, and the commands that talk to it.
 
 use super::Options;
 use crate::{paths, tool};
 use anyhow::{Context, Result, anyhow, bail};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the daemon may take until it accepts connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// What the daemon prints before its address once it accepts connections.
+/// What the daemon says before its address once it accepts connections.
 const LISTENING: &str = "listening on ";
+/// What the manager's program writes before the reason when it fails.
+const FAILED: &str = "ferrolite-manager: ";
 
 /// Builds the manager; gives its program.
 pub fn build() -> Result<PathBuf> {
@@ -26,7 +27,7 @@ pub fn build() -> Result<PathBuf> {
 /// A running daemon. Killed when dropped.
 pub struct Manager {
     program: PathBuf,
-    child: Child,
+    daemon: Process,
     key: PathBuf,
     address: String,
 }
@@ -35,26 +36,26 @@ impl Manager {
     /// Starts a daemon with a new cluster key; `port` 0 takes a free one.
     pub fn start(program: &Path, port: u16, work: &Path) -> Result<Self> {
         let key = work.join("cluster.key");
-        let log = work.join("manager.log");
         let mut command = Command::new(program);
         command.args(["daemon", "--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--key-file").arg(&key).arg("--state").arg(work.join("manager"));
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
-        let mut child =
-            qemu::die_with_this_thread(&mut command).spawn().context("cannot start the manager")?;
-        let stdout = child.stdout.take().context("no standard output")?;
-        let mut manager = Self { program: program.to_owned(), child, key, address: String::new() };
-        let lines = lines(stdout);
-        loop {
-            match lines.recv_timeout(START_LIMIT) {
-                Ok(line) => {
-                    if let Some(address) = line.strip_prefix(LISTENING) {
-                        manager.address = address.trim().to_owned();
-                        return Ok(manager);
-                    }
-                }
-                Err(_) => bail!("the manager does not start: {}", last_line(&log)),
+        let mut daemon = Process::start(command)?;
+        let deadline = Instant::now() + START_LIMIT;
+        while let Some(line) = daemon.line(deadline.saturating_duration_since(Instant::now())) {
+            if let Some(address) = line.strip_prefix(LISTENING) {
+                return Ok(Self {
+                    program: program.to_owned(),
+                    daemon,
+                    key,
+                    address: address.trim().to_owned(),
+                });
             }
+        }
+        match daemon.child.try_wait()? {
+            Some(status) => {
+                Err(daemon.failure(status).context(format!("the manager cannot start on port {port}")))
+            }
+            None => bail!("the manager does not say within {} s that it listens", START_LIMIT.as_secs()),
         }
     }
 
@@ -69,50 +70,67 @@ impl Manager {
         port.with_context(|| format!("the manager listens on `{}`", self.address))
     }
 
-    /// Submits the job; `output` and `json` are written when it is done.
-    pub fn submit(&self, options: &Options, output: &Path, json: &Path) -> Result<Job> {
-        let mut command = Command::new(&self.program);
-        command.args(["submit", "--manager", &self.address, "--app", &options.app]);
-        command.args(["--nodes", &options.nodes.to_string(), "--timeout", &options.timeout.to_string()]);
-        command.arg("--key-file").arg(&self.key);
+    /// Waits until `count` nodes have joined and writes what is known of them to `json`.
+    pub fn wait_nodes(&self, count: u16, limit: Duration, json: &Path) -> Result<Process> {
+        let mut command = self.client("nodes");
+        command.args(["--wait", &count.to_string(), "--timeout", &limit.as_secs().max(1).to_string()]);
+        command.arg("--json").arg(json);
+        Process::start(command)
+    }
+
+    /// Runs the job; `output` and `json` are written when it is done.
+    pub fn submit(&self, options: &Options, output: &Path, json: &Path) -> Result<Process> {
+        let mut command = self.client("submit");
+        command.args(["--app", &options.app, "--nodes", &options.nodes.to_string()]);
         for input in &options.input {
             command.arg("--input").arg(input);
         }
         command.arg("--output").arg(output).arg("--json").arg(json);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child =
-            qemu::die_with_this_thread(&mut command).spawn().context("cannot start the manager's client")?;
-        let stderr = child.stderr.take().context("no standard error")?;
-        Ok(Job { child, progress: lines(stderr), last: String::new() })
+        if !options.args.is_empty() {
+            command.arg("--args").args(&options.args);
+        }
+        Process::start(command)
+    }
+
+    fn client(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args([subcommand, "--manager", &self.address]).arg("--key-file").arg(&self.key);
+        command
     }
 
     /// Whether the daemon still runs.
     pub fn check(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
-            Some(status) => Err(anyhow!("the manager has ended ({status})")),
+        match self.daemon.child.try_wait()? {
+            Some(status) => Err(self.daemon.failure(status).context("the manager has ended")),
             None => Ok(()),
         }
     }
 }
 
-impl Drop for Manager {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
-}
-
-/// A submitted job: the client that waits for it. Killed when dropped.
-pub struct Job {
+/// One of the manager's processes, with what it says on standard error. Killed when dropped.
+pub struct Process {
     child: Child,
-    progress: Receiver<String>,
+    said: Receiver<String>,
     last: String,
 }
 
-impl Job {
-    /// Passes progress on; `Some` when the job is done, an error when it has failed.
+impl Process {
+    fn start(mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child =
+            qemu::die_with_this_thread(&mut command).spawn().context("cannot start the manager")?;
+        let stderr = child.stderr.take().context("no standard error")?;
+        Ok(Self { child, said: lines(stderr), last: String::new() })
+    }
+
+    /// Passes progress on; `Some` when it has ended well, an error when not.
     pub fn poll(&mut self) -> Result<Option<()>> {
         let status = self.child.try_wait()?;
-        self.pass_progress();
+        while let Some(line) = self.line(Duration::ZERO) {
+            if !line.starts_with(FAILED) {
+                eprintln!("  {line}");
+            }
+        }
         match status {
             None => Ok(None),
             Some(status) if status.success() => Ok(Some(())),
@@ -120,41 +138,33 @@ impl Job {
         }
     }
 
-    fn pass_progress(&mut self) {
-        while let Ok(line) = self.progress.try_recv() {
-            if !line.starts_with("error:") {
-                eprintln!("  {line}");
-            }
-            self.last = line;
-        }
+    /// The next line it says within a time.
+    fn line(&mut self, within: Duration) -> Option<String> {
+        let line = self.said.recv_timeout(within).ok()?;
+        self.last.clone_from(&line);
+        Some(line)
     }
 
+    /// Why it failed: it has ended, so all that it said arrives.
     fn failure(&mut self, status: ExitStatus) -> anyhow::Error {
-        // The client has ended, so what it said arrives and then the channel ends.
-        while let Ok(line) = self.progress.recv_timeout(Duration::from_secs(1)) {
-            self.last = line;
-        }
-        match self.last.strip_prefix("error:") {
+        while self.line(Duration::from_secs(1)).is_some() {}
+        match self.last.strip_prefix(FAILED) {
             Some(reason) => anyhow!("{}", reason.trim()),
-            None => anyhow!("the manager's client ended with {status}: {}", self.last),
+            None => anyhow!("ferrolite-manager ended with {status}: {}", self.last),
         }
     }
 }
 
-impl Drop for Job {
+impl Drop for Process {
     fn drop(&mut self) {
-        end(&mut self.child);
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
-}
-
-fn end(child: &mut Child) {
-    // An error means that it has ended already.
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 /// The lines that a child writes, read by a thread until it closes its end.
-fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -163,10 +173,4 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
         }
     });
     receive
-}
-
-fn last_line(log: &Path) -> String {
-    let said = std::fs::read_to_string(log).unwrap_or_default();
-    let last = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it says nothing");
-    last.trim_start_matches("error:").trim().to_owned()
 }

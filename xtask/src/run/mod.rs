@@ -50,13 +50,15 @@ pub fn run(options: &Options) -> Result<()> {
         work: work.path(),
     };
     let mut running = cluster.start(&manager)?;
-    let result = work.path().join("result");
-    let figures = work.path().join("figures");
+    let [members, result, figures] = ["members", "result", "figures"].map(|name| work.path().join(name));
+    let left = deadline.saturating_duration_since(Instant::now());
+    let joining = manager.wait_nodes(options.nodes, left, &members)?;
+    running.supervise(joining, &mut manager, deadline)?;
     let job = manager.submit(options, &result, &figures)?;
     running.supervise(job, &mut manager, deadline)?;
     let fabric = running.stop()?;
 
-    let report = report::Report::read(&figures, options, accel, &fabric)?;
+    let report = report::Report::read(&figures, &members, options, accel, &fabric)?;
     report.print(&result)?;
     for (file, from) in [(json, None), (output, Some(&result))] {
         let Some((file, path)) = file else { continue };

@@ -24,6 +24,9 @@ pub struct Options {
     /// Application to run; what there is, the appliances say when they join
     #[arg(long, value_name = "NAME", default_value = "wordcount")]
     pub app: String,
+    /// Argument of the application; repeatable
+    #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub args: Vec<String>,
     /// File to work on; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,

@@ -5,10 +5,38 @@ use crate::ui;
 use anyhow::{Context, Result};
 use qemu::fabric::FabricCounters;
 use qemu::vm::Accel;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+
+/// What the manager writes of the members.
+#[derive(Deserialize)]
+struct Members {
+    nodes: Vec<MemberFigures>,
+}
+
+#[derive(Deserialize)]
+struct MemberFigures {
+    node: u64,
+    /// Milliseconds from the kernel's first instruction until it joined.
+    boot_ms: Option<f64>,
+}
+
+impl Members {
+    /// How long the node of a report took to come up.
+    fn boot_ms(&self, report: &Value) -> Option<f64> {
+        let node = report.get("node")?.as_u64()?;
+        self.nodes.iter().find(|member| member.node == node)?.boot_ms
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read(path).context("the manager wrote no figures")?;
+    serde_json::from_slice(&text).context("the manager's figures are not as expected")
+}
 
 /// Lines of the result that are shown.
 const SHOWN: usize = 10;
@@ -19,11 +47,19 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads what the manager wrote and adds to it.
-    pub fn read(path: &Path, options: &Options, accel: Accel, fabric: &FabricCounters) -> Result<Self> {
-        let text = std::fs::read(path).context("the manager wrote no figures")?;
-        let mut figures: Map<String, Value> =
-            serde_json::from_slice(&text).context("the manager's figures")?;
+    /// Reads what the manager wrote of the job and of the members, and adds what the launcher knows.
+    pub fn read(
+        figures: &Path,
+        members: &Path,
+        options: &Options,
+        accel: Accel,
+        fabric: &FabricCounters,
+    ) -> Result<Self> {
+        let members: Members = read(members)?;
+        let mut figures: Map<String, Value> = read(figures)?;
+        let reports = figures.get("reports").and_then(Value::as_array).into_iter().flatten();
+        let boot_ms: Vec<_> = reports.map(|report| members.boot_ms(report)).collect();
+        figures.insert("boot_ms".into(), json!(boot_ms));
         figures.insert("nic".into(), json!(options.nic));
         figures.insert("machine".into(), json!(options.machine.to_string()));
         figures.insert("accel".into(), json!(accel));
@@ -71,16 +107,13 @@ impl Report {
     }
 
     fn print_nodes(&self) {
-        let empty = Vec::new();
-        let boots = self.figures.get("boot_ms").and_then(Value::as_array).unwrap_or(&empty);
-        let nodes = self.figures.get("per_node").and_then(Value::as_array).unwrap_or(&empty);
-        for (n, node) in nodes.iter().enumerate() {
-            let name =
-                node.get("name").and_then(Value::as_str).map_or_else(|| format!("node{n}"), str::to_owned);
-            let mapped = node.get("mapped_bytes").and_then(Value::as_u64).unwrap_or(0);
-            let reduced = node.get("reduced_keys").and_then(Value::as_u64).unwrap_or(0);
-            let boot = boots.get(n).and_then(Value::as_f64).unwrap_or(f64::NAN);
-            let mapped = ui::bytes(mapped);
+        let list = |name: &str| self.figures.get(name).and_then(Value::as_array).into_iter().flatten();
+        for (report, boot) in list("reports").zip(list("boot_ms")) {
+            let name = report.get("name").and_then(Value::as_str).unwrap_or("?");
+            let count =
+                |name: &str| report.pointer(&format!("/counts/{name}")).and_then(Value::as_u64).unwrap_or(0);
+            let (mapped, reduced) = (ui::bytes(count("mapped_bytes")), count("reduced_keys"));
+            let boot = boot.as_f64().unwrap_or(f64::NAN);
             println!("  {name:<8} mapped {mapped:>10}, reduced {reduced:>8} keys, up in {boot:.0} ms");
         }
     }

@@ -9,6 +9,11 @@ use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+// What the kernel ends with when it dies: `Code` in kernel/src/power.rs.
+const PANIC: Exit = Exit::Guest(1);
+const FAULT: Exit = Exit::Guest(2);
+const HEAP_EXHAUSTED: Exit = Exit::Guest(3);
+
 /// One boot of the kernel.
 struct SelfTest {
     /// Its name: the value of `selftest=`.
@@ -88,8 +93,19 @@ pub fn cases() -> Vec<Case> {
         SelfTest::new("boot", Q35).cpus(8),
         SelfTest::new("boot", Microvm).memory_mb(32),
         SelfTest::new("boot", Q35).memory_mb(4096),
-        // The value that the kernel ends with on a panic: Code::Panic in kernel/src/power.rs.
-        SelfTest::new("panic", Microvm).expect(Exit::Guest(1)),
+        SelfTest::new("smp", Microvm).cpus(2),
+        SelfTest::new("smp", Q35).cpus(8),
+        SelfTest::new("wx", Microvm).cpus(2),
+        SelfTest::new("wx", Q35),
+        SelfTest::new("heap", Microvm),
+        SelfTest::new("fpu", Microvm).cpus(2),
+        SelfTest::new("idle", Microvm).cpus(2),
+        SelfTest::new("progress", Microvm),
+        SelfTest::new("panic", Microvm).expect(PANIC),
+        SelfTest::new("overrun", Microvm).expect(PANIC),
+        SelfTest::new("fault", Microvm).expect(FAULT),
+        SelfTest::new("stackoverflow", Microvm).expect(FAULT),
+        SelfTest::new("oom", Microvm).expect(HEAP_EXHAUSTED),
     ]
     .into_iter()
     .map(SelfTest::case)
@@ -100,7 +116,7 @@ pub fn cases() -> Vec<Case> {
 
 /// A panic's backtrace must come with names and lines.
 fn backtrace(log: &Path) -> Result<Outcome> {
-    SelfTest::new("panic", Machine::Microvm).expect(Exit::Guest(1)).check(log)?;
+    SelfTest::new("panic", Machine::Microvm).expect(PANIC).check(log)?;
     let console = std::fs::read_to_string(log)?;
     ensure!(console.lines().any(|l| l.contains("panic") && l.contains("selftest")), "no panic message");
     ensure!(
