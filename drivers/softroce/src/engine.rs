@@ -13,8 +13,8 @@ use core::time::Duration;
 use platform::{Instant, Memory};
 use roce::transport::{Counters, Env, Limits, ReliableQp, Tx};
 use roce::wire::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet, Frame, Headers, Ipv4, Ipv6, Net, Packet,
-    ROCE_PORT, Service, Udp, rc_source_port,
+    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet, Frame, Headers, Ipv4, Ipv6, Net,
+    Packet, ROCE_PORT, Service, Udp, rc_source_port,
 };
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, QpConnect, QpNum, QpOptions,
@@ -270,6 +270,11 @@ impl Core {
             return;
         }
         let bth = &frame.packet.bth;
+        // The top bit of the partition key is the sender's membership (specification 10.9.3).
+        if bth.version != 0 || (bth.pkey ^ Bth::DEFAULT_PKEY) & 0x7fff != 0 {
+            self.counters.rx_malformed += 1;
+            return;
+        }
         let known = bth.opcode.service == Service::Rc
             && self.slots.find(bth.dest_qp).is_some_and(|slot| slot.qp.is_peer(net));
         if !known {

@@ -18,8 +18,8 @@ use lock_api::{Mutex, RawMutex};
 use platform::{Instant, Memory};
 use roce::transport::MAX_RD_ATOMIC;
 use verbs::{
-    Attributes, Completion, Counter, CqId, CqOptions, LinkKind, MemoryKey, PathMtu, PortAddress, PortState,
-    QpConnect, QpNum, QpOptions, RecvWr, Rnic, SendWr, VerbsError,
+    Attributes, Completion, Counter, CqId, CqOptions, Gid, LinkKind, MemoryKey, PathMtu, PortAddress,
+    PortState, QpConnect, QpNum, QpOptions, RecvWr, Rnic, SendWr, VerbsError,
 };
 
 pub use config::Config;
@@ -36,6 +36,11 @@ impl<P: EthernetPort, R: RawMutex> SoftRoce<P, R> {
     pub fn new(port: P, memory: Arc<dyn Memory>, config: Config) -> Self {
         let core = Core::new(config, port.mac(), memory);
         Self { engine: Mutex::new(Engine { port, core }) }
+    }
+
+    /// Gives the port its GID, once the manager has assigned one; to be called before queue pairs are connected.
+    pub fn set_gid(&self, gid: Gid) {
+        self.engine.lock().core.config.gid = gid;
     }
 }
 
