@@ -50,7 +50,9 @@ impl MapReduce for Grep {
         let folded = if self.ignore_case { split.bytes.to_ascii_lowercase() } else { Vec::new() };
         let searched = if self.ignore_case { &folded } else { split.bytes };
         let mut from = 0;
-        while let Some(found) = searched.get(from..).filter(|r| !r.is_empty()).and_then(|r| self.pattern.find(r)) {
+        while let Some(found) =
+            searched.get(from..).filter(|r| !r.is_empty()).and_then(|r| self.pattern.find(r))
+        {
             let (before, after) = split.bytes.split_at(from + found);
             let start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |feed| feed + 1);
             let end = memchr(b'\n', after).map_or(split.bytes.len(), |feed| before.len() + feed);

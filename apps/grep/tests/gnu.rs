@@ -1,5 +1,7 @@
 //! Grep against GNU grep.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use grep::Grep;
 use mapreduce::{MapReduce, Split, run_local};
 use proto::{InputFile, JobId, JobStart, NodeId};
@@ -68,7 +70,11 @@ impl Files {
         assert!(gnu.stderr.is_empty());
         for size in [1, 5, 1000, 1 << 20] {
             let ours = self.ours(args, size);
-            assert!(ours == gnu.stdout, "{args:?}, cut every {size} bytes: {}", String::from_utf8_lossy(&ours));
+            assert!(
+                ours == gnu.stdout,
+                "{args:?}, cut every {size} bytes: {}",
+                String::from_utf8_lossy(&ours)
+            );
         }
     }
 }
@@ -83,7 +89,8 @@ impl Drop for Files {
 fn lines_of_text() {
     let text = include_bytes!("../../../LICENSE-APACHE");
     let files = Files::new("text", &[text, include_bytes!("gnu.rs"), b""]);
-    for args in [&["license"][..], &["-i", "LiCeNsE"], &["e"], &["no such line"], &[""], &["-i", ""], &["  "]] {
+    for args in [&["license"][..], &["-i", "LiCeNsE"], &["e"], &["no such line"], &[""], &["-i", ""], &["  "]]
+    {
         files.check(args);
     }
 }

@@ -1,9 +1,9 @@
 //! What a map function sees: a piece of input, and where to put keys and values.
 
+use crate::MapReduce;
 use crate::key::{Key, Short};
 use crate::table::Table;
 use crate::words::{self, WordSink};
-use crate::MapReduce;
 
 /// A piece of one input file that ends where the job's cut rule allows, or at the file's end.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use crate::reduce::reduce;
 use crate::run::{RunReader, RunWriter, record_len, table_len};
 use crate::sort::Sorted;
 use crate::table::Entries;
-use crate::MapReduce;
+use crate::{MapReduce, OutOfMemory};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString;
@@ -29,6 +29,9 @@ const READ_BLOCK: usize = 64 << 10;
 const READ_BUFFERS: usize = 2 << 20;
 /// Bytes of output that are formatted between two awaits.
 const OUTPUT_BLOCK: usize = 64 << 10;
+
+/// What a job is expected to write of a key beside the key.
+const LINE_ROOM: usize = 256;
 
 /// A [`MapReduce`] as an application.
 pub struct Job<M>(PhantomData<fn() -> M>);
@@ -125,7 +128,8 @@ impl<M: MapReduce> Node<M> {
     async fn map(&self, queue: &Arc<Queue>) -> Result<Vec<Lists<M>>, JobError> {
         let workers: Vec<_> = (0..self.context.cpus().min(queue.len()))
             .map(|_| {
-                let worker = map::worker(self.context.clone(), self.job.clone(), queue.clone(), self.shares());
+                let worker =
+                    map::worker(self.context.clone(), self.job.clone(), queue.clone(), self.shares());
                 self.context.spawn("map", worker)
             })
             .collect();
@@ -184,7 +188,8 @@ impl<M: MapReduce> Node<M> {
         let count = self.context.cpus().min(own.len());
         let workers: Vec<_> = (0..count)
             .map(|worker| {
-                let range = own.start + own.len() * worker / count..own.start + own.len() * (worker + 1) / count;
+                let range =
+                    own.start + own.len() * worker / count..own.start + own.len() * (worker + 1) / count;
                 let lists = shares.get_mut(range.clone()).unwrap_or_default().iter_mut();
                 let lists: Lists<M> = lists.flat_map(core::mem::take).collect();
                 let (job, regions, runs) = (self.job.clone(), regions.clone(), self.shares());
@@ -242,6 +247,9 @@ impl<M: MapReduce> Node<M> {
         let mut text = Vec::new();
         let mut done = 0u64;
         while let Some((key, value)) = merge.peek(&mut [0; SHORT]) {
+            // Room for a key of any size, and that it fits once more when the rest of its line comes.
+            let wanted = key.len() + LINE_ROOM;
+            text.try_reserve(wanted).map_err(|_| OutOfMemory { wanted })?;
             self.job.format(key, value, &mut text);
             merge.advance(&*self.job).await?;
             done += 1;

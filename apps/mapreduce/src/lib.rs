@@ -21,6 +21,8 @@ mod region;
 mod run;
 mod sort;
 mod table;
+#[cfg(test)]
+mod tests;
 mod value;
 mod words;
 

@@ -143,7 +143,10 @@ mod tests {
         text[PIECE - 1] = b'\n';
         text[2 * PIECE + 7] = b'\n';
         text[2 * PIECE + 8] = b'\n';
-        assert_eq!(pieces(text.clone(), &lines), vec![0..PIECE, PIECE..2 * PIECE + 8, 2 * PIECE + 8..3 * PIECE]);
+        assert_eq!(
+            pieces(text.clone(), &lines),
+            vec![0..PIECE, PIECE..2 * PIECE + 8, 2 * PIECE + 8..3 * PIECE]
+        );
         let anywhere = pieces(text, &CutRule::Anywhere);
         assert_eq!(anywhere, vec![0..PIECE, PIECE..2 * PIECE, 2 * PIECE..3 * PIECE]);
         assert_eq!(pieces(vec![], &lines), vec![]);

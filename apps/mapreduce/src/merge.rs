@@ -1,10 +1,10 @@
 //! Merging sorted lists, of this node and of others, in final order.
 
 use crate::MapReduce;
+use crate::key::{SHORT, word_of};
 use crate::region::Region;
 use crate::run::RunReader;
 use crate::sort::{Head, Sorted};
-use crate::key::{SHORT, word_of};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use runtime::JobError;

@@ -1,11 +1,11 @@
 //! The reduce phase: what all nodes have for this one becomes one sorted list per worker.
 
+use crate::MapReduce;
 use crate::key::Key;
 use crate::region::Region;
 use crate::run::RunReader;
 use crate::sort::Sorted;
 use crate::table::{Entries, Table};
-use crate::MapReduce;
 use alloc::vec::Vec;
 use platform::yield_now;
 use runtime::JobError;
@@ -21,10 +21,11 @@ pub(crate) async fn reduce<M: MapReduce, R: Region>(
     runs: Vec<RunReader<R, M::Value>>,
 ) -> Result<Sorted<M::Value>, JobError> {
     lists.retain(|list| !list.list.is_empty());
-    if runs.is_empty() && lists.len() == 1 {
-        if let Some(only) = lists.pop() {
-            return Ok(Sorted::new(job, only)?);
-        }
+    if runs.is_empty()
+        && lists.len() == 1
+        && let Some(only) = lists.pop()
+    {
+        return Ok(Sorted::new(job, only)?);
     }
     let mut table = Table::new();
     for list in lists {

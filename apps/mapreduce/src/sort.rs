@@ -1,7 +1,7 @@
 //! Final order: by rank, then by key.
 
-use crate::table::{Entries, Entry};
 use crate::key::SHORT;
+use crate::table::{Entries, Entry};
 use crate::{MapReduce, OutOfMemory};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -28,9 +28,11 @@ impl<V> Sorted<V> {
         let mut order: Vec<(Head, u32)> = Vec::new();
         let wanted = entries.list.len() * size_of::<(Head, u32)>();
         order.try_reserve_exact(entries.list.len()).map_err(|_| OutOfMemory { wanted })?;
-        order.extend((0..).zip(&entries.list).map(|(number, entry)| {
-            (Head { rank: job.rank(&entry.value), prefix: entry.prefix() }, number)
-        }));
+        order.extend(
+            (0..).zip(&entries.list).map(|(number, entry)| {
+                (Head { rank: job.rank(&entry.value), prefix: entry.prefix() }, number)
+            }),
+        );
         let Entries { list, arena } = &entries;
         order.sort_unstable_by(|(a, i), (b, j)| match a.cmp(b) {
             Ordering::Equal => list[*i as usize].cmp_key(arena, &list[*j as usize], arena),

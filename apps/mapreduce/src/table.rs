@@ -3,9 +3,9 @@
 //! An index of entry numbers with linear probing, at most half full, over a dense list of entries. A short key stands in
 //! its entry and compares as two integers; of a long one the entry has the first eight bytes and a place in the arena.
 
+use crate::OutOfMemory;
 use crate::arena::{Arena, Place};
 use crate::key::{Key, SHORT, Short, hash_long, word_of};
-use crate::OutOfMemory;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -70,7 +70,7 @@ impl<V> Entry<V> {
 
 /// Which of `parts` equal shares of the hash space a hash falls into.
 fn part_of(hash: u32, parts: usize) -> usize {
-    (u64::from(hash) * parts as u64 >> 32) as usize
+    ((u64::from(hash) * parts as u64) >> 32) as usize
 }
 
 /// Entries with distinct keys, in no order; long keys in an arena that several lists may share.
@@ -177,7 +177,8 @@ impl<V> Table<V> {
             self.entries.try_reserve_exact(more).map_err(|_| OutOfMemory { wanted })?;
         }
         if (len + 1) * 2 > self.index.len() {
-            let size = if len == 0 { FIRST_INDEX } else { self.index.len() * if len < 1 << 16 { 4 } else { 2 } };
+            let size =
+                if len == 0 { FIRST_INDEX } else { self.index.len() * if len < 1 << 16 { 4 } else { 2 } };
             self.index = Vec::new();
             let wanted = size * size_of::<u32>();
             self.index.try_reserve_exact(size).map_err(|_| OutOfMemory { wanted })?;

@@ -3,7 +3,7 @@
 use crate::error::During;
 use crate::output::Credit;
 use crate::task::Tasks;
-use crate::{Join, JobError, Output, Split, memory};
+use crate::{JobError, Join, Output, Split, memory};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -19,6 +19,8 @@ use spin::Mutex;
 
 /// How long a node waits for the others of its job. The death of one ends the wait at once.
 const PATIENCE: Duration = Duration::from_secs(1800);
+/// How long taking, publishing and freeing memory may take.
+const STEADY: Duration = Duration::from_secs(60);
 /// Least time between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -142,7 +144,7 @@ impl JobContext {
 
     /// Takes `len` bytes of LITE memory on this node, zeroed, freed at the end of the job.
     pub async fn alloc(&self, len: u64) -> Result<Region, JobError> {
-        let lite = &self.0.lite;
+        let lite = &self.0.lite.with_deadline(STEADY);
         let lmr = match lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await {
             Err(lite::Error::NoMemory { asked, free }) => {
                 return Err(JobError::OutOfMemory { wanted: asked, has: free });

@@ -21,7 +21,7 @@ pub use context::{JobContext, Region};
 pub use error::JobError;
 pub use input::Split;
 pub use output::Output;
-pub use serve::serve;
+pub use serve::{End, serve};
 pub use task::Join;
 
 use alloc::boxed::Box;

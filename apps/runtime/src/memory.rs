@@ -27,3 +27,67 @@ pub(crate) fn available(memory: &dyn Memory, wanted: u64) -> u64 {
     }
     free + (pieces.len() * PIECE) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use platform::{Arena, IoAddr, MemoryError, MemoryStats};
+
+    /// A heap with so many pieces in it: once they are asked for, it grows out of this memory.
+    struct Growing {
+        pieces: AtomicU64,
+        arena: Arena,
+    }
+
+    impl Memory for Growing {
+        fn stats(&self) -> MemoryStats {
+            // Asked once at first and once after each piece.
+            let left = self.pieces.fetch_sub(1, Ordering::Relaxed);
+            let free = if left == 0 || left > u64::MAX / 2 { 900_000 } else { 1_000_000 };
+            MemoryStats { total: 2_000_000, free, largest_free: free }
+        }
+        fn range(&self) -> (IoAddr, u64) {
+            self.arena.range()
+        }
+        fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
+            self.arena.check(addr, len)
+        }
+        fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
+            self.arena.read(addr, buf)
+        }
+        fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
+            self.arena.write(addr, data)
+        }
+        fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
+            self.arena.fill(addr, len, byte)
+        }
+        fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
+            self.arena.copy(src, dst, len)
+        }
+        fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
+            self.arena.fetch_add(addr, add)
+        }
+        fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+            self.arena.compare_swap(addr, compare, swap)
+        }
+        fn alloc(&self, len: u64) -> Option<IoAddr> {
+            self.arena.alloc(len)
+        }
+        fn free(&self, addr: IoAddr, len: u64) {
+            self.arena.free(addr, len);
+        }
+    }
+
+    #[test]
+    fn what_the_heap_holds_counts() {
+        let memory =
+            |pieces: u64| Growing { pieces: AtomicU64::new(pieces + 1), arena: Arena::new(IoAddr(0), 4096) };
+        let piece = PIECE as u64;
+        assert_eq!(available(&memory(0), 500_000), 1_000_000);
+        assert_eq!(available(&memory(0), 1_000_000), 1_000_000);
+        assert_eq!(available(&memory(0), 1_500_000), 1_000_000);
+        assert_eq!(available(&memory(3), 1_500_000), 1_000_000 + 3 * piece);
+        assert_eq!(available(&memory(100), 1_000_000 + 5 * piece), 1_000_000 + 5 * piece);
+    }
+}

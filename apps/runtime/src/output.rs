@@ -90,10 +90,7 @@ impl Output {
             if self.job.credit().poll_take(cx, bytes.len() as u64).is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            patience
-                .as_mut()
-                .poll(cx)
-                .map(|()| Err(JobError::Stalled { seconds: PATIENCE.as_secs() }))
+            patience.as_mut().poll(cx).map(|()| Err(JobError::Stalled { seconds: PATIENCE.as_secs() }))
         })
         .await?;
         lite.send_control(&ToManager::JobOutput { job: self.job.id(), bytes }).await.during("sending output")

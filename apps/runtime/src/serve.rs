@@ -7,19 +7,32 @@ use crate::{App, JobContext, JobError, memory};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
 use proto::{JobId, JobReport, JobStart, ToManager, ToNode};
 use spin::Mutex;
 
-/// Serves the manager's jobs with these applications. Never ends; to be spawned once the node is a member.
-pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) {
+/// Why a node serves no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The manager has told the node to leave and power off.
+    Shutdown,
+    /// The node is no longer a member, and why.
+    Lost(String),
+}
+
+/// Serves the manager's jobs with these applications until the membership ends; to be run once the node is a member.
+pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
     let server = Server { lite, apps: apps.into(), jobs: Arc::default() };
     let messages = server.lite.jobs();
     loop {
-        server.handle(messages.next().await).await;
+        match messages.next().await {
+            ToNode::Shutdown => return End::Shutdown,
+            ToNode::Refused { reason } => return End::Lost(reason),
+            message => server.handle(message).await,
+        }
     }
 }
 
@@ -101,7 +114,11 @@ impl Server {
         let refuse = |reason| Err(JobError::Refused(reason));
         let Some(app) = self.apps.iter().position(|a| a.manifest().name == start.app) else {
             let known: Vec<_> = self.apps.iter().map(|a| a.manifest().name).collect();
-            return refuse(format!("unknown application {:?}; this node has: {}", start.app, known.join(", ")));
+            return refuse(format!(
+                "unknown application {:?}; this node has: {}",
+                start.app,
+                known.join(", ")
+            ));
         };
         let me = self.lite.node_id();
         let Some(rank) = start.nodes.iter().position(|node| *node == me) else {

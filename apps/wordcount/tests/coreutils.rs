@@ -1,5 +1,7 @@
 //! Word count against the pipeline of standard tools that defines it.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use mapreduce::{MapReduce, Split, run_local};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -46,7 +48,10 @@ fn check(text: &[u8]) {
     let expected = reference(text);
     for size in [1, 7, 100, 1 << 20] {
         if text.len() / size < 100_000 {
-            assert!(run_local(&WordCount, &splits(text, size)).unwrap() == expected, "cut every {size} bytes");
+            assert!(
+                run_local(&WordCount, &splits(text, size)).unwrap() == expected,
+                "cut every {size} bytes"
+            );
         }
     }
 }

@@ -1,0 +1,19 @@
+//! Whole jobs over several nodes in one process, with runs in plain memory in the place of LITE regions.
+
+mod cluster;
+mod runs;
+
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+
+/// Polls a future to its end; all that these tests wait for goes on by being polled.
+fn finish<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut cx) {
+            return value;
+        }
+    }
+}
