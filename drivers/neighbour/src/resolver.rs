@@ -1,7 +1,7 @@
 //! The table of neighbours of one port, its ageing, and the asking.
 
 use crate::frame::{FRAME_MAX, Neighbour, Outgoing};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use heapless::Vec;
 use platform::Instant;
@@ -74,6 +74,15 @@ impl Resolver {
     /// The port answers for `ip` no more.
     pub fn remove_own(&mut self, ip: IpAddr) {
         self.own.retain(|own| *own != ip);
+    }
+
+    /// The first own IPv4 address.
+    #[must_use]
+    pub fn own_ipv4(&self) -> Option<Ipv4Addr> {
+        self.own.iter().find_map(|ip| match ip {
+            IpAddr::V4(ip) => Some(*ip),
+            IpAddr::V6(_) => None,
+        })
     }
 
     /// Takes in a frame that [`classify`](crate::classify) gave to the resolver. What there is to answer waits in
@@ -199,7 +208,7 @@ fn ask(own: &[IpAddr], ip: IpAddr, to: Option<MacAddr>, mac: MacAddr, out: &mut 
     let me = own.iter().copied().find(|o| o.is_ipv4() == ip.is_ipv4());
     let me = match (me, ip) {
         (Some(me), _) => me,
-        (None, IpAddr::V4(_)) => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
+        (None, IpAddr::V4(_)) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         (None, IpAddr::V6(_)) => return None,
     };
     Some(Outgoing::Ask { me, target: ip, to }.emit(mac, out))

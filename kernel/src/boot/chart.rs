@@ -1,5 +1,8 @@
 //! The boot chart: which stage of the boot was reached when, in microseconds since the first instruction.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use crate::arch::cpu;
 use crate::sync::IrqMutex;
 use crate::time;
@@ -26,6 +29,11 @@ pub fn mark(stage: &'static str) {
 
 /// Prints the chart, one stage a line: `bootchart: <stage> <microseconds since entry>`.
 pub fn print() {
+    each(|stage, us| crate::println!("bootchart: {stage:<20} {us:>8} us"));
+}
+
+/// Calls `f` with each stage and its microseconds since the first instruction. Nothing is locked meanwhile.
+pub fn each(mut f: impl FnMut(&'static str, u32)) {
     for i in 0..MAX_STAGES {
         let (stage, tsc) = {
             let chart = CHART.lock();
@@ -34,6 +42,13 @@ pub fn print() {
                 None => return,
             }
         };
-        crate::println!("bootchart: {stage:<20} {:>8} us", time::at_tsc(tsc).as_nanos() / 1000);
+        f(stage, u32::try_from(time::at_tsc(tsc).as_nanos() / 1000).unwrap_or(u32::MAX));
     }
+}
+
+/// The chart so far: stages and microseconds since the first instruction.
+pub fn stages() -> Vec<(String, u32)> {
+    let chart = CHART.lock();
+    let micros = |tsc| u32::try_from(time::at_tsc(tsc).as_nanos() / 1000).unwrap_or(u32::MAX);
+    chart.stages.iter().take(chart.len).map(|(stage, tsc)| (String::from(*stage), micros(*tsc))).collect()
 }

@@ -241,7 +241,7 @@ impl Inner {
     }
 
     /// Sends what the resolver has to send, and kicks the device. `true`: frames went out.
-    fn service(&mut self, now: Instant) -> bool {
+    pub fn service(&mut self, now: Instant) -> bool {
         let mut busy = false;
         while self.resolver.next_deadline().is_some_and(|at| at <= now) {
             let tx = &mut self.device.tx;

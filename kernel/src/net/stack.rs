@@ -7,9 +7,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::poll_fn;
-use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::{Context, Poll, Waker};
-use core::time::Duration;
 use platform::Instant;
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::{dhcpv4, tcp};
@@ -126,7 +125,7 @@ impl Stack {
             next: Some(Instant::ZERO),
         };
         match addressing {
-            Addressing::Static(config) => inner.configure(port, Some(config)),
+            Addressing::Static(config) => port.with(|below| inner.configure(below, Some(config))),
             Addressing::Dhcp => {
                 let mut socket = dhcpv4::Socket::new();
                 let mut retry = socket.get_retry_config();
@@ -169,8 +168,7 @@ impl Stack {
         self.inner.lock().config
     }
 
-    /// Waits until the port has an address; `None` if it has none by `deadline`. The caller bounds the wait: see
-    /// [`with_deadline`](super::with_deadline).
+    /// Waits until the port has an address; the caller bounds the wait, by [`with_deadline`](super::with_deadline).
     pub async fn configured(&self) -> Ipv4Config {
         poll_fn(|cx| {
             let mut inner = self.inner.lock();
@@ -225,7 +223,7 @@ impl Stack {
         let local = inner.next_port;
         inner.next_port = local.checked_add(1).unwrap_or(FIRST_PORT);
         let Inner { interface, sockets, next, .. } = &mut *inner;
-        let endpoint = (IpAddr::V4(*remote.ip()), remote.port());
+        let endpoint = (smoltcp::wire::IpAddress::Ipv4(*remote.ip()), remote.port());
         socket.connect(interface.context(), endpoint, local).map_err(|_| TcpError::NoAddress)?;
         let handle = sockets.add(socket);
         *next = Some(Instant::ZERO);
@@ -239,8 +237,10 @@ fn device<'a>(port: &Port, inner: &'a mut PortInner, asked: &'a mut Asked, now: 
 
 impl Inner {
     fn poll(&mut self, port: &Port, below: &mut PortInner, now: Instant) -> bool {
+        // First the frames: one of them may be the answer that smoltcp waits for.
+        let frames = below.has_host_frame(now, port.has_rnic());
         let due = self.next.is_some_and(|at| at <= now) || self.asked.has_answer(below, now);
-        if !due && !below.has_host_frame(now, port.has_rnic()) {
+        if !due && !frames {
             return below.service(now);
         }
         let at = smol(now);
@@ -258,14 +258,15 @@ impl Inner {
                 PollResult::SocketStateChanged => {}
             }
         }
-        self.poll_dhcp(port);
+        self.poll_dhcp(below);
         let next = self.interface.poll_at(at, &self.sockets);
         self.next = next.map(|at| Instant::from_nanos(u64::try_from(at.total_micros()).unwrap_or(0) * 1000));
-        below.flush(now);
+        below.device.tx.flush();
+        below.service(now);
         true
     }
 
-    fn poll_dhcp(&mut self, port: &Port) {
+    fn poll_dhcp(&mut self, below: &mut PortInner) {
         let Some(handle) = self.dhcp else { return };
         let config = match self.sockets.get_mut::<dhcpv4::Socket<'_>>(handle).poll() {
             None => return,
@@ -276,17 +277,157 @@ impl Inner {
                 gateway: c.router,
             }),
         };
-        self.configure(port, config);
+        self.configure(below, config);
     }
 
-    fn configure(&mut self, port: &Port, config: Option<Ipv4Config>) {
+    fn configure(&mut self, below: &mut PortInner, config: Option<Ipv4Config>) {
         if self.config == config {
             return;
         }
         if let Some(old) = self.config {
-            port.remove_address_locked(old.address.into());
+            below.resolver.remove_own(old.address.into());
         }
         self.config = config;
-        self.interface.update_ip_addrs(Vec_clear);
+        self.interface.update_ip_addrs(|addresses| {
+            addresses.clear();
+            if let Some(c) = config {
+                // Room for one: it was just cleared.
+                let _ = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(c.address, c.prefix)));
+            }
+        });
+        let routes = self.interface.routes_mut();
+        routes.remove_default_ipv4_route();
+        if let Some(c) = config {
+            below.resolver.add_own(c.address.into());
+            if let Some(gateway) = c.gateway {
+                // Room for one: it was just removed.
+                let _ = routes.add_default_ipv4_route(gateway);
+            }
+        }
+        for waker in self.config_waiters.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+/// A TCP connection. Dropped, it is reset.
+pub struct TcpStream {
+    stack: &'static Stack,
+    handle: SocketHandle,
+}
+
+impl TcpStream {
+    /// Runs `f` on the socket.
+    fn with<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
+        let mut inner = self.stack.inner.lock();
+        f(inner.sockets.get_mut(self.handle))
+    }
+
+    /// As [`with`](Self::with), and has the stack send what the socket has to send.
+    fn with_and_send<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
+        let mut inner = self.stack.inner.lock();
+        let result = f(inner.sockets.get_mut(self.handle));
+        inner.next = Some(Instant::ZERO);
+        self.stack.port.with(|port| inner.poll(self.stack.port, port, time::now()));
+        result
+    }
+
+    /// Takes up to `buf.len()` bytes that have come. Pending while there are none; 0: the peer has ended its side.
+    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize, TcpError>> {
+        let mut inner = self.stack.inner.lock();
+        let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
+        match socket.recv_slice(buf) {
+            Ok(0) if !buf.is_empty() => {
+                socket.register_recv_waker(cx.waker());
+                Poll::Pending
+            }
+            Ok(n) => {
+                // The window has grown: the poller tells the peer if that is worth a segment.
+                inner.next = Some(Instant::ZERO);
+                Poll::Ready(Ok(n))
+            }
+            Err(tcp::RecvError::Finished) => Poll::Ready(Ok(0)),
+            Err(tcp::RecvError::InvalidState) => Poll::Ready(Err(TcpError::Closed)),
+        }
+    }
+
+    /// Takes up to `data.len()` bytes into the send buffer and sends what the window allows. Pending while it is full.
+    pub fn poll_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, TcpError>> {
+        match self.try_write(data) {
+            Ok(0) if !data.is_empty() => {
+                let registered = self.with(|socket| {
+                    socket.register_send_waker(cx.waker());
+                    !socket.may_send() || socket.can_send()
+                });
+                // It may have changed since.
+                if registered {
+                    cx.waker().wake_by_ref();
+                }
+                Poll::Pending
+            }
+            done => Poll::Ready(done),
+        }
+    }
+
+    /// As [`poll_write`](Self::poll_write) with 0 for a full buffer. For the poller too: it neither allocates nor
+    /// waits.
+    pub fn try_write(&self, data: &[u8]) -> Result<usize, TcpError> {
+        self.with_and_send(|socket| socket.send_slice(data)).map_err(|_| TcpError::Closed)
+    }
+
+    /// As [`try_write`](Self::try_write) in the last words of a processor that may hold the locks. `None`: it does.
+    pub fn dying_write(&self, data: &[u8]) -> Option<Result<usize, TcpError>> {
+        let mut inner = self.stack.inner.try_lock()?;
+        let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
+        let written = socket.send_slice(data).map_err(|_| TcpError::Closed);
+        inner.next = Some(Instant::ZERO);
+        Some(written)
+    }
+
+    /// Polls the network once, in the last words of a processor. `None`: it holds a lock.
+    pub fn dying_poll(&self) -> Option<bool> {
+        self.stack.try_poll(time::now())
+    }
+
+    /// Polls the network until the peer has all that was written, or `until`. For last words only.
+    pub fn dying_flush(&self, until: Instant) {
+        while time::now() < until {
+            let Some(inner) = self.stack.inner.try_lock() else { return };
+            let left = inner.sockets.get::<tcp::Socket<'static>>(self.handle).send_queue();
+            drop(inner);
+            if left == 0 || self.stack.try_poll(time::now()).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Some bytes that have come, by `deadline`; 0: the peer has ended its side.
+    pub async fn read(&self, buf: &mut [u8], deadline: Instant) -> Result<usize, TcpError> {
+        let read = poll_fn(|cx| self.poll_read(cx, buf));
+        super::with_deadline(deadline, read).await.unwrap_or(Err(TcpError::Deadline))
+    }
+
+    /// Has all of `data` in the send buffer by `deadline`.
+    pub async fn write_all(&self, mut data: &[u8], deadline: Instant) -> Result<(), TcpError> {
+        while !data.is_empty() {
+            let write = poll_fn(|cx| self.poll_write(cx, data));
+            let n = super::with_deadline(deadline, write).await.unwrap_or(Err(TcpError::Deadline))?;
+            data = data.get(n..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Ends this side of the connection in good order; what was written is still sent.
+    pub fn finish(&self) {
+        self.with_and_send(tcp::Socket::close);
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.with_and_send(tcp::Socket::abort);
+        let socket = self.stack.inner.lock().sockets.remove(self.handle);
+        // Its buffers are freed without the lock.
+        drop(socket);
     }
 }

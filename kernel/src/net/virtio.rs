@@ -63,6 +63,8 @@ pub enum SetupError {
     Memory(u64),
     /// It cannot interrupt.
     Msix(MsixError),
+    /// No interrupt vector is left.
+    Vectors,
     /// The device has no address, or a group's.
     Address,
 }
@@ -75,6 +77,7 @@ impl fmt::Display for SetupError {
             Self::Queues => f.write_str("has too small queues"),
             Self::Memory(bytes) => write!(f, "{bytes} bytes for its rings are not to be had"),
             Self::Msix(e) => e.fmt(f),
+            Self::Vectors => f.write_str("finds no interrupt vector left"),
             Self::Address => f.write_str("has no Ethernet address"),
         }
     }

@@ -183,8 +183,9 @@ impl Function {
 static FUNCTIONS: IrqMutex<Vec<Function>> = IrqMutex::new(Vec::new());
 
 /// Finds all functions and gives addresses to windows that have none. Once, at boot.
-pub fn init(tables: &acpi::Tables) {
-    let (mut functions, unassigned) = scan::all(tables);
+pub fn init(windows: &[acpi::EcamWindow]) {
+    let (mut functions, unassigned) = scan::all(windows);
+    log::debug!("pci: {} functions; {windows:x?}", functions.len());
     if unassigned {
         assign::all(&mut functions);
     }

@@ -39,13 +39,6 @@ pub struct Message {
     pub data: u32,
 }
 
-impl Message {
-    /// Vector `vector` on the processor whose local APIC has `apic_id` (below 256: physical mode, fixed, edge).
-    pub const fn fixed(apic_id: u8, vector: u8) -> Self {
-        Self { address: 0xfee0_0000 | (apic_id as u64) << 12, data: vector as u32 }
-    }
-}
-
 /// A function's table, all entries masked until set.
 #[derive(Debug)]
 pub struct MsixTable {

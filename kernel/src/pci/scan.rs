@@ -5,7 +5,7 @@ use x86_64::PhysAddr;
 
 use super::{Address, Bar, COMMAND, Config, Function};
 use crate::arch::cpu;
-use crate::boot::acpi::Tables;
+use crate::boot::acpi::EcamWindow;
 
 /// Deeper than this are no bridges, but a loop.
 const MAX_DEPTH: usize = 16;
@@ -22,8 +22,8 @@ struct Scan {
 }
 
 /// All functions, and whether no firmware has given addresses to their memory windows.
-pub fn all(tables: &Tables) -> (Vec<Function>, bool) {
-    let mut configs: Vec<Config> = tables.ecam.iter().filter_map(Config::memory).collect();
+pub fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
+    let mut configs: Vec<Config> = windows.iter().filter_map(Config::memory).collect();
     if configs.is_empty() {
         configs.extend(Config::ports());
     }

@@ -10,11 +10,15 @@
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
+//! | `net` | two machines resolve each other on the fabric and send full frames to and fro |
+//! | `tcp` | throughput and round trips of TCP with a server at `manager=` |
+//! | `join` | joins the cluster of `manager=`, stays `selftest_s` seconds, leaves |
 //! | `panic`, `fault`, `oom`, `stackoverflow`, `overrun` | the ways to die |
 
 mod failures;
 mod fpu;
 mod heap;
+mod net;
 mod scheduling;
 mod smp;
 mod speed;
@@ -56,6 +60,9 @@ pub async fn run(name: &str) {
         "idle" => scheduling::idle().await,
         "progress" => scheduling::progress().await,
         "speed" => speed::run().await,
+        "net" => net::fabric().await,
+        "tcp" => net::tcp().await,
+        "join" => net::join().await,
         "panic" => failures::panic(),
         "fault" => failures::fault(),
         "oom" => failures::oom(),

@@ -15,6 +15,7 @@ use platform::Instant;
 use softroce::EthernetPort;
 use verbs::MacAddr;
 
+use super::Outcome;
 use crate::boot::{chart, cmdline};
 use crate::exec::{self, Poller};
 use crate::net::port::RocePort;
@@ -132,7 +133,7 @@ async fn until(shared: &IrqMutex<Shared>, ms: u64, done: impl Fn(&Shared) -> boo
 }
 
 /// Two machines, whose fabric addresses end in 0 and 1; the first asks, both end well.
-pub async fn fabric() -> Result<(), String> {
+pub async fn fabric() -> Outcome {
     let port = net::init(false)?.fabric.ok_or("no fabric port")?;
     let me = port.mac().0[5];
     let ip = |d: u8| IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1 + d));
@@ -164,7 +165,7 @@ pub async fn fabric() -> Result<(), String> {
     }
     let (bad, counters) = (shared.lock().bad, port.counters());
     crate::println!("selftest net: {counters:?}, {bad} frames changed");
-    if bad == 0 { Ok(()) } else { Err(format!("{bad} frames changed on the way")) }
+    if bad == 0 { Ok(String::new()) } else { Err(format!("{bad} frames changed on the way")) }
 }
 
 async fn ask(shared: &IrqMutex<Shared>, peer: MacAddr, frame: usize) -> Result<(), String> {
@@ -213,9 +214,10 @@ fn manager() -> Result<SocketAddrV4, String> {
 }
 
 /// Reads to the end of what the server at `manager=` sends, then echoes small messages until it hangs up.
-pub async fn tcp() -> Result<(), String> {
+pub async fn tcp() -> Outcome {
     let stack = net::init(true)?.stack.ok_or("no management port")?;
     chart::mark("net");
+    crate::pci::report();
     let config = net::with_deadline(in_ms(5000), stack.configured()).await.ok_or("no DHCP answer")?;
     chart::mark("address");
     crate::println!("selftest tcp: {config:?}");
@@ -256,5 +258,69 @@ pub async fn tcp() -> Result<(), String> {
     times.sort_unstable();
     crate::println!("selftest tcp: 64-byte round trip p50 {} us, p99 {} us", times[50], times[98]);
     chart::print();
-    if wrong == 0 { Ok(()) } else { Err("bytes changed on the way".into()) }
+    if wrong == 0 { Ok(String::new()) } else { Err("bytes changed on the way".into()) }
+}
+
+/// Joins the cluster of `manager=` and stays for `selftest_s` seconds (default 0).
+pub async fn join() -> Outcome {
+    let net = net::init(true)?;
+    let stack = net.stack.ok_or("no management port")?;
+    let fabric = net.fabric.ok_or("no fabric port")?;
+    chart::mark("net");
+    let key = net::link::cluster_key()?;
+    let mac = fabric.mac();
+    let (total, free) = crate::mm::frames::totals();
+    let wish = || proto::Join {
+        version: proto::PROTOCOL_VERSION,
+        name: cmdline::get("node").unwrap_or("selftest").into(),
+        rnic: proto::RnicOffer {
+            driver: "softroce".into(),
+            links: vec![verbs::LinkKind::RoceV2],
+            mac,
+            gid: None,
+            lid: 0,
+            mtu: verbs::PathMtu::fitting(fabric.mtu()).unwrap_or(verbs::PathMtu::B256),
+            max_rd_atomic: 16,
+            key: verbs::MemoryKey { rkey: verbs::RemoteKey(1), base: platform::IoAddr(0), len: total },
+            physical: true,
+        },
+        memory: total,
+        memory_free: free,
+        cpus: 1,
+        apps: Vec::new(),
+        boot: proto::BootReport { stages: chart::stages() },
+    };
+    let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
+    let (link, welcome) =
+        net::link::join(stack, manager()?, &key, buffers, wish).await.map_err(|e| format!("{e}"))?;
+    crate::println!("joined as {}, lease {} ms", welcome.node, welcome.lease_ms);
+    chart::print();
+    let end = in_ms(1000 * cmdline::number("selftest_s", 0));
+    let mut acknowledged = 0;
+    while time::now() < end {
+        let next = poll_fn(|cx| platform::ControlLink::poll_recv(&*link, cx));
+        match net::with_deadline(end, next).await {
+            None => break,
+            Some(Err(e)) => return Err(format!("{e}")),
+            Some(Ok(message)) => match proto::decode::<proto::ToNode>(&message) {
+                Ok(proto::ToNode::HeartbeatAck { .. }) => acknowledged += 1,
+                other => crate::println!("selftest join: {other:?}"),
+            },
+        }
+        // Computes without giving way: the heartbeats must go on.
+        if cmdline::get("app") == Some("hog") {
+            let busy_until = time::now() + Duration::from_secs(10);
+            while time::now() < busy_until {
+                core::hint::spin_loop();
+            }
+        }
+    }
+    crate::println!("selftest join: {acknowledged} heartbeats acknowledged");
+    let leave = proto::encode(&proto::ToManager::Leave);
+    let sent = poll_fn(|cx| platform::ControlLink::poll_send(&*link, cx, &leave));
+    if net::with_deadline(in_ms(1000), sent).await != Some(Ok(())) {
+        return Err("the farewell could not be sent".into());
+    }
+    exec::sleep(Duration::from_millis(20)).await;
+    Ok(String::new())
 }

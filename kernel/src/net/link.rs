@@ -1,0 +1,492 @@
+//! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from the poller.
+//!
+//! Lock order: link, stack, port. A task that seals a message takes the sealer out of the link and works without the
+//! lock, so that interrupts stay on; the poller seals only heartbeats, of a few bytes, in place.
+
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::future::poll_fn;
+use core::net::SocketAddrV4;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use platform::{ControlLink, Instant, LinkDown};
+use proto::channel::{Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len};
+use proto::{Hello, Join, ToManager, ToNode, Welcome};
+
+use super::stack::{Buffers, Stack, TcpError, TcpStream};
+use crate::boot::chart;
+use crate::sync::IrqMutex;
+use crate::{exec, random, time};
+
+/// From the start of a join to its end, whatever happens.
+const JOIN_DEADLINE: Duration = Duration::from_secs(5);
+/// Between two attempts to connect to a manager that refuses.
+const RETRY: Duration = Duration::from_millis(100);
+/// Bytes read from the connection at a time.
+const CHUNK: usize = 32 * 1024;
+/// The longest message of the poller's: a heartbeat, sealed.
+const BEAT_MAX: usize = 64;
+/// Room in the outgoing buffer for heartbeats behind a message that waits.
+const BEAT_ROOM: usize = 16 * BEAT_MAX;
+/// Tasks that wait to send at a time without spinning.
+const MAX_WAITERS: usize = 32;
+/// Heartbeats under way whose times are kept.
+const BEATS: usize = 16;
+/// How long last words may take.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Why a node could not join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JoinError {
+    /// The manager cannot be reached.
+    NoManager(SocketAddrV4, TcpError),
+    /// The manager has another cluster key, or what answers is no manager.
+    Channel(SocketAddrV4, ChannelError),
+    /// The manager said no.
+    Refused(String),
+    /// The manager's answer makes no sense.
+    Malformed,
+    /// There is no good randomness for keys.
+    NoRandomness,
+}
+
+impl core::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NoManager(at, why) => write!(f, "no manager at {at}: {why}"),
+            Self::Channel(at, ChannelError::WrongKey) => {
+                write!(f, "wrong cluster key: the manager at {at} has another")
+            }
+            Self::Channel(at, why) => write!(f, "manager at {at}: {why}"),
+            Self::Refused(reason) => write!(f, "the manager refuses: {reason}"),
+            Self::Malformed => f.write_str("the manager's answer to the join cannot be read"),
+            Self::NoRandomness => f.write_str("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)"),
+        }
+    }
+}
+
+/// Reads messages off a connection.
+struct Incoming {
+    opener: Opener,
+    chunk: Vec<u8>,
+    /// What of `chunk` has come and was not opened.
+    range: core::ops::Range<usize>,
+}
+
+impl Incoming {
+    fn poll(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, RecvError>> {
+        loop {
+            let mut bytes = self.chunk.get(self.range.clone()).unwrap_or_default();
+            let opened = self.opener.open(&mut bytes);
+            self.range.start = self.range.end - bytes.len();
+            if let Some(message) = opened.map_err(RecvError::Channel)? {
+                return Poll::Ready(Ok(message));
+            }
+            self.range = match stream.poll_read(cx, &mut self.chunk) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(RecvError::Tcp(TcpError::Closed))),
+                Poll::Ready(Ok(n)) => 0..n,
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(RecvError::Tcp(e))),
+            };
+        }
+    }
+}
+
+/// Why nothing more is received.
+#[derive(Clone, Copy, Debug)]
+enum RecvError {
+    Tcp(TcpError),
+    Channel(ChannelError),
+}
+
+/// What a message is sealed with, and into.
+struct Seal {
+    sealer: Sealer,
+    bytes: Vec<u8>,
+}
+
+struct Outgoing {
+    /// Absent while a task seals with it.
+    seal: Option<Seal>,
+    /// Sealed and not yet taken by the connection: `bytes[sent..]`.
+    bytes: Vec<u8>,
+    sent: usize,
+    waiters: Vec<Waker>,
+    down: bool,
+    beat: Beat,
+}
+
+/// The heartbeat.
+struct Beat {
+    every: Duration,
+    next: Instant,
+    seq: u64,
+    /// When the last heartbeats went out, by sequence number modulo the length.
+    sent_at: [(u64, Instant); BEATS],
+}
+
+/// The control connection, once the node has joined.
+pub struct Link {
+    stream: TcpStream,
+    /// Tasks only, so without masking interrupts: opening a message takes its time.
+    incoming: spin::Mutex<Incoming>,
+    outgoing: IrqMutex<Outgoing>,
+    lease: Duration,
+    /// Nanoseconds at which the lease ends, as far as this node knows.
+    lease_until: AtomicU64,
+    /// First byte of a heartbeat's acknowledgement, and of last words.
+    ack_tag: u8,
+    last_words_tag: u8,
+}
+
+/// The link that the poller serves.
+static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
+
+/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself.
+///
+/// # Errors
+/// As [`JoinError`] says, within five seconds.
+pub async fn join(
+    stack: &'static Stack,
+    manager: SocketAddrV4,
+    key: &ClusterKey,
+    buffers: Buffers,
+    join: impl FnOnce() -> Join,
+) -> Result<(Arc<Link>, Welcome), JoinError> {
+    if !random::is_seeded() {
+        return Err(JoinError::NoRandomness);
+    }
+    let deadline = time::now() + JOIN_DEADLINE;
+    let no_manager = |e| JoinError::NoManager(manager, e);
+    if super::with_deadline(deadline, stack.configured()).await.is_none() {
+        return Err(no_manager(TcpError::NoAddress));
+    }
+    chart::mark("address");
+    let stream = loop {
+        match stack.connect(manager, buffers, deadline).await {
+            Err(TcpError::Refused) if time::now() + RETRY < deadline => exec::sleep(RETRY).await,
+            done => break done.map_err(no_manager)?,
+        }
+    };
+    chart::mark("tcp");
+    let channel_error = |e| JoinError::Channel(manager, e);
+    let (Channel { mut sealer, opener }, rest) =
+        match super::with_deadline(deadline, handshake(&stream, key, deadline)).await {
+            None => return Err(no_manager(TcpError::Deadline)),
+            Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
+            Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+            Some(Ok(done)) => done,
+        };
+    chart::mark("noise");
+    let mut sealed = Vec::new();
+    sealer.seal(&proto::encode(&Hello::Node(join())), &mut sealed).map_err(channel_error)?;
+    stream.write_all(&sealed, deadline).await.map_err(no_manager)?;
+    let len = rest.len();
+    let mut chunk = rest;
+    chunk.resize(CHUNK.max(len), 0);
+    let mut incoming = Incoming { opener, chunk, range: 0..len };
+    let answer = super::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
+    let answer = match answer {
+        None => return Err(no_manager(TcpError::Deadline)),
+        Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
+        Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
+        Some(Ok(message)) => message,
+    };
+    let welcome = match proto::decode::<ToNode>(&answer) {
+        Ok(ToNode::Welcome(welcome)) => welcome,
+        Ok(ToNode::Refused { reason }) => return Err(JoinError::Refused(reason)),
+        _ => return Err(JoinError::Malformed),
+    };
+    chart::mark("join");
+    let link = Arc::new(Link::new(stream, incoming, sealer, welcome.lease_ms));
+    *LINK.lock() = Some(link.clone());
+    crate::diag::set_last_words(last_words);
+    Ok((link, welcome))
+}
+
+/// The Noise handshake; also gives what has come behind it.
+async fn handshake(
+    stream: &TcpStream,
+    key: &ClusterKey,
+    deadline: Instant,
+) -> Result<(Channel, Vec<u8>), RecvError> {
+    let mut fresh = [0; 32];
+    random::fill(&mut fresh);
+    let (mut state, first) = Handshake::initiator(key, fresh);
+    stream.write_all(&first, deadline).await.map_err(RecvError::Tcp)?;
+    let mut buf = vec![0; 256];
+    loop {
+        let n = stream.read(&mut buf, deadline).await.map_err(RecvError::Tcp)?;
+        if n == 0 {
+            return Err(RecvError::Tcp(TcpError::Closed));
+        }
+        let mut bytes = buf.get(..n).unwrap_or_default();
+        match state.feed(&mut bytes).map_err(RecvError::Channel)? {
+            HandshakeStep::Continue(next) => state = next,
+            HandshakeStep::Done { reply, channel } => {
+                stream.write_all(&reply, deadline).await.map_err(RecvError::Tcp)?;
+                return Ok((channel, bytes.to_vec()));
+            }
+        }
+    }
+}
+
+impl Link {
+    fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease_ms: u32) -> Self {
+        let now = time::now();
+        let lease = Duration::from_millis(lease_ms.into());
+        let beat =
+            Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent_at: [(u64::MAX, Instant::ZERO); BEATS] };
+        let outgoing = Outgoing {
+            seal: Some(Seal { sealer, bytes: Vec::with_capacity(BEAT_ROOM) }),
+            bytes: Vec::with_capacity(BEAT_ROOM),
+            sent: 0,
+            waiters: Vec::with_capacity(MAX_WAITERS),
+            down: false,
+            beat,
+        };
+        let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
+        Self {
+            stream,
+            incoming: spin::Mutex::new(incoming),
+            outgoing: IrqMutex::new(outgoing),
+            lease,
+            lease_until: AtomicU64::new((now + lease).as_nanos()),
+            ack_tag: tag(proto::encode(&ToNode::HeartbeatAck { seq: 0 })),
+            last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
+        }
+    }
+
+    /// When the lease ends, counted from the sending of the last heartbeat that the manager has acknowledged. Known
+    /// only as far as somebody receives messages.
+    pub fn lease_until(&self) -> Instant {
+        Instant::from_nanos(self.lease_until.load(Ordering::Relaxed))
+    }
+
+    fn take_down(&self, why: &dyn core::fmt::Display) {
+        let mut outgoing = self.outgoing.lock();
+        if !core::mem::replace(&mut outgoing.down, true) {
+            log::error!("control connection to the manager is down: {why}");
+        }
+        outgoing.wake_all();
+    }
+
+    /// Takes note of an acknowledged heartbeat.
+    fn acknowledged(&self, message: &[u8]) {
+        if message.first() != Some(&self.ack_tag) {
+            return;
+        }
+        let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
+        let (kept, at) = self.outgoing.lock().beat.sent_at[(seq % BEATS as u64) as usize];
+        if kept == seq {
+            self.lease_until.fetch_max((at + self.lease).as_nanos(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Outgoing {
+    /// Moves what waits to the connection. `Ok(true)`: nothing waits any more.
+    fn drain(&mut self, stream: &TcpStream) -> Result<bool, TcpError> {
+        while let Some(waiting) = self.bytes.get(self.sent..).filter(|w| !w.is_empty()) {
+            match stream.try_write(waiting)? {
+                0 => return Ok(false),
+                n => self.sent += n,
+            }
+        }
+        self.bytes.clear();
+        self.sent = 0;
+        Ok(true)
+    }
+
+    fn wake_all(&mut self) {
+        for waker in self.waiters.drain(..) {
+            waker.wake();
+        }
+    }
+
+    fn wait(&mut self, waker: &Waker) {
+        if self.waiters.iter().any(|w| w.will_wake(waker)) {
+            return;
+        }
+        if self.waiters.len() < MAX_WAITERS {
+            self.waiters.push(waker.clone());
+        } else {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Queues a heartbeat, if it is due and there is room. Does not allocate.
+    fn beat(&mut self, now: Instant) {
+        if now < self.beat.next || self.bytes.capacity() - self.bytes.len() < BEAT_MAX {
+            return;
+        }
+        // A task is sealing: the next poll is soon enough.
+        let Some(seal) = &mut self.seal else { return };
+        let seq = self.beat.seq;
+        let mut plain = [0; 16];
+        let mut sealed = [0; BEAT_MAX];
+        // Neither fails: a heartbeat is 11 bytes at most, and the buffers are longer.
+        let Ok(plain) = postcard::to_slice(&ToManager::Heartbeat { seq }, &mut plain) else { return };
+        let Ok(len) = seal.sealer.seal_into(plain, &mut sealed) else { return };
+        self.bytes.extend_from_slice(&sealed[..len]);
+        self.beat.sent_at[(seq % BEATS as u64) as usize] = (seq, now);
+        self.beat.seq += 1;
+        self.beat.next = now + self.beat.every;
+    }
+}
+
+impl ControlLink for Link {
+    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
+        let mut seal = {
+            let mut outgoing = self.outgoing.lock();
+            if outgoing.down {
+                return Poll::Ready(Err(LinkDown));
+            }
+            match outgoing.drain(&self.stream) {
+                Err(_) => return Poll::Ready(Err(LinkDown)),
+                Ok(true) => {}
+                Ok(false) => {
+                    outgoing.wait(cx.waker());
+                    return Poll::Pending;
+                }
+            }
+            match outgoing.seal.take() {
+                Some(seal) => seal,
+                None => {
+                    outgoing.wait(cx.waker());
+                    return Poll::Pending;
+                }
+            }
+        };
+        // Room for the poller's heartbeats behind the message, so that they need not wait for the message to go.
+        seal.bytes.clear();
+        seal.bytes.reserve(sealed_len(message.len()) + BEAT_ROOM);
+        let sealed = seal.sealer.seal(message, &mut seal.bytes);
+        let mut outgoing = self.outgoing.lock();
+        // Nothing was queued meanwhile: whoever queues needs the sealer.
+        core::mem::swap(&mut outgoing.bytes, &mut seal.bytes);
+        outgoing.seal = Some(seal);
+        outgoing.sent = 0;
+        let drained = outgoing.drain(&self.stream);
+        outgoing.wake_all();
+        drop(outgoing);
+        if let Err(e) = sealed {
+            self.take_down(&e);
+            return Poll::Ready(Err(LinkDown));
+        }
+        Poll::Ready(drained.map(|_| ()).map_err(|_| LinkDown))
+    }
+
+    /// One task at a time may wait for messages.
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
+        let Some(mut incoming) = self.incoming.try_lock() else {
+            // Another task is receiving on another processor just now.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        };
+        match incoming.poll(&self.stream, cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(message)) => {
+                self.acknowledged(&message);
+                Poll::Ready(Ok(message))
+            }
+            Poll::Ready(Err(e)) => {
+                match e {
+                    RecvError::Tcp(e) => self.take_down(&e),
+                    RecvError::Channel(e) => self.take_down(&e),
+                }
+                Poll::Ready(Err(LinkDown))
+            }
+        }
+    }
+}
+
+/// The part of the poller that belongs to the link: heartbeats, and what waits to be sent. Neither allocates nor waits.
+pub fn service(now: Instant) -> bool {
+    let slot = LINK.lock();
+    let Some(link) = slot.as_ref() else { return false };
+    let mut outgoing = link.outgoing.lock();
+    if outgoing.down {
+        return false;
+    }
+    outgoing.beat(now);
+    if outgoing.bytes.is_empty() {
+        return false;
+    }
+    let before = outgoing.sent;
+    match outgoing.drain(&link.stream) {
+        Ok(true) => {
+            outgoing.wake_all();
+            true
+        }
+        Ok(false) => outgoing.sent != before,
+        Err(e) => {
+            drop(outgoing);
+            link.take_down(&e);
+            true
+        }
+    }
+}
+
+/// When [`service`] has something to do, frames aside.
+pub fn next_deadline() -> Option<Instant> {
+    let slot = LINK.lock();
+    let outgoing = slot.as_ref()?.outgoing.lock();
+    (!outgoing.down).then_some(outgoing.beat.next)
+}
+
+/// The last words of a node that dies: tells the manager `reason`, for at most 200 ms, as well as it can.
+fn last_words(reason: &str) {
+    let until = time::now() + LAST_WORDS;
+    let Some(slot) = LINK.try_lock() else { return };
+    let Some(link) = slot.as_ref() else { return };
+    let Some(mut outgoing) = link.outgoing.try_lock() else { return };
+    let Outgoing { seal: Some(seal), bytes, sent, down: false, .. } = &mut *outgoing else { return };
+    // By hand, for encoding allocates: the variant, the length in groups of seven bits, the text.
+    let text = reason.as_bytes().get(..reason.len().min(240)).unwrap_or_default();
+    let mut plain = [0u8; 256];
+    let mut len = 0;
+    let mut put = |byte: u8| {
+        if let Some(slot) = plain.get_mut(len) {
+            *slot = byte;
+            len += 1;
+        }
+    };
+    put(link.last_words_tag);
+    if text.len() >= 0x80 {
+        put((text.len() & 0x7f) as u8 | 0x80);
+        put((text.len() >> 7) as u8);
+    } else {
+        put(text.len() as u8);
+    }
+    text.iter().copied().for_each(put);
+    let mut sealed = [0u8; 256 + 32];
+    let Ok(sealed_bytes) = seal.sealer.seal_into(&plain[..len], &mut sealed) else { return };
+    let waiting = bytes.get(*sent..).unwrap_or_default();
+    for mut part in [waiting, &sealed[..sealed_bytes]] {
+        while !part.is_empty() && time::now() < until {
+            match link.stream.dying_write(part) {
+                Some(Ok(n)) => part = part.get(n..).unwrap_or_default(),
+                _ => return,
+            }
+            if !part.is_empty() && link.stream.dying_poll().is_none() {
+                return;
+            }
+        }
+    }
+    link.stream.dying_flush(until);
+}
+
+/// The cluster key that the launcher has put into fw_cfg.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn cluster_key() -> Result<ClusterKey, String> {
+    let name = "opt/ferrolite/key";
+    let text = crate::boot::fw_cfg::read(name)
+        .ok_or_else(|| "no cluster key: the launcher passes it as fw_cfg file opt/ferrolite/key".to_string())?;
+    ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"))
+}
