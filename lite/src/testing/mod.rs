@@ -1,1 +1,85 @@
-//! What tests and benchmarks of LITE need.
+//! What tests and benchmarks of LITE need, all in one process and decided by one seed: an executor under virtual time,
+//! an RNIC that does its work at once, and a manager that only brokers.
+
+mod executor;
+mod hub;
+mod rnic;
+
+pub use executor::{Device, Host, World};
+pub use hub::Hub;
+pub use rnic::{Fabric, InstantRnic};
+
+use crate::{Config, Lite};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use platform::{Instant, IoAddr};
+use verbs::{Gid, MacAddr, PortAddress, Rnic};
+
+/// An RNIC and the LITE over it, as the core that owns them polls them.
+pub struct Poller {
+    /// The RNIC.
+    pub rnic: Arc<dyn Rnic>,
+    /// The LITE.
+    pub lite: Lite,
+}
+
+impl Device for Poller {
+    fn poll(&self, now: Instant) -> bool {
+        let progress = self.rnic.progress(now, 64);
+        self.lite.poll(now) | progress
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        [self.rnic.next_deadline(), self.lite.next_deadline()].into_iter().flatten().min()
+    }
+}
+
+/// A cluster over [`InstantRnic`]s.
+pub struct Cluster {
+    /// The executor.
+    pub world: World,
+    /// The network.
+    pub fabric: Arc<Fabric>,
+    /// The manager.
+    pub hub: Arc<Hub>,
+    /// Host and LITE of each node; the first has node id 1.
+    pub nodes: Vec<(Arc<Host>, Lite)>,
+}
+
+impl Cluster {
+    /// `count` nodes of `memory` bytes each, joined.
+    ///
+    /// # Panics
+    /// If a node cannot start.
+    #[must_use]
+    pub fn new(seed: u64, count: u8, memory: u64, config: &Config) -> Self {
+        let world = World::new(seed);
+        let mut cluster = Self { world, fabric: Fabric::new(), hub: Hub::new(), nodes: Vec::new() };
+        for i in 1..=count {
+            cluster.join(i, memory, config);
+        }
+        cluster
+    }
+
+    /// One more node, whose address ends in `i`.
+    ///
+    /// # Panics
+    /// If it cannot start.
+    pub fn join(&mut self, i: u8, memory: u64, config: &Config) -> &Lite {
+        let host = self.world.host(IoAddr(u64::from(i) << 32), memory);
+        let gid = Gid::from_ipv4([10, 0, 0, i]);
+        let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
+        let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
+        let (link, welcome) = self.hub.join(&*rnic);
+        let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone()).expect("node starts");
+        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
+        self.nodes.push((host, lite));
+        &self.nodes[self.nodes.len() - 1].1
+    }
+
+    /// The LITE of node `i`, counted from 1.
+    #[must_use]
+    pub fn lite(&self, i: usize) -> Lite {
+        self.nodes[i - 1].1.clone()
+    }
+}

@@ -1,0 +1,273 @@
+//! A deterministic executor: one thread, virtual time, tasks in an order that the seed decides.
+
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::{Context, Waker};
+use core::time::Duration;
+use platform::{Arena, Instant, IoAddr, Memory, Platform, Task};
+use spin::Mutex;
+
+/// Something that works when polled: an RNIC with its LITE, a wire.
+pub trait Device: Send + Sync {
+    /// Does what is due; gives whether there was something.
+    fn poll(&self, now: Instant) -> bool;
+    /// When it must be polled again even if nothing else happens.
+    fn next_deadline(&self) -> Option<Instant>;
+}
+
+struct Shared {
+    now: AtomicU64,
+    random: Mutex<u64>,
+    ready: Mutex<Vec<Arc<Job>>>,
+}
+
+impl Shared {
+    /// splitmix64 (Steele, Lea, Flood 2014).
+    fn random(&self) -> u64 {
+        let mut state = self.random.lock();
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.now.load(Ordering::SeqCst))
+    }
+
+    fn spawn(self: &Arc<Self>, host: Option<Arc<Host>>, task: Task) {
+        let job = Arc::new(Job {
+            shared: Arc::downgrade(self),
+            host,
+            future: Mutex::new(Some(task)),
+            queued: AtomicBool::new(false),
+        });
+        job.wake();
+    }
+}
+
+/// A task and the host that it runs on; none if it is the test's own.
+struct Job {
+    shared: Weak<Shared>,
+    host: Option<Arc<Host>>,
+    future: Mutex<Option<Task>>,
+    queued: AtomicBool,
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::SeqCst)
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.ready.lock().push(self);
+        }
+    }
+}
+
+/// One machine: memory, and tasks that can be paused or ended together.
+pub struct Host {
+    me: Weak<Host>,
+    shared: Arc<Shared>,
+    memory: Arena,
+    paused: AtomicBool,
+    dead: AtomicBool,
+}
+
+impl Host {
+    /// Stops its tasks and devices, or lets them go on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::SeqCst);
+    }
+
+    /// Ends its tasks and devices for ever.
+    pub fn kill(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it is dead.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Whether its tasks and devices run.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        !self.paused.load(Ordering::SeqCst) && !self.is_dead()
+    }
+}
+
+impl Platform for Host {
+    fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    fn fill_random(&self, buf: &mut [u8]) {
+        for chunk in buf.chunks_mut(8) {
+            let random = self.shared.random().to_le_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+    }
+
+    fn cpus(&self) -> usize {
+        1
+    }
+
+    fn spawn(&self, _: &'static str, task: Task) {
+        self.shared.spawn(self.me.upgrade(), task);
+    }
+
+    fn memory(&self) -> &dyn Memory {
+        &self.memory
+    }
+}
+
+/// The executor.
+pub struct World {
+    shared: Arc<Shared>,
+    /// What is polled; with a host, only while that runs.
+    devices: Vec<(Option<Arc<Host>>, Arc<dyn Device>)>,
+    /// Tasks of paused hosts.
+    frozen: Vec<Arc<Job>>,
+}
+
+impl World {
+    /// At time zero.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let shared =
+            Shared { now: AtomicU64::new(0), random: Mutex::new(seed), ready: Mutex::default() };
+        Self { shared: Arc::new(shared), devices: Vec::new(), frozen: Vec::new() }
+    }
+
+    /// A machine with `memory` bytes from `base` on.
+    #[must_use]
+    pub fn host(&self, base: IoAddr, memory: u64) -> Arc<Host> {
+        Arc::new_cyclic(|me| Host {
+            me: me.clone(),
+            shared: self.shared.clone(),
+            memory: Arena::new(base, memory),
+            paused: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+        })
+    }
+
+    /// Polls `device` while `host` runs.
+    pub fn attach(&mut self, host: &Arc<Host>, device: Arc<dyn Device>) {
+        self.devices.push((Some(host.clone()), device));
+    }
+
+    /// Polls `device` always.
+    pub fn attach_free(&mut self, device: Arc<dyn Device>) {
+        self.devices.push((None, device));
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    /// A number that the seed decides.
+    #[must_use]
+    pub fn random(&self) -> u64 {
+        self.shared.random()
+    }
+
+    /// Runs `task` as the test's own until it ends; gives its result.
+    ///
+    /// # Panics
+    /// If it has not ended after `limit` of virtual time.
+    pub fn run<T: Send + 'static>(
+        &mut self,
+        limit: Duration,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let result = Arc::new(Mutex::new(None));
+        let place = result.clone();
+        self.shared.spawn(None, Box::pin(async move { *place.lock() = Some(task.await) }));
+        let end = self.now() + limit;
+        let ended = self.run_until(end, || result.lock().is_some());
+        assert!(ended, "the task has not ended by {end:?}");
+        let value = result.lock().take();
+        value.expect("the task has ended")
+    }
+
+    /// Runs everything until `end`.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now() + time;
+        self.run_until(end, || false);
+    }
+
+    /// Runs everything until `done` or `end`; gives whether it is done.
+    pub fn run_until(&mut self, end: Instant, done: impl Fn() -> bool) -> bool {
+        loop {
+            if done() {
+                return true;
+            }
+            let tasks = self.run_tasks();
+            let now = self.now();
+            let mut worked = tasks;
+            for (host, device) in &self.devices {
+                if host.as_ref().is_none_or(|h| h.runs()) {
+                    worked |= device.poll(now);
+                }
+            }
+            if worked {
+                continue;
+            }
+            // Nothing happens any more at this time.
+            let runs = |d: &&(Option<Arc<Host>>, Arc<dyn Device>)| d.0.as_ref().is_none_or(|h| h.runs());
+            let next = self.devices.iter().filter(runs).filter_map(|(_, d)| d.next_deadline()).min();
+            let next = next.unwrap_or(end).max(Instant::from_nanos(now.as_nanos() + 1));
+            if next > end {
+                self.shared.now.store(end.max(now).as_nanos(), Ordering::SeqCst);
+                return done();
+            }
+            self.shared.now.store(next.as_nanos(), Ordering::SeqCst);
+        }
+    }
+
+    /// Runs ready tasks in random order, as many as were ready; gives whether there were any.
+    fn run_tasks(&mut self) -> bool {
+        let thawed = self.frozen.extract_if(.., |j| j.host.as_ref().is_none_or(|h| !h.paused.load(Ordering::SeqCst)));
+        self.shared.ready.lock().extend(thawed);
+        let count = self.shared.ready.lock().len();
+        let mut worked = false;
+        for _ in 0..count {
+            let job = {
+                let mut ready = self.shared.ready.lock();
+                if ready.is_empty() {
+                    break;
+                }
+                let pick = (ready.len() > 1).then(|| self.shared.random() as usize % ready.len());
+                ready.swap_remove(pick.unwrap_or(0))
+            };
+            match &job.host {
+                Some(host) if host.is_dead() => {
+                    *job.future.lock() = None;
+                    continue;
+                }
+                Some(host) if !host.runs() => {
+                    self.frozen.push(job);
+                    continue;
+                }
+                _ => {}
+            }
+            worked = true;
+            job.queued.store(false, Ordering::SeqCst);
+            let waker = Waker::from(job.clone());
+            let mut future = job.future.lock();
+            if let Some(f) = future.as_mut()
+                && f.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+            {
+                *future = None;
+            }
+        }
+        worked
+    }
+}

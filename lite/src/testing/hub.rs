@@ -1,0 +1,181 @@
+//! A manager that only admits, passes on, and keeps names; leases do not end by themselves.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::task::{Context, Poll, Waker};
+use platform::{ControlLink, LinkDown};
+use proto::{Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode, Welcome};
+use spin::Mutex;
+use verbs::Rnic;
+
+/// The lease that nodes are given: a day, for nobody renews it.
+const LEASE_MS: u32 = 86_400_000;
+
+#[derive(Default)]
+struct Inbox {
+    messages: VecDeque<Vec<u8>>,
+    waker: Option<Waker>,
+    down: bool,
+}
+
+#[derive(Default)]
+struct State {
+    members: BTreeMap<NodeId, (Member, Arc<Mutex<Inbox>>)>,
+    names: BTreeMap<String, (NodeId, Vec<u8>)>,
+    lives: u64,
+}
+
+/// The manager.
+#[derive(Default)]
+pub struct Hub(Mutex<State>);
+
+struct Link {
+    hub: Arc<Hub>,
+    node: NodeId,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+fn send(inbox: &Mutex<Inbox>, message: &ToNode) {
+    let waker = {
+        let mut inbox = inbox.lock();
+        inbox.messages.push_back(proto::encode(message));
+        inbox.waker.take()
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl Hub {
+    /// Without members.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Admits a node under the lowest free id.
+    ///
+    /// # Panics
+    /// If all ids are taken.
+    #[must_use]
+    pub fn join(self: &Arc<Self>, rnic: &dyn Rnic) -> (Arc<dyn ControlLink>, Welcome) {
+        let mut state = self.0.lock();
+        let node = (1..4096).map(NodeId).find(|n| !state.members.contains_key(n)).expect("a free node id");
+        state.lives += 1;
+        let incarnation = Incarnation(state.lives);
+        let a = rnic.attributes();
+        let offer = RnicOffer {
+            driver: a.driver.into(),
+            links: a.links.to_vec(),
+            mac: a.port.mac,
+            gid: None,
+            lid: a.port.lid,
+            mtu: a.max_mtu,
+            max_rd_atomic: a.max_rd_atomic,
+            key: rnic.memory_key(),
+            physical: false,
+        };
+        let gid = a.port.gid;
+        let member = Member { node, incarnation, name: alloc::format!("host-{}", node.0), gid, rnic: offer };
+        let inbox = Arc::new(Mutex::new(Inbox::default()));
+        let members = state.members.values().map(|(m, _)| m.clone()).collect();
+        for (_, other) in state.members.values() {
+            send(other, &ToNode::Joined(member.clone()));
+        }
+        state.members.insert(node, (member, inbox.clone()));
+        let link = Link { hub: self.clone(), node, inbox };
+        (Arc::new(link), Welcome { node, incarnation, gid, lease_ms: LEASE_MS, members })
+    }
+
+    /// Declares a member dead. It is told nothing; its own link stays up.
+    pub fn declare_dead(&self, node: NodeId) {
+        let mut state = self.0.lock();
+        let Some((member, _)) = state.members.remove(&node) else { return };
+        state.names.retain(|_, (owner, _)| *owner != node);
+        for (_, other) in state.members.values() {
+            let incarnation = member.incarnation;
+            send(other, &ToNode::Left { node, incarnation, reason: "lease expired".into() });
+        }
+    }
+
+    /// Breaks the control connection of a member.
+    pub fn cut(&self, node: NodeId) {
+        let state = self.0.lock();
+        let Some((_, inbox)) = state.members.get(&node) else { return };
+        let waker = {
+            let mut inbox = inbox.lock();
+            inbox.down = true;
+            inbox.waker.take()
+        };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Sends a message to a member, as the manager would.
+    pub fn send(&self, node: NodeId, message: &ToNode) {
+        let state = self.0.lock();
+        if let Some((_, inbox)) = state.members.get(&node) {
+            send(inbox, message);
+        }
+    }
+
+    fn handle(&self, from: NodeId, message: ToManager) {
+        let mut state = self.0.lock();
+        let State { members, names, .. } = &mut *state;
+        let Some((member, inbox)) = members.get(&from) else { return };
+        let answer = |request, result| send(inbox, &ToNode::Name { request, result });
+        match message {
+            ToManager::Relay { to, incarnation, body } => {
+                if let Some((_, there)) = members.get(&to).filter(|(m, _)| m.incarnation == incarnation) {
+                    send(there, &ToNode::Relayed { from, incarnation: member.incarnation, body });
+                }
+            }
+            ToManager::NameBind { request, name, value } => {
+                if names.contains_key(&name) {
+                    return answer(request, Err(NameError::Taken));
+                }
+                names.insert(name, (from, value));
+                answer(request, Ok((from, Vec::new())));
+            }
+            ToManager::NameUnbind { request, name } => {
+                let result = match names.get(&name) {
+                    None => Err(NameError::NotFound),
+                    Some((owner, _)) if *owner != from => Err(NameError::NotOwner),
+                    Some(_) => names.remove(&name).map(|_| (from, Vec::new())).ok_or(NameError::NotFound),
+                };
+                answer(request, result);
+            }
+            ToManager::NameLookup { request, name } => {
+                answer(request, names.get(&name).cloned().ok_or(NameError::NotFound));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl ControlLink for Link {
+    fn poll_send(&self, _: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
+        if self.inbox.lock().down {
+            return Poll::Ready(Err(LinkDown));
+        }
+        let message = proto::decode(message).expect("a node's message is well formed");
+        self.hub.handle(self.node, message);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
+        let mut inbox = self.inbox.lock();
+        if inbox.down {
+            return Poll::Ready(Err(LinkDown));
+        }
+        if let Some(message) = inbox.messages.pop_front() {
+            return Poll::Ready(Ok(message));
+        }
+        inbox.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,409 @@
+//! An RNIC without a wire: work is done in the call that posts it, or, while the fabric holds it back, later.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use platform::{Instant, IoAddr, Platform};
+use spin::Mutex;
+use verbs::{
+    Attributes, Completion, Counter, CqId, CqOptions, Gid, LinkKind, MemoryKey, PathMtu, Payload,
+    PortAddress, PortState, QpConnect, QpNum, QpOptions, RecvWr, RemoteAddr, RemoteKey, Rnic, SendOp, SendWr,
+    Status, VerbsError, WorkKind, WrId,
+};
+
+const MAX_INLINE: u32 = 128;
+
+struct Qp {
+    options: QpOptions,
+    peer: Option<(Gid, QpNum)>,
+    failed: bool,
+    receives: VecDeque<WrId>,
+    /// Work that is held back, or waits for a receive at the peer.
+    held: VecDeque<(WrId, Work)>,
+}
+
+/// A work request whose payload is still where it was, but for inline ones.
+enum Work {
+    Write { data: Result<Vec<(IoAddr, u32)>, Vec<u8>>, remote: RemoteAddr, imm: Option<u32> },
+    Read { into: Vec<(IoAddr, u32)>, remote: RemoteAddr },
+    FetchAdd { result: IoAddr, remote: RemoteAddr, add: u64 },
+    CompareSwap { result: IoAddr, remote: RemoteAddr, compare: u64, swap: u64 },
+}
+
+struct Port {
+    platform: Arc<dyn Platform>,
+    key: RemoteKey,
+    cqs: Vec<(u32, VecDeque<Completion>)>,
+    qps: BTreeMap<QpNum, Qp>,
+    next_qp: u32,
+    cut: bool,
+}
+
+#[derive(Default)]
+struct State {
+    ports: BTreeMap<[u8; 16], Port>,
+    holding: bool,
+    posts: u64,
+}
+
+/// What connects the RNICs of a process.
+#[derive(Default)]
+pub struct Fabric(Mutex<State>);
+
+/// One RNIC.
+pub struct InstantRnic {
+    fabric: Arc<Fabric>,
+    port: PortAddress,
+}
+
+impl Fabric {
+    /// Without RNICs.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// An RNIC at `port`, whose GID is its alone.
+    #[must_use]
+    pub fn rnic(self: &Arc<Self>, port: PortAddress, platform: Arc<dyn Platform>) -> Arc<InstantRnic> {
+        let mut random = [0; 8];
+        platform.fill_random(&mut random);
+        let [a, b, c, d, e, f, g, h] = random;
+        let state = Port {
+            platform,
+            key: RemoteKey(u32::from_le_bytes([a, b, c, d])),
+            cqs: Vec::new(),
+            qps: BTreeMap::new(),
+            next_qp: u32::from_le_bytes([e, f, g, h]),
+            cut: false,
+        };
+        self.0.lock().ports.insert(port.gid.0, state);
+        Arc::new(InstantRnic { fabric: self.clone(), port })
+    }
+
+    /// Holds work back as it is posted, or lets it go: it is then done at the next `progress` of its RNIC.
+    pub fn hold(&self, holding: bool) {
+        self.0.lock().holding = holding;
+    }
+
+    /// Separates a port from all others, or joins it again. Work over the gap fails as after too many retries.
+    pub fn cut(&self, gid: Gid, cut: bool) {
+        if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
+            port.cut = cut;
+        }
+    }
+
+    /// Work requests posted so far.
+    #[must_use]
+    pub fn posts(&self) -> u64 {
+        self.0.lock().posts
+    }
+}
+
+impl Port {
+    fn complete(&mut self, cq: CqId, completion: Completion) {
+        let (depth, queue) = &mut self.cqs[usize::from(cq.0)];
+        assert!(queue.len() < *depth as usize, "completion queue overrun");
+        queue.push_back(completion);
+    }
+}
+
+/// What became of a work request.
+enum Fate {
+    Done(Status, u32),
+    /// The peer has no receive posted.
+    Waits,
+}
+
+impl State {
+    /// Does what `qp` has queued, in order, as far as it goes. Gives whether something was done.
+    fn work(&mut self, gid: Gid, number: QpNum) -> bool {
+        let mut any = false;
+        loop {
+            let Some(port) = self.ports.get_mut(&gid.0) else { return any };
+            let Some(qp) = port.qps.get_mut(&number) else { return any };
+            let Some((id, work)) = qp.held.pop_front() else { return any };
+            let (failed, peer, cq) = (qp.failed, qp.peer, qp.options.send_cq);
+            let fate = match peer {
+                _ if failed => Fate::Done(Status::WorkRequestFlushed, 0),
+                Some(peer) => self.perform(gid, peer, &work),
+                None => Fate::Done(Status::LocalQpOperationError, 0),
+            };
+            let Some(port) = self.ports.get_mut(&gid.0) else { return any };
+            let Some(qp) = port.qps.get_mut(&number) else { return any };
+            match fate {
+                Fate::Waits => {
+                    qp.held.push_front((id, work));
+                    return any;
+                }
+                Fate::Done(status, byte_len) => {
+                    qp.failed |= status != Status::Success;
+                    let kind = match work {
+                        Work::Write { .. } => WorkKind::Write,
+                        Work::Read { .. } => WorkKind::Read,
+                        Work::FetchAdd { .. } => WorkKind::FetchAdd,
+                        Work::CompareSwap { .. } => WorkKind::CompareSwap,
+                    };
+                    port.complete(cq, Completion { id, qp: number, status, kind, byte_len, imm: None });
+                    any = true;
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, from: Gid, (to, qp): (Gid, QpNum), work: &Work) -> Fate {
+        let here = self.ports.get(&from.0).filter(|p| !p.cut || from == to);
+        let there = self.ports.get(&to.0).filter(|p| !p.cut || from == to);
+        let (Some(here), Some(there)) = (here, there) else { return Fate::Done(Status::RetryExceeded, 0) };
+        let Some(target) = there.qps.get(&qp).filter(|q| !q.failed && q.peer.is_some()) else {
+            return Fate::Done(Status::RetryExceeded, 0);
+        };
+        let remote = match work {
+            Work::Write { remote, .. }
+            | Work::Read { remote, .. }
+            | Work::FetchAdd { remote, .. }
+            | Work::CompareSwap { remote, .. } => *remote,
+        };
+        let (local, far) = (here.platform.memory(), there.platform.memory());
+        let access = Fate::Done(Status::RemoteAccessError, 0);
+        let lost = Fate::Done(Status::LocalProtectionError, 0);
+        if remote.key != there.key {
+            return access;
+        }
+        match work {
+            Work::Write { data, imm, .. } => {
+                if imm.is_some() && target.receives.is_empty() {
+                    return Fate::Waits;
+                }
+                let bytes = match data {
+                    Ok(pieces) => match gather(local, pieces) {
+                        Some(bytes) => bytes,
+                        None => return lost,
+                    },
+                    Err(inline) => inline.clone(),
+                };
+                if !bytes.is_empty() && far.write(remote.addr, &bytes).is_err() {
+                    return access;
+                }
+                let len = bytes.len() as u32;
+                if let Some(imm) = imm {
+                    self.receive(to, qp, *imm, len);
+                }
+                Fate::Done(Status::Success, len)
+            }
+            Work::Read { into, .. } => {
+                let total: u32 = into.iter().map(|(_, n)| n).sum();
+                let mut bytes = vec![0; total as usize];
+                if far.read(remote.addr, &mut bytes).is_err() {
+                    return access;
+                }
+                let mut at = 0;
+                for (addr, n) in into {
+                    let end = at + *n as usize;
+                    if local.write(*addr, &bytes[at..end]).is_err() {
+                        return lost;
+                    }
+                    at = end;
+                }
+                Fate::Done(Status::Success, total)
+            }
+            Work::FetchAdd { result, add, .. } => match far.fetch_add(remote.addr, *add) {
+                Ok(before) => store(local, *result, before),
+                Err(_) => access,
+            },
+            Work::CompareSwap { result, compare, swap, .. } => {
+                match far.compare_swap(remote.addr, *compare, *swap) {
+                    Ok(before) => store(local, *result, before),
+                    Err(_) => access,
+                }
+            }
+        }
+    }
+
+    fn receive(&mut self, to: Gid, number: QpNum, imm: u32, byte_len: u32) {
+        let Some(port) = self.ports.get_mut(&to.0) else { return };
+        let Some(qp) = port.qps.get_mut(&number) else { return };
+        let Some(id) = qp.receives.pop_front() else { return };
+        let cq = qp.options.recv_cq;
+        let kind = WorkKind::RecvWriteImm;
+        let status = Status::Success;
+        port.complete(cq, Completion { id, qp: number, status, kind, byte_len, imm: Some(imm) });
+    }
+}
+
+fn gather(memory: &dyn platform::Memory, pieces: &[(IoAddr, u32)]) -> Option<Vec<u8>> {
+    let total: u32 = pieces.iter().map(|(_, n)| n).sum();
+    let mut bytes = vec![0; total as usize];
+    let mut at = 0;
+    for (addr, n) in pieces {
+        let end = at + *n as usize;
+        memory.read(*addr, &mut bytes[at..end]).ok()?;
+        at = end;
+    }
+    Some(bytes)
+}
+
+fn store(memory: &dyn platform::Memory, result: IoAddr, before: u64) -> Fate {
+    match memory.write(result, &before.to_ne_bytes()) {
+        Ok(()) => Fate::Done(Status::Success, 8),
+        Err(_) => Fate::Done(Status::LocalProtectionError, 0),
+    }
+}
+
+impl InstantRnic {
+    fn with<T>(&self, f: impl FnOnce(&mut Port) -> Result<T, VerbsError>) -> Result<T, VerbsError> {
+        let mut state = self.fabric.0.lock();
+        f(state.ports.get_mut(&self.port.gid.0).ok_or(VerbsError::DeviceFailed)?)
+    }
+}
+
+impl Rnic for InstantRnic {
+    fn attributes(&self) -> Attributes {
+        Attributes {
+            driver: "instant",
+            links: &[LinkKind::RoceV2],
+            port: self.port,
+            port_state: PortState::Active,
+            max_mtu: PathMtu::B4096,
+            max_qps: 1 << 20,
+            max_depth: 1 << 16,
+            max_sge: 4,
+            max_inline: MAX_INLINE,
+            max_rd_atomic: 16,
+        }
+    }
+
+    fn memory_key(&self) -> MemoryKey {
+        let state = self.fabric.0.lock();
+        let port = &state.ports[&self.port.gid.0];
+        let (base, len) = port.platform.memory().range();
+        MemoryKey { rkey: port.key, base, len }
+    }
+
+    fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
+        self.with(|port| {
+            port.cqs.push((options.depth, VecDeque::new()));
+            Ok(CqId(port.cqs.len() as u16 - 1))
+        })
+    }
+
+    fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
+        self.with(|port| {
+            port.next_qp = port.next_qp.wrapping_add(1);
+            let number = QpNum::new(port.next_qp);
+            let (receives, held) = (VecDeque::new(), VecDeque::new());
+            port.qps.insert(number, Qp { options, peer: None, failed: false, receives, held });
+            Ok(number)
+        })
+    }
+
+    fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
+        self.with(|port| {
+            let qp = port.qps.get_mut(&qp).ok_or(VerbsError::NotFound)?;
+            qp.peer = Some((connect.address.peer.gid, connect.remote_qp));
+            Ok(())
+        })
+    }
+
+    fn destroy_qp(&self, number: QpNum) -> Result<(), VerbsError> {
+        self.with(|port| {
+            let qp = port.qps.remove(&number).ok_or(VerbsError::NotFound)?;
+            for (id, _) in qp.held {
+                let status = Status::WorkRequestFlushed;
+                let kind = WorkKind::Write;
+                let completion = Completion { id, qp: number, status, kind, byte_len: 0, imm: None };
+                port.complete(qp.options.send_cq, completion);
+            }
+            Ok(())
+        })
+    }
+
+    fn post_send(&self, number: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        let mut state = self.fabric.0.lock();
+        for (i, wr) in work.iter().enumerate() {
+            state.posts += 1;
+            let port = state.ports.get_mut(&self.port.gid.0).ok_or((i, VerbsError::DeviceFailed))?;
+            let qp = port.qps.get_mut(&number).ok_or((i, VerbsError::NotFound))?;
+            if qp.peer.is_none() {
+                return Err((i, VerbsError::InvalidState));
+            }
+            if qp.held.len() >= qp.options.send_depth as usize {
+                return Err((i, VerbsError::NoResources));
+            }
+            let pieces = |sges: &[verbs::Sge]| sges.iter().map(|s| (s.addr, s.len)).collect();
+            let work = match wr.op {
+                SendOp::Write { data, remote, imm } => {
+                    let data = match data {
+                        Payload::Gather(sges) => Ok(pieces(sges)),
+                        Payload::Inline(bytes) if bytes.len() > MAX_INLINE as usize => {
+                            return Err((i, VerbsError::InvalidArgument));
+                        }
+                        Payload::Inline(bytes) => Err(bytes.to_vec()),
+                    };
+                    Work::Write { data, remote, imm }
+                }
+                SendOp::Read { into, remote } => Work::Read { into: pieces(into), remote },
+                SendOp::FetchAdd { result, remote, add } => Work::FetchAdd { result, remote, add },
+                SendOp::CompareSwap { result, remote, compare, swap } => {
+                    Work::CompareSwap { result, remote, compare, swap }
+                }
+                SendOp::Send { .. } => return Err((i, VerbsError::InvalidArgument)),
+            };
+            qp.held.push_back((wr.id, work));
+            if !state.holding {
+                state.work(self.port.gid, number);
+            }
+        }
+        Ok(())
+    }
+
+    fn post_recv(&self, qp: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        self.with(|port| {
+            let qp = port.qps.get_mut(&qp).ok_or(VerbsError::NotFound)?;
+            if qp.receives.len() + work.len() > qp.options.recv_depth as usize {
+                return Err(VerbsError::NoResources);
+            }
+            qp.receives.extend(work.iter().map(|w| w.id));
+            Ok(())
+        })
+        .map_err(|e| (0, e))
+    }
+
+    fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        let mut state = self.fabric.0.lock();
+        let Some(port) = state.ports.get_mut(&self.port.gid.0) else { return 0 };
+        let Some((_, queue)) = port.cqs.get_mut(usize::from(cq.0)) else { return 0 };
+        let n = queue.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(queue.drain(..n)) {
+            *place = completion;
+        }
+        n
+    }
+
+    fn progress(&self, _: Instant, _: usize) -> bool {
+        let mut state = self.fabric.0.lock();
+        if state.holding {
+            return false;
+        }
+        let Some(port) = state.ports.get(&self.port.gid.0) else { return false };
+        let waiting: Vec<_> = port.qps.iter().filter(|(_, q)| !q.held.is_empty()).map(|(n, _)| *n).collect();
+        let mut any = false;
+        for number in waiting {
+            any |= state.work(self.port.gid, number);
+        }
+        any
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn arm(&self) -> bool {
+        false
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(Counter)) {
+        each(("instant_posts", self.fabric.posts()));
+    }
+}
