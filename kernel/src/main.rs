@@ -11,6 +11,9 @@ mod diag;
 mod exec;
 mod machine;
 mod mm;
+mod net;
+mod node;
+mod pci;
 mod power;
 mod random;
 #[cfg(feature = "selftest")]
@@ -145,10 +148,11 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
 /// The first task: what this machine is for.
 async fn start() {
     chart::mark("executor");
+    pci::init(&hardware().ecam);
+    chart::mark("pci");
     #[cfg(feature = "selftest")]
     if let Some(name) = cmdline::get("selftest") {
         selftest::run(name).await;
     }
-    chart::print();
-    log::warn!("nothing to run");
+    node::run().await;
 }

@@ -10,7 +10,7 @@ use proto::NodeId;
 use runtime::{JobContext, JobError, Join};
 
 /// The function that gives back what it gets.
-const ECHO: FunctionId = FunctionId(0x6563_686f);
+const ECHO: FunctionId = 0x6563_686f;
 /// Operations at once when throughput is measured.
 const AT_ONCE: usize = 16;
 /// Bytes after which a throughput measurement has seen enough.

@@ -6,6 +6,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use core::time::Duration;
 use platform::Instant;
 use spin::Once;
 
@@ -14,6 +15,9 @@ use super::{POLL_INTERVAL, Poller};
 use crate::arch::{self, apic, interrupts, percpu};
 use crate::sync::IrqMutex;
 use crate::time;
+
+/// The timer is not set to less than this from now.
+const SHORTEST_TICK: Duration = Duration::from_micros(50);
 
 /// What is known of each task.
 #[derive(Clone, Copy, Debug)]
@@ -192,11 +196,13 @@ impl Core {
     ///
     /// # Safety
     /// On this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
-    pub unsafe fn poll_all(&self, budget: u32) -> bool {
+    pub unsafe fn poll_all(&self, budget: u32, interrupt: bool) -> bool {
         let mut worked = false;
         // SAFETY: the caller's promise: nobody else is in the list.
         for poller in unsafe { &mut *self.pollers.get() } {
-            worked |= poller.poll(time::now(), budget);
+            if !interrupt || poller.may_interrupt() {
+                worked |= poller.poll(time::now(), budget);
+            }
         }
         self.last_poll.store(time::now().as_nanos(), Ordering::Relaxed);
         worked
@@ -233,9 +239,9 @@ impl Core {
         }
     }
 
-    /// Makes sure that the timer fires within [`POLL_INTERVAL`] of `now`.
+    /// Makes sure that the timer fires when [`POLL_INTERVAL`] has passed since the last poll, or very soon.
     pub fn ensure_tick(&self, now: Instant) {
-        self.tick_at(now + POLL_INTERVAL);
+        self.tick_at((self.last_poll() + POLL_INTERVAL).max(now + SHORTEST_TICK));
     }
 
     /// Makes sure that the timer fires at `tick` or before.

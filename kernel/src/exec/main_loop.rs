@@ -42,7 +42,7 @@ pub fn run() -> ! {
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
         let mut worked = unsafe {
             core.adopt_pollers();
-            core.poll_all(BUDGET)
+            core.poll_all(BUDGET, false)
         };
         let console_waits = index == 0 && console::poll();
         worked |= fire_timers(core);

@@ -46,6 +46,12 @@ pub trait Poller: Send {
     /// When to poll next even if nothing interrupts; [`Instant::MAX`] for never.
     fn next_deadline(&self) -> Instant;
 
+    /// Whether [`poll`](Self::poll) may run in interrupt context. One that allocates or wakes and drops tasks may not: it
+    /// then waits for the main loop.
+    fn may_interrupt(&self) -> bool {
+        true
+    }
+
     /// Asks for an interrupt at the next event. Gives whether events wait already (then the core polls on instead of
     /// halting). Called with interrupts off before a halt; the next `poll` may turn the interrupt off again.
     fn arm(&mut self) -> bool;
@@ -165,7 +171,7 @@ pub fn on_interrupt(timer: bool) {
         core.interrupt_polls.fetch_add(1, Ordering::Relaxed);
         let limit = now + INTERRUPT_POLL_LIMIT;
         // SAFETY: this core is in a task, so its main loop is not in a poller, and interrupts are off.
-        while unsafe { core.poll_all(INTERRUPT_BUDGET) } && time::now() < limit {}
+        while unsafe { core.poll_all(INTERRUPT_BUDGET, true) } && time::now() < limit {}
     }
     core.ensure_tick(time::now());
 }

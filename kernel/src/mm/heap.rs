@@ -27,7 +27,13 @@ static FAILED: AtomicUsize = AtomicUsize::new(0);
 
 /// Grows the heap out of the frame allocator.
 #[derive(Debug)]
-struct Growth;
+struct Growth {
+    /// Where the newest piece of the heap ends: a run of frames that begins there extends it.
+    end: Option<NonNull<u8>>,
+}
+
+// SAFETY: the pointer is a mark in memory that the allocator owns, used under the heap's lock only.
+unsafe impl Send for Growth {}
 
 // SAFETY: `acquire` touches only the frame allocator, which never allocates from the heap.
 unsafe impl Source for Growth {
@@ -39,20 +45,34 @@ unsafe impl Source for Growth {
             .into_iter()
             .find_map(|len| Some((frames::alloc(len)?, len)))
             .ok_or(())?;
-        // SAFETY: the run is RAM mapped in the direct map, ours alone, and never given back.
-        if unsafe { talc.claim(phys_to_virt(run), len as usize) }.is_none() {
+        let start = phys_to_virt(run);
+        // SAFETY: the run is RAM mapped in the direct map, ours alone, and never given back once it is claimed; `end` is
+        // what an earlier claim or extension returned.
+        let end = unsafe {
+            match talc.source.end.filter(|end| within_a_chunk(end.as_ptr(), start)) {
+                Some(end) => Some(talc.extend(end, start.add(len as usize))),
+                None => talc.claim(start, len as usize),
+            }
+        };
+        if end.is_none() {
             frames::free(run, len);
             return Err(());
         }
+        talc.source.end = end;
         CLAIMED.fetch_add(len, Ordering::Relaxed);
         Ok(())
     }
 }
 
+/// Whether a heap that ends at `end` ends where `start` begins, but for `talc`'s rounding down to its unit.
+fn within_a_chunk(end: *mut u8, start: *mut u8) -> bool {
+    (start as usize).checked_sub(end as usize).is_some_and(|gap| gap < talc::base::CHUNK_UNIT)
+}
+
 struct Heap(IrqMutex<Talc<Growth, DefaultBinning>>);
 
 #[global_allocator]
-static HEAP: Heap = Heap(IrqMutex::new(Talc::new(Growth)));
+static HEAP: Heap = Heap(IrqMutex::new(Talc::new(Growth { end: None })));
 
 // SAFETY: `Talc` is an allocator; the lock makes its use exclusive.
 unsafe impl GlobalAlloc for Heap {

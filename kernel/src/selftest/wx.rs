@@ -49,7 +49,6 @@ fn check_all(cpu: usize) -> Outcome {
     let mut places = alloc::vec![
         place("text", text, RX),
         place("text in the direct map", DIRECT_MAP + text, R),
-        place("first page of the image", image.start, RX),
         place("read-only data", read_only, R),
         place("read-only data in the direct map", DIRECT_MAP + read_only, R),
         place("data", data, RW),

@@ -1,0 +1,16 @@
+//! The applications of this image.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use mapreduce::Job;
+use runtime::App;
+
+/// All of them.
+pub fn all() -> Vec<Box<dyn App>> {
+    vec![
+        Box::new(Job::<wordcount::WordCount>::default()),
+        Box::new(Job::<grep::Grep>::default()),
+        Box::new(litebench::Bench),
+    ]
+}

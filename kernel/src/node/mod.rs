@@ -1,0 +1,176 @@
+//! What the kernel is for: a node of the cluster. Wires one RNIC, the control connection, LITE and the applications.
+
+mod apps;
+mod pollers;
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddrV4;
+use core::time::Duration;
+use lite::Lite;
+use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
+use softroce::SoftRoce;
+use verbs::Rnic;
+
+use crate::boot::{chart, cmdline};
+use crate::machine::Machine;
+use crate::mm::memory::PhysicalMemory;
+use crate::net::link::{self, Link};
+use crate::net::port::{Port, RocePort};
+use crate::net::stack::Buffers;
+use crate::net::{self};
+use crate::power::{self, Code};
+use crate::sync::IrqRawMutex;
+use crate::{exec, mm, random};
+use platform::{Memory, Platform};
+
+/// The software RNIC of this kernel.
+type Soft = SoftRoce<RocePort, IrqRawMutex>;
+
+/// How long a message may take to leave the machine before it ends.
+const FAREWELL: Duration = Duration::from_millis(20);
+/// A machine with less memory than this gets short TCP buffers and small pools.
+const SMALL: u64 = 96 << 20;
+
+/// Joins the cluster and serves it until the manager ends this node. Ends the machine with status `Refused`, after one
+/// line that says why, if the node cannot join.
+pub async fn run() {
+    match start().await {
+        Ok(node) => node.serve().await,
+        Err(why) => {
+            log::error!("this node does not start: {why}");
+            power::exit(Code::Refused);
+        }
+    }
+}
+
+/// A node that has joined.
+struct Node {
+    lite: Lite,
+    apps: Vec<Box<dyn runtime::App>>,
+}
+
+async fn start() -> Result<Node, String> {
+    let manager = manager()?;
+    let key = link::cluster_key()?;
+    let network = net::init(true)?;
+    chart::mark("network devices");
+    let stack = network.stack.ok_or("no network device for the management network")?;
+    let fabric = network.fabric.ok_or("no network device for the fabric")?;
+    let rnic = rnic(fabric)?;
+    chart::mark("rnic");
+
+    let (total, _) = mm::frames::totals();
+    let buffers = if total < SMALL {
+        Buffers { receive: 256 << 10, send: 64 << 10 }
+    } else {
+        Buffers { receive: 1 << 20, send: 256 << 10 }
+    };
+    let apps = apps::all();
+    let name = cmdline::get("node").map_or_else(|| format!("node-{}", fabric.mac()), ToOwned::to_owned);
+    let offer = || join_offer(&*rnic, &name, total, &apps);
+    let (link, welcome) = link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
+    log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
+
+    let lite = attach(rnic, fabric, link, welcome, name, total < SMALL)?;
+    chart::mark("lite");
+    chart::print();
+    Ok(Node { lite, apps })
+}
+
+/// `manager=`.
+fn manager() -> Result<SocketAddrV4, String> {
+    let text = cmdline::get("manager").ok_or("manager=ADDRESS:PORT is not on the command line")?;
+    text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
+}
+
+/// The RNIC that `nic=` asks for.
+fn rnic(fabric: &'static Port) -> Result<Arc<Soft>, String> {
+    match cmdline::get("nic").unwrap_or("auto") {
+        "auto" | "softroce" => {}
+        other => return Err(format!("nic={other}: this image has auto and softroce")),
+    }
+    if !random::is_seeded() {
+        return Err("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)".to_owned());
+    }
+    let mut seed = [0; 16];
+    random::fill(&mut seed);
+    // The manager assigns the address with the join.
+    let config = softroce::Config::new(verbs::Gid([0; 16]), seed);
+    Ok(Arc::new(SoftRoce::new(fabric.attach_rnic(), Arc::new(PhysicalMemory), config)))
+}
+
+/// What this node tells the manager of itself.
+fn join_offer(rnic: &Soft, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
+    let attributes = rnic.attributes();
+    let mut stages = Vec::new();
+    chart::each(|stage, us| stages.push((stage.to_owned(), us)));
+    Join {
+        version: PROTOCOL_VERSION,
+        name: name.to_owned(),
+        rnic: RnicOffer {
+            driver: attributes.driver.to_owned(),
+            links: attributes.links.to_vec(),
+            mac: attributes.port.mac,
+            gid: None,
+            lid: attributes.port.lid,
+            mtu: attributes.max_mtu,
+            max_rd_atomic: attributes.max_rd_atomic,
+            key: rnic.memory_key(),
+            physical: true,
+        },
+        memory,
+        memory_free: PhysicalMemory.stats().free,
+        cpus: u16::try_from(Machine.cpus()).unwrap_or(u16::MAX),
+        apps: apps.iter().map(|app| app.manifest()).collect(),
+        boot: BootReport { stages },
+    }
+}
+
+/// Brings the RNIC up with the address that the manager gave, and LITE on it.
+fn attach(
+    rnic: Arc<Soft>,
+    fabric: &'static Port,
+    link: Arc<Link>,
+    welcome: Welcome,
+    name: String,
+    small: bool,
+) -> Result<Lite, String> {
+    rnic.set_gid(welcome.gid);
+    fabric.add_address(core::net::Ipv6Addr::from(welcome.gid.0).to_canonical());
+    let mut config = lite::Config { name, ..lite::Config::default() };
+    if small {
+        config.operations = 256;
+        config.bounce = [(256, 64), (4096, 32), (32768, 8)];
+        config.ring = 32 << 10;
+    }
+    pollers::register_rnic(rnic.clone());
+    let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| format!("LITE: {e}"))?;
+    pollers::register_lite(lite.clone());
+    Ok(lite)
+}
+
+impl Node {
+    /// Serves jobs until the membership ends, then ends the machine.
+    async fn serve(self) {
+        match runtime::serve(self.lite.clone(), self.apps).await {
+            runtime::End::Shutdown => {
+                // The manager ends the connection when it has this.
+                if let Err(e) = self.lite.send_control(&ToManager::Leave).await {
+                    log::debug!("leaving: {e}");
+                }
+                exec::sleep(FAREWELL).await;
+                log::info!("the manager has ended this node");
+                power::exit(Code::Success);
+            }
+            runtime::End::Lost(why) => {
+                log::error!("this node ends: {why}");
+                power::exit(Code::Refused);
+            }
+        }
+    }
+}

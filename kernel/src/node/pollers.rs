@@ -1,0 +1,65 @@
+//! The RNIC and LITE as pollers of core 0.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use lite::Lite;
+use platform::Instant;
+use verbs::Rnic;
+
+use crate::exec::{self, Poller};
+
+/// Has core 0 drive the RNIC, also from interrupts.
+pub fn register_rnic(rnic: Arc<dyn Rnic>) {
+    exec::register_poller(0, Box::new(RnicPoller(rnic)));
+}
+
+/// Has core 0 drive LITE, in task context.
+pub fn register_lite(lite: Lite) {
+    exec::register_poller(0, Box::new(LitePoller(lite)));
+}
+
+struct RnicPoller(Arc<dyn Rnic>);
+
+impl Poller for RnicPoller {
+    fn name(&self) -> &'static str {
+        "rnic"
+    }
+
+    fn poll(&mut self, now: Instant, budget: u32) -> bool {
+        self.0.progress(now, budget as usize)
+    }
+
+    fn next_deadline(&self) -> Instant {
+        self.0.next_deadline().unwrap_or(Instant::MAX)
+    }
+
+    fn arm(&mut self) -> bool {
+        self.0.arm()
+    }
+}
+
+struct LitePoller(Lite);
+
+impl Poller for LitePoller {
+    fn name(&self) -> &'static str {
+        "lite"
+    }
+
+    fn poll(&mut self, now: Instant, _: u32) -> bool {
+        self.0.poll(now)
+    }
+
+    fn next_deadline(&self) -> Instant {
+        self.0.next_deadline().unwrap_or(Instant::MAX)
+    }
+
+    fn may_interrupt(&self) -> bool {
+        // It wakes and may drop tasks.
+        false
+    }
+
+    fn arm(&mut self) -> bool {
+        // Completions come from the RNIC's poller, which has run before; what a task has queued since is seen here.
+        self.0.poll(crate::time::now())
+    }
+}
