@@ -48,7 +48,10 @@ fn memory_of_any_size_and_place() {
             assert!(got[10..2_000_010].iter().all(|b| *b == 0xab));
             assert_ne!(got[9], 0xab);
             assert_ne!(got[2_000_010], 0xab);
-            assert_eq!(lmr.fetch_add(2_100_000, 5).await.unwrap(), u64::from_ne_bytes(got[2_100_000..2_100_008].try_into().unwrap()));
+            assert_eq!(
+                lmr.fetch_add(2_100_000, 5).await.unwrap(),
+                u64::from_ne_bytes(got[2_100_000..2_100_008].try_into().unwrap())
+            );
             lmr.write(64, &9u64.to_ne_bytes()).await.unwrap();
             assert_eq!(lmr.fetch_add(64, u64::MAX).await, Ok(9));
             assert_eq!(lmr.compare_swap(64, 9, 1).await, Ok(8));
@@ -177,7 +180,13 @@ fn a_full_queue_makes_callers_wait() {
         let hasty = a.with_deadline(Duration::from_millis(20));
         let calls = (0..4u8).map(|i| {
             let (a, hasty) = (a.clone(), hasty.clone());
-            async move { if i == 3 { hasty.call(NodeId(2), 1, &[i], 1).await } else { a.call(NodeId(2), 1, &[i], 1).await } }
+            async move {
+                if i == 3 {
+                    hasty.call(NodeId(2), 1, &[i], 1).await
+                } else {
+                    a.call(NodeId(2), 1, &[i], 1).await
+                }
+            }
         });
         let serve = async {
             b.sleep(Duration::from_millis(100)).await;
@@ -204,10 +213,23 @@ async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
     let (mut x, mut y) = (None, None);
     std::future::poll_fn(|cx| {
-        if x.is_none() && let std::task::Poll::Ready(v) = a.as_mut().poll(cx) { x = Some(v); }
-        if y.is_none() && let std::task::Poll::Ready(v) = b.as_mut().poll(cx) { y = Some(v); }
-        if x.is_some() && y.is_some() { std::task::Poll::Ready((x.take().unwrap(), y.take().unwrap())) } else { std::task::Poll::Pending }
-    }).await
+        if x.is_none()
+            && let std::task::Poll::Ready(v) = a.as_mut().poll(cx)
+        {
+            x = Some(v);
+        }
+        if y.is_none()
+            && let std::task::Poll::Ready(v) = b.as_mut().poll(cx)
+        {
+            y = Some(v);
+        }
+        if x.is_some() && y.is_some() {
+            std::task::Poll::Ready((x.take().unwrap(), y.take().unwrap()))
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await
 }
 
 async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
@@ -222,6 +244,11 @@ async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Out
                 }
             }
         }
-        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(futures.iter_mut().map(|(_, r)| r.take().unwrap()).collect()) }
-    }).await
+        if pending {
+            std::task::Poll::Pending
+        } else {
+            std::task::Poll::Ready(futures.iter_mut().map(|(_, r)| r.take().unwrap()).collect())
+        }
+    })
+    .await
 }

@@ -139,8 +139,7 @@ impl World {
     /// At time zero.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let shared =
-            Shared { now: AtomicU64::new(0), random: Mutex::new(seed), ready: Mutex::default() };
+        let shared = Shared { now: AtomicU64::new(0), random: Mutex::new(seed), ready: Mutex::default() };
         Self { shared: Arc::new(shared), devices: Vec::new(), frozen: Vec::new() }
     }
 
@@ -234,7 +233,8 @@ impl World {
 
     /// Runs ready tasks in random order, as many as were ready; gives whether there were any.
     fn run_tasks(&mut self) -> bool {
-        let thawed = self.frozen.extract_if(.., |j| j.host.as_ref().is_none_or(|h| !h.paused.load(Ordering::SeqCst)));
+        let thawed =
+            self.frozen.extract_if(.., |j| j.host.as_ref().is_none_or(|h| !h.paused.load(Ordering::SeqCst)));
         self.shared.ready.lock().extend(thawed);
         let count = self.shared.ready.lock().len();
         let mut worked = false;

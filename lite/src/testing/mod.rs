@@ -58,6 +58,8 @@ impl Cluster {
         for i in 1..=count {
             cluster.join(i, memory, config);
         }
+        // All hear of all.
+        cluster.world.run_for(core::time::Duration::from_millis(1));
         cluster
     }
 
@@ -71,7 +73,8 @@ impl Cluster {
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
         let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
         let (link, welcome) = self.hub.join(&*rnic);
-        let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone()).expect("node starts");
+        let lite =
+            Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone()).expect("node starts");
         self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
         self.nodes.push((host, lite));
         &self.nodes[self.nodes.len() - 1].1
