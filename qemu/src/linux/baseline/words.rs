@@ -64,7 +64,8 @@ impl WordRate {
         let (best, rest) = rest.split_once(" s ")?;
         let (_, rest) = rest.split_once("median ")?;
         let (median, _) = rest.split_once(" s ")?;
-        let seconds = |text: &str| text.parse().ok().filter(|&s: &f64| s.is_finite() && s >= 0.0);
+        // 0 would be an input too small for the digits that are printed.
+        let seconds = |text: &str| text.parse().ok().filter(|&s: &f64| s.is_finite() && s > 0.0);
         Some(Self {
             bytes: bytes.parse().ok()?,
             distinct: distinct.parse().ok()?,
@@ -132,6 +133,7 @@ mod tests {
         assert_eq!(rate, WordRate { bytes: 10_000_000, distinct: 52345, best_s: 0.873, median_s: 0.952 });
         assert!((rate.mb_per_s() - 10.504).abs() < 0.001);
         assert_eq!(WordRate::parse("1 bytes, 2 distinct words: best NaN s (), median 1 s ()"), None);
+        assert_eq!(WordRate::parse("1 bytes, 2 distinct words: best 0.000 s (), median 0.000 s ()"), None);
         assert_eq!(WordRate::parse("Segmentation fault"), None);
     }
 }
