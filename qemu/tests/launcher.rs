@@ -81,7 +81,7 @@ fn console_and_exit_status_on_both_machines() {
         // SeaBIOS may have written to the same console before.
         assert_eq!(seen[seen.len() - 2..], ["one", "two"], "{machine}");
         assert_eq!(vm.tail(), seen);
-        assert!(std::fs::read_to_string(&console).unwrap().ends_with("one\r\ntwo"));
+        assert!(std::fs::read_to_string(&console).unwrap().ends_with("one\ntwo\n"));
     }
 }
 

@@ -256,7 +256,6 @@ impl Keeper {
                     break;
                 }
                 heard = true;
-                self.write_console(&buffer[..n])?;
                 for line in lines.push(&buffer[..n]) {
                     self.line(line)?;
                 }
@@ -272,11 +271,11 @@ impl Keeper {
     }
 
     fn line(&mut self, line: String) -> Result<()> {
-        let frames = self.symbolise(&line);
-        for frame in &frames {
-            self.write_console(format!("    {frame}\n").as_bytes())?;
-        }
+        let frames = self.symbolise(&line).into_iter().map(|frame| format!("    {frame}"));
         for line in std::iter::once(line).chain(frames) {
+            if let Some(console) = &mut self.console {
+                writeln!(console, "{line}").context("cannot write the console file")?;
+            }
             let mut state = self.shared.lock();
             state.tail.push_back(line.clone());
             if state.tail.len() > TAIL {
@@ -297,10 +296,6 @@ impl Keeper {
             self.symbols = Symbols::load(&self.spec.kernel).ok();
         }
         self.symbols.as_ref().map(|symbols| symbols.annotate(line)).unwrap_or_default()
-    }
-
-    fn write_console(&mut self, bytes: &[u8]) -> Result<()> {
-        self.console.as_mut().map_or(Ok(()), |f| f.write_all(bytes)).context("cannot write the console file")
     }
 }
 
