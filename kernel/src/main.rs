@@ -37,6 +37,8 @@ core::arch::global_asm!(include_str!("boot/entry.s"), options(att_syntax));
 pub struct Hardware {
     /// PCI configuration windows; empty if there is no MCFG.
     pub ecam: alloc::vec::Vec<EcamWindow>,
+    /// Memory windows of the PCI host bridge, as far as ACPI says.
+    pub pci_memory: alloc::vec::Vec<boot::Region>,
     /// An IOMMU is described (DMAR or IVRS), by name.
     pub iommu: Option<&'static str>,
 }
@@ -115,6 +117,7 @@ extern "C" fn on_own_stack() -> ! {
     }
     HARDWARE.call_once(|| Hardware {
         ecam: acpi.ecam.clone(),
+        pci_memory: acpi.pci_memory.clone(),
         iommu: if acpi.dmar { Some("DMAR") } else { acpi.ivrs.then_some("IVRS") },
     });
     if let Some(us) = cmdline::get("spin_us") {
@@ -148,7 +151,7 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
 /// The first task: what this machine is for.
 async fn start() {
     chart::mark("executor");
-    pci::init(&hardware().ecam);
+    pci::init(hardware());
     chart::mark("pci");
     #[cfg(feature = "selftest")]
     if let Some(name) = cmdline::get("selftest") {

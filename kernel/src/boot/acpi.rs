@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 use core::slice;
 use x86_64::PhysAddr;
 
+use super::Region;
+
 /// A PCI Express configuration window (MCFG).
 #[derive(Clone, Copy, Debug)]
 pub struct EcamWindow {
@@ -36,6 +38,11 @@ pub struct Tables {
     pub local_apic: Option<PhysAddr>,
     /// PCI configuration windows.
     pub ecam: Vec<EcamWindow>,
+    /// The configuration window that the byte code names; used if there is no MCFG.
+    cba: Option<EcamWindow>,
+    /// Windows of the address space that the PCI host bridge decodes for memory, from its `_CRS`. Empty if the byte
+    /// code puts them together at run time, as firmware of servers does.
+    pub pci_memory: Vec<Region>,
     /// The power management timer, 3.579545 MHz, and whether it has 32 bits rather than 24.
     pub pm_timer: Option<(Register, bool)>,
     /// HPET registers.
@@ -148,6 +155,9 @@ pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
             _ => {}
         }
     }
+    if found.ecam.is_empty() {
+        found.ecam.extend(found.cba);
+    }
     found
 }
 
@@ -191,13 +201,18 @@ fn mcfg(t: Bytes, found: &mut Tables) {
 unsafe fn fadt(t: Bytes, found: &mut Tables) {
     let flags = t.u32(112).unwrap_or(0);
     let hardware_reduced = flags & 1 << 20 != 0;
+    // X_DSDT goes before DSDT.
+    let at = t.u64(140).filter(|a| *a != 0).or_else(|| t.u32(40).map(u64::from));
+    // SAFETY: the caller's promise.
+    let dsdt = at.and_then(|a| unsafe { table(a) });
     if !hardware_reduced {
         let port = t.u32(76).and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0).map(Register::Port);
         found.pm_timer = t.address(208).or(port).map(|r| (r, flags & 1 << 8 != 0));
         let pm1a = t.u32(64).and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0);
-        // SAFETY: the caller's promise.
-        let dsdt = t.u32(40).and_then(|a| unsafe { table(u64::from(a)) });
         found.soft_off = pm1a.zip(dsdt.and_then(slp_typ_s5));
+    }
+    if let Some(dsdt) = dsdt {
+        pci_root(dsdt, found);
     }
     if flags & 1 << 10 != 0 {
         found.reset = t.address(116).zip(t.u8(128));
@@ -216,5 +231,25 @@ fn slp_typ_s5(dsdt: Bytes) -> Option<u8> {
         0x0a => dsdt.u8(first + 1),
         value @ (0 | 1) => Some(value),
         _ => None,
+    }
+}
+
+/// What constant byte code of the DSDT says of the PCI host bridge: its configuration window, where there is no MCFG
+/// (QEMU's microvm: `Method (_CBA) { Return (integer) }`), and its memory windows (`_CRS`: DWord and QWord address space
+/// descriptors of type 0, ACPI 6.5, section 6.4.3.5).
+fn pci_root(dsdt: Bytes, found: &mut Tables) {
+    let find = |wanted: &[u8]| dsdt.0.windows(wanted.len()).position(|w| w == wanted);
+    let cba = find(b"_CBA\x00\xa4").map(|at| at + 6).and_then(|at| match dsdt.u8(at)? {
+        0x0c => dsdt.u32(at + 1).map(u64::from),
+        0x0e => dsdt.u64(at + 1),
+        _ => None,
+    });
+    let Some(base) = cba.filter(|b| *b != 0) else { return };
+    found.cba = Some(EcamWindow { base: PhysAddr::new_truncate(base), segment: 0, first_bus: 0, last_bus: 255 });
+    let dword = find(&[0x87, 0x17, 0, 0]);
+    let dword = dword.and_then(|at| Some((dsdt.u32(at + 10)?.into(), dsdt.u32(at + 22)?.into())));
+    let qword = find(&[0x8a, 0x2b, 0, 0]).and_then(|at| Some((dsdt.u64(at + 14)?, dsdt.u64(at + 38)?)));
+    for (start, len) in [dword, qword].into_iter().flatten() {
+        found.pci_memory.push(Region::new(start, len));
     }
 }

@@ -13,7 +13,7 @@ use virtio_drivers::transport::{DeviceStatus, Transport};
 use virtqueue::{Broken, Layout, Queue};
 
 use crate::mm::{self, frames};
-use crate::pci::{Function, Message, MsixError, MsixTable, capability};
+use crate::pci::{Bar, Function, Message, MsixError, MsixTable, capability};
 
 const VENDOR: u16 = 0x1af4;
 /// Transitional and modern device ids of a network device.
@@ -291,7 +291,7 @@ impl VirtioNet {
     /// Starts the device. It interrupts with `message`, once armed.
     pub fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Self, SetupError> {
         function.enable();
-        let mut root = PciRoot::new(Access(function.clone()));
+        let mut root = PciRoot::new(Access { function: function.clone(), sizing: [false; 6] });
         let place = DeviceFunction {
             bus: function.address.bus,
             device: function.address.device,
@@ -465,19 +465,55 @@ impl Registers {
 }
 
 /// One function's configuration space, as `virtio-drivers` wants it.
-struct Access(Function);
+///
+/// The crate sizes a window anew for each structure in it, with decoding off meanwhile. A hypervisor rebuilds its memory
+/// map every time, which takes milliseconds; so the base address registers are played from what is known of them.
+struct Access {
+    function: Function,
+    /// By register: it was last written with all ones, so that it shows its size.
+    sizing: [bool; 6],
+}
+
+impl Access {
+    const COMMAND: u8 = 0x04;
+
+    fn register(offset: u8) -> Option<usize> {
+        (0x10..0x28).contains(&offset).then(|| usize::from(offset - 0x10) / 4)
+    }
+
+    /// What sizing register `n` gives.
+    fn size_mask(&self, n: usize) -> Option<u32> {
+        let mask = |bar: &Option<Bar>| match bar {
+            Some(Bar::Memory { size, wide, .. }) => Some((size.wrapping_neg(), *wide)),
+            _ => None,
+        };
+        if let Some((mask, _)) = self.function.bars.get(n).and_then(mask) {
+            return Some(mask as u32);
+        }
+        let low = self.function.bars.get(n.checked_sub(1)?).and_then(mask);
+        low.filter(|(_, wide)| *wide).map(|(mask, _)| (mask >> 32) as u32)
+    }
+}
 
 impl ConfigurationAccess for Access {
     fn read_word(&self, _: DeviceFunction, register_offset: u8) -> u32 {
-        self.0.read(u16::from(register_offset))
+        match Self::register(register_offset) {
+            Some(n) if self.sizing[n] => self.size_mask(n).unwrap_or(0),
+            _ => self.function.read(u16::from(register_offset)),
+        }
     }
 
     fn write_word(&mut self, _: DeviceFunction, register_offset: u8, data: u32) {
-        self.0.write(u16::from(register_offset), data);
+        match Self::register(register_offset) {
+            Some(n) => self.sizing[n] = data == u32::MAX,
+            // Only to turn decoding off and on around the sizing.
+            None if register_offset == Self::COMMAND => {}
+            None => self.function.write(u16::from(register_offset), data),
+        }
     }
 
     unsafe fn unsafe_clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { function: self.function.clone(), sizing: self.sizing }
     }
 }
 

@@ -1,16 +1,15 @@
 //! Addresses for memory windows where no firmware gave any: QEMU's microvm.
 //!
-//! The windows that the machine's host bridge decodes stand only in AML, which this kernel does not run. Without
-//! firmware there is one machine, QEMU's microvm, and these are its windows (`hw/i386/microvm.c`).
+//! The windows that the host bridge decodes come from ACPI. Real firmware always assigns addresses itself.
 
+use alloc::vec::Vec;
 use x86_64::PhysAddr;
 
 use super::{Address, Bar, Function};
+use crate::boot::Region;
 
-/// 32-bit window: `0xc000_0000` to `0xdfff_ffff`.
-const LOW: (u64, u64) = (0xc000_0000, 0xe000_0000);
-/// 64-bit window: `0xc0_0000_0000` to `0xff_ffff_ffff`.
-const HIGH: (u64, u64) = (0xc0_0000_0000, 0x100_0000_0000);
+/// Windows reach from here up, or end below.
+const FOUR_GIB: u64 = 4 << 30;
 /// A larger window goes above 4 GiB if it can.
 const LOW_MAX: u64 = 64 << 20;
 /// Bridges forward memory in units of 1 MiB.
@@ -43,8 +42,12 @@ struct Assign<'a> {
 }
 
 /// Gives every memory window an address, bridges included.
-pub fn all(functions: &mut [Function]) {
-    let mut roots: alloc::vec::Vec<(u16, u8)> = alloc::vec::Vec::new();
+pub fn all(functions: &mut [Function], windows: &[Region]) {
+    if windows.is_empty() {
+        log::error!("pci: no firmware has given addresses to devices, and ACPI names no windows for them");
+        return;
+    }
+    let mut roots: Vec<(u16, u8)> = Vec::new();
     let behind = |f: &Function, bus: u8| bridge_bus(f) == Some(bus);
     for f in functions.iter() {
         let bus = (f.address.segment, f.address.bus);
@@ -53,8 +56,13 @@ pub fn all(functions: &mut [Function]) {
             roots.push(bus);
         }
     }
-    let window = |(next, end)| Window { next, end };
-    let mut assign = Assign { functions, low: window(LOW), high: window(HIGH) };
+    let window = |low: bool| {
+        let range = |r: &Region| (r.start.as_u64(), r.end.as_u64());
+        let (next, end) = windows.iter().map(range).find(|r| (r.0 < FOUR_GIB) == low).unwrap_or((0, 0));
+        Window { next, end }
+    };
+    let (low, high) = (window(true), window(false));
+    let mut assign = Assign { functions, low, high };
     for (segment, bus) in roots {
         assign.bus(segment, bus, true);
     }

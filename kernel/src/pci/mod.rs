@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use x86_64::PhysAddr;
 
-use crate::boot::acpi;
+use crate::Hardware;
 use crate::mm;
 use crate::sync::IrqMutex;
 pub use config::Config;
@@ -183,11 +183,10 @@ impl Function {
 static FUNCTIONS: IrqMutex<Vec<Function>> = IrqMutex::new(Vec::new());
 
 /// Finds all functions and gives addresses to windows that have none. Once, at boot.
-pub fn init(windows: &[acpi::EcamWindow]) {
-    let (mut functions, unassigned) = scan::all(windows);
-    log::debug!("pci: {} functions; {windows:x?}", functions.len());
+pub fn init(hardware: &Hardware) {
+    let (mut functions, unassigned) = scan::all(&hardware.ecam);
     if unassigned {
-        assign::all(&mut functions);
+        assign::all(&mut functions, &hardware.pci_memory);
     }
     *FUNCTIONS.lock() = functions;
 }

@@ -130,7 +130,11 @@ impl Scan {
         let read = |offset| self.config.read(address, offset);
         let write = |offset, value| self.config.write(address, offset, value);
         let command = read(COMMAND) & 0xffff;
-        write(COMMAND, command & !DECODE);
+        // Under a hypervisor each change of these bits rebuilds the memory map, so not without need.
+        let decodes = command & DECODE != 0;
+        if decodes {
+            write(COMMAND, command & !DECODE);
+        }
         let size = |offset: u16, old: u32| {
             write(offset, u32::MAX);
             let mask = read(offset);
@@ -167,7 +171,9 @@ impl Scan {
             let address = (base != 0).then(|| PhysAddr::new_truncate(base));
             bars[slot] = Some(Bar::Memory { address, size, wide, prefetchable: old & 8 != 0 });
         }
-        write(COMMAND, command);
+        if decodes {
+            write(COMMAND, command);
+        }
         bars
     }
 }
