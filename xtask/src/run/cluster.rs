@@ -130,7 +130,7 @@ impl Running {
 }
 
 /// The line of a console's end that most likely says why: the last complaint, backtraces left out.
-fn reason(tail: &[String]) -> Option<&str> {
+pub fn reason(tail: &[String]) -> Option<&str> {
     let lines = || {
         tail.iter().rev().map(|l| l.trim()).filter(|l| !l.starts_with("0x") && !l.starts_with("backtrace:"))
     };

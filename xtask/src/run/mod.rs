@@ -5,6 +5,7 @@ mod manager;
 mod options;
 mod report;
 
+pub use cluster::reason;
 pub use options::Options;
 
 use crate::{image, interrupt, paths, setup, text, ui};

@@ -2,10 +2,12 @@
 
 use super::cases::{Case, Outcome};
 use crate::run::SUCCESS;
-use crate::{image, run, setup};
-use anyhow::{Result, bail, ensure};
-use qemu::vm::{EventKind, Exit, Machine, Nic, Vm, VmSpec};
-use std::path::Path;
+use crate::{image, run, setup, ui};
+use anyhow::{Result, anyhow, bail, ensure};
+use qemu::Qemu;
+use qemu::vm::{Accel, EventKind, Exit, Machine, Nic, Vm, VmSpec};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -51,29 +53,28 @@ impl SelfTest {
     }
 
     fn check(&self, log: &Path) -> Result<Outcome> {
-        let qemu = setup::qemu()?;
-        let image = image::build()?;
+        let lab = Lab::get()?;
         let spec = VmSpec {
             name: self.name.into(),
             index: 0,
             machine: self.machine,
-            accel: run::decide(&qemu, Machine::Microvm, &image.elf)?,
+            accel: lab.accel,
             cpus: self.cpus,
             memory_mb: self.memory_mb,
-            kernel: image.elf,
+            kernel: lab.kernel.clone(),
             cmdline: format!("selftest={}", self.name),
             fw_cfg: Vec::new(),
             nics: vec![Nic::Management],
         };
         let (events, inbox) = channel();
-        let vm = Vm::start(&qemu, spec, Some(log), events)?;
+        let vm = Vm::start(&lab.qemu, spec, Some(log), events)?;
         let deadline = Instant::now() + Duration::from_secs(self.limit_s);
         loop {
             match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(event) => match event.kind {
                     EventKind::Exited(exit) if exit == self.expect => return Ok(Outcome::Passed),
                     EventKind::Exited(exit) => {
-                        bail!("{exit}; last line: {}", vm.tail().last().map_or("none", String::as_str))
+                        bail!("{exit}: {}", run::reason(&vm.tail()).unwrap_or("it said nothing"))
                     }
                     EventKind::Line(_) | EventKind::RestartedUnderTcg => {}
                 },
@@ -81,6 +82,28 @@ impl SelfTest {
                 Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
             }
         }
+    }
+}
+
+/// What all boots share; made by the first that needs it.
+struct Lab {
+    qemu: Qemu,
+    kernel: PathBuf,
+    accel: Accel,
+}
+
+impl Lab {
+    fn get() -> Result<&'static Self> {
+        static LAB: OnceLock<Result<Lab, String>> = OnceLock::new();
+        let made = LAB.get_or_init(|| Self::make().map_err(|e| ui::one_line(&e)));
+        made.as_ref().map_err(|e| anyhow!(e.clone()))
+    }
+
+    fn make() -> Result<Self> {
+        let qemu = setup::qemu()?;
+        let kernel = image::build()?.elf;
+        let accel = run::decide(&qemu, Machine::Microvm, &kernel)?;
+        Ok(Self { qemu, kernel, accel })
     }
 }
 
