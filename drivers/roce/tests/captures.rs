@@ -1,4 +1,5 @@
 //! What Linux sends: every frame of every capture is taken apart, checked, and put together again byte for byte.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! How the RNIC behaves when nothing goes wrong: frames, acknowledgements, order, loopback.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What goes wrong, and how it ends: bounded, typed, and without a byte out of place.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 
@@ -313,10 +314,10 @@ fn random_work_over_random_wires() {
             Pair::new(&Options { faults, seed, mtu, max_rd_atomic, retries: 50, ..Options::default() });
         let mut model = [vec![0u8; MEMORY as usize], vec![0u8; MEMORY as usize]];
         let mut expected = [Vec::new(), Vec::new()];
-        for side in 0..2 {
-            let data = pattern(1 << 20, seed as u8 + side as u8);
-            pair.nodes[side].put(0, &data);
-            model[side][..1 << 20].copy_from_slice(&data);
+        for (node, model) in pair.nodes.iter().zip(&mut model) {
+            let data = pattern(1 << 20, seed as u8 + node.base.trailing_zeros() as u8);
+            node.put(0, &data);
+            model[..1 << 20].copy_from_slice(&data);
         }
         // The first MB is source; the second is written by this side's READs, the third by the peer's WRITEs, the
         // fourth by the peer's SENDs: each byte once.
@@ -385,4 +386,19 @@ fn the_same_seed_gives_the_same_frames() {
         (log, pair.now())
     };
     assert!(trace() == trace());
+}
+
+#[test]
+fn a_transmit_ring_that_is_full_only_delays() {
+    let pair = Pair::new(&Options { transmit_ring: 3, retries: 20, ..Options::default() });
+    let [a, b] = &pair.nodes;
+    let data = pattern(200_000, 5);
+    a.put(0, &data);
+    let list = [Sge { addr: a.at(0), len: 200_000 }];
+    let into = [Sge { addr: a.at(0x20_0000), len: 200_000 }];
+    a.send(1, write(&list, b.remote(0)));
+    a.send(2, SendOp::Read { into: &into, remote: b.remote(0) });
+    assert!(pair.finish(0).iter().all(|c| c.status == Status::Success));
+    assert!(b.get(0, 200_000) == data && a.get(0x20_0000, 200_000) == data);
+    assert_eq!((a.rnic.next_deadline(), b.rnic.next_deadline()), (None, None));
 }

@@ -1,4 +1,5 @@
 //! A peer that sends anything with a good ICRC: nothing panics, nothing outside of what it may reach changes.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 

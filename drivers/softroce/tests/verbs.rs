@@ -1,4 +1,5 @@
 //! Every verb between two software RNICs, at every path MTU, over good and bad wires.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
 

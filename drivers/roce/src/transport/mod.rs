@@ -1,6 +1,6 @@
 //! The reliable connected service (specification chapter 9.7) as a state machine without I/O.
 //!
-//! A [`ReliableQp`] is a requester ([`requester`]) and a responder ([`responder`]) that share a path. Packets and the
+//! A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
 //! time go in; packets come out one at a time, when whoever owns the queue pair has room for one: [`ReliableQp::next_tx`]
 //! says what is to be sent, [`ReliableQp::emit`] writes it straight from memory into the frame, [`ReliableQp::sent`]
 //! goes on. Nothing allocates after [`ReliableQp::new`].

@@ -7,7 +7,7 @@ use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
 use crate::wire::{Bth, Ext, Headers, Net, Packet};
 use platform::{Instant, IoAddr, Memory};
-use verbs::{Gid, QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError};
+use verbs::{QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError};
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
@@ -121,8 +121,7 @@ impl ReliableQp {
     /// Whether a packet from `source` is from its peer.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
-        let gid = |net: &Net| -> Gid { net.dst() };
-        self.path.as_ref().is_some_and(|path| gid(&path.net) == source.src())
+        self.path.as_ref().is_some_and(|path| path.net.dst() == source.src())
     }
 
     /// Connects it over `path`, or within the RNIC if that is `None`.

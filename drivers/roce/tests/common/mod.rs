@@ -1,4 +1,5 @@
 //! Reads the captures.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::path::{Path, PathBuf};
 

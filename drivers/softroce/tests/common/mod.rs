@@ -1,5 +1,6 @@
 //! Two software RNICs over a wire in memory: virtual time, seeded faults, nothing sleeps.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use platform::{Arena, Instant, IoAddr, Memory};
 use softroce::{Config, EthernetPort, SoftRoce};
@@ -78,6 +79,10 @@ pub struct Port {
     side: usize,
     mtu: usize,
     buf: Vec<u8>,
+    /// Frames that it takes at one time.
+    room: usize,
+    /// The time, and how many it took then.
+    taken: (u64, usize),
 }
 
 impl EthernetPort for Port {
@@ -106,9 +111,16 @@ impl EthernetPort for Port {
 
     fn transmit(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
         assert!(max_len <= self.mtu + 14, "a frame of {max_len} bytes for an MTU of {}", self.mtu);
+        let now = self.clock.load(Ordering::Relaxed);
+        if self.taken.0 != now {
+            self.taken = (now, 0);
+        }
+        if self.taken.1 >= self.room {
+            return false;
+        }
+        self.taken.1 += 1;
         self.buf.resize(max_len, 0xee);
         let len = fill(&mut self.buf);
-        let now = self.clock.load(Ordering::Relaxed);
         let mut wire = self.wire.lock().unwrap();
         wire.carry(self.side, now, &self.buf[..len]);
         true
@@ -229,6 +241,7 @@ pub struct Options {
     pub rnr_retries: u8,
     pub max_rd_atomic: u8,
     pub ring: usize,
+    pub transmit_ring: usize,
     pub depth: u32,
 }
 
@@ -245,6 +258,7 @@ impl Default for Options {
             rnr_retries: 7,
             max_rd_atomic: 16,
             ring: 256,
+            transmit_ring: usize::MAX,
             depth: 256,
         }
     }
@@ -281,7 +295,15 @@ impl Pair {
                 Gid::from_ipv4([10, 0, 0, 1 + side as u8])
             };
             let (wire, clock) = (Arc::clone(&wire), Arc::clone(&clock));
-            let port = Port { wire, clock, side, mtu: 4200, buf: Vec::new() };
+            let port = Port {
+                wire,
+                clock,
+                side,
+                mtu: 4200,
+                buf: Vec::new(),
+                room: options.transmit_ring,
+                taken: (0, 0),
+            };
             let base = 0x1000_0000 << side;
             let memory = Arc::new(Arena::new(IoAddr(base), MEMORY));
             let mut random = [0; 16];
