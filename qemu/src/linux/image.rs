@@ -63,6 +63,9 @@ const RDMA_MODULES: [Wanted; 4] = [
     Wanted::Required("rdma_ucm"),
 ];
 
+/// Begins the name of the directory in which an image is built.
+const WORK_PREFIX: &str = "build-";
+
 const INIT: &[u8] = include_bytes!("init.sh");
 /// An image is rebuilt when any of these changes.
 const RECIPE: [&[u8]; 6] = [
@@ -156,7 +159,9 @@ fn kernel_package() -> Result<String> {
 fn build(cache_dir: &Path) -> Result<Image> {
     let debs = cache_dir.join("debs");
     fs::create_dir_all(&debs)?;
-    let work = tempfile::tempdir_in(cache_dir).context("cannot make a directory to build in")?;
+    remove_interrupted(cache_dir);
+    let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache_dir);
+    let work = work.context("cannot make a directory to build in")?;
     let mut archive = Archive::new(debs.clone(), work.path().join("unpacked"));
 
     let kernel_package = kernel_package()?;
@@ -280,6 +285,15 @@ fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
     file.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
+}
+
+/// Removes the unpacked packages of builds that were killed: some 400 MB each. The lock says that no build is under way.
+fn remove_interrupted(cache_dir: &Path) {
+    for (name, path) in files_of(cache_dir) {
+        if name.starts_with(WORK_PREFIX) {
+            let _ = fs::remove_dir_all(path);
+        }
+    }
 }
 
 /// Removes what earlier builds left; a running machine has read its files already.
