@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use x86_64::VirtAddr;
 
 use crate::arch::{self, cpu};
+use crate::console;
 use crate::mm::{self, heap};
 use crate::power::{self, Code};
-use crate::console;
 
 /// Longest backtrace.
 const MAX_FRAMES: usize = 48;
@@ -33,7 +33,8 @@ pub fn set_last_words(hook: fn(&str)) {
 
 /// Whether this processor is dying and must not wait for locks.
 pub fn must_not_wait() -> bool {
-    DYING.load(Ordering::Relaxed) == arch::this_cpu_index()
+    let dying = DYING.load(Ordering::Relaxed);
+    dying != NOBODY && dying == arch::this_cpu_index()
 }
 
 /// A lock was waited for far too long, or by a processor that is dying.
@@ -98,7 +99,13 @@ fn backtrace(first: Option<u64>, mut frame: u64) {
 }
 
 /// Ends the machine for `cause`, after printing it, `details` and a backtrace from (`rip`, `rbp`).
-pub fn die(code: Code, cause: fmt::Arguments<'_>, details: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
+pub fn die(
+    code: Code,
+    cause: fmt::Arguments<'_>,
+    details: fmt::Arguments<'_>,
+    rip: Option<u64>,
+    rbp: u64,
+) -> ! {
     cpu::interrupts_off();
     let me = arch::this_cpu_index();
     if let Err(dying) = DYING.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Acquire) {
@@ -154,5 +161,11 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         die(Code::HeapExhausted, cause, format_args!(""), None, frame_pointer());
     }
     let (file, row) = info.location().map_or(("?", 0), |l| (l.file(), l.line()));
-    die(Code::Panic, format_args!("panic: {} at {file}:{row}", info.message()), format_args!(""), None, frame_pointer());
+    die(
+        Code::Panic,
+        format_args!("panic: {} at {file}:{row}", info.message()),
+        format_args!(""),
+        None,
+        frame_pointer(),
+    );
 }

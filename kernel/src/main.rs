@@ -78,7 +78,9 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     }
     let top = Stack { cpu: 0, kind: Kind::Main }.top();
     // SAFETY: `top` is the top of a mapped stack that nothing uses; nothing on the boot stack is needed any more.
-    unsafe { asm!("mov rsp, {}", "xor ebp, ebp", "call {}", "ud2", in(reg) top, sym on_own_stack, options(noreturn)) }
+    unsafe {
+        asm!("mov rsp, {}", "xor ebp, ebp", "call {}", "ud2", in(reg) top, sym on_own_stack, options(noreturn))
+    }
 }
 
 /// The rest of the boot, on the boot processor's guarded stack.
@@ -86,17 +88,23 @@ extern "C" fn on_own_stack() -> ! {
     let boot = BOOT.get().expect("set by kernel_entry");
     let acpi = TABLES.get().expect("set by kernel_entry");
     // SAFETY: once, on the boot processor, whose stacks are mapped.
-    unsafe { percpu::install(0, 0) };
+    unsafe {
+        percpu::prepare(0);
+        percpu::install(0);
+    }
     interrupts::load();
     apic::init(acpi.local_apic);
     apic::enable();
-    percpu::this_cpu().apic_id.store(apic::id(), core::sync::atomic::Ordering::Relaxed);
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();
-    power::init(power::Means { reset: acpi.reset, sleep_control: acpi.sleep_control, soft_off: acpi.soft_off });
+    power::init(power::Means {
+        reset: acpi.reset,
+        sleep_control: acpi.sleep_control,
+        soft_off: acpi.soft_off,
+    });
     random::init();
     exec::init_this_cpu();
-    percpu::announce();
+    percpu::announce(apic::id());
     chart::mark("interrupts");
     // SAFETY: once, page tables and heap are final.
     unsafe { smp::start(&acpi.processors) };
@@ -136,7 +144,11 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
     let (mode, timer) = apic::describe();
     log::info!("Ferrolite {} on {cpus} x {}", env!("CARGO_PKG_VERSION"), cpu::brand(&mut brand));
     log::info!("memory {} MiB, {} MiB free; {mode}, timer {timer}", total >> 20, free >> 20);
-    log::info!("clock {}.{:03} MHz by {clock_source}", time::hertz() / 1_000_000, time::hertz() / 1000 % 1000);
+    log::info!(
+        "clock {}.{:03} MHz by {clock_source}",
+        time::hertz() / 1_000_000,
+        time::hertz() / 1000 % 1000
+    );
     if boot.ram.dropped + boot.modules.dropped > 0 {
         log::warn!("{} regions of the memory map are not used", boot.ram.dropped + boot.modules.dropped);
     }
@@ -144,7 +156,9 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
         log::warn!("ACPI lists no processors: only the boot processor is used");
     }
     if !random::is_seeded() {
-        log::error!("no source of randomness (RDRAND, RDSEED): this node cannot join a cluster without virtio-rng");
+        log::error!(
+            "no source of randomness (RDRAND, RDSEED): this node cannot join a cluster without virtio-rng"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! The local APIC, by MSR (x2APIC) where the processor has that, else by memory (xAPIC): end of interrupt, IPIs, timer.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use platform::Instant;
 use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
@@ -34,8 +34,10 @@ const X2APIC: usize = 1;
 
 /// Where xAPIC's registers are mapped; [`X2APIC`] for x2APIC; 0 before [`init`].
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Timer counts per nanosecond times 2^32; 0: the timer takes TSC deadlines.
+/// Timer counts per nanosecond times 2^32; 0: not known yet, or not needed.
 static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
+/// The timer takes TSC deadlines.
+static DEADLINE: AtomicBool = AtomicBool::new(false);
 
 fn read(register: u32) -> u32 {
     match BASE.load(Ordering::Relaxed) {
@@ -60,6 +62,9 @@ fn write(register: u32, value: u32) {
 /// Finds the local APIC. On the boot processor, once; each processor then calls [`enable`].
 pub fn init(address: Option<PhysAddr>) {
     mask_legacy();
+    // The counter must run at one rate in all power states for that.
+    let invariant = cpu::bit(cpu::cpuid(0x8000_0007, 0).edx, 8);
+    DEADLINE.store(invariant && cpu::bit(cpu::cpuid(1, 0).ecx, 24), Ordering::Relaxed);
     if cpu::bit(cpu::cpuid(1, 0).ecx, 21) {
         BASE.store(X2APIC, Ordering::Relaxed);
         return;
@@ -73,9 +78,18 @@ pub fn init(address: Option<PhysAddr>) {
 
 /// The legacy interrupt controllers, moved away from the exceptions and masked.
 fn mask_legacy() {
-    for (port, value) in
-        [(0x20, 0x11), (0xa0, 0x11), (0x21, 0x20), (0xa1, 0x28), (0x21, 4), (0xa1, 2), (0x21, 1), (0xa1, 1), (0x21, 0xff), (0xa1, 0xff)]
-    {
+    for (port, value) in [
+        (0x20, 0x11),
+        (0xa0, 0x11),
+        (0x21, 0x20),
+        (0xa1, 0x28),
+        (0x21, 4),
+        (0xa1, 2),
+        (0x21, 1),
+        (0xa1, 1),
+        (0x21, 0xff),
+        (0xa1, 0xff),
+    ] {
         // SAFETY: the initialisation sequence of the 8259s; absent ones ignore it.
         unsafe { Port::<u8>::new(port).write(value) };
     }
@@ -96,12 +110,12 @@ pub fn enable() {
     write(register::LINT1, 4 << 8);
     write(register::ERROR, u32::from(interrupts::ERROR));
     write(register::DIVIDE, 0b1011); // by 1
-    let deadline = if TIMER_RATE.load(Ordering::Relaxed) == 0 && has_deadline() { 2 << 17 } else { 0 };
+    let deadline = if has_deadline() { 2 << 17 } else { 0 };
     write(register::TIMER, deadline | u32::from(interrupts::TIMER));
 }
 
 fn has_deadline() -> bool {
-    cpu::bit(cpu::cpuid(1, 0).ecx, 24)
+    DEADLINE.load(Ordering::Relaxed)
 }
 
 /// What the timer is and counts by, for people.
@@ -113,7 +127,7 @@ pub fn describe() -> (&'static str, &'static str) {
 /// A measurement of the timer's rate under way; see [`calibrate_begin`].
 pub struct TimerCalibration(u64);
 
-/// Lets the timer count, masked, while the clock is being calibrated. On the boot processor, after [`enable`].
+/// Lets the timer count, masked (it stays idle where it takes deadlines), while the clock is being calibrated. On the boot processor, after [`enable`].
 pub fn calibrate_begin() -> TimerCalibration {
     write(register::TIMER, MASKED | u32::from(interrupts::TIMER));
     write(register::INITIAL_COUNT, u32::MAX);
@@ -122,6 +136,10 @@ pub fn calibrate_begin() -> TimerCalibration {
 
 /// Reads how far the timer came; the clock's frequency must be known by now.
 pub fn calibrate_finish(begun: TimerCalibration) {
+    if has_deadline() {
+        enable();
+        return;
+    }
     // Enough for a rate within a thousandth.
     while time::at_tsc(cpu::tsc()) < time::at_tsc(begun.0) + core::time::Duration::from_millis(1) {
         core::hint::spin_loop();
@@ -129,19 +147,21 @@ pub fn calibrate_finish(begun: TimerCalibration) {
     let counted = u32::MAX - read(register::CURRENT_COUNT);
     let nanos = (time::at_tsc(cpu::tsc_ordered()) - time::at_tsc(begun.0)).as_nanos();
     write(register::INITIAL_COUNT, 0);
-    if !has_deadline() {
-        let rate = (u128::from(counted) << 32) / nanos.max(1);
-        TIMER_RATE.store((rate as u64).max(1), Ordering::Relaxed);
-    }
+    let rate = (u128::from(counted) << 32) / nanos.max(1);
+    TIMER_RATE.store((rate as u64).max(1), Ordering::Relaxed);
     enable();
 }
 
-/// Interrupts this processor at `instant`, at once if that has passed; not at all at [`Instant::MAX`].
+/// Interrupts this processor at `instant`, at once if that has passed; not at all at [`Instant::MAX`], nor while the
+/// clock is not calibrated.
 pub fn set_timer(instant: Instant) {
     let rate = TIMER_RATE.load(Ordering::Relaxed);
-    if rate == 0 {
+    if rate == 0 && !has_deadline() {
+        return;
+    }
+    if has_deadline() {
         let deadline = if instant == Instant::MAX { 0 } else { time::to_tsc(instant).max(1) };
-        // SAFETY: arms the timer only. The MSR write is not ordered after earlier xAPIC stores, which do not matter here.
+        // SAFETY: arms the timer only.
         unsafe { Msr::new(TSC_DEADLINE).write(deadline) };
         return;
     }

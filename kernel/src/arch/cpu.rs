@@ -1,7 +1,7 @@
 //! One processor's instructions and features: time stamp counter, interrupt flag, CPUID, SSE and AVX state.
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid_count, CpuidResult, _mm_lfence, _rdtsc};
+use core::arch::x86_64::{__cpuid_count, _mm_lfence, _rdtsc, CpuidResult};
 use core::sync::atomic::{AtomicBool, Ordering};
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
 use x86_64::registers::xcontrol::{XCr0, XCr0Flags};

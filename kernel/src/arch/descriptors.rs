@@ -1,6 +1,7 @@
 //! Segment descriptors and the task state segment with its interrupt stacks, one set for each processor.
 
 use core::arch::asm;
+use core::cell::UnsafeCell;
 use core::mem::size_of;
 
 use crate::mm::stacks::{Kind, Stack};
@@ -42,7 +43,7 @@ const _: () = assert!(size_of::<Tss>() == 104);
 
 /// The tables of one processor. They must not move once loaded.
 pub struct Descriptors {
-    gdt: [u64; 5],
+    gdt: UnsafeCell<[u64; 5]>,
     tss: Tss,
 }
 
@@ -66,23 +67,25 @@ impl Descriptors {
             ist[slot as usize - 1] = Stack { cpu, kind }.top();
         }
         let iomap = size_of::<Tss>() as u16;
-        let tss =
-            Tss { reserved0: 0, rsp: [0; 3], reserved1: 0, ist, reserved2: 0, reserved3: 0, iomap };
-        Self { gdt: [NULL, CODE, DATA, 0, 0], tss }
+        let tss = Tss { reserved0: 0, rsp: [0; 3], reserved1: 0, ist, reserved2: 0, reserved3: 0, iomap };
+        Self { gdt: UnsafeCell::new([NULL, CODE, DATA, 0, 0]), tss }
     }
 
-    /// Loads them on this processor. Clears the FS and GS bases.
+    /// Makes the segment of the task state point to where that is now.
+    pub fn link(&mut self) {
+        let base = (&raw const self.tss) as u64;
+        let gdt = self.gdt.get_mut();
+        gdt[3] =
+            (size_of::<Tss>() as u64 - 1) | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
+        gdt[4] = base >> 32;
+    }
+
+    /// Loads them on this processor. Clears the FS and GS bases. The processor marks the task state busy in the table.
     ///
     /// # Safety
-    /// `self` lives for ever and does not move; the stacks are mapped.
-    pub unsafe fn load(&mut self) {
-        let base = (&raw const self.tss) as u64;
-        self.gdt[3] = (size_of::<Tss>() as u64 - 1)
-            | (base & 0xff_ffff) << 16
-            | 0x89 << 40
-            | (base >> 24 & 0xff) << 56;
-        self.gdt[4] = base >> 32;
-        let pointer = Pointer { limit: size_of::<[u64; 5]>() as u16 - 1, base: self.gdt.as_ptr() as u64 };
+    /// `self` was linked where it is, lives for ever and does not move; the stacks are mapped.
+    pub unsafe fn load(&self) {
+        let pointer = Pointer { limit: size_of::<[u64; 5]>() as u16 - 1, base: self.gdt.get() as u64 };
         // SAFETY: the table has the segments that the selectors name; the far return reloads CS.
         unsafe {
             asm!(

@@ -167,7 +167,8 @@ pub fn load() {
     let idt = IDT.call_once(|| {
         let mut idt = Idt([Gate { low: 0, high: 0 }; 256]);
         for (vector, gate) in (0u8..=255).zip(idt.0.iter_mut()) {
-            let at = (stubs as *const () as u64).next_multiple_of(STUB_BYTES) + u64::from(vector) * STUB_BYTES;
+            let at =
+                (stubs as *const () as u64).next_multiple_of(STUB_BYTES) + u64::from(vector) * STUB_BYTES;
             let interrupt_gate = 0x8e;
             gate.low = at & 0xffff
                 | u64::from(CODE_SELECTOR) << 16
@@ -225,10 +226,28 @@ fn interrupt(vector: u8) {
 pub static TEST_HOOK: Once<fn(u8)> = Once::new();
 
 const NAMES: [&str; 22] = [
-    "divide error", "debug", "NMI", "breakpoint", "overflow", "bound range", "invalid opcode", "no FPU",
-    "double fault", "coprocessor overrun", "invalid TSS", "segment not present", "stack segment fault",
-    "general protection fault", "page fault", "vector 15", "x87 error", "alignment check", "machine check",
-    "SIMD error", "virtualization exception", "control protection",
+    "divide error",
+    "debug",
+    "NMI",
+    "breakpoint",
+    "overflow",
+    "bound range",
+    "invalid opcode",
+    "no FPU",
+    "double fault",
+    "coprocessor overrun",
+    "invalid TSS",
+    "segment not present",
+    "stack segment fault",
+    "general protection fault",
+    "page fault",
+    "vector 15",
+    "x87 error",
+    "alignment check",
+    "machine check",
+    "SIMD error",
+    "virtualization exception",
+    "control protection",
 ];
 
 fn exception(vector: u8, frame: &mut Frame) {
@@ -283,7 +302,11 @@ impl core::fmt::Display for Details<'_> {
         writeln!(f, "rax {:016x} rbx {:016x} rcx {:016x} rdx {:016x}", r.rax, r.rbx, r.rcx, r.rdx)?;
         writeln!(f, "rsi {:016x} rdi {:016x} r8  {:016x} r9  {:016x}", r.rsi, r.rdi, r.r8, r.r9)?;
         writeln!(f, "r10 {:016x} r11 {:016x} r12 {:016x} r13 {:016x}", r.r10, r.r11, r.r12, r.r13)?;
-        writeln!(f, "r14 {:016x} r15 {:016x} cr2 {:016x} error {:x} cs {:x} ss {:x}", r.r14, r.r15, self.cr2, r.error, r.cs, r.ss)
+        writeln!(
+            f,
+            "r14 {:016x} r15 {:016x} cr2 {:016x} error {:x} cs {:x} ss {:x}",
+            r.r14, r.r15, self.cr2, r.error, r.cs, r.ss
+        )
     }
 }
 
@@ -323,7 +346,8 @@ pub fn allocate(name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
 pub fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
     let cpu = percpu::cpu(cpu).ok_or(NoVector)?;
     let slot = NEXT.fetch_add(1, Ordering::Relaxed);
-    let vector = u8::try_from(slot).ok().and_then(|s| s.checked_add(FIRST_DEVICE)).filter(|v| *v < END_DEVICE);
+    let vector =
+        u8::try_from(slot).ok().and_then(|s| s.checked_add(FIRST_DEVICE)).filter(|v| *v < END_DEVICE);
     let vector = vector.ok_or(NoVector)?;
     HANDLERS.get(slot).ok_or(NoVector)?.call_once(|| Device { run: handler, name });
     let msi_address = 0xfee0_0000 | u64::from(cpu.apic_id.load(Ordering::Relaxed) & 0xff) << 12;

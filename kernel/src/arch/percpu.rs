@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 use core::arch::asm;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use x86_64::registers::model_specific::GsBase;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use x86_64::VirtAddr;
+use x86_64::registers::model_specific::GsBase;
 
 use super::descriptors::Descriptors;
 
@@ -18,11 +18,13 @@ pub struct PerCpu {
     this: *const PerCpu,
     /// 0 for the boot processor, then in the order of start.
     pub index: u32,
+    /// It runs: [`cpu`] shows it to others.
+    running: AtomicBool,
     /// Local APIC id.
     pub apic_id: AtomicU32,
     /// Interrupts taken, timer and spurious ones included.
     pub interrupts: AtomicU64,
-    /// Instruction that the last recovered probe resumed at; see `probe`.
+    /// Faults that a probe has recovered from; see `probe`.
     pub probe_hits: AtomicU64,
     descriptors: Descriptors,
 }
@@ -57,8 +59,8 @@ pub fn this_cpu_index() -> usize {
 /// The processor with index `index`, once it runs.
 pub fn cpu(index: usize) -> Option<&'static PerCpu> {
     let p = CPUS.get(index)?.load(Ordering::Acquire);
-    // SAFETY: set by `install`, once, to data that lives for ever.
-    unsafe { p.as_ref() }
+    // SAFETY: set by `prepare`, once, to data that lives for ever and is changed no more but through atomics.
+    unsafe { p.as_ref() }.filter(|cpu| cpu.running.load(Ordering::Acquire))
 }
 
 /// Processors that run.
@@ -66,30 +68,41 @@ pub fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }
 
-/// Gives this processor its data, descriptor tables and interrupt stacks.
-///
-/// # Safety
-/// Once on each processor, with `index` its own and its stacks mapped.
-pub unsafe fn install(index: u32, apic_id: u32) {
+/// Makes the data of processor `index`, on the boot processor: one that starts must not wait for the heap's lock before
+/// it has its own data.
+pub fn prepare(index: u32) {
     let data = Box::leak(Box::new(PerCpu {
         this: core::ptr::null(),
         index,
-        apic_id: AtomicU32::new(apic_id),
+        running: AtomicBool::new(false),
+        apic_id: AtomicU32::new(0),
         interrupts: AtomicU64::new(0),
         probe_hits: AtomicU64::new(0),
         descriptors: Descriptors::new(index),
     }));
     data.this = &raw const *data;
-    // SAFETY: the data lives for ever; loading the descriptors clears GS, so its base is set after.
-    unsafe { data.descriptors.load() };
-    GsBase::write(VirtAddr::from_ptr(data.this));
+    data.descriptors.link();
     if let Some(slot) = CPUS.get(index as usize) {
         slot.store(data, Ordering::Release);
     }
+}
+
+/// Gives this processor its data, descriptor tables and interrupt stacks.
+///
+/// # Safety
+/// Once on each processor, with `index` its own, [`prepare`]d, and its stacks mapped.
+pub unsafe fn install(index: u32) {
+    let data = CPUS.get(index as usize).map_or(core::ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
+    // SAFETY: set by `prepare` to data that lives for ever. Loading the descriptors clears GS, so its base is set after.
+    unsafe { (*data).descriptors.load() };
+    GsBase::write(VirtAddr::from_ptr(data));
     READY.store(1, Ordering::Release);
 }
 
-/// Counts this processor among those that run.
-pub fn announce() {
+/// Counts this processor, whose local APIC has the id `apic_id`, among those that run.
+pub fn announce(apic_id: u32) {
+    let this = this_cpu();
+    this.apic_id.store(apic_id, Ordering::Relaxed);
+    this.running.store(true, Ordering::Release);
     COUNT.fetch_add(1, Ordering::AcqRel);
 }

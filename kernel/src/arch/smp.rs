@@ -52,6 +52,7 @@ pub unsafe fn start(apic_ids: &[u32]) {
             log::error!("no stacks for cpu {index}: {e}");
             break;
         }
+        percpu::prepare(index);
         AP_STACK_TOPS[others + 1].store(Stack { cpu: index, kind: Kind::Main }.top(), Ordering::Relaxed);
         others += 1;
     }
@@ -92,7 +93,10 @@ pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
         if !again && time::now() > begun + limit / 2 && AP_NEXT.load(Ordering::Relaxed) == 1 {
             again = true;
             let me = apic::id();
-            apic_ids.iter().filter(|id| **id != me).for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
+            apic_ids
+                .iter()
+                .filter(|id| **id != me)
+                .for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
         }
         core::hint::spin_loop();
     }
@@ -105,7 +109,7 @@ pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
     let gone = paging::unmap(VirtAddr::new_truncate(TRAMPOLINE), mm::PAGE).and_then(|()| {
         paging::protect(VirtAddr::new_truncate(mm::DIRECT_MAP + TRAMPOLINE), mm::PAGE, Rights::Data)
     });
-    if let Err(e) = gone.and(Ok(())).map_err(|e: paging::MapError| e) {
+    if let Err(e) = gone {
         log::error!("trampoline: {e}");
     }
     running
@@ -115,12 +119,11 @@ pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn ap_entry(index: u32) -> ! {
     cpu::init_floating_point();
-    // SAFETY: `index` is this processor's alone (`AP_NEXT`), and its stacks are mapped.
-    unsafe { percpu::install(index, 0) };
+    // SAFETY: `index` is this processor's alone (`AP_NEXT`); `start` has prepared it and mapped its stacks.
+    unsafe { percpu::install(index) };
     interrupts::load();
     apic::enable();
-    percpu::this_cpu().apic_id.store(apic::id(), Ordering::Relaxed);
     exec::init_this_cpu();
-    percpu::announce();
+    percpu::announce(apic::id());
     exec::run()
 }

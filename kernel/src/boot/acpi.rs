@@ -245,7 +245,8 @@ fn pci_root(dsdt: Bytes, found: &mut Tables) {
         _ => None,
     });
     let Some(base) = cba.filter(|b| *b != 0) else { return };
-    found.cba = Some(EcamWindow { base: PhysAddr::new_truncate(base), segment: 0, first_bus: 0, last_bus: 255 });
+    found.cba =
+        Some(EcamWindow { base: PhysAddr::new_truncate(base), segment: 0, first_bus: 0, last_bus: 255 });
     let dword = find(&[0x87, 0x17, 0, 0]);
     let dword = dword.and_then(|at| Some((dsdt.u32(at + 10)?.into(), dsdt.u32(at + 22)?.into())));
     let qword = find(&[0x8a, 0x2b, 0, 0]).and_then(|at| Some((dsdt.u64(at + 14)?, dsdt.u64(at + 38)?)));

@@ -29,7 +29,10 @@ pub const KEYS: &[Key] = &[
     key("remote", "what peers may reach: all (default) or arena"),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
     key("selftest_s", "seconds that a test lasts"),
-    key("tcp_kb", "KiB of receive window of the control connection (default: 256, and 64 below 96 MiB of memory)"),
+    key(
+        "tcp_kb",
+        "KiB of receive window of the control connection (default: 256, and 64 below 96 MiB of memory)",
+    ),
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
 
@@ -71,7 +74,11 @@ pub fn get(name: &str) -> Option<&'static str> {
 
 /// As [`get`], on a line not kept yet.
 pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.split_ascii_whitespace().filter_map(|w| w.split_once('=')).filter(|(k, _)| *k == name).last().map(|(_, v)| v)
+    line.split_ascii_whitespace()
+        .rev()
+        .filter_map(|w| w.split_once('='))
+        .find(|(k, _)| *k == name)
+        .map(|(_, v)| v)
 }
 
 /// The value of `name` as a number; `default` if it is not there. A value that is no number is said and not taken.

@@ -43,7 +43,8 @@ struct Module {
     reserved: u64,
 }
 
-const _: () = assert!(size_of::<StartInfo>() == 56 && size_of::<MemMapEntry>() == 24 && size_of::<Module>() == 32);
+const _: () =
+    assert!(size_of::<StartInfo>() == 56 && size_of::<MemMapEntry>() == 24 && size_of::<Module>() == 32);
 
 /// Reads what the loader left at `start_info`; `None` if there is no start info with a memory map.
 ///

@@ -77,7 +77,12 @@ impl log::Log for Logger {
             let us = time::now().as_nanos() / 1000;
             let target = record.target();
             let target = target.strip_prefix("ferrolite::").unwrap_or(target);
-            print(format_args!("[{:>5}.{:06}] {level} {target}: {}\n", us / 1_000_000, us % 1_000_000, record.args()));
+            print(format_args!(
+                "[{:>5}.{:06}] {level} {target}: {}\n",
+                us / 1_000_000,
+                us % 1_000_000,
+                record.args()
+            ));
         }
     }
 

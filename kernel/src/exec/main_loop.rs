@@ -111,4 +111,3 @@ fn halt(core: &Core, console_waits: bool) -> Option<Duration> {
     core.halted_ns.fetch_add(halted.as_nanos() as u64, Ordering::Relaxed);
     Some(halted)
 }
-

@@ -85,7 +85,8 @@ where
     core.admit();
     let counted = Counted { core, future };
     let schedule = move |runnable: Runnable| core.push(cpu, runnable);
-    let (runnable, task) = async_task::Builder::new().metadata(Meta { name }).spawn(move |_| counted.run(), schedule);
+    let (runnable, task) =
+        async_task::Builder::new().metadata(Meta { name }).spawn(move |_| counted.run(), schedule);
     runnable.schedule();
     task
 }

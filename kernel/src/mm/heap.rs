@@ -41,10 +41,8 @@ unsafe impl Source for Growth {
         let need = (layout.size() as u64).checked_add(layout.align() as u64 + OVERHEAD).ok_or(())?;
         let need = need.checked_next_multiple_of(PAGE).ok_or(())?;
         let wish = (CLAIMED.load(Ordering::Relaxed) / 4).clamp(MIN_GROWTH, MAX_GROWTH) & !(PAGE - 1);
-        let (run, len) = [need.max(wish), need]
-            .into_iter()
-            .find_map(|len| Some((frames::alloc(len)?, len)))
-            .ok_or(())?;
+        let (run, len) =
+            [need.max(wish), need].into_iter().find_map(|len| Some((frames::alloc(len)?, len))).ok_or(())?;
         let start = phys_to_virt(run);
         // SAFETY: the run is RAM mapped in the direct map, ours alone, and never given back once it is claimed; `end` is
         // what an earlier claim or extension returned.

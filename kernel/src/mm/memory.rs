@@ -94,7 +94,9 @@ impl Memory for PhysicalMemory {
 
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
         let word = Self::word(addr)?;
-        Ok(word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|old| old))
+        Ok(word
+            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+            .unwrap_or_else(|old| old))
     }
 
     fn alloc(&self, len: u64) -> Option<IoAddr> {

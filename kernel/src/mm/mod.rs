@@ -106,6 +106,11 @@ pub fn map_device(phys: PhysAddr, len: u64) -> Result<*mut u8, paging::MapError>
     if frames::overlaps_ram(start, end) {
         return Err(paging::MapError::IsRam);
     }
-    paging::map(VirtAddr::new_truncate(DIRECT_MAP + start), PhysAddr::new_truncate(start), end - start, Rights::Device)?;
+    paging::map(
+        VirtAddr::new_truncate(DIRECT_MAP + start),
+        PhysAddr::new_truncate(start),
+        end - start,
+        Rights::Device,
+    )?;
     Ok(phys_to_virt(phys))
 }

@@ -195,7 +195,10 @@ impl PageTables {
     /// The largest level (0: 4 KiB, 1: 2 MiB, 2: 1 GiB) of a page that fits.
     fn level_for(&self, virt: u64, phys: u64, left: u64) -> u32 {
         let top = if self.huge { 2 } else { 1 };
-        (1..=top).rev().find(|l| (virt | phys) & ((PAGE << (9 * l)) - 1) == 0 && left >= PAGE << (9 * l)).unwrap_or(0)
+        (1..=top)
+            .rev()
+            .find(|l| (virt | phys) & ((PAGE << (9 * l)) - 1) == 0 && left >= PAGE << (9 * l))
+            .unwrap_or(0)
     }
 
     /// Tables that mapping one page may take; kept in stock so that nothing fails half-way.

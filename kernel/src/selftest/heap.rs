@@ -47,7 +47,9 @@ fn allocations() -> Result<u64, alloc::string::String> {
         bytes += size;
         live.push((byte, block));
         while bytes > limit || random.below(3) == 0 {
-            let Some(at) = (!live.is_empty()).then(|| random.below(live.len() as u64) as usize) else { break };
+            let Some(at) = (!live.is_empty()).then(|| random.below(live.len() as u64) as usize) else {
+                break;
+            };
             let (byte, block) = live.swap_remove(at);
             ensure!(block.iter().all(|b| *b == byte), "a block of {} bytes changed", block.len());
             bytes -= block.len() as u64;
@@ -117,7 +119,10 @@ fn checked_memory() -> Result<(), alloc::string::String> {
         (0xa_0000, 1),
     ];
     for (addr, bytes) in refused {
-        ensure!(m.check(IoAddr(addr), bytes) == Err(MemoryError::OutOfRange), "{addr:#x}+{bytes} was accepted");
+        ensure!(
+            m.check(IoAddr(addr), bytes) == Err(MemoryError::OutOfRange),
+            "{addr:#x}+{bytes} was accepted"
+        );
     }
     let at = m.alloc(10_000).ok_or("no memory")?;
     let mut buf = [0u8; 100];
@@ -140,7 +145,10 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     let swapped = m.compare_swap(at, 1, 77).map_err(|e| alloc::format!("{e}"))?;
     let now = m.compare_swap(at, 1, 78).map_err(|e| alloc::format!("{e}"))?;
     ensure!((old, swapped, now) == (u64::MAX, 1, 77), "atomics gave {old:#x}, {swapped}, {now}");
-    ensure!(m.fetch_add(IoAddr(at.0 + 4), 1) == Err(MemoryError::Misaligned), "a misaligned atomic was accepted");
+    ensure!(
+        m.fetch_add(IoAddr(at.0 + 4), 1) == Err(MemoryError::Misaligned),
+        "a misaligned atomic was accepted"
+    );
     m.free(at, 10_000);
     Ok(())
 }

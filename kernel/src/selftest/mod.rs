@@ -41,7 +41,8 @@ fn seconds(default: u64) -> Duration {
 /// Fails with the text unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)*) => {
-        if !$condition {
+        if $condition {
+        } else {
             return Err(alloc::format!($($text)*));
         }
     };

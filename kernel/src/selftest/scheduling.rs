@@ -99,6 +99,7 @@ struct Watch {
     gaps: Arc<IrqMutex<Option<Gaps>>>,
     /// Nanoseconds at which the task last looked at the clock.
     beat: Arc<AtomicU64>,
+    calls: Arc<AtomicU64>,
 }
 
 impl Poller for Watch {
@@ -107,6 +108,7 @@ impl Poller for Watch {
     }
 
     fn poll(&mut self, now: Instant, _budget: u32) -> bool {
+        self.calls.fetch_add(1, Ordering::Relaxed);
         if let Some(gaps) = self.gaps.lock().as_mut() {
             let beat = Instant::from_nanos(self.beat.load(Ordering::Relaxed));
             gaps.all.add(now.saturating_since(gaps.last));
@@ -131,11 +133,16 @@ impl Poller for Watch {
 /// time in it that the virtual processor was not run.
 pub async fn progress() -> Outcome {
     let gaps = Arc::new(IrqMutex::new(None));
-    let beat = Arc::new(AtomicU64::new(0));
-    exec::register_poller(0, Box::new(Watch { gaps: gaps.clone(), beat: beat.clone() }));
+    let (beat, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    exec::register_poller(
+        0,
+        Box::new(Watch { gaps: gaps.clone(), beat: beat.clone(), calls: calls.clone() }),
+    );
     let length = seconds(10);
     // The main loop needs a turn to take the poller in.
-    exec::sleep(Duration::from_millis(2)).await;
+    while calls.load(Ordering::Relaxed) == 0 {
+        exec::sleep(Duration::from_millis(1)).await;
+    }
     let before = exec::stats(0).unwrap_or_default().interrupt_polls;
     let mut now = time::now();
     let end = now + length;

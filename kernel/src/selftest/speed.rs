@@ -25,7 +25,9 @@ pub async fn run() -> Outcome {
     for size in [8, 64, 256, 1024, 4096, 65536usize] {
         let calls = (1 << 24) / (size as u64 + 64);
         let name = alloc::format!("copy {size} bytes");
-        per_call(&name, calls, |_| black_box(&mut target)[..size].copy_from_slice(&black_box(&source)[..size]));
+        per_call(&name, calls, |_| {
+            black_box(&mut target)[..size].copy_from_slice(&black_box(&source)[..size])
+        });
     }
     per_call("fill 65536 bytes", 500, |i| black_box(&mut target).fill(i as u8));
     per_call("clock", 100_000, |_| {
@@ -33,7 +35,8 @@ pub async fn run() -> Outcome {
     });
     per_call("allocate and free 64 bytes", 100_000, |_| drop(black_box(Box::new([0u8; 64]))));
     let mut random = Xorshift(99);
-    let mut live: Vec<Vec<u8>> = (0..4000).map(|_| Vec::with_capacity(random.below(2000) as usize + 1)).collect();
+    let mut live: Vec<Vec<u8>> =
+        (0..4000).map(|_| Vec::with_capacity(random.below(2000) as usize + 1)).collect();
     per_call("replace one of 4000 blocks", 50_000, |_| {
         let at = random.below(4000) as usize;
         live[at] = Vec::with_capacity(random.below(2000) as usize + 1);
@@ -48,12 +51,20 @@ pub async fn run() -> Outcome {
     for _ in 0..10_000 {
         platform::yield_now().await;
     }
-    crate::println!("speed: {:<32} {:>8} ns", "yield", time::now().saturating_since(begun).as_nanos() / 10_000);
+    crate::println!(
+        "speed: {:<32} {:>8} ns",
+        "yield",
+        time::now().saturating_since(begun).as_nanos() / 10_000
+    );
     let begun = time::now();
     for _ in 0..2000 {
         exec::spawn_on(0, "empty", async {}).await;
     }
-    crate::println!("speed: {:<32} {:>8} ns", "spawn and await", time::now().saturating_since(begun).as_nanos() / 2000);
+    crate::println!(
+        "speed: {:<32} {:>8} ns",
+        "spawn and await",
+        time::now().saturating_since(begun).as_nanos() / 2000
+    );
     let mut bytes = [0; 32];
     per_call("32 random bytes", 10_000, |_| crate::random::fill(&mut bytes));
     Ok(alloc::string::String::new())

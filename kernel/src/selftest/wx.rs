@@ -60,7 +60,6 @@ fn check_all(cpu: usize) -> Outcome {
         place("null", 0, NONE),
         place("AP trampoline", 0x8000, NONE),
         place("end of the direct map", DIRECT_MAP + mm::DIRECT_MAP_BYTES - 4096, NONE),
-        place("not canonical", 0x8000_0000_0000_0000, NONE),
     ];
     for pool in paging::pools() {
         places.push(place("page table", DIRECT_MAP + pool.start.as_u64(), R));

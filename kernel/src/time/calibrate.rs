@@ -3,6 +3,7 @@
 
 use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
+use x86_64::registers::model_specific::Msr;
 
 use crate::arch::cpu;
 use crate::boot::acpi::{Register, Tables};
@@ -129,7 +130,46 @@ fn told() -> Option<(u64, &'static str)> {
     if khz != 0 {
         return Some((u64::from(khz) * 1000, "hypervisor"));
     }
-    None
+    kvm_clock().map(|hertz| (hertz, "KVM clock"))
+}
+
+/// The scale of KVM's paravirtual clock: nanoseconds are `((ticks << shift) * mul) >> 32`.
+fn kvm_clock() -> Option<u64> {
+    #[repr(C, align(64))]
+    struct TimeInfo {
+        version: u32,
+        reserved: u32,
+        tsc_timestamp: u64,
+        system_time: u64,
+        mul: u32,
+        shift: i8,
+        flags: u8,
+        reserved1: [u8; 2],
+    }
+    const SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
+    let signature = cpu::cpuid(0x4000_0000, 0);
+    let is_kvm =
+        signature.ebx == u32::from_le_bytes(*b"KVMK") && signature.ecx == u32::from_le_bytes(*b"VMKV");
+    if !is_kvm || !cpu::bit(cpu::cpuid(0x4000_0001, 0).eax, 3) {
+        return None;
+    }
+    let frame = mm::frames::alloc_zeroed(mm::PAGE)?;
+    let at = mm::phys_to_virt(frame).cast::<TimeInfo>();
+    // SAFETY: CPUID lists the MSR; the frame is ours, and KVM fills it in before the write returns. It is read after the
+    // clock is off again.
+    let (mul, shift) = unsafe {
+        let mut msr = Msr::new(SYSTEM_TIME_NEW);
+        msr.write(frame.as_u64() | 1);
+        let info = at.read_volatile();
+        msr.write(0);
+        (info.mul, info.shift)
+    };
+    mm::frames::free(frame, mm::PAGE);
+    if mul == 0 {
+        return None;
+    }
+    let hertz = ((1_000_000_000u128 << 32) >> shift.clamp(0, 31)) << (-shift).clamp(0, 31);
+    u64::try_from(hertz / u128::from(mul)).ok()
 }
 
 /// A calibration under way.
@@ -161,20 +201,18 @@ impl Calibration {
     pub fn finish(self) -> (u64, &'static str) {
         match self.source {
             Source::Told(hertz, name) => (hertz, name),
-            Source::Measured(reference, (start, start_tsc)) => {
-                loop {
-                    let (value, tsc) = reference.sample();
-                    let nanos = reference.nanos(start, value);
-                    let ticks = tsc.wrapping_sub(start_tsc);
-                    if nanos >= WINDOW_NS {
-                        let hertz = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
-                        return (hertz as u64, reference.name());
-                    }
-                    if ticks > 200_000_000 {
-                        return (2_500_000_000, "assumed: no timer counts");
-                    }
+            Source::Measured(reference, (start, start_tsc)) => loop {
+                let (value, tsc) = reference.sample();
+                let nanos = reference.nanos(start, value);
+                let ticks = tsc.wrapping_sub(start_tsc);
+                if nanos >= WINDOW_NS {
+                    let hertz = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
+                    return (hertz as u64, reference.name());
                 }
-            }
+                if ticks > 200_000_000 {
+                    return (2_500_000_000, "assumed: no timer counts");
+                }
+            },
         }
     }
 }

@@ -36,13 +36,16 @@ pub fn hertz() -> u64 {
 pub fn at_tsc(tsc: u64) -> Instant {
     // Processors' counters may differ by a few ticks: a reading before the entry counts as the entry.
     let ticks = tsc.saturating_sub(ENTRY.load(Ordering::Relaxed));
-    Instant::from_nanos(((u128::from(ticks) * u128::from(NANOS_PER_TICK.load(Ordering::Relaxed))) >> 32) as u64)
+    Instant::from_nanos(
+        ((u128::from(ticks) * u128::from(NANOS_PER_TICK.load(Ordering::Relaxed))) >> 32) as u64,
+    )
 }
 
 /// The counter at `instant`, rounded up.
 #[inline]
 pub fn to_tsc(instant: Instant) -> u64 {
-    let ticks = (u128::from(instant.as_nanos()) << 32).div_ceil(u128::from(NANOS_PER_TICK.load(Ordering::Relaxed)));
+    let ticks =
+        (u128::from(instant.as_nanos()) << 32).div_ceil(u128::from(NANOS_PER_TICK.load(Ordering::Relaxed)));
     ENTRY.load(Ordering::Relaxed).saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
 }
 
