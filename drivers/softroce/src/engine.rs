@@ -319,9 +319,8 @@ impl Core {
         sent: &mut usize,
         on_wire: &mut usize,
     ) {
-        let Some(slot) = self.slots.at(index) else { return };
-        slot.queued = false;
-        let number = slot.qp.number();
+        // It counts as queued until the burst is over, so that it is looked at for more work only once.
+        let Some(number) = self.slots.at(index).map(|slot| slot.qp.number()) else { return };
         for _ in 0..burst {
             let Some(slot) = self.slots.at(index) else { return };
             let Some(tx) = slot.qp.next_tx(self.round) else { break };
@@ -334,6 +333,9 @@ impl Core {
                 break;
             }
             *sent += 1;
+        }
+        if let Some(slot) = self.slots.at(index) {
+            slot.queued = false;
         }
         // Back into the list if more is to be sent.
         self.with_qp(number, now, |_, _| ());

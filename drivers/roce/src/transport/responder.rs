@@ -407,7 +407,7 @@ impl Responder {
     }
 
     fn execute_read(&mut self, reth: &Reth, env: &mut Env<'_>) -> Result<Executed, Refusal> {
-        if self.inbound != Inbound::Nothing || self.pending.len() >= usize::from(MAX_RD_ATOMIC) {
+        if self.inbound != Inbound::Nothing || self.pending.len() >= RESOURCES {
             return Err(Refusal::INVALID);
         }
         check_remote(reth.key, reth.addr, reth.len, env)?;
@@ -422,7 +422,7 @@ impl Responder {
         atomic: &AtomicEth,
         env: &mut Env<'_>,
     ) -> Result<Executed, Refusal> {
-        if self.inbound != Inbound::Nothing || self.pending.len() >= usize::from(MAX_RD_ATOMIC) {
+        if self.inbound != Inbound::Nothing || self.pending.len() >= RESOURCES {
             return Err(Refusal::INVALID);
         }
         if !atomic.addr.0.is_multiple_of(8) {
@@ -487,7 +487,8 @@ impl Responder {
             }
             return;
         }
-        if self.pending.len() < RESOURCES {
+        // Repeated ones leave room for as many new ones as a peer may ask for.
+        if self.pending.len() < usize::from(MAX_RD_ATOMIC) {
             let at = self.pending.partition_point(|p| p.psn.distance_from(psn) < 0);
             self.pending.insert(at, again);
         }
