@@ -215,11 +215,11 @@ impl Core {
         match connection.role {
             Role::New => self.hello(conn, bytes),
             Role::Node(node) => match proto::decode::<ToManager>(bytes) {
-                Ok(message) => self.from_node(node, message),
+                Ok(message) => self.node_says(node, message),
                 Err(malformed) => self.remove_member(node, &malformed.to_string()),
             },
             Role::Client => match proto::decode::<FromClient>(bytes) {
-                Ok(message) => self.from_client(conn, message),
+                Ok(message) => self.client_says(conn, message),
                 Err(malformed) => self.fail_client(conn, malformed.to_string()),
             },
         }
@@ -239,7 +239,7 @@ impl Core {
             (_, Ok(Hello::Node(join))) => self.join(conn, join),
             (_, Ok(Hello::Client { .. })) => {
                 self.set_role(conn, Role::Client);
-                self.to_client(conn, ToClient::Hello);
+                self.tell_client(conn, ToClient::Hello);
             }
             (_, Err(malformed)) => {
                 let peer = self.peer(conn);
@@ -295,18 +295,18 @@ impl Core {
         self.connections.get(&conn).map_or_else(|| "a former connection".into(), |c| c.peer.clone())
     }
 
-    fn to_node(&mut self, conn: ConnId, message: ToNode) {
+    fn tell_node(&mut self, conn: ConnId, message: ToNode) {
         self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
     }
 
-    fn to_client(&mut self, conn: ConnId, message: ToClient) {
+    fn tell_client(&mut self, conn: ConnId, message: ToClient) {
         self.actions.push(Action::Send { conn, message: Message::ToClient(message) });
     }
 
     fn refuse_node(&mut self, conn: ConnId, who: &str, reason: Reason) {
         let peer = self.peer(conn);
         self.log(format!("{peer}: refused {who}: {reason}"));
-        self.to_node(conn, ToNode::Refused { reason });
+        self.tell_node(conn, ToNode::Refused { reason });
         self.close(conn);
     }
 

@@ -46,7 +46,7 @@ impl Progress {
     fn show_on_bar(bar: &ProgressBar, update: Update<'_>) {
         match update {
             Update::Accepted { job, nodes } => {
-                bar.set_message(format!("job {}, {} nodes", job.0, nodes.len()))
+                bar.set_message(format!("job {}, {} nodes", job.0, nodes.len()));
             }
             Update::Input { sent, .. } => bar.set_position(sent),
             Update::Node { node, phase, done, total } => {

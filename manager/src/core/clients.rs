@@ -33,11 +33,11 @@ pub(super) struct Leaving {
 }
 
 impl Core {
-    pub(super) fn from_client(&mut self, conn: ConnId, message: FromClient) {
+    pub(super) fn client_says(&mut self, conn: ConnId, message: FromClient) {
         match message {
             FromClient::Nodes => {
                 let nodes = self.statuses();
-                self.to_client(conn, ToClient::Nodes(nodes));
+                self.tell_client(conn, ToClient::Nodes(nodes));
             }
             FromClient::WaitNodes { count, timeout_ms } => {
                 let wait = Duration::from_millis(timeout_ms).min(MAX_WAIT);
@@ -55,7 +55,7 @@ impl Core {
         let peer = self.peer(conn);
         self.log(format!("{peer}: {reason}"));
         self.client_forgotten(conn, "its client broke the protocol");
-        self.to_client(conn, ToClient::Failed { reason });
+        self.tell_client(conn, ToClient::Failed { reason });
         self.close(conn);
     }
 
@@ -84,7 +84,7 @@ impl Core {
         self.fail_all_jobs("the cluster is shut down");
         let conns: Vec<ConnId> = self.members.0.values().map(|live| live.conn).collect();
         for conn in conns {
-            self.to_node(conn, ToNode::Shutdown);
+            self.tell_node(conn, ToNode::Shutdown);
         }
         self.members_changed();
     }
@@ -111,14 +111,17 @@ impl Core {
         self.clients.0 = rest;
         for waiting in served {
             let nodes = self.statuses();
-            self.to_client(waiting.conn, ToClient::Nodes(nodes));
+            self.tell_client(waiting.conn, ToClient::Nodes(nodes));
         }
         if here == 0
             && let Some(leaving) = self.leaving.take()
         {
             self.log("all nodes have left".into());
             if self.connections.contains_key(&leaving.conn) {
-                self.to_client(leaving.conn, ToClient::Done { reports: Vec::new(), run_us: 0, stream_us: 0 });
+                self.tell_client(
+                    leaving.conn,
+                    ToClient::Done { reports: Vec::new(), run_us: 0, stream_us: 0 },
+                );
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cut::Cutter;
 use super::members::one_line;
-use super::{Action, ConnId, Core};
+use super::{Action, ConnId, Core, Message};
 use platform::Instant;
 use proto::{
     CutRule, InputFile, JobId, JobReport, JobStart, NodeId, Reason, ToClient, ToManager, ToNode, encode,
@@ -114,7 +114,7 @@ impl Core {
             if let Some(live) = self.members.get_mut(node) {
                 live.job = Some(job);
                 let conn = live.conn;
-                self.to_node(conn, ToNode::JobStart(start.clone()));
+                self.tell_node(conn, ToNode::JobStart(start.clone()));
             }
         }
         let part = |&node: &NodeId| Part { node, accepted: false, report: None };
@@ -192,7 +192,7 @@ impl Core {
             job.phase = Phase::Streaming;
             job.deadline = Some(self.now + self.config.patience);
             let (client, nodes) = (job.client, job.nodes());
-            self.to_client(client, ToClient::Accepted { job: id, nodes });
+            self.tell_client(client, ToClient::Accepted { job: id, nodes });
             self.end_input_if_finished(id);
         }
     }
@@ -212,15 +212,15 @@ impl Core {
         let cut = job.cutter.push(bytes, |piece| {
             let node = parts.get(piece.rank).map(|part| part.node);
             let Some(live) = node.and_then(|node| members.get_mut(node)) else { return };
-            live.queued += piece.bytes.len();
-            let message = ToNode::JobInput {
+            let message = Message::ToNode(ToNode::JobInput {
                 job: id,
                 file: piece.file,
                 offset: piece.offset,
                 bytes: piece.bytes.to_vec(),
                 end_of_split: piece.end_of_split,
-            };
-            actions.push(Action::Send { conn: live.conn, message: super::Message::ToNode(message) });
+            });
+            live.queued += message.bulk();
+            actions.push(Action::Send { conn: live.conn, message });
         });
         if let Err(excess) = cut {
             return self.fail_client(conn, excess.to_string());
@@ -240,7 +240,7 @@ impl Core {
         let loads: Vec<String> = job.cutter.loads().iter().map(u64::to_string).collect();
         for node in job.nodes() {
             if let Some(conn) = self.members.get(node).map(|live| live.conn) {
-                self.to_node(conn, ToNode::JobInputEnd { job: id });
+                self.tell_node(conn, ToNode::JobInputEnd { job: id });
             }
         }
         self.log(format!("job {}: all input is out, bytes by rank: {}", id.0, loads.join(" ")));
@@ -284,7 +284,7 @@ impl Core {
         if let Some(client) =
             self.jobs.0.get(&id).filter(|job| job.rank(node).is_some()).map(|job| job.client)
         {
-            self.to_client(client, ToClient::Progress { node, phase, done, total });
+            self.tell_client(client, ToClient::Progress { node, phase, done, total });
         }
     }
 
@@ -298,7 +298,7 @@ impl Core {
             Some(0) if job.output_in_flight > ToManager::OUTPUT_WINDOW => {
                 "sent output without waiting for its window"
             }
-            Some(0) => return self.to_client(client, ToClient::Output { bytes }),
+            Some(0) => return self.tell_client(client, ToClient::Output { bytes }),
             _ => "gave output, which only rank 0 has",
         };
         let reason = format!("{} {complaint}", self.members.label(node));
@@ -312,7 +312,7 @@ impl Core {
         job.output_in_flight = job.output_in_flight.saturating_sub(bytes);
         let first = job.parts.first().and_then(|part| self.members.get(part.node));
         if let Some(conn) = first.map(|live| live.conn) {
-            self.to_node(conn, ToNode::JobOutputAck { job: id, bytes: bytes as u64 });
+            self.tell_node(conn, ToNode::JobOutputAck { job: id, bytes: bytes as u64 });
         }
     }
 
@@ -336,7 +336,7 @@ impl Core {
         let (run_us, stream_us) = (micros(last, self.now), micros(first, last));
         let reports =
             job.parts.into_iter().map(|part| (part.node, part.report.unwrap_or_default())).collect();
-        self.to_client(job.client, ToClient::Done { reports, run_us, stream_us });
+        self.tell_client(job.client, ToClient::Done { reports, run_us, stream_us });
         self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
     }
 
@@ -350,7 +350,7 @@ impl Core {
     /// Ends a job: its nodes are told, and its client.
     pub(super) fn fail_job(&mut self, id: JobId, reason: Reason) {
         let Some(client) = self.cancel(id, &reason) else { return };
-        self.to_client(client, ToClient::Failed { reason });
+        self.tell_client(client, ToClient::Failed { reason });
         self.close(client);
     }
 
@@ -376,7 +376,7 @@ impl Core {
         self.log(format!("job {}: failed: {reason}", id.0));
         for part in &job.parts {
             if let Some(conn) = self.members.get(part.node).map(|live| live.conn) {
-                self.to_node(conn, ToNode::JobCancel { job: id, reason: reason.into() });
+                self.tell_node(conn, ToNode::JobCancel { job: id, reason: reason.into() });
             }
         }
         Some(job.client)

@@ -164,19 +164,19 @@ impl Core {
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
         self.members.0.insert(node, live);
         self.set_role(conn, Role::Node(node));
-        self.to_node(conn, ToNode::Welcome(welcome));
+        self.tell_node(conn, ToNode::Welcome(welcome));
         self.log(format!("{label} joined from {peer} as {gid}, {driver} with {links}"));
         self.members_changed();
     }
 
-    pub(super) fn from_node(&mut self, node: NodeId, message: ToManager) {
+    pub(super) fn node_says(&mut self, node: NodeId, message: ToManager) {
         let Some(live) = self.members.get_mut(node) else { return };
         let conn = live.conn;
         match message {
             ToManager::Heartbeat { seq } => {
                 live.expires = self.now + self.config.lease;
                 live.last_heartbeat = self.now;
-                self.to_node(conn, ToNode::HeartbeatAck { seq });
+                self.tell_node(conn, ToNode::HeartbeatAck { seq });
             }
             ToManager::Relay { body, .. } if body.len() > MAX_RELAY => {
                 self.remove_member(node, &format!("it relayed a message of more than {MAX_RELAY} bytes"));
@@ -185,20 +185,20 @@ impl Core {
                 let from = live.member.incarnation;
                 let receiver = self.members.get(to).filter(|r| r.member.incarnation == incarnation);
                 if let Some(conn) = receiver.map(|receiver| receiver.conn) {
-                    self.to_node(conn, ToNode::Relayed { from: node, incarnation: from, body });
+                    self.tell_node(conn, ToNode::Relayed { from: node, incarnation: from, body });
                 }
             }
             ToManager::NameBind { request, name, value } => {
                 let result = self.names.bind(node, name, value).map(|()| (node, Vec::new()));
-                self.to_node(conn, ToNode::Name { request, result });
+                self.tell_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameUnbind { request, name } => {
                 let result = self.names.unbind(node, &name).map(|()| (node, Vec::new()));
-                self.to_node(conn, ToNode::Name { request, result });
+                self.tell_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameLookup { request, name } => {
                 let result = self.names.lookup(&name);
-                self.to_node(conn, ToNode::Name { request, result });
+                self.tell_node(conn, ToNode::Name { request, result });
             }
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
@@ -233,7 +233,7 @@ impl Core {
     fn tell_members(&mut self, message: ToNode) {
         let conns: Vec<ConnId> = self.members.0.values().map(|live| live.conn).collect();
         for conn in conns {
-            self.to_node(conn, message.clone());
+            self.tell_node(conn, message.clone());
         }
     }
 

@@ -2,6 +2,9 @@
 
 use proto::{ToClient, ToNode};
 
+/// What a message with input counts for at least.
+const MIN_INPUT: usize = 512;
+
 /// A message to a node or to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
@@ -21,13 +24,14 @@ impl Message {
         }
     }
 
-    /// Bytes of input or output in it, zero for other messages: what [`Sent`](super::Event::Sent) must tell.
+    /// What it counts for in a queue, zero for messages that are not counted: what [`Sent`](super::Event::Sent) must
+    /// tell. The bytes of output; the bytes of input, but a minimum for a message, lest a client that sends single
+    /// bytes fill a node's queue with millions of messages.
     #[must_use]
     pub fn bulk(&self) -> usize {
         match self {
-            Self::ToNode(ToNode::JobInput { bytes, .. }) | Self::ToClient(ToClient::Output { bytes }) => {
-                bytes.len()
-            }
+            Self::ToNode(ToNode::JobInput { bytes, .. }) => bytes.len().max(MIN_INPUT),
+            Self::ToClient(ToClient::Output { bytes }) => bytes.len(),
             _ => 0,
         }
     }

@@ -3,7 +3,6 @@
 use crate::core::{ConnId, Message};
 use proto::channel::{Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer};
 use socket2::{SockRef, TcpKeepalive};
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,35 +197,33 @@ async fn read(
 }
 
 /// Writes messages until the core closes the connection (`Ok`) or it fails.
-fn write<'a>(
-    stream: &'a mut OwnedWriteHalf,
+async fn write(
+    stream: &mut OwnedWriteHalf,
     mut sealer: Sealer,
     conn: ConnId,
-    core: &'a mpsc::Sender<Incoming>,
+    core: &mpsc::Sender<Incoming>,
     mut queue: mpsc::Receiver<Message>,
-) -> impl Future<Output = Result<(), String>> + 'a {
-    async move {
-        let mut sealed = Vec::with_capacity(2 * BATCH);
-        while let Some(first) = queue.recv().await {
-            sealed.clear();
-            let mut bulk = 0;
-            let mut next = Some(first);
-            while let Some(message) = next {
-                bulk += message.bulk();
-                sealer.seal(&message.encode(), &mut sealed).map_err(|error| error.to_string())?;
-                next = if sealed.len() < BATCH { queue.try_recv().ok() } else { None };
-            }
-            match timeout(WRITE, stream.write_all(&sealed)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(format!("connection lost: {error}")),
-                Err(_) => return Err("the peer takes no data".into()),
-            }
-            if bulk > 0 && core.send(Incoming::Sent { conn, bulk }).await.is_err() {
-                return Ok(());
-            }
+) -> Result<(), String> {
+    let mut sealed = Vec::with_capacity(2 * BATCH);
+    while let Some(first) = queue.recv().await {
+        sealed.clear();
+        let mut bulk = 0;
+        let mut next = Some(first);
+        while let Some(message) = next {
+            bulk += message.bulk();
+            sealer.seal(&message.encode(), &mut sealed).map_err(|error| error.to_string())?;
+            next = if sealed.len() < BATCH { queue.try_recv().ok() } else { None };
         }
-        Ok(())
+        match timeout(WRITE, stream.write_all(&sealed)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(format!("connection lost: {error}")),
+            Err(_) => return Err("the peer takes no data".into()),
+        }
+        if bulk > 0 && core.send(Incoming::Sent { conn, bulk }).await.is_err() {
+            return Ok(());
+        }
     }
+    Ok(())
 }
 
 /// Closes so that the peer gets all that was sent: what it still sends is read and dropped, or the close would be a

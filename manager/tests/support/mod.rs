@@ -1,0 +1,190 @@
+//! The core on a virtual clock, with the ends of its connections in the hands of a test.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
+use platform::{Instant, IoAddr};
+use proto::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
+
+pub struct Harness {
+    pub core: Core,
+    pub now: Instant,
+    /// What has been sent and not been looked at.
+    pub sent: BTreeMap<ConnId, Vec<Message>>,
+    pub closed: BTreeSet<ConnId>,
+    /// Clients that are not read.
+    pub paused: BTreeSet<ConnId>,
+    pub saved: Vec<Record>,
+    pub log: Vec<String>,
+    /// Whether messages are handed to the network at once.
+    pub prompt: bool,
+    next: u64,
+}
+
+impl Harness {
+    pub fn new() -> Self {
+        Self::with(Config::default(), Saved::default())
+    }
+
+    pub fn with(config: Config, saved: Saved) -> Self {
+        Self {
+            core: Core::new(config, saved),
+            now: Instant::ZERO,
+            sent: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            saved: Vec::new(),
+            log: Vec::new(),
+            prompt: true,
+            next: 0,
+        }
+    }
+
+    pub fn event(&mut self, event: Event<'_>) {
+        let mut bulks = Vec::new();
+        for action in self.core.handle(self.now, event) {
+            match action {
+                Action::Send { conn, message } => {
+                    assert!(!self.closed.contains(&conn), "a message to a closed connection: {message:?}");
+                    bulks.push((conn, message.bulk()));
+                    self.sent.entry(conn).or_default().push(message);
+                }
+                Action::Close { conn } => assert!(self.closed.insert(conn), "closed twice"),
+                Action::Reading { conn, on: true } => assert!(self.paused.remove(&conn)),
+                Action::Reading { conn, on: false } => assert!(self.paused.insert(conn)),
+                Action::Save(record) => self.saved.push(record),
+                Action::Log(line) => {
+                    assert!(!line.contains('\n'));
+                    self.log.push(line);
+                }
+            }
+        }
+        if self.prompt {
+            for (conn, bulk) in bulks.into_iter().filter(|(_, bulk)| *bulk > 0) {
+                self.event(Event::Sent { conn, bulk });
+            }
+        }
+    }
+
+    /// Lets time pass, in steps in which the core's own deadlines are met.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(due) = self.core.next_deadline().filter(|&due| due <= end) {
+            self.now = self.now.max(due);
+            self.event(Event::Tick);
+            assert!(self.core.next_deadline().is_none_or(|next| next > due), "a tick meets its deadline");
+        }
+        self.now = end;
+    }
+
+    pub fn open(&mut self) -> ConnId {
+        self.next += 1;
+        let conn = ConnId(self.next);
+        self.event(Event::Opened { conn, peer: "test" });
+        conn
+    }
+
+    pub fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
+        self.event(Event::Received { conn, bytes: &encode(message) });
+    }
+
+    pub fn drop(&mut self, conn: ConnId) {
+        self.event(Event::Closed { conn, reason: "connection lost" });
+    }
+
+    /// What a node has been sent since the last look.
+    pub fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
+        let take = |message| match message {
+            Message::ToNode(message) => message,
+            Message::ToClient(message) => panic!("to a node: {message:?}"),
+        };
+        self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
+    }
+
+    /// What a client has been sent since the last look.
+    pub fn client_heard(&mut self, conn: ConnId) -> Vec<ToClient> {
+        let take = |message| match message {
+            Message::ToClient(message) => message,
+            Message::ToNode(message) => panic!("to a client: {message:?}"),
+        };
+        self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
+    }
+
+    /// Joins; gives the connection and the first answer.
+    pub fn try_join(&mut self, join: Join) -> (ConnId, ToNode) {
+        let conn = self.open();
+        self.say(conn, &Hello::Node(join));
+        let mut answers = self.node_heard(conn);
+        assert_eq!(answers.len(), 1);
+        (conn, answers.remove(0))
+    }
+
+    pub fn join(&mut self, name: &str) -> (ConnId, Welcome) {
+        match self.try_join(join(name)) {
+            (conn, ToNode::Welcome(welcome)) => (conn, welcome),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    pub fn client(&mut self) -> ConnId {
+        let conn = self.open();
+        self.say(conn, &Hello::Client { version: PROTOCOL_VERSION });
+        assert_eq!(self.client_heard(conn), [ToClient::Hello]);
+        conn
+    }
+
+    /// The reason of the refusal that a client got as its last message, before its connection was closed.
+    pub fn failure(&mut self, client: ConnId) -> String {
+        assert!(self.closed.contains(&client));
+        match self.client_heard(client).pop() {
+            Some(ToClient::Failed { reason }) => reason,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A node's offer; the Ethernet address comes of the name.
+pub fn join(name: &str) -> Join {
+    let mut mac = [2u8, 0, 0, 0, 0, 0];
+    for (i, byte) in name.bytes().enumerate() {
+        let at = 1 + i % 5;
+        mac[at] = mac[at].wrapping_mul(31).wrapping_add(byte);
+    }
+    Join {
+        version: PROTOCOL_VERSION,
+        name: name.into(),
+        rnic: RnicOffer {
+            driver: "softroce".into(),
+            links: vec![LinkKind::RoceV2, LinkKind::RoceV1],
+            mac: MacAddr(mac),
+            gid: None::<Gid>,
+            lid: 0,
+            mtu: PathMtu::B1024,
+            max_rd_atomic: 16,
+            key: MemoryKey { rkey: RemoteKey(7), base: IoAddr(0), len: 64 << 20 },
+            physical: true,
+        },
+        memory: 64 << 20,
+        memory_free: 48 << 20,
+        cpus: 1,
+        apps: vec![lines()],
+        boot: BootReport { stages: vec![("entry".into(), 10), ("joined".into(), 5000)] },
+    }
+}
+
+/// An application whose records are lines.
+pub fn lines() -> AppManifest {
+    AppManifest { name: "lines".into(), about: "for tests".into(), cut: CutRule::after(|b| b == b'\n') }
+}
+
+pub fn submit(nodes: u16, lens: &[u64]) -> FromClient {
+    let file = |(i, &len): (usize, &u64)| InputFile { name: format!("f{i}"), len };
+    FromClient::Submit {
+        app: "lines".into(),
+        args: vec!["x".into()],
+        nodes,
+        inputs: lens.iter().enumerate().map(file).collect(),
+    }
+}
