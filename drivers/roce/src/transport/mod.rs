@@ -12,6 +12,7 @@ mod qp;
 mod recv_queue;
 mod requester;
 mod responder;
+mod segment;
 mod send_queue;
 
 pub use qp::{Limits, ReliableQp, State, Tx};

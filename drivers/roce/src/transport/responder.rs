@@ -6,11 +6,12 @@
 
 use super::qp::{Source, Tx};
 use super::recv_queue::RecvQueue;
+use super::segment::{Refusal, Segment};
 use super::send_queue::packets;
 use super::{Env, MAX_MESSAGE, MAX_RD_ATOMIC};
 use crate::wire::{Aeth, AtomicEth, Bth, Ext, NakCode, Opcode, Operation, Packet, Reth, RnrTimer, Syndrome};
 use alloc::collections::VecDeque;
-use platform::{IoAddr, MemoryError};
+use platform::IoAddr;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, RemoteKey, Status, VerbsError, WorkKind};
 
 /// Requests remembered, to answer repeated ones; more than a peer may have in flight.
@@ -70,50 +71,6 @@ enum Reply {
         round: u32,
     },
     Nak(Syndrome),
-}
-
-/// Why a request is refused for good: what the peer is told, and how the receive that it used ends.
-struct Refusal {
-    code: NakCode,
-    recv: Option<Status>,
-}
-
-impl Refusal {
-    const INVALID: Self = Self { code: NakCode::InvalidRequest, recv: None };
-    const ACCESS: Self = Self { code: NakCode::RemoteAccessError, recv: None };
-}
-
-impl From<MemoryError> for Refusal {
-    fn from(_: MemoryError) -> Self {
-        Self::ACCESS
-    }
-}
-
-/// What a request asks for, by operation.
-enum Segment {
-    Send { starts: bool, ends: bool },
-    Write { starts: bool, ends: bool },
-    Read,
-    Atomic,
-}
-
-impl Segment {
-    const fn of(operation: Operation) -> Option<Self> {
-        use Operation as O;
-        Some(match operation {
-            O::SendFirst => Self::Send { starts: true, ends: false },
-            O::SendMiddle => Self::Send { starts: false, ends: false },
-            O::SendLast | O::SendLastImm => Self::Send { starts: false, ends: true },
-            O::SendOnly | O::SendOnlyImm => Self::Send { starts: true, ends: true },
-            O::WriteFirst => Self::Write { starts: true, ends: false },
-            O::WriteMiddle => Self::Write { starts: false, ends: false },
-            O::WriteLast | O::WriteLastImm => Self::Write { starts: false, ends: true },
-            O::WriteOnly | O::WriteOnlyImm => Self::Write { starts: true, ends: true },
-            O::ReadRequest => Self::Read,
-            O::CompareSwap | O::FetchAdd => Self::Atomic,
-            _ => return None,
-        })
-    }
 }
 
 pub(super) struct Responder {
