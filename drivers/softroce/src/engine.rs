@@ -135,7 +135,7 @@ impl Core {
     }
 
     pub(crate) fn destroy_qp(&mut self, qp: QpNum) -> Result<(), VerbsError> {
-        self.with_qp(qp, Instant::ZERO, |qp, env| qp.fail(None, None, env)).ok_or(VerbsError::NotFound)?;
+        self.with_qp(qp, Instant::ZERO, |qp, env| qp.end(None, None, env)).ok_or(VerbsError::NotFound)?;
         let index = Slots::index(qp);
         self.ready.retain(|&ready| ready != index);
         self.slots.remove(index);

@@ -98,6 +98,20 @@ fn a_dead_peer_ends_the_work_in_bounded_time() {
 }
 
 #[test]
+fn a_queue_pair_in_error_executes_nothing() {
+    let pair = Pair::new(&Options { retries: 1, ..Options::default() });
+    let [a, b] = &pair.nodes;
+    pair.wire.lock().unwrap().cut = true;
+    a.send(1, SendOp::Send { data: Payload::Inline(b"unheard"), imm: None });
+    assert_eq!(pair.finish(0)[0].status, Status::RetryExceeded);
+    pair.wire.lock().unwrap().cut = false;
+    b.send(1, SendOp::Write { data: Payload::Inline(b"late"), remote: a.remote(0), imm: None });
+    assert_eq!(pair.finish(1)[0].status, Status::RetryExceeded);
+    assert_eq!(a.get(0, 4), [0; 4]);
+    assert_eq!((a.counter("qp_errors"), b.counter("qp_errors")), (1, 1));
+}
+
+#[test]
 fn an_access_outside_of_memory_is_refused_and_changes_nothing() {
     let (good, end) = (0u64, MEMORY);
     let base = 0x2000_0000u64;

@@ -172,7 +172,7 @@ impl ReliableQp {
             return;
         }
         // In error the responder only repeats a refusal that the peer did not hear.
-        if self.state != State::Init
+        if (self.state == State::ReadyToSend || self.responder.has_refused())
             && let Err(status) = self.responder.on_request(packet, round, env)
         {
             self.fail(None, status, env);
@@ -274,9 +274,14 @@ impl ReliableQp {
     /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.
     pub fn fail(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
         if self.state != State::Error {
-            self.state = State::Error;
             env.counters.qp_errors += 1;
         }
+        self.end(send, recv, env);
+    }
+
+    /// As [`fail`](Self::fail), but because its owner wants so.
+    pub fn end(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
+        self.state = State::Error;
         self.requester.flush(send, env);
         self.responder.flush(recv, env);
         self.responder.silence();

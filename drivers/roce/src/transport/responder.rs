@@ -129,6 +129,11 @@ impl Responder {
         self.recv.push(work, memory)
     }
 
+    /// Whether a request was refused for good.
+    pub(super) const fn has_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// Whether anything is to be sent, now or in the next round.
     pub(super) fn has_work(&self) -> bool {
         !self.pending.is_empty() || self.reply != Reply::None
