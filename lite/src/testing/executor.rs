@@ -72,7 +72,7 @@ impl Wake for Job {
 pub struct Host {
     me: Weak<Host>,
     shared: Arc<Shared>,
-    memory: Arena,
+    memory: Arc<Arena>,
     paused: AtomicBool,
     dead: AtomicBool,
 }
@@ -86,6 +86,12 @@ impl Host {
     /// Ends its tasks and devices for ever.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
+    }
+
+    /// Its memory, for its RNIC.
+    #[must_use]
+    pub fn arena(&self) -> Arc<Arena> {
+        self.memory.clone()
     }
 
     /// Whether it is dead.
@@ -122,7 +128,7 @@ impl Platform for Host {
     }
 
     fn memory(&self) -> &dyn Memory {
-        &self.memory
+        &*self.memory
     }
 }
 
@@ -149,7 +155,7 @@ impl World {
         Arc::new_cyclic(|me| Host {
             me: me.clone(),
             shared: self.shared.clone(),
-            memory: Arena::new(base, memory),
+            memory: Arc::new(Arena::new(base, memory)),
             paused: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         })

@@ -1,0 +1,134 @@
+//! Nodes, wire and manager together.
+
+use crate::{SimManager, Trace, Wire};
+use lite::testing::{Host, Poller, World};
+use lite::{Config, Lite};
+use netfault::Faults;
+use platform::{IoAddr, Platform};
+use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer};
+use softroce::SoftRoce;
+use std::sync::Arc;
+use std::time::Duration;
+use verbs::{MacAddr, PathMtu, Rnic};
+
+/// What a cluster is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides everything that chance does.
+    pub seed: u64,
+    /// How many.
+    pub nodes: u8,
+    /// Bytes of memory of each.
+    pub memory: u64,
+    /// How long a member lives without a heartbeat.
+    pub lease: Duration,
+    /// What the wire does.
+    pub faults: Faults,
+    /// LITE's configuration.
+    pub config: Config,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let config = Config { ack_timeout: Duration::from_millis(2), ..Config::default() };
+        let faults = Faults { delay_ns: 5_000, ..Faults::NONE };
+        let lease = Duration::from_secs(1);
+        Self { seed: 1, nodes: 4, memory: 8 << 20, lease, faults, config }
+    }
+}
+
+/// A simulated cluster.
+pub struct Cluster {
+    /// The executor.
+    pub world: World,
+    /// The network.
+    pub wire: Arc<Wire>,
+    /// The manager.
+    pub manager: Arc<SimManager>,
+    /// All that happened.
+    pub trace: Arc<Trace>,
+    options: Options,
+    nodes: Vec<(Arc<Host>, Lite)>,
+}
+
+impl Cluster {
+    /// All nodes join, and know each other.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let mut world = World::new(options.seed);
+        let trace = Arc::new(Trace::default());
+        let wire = Wire::new(options.faults, options.seed, trace.clone());
+        let manager = SimManager::new(options.lease, trace.clone());
+        world.attach_free(wire.clone());
+        world.attach_free(manager.clone());
+        let count = options.nodes;
+        let mut cluster = Self { world, wire, manager, trace, options, nodes: Vec::new() };
+        for _ in 0..count {
+            cluster.join();
+        }
+        cluster.world.run_for(Duration::from_millis(1));
+        cluster
+    }
+
+    /// One more node joins; gives its position, counted from 1.
+    ///
+    /// # Panics
+    /// If it is refused or cannot start.
+    pub fn join(&mut self) -> usize {
+        let i = self.nodes.len() as u8 + 1;
+        // Each node's memory at another address, so that none is taken for another's.
+        let host = self.world.host(IoAddr(u64::from(i) << 36), self.options.memory);
+        let mac = MacAddr([2, 0xfe, 0, 0, 0, i]);
+        let mut key = [0; 16];
+        host.fill_random(&mut key);
+        // The RNIC is made once the manager has given a GID; what it offers is known before.
+        let (base, len) = host.memory().range();
+        let offer = |rkey| RnicOffer {
+            driver: "softroce".into(),
+            links: vec![verbs::LinkKind::RoceV2, verbs::LinkKind::RoceV1],
+            mac,
+            gid: None,
+            lid: 0,
+            mtu: PathMtu::B1024,
+            max_rd_atomic: 16,
+            key: verbs::MemoryKey { rkey, base, len },
+            physical: true,
+        };
+        let rnic = |gid| {
+            let config = softroce::Config::new(gid, key);
+            SoftRoce::<_, spin::Mutex<()>>::new(self.wire.port(mac, host.clone()), host.arena(), config)
+        };
+        let rkey = rnic(verbs::Gid::from_ipv4([0, 0, 0, 0])).memory_key().rkey;
+        let join = Join {
+            version: PROTOCOL_VERSION,
+            name: format!("sim-{i}"),
+            rnic: offer(rkey),
+            memory: len,
+            memory_free: len,
+            cpus: 1,
+            apps: Vec::new(),
+            boot: BootReport::default(),
+        };
+        let (link, welcome, heart) = self.manager.join(&host, join);
+        let rnic: Arc<dyn Rnic> = Arc::new(rnic(welcome.gid));
+        assert_eq!(rnic.memory_key().rkey, rkey);
+        let config = self.options.config.clone();
+        let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config).expect("node starts");
+        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
+        self.world.attach(&host, heart);
+        self.nodes.push((host, lite));
+        self.nodes.len()
+    }
+
+    /// The LITE of node `i`, counted from 1.
+    #[must_use]
+    pub fn lite(&self, i: usize) -> Lite {
+        self.nodes[i - 1].1.clone()
+    }
+
+    /// The machine of node `i`, counted from 1.
+    #[must_use]
+    pub fn host(&self, i: usize) -> Arc<Host> {
+        self.nodes[i - 1].0.clone()
+    }
+}

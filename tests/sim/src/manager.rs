@@ -1,0 +1,195 @@
+//! The manager's state machine, and control connections to it.
+
+use crate::Trace;
+use lite::testing::{Device, Host};
+use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
+use platform::{ControlLink, Instant, LinkDown, Platform};
+use proto::{Hello, Join, ToManager, ToNode, Welcome};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+#[derive(Default)]
+struct Inbox {
+    messages: VecDeque<Vec<u8>>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+struct State {
+    core: Core,
+    /// What has come on which connection.
+    arrived: VecDeque<(ConnId, Vec<u8>)>,
+    inboxes: BTreeMap<ConnId, Inbox>,
+    last: u64,
+    log: Vec<String>,
+}
+
+/// The manager.
+pub struct SimManager {
+    state: Mutex<State>,
+    trace: Arc<Trace>,
+}
+
+/// A node's connection.
+struct Link {
+    manager: Arc<SimManager>,
+    conn: ConnId,
+    host: Arc<Host>,
+}
+
+/// Sends a node's heartbeats.
+pub struct Heart {
+    link: Arc<Link>,
+    period: Duration,
+    /// When the next is due, and how many there were.
+    beats: Mutex<(Instant, u64)>,
+}
+
+impl Device for Heart {
+    fn poll(&self, now: Instant) -> bool {
+        let mut beats = self.beats.lock().expect("no panic under the lock");
+        if now < beats.0 {
+            return false;
+        }
+        *beats = (now + self.period, beats.1 + 1);
+        self.link.send(&proto::encode(&ToManager::Heartbeat { seq: beats.1 }))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        Some(self.beats.lock().expect("no panic under the lock").0)
+    }
+}
+
+impl SimManager {
+    /// Gives each member that lease.
+    #[must_use]
+    pub fn new(lease: Duration, trace: Arc<Trace>) -> Arc<Self> {
+        let core = Core::new(Config { lease, ..Config::default() }, Saved::default());
+        let state =
+            State { core, arrived: VecDeque::new(), inboxes: BTreeMap::new(), last: 0, log: Vec::new() };
+        Arc::new(Self { state: Mutex::new(state), trace })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the lock")
+    }
+
+    /// What the manager has logged.
+    #[must_use]
+    pub fn log(&self) -> Vec<String> {
+        self.lock().log.clone()
+    }
+
+    /// A node joins. Its heart is a device of its host: it stops when that does.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn join(
+        self: &Arc<Self>,
+        host: &Arc<Host>,
+        join: Join,
+    ) -> (Arc<dyn ControlLink>, Welcome, Arc<Heart>) {
+        let now = host.now();
+        let conn = {
+            let mut state = self.lock();
+            state.last += 1;
+            let conn = ConnId(state.last);
+            state.inboxes.insert(conn, Inbox::default());
+            let opened = state.core.handle(now, Event::Opened { conn, peer: "simulated" });
+            self.perform(&mut state, opened, now);
+            let hello = proto::encode(&Hello::Node(join));
+            let joined = state.core.handle(now, Event::Received { conn, bytes: &hello });
+            self.perform(&mut state, joined, now);
+            conn
+        };
+        let first = self.lock().inboxes.get_mut(&conn).and_then(|i| i.messages.pop_front());
+        let welcome = match proto::decode(&first.expect("an answer")) {
+            Ok(ToNode::Welcome(welcome)) => welcome,
+            other => panic!("{other:?} instead of a welcome"),
+        };
+        let link = Arc::new(Link { manager: self.clone(), conn, host: host.clone() });
+        let period = Duration::from_millis(u64::from(welcome.lease_ms)) / 4;
+        let heart = Heart { link: link.clone(), period, beats: Mutex::new((now + period, 0)) };
+        (link, welcome, Arc::new(heart))
+    }
+
+    fn perform(&self, state: &mut State, actions: Vec<Action>, now: Instant) {
+        for action in actions {
+            match action {
+                Action::Send { conn, message: Message::ToNode(message) } => {
+                    let bytes = proto::encode(&message);
+                    self.trace.event(now.as_nanos(), 1 << 32 | conn.0, &bytes);
+                    let Some(inbox) = state.inboxes.get_mut(&conn) else { continue };
+                    inbox.messages.push_back(bytes);
+                    if let Some(waker) = inbox.waker.take() {
+                        waker.wake();
+                    }
+                }
+                Action::Close { conn } => {
+                    let Some(inbox) = state.inboxes.get_mut(&conn) else { continue };
+                    inbox.closed = true;
+                    if let Some(waker) = inbox.waker.take() {
+                        waker.wake();
+                    }
+                }
+                Action::Log(line) => state.log.push(line),
+                Action::Send { .. } | Action::Reading { .. } | Action::Save(_) => {}
+            }
+        }
+    }
+}
+
+impl Device for SimManager {
+    fn poll(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        let mut any = false;
+        while let Some((conn, bytes)) = state.arrived.pop_front() {
+            any = true;
+            let actions = state.core.handle(now, Event::Received { conn, bytes: &bytes });
+            self.perform(&mut state, actions, now);
+        }
+        if state.core.next_deadline().is_some_and(|at| at <= now) {
+            let actions = state.core.handle(now, Event::Tick);
+            any |= !actions.is_empty();
+            self.perform(&mut state, actions, now);
+        }
+        any
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.lock().core.next_deadline()
+    }
+}
+
+impl Link {
+    fn send(&self, message: &[u8]) -> bool {
+        let mut state = self.manager.lock();
+        if state.inboxes.get(&self.conn).is_none_or(|i| i.closed) {
+            return false;
+        }
+        self.manager.trace.event(self.host.now().as_nanos(), 2 << 32 | self.conn.0, message);
+        state.arrived.push_back((self.conn, message.to_vec()));
+        true
+    }
+}
+
+impl ControlLink for Link {
+    fn poll_send(&self, _: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
+        Poll::Ready(if self.send(message) { Ok(()) } else { Err(LinkDown) })
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
+        let mut state = self.manager.lock();
+        let Some(inbox) = state.inboxes.get_mut(&self.conn) else { return Poll::Ready(Err(LinkDown)) };
+        if let Some(message) = inbox.messages.pop_front() {
+            return Poll::Ready(Ok(message));
+        }
+        if inbox.closed {
+            return Poll::Ready(Err(LinkDown));
+        }
+        inbox.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
