@@ -46,7 +46,13 @@ struct Inner {
 #[derive(Default)]
 struct Regions {
     next: u64,
-    live: BTreeMap<u64, Lmr>,
+    live: BTreeMap<u64, Taken>,
+}
+
+/// A region, and the names that it has been given.
+struct Taken {
+    lmr: Lmr,
+    names: Vec<String>,
 }
 
 /// LITE memory of a job on this node; freed by [`JobContext::free`] or at the end of the job.
@@ -154,20 +160,27 @@ impl JobContext {
         let mut regions = self.0.regions.lock();
         regions.next += 1;
         let number = regions.next;
-        regions.live.insert(number, lmr.clone());
+        regions.live.insert(number, Taken { lmr: lmr.clone(), names: Vec::new() });
         Ok(Region { number, lmr })
     }
 
     /// Frees what [`alloc`](Self::alloc) gave, before the job's end.
     pub async fn free(&self, region: Region) -> Result<(), JobError> {
-        let kept = self.0.regions.lock().live.remove(&region.number);
-        drop(kept);
-        region.lmr.free().await.during("freeing memory")
+        let taken = self.0.regions.lock().live.remove(&region.number);
+        drop(region);
+        match taken {
+            Some(taken) => self.give_back(taken).await.during("freeing memory"),
+            None => Ok(()),
+        }
     }
 
     /// Gives a region a name within the job.
     pub async fn publish(&self, region: &Region, name: &str) -> Result<(), JobError> {
-        region.lmr.publish(&self.name(name)).await.during("publishing memory")
+        let name = self.name(name);
+        if let Some(taken) = self.0.regions.lock().live.get_mut(&region.number) {
+            taken.names.push(name.clone());
+        }
+        region.lmr.publish(&name).await.during("publishing memory")
     }
 
     /// Maps a region that another node of the job has given a name, for reading; waits until it is there.
@@ -213,11 +226,23 @@ impl JobContext {
         &self.0.credit
     }
 
+    /// Frees a region and its names.
+    async fn give_back(&self, taken: Taken) -> Result<(), lite::Error> {
+        let lite = self.0.lite.with_deadline(STEADY);
+        for name in &taken.names {
+            match lite.unpublish(name).await {
+                Err(lite::Error::NoSuchName) | Ok(()) => {}
+                Err(error) => log::debug!("freeing the name {name}: {error}"),
+            }
+        }
+        taken.lmr.free().await
+    }
+
     /// Frees all that is left once the job's tasks have ended.
     pub(crate) async fn clean_up(&self) {
         let regions = core::mem::take(&mut *self.0.regions.lock());
-        for region in regions.live.into_values() {
-            if let Err(error) = region.free().await {
+        for taken in regions.live.into_values() {
+            if let Err(error) = self.give_back(taken).await {
                 log::debug!("job {}: freeing a region: {error}", self.id().0);
             }
         }

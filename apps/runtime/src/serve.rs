@@ -24,16 +24,23 @@ pub enum End {
 }
 
 /// Serves the manager's jobs with these applications until the membership ends; to be run once the node is a member.
+/// Jobs that still run are cancelled.
 pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
     let server = Server { lite, apps: apps.into(), jobs: Arc::default() };
     let messages = server.lite.jobs();
-    loop {
+    let end = loop {
         match messages.next().await {
-            ToNode::Shutdown => return End::Shutdown,
-            ToNode::Refused { reason } => return End::Lost(reason),
+            ToNode::Shutdown => break End::Shutdown,
+            ToNode::Refused { reason } => break End::Lost(reason),
             message => server.handle(message).await,
         }
+    };
+    for (_, job) in core::mem::take(&mut *server.jobs.lock()) {
+        if let Job::Running { tasks, .. } = job {
+            tasks.cancel();
+        }
     }
+    end
 }
 
 struct Server {
