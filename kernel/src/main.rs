@@ -116,7 +116,7 @@ extern "C" fn on_own_stack() -> ! {
     if let Some(level) = cmdline::get("log") {
         console::set_level(level);
     }
-    let cpus = smp::wait(Duration::from_millis(200), &acpi.processors);
+    let cpus = smp::wait(Duration::from_secs(1), &acpi.processors);
     chart::mark("processors");
     inventory(boot, acpi, cpus, source);
     if errors > 0 {

@@ -124,14 +124,27 @@ pub fn describe() -> (&'static str, &'static str) {
     (mode, if has_deadline() { "TSC deadline" } else { "one-shot" })
 }
 
-/// A measurement of the timer's rate under way; see [`calibrate_begin`].
-pub struct TimerCalibration(u64);
+/// A measurement of the timer's rate under way: what it showed, and the time stamp counter then.
+pub struct TimerCalibration((u32, u64));
 
-/// Lets the timer count, masked (it stays idle where it takes deadlines), while the clock is being calibrated. On the boot processor, after [`enable`].
+/// The timer's count and the time stamp counter at one time: the tightest of a few pairs of readings, for this processor
+/// may be a virtual one that is put aside between the two.
+fn sample() -> (u32, u64) {
+    let pairs = (0..5).map(|_| {
+        let before = cpu::tsc_ordered();
+        let count = read(register::CURRENT_COUNT);
+        let took = cpu::tsc_ordered() - before;
+        (took, (count, before + took / 2))
+    });
+    pairs.min_by_key(|(took, _)| *took).map_or((0, 0), |(_, pair)| pair)
+}
+
+/// Lets the timer count, masked (it stays idle where it takes deadlines), while the clock is being calibrated. On the
+/// boot processor, after [`enable`].
 pub fn calibrate_begin() -> TimerCalibration {
     write(register::TIMER, MASKED | u32::from(interrupts::TIMER));
     write(register::INITIAL_COUNT, u32::MAX);
-    TimerCalibration(cpu::tsc_ordered())
+    TimerCalibration(sample())
 }
 
 /// Reads how far the timer came; the clock's frequency must be known by now.
@@ -140,14 +153,15 @@ pub fn calibrate_finish(begun: TimerCalibration) {
         enable();
         return;
     }
+    let TimerCalibration((first, first_tsc)) = begun;
     // Enough for a rate within a thousandth.
-    while time::at_tsc(cpu::tsc()) < time::at_tsc(begun.0) + core::time::Duration::from_millis(1) {
+    while time::now() < time::at_tsc(first_tsc) + core::time::Duration::from_millis(1) {
         core::hint::spin_loop();
     }
-    let counted = u32::MAX - read(register::CURRENT_COUNT);
-    let nanos = (time::at_tsc(cpu::tsc_ordered()) - time::at_tsc(begun.0)).as_nanos();
+    let (last, last_tsc) = sample();
+    let nanos = (time::at_tsc(last_tsc) - time::at_tsc(first_tsc)).as_nanos();
     write(register::INITIAL_COUNT, 0);
-    let rate = (u128::from(counted) << 32) / nanos.max(1);
+    let rate = (u128::from(first.wrapping_sub(last)) << 32) / nanos.max(1);
     TIMER_RATE.store((rate as u64).max(1), Ordering::Relaxed);
     enable();
 }

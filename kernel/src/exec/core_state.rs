@@ -154,6 +154,9 @@ impl Core {
         let meta: *const Meta = runnable.metadata();
         self.current.store(meta.cast_mut(), Ordering::Relaxed);
         self.state.store(State::Task as u8, Ordering::Release);
+        // In this order: a timer that fires from here on sees the task and arms itself anew. One that fired before would
+        // leave the task without.
+        self.ensure_tick(time::now());
         runnable.run();
         self.state.store(State::Loop as u8, Ordering::Release);
         self.current.store(core::ptr::null_mut(), Ordering::Relaxed);

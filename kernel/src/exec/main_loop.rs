@@ -63,8 +63,6 @@ fn run_tasks(core: &Core) -> bool {
     let mut ran = false;
     for _ in 0..TASKS_PER_POLL {
         let Some(runnable) = core.pop() else { break };
-        let now = time::now();
-        core.ensure_tick(now);
         core.run(runnable);
         ran = true;
         if time::now() >= core.last_poll() + POLL_INTERVAL / 4 {

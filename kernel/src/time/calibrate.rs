@@ -11,6 +11,8 @@ use crate::mm;
 
 /// How long the measured window is at least, in nanoseconds.
 const WINDOW_NS: u64 = 3_000_000;
+/// After so many ticks, a second or less, there is no use in waiting on.
+const GIVE_UP_TICKS: u64 = 1_000_000_000;
 /// Readings of which the tightest counts.
 const READINGS: usize = 5;
 
@@ -64,6 +66,14 @@ impl Reference {
             Self::Hpet(_, femtos) => (b.wrapping_sub(a) & 0xffff_ffff) * femtos / 1_000_000,
             Self::PmTimer(_) => (b.wrapping_sub(a) & 0xff_ffff) * 1_000_000_000 / 3_579_545,
             Self::Pit => (a.wrapping_sub(b) & 0xffff) * 1_000_000_000 / 1_193_182,
+        }
+    }
+
+    /// Ticks of a processor of 1 GHz or more in which the reference surely does not wrap.
+    fn longest_window(self) -> u64 {
+        match self {
+            Self::Pit => 50_000_000,
+            Self::Hpet(..) | Self::PmTimer(_) => GIVE_UP_TICKS,
         }
     }
 
@@ -197,7 +207,7 @@ impl Calibration {
 
     /// Waits for the rest of the window, if any is left, and gives ticks per second and where they are from.
     ///
-    /// A reference that stands still is given up after some 50 ms, and 2.5 GHz assumed.
+    /// A reference that stands still is given up after [`GIVE_UP_TICKS`], and 2.5 GHz assumed.
     pub fn finish(self) -> (u64, &'static str) {
         match self.source {
             Source::Told(hertz, name) => (hertz, name),
