@@ -15,8 +15,12 @@ pub struct Split {
 }
 
 /// Gathers pieces into splits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Input {
+    /// Lengths of the files.
+    files: Vec<u64>,
+    /// Most bytes that are reserved for a split on suspicion.
+    limit: u64,
     splits: Vec<Split>,
     open: Option<Split>,
     /// Bytes so far.
@@ -25,8 +29,15 @@ pub(crate) struct Input {
 
 /// A split grows by at least this many bytes.
 const MIN_GROWTH: usize = 256 << 10;
+/// A split that is larger has one very long record in it, which may well reach to the file's end.
+const LARGE: usize = 4 << 20;
 
 impl Input {
+    /// Without any, for files of these lengths on a node with `memory` bytes.
+    pub(crate) fn new(files: Vec<u64>, memory: u64) -> Self {
+        Self { files, limit: memory / 4, splits: Vec::new(), open: None, bytes: 0 }
+    }
+
     /// Takes the next piece. The error says how many bytes were wanted in vain.
     pub(crate) fn push(&mut self, file: u32, offset: u64, piece: &[u8], end: bool) -> Result<(), InputError> {
         let split = self.open.get_or_insert_with(|| Split { file, offset, bytes: Vec::new() });
@@ -35,9 +46,16 @@ impl Input {
         }
         let bytes = &mut split.bytes;
         if bytes.capacity() - bytes.len() < piece.len() {
-            // By half, not by doubling: while a large split moves, old and new block are both there.
-            let more = (bytes.len() / 2).max(MIN_GROWTH).max(piece.len());
-            if bytes.try_reserve_exact(more).is_err() && bytes.try_reserve_exact(piece.len()).is_err() {
+            // While a large split moves, old and new block are both there: it shall not move often.
+            let left = self.files.get(file as usize).map_or(0, |len| len.saturating_sub(offset));
+            let to_end = usize::try_from(left.min(self.limit)).unwrap_or(0);
+            let half = (bytes.len() / 2).max(MIN_GROWTH);
+            let more = if bytes.len() >= LARGE { half.max(to_end) } else { half };
+            let reserved = [more, half, piece.len()]
+                .into_iter()
+                .filter(|more| *more >= piece.len())
+                .any(|more| bytes.try_reserve_exact(more).is_ok());
+            if !reserved {
                 return Err(InputError::NoMemory { wanted: (bytes.len() + piece.len()) as u64 });
             }
         }
@@ -91,7 +109,7 @@ mod tests {
 
     #[test]
     fn pieces_become_splits() {
-        let mut input = Input::default();
+        let mut input = Input::new(vec![20, 1 << 30], 1 << 20);
         assert_eq!(input.push(0, 10, b"ab", false), Ok(()));
         assert_eq!(input.push(0, 12, b"c", true), Ok(()));
         assert_eq!(input.push(1, 0, b"", true), Ok(()));
@@ -102,13 +120,29 @@ mod tests {
     }
 
     #[test]
+    fn a_very_long_record_moves_once() {
+        let piece = [b'x'; 48 << 10];
+        let mut input = Input::new(vec![32 << 20], 256 << 20);
+        let mut capacities = Vec::new();
+        for number in 0..(32 << 20) / piece.len() {
+            input.push(0, (number * piece.len()) as u64, &piece, false).unwrap();
+            let capacity = input.open.as_ref().map_or(0, |split| split.bytes.capacity());
+            if number * piece.len() > LARGE && capacities.last() != Some(&capacity) {
+                capacities.push(capacity);
+            }
+        }
+        assert_eq!(capacities.len(), 2, "{capacities:?}");
+        assert!(capacities[1] <= 33 << 20);
+    }
+
+    #[test]
     fn gaps_are_refused() {
         for (file, offset) in [(0, 3), (0, 1), (1, 2)] {
-            let mut input = Input::default();
+            let mut input = Input::new(vec![20, 1 << 30], 1 << 20);
             assert_eq!(input.push(0, 0, b"ab", false), Ok(()));
             assert_eq!(input.push(file, offset, b"c", false), Err(InputError::Gap));
         }
-        let mut input = Input::default();
+        let mut input = Input::new(vec![20, 1 << 30], 1 << 20);
         assert_eq!(input.push(0, u64::MAX, b"ab", false), Ok(()));
         assert_eq!(input.push(0, 1, b"c", false), Err(InputError::Gap));
     }

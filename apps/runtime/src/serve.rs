@@ -52,7 +52,7 @@ struct Server {
 /// A job that this node has accepted.
 enum Job {
     /// Its input comes.
-    Loading(Loading),
+    Loading(Box<Loading>),
     /// Its application runs.
     Running { tasks: Tasks, credit: Credit },
 }
@@ -143,8 +143,10 @@ impl Server {
         if has < promised.saturating_add(others) {
             return Err(JobError::TooLittleMemory { needed: promised, has: has.saturating_sub(others) });
         }
-        let loading = Loading { rank, app, input: Input::default(), promised, start };
-        jobs.insert(loading.start.job, Job::Loading(loading));
+        let files = start.inputs.iter().map(|file| file.len).collect();
+        let input = Input::new(files, self.lite.platform().memory().stats().total);
+        let loading = Loading { rank, app, input, promised, start };
+        jobs.insert(loading.start.job, Job::Loading(Box::new(loading)));
         Ok(())
     }
 
@@ -163,7 +165,7 @@ impl Server {
         let (tasks, credit) = (Tasks::new(self.lite.platform().clone()), Credit::default());
         jobs.insert(id, Job::Running { tasks: tasks.clone(), credit: credit.clone() });
         drop(jobs);
-        let Loading { start, rank, app, input, .. } = loading;
+        let Loading { start, rank, app, input, .. } = *loading;
         let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
         let (lite, apps, jobs) = (self.lite.clone(), self.apps.clone(), self.jobs.clone());
         let end = Box::pin(async move {
