@@ -48,7 +48,7 @@ pub struct Cluster {
     /// All that happened.
     pub trace: Arc<Trace>,
     options: Options,
-    nodes: Vec<(Arc<Host>, Lite)>,
+    nodes: Vec<(Arc<Host>, Lite, Arc<dyn Rnic>)>,
 }
 
 impl Cluster {
@@ -114,9 +114,9 @@ impl Cluster {
         assert_eq!(rnic.memory_key().rkey, rkey);
         let config = self.options.config.clone();
         let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config).expect("node starts");
-        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
+        self.world.attach(&host, Arc::new(Poller { rnic: rnic.clone(), lite: lite.clone() }));
         self.world.attach(&host, heart);
-        self.nodes.push((host, lite));
+        self.nodes.push((host, lite, rnic));
         self.nodes.len()
     }
 
@@ -124,6 +124,12 @@ impl Cluster {
     #[must_use]
     pub fn lite(&self, i: usize) -> Lite {
         self.nodes[i - 1].1.clone()
+    }
+
+    /// The RNIC of node `i`, counted from 1.
+    #[must_use]
+    pub fn rnic(&self, i: usize) -> Arc<dyn Rnic> {
+        self.nodes[i - 1].2.clone()
     }
 
     /// The machine of node `i`, counted from 1.
