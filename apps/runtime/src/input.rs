@@ -29,8 +29,9 @@ pub(crate) struct Input {
 
 /// A split grows by at least this many bytes.
 const MIN_GROWTH: usize = 256 << 10;
-/// A split that is larger has one very long record in it, which may well reach to the file's end.
-const LARGE: usize = 4 << 20;
+/// A split that is larger than any manager aims at has one very long record in it, which may well reach to the end of
+/// the file.
+const LARGE: usize = 8 << 20;
 
 impl Input {
     /// Without any, for files of these lengths on a node with `memory` bytes.
