@@ -20,6 +20,7 @@ mod random;
 mod selftest;
 mod sync;
 mod time;
+mod virtio;
 
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -166,6 +167,7 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
 async fn start() {
     chart::mark("executor");
     pci::init(hardware());
+    virtio::rng::seed().await;
     chart::mark("pci");
     #[cfg(feature = "selftest")]
     if let Some(name) = cmdline::get("selftest") {

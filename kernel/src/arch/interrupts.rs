@@ -209,7 +209,7 @@ fn interrupt(vector: u8) {
         WAKE | TEST => {}
         ERROR => log::error!("local APIC error {:#x}", apic::error_status()),
         _ => match HANDLERS.get(usize::from(vector - FIRST_DEVICE)).and_then(Once::get) {
-            Some(h) => (h.run)(),
+            Some(handler) => handler(),
             None => log::warn!("interrupt on vector {vector:#x}, which nobody has taken"),
         },
     }
@@ -313,13 +313,8 @@ impl core::fmt::Display for Details<'_> {
 /// What runs on a device's vector: with interrupts off, on the interrupt stack. It must not wait; it may wake tasks.
 pub type Handler = Box<dyn Fn() + Send + Sync>;
 
-struct Device {
-    run: Handler,
-    name: &'static str,
-}
-
 const DEVICES: usize = (END_DEVICE - FIRST_DEVICE) as usize;
-static HANDLERS: [Once<Device>; DEVICES] = [const { Once::new() }; DEVICES];
+static HANDLERS: [Once<Handler>; DEVICES] = [const { Once::new() }; DEVICES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// A vector that a device may signal by MSI or MSI-X.
@@ -349,12 +344,8 @@ pub fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<I
     let vector =
         u8::try_from(slot).ok().and_then(|s| s.checked_add(FIRST_DEVICE)).filter(|v| *v < END_DEVICE);
     let vector = vector.ok_or(NoVector)?;
-    HANDLERS.get(slot).ok_or(NoVector)?.call_once(|| Device { run: handler, name });
+    HANDLERS.get(slot).ok_or(NoVector)?.call_once(|| handler);
+    log::debug!("vector {vector:#x} on cpu {} for {name}", cpu.index);
     let msi_address = 0xfee0_0000 | u64::from(cpu.apic_id.load(Ordering::Relaxed) & 0xff) << 12;
     Ok(Irq { vector, msi_address, msi_data: u32::from(vector) })
-}
-
-/// Vectors taken, with their devices' names.
-pub fn allocated() -> impl Iterator<Item = (u8, &'static str)> {
-    (FIRST_DEVICE..END_DEVICE).zip(HANDLERS.iter()).filter_map(|(v, h)| Some((v, h.get()?.name)))
 }

@@ -1,8 +1,5 @@
 //! The boot chart: which stage of the boot was reached when, in microseconds since the first instruction.
 
-use alloc::string::String;
-use alloc::vec::Vec;
-
 use crate::arch::cpu;
 use crate::sync::IrqMutex;
 use crate::time;
@@ -44,11 +41,4 @@ pub fn each(mut f: impl FnMut(&'static str, u32)) {
         };
         f(stage, u32::try_from(time::at_tsc(tsc).as_nanos() / 1000).unwrap_or(u32::MAX));
     }
-}
-
-/// The chart so far: stages and microseconds since the first instruction.
-pub fn stages() -> Vec<(String, u32)> {
-    let chart = CHART.lock();
-    let micros = |tsc| u32::try_from(time::at_tsc(tsc).as_nanos() / 1000).unwrap_or(u32::MAX);
-    chart.stages.iter().take(chart.len).map(|(stage, tsc)| (String::from(*stage), micros(*tsc))).collect()
 }

@@ -175,6 +175,7 @@ impl Core {
     }
 
     pub fn add_poller(&self, poller: Box<dyn Poller>) {
+        log::debug!("poller {}", poller.name());
         self.new_pollers.lock().push(poller);
         self.has_new_pollers.store(true, Ordering::Release);
     }

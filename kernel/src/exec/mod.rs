@@ -130,8 +130,6 @@ pub struct Stats {
     pub halted: Duration,
     /// Times an interrupt ran the pollers because a task did not give way.
     pub interrupt_polls: u64,
-    /// Tasks that live.
-    pub tasks: usize,
 }
 
 /// Figures of core `cpu`.
@@ -141,7 +139,6 @@ pub fn stats(cpu: usize) -> Option<Stats> {
         halts: core.halts.load(Ordering::Relaxed),
         halted: Duration::from_nanos(core.halted_ns.load(Ordering::Relaxed)),
         interrupt_polls: core.interrupt_polls.load(Ordering::Relaxed),
-        tasks: core.tasks(),
     })
 }
 
