@@ -7,7 +7,7 @@ use grep::Grep;
 use lite::testing::{Fabric, Host, Hub, Poller, World};
 use lite::{Config, Lite};
 use mapreduce::{Job, MapReduce, Split, run_local};
-use platform::{ControlLink, IoAddr, LinkDown, Platform};
+use platform::{ControlLink, Instant, IoAddr, LinkDown, Memory, Platform, Task};
 use proto::{CutRule, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
 use runtime::{App, End};
 use spin::Mutex;
@@ -48,6 +48,30 @@ impl ControlLink for Tap {
     }
 }
 
+/// A host that says it has several processors.
+struct Processors {
+    host: Arc<Host>,
+    cpus: usize,
+}
+
+impl Platform for Processors {
+    fn now(&self) -> Instant {
+        self.host.now()
+    }
+    fn fill_random(&self, buf: &mut [u8]) {
+        self.host.fill_random(buf);
+    }
+    fn cpus(&self) -> usize {
+        self.cpus
+    }
+    fn spawn(&self, name: &'static str, task: Task) {
+        self.host.spawn(name, task);
+    }
+    fn memory(&self) -> &dyn Memory {
+        self.host.memory()
+    }
+}
+
 struct Cluster {
     world: World,
     fabric: Arc<Fabric>,
@@ -69,6 +93,11 @@ enum Outcome {
 
 impl Cluster {
     fn new(seed: u64, count: u8) -> Self {
+        Self::with_cpus(seed, count, |_| 1)
+    }
+
+    /// As many processors as `cpus` says for node i, from 1 on.
+    fn with_cpus(seed: u64, count: u8, cpus: impl Fn(u8) -> usize) -> Self {
         let mut cluster = Self {
             world: World::new(seed),
             fabric: Fabric::new(),
@@ -79,20 +108,21 @@ impl Cluster {
             next_job: 1,
         };
         for i in 1..=count {
-            cluster.join(i);
+            cluster.join(i, cpus(i));
         }
         cluster.world.run_for(Duration::from_millis(10));
         cluster
     }
 
-    fn join(&mut self, i: u8) {
+    fn join(&mut self, i: u8, cpus: usize) {
         let host = self.world.host(IoAddr(u64::from(i) << 32), MEMORY);
         let gid = Gid::from_ipv4([10, 0, 0, i]);
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
         let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
         let (inner, welcome) = self.hub.join(&*rnic);
         let link = Arc::new(Tap { inner, node: welcome.node, seen: self.seen.clone() });
-        let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
+        let platform = Arc::new(Processors { host: host.clone(), cpus });
+        let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default()).unwrap();
         self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
         let apps: Vec<Box<dyn App>> =
             vec![Box::new(Job::<WordCount>::default()), Box::new(Job::<Grep>::default())];
@@ -270,6 +300,18 @@ fn words_are_counted_by_any_number_of_nodes() {
         assert_eq!(sum(&reports, "reduced_keys"), lines);
         let phases: Vec<_> = reports[0].times_us.iter().map(|(phase, _)| phase.as_str()).collect();
         assert_eq!(phases, ["map", "shuffle", "reduce", "merge"]);
+    }
+}
+
+#[test]
+fn nodes_may_have_different_numbers_of_processors() {
+    let text = text(30_000);
+    let expected = counts(&text);
+    for (nodes, cpus) in [(1, [2, 0, 0]), (1, [20, 0, 0]), (3, [1, 3, 8]), (3, [16, 1, 5])] {
+        let mut cluster = Cluster::with_cpus(7, nodes, |i| cpus[usize::from(i) - 1]);
+        let (output, reports) = cluster.run::<WordCount>(&[], &[&text], 10_000);
+        assert!(output == expected, "{nodes} {cpus:?}");
+        assert_eq!(sum(&reports, "words"), 30_000);
     }
 }
 
