@@ -167,7 +167,13 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
 async fn start() {
     chart::mark("executor");
     pci::init(hardware());
-    virtio::rng::seed().await;
+    virtio::rng::init().await;
+    // Once the drivers have had their time, and the boot its own.
+    exec::spawn_on(0, "inventory", async {
+        exec::sleep(Duration::from_millis(400)).await;
+        pci::report();
+    })
+    .detach();
     chart::mark("pci");
     #[cfg(feature = "selftest")]
     if let Some(name) = cmdline::get("selftest") {

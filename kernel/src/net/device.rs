@@ -46,7 +46,8 @@ impl Asked {
 
     /// Whether an answer is due: cheap, for the poller.
     pub fn has_answer(&self, inner: &mut Inner, now: Instant) -> bool {
-        let known = |ip: &Ipv4Addr| matches!(inner.resolver.lookup(now, IpAddr::V4(*ip)), Resolution::Known(_));
+        let known =
+            |ip: &Ipv4Addr| matches!(inner.resolver.lookup(now, IpAddr::V4(*ip)), Resolution::Known(_));
         self.waiting.iter().any(known)
     }
 }

@@ -9,11 +9,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::net::SocketAddrV4;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown};
-use proto::channel::{Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len};
+use proto::channel::{
+    Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
+};
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
 
 use super::stack::{Buffers, Stack, TcpError, TcpStream};
@@ -33,8 +34,6 @@ const BEAT_MAX: usize = 64;
 const BEAT_ROOM: usize = 16 * BEAT_MAX;
 /// Tasks that wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
-/// Heartbeats under way whose times are kept.
-const BEATS: usize = 16;
 /// How long last words may take.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
@@ -63,7 +62,9 @@ impl core::fmt::Display for JoinError {
             Self::Channel(at, why) => write!(f, "manager at {at}: {why}"),
             Self::Refused(reason) => write!(f, "the manager refuses: {reason}"),
             Self::Malformed => f.write_str("the manager's answer to the join cannot be read"),
-            Self::NoRandomness => f.write_str("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)"),
+            Self::NoRandomness => {
+                f.write_str("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)")
+            }
         }
     }
 }
@@ -124,8 +125,6 @@ struct Beat {
     every: Duration,
     next: Instant,
     seq: u64,
-    /// When the last heartbeats went out, by sequence number modulo the length.
-    sent_at: [(u64, Instant); BEATS],
 }
 
 /// The control connection, once the node has joined.
@@ -134,11 +133,7 @@ pub struct Link {
     /// Tasks only, so without masking interrupts: opening a message takes its time.
     incoming: spin::Mutex<Incoming>,
     outgoing: IrqMutex<Outgoing>,
-    lease: Duration,
-    /// Nanoseconds at which the lease ends, as far as this node knows.
-    lease_until: AtomicU64,
-    /// First byte of a heartbeat's acknowledgement, and of last words.
-    ack_tag: u8,
+    /// First byte of encoded last words.
     last_words_tag: u8,
 }
 
@@ -238,8 +233,7 @@ impl Link {
     fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease_ms: u32) -> Self {
         let now = time::now();
         let lease = Duration::from_millis(lease_ms.into());
-        let beat =
-            Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent_at: [(u64::MAX, Instant::ZERO); BEATS] };
+        let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0 };
         let outgoing = Outgoing {
             seal: Some(Seal { sealer, bytes: Vec::with_capacity(BEAT_ROOM) }),
             bytes: Vec::with_capacity(BEAT_ROOM),
@@ -253,17 +247,8 @@ impl Link {
             stream,
             incoming: spin::Mutex::new(incoming),
             outgoing: IrqMutex::new(outgoing),
-            lease,
-            lease_until: AtomicU64::new((now + lease).as_nanos()),
-            ack_tag: tag(proto::encode(&ToNode::HeartbeatAck { seq: 0 })),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
         }
-    }
-
-    /// When the lease ends, counted from the sending of the last heartbeat that the manager has acknowledged. Known
-    /// only as far as somebody receives messages.
-    pub fn lease_until(&self) -> Instant {
-        Instant::from_nanos(self.lease_until.load(Ordering::Relaxed))
     }
 
     fn take_down(&self, why: &dyn core::fmt::Display) {
@@ -272,18 +257,6 @@ impl Link {
             log::error!("control connection to the manager is down: {why}");
         }
         outgoing.wake_all();
-    }
-
-    /// Takes note of an acknowledged heartbeat.
-    fn acknowledged(&self, message: &[u8]) {
-        if message.first() != Some(&self.ack_tag) {
-            return;
-        }
-        let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
-        let (kept, at) = self.outgoing.lock().beat.sent_at[(seq % BEATS as u64) as usize];
-        if kept == seq {
-            self.lease_until.fetch_max((at + self.lease).as_nanos(), Ordering::Relaxed);
-        }
     }
 }
 
@@ -332,7 +305,6 @@ impl Outgoing {
         let Ok(plain) = postcard::to_slice(&ToManager::Heartbeat { seq }, &mut plain) else { return };
         let Ok(len) = seal.sealer.seal_into(plain, &mut sealed) else { return };
         self.bytes.extend_from_slice(&sealed[..len]);
-        self.beat.sent_at[(seq % BEATS as u64) as usize] = (seq, now);
         self.beat.seq += 1;
         self.beat.next = now + self.beat.every;
     }
@@ -389,10 +361,7 @@ impl ControlLink for Link {
         };
         match incoming.poll(&self.stream, cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(message)) => {
-                self.acknowledged(&message);
-                Poll::Ready(Ok(message))
-            }
+            Poll::Ready(Ok(message)) => Poll::Ready(Ok(message)),
             Poll::Ready(Err(e)) => {
                 match e {
                     RecvError::Tcp(e) => self.take_down(&e),
@@ -486,7 +455,8 @@ fn last_words(reason: &str) {
 /// What is wrong, for people.
 pub fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
-    let text = crate::boot::fw_cfg::read(name)
-        .ok_or_else(|| "no cluster key: the launcher passes it as fw_cfg file opt/ferrolite/key".to_string())?;
+    let text = crate::boot::fw_cfg::read(name).ok_or_else(|| {
+        "no cluster key: the launcher passes it as fw_cfg file opt/ferrolite/key".to_string()
+    })?;
     ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"))
 }

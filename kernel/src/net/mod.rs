@@ -18,12 +18,12 @@ use core::net::Ipv4Addr;
 use core::pin::pin;
 use core::task::Poll;
 use platform::Instant;
-use spin::Once;
 
 use crate::arch::interrupts;
 use crate::boot::cmdline;
 use crate::exec::{self, Poller};
 use crate::pci::{self, Message};
+use crate::virtio::SetupError;
 use crate::{mm, random, time};
 use port::Port;
 use stack::{Addressing, Ipv4Config, Stack};
@@ -32,23 +32,14 @@ use virtio::{Sizes, VirtioNet};
 /// A machine with less memory gets short rings.
 const SMALL: u64 = 96 << 20;
 
-/// The machine's network.
+/// The machine's network, for as long as the kernel lives.
 pub struct Net {
     /// All ports, in the order of the bus.
-    pub ports: Vec<&'static Port>,
-    /// The one that TCP uses.
-    pub mgmt: Option<&'static Port>,
+    ports: Vec<&'static Port>,
     /// The one that RDMA uses.
     pub fabric: Option<&'static Port>,
     /// TCP on the management port.
     pub stack: Option<&'static Stack>,
-}
-
-static NET: Once<Net> = Once::new();
-
-/// The network; `None` before [`init`].
-pub fn get() -> Option<&'static Net> {
-    NET.get()
 }
 
 /// The value of `future`, or `None` if it is not ready by `deadline`.
@@ -70,11 +61,12 @@ pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F:
 /// What on the command line is wrong, for people. A device that does not start is said on the console and left out.
 pub fn init(stack: bool) -> Result<&'static Net, String> {
     let addressing = addressing()?;
-    let sizes = if mm::frames::totals().0 < SMALL { Sizes { rx: 128, tx: 64 } } else { Sizes { rx: 256, tx: 256 } };
+    let sizes =
+        if mm::frames::totals().0 < SMALL { Sizes { rx: 128, tx: 64 } } else { Sizes { rx: 256, tx: 256 } };
     let mut found: Vec<(pci::Address, VirtioNet)> = Vec::new();
     for function in pci::functions().iter().filter(|f| virtio::is_network(f)) {
         let device = interrupts::allocate("virtio-net", Box::new(|| ()))
-            .map_err(|_| virtio::SetupError::Vectors)
+            .map_err(|_| SetupError::Vectors)
             .and_then(|irq| {
                 let message = Message { address: irq.msi_address, data: irq.msi_data };
                 VirtioNet::start(function, sizes, message)
@@ -102,7 +94,7 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
                 (false, true) => "fabric",
                 (false, false) => "spare",
             };
-            let port: &'static Port = Box::leak(Box::new(Port::new(name, address, device)));
+            let port: &'static Port = Box::leak(Box::new(Port::new(device)));
             log::info!("net {name}: {} at pci {address}, MTU {}", port.mac(), port.mtu());
             port
         })
@@ -111,10 +103,11 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
     let stack = mgmt.filter(|_| stack).map(|port| {
         let mut seed = [0; 8];
         random::fill(&mut seed);
-        let stack: &'static Stack = Box::leak(Box::new(Stack::start(port, addressing, u64::from_le_bytes(seed))));
+        let stack: &'static Stack =
+            Box::leak(Box::new(Stack::start(port, addressing, u64::from_le_bytes(seed))));
         stack
     });
-    let net = NET.call_once(|| Net { ports, mgmt, fabric, stack });
+    let net: &'static Net = Box::leak(Box::new(Net { ports, fabric, stack }));
     exec::register_poller(0, Box::new(NetPoller { net, armed: false }));
     Ok(net)
 }

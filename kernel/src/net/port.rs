@@ -15,7 +15,7 @@ use verbs::MacAddr;
 
 use super::virtio::{Receiver, Transmitter, VirtioNet};
 use crate::sync::IrqMutex;
-use crate::{pci, time};
+use crate::time;
 
 /// Frames of the host's that wait while the RNIC polls. More are dropped, as a full ring would.
 const ASIDE: usize = 32;
@@ -37,7 +37,9 @@ impl Aside {
     fn push(&mut self, frame: &[u8]) -> bool {
         let slot = (self.head + self.len) % ASIDE;
         let start = slot * self.frame_max;
-        let Some(room) = self.bytes.get_mut(start..start + self.frame_max).and_then(|r| r.get_mut(..frame.len())) else {
+        let Some(room) =
+            self.bytes.get_mut(start..start + self.frame_max).and_then(|r| r.get_mut(..frame.len()))
+        else {
             return false;
         };
         if self.len == ASIDE {
@@ -75,10 +77,6 @@ pub struct Inner {
 
 /// An Ethernet port. It lives as long as the kernel.
 pub struct Port {
-    /// Its name: `mgmt`, `fabric`, or the device's place on the bus.
-    pub name: &'static str,
-    /// Where its device is.
-    pub address: pci::Address,
     mac: MacAddr,
     mtu: usize,
     has_rnic: AtomicBool,
@@ -99,13 +97,13 @@ pub struct Counters {
 
 impl Port {
     /// A port over a device that is up. The one allocation in a port's life.
-    pub fn new(name: &'static str, address: pci::Address, device: VirtioNet) -> Self {
+    pub fn new(device: VirtioNet) -> Self {
         let (mac, mtu) = (device.mac, device.mtu);
         let aside = Aside { bytes: Vec::new(), lengths: [0; ASIDE], head: 0, len: 0, frame_max: 14 + mtu };
         let waiters = Vec::with_capacity(MAX_WAITERS);
         let inner = Inner { device, resolver: Resolver::new(mac), aside, waiters, dropped: 0 };
         let no = || AtomicBool::new(false);
-        Self { name, address, mac, mtu, has_rnic: no(), has_stack: no(), inner: IrqMutex::new(inner) }
+        Self { mac, mtu, has_rnic: no(), has_stack: no(), inner: IrqMutex::new(inner) }
     }
 
     /// The port's Ethernet address.
@@ -195,11 +193,6 @@ impl Port {
     /// The port answers for `ip` from now on. `false`: it has four addresses already.
     pub fn add_address(&self, ip: IpAddr) -> bool {
         self.inner.lock().resolver.add_own(ip)
-    }
-
-    /// The port answers for `ip` no more.
-    pub fn remove_address(&self, ip: IpAddr) {
-        self.inner.lock().resolver.remove_own(ip);
     }
 
     /// The Ethernet address of `ip` on this port's network, or `None` if nobody has answered by `deadline`. Ends by
@@ -319,7 +312,11 @@ impl Inner {
 
     /// The parts that the stack needs at the same time.
     pub fn split(&mut self) -> (HostFrames<'_>, &mut Transmitter, &mut Resolver) {
-        (HostFrames { rx: &mut self.device.rx, aside: &mut self.aside }, &mut self.device.tx, &mut self.resolver)
+        (
+            HostFrames { rx: &mut self.device.rx, aside: &mut self.aside },
+            &mut self.device.tx,
+            &mut self.resolver,
+        )
     }
 }
 

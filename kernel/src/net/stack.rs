@@ -140,11 +140,6 @@ impl Stack {
         stack
     }
 
-    /// The port below.
-    pub fn port(&self) -> &'static Port {
-        self.port
-    }
-
     /// Takes in and sends what there is, and wakes tasks. Bounded; neither allocates nor waits. `true`: it did
     /// something.
     pub fn poll(&self, now: Instant) -> bool {
@@ -161,11 +156,6 @@ impl Stack {
     /// When [`poll`](Self::poll) has something to do, frames aside.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.inner.lock().next
-    }
-
-    /// The IPv4 address in use.
-    pub fn config(&self) -> Option<Ipv4Config> {
-        self.inner.lock().config
     }
 
     /// Waits until the port has an address; the caller bounds the wait, by [`with_deadline`](super::with_deadline).
@@ -415,11 +405,6 @@ impl TcpStream {
             data = data.get(n..).unwrap_or_default();
         }
         Ok(())
-    }
-
-    /// Ends this side of the connection in good order; what was written is still sent.
-    pub fn finish(&self) {
-        self.with_and_send(tcp::Socket::close);
     }
 }
 

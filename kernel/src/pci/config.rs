@@ -66,7 +66,8 @@ impl Config {
     }
 
     fn at(base: usize, a: Address, offset: u16) -> *mut u32 {
-        let function = usize::from(a.bus) << 20 | usize::from(a.device & 31) << 15 | usize::from(a.function & 7) << 12;
+        let function =
+            usize::from(a.bus) << 20 | usize::from(a.device & 31) << 15 | usize::from(a.function & 7) << 12;
         (base + (function | usize::from(offset & 0xffc))) as *mut u32
     }
 
@@ -77,7 +78,9 @@ impl Config {
 
     fn reaches(&self, a: Address, offset: u16) -> bool {
         let (segment, buses) = self.buses();
-        segment == a.segment && buses.contains(&a.bus) && (matches!(self, Self::Memory { .. }) || offset < 256)
+        segment == a.segment
+            && buses.contains(&a.bus)
+            && (matches!(self, Self::Memory { .. }) || offset < 256)
     }
 
     /// The word at `offset` (rounded down to a multiple of 4); all ones where nothing answers.

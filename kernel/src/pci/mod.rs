@@ -114,8 +114,6 @@ impl fmt::Display for BarError {
 pub mod capability {
     /// Vendor specific: where virtio describes its structures.
     pub const VENDOR: u8 = 0x09;
-    /// PCI Express.
-    pub const EXPRESS: u8 = 0x10;
     /// MSI-X.
     pub const MSIX: u8 = 0x11;
 }
@@ -217,9 +215,13 @@ pub fn report() {
                 "pci {address} {vendor:04x}:{device:04x} class {base:02x}{sub:02x}{interface:02x} {name}: NO DRIVER"
             ),
         }
+        let (sub_vendor, sub_device) = f.subsystem;
+        log::debug!("  revision {:02x}, subsystem {sub_vendor:04x}:{sub_device:04x}", f.revision);
         for (n, bar) in f.bars.iter().enumerate() {
             match bar {
-                Some(Bar::Memory { address: Some(at), size, .. }) => log::debug!("  bar {n}: {at:?} + {size:#x}"),
+                Some(Bar::Memory { address: Some(at), size, .. }) => {
+                    log::debug!("  bar {n}: {at:?} + {size:#x}");
+                }
                 Some(Bar::Memory { address: None, size, .. }) => {
                     log::warn!("pci {address} bar {n} of {size:#x} bytes has no address");
                 }

@@ -79,11 +79,6 @@ impl MsixTable {
         unsafe { self.base.add(usize::from(entry) * 4 + word).write_volatile(value) };
     }
 
-    /// How many messages the function has.
-    pub fn len(&self) -> u16 {
-        self.len
-    }
-
     /// Has entry `entry` send `message`.
     ///
     /// # Panics

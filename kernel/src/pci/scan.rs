@@ -56,7 +56,10 @@ pub fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
 impl Scan {
     fn bus(&mut self, bus: u8, depth: usize) {
         let (_, buses) = self.config.buses();
-        if depth > MAX_DEPTH || !buses.contains(&bus) || core::mem::replace(&mut self.seen[usize::from(bus)], true) {
+        if depth > MAX_DEPTH
+            || !buses.contains(&bus)
+            || core::mem::replace(&mut self.seen[usize::from(bus)], true)
+        {
             return;
         }
         for device in 0..32 {
@@ -83,11 +86,14 @@ impl Scan {
         let bridge = head >> 16 & 0x7f == 1;
         let subsystem = if bridge { 0 } else { read(0x2c) };
         let halves = |word: u32| (word as u16, (word >> 16) as u16);
-        let bars = self.bars(address, match head >> 16 & 0x7f {
-            0 => 6,
-            1 => 2,
-            _ => 0,
-        });
+        let bars = self.bars(
+            address,
+            match head >> 16 & 0x7f {
+                0 => 6,
+                1 => 2,
+                _ => 0,
+            },
+        );
         self.found.push(Function {
             address,
             id: halves(id),

@@ -164,7 +164,10 @@ pub async fn fabric() -> Outcome {
         ask(&shared, peer, frame).await?;
     }
     let (bad, counters) = (shared.lock().bad, port.counters());
-    crate::println!("selftest net: {counters:?}, {bad} frames changed");
+    let net::port::Counters { received, sent, dropped } = counters;
+    crate::println!(
+        "selftest net: {received} frames received, {sent} sent, {dropped} dropped, {bad} changed"
+    );
     if bad == 0 { Ok(String::new()) } else { Err(format!("{bad} frames changed on the way")) }
 }
 
@@ -184,7 +187,11 @@ async fn ask(shared: &IrqMutex<Shared>, peer: MacAddr, frame: usize) -> Result<(
     }
     times.sort_unstable();
     let at = |p: usize| times.get(times.len() * p / 100).copied().unwrap_or(0) / 1000;
-    crate::println!("selftest net: {PINGS} round trips of {frame} bytes: p50 {} us, p99 {} us", at(50), at(99));
+    crate::println!(
+        "selftest net: {PINGS} round trips of {frame} bytes: p50 {} us, p99 {} us",
+        at(50),
+        at(99)
+    );
     let start = time::now();
     for burst in 1..=BURSTS {
         {
@@ -217,7 +224,6 @@ fn manager() -> Result<SocketAddrV4, String> {
 pub async fn tcp() -> Outcome {
     let stack = net::init(true)?.stack.ok_or("no management port")?;
     chart::mark("net");
-    crate::pci::report();
     let config = net::with_deadline(in_ms(5000), stack.configured()).await.ok_or("no DHCP answer")?;
     chart::mark("address");
     crate::println!("selftest tcp: {config:?}");
@@ -240,11 +246,15 @@ pub async fn tcp() -> Outcome {
             return Err(format!("ended after {got} bytes of {total}"));
         }
         // A sample of each piece: all of it would measure this loop.
-        wrong += u64::from(u64::from(buf[0]) != got % 251) + u64::from(u64::from(buf[n - 1]) != (got + n as u64 - 1) % 251);
+        wrong += u64::from(u64::from(buf[0]) != got % 251)
+            + u64::from(u64::from(buf[n - 1]) != (got + n as u64 - 1) % 251);
         got += n as u64;
     }
     let took = time::now() - start;
-    crate::println!("selftest tcp: {got} bytes at {:.1} MB/s, {wrong} wrong", got as f64 / took.as_secs_f64() / 1e6);
+    crate::println!(
+        "selftest tcp: {got} bytes at {:.1} MB/s, {wrong} wrong",
+        got as f64 / took.as_secs_f64() / 1e6
+    );
     let mut times = Vec::new();
     for _ in 0..100 {
         let start = time::now();
@@ -261,7 +271,8 @@ pub async fn tcp() -> Outcome {
     if wrong == 0 { Ok(String::new()) } else { Err("bytes changed on the way".into()) }
 }
 
-/// Joins the cluster of `manager=` and stays for `selftest_s` seconds (default 0).
+/// Joins the cluster of `manager=` and stays for `selftest_s` seconds (default 0). With `app=hog` it computes for 10 s at a
+/// time meanwhile, twice its lease; with `app=panic` it dies at the first message.
 pub async fn join() -> Outcome {
     let net = net::init(true)?;
     let stack = net.stack.ok_or("no management port")?;
@@ -288,7 +299,7 @@ pub async fn join() -> Outcome {
         memory_free: free,
         cpus: 1,
         apps: Vec::new(),
-        boot: proto::BootReport { stages: chart::stages() },
+        boot: proto::BootReport { stages: Vec::new() },
     };
     let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
     let (link, welcome) =
@@ -306,6 +317,9 @@ pub async fn join() -> Outcome {
                 Ok(proto::ToNode::HeartbeatAck { .. }) => acknowledged += 1,
                 other => crate::println!("selftest join: {other:?}"),
             },
+        }
+        if cmdline::get("app") == Some("panic") {
+            panic!("asked for by app=panic, after {acknowledged} heartbeats");
         }
         // Computes without giving way: the heartbeats must go on.
         if cmdline::get("app") == Some("hog") {

@@ -1,0 +1,326 @@
+//! What virtio devices over PCI have in common: negotiation by `virtio-drivers`, and what that crate leaves out, which is
+//! MSI-X vectors and doorbells that are found once. Rings are [`virtqueue`]'s.
+
+pub mod rng;
+
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, fence};
+use virtio_drivers::transport::pci::PciTransport;
+use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction, PciRoot};
+use virtio_drivers::transport::{DeviceStatus, Transport};
+use virtqueue::{Layout, Queue};
+
+use crate::mm::{self, frames};
+use crate::pci::{Bar, Function, Message, MsixError, MsixTable, capability};
+
+/// PCI vendor of all virtio devices.
+pub const VENDOR: u16 = 0x1af4;
+/// `VIRTIO_F_EVENT_IDX`: each side says at which buffer it wants to hear again.
+const F_EVENT_IDX: u64 = 1 << 29;
+/// `VIRTIO_F_VERSION_1`: what every device must have.
+const F_VERSION_1: u64 = 1 << 32;
+/// The one MSI-X entry used, for all queues.
+const ENTRY: u16 = 0;
+const NO_VECTOR: u16 = 0xffff;
+
+// Offsets in the common configuration structure (4.1.4.3).
+const COMMON_MSIX_CONFIG: usize = 0x10;
+const COMMON_QUEUE_SELECT: usize = 0x16;
+const COMMON_QUEUE_VECTOR: usize = 0x1a;
+const COMMON_QUEUE_NOTIFY_OFF: usize = 0x1e;
+const CFG_COMMON: u8 = 1;
+const CFG_NOTIFY: u8 = 2;
+
+/// Why a device cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetupError {
+    /// The transport does not follow the specification.
+    Transport,
+    /// A feature that is needed is not offered or not accepted.
+    Features(u64),
+    /// The device's queues are too small, or there are fewer than two.
+    Queues,
+    /// No memory for rings and buffers: this many bytes.
+    Memory(u64),
+    /// It cannot interrupt.
+    Msix(MsixError),
+    /// No interrupt vector is left.
+    Vectors,
+    /// It does not answer.
+    Silent,
+    /// The device has no address, or a group's.
+    Address,
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transport => f.write_str("does not follow the virtio specification"),
+            Self::Features(bits) => write!(f, "lacks features {bits:#x}"),
+            Self::Queues => f.write_str("has too small queues"),
+            Self::Memory(bytes) => write!(f, "{bytes} bytes for its rings are not to be had"),
+            Self::Msix(e) => e.fmt(f),
+            Self::Silent => f.write_str("does not answer"),
+            Self::Vectors => f.write_str("finds no interrupt vector left"),
+            Self::Address => f.write_str("has no Ethernet address"),
+        }
+    }
+}
+
+/// `bytes` of zeroed, physically contiguous memory for a device, never given back: where it is mapped, and its address.
+pub fn memory(bytes: u64) -> Result<(NonNull<u8>, u64), SetupError> {
+    let run = frames::alloc_zeroed(bytes).ok_or(SetupError::Memory(bytes))?;
+    let virt = NonNull::new(mm::phys_to_virt(run)).ok_or(SetupError::Memory(bytes))?;
+    Ok((virt, run.as_u64()))
+}
+
+/// A queue's doorbell: a 16-bit register that takes the queue's number.
+pub struct Doorbell {
+    register: *mut u16,
+    queue: u16,
+}
+
+// SAFETY: a device register, written by whoever owns the ring.
+unsafe impl Send for Doorbell {}
+
+impl Doorbell {
+    /// Rings it.
+    pub fn ring(&self) {
+        fence(Ordering::SeqCst);
+        // SAFETY: the register is in the mapped notification area, checked in `Registers::doorbell`.
+        unsafe { self.register.write_volatile(self.queue) };
+    }
+}
+
+/// A device between the negotiation and its start.
+pub struct Device {
+    /// For its configuration space.
+    pub transport: PciTransport,
+    /// The features of both sides.
+    pub features: u64,
+    registers: Registers,
+    status: DeviceStatus,
+    msix: Option<MsixTable>,
+}
+
+/// Keeps a device running: dropped, it resets the device.
+pub struct Running {
+    _transport: PciTransport,
+    _msix: Option<MsixTable>,
+}
+
+impl Device {
+    /// Resets the device and agrees on the features of `wanted` that it has, and `needed`. It will interrupt with
+    /// `message`, or not at all.
+    pub fn negotiate(
+        function: &Function,
+        needed: u64,
+        wanted: u64,
+        message: Option<Message>,
+    ) -> Result<Self, SetupError> {
+        function.enable();
+        let mut root = PciRoot::new(Access { function: function.clone(), sizing: [false; 6] });
+        let place = DeviceFunction {
+            bus: function.address.bus,
+            device: function.address.device,
+            function: function.address.function,
+        };
+        // First of all: it maps every window that the transport is going to use, and can say if that fails.
+        let registers = Registers::find(function).ok_or(SetupError::Transport)?;
+        let mut transport = PciTransport::new::<Hal, _>(&mut root, place).map_err(|e| {
+            log::error!("pci {}: {e}", function.address);
+            SetupError::Transport
+        })?;
+
+        // Virtio 1.2, 3.1.1.
+        let mut status = DeviceStatus::empty();
+        transport.set_status(status);
+        for step in [DeviceStatus::ACKNOWLEDGE, DeviceStatus::DRIVER] {
+            status |= step;
+            transport.set_status(status);
+        }
+        let needed = needed | F_VERSION_1;
+        let features = transport.read_device_features() & (wanted | needed | F_EVENT_IDX);
+        if features & needed != needed {
+            return Err(SetupError::Features(needed & !features));
+        }
+        transport.write_driver_features(features);
+        status |= DeviceStatus::FEATURES_OK;
+        transport.set_status(status);
+        if !transport.get_status().contains(DeviceStatus::FEATURES_OK) {
+            return Err(SetupError::Features(features));
+        }
+        let msix = match message {
+            None => None,
+            Some(message) => {
+                let mut msix = MsixTable::enable(function).map_err(SetupError::Msix)?;
+                msix.set(ENTRY, message);
+                registers.set_u16(COMMON_MSIX_CONFIG, NO_VECTOR);
+                Some(msix)
+            }
+        };
+        Ok(Self { transport, features, registers, status, msix })
+    }
+
+    /// Sets up queue `index` with `size` buffers.
+    pub fn queue(&mut self, index: u16, size: u16) -> Result<(Queue, Doorbell), SetupError> {
+        let Self { transport, registers, .. } = self;
+        if transport.queue_used(index) || transport.max_queue_size(index) < u32::from(size) {
+            return Err(SetupError::Queues);
+        }
+        let layout = Layout::of(size);
+        let (virt, phys) = memory(layout.total as u64)?;
+        if self.msix.is_some() {
+            // The vector first: a queue must not be on with none.
+            registers.set_u16(COMMON_QUEUE_SELECT, index);
+            registers.set_u16(COMMON_QUEUE_VECTOR, ENTRY);
+            if registers.u16(COMMON_QUEUE_VECTOR) != ENTRY {
+                return Err(SetupError::Msix(MsixError::Absent));
+            }
+        }
+        let doorbell = registers.doorbell(index).ok_or(SetupError::Transport)?;
+        // SAFETY: `memory` gave a zeroed run of frames, which is never given back.
+        let queue = unsafe { Queue::new(virt, size, self.features & F_EVENT_IDX != 0) };
+        transport.queue_set(index, size.into(), phys, phys + layout.avail as u64, phys + layout.used as u64);
+        Ok((queue, doorbell))
+    }
+
+    /// The device works from here on.
+    pub fn start(mut self) -> Running {
+        self.transport.set_status(self.status | DeviceStatus::DRIVER_OK);
+        Running { _transport: self.transport, _msix: self.msix }
+    }
+}
+
+/// The structures that `virtio-drivers` keeps to itself: vectors and doorbells.
+struct Registers {
+    common: *mut u8,
+    notify: *mut u8,
+    notify_len: usize,
+    notify_multiplier: usize,
+}
+
+impl Registers {
+    fn find(function: &Function) -> Option<Self> {
+        let find = |kind: u8, least: u32| {
+            let at = function
+                .capabilities(capability::VENDOR)
+                .find(|at| (function.read(*at) >> 24) as u8 == kind)?;
+            let (bar, offset, len) =
+                (function.read(at + 4) as u8, function.read(at + 8), function.read(at + 12));
+            let (base, size) = function.map_bar(usize::from(bar)).ok()?;
+            let fits = u64::from(offset) + u64::from(len) <= size && len >= least;
+            // SAFETY: inside the window just mapped.
+            fits.then(|| (unsafe { base.add(offset as usize) }, len as usize, at))
+        };
+        let (common, ..) = find(CFG_COMMON, 0x38)?;
+        let (notify, notify_len, at) = find(CFG_NOTIFY, 2)?;
+        Some(Self { common, notify, notify_len, notify_multiplier: function.read(at + 16) as usize })
+    }
+
+    fn u16(&self, offset: usize) -> u16 {
+        // SAFETY: `offset` is one of the constants above, inside the structure of at least 0x38 bytes.
+        unsafe { self.common.add(offset).cast::<u16>().read_volatile() }
+    }
+
+    fn set_u16(&self, offset: usize, value: u16) {
+        // SAFETY: as in `u16`; these registers have no effect on memory.
+        unsafe { self.common.add(offset).cast::<u16>().write_volatile(value) };
+    }
+
+    fn doorbell(&self, queue: u16) -> Option<Doorbell> {
+        self.set_u16(COMMON_QUEUE_SELECT, queue);
+        let offset = usize::from(self.u16(COMMON_QUEUE_NOTIFY_OFF)).checked_mul(self.notify_multiplier)?;
+        if offset + 2 > self.notify_len || !offset.is_multiple_of(2) {
+            return None;
+        }
+        // SAFETY: inside the mapped notification area.
+        let register = unsafe { self.notify.add(offset) }.cast();
+        Some(Doorbell { register, queue })
+    }
+}
+
+/// One function's configuration space, as `virtio-drivers` wants it.
+///
+/// The crate sizes a window anew for each structure in it, with decoding off meanwhile. A hypervisor rebuilds its memory
+/// map every time, which takes milliseconds; so the base address registers are played from what is known of them.
+struct Access {
+    function: Function,
+    /// By register: it was last written with all ones, so that it shows its size.
+    sizing: [bool; 6],
+}
+
+impl Access {
+    const COMMAND: u8 = 0x04;
+
+    fn register(offset: u8) -> Option<usize> {
+        (0x10..0x28).contains(&offset).then(|| usize::from(offset - 0x10) / 4)
+    }
+
+    /// What sizing register `n` gives.
+    fn size_mask(&self, n: usize) -> Option<u32> {
+        let mask = |bar: &Option<Bar>| match bar {
+            Some(Bar::Memory { size, wide, .. }) => Some((size.wrapping_neg(), *wide)),
+            _ => None,
+        };
+        if let Some((mask, _)) = self.function.bars.get(n).and_then(mask) {
+            return Some(mask as u32);
+        }
+        let low = self.function.bars.get(n.checked_sub(1)?).and_then(mask);
+        low.filter(|(_, wide)| *wide).map(|(mask, _)| (mask >> 32) as u32)
+    }
+}
+
+impl ConfigurationAccess for Access {
+    fn read_word(&self, _: DeviceFunction, register_offset: u8) -> u32 {
+        match Self::register(register_offset) {
+            Some(n) if self.sizing[n] => self.size_mask(n).unwrap_or(0),
+            _ => self.function.read(u16::from(register_offset)),
+        }
+    }
+
+    fn write_word(&mut self, _: DeviceFunction, register_offset: u8, data: u32) {
+        match Self::register(register_offset) {
+            Some(n) => self.sizing[n] = data == u32::MAX,
+            // Only to turn decoding off and on around the sizing.
+            None if register_offset == Self::COMMAND => {}
+            None => self.function.write(u16::from(register_offset), data),
+        }
+    }
+
+    unsafe fn unsafe_clone(&self) -> Self {
+        Self { function: self.function.clone(), sizing: self.sizing }
+    }
+}
+
+/// The kernel as `virtio-drivers` wants it. Only registers are mapped through it: queues are ours.
+struct Hal;
+
+// SAFETY: memory comes from the frame allocator, page-aligned and zeroed, and everything is mapped one to one.
+unsafe impl virtio_drivers::Hal for Hal {
+    fn dma_alloc(pages: usize, _: virtio_drivers::BufferDirection) -> (u64, NonNull<u8>) {
+        match memory(pages as u64 * mm::PAGE) {
+            Ok((virt, phys)) => (phys, virt),
+            // An address of 0 is the crate's word for failure.
+            Err(_) => (0, NonNull::dangling()),
+        }
+    }
+
+    unsafe fn dma_dealloc(paddr: u64, _: NonNull<u8>, pages: usize) -> i32 {
+        frames::free(x86_64::PhysAddr::new_truncate(paddr), pages as u64 * mm::PAGE);
+        0
+    }
+
+    unsafe fn mmio_phys_to_virt(paddr: u64, size: usize) -> NonNull<u8> {
+        let at = mm::map_device(x86_64::PhysAddr::new_truncate(paddr), size as u64);
+        // The crate has no way to hear of a failure; the window was mapped whole by `Registers` or will be refused there.
+        at.ok().and_then(NonNull::new).expect("a virtio device's registers cannot be mapped")
+    }
+
+    unsafe fn share(buffer: NonNull<[u8]>, _: virtio_drivers::BufferDirection) -> u64 {
+        mm::virt_to_phys(buffer.as_ptr().cast::<u8>()).map_or(0, x86_64::PhysAddr::as_u64)
+    }
+
+    unsafe fn unshare(_: u64, _: NonNull<[u8]>, _: virtio_drivers::BufferDirection) {}
+}
