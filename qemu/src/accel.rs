@@ -50,17 +50,20 @@ pub struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Runs the probe, or takes its result from an earlier run on this boot of the host.
+    /// The result of an earlier run on this boot of the host.
+    #[must_use]
+    pub fn known(&self) -> Option<Verdict> {
+        let verdict: Verdict = serde_json::from_slice(&std::fs::read(self.cache).ok()?).ok()?;
+        (verdict.boot == boot_id()).then_some(verdict)
+    }
+
+    /// Runs the probe and keeps its result.
     pub fn decide(&self, qemu: &Qemu) -> Result<Verdict> {
-        let boot = boot_id();
-        if let Some(verdict) = read(self.cache).filter(|v| v.boot == boot) {
-            return Ok(verdict);
-        }
         let (accel, reason) = match self.try_kvm(qemu)? {
             Ok(()) => (Accel::Kvm, "KVM runs the kernel".to_owned()),
             Err(reason) => (Accel::Tcg, reason),
         };
-        let verdict = Verdict { accel, reason, boot };
+        let verdict = Verdict { accel, reason, boot: boot_id() };
         std::fs::write(self.cache, serde_json::to_vec_pretty(&verdict)?)
             .with_context(|| format!("cannot write {}", self.cache.display()))?;
         Ok(verdict)
@@ -105,10 +108,6 @@ impl Probe<'_> {
             }
         }
     }
-}
-
-fn read(cache: &Path) -> Option<Verdict> {
-    serde_json::from_slice(&std::fs::read(cache).ok()?).ok()
 }
 
 /// Changes with each boot of the host; empty where there is no such file, and then the result is kept for good.

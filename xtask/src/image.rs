@@ -63,7 +63,7 @@ pub fn cargo(subcommand: &str) -> Command {
 }
 
 fn compile() -> Result<()> {
-    tool::run_visible(cargo("build").args(["--release", "--quiet"])).context("the kernel does not build")
+    tool::run_visible(cargo("build").arg("--release")).context("the kernel does not build")
 }
 
 fn elf() -> PathBuf {

@@ -19,7 +19,7 @@ const FAILED: &str = "ferrolite-manager: ";
 /// Builds the manager; gives its program.
 pub fn build() -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--quiet", "--package", "manager", "--bin", "ferrolite-manager"]);
+    cargo.args(["build", "--release", "--package", "manager", "--bin", "ferrolite-manager"]);
     tool::run_visible(cargo.current_dir(paths::root())).context("the manager does not build")?;
     Ok(paths::target().join("release/ferrolite-manager"))
 }

@@ -1,4 +1,4 @@
-//! A node that dies in mid-run: the run ends soon, names it, and leaves nothing behind.
+//! A run that is disturbed: it ends soon, says why, and leaves nothing behind.
 
 use super::cases::{Case, Outcome};
 use super::end_to_end::xtask;
@@ -9,54 +9,80 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+/// What the manager's client says once the nodes have started the job and input flows.
+const JOB_RUNS: &str = "job 1 runs";
 /// From the death of a node to the end of the run.
 const BOUND: Duration = Duration::from_secs(30);
 
 pub fn cases() -> Vec<Case> {
-    vec![Case::new("nodes::killed-in-mid-run", |log| killed(log).map(|()| Outcome::Passed))]
+    vec![
+        Case::new("nodes::killed-in-mid-run", |log| killed(log).map(|()| Outcome::Passed)),
+        Case::new("nodes::interrupted-run-leaves-nothing", |log| interrupted(log).map(|()| Outcome::Passed)),
+    ]
 }
 
 fn killed(log: &Path) -> Result<()> {
+    disturbed(log, "node1", |run| kill_process(find_node(run, "node1")?, Signal::KILL).context("kill"))
+}
+
+fn interrupted(log: &Path) -> Result<()> {
+    let terminate = |run| kill_process(process(run)?, Signal::TERM).context("kill");
+    disturbed(log, "interrupted", terminate)
+}
+
+/// Does something to a run, given its process id, while the job runs. It must fail soon, its one error must contain
+/// `says`, and nothing must be left: no process, no output file.
+fn disturbed(log: &Path, says: &str, disturb: impl FnOnce(u32) -> Result<()>) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [input, output] = ["in", "out"].map(|name| dir.path().join(name));
-    // Large enough to last until node 1 is found.
+    // Large enough to last until the disturbance.
     Input::LongWord.write(&input)?;
     let file = File::create(log)?;
     let mut command = xtask();
     command.args(["run", "--nodes", "3"]).arg("--input").arg(&input).arg("--output").arg(&output);
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut child = qemu::die_with_this_thread(&mut command).spawn()?;
-    let victim = find_node(child.id(), "node1", &mut || Ok(child.try_wait()?.is_some()))?;
+    wait_for(JOB_RUNS, log, &mut child)?;
     let started = children(child.id());
-    kill_process(victim, Signal::KILL).context("kill")?;
+    ensure!(started.len() >= 4, "there are no three nodes and a manager: {started:?}");
+    disturb(child.id())?;
     let status = tool::wait(&mut child, BOUND)?;
     let Some(status) = status else { bail!("the run went on for {} s", BOUND.as_secs()) };
-    ensure!(!status.success(), "the run succeeded without its node");
-    one_error(&std::fs::read_to_string(log)?, "node1")?;
+    ensure!(!status.success(), "the run succeeded all the same");
+    one_error(&std::fs::read_to_string(log)?, says)?;
     ensure!(!output.exists(), "there is an output file");
     let left: Vec<_> = started.into_iter().filter(|pid| runs(*pid)).collect();
     ensure!(left.is_empty(), "still running: {left:?}");
     Ok(())
 }
 
-/// The QEMU below process `parent` that is named `name`; waits for it.
-fn find_node(parent: u32, name: &str, ended: &mut dyn FnMut() -> Result<bool>) -> Result<Pid> {
+/// Waits until a line of the run's output contains `text`.
+fn wait_for(text: &str, log: &Path, child: &mut Child) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(600);
-    while Instant::now() < deadline {
-        for pid in children(parent) {
-            let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let mut words = arguments.split(|b| *b == 0);
-            if words.any(|w| w == b"-name") && words.next() == Some(name.as_bytes()) {
-                return i32::try_from(pid).ok().and_then(Pid::from_raw).context("no such process id");
-            }
-        }
-        ensure!(!ended()?, "the run ended before its nodes were started");
-        std::thread::sleep(Duration::from_millis(5));
+    while !std::fs::read_to_string(log)?.contains(text) {
+        ensure!(child.try_wait()?.is_none(), "the run ended before it said `{text}`");
+        ensure!(Instant::now() < deadline, "the run does not say `{text}`");
+        std::thread::sleep(Duration::from_millis(2));
     }
-    bail!("no node was started")
+    Ok(())
+}
+
+/// The QEMU below process `parent` that is named `name`.
+fn find_node(parent: u32, name: &str) -> Result<Pid> {
+    let is_it = |pid: &u32| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = arguments.split(|b| *b == 0);
+        words.any(|w| w == b"-name") && words.next() == Some(name.as_bytes())
+    };
+    let pid = children(parent).into_iter().find(is_it).with_context(|| format!("no {name} runs"))?;
+    process(pid)
+}
+
+fn process(pid: u32) -> Result<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw).context("no such process id")
 }
 
 /// The processes whose parent is `parent`.
