@@ -89,7 +89,8 @@ fn halt(core: &Core, console_waits: bool) -> Option<Duration> {
     cpu::interrupts_off();
     // SAFETY: this is the core's main loop, outside of tasks and pollers.
     let deadline = unsafe {
-        let may = core.prepare_halt() && !core.arm_all();
+        // Arming may wake tasks of this core, so the queue is looked at after it.
+        let may = !core.arm_all() && core.prepare_halt();
         may.then(|| core.next_deadline())
     };
     let now = time::now();

@@ -1,6 +1,7 @@
 //! The heap: `talc` over runs of frames in the direct map, so a heap address is a constant away from its physical one.
 //! It grows on demand. `talc` and not `linked_list_allocator`: with 4000 blocks alive, replacing one took 86 ns against
-//! 15.6 us on the host, and 0.6 us in this kernel under TCG (`selftest=speed`). Its lock masks interrupts; copies of a reallocation are made outside it.
+//! 15.6 us on the host, and 0.6 us in this kernel under TCG (`selftest=speed`). Its lock masks interrupts; copies of a
+//! reallocation are made outside it.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};

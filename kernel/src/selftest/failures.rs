@@ -1,11 +1,34 @@
 //! Ways to die, for the tests of the last words.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::Outcome;
+use crate::arch::percpu;
+use crate::sync::IrqMutex;
+use crate::{exec, time};
 
 pub fn panic() -> Outcome {
     panic!("asked for by selftest=panic")
+}
+
+/// Panics on the last processor while a task computes on the first, which must be stopped.
+pub async fn panic_elsewhere() -> Outcome {
+    let last = percpu::count() - 1;
+    exec::spawn_on(last, "elsewhere", async { panic!("asked for by selftest=panic2") }).detach();
+    let end = time::now() + Duration::from_secs(5);
+    while time::now() < end {
+        platform::yield_now().await;
+    }
+    Err("the machine went on after a panic".into())
+}
+
+/// Waits for a lock that this processor holds: ends in a panic that says so, after some seconds.
+pub fn deadlock() -> Outcome {
+    let lock = IrqMutex::new(0);
+    let held = lock.lock();
+    let again = lock.lock();
+    Err(alloc::format!("took a lock twice: {held} {again}"))
 }
 
 /// Writes to an address that nothing maps.

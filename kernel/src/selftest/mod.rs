@@ -13,7 +13,7 @@
 //! | `net` | two machines resolve each other on the fabric and send full frames to and fro |
 //! | `tcp` | throughput and round trips of TCP with a server at `manager=` |
 //! | `join` | joins the cluster of `manager=`, stays `selftest_s` seconds, leaves |
-//! | `panic`, `fault`, `oom`, `stackoverflow`, `overrun` | the ways to die |
+//! | `panic`, `panic2`, `deadlock`, `fault`, `oom`, `stackoverflow`, `overrun` | the ways to die |
 
 mod failures;
 mod fpu;
@@ -65,6 +65,8 @@ pub async fn run(name: &str) {
         "tcp" => net::tcp().await,
         "join" => net::join().await,
         "panic" => failures::panic(),
+        "panic2" => failures::panic_elsewhere().await,
+        "deadlock" => failures::deadlock(),
         "fault" => failures::fault(),
         "oom" => failures::oom(),
         "stackoverflow" => failures::stack_overflow(),
