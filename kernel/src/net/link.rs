@@ -156,6 +156,10 @@ pub async fn join(
     }
     let deadline = time::now() + JOIN_DEADLINE;
     let no_manager = |e| JoinError::NoManager(manager, e);
+    // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
+    let mut fresh = [0; 32];
+    random::fill(&mut fresh);
+    let start = Handshake::initiator(key, fresh);
     if super::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(TcpError::NoAddress));
     }
@@ -169,7 +173,7 @@ pub async fn join(
     chart::mark("tcp");
     let channel_error = |e| JoinError::Channel(manager, e);
     let (Channel { mut sealer, opener }, rest) =
-        match super::with_deadline(deadline, handshake(&stream, key, deadline)).await {
+        match super::with_deadline(deadline, handshake(&stream, start, deadline)).await {
             None => return Err(no_manager(TcpError::Deadline)),
             Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
             Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
@@ -205,12 +209,9 @@ pub async fn join(
 /// The Noise handshake; also gives what has come behind it.
 async fn handshake(
     stream: &TcpStream,
-    key: &ClusterKey,
+    (mut state, first): (Handshake, Vec<u8>),
     deadline: Instant,
 ) -> Result<(Channel, Vec<u8>), RecvError> {
-    let mut fresh = [0; 32];
-    random::fill(&mut fresh);
-    let (mut state, first) = Handshake::initiator(key, fresh);
     stream.write_all(&first, deadline).await.map_err(RecvError::Tcp)?;
     let mut buf = vec![0; 256];
     loop {
