@@ -217,14 +217,14 @@ pub fn alloc(bytes: u64) -> Option<PhysAddr> {
     alloc_within(bytes, PAGE, u64::MAX)
 }
 
-/// As [`alloc`], aligned to `align` (a power of two) and wholly below the physical address `below`.
+/// As [`alloc()`], aligned to `align` (a power of two) and wholly below the physical address `below`.
 pub fn alloc_within(bytes: u64, align: u64, below: u64) -> Option<PhysAddr> {
     let align = align.max(PAGE) / PAGE;
     let at = FRAMES.lock().alloc(bytes.div_ceil(PAGE), align, below / PAGE)?;
     Some(PhysAddr::new_truncate(at * PAGE))
 }
 
-/// As [`alloc`], zeroed.
+/// As [`alloc()`], zeroed.
 pub fn alloc_zeroed(bytes: u64) -> Option<PhysAddr> {
     let at = alloc(bytes)?;
     // SAFETY: the run is ours alone, and mapped at the direct map.
