@@ -4,6 +4,9 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+/// SIGABRT: QEMU found an error in itself or in the host.
+const ABORT: i32 = 6;
+
 /// How a virtual machine ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -27,7 +30,8 @@ impl Exit {
             (Some(code), _) if code >= 3 && code % 2 == 1 => {
                 Self::Guest(u8::try_from(code >> 1).unwrap_or(0))
             }
-            (None, Some(signal)) => Self::Killed(signal),
+            // An abort of QEMU comes with its reason, a kill without.
+            (None, Some(signal)) if signal != ABORT || stderr.trim().is_empty() => Self::Killed(signal),
             _ => {
                 let said =
                     stderr.lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join("; ");
@@ -61,6 +65,7 @@ mod tests {
         assert_eq!(exited(3), Exit::Guest(1));
         assert_eq!(exited(33), Exit::Guest(16));
         assert_eq!(exited(255), Exit::Guest(127));
-        assert_eq!(Exit::decode(ExitStatus::from_raw(9), ""), Exit::Killed(9));
+        assert_eq!(Exit::decode(ExitStatus::from_raw(9), "a warning"), Exit::Killed(9));
+        assert_eq!(Exit::decode(ExitStatus::from_raw(6), "no KVM"), Exit::Failed("no KVM".into()));
     }
 }
