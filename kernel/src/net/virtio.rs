@@ -7,8 +7,9 @@ use verbs::MacAddr;
 use virtio_drivers::transport::Transport;
 use virtqueue::{Broken, Queue};
 
+use crate::mm::{self, frames};
 use crate::pci::{Function, Message};
-use crate::virtio::{Device, Doorbell, Running, SetupError, VENDOR, memory};
+use crate::virtio::{Device, Doorbell, Running, SetupError, VENDOR};
 
 /// Transitional and modern device ids of a network device.
 const IDS: [u16; 2] = [0x1000, 0x1041];
@@ -52,9 +53,11 @@ unsafe impl Send for Buffers {}
 
 impl Buffers {
     fn new(count: u16, stride: usize) -> Result<Self, SetupError> {
+        // Not zeroed: under a hypervisor touching a megabyte for the first time takes milliseconds.
         let bytes = u64::from(count) * stride as u64;
-        let (virt, phys) = memory(bytes)?;
-        Ok(Self { virt, phys, stride })
+        let run = frames::alloc(bytes).ok_or(SetupError::Memory(bytes))?;
+        let virt = NonNull::new(mm::phys_to_virt(run)).ok_or(SetupError::Memory(bytes))?;
+        Ok(Self { virt, phys: run.as_u64(), stride })
     }
 
     fn bus_address(&self, id: u16) -> u64 {
@@ -189,6 +192,10 @@ impl Transmitter {
         assert!(len <= self.frame_max && self.free_len > 0, "no buffer to send");
         self.free_len -= 1;
         let id = self.free[self.free_len];
+        // SAFETY: `id` was free until now, so below the count and the driver's.
+        if let Some(header) = unsafe { self.buffers.get_mut(id) }.first_chunk_mut::<HEADER>() {
+            *header = [0; HEADER];
+        }
         self.queue.set_len(id, (HEADER + len) as u32);
         self.queue.give(id);
         self.frames += 1;
