@@ -8,4 +8,4 @@ mod transfer;
 pub(crate) use flight::Flight;
 pub(crate) use post::{NotPosted, Verb};
 pub(crate) use slot::{Finished, Holds, OpId, OpTable};
-pub(crate) use transfer::{Data, Route};
+pub(crate) use transfer::{Data, RECONNECT_PAUSE, Route};

@@ -7,12 +7,16 @@ use crate::node::Node;
 use crate::region::Mapping;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use platform::IoAddr;
 use proto::{Incarnation, NodeId};
 use verbs::{RemoteAddr, Status};
 
 /// Most chunks under way for one transfer.
 const MAX_WINDOW: usize = 8;
+
+/// After a connection failed, before another is tried: a peer that cannot be reached is not asked without pause.
+pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(1);
 
 /// Which connections a transfer may use.
 #[derive(Clone, Copy)]
@@ -93,6 +97,7 @@ impl Node {
                         return Err(Error::Unknown);
                     }
                     self.counters.retries.add(1);
+                    self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                 }
             }
         }
@@ -196,6 +201,7 @@ impl Node {
                 // Nothing has left yet: another connection may take it.
                 Err(NotPosted::ConnectionLost | NotPosted::Busy) => {
                     self.fail(&conn);
+                    self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                     continue;
                 }
             };

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::bounce::Run;
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
-use crate::op::{NotPosted, Verb};
+use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -53,7 +53,9 @@ impl Node {
                 };
                 match attempt {
                     Attempt::Reply(reply) => return Ok(reply),
-                    Attempt::NotSent => {}
+                    Attempt::NotSent => {
+                        self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
+                    }
                     Attempt::Busy => {
                         issued.store(false, Ordering::Relaxed);
                         self.counters.busy.add(1);
