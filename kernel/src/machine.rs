@@ -27,6 +27,11 @@ impl Platform for Machine {
         exec::spawn(name, task).detach();
     }
 
+    /// Core 0 polls (see `node::pollers`).
+    fn wake_poller(&self) {
+        exec::kick(0);
+    }
+
     fn memory(&self) -> &dyn Memory {
         &PhysicalMemory
     }

@@ -118,7 +118,7 @@ impl Node {
             ops: Mutex::new(OpTable::new(config.operations)),
             bounce: Mutex::new(bounce),
             resources: Waiters::default(),
-            timers: Timers::default(),
+            timers: Timers::new(platform.clone()),
             counters: Counters::default(),
             peers: Mutex::default(),
             peer_change: Waiters::default(),

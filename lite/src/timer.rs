@@ -1,15 +1,19 @@
 //! Deadlines: a heap from which any timer can be taken back, without allocation once it has grown.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
-use platform::Instant;
+use platform::{Instant, Platform};
 use spin::Mutex;
 
 /// All timers of a node. They fire in [`expire`](Self::expire).
-#[derive(Default)]
-pub(crate) struct Timers(Mutex<Heap>);
+pub(crate) struct Timers {
+    heap: Mutex<Heap>,
+    /// Its poller is woken when a timer is started that is earlier than all others.
+    platform: Arc<dyn Platform>,
+}
 
 #[derive(Default)]
 struct Heap {
@@ -110,12 +114,16 @@ impl Heap {
 }
 
 impl Timers {
+    pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
+        Self { heap: Mutex::default(), platform }
+    }
+
     /// Fires all timers up to `now`; gives whether there were any.
     pub(crate) fn expire(&self, now: Instant) -> bool {
         let mut any = false;
         loop {
             let waker = {
-                let mut heap = self.0.lock();
+                let mut heap = self.heap.lock();
                 if heap.order.is_empty() || heap.key(0).0 > now {
                     return any;
                 }
@@ -131,7 +139,7 @@ impl Timers {
 
     /// The earliest timer.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let heap = self.0.lock();
+        let heap = self.heap.lock();
         (!heap.order.is_empty()).then(|| heap.key(0).0)
     }
 
@@ -162,9 +170,15 @@ struct Timer<'a> {
 
 impl Timer<'_> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut heap = self.timers.0.lock();
+        let mut heap = self.timers.heap.lock();
         let Some(index) = self.index else {
-            self.index = Some(heap.insert(self.at, cx.waker().clone()));
+            let index = heap.insert(self.at, cx.waker().clone());
+            self.index = Some(index);
+            let earliest = heap.entries[index as usize].place == 0;
+            drop(heap);
+            if earliest {
+                self.timers.platform.wake_poller();
+            }
             return Poll::Pending;
         };
         let entry = &mut heap.entries[index as usize];
@@ -181,7 +195,7 @@ impl Timer<'_> {
 impl Drop for Timer<'_> {
     fn drop(&mut self) {
         let Some(index) = self.index else { return };
-        let mut heap = self.timers.0.lock();
+        let mut heap = self.timers.heap.lock();
         let place = heap.entries[index as usize].place;
         if place != NOWHERE {
             heap.take(place as usize);
@@ -196,13 +210,50 @@ impl Drop for Timer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use platform::{Memory, Task};
     use proptest::prelude::*;
+
+    /// Counts how often the poller is woken.
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Platform for Woken {
+        fn now(&self) -> Instant {
+            Instant::ZERO
+        }
+        fn fill_random(&self, _: &mut [u8]) {}
+        fn cpus(&self) -> usize {
+            1
+        }
+        fn spawn(&self, _: &'static str, _: Task) {}
+        fn memory(&self) -> &dyn Memory {
+            unreachable!("timers use no memory")
+        }
+        fn wake_poller(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn an_earlier_timer_wakes_the_poller() {
+        let platform = Arc::new(Woken::default());
+        let timers = Timers::new(platform.clone());
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut all = Vec::new();
+        for (at, woken) in [(50, 1), (60, 1), (40, 2), (45, 2)] {
+            let mut timer = Timer { timers: &timers, at: Instant::from_nanos(at), index: None };
+            assert!(timer.poll(&mut cx).is_pending());
+            all.push(timer);
+            assert_eq!(platform.0.load(Ordering::Relaxed), woken, "after the timer at {at}");
+        }
+    }
 
     proptest! {
         /// Timers fire in order of time, those taken back never, whatever the order of starts and drops.
         #[test]
         fn fires_in_order(times in proptest::collection::vec(0u64..100, 1..60), drops in proptest::collection::vec(any::<prop::sample::Index>(), 0..30)) {
-            let timers = Timers::default();
+            let timers = Timers::new(Arc::new(Woken::default()));
             let mut cx = Context::from_waker(Waker::noop());
             let mut all: Vec<Option<Timer<'_>>> = times.iter().map(|t| {
                 let mut timer = Timer { timers: &timers, at: Instant::from_nanos(*t), index: None };

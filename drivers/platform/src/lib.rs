@@ -39,6 +39,10 @@ pub trait Platform: Send + Sync {
     /// Starts a task on a processor that the platform chooses; `name` is for diagnosis.
     fn spawn(&self, name: &'static str, task: Task);
 
+    /// There is something new for whoever polls the RNIC and LITE: posted work, or an earlier deadline. A processor that
+    /// polls and sleeps must look again; nothing to do where polling is not done by a processor of its own.
+    fn wake_poller(&self) {}
+
     /// The node's memory as devices and peers address it.
     fn memory(&self) -> &dyn Memory;
 }

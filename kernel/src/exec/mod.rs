@@ -72,6 +72,13 @@ pub fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
     core.kick(cpu);
 }
 
+/// Has core `cpu` look again for work if it sleeps.
+pub fn kick(cpu: usize) {
+    if let Some(core) = core_state::core(cpu) {
+        core.kick(cpu);
+    }
+}
+
 /// Starts a task on core `cpu`; drop the handle to cancel it, or detach it.
 ///
 /// # Panics

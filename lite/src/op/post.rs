@@ -136,7 +136,16 @@ impl Node {
                 _ => NotPosted::ConnectionLost,
             })
         });
-        posted.map(|()| id).inspect_err(|_| self.take_back(id))
+        match posted {
+            Ok(()) => {
+                self.platform.wake_poller();
+                Ok(id)
+            }
+            Err(refused) => {
+                self.take_back(id);
+                Err(refused)
+            }
+        }
     }
 
     /// Undoes what [`try_post`](Self::try_post) took for a work request that was refused.

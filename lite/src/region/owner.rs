@@ -167,7 +167,7 @@ impl RegionTable {
     pub(crate) fn abandoned(&self, by: NodeId, secret: u64) -> Option<u64> {
         let mut table = self.table.lock();
         let found = |r: &&mut Region| r.secret == secret && r.master.0 == by && !r.freeing;
-        let (id, r) = table.regions.iter_mut().map(|(id, r)| (*id, r)).find(|(_, r)| found(&r))?;
+        let (id, r) = table.regions.iter_mut().map(|(id, r)| (*id, r)).find(|(_, r)| found(r))?;
         r.freeing = true;
         Some(id)
     }

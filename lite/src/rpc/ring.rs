@@ -84,7 +84,7 @@ impl RingRx {
             return None;
         }
         self.credited = self.consumed;
-        Some((self.consumed / u64::from(GRAIN) & 0xff_ffff) as u32)
+        Some(((self.consumed / u64::from(GRAIN)) & 0xff_ffff) as u32)
     }
 }
 

@@ -132,11 +132,13 @@ impl Platform for Host {
     }
 }
 
+type Attached = (Option<Arc<Host>>, Arc<dyn Device>);
+
 /// The executor.
 pub struct World {
     shared: Arc<Shared>,
     /// What is polled; with a host, only while that runs.
-    devices: Vec<(Option<Arc<Host>>, Arc<dyn Device>)>,
+    devices: Vec<Attached>,
     /// Tasks of paused hosts.
     frozen: Vec<Arc<Job>>,
 }
@@ -226,7 +228,7 @@ impl World {
                 continue;
             }
             // Nothing happens any more at this time.
-            let runs = |d: &&(Option<Arc<Host>>, Arc<dyn Device>)| d.0.as_ref().is_none_or(|h| h.runs());
+            let runs = |d: &&Attached| d.0.as_ref().is_none_or(|h| h.runs());
             let next = self.devices.iter().filter(runs).filter_map(|(_, d)| d.next_deadline()).min();
             let next = next.unwrap_or(end).max(Instant::from_nanos(now.as_nanos() + 1));
             if next > end {
