@@ -1,4 +1,5 @@
 //! Dropped futures, failing connections, deadlines: nothing leaks, nothing hangs, nothing is claimed that is not so.
+#![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};

@@ -1,4 +1,5 @@
 //! Two to four nodes over the instant RNIC.
+#![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};

@@ -1,4 +1,5 @@
 //! Four nodes, everything they can do, with and without faults; the same seed gives the same trace.
+#![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 use lite::{Error, Lite, NodeId, Permissions, RpcOptions};
 use netfault::Faults;

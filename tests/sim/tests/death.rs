@@ -1,4 +1,5 @@
 //! Nodes that die, and nodes that are paused, declared dead, and wake up again.
+#![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 use lite::{Change, Error, NodeId, Permissions, RpcOptions};
 use netfault::Faults;
