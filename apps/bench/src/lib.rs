@@ -8,7 +8,10 @@ extern crate alloc;
 
 mod measure;
 mod ping_pong;
+mod progress;
 mod remote;
+
+pub use progress::Progress;
 
 use alloc::format;
 use alloc::string::ToString;
@@ -59,7 +62,9 @@ fn samples(start: &JobStart) -> Result<usize, JobError> {
     let Some(arg) = start.args.first() else { return Ok(200) };
     match arg.parse() {
         Ok(n @ 1..=1_000_000) => Ok(n),
-        _ => Err(JobError::Refused(format!("bench takes a number of samples from 1 to 1000000, not {arg:?}"))),
+        _ => {
+            Err(JobError::Refused(format!("bench takes a number of samples from 1 to 1000000, not {arg:?}")))
+        }
     }
 }
 

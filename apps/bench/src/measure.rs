@@ -65,7 +65,10 @@ mod tests {
 
     #[test]
     fn lines() {
-        assert_eq!(Row::latency("read", 8, (0..=100).rev().collect()).to_string(), "read\t8\t101\t50\t99\t-\n");
+        assert_eq!(
+            Row::latency("read", 8, (0..=100).rev().collect()).to_string(),
+            "read\t8\t101\t50\t99\t-\n"
+        );
         let row = Row::throughput("write_bw", 1000, 10, Instant::from_nanos(5), Instant::from_nanos(100_005));
         assert_eq!(row.to_string(), "write_bw\t1000\t10\t-\t-\t100.00\n");
     }

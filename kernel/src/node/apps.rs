@@ -12,5 +12,6 @@ pub fn all() -> Vec<Box<dyn App>> {
         Box::new(Job::<wordcount::WordCount>::default()),
         Box::new(Job::<grep::Grep>::default()),
         Box::new(litebench::Bench),
+        Box::new(litebench::Progress),
     ]
 }

@@ -1,0 +1,100 @@
+//! Progress that does not wait for an application: rank 1 computes for seconds without giving way, and rank 0 reads its
+//! memory meanwhile. The reads go on, no connection fails, and the membership of rank 1 holds.
+
+use crate::measure::Row;
+use crate::{PATIENCE, failed, map};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::hint::black_box;
+use core::time::Duration;
+use proto::{AppManifest, CutRule, JobReport, JobStart};
+use runtime::{App, BoxFuture, JobContext, JobError};
+
+/// Seconds of computation unless the argument says otherwise.
+const SECONDS: u64 = 10;
+/// Bytes of one read.
+const SIZE: usize = 64;
+/// Between two reads.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The application. Takes one argument, the seconds to compute. The output is one line, as those of [`crate::Bench`].
+#[derive(Debug)]
+pub struct Progress;
+
+impl App for Progress {
+    fn manifest(&self) -> AppManifest {
+        AppManifest {
+            name: "progress".to_string(),
+            about: "reads a node's memory while that node computes without giving way".to_string(),
+            cut: CutRule::Anywhere,
+        }
+    }
+
+    fn memory_needed(&self, _start: &JobStart) -> u64 {
+        1 << 20
+    }
+
+    fn check(&self, start: &JobStart) -> Result<(), JobError> {
+        if start.nodes.len() != 2 {
+            return Err(JobError::Refused("progress takes exactly two nodes".to_string()));
+        }
+        seconds(start).map(drop)
+    }
+
+    fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
+        Box::pin(run(job))
+    }
+}
+
+/// How long to compute.
+fn seconds(start: &JobStart) -> Result<Duration, JobError> {
+    let Some(arg) = start.args.first() else { return Ok(Duration::from_secs(SECONDS)) };
+    match arg.parse() {
+        Ok(n @ 1..=600) => Ok(Duration::from_secs(n)),
+        _ => Err(JobError::Refused(format!("progress takes seconds from 1 to 600, not {arg:?}"))),
+    }
+}
+
+async fn run(job: JobContext) -> Result<JobReport, JobError> {
+    let span = seconds(job.start())?;
+    let mine = job.alloc(SIZE as u64).await?;
+    mine.lmr.write(0, &[0x5a; SIZE]).await.map_err(failed)?;
+    job.publish(&mine, &format!("bench{}", job.rank())).await?;
+    let lite = job.lite().with_deadline(PATIENCE);
+    let theirs = map(&lite, &job, 1 - job.rank()).await?;
+    // Connected before the computation starts: setting up a connection takes a task of the other node.
+    theirs.read(0, &mut [0; SIZE]).await.map_err(failed)?;
+    job.barrier("begin").await?;
+    let end = job.now() + span;
+    let mut report = JobReport::default();
+    if job.rank() == 0 {
+        let mut taken = Vec::new();
+        let mut bytes = vec![0; SIZE];
+        while job.now() < end {
+            let begin = job.now();
+            theirs.read(0, &mut bytes).await.map_err(failed)?;
+            taken.push(u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX));
+            if bytes != [0x5a; SIZE] {
+                return Err(JobError::Refused("a read gave other bytes than were written".to_string()));
+            }
+            lite.sleep(PAUSE).await;
+        }
+        report.counts.push(("reads".to_string(), taken.len() as u64));
+        Row::latency("read_while_computing", SIZE, taken).report(&job).await?;
+    } else {
+        let mut sum = 1.0f64;
+        let mut rounds = 0u64;
+        while job.now() < end {
+            for i in 0..1000u32 {
+                sum = black_box(sum * 1.000_000_1 + f64::from(i) * 1e-9);
+            }
+            rounds += 1;
+        }
+        report.counts.push(("rounds".to_string(), rounds));
+    }
+    job.barrier("end").await?;
+    Ok(report)
+}
