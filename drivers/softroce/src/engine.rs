@@ -237,9 +237,14 @@ impl Core {
         self.earliest
     }
 
-    /// Begins a call of `progress`: handles timers; gives whether there were any.
-    pub(crate) fn begin(&mut self, now: Instant) -> bool {
+    /// Begins a call of `progress`.
+    pub(crate) const fn begin(&mut self) {
         self.round = self.round.wrapping_add(1);
+    }
+
+    /// Handles timers; gives whether any was due. To be called after what has arrived is taken: a node that was not
+    /// scheduled for a while finds the acknowledgements that came meanwhile before it misses them.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
         if now < self.earliest || now < self.earliest_deadline() {
             return false;
         }

@@ -101,8 +101,9 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
     fn progress(&self, now: Instant, budget: usize) -> bool {
         let mut engine = self.engine.lock();
         let Engine { port, core } = &mut *engine;
-        let timers = core.begin(now);
+        core.begin();
         let received = port.receive(budget, &mut |frame| core.on_frame(frame, now));
+        let timers = core.expire(now);
         let sent = core.transmit(port, now, budget);
         timers || received > 0 || sent > 0
     }

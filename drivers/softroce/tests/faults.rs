@@ -4,7 +4,7 @@
 mod common;
 
 use common::{ACK_TIMEOUT, Faults, MEMORY, Options, Pair, Random, pattern, wr};
-use platform::IoAddr;
+use platform::{Instant, IoAddr};
 use std::collections::BTreeSet;
 use verbs::{PathMtu, Payload, RemoteAddr, RemoteKey, SendOp, Sge, Status, VerbsError, WorkKind};
 
@@ -87,7 +87,8 @@ fn a_dead_peer_ends_the_work_in_bounded_time() {
     let ended: Vec<_> = pair.finish(0).iter().map(|c| (c.id.0, c.status)).collect();
     assert_eq!(ended, [(1, Status::RetryExceeded), (2, Status::WorkRequestFlushed)]);
     assert_eq!(pair.recvs(0)[0].status, Status::WorkRequestFlushed);
-    assert_eq!(u128::from(pair.now() - start), 6 * ACK_TIMEOUT.as_nanos());
+    // Each wait is twice as long as the one before.
+    assert_eq!(u128::from(pair.now() - start), (1 + 2 + 4 + 8 + 16 + 32) * ACK_TIMEOUT.as_nanos());
     assert_eq!(a.counter("timeouts"), 6);
     // Posting on goes to the completion queue as well.
     a.send(4, SendOp::Send { data: Payload::Inline(b"x"), imm: None });
@@ -95,6 +96,60 @@ fn a_dead_peer_ends_the_work_in_bounded_time() {
     assert_eq!(pair.sends(0)[0].status, Status::WorkRequestFlushed);
     assert_eq!(pair.recvs(0)[0].status, Status::WorkRequestFlushed);
     assert_eq!(a.rnic.next_deadline(), None);
+}
+
+/// A peer whose processor is away for 240 times the acknowledgement timeout is slow, not dead.
+#[test]
+fn a_slow_peer_is_waited_for() {
+    let pair = Pair::new(&Options::default());
+    let [a, b] = &pair.nodes;
+    let back = pair.now() + 240 * ACK_TIMEOUT.as_nanos() as u64;
+    a.send(1, SendOp::Write { data: Payload::Inline(b"patience"), remote: b.remote(0), imm: None });
+    while pair.now() < back {
+        while a.rnic.progress(Instant::from_nanos(pair.now()), 64) {}
+        let due = a.rnic.next_deadline().map_or(back, Instant::as_nanos);
+        pair.advance_to(due.min(back));
+    }
+    assert_eq!(a.counter("timeouts"), 7);
+    assert_eq!(pair.finish(0)[0].status, Status::Success);
+    assert_eq!(b.get(0, 8), *b"patience");
+}
+
+/// The time since the last progress starts over with it.
+#[test]
+fn progress_makes_the_timeout_short_again() {
+    let pair = Pair::new(&Options::default());
+    let [a, b] = &pair.nodes;
+    for round in 0..2 {
+        pair.wire.lock().unwrap().cut = true;
+        let start = pair.now();
+        let data = [round; 4];
+        a.send(1, SendOp::Write { data: Payload::Inline(&data), remote: b.remote(0), imm: None });
+        pair.settle();
+        let before = a.counter("timeouts");
+        while a.counter("timeouts") < before + 2 {
+            assert!(pair.advance());
+            pair.settle();
+        }
+        assert_eq!(u128::from(pair.now() - start), 3 * ACK_TIMEOUT.as_nanos());
+        pair.wire.lock().unwrap().cut = false;
+        assert_eq!(pair.finish(0)[0].status, Status::Success);
+        assert_eq!(b.get(0, 4), data);
+    }
+}
+
+/// A node that was not scheduled finds acknowledgements that came in time before its own timers.
+#[test]
+fn a_node_that_slept_misses_no_acknowledgement() {
+    let pair = Pair::new(&Options::default());
+    let [a, b] = &pair.nodes;
+    a.send(1, SendOp::Write { data: Payload::Inline(b"early"), remote: b.remote(0), imm: None });
+    a.rnic.progress(Instant::from_nanos(pair.now()), 64);
+    pair.advance_to(pair.now() + 10_000);
+    while b.rnic.progress(Instant::from_nanos(pair.now()), 64) {}
+    pair.advance_to(pair.now() + 100 * ACK_TIMEOUT.as_nanos() as u64);
+    assert_eq!(pair.finish(0)[0].status, Status::Success);
+    assert_eq!((a.counter("timeouts"), a.counter("retransmits")), (0, 0));
 }
 
 #[test]

@@ -22,6 +22,8 @@ use verbs::{Completion, Psn, QpConnect, QpNum, RemoteAddr, SendWr, Status, Verbs
 const MIN_WINDOW: u32 = 4;
 /// The window of a new connection in packets.
 const FIRST_WINDOW: u32 = 32;
+/// How often the acknowledgement timeout doubles at most: enough for the most retries that verbs know.
+const MAX_DOUBLINGS: u32 = 7;
 /// An RNR retry count that means for ever (specification 9.7.5.2.8).
 const RNR_FOR_EVER: u8 = 7;
 
@@ -253,8 +255,15 @@ impl Requester {
         }
         self.unasked = if tx.bth.ack_request { 0 } else { self.unasked + 1 };
         if self.ack_deadline.is_none() {
-            self.ack_deadline = Some(env.now + self.ack_timeout);
+            self.ack_deadline = Some(env.now + self.patience());
         }
+    }
+
+    /// How long to wait for an acknowledgement: twice as long after each timeout since the last progress, so that what
+    /// was lost is sent again soon, but a peer whose processor is away for a while is not given up.
+    fn patience(&self) -> Duration {
+        let timeouts = u32::from(self.retries - self.retries_left);
+        self.ack_timeout.saturating_mul(1 << timeouts.min(MAX_DOUBLINGS))
     }
 
     /// Handles a response. An error is fatal to the queue pair and belongs to the oldest work request.
@@ -392,7 +401,7 @@ impl Requester {
         self.retries_left = self.retries;
         self.rnr_left = self.rnr_retries;
         self.wait_until = None;
-        self.ack_deadline = (self.una != self.sent).then(|| env.now + self.ack_timeout);
+        self.ack_deadline = (self.una != self.sent).then(|| env.now + self.patience());
         self.acknowledged += packets;
         if self.acknowledged >= self.window {
             self.acknowledged = 0;
@@ -439,7 +448,7 @@ impl Requester {
         self.go_back();
         self.shrink();
         self.gap_at = None;
-        self.ack_deadline = Some(env.now + self.ack_timeout);
+        self.ack_deadline = Some(env.now + self.patience());
         Ok(())
     }
 
