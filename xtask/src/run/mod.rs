@@ -1,17 +1,17 @@
 //! `cargo xtask run`: a cluster of appliances in QEMU that does one job.
 
 mod cluster;
-mod manager;
+pub mod manager;
 mod options;
 mod report;
 
 pub use cluster::reason;
+pub use manager::Manager;
 pub use options::Options;
 
 use crate::{image, interrupt, paths, setup, text, ui};
 use anyhow::{Context, Result};
 use cluster::Cluster;
-use manager::Manager;
 use qemu::Qemu;
 use qemu::accel::{Choice, Probe};
 use qemu::vm::{Accel, Exit};
@@ -85,7 +85,7 @@ fn with_input(options: &Options) -> Result<Options> {
 
 /// A temporary file beside the one that is to be: made now, so that a place that cannot be written is found before the
 /// work, and renamed at the end, so that the file is whole or not there.
-fn beside(what: &str, path: &Path) -> Result<(NamedTempFile, PathBuf)> {
+pub fn beside(what: &str, path: &Path) -> Result<(NamedTempFile, PathBuf)> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let context = || format!("cannot write the {what} {}", path.display());
     if path.is_dir() {

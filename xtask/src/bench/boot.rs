@@ -1,0 +1,238 @@
+//! How long an appliance takes until it has joined: the kernel's own boot chart, and what QEMU takes before.
+
+use super::lab::Lab;
+use super::stats::{median, median_of};
+use super::table::{Table, maybe};
+use super::target::{Bound, Target};
+use crate::run::Manager;
+use crate::{interrupt, run, ui};
+use anyhow::{Context, Result, bail};
+use qemu::fabric::{Fabric, FabricConfig};
+use qemu::vm::{Accel, Event, EventKind, FwCfg, Machine, Nic, Vm, VmSpec};
+use serde::Serialize;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Stage at whose end the manager has answered that the node is a member.
+const JOINED: &str = "join";
+/// The last stage of the chart.
+const LAST: &str = "lite";
+/// From entry to joined on microvm, in milliseconds.
+const TARGET_MS: f64 = 150.0;
+/// How long a boot may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Machines that are booted: model and processors.
+const MACHINES: [(Machine, u32); 4] =
+    [(Machine::Microvm, 1), (Machine::Microvm, 2), (Machine::Q35, 1), (Machine::Q35, 2)];
+
+/// Medians over the boots of one machine, in milliseconds.
+#[derive(Debug, Serialize)]
+pub struct Boot {
+    machine: String,
+    cpus: u32,
+    boots: usize,
+    /// From starting QEMU to the kernel's first instruction, firmware included.
+    exec_to_entry_ms: Option<f64>,
+    /// From the kernel's first instruction to the manager's welcome.
+    entry_to_joined_ms: Option<f64>,
+    exec_to_joined_ms: Option<f64>,
+    /// End of each stage after the kernel's first instruction.
+    stages_ms: Vec<(String, f64)>,
+}
+
+/// One boot, in milliseconds.
+#[derive(Debug, Default)]
+struct Chart {
+    exec_to_entry: Option<f64>,
+    stages: Vec<(String, f64)>,
+}
+
+impl Chart {
+    fn stage(&self, name: &str) -> Option<f64> {
+        self.stages.iter().find(|(stage, _)| stage == name).map(|(_, ms)| *ms)
+    }
+
+    /// Takes a line of the console that came `at` milliseconds after QEMU's start. The first line with a time says when
+    /// entry was; what writing that line takes is so counted in, to QEMU's debit.
+    fn line(&mut self, line: &str, at: f64) {
+        if let Some(stage) = stage(line) {
+            self.stages.push(stage);
+        } else if self.exec_to_entry.is_none() {
+            self.exec_to_entry = stamp(line).map(|ms| at - ms);
+        }
+    }
+}
+
+/// `bootchart: page tables              3131 us`.
+fn stage(line: &str) -> Option<(String, f64)> {
+    let (name, us) = line.strip_prefix("bootchart: ")?.strip_suffix(" us")?.rsplit_once(' ')?;
+    Some((name.trim().to_owned(), us.parse::<f64>().ok()? / 1000.0))
+}
+
+/// The seconds in `[    0.009108] info ...`, as milliseconds.
+fn stamp(line: &str) -> Option<f64> {
+    let (seconds, _) = line.strip_prefix('[')?.split_once(']')?;
+    Some(seconds.trim().parse::<f64>().ok()? * 1000.0)
+}
+
+/// Boots each machine `runs` times, all in turn.
+pub fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
+    let mut manager = lab.manager()?;
+    let mut charts: [Vec<Chart>; MACHINES.len()] = Default::default();
+    for run in 0..runs {
+        ui::step(&format!("boots on microvm and q35, 1 and 2 processors: {} of {runs}", run + 1), || {
+            for (n, (machine, cpus)) in MACHINES.into_iter().enumerate() {
+                // A name of its own each time: the one before may not have been missed yet.
+                let name = format!("boot{n}-{run}");
+                let chart = boot(lab, &mut manager, name, machine, cpus);
+                charts[n]
+                    .push(chart.with_context(|| format!("booting on {machine} with {cpus} processors"))?);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(MACHINES
+        .into_iter()
+        .zip(charts)
+        .map(|((machine, cpus), charts)| summary(machine, cpus, &charts))
+        .collect())
+}
+
+/// Boots one appliance until its chart is complete.
+fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: u32) -> Result<Chart> {
+    let fabric = Fabric::start(&FabricConfig {
+        ports: 1,
+        dir: lab.dir().to_owned(),
+        faults: netfault::Faults::default(),
+        seed: 0,
+        pcap: None,
+    })?;
+    let spec = VmSpec {
+        cmdline: format!("manager=10.0.2.2:{} node={name} nic=softroce", manager.port()?),
+        name,
+        index: 0,
+        machine,
+        accel: Accel::Tcg,
+        cpus,
+        memory_mb: 64,
+        kernel: lab.kernel.clone(),
+        fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
+        nics: vec![Nic::Management, Nic::Fabric { socket: fabric.socket(0).to_owned() }],
+    };
+    let (sender, events) = channel();
+    let vm = Vm::start(&lab.qemu, spec, None, sender)?;
+    let chart = follow(&vm, &events, manager);
+    drop(vm);
+    fabric.stop()?;
+    chart
+}
+
+fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Chart> {
+    let mut chart = Chart::default();
+    let deadline = Instant::now() + LIMIT;
+    while chart.stage(LAST).is_none() {
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(Event { kind: EventKind::Line(line), at, .. }) => chart.line(&line, at.as_secs_f64() * 1000.0),
+            Ok(Event { kind: EventKind::Exited(exit), .. }) => {
+                bail!("the node ended ({exit}): {}", run::reason(&vm.tail()).unwrap_or("it said nothing"))
+            }
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => bail!("the node did not join within {} s", LIMIT.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+        }
+        manager.check()?;
+        interrupt::check()?;
+    }
+    Ok(chart)
+}
+
+fn summary(machine: Machine, cpus: u32, charts: &[Chart]) -> Boot {
+    let stages = charts.first().map(|chart| chart.stages.as_slice()).unwrap_or_default();
+    let exec_to_joined = |chart: &Chart| Some(chart.exec_to_entry? + chart.stage(JOINED)?);
+    Boot {
+        machine: machine.to_string(),
+        cpus,
+        boots: charts.len(),
+        exec_to_entry_ms: median_of(charts, |chart| chart.exec_to_entry),
+        entry_to_joined_ms: median_of(charts, |chart| chart.stage(JOINED)),
+        exec_to_joined_ms: median_of(charts, exec_to_joined),
+        stages_ms: stages
+            .iter()
+            .filter_map(|(name, _)| {
+                let ms = median(charts.iter().filter_map(|chart| chart.stage(name)).collect())?;
+                Some((name.clone(), ms))
+            })
+            .collect(),
+    }
+}
+
+/// The stages, a column per machine.
+pub fn table(boots: &[Boot]) -> Table {
+    let heads = boots.iter().map(|b| format!("{}, {} cpu", b.machine, b.cpus));
+    let mut table = Table::new(
+        "Boot chart",
+        "milliseconds from the kernel's first instruction to the end of a stage, except where QEMU's start is named",
+        &["stage"],
+    );
+    table.heads.extend(heads);
+    let mut row = |name: &str, cell: &dyn Fn(&Boot) -> Option<f64>| {
+        table
+            .rows
+            .push(std::iter::once(name.to_owned()).chain(boots.iter().map(|b| maybe(cell(b)))).collect());
+    };
+    for (name, _) in boots.first().map(|b| b.stages_ms.as_slice()).unwrap_or_default() {
+        row(name, &|b| b.stages_ms.iter().find(|(stage, _)| stage == name).map(|(_, ms)| *ms));
+    }
+    row("QEMU's start to entry", &|b| b.exec_to_entry_ms);
+    row("entry to joined", &|b| b.entry_to_joined_ms);
+    row("QEMU's start to joined", &|b| b.exec_to_joined_ms);
+    table
+}
+
+/// Those that have one are on microvm.
+pub fn targets(boots: &[Boot]) -> Vec<Target> {
+    let microvm = boots.iter().filter(|b| b.machine == Machine::Microvm.to_string());
+    microvm
+        .map(|b| {
+            let name = format!("entry to joined, {}, {} cpu", b.machine, b.cpus);
+            Target::new(name, b.entry_to_joined_ms, "ms", Bound::AtMost(TARGET_MS))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(first: f64, join: u32) -> Chart {
+        let mut chart = Chart::default();
+        chart.line("[    0.010000] info  ferrolite: hello", first);
+        chart.line("[    0.020000] info  ferrolite: again", first + 100.0);
+        chart.line("bootchart: page tables              3000 us", first + 200.0);
+        chart.line(&format!("bootchart: join {join:>24} us"), first + 200.0);
+        chart
+    }
+
+    #[test]
+    fn a_console_becomes_a_chart() {
+        let chart = chart(80.0, 54499);
+        assert_eq!(chart.exec_to_entry, Some(70.0));
+        assert_eq!(chart.stages, [("page tables".to_owned(), 3.0), ("join".to_owned(), 54.499)]);
+        assert_eq!(stage("bootchart: x us"), None);
+        assert_eq!(stamp("[ no time ] x"), None);
+    }
+
+    #[test]
+    fn medians_and_targets() {
+        let charts = [chart(80.0, 100_000), chart(100.0, 160_000), chart(90.0, 120_000)];
+        let boots = [summary(Machine::Microvm, 2, &charts), summary(Machine::Q35, 1, &charts)];
+        assert_eq!(boots[0].entry_to_joined_ms, Some(120.0));
+        assert_eq!(boots[0].exec_to_entry_ms, Some(80.0));
+        assert_eq!(boots[0].exec_to_joined_ms, Some(200.0));
+        let targets = targets(&boots);
+        assert_eq!(targets.len(), 1);
+        assert!(targets[0].met);
+        assert_eq!(table(&boots).rows.len(), 5);
+    }
+}

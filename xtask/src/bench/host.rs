@@ -1,0 +1,108 @@
+//! The machine that measures, and whether it has anything else to do.
+
+use crate::{paths, tool};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::process::Command;
+
+/// What may run beside a measurement: so much load for each processor.
+const BUSY: f64 = 0.4;
+
+/// Where and under what conditions the figures came about.
+#[derive(Clone, Debug, Serialize)]
+pub struct Host {
+    /// Load averages at the start, before anything is built: over 1, 5 and 15 minutes.
+    load: [f64; 3],
+    /// Processors.
+    host_cpus: usize,
+    /// Their name.
+    host_cpu: String,
+    /// What executes the guests: always this one, since the Linux guests and the targets are for it.
+    accel: &'static str,
+    /// The commit measured, with `+` behind it if the checkout differs; `unknown` outside of a checkout.
+    commit: String,
+}
+
+impl Host {
+    /// Looks at the machine as it is now.
+    pub fn look() -> Result<Self> {
+        let load = std::fs::read_to_string("/proc/loadavg").context("cannot read the load average")?;
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Ok(Self {
+            load: parse_load(&load).with_context(|| format!("the load average is `{}`", load.trim()))?,
+            host_cpus: std::thread::available_parallelism()?.get(),
+            host_cpu: model(&cpuinfo).unwrap_or("unknown").to_owned(),
+            accel: "tcg",
+            commit: commit().unwrap_or_else(|| "unknown".to_owned()),
+        })
+    }
+
+    /// What to say if the machine is too busy for its figures to mean anything.
+    pub fn busy(&self) -> Option<String> {
+        let allowed = BUSY * self.host_cpus as f64;
+        (self.load[0] > allowed).then(|| {
+            format!(
+                "the load average is {:.2}, above {allowed:.2}: other work on this machine spoils the figures",
+                self.load[0]
+            )
+        })
+    }
+
+    /// All of it for the head of a report.
+    pub fn sentence(&self, runs: u32) -> String {
+        let [one, five, fifteen] = self.load;
+        format!(
+            "Commit {}, {} processors ({}), QEMU with {}, medians of {runs} runs, load at the start \
+             {one:.2} {five:.2} {fifteen:.2}.",
+            self.commit,
+            self.host_cpus,
+            self.host_cpu,
+            self.accel.to_uppercase()
+        )
+    }
+}
+
+/// The first three numbers of `/proc/loadavg`.
+fn parse_load(text: &str) -> Option<[f64; 3]> {
+    let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+    Some([numbers.next()?, numbers.next()?, numbers.next()?])
+}
+
+/// The processor's name in `/proc/cpuinfo`.
+fn model(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+fn commit() -> Option<String> {
+    let git = |args: &[&str]| tool::output(Command::new("git").args(args).current_dir(paths::root())).ok();
+    let hash = git(&["rev-parse", "--short", "HEAD"])?;
+    let differs = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let mark = if differs.is_empty() { "" } else { "+" };
+    Some(format!("{}{mark}", String::from_utf8_lossy(&hash).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_and_model_are_read() {
+        assert_eq!(parse_load("0.52 1.00 8.60 2/180 4711\n"), Some([0.52, 1.0, 8.6]));
+        assert_eq!(parse_load("0.52"), None);
+        assert_eq!(model("processor\t: 0\nmodel name\t: A CPU\n"), Some("A CPU"));
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let host = |load| Host {
+            load: [load, 0.0, 0.0],
+            host_cpus: 2,
+            host_cpu: String::new(),
+            accel: "tcg",
+            commit: String::new(),
+        };
+        assert!(host(0.7).busy().is_none());
+        assert!(host(1.5).busy().unwrap().contains("1.50"));
+    }
+}

@@ -1,0 +1,235 @@
+//! `cargo xtask bench`: figures. What the documentation quotes, this prints; what it is compared to runs in the same run.
+
+mod boot;
+mod document;
+mod host;
+mod lab;
+mod lite;
+mod rxe;
+mod size;
+mod stats;
+mod table;
+mod target;
+mod words;
+
+use crate::{interrupt, run, ui};
+use anyhow::{Context, Result, bail};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use document::Page;
+use host::Host;
+use lab::Lab;
+use serde::Serialize;
+use std::path::PathBuf;
+use table::Table;
+use target::Target;
+
+/// What to measure and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How often each measurement is repeated, all sides of a comparison in turn; medians are printed [default: 5, or 2
+    /// with --quick]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    runs: Option<u32>,
+    /// Measures only this; repeatable [default: all]
+    #[arg(long, value_name = "PART", value_enum)]
+    only: Vec<Part>,
+    /// Few repetitions, small inputs, and nothing that needs a Linux guest: shows that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Where the tables go, as Markdown; in a file that has `<!-- bench -->` and `<!-- /bench -->`, between these
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    strict: bool,
+}
+
+/// Something to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+enum Part {
+    /// Boot charts on microvm and q35, with 1 and 2 processors
+    Boot,
+    /// LITE between two nodes: reads, writes, calls, ping-pong
+    Lite,
+    /// Linux rdma_rxe between two equal machines, beside LITE (which this includes)
+    Rxe,
+    /// Word count on one node, beside a single Linux process
+    Words,
+    /// Size of the image, and the least memory of a node
+    Size,
+}
+
+/// How much is measured.
+struct Plan {
+    parts: Vec<Part>,
+    runs: u32,
+    /// Operations per measurement of a latency.
+    samples: u32,
+    /// The least length of the text to count, in bytes.
+    text: u64,
+    /// Whether Linux guests are run.
+    linux: bool,
+}
+
+impl Plan {
+    fn new(options: &Options) -> Result<Self> {
+        let all = Part::value_variants();
+        let linux = !options.quick;
+        let mut parts = if options.only.is_empty() { all.to_vec() } else { options.only.clone() };
+        if !linux {
+            parts.retain(|part| *part != Part::Rxe);
+        }
+        if parts.is_empty() {
+            bail!("rxe needs Linux guests, which --quick leaves out");
+        }
+        let (runs, samples, text) = if linux { (5, 1000, 10_000_000) } else { (2, 200, 1_000_000) };
+        Ok(Self { parts, runs: options.runs.unwrap_or(runs), samples, text, linux })
+    }
+
+    fn has(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+}
+
+/// Everything measured; a part that was not is `null` in JSON.
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    parts: Vec<Part>,
+    runs: u32,
+    quick: bool,
+    boot: Option<Vec<boot::Boot>>,
+    lite: Option<Vec<lite::Row>>,
+    rxe: Option<rxe::Rxe>,
+    words: Option<words::Words>,
+    size: Option<size::Size>,
+    targets: Vec<Target>,
+    /// What could not be measured, and why.
+    gaps: Vec<String>,
+}
+
+/// Measures what is asked for.
+pub fn bench(options: &Options) -> Result<()> {
+    let plan = Plan::new(options)?;
+    let host = Host::look()?;
+    if let Some(busy) = host.busy() {
+        if options.strict {
+            bail!("{busy}");
+        }
+        eprintln!("  warning: {busy}");
+    }
+    let page = options.markdown.as_deref().map(Page::open).transpose()?;
+    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let lab = Lab::new()?;
+    let figures = measure(&plan, host, &lab, options.quick)?;
+    lab.unchanged()?;
+
+    let tables = figures.tables();
+    tables.iter().for_each(|table| println!("\n{}", table.text()));
+    if let Some((file, path)) = json {
+        let context = || format!("cannot write {}", path.display());
+        let mut text = serde_json::to_string_pretty(&figures)?;
+        text.push('\n');
+        std::fs::write(file.path(), text).with_context(context)?;
+        file.persist(&path).with_context(context)?;
+    }
+    if let Some(page) = page {
+        let text: String = tables.iter().map(|table| format!("{}\n", table.markdown())).collect();
+        page.write(&format!("\n{}\n\n{text}", figures.host.sentence(figures.runs)))?;
+    }
+    let missed: Vec<&str> = figures.targets.iter().filter(|t| !t.met).map(|t| t.name.as_str()).collect();
+    if options.strict && !(missed.is_empty() && figures.gaps.is_empty()) {
+        bail!(
+            "not met: {}",
+            missed.into_iter().chain(figures.gaps.iter().map(String::as_str)).collect::<Vec<_>>().join("; ")
+        );
+    }
+    Ok(())
+}
+
+/// Runs the parts. Without the appliance nothing can be measured; without Linux, the rest can.
+fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
+    let mut gaps = Vec::new();
+    let mut linux = None;
+    if plan.linux && (plan.has(Part::Rxe) || plan.has(Part::Words)) {
+        match ui::step("kernel and programs of the Linux guests", || lab.linux()) {
+            Ok(image) => linux = Some(image),
+            Err(e) => {
+                eprintln!("  warning: no Linux to compare to: {}", ui::one_line(&e));
+                gaps.push(format!("no Linux guests: {}", ui::one_line(&e)));
+            }
+        }
+    }
+    let boot = plan.has(Part::Boot).then(|| boot::measure(lab, plan.runs)).transpose()?;
+    let (lite, rxe) = if plan.has(Part::Lite) || plan.has(Part::Rxe) {
+        let (lite, rxe) =
+            rxe::measure(lab, linux.as_ref().filter(|_| plan.has(Part::Rxe)), plan.runs, plan.samples)?;
+        (Some(lite), rxe)
+    } else {
+        (None, None)
+    };
+    let words = plan
+        .has(Part::Words)
+        .then(|| words::measure(lab, linux.as_ref(), plan.runs, plan.text))
+        .transpose()?;
+    let size = plan.has(Part::Size).then(|| size::measure(lab)).transpose()?;
+
+    let targets = [
+        boot.as_deref().map(boot::targets).unwrap_or_default(),
+        rxe.iter().map(rxe::Rxe::target).collect(),
+        words.iter().map(words::Words::target).collect(),
+        size.as_ref().map(size::Size::targets).unwrap_or_default(),
+    ]
+    .concat();
+    Ok(Figures {
+        host,
+        parts: plan.parts.clone(),
+        runs: plan.runs,
+        quick,
+        boot,
+        lite,
+        rxe,
+        words,
+        size,
+        targets,
+        gaps,
+    })
+}
+
+impl Figures {
+    fn tables(&self) -> Vec<Table> {
+        let mut tables = Vec::new();
+        tables.extend(self.boot.as_deref().map(boot::table));
+        tables.extend(self.lite.as_deref().map(lite::table));
+        tables.extend(self.rxe.as_ref().map(rxe::Rxe::table));
+        tables.extend(self.words.as_ref().map(words::Words::table));
+        tables.extend(self.size.as_ref().map(size::Size::table));
+        tables.push(target::table(&self.targets, &self.gaps));
+        tables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(quick: bool, only: &[Part]) -> Options {
+        Options { runs: None, only: only.to_vec(), quick, json: None, markdown: None, strict: false }
+    }
+
+    #[test]
+    fn the_quick_plan_has_no_linux() {
+        let quick = Plan::new(&options(true, &[])).unwrap();
+        assert!(!quick.linux && !quick.has(Part::Rxe) && quick.has(Part::Words));
+        assert!(Plan::new(&options(false, &[])).unwrap().has(Part::Rxe));
+        assert!(Plan::new(&options(true, &[Part::Rxe])).is_err());
+        assert_eq!(Plan::new(&options(true, &[Part::Size])).unwrap().parts, [Part::Size]);
+    }
+}

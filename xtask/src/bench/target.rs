@@ -1,0 +1,64 @@
+//! Figures that must be reached.
+
+use super::table::{Table, number};
+use serde::Serialize;
+
+/// A figure and its bound.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Target {
+    pub name: String,
+    /// What was measured; nothing if that failed, and then the target is not met.
+    pub figure: Option<f64>,
+    pub unit: &'static str,
+    pub bound: Bound,
+    pub met: bool,
+}
+
+/// Which side of it is good.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    /// Judges a figure.
+    pub fn new(name: impl Into<String>, figure: Option<f64>, unit: &'static str, bound: Bound) -> Self {
+        let met = figure.is_some_and(|figure| match bound {
+            Bound::AtMost(limit) => figure <= limit,
+            Bound::AtLeast(limit) => figure >= limit,
+        });
+        Self { name: name.into(), figure, unit, bound, met }
+    }
+}
+
+/// All targets, and what could not be measured.
+pub fn table(targets: &[Target], gaps: &[String]) -> Table {
+    let mut table = Table::new("Targets", gaps.join("; "), &["figure", "measured", "target", "verdict"]);
+    for target in targets {
+        let unit = if target.unit.is_empty() { String::new() } else { format!(" {}", target.unit) };
+        let bound = match target.bound {
+            Bound::AtMost(limit) => format!("<= {limit}{unit}"),
+            Bound::AtLeast(limit) => format!(">= {limit}{unit}"),
+        };
+        let figure =
+            target.figure.map_or_else(|| "not measured".to_owned(), |f| format!("{}{unit}", number(f)));
+        let verdict = if target.met { "pass" } else { "FAIL" };
+        table.row([target.name.clone(), figure, bound, verdict.to_owned()]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn judged_on_the_right_side() {
+        let met = |figure, bound| Target::new("x", figure, "", bound).met;
+        assert!(met(Some(0.5), Bound::AtMost(0.5)) && met(Some(0.5), Bound::AtLeast(0.5)));
+        assert!(!met(Some(0.6), Bound::AtMost(0.5)) && !met(Some(0.4), Bound::AtLeast(0.5)));
+        assert!(!met(None, Bound::AtMost(0.5)) && !met(Some(f64::NAN), Bound::AtLeast(0.5)));
+    }
+}
