@@ -5,6 +5,7 @@
 //! | `boot` | the boot reaches the first task |
 //! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
 //! | `smp` | all processors run tasks, wake each other and agree on the time |
+//! | `kvm-probe` | what a hypervisor must be able to do: two processors, timers, 64 KB over virtio with interrupts |
 //! | `wx` | text, page tables, guard pages and data have the rights they should, on each processor |
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
@@ -19,6 +20,7 @@ mod failures;
 mod fpu;
 mod heap;
 mod net;
+mod probe;
 mod scheduling;
 mod smp;
 mod speed;
@@ -56,6 +58,7 @@ pub async fn run(name: &str) {
         "boot" => Ok(String::new()),
         "fpu" => fpu::run().await,
         "smp" => smp::run().await,
+        "kvm-probe" => probe::run().await,
         "wx" => wx::run().await,
         "heap" => heap::run(),
         "idle" => scheduling::idle().await,

@@ -1,17 +1,18 @@
 //! virtio-rng: entropy from the host, once at boot, for processors without RDRAND.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use virtqueue::Queue;
 use x86_64::PhysAddr;
 
-use super::{Device, Running, SetupError, VENDOR, memory};
-use crate::pci::{self, Function};
+use super::{Device, Doorbell, Running, SetupError, VENDOR, memory};
+use crate::pci::{self, Function, Message};
 use crate::{exec, mm, random, time};
 
 /// Transitional and modern device ids.
 const IDS: [u16; 2] = [0x1005, 0x1044];
 const QUEUE: u16 = 0;
-const BYTES: usize = 64;
+const BYTES: u32 = 64;
 /// After the boot's own work.
 const LATER: Duration = Duration::from_millis(300);
 /// The host's own source may be slow, but this is long.
@@ -46,32 +47,86 @@ async fn seed() {
     }
 }
 
-/// Starts the device on one buffer; gives also the buffer's address.
-fn begin(function: &Function) -> Result<(Queue, Running, PhysAddr), SetupError> {
-    let mut device = Device::negotiate(function, 0, 0, None)?;
-    let (mut queue, doorbell) = device.queue(QUEUE, 1)?;
-    let (_, phys) = memory(BYTES as u64)?;
-    let running = device.start();
-    queue.set_buffer(0, phys, BYTES as u32, true);
-    queue.give(0);
-    if queue.publish() {
-        doorbell.ring();
-    }
-    Ok((queue, running, PhysAddr::new_truncate(phys)))
-}
-
 async fn read(function: &Function) -> Result<(), SetupError> {
-    let (mut queue, _running, at) = begin(function)?;
+    let Some(mut source) = Source::start(function, BYTES, None)? else { return Ok(()) };
+    source.ask();
     let until = time::now() + DEADLINE;
-    while !queue.has_used() {
+    while !source.answered() {
         if time::now() >= until {
             return Err(SetupError::Silent);
         }
         exec::sleep(Duration::from_micros(50)).await;
     }
-    let used = queue.take().map_err(|_| SetupError::Transport)?.ok_or(SetupError::Silent)?;
-    // SAFETY: the device has given the buffer back, and it is zeroed memory of this length.
-    let bytes = unsafe { core::slice::from_raw_parts(mm::phys_to_virt(at), BYTES.min(used.len as usize)) };
-    random::add_entropy(bytes);
+    random::add_entropy(source.take()?);
     Ok(())
+}
+
+/// One at a time: a second would reset the device under the first.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// A running entropy device with one buffer.
+pub struct Source {
+    queue: Queue,
+    doorbell: Doorbell,
+    _running: Running,
+    buffer: PhysAddr,
+    len: u32,
+}
+
+impl Source {
+    /// Starts the first entropy device with a buffer of `len` bytes, to interrupt with `message`. `None` if there is no
+    /// such device or it is in use.
+    #[cfg(feature = "selftest")]
+    pub fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
+        devices().next().map_or(Ok(None), |function| Self::start(&function, len, Some(message)))
+    }
+
+    fn start(function: &Function, len: u32, message: Option<Message>) -> Result<Option<Self>, SetupError> {
+        if STARTED.swap(true, Ordering::Acquire) {
+            return Ok(None);
+        }
+        let started = Self::start_alone(function, len, message);
+        if started.is_err() {
+            STARTED.store(false, Ordering::Release);
+        }
+        started.map(Some)
+    }
+
+    fn start_alone(function: &Function, len: u32, message: Option<Message>) -> Result<Self, SetupError> {
+        let mut device = Device::negotiate(function, 0, 0, message)?;
+        let (mut queue, doorbell) = device.queue(QUEUE, 1)?;
+        let (_, phys) = memory(len.into())?;
+        let running = device.start();
+        queue.set_buffer(0, phys, len, true);
+        Ok(Self { queue, doorbell, _running: running, buffer: PhysAddr::new_truncate(phys), len })
+    }
+
+    /// Gives the device the buffer, which must be here, to fill.
+    pub fn ask(&mut self) {
+        // Nothing is given yet, so nothing can wait already.
+        let _ = self.queue.arm();
+        self.queue.give(0);
+        if self.queue.publish() {
+            self.doorbell.ring();
+        }
+    }
+
+    /// Whether the buffer is back.
+    pub fn answered(&self) -> bool {
+        self.queue.has_used()
+    }
+
+    /// The bytes that the device has written.
+    pub fn take(&mut self) -> Result<&[u8], SetupError> {
+        let used = self.queue.take().map_err(|_| SetupError::Transport)?.ok_or(SetupError::Silent)?;
+        let len = self.len.min(used.len) as usize;
+        // SAFETY: the device has given the buffer back, and it is zeroed memory of at least this length.
+        Ok(unsafe { core::slice::from_raw_parts(mm::phys_to_virt(self.buffer), len) })
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        STARTED.store(false, Ordering::Release);
+    }
 }

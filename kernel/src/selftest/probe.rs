@@ -1,0 +1,84 @@
+//! What a hypervisor must be able to do: two processors that wake each other, timers, and 64 KB over virtio with an
+//! interrupt for each answer, on either processor. The launcher boots this to find out whether KVM works.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+
+use super::{Outcome, ensure, smp};
+use crate::arch::{interrupts, percpu};
+use crate::pci::Message;
+use crate::virtio::rng::Source;
+use crate::{exec, time};
+
+/// Bytes that must come over virtio, for each processor.
+const BYTES: usize = 64 << 10;
+/// Bytes asked for at a time.
+const PIECE: u32 = 16 << 10;
+/// For the interrupt of one answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+const SLEEPS: u32 = 20;
+
+pub async fn run() -> Outcome {
+    let cpus = percpu::count();
+    ensure!(cpus >= 2, "{cpus} processor runs, not two");
+    let together = smp::run().await?;
+    for cpu in 0..cpus {
+        exec::spawn_on(cpu, "timer", timer()).await?;
+    }
+    let mut interrupts = 0;
+    for cpu in 0..2 {
+        interrupts += virtio(cpu).await?;
+    }
+    Ok(format!("{together}; {BYTES} bytes over virtio for 2 cpus with {interrupts} interrupts"))
+}
+
+/// Short sleeps, one after the other, which only a timer's interrupt ends.
+async fn timer() -> Result<(), String> {
+    for _ in 0..SLEEPS {
+        let until = time::now() + Duration::from_millis(1);
+        exec::sleep_until(until).await;
+        ensure!(time::now() >= until, "a sleep ended early");
+    }
+    Ok(())
+}
+
+/// Reads from the entropy device, whose interrupts go to `cpu`; gives their number.
+async fn virtio(cpu: usize) -> Result<u64, String> {
+    let count = Arc::new(AtomicU64::new(0));
+    let counter = count.clone();
+    let handler = Box::new(move || {
+        counter.fetch_add(1, Ordering::Release);
+    });
+    let irq = interrupts::allocate_on(cpu, "probe", handler).map_err(|_| "no vector is left")?;
+    let message = Message { address: irq.msi_address, data: irq.msi_data };
+    let source = Source::start_first(PIECE, message).map_err(|e| format!("the entropy device {e}"))?;
+    let mut source = source.ok_or("no entropy device")?;
+    let mut got = 0;
+    while got < BYTES {
+        let before = count.load(Ordering::Acquire);
+        source.ask();
+        let until = time::now() + PATIENCE;
+        // By the interrupt alone: that the buffer is back does not count.
+        while count.load(Ordering::Acquire) == before {
+            ensure!(time::now() < until, "no interrupt on cpu {cpu} after {got} bytes over virtio");
+            exec::sleep(Duration::from_micros(50)).await;
+        }
+        ensure!(source.answered(), "an interrupt on cpu {cpu} came without an answer");
+        let bytes = source.take().map_err(|e| format!("the entropy device {e}"))?;
+        ensure!(!bytes.is_empty(), "an answer without bytes");
+        ensure!(is_noise(bytes), "{} bytes over virtio are no noise", bytes.len());
+        got += bytes.len();
+    }
+    Ok(count.load(Ordering::Acquire))
+}
+
+/// Whether a large piece has each value of a byte in it: memory that was not written has not.
+fn is_noise(bytes: &[u8]) -> bool {
+    let mut seen = [false; 256];
+    bytes.iter().for_each(|b| seen[usize::from(*b)] = true);
+    bytes.len() < PIECE as usize || seen.iter().all(|s| *s)
+}
