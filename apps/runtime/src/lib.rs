@@ -1,6 +1,6 @@
 //! The job runtime of a node: takes jobs from the manager, runs applications, and gives their output back.
 //!
-//! An application implements [`App`]. [`serve`] is the task that a node starts once it is a member: it accepts jobs,
+//! An application implements [`App`]. [`serve()`] is the task that a node starts once it is a member: it accepts jobs,
 //! gathers their input, runs each as a task with a [`JobContext`], and reports. A job that fails or is cancelled leaves
 //! nothing behind: its tasks end at their next await, its LITE regions are freed, its input is dropped.
 #![no_std]

@@ -72,8 +72,9 @@ async fn start() -> Result<Node, String> {
     };
     let apps = apps::all();
     let name = cmdline::get("node").map_or_else(|| format!("node-{}", fabric.mac()), ToOwned::to_owned);
-    let offer = || join_offer(&*rnic, &name, total, &apps);
-    let (link, welcome) = link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
+    let offer = || join_offer(&rnic, &name, total, &apps);
+    let (link, welcome) =
+        link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
     let lite = attach(rnic, fabric, link, welcome, name, total < SMALL)?;
@@ -149,7 +150,8 @@ fn attach(
         config.ring = 32 << 10;
     }
     pollers::register_rnic(rnic.clone());
-    let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| format!("LITE: {e}"))?;
+    let lite =
+        Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| format!("LITE: {e}"))?;
     pollers::register_lite(lite.clone());
     Ok(lite)
 }

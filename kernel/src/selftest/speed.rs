@@ -26,7 +26,7 @@ pub async fn run() -> Outcome {
         let calls = (1 << 24) / (size as u64 + 64);
         let name = alloc::format!("copy {size} bytes");
         per_call(&name, calls, |_| {
-            black_box(&mut target)[..size].copy_from_slice(&black_box(&source)[..size])
+            black_box(&mut target)[..size].copy_from_slice(&black_box(&source)[..size]);
         });
     }
     per_call("fill 65536 bytes", 500, |i| black_box(&mut target).fill(i as u8));

@@ -11,8 +11,8 @@ use crate::mm;
 
 /// How long the measured window is at least, in nanoseconds.
 const WINDOW_NS: u64 = 3_000_000;
-/// After so many ticks, a second or less, there is no use in waiting on.
-const GIVE_UP_TICKS: u64 = 1_000_000_000;
+/// So many windows in a row in which the reference did not move are enough to take it for dead.
+const STILL_WINDOWS: u32 = 3;
 /// Readings of which the tightest counts.
 const READINGS: usize = 5;
 
@@ -73,7 +73,7 @@ impl Reference {
     fn longest_window(self) -> u64 {
         match self {
             Self::Pit => 50_000_000,
-            Self::Hpet(..) | Self::PmTimer(_) => GIVE_UP_TICKS,
+            Self::Hpet(..) | Self::PmTimer(_) => 300_000_000,
         }
     }
 
@@ -207,22 +207,26 @@ impl Calibration {
 
     /// Waits for the rest of the window, if any is left, and gives ticks per second and where they are from.
     ///
-    /// A reference that stands still is given up after [`GIVE_UP_TICKS`], and 2.5 GHz assumed.
+    /// A window in which the reference may have wrapped, because the host ran something else meanwhile, is begun anew. A
+    /// reference that stands still is given up, and 2.5 GHz assumed.
     pub fn finish(self) -> (u64, &'static str) {
-        match self.source {
-            Source::Told(hertz, name) => (hertz, name),
-            Source::Measured(reference, (start, start_tsc)) => loop {
-                let (value, tsc) = reference.sample();
-                let nanos = reference.nanos(start, value);
-                let ticks = tsc.wrapping_sub(start_tsc);
-                if nanos >= WINDOW_NS {
-                    let hertz = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
-                    return (hertz as u64, reference.name());
-                }
-                if ticks > 200_000_000 {
-                    return (2_500_000_000, "assumed: no timer counts");
-                }
-            },
+        let (reference, mut start) = match self.source {
+            Source::Told(hertz, name) => return (hertz, name),
+            Source::Measured(reference, start) => (reference, start),
+        };
+        let mut still = 0;
+        while still < STILL_WINDOWS {
+            let sample = reference.sample();
+            let nanos = reference.nanos(start.0, sample.0);
+            let ticks = sample.1.wrapping_sub(start.1);
+            if ticks > reference.longest_window() {
+                still = if sample.0 == start.0 { still + 1 } else { 0 };
+                start = sample;
+            } else if nanos >= WINDOW_NS {
+                let hertz = u128::from(ticks) * 1_000_000_000 / u128::from(nanos);
+                return (hertz as u64, reference.name());
+            }
         }
+        (2_500_000_000, "assumed: no timer counts")
     }
 }
