@@ -112,7 +112,8 @@ impl Node {
                 continue;
             };
             match message {
-                ToNode::HeartbeatAck { .. } => self.renew_lease(),
+                // The link has seen which heartbeat it acknowledges.
+                ToNode::HeartbeatAck { .. } => self.lease.extend(link.lease_until()),
                 ToNode::Joined(member) => self.on_joined(member),
                 ToNode::Left { node, incarnation, reason } => {
                     if (node, incarnation) == (self.me, self.incarnation) {

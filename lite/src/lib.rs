@@ -25,9 +25,7 @@
 //! - The issuing node checks one-sided operations; the node that is asked checks all messages. Every call has a deadline.
 //! - Locks are held for short, bounded times, and never across a wait. Order, outermost first: a connection's ring, its
 //!   outbox, bounce pool, operation table; no other two are held together.
-//! - The node's own view of its lease is renewed when an acknowledgement of a heartbeat *arrives* (the link passes
-//!   [`proto::ToNode::HeartbeatAck`] on to LITE). When it ends, the node fences itself. Others do not rely on that: they
-//!   destroy their queue pairs to a node that the manager declares dead before they reuse what it could reach.
+//! - The node fences itself when its lease ends; see `lease.rs`.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -41,6 +39,7 @@ mod conn;
 mod control;
 mod counters;
 mod error;
+mod lease;
 mod membership;
 mod node;
 mod op;

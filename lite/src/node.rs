@@ -5,6 +5,7 @@ use crate::bounce::{Bounce, BouncePool};
 use crate::conn::{Conn, Peer, RPC_LANE};
 use crate::control::Control;
 use crate::counters::Counters;
+use crate::lease::Lease;
 use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
 use crate::region::{MappingTable, RegionTable};
@@ -16,7 +17,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, Welcome};
@@ -44,10 +45,7 @@ pub(crate) struct Node {
     pub(crate) cq: CqId,
     /// The most that one work request moves.
     pub(crate) chunk: usize,
-    lease: Duration,
-    /// When this node's lease ends, in nanoseconds; as far as it knows.
-    lease_until: AtomicU64,
-    fenced: AtomicBool,
+    pub(crate) lease: Lease,
 
     pub(crate) ops: Mutex<OpTable>,
     pub(crate) bounce: Mutex<BouncePool>,
@@ -112,9 +110,7 @@ impl Node {
             key: rnic.memory_key(),
             cq,
             chunk: config.bounce[2].0 as usize,
-            lease,
-            lease_until: AtomicU64::new((platform.now() + lease).as_nanos()),
-            fenced: AtomicBool::new(false),
+            lease: Lease::new(platform.now() + lease),
             ops: Mutex::new(OpTable::new(config.operations)),
             bounce: Mutex::new(bounce),
             resources: Waiters::default(),
@@ -150,20 +146,12 @@ impl Node {
 
     /// Whether this node must not act as a member any more.
     pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::SeqCst)
-            || self.platform.now().as_nanos() > self.lease_until.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn renew_lease(&self) {
-        let until = self.platform.now() + self.lease;
-        if !self.is_fenced() {
-            self.lease_until.store(until.as_nanos(), Ordering::SeqCst);
-        }
+        self.lease.is_fenced()
     }
 
     /// Ends this node's membership: nothing is issued any more, and nothing of its peers reaches its memory.
     pub(crate) fn fence(&self) {
-        if self.fenced.swap(true, Ordering::SeqCst) {
+        if !self.lease.fence() {
             return;
         }
         log::error!("lite: {} has lost its membership", self.me);
@@ -191,7 +179,7 @@ impl Node {
     pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
         let Some(mut poller) = self.poller.try_lock() else { return false };
         let mut worked = false;
-        if !self.fenced.load(Ordering::SeqCst) && self.is_fenced() {
+        if !self.is_fenced() && self.lease.has_ended(now) {
             self.fence();
             worked = true;
         }
@@ -315,8 +303,7 @@ impl Node {
             return Some(Instant::ZERO);
         }
         let timer = self.timers.next();
-        let lease = (!self.fenced.load(Ordering::SeqCst))
-            .then(|| Instant::from_nanos(self.lease_until.load(Ordering::SeqCst).saturating_add(1)));
+        let lease = self.lease.next_deadline();
         let stalled = (!self.stalled.lock().is_empty()).then(|| self.platform.now() + STALLED_PAUSE);
         [timer, lease, stalled].into_iter().flatten().min()
     }

@@ -46,6 +46,10 @@ impl ControlLink for Tap {
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
         self.inner.poll_recv(cx)
     }
+
+    fn lease_until(&self) -> Instant {
+        self.inner.lease_until()
+    }
 }
 
 /// A host that says it has several processors.

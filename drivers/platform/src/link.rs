@@ -1,5 +1,6 @@
 //! The connection to the cluster manager, as whole messages.
 
+use crate::Instant;
 use alloc::vec::Vec;
 use core::task::{Context, Poll};
 
@@ -17,4 +18,8 @@ pub trait ControlLink: Send + Sync {
 
     /// The next message received.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>>;
+
+    /// Until when this node's membership holds for certain: counted from the sending of the last heartbeat whose
+    /// acknowledgement [`poll_recv`](Self::poll_recv) has given.
+    fn lease_until(&self) -> Instant;
 }

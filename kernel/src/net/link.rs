@@ -9,6 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::net::SocketAddrV4;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown};
@@ -32,6 +33,9 @@ const CHUNK: usize = 32 * 1024;
 const BEAT_MAX: usize = 64;
 /// Room in the outgoing buffer for heartbeats behind a message that waits.
 const BEAT_ROOM: usize = 16 * BEAT_MAX;
+/// Heartbeats whose times are kept until they are acknowledged. A task may compute for longer than that many: the
+/// acknowledgements of the latest count.
+const BEATS_KEPT: usize = 64;
 /// Tasks that wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
 /// How long last words may take.
@@ -125,6 +129,8 @@ struct Beat {
     every: Duration,
     next: Instant,
     seq: u64,
+    /// When the last ones went out: number and time, at the number modulo the length.
+    sent: [(u64, Instant); BEATS_KEPT],
 }
 
 /// The control connection, once the node has joined.
@@ -133,6 +139,9 @@ pub struct Link {
     /// Tasks only, so without masking interrupts: opening a message takes its time.
     incoming: spin::Mutex<Incoming>,
     outgoing: IrqMutex<Outgoing>,
+    lease: Duration,
+    /// Until when the membership holds, as far as received acknowledgements tell; nanoseconds.
+    lease_until: AtomicU64,
     /// First byte of encoded last words.
     last_words_tag: u8,
 }
@@ -234,7 +243,8 @@ impl Link {
     fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease_ms: u32) -> Self {
         let now = time::now();
         let lease = Duration::from_millis(lease_ms.into());
-        let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0 };
+        let sent = [(u64::MAX, Instant::ZERO); BEATS_KEPT];
+        let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent };
         let outgoing = Outgoing {
             seal: Some(Seal { sealer, bytes: Vec::with_capacity(BEAT_ROOM) }),
             bytes: Vec::with_capacity(BEAT_ROOM),
@@ -248,7 +258,23 @@ impl Link {
             stream,
             incoming: spin::Mutex::new(incoming),
             outgoing: IrqMutex::new(outgoing),
+            lease,
+            lease_until: AtomicU64::new((now + lease).as_nanos()),
             last_words_tag: tag(proto::encode(&ToManager::LastWords { reason: String::new() })),
+        }
+    }
+
+    /// Takes note of an acknowledged heartbeat.
+    fn heard(&self, message: &[u8]) {
+        // Nothing else is that short; long messages are not decoded twice.
+        if message.len() > 11 {
+            return;
+        }
+        let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
+        let sent =
+            self.outgoing.lock().beat.sent.iter().find(|(number, _)| *number == seq).map(|(_, at)| *at);
+        if let Some(at) = sent {
+            self.lease_until.fetch_max((at + self.lease).as_nanos(), Ordering::Relaxed);
         }
     }
 
@@ -306,6 +332,9 @@ impl Outgoing {
         let Ok(plain) = postcard::to_slice(&ToManager::Heartbeat { seq }, &mut plain) else { return };
         let Ok(len) = seal.sealer.seal_into(plain, &mut sealed) else { return };
         self.bytes.extend_from_slice(&sealed[..len]);
+        if let Some(kept) = self.beat.sent.get_mut((seq % BEATS_KEPT as u64) as usize) {
+            *kept = (seq, now);
+        }
         self.beat.seq += 1;
         self.beat.next = now + self.beat.every;
     }
@@ -362,7 +391,10 @@ impl ControlLink for Link {
         };
         match incoming.poll(&self.stream, cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(message)) => Poll::Ready(Ok(message)),
+            Poll::Ready(Ok(message)) => {
+                self.heard(&message);
+                Poll::Ready(Ok(message))
+            }
             Poll::Ready(Err(e)) => {
                 match e {
                     RecvError::Tcp(e) => self.take_down(&e),
@@ -371,6 +403,10 @@ impl ControlLink for Link {
                 Poll::Ready(Err(LinkDown))
             }
         }
+    }
+
+    fn lease_until(&self) -> Instant {
+        Instant::from_nanos(self.lease_until.load(Ordering::Relaxed))
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
-use platform::{ControlLink, LinkDown};
+use platform::{ControlLink, Instant, LinkDown};
 use proto::{Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode, Welcome};
 use spin::Mutex;
 use verbs::Rnic;
@@ -177,5 +177,9 @@ impl ControlLink for Link {
         }
         inbox.waker = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn lease_until(&self) -> Instant {
+        Instant::MAX
     }
 }

@@ -37,6 +37,9 @@ struct Link {
     manager: Arc<SimManager>,
     conn: ConnId,
     host: Arc<Host>,
+    lease: Duration,
+    /// When the heartbeats went out, the first first; and until when the lease holds.
+    beats: Mutex<(Vec<Instant>, Instant)>,
 }
 
 /// Sends a node's heartbeats.
@@ -53,8 +56,10 @@ impl Device for Heart {
         if now < beats.0 {
             return false;
         }
-        *beats = (now + self.period, beats.1 + 1);
-        self.link.send(&proto::encode(&ToManager::Heartbeat { seq: beats.1 }))
+        let seq = beats.1;
+        *beats = (now + self.period, seq + 1);
+        self.link.beats.lock().expect("no panic under the lock").0.push(now);
+        self.link.send(&proto::encode(&ToManager::Heartbeat { seq }))
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -109,8 +114,10 @@ impl SimManager {
             Ok(ToNode::Welcome(welcome)) => welcome,
             other => panic!("{other:?} instead of a welcome"),
         };
-        let link = Arc::new(Link { manager: self.clone(), conn, host: host.clone() });
-        let period = Duration::from_millis(u64::from(welcome.lease_ms)) / 4;
+        let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let beats = Mutex::new((Vec::new(), now + lease));
+        let link = Arc::new(Link { manager: self.clone(), conn, host: host.clone(), lease, beats });
+        let period = lease / 4;
         let heart = Heart { link: link.clone(), period, beats: Mutex::new((now + period, 0)) };
         (link, welcome, Arc::new(heart))
     }
@@ -184,6 +191,10 @@ impl ControlLink for Link {
         let mut state = self.manager.lock();
         let Some(inbox) = state.inboxes.get_mut(&self.conn) else { return Poll::Ready(Err(LinkDown)) };
         if let Some(message) = inbox.messages.pop_front() {
+            if let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(&message) {
+                let (sent, until) = &mut *self.beats.lock().expect("no panic under the lock");
+                *until = sent[seq as usize] + self.lease;
+            }
             return Poll::Ready(Ok(message));
         }
         if inbox.closed {
@@ -191,5 +202,9 @@ impl ControlLink for Link {
         }
         inbox.waker = Some(cx.waker().clone());
         Poll::Pending
+    }
+
+    fn lease_until(&self) -> Instant {
+        self.beats.lock().expect("no panic under the lock").1
     }
 }
