@@ -1,8 +1,8 @@
-//! Barriers: tasks on any nodes that wait for each other, by name.
+//! Barriers: the nodes of a group wait for each other, by name.
 //!
-//! A barrier's home is the live member with the lowest id. All who wait are released together, or all fail: when any
-//! member leaves or dies, when the home does, or when one of them stops waiting. If the lowest member changes because
-//! one joins, those who wait move to the new home by themselves. After it has opened or failed a name can be used again.
+//! The home of a group is its lowest id, which does not change. All who wait are released together, or all fail: when a
+//! node of the group leaves or dies, or when one of them stops waiting. Nodes outside of the group do not matter. After
+//! it has opened or failed a name can be used again.
 
 use crate::node::Node;
 use crate::rpc::{Answer, Ask, Call, answer};
@@ -11,16 +11,13 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
 use proto::NodeId;
 use spin::Mutex;
 
 const LONGEST_NAME: usize = 256;
-/// Before asking again when two nodes disagree for a moment on who is the home.
-const MOVE_PAUSE: Duration = Duration::from_micros(500);
 
 struct Waiting {
-    count: u32,
+    group: Vec<NodeId>,
     calls: Vec<(u64, Call)>,
 }
 
@@ -29,20 +26,33 @@ struct Waiting {
 pub(crate) struct Barriers(Mutex<BTreeMap<String, Waiting>>);
 
 impl Barriers {
-    pub(crate) fn enter(&self, node: &Node, call: Call, name: String, count: u32, token: u64) {
-        let home = node.lowest_member();
-        if home != node.me {
-            return answer(call, Ok(Answer::Elsewhere(home)));
+    /// One more waits. `group` is ascending.
+    pub(crate) fn enter(&self, node: &Node, call: Call, name: String, group: Vec<NodeId>, token: u64) {
+        let from = call.from();
+        let refuse = |call, why: &str| answer(call, Err(Error::Refused(why.into())));
+        if group.first() != Some(&node.me) || !group.is_sorted() || !group.contains(&from) {
+            return refuse(call, "that is no group of the barrier's home and of who asks");
         }
         let mut table = self.0.lock();
-        let waiting = table.entry(name.clone()).or_insert_with(|| Waiting { count, calls: Vec::new() });
-        if waiting.count != count {
-            let why = alloc::format!("others wait at this barrier for {}", waiting.count);
+        // Under the lock, so that a death is seen here or ends the wait.
+        if let Some(dead) = group.iter().find(|n| node.has_left(**n)) {
+            let failed = table.remove(&name);
             drop(table);
-            return answer(call, Err(Error::Refused(why)));
+            finish(failed, &Err(Error::NodeDown(*dead)));
+            return answer(call, Err(Error::NodeDown(*dead)));
+        }
+        let waiting =
+            table.entry(name.clone()).or_insert_with(|| Waiting { group: group.clone(), calls: Vec::new() });
+        if waiting.group != group {
+            drop(table);
+            return refuse(call, "another group waits at this barrier");
+        }
+        if waiting.calls.iter().any(|(_, c)| c.from() == from) {
+            drop(table);
+            return refuse(call, "this node waits at this barrier already");
         }
         waiting.calls.push((token, call));
-        if waiting.calls.len() < count as usize {
+        if waiting.calls.len() < group.len() {
             return;
         }
         let opened = table.remove(&name);
@@ -59,10 +69,25 @@ impl Barriers {
         finish(failed, &Err(Error::Deadline));
     }
 
+    /// A node has left: ends the waits of its groups.
+    pub(crate) fn forget(&self, node: NodeId) {
+        let mut failed = Vec::new();
+        self.0.lock().retain(|_, waiting| {
+            let stays = !waiting.group.contains(&node);
+            if !stays {
+                failed.append(&mut waiting.calls);
+            }
+            stays
+        });
+        for (_, call) in failed {
+            answer(call, Err(Error::NodeDown(node)));
+        }
+    }
+
     /// Ends all waits.
-    pub(crate) fn end_all(&self, result: &Result<Answer, Error>) {
+    pub(crate) fn end_all(&self, error: &Error) {
         let all = core::mem::take(&mut *self.0.lock());
-        finish(all.into_values(), result);
+        finish(all.into_values(), &Err(error.clone()));
     }
 }
 
@@ -91,33 +116,27 @@ impl Drop for Entered<'_> {
 }
 
 impl Lite {
-    /// Waits until `count` tasks, this one included, wait at the barrier `name`. Either all are released or all fail:
-    /// with `NodeDown` if any member leaves meanwhile, with `Deadline` or `Unknown` if one of them waits no longer. A
-    /// task that comes after the others have failed waits for others anew.
-    pub async fn barrier(&self, name: &str, count: u32) -> Result<(), Error> {
-        if name.len() > LONGEST_NAME || count == 0 {
-            return Err(Error::Refused("a barrier has a name of at most 256 bytes and a count".into()));
-        }
+    /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All name the same group,
+    /// in any order. Either all are released or all fail: with `NodeDown` if a node of the group is dead or leaves
+    /// meanwhile, with `Deadline` or `Unknown` if one of them waits no longer.
+    pub async fn barrier(&self, name: &str, group: &[NodeId]) -> Result<(), Error> {
         let deadline = self.deadline();
         let node = &self.node;
-        loop {
-            let home = node.lowest_member();
-            let token = node.random();
-            let mut entered = Entered { node, home, name, token, armed: true };
-            let ask = Ask::BarrierEnter { name: name.into(), count, token };
-            let result = node.ask_node(home, &ask, deadline).await;
-            entered.armed = matches!(result, Err(Error::Unknown));
-            match result? {
-                Answer::Elsewhere(there) if there != node.lowest_member() => {
-                    // One of us has not heard of the change yet.
-                    if node.platform.now() + MOVE_PAUSE >= deadline {
-                        return Err(Error::Deadline);
-                    }
-                    self.sleep(MOVE_PAUSE).await;
-                }
-                Answer::Elsewhere(_) => {}
-                _ => return Ok(()),
+        let mut group = group.to_vec();
+        group.sort_unstable();
+        group.dedup();
+        let home = match group.first() {
+            Some(home) if name.len() <= LONGEST_NAME && group.contains(&node.me) => *home,
+            _ => {
+                let why = "a barrier has a name of at most 256 bytes, and a group that this node belongs to";
+                return Err(Error::Refused(why.into()));
             }
-        }
+        };
+        let token = node.random();
+        let mut entered = Entered { node, home, name, token, armed: true };
+        let ask = Ask::BarrierEnter { name: name.into(), group, token };
+        let result = node.ask_node(home, &ask, deadline).await;
+        entered.armed = matches!(result, Err(Error::Unknown));
+        result.map(drop)
     }
 }

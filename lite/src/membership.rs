@@ -2,7 +2,6 @@
 
 use crate::conn::{Peer, PeerLink};
 use crate::node::Node;
-use crate::rpc::Answer;
 use crate::sync::Waiters;
 use crate::{Error, Lite};
 use alloc::collections::VecDeque;
@@ -94,10 +93,6 @@ impl Node {
             }
             peers.insert(node, Peer { member: member.clone(), link: PeerLink::Idle });
         }
-        if node < self.me && self.lowest_member() == node {
-            // Barriers have a new home.
-            self.barriers.end_all(&Ok(Answer::Elsewhere(node)));
-        }
         self.peer_change.wake_all();
         self.watchers.tell(&Change::Joined(member));
     }
@@ -119,16 +114,14 @@ impl Node {
         for region in self.regions.forget((node, incarnation)) {
             self.spawn_fence(region);
         }
-        self.barriers.end_all(&Err(Error::NodeDown(node)));
+        self.barriers.forget(node);
         self.peer_change.wake_all();
         self.watchers.tell(&Change::Left { node, incarnation, reason });
     }
 
-    /// The live member with the lowest id.
-    pub(crate) fn lowest_member(&self) -> NodeId {
-        let peers = self.peers.lock();
-        let lowest = peers.iter().find(|(_, p)| !matches!(p.link, PeerLink::Gone)).map(|(n, _)| *n);
-        lowest.map_or(self.me, |n| n.min(self.me))
+    /// Whether a node was a member and is none any more. One that this node has not heard of may just have joined.
+    pub(crate) fn has_left(&self, node: NodeId) -> bool {
+        self.peers.lock().get(&node).is_some_and(|p| matches!(p.link, PeerLink::Gone))
     }
 
     /// The present life of a peer, if it is a live member.

@@ -166,7 +166,7 @@ impl Node {
         if let Some(conn) = loopback {
             self.shut(&conn);
         }
-        self.barriers.end_all(&Err(Error::LinkDown));
+        self.barriers.end_all(&Error::LinkDown);
         self.control.end();
         self.peer_change.wake_all();
         self.resources.wake_all();

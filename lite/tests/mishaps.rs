@@ -90,7 +90,7 @@ fn operations() -> Vec<(&'static str, Operation)> {
                     let _ = l.unpublish("name").await;
                     let _ = lmr.free().await;
                 }
-                let _ = l.barrier("alone", 1).await;
+                let _ = l.barrier("alone", &[l.node_id()]).await;
             }),
         ),
     ]
@@ -117,7 +117,7 @@ fn futures_may_be_dropped_anywhere() {
                 let (a, b) = (a.clone(), b.clone());
                 async move {
                     a.alloc(NodeId(2), 1, RW).await.unwrap().free().await.unwrap();
-                    b.barrier("connected", 1).await.unwrap();
+                    b.barrier("connected", &[b.node_id()]).await.unwrap();
                 }
             });
             let free = |c: &Cluster| {
@@ -283,7 +283,7 @@ fn without_the_manager_there_is_no_membership() {
     let waits = Arc::new(AtomicU64::new(0));
     let (l, w) = (a.clone(), waits.clone());
     let task = async move {
-        assert_eq!(l.barrier("never", 2).await, Err(Error::LinkDown));
+        assert_eq!(l.barrier("never", &[NodeId(1), NodeId(2)]).await, Err(Error::LinkDown));
         w.fetch_add(1, Ordering::SeqCst);
     };
     a.platform().spawn("barrier", Box::pin(task));
@@ -303,6 +303,6 @@ fn without_the_manager_there_is_no_membership() {
     c.world.run(LIMIT, async move {
         b.sleep(Duration::from_millis(1)).await;
         assert_eq!(b.call(NodeId(1), 1, b"", 0).await, Err(Error::NodeDown(NodeId(1))));
-        b.barrier("alone", 1).await.unwrap();
+        b.barrier("alone", &[b.node_id()]).await.unwrap();
     });
 }

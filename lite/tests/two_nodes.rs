@@ -158,17 +158,30 @@ fn barriers_open_together_or_fail_together() {
     let mut c = cluster(4);
     let lites: Vec<Lite> = (1..=4).map(|i| c.lite(i)).collect();
     c.world.run(LIMIT, async move {
+        let group = [NodeId(2), NodeId(1), NodeId(4), NodeId(3)];
         for _ in 0..3 {
-            let all = lites.iter().map(|l| l.barrier("b", 4));
+            let all = lites.iter().map(|l| l.barrier("b", &group));
             assert!(join_all(all).await.into_iter().all(|r| r.is_ok()));
         }
         // One gives up: all fail.
         let hasty = lites[3].with_deadline(Duration::from_millis(50));
-        let mut all: Vec<_> = lites[..2].iter().map(|l| l.barrier("b", 4)).collect();
-        all.push(hasty.barrier("b", 4));
+        let mut all: Vec<_> = lites[..2].iter().map(|l| l.barrier("b", &group)).collect();
+        all.push(hasty.barrier("b", &group));
         let results = join_all(all).await;
         assert_eq!(results, [Err(Error::Deadline), Err(Error::Deadline), Err(Error::Unknown)]);
-        assert!(matches!(lites[0].barrier("b", 0).await, Err(Error::Refused(_))));
+        // Who is not in the group does not wait, and a part of the nodes is a group.
+        for group in [&[][..], &[NodeId(2), NodeId(3)]] {
+            assert!(matches!(lites[0].barrier("b", group).await, Err(Error::Refused(_))));
+        }
+        let part = [NodeId(4), NodeId(2)];
+        let both = join_all([lites[1].barrier("part", &part), lites[3].barrier("part", &part)]);
+        assert_eq!(both.await, [Ok(()), Ok(())]);
+        // Two tasks of a node do not stand for two nodes; nor do two groups meet at a name.
+        let other = [NodeId(2), NodeId(3)];
+        let waits = [(1, &part), (1, &part), (1, &other), (3, &part)];
+        let results = join_all(waits.map(|(l, group)| lites[l].barrier("part", group))).await;
+        assert_eq!([&results[0], &results[3]], [&Ok(()), &Ok(())]);
+        assert!(results[1..3].iter().all(|r| matches!(r, Err(Error::Refused(_)))), "{results:?}");
     });
 }
 

@@ -190,11 +190,10 @@ impl JobContext {
 
     /// Waits until all nodes of the job have come here.
     pub async fn barrier(&self, name: &str) -> Result<(), JobError> {
-        let count = self.nodes().len();
-        if count < 2 {
+        if self.nodes().len() < 2 {
             return Ok(());
         }
-        self.0.patient.barrier(&self.name(name), count as u32).await.during("waiting for the other nodes")
+        self.0.patient.barrier(&self.name(name), self.nodes()).await.during("waiting for the other nodes")
     }
 
     /// A name that no other job uses.

@@ -38,7 +38,7 @@ pub(crate) enum Ask {
     /// Set bytes.
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
     /// Wait at a barrier. Answered when it opens or fails.
-    BarrierEnter { name: String, count: u32, token: u64 },
+    BarrierEnter { name: String, group: Vec<NodeId>, token: u64 },
     /// Wait no more: whoever waits there fails.
     BarrierLeave { name: String, token: u64 },
 }
@@ -57,8 +57,6 @@ pub(crate) enum Answer {
         len: u64,
         permissions: Permissions,
     },
-    /// Ask that node.
-    Elsewhere(NodeId),
 }
 
 impl Node {
@@ -146,8 +144,8 @@ impl Node {
                     Err(error) => Err(error),
                 }
             }
-            Ask::BarrierEnter { name, count, token } => {
-                return self.barriers.enter(self, call, name, count, token);
+            Ask::BarrierEnter { name, group, token } => {
+                return self.barriers.enter(self, call, name, group, token);
             }
             Ask::BarrierLeave { name, token } => {
                 self.barriers.leave(&name, token);

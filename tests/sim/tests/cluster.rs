@@ -46,11 +46,12 @@ async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
     let next = NodeId((rank as u16 + 1) % count as u16 + 1);
     let own = lite.alloc(next, 300_000, Permissions::all() - Permissions::ADMIN).await.unwrap();
     own.publish(&format!("region-{rank}")).await.unwrap();
+    let nodes: Vec<NodeId> = (1..=count as u16).map(NodeId).collect();
     let mut all = Vec::new();
     for r in 0..count {
         all.push(lite.map_wait(&format!("region-{r}"), RW | Permissions::ATOMIC).await.unwrap());
     }
-    lite.barrier("mapped", count as u32).await.unwrap();
+    lite.barrier("mapped", &nodes).await.unwrap();
     for (r, lmr) in all.iter().enumerate() {
         // Each rank has its own stripe of each region.
         let data: Vec<u8> = (0..70_000).map(|i| (i as u64 * (rank + 3) + r as u64) as u8).collect();
@@ -66,7 +67,7 @@ async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
         let reply = lite.call(NodeId(r as u16 + 1), 1, &request, request.len()).await.unwrap();
         assert_eq!(reply, request);
     }
-    lite.barrier("written", count as u32).await.unwrap();
+    lite.barrier("written", &nodes).await.unwrap();
     let mut sum = 0;
     for lmr in &all {
         sum += lmr.fetch_add(0, 0).await.unwrap();
@@ -77,7 +78,7 @@ async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
             assert_eq!(u64::from(byte[0]), (9 * (r + 3) + region) & 0xff);
         }
     }
-    lite.barrier("done", count as u32).await.unwrap();
+    lite.barrier("done", &nodes).await.unwrap();
     own.free().await.unwrap();
     assert_eq!(all[rank as usize].read(0, &mut [0]).await, Err(Error::Freed));
     sum

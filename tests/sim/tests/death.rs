@@ -15,6 +15,9 @@ const LEASE: Duration = Duration::from_secs(1);
 /// A death is noticed by the end of the lease; whoever waits for the dead is told at once.
 const NOTICED: Duration = Duration::from_millis(1100);
 
+/// Those that live on.
+const THREE: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+
 fn faulty() -> Faults {
     Faults::parse("loss=0.01,reorder=0.01,corrupt=0.005,delay_us=5").unwrap()
 }
@@ -76,7 +79,9 @@ fn the_others_are_told_in_time_and_go_on() {
         });
         spawn({
             let (a, down) = (a.clone(), down.clone());
-            Box::pin(async move { assert_eq!(a.barrier("all", 4).await, Err(down)) })
+            Box::pin(async move {
+                assert_eq!(a.barrier("all", &[NodeId(1), NodeId(2), NodeId(3), NodeId(4)]).await, Err(down))
+            })
         });
         let (now, all) = (c.world.now(), ended.clone());
         assert!(c.world.run_until(now + LIMIT, || all.load(Ordering::SeqCst) == 5), "{ended:?} of 5 ended");
@@ -95,9 +100,10 @@ fn the_others_are_told_in_time_and_go_on() {
             assert_eq!(a.map("mine", RW).await.unwrap_err(), Error::NoSuchName);
             for lite in [b, e] {
                 let platform = a.platform().clone();
-                platform.spawn("three", Box::pin(async move { lite.barrier("three", 3).await.unwrap() }));
+                platform
+                    .spawn("three", Box::pin(async move { lite.barrier("three", &THREE).await.unwrap() }));
             }
-            a.barrier("three", 3).await.unwrap();
+            a.barrier("three", &THREE).await.unwrap();
         });
         drop(server);
     }
