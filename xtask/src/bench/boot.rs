@@ -116,7 +116,7 @@ fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: 
         accel: Accel::Tcg,
         cpus,
         memory_mb: 64,
-        kernel: lab.kernel.clone(),
+        kernel: lab.programs.kernel.clone(),
         fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
         nics: vec![Nic::Management, Nic::Fabric { socket: fabric.socket(0).to_owned() }],
     };

@@ -1,15 +1,16 @@
 //! What all measurements share: the programs under test, built once, and jobs on clusters of their own.
 
+use crate::run::Programs;
 use crate::run::manager::{self, Manager};
 use crate::{image, paths, setup, tool};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use qemu::Qemu;
 use qemu::linux::Image as LinuxImage;
 use qemu::linux::baseline::build_rate;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Longest that one job may take.
@@ -18,12 +19,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// The programs under test and a place for files.
 pub struct Lab {
     pub qemu: Qemu,
-    /// The appliance's kernel.
-    pub kernel: PathBuf,
-    /// Its size without symbols, in bytes.
+    /// Copies, so that nothing that is built meanwhile gets into the figures.
+    pub programs: Programs,
+    /// Size of the kernel without symbols, in bytes.
     pub stripped_bytes: u64,
-    manager: PathBuf,
-    built: SystemTime,
     dir: TempDir,
 }
 
@@ -47,14 +46,12 @@ impl Lab {
         let qemu = setup::qemu()?;
         let image = image::build()?;
         let manager = manager::build()?;
-        Ok(Self {
-            qemu,
-            built: modified(&image.elf)?,
-            kernel: image.elf,
-            stripped_bytes: image.stripped_bytes,
-            manager,
-            dir: TempDir::with_prefix("ferrolite-")?,
-        })
+        let dir = TempDir::with_prefix("ferrolite-")?;
+        let programs = Programs::of(dir.path());
+        for (from, to) in [(&image.elf, &programs.kernel), (&manager, &programs.manager)] {
+            std::fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+        Ok(Self { qemu, programs, stripped_bytes: image.stripped_bytes, dir })
     }
 
     /// Where files of the measurements go. Short, because of sockets.
@@ -64,7 +61,7 @@ impl Lab {
 
     /// A daemon of its own.
     pub fn manager(&self) -> Result<Manager> {
-        Manager::start(&self.manager, 0, self.dir())
+        Manager::start(&self.programs.manager, 0, self.dir())
     }
 
     /// The Linux to compare to: packages of the host's Debian, and our word count built for it.
@@ -79,21 +76,11 @@ impl Lab {
     pub fn job(&self, args: &[&str], input: &Path) -> Result<Job> {
         let [json, output] = ["run.json", "run.out"].map(|name| self.dir().join(name));
         let mut command = Command::new("/proc/self/exe");
-        command.args(["run", "--accel", "tcg"]).args(args).arg("--input").arg(input);
+        command.args(["run", "--accel", "tcg", "--programs"]).arg(self.dir());
+        command.args(args).arg("--input").arg(input);
         command.arg("--json").arg(&json).arg("--output").arg(&output);
         tool::run_ok(&mut command, &paths::state()?.join("bench.log"), LIMIT)?;
         let figures = serde_json::from_slice(&std::fs::read(json)?).context("the figures of a run")?;
         Ok(Job { figures, output: std::fs::read(output)? })
     }
-
-    /// An error if somebody has built another kernel meanwhile: its figures must not be mixed with the first one's.
-    pub fn unchanged(&self) -> Result<()> {
-        ensure!(modified(&self.kernel)? == self.built, "the kernel was built anew during the measurement");
-        Ok(())
-    }
-}
-
-fn modified(path: &Path) -> Result<SystemTime> {
-    let meta = std::fs::metadata(path).with_context(|| format!("no {}", path.display()))?;
-    Ok(meta.modified()?)
 }

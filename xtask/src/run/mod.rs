@@ -22,6 +22,21 @@ use tempfile::{NamedTempFile, TempDir};
 /// What the kernel ends with when all is well.
 pub const SUCCESS: Exit = Exit::Guest(16);
 
+/// The programs that make a cluster.
+pub struct Programs {
+    /// The appliance's kernel, with symbols.
+    pub kernel: PathBuf,
+    /// The manager: daemon and client.
+    pub manager: PathBuf,
+}
+
+impl Programs {
+    /// Those in a directory, by the names that their builds give them.
+    pub fn of(dir: &Path) -> Self {
+        Self { kernel: dir.join("ferrolite"), manager: dir.join("ferrolite-manager") }
+    }
+}
+
 /// Runs a job. Whatever goes wrong, nothing is left running and no output file is there.
 pub fn run(options: &Options) -> Result<()> {
     let options = &with_input(options)?;
@@ -32,18 +47,20 @@ pub fn run(options: &Options) -> Result<()> {
     interrupt::watch()?;
 
     let qemu = setup::qemu()?;
-    let image = image::build()?;
-    let program = manager::build()?;
-    let accel = accel(&qemu, options, &image.elf)?;
+    let programs = match &options.programs {
+        Some(dir) => Programs::of(dir),
+        None => Programs { kernel: image::build()?.elf, manager: manager::build()? },
+    };
+    let accel = accel(&qemu, options, &programs.kernel)?;
     interrupt::check()?;
 
     // Short, because of the sockets in it, and for this user only, because of the key in it.
     let work = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
     let deadline = Instant::now() + Duration::from_secs(options.timeout);
-    let mut manager = Manager::start(&program, options.port, work.path())?;
+    let mut manager = Manager::start(&programs.manager, options.port, work.path())?;
     let cluster = Cluster {
         qemu: &qemu,
-        kernel: &image.elf,
+        kernel: &programs.kernel,
         accel,
         memory_mb: options.memory_mb(input_bytes),
         options,

@@ -58,6 +58,9 @@ pub struct Options {
     /// What executes the guests: auto (KVM if our own kernel is found to run under it, else TCG), tcg, kvm
     #[arg(long, value_name = "ACCEL", default_value_t = Choice::Auto)]
     pub accel: Choice,
+    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run [default: they are built]
+    #[arg(long, value_name = "DIR")]
+    pub programs: Option<PathBuf>,
     /// TCP port of the manager on 127.0.0.1; 0 takes a free one, so that several runs can go on at once
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,

@@ -1,0 +1,174 @@
+//! What the steps of the data path cost, each by itself: in the appliance under TCG, and as native code on the host.
+
+use super::lab::Lab;
+use super::table::{Table, number};
+use crate::run::{SUCCESS, reason};
+use crate::{interrupt, paths, tool, ui};
+use anyhow::{Context, Result, bail, ensure};
+use qemu::vm::{Accel, EventKind, Machine, Nic, Vm, VmSpec};
+use serde::Serialize;
+use std::process::Command;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long one source of figures may take, building included.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// Where it was measured.
+    place: &'static str,
+    what: String,
+    ns: f64,
+}
+
+/// A program of this repository that prints figures, and how to read a line of them: what, and nanoseconds.
+struct Source {
+    place: &'static str,
+    package: &'static str,
+    example: &'static str,
+    read: fn(&str) -> Option<(String, f64)>,
+}
+
+const SOURCES: [Source; 3] = [
+    Source { place: "LITE, both nodes, native", package: "lite", example: "cost", read: last_number },
+    Source { place: "softroce, both ends, native", package: "softroce", example: "rate", read: rate },
+    Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
+];
+
+/// Measures all steps once; the programs repeat by themselves and print the best or the median.
+pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
+    let mut steps =
+        ui::step("what basic things cost in the appliance", || appliance(lab)).context("selftest=speed")?;
+    for source in SOURCES {
+        interrupt::check()?;
+        let name = format!("{}: example {}", source.package, source.example);
+        steps.extend(ui::step(&name, || native(&source)).with_context(|| name.clone())?);
+    }
+    Ok(steps)
+}
+
+/// The kernel's own measurement, in a machine of one processor.
+fn appliance(lab: &Lab) -> Result<Vec<Step>> {
+    let spec = VmSpec {
+        name: "speed".into(),
+        index: 0,
+        machine: Machine::Q35,
+        accel: Accel::Tcg,
+        cpus: 1,
+        memory_mb: 64,
+        kernel: lab.programs.kernel.clone(),
+        cmdline: "selftest=speed".into(),
+        fw_cfg: Vec::new(),
+        nics: vec![Nic::Management],
+    };
+    let (sender, events) = channel();
+    let vm = Vm::start(&lab.qemu, spec, None, sender)?;
+    let deadline = Instant::now() + LIMIT;
+    let mut steps = Vec::new();
+    loop {
+        match events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(event) => match event.kind {
+                EventKind::Line(line) => {
+                    let step = kernel(&line).map(|(what, ns)| Step { place: "appliance, TCG", what, ns });
+                    steps.extend(step);
+                }
+                EventKind::RestartedUnderTcg => {}
+                EventKind::Exited(exit) if exit == SUCCESS && !steps.is_empty() => return Ok(steps),
+                EventKind::Exited(exit) => {
+                    bail!("{exit}: {}", reason(&vm.tail()).unwrap_or("it said nothing"))
+                }
+            },
+            Err(RecvTimeoutError::Timeout) => bail!("did not end within {} s", LIMIT.as_secs()),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+        }
+    }
+}
+
+/// An example of one of the libraries, on the host.
+fn native(source: &Source) -> Result<Vec<Step>> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["run", "--quiet", "--release", "--package", source.package, "--example", source.example]);
+    let output = tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("bench.log"), LIMIT)?;
+    let read = output.lines().filter_map(source.read);
+    let steps: Vec<Step> = read.map(|(what, ns)| Step { place: source.place, what, ns }).collect();
+    ensure!(!steps.is_empty(), "it printed no figures");
+    Ok(steps)
+}
+
+/// `speed: copy 8 bytes                            12 ns`.
+fn kernel(line: &str) -> Option<(String, f64)> {
+    last_number(line.strip_prefix("speed: ")?.strip_suffix(" ns")?)
+}
+
+/// `write 64 B         210`: the number is nanoseconds.
+fn last_number(line: &str) -> Option<(String, f64)> {
+    let (what, ns) = line.trim_end().rsplit_once(' ')?;
+    Some((words(what), ns.parse().ok()?))
+}
+
+/// `WRITE, one at a time       64 B      812.5     0.08`: nanoseconds, and bytes per nanosecond.
+fn rate(line: &str) -> Option<(String, f64)> {
+    let (rest, per_ns) = line.trim_end().rsplit_once(' ')?;
+    per_ns.parse::<f64>().ok()?;
+    let (what, ns) = last_number(rest)?;
+    what.ends_with(" B").then_some((what, ns))
+}
+
+/// `none           64               12.1      20.0              0.300        19`: faults, bytes, p50 and p99 in
+/// microseconds, then throughput.
+fn fabric(line: &str) -> Option<(String, f64)> {
+    let mut cells = line.split_whitespace();
+    let (faults, bytes, p50) = (cells.next()?, cells.next()?.parse::<u32>().ok()?, cells.next()?);
+    Some((format!("{bytes} B, faults {faults}, p50"), p50.parse::<f64>().ok()? * 1000.0))
+}
+
+/// With one blank between words.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A line per step.
+pub fn table(steps: &[Step]) -> Table {
+    let mut table = Table::new(
+        "Steps of the data path",
+        "the appliance by its self-test `speed` on q35 with 1 processor; native figures by the examples `cost` (lite), \
+         `rate` (softroce) and `fabric` (qemu), without emulation",
+        &["step", "ns"],
+    );
+    for step in steps {
+        table.row([format!("{}: {}", step.place, step.what), number(step.ns)]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_all_sources_are_read() {
+        let step = |what: &str, ns| Some((what.to_owned(), ns));
+        assert_eq!(
+            kernel("speed: copy 8 bytes                            12 ns"),
+            step("copy 8 bytes", 12.0)
+        );
+        assert_eq!(kernel("[    0.1] info  speed"), None);
+        assert_eq!(last_number("write 64 B         210"), step("write 64 B", 210.0));
+        assert_eq!(last_number("ns per operation, both nodes, executor included; 200000 rounds"), None);
+        assert_eq!(
+            rate("READ, 16 in flight          4096 B      812.5     5.04"),
+            step("READ, 16 in flight 4096 B", 812.5)
+        );
+        assert_eq!(rate("operation    size    ns each    GB/s"), None);
+        assert_eq!(
+            fabric("none           64               12.1      20.0              0.300        19"),
+            step("64 B, faults none, p50", 12_100.0)
+        );
+        assert_eq!(
+            fabric("faults      bytes       half round trip p50/p99 us   one way Mframe/s  MB/s"),
+            None
+        );
+    }
+}
