@@ -80,7 +80,7 @@ fn the_others_are_told_in_time_and_go_on() {
         spawn({
             let (a, down) = (a.clone(), down.clone());
             Box::pin(async move {
-                assert_eq!(a.barrier("all", &[NodeId(1), NodeId(2), NodeId(3), NodeId(4)]).await, Err(down))
+                assert_eq!(a.barrier("all", &[NodeId(1), NodeId(2), NodeId(3), NodeId(4)]).await, Err(down));
             })
         });
         let (now, all) = (c.world.now(), ended.clone());
