@@ -1,10 +1,11 @@
 //! Whether KVM works here. `/dev/kvm` is not believed: there are hosts whose KVM runs a trivial guest and hangs a real
-//! one. The probe is the kernel itself with two processors, and its result is kept until the host boots again.
+//! one. The probe is the kernel itself with two processors; its result is kept for this boot of the host and this kernel.
 
 use crate::Qemu;
 use crate::vm::{Accel, Event, EventKind, Exit, Machine, Nic, Vm, VmSpec};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -32,6 +33,8 @@ pub struct Verdict {
     pub reason: String,
     /// The boot of the host that it holds for.
     boot: String,
+    /// SHA-256 of the kernel image that was booted.
+    kernel: String,
 }
 
 /// The guest that decides.
@@ -50,11 +53,16 @@ pub struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// The result of an earlier run on this boot of the host.
+    /// The result of an earlier run of this kernel on this boot of the host.
     #[must_use]
     pub fn known(&self) -> Option<Verdict> {
         let verdict: Verdict = serde_json::from_slice(&std::fs::read(self.cache).ok()?).ok()?;
-        (verdict.boot == boot_id()).then_some(verdict)
+        (verdict.boot == boot_id() && verdict.kernel == self.kernel_hash().ok()?).then_some(verdict)
+    }
+
+    fn kernel_hash(&self) -> Result<String> {
+        let image = std::fs::read(self.kernel).with_context(|| format!("no {}", self.kernel.display()))?;
+        Ok(Sha256::digest(image).iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Runs the probe and keeps its result.
@@ -63,7 +71,7 @@ impl Probe<'_> {
             Ok(()) => (Accel::Kvm, "KVM runs the kernel".to_owned()),
             Err(reason) => (Accel::Tcg, reason),
         };
-        let verdict = Verdict { accel, reason, boot: boot_id() };
+        let verdict = Verdict { accel, reason, boot: boot_id(), kernel: self.kernel_hash()? };
         std::fs::write(self.cache, serde_json::to_vec_pretty(&verdict)?)
             .with_context(|| format!("cannot write {}", self.cache.display()))?;
         Ok(verdict)
@@ -134,5 +142,40 @@ impl fmt::Display for Choice {
             Self::Auto => f.write_str("auto"),
             Self::Only(accel) => accel.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_holds_for_its_kernel_and_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let [kernel, cache] = ["kernel", "cache"].map(|name| dir.path().join(name));
+        std::fs::write(&kernel, "one").unwrap();
+        let probe = Probe {
+            kernel: &kernel,
+            cmdline: "",
+            success: &Exit::Guest(16),
+            machine: Machine::Microvm,
+            cache: &cache,
+        };
+        assert_eq!(probe.known(), None);
+        let mut verdict = Verdict {
+            accel: Accel::Kvm,
+            reason: String::new(),
+            boot: boot_id(),
+            kernel: probe.kernel_hash().unwrap(),
+        };
+        let keep = |v: &Verdict| std::fs::write(&cache, serde_json::to_vec(v).unwrap()).unwrap();
+        keep(&verdict);
+        assert_eq!(probe.known(), Some(verdict.clone()));
+        std::fs::write(&kernel, "two").unwrap();
+        assert_eq!(probe.known(), None);
+        std::fs::write(&kernel, "one").unwrap();
+        verdict.boot = "another".into();
+        keep(&verdict);
+        assert_eq!(probe.known(), None);
     }
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long the daemon may take until it accepts connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a daemon that says nothing any more may take to end.
+const END_LIMIT: Duration = Duration::from_secs(5);
 /// What the daemon says before its address once it accepts connections.
 const LISTENING: &str = "listening on ";
 /// What the manager's program writes before the reason when it fails.
@@ -51,12 +53,24 @@ impl Manager {
                 });
             }
         }
-        match daemon.child.try_wait()? {
+        // No more lines: it is about to end, or it is too slow.
+        match tool::wait(&mut daemon.child, END_LIMIT)? {
             Some(status) => {
                 Err(daemon.failure(status).context(format!("the manager cannot start on port {port}")))
             }
             None => bail!("the manager does not say within {} s that it listens", START_LIMIT.as_secs()),
         }
+    }
+
+    /// What the daemon next says that contains `text`, if it does so within a time.
+    pub fn hears(&mut self, text: &str, limit: Duration) -> Option<String> {
+        let deadline = Instant::now() + limit;
+        while let Some(line) = self.daemon.line(deadline.saturating_duration_since(Instant::now())) {
+            if line.contains(text) {
+                return Some(line);
+            }
+        }
+        None
     }
 
     /// The file with the cluster's key.
@@ -92,7 +106,8 @@ impl Manager {
         Process::start(command)
     }
 
-    fn client(&self, subcommand: &str) -> Command {
+    /// A command for this manager.
+    pub fn client(&self, subcommand: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args([subcommand, "--manager", &self.address]).arg("--key-file").arg(&self.key);
         command

@@ -1,9 +1,9 @@
 //! Inputs for word count, and the right answer: that of coreutils.
 
-use crate::{text, tool};
+use crate::{paths, text, tool};
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub enum Input {
     Binary,
     /// One word of 50 MB.
     LongWord,
+    /// The first megabyte of the default text.
+    SmallText,
     /// The default text, several MB.
     Text,
     /// So many copies of the default text that it is 100 MB.
@@ -35,14 +37,10 @@ impl Input {
             Self::NoFinalNewline => "no-final-newline",
             Self::Binary => "binary",
             Self::LongWord => "word-50MB",
+            Self::SmallText => "text-1MB",
             Self::Text => "text",
             Self::LargeText => "text-100MB",
         }
-    }
-
-    /// Whether only `--full` uses it.
-    pub fn large(self) -> bool {
-        matches!(self, Self::LongWord | Self::LargeText)
     }
 
     /// Writes it.
@@ -53,6 +51,11 @@ impl Input {
             Self::NoFinalNewline => b"The quick-brown fox; the FOX's 2nd\n\nbrownTHE end".to_vec(),
             Self::Binary => noise(1_000_000),
             Self::LongWord => b"abcdeFGHIJ".repeat(5_000_000),
+            Self::SmallText => {
+                let mut text = std::fs::read(text::default()?.path)?;
+                text.truncate(1_000_000);
+                text
+            }
             Self::Text => std::fs::read(text::default()?.path)?,
             Self::LargeText => {
                 let text = std::fs::read(text::default()?.path)?;
@@ -60,6 +63,41 @@ impl Input {
             }
         };
         std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// An input and the right answer, as files.
+pub struct Prepared {
+    pub input: PathBuf,
+    pub expected: PathBuf,
+}
+
+impl Input {
+    /// The input and what coreutils say of it, made by the first test of a run that needs them.
+    pub fn prepared(self, log: &Path) -> Result<Prepared> {
+        let dir = paths::made(folder()?)?;
+        let input = dir.join(self.name());
+        let expected = input.with_extension("expected");
+        if !expected.exists() {
+            self.write(&input)?;
+            let unfinished = input.with_extension("unfinished");
+            count_with_coreutils(&input, &unfinished, log)?;
+            std::fs::rename(unfinished, &expected)?;
+        }
+        Ok(Prepared { input, expected })
+    }
+}
+
+/// Where the inputs of this run are.
+fn folder() -> Result<PathBuf> {
+    Ok(paths::state()?.join("test-inputs"))
+}
+
+/// Removes the inputs, which may be those of an older version.
+pub fn clear() -> Result<()> {
+    match std::fs::remove_dir_all(folder()?) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("cannot remove old test inputs"),
+        _ => Ok(()),
     }
 }
 

@@ -5,11 +5,13 @@ use super::end_to_end::xtask;
 use crate::tool;
 use anyhow::{Result, bail, ensure};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
 /// Arguments of `run`, and what its one line must contain.
-const WRONG: [(&str, &[&str], &str); 10] = [
+const WRONG: [(&str, &[&str], &str); 11] = [
     ("missing-file", &["--input", "/nowhere/text"], "cannot read /nowhere/text: No such file"),
     ("directory-as-input", &["--input", "/usr"], "cannot read /usr: not a file"),
     ("no-nodes", &["--nodes", "0"], "0 is not in 1..=16"),
@@ -23,7 +25,12 @@ const WRONG: [(&str, &[&str], &str); 10] = [
         &["--output", "/nowhere/out"],
         "cannot write the output /nowhere/out: No such file",
     ),
-    ("little-memory", &["--memory", "8"], "memory"),
+    (
+        "unwritable-figures",
+        &["--json", "/nowhere/json"],
+        "cannot write the figures /nowhere/json: No such file",
+    ),
+    ("little-memory", &["--nodes", "2", "--memory", "8"], "too little memory: needs "),
 ];
 
 pub fn cases() -> Vec<Case> {
@@ -35,12 +42,28 @@ pub fn cases() -> Vec<Case> {
             })
         })
         .collect();
+    cases.push(Case::new("misuse::unreadable-file", |log| unreadable(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("misuse::busy-port", |log| {
         let taken = TcpListener::bind("127.0.0.1:0")?;
         let port = taken.local_addr()?.port().to_string();
         refused(&["--port", &port], &port, log).map(|()| Outcome::Passed)
     }));
     cases
+}
+
+/// A file that is there and cannot be read: not even by root, who may read files without permission.
+fn unreadable(log: &Path) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (socket, secret) = (dir.path().join("socket"), dir.path().join("secret"));
+    let _listener = UnixListener::bind(&socket)?;
+    std::fs::write(&secret, "text")?;
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o0))?;
+    let files = [Some(&socket), std::fs::File::open(&secret).is_err().then_some(&secret)];
+    for file in files.into_iter().flatten() {
+        let file = file.to_string_lossy();
+        refused(&["--input", &file], &format!("cannot read {file}: "), log)?;
+    }
+    Ok(())
 }
 
 /// Runs and expects failure: status non-zero, exactly one line that starts with `error:` and it is the last, no file.
@@ -52,7 +75,7 @@ fn refused(args: &[&str], says: &str, log: &Path) -> Result<()> {
     if !args.contains(&"--output") {
         command.arg("--output").arg(&output);
     }
-    let done = tool::run(&mut command, log, Duration::from_secs(120))?;
+    let done = tool::run(&mut command, log, Duration::from_secs(300))?;
     ensure!(!done.status.success(), "it succeeded");
     one_error(&done.output, says)?;
     ensure!(std::fs::read_dir(dir.path())?.next().is_none(), "it left a file");

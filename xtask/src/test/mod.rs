@@ -1,10 +1,13 @@
 //! `cargo xtask test`: every check of the repository as a list of cases, run one after the other.
 
 mod boot;
+mod capture;
 mod cases;
+mod cluster;
 mod end_to_end;
 mod host;
 mod inputs;
+mod lab;
 mod lint;
 mod misuse;
 mod nodes;
@@ -59,15 +62,24 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     }
     interrupt::watch()?;
     setup::qemu()?;
-    run(cases).map(Some)
+    inputs::clear()?;
+    let tally = run(cases)?;
+    inputs::clear()?;
+    Ok(Some(tally))
 }
 
 /// Every test there is. Cheap ones and those that find most come first.
 fn all() -> Result<Vec<Case>> {
-    Ok([lint::cases(), host::cases(), boot::cases(), nodes::cases(), misuse::cases(), end_to_end::cases()]
-        .into_iter()
-        .flatten()
-        .collect())
+    let groups = [
+        lint::cases(),
+        host::cases(),
+        boot::cases(),
+        cluster::cases(),
+        nodes::cases(),
+        misuse::cases(),
+        end_to_end::cases(),
+    ];
+    Ok(groups.into_iter().flatten().collect())
 }
 
 fn run(cases: Vec<Case>) -> Result<Tally> {

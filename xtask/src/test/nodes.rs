@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// What the manager's client says once the nodes have started the job and input flows.
 const JOB_RUNS: &str = "job 1 runs";
 /// From the death of a node to the end of the run.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(60);
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -39,7 +39,7 @@ fn disturbed(log: &Path, says: &str, disturb: impl FnOnce(u32) -> Result<()>) ->
     let dir = tempfile::tempdir()?;
     let [input, output] = ["in", "out"].map(|name| dir.path().join(name));
     // Large enough to last until the disturbance.
-    Input::LongWord.write(&input)?;
+    Input::LargeText.write(&input)?;
     let file = File::create(log)?;
     let mut command = xtask();
     command.args(["run", "--nodes", "3"]).arg("--input").arg(&input).arg("--output").arg(&output);
@@ -72,13 +72,15 @@ fn wait_for(text: &str, log: &Path, child: &mut Child) -> Result<()> {
 
 /// The QEMU below process `parent` that is named `name`.
 fn find_node(parent: u32, name: &str) -> Result<Pid> {
-    let is_it = |pid: &u32| {
-        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let mut words = arguments.split(|b| *b == 0);
-        words.any(|w| w == b"-name") && words.next() == Some(name.as_bytes())
-    };
-    let pid = children(parent).into_iter().find(is_it).with_context(|| format!("no {name} runs"))?;
-    process(pid)
+    let pid = children(parent).into_iter().find(|pid| named(*pid, name));
+    process(pid.with_context(|| format!("no {name} runs"))?)
+}
+
+/// Whether a process is a QEMU whose name begins with `prefix`.
+pub fn named(pid: u32, prefix: &str) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = arguments.split(|b| *b == 0);
+    words.any(|w| w == b"-name") && words.next().is_some_and(|name| name.starts_with(prefix.as_bytes()))
 }
 
 fn process(pid: u32) -> Result<Pid> {
@@ -86,7 +88,7 @@ fn process(pid: u32) -> Result<Pid> {
 }
 
 /// The processes whose parent is `parent`.
-fn children(parent: u32) -> Vec<u32> {
+pub fn children(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
     ids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
