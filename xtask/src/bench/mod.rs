@@ -2,6 +2,7 @@
 
 mod boot;
 mod document;
+mod gaps;
 mod host;
 mod lab;
 mod lite;
@@ -13,11 +14,12 @@ mod table;
 mod target;
 mod words;
 
-use crate::{interrupt, run, ui};
+use crate::{interrupt, run};
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use document::Page;
+use gaps::Gaps;
 use host::Host;
 use lab::Lab;
 use serde::Serialize;
@@ -116,7 +118,7 @@ struct Figures {
     steps: Option<Vec<steps::Step>>,
     targets: Vec<Target>,
     /// What could not be measured, and why.
-    gaps: Vec<String>,
+    gaps: Gaps,
 }
 
 /// Measures what is asked for.
@@ -148,43 +150,33 @@ pub fn bench(options: &Options) -> Result<()> {
         let text: String = tables.iter().map(|table| format!("{}\n", table.markdown())).collect();
         page.write(&format!("\n{}\n\n{text}", figures.host.sentence(figures.runs)))?;
     }
-    let missed: Vec<&str> = figures.targets.iter().filter(|t| !t.met).map(|t| t.name.as_str()).collect();
-    if options.strict && !(missed.is_empty() && figures.gaps.is_empty()) {
-        bail!(
-            "not met: {}",
-            missed.into_iter().chain(figures.gaps.iter().map(String::as_str)).collect::<Vec<_>>().join("; ")
-        );
+    let missed = figures.targets.iter().filter(|target| !target.met).map(|target| &target.name);
+    let missed: Vec<_> = missed.chain(figures.gaps.all()).map(String::as_str).collect();
+    if options.strict && !missed.is_empty() {
+        bail!("not met: {}", missed.join("; "));
     }
     Ok(())
 }
 
 /// Runs the parts. Without the appliance nothing can be measured; without Linux, the rest can.
 fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
-    let mut gaps = Vec::new();
-    let mut linux = None;
-    if plan.linux && (plan.has(Part::Rxe) || plan.has(Part::Words)) {
-        match ui::step("kernel and programs of the Linux guests", || lab.linux()) {
-            Ok(image) => linux = Some(image),
-            Err(e) => {
-                eprintln!("  warning: no Linux to compare to: {}", ui::one_line(&e));
-                gaps.push(format!("no Linux guests: {}", ui::one_line(&e)));
-            }
-        }
+    let mut gaps = Gaps::default();
+    let compare = plan.linux && (plan.has(Part::Rxe) || plan.has(Part::Words));
+    let linux =
+        if compare { gaps.attempt("kernel and programs of the Linux guests", || lab.linux())? } else { None };
+    let (runs, samples) = (plan.runs, plan.samples);
+    let boot = plan.has(Part::Boot).then(|| boot::measure(lab, runs)).transpose()?;
+    let (mut lite, mut rxe) = (None, None);
+    if plan.has(Part::Lite) || plan.has(Part::Rxe) {
+        let linux = linux.as_ref().filter(|_| plan.has(Part::Rxe));
+        let (ours, both) = rxe::measure(lab, linux, runs, samples, &mut gaps)?;
+        (lite, rxe) = (Some(ours), plan.has(Part::Rxe).then_some(both));
     }
-    let boot = plan.has(Part::Boot).then(|| boot::measure(lab, plan.runs)).transpose()?;
-    let (lite, rxe) = if plan.has(Part::Lite) || plan.has(Part::Rxe) {
-        let (lite, rxe) =
-            rxe::measure(lab, linux.as_ref().filter(|_| plan.has(Part::Rxe)), plan.runs, plan.samples)?;
-        (Some(lite), rxe)
-    } else {
-        (None, None)
-    };
     let words = plan
         .has(Part::Words)
-        .then(|| words::measure(lab, linux.as_ref(), plan.runs, plan.text))
+        .then(|| words::measure(lab, linux.as_ref(), runs, plan.text, &mut gaps))
         .transpose()?;
     let size = plan.has(Part::Size).then(|| size::measure(lab)).transpose()?;
-
     let steps = plan.has(Part::Steps).then(|| steps::measure(lab)).transpose()?;
 
     let targets = [
@@ -197,7 +189,7 @@ fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
     Ok(Figures {
         host,
         parts: plan.parts.clone(),
-        runs: plan.runs,
+        runs,
         quick,
         boot,
         lite,
@@ -219,7 +211,9 @@ impl Figures {
         tables.extend(self.words.as_ref().map(words::Words::table));
         tables.extend(self.size.as_ref().map(size::Size::table));
         tables.extend(self.steps.as_deref().map(steps::table));
-        tables.push(target::table(&self.targets, &self.gaps));
+        if !(self.targets.is_empty() && self.gaps.all().is_empty()) {
+            tables.push(target::table(&self.targets, self.gaps.all()));
+        }
         tables
     }
 }

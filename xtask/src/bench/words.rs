@@ -1,5 +1,6 @@
 //! Word count on one node, beside the same code as a single process on Linux.
 
+use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
 use super::stats::median_of;
 use super::table::{Table, maybe};
@@ -80,7 +81,7 @@ impl Run {
 }
 
 /// Counts a text of at least `bytes` on both sides, in turn, each time in a machine that is booted for it.
-pub fn measure(lab: &Lab, linux: Option<&Linux>, runs: u32, bytes: u64) -> Result<Words> {
+pub fn measure(lab: &Lab, linux: Option<&Linux>, runs: u32, bytes: u64, gaps: &mut Gaps) -> Result<Words> {
     let input = long_text(lab, bytes)?;
     let mut node: Vec<Run> = Vec::new();
     let mut process = Vec::new();
@@ -94,12 +95,11 @@ pub fn measure(lab: &Lab, linux: Option<&Linux>, runs: u32, bytes: u64) -> Resul
             Ok(())
         })?;
         let Some(linux) = linux else { continue };
-        interrupt::check()?;
-        ui::step(&format!("word count on Linux: {run} of {runs}"), || {
+        let step = format!("word count on Linux: {run} of {runs}");
+        process.extend(gaps.attempt(&step, || {
             let mut guest = WordCountGuest::boot(&lab.qemu, &linux.image, &linux.rate, &input)?;
-            process.push(guest.process(ROUNDS, LIMIT)?);
-            Ok(())
-        })?;
+            guest.process(ROUNDS, LIMIT)
+        })?);
     }
     let first = node.first().context("nothing was measured")?;
     let (input_bytes, distinct) = (first.input_bytes, first.distinct);
