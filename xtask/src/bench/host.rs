@@ -19,7 +19,7 @@ pub struct Host {
     host_cpu: String,
     /// What executes the guests: always this one, since the Linux guests and the targets are for it.
     accel: &'static str,
-    /// The commit measured, with `+` behind it if the checkout differs; `unknown` outside of a checkout.
+    /// The commit measured, with `+` behind it if the checkout differs in more than docs; `unknown` outside of a checkout.
     commit: String,
 }
 
@@ -77,7 +77,7 @@ fn model(cpuinfo: &str) -> Option<&str> {
 fn commit() -> Option<String> {
     let git = |args: &[&str]| tool::output(Command::new("git").args(args).current_dir(paths::root())).ok();
     let hash = git(&["rev-parse", "--short", "HEAD"])?;
-    let differs = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    let differs = git(&["status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs"])?;
     let mark = if differs.is_empty() { "" } else { "+" };
     Some(format!("{}{mark}", String::from_utf8_lossy(&hash).trim()))
 }

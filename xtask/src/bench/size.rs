@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 /// Memory sizes to try, in MiB, least first.
-const TRIED_MIB: [u32; 5] = [8, 12, 16, 24, 32];
+const TRIED_MIB: [u32; 6] = [4, 6, 8, 16, 24, 32];
 /// In so much a node must run, in MiB.
 const TARGET_MIB: u32 = 32;
 /// How long one may take, in seconds.
@@ -48,7 +48,7 @@ pub fn measure(lab: &Lab) -> Result<Size> {
             Ok(match lab.job(&args, &input) {
                 Ok(job) if job.output == expected.as_bytes() => None,
                 Ok(_) => Some("the result is wrong".to_owned()),
-                Err(why) => Some(ui::one_line(&why)),
+                Err(why) => Some(reason(&ui::one_line(&why)).to_owned()),
             })
         })?;
         match outcome {
@@ -60,6 +60,11 @@ pub fn measure(lab: &Lab) -> Result<Size> {
         }
     }
     Ok(size)
+}
+
+/// What a run said, without that it was a run which failed.
+fn reason(why: &str) -> &str {
+    why.split_once("error: ").map_or(why, |(_, reason)| reason)
 }
 
 /// The small text and its count.
@@ -110,6 +115,15 @@ mod tests {
             let (word, count) = line.split_once('\t').unwrap();
             assert_eq!(text.split_whitespace().filter(|w| *w == word).count().to_string(), count);
         }
+    }
+
+    #[test]
+    fn the_reason_is_what_the_run_said() {
+        assert_eq!(
+            reason("exe failed (exit status: 1): error: node 1: too little memory"),
+            "node 1: too little memory"
+        );
+        assert_eq!(reason("exe did not end within 300 s"), "exe did not end within 300 s");
     }
 
     #[test]

@@ -57,7 +57,8 @@ impl Table {
             }
         }
         if !self.remark.is_empty() {
-            let _ = writeln!(text, "\n{}.", self.remark);
+            let (first, rest) = self.remark.split_at(self.remark.chars().next().map_or(0, char::len_utf8));
+            let _ = writeln!(text, "\n{}{rest}.", first.to_uppercase());
         }
         text
     }
@@ -97,7 +98,7 @@ mod tests {
         assert_eq!(table.text(), "Times\n  what    ms\n  a     1.23\n  long   123\n  (shorter is better)\n");
         assert_eq!(
             table.markdown(),
-            "### Times\n\n| what | ms |\n| --- | ---: |\n| a | 1.23 |\n| long | 123 |\n\nshorter is better.\n"
+            "### Times\n\n| what | ms |\n| --- | ---: |\n| a | 1.23 |\n| long | 123 |\n\nShorter is better.\n"
         );
         assert_eq!(maybe(None), "-");
     }

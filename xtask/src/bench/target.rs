@@ -43,11 +43,16 @@ pub fn table(targets: &[Target], gaps: &[String]) -> Table {
             Bound::AtLeast(limit) => format!(">= {limit}{unit}"),
         };
         let figure =
-            target.figure.map_or_else(|| "not measured".to_owned(), |f| format!("{}{unit}", number(f)));
+            target.figure.map_or_else(|| "not measured".to_owned(), |f| format!("{}{unit}", exact(f)));
         let verdict = if target.met { "pass" } else { "FAIL" };
         table.row([target.name.clone(), figure, bound, verdict.to_owned()]);
     }
     table
+}
+
+/// With one digit more than elsewhere where a bound is near: what misses it shall be seen to.
+fn exact(figure: f64) -> String {
+    if figure < 10.0 { format!("{figure:.3}") } else { number(figure) }
 }
 
 #[cfg(test)]
