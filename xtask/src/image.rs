@@ -4,11 +4,13 @@ use crate::{paths, setup, tool, ui};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// The largest stripped image, in bytes: 1.5 MB.
 pub const SIZE_BUDGET: u64 = 1_500_000;
 
 /// A built image.
+#[derive(Clone)]
 pub struct Image {
     /// The ELF file with symbols: what QEMU loads and backtraces are read with.
     pub elf: PathBuf,
@@ -24,10 +26,24 @@ impl Image {
     }
 }
 
-/// Builds the image and checks that it calls no Linux and is small enough.
+/// Builds the image, once in a process, and checks that it calls no Linux and is small enough.
 pub fn build() -> Result<Image> {
+    build_with(tool::run_visible)
+}
+
+/// As [`build`], the compiler being run by `run`.
+pub fn build_with(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
+    static BUILT: OnceLock<Image> = OnceLock::new();
+    if let Some(image) = BUILT.get() {
+        return Ok(image.clone());
+    }
+    let image = build_anew(run)?;
+    Ok(BUILT.get_or_init(|| image).clone())
+}
+
+fn build_anew(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
     setup::binutils()?;
-    compile()?;
+    run(cargo("build").arg("--release")).context("the kernel does not build")?;
     let elf = elf();
     // Checked once per image: disassembling takes longer than everything else when nothing has changed.
     let checked = paths::state()?.join("image-checked");
@@ -60,10 +76,6 @@ pub fn cargo(subcommand: &str) -> Command {
         }
     }
     command
-}
-
-fn compile() -> Result<()> {
-    tool::run_visible(cargo("build").arg("--release")).context("the kernel does not build")
 }
 
 fn elf() -> PathBuf {

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,20 @@ const LISTENING: &str = "listening on ";
 /// What the manager's program writes before the reason when it fails.
 const FAILED: &str = "ferrolite-manager: ";
 
-/// Builds the manager; gives its program.
+/// Builds the manager, once in a process; gives its program.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--package", "manager", "--bin", "ferrolite-manager"]);
-    tool::run_visible(cargo.current_dir(paths::root())).context("the manager does not build")?;
+    build_with(tool::run_visible)
+}
+
+/// As [`build`], the compiler being run by `run`.
+pub fn build_with(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<PathBuf> {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    if BUILT.get().is_none() {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["build", "--release", "--package", "manager", "--bin", "ferrolite-manager"]);
+        run(cargo.current_dir(paths::root())).context("the manager does not build")?;
+        BUILT.get_or_init(|| ());
+    }
     Ok(paths::target().join("release/ferrolite-manager"))
 }
 

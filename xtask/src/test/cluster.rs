@@ -2,9 +2,9 @@
 
 use super::boot::{PANIC, REFUSED};
 use super::cases::{Case, Outcome};
-use super::lab::{Cluster, Lab};
+use super::lab::Cluster;
 use super::nodes::{children, named};
-use crate::run::{Manager, SUCCESS};
+use crate::run::{Manager, SUCCESS, manager};
 use crate::tool;
 use anyhow::{Context, Result, ensure};
 use qemu::vm::Vm;
@@ -133,11 +133,11 @@ fn fails(command: &mut Command, what: &str, log: &Path) -> Result<()> {
 
 fn wrong_key_client(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let manager = Manager::start(Lab::manager()?, 0, dir.path())?;
+    let manager = Manager::start(&manager::build()?, 0, dir.path())?;
     let other = dir.path().join("other.key");
-    let mut make = Command::new(Lab::manager()?);
+    let mut make = Command::new(manager::build()?);
     tool::run_ok(make.args(["key", "--key-file"]).arg(&other), log, LIMIT)?;
-    let mut nodes = Command::new(Lab::manager()?);
+    let mut nodes = Command::new(manager::build()?);
     nodes.args(["nodes", "--manager", &format!("127.0.0.1:{}", manager.port()?), "--key-file"]).arg(other);
     fails(&mut nodes, "key", log)
 }
@@ -145,9 +145,9 @@ fn wrong_key_client(log: &Path) -> Result<()> {
 fn absent_manager_client(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let key = dir.path().join("cluster.key");
-    let mut make = Command::new(Lab::manager()?);
+    let mut make = Command::new(manager::build()?);
     tool::run_ok(make.args(["key", "--key-file"]).arg(&key), log, LIMIT)?;
-    let mut nodes = Command::new(Lab::manager()?);
+    let mut nodes = Command::new(manager::build()?);
     fails(nodes.args(["nodes", "--manager", "127.0.0.1:1", "--key-file"]).arg(key), "127.0.0.1:1", log)
 }
 
@@ -155,8 +155,8 @@ fn busy_port(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let holder = TcpListener::bind("127.0.0.1:0")?;
     let taken = holder.local_addr()?.to_string();
-    let mut make = Command::new(Lab::manager()?);
+    let mut make = Command::new(manager::build()?);
     tool::run_ok(make.args(["key", "--key-file"]).arg(dir.path().join("cluster.key")), log, LIMIT)?;
-    let mut daemon = Command::new(Lab::manager()?);
+    let mut daemon = Command::new(manager::build()?);
     fails(daemon.args(["daemon", "--listen", &taken, "--state"]).arg(dir.path()), &taken, log)
 }

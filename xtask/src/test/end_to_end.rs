@@ -15,13 +15,18 @@ use tempfile::TempDir;
 const FAULTS: [&str; 4] = ["--fabric", "loss=0.01,reorder=0.01,corrupt=0.001", "--seed", "7"];
 /// Longest that a run may take, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// Seconds of computation without giving way.
-const COMPUTING: &str = "10";
-/// Reads of the computing node's memory in that time at least: one each 100 ms.
-const LEAST_READS: u64 = 100;
+/// The same and more, often enough that each kind surely happens.
+const HARSH: &str = "loss=0.1,dup=0.05,reorder=0.1,corrupt=0.05,delay_us=50";
+/// What the fabric counts of each kind of fault.
+const KINDS: [&str; 4] = ["lost", "duplicated", "reordered", "corrupted"];
+/// Seconds of computation without giving way: longer than a lease the first time, then only for more times of reads.
+const COMPUTING: u64 = 10;
+const COMPUTING_AGAIN: u64 = 3;
+/// Reads of the computing node's memory in a second at least.
+const LEAST_READS: u64 = 10;
 /// What a read may take at the 99th percentile, in nanoseconds, in one attempt of some: others a busy host may spoil.
 const READ_P99_NS: u64 = 5_000_000;
-const ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 10;
 
 /// This program once more, so that its whole behaviour is tested: exit status, files, what it leaves behind.
 pub fn xtask() -> Command {
@@ -49,6 +54,7 @@ pub fn cases() -> Vec<Case> {
     for options in [&["--cpus", "2"][..], &["--cpus", "4"], &["--machine", "q35"], &["--memory", "32"]] {
         cases.push(case(SmallText, 2, false, options));
     }
+    cases.push(simple("harsh-fabric", harsh));
     cases.push(simple("pcap-is-readable", pcap));
     cases.push(simple("grep-as-grep", grep));
     cases.push(simple("several-inputs", several_inputs));
@@ -118,9 +124,20 @@ fn word_count(input: Input, nodes: u16, faulty: bool, options: &[&str], log: &Pa
     let figures = run.run(log)?;
     compare(&prepared.expected, &run.output, log)?;
     check_figures(&figures, &prepared.expected, std::fs::metadata(&prepared.input)?.len(), nodes)?;
-    let frames =
-        |name: &str| figures.pointer(&format!("/fabric/{name}")).and_then(Value::as_u64).unwrap_or(0);
-    ensure!(!faulty || frames("lost") > 0, "the fabric lost no frame, so nothing was tested");
+    Ok(())
+}
+
+/// A fabric that is far worse than the one of the table, so that faults of each kind hit even a short run.
+fn harsh(log: &Path) -> Result<()> {
+    let prepared = Input::Text.prepared(log)?;
+    let mut run = Run::new(4)?;
+    run.command.arg("--input").arg(&prepared.input).args(["--fabric", HARSH, "--seed", "3"]);
+    let figures = run.run(log)?;
+    compare(&prepared.expected, &run.output, log)?;
+    for kind in KINDS {
+        let count = figures.pointer(&format!("/fabric/{kind}")).and_then(Value::as_u64);
+        ensure!(count > Some(0), "the fabric's frames {kind}: {count:?}, so nothing was tested");
+    }
     Ok(())
 }
 
@@ -223,11 +240,12 @@ fn default_run(log: &Path) -> Result<()> {
 /// of some attempts.
 fn progress(log: &Path) -> Result<()> {
     let mut p99 = u64::MAX;
-    for _ in 0..ATTEMPTS {
+    for attempt in 0..ATTEMPTS {
+        let seconds = if attempt == 0 { COMPUTING } else { COMPUTING_AGAIN };
         let mut run = Run::new(2)?;
         let empty = run.dir.path().join("in");
         std::fs::write(&empty, "")?;
-        run.command.args(["--app", "progress", "--arg", COMPUTING, "--input"]).arg(empty);
+        run.command.args(["--app", "progress", "--arg", &seconds.to_string(), "--input"]).arg(empty);
         run.run(log)?;
         let row = std::fs::read_to_string(&run.output)?;
         let columns: Vec<_> = row.trim().split('\t').collect();
@@ -235,7 +253,7 @@ fn progress(log: &Path) -> Result<()> {
         let (Some(reads), Some(now)) = (number(2), number(4)) else {
             bail!("the output is `{}`", row.trim())
         };
-        ensure!(reads >= LEAST_READS, "only {reads} reads in {COMPUTING} s");
+        ensure!(reads >= LEAST_READS * seconds, "only {reads} reads in {seconds} s");
         p99 = p99.min(now);
         if p99 <= READ_P99_NS {
             return Ok(());

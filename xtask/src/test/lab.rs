@@ -33,13 +33,6 @@ impl Lab {
         let accel = run::decide(&qemu, Machine::Microvm, &kernel)?;
         Ok(Self { qemu, kernel, accel })
     }
-
-    /// The manager's program, built by the first test that needs it.
-    pub fn manager() -> Result<&'static Path> {
-        static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        let built = PROGRAM.get_or_init(|| manager::build().map_err(|e| ui::one_line(&e)));
-        built.as_deref().map_err(|e| anyhow!(e.clone()))
-    }
 }
 
 /// A manager and machines on one fabric, without a job.
@@ -57,7 +50,7 @@ impl Cluster {
         let lab = Lab::get()?;
         // Short, because of the sockets in it.
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let manager = Manager::start(Lab::manager()?, 0, dir.path())?;
+        let manager = Manager::start(&manager::build()?, 0, dir.path())?;
         let fabric = Fabric::start(&FabricConfig {
             ports: count.into(),
             dir: dir.path().to_owned(),

@@ -1,6 +1,7 @@
-//! Formatting, Clippy, documentation, and the size of the image.
+//! Formatting, Clippy, documentation, and builds.
 
 use super::cases::{Case, Outcome};
+use crate::run::manager;
 use crate::{image, paths, tool};
 use anyhow::Result;
 use std::path::Path;
@@ -58,8 +59,19 @@ pub fn cases() -> Vec<Case> {
             check(command.env("RUSTDOCFLAGS", "-D warnings"), log)
         }));
     }
-    cases.push(Case::new("lint::image-size-and-syscalls", |_| image::build().map(|_| Outcome::Passed)));
     cases
+}
+
+/// What the tests that boot machines need, built as users build it. Building checks the image's size, and that there is
+/// no `syscall` in it.
+pub fn builds() -> Vec<Case> {
+    let image = |log: &Path| {
+        image::build_with(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
+    };
+    let manager = |log: &Path| {
+        manager::build_with(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
+    };
+    vec![Case::new("build::image-size-and-syscalls", image), Case::new("build::manager", manager)]
 }
 
 fn check(command: &mut Command, log: &Path) -> Result<Outcome> {

@@ -72,6 +72,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
 fn all() -> Result<Vec<Case>> {
     let groups = [
         lint::cases(),
+        lint::builds(),
         host::cases(),
         boot::cases(),
         cluster::cases(),
