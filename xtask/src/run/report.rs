@@ -38,8 +38,9 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text).context("the manager's figures are not as expected")
 }
 
-/// Lines of the result that are shown.
+/// Lines of the result that are shown, and characters of each.
 const SHOWN: usize = 10;
+const SHOWN_WIDTH: usize = 100;
 
 /// The figures of a run: what the manager measured, and what the launcher knows.
 pub struct Report {
@@ -97,7 +98,7 @@ impl Report {
             let line = String::from_utf8_lossy(&line);
             match line.split_once('\t') {
                 Some((word, count)) => println!("  {word:<20} {count:>12}"),
-                None => println!("  {line}"),
+                None => println!("  {}", shortened(&line)),
             }
         }
         println!();
@@ -108,24 +109,50 @@ impl Report {
 
     fn print_nodes(&self) {
         let list = |name: &str| self.figures.get(name).and_then(Value::as_array).into_iter().flatten();
-        for (report, boot) in list("reports").zip(list("boot_ms")) {
-            let name = report.get("name").and_then(Value::as_str).unwrap_or("?");
-            let count =
-                |name: &str| report.pointer(&format!("/counts/{name}")).and_then(Value::as_u64).unwrap_or(0);
-            let (mapped, reduced) = (ui::bytes(count("mapped_bytes")), count("reduced_keys"));
-            let boot = boot.as_f64().unwrap_or(f64::NAN);
-            println!("  {name:<8} mapped {mapped:>10}, reduced {reduced:>8} keys, up in {boot:.0} ms");
+        let mut lines: Vec<_> = list("reports")
+            .zip(list("boot_ms"))
+            .map(|(report, boot)| {
+                let name = report.get("name").and_then(Value::as_str).unwrap_or("?");
+                let count = |name: &str| {
+                    report.pointer(&format!("/counts/{name}")).and_then(Value::as_u64).unwrap_or(0)
+                };
+                let (mapped, reduced) = (ui::bytes(count("mapped_bytes")), count("reduced_keys"));
+                let boot = boot.as_f64().unwrap_or(f64::NAN);
+                let line =
+                    format!("  {name:<8} mapped {mapped:>10}, reduced {reduced:>8} keys, up in {boot:.0} ms");
+                // node2 before node10.
+                ((name.len(), name), line)
+            })
+            .collect();
+        lines.sort();
+        for (_, line) in lines {
+            println!("{line}");
         }
     }
 
     fn summary(&self) -> String {
         let number = |name: &str| self.figures.get(name).and_then(Value::as_f64).unwrap_or(0.0);
-        let (words, distinct) = (number("words"), number("distinct"));
+        let counts = self.figures.get("reports").and_then(|r| r.get(0)?.get("counts")?.as_object());
+        let counted: String = counts
+            .into_iter()
+            .flat_map(Map::keys)
+            .filter(|name| !matches!(name.as_str(), "mapped_bytes" | "reduced_keys"))
+            .map(|name| format!(", {:.0} {name}", number(name)))
+            .collect();
         let input = ui::bytes(self.figures.get("input_bytes").and_then(Value::as_u64).unwrap_or(0));
         let (elapsed, stream, run) = (number("elapsed_s"), number("stream_s"), number("run_s"));
         format!(
-            "{input}, {words:.0} words, {distinct:.0} distinct: {elapsed:.2} s \
+            "{input}{counted}: {elapsed:.2} s \
              ({stream:.2} s until all input was sent, {run:.2} s after that)"
         )
     }
+}
+
+/// A line that fits a terminal.
+fn shortened(line: &str) -> String {
+    let mut short: String = line.chars().take(SHOWN_WIDTH).collect();
+    if short.len() < line.len() {
+        short.push('…');
+    }
+    short
 }
