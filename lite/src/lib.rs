@@ -168,3 +168,8 @@ impl Lite {
         self.node.counters.each(each);
     }
 }
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
