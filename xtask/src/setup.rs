@@ -3,6 +3,7 @@
 use crate::{apt, text, tool, ui};
 use anyhow::{Result, bail};
 use qemu::{OLDEST_QEMU, Qemu};
+use std::process::Command;
 
 /// Everything at once.
 pub fn setup() -> Result<()> {
@@ -43,4 +44,19 @@ pub fn binutils() -> Result<()> {
         bail!("objdump is missing; install it with: sudo apt-get install binutils");
     }
     ui::step("installing binutils", || apt::install(&["binutils"]))
+}
+
+/// Clippy and rustfmt of the toolchain in use, for the tests.
+pub fn components() -> Result<()> {
+    for (component, subcommand) in [("clippy", "clippy"), ("rustfmt", "fmt")] {
+        if tool::output(Command::new("cargo").args([subcommand, "--version"])).is_ok() {
+            continue;
+        }
+        if !tool::exists("rustup") {
+            bail!("cargo {subcommand} is missing; install the toolchain's component {component}");
+        }
+        let what = format!("installing {component}");
+        ui::step(&what, || tool::output(Command::new("rustup").args(["component", "add", component])))?;
+    }
+    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use super::cases::{Case, Outcome};
 use super::end_to_end::xtask;
+use super::inputs::Input;
 use crate::tool;
 use anyhow::{Result, bail, ensure};
 use std::net::TcpListener;
@@ -42,6 +43,7 @@ pub fn cases() -> Vec<Case> {
             })
         })
         .collect();
+    cases.push(Case::new("misuse::input-beyond-memory", |log| large(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("misuse::unreadable-file", |log| unreadable(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("misuse::busy-port", |log| {
         let taken = TcpListener::bind("127.0.0.1:0")?;
@@ -49,6 +51,13 @@ pub fn cases() -> Vec<Case> {
         refused(&["--port", &port], &port, log).map(|()| Outcome::Passed)
     }));
     cases
+}
+
+/// More input than the nodes have memory for.
+fn large(log: &Path) -> Result<()> {
+    let input = Input::LongWord.prepared(log)?.input;
+    let args = ["--nodes", "1", "--memory", "32", "--input", &input.to_string_lossy()];
+    refused(&args, "too little memory: needs ", log)
 }
 
 /// A file that is there and cannot be read: not even by root, who may read files without permission.

@@ -62,6 +62,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     }
     interrupt::watch()?;
     setup::qemu()?;
+    setup::components()?;
     inputs::clear()?;
     let tally = run(cases)?;
     inputs::clear()?;
