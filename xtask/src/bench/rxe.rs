@@ -3,8 +3,8 @@
 use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
 use super::lite::{self, PING_PONG, Row};
-use super::stats::median_of;
-use super::table::{Table, maybe};
+use super::stats::median;
+use super::table::{Table, maybe, number};
 use super::target::{Bound, Target};
 use crate::{interrupt, ui};
 use anyhow::Result;
@@ -29,6 +29,9 @@ struct Perftest {
     read_mb_s: f64,
 }
 
+/// A figure of LITE: operation, payload bytes, and which one of its row.
+type Ours = (&'static str, u64, fn(&Row) -> Option<f64>);
+
 /// Both sides, medians.
 #[derive(Debug, Serialize)]
 pub struct Rxe {
@@ -42,8 +45,10 @@ struct Line {
     unit: &'static str,
     lite: Option<f64>,
     rxe: Option<f64>,
-    /// LITE's share of rxe's figure.
+    /// LITE's share of rxe's figure: the median over the pairs of runs that followed each other.
     ratio: Option<f64>,
+    /// Those pairs, in their order.
+    ratios: Vec<f64>,
 }
 
 /// Measures LITE and, if there is a Linux, rxe, in turn: each time in two machines that are booted for it, while nothing
@@ -62,11 +67,10 @@ pub fn measure(
         lite.push(ui::step(&format!("LITE between two nodes: {run} of {runs}"), || lite::run(lab, samples))?);
         let Some(linux) = linux else { continue };
         let step = format!("rdma_rxe between two Linux guests: {run} of {runs}");
-        rxe.extend(gaps.attempt(&step, || perftest(&mut RxePair::boot(&lab.qemu, &linux.image)?, samples))?);
+        let boot = || RxePair::boot(&lab.qemu, &linux.image);
+        rxe.push(gaps.attempt(&step, || perftest(&mut boot()?, samples))?);
     }
-    let lite = lite::medians(&lite);
-    let compared = compare(&lite, &rxe);
-    Ok((lite, compared))
+    Ok((lite::medians(&lite), compare(&lite, &rxe)))
 }
 
 fn perftest(pair: &mut RxePair, iterations: u32) -> Result<Perftest> {
@@ -81,22 +85,35 @@ fn perftest(pair: &mut RxePair, iterations: u32) -> Result<Perftest> {
     })
 }
 
-fn compare(lite: &[Row], rxe: &[Perftest]) -> Rxe {
-    let ours = |what, bytes, figure: fn(&Row) -> Option<f64>| lite::find(lite, what, bytes).and_then(figure);
-    let line = |what, unit, lite: Option<f64>, theirs: fn(&Perftest) -> f64| {
-        let rxe = median_of(rxe, |run| Some(theirs(run)));
-        Line { what, unit, lite, rxe, ratio: lite.zip(rxe).map(|(lite, rxe)| lite / rxe) }
+/// Pairs of runs, of which the second may have failed.
+fn compare(lite: &[Vec<Row>], rxe: &[Option<Perftest>]) -> Rxe {
+    let line = |what, unit, (name, bytes, ours): Ours, theirs: fn(&Perftest) -> f64| {
+        let lite: Vec<Option<f64>> = lite.iter().map(|run| ours(lite::find(run, name, bytes)?)).collect();
+        let rxe: Vec<Option<f64>> = rxe.iter().map(|run| run.as_ref().map(theirs)).collect();
+        let pairs = lite.iter().zip(&rxe).filter_map(|(lite, rxe)| lite.zip(*rxe));
+        let ratios: Vec<f64> = pairs.map(|(lite, rxe)| lite / rxe).collect();
+        let middle = |runs: &[Option<f64>]| median(runs.iter().copied().flatten().collect());
+        Line { what, unit, lite: middle(&lite), rxe: middle(&rxe), ratio: median(ratios.clone()), ratios }
     };
     let large = u64::from(LARGE);
     let lines = vec![
-        line("8 B write ping-pong, p50", "us", ours(PING_PONG, 8, |r| r.p50_us), |p| p.write_us.0),
-        line("8 B write ping-pong, p99", "us", ours(PING_PONG, 8, |r| r.p99_us), |p| p.write_us.1),
-        line("8 B read, p50", "us", ours("read", 8, |r| r.p50_us), |p| p.read_us.0),
-        line("8 B read, p99", "us", ours("read", 8, |r| r.p99_us), |p| p.read_us.1),
-        line("64 KiB write", "MB/s", ours("write_bw", large, |r| r.mb_s), |p| p.write_mb_s),
-        line("64 KiB read", "MB/s", ours("read_bw", large, |r| r.mb_s), |p| p.read_mb_s),
+        line("8 B write ping-pong, p50", "us", (PING_PONG, 8, |r| r.p50_us), |p| p.write_us.0),
+        line("8 B write ping-pong, p99", "us", (PING_PONG, 8, |r| r.p99_us), |p| p.write_us.1),
+        line("8 B read, p50", "us", ("read", 8, |r| r.p50_us), |p| p.read_us.0),
+        line("8 B read, p99", "us", ("read", 8, |r| r.p99_us), |p| p.read_us.1),
+        line("64 KiB write", "MB/s", ("write_bw", large, |r| r.mb_s), |p| p.write_mb_s),
+        line("64 KiB read", "MB/s", ("read_bw", large, |r| r.mb_s), |p| p.read_mb_s),
     ];
     Rxe { lines }
+}
+
+impl Line {
+    /// The least and the greatest ratio.
+    fn spread(&self) -> String {
+        let least = self.ratios.iter().copied().reduce(f64::min);
+        let greatest = self.ratios.iter().copied().reduce(f64::max);
+        least.zip(greatest).map_or_else(|| "-".to_owned(), |(a, b)| format!("{} to {}", number(a), number(b)))
+    }
 }
 
 impl Rxe {
@@ -105,8 +122,9 @@ impl Rxe {
         let mut table = Table::new(
             "LITE beside Linux rdma_rxe",
             "both between two q35 machines with 1 processor over the same kind of fabric, path MTU 4096, in turn; Linux \
-             by perftest (ib_write_lat, ib_read_lat, ib_write_bw, ib_read_bw) in user space, LITE by apps/bench",
-            &["figure", "LITE", "rdma_rxe", "unit", "ratio"],
+             by perftest (ib_write_lat, ib_read_lat, ib_write_bw, ib_read_bw) in user space, LITE by apps/bench; \
+             the ratio is the median over the pairs of runs, then the least and the greatest",
+            &["figure", "LITE", "rdma_rxe", "unit", "ratio", "of the pairs"],
         );
         for line in &self.lines {
             table.row([
@@ -115,6 +133,7 @@ impl Rxe {
                 maybe(line.rxe),
                 line.unit.to_owned(),
                 maybe(line.ratio),
+                line.spread(),
             ]);
         }
         table
@@ -141,15 +160,20 @@ mod tests {
             p99_us: p50_us,
             mb_s,
         };
-        let lite = [row(PING_PONG, 8, Some(60.0), None), row("write_bw", 65536, None, Some(100.0))];
+        let run = |us| vec![row(PING_PONG, 8, Some(us), None), row("write_bw", 65536, None, Some(100.0))];
+        let lite = [run(60.0), run(80.0), run(90.0)];
         let perftest =
             |us| Perftest { write_us: (us, us), read_us: (us, us), write_mb_s: 50.0, read_mb_s: 50.0 };
-        let both = compare(&lite, &[perftest(200.0), perftest(100.0), perftest(240.0)]);
-        assert_eq!(both.lines[0].ratio, Some(0.3));
+        let both = compare(&lite, &[Some(perftest(200.0)), Some(perftest(100.0)), None]);
+        let ping_pong = &both.lines[0];
+        assert_eq!((ping_pong.lite, ping_pong.rxe), (Some(80.0), Some(150.0)));
+        assert_eq!((&*ping_pong.ratios, ping_pong.ratio), (&[0.3, 0.8][..], Some(0.55)));
+        assert_eq!(ping_pong.spread(), "0.30 to 0.80");
         assert_eq!(both.lines[4].ratio, Some(2.0));
         // What LITE has not measured is not compared.
         assert_eq!(both.lines[2].ratio, None);
-        assert!(both.target().met);
+        assert!(!both.target().met);
+        assert!(compare(&lite[..1], &[Some(perftest(200.0))]).target().met);
         assert!(!compare(&lite, &[]).target().met);
     }
 }
