@@ -30,6 +30,11 @@ pub fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
     __cpuid_count(leaf, sub)
 }
 
+/// Whether QEMU's translator (TCG) executes this, as its hypervisor leaf says. Slow: to be asked once.
+pub fn is_tcg() -> bool {
+    cpuid(0x4000_0000, 0).ebx == u32::from_le_bytes(*b"TCGT")
+}
+
 /// Whether bit `bit` of a CPUID register is set.
 pub const fn bit(register: u32, bit: u32) -> bool {
     register >> bit & 1 != 0

@@ -15,8 +15,7 @@ static FILL_STRING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// Picks the way for long blocks by the processor's features.
 pub fn init() {
     let fast_strings = super::cpu::bit(super::cpu::cpuid(7, 0).ebx, 9);
-    let tcg = super::cpu::cpuid(0x4000_0000, 0).ebx == u32::from_le_bytes(*b"TCGT");
-    if tcg {
+    if super::cpu::is_tcg() {
         COPY_STRING_BYTES.store(64, Ordering::Relaxed);
     } else if fast_strings {
         COPY_STRING_BYTES.store(2048, Ordering::Relaxed);

@@ -37,6 +37,9 @@ pub fn run() -> ! {
     let core = core_state::core(index).expect("init_this_cpu has run on this processor");
     let mut spin = Spin(FIRST_SPIN);
     let mut idle_since = time::now();
+    // TCG leaves its execution loop at every PAUSE and takes QEMU's one big lock on the way back in, which QEMU's I/O
+    // thread then has to wait for: exactly what the spin waits for is kept from happening.
+    let pause = !cpu::is_tcg();
     cpu::interrupts_on();
     loop {
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
@@ -51,7 +54,9 @@ pub fn run() -> ! {
         if worked {
             idle_since = now;
         } else if now < idle_since + spin.0 {
-            core::hint::spin_loop();
+            if pause {
+                core::hint::spin_loop();
+            }
         } else if let Some(halted) = halt(core, console_waits) {
             spin.after_halt(halted);
             idle_since = time::now();
