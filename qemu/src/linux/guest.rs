@@ -274,7 +274,10 @@ fn arguments(
             "-netdev".into(),
             format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(&network.socket)?),
             "-device".into(),
-            format!("virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},romfile=,disable-legacy=on"),
+            // As the appliances' card, so that a comparison is between guests.
+            format!(
+                "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},romfile=,disable-legacy=on,ioeventfd=off"
+            ),
         ];
     }
     let memory = format!("{}M", config.memory_mib);

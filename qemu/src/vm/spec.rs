@@ -118,7 +118,7 @@ impl VmSpec {
         );
         for (n, nic) in self.nics.iter().enumerate() {
             arg("-netdev", &nic.netdev(n));
-            arg("-device", &nic.device(n, self.index));
+            arg("-device", &nic.device(n, self.index, self.accel));
         }
         for file in &self.fw_cfg {
             arg("-fw_cfg", &option(&format!("name={},file=", file.name), &file.file));
@@ -150,6 +150,15 @@ impl Accel {
         }
     }
 
+    /// What a virtio device is told about its doorbell. Under TCG a write to it is in QEMU already, and an eventfd from
+    /// there to QEMU's own main loop only makes that go round once more.
+    pub(crate) fn doorbell(self) -> &'static str {
+        match self {
+            Self::Tcg => ",ioeventfd=off",
+            Self::Kvm => "",
+        }
+    }
+
     fn cpu(self) -> &'static str {
         match self {
             Self::Tcg => "max",
@@ -168,15 +177,16 @@ impl Nic {
         }
     }
 
-    fn device(&self, n: usize, index: u16) -> String {
+    fn device(&self, n: usize, index: u16, accel: Accel) -> String {
         let (mac, mtu) = match self {
             Self::Management => (management_mac(index), String::new()),
             Self::Fabric { .. } => (fabric_mac(index), format!(",host_mtu={FABRIC_MTU}")),
         };
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         let slot = RNG_SLOT + 1 + n;
+        let doorbell = accel.doorbell();
         format!(
-            "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={mtu}"
+            "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={mtu}{doorbell}"
         )
     }
 }
@@ -248,7 +258,7 @@ mod tests {
             "-machine q35,vmport=off,usb=off -accel tcg,thread=multi -cpu max -smp 2 -m 96M",
             "-netdev user,id=net0,ipv6=off -device virtio-net-pci,netdev=net0,mac=52:54:00:fd:00:03,bus=pcie.0,addr=0x2",
             "-netdev stream,id=net1,server=off,addr.type=unix,addr.path=s",
-            "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200",
+            "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200,ioeventfd=off",
             "-fw_cfg name=opt/x,file=a,,b",
             "-kernel k -append a=b c=d -nodefaults",
         ] {
