@@ -18,7 +18,8 @@ pub struct Options {
     /// Processors of each appliance, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=8))]
     pub cpus: u32,
-    /// Memory of each appliance in MiB [default: 64, and 8 times its share of the input]
+    /// Memory of each appliance in MiB [default: 64, and 8 times its share of the input, but 4 times the whole input, up
+    /// to 1024, if that is more: a word is never cut]
     #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_048_576))]
     pub memory: Option<u32>,
     /// Application to run; what there is, the appliances say when they join
@@ -84,11 +85,29 @@ impl Options {
         Ok(total)
     }
 
-    /// Memory of each node in MiB.
+    /// Memory of each node in MiB. The host gives a machine only what it touches.
     pub fn memory_mb(&self, input_bytes: u64) -> u32 {
-        self.memory.unwrap_or_else(|| {
-            let share = input_bytes.div_ceil(u64::from(self.nodes) * 1024 * 1024);
-            64 + u32::try_from(share * 8).unwrap_or(u32::MAX / 2)
-        })
+        self.memory.unwrap_or_else(|| default_memory_mb(self.nodes, input_bytes))
+    }
+}
+
+/// Enough for a node's share, and for the node that gets a single record as long as the whole input.
+fn default_memory_mb(nodes: u16, input_bytes: u64) -> u32 {
+    const MIB: u64 = 1024 * 1024;
+    let share = input_bytes.div_ceil(u64::from(nodes) * MIB) * 8;
+    let record = (input_bytes.div_ceil(MIB) * 4).min(1024);
+    64 + u32::try_from(share.max(record)).unwrap_or(u32::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::default_memory_mb;
+
+    #[test]
+    fn memory_for_the_share_and_for_one_long_record() {
+        assert_eq!(default_memory_mb(4, 0), 64);
+        assert_eq!(default_memory_mb(1, 50 << 20), 64 + 400);
+        assert_eq!(default_memory_mb(8, 50 << 20), 64 + 200);
+        assert_eq!(default_memory_mb(16, 4 << 30), 64 + 2048);
     }
 }
