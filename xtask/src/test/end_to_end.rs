@@ -71,9 +71,13 @@ pub fn cases() -> Vec<Case> {
             }
         }
     }
-    let many =
-        [&["--cpus", "8"][..], &["--cpus", "2", "--machine", "q35"], &["--cpus", "4", "--fabric", FAULTS[1]]];
-    cases.extend(many.map(|options| case(Text, 4, false, options).full_if(true)));
+    for (faulty, options) in [
+        (false, &["--cpus", "8"][..]),
+        (false, &["--cpus", "2", "--machine", "q35"]),
+        (true, &["--cpus", "4"]),
+    ] {
+        cases.push(case(Text, 4, faulty, options).full_if(true));
+    }
     cases.push(case(Text, 16, false, &[]).full_if(true));
     cases
 }
