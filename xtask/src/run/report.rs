@@ -21,7 +21,8 @@ struct Members {
 #[derive(Deserialize)]
 struct MemberFigures {
     node: u64,
-    /// Milliseconds from the kernel's first instruction until it joined.
+    /// Milliseconds from the kernel's first instruction until it asked to join: the last stage that the request can tell.
+    /// The manager's answer takes some milliseconds more, which the console's boot chart shows.
     boot_ms: Option<f64>,
 }
 
