@@ -10,12 +10,16 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(1200);
 
 pub fn cases() -> Vec<Case> {
-    vec![Case::new("host::cargo-test", cargo_test)]
+    vec![
+        Case::new("host::cargo-test", |log| cargo_test(&[], log)),
+        // Those that fetch packages of Debian and boot Linux.
+        Case::new("host::cargo-test-ignored", |log| cargo_test(&["--", "--ignored"], log)).full_if(true),
+    ]
 }
 
-fn cargo_test(log: &Path) -> Result<Outcome> {
+fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
     let mut command = Command::new("cargo");
-    command.args(["test", "--workspace", "--no-fail-fast"]).current_dir(paths::root());
+    command.args(["test", "--workspace", "--no-fail-fast"]).args(args).current_dir(paths::root());
     let done = tool::run(&mut command, log, LIMIT)?;
     let mut tally = tally(&done.output);
     let failure = (!done.status.success()).then(|| reason(&done.output));
