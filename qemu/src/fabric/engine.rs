@@ -19,9 +19,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const BUFFER: usize = 256 * 1024;
 /// A capture is brought up to date on disk at least this often while the fabric is awake or idle.
 const PCAP_FLUSH_NS: u64 = 200_000_000;
-/// After traffic, how long to look for more before sleeping: to be woken takes tens of microseconds, and an answer
-/// comes sooner. Whoever else wants the processor meanwhile gets it.
-const LINGER: Duration = Duration::from_micros(100);
 const WAKE: u64 = u64::MAX;
 /// Token of a port's listener: this plus the port; of its connection: the port.
 const LISTENER: u64 = 1 << 32;
@@ -88,23 +85,9 @@ impl Engine {
         // The kernel may round a timed wait up by this much (50 us unless set): delays are of that order.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut events = Vec::with_capacity(2 * self.ports.len() + 1);
-        // On one processor only who sleeps makes room for the machine that is to answer.
-        let linger = if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) {
-            LINGER
-        } else {
-            Duration::ZERO
-        };
-        let mut last_event = Instant::now();
         loop {
-            if !events.is_empty() {
-                last_event = Instant::now();
-            }
             events.clear();
-            let mut timeout = self.timeout();
-            if last_event.elapsed() < linger {
-                timeout = Some(Timespec { tv_sec: 0, tv_nsec: 0 });
-                std::thread::yield_now();
-            }
+            let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(e).context("epoll_wait"),
