@@ -16,23 +16,18 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 
 /// Every key there is. Whoever reads a key adds it here.
 pub const KEYS: &[Key] = &[
-    key("app", "application to run without a manager"),
+    key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key("fabric", "RDMA port: Ethernet or PCI address, or auto (default): the second on the bus"),
-    key("fw_cfg", "read secrets from QEMU's fw_cfg: on (default) or off"),
     key("gw", "IPv4 gateway of the management network"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port"),
     key("mgmt", "management port: Ethernet or PCI address, or auto (default): the first on the bus"),
-    key("nic", "RNIC to use: auto (default), softroce, cx3, cx3-vf"),
+    key("nic", "RNIC to use: auto (default) or softroce"),
     key("node", "this node's name"),
-    key("remote", "what peers may reach: all (default) or arena"),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
     key("selftest_s", "seconds that a test lasts"),
-    key(
-        "tcp_kb",
-        "KiB of receive window of the control connection (default: 256, and 64 below 96 MiB of memory)",
-    ),
+    key("tcp_kb", "with selftest=tcp, KiB of the receive window"),
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
 
