@@ -35,6 +35,8 @@ type Soft = SoftRoce<RocePort, IrqRawMutex>;
 const FAREWELL: Duration = Duration::from_millis(20);
 /// A machine with less memory than this gets short TCP buffers and small pools.
 const SMALL: u64 = 96 << 20;
+/// The least memory in which a node was seen to join and work (`cargo xtask bench --only size`).
+const LEAST: u64 = 8 << 20;
 
 /// Joins the cluster and serves it until the manager ends this node. Ends the machine with status `Refused`, after one
 /// line that says why, if the node cannot join.
@@ -77,7 +79,7 @@ async fn start() -> Result<Node, String> {
         link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
-    let lite = attach(rnic, fabric, link, welcome, name, total < SMALL)?;
+    let lite = attach(rnic, fabric, link, welcome, name, total)?;
     chart::mark("lite");
     chart::print();
     Ok(Node { lite, apps })
@@ -139,19 +141,23 @@ fn attach(
     link: Arc<Link>,
     welcome: Welcome,
     name: String,
-    small: bool,
+    total: u64,
 ) -> Result<Lite, String> {
     rnic.set_gid(welcome.gid);
     fabric.add_address(core::net::Ipv6Addr::from(welcome.gid.0).to_canonical());
     let mut config = lite::Config { name, ..lite::Config::default() };
-    if small {
+    if total < SMALL {
         config.operations = 256;
         config.bounce = [(256, 64), (4096, 32), (32768, 8)];
         config.ring = 32 << 10;
     }
     pollers::register_rnic(rnic.clone());
-    let lite =
-        Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| format!("LITE: {e}"))?;
+    let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| match e {
+        lite::Error::NoMemory { .. } => {
+            format!("too little memory: a node needs {} MiB, has {} MiB ({e})", LEAST >> 20, total >> 20)
+        }
+        e => format!("LITE: {e}"),
+    })?;
     pollers::register_lite(lite.clone());
     Ok(lite)
 }
