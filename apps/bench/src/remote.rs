@@ -11,6 +11,8 @@ use runtime::{JobContext, JobError, Join};
 
 /// The function that gives back what it gets.
 const ECHO: FunctionId = 0x6563_686f;
+/// What payloads consist of.
+const BYTE: u8 = 0x5a;
 /// Operations at once when throughput is measured.
 const AT_ONCE: usize = 16;
 /// Bytes after which a throughput measurement has seen enough.
@@ -43,7 +45,7 @@ pub(crate) async fn measure(
     size: usize,
     samples: usize,
 ) -> Result<Vec<Row>, JobError> {
-    let mut buffer = vec![0x5a; size];
+    let mut buffer = vec![BYTE; size];
     let mut rows = Vec::new();
 
     rows.push(Row::latency("write", size, {
@@ -58,9 +60,15 @@ pub(crate) async fn measure(
     rows.push(Row::latency("read", size, {
         let mut taken = Vec::with_capacity(samples);
         for _ in 0..samples {
+            buffer.fill(0);
             let begin = job.now();
             region.read(0, &mut buffer).await.map_err(failed)?;
             taken.push(nanos(job, begin));
+            if buffer.iter().any(|byte| *byte != BYTE) {
+                return Err(JobError::Refused(alloc::format!(
+                    "a read of {size} bytes gave others than written"
+                )));
+            }
         }
         taken
     }));
