@@ -137,6 +137,7 @@ fn decode(frame: &Frame<'_>) -> BTreeMap<&'static str, u64> {
         }
         Ext::Deth(deth) => (None, None, None, Some(deth)),
         Ext::DethImm(deth, imm) => (None, Some(imm), None, Some(deth)),
+        Ext::Cnp(_) => panic!("no congestion notification in the captures"),
     };
     if let Some(reth) = reth {
         put("va", reth.addr.0);

@@ -10,7 +10,9 @@ mod common;
 use common::{data, frames};
 use platform::{Arena, Instant, IoAddr, Memory};
 use roce::transport::{Completions, Counters, Env, Limits, ReliableQp};
-use roce::wire::{Bth, Ext, Frame, Headers, NakCode, Net, Operation, Packet, Reth, Syndrome, rc_source_port};
+use roce::wire::{
+    Bth, Ecn, Ext, Frame, Headers, NakCode, Net, Operation, Packet, Reth, Syndrome, rc_source_port,
+};
 use std::time::Duration;
 use verbs::{
     AddressVector, Completion, LinkKind, MacAddr, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum,
@@ -57,7 +59,7 @@ impl End {
 
     fn receive(&mut self, packet: &Packet<'_>) {
         let round = self.round;
-        self.with(|qp, env| qp.receive(packet, round, env));
+        self.with(|qp, env| qp.receive(packet, Ecn::NotCapable, round, env));
     }
 
     /// The next frame that it sends, with the IPv4 identification given.

@@ -13,7 +13,7 @@ use core::time::Duration;
 use platform::{Instant, Memory};
 use roce::transport::{Counters, Env, Limits, ReliableQp, Tx};
 use roce::wire::{
-    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet, Frame, Headers, Ipv4, Ipv6, Net,
+    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Ethernet, Frame, Headers, Ipv4, Ipv6, Net,
     Packet, ROCE_PORT, Service, Udp, rc_source_port,
 };
 use verbs::{
@@ -280,14 +280,14 @@ impl Core {
             self.counters.rx_malformed += 1;
             return;
         }
-        let known = bth.opcode.service == Service::Rc
+        let known = matches!(bth.opcode.service, Service::Rc | Service::Cnp)
             && self.slots.find(bth.dest_qp).is_some_and(|slot| slot.qp.is_peer(net));
         if !known {
             self.counters.rx_unknown_qp += 1;
             return;
         }
-        let round = self.round;
-        self.with_qp(bth.dest_qp, now, |qp, env| qp.receive(&frame.packet, round, env));
+        let (round, ecn) = (self.round, net.ecn());
+        self.with_qp(bth.dest_qp, now, |qp, env| qp.receive(&frame.packet, ecn, round, env));
     }
 
     /// Sends at most about `budget` packets; gives how many.
@@ -379,7 +379,7 @@ impl Core {
             let known = self.slots.find(dest).is_some_and(|slot| slot.qp.path().is_none());
             if known {
                 let earlier = self.round.wrapping_sub(1);
-                self.with_qp(dest, now, |qp, env| qp.receive(&packet, earlier, env));
+                self.with_qp(dest, now, |qp, env| qp.receive(&packet, Ecn::NotCapable, earlier, env));
             } else {
                 self.counters.rx_unknown_qp += 1;
             }

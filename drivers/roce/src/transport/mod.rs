@@ -108,6 +108,10 @@ counters! {
     retransmits,
     /// Acknowledgement timeouts.
     timeouts,
+    /// Packets that a congested switch has marked.
+    rx_ecn_marked,
+    /// Congestion notifications received.
+    rx_cnps,
     /// Queue pairs that went to the error state.
     qp_errors,
 }

@@ -5,7 +5,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
-use crate::wire::{Bth, Ext, Headers, Net, Packet};
+use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service};
 use platform::{Instant, IoAddr, Memory};
 use verbs::{QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError};
 
@@ -161,8 +161,14 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// Handles a packet that its peer sent. Acknowledgements that it makes due wait for a `round` other than this.
-    pub fn receive(&mut self, packet: &Packet<'_>, round: u32, env: &mut Env<'_>) {
+    /// Handles a packet that its peer sent, marked `ecn` when it arrived. Acknowledgements that it makes due wait for a
+    /// `round` other than this.
+    pub fn receive(&mut self, packet: &Packet<'_>, ecn: Ecn, round: u32, env: &mut Env<'_>) {
+        env.counters.rx_ecn_marked += u64::from(ecn == Ecn::CongestionExperienced);
+        if packet.bth.opcode.service == Service::Cnp {
+            env.counters.rx_cnps += 1;
+            return;
+        }
         if packet.bth.opcode.operation.is_response() {
             if self.state == State::ReadyToSend
                 && let Err(status) = self.requester.on_response(packet, env)

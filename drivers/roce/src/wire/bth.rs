@@ -12,6 +12,8 @@ pub enum Service {
     Uc = 1,
     /// Unreliable datagram.
     Ud = 3,
+    /// Congestion notification: no service of a queue pair, but a packet that RoCEv2 has beside them (annex A17.9.3).
+    Cnp = 4,
 }
 
 /// The operation: the low five bits of the operation code (specification table 38).
@@ -41,6 +43,8 @@ pub enum Operation {
     FetchAdd = 20,
     SendLastInvalidate = 22,
     SendOnlyInvalidate = 23,
+    /// The only operation of [`Service::Cnp`]; its number there is 1.
+    CongestionNotification = 0x20 | 1,
 }
 
 impl Operation {
@@ -105,6 +109,9 @@ impl Opcode {
         Self { service: Service::Rc, operation }
     }
 
+    /// The congestion notification packet.
+    pub const CNP: Self = Self { service: Service::Cnp, operation: Operation::CongestionNotification };
+
     /// The operation code with this byte; `None` if reserved, or of a service that is not supported.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
@@ -114,6 +121,7 @@ impl Opcode {
             0 => Service::Rc,
             1 if number <= 11 => Service::Uc,
             3 if number == 4 || number == 5 => Service::Ud,
+            4 if number == 1 => return Some(Self::CNP),
             _ => return None,
         };
         Some(Self { service, operation })
@@ -122,7 +130,7 @@ impl Opcode {
     /// The byte.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
-        (self.service as u8) << 5 | self.operation as u8
+        (self.service as u8) << 5 | self.operation as u8 & 0x1f
     }
 }
 
@@ -225,6 +233,7 @@ mod tests {
             assert_eq!(opcode.to_byte(), byte);
             count += 1;
         }
-        assert_eq!(count, 23 + 12 + 2);
+        assert_eq!(count, 23 + 12 + 2 + 1);
+        assert_eq!(Opcode::CNP.to_byte(), 0x81);
     }
 }

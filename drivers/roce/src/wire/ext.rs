@@ -254,6 +254,8 @@ pub enum Ext {
     Deth(Deth),
     /// DETH and immediate data.
     DethImm(Deth, u32),
+    /// The reserved bytes of a congestion notification.
+    Cnp([u8; 16]),
 }
 
 impl Ext {
@@ -289,6 +291,7 @@ impl Ext {
                 Ok((Self::AtomicAck(aeth, u64::from_be_bytes(*before)), rest))
             }
             O::CompareSwap | O::FetchAdd => AtomicEth::parse(bytes).map(|(h, r)| (Self::Atomic(h), r)),
+            O::CongestionNotification => take(bytes).map(|(&bytes, rest)| (Self::Cnp(bytes), rest)),
             O::SendLastInvalidate | O::SendOnlyInvalidate => {
                 imm(bytes).map(|(key, rest)| (Self::Invalidate(RemoteKey(key)), rest))
             }
@@ -309,6 +312,7 @@ impl Ext {
             Self::AtomicAck(..) => Aeth::LEN + 8,
             Self::Deth(_) => Deth::LEN,
             Self::DethImm(..) => Deth::LEN + 4,
+            Self::Cnp(_) => 16,
         }
     }
 
@@ -337,6 +341,7 @@ impl Ext {
                 deth.emit(&mut out);
                 out[8..12].copy_from_slice(&imm.to_be_bytes());
             }
+            Self::Cnp(bytes) => out[..16].copy_from_slice(bytes),
         }
         out
     }

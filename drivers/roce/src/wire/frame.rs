@@ -1,7 +1,7 @@
 //! A whole RoCE frame: from Ethernet to ICRC.
 
 use super::{
-    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Error, Ethernet, Ext, Icrc, Ipv4, Ipv6,
+    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext, Icrc, Ipv4, Ipv6,
     ROCE_PORT, Udp, ext,
 };
 use verbs::Gid;
@@ -60,6 +60,24 @@ impl Net {
         match self {
             Self::V4(ip, _) => Gid::from_ipv4(ip.src),
             Self::V6(ip, _) | Self::Grh(ip) => Gid(ip.src),
+        }
+    }
+
+    /// The type of service or traffic class.
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        match self {
+            Self::V4(ip, _) => ip.tos,
+            Self::V6(ip, _) | Self::Grh(ip) => ip.traffic_class,
+        }
+    }
+
+    /// The congestion code point. RoCEv1 has none, as its switches do not look into a GRH.
+    #[must_use]
+    pub const fn ecn(&self) -> Ecn {
+        match self {
+            Self::V4(..) | Self::V6(..) => Ecn::of(self.traffic_class()),
+            Self::Grh(_) => Ecn::NotCapable,
         }
     }
 

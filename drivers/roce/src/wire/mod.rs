@@ -8,6 +8,7 @@
 //! Names and layouts: InfiniBand Architecture Specification volume 1, chapter 9, annex A16 (RoCE) and A17 (RoCEv2).
 
 mod bth;
+mod ecn;
 mod ethernet;
 mod ext;
 mod frame;
@@ -16,6 +17,7 @@ mod ip;
 mod udp;
 
 pub use bth::{Bth, Opcode, Operation, Service};
+pub use ecn::Ecn;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
 pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
