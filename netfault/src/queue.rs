@@ -1,10 +1,11 @@
 //! Frames on their way through a faulty link.
 
-use crate::Faults;
+use crate::{Faults, ecn};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::AddAssign;
 
 /// What a link has done so far, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,28 @@ pub struct Counters {
     pub reordered: u64,
     /// With one bit inverted.
     pub corrupted: u64,
+    /// Dropped because the queue of the link was full; not counted as lost.
+    pub overflowed: u64,
+    /// Marked as having met congestion.
+    pub marked: u64,
 }
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        let Self { pushed, delivered, lost, duplicated, reordered, corrupted, overflowed, marked } = other;
+        self.pushed += pushed;
+        self.delivered += delivered;
+        self.lost += lost;
+        self.duplicated += duplicated;
+        self.reordered += reordered;
+        self.corrupted += corrupted;
+        self.overflowed += overflowed;
+        self.marked += marked;
+    }
+}
+
+/// What decides about marks draws from a stream of its own, so that it does not shift the choices of the faults.
+const MARKS: u64 = 0xec4e_c4ec_4ec4_ec4e;
 
 /// A link with faults: frames go in with [`push`](Self::push) and come out of [`pop`](Self::pop) when their time has come.
 ///
@@ -31,6 +53,9 @@ pub struct Counters {
 pub struct FaultQueue<M> {
     faults: Faults,
     rng: Xoshiro256PlusPlus,
+    marks: Xoshiro256PlusPlus,
+    /// When each frame that waits for the link, or is on it, will have been sent.
+    waiting: VecDeque<u64>,
     in_flight: BinaryHeap<Reverse<InFlight<M>>>,
     pushes: u64,
     counters: Counters,
@@ -78,6 +103,8 @@ impl<M: Clone> FaultQueue<M> {
         Self {
             faults,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            marks: Xoshiro256PlusPlus::seed_from_u64(seed ^ MARKS),
+            waiting: VecDeque::new(),
             in_flight: BinaryHeap::new(),
             pushes: 0,
             counters: Counters::default(),
@@ -96,8 +123,17 @@ impl<M: Clone> FaultQueue<M> {
     pub fn push(&mut self, meta: M, mut frame: Vec<u8>, now: u64) {
         self.counters.pushed += 1;
         // Always the same number of draws, so that one fault's probability does not shift another's choices.
-        let [lost, dup, held, dup_held, corrupt] = std::array::from_fn(|_| self.draw());
+        let [lost, dup, held, dup_held, corrupt] = std::array::from_fn(|_| draw(&mut self.rng));
         let (hold, dup_hold, bit) = (self.rng.next_u64(), self.rng.next_u64(), self.rng.next_u64());
+        let by_chance = draw(&mut self.marks) < self.faults.ecn;
+        let Some(link) = self.send(frame.len(), now) else {
+            self.counters.overflowed += 1;
+            return;
+        };
+        if (by_chance || link.queued >= self.faults.ecn_queue as usize) && ecn::mark(&mut frame) {
+            self.counters.marked += 1;
+        }
+        let now = link.sent;
         if lost < self.faults.loss {
             self.counters.lost += 1;
             return;
@@ -151,6 +187,25 @@ impl<M: Clone> FaultQueue<M> {
         self.counters
     }
 
+    /// Has a frame of `len` bytes wait for the link and cross it; `None` if the queue is full.
+    fn send(&mut self, len: usize, now: u64) -> Option<Sent> {
+        if self.faults.rate_bps == 0 {
+            return Some(Sent { queued: 0, sent: now });
+        }
+        while self.waiting.front().is_some_and(|sent| *sent <= now) {
+            self.waiting.pop_front();
+        }
+        let queued = self.waiting.len();
+        if queued >= self.faults.queue as usize {
+            return None;
+        }
+        let start = self.waiting.back().copied().unwrap_or(now);
+        let bits = (len as u64 + ETHERNET_OVERHEAD) * 8;
+        let sent = start.saturating_add(bits.saturating_mul(1_000_000_000) / self.faults.rate_bps);
+        self.waiting.push_back(sent);
+        Some(Sent { queued, sent })
+    }
+
     fn enqueue(&mut self, due: u64, meta: M, frame: Vec<u8>) {
         self.in_flight.push(Reverse(InFlight { due, number: self.pushes, meta, frame }));
         self.pushes += 1;
@@ -165,12 +220,23 @@ impl<M: Clone> FaultQueue<M> {
         self.counters.reordered += 1;
         on_time.saturating_add(1 + hold % self.faults.reorder_ns.max(1))
     }
+}
 
-    /// A number from 0 up to but not 1.
-    #[allow(clippy::cast_precision_loss, reason = "53 bits fit an f64 exactly")]
-    fn draw(&mut self) -> f64 {
-        (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
-    }
+/// How a frame crossed the link.
+struct Sent {
+    /// Frames that it found in the queue.
+    queued: usize,
+    /// When its last bit left, in nanoseconds.
+    sent: u64,
+}
+
+/// Bytes that a frame takes on an Ethernet wire beside those that are handed over: preamble, check sequence and gap.
+const ETHERNET_OVERHEAD: u64 = 24;
+
+/// A number from 0 up to but not 1.
+#[allow(clippy::cast_precision_loss, reason = "53 bits fit an f64 exactly")]
+fn draw(rng: &mut Xoshiro256PlusPlus) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 fn is_arp(frame: &[u8]) -> bool {
@@ -221,6 +287,45 @@ mod tests {
     fn delay_shifts_all() {
         let (seen, _) = run("delay_us=50", 1, 100);
         assert!(seen.iter().enumerate().all(|(i, s)| *s == (i as u64 * 10_000 + 50_000, i as u32, true)));
+    }
+
+    #[test]
+    fn a_rate_spaces_frames_and_a_full_queue_drops() {
+        // 84 bytes on the wire at 672 Mbit/s: 1 us each.
+        let mut queue = FaultQueue::new(Faults::parse("rate_mbit=672,queue=3,delay_us=2").unwrap(), 1);
+        for n in 0..5 {
+            queue.push(n, numbered(n), 0);
+        }
+        queue.push(5, numbered(5), 1_000);
+        let mut seen = Vec::new();
+        while let Some(due) = queue.next_deadline() {
+            seen.extend(queue.pop(due).map(|(n, _)| (due, n)));
+        }
+        assert_eq!(seen, [(3_000, 0), (4_000, 1), (5_000, 2), (6_000, 5)]);
+        assert_eq!(queue.counters().overflowed, 2);
+    }
+
+    #[test]
+    fn marks_follow_the_queue_or_chance_and_shift_no_other_choice() {
+        let capable = |n: u32| {
+            let mut frame = numbered(n);
+            frame[12..16].copy_from_slice(&[8, 0, 0x45, 2]);
+            frame
+        };
+        let mut queue = FaultQueue::new(Faults::parse("rate_mbit=672,ecn_queue=2").unwrap(), 1);
+        (0..5).for_each(|n| queue.push(n, capable(n), 0));
+        let marked: Vec<_> =
+            std::iter::from_fn(|| queue.pop(u64::MAX)).map(|(n, f)| (n, f[15] & 3 == 3)).collect();
+        assert_eq!(marked, [(0, false), (1, false), (2, true), (3, true), (4, true)]);
+        let fates = |faults: &str| {
+            let mut queue = FaultQueue::new(Faults::parse(faults).unwrap(), 5);
+            (0..1000).for_each(|n| queue.push(n, capable(n), 0));
+            let order: Vec<_> = std::iter::from_fn(|| queue.pop(u64::MAX)).map(|(n, _)| n).collect();
+            (order, queue.counters().marked)
+        };
+        let (order, marked) = fates("loss=0.2,reorder=0.2,ecn=0.3");
+        assert_eq!(order, fates("loss=0.2,reorder=0.2").0);
+        assert!((200..400).contains(&marked), "{marked}");
     }
 
     #[test]

@@ -149,16 +149,8 @@ impl Engine {
     }
 
     fn counters(&self) -> FabricCounters {
-        let faults =
-            self.links.iter().map(FaultQueue::counters).fold(netfault::Counters::default(), |mut sum, c| {
-                sum.pushed += c.pushed;
-                sum.delivered += c.delivered;
-                sum.lost += c.lost;
-                sum.duplicated += c.duplicated;
-                sum.reordered += c.reordered;
-                sum.corrupted += c.corrupted;
-                sum
-            });
+        let mut faults = netfault::Counters::default();
+        self.links.iter().for_each(|link| faults += link.counters());
         FabricCounters { ports: self.ports.iter().map(|p| p.counters).collect(), faults }
     }
 

@@ -41,7 +41,8 @@ pub struct Options {
     #[arg(long, value_name = "NIC", default_value = "softroce", value_parser = ["softroce"])]
     pub nic: String,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
-    /// reorder_us, as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
+    /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from
+    /// that many frames in the queue); as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
     #[arg(long, value_name = "FAULTS", default_value = "", hide_default_value = true)]
     pub fabric: Faults,
     /// Seed that decides which frames the faults hit
