@@ -4,8 +4,10 @@
 //! packets and the time go in, packets come out. Who has frames to move (`softroce`, the emulated ConnectX-3) owns
 //! queue pairs and asks them.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod transport;
 pub mod wire;

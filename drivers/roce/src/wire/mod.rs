@@ -21,7 +21,7 @@ pub use ecn::Ecn;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
 pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
-pub use icrc::Icrc;
+pub use icrc::{Icrc, Method};
 pub use ip::{Ipv4, Ipv6};
 pub use udp::{ROCE_PORT, Udp, rc_source_port};
 

@@ -1,0 +1,49 @@
+//! How fast the ICRC is.
+
+use super::{Effort, best};
+use roce::wire::{Icrc, Method};
+use serde_json::{Value, json};
+use std::hint::black_box;
+
+/// Gigabytes per second by tables and by what the transport uses, at several sizes.
+pub fn speeds(effort: Effort) -> Vec<Value> {
+    println!("ICRC, GB/s; the transport uses {:?} on this processor", Method::best());
+    println!("{:>6} {:>9} {:>9}", "bytes", "table", "used");
+    [16, 64, 128, 256, 512, 1024, 4096]
+        .into_iter()
+        .map(|len| {
+            let bytes = vec![0x5a; len];
+            let speed = |feed: fn(Icrc, &[u8]) -> Icrc| {
+                let ns = best(effort, || {
+                    for _ in 0..64 {
+                        black_box(feed(black_box(Icrc::START), black_box(&bytes)));
+                    }
+                    64
+                });
+                len as f64 / ns
+            };
+            let (table, used) =
+                (speed(|crc, bytes| crc.feed_by_table(bytes)), speed(|crc, bytes| crc.feed(bytes)));
+            println!("{len:>6} {table:>9.2} {used:>9.2}");
+            json!({ "bytes": len, "table_gb_per_s": table, "used_gb_per_s": used })
+        })
+        .collect()
+}
+
+/// Bytes of a frame before its base header, of RoCEv2 over IPv4, and of the base header: fed apart from the rest.
+const FED_APART: (usize, usize) = (14 + 28, 28 + 12);
+
+/// Nanoseconds of ICRC for an operation: of all its frames at both ends, of which there were `lens` for `operations`.
+pub fn of_frames(effort: Effort, lens: &[usize], operations: u64) -> f64 {
+    let bytes = vec![0x5a; 5000];
+    let (before, apart) = FED_APART;
+    best(effort, || {
+        for len in lens {
+            for _end in 0..2 {
+                let start = black_box(Icrc::START).feed(black_box(&bytes[..apart]));
+                black_box(start.feed(black_box(&bytes[..len - before - 12 - 4])));
+            }
+        }
+        operations
+    })
+}

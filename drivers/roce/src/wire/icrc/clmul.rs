@@ -1,0 +1,170 @@
+//! CRC-32 by carry-less multiplication (PCLMULQDQ), and whether this processor should do it that way.
+//!
+//! The only file of the crate with unsafe code: the call into a function that needs more than every x86-64 processor has.
+//!
+//! Bytes are a polynomial over GF(2), and their CRC is its remainder. 16 bytes that stand `n` bits before others may be
+//! replaced by any polynomial of the same remainder at the others' place: as `H x^(n+64) + L x^n` with the halves `H` and
+//! `L` of 64 bits, it is the sum of two products of 64 by 32 bits, `H (x^(n+64) mod P) + L (x^n mod P)`, which fit into 128
+//! bits. So four registers of 16 bytes run over the bytes 64 at a time, then become one, and the tables do the last 16
+//! bytes. (V. Gopal and others: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.)
+//!
+//! Wider multiplications (VPCLMULQDQ) are left alone: the kernel keeps no AVX-512 state over interrupts, and this way is
+//! already faster than a frame can be copied.
+#![allow(unsafe_code, reason = "a function with target features is called after CPUID was asked")]
+
+use super::table::{self, POLYNOMIAL};
+use core::arch::x86_64::{
+    __m128i, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_unpackhi_epi64,
+    _mm_xor_si128,
+};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Below this many bytes the tables do as well, and four registers of 16 cannot be filled.
+const LEAST: usize = 64;
+
+/// `x^n mod P` as a factor for bits that stand in reverse: the product of two reversed polynomials of 64 bits comes out
+/// one bit too low, so the constant is a bit higher.
+const fn power(n: u32) -> u64 {
+    let mut power = 1 << 31;
+    let mut i = 0;
+    while i < n {
+        power = if power & 1 == 1 { power >> 1 ^ POLYNOMIAL } else { power >> 1 };
+        i += 1;
+    }
+    (power as u64) << 1
+}
+
+/// Factors that move 16 bytes by `bits` bits: of the half that comes first, and of the other. The constants stand for
+/// 32 bits less than the distance, as a factor of 33 bits in a word of 64 stands 32 bits too high.
+const fn factors(bits: u32) -> [u64; 2] {
+    [power(bits + 32), power(bits - 32)]
+}
+
+/// By four registers of 16 bytes.
+const BY_64_BYTES: [u64; 2] = factors(4 * 128);
+/// By one.
+const BY_16_BYTES: [u64; 2] = factors(128);
+
+/// The register after `bytes`, from `crc` before them; `None` if this processor lacks the instruction, or the bytes are
+/// too few for it.
+#[inline]
+pub(super) fn feed(crc: u32, bytes: &[u8]) -> Option<u32> {
+    if bytes.len() < LEAST || !available() {
+        return None;
+    }
+    // SAFETY: `available` has found PCLMULQDQ, the only feature that the function needs beyond x86-64's own.
+    Some(unsafe { run(crc, bytes) })
+}
+
+#[target_feature(enable = "pclmulqdq")]
+fn run(crc: u32, bytes: &[u8]) -> u32 {
+    let (blocks, rest) = bytes.as_chunks::<16>();
+    let (fours, singles) = blocks.as_chunks::<4>();
+    let Some(([a, b, c, d], fours)) = fours.split_first() else { return table::feed(crc, bytes) };
+    let mut lanes = [load(a), load(b), load(c), load(d)];
+    lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128(crc.cast_signed()));
+    for four in fours {
+        for (lane, block) in lanes.iter_mut().zip(four) {
+            *lane = fold(*lane, BY_64_BYTES, load(block));
+        }
+    }
+    let [first, others @ ..] = lanes;
+    let last = others.into_iter().fold(first, |before, lane| fold(before, BY_16_BYTES, lane));
+    let last = singles.iter().fold(last, |before, block| fold(before, BY_16_BYTES, load(block)));
+    let (low, high) = (_mm_cvtsi128_si64(last), _mm_cvtsi128_si64(_mm_unpackhi_epi64(last, last)));
+    let last = u128::from(low.cast_unsigned()) | u128::from(high.cast_unsigned()) << 64;
+    table::feed(table::fold(0, &last.to_le_bytes()), rest)
+}
+
+/// `block`, with what `before` becomes at its place added.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+fn fold(before: __m128i, factors: [u64; 2], block: __m128i) -> __m128i {
+    let [first, second] = factors;
+    let factors = _mm_set_epi64x(second.cast_signed(), first.cast_signed());
+    let first = _mm_clmulepi64_si128::<0x00>(before, factors);
+    let second = _mm_clmulepi64_si128::<0x11>(before, factors);
+    _mm_xor_si128(_mm_xor_si128(first, second), block)
+}
+
+/// 16 bytes in a register.
+#[inline]
+#[target_feature(enable = "sse2")]
+fn load(block: &[u8; 16]) -> __m128i {
+    let bits = u128::from_le_bytes(*block);
+    _mm_set_epi64x((bits >> 64) as i64, bits as i64)
+}
+
+/// What was found out about the processor: nothing yet, no, yes.
+static FOUND: AtomicU8 = AtomicU8::new(0);
+
+/// Whether to multiply on this processor. Asks it only once: CPUID is slow, much more so in a virtual machine.
+#[inline]
+pub(super) fn available() -> bool {
+    match FOUND.load(Ordering::Relaxed) {
+        0 => find(),
+        found => found == 2,
+    }
+}
+
+#[cold]
+fn find() -> bool {
+    let yes = if cfg!(miri) { cfg!(target_feature = "pclmulqdq") } else { has_pclmulqdq() && !is_tcg() };
+    FOUND.store(1 + u8::from(yes), Ordering::Relaxed);
+    yes
+}
+
+/// CPUID leaf 1, ECX bit 1 (Intel's manual, volume 2, table 3-10). The registers are SSE's: any system saves them.
+fn has_pclmulqdq() -> bool {
+    core::arch::x86_64::__cpuid(1).ecx >> 1 & 1 != 0
+}
+
+/// Whether QEMU's translator runs this, which does the multiplication bit by bit, so that the tables are faster.
+fn is_tcg() -> bool {
+    // Leaf 1, ECX bit 31: there is a hypervisor, and so a leaf with its name.
+    let hypervisor = core::arch::x86_64::__cpuid(1).ecx >> 31 != 0;
+    hypervisor && core::arch::x86_64::__cpuid(0x4000_0000).ebx == u32::from_le_bytes(*b"TCGT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_those_published() {
+        // Intel's paper, for the reversed polynomial of gzip: k1 to k4, as they stand in many implementations.
+        assert_eq!(BY_64_BYTES, [0x1_5444_2bd4, 0x1_c6e4_1596]);
+        assert_eq!(BY_16_BYTES, [0x1_7519_97d0, 0x0_ccaa_009e]);
+    }
+
+    #[test]
+    fn a_factor_is_the_crc_of_one_bit() {
+        // x^n mod P is what the tables make of a lone bit with n - 32 bits after it, as a CRC multiplies by x^32.
+        for n in [96, 160, 480, 544] {
+            let mut bytes = [0; 68];
+            let len = (n - 32) / 8 + 1;
+            bytes[0] = 0x80;
+            assert_eq!(u64::from(table::feed(0, &bytes[..len])) << 1, power(n as u32), "x^{n}");
+        }
+    }
+
+    #[test]
+    fn every_length_at_every_alignment_is_as_by_tables() {
+        if !available() {
+            std::println!("SKIPPED: this processor has no carry-less multiplication");
+            return;
+        }
+        let longest = if cfg!(miri) { 150 } else { 2000 };
+        let bytes: std::vec::Vec<u8> =
+            (0..longest + 16).map(|i: usize| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect();
+        for start in 0..16 {
+            for len in 0..=longest {
+                let part = &bytes[start..start + len];
+                let crc = (start * 0x0101_0101 + len) as u32;
+                let expected = table::feed(crc, part);
+                assert_eq!(feed(crc, part).unwrap_or(expected), expected, "{len} bytes from {start}");
+                assert_eq!(feed(crc, part).is_some(), len >= LEAST);
+            }
+        }
+    }
+}
