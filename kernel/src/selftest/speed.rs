@@ -29,6 +29,16 @@ pub async fn run() -> Outcome {
             black_box(&mut target)[..size].copy_from_slice(&black_box(&source)[..size]);
         });
     }
+    for size in [64, 4096usize] {
+        let name = alloc::format!("ICRC of {size} bytes");
+        per_call(&name, (1 << 22) / (size as u64 + 64), |_| {
+            black_box(roce::wire::Icrc::START.feed(&black_box(&source)[..size]));
+        });
+        let name = alloc::format!("ICRC of {size} bytes by tables");
+        per_call(&name, (1 << 22) / (size as u64 + 64), |_| {
+            black_box(roce::wire::Icrc::START.feed_by_table(&black_box(&source)[..size]));
+        });
+    }
     per_call("fill 65536 bytes", 500, |i| black_box(&mut target).fill(i as u8));
     per_call("clock", 100_000, |_| {
         black_box(time::now());
