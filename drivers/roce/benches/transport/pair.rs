@@ -2,7 +2,7 @@
 
 use platform::{Arena, Instant, IoAddr};
 use roce::transport::{Completions, Counters, Env, Limits, ReliableQp};
-use roce::wire::{ETHERTYPE_IPV4, Ethernet, Frame, Headers, Ipv4, Net, ROCE_PORT, Udp};
+use roce::wire::{ETHERTYPE_IPV4, Ecn, Ethernet, Frame, Headers, Ipv4, Net, ROCE_PORT, Udp};
 use std::time::Duration;
 use verbs::{
     AddressVector, Completion, Gid, LinkKind, MacAddr, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum,
@@ -192,7 +192,7 @@ impl Pair {
                 }
             };
             from.with(|qp, env| qp.sent(&tx, env));
-            to.with(|qp, env| qp.receive(&packet, *round, env));
+            to.with(|qp, env| qp.receive(&packet, Ecn::NotCapable, *round, env));
             moved += 1;
         }
         moved
