@@ -1,0 +1,285 @@
+//! What was asked for, and what may have become of it.
+
+use crate::node::{MEMORY, Node, SOURCE_LEN, SlotUse, WORDS, result_at, slot_at, word};
+use std::ops::Range;
+use verbs::{Completion, Status, WorkKind};
+
+/// A send work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Work {
+    pub kind: WorkKind,
+    pub imm: Option<u32>,
+    /// Where in the source its bytes come from (of a READ: in the peer's), and how many.
+    pub from: usize,
+    pub len: usize,
+    /// Of an atomic: what it must find.
+    pub finds: u64,
+}
+
+impl Work {
+    const fn takes_receive(&self) -> bool {
+        matches!(self.kind, WorkKind::Send) || matches!(self.kind, WorkKind::Write) && self.imm.is_some()
+    }
+
+    const fn source(&self) -> Range<usize> {
+        self.from..self.from + self.len
+    }
+}
+
+/// Which word of the peer's an atomic works on.
+const fn word_of(kind: WorkKind) -> Option<usize> {
+    match kind {
+        WorkKind::FetchAdd => Some(0),
+        WorkKind::CompareSwap => Some(1),
+        _ => None,
+    }
+}
+
+/// What one side has posted, and what of it has ended.
+pub struct Posted {
+    pub sends: Vec<Work>,
+    /// Capacities of receives.
+    pub receives: Vec<usize>,
+    /// The sends that take a receive of the peer, by number.
+    messages: Vec<usize>,
+    /// What the peer's words hold after each of this side's atomics on them.
+    words: [Vec<u64>; 2],
+    sends_ended: usize,
+    receives_ended: usize,
+    /// How many ended well.
+    pub succeeded: usize,
+    pub received: usize,
+    atomics_succeeded: [usize; 2],
+}
+
+impl Posted {
+    fn new(peer: &Node) -> Self {
+        Self {
+            sends: Vec::new(),
+            receives: Vec::new(),
+            messages: Vec::new(),
+            words: WORDS.map(|at| vec![peer.word(at)]),
+            sends_ended: 0,
+            receives_ended: 0,
+            succeeded: 0,
+            received: 0,
+            atomics_succeeded: [0; 2],
+        }
+    }
+
+    /// What the peer's word must hold when the next atomic finds it.
+    pub fn word(&self, kind: WorkKind) -> u64 {
+        word_of(kind).and_then(|n| self.words[n].last().copied()).unwrap_or(0)
+    }
+
+    /// Notes a send; `leaves` is what an atomic leaves in the peer's word.
+    pub fn send(&mut self, work: Work, leaves: u64) {
+        if work.takes_receive() {
+            self.messages.push(self.sends.len());
+        }
+        if let Some(n) = word_of(work.kind) {
+            self.words[n].push(leaves);
+        }
+        self.sends.push(work);
+    }
+
+    /// Messages that need a receive of the peer.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+}
+
+/// Both sides.
+pub struct Model {
+    pub sides: [Posted; 2],
+    /// Somebody has lied as the peer could: what work does to the memory that it names is not certain.
+    pub loose: bool,
+    /// By side: memory that forged requests named.
+    pub named: [Vec<Range<usize>>; 2],
+}
+
+impl Model {
+    pub fn new(nodes: &[Node; 2]) -> Self {
+        Self {
+            sides: [Posted::new(&nodes[1]), Posted::new(&nodes[0])],
+            loose: false,
+            named: Default::default(),
+        }
+    }
+
+    /// Takes what has ended and checks it: in the order posted, each once, none good after a bad one, and done as asked.
+    pub fn take_completions(&mut self, nodes: &[Node; 2]) {
+        let taken = [nodes[0].completions(), nodes[1].completions()];
+        // Receives first: what the one side has as sent, the other has as received.
+        for (side, [_, receives]) in taken.iter().enumerate() {
+            receives.iter().for_each(|completion| self.on_receive(side, completion, nodes));
+        }
+        for (side, [sends, _]) in taken.iter().enumerate() {
+            sends.iter().for_each(|completion| self.on_send(side, completion, nodes));
+        }
+    }
+
+    fn on_send(&mut self, side: usize, completion: &Completion, nodes: &[Node; 2]) {
+        let own = &mut self.sides[side];
+        let id = own.sends_ended;
+        own.sends_ended += 1;
+        assert_eq!(completion.id.0, id as u64, "sends end in order, each once");
+        let work = *own.sends.get(id).expect("what ends was posted");
+        assert_eq!(completion.kind, work.kind);
+        if completion.status != Status::Success {
+            return;
+        }
+        assert_eq!(own.succeeded, id, "nothing succeeds after a failure");
+        own.succeeded += 1;
+        if let Some(n) = word_of(work.kind) {
+            own.atomics_succeeded[n] += 1;
+        }
+        if self.loose {
+            return;
+        }
+        let (here, there) = (&nodes[side], &nodes[1 - side]);
+        match work.kind {
+            WorkKind::Write => {
+                let written = there.bytes(slot_at(SlotUse::WrittenByPeer, id), work.len);
+                assert!(written == here.initial[work.source()], "WRITE {id} of side {side} is in place");
+            }
+            WorkKind::Read => {
+                let read = here.bytes(slot_at(SlotUse::Read, id), work.len);
+                assert!(read == there.initial[work.source()], "READ {id} of side {side} is in place");
+            }
+            WorkKind::FetchAdd | WorkKind::CompareSwap => {
+                assert_eq!(
+                    here.word(result_at(id)),
+                    work.finds,
+                    "atomic {id} of side {side} ran once, in order"
+                );
+            }
+            _ => {}
+        }
+        if work.takes_receive() {
+            let own = &self.sides[side];
+            let number = own.messages.iter().position(|&m| m == id).expect("it was counted");
+            assert!(self.sides[1 - side].received > number, "message {number} of side {side} was received");
+        }
+    }
+
+    fn on_receive(&mut self, side: usize, completion: &Completion, nodes: &[Node; 2]) {
+        let own = &mut self.sides[side];
+        let id = own.receives_ended;
+        own.receives_ended += 1;
+        assert_eq!(completion.id.0, id as u64, "receives end in order, each once");
+        assert!(id < own.receives.len(), "what ends was posted");
+        if completion.status != Status::Success {
+            return;
+        }
+        assert_eq!(own.received, id, "nothing succeeds after a failure");
+        own.received += 1;
+        if self.loose {
+            return;
+        }
+        // The n-th receive takes the peer's n-th message: none is lost and none comes twice.
+        let peer = &self.sides[1 - side];
+        let message = *peer.messages.get(id).expect("what is received was sent");
+        let work = &peer.sends[message];
+        let is_send = work.kind == WorkKind::Send;
+        let kind = if is_send { WorkKind::Recv } else { WorkKind::RecvWriteImm };
+        assert_eq!(
+            (completion.kind, completion.byte_len as usize, completion.imm),
+            (kind, work.len, work.imm),
+            "message {id} to side {side}"
+        );
+        let at =
+            if is_send { slot_at(SlotUse::Received, id) } else { slot_at(SlotUse::WrittenByPeer, message) };
+        let got = nodes[side].bytes(at, work.len);
+        assert!(got == nodes[1 - side].initial[work.source()], "message {id} to side {side} is whole");
+    }
+
+    /// Checks that all sends have ended.
+    pub fn all_ended(&self) {
+        for (side, posted) in self.sides.iter().enumerate() {
+            assert_eq!(posted.sends_ended, posted.sends.len(), "all work of side {side} has ended");
+        }
+    }
+
+    /// Checks all memory: what nobody named is as it was, what was named is as it was or as it should become, and each
+    /// atomic ran once or not at all.
+    pub fn check_memory(&self, nodes: &[Node; 2]) {
+        for (side, node) in nodes.iter().enumerate() {
+            let found = node.bytes(0, MEMORY);
+            let may = self.may_hold(side, nodes);
+            for (at, (found, (initial, may))) in found.iter().zip(node.initial.iter().zip(&may)).enumerate() {
+                let ok = found == initial || *may == May::Be(*found) || *may == May::BeAnything;
+                assert!(ok, "byte {at:#x} of side {side} was {initial:#x}, is {found:#x}, may {may:?}");
+            }
+            self.check_words(side, &found);
+        }
+    }
+
+    fn check_words(&self, side: usize, memory: &[u8]) {
+        if self.loose {
+            return;
+        }
+        let peer = &self.sides[1 - side];
+        for (n, at) in WORDS.into_iter().enumerate() {
+            let found = word(&memory[at..at + 8]);
+            let (states, least) = (&peer.words[n], peer.atomics_succeeded[n]);
+            assert!(
+                states[least..].contains(&found),
+                "word {n} of side {side} is {found:#x} after {least} or more of {states:x?}"
+            );
+        }
+    }
+
+    /// What each byte of a side's memory may hold besides what it held.
+    fn may_hold(&self, side: usize, nodes: &[Node; 2]) -> Vec<May> {
+        let (own, peer) = (&self.sides[side], &self.sides[1 - side]);
+        let mut may = vec![May::BeNothingElse; MEMORY];
+        let mut put = |at: usize, bytes: &[u8]| {
+            for (may, &byte) in may[at..at + bytes.len()].iter_mut().zip(bytes) {
+                *may = if self.loose { May::BeAnything } else { May::Be(byte) };
+            }
+        };
+        let sent = |work: &Work| &nodes[1 - side].initial[work.source()];
+        for (id, work) in peer.sends.iter().enumerate() {
+            if work.kind == WorkKind::Write {
+                put(slot_at(SlotUse::WrittenByPeer, id), sent(work));
+            }
+        }
+        for (id, work) in own.sends.iter().enumerate() {
+            match work.kind {
+                WorkKind::Read => put(slot_at(SlotUse::Read, id), sent(work)),
+                WorkKind::FetchAdd | WorkKind::CompareSwap => put(result_at(id), &work.finds.to_ne_bytes()),
+                _ => {}
+            }
+        }
+        for (id, &capacity) in own.receives.iter().enumerate() {
+            let at = slot_at(SlotUse::Received, id);
+            let message = peer.messages.get(id).and_then(|&m| peer.sends.get(m));
+            if self.loose {
+                put(at, &vec![0; capacity]);
+            } else if let Some(work) = message.filter(|work| work.kind == WorkKind::Send) {
+                put(at, &sent(work)[..work.len.min(capacity)]);
+            }
+        }
+        for (n, at) in WORDS.into_iter().enumerate() {
+            if peer.words[n].len() > 1 {
+                may[at..at + 8].fill(May::BeAnything);
+            }
+        }
+        for range in &self.named[side] {
+            may[range.clone()].fill(May::BeAnything);
+        }
+        if self.named[side].is_empty() {
+            assert!(may[..SOURCE_LEN].iter().all(|&may| may == May::BeNothingElse));
+        }
+        may
+    }
+}
+
+/// What a byte may hold besides what it held at the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum May {
+    BeNothingElse,
+    Be(u8),
+    BeAnything,
+}

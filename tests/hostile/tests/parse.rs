@@ -1,0 +1,78 @@
+//! No bytes, however wrong, make the parser panic; what parses emits to the same.
+
+use proptest::prelude::*;
+use std::path::Path;
+
+/// The frames of a capture.
+fn frames(name: &str) -> Vec<Vec<u8>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../drivers/roce/tests/data").join(name);
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (mut frames, mut rest) = (Vec::new(), &bytes[24..]);
+    while let Some((header, after)) = rest.split_first_chunk::<16>() {
+        let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        frames.push(after[..len].to_vec());
+        rest = &after[len..];
+    }
+    frames
+}
+
+const CAPTURES: [&str; 5] =
+    ["rc_mixed.pcap", "rc_ipv6_mixed.pcap", "ud_send.pcap", "rc_atomic.pcap", "rc_send_inv.pcap"];
+const CASES: u32 = if cfg!(miri) { 20 } else { 1024 };
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        hostile::parse(&bytes);
+    }
+
+    #[test]
+    fn oversized(bytes in proptest::collection::vec(any::<u8>(), 0..50), len in 60_000usize..140_000) {
+        let mut frame = frames("rc_mixed.pcap").swap_remove(0);
+        frame.splice(60.., bytes);
+        frame.resize(if cfg!(miri) { len / 100 } else { len }, 0x5a);
+        // The lengths that headers claim are those of the capture, or as large as they can be.
+        hostile::parse(&frame);
+        frame[16..18].copy_from_slice(&[0xff; 2]);
+        frame[38..40].copy_from_slice(&[0xff; 2]);
+        hostile::parse(&frame);
+    }
+
+    #[test]
+    fn captured_frames_with_wrong_bytes(
+        capture in 0..CAPTURES.len(),
+        pick in any::<prop::sample::Index>(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let mut all = frames(CAPTURES[capture]);
+        let mut bytes = all.swap_remove(pick.index(all.len()));
+        // Most changes would only fail a check of the outermost header: put them in the first 90 bytes.
+        let head = bytes.len().min(90);
+        for (at, value) in changes {
+            bytes[at.index(head)] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        hostile::parse(&bytes);
+    }
+}
+
+#[test]
+fn every_truncation_and_every_flipped_bit_of_a_frame() {
+    for name in CAPTURES {
+        for bytes in frames(name).iter().take(if cfg!(miri) { 1 } else { 8 }) {
+            for len in (0..bytes.len()).take(if cfg!(miri) { 80 } else { 2000 }) {
+                hostile::parse(&bytes[..len]);
+            }
+            for bit in (0..bytes.len() * 8).take(if cfg!(miri) { 100 } else { 800 }) {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                hostile::parse(&bad);
+            }
+        }
+    }
+}
