@@ -1,10 +1,8 @@
-//! Congestion marks: what a switch does to the ECN field of a frame (RFC 3168).
+//! Congestion marks: what a switch does to the ECN field of an IP header (RFC 3168).
 
 /// Ethertypes whose frames carry an ECN field.
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
-/// `RoCE` version 1: its GRH has the layout of an IPv6 header.
-const ROCE_V1: [u8; 2] = [0x89, 0x15];
 /// Where the network header starts.
 const ETHERNET: usize = 14;
 /// The codepoint for "congestion experienced".
@@ -15,7 +13,7 @@ pub(crate) fn mark(frame: &mut [u8]) -> bool {
     let Some((header, packet)) = frame.split_at_mut_checked(ETHERNET) else { return false };
     match header.last_chunk() {
         Some(&IPV4) => mark_ipv4(packet),
-        Some(&IPV6 | &ROCE_V1) => mark_ipv6(packet),
+        Some(&IPV6) => mark_ipv6(packet),
         _ => false,
     }
 }
@@ -82,17 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_and_grh_are_marked_in_place() {
-        for ethertype in [IPV6, ROCE_V1] {
-            // Traffic class 0xaN, flow label beginning with c.
-            for (before, after) in [(0x8c, None), (0x9c, Some(0xbc)), (0xac, Some(0xbc)), (0xbc, Some(0xbc))]
-            {
-                let mut frame = vec![0; 60];
-                frame[12..14].copy_from_slice(&ethertype);
-                frame[14..16].copy_from_slice(&[0x6a, before]);
-                assert_eq!(mark(&mut frame), after.is_some());
-                assert_eq!(frame[14..16], [0x6a, after.unwrap_or(before)]);
-            }
+    fn ipv6_is_marked_in_place() {
+        // Traffic class 0xaN, flow label beginning with c.
+        for (before, after) in [(0x8c, None), (0x9c, Some(0xbc)), (0xac, Some(0xbc)), (0xbc, Some(0xbc))] {
+            let mut frame = vec![0; 60];
+            frame[12..16].copy_from_slice(&[IPV6[0], IPV6[1], 0x6a, before]);
+            assert_eq!(mark(&mut frame), after.is_some());
+            assert_eq!(frame[14..16], [0x6a, after.unwrap_or(before)]);
         }
     }
 

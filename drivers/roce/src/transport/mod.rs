@@ -8,12 +8,16 @@
 //! PSNs of a work request are fixed when it is posted, so that going back is only a matter of setting one number.
 //! A READ longer than [`READ_CHUNK`] packets is asked for in pieces, so that responses do not flood a receive ring.
 
+mod congestion;
 mod qp;
 mod recv_queue;
+mod request;
 mod requester;
 mod responder;
+mod rtt;
 mod segment;
 mod send_queue;
+mod timers;
 
 pub use qp::{Limits, ReliableQp, State, Tx};
 
@@ -27,7 +31,7 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 pub const MAX_RD_ATOMIC: u8 = 16;
 
 /// Packets of a READ's responses that are asked for at once. Fixed, because a repeated request must name the same end.
-pub const READ_CHUNK: u32 = 32;
+pub const READ_CHUNK: u32 = 16;
 
 /// Where completions go. The owner of the completion queues decides how.
 pub trait Completions {
@@ -108,6 +112,8 @@ counters! {
     retransmits,
     /// Acknowledgement timeouts.
     timeouts,
+    /// Packets repeated because an answer was late, before the acknowledgement timeout.
+    probes,
     /// Packets that a congested switch has marked.
     rx_ecn_marked,
     /// Congestion notifications received.

@@ -167,11 +167,12 @@ impl ReliableQp {
         env.counters.rx_ecn_marked += u64::from(ecn == Ecn::CongestionExperienced);
         if packet.bth.opcode.service == Service::Cnp {
             env.counters.rx_cnps += 1;
+            self.requester.on_congestion();
             return;
         }
         if packet.bth.opcode.operation.is_response() {
             if self.state == State::ReadyToSend
-                && let Err(status) = self.requester.on_response(packet, env)
+                && let Err(status) = self.requester.on_response(packet, ecn, env)
             {
                 self.fail(Some(status), None, env);
             }
@@ -203,7 +204,7 @@ impl ReliableQp {
     /// Whether [`next_tx`](Self::next_tx) gives something, in this round or the next.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.responder.has_work() || self.next_request().is_some()
+        self.responder.has_work() || self.state == State::ReadyToSend && self.requester.has_work()
     }
 
     fn next_request(&self) -> Option<Tx> {

@@ -7,23 +7,21 @@
 //!        oldest not            next to     highest sent
 //!        acknowledged          send        before, plus 1
 //! ```
-//! `next` falls behind `sent` when the requester goes back. `next - una` is bounded by an adaptive window.
+//! `next` falls behind `sent` when the requester goes back. `next - una` is bounded by a [`Window`]. When an answer is
+//! late, a *probe* repeats the packet at `una` and moves nothing: its answer says how far the responder is.
 
-use super::qp::{Source, Tx};
+use super::congestion::Window;
+use super::qp::Tx;
+use super::request::Request;
+use super::rtt::Rtt;
 use super::send_queue::{Op, SendQueue, Wqe};
+use super::timers::{Due, Timers};
 use super::{Env, READ_CHUNK};
-use crate::wire::{AtomicEth, Bth, Ext, NakCode, Opcode, Operation, Packet, Reth, RnrTimer, Syndrome};
+use crate::wire::{Ecn, Ext, NakCode, Operation, Packet, RnrTimer, Syndrome};
 use alloc::collections::VecDeque;
-use core::time::Duration;
 use platform::Instant;
-use verbs::{Completion, Psn, QpConnect, QpNum, RemoteAddr, SendWr, Status, VerbsError};
+use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
-/// The window never shrinks below this many packets.
-const MIN_WINDOW: u32 = 4;
-/// The window of a new connection in packets.
-const FIRST_WINDOW: u32 = 32;
-/// How often the acknowledgement timeout doubles at most: enough for the most retries that verbs know.
-const MAX_DOUBLINGS: u32 = 7;
 /// An RNR retry count that means for ever (specification 9.7.5.2.8).
 const RNR_FOR_EVER: u8 = 7;
 
@@ -32,16 +30,20 @@ const fn ahead(a: Psn, b: Psn) -> u32 {
     a.get().wrapping_sub(b.get()) & 0xff_ffff
 }
 
+/// A gap that the requester went back for.
+#[derive(Clone, Copy)]
+struct Gap {
+    at: Psn,
+    when: Instant,
+}
+
 pub(super) struct Requester {
     qp: QpNum,
     queue: SendQueue,
     remote_qp: QpNum,
     mtu: usize,
     max_rd_atomic: usize,
-    ack_timeout: Duration,
-    retries: u8,
     rnr_retries: u8,
-    max_window: u32,
 
     /// Oldest PSN not acknowledged.
     una: Psn,
@@ -55,18 +57,31 @@ pub(super) struct Requester {
     cursor: u64,
     /// Ends (one past) of the READ requests and atomics between `una` and `next`.
     rd_atomic: VecDeque<Psn>,
-    /// Where the requester last went back to because of a gap: it does so once per gap.
-    gap_at: Option<Psn>,
-    window: u32,
-    /// Packets acknowledged since the window last grew.
-    acknowledged: u32,
+    /// The gap at `una`, once known.
+    gap: Option<Gap>,
+    window: Window,
+    rtt: Rtt,
+    /// All before this was sent when the round began.
+    round_end: Psn,
     /// Packets sent since the last one that asked for an acknowledgement.
     unasked: u32,
-    retries_left: u8,
     rnr_left: u8,
-    ack_deadline: Option<Instant>,
+    timers: Timers,
     /// Nothing is sent before: the responder was not ready.
     wait_until: Option<Instant>,
+    /// The packet at `una` is to be repeated.
+    probe_due: bool,
+    /// One past the packet repeated last, as long as that is the last progress.
+    probed: Option<Psn>,
+}
+
+/// What may be sent next.
+struct Sendable {
+    /// Packets of the work request that precede it.
+    done: u32,
+    /// PSNs that it takes.
+    packets: u32,
+    in_flight: u32,
 }
 
 /// Whether all up to a PSN could be taken as done, or data of a READ or atomic before it is missing.
@@ -84,24 +99,23 @@ impl Requester {
             remote_qp: QpNum::new(0),
             mtu: 256,
             max_rd_atomic: 0,
-            ack_timeout: Duration::ZERO,
-            retries: 0,
             rnr_retries: 0,
-            max_window: max_window.max(MIN_WINDOW),
             una: Psn::new(0),
             next: Psn::new(0),
             sent: Psn::new(0),
             post: Psn::new(0),
             cursor: 0,
             rd_atomic: VecDeque::with_capacity(usize::from(max_rd_atomic)),
-            gap_at: None,
-            window: FIRST_WINDOW.min(max_window).max(MIN_WINDOW),
-            acknowledged: 0,
+            gap: None,
+            window: Window::new(max_window),
+            rtt: Rtt::new(),
+            round_end: Psn::new(0),
             unasked: 0,
-            retries_left: 0,
             rnr_left: 0,
-            ack_deadline: None,
+            timers: Timers::new(),
             wait_until: None,
+            probe_due: false,
+            probed: None,
         }
     }
 
@@ -109,15 +123,14 @@ impl Requester {
         self.remote_qp = connect.remote_qp;
         self.mtu = connect.mtu.bytes();
         self.max_rd_atomic = usize::from(connect.max_rd_atomic);
-        self.ack_timeout = connect.ack_timeout;
-        self.retries = connect.retries;
         self.rnr_retries = connect.rnr_retries;
-        self.retries_left = connect.retries;
         self.rnr_left = connect.rnr_retries;
+        self.timers.connect(connect.ack_timeout, connect.retries);
         self.una = connect.send_psn;
         self.next = connect.send_psn;
         self.sent = connect.send_psn;
         self.post = connect.send_psn;
+        self.round_end = connect.send_psn;
     }
 
     pub(super) fn post(
@@ -136,138 +149,114 @@ impl Requester {
 
     /// When [`on_timer`](Self::on_timer) is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.wait_until.or(self.ack_deadline)
+        self.wait_until.or_else(|| self.timers.deadline())
+    }
+
+    /// Whether [`next_tx`](Self::next_tx) gives something.
+    pub(super) fn has_work(&self) -> bool {
+        self.probe_due || self.queue.get(self.cursor).is_some_and(|wqe| self.sendable(wqe).is_some())
     }
 
     /// The next request packet, if one may be sent now.
     pub(super) fn next_tx(&self) -> Option<Tx> {
+        if self.probe_due {
+            return self.probe();
+        }
+        let wqe = self.queue.get(self.cursor)?;
+        let Sendable { done, packets, in_flight } = self.sendable(wqe)?;
+        let ack_request = wqe.op.is_rd_atomic() || self.asks(wqe, done, in_flight);
+        Some(self.request(wqe, self.cursor, self.next, done, packets, ack_request))
+    }
+
+    /// Whether the packet at `next` may be sent, which is one of `wqe`.
+    fn sendable(&self, wqe: &Wqe) -> Option<Sendable> {
         if self.wait_until.is_some() {
             return None;
         }
-        let wqe = self.queue.get(self.cursor)?;
         let done = ahead(self.next, wqe.first);
         let in_flight = ahead(self.next, self.una);
-        if wqe.fence && done == 0 && !self.rd_atomic.is_empty() {
-            return None;
-        }
-        let packets = if let Op::Read(_) = wqe.op {
-            READ_CHUNK.min(wqe.packets - done / READ_CHUNK * READ_CHUNK) - done % READ_CHUNK
-        } else {
-            1
-        };
-        if in_flight > 0 && in_flight + packets > self.window {
-            return None;
-        }
-        if wqe.op.is_rd_atomic() && self.rd_atomic.len() >= self.max_rd_atomic {
-            return None;
-        }
-        Some(match wqe.op {
-            Op::Send | Op::Write(_) => self.data_packet(wqe, done, in_flight),
-            Op::Read(remote) => {
-                let offset = done * self.mtu as u32;
-                let len = (packets * self.mtu as u32).min(wqe.len - offset);
-                let ext = Ext::Reth(Reth { addr: offset_addr(remote, offset), key: remote.key, len });
-                self.asking(Operation::ReadRequest, ext, packets)
+        if in_flight > 0 {
+            // What nobody asked about is not answered: it must not fill the window.
+            if in_flight >= self.window.packets() && in_flight > self.unasked {
+                return None;
             }
-            Op::FetchAdd { remote, add, .. } => {
-                let ext = AtomicEth { addr: remote.addr, key: remote.key, swap_add: add, compare: 0 };
-                self.asking(Operation::FetchAdd, Ext::Atomic(ext), 1)
+            if wqe.fence && done == 0 && !self.rd_atomic.is_empty() {
+                return None;
             }
-            Op::CompareSwap { remote, compare, swap, .. } => {
-                let ext = AtomicEth { addr: remote.addr, key: remote.key, swap_add: swap, compare };
-                self.asking(Operation::CompareSwap, Ext::Atomic(ext), 1)
-            }
-        })
+        }
+        if !wqe.op.is_rd_atomic() {
+            return Some(Sendable { done, packets: 1, in_flight });
+        }
+        let packets = chunk(wqe, done);
+        let fits = in_flight == 0 || in_flight + packets <= self.window.max();
+        let allowed = fits && self.rd_atomic.len() < self.max_rd_atomic;
+        allowed.then_some(Sendable { done, packets, in_flight })
     }
 
-    /// A READ or atomic request.
-    fn asking(&self, operation: Operation, ext: Ext, packets: u32) -> Tx {
-        let mut bth = Bth::new(Opcode::rc(operation), self.remote_qp, self.next);
-        bth.ack_request = true;
-        Tx { bth, ext, len: 0, source: Source::Request { position: self.cursor, offset: 0, packets } }
-    }
-
-    /// Packet number `done` of a SEND or WRITE.
-    fn data_packet(&self, wqe: &Wqe, done: u32, in_flight: u32) -> Tx {
-        use Operation as O;
-        let offset = done * self.mtu as u32;
-        let len = (self.mtu as u32).min(wqe.len - offset);
-        let (first, last) = (done == 0, done + 1 == wqe.packets);
-        let mut ext = match (last, wqe.imm) {
-            (true, Some(imm)) => Ext::Imm(imm),
-            _ => Ext::None,
-        };
-        let imm = ext != Ext::None;
-        let operation = if let Op::Write(remote) = wqe.op {
-            if first {
-                let reth = Reth { addr: remote.addr, key: remote.key, len: wqe.len };
-                ext = if let Ext::Imm(imm) = ext { Ext::RethImm(reth, imm) } else { Ext::Reth(reth) };
-            }
-            match (first, last, imm) {
-                (true, false, _) => O::WriteFirst,
-                (false, false, _) => O::WriteMiddle,
-                (false, true, false) => O::WriteLast,
-                (false, true, true) => O::WriteLastImm,
-                (true, true, false) => O::WriteOnly,
-                (true, true, true) => O::WriteOnlyImm,
-            }
-        } else {
-            match (first, last, imm) {
-                (true, false, _) => O::SendFirst,
-                (false, false, _) => O::SendMiddle,
-                (false, true, false) => O::SendLast,
-                (false, true, true) => O::SendLastImm,
-                (true, true, false) => O::SendOnly,
-                (true, true, true) => O::SendOnlyImm,
-            }
-        };
-        let mut bth = Bth::new(Opcode::rc(operation), self.remote_qp, self.next);
-        bth.solicited = wqe.solicited && last;
-        // Ask when somebody waits for it, when nothing follows, and often enough to keep the window moving.
+    /// Whether packet number `done` of a SEND or WRITE asks for an acknowledgement: when somebody waits for it, when
+    /// nothing follows, and often enough to keep the window moving.
+    fn asks(&self, wqe: &Wqe, done: u32, in_flight: u32) -> bool {
+        let last = done + 1 == wqe.packets;
         let nothing_follows = self.cursor + 1 == self.queue.tail();
-        bth.ack_request = last && (wqe.signaled || nothing_follows)
-            || (self.unasked + 1) * 4 >= self.window
-            || in_flight + 1 >= self.window;
-        Tx {
-            bth,
-            ext,
-            len: len as usize,
-            source: Source::Request { position: self.cursor, offset, packets: 1 },
-        }
+        let window = self.window.packets();
+        last && (wqe.signaled || nothing_follows)
+            || (self.unasked + 1) * 4 >= window
+            || in_flight + 1 >= window
+    }
+
+    /// The packet at `una` once more.
+    fn probe(&self) -> Option<Tx> {
+        let (wqe, position) = (self.queue.front()?, self.queue.head());
+        let done = ahead(self.una, wqe.first);
+        Some(self.request(wqe, position, self.una, done, chunk(wqe, done), true))
+    }
+
+    fn request(&self, wqe: &Wqe, position: u64, psn: Psn, done: u32, packets: u32, ack_request: bool) -> Tx {
+        let (mtu, remote_qp) = (self.mtu, self.remote_qp);
+        Request { wqe, position, psn, done, packets, ack_request, mtu, remote_qp }.tx()
     }
 
     /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
     pub(super) fn on_sent(&mut self, tx: &Tx, packets: u32, env: &mut Env<'_>) {
-        let Some(wqe) = self.queue.get(self.cursor) else { return };
-        let wqe_end = wqe.first.add(wqe.packets);
-        if wqe.op.is_rd_atomic() {
-            self.rd_atomic.push_back(self.next.add(packets));
-        }
-        if self.next != self.sent {
+        if self.probe_due {
+            self.probe_due = false;
             env.counters.retransmits += 1;
+            let end = self.una.add(packets);
+            self.probed = Some(end);
+            self.rtt.forget_before(end);
+            return;
         }
-        self.next = self.next.add(packets);
+        let Some(wqe) = self.queue.get(self.cursor) else { return };
+        let (rd_atomic, end) = (wqe.op.is_rd_atomic(), wqe.first.add(wqe.packets));
+        let first = self.next;
+        self.next = first.add(packets);
+        if rd_atomic {
+            self.rd_atomic.push_back(self.next);
+        }
+        if self.next == end {
+            self.cursor += 1;
+        }
+        if first != self.sent {
+            env.counters.retransmits += 1;
+        } else if tx.bth.ack_request {
+            self.rtt.time(first.add(1), env.now);
+        }
         if ahead(self.next, self.una) > ahead(self.sent, self.una) {
             self.sent = self.next;
         }
-        if self.next == wqe_end {
-            self.cursor += 1;
-        }
         self.unasked = if tx.bth.ack_request { 0 } else { self.unasked + 1 };
-        if self.ack_deadline.is_none() {
-            self.ack_deadline = Some(env.now + self.patience());
+        if !self.timers.running() {
+            self.timers.start(env.now, self.rtt.timeout());
         }
     }
 
-    /// How long to wait for an acknowledgement: twice as long after each timeout since the last progress, so that what
-    /// was lost is sent again soon, but a peer whose processor is away for a while is not given up.
-    fn patience(&self) -> Duration {
-        let timeouts = u32::from(self.retries - self.retries_left);
-        self.ack_timeout.saturating_mul(1 << timeouts.min(MAX_DOUBLINGS))
-    }
-
-    /// Handles a response. An error is fatal to the queue pair and belongs to the oldest work request.
-    pub(super) fn on_response(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<(), Status> {
+    /// Handles a response, marked `ecn`. An error is fatal to the queue pair and belongs to the oldest work request.
+    pub(super) fn on_response(
+        &mut self,
+        packet: &Packet<'_>,
+        ecn: Ecn,
+        env: &mut Env<'_>,
+    ) -> Result<(), Status> {
         let psn = packet.bth.psn;
         let outstanding = ahead(self.sent, self.una);
         // A NAK for a missing packet may name the PSN that was never sent yet; nothing else may.
@@ -277,6 +266,10 @@ impl Requester {
             env.counters.rx_stale_responses += 1;
             return Ok(());
         }
+        if ecn == Ecn::CongestionExperienced {
+            // Who asks for data decides how much of it is on the way.
+            self.window.on_mark();
+        }
         match (packet.bth.opcode.operation, &packet.ext) {
             (Operation::Acknowledge, Ext::Aeth(aeth)) => self.on_acknowledge(psn, aeth.syndrome, env),
             (Operation::AtomicAcknowledge, &Ext::AtomicAck(_, before)) => self.on_atomic(psn, before, env),
@@ -285,22 +278,27 @@ impl Requester {
         }
     }
 
+    /// The peer has received marked packets of ours.
+    pub(super) fn on_congestion(&mut self) {
+        self.window.on_mark();
+    }
+
     fn on_acknowledge(&mut self, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) -> Result<(), Status> {
         match syndrome {
             Syndrome::Ack { .. } => {
                 if self.acknowledge_before(psn.add(1), env) == Reached::DataMissing {
-                    self.gap(env);
+                    self.implied_gap(env);
                 }
                 Ok(())
             }
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 self.acknowledge_before(psn, env);
-                self.gap(env);
+                self.reported_gap(env);
                 Ok(())
             }
             Syndrome::RnrNak(timer) => {
                 if self.acknowledge_before(psn, env) == Reached::DataMissing {
-                    self.gap(env);
+                    self.implied_gap(env);
                     return Ok(());
                 }
                 self.on_rnr(timer, env)
@@ -330,27 +328,28 @@ impl Requester {
         }
         self.go_back();
         self.wait_until = Some(env.now + timer.delay());
-        self.ack_deadline = None;
+        self.timers.stop();
         Ok(())
     }
 
     fn on_atomic(&mut self, psn: Psn, before: u64, env: &mut Env<'_>) -> Result<(), Status> {
         if self.acknowledge_before(psn, env) == Reached::DataMissing {
-            self.gap(env);
+            self.implied_gap(env);
             return Ok(());
         }
         let Some(wqe) = self.queue.front() else { return Ok(()) };
         let (Op::FetchAdd { result, .. } | Op::CompareSwap { result, .. }) = wqe.op else {
             return Err(Status::BadResponse);
         };
-        env.memory.write(result, &before.to_ne_bytes()).map_err(|_| Status::LocalProtectionError)?;
-        self.advance(1, env);
+        let written = env.memory.write(result, &before.to_ne_bytes());
+        written.map_err(|_| Status::LocalProtectionError)?;
+        self.advance(psn.add(1), env);
         Ok(())
     }
 
     fn on_read_data(&mut self, psn: Psn, data: &[u8], env: &mut Env<'_>) -> Result<(), Status> {
         if self.acknowledge_before(psn, env) == Reached::DataMissing {
-            self.gap(env);
+            self.implied_gap(env);
             return Ok(());
         }
         let Some(wqe) = self.queue.front() else { return Ok(()) };
@@ -362,62 +361,109 @@ impl Requester {
         let position = self.queue.head();
         let written = self.queue.scatter(position, offset, data, env.memory);
         written.map_err(|_| Status::LocalProtectionError)?;
-        self.advance(1, env);
+        self.advance(psn.add(1), env);
         Ok(())
     }
 
     /// The responder has executed all before `limit`: completes what needs no data for that.
     fn acknowledge_before(&mut self, limit: Psn, env: &mut Env<'_>) -> Reached {
-        while self.una != limit {
-            let Some(wqe) = self.queue.front() else { return Reached::Yes };
+        let mut at = self.una;
+        let mut position = self.queue.head();
+        let mut reached = Reached::Yes;
+        while at != limit {
+            let Some(wqe) = self.queue.get(position) else { break };
             if wqe.op.is_rd_atomic() {
-                return Reached::DataMissing;
+                reached = Reached::DataMissing;
+                break;
             }
-            let to_end = ahead(wqe.first.add(wqe.packets), self.una);
-            self.advance(to_end.min(ahead(limit, self.una)), env);
+            let end = wqe.first.add(wqe.packets);
+            at = if ahead(end, self.una) <= ahead(limit, self.una) { end } else { limit };
+            position += 1;
         }
-        Reached::Yes
+        if at != self.una {
+            self.advance(at, env);
+        }
+        reached
     }
 
-    /// Moves `una` by `packets` of the oldest work request.
-    fn advance(&mut self, packets: u32, env: &mut Env<'_>) {
-        let behind = ahead(self.next, self.una) < packets;
-        self.una = self.una.add(packets);
-        if let Some(wqe) = self.queue.front()
-            && self.una == wqe.first.add(wqe.packets)
-        {
+    /// All before `una` is done: completes it, and takes note of what that says about the path.
+    fn advance(&mut self, una: Psn, env: &mut Env<'_>) {
+        let packets = ahead(una, self.una);
+        let in_flight = ahead(self.next, self.una);
+        self.una = una;
+        while self.queue.front().is_some_and(|wqe| una.distance_from(wqe.first.add(wqe.packets)) >= 0) {
             self.complete_front(Status::Success, env);
         }
-        if behind {
+        if in_flight < packets {
             // What was about to be sent again has been acknowledged after all.
-            self.next = self.una;
+            self.next = una;
             self.cursor = self.queue.head();
         }
-        let una = self.una;
         while self.rd_atomic.front().is_some_and(|&end| una.distance_from(end) >= 0) {
             self.rd_atomic.pop_front();
         }
-        self.gap_at = None;
-        self.retries_left = self.retries;
+        self.gap = None;
         self.rnr_left = self.rnr_retries;
         self.wait_until = None;
-        self.ack_deadline = (self.una != self.sent).then(|| env.now + self.patience());
-        self.acknowledged += packets;
-        if self.acknowledged >= self.window {
-            self.acknowledged = 0;
-            self.window = (self.window + self.window.div_ceil(8)).min(self.max_window);
+        self.probe_due = false;
+        self.timers.progress();
+        if let Some(sample) = self.rtt.acknowledged(una, env.now) {
+            self.window.sample(sample);
+            self.timers.measured();
+        }
+        // A window that is not used is not tested.
+        if 2 * in_flight >= self.window.packets() {
+            self.window.grow(packets);
+        }
+        if una.distance_from(self.round_end) >= 0 {
+            self.window.end_round();
+            self.round_end = self.sent;
+        }
+        let probed = self.probed.take();
+        if una == self.sent {
+            self.timers.stop();
+            return;
+        }
+        let timeout = self.rtt.timeout();
+        self.timers.start(env.now, timeout);
+        if let (Some(end), Some(wait)) = (probed, timeout)
+            && end == una
+        {
+            // The probe was what the responder missed, or its answer is only the first of many. If nothing more
+            // comes, it was.
+            self.probed = probed;
+            self.timers.hasten(env.now, wait);
         }
     }
 
-    /// Something got lost: goes back to `una`, once per gap.
-    fn gap(&mut self, env: &mut Env<'_>) {
-        if self.gap_at == Some(self.una) || self.una == self.sent {
+    /// The responder says that the packet at `una` is missing.
+    fn reported_gap(&mut self, env: &mut Env<'_>) {
+        // Said again after a round trip: it got lost again.
+        let repeated = |gap: Gap, rtt: &Rtt| {
+            rtt.least().is_none_or(|least| env.now.as_nanos() < gap.when.as_nanos().saturating_add(least))
+        };
+        if self.gap.is_none_or(|gap| gap.at != self.una || !repeated(gap, &self.rtt)) {
+            self.on_gap(env);
+        }
+    }
+
+    /// A response shows that data at `una` is missing. Later responses to the same requests show it again.
+    fn implied_gap(&mut self, env: &mut Env<'_>) {
+        let repeated = |gap: Gap, rtt: &Rtt| rtt.timeout().is_none_or(|timeout| env.now < gap.when + timeout);
+        if self.gap.is_none_or(|gap| gap.at != self.una || !repeated(gap, &self.rtt)) {
+            self.on_gap(env);
+        }
+    }
+
+    /// Something got lost: goes back to `una`.
+    fn on_gap(&mut self, env: &mut Env<'_>) {
+        if self.una == self.sent {
             return;
         }
         env.counters.rx_naks += 1;
-        self.gap_at = Some(self.una);
+        self.gap = Some(Gap { at: self.una, when: env.now });
+        self.window.on_loss(self.rtt.least());
         self.go_back();
-        self.shrink();
     }
 
     fn go_back(&mut self) {
@@ -425,14 +471,12 @@ impl Requester {
         self.cursor = self.queue.head();
         self.rd_atomic.clear();
         self.unasked = 0;
+        self.rtt.forget();
+        self.probe_due = false;
+        self.probed = None;
     }
 
-    fn shrink(&mut self) {
-        self.window = (self.window / 2).max(MIN_WINDOW);
-        self.acknowledged = 0;
-    }
-
-    /// The time is `env.now`: ends a wait, or goes back if no acknowledgement came in time.
+    /// The time is `env.now`: ends a wait, or does what is due because no acknowledgement came in time.
     pub(super) fn on_timer(&mut self, env: &mut Env<'_>) -> Result<(), Status> {
         if let Some(until) = self.wait_until {
             if env.now >= until {
@@ -440,15 +484,28 @@ impl Requester {
             }
             return Ok(());
         }
-        if self.ack_deadline.is_none_or(|deadline| env.now < deadline) {
-            return Ok(());
+        match self.timers.due(env.now, self.rtt.timeout()) {
+            Due::Nothing => {}
+            Due::Probe if self.next == self.una => {}
+            Due::Probe if self.probed == Some(self.una) => {
+                // The responder had missed what the probe repeated, and so what came after it.
+                self.on_gap(env);
+            }
+            Due::Probe => {
+                env.counters.probes += 1;
+                self.probe_due = true;
+            }
+            Due::GoBack => {
+                env.counters.timeouts += 1;
+                self.window.on_timeout();
+                self.go_back();
+                self.gap = None;
+            }
+            Due::GiveUp => {
+                env.counters.timeouts += 1;
+                return Err(Status::RetryExceeded);
+            }
         }
-        env.counters.timeouts += 1;
-        self.retries_left = self.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
-        self.go_back();
-        self.shrink();
-        self.gap_at = None;
-        self.ack_deadline = Some(env.now + self.patience());
         Ok(())
     }
 
@@ -458,26 +515,31 @@ impl Requester {
             self.complete_front(status, env);
         }
         while self.complete_front(Status::WorkRequestFlushed, env) {}
-        self.cursor = self.queue.head();
-        self.rd_atomic.clear();
+        self.go_back();
         self.una = self.post;
         self.next = self.post;
         self.sent = self.post;
-        self.ack_deadline = None;
+        self.timers.stop();
         self.wait_until = None;
     }
 
     /// Takes the oldest work request out and completes it; `false` if there was none.
     fn complete_front(&mut self, status: Status, env: &mut Env<'_>) -> bool {
-        let Some(wqe) = self.queue.pop() else { return false };
+        let Some(wqe) = self.queue.front() else { return false };
         let (byte_len, kind) = (wqe.len, wqe.op.kind());
         let completion = Completion { id: wqe.id, qp: self.qp, status, kind, byte_len, imm: None };
-        env.completions.send_ended(&completion, wqe.signaled || status != Status::Success);
+        let report = wqe.signaled || status != Status::Success;
+        self.queue.pop();
+        env.completions.send_ended(&completion, report);
         true
     }
 }
 
-/// The address `offset` bytes into a remote range. Wraps where the peer will refuse it.
-const fn offset_addr(remote: RemoteAddr, offset: u32) -> platform::IoAddr {
-    platform::IoAddr(remote.addr.0.wrapping_add(offset as u64))
+/// PSNs of the request packet that starts at packet number `done`: of a READ up to the end of its piece.
+fn chunk(wqe: &Wqe, done: u32) -> u32 {
+    if let Op::Read(_) = wqe.op {
+        READ_CHUNK.min(wqe.packets - done / READ_CHUNK * READ_CHUNK) - done % READ_CHUNK
+    } else {
+        1
+    }
 }

@@ -121,10 +121,10 @@ impl SendQueue {
     }
 
     /// Takes the oldest work request out.
-    pub(super) fn pop(&mut self) -> Option<Wqe> {
-        let wqe = *self.front()?;
-        self.head += 1;
-        Some(wqe)
+    pub(super) const fn pop(&mut self) {
+        if self.head != self.tail {
+            self.head += 1;
+        }
     }
 
     /// Appends `work`, whose first PSN is `first`; gives how many PSNs it takes.

@@ -1,0 +1,221 @@
+//! How many packets may be in flight: a window that finds what the path carries.
+//!
+//! It grows while packets are acknowledged: doubling per round trip at first, then by one packet per round trip, and
+//! faster again after some rounds without trouble. What shrinks it, at most once per round trip:
+//!
+//! - A **congestion mark**: a CNP, or a READ response that arrives marked. As in DCQCN (Zhu and others, SIGCOMM 2015)
+//!   and DCTCP (RFC 8257), the cut is half of the share of rounds that were marked lately, so that rare marks cost
+//!   little, and steady ones settle where the queue is short.
+//! - A **loss**. Going back N costs a window, so a window beyond what the path holds is a loss too. The part of it that
+//!   waits in queues shows in the round trip: `window * least / current` packets are enough to fill the path. The cut
+//!   goes there, but keeps at least half (the estimate may be wrong) and takes at least an eighth (a short queue that
+//!   overflows shows no delay). So chance losses on a short path cost little, and full queues are emptied.
+//! - A **timeout**: everything may be lost, and the window starts over.
+
+/// The window never shrinks below this many packets: with one, nothing follows a lost packet that would show the gap.
+const MIN: u32 = 2;
+/// The window of a new connection.
+const FIRST: u32 = 16;
+/// Rounds without trouble after which growth quickens by a packet per round, up to this many packets.
+const CALM_ROUNDS: u32 = 5;
+const FASTEST_GROWTH: u32 = 8;
+/// Fixed point of the share of marked rounds, and its weight per round (DCTCP's g = 1/16).
+const ALL_MARKED: u32 = 1 << 10;
+const MARK_SHIFT: u32 = 4;
+
+/// The window, in packets.
+#[derive(Debug)]
+pub(super) struct Window {
+    packets: u32,
+    max: u32,
+    /// It doubles per round while below this.
+    threshold: u32,
+    /// Growth that does not make a whole packet yet, in `1 / packets`.
+    fraction: u32,
+    /// Rounds since the last cut.
+    calm: u32,
+    /// The share of rounds that were marked, of [`ALL_MARKED`].
+    alpha: u32,
+    /// In this round: whether a mark came, whether the window was cut, and the least round trip in nanoseconds.
+    marked: bool,
+    cut: bool,
+    least_rtt: Option<u64>,
+    /// The least round trip of the last whole round.
+    last_rtt: Option<u64>,
+}
+
+impl Window {
+    /// A window of at most `max` packets.
+    pub(super) fn new(max: u32) -> Self {
+        let max = max.max(MIN);
+        Self {
+            packets: FIRST.min(max),
+            max,
+            threshold: max,
+            fraction: 0,
+            calm: 0,
+            alpha: ALL_MARKED,
+            marked: false,
+            cut: false,
+            least_rtt: None,
+            last_rtt: None,
+        }
+    }
+
+    /// Packets that may be in flight.
+    pub(super) const fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// The most it can become.
+    pub(super) const fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// `packets` were acknowledged while the window was in use.
+    pub(super) fn grow(&mut self, packets: u32) {
+        if self.packets < self.threshold {
+            self.packets = (self.packets + packets).min(self.threshold);
+            return;
+        }
+        let speed = 1 + self.calm.saturating_sub(CALM_ROUNDS).min(FASTEST_GROWTH - 1);
+        self.fraction += packets * speed;
+        let whole = self.fraction / self.packets;
+        self.fraction %= self.packets;
+        self.packets = (self.packets + whole).min(self.max);
+    }
+
+    /// A round trip was measured, in nanoseconds.
+    pub(super) fn sample(&mut self, rtt: u64) {
+        self.least_rtt = Some(self.least_rtt.map_or(rtt, |least| least.min(rtt)));
+    }
+
+    /// A round trip is over: all that was in flight at its start is acknowledged.
+    pub(super) fn end_round(&mut self) {
+        let target = if self.marked { ALL_MARKED } else { 0 };
+        self.alpha = self.alpha - (self.alpha >> MARK_SHIFT) + (target >> MARK_SHIFT);
+        self.calm = if self.cut { 0 } else { self.calm.saturating_add(1) };
+        self.last_rtt = self.least_rtt.take().or(self.last_rtt);
+        (self.marked, self.cut) = (false, false);
+    }
+
+    /// A switch has marked packets of this connection.
+    pub(super) fn on_mark(&mut self) {
+        self.marked = true;
+        self.cut(|window| window.packets - (window.packets * window.alpha / (2 * ALL_MARKED)));
+    }
+
+    /// A packet was lost. `least` is the round trip of the empty path in nanoseconds, if known.
+    pub(super) fn on_loss(&mut self, least: Option<u64>) {
+        self.cut(|window| {
+            let current = window.least_rtt.or(window.last_rtt);
+            let enough = match (least, current) {
+                (Some(least), Some(current)) if current > 0 => {
+                    (u128::from(window.packets) * u128::from(least)).div_ceil(u128::from(current)) as u32
+                }
+                _ => window.packets / 2,
+            };
+            enough.clamp(window.packets / 2, window.packets - window.packets.div_ceil(8))
+        });
+    }
+
+    /// Nothing was heard for long.
+    pub(super) fn on_timeout(&mut self) {
+        self.threshold = (self.packets / 2).max(MIN);
+        self.packets = MIN;
+        self.fraction = 0;
+        self.calm = 0;
+    }
+
+    fn cut(&mut self, to: impl FnOnce(&Self) -> u32) {
+        if self.cut {
+            return;
+        }
+        self.packets = to(self).max(MIN);
+        self.threshold = self.packets;
+        self.fraction = 0;
+        self.calm = 0;
+        self.cut = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{vec, vec::Vec};
+
+    /// A round in which the whole window was acknowledged.
+    fn round(window: &mut Window) {
+        window.grow(window.packets());
+        window.end_round();
+    }
+
+    #[test]
+    fn it_doubles_then_creeps_then_hurries() {
+        let mut window = Window::new(64);
+        let mut sizes = vec![window.packets()];
+        for _ in 0..3 {
+            round(&mut window);
+            sizes.push(window.packets());
+        }
+        assert_eq!(sizes, [16, 32, 64, 64]);
+        window.on_loss(None);
+        assert_eq!(window.packets(), 32);
+        window.end_round();
+        let growth: Vec<_> = (0..10)
+            .map(|_| {
+                let before = window.packets();
+                round(&mut window);
+                window.packets() - before
+            })
+            .collect();
+        assert_eq!(growth, [1, 1, 1, 1, 1, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_loss_leaves_what_fills_the_path() {
+        // Least, current round trip, window after.
+        for (least, current, after) in [(100, 100, 56), (100, 150, 43), (100, 900, 32), (100, 50, 56)] {
+            let mut window = Window::new(64);
+            (0..3).for_each(|_| round(&mut window));
+            window.sample(current + 500);
+            window.sample(current);
+            window.on_loss(Some(least));
+            assert_eq!(window.packets(), after, "{current}");
+            window.on_loss(Some(least));
+            assert_eq!(window.packets(), after, "once a round");
+        }
+    }
+
+    #[test]
+    fn marks_cut_by_how_many_there_are() {
+        let mut window = Window::new(64);
+        round(&mut window);
+        window.on_mark();
+        assert_eq!(window.packets(), 17, "the first by nearly half");
+        for _ in 0..200 {
+            window.end_round();
+        }
+        (0..40).for_each(|_| round(&mut window));
+        assert_eq!(window.packets(), 64);
+        window.on_mark();
+        assert!(window.packets() >= 62, "a rare one by little: {}", window.packets());
+        for _ in 0..100 {
+            window.end_round();
+            window.on_mark();
+        }
+        assert_eq!(window.packets(), MIN);
+    }
+
+    #[test]
+    fn a_timeout_starts_over() {
+        let mut window = Window::new(64);
+        (0..3).for_each(|_| round(&mut window));
+        window.on_timeout();
+        assert_eq!(window.packets(), MIN);
+        (0..4).for_each(|_| round(&mut window));
+        assert_eq!(window.packets(), 32);
+        round(&mut window);
+        assert_eq!(window.packets(), 33);
+    }
+}

@@ -1,0 +1,198 @@
+//! When the requester has waited long enough for an answer.
+//!
+//! Two clocks run since the last progress. The **acknowledgement timeout** is the one of the specification (9.7.6.1.3):
+//! it goes back, counts against the retries, and doubles each time, so that a peer whose processor is away for a while
+//! is not given up: with 30 ms and 7 retries it takes 7.65 s. The **probe** is earlier and adapts to the round trip: it
+//! repeats one packet and counts against nothing, so that a lost last packet or a lost answer costs little more than a round
+//! trip, and a peer that was only slow costs one packet. It is not earlier than [`LEAST_PROBE`]: virtual machines
+//! lose their processor for longer than a network loses a packet.
+
+use core::time::Duration;
+use platform::Instant;
+
+/// The earliest probe.
+const LEAST_PROBE: Duration = Duration::from_millis(1);
+/// Before the first round trip is measured, the probe is this part of the acknowledgement timeout.
+const FIRST_PROBE: u32 = 4;
+/// How often a wait doubles at most: enough for the most retries that verbs know.
+const MAX_DOUBLINGS: u32 = 7;
+
+/// What is due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Due {
+    /// Nothing yet.
+    Nothing,
+    /// One packet is to be repeated.
+    Probe,
+    /// All is to be sent again.
+    GoBack,
+    /// No retry is left.
+    GiveUp,
+}
+
+/// The two clocks.
+pub(super) struct Timers {
+    ack_timeout: Duration,
+    retries: u8,
+    retries_left: u8,
+    /// Probes since a round trip was last measured (RFC 6298, 5.7: a backed-off timeout stays until then).
+    probes: u32,
+    go_back_at: Instant,
+    probe_at: Instant,
+    /// When to look again, not later than the two: progress moves them on, and this only when it has come. That
+    /// spares whoever keeps the deadlines of many queue pairs a change with every acknowledgement.
+    look_at: Option<Instant>,
+}
+
+impl Timers {
+    pub(super) const fn new() -> Self {
+        Self {
+            ack_timeout: Duration::ZERO,
+            retries: 0,
+            retries_left: 0,
+            probes: 0,
+            go_back_at: Instant::MAX,
+            probe_at: Instant::MAX,
+            look_at: None,
+        }
+    }
+
+    pub(super) const fn connect(&mut self, ack_timeout: Duration, retries: u8) {
+        self.ack_timeout = ack_timeout;
+        self.retries = retries;
+        self.retries_left = retries;
+    }
+
+    /// When [`due`](Self::due) is to be asked.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    pub(super) const fn running(&self) -> bool {
+        self.look_at.is_some()
+    }
+
+    /// Starts both clocks; `timeout` is what the round trip rarely exceeds, if known.
+    pub(super) fn start(&mut self, now: Instant, timeout: Option<Duration>) {
+        self.go_back_at = now + self.patience();
+        self.probe_at = now + self.probe_after(timeout);
+        let earlier = self.go_back_at.min(self.probe_at);
+        self.look_at = Some(self.look_at.map_or(earlier, |at| at.min(earlier)));
+    }
+
+    pub(super) const fn stop(&mut self) {
+        self.look_at = None;
+    }
+
+    /// The peer has acknowledged something: all retries are there again.
+    pub(super) const fn progress(&mut self) {
+        self.retries_left = self.retries;
+    }
+
+    /// A round trip was measured.
+    pub(super) const fn measured(&mut self) {
+        self.probes = 0;
+    }
+
+    /// Has the next probe come after only `wait`, if that is earlier.
+    pub(super) fn hasten(&mut self, now: Instant, wait: Duration) {
+        self.probe_at = self.probe_at.min(now + wait);
+        self.look_at = self.look_at.map(|at| at.min(self.probe_at));
+    }
+
+    /// What is due at `now`, and the clock for the next time.
+    pub(super) fn due(&mut self, now: Instant, timeout: Option<Duration>) -> Due {
+        if self.look_at.is_none_or(|at| now < at) {
+            return Due::Nothing;
+        }
+        let due = if now >= self.go_back_at {
+            match self.retries_left.checked_sub(1) {
+                Some(left) => self.retries_left = left,
+                None => return Due::GiveUp,
+            }
+            self.go_back_at = now + self.patience();
+            Due::GoBack
+        } else if now >= self.probe_at {
+            self.probes += 1;
+            self.probe_at = now + self.probe_after(timeout);
+            Due::Probe
+        } else {
+            Due::Nothing
+        };
+        self.look_at = Some(self.go_back_at.min(self.probe_at));
+        due
+    }
+
+    /// The acknowledgement timeout, twice as long after each since the last progress.
+    fn patience(&self) -> Duration {
+        let timeouts = u32::from(self.retries - self.retries_left);
+        self.ack_timeout.saturating_mul(1 << timeouts.min(MAX_DOUBLINGS))
+    }
+
+    fn probe_after(&self, timeout: Option<Duration>) -> Duration {
+        let once = timeout.unwrap_or(self.ack_timeout / FIRST_PROBE).max(LEAST_PROBE);
+        once.saturating_mul(1 << self.probes.min(2 * MAX_DOUBLINGS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// All that becomes due until no retry is left, with its time in milliseconds.
+    fn silence(timers: &mut Timers, timeout: Option<Duration>) -> Vec<(u64, Due)> {
+        let mut all = Vec::new();
+        loop {
+            let now = timers.deadline().unwrap();
+            let due = timers.due(now, timeout);
+            all.push((now.as_nanos() / 1_000_000, due));
+            if due == Due::GiveUp {
+                return all;
+            }
+        }
+    }
+
+    #[test]
+    fn patience_is_what_the_retries_say_whatever_the_probes() {
+        for timeout in [None, Some(Duration::from_micros(50)), Some(Duration::from_secs(1))] {
+            let mut timers = Timers::new();
+            timers.connect(30 * MS, 7);
+            timers.start(Instant::ZERO, timeout);
+            let all = silence(&mut timers, timeout);
+            let backs: Vec<_> = all.iter().filter(|(_, due)| *due != Due::Probe).map(|(at, _)| *at).collect();
+            assert_eq!(backs, [30, 90, 210, 450, 930, 1890, 3810, 7650]);
+        }
+    }
+
+    #[test]
+    fn probes_come_early_and_ever_more_rarely() {
+        let mut timers = Timers::new();
+        timers.connect(30 * MS, 7);
+        timers.start(Instant::ZERO, Some(Duration::from_micros(50)));
+        let all = silence(&mut timers, Some(Duration::from_micros(50)));
+        let probes: Vec<_> = all.iter().filter(|(_, due)| *due == Due::Probe).map(|(at, _)| *at).collect();
+        assert_eq!(probes[..5], [1, 3, 7, 15, 31]);
+        assert!(probes.len() <= 13, "{probes:?}");
+    }
+
+    #[test]
+    fn progress_moves_the_clocks_but_not_the_deadline() {
+        let mut timers = Timers::new();
+        timers.connect(30 * MS, 7);
+        timers.start(Instant::ZERO, None);
+        let deadline = timers.deadline();
+        assert_eq!(deadline, Some(Instant::ZERO + 30 * MS / 4));
+        timers.progress();
+        timers.start(Instant::ZERO + 5 * MS, None);
+        assert_eq!(timers.deadline(), deadline);
+        assert_eq!(timers.due(Instant::ZERO + 30 * MS / 4, None), Due::Nothing);
+        assert_eq!(timers.deadline(), Some(Instant::ZERO + 5 * MS + 30 * MS / 4));
+        timers.hasten(Instant::ZERO + 8 * MS, MS);
+        assert_eq!(timers.due(Instant::ZERO + 9 * MS, None), Due::Probe);
+        timers.stop();
+        assert_eq!((timers.deadline(), timers.due(Instant::MAX, None)), (None, Due::Nothing));
+    }
+}
