@@ -1,14 +1,11 @@
 //! A [`Memory`] in one heap block, for tests, the simulator and host tools: no `unsafe`, any base address.
 
+use crate::runs::{PAGE, Runs};
 use crate::{IoAddr, Memory, MemoryError, MemoryStats};
-use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use spin::Mutex;
-
-/// Allocation granularity and alignment in bytes.
-const PAGE: u64 = 4096;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
@@ -18,12 +15,6 @@ pub struct Arena {
     base: u64,
     bytes: Mutex<Vec<u8>>,
     runs: Mutex<Runs>,
-}
-
-/// Which runs are free and which are taken: offset to length, both in bytes and multiples of [`PAGE`].
-struct Runs {
-    free: BTreeMap<u64, u64>,
-    taken: BTreeMap<u64, u64>,
 }
 
 impl Arena {
@@ -37,15 +28,7 @@ impl Arena {
         assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
         assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
         let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
-        let mut free = BTreeMap::new();
-        if len > 0 {
-            free.insert(0, len);
-        }
-        Self {
-            base: base.0,
-            bytes: Mutex::new(bytes),
-            runs: Mutex::new(Runs { free, taken: BTreeMap::new() }),
-        }
+        Self { base: base.0, bytes: Mutex::new(bytes), runs: Mutex::new(Runs::new(len)) }
     }
 
     /// Runs `f` on the `len` bytes at `addr`.
@@ -123,44 +106,18 @@ impl Memory for Arena {
     }
 
     fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let len = len.max(1).checked_next_multiple_of(PAGE)?;
-        let mut runs = self.runs.lock();
-        let (&start, &run) = runs.free.iter().find(|&(_, &run)| run >= len)?;
-        runs.free.remove(&start);
-        if run > len {
-            runs.free.insert(start + len, run - len);
-        }
-        runs.taken.insert(start, len);
-        drop(runs);
+        let (start, len) = self.runs.lock().take(len)?;
         let addr = IoAddr(self.base + start);
         self.fill(addr, len, 0).ok()?;
         Some(addr)
     }
 
     fn free(&self, addr: IoAddr, len: u64) {
-        let len = len.max(1).next_multiple_of(PAGE);
-        let start = addr.0.wrapping_sub(self.base);
-        let mut runs = self.runs.lock();
-        assert!(runs.taken.get(&start) == Some(&len), "freed run {addr:?}+{len:#x} is not allocated");
-        runs.taken.remove(&start);
-        // Merge with the free neighbours.
-        let mut merged = start..start + len;
-        if let Some(after) = runs.free.remove(&merged.end) {
-            merged.end += after;
-        }
-        let before = runs.free.range(..start).next_back().map(|(&s, &l)| (s, l));
-        if let Some((s, _)) = before.filter(|&(s, l)| s + l == start) {
-            runs.free.remove(&s);
-            merged.start = s;
-        }
-        runs.free.insert(merged.start, merged.end - merged.start);
+        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
     fn stats(&self) -> MemoryStats {
-        let runs = self.runs.lock();
-        let total = self.bytes.lock().len() as u64;
-        let largest_free = runs.free.values().copied().max().unwrap_or(0);
-        MemoryStats { total, free: runs.free.values().sum(), largest_free }
+        self.runs.lock().stats()
     }
 }
 

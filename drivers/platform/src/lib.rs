@@ -10,6 +10,8 @@ extern crate alloc;
 mod arena;
 mod link;
 mod memory;
+#[cfg(feature = "arena")]
+pub mod runs;
 mod time;
 
 use alloc::boxed::Box;

@@ -117,6 +117,9 @@ pub enum VerbsError {
     /// A local address is outside the one key.
     #[error("a local address is outside of registered memory")]
     LocalProtection,
+    /// No way to the peer was found.
+    #[error("the peer cannot be reached")]
+    Unreachable,
     /// The device does not answer any more.
     #[error("the RNIC has failed")]
     DeviceFailed,

@@ -1,0 +1,246 @@
+//! The memory of a process that devices and peers reach: one mapping, addressed by its virtual addresses.
+//!
+//! A peer may change any byte at any time, so every access here is an atomic one of a byte or an aligned word, and none
+//! makes a reference to the bytes. `fetch_add` and `compare_swap` are atomic against this process; against a peer's
+//! atomics only an atomic that goes through the RNIC is (`rdma_rxe` takes a lock of its own, cards a unit of their own).
+
+use crate::sync::lock;
+use platform::runs::{PAGE, Runs};
+use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Bytes of a word, the unit of access.
+const WORD: usize = 8;
+/// What a copy within the arena goes through, in bytes.
+const CHUNK: usize = 1024;
+/// The size of a huge page (x86-64), a multiple of which such an arena has.
+const HUGE_PAGE: u64 = 2 << 20;
+
+/// A mapping of this process, and its allocator.
+///
+/// Children that are forked do not have it, so that its pages stay those that the device knows.
+#[derive(Debug)]
+pub struct Arena {
+    start: NonNull<u8>,
+    len: usize,
+    runs: Mutex<Runs>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is accessed only by atomics.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `len` bytes (rounded up to whole pages) of zeros.
+    pub fn map(len: u64, huge_pages: bool) -> io::Result<Self> {
+        let page = if huge_pages { HUGE_PAGE } else { PAGE };
+        let len = len.max(1).checked_next_multiple_of(page).and_then(|len| usize::try_from(len).ok());
+        let len = len.ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = if huge_pages { MapFlags::PRIVATE | MapFlags::HUGETLB } else { MapFlags::PRIVATE };
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no other.
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let arena = Self { start, len, runs: Mutex::new(Runs::new(len as u64)) };
+        // SAFETY: it is the mapping just made, and `DontFork` changes nothing in this process.
+        unsafe { madvise(arena.start.as_ptr().cast(), len, Advice::LinuxDontFork)? };
+        Ok(arena)
+    }
+
+    /// Its first byte and its length, for registration.
+    #[must_use]
+    pub fn raw(&self) -> (*mut c_void, usize) {
+        (self.start.as_ptr().cast(), self.len)
+    }
+
+    /// The `len` bytes at `addr`, if they are all in here. The pointer is then valid, for atomics, as long as `self`.
+    fn at(&self, addr: IoAddr, len: u64) -> Result<*mut u8, MemoryError> {
+        if len == 0 {
+            return Ok(self.start.as_ptr());
+        }
+        let offset = addr.0.checked_sub(self.start.as_ptr() as u64).ok_or(MemoryError::OutOfRange)?;
+        let end = offset.checked_add(len).ok_or(MemoryError::OutOfRange)?;
+        if end > self.len as u64 {
+            return Err(MemoryError::OutOfRange);
+        }
+        // SAFETY: the offset is within the mapping, whose length fits an `isize`.
+        Ok(unsafe { self.start.as_ptr().add(offset as usize) })
+    }
+
+    fn word(&self, addr: IoAddr) -> Result<&AtomicU64, MemoryError> {
+        if !addr.0.is_multiple_of(WORD as u64) {
+            return Err(MemoryError::Misaligned);
+        }
+        let at = self.at(addr, WORD as u64)?;
+        // SAFETY: an aligned word of the mapping, which lives as long as `self` and is accessed only by atomics.
+        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+}
+
+/// The `i`th byte from `at`.
+///
+/// # Safety
+/// It must be in a mapping that is accessed only by atomics and outlives `'a`.
+unsafe fn byte<'a>(at: *mut u8, i: usize) -> &'a AtomicU8 {
+    // SAFETY: as the caller promises.
+    unsafe { AtomicU8::from_ptr(at.add(i)) }
+}
+
+/// The word at byte `i` from `at`.
+///
+/// # Safety
+/// As for [`byte`], for 8 bytes that are aligned to 8.
+unsafe fn word<'a>(at: *mut u8, i: usize) -> &'a AtomicU64 {
+    // SAFETY: as the caller promises.
+    unsafe { AtomicU64::from_ptr(at.add(i).cast()) }
+}
+
+/// How many bytes at `at`, of `len`, come before its first aligned word.
+fn before_words(at: *mut u8, len: usize) -> usize {
+    at.align_offset(WORD).min(len)
+}
+
+/// Copies out of the mapping.
+///
+/// # Safety
+/// `buf.len()` bytes from `at` must be in a mapping that is accessed only by atomics.
+unsafe fn load(at: *mut u8, buf: &mut [u8]) {
+    let head = before_words(at, buf.len());
+    let (first, rest) = buf.split_at_mut(head);
+    for (i, to) in first.iter_mut().enumerate() {
+        // SAFETY: within the bytes that the caller vouches for.
+        *to = unsafe { byte(at, i) }.load(Ordering::Acquire);
+    }
+    let (words, last) = rest.as_chunks_mut::<WORD>();
+    for (i, to) in words.iter_mut().enumerate() {
+        // SAFETY: as above; `head` made it aligned.
+        *to = unsafe { word(at, head + i * WORD) }.load(Ordering::Acquire).to_ne_bytes();
+    }
+    let done = head + words.len() * WORD;
+    for (i, to) in last.iter_mut().enumerate() {
+        // SAFETY: as above.
+        *to = unsafe { byte(at, done + i) }.load(Ordering::Acquire);
+    }
+}
+
+/// Copies into the mapping, in ascending order: who sees the last byte sees all.
+///
+/// # Safety
+/// As for [`load`].
+unsafe fn store(at: *mut u8, data: &[u8]) {
+    let head = before_words(at, data.len());
+    let (first, rest) = data.split_at(head);
+    for (i, from) in first.iter().enumerate() {
+        // SAFETY: within the bytes that the caller vouches for.
+        unsafe { byte(at, i) }.store(*from, Ordering::Release);
+    }
+    let (words, last) = rest.as_chunks::<WORD>();
+    for (i, from) in words.iter().enumerate() {
+        // SAFETY: as above; `head` made it aligned.
+        unsafe { word(at, head + i * WORD) }.store(u64::from_ne_bytes(*from), Ordering::Release);
+    }
+    let done = head + words.len() * WORD;
+    for (i, from) in last.iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { byte(at, done + i) }.store(*from, Ordering::Release);
+    }
+}
+
+impl Memory for Arena {
+    fn range(&self) -> (IoAddr, u64) {
+        (IoAddr(self.start.as_ptr() as u64), self.len as u64)
+    }
+
+    fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
+        self.at(addr, len).map(|_| ())
+    }
+
+    fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
+        let at = self.at(addr, buf.len() as u64)?;
+        // SAFETY: `at` found them in the mapping.
+        unsafe { load(at, buf) };
+        Ok(())
+    }
+
+    fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
+        let at = self.at(addr, data.len() as u64)?;
+        // SAFETY: `at` found them in the mapping.
+        unsafe { store(at, data) };
+        Ok(())
+    }
+
+    fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
+        let at = self.at(addr, len)?;
+        let chunk = [byte; CHUNK];
+        // In the mapping, so it fits.
+        for start in (0..len as usize).step_by(CHUNK) {
+            let part = chunk.len().min(len as usize - start);
+            // SAFETY: `at` found all `len` bytes in the mapping.
+            unsafe { store(at.add(start), chunk.get(..part).unwrap_or_default()) };
+        }
+        Ok(())
+    }
+
+    fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
+        let from = self.at(src, len)?;
+        let to = self.at(dst, len)?;
+        let len = len as usize;
+        let mut chunk = [0; CHUNK];
+        let mut done = 0;
+        while done < len {
+            let part = CHUNK.min(len - done);
+            // A target above the source is filled from the end, so that no byte is overwritten before it is copied.
+            let start = if src < dst { len - done - part } else { done };
+            let chunk = chunk.get_mut(..part).unwrap_or_default();
+            // SAFETY: `at` found all `len` bytes of both ranges in the mapping.
+            unsafe { load(from.add(start), chunk) };
+            // SAFETY: as above.
+            unsafe { store(to.add(start), chunk) };
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
+        Ok(self.word(addr)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+        let word = self.word(addr)?;
+        Ok(word
+            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+            .unwrap_or_else(|before| before))
+    }
+
+    fn alloc(&self, len: u64) -> Option<IoAddr> {
+        let (start, len) = lock(&self.runs).take(len)?;
+        let addr = IoAddr(self.start.as_ptr() as u64 + start);
+        self.fill(addr, len, 0).ok()?;
+        Some(addr)
+    }
+
+    fn free(&self, addr: IoAddr, len: u64) {
+        lock(&self.runs).give(addr.0.wrapping_sub(self.start.as_ptr() as u64), len);
+    }
+
+    fn stats(&self) -> MemoryStats {
+        lock(&self.runs).stats()
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's alone, and nobody has it any more. A refusal would leave it mapped.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+#[path = "arena_tests.rs"]
+mod tests;

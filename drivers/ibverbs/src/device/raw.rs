@@ -1,0 +1,376 @@
+//! Objects of libibverbs that end with their owners, in an order that libibverbs allows: each holds what it needs.
+//!
+//! libibverbs' calls may come from any thread (rdma-core, `libibverbs.md`, "Thread safety"), hence `Send` and `Sync`.
+
+use crate::Arena;
+use rdma_mummy_sys as ibv;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use verbs::RemoteKey;
+
+/// The outcome of a call that gives an error number, 0 for none.
+pub fn check(errno: i32) -> io::Result<()> {
+    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+}
+
+/// An object, or why there is none, from a call that says so by a null pointer and `errno`.
+fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
+    NonNull::new(object).ok_or_else(io::Error::last_os_error)
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
+}
+
+/// An open device.
+#[derive(Debug)]
+pub struct Context(NonNull<ibv::ibv_context>);
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Context {}
+// SAFETY: see the top of the file.
+unsafe impl Sync for Context {}
+
+/// An asynchronous event that says something about the port or the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AsyncEvent {
+    /// The device has failed.
+    DeviceFatal,
+    /// Something of the port has changed.
+    Port,
+    /// Anything else; completions tell of it.
+    Other,
+}
+
+impl Context {
+    /// Opens a device.
+    ///
+    /// # Safety
+    /// `device` must be one of a device list that has not been freed.
+    pub unsafe fn open(device: *mut ibv::ibv_device) -> io::Result<Self> {
+        // SAFETY: as the caller promises.
+        let context = Self(made(unsafe { ibv::ibv_open_device(device) })?);
+        set_nonblocking(context.async_fd())?;
+        Ok(context)
+    }
+
+    /// What the device can do.
+    pub fn attributes(&self) -> io::Result<ibv::ibv_device_attr> {
+        let mut attributes = MaybeUninit::zeroed();
+        // SAFETY: the context is open, and the call fills what it is given.
+        check(unsafe { ibv::ibv_query_device(self.0.as_ptr(), attributes.as_mut_ptr()) })?;
+        // SAFETY: plain numbers, zeroed before.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    /// The state of a port.
+    pub fn port(&self, port: u8) -> io::Result<ibv::ibv_port_attr> {
+        let mut attributes = MaybeUninit::<ibv::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open, and the call fills what it is given.
+        check(unsafe { ibv::ibv_query_port(self.0.as_ptr(), port, attributes.as_mut_ptr()) })?;
+        // SAFETY: plain numbers, zeroed before.
+        Ok(unsafe { attributes.assume_init() })
+    }
+
+    /// Becomes readable with an asynchronous event.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the context.
+        unsafe { BorrowedFd::borrow_raw(self.0.as_ref().async_fd) }
+    }
+
+    /// Takes an asynchronous event, if there is one.
+    pub fn take_event(&self) -> Option<AsyncEvent> {
+        let mut event = MaybeUninit::<ibv::ibv_async_event>::zeroed();
+        // SAFETY: the context is open, its descriptor does not block, and the call fills what it is given.
+        if unsafe { ibv::ibv_get_async_event(self.0.as_ptr(), event.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: within the event. Read as a number, because a newer library may know more of them than the binding.
+        let kind = unsafe { (&raw const (*event.as_ptr()).event_type).cast::<u32>().read() };
+        // SAFETY: it is the event that was just got.
+        unsafe { ibv::ibv_ack_async_event(event.as_mut_ptr()) };
+        use ibv::ibv_event_type as kinds;
+        const PORT: [u32; 4] = [
+            kinds::IBV_EVENT_PORT_ACTIVE as u32,
+            kinds::IBV_EVENT_PORT_ERR as u32,
+            kinds::IBV_EVENT_LID_CHANGE as u32,
+            kinds::IBV_EVENT_GID_CHANGE as u32,
+        ];
+        Some(match kind {
+            k if k == kinds::IBV_EVENT_DEVICE_FATAL as u32 => AsyncEvent::DeviceFatal,
+            k if PORT.contains(&k) => AsyncEvent::Port,
+            _ => AsyncEvent::Other,
+        })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: everything made from it held it, so it is the last.
+        unsafe { ibv::ibv_close_device(self.0.as_ptr()) };
+    }
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Domain {
+    raw: NonNull<ibv::ibv_pd>,
+    _context: Arc<Context>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Domain {}
+// SAFETY: see the top of the file.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub fn new(context: Arc<Context>) -> io::Result<Self> {
+        // SAFETY: the context is open.
+        let raw = made(unsafe { ibv::ibv_alloc_pd(context.0.as_ptr()) })?;
+        Ok(Self { raw, _context: context })
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: what was made in it held it, so it is the last.
+        unsafe { ibv::ibv_dealloc_pd(self.raw.as_ptr()) };
+    }
+}
+
+/// The arena, registered.
+#[derive(Debug)]
+pub struct Region {
+    raw: NonNull<ibv::ibv_mr>,
+    arena: Arc<Arena>,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Region {}
+// SAFETY: see the top of the file.
+unsafe impl Sync for Region {}
+
+/// Everything that a peer may do with the one key, and scattering into it.
+pub const ACCESS: u32 = ibv::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
+    | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+    | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
+    | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+
+impl Region {
+    pub fn new(domain: Arc<Domain>, arena: Arc<Arena>) -> io::Result<Self> {
+        let (start, len) = arena.raw();
+        // SAFETY: the mapping lives as long as this object, which holds it, and is accessed only by atomics.
+        let raw = made(unsafe { ibv::ibv_reg_mr(domain.raw.as_ptr(), start, len, ACCESS as i32) })?;
+        Ok(Self { raw, arena, _domain: domain })
+    }
+
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// The key of local work requests.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the region is registered; its keys do not change.
+        unsafe { self.raw.as_ref() }.lkey
+    }
+
+    /// The key of peers.
+    pub fn rkey(&self) -> RemoteKey {
+        // SAFETY: as above.
+        RemoteKey(unsafe { self.raw.as_ref() }.rkey)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: registered once, ended once.
+        if unsafe { ibv::ibv_dereg_mr(self.raw.as_ptr()) } != 0 {
+            // The device may still reach it: it must stay mapped.
+            mem::forget(self.arena.clone());
+        }
+    }
+}
+
+/// What announces completions by a file descriptor.
+#[derive(Debug)]
+pub struct Channel {
+    raw: NonNull<ibv::ibv_comp_channel>,
+    context: Arc<Context>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for Channel {}
+// SAFETY: see the top of the file.
+unsafe impl Sync for Channel {}
+
+impl Channel {
+    pub fn new(context: Arc<Context>) -> io::Result<Self> {
+        // SAFETY: the context is open.
+        let raw = made(unsafe { ibv::ibv_create_comp_channel(context.0.as_ptr()) })?;
+        let channel = Self { raw, context };
+        set_nonblocking(channel.fd())?;
+        Ok(channel)
+    }
+
+    /// Becomes readable with an event.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the channel.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd as RawFd) }
+    }
+
+    /// Takes all events there are; gives whether there were any.
+    pub fn take_events(&self) -> bool {
+        let mut any = false;
+        loop {
+            let (mut cq, mut own) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the channel is there, does not block, and the call fills what it is given.
+            if unsafe { ibv::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut own) } != 0 {
+                return any;
+            }
+            // SAFETY: a completion queue is not destroyed before all its events have been acknowledged: it waits.
+            unsafe { ibv::ibv_ack_cq_events(cq, 1) };
+            any = true;
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: its completion queues held it, so it is the last.
+        unsafe { ibv::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    raw: NonNull<ibv::ibv_cq>,
+    _channel: Arc<Channel>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: see the top of the file.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    pub fn new(channel: Arc<Channel>, depth: i32) -> io::Result<Self> {
+        let context = channel.context.0.as_ptr();
+        // SAFETY: context and channel are there; the queue has no context of ours.
+        let raw = unsafe { ibv::ibv_create_cq(context, depth, ptr::null_mut(), channel.raw.as_ptr(), 0) };
+        Ok(Self { raw: made(raw)?, _channel: channel })
+    }
+
+    /// Takes completions, oldest first; gives how many.
+    pub fn poll(&self, out: &mut [ibv::ibv_wc]) -> usize {
+        let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
+        // SAFETY: the queue is there, and the call writes at most as many as it is given.
+        let taken = unsafe { ibv::ibv_poll_cq(self.raw.as_ptr(), room, out.as_mut_ptr()) };
+        usize::try_from(taken).unwrap_or(0).min(out.len())
+    }
+
+    /// Asks for an event with the next completion.
+    pub fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue is there.
+        check(unsafe { ibv::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: its queue pairs held it, so it is the last.
+        unsafe { ibv::ibv_destroy_cq(self.raw.as_ptr()) };
+    }
+}
+
+/// A reliable connected queue pair.
+#[derive(Debug)]
+pub struct QueuePair {
+    raw: NonNull<ibv::ibv_qp>,
+    _queues: [Arc<CompletionQueue>; 2],
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: see the top of the file.
+unsafe impl Send for QueuePair {}
+// SAFETY: see the top of the file.
+unsafe impl Sync for QueuePair {}
+
+impl QueuePair {
+    /// Makes one with queues of at least the sizes in `cap`.
+    pub fn new(
+        domain: Arc<Domain>,
+        send_cq: Arc<CompletionQueue>,
+        recv_cq: Arc<CompletionQueue>,
+        cap: ibv::ibv_qp_cap,
+    ) -> io::Result<Self> {
+        let mut attributes = ibv::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: send_cq.raw.as_ptr(),
+            recv_cq: recv_cq.raw.as_ptr(),
+            srq: ptr::null_mut(),
+            cap,
+            qp_type: ibv::ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: all it names is there, and this object holds it.
+        let raw = made(unsafe { ibv::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) })?;
+        Ok(Self { raw, _queues: [send_cq, recv_cq], _domain: domain })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        // SAFETY: the queue pair is there; its number does not change.
+        unsafe { self.raw.as_ref() }.qp_num
+    }
+
+    /// Changes the attributes that `mask` names.
+    pub fn modify(&self, attributes: &mut ibv::ibv_qp_attr, mask: ibv::ibv_qp_attr_mask) -> io::Result<()> {
+        // SAFETY: the queue pair is there, and the attributes are only read.
+        check(unsafe { ibv::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as i32) })
+    }
+
+    /// Posts a chain of send work; if that fails, how much of it was posted.
+    ///
+    /// # Safety
+    /// `first` must be followed by `next` up to a null one, all in one array from `first` on, with lists of elements
+    /// in memory that the device may access until the work completes.
+    pub unsafe fn post_send(&self, first: *mut ibv::ibv_send_wr) -> Result<(), (usize, io::Error)> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: as the caller promises.
+        match check(unsafe { ibv::ibv_post_send(self.raw.as_ptr(), first, &mut bad) }) {
+            Ok(()) => Ok(()),
+            Err(e) => Err((posted(first, bad), e)),
+        }
+    }
+
+    /// As `post_send`, for receive work.
+    ///
+    /// # Safety
+    /// As for `post_send`.
+    pub unsafe fn post_recv(&self, first: *mut ibv::ibv_recv_wr) -> Result<(), (usize, io::Error)> {
+        let mut bad = ptr::null_mut();
+        // SAFETY: as the caller promises.
+        match check(unsafe { ibv::ibv_post_recv(self.raw.as_ptr(), first, &mut bad) }) {
+            Ok(()) => Ok(()),
+            Err(e) => Err((posted(first, bad), e)),
+        }
+    }
+}
+
+/// How many elements of an array come before the one that was refused.
+fn posted<T>(first: *mut T, refused: *mut T) -> usize {
+    (refused as usize).checked_sub(first as usize).map_or(0, |bytes| bytes / mem::size_of::<T>())
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: made once, ended once.
+        unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) };
+    }
+}

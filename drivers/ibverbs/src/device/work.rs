@@ -1,0 +1,325 @@
+//! Work requests and completions in libibverbs' form.
+
+use super::raw::QueuePair;
+use crate::ring::Place;
+use crate::{Arena, ring};
+use platform::Memory as _;
+use rdma_mummy_sys as ibv;
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use verbs::{Payload, RecvWr, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId};
+
+/// Work requests that are posted in one call at most.
+pub const BATCH: usize = 16;
+/// Elements of a scatter or gather list at most, whatever the device can.
+pub const MAX_SGE: usize = 8;
+
+/// Set in the number of a receive work request; the rest is its place in the ring.
+const RECV: u64 = 1 << 63;
+
+/// The 64 bits that a work request carries through the device, of a place in the send ring.
+pub fn send_number(place: Place) -> u64 {
+    place.0
+}
+
+/// As [`send_number`], of a place in the receive ring.
+pub fn recv_number(place: Place) -> u64 {
+    place.0 | RECV
+}
+
+/// Which ring those bits mean, and where in it.
+pub fn place_of(number: u64) -> (bool, Place) {
+    (number & RECV != 0, ring::Place(number & !RECV))
+}
+
+/// What is remembered of send work.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    pub id: WrId,
+    pub kind: WorkKind,
+    /// Bytes of the message.
+    pub len: u32,
+}
+
+impl Default for Sent {
+    fn default() -> Self {
+        Self { id: WrId::default(), kind: WorkKind::Send, len: 0 }
+    }
+}
+
+/// What of the device and its memory a work request is checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits<'a> {
+    pub arena: &'a Arena,
+    pub lkey: u32,
+    pub max_sge: usize,
+    pub max_inline: usize,
+    /// Bytes of a message.
+    pub max_message: u32,
+}
+
+/// Lists of elements for some work requests, filled one list after the other.
+struct Lists {
+    elements: [MaybeUninit<ibv::ibv_sge>; BATCH * MAX_SGE],
+    used: usize,
+}
+
+impl Lists {
+    fn new() -> Self {
+        Self { elements: [MaybeUninit::uninit(); BATCH * MAX_SGE], used: 0 }
+    }
+
+    /// Appends an element to the list being made.
+    fn add(&mut self, addr: u64, length: u32, lkey: u32) -> Result<(), VerbsError> {
+        let place = self.elements.get_mut(self.used).ok_or(VerbsError::InvalidArgument)?;
+        place.write(ibv::ibv_sge { addr, length, lkey });
+        self.used += 1;
+        Ok(())
+    }
+
+    /// Appends a checked list: how many elements, and how many bytes. Empty ones are left out: to some cards a length
+    /// of 0 is 2^31.
+    fn add_all(&mut self, list: &[Sge], limits: &Limits<'_>) -> Result<(i32, u32), VerbsError> {
+        if list.len() > limits.max_sge {
+            return Err(VerbsError::InvalidArgument);
+        }
+        let (mut count, mut total) = (0, 0u32);
+        for sge in list.iter().filter(|sge| sge.len > 0) {
+            limits.arena.check(sge.addr, u64::from(sge.len)).map_err(|_| VerbsError::LocalProtection)?;
+            total = total.checked_add(sge.len).ok_or(VerbsError::InvalidArgument)?;
+            self.add(sge.addr.0, sge.len, limits.lkey)?;
+            count += 1;
+        }
+        if total > limits.max_message {
+            return Err(VerbsError::InvalidArgument);
+        }
+        Ok((count, total))
+    }
+
+    /// Where the list that began at element `from` is.
+    fn at(&mut self, from: usize) -> *mut ibv::ibv_sge {
+        self.elements.as_mut_ptr().wrapping_add(from).cast()
+    }
+}
+
+/// Send work in libibverbs' form, for one call.
+pub struct SendChain {
+    work: [MaybeUninit<ibv::ibv_send_wr>; BATCH],
+    /// The first element of each list.
+    lists_at: [usize; BATCH],
+    len: usize,
+    lists: Lists,
+}
+
+impl SendChain {
+    pub fn new() -> Self {
+        let work = [const { MaybeUninit::uninit() }; BATCH];
+        Self { work, lists_at: [0; BATCH], len: 0, lists: Lists::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn clear(&mut self) {
+        (self.len, self.lists.used) = (0, 0);
+    }
+
+    /// Appends `work`; gives what is to be remembered of it.
+    pub fn add(&mut self, work: &SendWr<'_>, place: Place, limits: &Limits<'_>) -> Result<Sent, VerbsError> {
+        let lists_from = self.lists.used;
+        let added = self.try_add(work, place, limits);
+        if added.is_err() {
+            self.lists.used = lists_from;
+        }
+        added
+    }
+
+    fn try_add(&mut self, work: &SendWr<'_>, place: Place, limits: &Limits<'_>) -> Result<Sent, VerbsError> {
+        use ibv::{ibv_send_flags as flag, ibv_wr_opcode as opcode};
+        let lists_from = self.lists.used;
+        // SAFETY: numbers, null pointers, and unions of numbers and null pointers.
+        let mut wr: ibv::ibv_send_wr = unsafe { mem::zeroed() };
+        wr.wr_id = send_number(place);
+        let mut flags = 0;
+        let result;
+        let (kind, payload) = match work.op {
+            SendOp::Send { data, imm } => {
+                wr.opcode = with_imm(&mut wr, imm, opcode::IBV_WR_SEND, opcode::IBV_WR_SEND_WITH_IMM);
+                (WorkKind::Send, data)
+            }
+            SendOp::Write { data, remote, imm } => {
+                wr.opcode =
+                    with_imm(&mut wr, imm, opcode::IBV_WR_RDMA_WRITE, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+                wr.wr.rdma = ibv::rdma_t { remote_addr: remote.addr.0, rkey: remote.key.0 };
+                (WorkKind::Write, data)
+            }
+            SendOp::Read { into, remote } => {
+                wr.opcode = opcode::IBV_WR_RDMA_READ;
+                wr.wr.rdma = ibv::rdma_t { remote_addr: remote.addr.0, rkey: remote.key.0 };
+                (WorkKind::Read, Payload::Gather(into))
+            }
+            SendOp::FetchAdd { result: at, remote, add } => {
+                wr.opcode = opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                let (remote_addr, rkey) = (remote.addr.0, remote.key.0);
+                wr.wr.atomic = ibv::atomic_t { remote_addr, compare_add: add, swap: 0, rkey };
+                result = [Sge { addr: at, len: 8 }];
+                (WorkKind::FetchAdd, Payload::Gather(&result))
+            }
+            SendOp::CompareSwap { result: at, remote, compare, swap } => {
+                wr.opcode = opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+                let (remote_addr, rkey) = (remote.addr.0, remote.key.0);
+                wr.wr.atomic = ibv::atomic_t { remote_addr, compare_add: compare, swap, rkey };
+                result = [Sge { addr: at, len: 8 }];
+                (WorkKind::CompareSwap, Payload::Gather(&result))
+            }
+        };
+        let len = match payload {
+            Payload::Inline(bytes) => {
+                let len = u32::try_from(bytes.len()).map_err(|_| VerbsError::InvalidArgument)?;
+                if bytes.len() > limits.max_inline {
+                    return Err(VerbsError::InvalidArgument);
+                }
+                if len > 0 {
+                    // The call that posts it copies the bytes.
+                    self.lists.add(bytes.as_ptr() as u64, len, 0)?;
+                    wr.num_sge = 1;
+                    flags |= flag::IBV_SEND_INLINE.0;
+                }
+                len
+            }
+            Payload::Gather(list) => {
+                let (count, len) = self.lists.add_all(list, limits)?;
+                wr.num_sge = count;
+                len
+            }
+        };
+        for (wanted, bit) in [
+            (work.signaled, flag::IBV_SEND_SIGNALED),
+            (work.solicited, flag::IBV_SEND_SOLICITED),
+            (work.fence, flag::IBV_SEND_FENCE),
+        ] {
+            flags |= if wanted { bit.0 } else { 0 };
+        }
+        wr.send_flags = flags;
+        let (Some(slot), Some(at)) = (self.work.get_mut(self.len), self.lists_at.get_mut(self.len)) else {
+            return Err(VerbsError::NoResources);
+        };
+        slot.write(wr);
+        *at = lists_from;
+        self.len += 1;
+        Ok(Sent { id: work.id, kind, len })
+    }
+
+    /// Posts it; if that fails, how much of it was posted.
+    ///
+    /// # Safety
+    /// The inline payloads of what was added since the last `clear` must still be where they were.
+    pub unsafe fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        let first: *mut ibv::ibv_send_wr = self.work.as_mut_ptr().cast();
+        for (n, from) in self.lists_at.iter().take(self.len).enumerate() {
+            let last = n + 1 == self.len;
+            // SAFETY: the first `len` elements have been written, and `first` is the array's.
+            let wr = unsafe { &mut *first.add(n) };
+            wr.next = if last { ptr::null_mut() } else { first.wrapping_add(n + 1) };
+            wr.sg_list = self.lists.at(*from);
+        }
+        // SAFETY: a chain in one array; its lists are in the arena, which the device may access until the region ends
+        // with the RNIC, or inline, and then there, as the caller promises.
+        unsafe { qp.post_send(first) }
+    }
+}
+
+/// Sets immediate data, if any; gives which of the two opcodes it is.
+fn with_imm(wr: &mut ibv::ibv_send_wr, imm: Option<u32>, without: u32, with: u32) -> u32 {
+    let Some(imm) = imm else { return without };
+    wr.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
+    with
+}
+
+/// Receive work in libibverbs' form, for one call.
+pub struct RecvChain {
+    work: [MaybeUninit<ibv::ibv_recv_wr>; BATCH],
+    lists_at: [usize; BATCH],
+    len: usize,
+    lists: Lists,
+}
+
+impl RecvChain {
+    pub fn new() -> Self {
+        let work = [const { MaybeUninit::uninit() }; BATCH];
+        Self { work, lists_at: [0; BATCH], len: 0, lists: Lists::new() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn clear(&mut self) {
+        (self.len, self.lists.used) = (0, 0);
+    }
+
+    /// Appends `work`; gives what is to be remembered of it.
+    pub fn add(&mut self, work: &RecvWr<'_>, place: Place, limits: &Limits<'_>) -> Result<WrId, VerbsError> {
+        let lists_from = self.lists.used;
+        let list = self.lists.add_all(work.scatter, limits);
+        let (Ok((num_sge, _)), Some(slot), Some(at)) =
+            (list, self.work.get_mut(self.len), self.lists_at.get_mut(self.len))
+        else {
+            self.lists.used = lists_from;
+            return Err(list.err().unwrap_or(VerbsError::NoResources));
+        };
+        slot.write(ibv::ibv_recv_wr {
+            wr_id: recv_number(place),
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge,
+        });
+        *at = lists_from;
+        self.len += 1;
+        Ok(work.id)
+    }
+
+    /// Posts it; if that fails, how much of it was posted.
+    pub fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        let first: *mut ibv::ibv_recv_wr = self.work.as_mut_ptr().cast();
+        for (n, from) in self.lists_at.iter().take(self.len).enumerate() {
+            let last = n + 1 == self.len;
+            // SAFETY: the first `len` elements have been written, and `first` is the array's.
+            let wr = unsafe { &mut *first.add(n) };
+            wr.next = if last { ptr::null_mut() } else { first.wrapping_add(n + 1) };
+            wr.sg_list = self.lists.at(*from);
+        }
+        // SAFETY: a chain in one array; its lists are in the arena, which the device may access until the region ends.
+        unsafe { qp.post_recv(first) }
+    }
+}
+
+/// A status of libibverbs. What the trait has no word for is a local error of the queue pair.
+pub fn status_of(status: ibv::ibv_wc_status::Type) -> Status {
+    use ibv::ibv_wc_status as s;
+    match status {
+        s::IBV_WC_SUCCESS => Status::Success,
+        s::IBV_WC_LOC_LEN_ERR => Status::LocalLengthError,
+        s::IBV_WC_LOC_PROT_ERR | s::IBV_WC_LOC_ACCESS_ERR => Status::LocalProtectionError,
+        s::IBV_WC_WR_FLUSH_ERR => Status::WorkRequestFlushed,
+        s::IBV_WC_BAD_RESP_ERR => Status::BadResponse,
+        s::IBV_WC_REM_INV_REQ_ERR | s::IBV_WC_REM_INV_RD_REQ_ERR => Status::RemoteInvalidRequest,
+        s::IBV_WC_REM_ACCESS_ERR => Status::RemoteAccessError,
+        s::IBV_WC_REM_OP_ERR | s::IBV_WC_REM_ABORT_ERR => Status::RemoteOperationError,
+        s::IBV_WC_RETRY_EXC_ERR | s::IBV_WC_RESP_TIMEOUT_ERR => Status::RetryExceeded,
+        s::IBV_WC_RNR_RETRY_EXC_ERR => Status::RnrRetryExceeded,
+        _ => Status::LocalQpOperationError,
+    }
+}
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;
