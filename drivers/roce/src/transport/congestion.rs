@@ -6,10 +6,9 @@
 //! - A **congestion mark**: a CNP, or a READ response that arrives marked. As in DCQCN (Zhu and others, SIGCOMM 2015)
 //!   and DCTCP (RFC 8257), the cut is half of the share of rounds that were marked lately, so that rare marks cost
 //!   little, and steady ones settle where the queue is short.
-//! - A **loss**. Going back N costs a window, so a window beyond what the path holds is a loss too. The part of it that
-//!   waits in queues shows in the round trip: `window * least / current` packets are enough to fill the path. The cut
-//!   goes there, but keeps at least half (the estimate may be wrong) and takes at least an eighth (a short queue that
-//!   overflows shows no delay). So chance losses on a short path cost little, and full queues are emptied.
+//! - A **loss**. With packets waiting in queues, which shows in the round trip, it was likely a queue that overflowed,
+//!   or else going back N costs more than it need, as what waits is lost too: the window is halved. Without, it was
+//!   likely chance, and the cut is an eighth. So the window of a lossy path stays near what the path holds.
 //! - A **timeout**: everything may be lost, and the window starts over.
 
 /// The window never shrinks below this many packets: with one, nothing follows a lost packet that would show the gap.
@@ -67,11 +66,6 @@ impl Window {
         self.packets
     }
 
-    /// The most it can become.
-    pub(super) const fn max(&self) -> u32 {
-        self.max
-    }
-
     /// `packets` were acknowledged while the window was in use.
     pub(super) fn grow(&mut self, packets: u32) {
         if self.packets < self.threshold {
@@ -109,13 +103,10 @@ impl Window {
     pub(super) fn on_loss(&mut self, least: Option<u64>) {
         self.cut(|window| {
             let current = window.least_rtt.or(window.last_rtt);
-            let enough = match (least, current) {
-                (Some(least), Some(current)) if current > 0 => {
-                    (u128::from(window.packets) * u128::from(least)).div_ceil(u128::from(current)) as u32
-                }
-                _ => window.packets / 2,
-            };
-            enough.clamp(window.packets / 2, window.packets - window.packets.div_ceil(8))
+            let empty =
+                matches!((least, current), (Some(least), Some(current)) if current <= least + least / 4);
+            let part = if empty { 8 } else { 2 };
+            window.packets - window.packets.div_ceil(part)
         });
     }
 
@@ -173,9 +164,9 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_leaves_what_fills_the_path() {
+    fn a_loss_costs_half_if_a_queue_shows_and_an_eighth_if_not() {
         // Least, current round trip, window after.
-        for (least, current, after) in [(100, 100, 56), (100, 150, 43), (100, 900, 32), (100, 50, 56)] {
+        for (least, current, after) in [(100, 100, 56), (100, 125, 56), (100, 126, 32), (100, 50, 56)] {
             let mut window = Window::new(64);
             (0..3).for_each(|_| round(&mut window));
             window.sample(current + 500);

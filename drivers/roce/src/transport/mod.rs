@@ -9,6 +9,7 @@
 //! A READ longer than [`READ_CHUNK`] packets is asked for in pieces, so that responses do not flood a receive ring.
 
 mod congestion;
+mod notify;
 mod qp;
 mod recv_queue;
 mod request;
@@ -30,8 +31,8 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// READs and atomics that a responder holds for its peer, and so the most that a requester may keep in flight.
 pub const MAX_RD_ATOMIC: u8 = 16;
 
-/// Packets of a READ's responses that are asked for at once. Fixed, because a repeated request must name the same end.
-pub const READ_CHUNK: u32 = 16;
+/// Most packets of a READ's responses that are asked for at once.
+pub const READ_CHUNK: u32 = 32;
 
 /// Where completions go. The owner of the completion queues decides how.
 pub trait Completions {
@@ -118,6 +119,8 @@ counters! {
     rx_ecn_marked,
     /// Congestion notifications received.
     rx_cnps,
+    /// Congestion notifications sent.
+    tx_cnps,
     /// Queue pairs that went to the error state.
     qp_errors,
 }

@@ -1,5 +1,6 @@
 //! A reliable connected queue pair: requester and responder over one path.
 
+use super::notify::Notifier;
 use super::recv_queue::RecvQueue;
 use super::requester::Requester;
 use super::responder::Responder;
@@ -46,6 +47,8 @@ pub(super) enum Source {
     AtomicResult,
     /// An acknowledgement, good or bad.
     Acknowledge,
+    /// A congestion notification.
+    Notification,
 }
 
 /// A packet that may be sent.
@@ -71,6 +74,7 @@ pub struct ReliableQp {
     state: State,
     requester: Requester,
     responder: Responder,
+    notifier: Notifier,
     path: Option<Headers>,
     remote_qp: QpNum,
     /// Who of the two halves sends next when both could: none starves the other.
@@ -88,6 +92,7 @@ impl ReliableQp {
             state: State::Init,
             requester: Requester::new(number, send, MAX_RD_ATOMIC, limits.max_window),
             responder: Responder::new(number, recv),
+            notifier: Notifier::new(),
             path: None,
             remote_qp: QpNum::new(0),
             responder_next: true,
@@ -164,11 +169,15 @@ impl ReliableQp {
     /// Handles a packet that its peer sent, marked `ecn` when it arrived. Acknowledgements that it makes due wait for a
     /// `round` other than this.
     pub fn receive(&mut self, packet: &Packet<'_>, ecn: Ecn, round: u32, env: &mut Env<'_>) {
-        env.counters.rx_ecn_marked += u64::from(ecn == Ecn::CongestionExperienced);
+        let marked = ecn == Ecn::CongestionExperienced;
+        env.counters.rx_ecn_marked += u64::from(marked);
         if packet.bth.opcode.service == Service::Cnp {
             env.counters.rx_cnps += 1;
             self.requester.on_congestion();
             return;
+        }
+        if marked && self.state == State::ReadyToSend {
+            self.notifier.on_marked(env.now);
         }
         if packet.bth.opcode.operation.is_response() {
             if self.state == State::ReadyToSend
@@ -204,7 +213,9 @@ impl ReliableQp {
     /// Whether [`next_tx`](Self::next_tx) gives something, in this round or the next.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.responder.has_work() || self.state == State::ReadyToSend && self.requester.has_work()
+        self.responder.has_work()
+            || self.notifier.is_due()
+            || self.state == State::ReadyToSend && self.requester.has_work()
     }
 
     fn next_request(&self) -> Option<Tx> {
@@ -213,9 +224,13 @@ impl ReliableQp {
 
     /// The next packet that may be sent in `round`.
     ///
-    /// Data that the peer asked for and own requests take turns; an acknowledgement comes after both.
+    /// A congestion notification comes first. Data that the peer asked for and own requests take turns; an
+    /// acknowledgement comes after both.
     #[must_use]
     pub fn next_tx(&self, round: u32) -> Option<Tx> {
+        if let Some(notification) = self.notifier.next_tx(self.remote_qp) {
+            return Some(notification);
+        }
         let response = self.responder.next_tx(round);
         match response {
             Some(tx) if self.responder_next && tx.source != Source::Acknowledge => Some(tx),
@@ -256,7 +271,7 @@ impl ReliableQp {
                 self.requester.queue().gather(position, offset, payload, memory)
             }
             Source::ReadData { addr } => memory.read(addr, payload),
-            Source::AtomicResult | Source::Acknowledge => Ok(()),
+            Source::AtomicResult | Source::Acknowledge | Source::Notification => Ok(()),
         };
         read.is_ok()
     }
@@ -269,12 +284,19 @@ impl ReliableQp {
 
     /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
     pub fn sent(&mut self, tx: &Tx, env: &mut Env<'_>) {
-        if let Source::Request { packets, .. } = tx.source {
-            self.requester.on_sent(tx, packets, env);
-            self.responder_next = true;
-        } else {
-            self.responder.on_sent(tx);
-            self.responder_next = false;
+        match tx.source {
+            Source::Request { packets, .. } => {
+                self.requester.on_sent(tx, packets, env);
+                self.responder_next = true;
+            }
+            Source::Notification => {
+                self.notifier.clear();
+                env.counters.tx_cnps += 1;
+            }
+            Source::ReadData { .. } | Source::AtomicResult | Source::Acknowledge => {
+                self.responder.on_sent(tx);
+                self.responder_next = false;
+            }
         }
     }
 
@@ -292,5 +314,6 @@ impl ReliableQp {
         self.requester.flush(send, env);
         self.responder.flush(recv, env);
         self.responder.silence();
+        self.notifier.clear();
     }
 }

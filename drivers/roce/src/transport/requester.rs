@@ -19,6 +19,7 @@ use super::timers::{Due, Timers};
 use super::{Env, READ_CHUNK};
 use crate::wire::{Ecn, Ext, NakCode, Operation, Packet, RnrTimer, Syndrome};
 use alloc::collections::VecDeque;
+use core::time::Duration;
 use platform::Instant;
 use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
@@ -35,6 +36,8 @@ const fn ahead(a: Psn, b: Psn) -> u32 {
 struct Gap {
     at: Psn,
     when: Instant,
+    /// It showed again, though perhaps only in what was on its way already.
+    again: bool,
 }
 
 pub(super) struct Requester {
@@ -55,8 +58,11 @@ pub(super) struct Requester {
     post: Psn,
     /// The work request that `next` belongs to.
     cursor: u64,
-    /// Ends (one past) of the READ requests and atomics between `una` and `next`.
+    /// Ends (one past) of the READ requests and atomics between `una` and `sent`: what is asked again must end where it
+    /// ended before, as the responder keeps what it was asked for.
     rd_atomic: VecDeque<Psn>,
+    /// How many of them are before `next`.
+    rd_atomic_sent: usize,
     /// The gap at `una`, once known.
     gap: Option<Gap>,
     window: Window,
@@ -106,6 +112,7 @@ impl Requester {
             post: Psn::new(0),
             cursor: 0,
             rd_atomic: VecDeque::with_capacity(usize::from(max_rd_atomic)),
+            rd_atomic_sent: 0,
             gap: None,
             window: Window::new(max_window),
             rtt: Rtt::new(),
@@ -180,17 +187,29 @@ impl Requester {
             if in_flight >= self.window.packets() && in_flight > self.unasked {
                 return None;
             }
-            if wqe.fence && done == 0 && !self.rd_atomic.is_empty() {
+            if wqe.fence && done == 0 && self.rd_atomic_sent > 0 {
                 return None;
             }
         }
         if !wqe.op.is_rd_atomic() {
             return Some(Sendable { done, packets: 1, in_flight });
         }
-        let packets = chunk(wqe, done);
-        let fits = in_flight == 0 || in_flight + packets <= self.window.max();
-        let allowed = fits && self.rd_atomic.len() < self.max_rd_atomic;
-        allowed.then_some(Sendable { done, packets, in_flight })
+        if self.rd_atomic_sent >= self.max_rd_atomic {
+            return None;
+        }
+        let packets = match self.rd_atomic.get(self.rd_atomic_sent) {
+            Some(&end) => ahead(end, self.next),
+            None => self.piece(wqe, done),
+        };
+        let fits = in_flight == 0 || in_flight + packets <= self.window.packets();
+        fits.then_some(Sendable { done, packets, in_flight })
+    }
+
+    /// PSNs of a new READ request or atomic, from packet number `done` on: so many that a few fill the window.
+    fn piece(&self, wqe: &Wqe, done: u32) -> u32 {
+        let few = self.max_rd_atomic.clamp(1, 4) as u32;
+        let most = (self.window.packets() / few).clamp(1, READ_CHUNK);
+        if let Op::Read(_) = wqe.op { most.min(wqe.packets - done) } else { 1 }
     }
 
     /// Whether packet number `done` of a SEND or WRITE asks for an acknowledgement: when somebody waits for it, when
@@ -208,7 +227,9 @@ impl Requester {
     fn probe(&self) -> Option<Tx> {
         let (wqe, position) = (self.queue.front()?, self.queue.head());
         let done = ahead(self.una, wqe.first);
-        Some(self.request(wqe, position, self.una, done, chunk(wqe, done), true))
+        let end = self.rd_atomic.front().filter(|_| wqe.op.is_rd_atomic());
+        let packets = end.map_or(1, |&end| ahead(end, self.una));
+        Some(self.request(wqe, position, self.una, done, packets, true))
     }
 
     fn request(&self, wqe: &Wqe, position: u64, psn: Psn, done: u32, packets: u32, ack_request: bool) -> Tx {
@@ -231,7 +252,10 @@ impl Requester {
         let first = self.next;
         self.next = first.add(packets);
         if rd_atomic {
-            self.rd_atomic.push_back(self.next);
+            if self.rd_atomic_sent == self.rd_atomic.len() {
+                self.rd_atomic.push_back(self.next);
+            }
+            self.rd_atomic_sent += 1;
         }
         if self.next == end {
             self.cursor += 1;
@@ -401,6 +425,7 @@ impl Requester {
         }
         while self.rd_atomic.front().is_some_and(|&end| una.distance_from(end) >= 0) {
             self.rd_atomic.pop_front();
+            self.rd_atomic_sent = self.rd_atomic_sent.saturating_sub(1);
         }
         self.gap = None;
         self.rnr_left = self.rnr_retries;
@@ -432,36 +457,37 @@ impl Requester {
             // The probe was what the responder missed, or its answer is only the first of many. If nothing more
             // comes, it was.
             self.probed = probed;
-            self.timers.hasten(env.now, wait);
+            self.timers.hasten(env.now + wait);
         }
     }
 
-    /// The responder says that the packet at `una` is missing.
+    /// The responder says that the packet at `una` is missing. Said again after a round trip, it got lost again.
     fn reported_gap(&mut self, env: &mut Env<'_>) {
-        // Said again after a round trip: it got lost again.
-        let repeated = |gap: Gap, rtt: &Rtt| {
-            rtt.least().is_none_or(|least| env.now.as_nanos() < gap.when.as_nanos().saturating_add(least))
-        };
-        if self.gap.is_none_or(|gap| gap.at != self.una || !repeated(gap, &self.rtt)) {
-            self.on_gap(env);
-        }
+        self.on_gap(self.rtt.least().map(Duration::from_nanos), env);
     }
 
     /// A response shows that data at `una` is missing. Later responses to the same requests show it again.
     fn implied_gap(&mut self, env: &mut Env<'_>) {
-        let repeated = |gap: Gap, rtt: &Rtt| rtt.timeout().is_none_or(|timeout| env.now < gap.when + timeout);
-        if self.gap.is_none_or(|gap| gap.at != self.una || !repeated(gap, &self.rtt)) {
-            self.on_gap(env);
-        }
+        self.on_gap(self.rtt.timeout(), env);
     }
 
-    /// Something got lost: goes back to `una`.
-    fn on_gap(&mut self, env: &mut Env<'_>) {
+    /// The packet at `una` got lost: goes back to it. If that was done already, it is done again only if this still
+    /// holds `settled` after that.
+    fn on_gap(&mut self, settled: Option<Duration>, env: &mut Env<'_>) {
         if self.una == self.sent {
             return;
         }
+        if let Some(gap) = self.gap.as_mut().filter(|gap| gap.at == self.una) {
+            let Some(settled) = settled else { return };
+            let again = gap.when + settled;
+            if env.now < again {
+                gap.again = true;
+                self.timers.hasten(again);
+                return;
+            }
+        }
         env.counters.rx_naks += 1;
-        self.gap = Some(Gap { at: self.una, when: env.now });
+        self.gap = Some(Gap { at: self.una, when: env.now, again: false });
         self.window.on_loss(self.rtt.least());
         self.go_back();
     }
@@ -469,7 +495,7 @@ impl Requester {
     fn go_back(&mut self) {
         self.next = self.una;
         self.cursor = self.queue.head();
-        self.rd_atomic.clear();
+        self.rd_atomic_sent = 0;
         self.unasked = 0;
         self.rtt.forget();
         self.probe_due = false;
@@ -487,9 +513,9 @@ impl Requester {
         match self.timers.due(env.now, self.rtt.timeout()) {
             Due::Nothing => {}
             Due::Probe if self.next == self.una => {}
-            Due::Probe if self.probed == Some(self.una) => {
-                // The responder had missed what the probe repeated, and so what came after it.
-                self.on_gap(env);
+            // The responder had missed what the probe repeated, and so what came after it; or what was sent again.
+            Due::Probe if self.probed == Some(self.una) || self.gap.is_some_and(|gap| gap.again) => {
+                self.on_gap(Some(Duration::ZERO), env);
             }
             Due::Probe => {
                 env.counters.probes += 1;
@@ -516,6 +542,7 @@ impl Requester {
         }
         while self.complete_front(Status::WorkRequestFlushed, env) {}
         self.go_back();
+        self.rd_atomic.clear();
         self.una = self.post;
         self.next = self.post;
         self.sent = self.post;
@@ -532,14 +559,5 @@ impl Requester {
         self.queue.pop();
         env.completions.send_ended(&completion, report);
         true
-    }
-}
-
-/// PSNs of the request packet that starts at packet number `done`: of a READ up to the end of its piece.
-fn chunk(wqe: &Wqe, done: u32) -> u32 {
-    if let Op::Read(_) = wqe.op {
-        READ_CHUNK.min(wqe.packets - done / READ_CHUNK * READ_CHUNK) - done % READ_CHUNK
-    } else {
-        1
     }
 }

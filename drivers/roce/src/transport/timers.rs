@@ -10,10 +10,9 @@
 use core::time::Duration;
 use platform::Instant;
 
-/// The earliest probe.
-const LEAST_PROBE: Duration = Duration::from_millis(1);
-/// Before the first round trip is measured, the probe is this part of the acknowledgement timeout.
-const FIRST_PROBE: u32 = 4;
+/// The earliest probe, and that before the first round trip is measured.
+const LEAST_PROBE: Duration = Duration::from_micros(500);
+const FIRST_PROBE: Duration = Duration::from_millis(2);
 /// How often a wait doubles at most: enough for the most retries that verbs know.
 const MAX_DOUBLINGS: u32 = 7;
 
@@ -94,10 +93,10 @@ impl Timers {
         self.probes = 0;
     }
 
-    /// Has the next probe come after only `wait`, if that is earlier.
-    pub(super) fn hasten(&mut self, now: Instant, wait: Duration) {
-        self.probe_at = self.probe_at.min(now + wait);
-        self.look_at = self.look_at.map(|at| at.min(self.probe_at));
+    /// Has the next probe come at `at`, if that is earlier.
+    pub(super) fn hasten(&mut self, at: Instant) {
+        self.probe_at = self.probe_at.min(at);
+        self.look_at = self.look_at.map(|look_at| look_at.min(at));
     }
 
     /// What is due at `now`, and the clock for the next time.
@@ -130,7 +129,7 @@ impl Timers {
     }
 
     fn probe_after(&self, timeout: Option<Duration>) -> Duration {
-        let once = timeout.unwrap_or(self.ack_timeout / FIRST_PROBE).max(LEAST_PROBE);
+        let once = timeout.unwrap_or(FIRST_PROBE).max(LEAST_PROBE);
         once.saturating_mul(1 << self.probes.min(2 * MAX_DOUBLINGS))
     }
 }
@@ -174,8 +173,8 @@ mod tests {
         timers.start(Instant::ZERO, Some(Duration::from_micros(50)));
         let all = silence(&mut timers, Some(Duration::from_micros(50)));
         let probes: Vec<_> = all.iter().filter(|(_, due)| *due == Due::Probe).map(|(at, _)| *at).collect();
-        assert_eq!(probes[..5], [1, 3, 7, 15, 31]);
-        assert!(probes.len() <= 13, "{probes:?}");
+        assert_eq!(probes[..6], [0, 1, 3, 7, 15, 31]);
+        assert!(probes.len() <= 14, "{probes:?}");
     }
 
     #[test]
@@ -184,14 +183,14 @@ mod tests {
         timers.connect(30 * MS, 7);
         timers.start(Instant::ZERO, None);
         let deadline = timers.deadline();
-        assert_eq!(deadline, Some(Instant::ZERO + 30 * MS / 4));
+        assert_eq!(deadline, Some(Instant::ZERO + 2 * MS));
         timers.progress();
-        timers.start(Instant::ZERO + 5 * MS, None);
+        timers.start(Instant::ZERO + MS, None);
         assert_eq!(timers.deadline(), deadline);
-        assert_eq!(timers.due(Instant::ZERO + 30 * MS / 4, None), Due::Nothing);
-        assert_eq!(timers.deadline(), Some(Instant::ZERO + 5 * MS + 30 * MS / 4));
-        timers.hasten(Instant::ZERO + 8 * MS, MS);
-        assert_eq!(timers.due(Instant::ZERO + 9 * MS, None), Due::Probe);
+        assert_eq!(timers.due(Instant::ZERO + 2 * MS, None), Due::Nothing);
+        assert_eq!(timers.deadline(), Some(Instant::ZERO + 3 * MS));
+        timers.hasten(Instant::ZERO + 2 * MS + MS / 2);
+        assert_eq!(timers.due(Instant::ZERO + 2 * MS + MS / 2, None), Due::Probe);
         timers.stop();
         assert_eq!((timers.deadline(), timers.due(Instant::MAX, None)), (None, Due::Nothing));
     }
