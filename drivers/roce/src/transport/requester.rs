@@ -10,6 +10,8 @@
 //! `next` falls behind `sent` when the requester goes back. `next - una` is bounded by a [`Window`]. When an answer is
 //! late, a *probe* repeats the packet at `una` and moves nothing: its answer says how far the responder is.
 
+mod responses;
+
 use super::congestion::Window;
 use super::qp::Tx;
 use super::request::Request;
@@ -17,7 +19,6 @@ use super::rtt::Rtt;
 use super::send_queue::{Op, SendQueue, Wqe};
 use super::timers::{Due, Timers};
 use super::{Env, READ_CHUNK};
-use crate::wire::{Ecn, Ext, NakCode, Operation, Packet, RnrTimer, Syndrome};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use platform::Instant;
@@ -88,13 +89,6 @@ struct Sendable {
     /// PSNs that it takes.
     packets: u32,
     in_flight: u32,
-}
-
-/// Whether all up to a PSN could be taken as done, or data of a READ or atomic before it is missing.
-#[derive(PartialEq, Eq)]
-enum Reached {
-    Yes,
-    DataMissing,
 }
 
 impl Requester {
@@ -272,224 +266,6 @@ impl Requester {
         if !self.timers.running() {
             self.timers.start(env.now, self.rtt.timeout());
         }
-    }
-
-    /// Handles a response, marked `ecn`. An error is fatal to the queue pair and belongs to the oldest work request.
-    pub(super) fn on_response(
-        &mut self,
-        packet: &Packet<'_>,
-        ecn: Ecn,
-        env: &mut Env<'_>,
-    ) -> Result<(), Status> {
-        let psn = packet.bth.psn;
-        let outstanding = ahead(self.sent, self.una);
-        // A NAK for a missing packet may name the PSN that was never sent yet; nothing else may.
-        let is_sequence_nak =
-            matches!(packet.ext, Ext::Aeth(a) if a.syndrome == Syndrome::Nak(NakCode::PsnSequenceError));
-        if ahead(psn, self.una) >= outstanding + u32::from(is_sequence_nak) {
-            env.counters.rx_stale_responses += 1;
-            return Ok(());
-        }
-        if ecn == Ecn::CongestionExperienced {
-            // Who asks for data decides how much of it is on the way.
-            self.window.on_mark();
-        }
-        match (packet.bth.opcode.operation, &packet.ext) {
-            (Operation::Acknowledge, Ext::Aeth(aeth)) => self.on_acknowledge(psn, aeth.syndrome, env),
-            (Operation::AtomicAcknowledge, &Ext::AtomicAck(_, before)) => self.on_atomic(psn, before, env),
-            (Operation::Acknowledge | Operation::AtomicAcknowledge, _) => Ok(()),
-            _ => self.on_read_data(psn, packet.payload, env),
-        }
-    }
-
-    /// The peer has received marked packets of ours.
-    pub(super) fn on_congestion(&mut self) {
-        self.window.on_mark();
-    }
-
-    fn on_acknowledge(&mut self, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) -> Result<(), Status> {
-        match syndrome {
-            Syndrome::Ack { .. } => {
-                if self.acknowledge_before(psn.add(1), env) == Reached::DataMissing {
-                    self.implied_gap(env);
-                }
-                Ok(())
-            }
-            Syndrome::Nak(NakCode::PsnSequenceError) => {
-                self.acknowledge_before(psn, env);
-                self.reported_gap(env);
-                Ok(())
-            }
-            Syndrome::RnrNak(timer) => {
-                if self.acknowledge_before(psn, env) == Reached::DataMissing {
-                    self.implied_gap(env);
-                    return Ok(());
-                }
-                self.on_rnr(timer, env)
-            }
-            Syndrome::Nak(code) => {
-                self.acknowledge_before(psn, env);
-                Err(match code {
-                    NakCode::RemoteAccessError => Status::RemoteAccessError,
-                    NakCode::RemoteOperationalError => Status::RemoteOperationError,
-                    NakCode::InvalidRequest | NakCode::PsnSequenceError => Status::RemoteInvalidRequest,
-                })
-            }
-            Syndrome::Reserved(_) => {
-                env.counters.rx_malformed += 1;
-                Ok(())
-            }
-        }
-    }
-
-    fn on_rnr(&mut self, timer: RnrTimer, env: &mut Env<'_>) -> Result<(), Status> {
-        if self.wait_until.is_some() {
-            return Ok(());
-        }
-        env.counters.rx_rnr_naks += 1;
-        if self.rnr_retries < RNR_FOR_EVER {
-            self.rnr_left = self.rnr_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
-        }
-        self.go_back();
-        self.wait_until = Some(env.now + timer.delay());
-        self.timers.stop();
-        Ok(())
-    }
-
-    fn on_atomic(&mut self, psn: Psn, before: u64, env: &mut Env<'_>) -> Result<(), Status> {
-        if self.acknowledge_before(psn, env) == Reached::DataMissing {
-            self.implied_gap(env);
-            return Ok(());
-        }
-        let Some(wqe) = self.queue.front() else { return Ok(()) };
-        let (Op::FetchAdd { result, .. } | Op::CompareSwap { result, .. }) = wqe.op else {
-            return Err(Status::BadResponse);
-        };
-        let written = env.memory.write(result, &before.to_ne_bytes());
-        written.map_err(|_| Status::LocalProtectionError)?;
-        self.advance(psn.add(1), env);
-        Ok(())
-    }
-
-    fn on_read_data(&mut self, psn: Psn, data: &[u8], env: &mut Env<'_>) -> Result<(), Status> {
-        if self.acknowledge_before(psn, env) == Reached::DataMissing {
-            self.implied_gap(env);
-            return Ok(());
-        }
-        let Some(wqe) = self.queue.front() else { return Ok(()) };
-        let Op::Read(_) = wqe.op else { return Err(Status::BadResponse) };
-        let offset = ahead(psn, wqe.first) * self.mtu as u32;
-        if data.len() != self.mtu.min((wqe.len - offset) as usize) {
-            return Err(Status::BadResponse);
-        }
-        let position = self.queue.head();
-        let written = self.queue.scatter(position, offset, data, env.memory);
-        written.map_err(|_| Status::LocalProtectionError)?;
-        self.advance(psn.add(1), env);
-        Ok(())
-    }
-
-    /// The responder has executed all before `limit`: completes what needs no data for that.
-    fn acknowledge_before(&mut self, limit: Psn, env: &mut Env<'_>) -> Reached {
-        let mut at = self.una;
-        let mut position = self.queue.head();
-        let mut reached = Reached::Yes;
-        while at != limit {
-            let Some(wqe) = self.queue.get(position) else { break };
-            if wqe.op.is_rd_atomic() {
-                reached = Reached::DataMissing;
-                break;
-            }
-            let end = wqe.first.add(wqe.packets);
-            at = if ahead(end, self.una) <= ahead(limit, self.una) { end } else { limit };
-            position += 1;
-        }
-        if at != self.una {
-            self.advance(at, env);
-        }
-        reached
-    }
-
-    /// All before `una` is done: completes it, and takes note of what that says about the path.
-    fn advance(&mut self, una: Psn, env: &mut Env<'_>) {
-        let packets = ahead(una, self.una);
-        let in_flight = ahead(self.next, self.una);
-        self.una = una;
-        while self.queue.front().is_some_and(|wqe| una.distance_from(wqe.first.add(wqe.packets)) >= 0) {
-            self.complete_front(Status::Success, env);
-        }
-        if in_flight < packets {
-            // What was about to be sent again has been acknowledged after all.
-            self.next = una;
-            self.cursor = self.queue.head();
-        }
-        while self.rd_atomic.front().is_some_and(|&end| una.distance_from(end) >= 0) {
-            self.rd_atomic.pop_front();
-            self.rd_atomic_sent = self.rd_atomic_sent.saturating_sub(1);
-        }
-        self.gap = None;
-        self.rnr_left = self.rnr_retries;
-        self.wait_until = None;
-        self.probe_due = false;
-        self.timers.progress();
-        if let Some(sample) = self.rtt.acknowledged(una, env.now) {
-            self.window.sample(sample);
-            self.timers.measured();
-        }
-        // A window that is not used is not tested.
-        if 2 * in_flight >= self.window.packets() {
-            self.window.grow(packets);
-        }
-        if una.distance_from(self.round_end) >= 0 {
-            self.window.end_round();
-            self.round_end = self.sent;
-        }
-        let probed = self.probed.take();
-        if una == self.sent {
-            self.timers.stop();
-            return;
-        }
-        let timeout = self.rtt.timeout();
-        self.timers.start(env.now, timeout);
-        if let (Some(end), Some(wait)) = (probed, timeout)
-            && end == una
-        {
-            // The probe was what the responder missed, or its answer is only the first of many. If nothing more
-            // comes, it was.
-            self.probed = probed;
-            self.timers.hasten(env.now + wait);
-        }
-    }
-
-    /// The responder says that the packet at `una` is missing. Said again after a round trip, it got lost again.
-    fn reported_gap(&mut self, env: &mut Env<'_>) {
-        self.on_gap(self.rtt.least().map(Duration::from_nanos), env);
-    }
-
-    /// A response shows that data at `una` is missing. Later responses to the same requests show it again.
-    fn implied_gap(&mut self, env: &mut Env<'_>) {
-        self.on_gap(self.rtt.timeout(), env);
-    }
-
-    /// The packet at `una` got lost: goes back to it. If that was done already, it is done again only if this still
-    /// holds `settled` after that.
-    fn on_gap(&mut self, settled: Option<Duration>, env: &mut Env<'_>) {
-        if self.una == self.sent {
-            return;
-        }
-        if let Some(gap) = self.gap.as_mut().filter(|gap| gap.at == self.una) {
-            let Some(settled) = settled else { return };
-            let again = gap.when + settled;
-            if env.now < again {
-                gap.again = true;
-                self.timers.hasten(again);
-                return;
-            }
-        }
-        env.counters.rx_naks += 1;
-        self.gap = Some(Gap { at: self.una, when: env.now, again: false });
-        self.window.on_loss(self.rtt.least());
-        self.go_back();
     }
 
     fn go_back(&mut self) {
