@@ -1,8 +1,9 @@
-//! What must be on the machine: QEMU, binutils, and a text to count.
+//! What must be on the machine: QEMU, binutils, what builds the bindings to libibverbs, and a text to count.
 
 use crate::{apt, text, tool, ui};
 use anyhow::{Result, bail};
 use qemu::{OLDEST_QEMU, Qemu};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Everything at once.
@@ -11,6 +12,7 @@ pub fn setup() -> Result<()> {
     let (major, minor) = qemu.version;
     println!("QEMU {major}.{minor}");
     binutils()?;
+    bindings()?;
     let text = text::default()?;
     println!("text: {} ({})", text.path.display(), text.about);
     Ok(())
@@ -44,6 +46,52 @@ pub fn binutils() -> Result<()> {
         bail!("objdump is missing; install it with: sudo apt-get install binutils");
     }
     ui::step("installing binutils", || apt::install(&["binutils"]))
+}
+
+/// What builds the bindings to libibverbs (the feature `ibverbs/libibverbs`): cmake, and libclang with its headers.
+/// libibverbs itself is only needed to run.
+pub fn bindings() -> Result<()> {
+    let mut missing = Vec::new();
+    if !tool::exists("cmake") {
+        missing.push("cmake");
+    }
+    if !has_libclang() {
+        missing.push("libclang-dev");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing_list = missing.join(" ");
+    if !apt::can_install() {
+        bail!(
+            "{missing_list} missing; install with: sudo apt-get install --no-install-recommends {missing_list}"
+        );
+    }
+    ui::step("installing cmake and libclang", || apt::install(&missing))
+}
+
+/// Whether libclang is where bindgen looks for it: in `LIBCLANG_PATH`, or among the system's libraries or LLVM's own.
+fn has_libclang() -> bool {
+    let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
+    let llvm = subdirectories("/usr/lib").filter(|dir| dir.join("lib").is_dir()).map(|dir| dir.join("lib"));
+    let dirs =
+        named.into_iter().chain([PathBuf::from("/usr/lib64")]).chain(subdirectories("/usr/lib")).chain(llvm);
+    dirs.flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten()).any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        (name.starts_with("libclang.so") || name.starts_with("libclang-"))
+            && name.contains(".so")
+            && !name.starts_with("libclang-cpp")
+    })
+}
+
+fn subdirectories(dir: &str) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
 }
 
 /// Clippy and rustfmt of the toolchain in use, for the tests.

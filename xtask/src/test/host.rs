@@ -19,7 +19,10 @@ pub fn cases() -> Vec<Case> {
 
 fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
     let mut command = Command::new("cargo");
-    command.args(["test", "--workspace", "--no-fail-fast"]).args(args).current_dir(paths::root());
+    command
+        .args(["test", "--workspace", "--no-fail-fast", "--features", "ibverbs/libibverbs"])
+        .args(args)
+        .current_dir(paths::root());
     let done = tool::run(&mut command, log, LIMIT)?;
     let mut tally = tally(&done.output);
     let failure = (!done.status.success()).then(|| reason(&done.output));

@@ -49,16 +49,24 @@ pub fn cases() -> Vec<Case> {
             command.args(["--quiet", "--workspace"]);
             // The kernel's tests run in QEMU, so it has no test targets.
             if matches!(workspace, Workspace::Host) {
-                command.arg("--all-targets");
+                command.args(["--all-targets", "--features", "ibverbs/libibverbs"]);
             }
             check(command.args(["--", "-D", "warnings"]), log)
         }));
         cases.push(Case::new(format!("lint::doc-{name}"), move |log| {
             let mut command = workspace.cargo("doc");
             command.args(["--quiet", "--workspace", "--no-deps", "--document-private-items"]);
+            if matches!(workspace, Workspace::Host) {
+                command.args(["--features", "ibverbs/libibverbs"]);
+            }
             check(command.env("RUSTDOCFLAGS", "-D warnings"), log)
         }));
     }
+    // Without what builds the bindings to libibverbs, which the others have.
+    cases.push(Case::new("lint::clippy-ibverbs-bare", |log| {
+        let mut command = Workspace::Host.cargo("clippy");
+        check(command.args(["--quiet", "--package", "ibverbs", "--", "-D", "warnings"]), log)
+    }));
     cases
 }
 

@@ -9,6 +9,7 @@ mod host;
 mod inputs;
 mod lab;
 mod lint;
+mod linux;
 mod misuse;
 mod nodes;
 
@@ -63,6 +64,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     interrupt::watch()?;
     setup::qemu()?;
     setup::components()?;
+    setup::bindings()?;
     inputs::clear()?;
     let tally = run(cases)?;
     inputs::clear()?;
@@ -79,6 +81,7 @@ fn all() -> Result<Vec<Case>> {
         cluster::cases(),
         nodes::cases(),
         misuse::cases(),
+        linux::cases(),
         end_to_end::cases(),
     ];
     Ok(groups.into_iter().flatten().collect())

@@ -1,0 +1,78 @@
+//! What runs in a Linux guest with SoftRoCE (`rdma_rxe`): our own driver over it, on one machine.
+
+use super::cases::{Case, Outcome};
+use crate::{paths, setup, tool};
+use anyhow::{Context, Result, ensure};
+use qemu::fabric::{Fabric, FabricConfig};
+use qemu::linux::{Guest, GuestConfig, Image, Network};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(600);
+/// The self-test takes some 3 s under TCG; a check that waits in vain ends itself after 10 s.
+const RUN_LIMIT: Duration = Duration::from_secs(90);
+/// Where the self-test is in the guest.
+const PROGRAM: &str = "/opt/ibverbs-selftest";
+
+pub fn cases() -> Vec<Case> {
+    vec![Case::new("linux::ibverbs-over-rxe", ibverbs)]
+}
+
+/// Every verb and every failure through libibverbs and `rdma_rxe`; then the errors of a machine that has no device.
+fn ibverbs(log: &Path) -> Result<Outcome> {
+    let program = build_selftest(log)?;
+    let qemu = setup::qemu()?;
+    let image = Image::build(&paths::target().join("linux-guest"))?;
+    // Short, because of the socket in it.
+    let dir = TempDir::with_prefix("ferrolite-")?;
+    let fabric = Fabric::start(&FabricConfig {
+        ports: 1,
+        dir: dir.path().to_owned(),
+        faults: netfault::Faults::default(),
+        seed: 0,
+        pcap: None,
+    })?;
+    let mut guest = Guest::boot(
+        &qemu,
+        &image,
+        &GuestConfig {
+            network: Some(Network::numbered(1, fabric.socket(0))),
+            files: vec![(PROGRAM.into(), program)],
+            console: Some(log.with_extension("console.log")),
+            ..GuestConfig::default()
+        },
+    )?;
+    let output = guest.run(&format!("{PROGRAM} --address 10.0.0.1 2>&1"), RUN_LIMIT)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    fs::write(log, &said).with_context(|| format!("cannot write {}", log.display()))?;
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    ensure!(
+        output.status.success() && last.ends_with("checks hold on rxe0"),
+        "the self-test ended with: {last}"
+    );
+    for (before, options, expected) in [
+        ("true", "--device rxe1", "no RDMA device rxe1; there are: rxe0"),
+        ("true", "--address 10.0.0.9", "no active port of rxe0 has a GID for 10.0.0.9; it has: 10.0.0.1"),
+        ("ip link set eth0 down", "", "no port of rxe0 is active"),
+        ("rdma link del rxe0", "", "no RDMA device: is rdma_rxe loaded?"),
+    ] {
+        let output = guest.run(&format!("{before} && {PROGRAM} {options}"), RUN_LIMIT)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim_end();
+        let clear = output.status.0 == 1 && said.lines().count() == 1 && said.contains(expected);
+        ensure!(clear, "after `{before}`, `{options}` gives status {}: {said}", output.status.0);
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Builds the self-test for this machine's Debian, which is also the guest's.
+fn build_selftest(log: &Path) -> Result<PathBuf> {
+    let mut command = Command::new("cargo");
+    command.args(["build", "--quiet", "--package", "ibverbs", "--features", "libibverbs"]);
+    command.args(["--example", "ibverbs-selftest"]).current_dir(paths::root());
+    tool::run_ok(&mut command, log, BUILD_LIMIT)?;
+    Ok(paths::target().join("debug/examples/ibverbs-selftest"))
+}
