@@ -112,3 +112,33 @@ fn a_lost_answer_to_a_read_is_asked_for_again_from_where_it_stopped() {
         assert!(a.counter("retransmits") <= 4, "the requests from the gap on");
     }
 }
+
+/// The packet that was sent again is lost again: what follows it shows that, and nobody waits for a timer.
+#[test]
+fn a_packet_lost_twice_is_reported_twice() {
+    let pair = patient();
+    let [a, b] = &pair.nodes;
+    write(&pair, 0);
+    assert_eq!(time_to_end(&pair), 4_000);
+    let data = pattern(12 * 4096, 3);
+    a.put(0x10_0000, &data);
+    let list = [Sge { addr: a.at(0x10_0000), len: 12 * 4096 }];
+    a.send(1, SendOp::Write { data: Payload::Gather(&list), remote: b.remote(0x20_0000), imm: None });
+    for _ in 0..3 {
+        // One packet, to nowhere; then the rest, the report, and back.
+        pair.wire.lock().unwrap().cut = true;
+        a.rnic.progress(Instant::from_nanos(pair.now()), 1);
+        pair.wire.lock().unwrap().cut = false;
+        pair.settle();
+        assert!(pair.advance());
+        let reports = b.counter("tx_naks");
+        while b.counter("tx_naks") == reports {
+            b.rnic.progress(Instant::from_nanos(pair.now()), 64);
+        }
+        assert!(pair.advance());
+    }
+    assert!(time_to_end(&pair) < MS / 10);
+    assert_eq!((a.counter("probes"), a.counter("timeouts"), a.counter("rx_naks")), (0, 0, 3));
+    assert_eq!((a.counter("retransmits"), b.counter("tx_naks")), (36, 3));
+    assert!(b.get(0x20_0000, 12 * 4096) == data);
+}

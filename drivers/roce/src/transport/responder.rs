@@ -87,6 +87,8 @@ pub(super) struct Responder {
     inbound: Inbound,
     /// A gap was reported; what follows it is dropped in silence.
     gap_reported: bool,
+    /// The last packet that was dropped because one before it is missing.
+    dropped: Psn,
     resources: VecDeque<Resource>,
     /// Sorted by PSN.
     pending: VecDeque<Pending>,
@@ -107,6 +109,7 @@ impl Responder {
             msn: 0,
             inbound: Inbound::Nothing,
             gap_reported: false,
+            dropped: Psn::new(0),
             resources: VecDeque::with_capacity(RESOURCES),
             pending: VecDeque::with_capacity(RESOURCES),
             reply: Reply::None,
@@ -205,7 +208,8 @@ impl Responder {
         round: u32,
         env: &mut Env<'_>,
     ) -> Result<(), Option<Status>> {
-        let distance = packet.bth.psn.distance_from(self.expected);
+        let psn = packet.bth.psn;
+        let distance = psn.distance_from(self.expected);
         if let Some(code) = self.refused {
             // The peer did not hear it.
             if distance == 0 {
@@ -215,7 +219,10 @@ impl Responder {
         }
         if distance > 0 {
             env.counters.rx_out_of_sequence += 1;
-            if !self.gap_reported {
+            // Once a gap (specification 9.7.5.1.1), but a peer that goes back and loses the packet again makes a new one.
+            let known = self.gap_reported && psn.distance_from(self.dropped) > 0;
+            self.dropped = psn;
+            if !known {
                 self.gap_reported = true;
                 env.counters.tx_naks += 1;
                 self.reply = Reply::Nak(Syndrome::Nak(NakCode::PsnSequenceError));
@@ -229,6 +236,9 @@ impl Responder {
         }
         match self.execute(packet, env) {
             Ok(Executed::Done { acknowledge }) => {
+                // A packet that closes a gap is acknowledged, asked or not: Linux takes no notice of a second gap before
+                // it has heard of progress after the first.
+                let acknowledge = acknowledge || self.gap_reported;
                 self.gap_reported = false;
                 if self.reply == Reply::Nak(Syndrome::RnrNak(self.rnr_timer)) {
                     self.reply = Reply::None;
@@ -241,6 +251,7 @@ impl Responder {
             Ok(Executed::NotReady) => {
                 env.counters.tx_rnr_naks += 1;
                 self.gap_reported = true;
+                self.dropped = psn;
                 self.reply = Reply::Nak(Syndrome::RnrNak(self.rnr_timer));
                 Ok(())
             }
