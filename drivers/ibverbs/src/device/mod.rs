@@ -241,9 +241,11 @@ impl Rnic for IbvRnic {
     }
 
     fn progress(&self, now: Instant, _budget: usize) -> bool {
-        let completions = self.armed.swap(false, Ordering::AcqRel) && self.channel.take_events();
+        let woken = self.armed.swap(false, Ordering::AcqRel);
+        let completions = woken && self.channel.take_events();
         let looked_at = Instant::from_nanos(self.looked_at.load(Ordering::Relaxed));
-        let due = now.saturating_since(looked_at) >= EVENTS_EVERY;
+        // Also who was woken by one must take it, or would be woken again.
+        let due = woken || now.saturating_since(looked_at) >= EVENTS_EVERY;
         if due {
             self.looked_at.store(now.as_nanos(), Ordering::Relaxed);
         }
