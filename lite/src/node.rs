@@ -22,7 +22,7 @@ use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, Welcome};
 use spin::Mutex;
-use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic, Status, WorkKind, WrId};
+use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic, Status, WorkKind};
 
 /// Completions taken at once.
 const BATCH: usize = 64;
@@ -94,14 +94,6 @@ impl Node {
             .create_cq(CqOptions { depth })
             .map_err(|e| Error::Refused(alloc::format!("no completion queue: {e}")))?;
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
-        let none = Completion {
-            id: WrId(0),
-            qp: QpNum::new(0),
-            status: Status::Success,
-            kind: WorkKind::Send,
-            byte_len: 0,
-            imm: None,
-        };
         Ok(Self {
             max_inline: attributes.max_inline as usize,
             me: welcome.node,
@@ -128,7 +120,7 @@ impl Node {
             barriers: Barriers::default(),
             control: Control::new(),
             watchers: Watchers::default(),
-            poller: Mutex::new(Poller { batch: [none; BATCH], received: Vec::new() }),
+            poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], received: Vec::new() }),
             attributes,
             config,
             platform,

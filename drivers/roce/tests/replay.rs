@@ -9,7 +9,7 @@ mod common;
 
 use common::{data, frames};
 use platform::{Arena, Instant, IoAddr, Memory};
-use roce::transport::{Completions, Counters, Env, Limits, ReliableQp};
+use roce::transport::{Completions, Counters, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp};
 use roce::wire::{
     Bth, Ecn, Ext, Frame, Headers, NakCode, Net, Operation, Packet, Reth, Syndrome, rc_source_port,
 };
@@ -50,7 +50,7 @@ impl End {
         let mut env = Env {
             now: Instant::ZERO,
             memory: &self.memory,
-            key: self.key,
+            remote: &OneKey { key: self.key, memory: &self.memory },
             counters: &mut self.counters,
             completions: &mut self.log,
         };
@@ -67,7 +67,8 @@ impl End {
         self.round += 1;
         let tx = self.qp.next_tx(self.round)?;
         let mut out = vec![0; self.qp.frame_len(&tx)];
-        let (len, good) = self.qp.emit(&tx, id, &mut out, &self.memory).unwrap();
+        let remote = OneKey { key: self.key, memory: &self.memory };
+        let (len, good) = self.qp.emit(&tx, id, &mut out, &self.memory, &remote).unwrap();
         assert!(good && len == out.len());
         self.with(|qp, env| qp.sent(&tx, env));
         Some(out)
@@ -105,7 +106,14 @@ impl Capture {
         let (own, peer) = (of(server), of(!server));
         let (request, response) = (of(false), of(true));
         let number = peer.packet.bth.dest_qp;
-        let limits = Limits { send_depth: 64, recv_depth: 64, max_sge: 1, max_inline: 16, max_window: 64 };
+        let limits = Limits {
+            send_depth: 64,
+            recv_depth: 64,
+            max_sge: 1,
+            max_inline: 16,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_window: 64,
+        };
         let mut qp = ReliableQp::new(number, &limits);
         let port = |mac: MacAddr, gid| PortAddress { mac, gid, lid: 0 };
         let (remote_qp, first) = (own.packet.bth.dest_qp, request.packet.bth.psn);

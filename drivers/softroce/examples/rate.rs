@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{self, Duration};
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, Payload, Psn, QpConnect,
-    QpNum, QpOptions, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WorkKind, WrId,
+    QpNum, QpOptions, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WrId,
 };
 
 /// A ring of frames, each in a place of its own.
@@ -132,14 +132,6 @@ fn report(name: &str, len: u32, each: f64) {
 fn run(nodes: &[Node; 2], op: SendOp<'_>, depth: usize) -> f64 {
     let [(a, cq, qp, _), (b, ..)] = nodes;
     let wr = SendWr { id: WrId(0), op, signaled: true, solicited: false, fence: false };
-    let blank = Completion {
-        id: WrId(0),
-        qp: *qp,
-        status: Status::Success,
-        kind: WorkKind::Send,
-        byte_len: 0,
-        imm: None,
-    };
     let start = time::Instant::now();
     let mut best = f64::MAX;
     for _ in 0..60 {
@@ -153,7 +145,7 @@ fn run(nodes: &[Node; 2], op: SendOp<'_>, depth: usize) -> f64 {
                 let now = Instant::from_nanos(start.elapsed().as_nanos() as u64);
                 a.progress(now, 64);
                 b.progress(now, 64);
-                let mut out = [blank; 64];
+                let mut out = [Completion::BLANK; 64];
                 let n = a.poll_cq(*cq, &mut out);
                 assert!(out[..n].iter().all(|c| c.status == Status::Success), "{:?}", out[0]);
                 done += n;
@@ -169,7 +161,7 @@ fn run(nodes: &[Node; 2], op: SendOp<'_>, depth: usize) -> f64 {
             let now = Instant::from_nanos(start.elapsed().as_nanos() as u64);
             a.progress(now, 64);
             b.progress(now, 64);
-            done += a.poll_cq(*cq, &mut [blank; 64]);
+            done += a.poll_cq(*cq, &mut [Completion::BLANK; 64]);
         }
     }
     best

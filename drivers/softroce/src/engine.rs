@@ -11,14 +11,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::{Instant, Memory};
-use roce::transport::{Counters, Env, Limits, ReliableQp, Tx};
+use roce::transport::{Counters, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp, Tx};
 use roce::wire::{
     Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Ethernet, Frame, Headers, Ipv4, Ipv6, Net,
     Packet, ROCE_PORT, Service, Udp, rc_source_port,
 };
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, QpConnect, QpNum, QpOptions,
-    RecvWr, RemoteKey, SendWr, Status, VerbsError,
+    RecvWr, RemoteKey, SendWr, VerbsError,
 };
 
 /// Most work requests of a queue, and completions of a completion queue.
@@ -109,7 +109,9 @@ impl Core {
         }
         let (index, number) = self.slots.reserve().ok_or(VerbsError::NoResources)?;
         let Config { max_sge, max_inline, max_window, .. } = self.config;
-        let qp = ReliableQp::new(number, &Limits { send_depth, recv_depth, max_sge, max_inline, max_window });
+        let max_rd_atomic = MAX_RD_ATOMIC;
+        let limits = Limits { send_depth, recv_depth, max_sge, max_inline, max_rd_atomic, max_window };
+        let qp = ReliableQp::new(number, &limits);
         self.slots.put(index, Slot { qp, send_cq, recv_cq, queued: false, deadline: Instant::MAX });
         self.ready.reserve(self.slots.len() - self.ready.len());
         Ok(number)
@@ -200,7 +202,7 @@ impl Core {
         let mut env = Env {
             now,
             memory: &*self.memory,
-            key: self.key,
+            remote: &OneKey { key: self.key, memory: &*self.memory },
             counters: &mut self.counters,
             completions: &mut sink,
         };
@@ -350,10 +352,11 @@ impl Core {
     fn send_out(&mut self, number: QpNum, tx: &Tx, port: &mut impl EthernetPort, now: Instant) -> bool {
         let id = self.ip_id;
         let memory = Arc::clone(&self.memory);
+        let remote = OneKey { key: self.key, memory: &*memory };
         let Some(slot) = self.slots.find(number) else { return true };
         let (mut len, mut good) = (slot.qp.frame_len(tx), true);
         let taken = port.transmit(len, &mut |out| {
-            (len, good) = slot.qp.emit(tx, id, out, &*memory).unwrap_or((0, false));
+            (len, good) = slot.qp.emit(tx, id, out, &*memory, &remote).unwrap_or((0, false));
             len
         });
         if !taken {
@@ -370,7 +373,9 @@ impl Core {
     fn send_within(&mut self, number: QpNum, tx: &Tx, now: Instant) {
         let mut scratch = core::mem::take(&mut self.scratch);
         let memory = Arc::clone(&self.memory);
-        let packet = self.slots.find(number).map(|slot| slot.qp.loop_back(tx, &mut scratch, &*memory));
+        let remote = OneKey { key: self.key, memory: &*memory };
+        let slot = self.slots.find(number);
+        let packet = slot.map(|slot| slot.qp.loop_back(tx, &mut scratch, &*memory, &remote));
         let packet: Option<Packet<'_>> = packet.flatten();
         self.counters.loopback_packets += 1;
         self.sent(number, tx, packet.is_some(), now);
@@ -390,9 +395,10 @@ impl Core {
     /// Notes that a packet has left; one that could not be made good ends its queue pair.
     fn sent(&mut self, number: QpNum, tx: &Tx, good: bool, now: Instant) {
         self.with_qp(number, now, |qp, env| {
-            qp.sent(tx, env);
-            if !good {
-                qp.fail(Some(Status::LocalProtectionError), None, env);
+            if good {
+                qp.sent(tx, env);
+            } else {
+                qp.spoiled(tx, env);
             }
         });
     }

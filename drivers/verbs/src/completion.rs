@@ -1,6 +1,6 @@
 //! Completions.
 
-use crate::{QpNum, WrId};
+use crate::{QpNum, RemoteKey, WrId};
 
 /// How a work request ended (specification 11.6.2; the names are libibverbs').
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -63,4 +63,19 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data received.
     pub imm: Option<u32>,
+    /// The key of this node that the SEND received has taken away; never together with `imm`.
+    pub invalidated: Option<RemoteKey>,
+    /// The queue pair that sent a datagram received.
+    pub src_qp: Option<QpNum>,
+}
+
+impl Completion {
+    /// A completion that tells of no bytes and no immediate data.
+    #[must_use]
+    pub const fn new(id: WrId, qp: QpNum, status: Status, kind: WorkKind) -> Self {
+        Self { id, qp, status, kind, byte_len: 0, imm: None, invalidated: None, src_qp: None }
+    }
+
+    /// What to fill a buffer for [`Rnic::poll_cq`](crate::Rnic::poll_cq) with.
+    pub const BLANK: Self = Self::new(WrId(0), QpNum::new(0), Status::Success, WorkKind::Send);
 }

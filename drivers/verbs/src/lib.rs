@@ -14,8 +14,8 @@ mod work;
 
 pub use address::{AddressVector, Gid, LinkKind, MacAddr, PathMtu, PortAddress};
 pub use completion::{Completion, Status, WorkKind};
-pub use number::{CqId, Psn, QpNum, RemoteKey, WrId};
+pub use number::{CqId, Psn, QKey, QpNum, RemoteKey, UdQp, WrId};
 pub use rnic::{
-    Attributes, Counter, CqOptions, MemoryKey, PortState, QpConnect, QpOptions, Rnic, VerbsError,
+    Attributes, Counter, CqOptions, MemoryKey, PortState, QpConnect, QpOptions, Rnic, UdOptions, VerbsError,
 };
-pub use work::{Payload, RecvWr, RemoteAddr, SendOp, SendWr, Sge};
+pub use work::{GRH_LEN, Payload, RecvWr, RemoteAddr, SendOp, SendWr, Sge, UdSendWr};

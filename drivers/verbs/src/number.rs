@@ -71,6 +71,38 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
+/// What a datagram must name to be taken by a queue pair (Q_Key, specification 3.5.3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct QKey(pub u32);
+
+impl QKey {
+    /// Whether it is a controlled one: a send that names it carries the key of its own queue pair instead
+    /// (specification 10.2.5).
+    #[must_use]
+    pub const fn is_controlled(self) -> bool {
+        self.0 & 1 << 31 != 0
+    }
+}
+
+/// A queue pair of the unreliable datagram service. Its [`number`](Self::number) goes into
+/// [`Rnic::post_recv`](crate::Rnic::post_recv) and [`Rnic::destroy_qp`](crate::Rnic::destroy_qp) and to peers; what
+/// only datagrams have takes the type.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UdQp(QpNum);
+
+impl UdQp {
+    /// For an RNIC to name one that it has made.
+    #[must_use]
+    pub const fn new(number: QpNum) -> Self {
+        Self(number)
+    }
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> QpNum {
+        self.0
+    }
+}
+
 /// A completion queue of one RNIC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CqId(pub u16);

@@ -1,7 +1,8 @@
 //! The RNIC itself.
 
 use crate::{
-    AddressVector, Completion, CqId, LinkKind, PathMtu, PortAddress, Psn, QpNum, RecvWr, RemoteKey, SendWr,
+    AddressVector, Completion, CqId, LinkKind, PathMtu, PortAddress, Psn, QKey, QpNum, RecvWr, RemoteKey,
+    SendWr, UdQp, UdSendWr,
 };
 use core::time::Duration;
 use platform::{Instant, IoAddr};
@@ -74,6 +75,21 @@ pub struct QpOptions {
     pub recv_depth: u32,
 }
 
+/// What to create an unreliable datagram queue pair with.
+#[derive(Clone, Copy, Debug)]
+pub struct UdOptions {
+    /// Where send work completes.
+    pub send_cq: CqId,
+    /// Where receive work completes.
+    pub recv_cq: CqId,
+    /// Send work requests outstanding.
+    pub send_depth: u32,
+    /// Receive work requests outstanding.
+    pub recv_depth: u32,
+    /// What datagrams must name to be taken.
+    pub qkey: QKey,
+}
+
 /// What connects a queue pair: the attributes of the transitions to RTR and RTS (specification 11.2.5.2).
 #[derive(Clone, Copy, Debug)]
 pub struct QpConnect {
@@ -120,6 +136,9 @@ pub enum VerbsError {
     /// No way to the peer was found.
     #[error("the peer cannot be reached")]
     Unreachable,
+    /// The RNIC does not have the service or operation.
+    #[error("the RNIC does not support the request")]
+    Unsupported,
     /// The device does not answer any more.
     #[error("the RNIC has failed")]
     DeviceFailed,
@@ -149,14 +168,28 @@ pub trait Rnic: Send + Sync {
     /// Brings a new queue pair to RTS. The peer may be this RNIC itself, also the very queue pair.
     fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError>;
 
-    /// Ends a queue pair: from the return on nothing that arrives for it touches memory, and outstanding work has
+    /// Makes an unreliable datagram queue pair. It needs no connecting: it sends, and takes datagrams that name its
+    /// Q_Key, at once. A message is at most [`Attributes::max_mtu`] bytes.
+    fn create_ud_qp(&self, options: UdOptions) -> Result<UdQp, VerbsError> {
+        let _ = options;
+        Err(VerbsError::Unsupported)
+    }
+
+    /// Queues datagrams, in order. A completion says that the datagram has left, not that anybody has taken it.
+    /// `Err((n, e))` as for [`post_send`](Self::post_send).
+    fn post_send_ud(&self, qp: UdQp, work: &[UdSendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        let _ = (qp, work);
+        Err((0, VerbsError::Unsupported))
+    }
+
+    /// Ends a queue pair of either service: from the return on nothing that arrives for it touches memory, and outstanding work has
     /// completed as flushed into its completion queues.
     fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError>;
 
     /// Queues send work, in order. `Err((n, e))`: the first `n` are queued, the next was refused because of `e`.
     fn post_send(&self, qp: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)>;
 
-    /// Queues receive work, in order. `Err((n, e))` as for `post_send`.
+    /// Queues receive work of either service, in order. `Err((n, e))` as for `post_send`.
     fn post_recv(&self, qp: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)>;
 
     /// Takes up to `out.len()` completions, oldest first; gives how many.

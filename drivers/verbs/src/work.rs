@@ -1,6 +1,6 @@
 //! Work requests.
 
-use crate::{RemoteKey, WrId};
+use crate::{AddressVector, QKey, QpNum, RemoteKey, WrId};
 use platform::IoAddr;
 
 /// A piece of local memory (scatter/gather element). The RNIC's one key covers it.
@@ -39,6 +39,13 @@ pub enum SendOp<'a> {
         data: Payload<'a>,
         /// Immediate data, given to the receiver in its completion.
         imm: Option<u32>,
+    },
+    /// SEND that also takes a key of the peer away, which the peer's completion names (specification 9.4.1.1.3).
+    SendInvalidate {
+        /// The message.
+        data: Payload<'a>,
+        /// The peer's key. One that may not be invalidated ends the queue pair at both ends.
+        key: RemoteKey,
     },
     /// RDMA WRITE.
     Write {
@@ -93,11 +100,37 @@ pub struct SendWr<'a> {
     pub fence: bool,
 }
 
+/// A datagram to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UdSendWr<'a> {
+    /// Comes back in the completion.
+    pub id: WrId,
+    /// The way to the receiver's port.
+    pub to: AddressVector,
+    /// The receiver's queue pair.
+    pub remote_qp: QpNum,
+    /// The receiver's Q_Key; a [controlled](QKey::is_controlled) one stands for the sender's own.
+    pub qkey: QKey,
+    /// The message: at most one packet.
+    pub data: Payload<'a>,
+    /// Immediate data, given to the receiver in its completion.
+    pub imm: Option<u32>,
+    /// Whether success makes a completion (failure always does).
+    pub signaled: bool,
+    /// Asks the receiver to raise a solicited event.
+    pub solicited: bool,
+}
+
+/// Bytes before each datagram in the buffer of its receive (specification 11.4.1.2): a GRH, or on RoCEv2 over IPv4
+/// zeros and then the IPv4 header in the last 20. They count in [`Completion::byte_len`](crate::Completion::byte_len).
+pub const GRH_LEN: u32 = 40;
+
 /// A receive work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecvWr<'a> {
     /// Comes back in the completion.
     pub id: WrId,
-    /// Where a SEND goes, in order. Empty for one that only takes the immediate of a WRITE.
+    /// Where a SEND goes, in order. Empty for one that only takes the immediate of a WRITE. A datagram goes behind
+    /// [`GRH_LEN`] bytes.
     pub scatter: &'a [Sge],
 }

@@ -145,7 +145,7 @@ impl State {
                         Work::FetchAdd { .. } => WorkKind::FetchAdd,
                         Work::CompareSwap { .. } => WorkKind::CompareSwap,
                     };
-                    port.complete(cq, Completion { id, qp: number, status, kind, byte_len, imm: None });
+                    port.complete(cq, Completion { byte_len, ..Completion::new(id, number, status, kind) });
                     any = true;
                 }
             }
@@ -228,7 +228,10 @@ impl State {
         let cq = qp.options.recv_cq;
         let kind = WorkKind::RecvWriteImm;
         let status = Status::Success;
-        port.complete(cq, Completion { id, qp: number, status, kind, byte_len, imm: Some(imm) });
+        port.complete(
+            cq,
+            Completion { byte_len, imm: Some(imm), ..Completion::new(id, number, status, kind) },
+        );
     }
 }
 
@@ -312,7 +315,7 @@ impl Rnic for InstantRnic {
             for (id, _) in qp.held {
                 let status = Status::WorkRequestFlushed;
                 let kind = WorkKind::Write;
-                let completion = Completion { id, qp: number, status, kind, byte_len: 0, imm: None };
+                let completion = Completion::new(id, number, status, kind);
                 port.complete(qp.options.send_cq, completion);
             }
             Ok(())
@@ -348,7 +351,9 @@ impl Rnic for InstantRnic {
                 SendOp::CompareSwap { result, remote, compare, swap } => {
                     Work::CompareSwap { result, remote, compare, swap }
                 }
-                SendOp::Send { .. } => return Err((i, VerbsError::InvalidArgument)),
+                SendOp::Send { .. } | SendOp::SendInvalidate { .. } => {
+                    return Err((i, VerbsError::InvalidArgument));
+                }
             };
             qp.held.push_back((wr.id, work));
             if !state.holding {

@@ -6,7 +6,7 @@ use softroce::{Config, SoftRoce};
 use std::sync::Arc;
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, PathMtu, Psn, QpConnect, QpNum, QpOptions,
-    RemoteAddr, Rnic, Status, WorkKind, WrId,
+    RemoteAddr, Rnic,
 };
 
 /// Work requests of a kind that a side posts at most.
@@ -119,16 +119,8 @@ impl Node {
 
     /// The completions that wait: of sends, then of receives.
     pub fn completions(&self) -> [Vec<Completion>; 2] {
-        let blank = Completion {
-            id: WrId(0),
-            qp: self.qp,
-            status: Status::Success,
-            kind: WorkKind::Send,
-            byte_len: 0,
-            imm: None,
-        };
         [self.send_cq, self.recv_cq].map(|cq| {
-            let mut all = vec![blank; 2 * MAX_WORK];
+            let mut all = vec![Completion::BLANK; 2 * MAX_WORK];
             let n = self.rnic.poll_cq(cq, &mut all);
             all.truncate(n);
             all

@@ -13,7 +13,7 @@ use std::io;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use verbs::{Completion, QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError, WorkKind, WrId};
+use verbs::{Completion, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WorkKind, WrId};
 
 /// A queue pair, until it is destroyed.
 #[derive(Debug)]
@@ -216,8 +216,13 @@ impl Qp {
         let status = status_of(wc.status);
         let (is_recv, place) = place_of(wc.wr_id);
         // SAFETY: both fields of the union are the same four bytes.
-        let imm = unsafe { wc.imm_data_invalidated_rkey_union.imm_data };
-        let imm = (wc.wc_flags & ibv::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0).then(|| u32::from_be(imm));
+        let (imm, key) = unsafe {
+            let word = &wc.imm_data_invalidated_rkey_union;
+            (u32::from_be(word.imm_data), RemoteKey(word.invalidated_rkey))
+        };
+        let has = |flag: ibv::ibv_wc_flags| wc.wc_flags & flag.0 != 0;
+        let imm = has(ibv::ibv_wc_flags::IBV_WC_WITH_IMM).then_some(imm);
+        let invalidated = has(ibv::ibv_wc_flags::IBV_WC_WITH_INV).then_some(key).filter(|_| is_recv);
         let (id, kind, byte_len, imm) = if is_recv {
             let mut queue = lock(&self.recv);
             let (id, count) = queue.ring.complete(place)?;
@@ -235,7 +240,7 @@ impl Qp {
             self.note(status, &queue);
             (sent.id, sent.kind, sent.len, None)
         };
-        Some(Completion { id, qp: self.number, status, kind, byte_len, imm })
+        Some(Completion { byte_len, imm, invalidated, ..Completion::new(id, self.number, status, kind) })
     }
 
     /// Takes it from its owners: from the return on nothing can be posted. `None` if another has done so before.
@@ -248,14 +253,7 @@ impl Qp {
 
     /// Completes as flushed what is outstanding, once the device can complete nothing more.
     pub fn flush_all(&self) {
-        let flushed = |id, kind| Completion {
-            id,
-            qp: self.number,
-            status: Status::WorkRequestFlushed,
-            kind,
-            byte_len: 0,
-            imm: None,
-        };
+        let flushed = |id, kind| Completion::new(id, self.number, Status::WorkRequestFlushed, kind);
         let mut cq = self.send_cq.lock();
         let mut queue = lock(&self.send);
         while let Some(sent) = queue.ring.pop() {

@@ -149,6 +149,11 @@ impl SendChain {
                 wr.opcode = with_imm(&mut wr, imm, opcode::IBV_WR_SEND, opcode::IBV_WR_SEND_WITH_IMM);
                 (WorkKind::Send, data)
             }
+            SendOp::SendInvalidate { data, key } => {
+                wr.opcode = opcode::IBV_WR_SEND_WITH_INV;
+                wr.imm_data_invalidated_rkey_union.invalidated_rkey = key.0;
+                (WorkKind::Send, data)
+            }
             SendOp::Write { data, remote, imm } => {
                 wr.opcode =
                     with_imm(&mut wr, imm, opcode::IBV_WR_RDMA_WRITE, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);

@@ -1,7 +1,7 @@
 //! Two queue pairs back to back.
 
 use platform::{Arena, Instant, IoAddr};
-use roce::transport::{Completions, Counters, Env, Limits, ReliableQp};
+use roce::transport::{Completions, Counters, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp};
 use roce::wire::{ETHERTYPE_IPV4, Ecn, Ethernet, Frame, Headers, Ipv4, Net, ROCE_PORT, Udp};
 use std::time::Duration;
 use verbs::{
@@ -72,7 +72,7 @@ impl End {
         let mut env = Env {
             now: Instant::ZERO,
             memory: &self.memory,
-            key: KEY,
+            remote: &OneKey { key: KEY, memory: &self.memory },
             counters: &mut self.counters,
             completions: &mut self.done,
         };
@@ -94,8 +94,14 @@ impl Pair {
     pub fn new(via: Via) -> Self {
         let ends = [0u8, 1].map(|side| {
             let number = |side: u8| QpNum::new(0x100 + u32::from(side));
-            let limits =
-                Limits { send_depth: 64, recv_depth: 64, max_sge: 4, max_inline: 128, max_window: 64 };
+            let limits = Limits {
+                send_depth: 64,
+                recv_depth: 64,
+                max_sge: 4,
+                max_inline: 128,
+                max_rd_atomic: MAX_RD_ATOMIC,
+                max_window: 64,
+            };
             let mut qp = ReliableQp::new(number(side), &limits);
             let mac = |side| MacAddr([2, 0, 0, 0, 0, side]);
             let ip = |side| [10, 0, 0, side];
@@ -180,10 +186,11 @@ impl Pair {
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
         let mut moved = 0;
         while let Some(tx) = from.qp.next_tx(*round) {
+            let remote = OneKey { key: KEY, memory: &from.memory };
             let packet = match via {
-                Via::Packets => from.qp.loop_back(&tx, buffer, &from.memory).unwrap(),
+                Via::Packets => from.qp.loop_back(&tx, buffer, &from.memory, &remote).unwrap(),
                 Via::Frames => {
-                    let (len, good) = from.qp.emit(&tx, 0, buffer, &from.memory).unwrap();
+                    let (len, good) = from.qp.emit(&tx, 0, buffer, &from.memory, &remote).unwrap();
                     assert!(good);
                     frame_lens.push(len);
                     let frame = Frame::parse(&buffer[..len]).unwrap();

@@ -8,22 +8,25 @@
 //! PSNs of a work request are fixed when it is posted, so that going back is only a matter of setting one number.
 //! A READ longer than [`READ_CHUNK`] packets is asked for in pieces, so that responses do not flood a receive ring.
 
+mod access;
 mod congestion;
 mod notify;
 mod qp;
 mod recv_queue;
 mod request;
 mod requester;
+mod resources;
 mod responder;
 mod rtt;
 mod segment;
 mod send_queue;
 mod timers;
 
+pub use access::{Denied, OneKey, RemoteAccess, Right};
 pub use qp::{Limits, ReliableQp, State, Tx};
 
 use platform::{Instant, Memory};
-use verbs::{Completion, RemoteKey};
+use verbs::Completion;
 
 /// Longest message in bytes (specification 9.7.7).
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -49,8 +52,8 @@ pub struct Env<'a> {
     pub now: Instant,
     /// The node's memory.
     pub memory: &'a dyn Memory,
-    /// The key that peers must name.
-    pub key: RemoteKey,
+    /// The same as peers reach it: the keys.
+    pub remote: &'a dyn RemoteAccess,
     /// Counts of what happens.
     pub counters: &'a mut Counters,
     /// Where completions go.
@@ -93,14 +96,20 @@ counters! {
     rx_unknown_qp,
     /// Requests received again.
     rx_duplicates,
+    /// Repeated READs and atomics dropped because their answer is not kept any more, or they ask for something else.
+    rx_stale_requests,
     /// Requests dropped because one before them is missing.
     rx_out_of_sequence,
     /// Responses that answer nothing outstanding.
     rx_stale_responses,
+    /// Packets dropped because their queue pair is not connected, or in error.
+    rx_wrong_state,
     /// Packets that asked for what key, range or right do not allow.
     access_errors,
     /// Requests that broke the protocol.
     invalid_requests,
+    /// Requests that a receive of this node was not good for.
+    operation_errors,
     /// NAKs sent for a missing packet.
     tx_naks,
     /// NAKs received for a missing packet, and READ responses that showed a gap.

@@ -1,5 +1,6 @@
 //! A reliable connected queue pair: requester and responder over one path.
 
+use super::access::RemoteAccess;
 use super::notify::Notifier;
 use super::recv_queue::RecvQueue;
 use super::requester::Requester;
@@ -8,7 +9,7 @@ use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
 use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service};
 use platform::{Instant, IoAddr, Memory};
-use verbs::{QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError};
+use verbs::{QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError};
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub struct Limits {
     pub max_sge: u32,
     /// Bytes of an inline payload.
     pub max_inline: u32,
+    /// READs and atomics that it holds for its peer, at most [`MAX_RD_ATOMIC`].
+    pub max_rd_atomic: u8,
     /// Packets in flight: what the receive ring of a peer takes.
     pub max_window: u32,
 }
@@ -42,7 +45,7 @@ pub(super) enum Source {
     /// A request: bytes from `offset` of a work request, taking `packets` PSNs.
     Request { position: u64, offset: u32, packets: u32 },
     /// READ data.
-    ReadData { addr: IoAddr },
+    ReadData { key: RemoteKey, addr: IoAddr },
     /// An atomic's result.
     AtomicResult,
     /// An acknowledgement, good or bad.
@@ -91,7 +94,7 @@ impl ReliableQp {
             number,
             state: State::Init,
             requester: Requester::new(number, send, MAX_RD_ATOMIC, limits.max_window),
-            responder: Responder::new(number, recv),
+            responder: Responder::new(number, recv, limits.max_rd_atomic.min(MAX_RD_ATOMIC)),
             notifier: Notifier::new(),
             path: None,
             remote_qp: QpNum::new(0),
@@ -176,21 +179,20 @@ impl ReliableQp {
             self.requester.on_congestion();
             return;
         }
-        if marked && self.state == State::ReadyToSend {
+        let ready = self.state == State::ReadyToSend;
+        if marked && ready {
             self.notifier.on_marked(env.now);
         }
         if packet.bth.opcode.operation.is_response() {
-            if self.state == State::ReadyToSend
-                && let Err(status) = self.requester.on_response(packet, ecn, env)
-            {
+            if !ready {
+                env.counters.rx_wrong_state += 1;
+            } else if let Err(status) = self.requester.on_response(packet, ecn, env) {
                 self.fail(Some(status), None, env);
             }
-            return;
-        }
-        // In error the responder only repeats a refusal that the peer did not hear.
-        if (self.state == State::ReadyToSend || self.responder.has_refused())
-            && let Err(status) = self.responder.on_request(packet, round, env)
-        {
+        } else if !ready && !self.responder.has_refused() {
+            env.counters.rx_wrong_state += 1;
+        } else if let Err(status) = self.responder.on_request(packet, round, env) {
+            // In error the responder only repeats a refusal that the peer did not hear.
             self.fail(None, status, env);
         }
     }
@@ -239,16 +241,23 @@ impl ReliableQp {
     }
 
     /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`; gives its length, and whether
-    /// it is good: if not, memory could not be read, the ICRC is wrong on purpose, and the queue pair must
-    /// [`fail`](Self::fail). `None` if not connected over a path or `out` is too short.
-    pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
+    /// it is good: if not, memory could not be read, the ICRC is wrong on purpose, and the frame was
+    /// [`spoiled`](Self::spoiled). `None` if not connected over a path or `out` is too short.
+    pub fn emit(
+        &self,
+        tx: &Tx,
+        id: u16,
+        out: &mut [u8],
+        memory: &dyn Memory,
+        remote: &dyn RemoteAccess,
+    ) -> Option<(usize, bool)> {
         let mut headers = *self.path.as_ref()?;
         if let Net::V4(ip, _) = &mut headers.net {
             ip.id = id;
         }
         let mut good = true;
         let len =
-            headers.emit(&tx.bth, &tx.ext, tx.len, out, |payload| good = self.fill(tx, payload, memory))?;
+            headers.emit(&tx.bth, &tx.ext, tx.len, out, |to| good = self.fill(tx, to, memory, remote))?;
         if !good && let Some(last) = out.get_mut(len - 1) {
             *last = !*last;
         }
@@ -257,23 +266,28 @@ impl ReliableQp {
 
     /// Makes the packet of `tx` with its payload in `scratch`, for a queue pair of the same RNIC. `None` if memory
     /// could not be read or `scratch` is too short.
-    pub fn loop_back<'a>(&self, tx: &Tx, scratch: &'a mut [u8], memory: &dyn Memory) -> Option<Packet<'a>> {
+    pub fn loop_back<'a>(
+        &self,
+        tx: &Tx,
+        scratch: &'a mut [u8],
+        memory: &dyn Memory,
+        remote: &dyn RemoteAccess,
+    ) -> Option<Packet<'a>> {
         let payload = scratch.get_mut(..tx.len)?;
-        self.fill(tx, payload, memory).then_some(Packet { bth: tx.bth, ext: tx.ext, payload })
+        self.fill(tx, payload, memory, remote).then_some(Packet { bth: tx.bth, ext: tx.ext, payload })
     }
 
-    fn fill(&self, tx: &Tx, payload: &mut [u8], memory: &dyn Memory) -> bool {
+    fn fill(&self, tx: &Tx, payload: &mut [u8], memory: &dyn Memory, remote: &dyn RemoteAccess) -> bool {
         if payload.is_empty() {
             return true;
         }
-        let read = match tx.source {
+        match tx.source {
             Source::Request { position, offset, .. } => {
-                self.requester.queue().gather(position, offset, payload, memory)
+                self.requester.queue().gather(position, offset, payload, memory).is_ok()
             }
-            Source::ReadData { addr } => memory.read(addr, payload),
-            Source::AtomicResult | Source::Acknowledge | Source::Notification => Ok(()),
-        };
-        read.is_ok()
+            Source::ReadData { key, addr } => remote.read(key, addr, payload).is_ok(),
+            Source::AtomicResult | Source::Acknowledge | Source::Notification => true,
+        }
     }
 
     /// Bytes of the frame of `tx`.
@@ -298,6 +312,20 @@ impl ReliableQp {
                 self.responder_next = false;
             }
         }
+    }
+
+    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent with a wrong ICRC or not at all, as its payload could not
+    /// be read. Ends the queue pair: own work with a local error, a READ of the peer with a refusal.
+    pub fn spoiled(&mut self, tx: &Tx, env: &mut Env<'_>) {
+        let send = match tx.source {
+            Source::Request { .. } => Some(Status::LocalProtectionError),
+            Source::ReadData { .. } => {
+                self.responder.refuse_answer(env);
+                None
+            }
+            Source::AtomicResult | Source::Acknowledge | Source::Notification => None,
+        };
+        self.fail(send, None, env);
     }
 
     /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.

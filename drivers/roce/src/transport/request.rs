@@ -28,7 +28,7 @@ impl Request<'_> {
         let offset = self.done * self.mtu as u32;
         let rest = wqe.len - offset;
         match wqe.op {
-            Op::Send | Op::Write(_) => self.data(offset, rest.min(self.mtu as u32)),
+            Op::Send | Op::SendInvalidate(_) | Op::Write(_) => self.data(offset, rest.min(self.mtu as u32)),
             Op::Read(remote) => {
                 let len = rest.min(self.packets * self.mtu as u32);
                 let ext = Ext::Reth(Reth { addr: offset_addr(remote, offset), key: remote.key, len });
@@ -51,7 +51,10 @@ impl Request<'_> {
         let wqe = self.wqe;
         let (first, last) = (self.done == 0, self.done + 1 == wqe.packets);
         let imm = wqe.imm.filter(|_| last);
-        let mut ext = imm.map_or(Ext::None, Ext::Imm);
+        let mut ext = match wqe.op {
+            Op::SendInvalidate(key) if last => Ext::Invalidate(key),
+            _ => imm.map_or(Ext::None, Ext::Imm),
+        };
         let operation = if let Op::Write(remote) = wqe.op {
             if first {
                 let reth = Reth { addr: remote.addr, key: remote.key, len: wqe.len };
@@ -66,13 +69,15 @@ impl Request<'_> {
                 (true, true, true) => O::WriteOnlyImm,
             }
         } else {
-            match (first, last, imm.is_some()) {
+            match (first, last, &ext) {
                 (true, false, _) => O::SendFirst,
                 (false, false, _) => O::SendMiddle,
-                (false, true, false) => O::SendLast,
-                (false, true, true) => O::SendLastImm,
-                (true, true, false) => O::SendOnly,
-                (true, true, true) => O::SendOnlyImm,
+                (false, true, Ext::Invalidate(_)) => O::SendLastInvalidate,
+                (false, true, Ext::Imm(_)) => O::SendLastImm,
+                (false, true, _) => O::SendLast,
+                (true, true, Ext::Invalidate(_)) => O::SendOnlyInvalidate,
+                (true, true, Ext::Imm(_)) => O::SendOnlyImm,
+                (true, true, _) => O::SendOnly,
             }
         };
         let mut tx = self.build(operation, ext, offset, len);

@@ -330,7 +330,7 @@ impl Requester {
     fn complete_front(&mut self, status: Status, env: &mut Env<'_>) -> bool {
         let Some(wqe) = self.queue.front() else { return false };
         let (byte_len, kind) = (wqe.len, wqe.op.kind());
-        let completion = Completion { id: wqe.id, qp: self.qp, status, kind, byte_len, imm: None };
+        let completion = Completion { byte_len, ..Completion::new(wqe.id, self.qp, status, kind) };
         let report = wqe.signaled || status != Status::Success;
         self.queue.pop();
         env.completions.send_ended(&completion, report);

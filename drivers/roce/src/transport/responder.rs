@@ -1,65 +1,55 @@
 //! The responder: executes request packets in order and answers them (specification 9.7.4, 9.7.5).
 //!
-//! Responses leave in PSN order: READ data and atomic results from a list sorted by PSN, then one acknowledgement for
-//! all that was executed since the last one. A positive acknowledgement waits for the next call of `progress`, so
-//! that what the application sends in reply goes out first and several requests share one.
+//! Responses leave in PSN order: READ data and atomic results, then one acknowledgement for all that was executed
+//! since the last one. A positive acknowledgement waits for the next call of `progress`, so that what the application
+//! sends in reply goes out first and several requests share one.
+//!
+//! # What is refused, and how
+//!
+//! Tests are in `tests/responder_errors.rs` and `tests/responder_duplicates.rs`. Classes are those of the
+//! specification, 9.9.3: B leaves the queue pair as it is; A, C and J end it, and the receive in use ends with the
+//! status given, or as flushed if the request used none. A refusal is repeated when the peer, which did not hear it,
+//! repeats its request.
+//!
+//! | request | class | syndrome | receive in use | test |
+//! |---|---|---|---|---|
+//! | PSN after the expected one: once per gap, again when the peer went back | B | NAK PSN sequence error | | `a_gap_is_reported_once` |
+//! | SEND or WRITE with immediate without a receive | B | RNR NAK, timer code of the queue pair | | `no_receive` |
+//! | middle or last without first, or first within a message | C | NAK invalid request | remote invalid request | `operations_out_of_sequence` |
+//! | response or reserved operation as a request | | dropped: malformed | | `operations_that_are_no_requests` |
+//! | first or middle not full, last empty, any longer than the MTU | C | NAK invalid request | remote invalid request | `lengths_of_packets` |
+//! | WRITE whose bytes are more or fewer than its RETH says | C | NAK invalid request | | `a_write_keeps_to_its_length` |
+//! | READ or WRITE of more than 2^31 bytes | C | NAK invalid request | | `lengths_of_messages` |
+//! | SEND longer than its receive | C | NAK invalid request (Linux up to 6.1: remote operational error) | local length error | `a_send_too_long` |
+//! | atomic on an address that is no multiple of 8 | C | NAK invalid request | | `a_misaligned_atomic` |
+//! | more READs and atomics than `max_rd_atomic` unanswered | C | NAK invalid request | | `too_many_reads` |
+//! | key, range or right that is not given | C | NAK remote access error | | `access` |
+//! | key lost while a READ is answered | C | NAK remote access error in place of the response | | `a_key_lost_in_mid_read` |
+//! | SEND that invalidates a key it may not | J | NAK remote access error (Linux: an acknowledgement) | remote invalid request | `invalidate_refused` |
+//! | receive whose own memory is gone | A | NAK remote operational error | local protection error | `a_receive_without_memory` |
+//!
+//! A repeated request (specification 9.7.5.1.5) is never executed: a SEND or WRITE is acknowledged, a READ or a part of
+//! one is answered from memory as it is, an atomic with the value it gave. The last `max_rd_atomic` READs and atomics
+//! are remembered for that, which is as many as a peer may have outstanding. One that is older, or names another
+//! range than the first time, is dropped and counted: the peer has had its answer.
 
+use super::access::Right;
 use super::qp::{Source, Tx};
 use super::recv_queue::RecvQueue;
+use super::resources::{Answer, Data, Range, Resources};
 use super::segment::{Refusal, Segment};
 use super::send_queue::packets;
-use super::{Env, MAX_MESSAGE, MAX_RD_ATOMIC};
+use super::{Env, MAX_MESSAGE};
 use crate::wire::{Aeth, AtomicEth, Bth, Ext, NakCode, Opcode, Operation, Packet, Reth, RnrTimer, Syndrome};
-use alloc::collections::VecDeque;
 use platform::IoAddr;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, RemoteKey, Status, VerbsError, WorkKind};
-
-/// Requests remembered, to answer repeated ones; more than a peer may have in flight.
-const RESOURCES: usize = 2 * MAX_RD_ATOMIC as usize;
-
-/// Distance from `b` up to `a`, modulo 2^24.
-const fn ahead(a: Psn, b: Psn) -> u32 {
-    a.get().wrapping_sub(b.get()) & 0xff_ffff
-}
 
 /// A message of which the first packet has been executed and the last not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Inbound {
     Nothing,
     Send { received: u32 },
-    Write { addr: IoAddr, left: u32, total: u32 },
-}
-
-/// A READ or atomic that was executed.
-#[derive(Clone, Copy)]
-struct Resource {
-    first: Psn,
-    packets: u32,
-    msn: u32,
-    /// The value before, of an atomic.
-    before: Option<u64>,
-}
-
-/// What is still to be sent of the answer to a READ or atomic.
-#[derive(Clone, Copy)]
-struct Pending {
-    /// PSN of the next packet.
-    psn: Psn,
-    msn: u32,
-    data: Data,
-}
-
-#[derive(Clone, Copy)]
-enum Data {
-    /// READ data: what is left, and whether the request's first packet has been sent.
-    Read {
-        addr: IoAddr,
-        left: u32,
-        begun: bool,
-    },
-    Atomic {
-        before: u64,
-    },
+    Write { to: Range, total: u32 },
 }
 
 /// An acknowledge packet to be sent.
@@ -70,7 +60,20 @@ enum Reply {
     Ack {
         round: u32,
     },
+    /// Negative, for the request at the expected PSN.
     Nak(Syndrome),
+    /// The refusal.
+    Refused,
+}
+
+/// A request that was refused for good.
+#[derive(Clone, Copy)]
+struct Refused {
+    code: NakCode,
+    /// First PSN of the request.
+    request: Psn,
+    /// The PSN that the refusal names: that of the first response that is not given.
+    psn: Psn,
 }
 
 pub(super) struct Responder {
@@ -89,16 +92,13 @@ pub(super) struct Responder {
     gap_reported: bool,
     /// The last packet that was dropped because one before it is missing.
     dropped: Psn,
-    resources: VecDeque<Resource>,
-    /// Sorted by PSN.
-    pending: VecDeque<Pending>,
+    resources: Resources,
     reply: Reply,
-    /// The request at `expected` was refused for good.
-    refused: Option<NakCode>,
+    refused: Option<Refused>,
 }
 
 impl Responder {
-    pub(super) fn new(qp: QpNum, recv: RecvQueue) -> Self {
+    pub(super) fn new(qp: QpNum, recv: RecvQueue, max_rd_atomic: u8) -> Self {
         Self {
             qp,
             recv,
@@ -110,8 +110,7 @@ impl Responder {
             inbound: Inbound::Nothing,
             gap_reported: false,
             dropped: Psn::new(0),
-            resources: VecDeque::with_capacity(RESOURCES),
-            pending: VecDeque::with_capacity(RESOURCES),
+            resources: Resources::new(max_rd_atomic),
             reply: Reply::None,
             refused: None,
         }
@@ -139,17 +138,20 @@ impl Responder {
 
     /// Whether anything is to be sent, now or in the next round.
     pub(super) fn has_work(&self) -> bool {
-        !self.pending.is_empty() || self.reply != Reply::None
+        self.resources.is_answering() || self.reply != Reply::None
     }
 
     /// The next response packet, if one is due in `round`.
     pub(super) fn next_tx(&self, round: u32) -> Option<Tx> {
-        if let Some(pending) = self.pending.front() {
-            return Some(self.answer(pending));
+        if let Some(answer) = self.resources.next() {
+            return Some(self.answer(answer));
         }
-        let (syndrome, psn) = match self.reply {
-            Reply::Ack { round: since } if since != round => (Syndrome::ACK, self.expected.add(0xff_ffff)),
-            Reply::Nak(syndrome) => (syndrome, self.expected),
+        let (syndrome, psn) = match (self.reply, self.refused) {
+            (Reply::Ack { round: since }, _) if since != round => {
+                (Syndrome::ACK, self.expected.add(0xff_ffff))
+            }
+            (Reply::Nak(syndrome), _) => (syndrome, self.expected),
+            (Reply::Refused, Some(refused)) => (Syndrome::Nak(refused.code), refused.psn),
             _ => return None,
         };
         let bth = Bth::new(Opcode::rc(Operation::Acknowledge), self.remote_qp, psn);
@@ -157,25 +159,26 @@ impl Responder {
         Some(Tx { bth, ext: Ext::Aeth(aeth), len: 0, source: Source::Acknowledge })
     }
 
-    fn answer(&self, pending: &Pending) -> Tx {
-        let aeth = Aeth { syndrome: Syndrome::ACK, msn: pending.msn };
-        let (operation, ext, len, source) = match pending.data {
+    fn answer(&self, answer: &Answer) -> Tx {
+        let aeth = Aeth { syndrome: Syndrome::ACK, msn: answer.msn };
+        let (operation, ext, len, source) = match answer.data {
             Data::Atomic { before } => {
                 (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, before), 0, Source::AtomicResult)
             }
-            Data::Read { addr, left, begun } => {
+            Data::Read(Range { key, addr, len: left }) => {
                 let len = left.min(self.mtu as u32);
-                let operation = match (begun, len == left) {
+                let operation = match (answer.begun, len == left) {
                     (false, true) => Operation::ReadResponseOnly,
                     (false, false) => Operation::ReadResponseFirst,
                     (true, true) => Operation::ReadResponseLast,
                     (true, false) => Operation::ReadResponseMiddle,
                 };
-                let middle = operation == Operation::ReadResponseMiddle;
-                (operation, if middle { Ext::None } else { Ext::Aeth(aeth) }, len, Source::ReadData { addr })
+                let ext =
+                    if operation == Operation::ReadResponseMiddle { Ext::None } else { Ext::Aeth(aeth) };
+                (operation, ext, len, Source::ReadData { key, addr })
             }
         };
-        let bth = Bth::new(Opcode::rc(operation), self.remote_qp, pending.psn);
+        let bth = Bth::new(Opcode::rc(operation), self.remote_qp, answer.psn);
         Tx { bth, ext, len: len as usize, source }
     }
 
@@ -183,21 +186,25 @@ impl Responder {
     pub(super) fn on_sent(&mut self, tx: &Tx) {
         if tx.source == Source::Acknowledge {
             self.reply = Reply::None;
+        } else {
+            self.resources.on_sent(tx.len as u32);
+        }
+    }
+
+    /// The next answer cannot be given: its key is not good any more. The queue pair is in error.
+    pub(super) fn refuse_answer(&mut self, env: &mut Env<'_>) {
+        let Some((answer, request)) = self.resources.next().zip(self.resources.next_request()) else {
             return;
-        }
-        let Some(pending) = self.pending.front_mut() else { return };
-        let sent = tx.len as u32;
-        match &mut pending.data {
-            Data::Read { addr, left, begun } if *left > sent => {
-                *addr = IoAddr(addr.0.wrapping_add(u64::from(sent)));
-                *left -= sent;
-                *begun = true;
-                pending.psn = pending.psn.add(1);
-            }
-            _ => {
-                self.pending.pop_front();
-            }
-        }
+        };
+        let (code, psn) = (NakCode::RemoteAccessError, answer.psn);
+        env.counters.access_errors += 1;
+        self.refuse(Refused { code, request, psn });
+        self.resources.silence();
+    }
+
+    fn refuse(&mut self, refused: Refused) {
+        self.refused = Some(refused);
+        self.reply = Reply::Refused;
     }
 
     /// Handles a request. `Err`: it was refused for good, and the queue pair is in error; `Some` status ends the
@@ -209,14 +216,16 @@ impl Responder {
         env: &mut Env<'_>,
     ) -> Result<(), Option<Status>> {
         let psn = packet.bth.psn;
-        let distance = psn.distance_from(self.expected);
-        if let Some(code) = self.refused {
-            // The peer did not hear it.
-            if distance == 0 {
-                self.reply = Reply::Nak(Syndrome::Nak(code));
+        if let Some(refused) = self.refused {
+            let again = psn.distance_from(refused.request) >= 0 && psn.distance_from(refused.psn) <= 0;
+            if again {
+                // The peer did not hear it.
+                self.reply = Reply::Refused;
             }
+            env.counters.rx_wrong_state += u64::from(!again);
             return Ok(());
         }
+        let distance = psn.distance_from(self.expected);
         if distance > 0 {
             env.counters.rx_out_of_sequence += 1;
             // Once a gap (specification 9.7.5.1.1), but a peer that goes back and loses the packet again makes a new one.
@@ -231,7 +240,8 @@ impl Responder {
         }
         if distance < 0 {
             env.counters.rx_duplicates += 1;
-            self.on_duplicate(packet, round, env);
+            let answered = self.on_duplicate(packet, round, env);
+            env.counters.rx_stale_requests += u64::from(!answered);
             return Ok(());
         }
         match self.execute(packet, env) {
@@ -255,14 +265,17 @@ impl Responder {
                 self.reply = Reply::Nak(Syndrome::RnrNak(self.rnr_timer));
                 Ok(())
             }
-            Err(refusal) => {
-                match refusal.code {
+            Err(Refusal { code, recv }) => {
+                match code {
                     NakCode::RemoteAccessError => env.counters.access_errors += 1,
-                    _ => env.counters.invalid_requests += 1,
+                    NakCode::RemoteOperationalError => env.counters.operation_errors += 1,
+                    NakCode::InvalidRequest | NakCode::PsnSequenceError => {
+                        env.counters.invalid_requests += 1;
+                    }
                 }
-                self.refused = Some(refusal.code);
-                self.reply = Reply::Nak(Syndrome::Nak(refusal.code));
-                Err(refusal.recv)
+                self.refuse(Refused { code, request: psn, psn });
+                let in_use = matches!(self.inbound, Inbound::Send { .. });
+                Err(recv.or(in_use.then_some(Status::RemoteInvalidRequest)))
             }
         }
     }
@@ -277,15 +290,11 @@ impl Responder {
     /// Executes the request packet that is next in sequence.
     fn execute(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<Executed, Refusal> {
         let operation = packet.bth.opcode.operation;
-        let segment = match Segment::of(operation) {
-            Some(segment) => segment,
-            // The one key cannot be invalidated by a peer.
-            None => return Err(Refusal::ACCESS),
-        };
+        let segment = Segment::of(operation).ok_or(Refusal::INVALID)?;
         match (segment, &packet.ext) {
-            (Segment::Send { starts, ends }, ext) => {
+            (Segment::Send { starts, ends }, _) => {
                 self.check_length(packet.payload.len(), starts, ends)?;
-                self.execute_send(packet, starts, ends, immediate(ext), env)
+                self.execute_send(packet, starts, ends, env)
             }
             (Segment::Write { starts, ends }, ext) => {
                 self.check_length(packet.payload.len(), starts, ends)?;
@@ -308,7 +317,6 @@ impl Responder {
         packet: &Packet<'_>,
         starts: bool,
         ends: bool,
-        imm: Option<u32>,
         env: &mut Env<'_>,
     ) -> Result<Executed, Refusal> {
         let received = match (self.inbound, starts) {
@@ -324,11 +332,22 @@ impl Responder {
         let refusal =
             Refusal { code: NakCode::RemoteOperationalError, recv: Some(Status::LocalProtectionError) };
         self.recv.scatter(received, packet.payload, env.memory).map_err(|_| refusal)?;
+        let received = received + len;
         if ends {
+            let invalidated = match packet.ext {
+                Ext::Invalidate(key) => Some(key),
+                _ => None,
+            };
+            if let Some(key) = invalidated {
+                let recv = Some(Status::RemoteInvalidRequest);
+                let refusal = Refusal { code: NakCode::RemoteAccessError, recv };
+                env.remote.invalidate(key).map_err(|_| refusal)?;
+            }
             self.inbound = Inbound::Nothing;
-            self.complete_recv(Status::Success, WorkKind::Recv, received + len, imm, env);
+            let imm = immediate(&packet.ext);
+            self.complete_recv(Status::Success, WorkKind::Recv, received, imm, invalidated, env);
         } else {
-            self.inbound = Inbound::Send { received: received + len };
+            self.inbound = Inbound::Send { received };
         }
         Ok(self.executed(packet, ends))
     }
@@ -341,31 +360,31 @@ impl Responder {
         ext: &Ext,
         env: &mut Env<'_>,
     ) -> Result<Executed, Refusal> {
-        let (addr, left, total) = match (self.inbound, ext) {
+        let (to, total) = match (self.inbound, ext) {
             (Inbound::Nothing, Ext::Reth(reth) | Ext::RethImm(reth, _)) if starts => {
-                check_remote(reth.key, reth.addr, reth.len, env)?;
-                (reth.addr, reth.len, reth.len)
+                (check_remote(reth.key, reth.addr, reth.len, Right::Write, env)?, reth.len)
             }
-            (Inbound::Write { addr, left, total }, _) if !starts => (addr, left, total),
+            (Inbound::Write { to, total }, _) if !starts => (to, total),
             _ => return Err(Refusal::INVALID),
         };
         let len = packet.payload.len() as u32;
-        let left = left.checked_sub(len).ok_or(Refusal::INVALID)?;
-        if ends != (left == 0) {
+        if len > to.len || ends != (len == to.len) {
             return Err(Refusal::INVALID);
         }
         let imm = immediate(ext);
         if imm.is_some() && self.recv.is_empty() {
             return Ok(Executed::NotReady);
         }
-        env.memory.write(addr, packet.payload)?;
+        if len > 0 {
+            env.remote.write(to.key, to.addr, packet.payload)?;
+        }
         if ends {
             self.inbound = Inbound::Nothing;
             if imm.is_some() {
-                self.complete_recv(Status::Success, WorkKind::RecvWriteImm, total, imm, env);
+                self.complete_recv(Status::Success, WorkKind::RecvWriteImm, total, imm, None, env);
             }
         } else {
-            self.inbound = Inbound::Write { addr: IoAddr(addr.0.wrapping_add(u64::from(len))), left, total };
+            self.inbound = Inbound::Write { to: to.after(len), total };
         }
         Ok(self.executed(packet, ends))
     }
@@ -380,13 +399,11 @@ impl Responder {
     }
 
     fn execute_read(&mut self, reth: &Reth, env: &mut Env<'_>) -> Result<Executed, Refusal> {
-        if self.inbound != Inbound::Nothing || self.pending.len() >= RESOURCES {
+        if self.inbound != Inbound::Nothing || !self.resources.have_room() {
             return Err(Refusal::INVALID);
         }
-        check_remote(reth.key, reth.addr, reth.len, env)?;
-        let data = Data::Read { addr: reth.addr, left: reth.len, begun: false };
-        self.remember(packets(reth.len, self.mtu), None, data);
-        Ok(Executed::Done { acknowledge: false })
+        let range = check_remote(reth.key, reth.addr, reth.len, Right::Read, env)?;
+        Ok(self.answer_first(packets(range.len, self.mtu), Data::Read(range)))
     }
 
     fn execute_atomic(
@@ -395,75 +412,47 @@ impl Responder {
         atomic: &AtomicEth,
         env: &mut Env<'_>,
     ) -> Result<Executed, Refusal> {
-        if self.inbound != Inbound::Nothing || self.pending.len() >= RESOURCES {
+        if self.inbound != Inbound::Nothing || !self.resources.have_room() {
             return Err(Refusal::INVALID);
         }
         if !atomic.addr.0.is_multiple_of(8) {
             return Err(Refusal::INVALID);
         }
-        check_remote(atomic.key, atomic.addr, 8, env)?;
+        let Range { key, addr, .. } = check_remote(atomic.key, atomic.addr, 8, Right::Atomic, env)?;
         let before = if operation == Operation::FetchAdd {
-            env.memory.fetch_add(atomic.addr, atomic.swap_add)?
+            env.remote.fetch_add(key, addr, atomic.swap_add)?
         } else {
-            env.memory.compare_swap(atomic.addr, atomic.compare, atomic.swap_add)?
+            env.remote.compare_swap(key, addr, atomic.compare, atomic.swap_add)?
         };
-        self.remember(1, Some(before), Data::Atomic { before });
-        Ok(Executed::Done { acknowledge: false })
+        Ok(self.answer_first(1, Data::Atomic { before }))
     }
 
     /// Counts a READ or atomic as executed and queues its answer, which acknowledges all before it.
-    fn remember(&mut self, packets: u32, before: Option<u64>, data: Data) {
+    fn answer_first(&mut self, packets: u32, data: Data) -> Executed {
         self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
-        if self.resources.len() >= RESOURCES {
-            self.resources.pop_front();
-        }
-        self.resources.push_back(Resource { first: self.expected, packets, msn: self.msn, before });
-        self.pending.push_back(Pending { psn: self.expected, msn: self.msn, data });
+        self.resources.push(self.expected, packets, self.msn, data);
         self.expected = self.expected.add(packets);
         if let Reply::Ack { .. } = self.reply {
             self.reply = Reply::None;
         }
+        Executed::Done { acknowledge: false }
     }
 
-    /// A request that was executed before: READs are answered again, atomics with what they gave then, the rest is
-    /// acknowledged again (specification 9.7.5.1.5).
-    fn on_duplicate(&mut self, packet: &Packet<'_>, round: u32, env: &mut Env<'_>) {
+    /// A request that was executed before; `false` if it was dropped.
+    fn on_duplicate(&mut self, packet: &Packet<'_>, round: u32, env: &mut Env<'_>) -> bool {
         let psn = packet.bth.psn;
-        let known = self.resources.iter().find(|r| ahead(psn, r.first) < r.packets).copied();
-        let data = match (Segment::of(packet.bth.opcode.operation), &packet.ext, known) {
-            (Some(Segment::Send { .. } | Segment::Write { .. }), ..) => {
+        match (Segment::of(packet.bth.opcode.operation), &packet.ext) {
+            (Some(Segment::Send { .. } | Segment::Write { .. }), _) => {
                 self.acknowledge(round);
-                return;
+                true
             }
-            (Some(Segment::Read), Ext::Reth(reth), Some(known)) => {
-                let done = ahead(psn, known.first);
-                let fits = reth.len <= MAX_MESSAGE && done + packets(reth.len, self.mtu) <= known.packets;
-                if known.before.is_some()
-                    || !fits
-                    || check_remote(reth.key, reth.addr, reth.len, env).is_err()
-                {
-                    return;
-                }
-                Data::Read { addr: reth.addr, left: reth.len, begun: done > 0 }
+            (Some(Segment::Read), Ext::Reth(Reth { key, addr, len })) => {
+                let allowed = check_remote(*key, *addr, *len, Right::Read, env).is_ok();
+                let range = Range { key: *key, addr: *addr, len: *len };
+                self.resources.read_again(psn, range, self.mtu, allowed)
             }
-            (Some(Segment::Atomic), _, Some(Resource { before: Some(before), .. })) => {
-                Data::Atomic { before }
-            }
-            _ => return,
-        };
-        let Some(Resource { first, packets, msn, .. }) = known else { return };
-        // What is still being answered is sent anyway, or again from here.
-        let again = Pending { psn, msn, data };
-        if let Some(current) = self.pending.iter_mut().find(|p| ahead(p.psn, first) < packets) {
-            if ahead(current.psn, first) > ahead(psn, first) {
-                *current = again;
-            }
-            return;
-        }
-        // Repeated ones leave room for as many new ones as a peer may ask for.
-        if self.pending.len() < usize::from(MAX_RD_ATOMIC) {
-            let at = self.pending.partition_point(|p| p.psn.distance_from(psn) < 0);
-            self.pending.insert(at, again);
+            (Some(Segment::Atomic), _) => self.resources.atomic_again(psn),
+            _ => false,
         }
     }
 
@@ -473,10 +462,13 @@ impl Responder {
         kind: WorkKind,
         byte_len: u32,
         imm: Option<u32>,
+        invalidated: Option<RemoteKey>,
         env: &mut Env<'_>,
     ) -> bool {
         let Some(id) = self.recv.pop() else { return false };
-        env.completions.recv_ended(&Completion { id, qp: self.qp, status, kind, byte_len, imm });
+        let completion =
+            Completion { byte_len, imm, invalidated, ..Completion::new(id, self.qp, status, kind) };
+        env.completions.recv_ended(&completion);
         true
     }
 
@@ -484,15 +476,15 @@ impl Responder {
     pub(super) fn flush(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         self.inbound = Inbound::Nothing;
         if let Some(status) = status {
-            self.complete_recv(status, WorkKind::Recv, 0, None, env);
+            self.complete_recv(status, WorkKind::Recv, 0, None, None, env);
         }
-        while self.complete_recv(Status::WorkRequestFlushed, WorkKind::Recv, 0, None, env) {}
+        while self.complete_recv(Status::WorkRequestFlushed, WorkKind::Recv, 0, None, None, env) {}
     }
 
-    /// Forgets what the peer is owed: nothing but a refusal leaves a queue pair in error.
+    /// Forgets what the peer is owed: nothing but a refusal, and the answers before it, leaves a queue pair in error.
     pub(super) fn silence(&mut self) {
         if self.refused.is_none() {
-            self.pending.clear();
+            self.resources.silence();
             self.reply = Reply::None;
         }
     }
@@ -504,15 +496,21 @@ enum Executed {
     NotReady,
 }
 
-/// Whether a peer may reach this range. Nothing is checked for a length of zero (specification 9.7.4.1.5).
-fn check_remote(key: RemoteKey, addr: IoAddr, len: u32, env: &Env<'_>) -> Result<(), Refusal> {
+/// The range that a peer names, if it may reach it. Nothing is checked for a length of zero (specification 9.7.4.1.5).
+fn check_remote(
+    key: RemoteKey,
+    addr: IoAddr,
+    len: u32,
+    right: Right,
+    env: &Env<'_>,
+) -> Result<Range, Refusal> {
     if len > MAX_MESSAGE {
         return Err(Refusal::INVALID);
     }
-    if len > 0 && (key != env.key || env.memory.check(addr, u64::from(len)).is_err()) {
-        return Err(Refusal::ACCESS);
+    if len > 0 {
+        env.remote.check(key, addr, len, right)?;
     }
-    Ok(())
+    Ok(Range { key, addr, len })
 }
 
 /// The immediate data of a SEND or WRITE.

@@ -1,7 +1,7 @@
-//! What a request packet asks for, and why it may be refused.
+//! What a request packet asks for, by its operation, and why it may be refused.
 
+use super::access::Denied;
 use crate::wire::{NakCode, Operation};
-use platform::MemoryError;
 use verbs::Status;
 
 /// Why a request is refused for good: what the peer is told, and how the receive that it used ends.
@@ -15,8 +15,8 @@ impl Refusal {
     pub(super) const ACCESS: Self = Self { code: NakCode::RemoteAccessError, recv: None };
 }
 
-impl From<MemoryError> for Refusal {
-    fn from(_: MemoryError) -> Self {
+impl From<Denied> for Refusal {
+    fn from(_: Denied) -> Self {
         Self::ACCESS
     }
 }
@@ -35,8 +35,8 @@ impl Segment {
         Some(match operation {
             O::SendFirst => Self::Send { starts: true, ends: false },
             O::SendMiddle => Self::Send { starts: false, ends: false },
-            O::SendLast | O::SendLastImm => Self::Send { starts: false, ends: true },
-            O::SendOnly | O::SendOnlyImm => Self::Send { starts: true, ends: true },
+            O::SendLast | O::SendLastImm | O::SendLastInvalidate => Self::Send { starts: false, ends: true },
+            O::SendOnly | O::SendOnlyImm | O::SendOnlyInvalidate => Self::Send { starts: true, ends: true },
             O::WriteFirst => Self::Write { starts: true, ends: false },
             O::WriteMiddle => Self::Write { starts: false, ends: false },
             O::WriteLast | O::WriteLastImm => Self::Write { starts: false, ends: true },

@@ -4,12 +4,13 @@ use super::MAX_MESSAGE;
 use alloc::boxed::Box;
 use alloc::vec;
 use platform::{IoAddr, Memory, MemoryError};
-use verbs::{Payload, Psn, RemoteAddr, SendOp, SendWr, Sge, VerbsError, WorkKind, WrId};
+use verbs::{Payload, Psn, RemoteAddr, RemoteKey, SendOp, SendWr, Sge, VerbsError, WorkKind, WrId};
 
 /// What a work request does. Lengths and gather lists stand beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Send,
+    SendInvalidate(RemoteKey),
     Write(RemoteAddr),
     Read(RemoteAddr),
     FetchAdd { result: IoAddr, remote: RemoteAddr, add: u64 },
@@ -24,7 +25,7 @@ impl Op {
 
     pub(super) const fn kind(&self) -> WorkKind {
         match self {
-            Self::Send => WorkKind::Send,
+            Self::Send | Self::SendInvalidate(_) => WorkKind::Send,
             Self::Write(_) => WorkKind::Write,
             Self::Read(_) => WorkKind::Read,
             Self::FetchAdd { .. } => WorkKind::FetchAdd,
@@ -141,6 +142,7 @@ impl SendQueue {
         let result_sge;
         let (op, imm, payload) = match work.op {
             SendOp::Send { data, imm } => (Op::Send, imm, data),
+            SendOp::SendInvalidate { data, key } => (Op::SendInvalidate(key), None, data),
             SendOp::Write { data, remote, imm } => (Op::Write(remote), imm, data),
             SendOp::Read { into, remote } => (Op::Read(remote), None, Payload::Gather(into)),
             SendOp::FetchAdd { result, remote, add } => {
@@ -170,7 +172,10 @@ impl SendQueue {
                 (len, false, list.len() as u8)
             }
         };
-        let packets = if matches!(op, Op::Send | Op::Write(_) | Op::Read(_)) { packets(len, mtu) } else { 1 };
+        let packets = match op {
+            Op::Send | Op::SendInvalidate(_) | Op::Write(_) | Op::Read(_) => packets(len, mtu),
+            Op::FetchAdd { .. } | Op::CompareSwap { .. } => 1,
+        };
         let SendWr { id, signaled, solicited, fence, .. } = *work;
         if let Some(wqe) = self.ring.get_mut(slot) {
             *wqe = Wqe { id, op, imm, signaled, solicited, fence, inline, sges, len, first, packets };

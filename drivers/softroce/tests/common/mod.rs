@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, Psn, QpConnect, QpNum,
-    QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WorkKind, WrId,
+    QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, WrId,
 };
 
 pub const MEMORY: u64 = 8 << 20;
@@ -412,16 +412,8 @@ pub fn address(peer: &Node, link: LinkKind) -> AddressVector {
 
 pub fn drain(rnic: &dyn Rnic, cq: CqId) -> Vec<Completion> {
     let mut all = Vec::new();
-    let blank = Completion {
-        id: WrId(0),
-        qp: QpNum::new(0),
-        status: Status::Success,
-        kind: WorkKind::Send,
-        byte_len: 0,
-        imm: None,
-    };
     loop {
-        let mut some = [blank; 16];
+        let mut some = [Completion::BLANK; 16];
         let n = rnic.poll_cq(cq, &mut some);
         all.extend_from_slice(&some[..n]);
         if n == 0 {

@@ -1,0 +1,180 @@
+//! The responder's resources: the last READs and atomics, what is still to be sent of their answers, and what answers
+//! them when they are repeated.
+
+use super::send_queue::packets;
+use alloc::collections::VecDeque;
+use platform::IoAddr;
+use verbs::{Psn, RemoteKey};
+
+/// Distance from `b` up to `a`, modulo 2^24.
+pub(super) const fn ahead(a: Psn, b: Psn) -> u32 {
+    a.get().wrapping_sub(b.get()) & 0xff_ffff
+}
+
+/// A range of a node's memory that a READ names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Range {
+    pub(super) key: RemoteKey,
+    pub(super) addr: IoAddr,
+    pub(super) len: u32,
+}
+
+impl Range {
+    /// What remains after the first `bytes`. Addresses wrap where the check has refused them.
+    pub(super) const fn after(self, bytes: u32) -> Self {
+        let addr = IoAddr(self.addr.0.wrapping_add(bytes as u64));
+        Self { key: self.key, addr, len: self.len.saturating_sub(bytes) }
+    }
+}
+
+/// What answers a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Data {
+    Read(Range),
+    Atomic { before: u64 },
+}
+
+/// What is still to be sent of an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    /// PSN of the next packet.
+    pub(super) psn: Psn,
+    pub(super) msn: u32,
+    /// Of a READ: what is left.
+    pub(super) data: Data,
+    /// Whether the next packet is not the first of the request that asked last.
+    pub(super) begun: bool,
+}
+
+/// A READ or atomic that was executed.
+struct Resource {
+    first: Psn,
+    packets: u32,
+    msn: u32,
+    data: Data,
+    answer: Option<Answer>,
+    /// The answer has been sent whole once.
+    answered: bool,
+}
+
+/// The ring of the last requests, by PSN.
+pub(super) struct Resources {
+    ring: VecDeque<Resource>,
+    limit: usize,
+    /// How many have something to be sent.
+    answering: usize,
+}
+
+impl Resources {
+    pub(super) fn new(limit: u8) -> Self {
+        Self { ring: VecDeque::with_capacity(usize::from(limit)), limit: usize::from(limit), answering: 0 }
+    }
+
+    /// Whether one more request may come. If not, the peer has more outstanding than it may: an answer that was sent
+    /// whole may have been lost, but one that was not cannot have arrived.
+    pub(super) fn have_room(&self) -> bool {
+        self.ring.len() < self.limit || self.ring.front().is_some_and(|oldest| oldest.answered)
+    }
+
+    /// Remembers a request at `first` that takes `packets` PSNs, and queues its answer.
+    pub(super) fn push(&mut self, first: Psn, packets: u32, msn: u32, data: Data) {
+        if self.ring.len() >= self.limit
+            && let Some(Resource { answer: Some(_), .. }) = self.ring.pop_front()
+        {
+            self.answering -= 1;
+        }
+        let answer = Some(Answer { psn: first, msn, data, begun: false });
+        self.ring.push_back(Resource { first, packets, msn, data, answer, answered: false });
+        self.answering += 1;
+    }
+
+    pub(super) const fn is_answering(&self) -> bool {
+        self.answering > 0
+    }
+
+    fn answering(&self) -> Option<usize> {
+        if self.answering == 0 {
+            return None;
+        }
+        self.ring.iter().position(|resource| resource.answer.is_some())
+    }
+
+    /// The answer that is to be sent next.
+    pub(super) fn next(&self) -> Option<&Answer> {
+        self.ring.get(self.answering()?)?.answer.as_ref()
+    }
+
+    /// A packet of the [`next`](Self::next) answer with `sent` bytes has left.
+    pub(super) fn on_sent(&mut self, sent: u32) {
+        let Some(resource) = self.answering().and_then(|at| self.ring.get_mut(at)) else { return };
+        let Some(answer) = &mut resource.answer else { return };
+        match &mut answer.data {
+            Data::Read(range) if range.len > sent => {
+                *range = range.after(sent);
+                answer.psn = answer.psn.add(1);
+                answer.begun = true;
+            }
+            _ => {
+                resource.answer = None;
+                resource.answered = true;
+                self.answering -= 1;
+            }
+        }
+    }
+
+    /// Queues the answer to a READ of `range` at `psn` again, if it is one that was executed, or a part of one at the
+    /// end or in the middle. `allowed` says whether the key is still good.
+    pub(super) fn read_again(&mut self, psn: Psn, range: Range, mtu: usize, allowed: bool) -> bool {
+        let Some(resource) = self.find(psn) else { return false };
+        let Data::Read(whole) = resource.data else { return false };
+        let done = ahead(psn, resource.first);
+        let rest = whole.after(done * mtu as u32);
+        let part = range.key == rest.key && range.addr == rest.addr && range.len <= rest.len;
+        if !allowed || !part || done + packets(range.len, mtu) > resource.packets {
+            return false;
+        }
+        self.answer_again(psn, Data::Read(range), done > 0);
+        true
+    }
+
+    /// Queues the answer to an atomic at `psn` again, if it is one that was executed.
+    pub(super) fn atomic_again(&mut self, psn: Psn) -> bool {
+        let data = self.find(psn).map(|resource| resource.data);
+        let Some(data @ Data::Atomic { .. }) = data else { return false };
+        self.answer_again(psn, data, false);
+        true
+    }
+
+    fn find(&mut self, psn: Psn) -> Option<&mut Resource> {
+        self.ring.iter_mut().rfind(|resource| ahead(psn, resource.first) < resource.packets)
+    }
+
+    /// What is still being answered is sent anyway, or again from `psn`.
+    fn answer_again(&mut self, psn: Psn, data: Data, begun: bool) {
+        let Some(resource) = self.find(psn) else { return };
+        let again = Answer { psn, msn: resource.msn, data, begun };
+        let first = resource.first;
+        match &mut resource.answer {
+            Some(current) => {
+                if ahead(current.psn, first) > ahead(psn, first) {
+                    *current = again;
+                }
+            }
+            None => {
+                resource.answer = Some(again);
+                self.answering += 1;
+            }
+        }
+    }
+
+    /// The first PSN of the request that the [`next`](Self::next) answer is to.
+    pub(super) fn next_request(&self) -> Option<Psn> {
+        Some(self.ring.get(self.answering()?)?.first)
+    }
+
+    /// Sends nothing more.
+    pub(super) fn silence(&mut self) {
+        self.ring.clear();
+        self.answering = 0;
+    }
+}
