@@ -3,6 +3,8 @@
 use crate::config::{Config, Numbers};
 use crate::cq::{Cq, Sink};
 use crate::port::EthernetPort;
+use crate::queue_pair::QueuePair;
+use crate::route::headers;
 use crate::slots::{Slot, Slots};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,14 +13,11 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::{Instant, Memory};
-use roce::transport::{Counters, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp, Tx};
-use roce::wire::{
-    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Ethernet, Frame, Headers, Ipv4, Ipv6, Net,
-    Packet, ROCE_PORT, Service, Udp, rc_source_port,
-};
+use roce::transport::{Counters, DatagramQp, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp, Route, Tx};
+use roce::wire::{rc_source_port, ud_source_port};
 use verbs::{
-    AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, QpConnect, QpNum, QpOptions,
-    RecvWr, RemoteKey, SendWr, VerbsError,
+    Completion, CqId, CqOptions, MacAddr, PathMtu, Psn, QpConnect, QpNum, QpOptions, RecvWr, RemoteKey,
+    SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
 };
 
 /// Most work requests of a queue, and completions of a completion queue.
@@ -41,14 +40,14 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) key: RemoteKey,
     pub(crate) counters: Counters,
-    mac: MacAddr,
+    pub(crate) mac: MacAddr,
     memory: Arc<dyn Memory>,
-    slots: Slots,
+    pub(crate) slots: Slots,
     cqs: Vec<Cq>,
     /// Slots of queue pairs with something to send, each at most once.
     ready: VecDeque<usize>,
     /// Counts calls of `progress`: acknowledgements wait for the next.
-    round: u32,
+    pub(crate) round: u32,
     /// IPv4 identification of the next frame.
     ip_id: u16,
     /// No deadline of a queue pair is before this; it is exact unless `deadline_moved`.
@@ -101,6 +100,27 @@ impl Core {
 
     pub(crate) fn create_qp(&mut self, options: QpOptions) -> Result<QpNum, VerbsError> {
         let QpOptions { send_cq, recv_cq, send_depth, recv_depth } = options;
+        self.create([send_cq, recv_cq], [send_depth, recv_depth], |number, _, limits| {
+            QueuePair::Reliable(ReliableQp::new(number, limits))
+        })
+    }
+
+    pub(crate) fn create_ud_qp(&mut self, options: UdOptions, port_mtu: usize) -> Result<UdQp, VerbsError> {
+        let UdOptions { send_cq, recv_cq, send_depth, recv_depth, qkey } = options;
+        let mtu = PathMtu::fitting(port_mtu).ok_or(VerbsError::Unsupported)?;
+        let number = self.create([send_cq, recv_cq], [send_depth, recv_depth], |number, first, limits| {
+            QueuePair::Datagram(DatagramQp::new(number, qkey, first, mtu, limits))
+        })?;
+        Ok(UdQp::new(number))
+    }
+
+    /// Makes a queue pair by `make`, which gets its number and an unpredictable PSN.
+    fn create(
+        &mut self,
+        [send_cq, recv_cq]: [CqId; 2],
+        [send_depth, recv_depth]: [u32; 2],
+        make: impl FnOnce(QpNum, Psn, &Limits) -> QueuePair,
+    ) -> Result<QpNum, VerbsError> {
         if [send_cq, recv_cq].iter().any(|cq| usize::from(cq.0) >= self.cqs.len()) {
             return Err(VerbsError::NotFound);
         }
@@ -111,7 +131,7 @@ impl Core {
         let Config { max_sge, max_inline, max_window, .. } = self.config;
         let max_rd_atomic = MAX_RD_ATOMIC;
         let limits = Limits { send_depth, recv_depth, max_sge, max_inline, max_rd_atomic, max_window };
-        let qp = ReliableQp::new(number, &limits);
+        let qp = make(number, self.slots.psn(), &limits);
         self.slots.put(index, Slot { qp, send_cq, recv_cq, queued: false, deadline: Instant::MAX });
         self.ready.reserve(self.slots.len() - self.ready.len());
         Ok(number)
@@ -133,11 +153,14 @@ impl Core {
             let path = headers(self.mac, self.config.gid, &connect.address, port);
             Some(path.ok_or(VerbsError::InvalidArgument)?)
         };
-        self.slots.find(qp).ok_or(VerbsError::NotFound)?.qp.connect(connect, path)
+        match &mut self.slots.find(qp).ok_or(VerbsError::NotFound)?.qp {
+            QueuePair::Reliable(qp) => qp.connect(connect, path),
+            QueuePair::Datagram(_) => Err(VerbsError::InvalidArgument),
+        }
     }
 
     pub(crate) fn destroy_qp(&mut self, qp: QpNum) -> Result<(), VerbsError> {
-        self.with_qp(qp, Instant::ZERO, |qp, env| qp.end(None, None, env)).ok_or(VerbsError::NotFound)?;
+        self.with_qp(qp, Instant::ZERO, QueuePair::end).ok_or(VerbsError::NotFound)?;
         let index = Slots::index(qp);
         self.ready.retain(|&ready| ready != index);
         self.slots.remove(index);
@@ -148,7 +171,34 @@ impl Core {
         for (n, wr) in work.iter().enumerate() {
             let cq = self.slots.find(qp).ok_or((n, VerbsError::NotFound))?.send_cq;
             self.reserve(cq).map_err(|e| (n, e))?;
-            let posted = self.with_qp(qp, Instant::ZERO, |qp, env| qp.post_send(wr, env));
+            let posted = self.with_qp(qp, Instant::ZERO, |qp, env| match qp {
+                QueuePair::Reliable(qp) => qp.post_send(wr, env),
+                QueuePair::Datagram(_) => Err(VerbsError::InvalidArgument),
+            });
+            if let Some(Err(e)) = posted {
+                self.release(cq);
+                return Err((n, e));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn post_send_ud(
+        &mut self,
+        qp: UdQp,
+        work: &[UdSendWr<'_>],
+    ) -> Result<(), (usize, VerbsError)> {
+        let number = qp.number();
+        for (n, wr) in work.iter().enumerate() {
+            let cq = self.slots.find(number).ok_or((n, VerbsError::NotFound))?.send_cq;
+            let headers = headers(self.mac, self.config.gid, &wr.to, ud_source_port(number));
+            let headers = headers.ok_or((n, VerbsError::InvalidArgument))?;
+            let route = Route { headers, within: wr.to.peer.gid == self.config.gid };
+            self.reserve(cq).map_err(|e| (n, e))?;
+            let posted = self.with_qp(number, Instant::ZERO, |qp, env| match qp {
+                QueuePair::Datagram(qp) => qp.post_send(wr, route, env),
+                QueuePair::Reliable(_) => Err(VerbsError::InvalidArgument),
+            });
             if let Some(Err(e)) = posted {
                 self.release(cq);
                 return Err((n, e));
@@ -191,11 +241,11 @@ impl Core {
     }
 
     /// Runs `f` on a queue pair, then notes what it has to send and when it is due.
-    fn with_qp<T>(
+    pub(crate) fn with_qp<T>(
         &mut self,
         number: QpNum,
         now: Instant,
-        f: impl FnOnce(&mut ReliableQp, &mut Env<'_>) -> T,
+        f: impl FnOnce(&mut QueuePair, &mut Env<'_>) -> T,
     ) -> Option<T> {
         let slot = self.slots.find(number)?;
         let mut sink = Sink { cqs: &mut self.cqs, send: slot.send_cq, recv: slot.recv_cq };
@@ -253,43 +303,10 @@ impl Core {
         for index in 0..self.slots.len() {
             let due = self.slots.at(index).filter(|slot| slot.deadline <= now).map(|slot| slot.qp.number());
             if let Some(number) = due {
-                self.with_qp(number, now, ReliableQp::on_timer);
+                self.with_qp(number, now, QueuePair::on_timer);
             }
         }
         true
-    }
-
-    /// Handles a received frame.
-    pub(crate) fn on_frame(&mut self, bytes: &[u8], now: Instant) {
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += bytes.len() as u64;
-        let Ok(frame) = Frame::parse(bytes) else {
-            self.counters.rx_malformed += 1;
-            return;
-        };
-        let net = &frame.headers.net;
-        if frame.headers.ethernet.dst != self.mac || net.dst() != self.config.gid {
-            self.counters.rx_not_ours += 1;
-            return;
-        }
-        if !frame.icrc_ok() {
-            self.counters.rx_icrc_errors += 1;
-            return;
-        }
-        let bth = &frame.packet.bth;
-        // The top bit of the partition key is the sender's membership (specification 10.9.3).
-        if bth.version != 0 || (bth.pkey ^ Bth::DEFAULT_PKEY) & 0x7fff != 0 {
-            self.counters.rx_malformed += 1;
-            return;
-        }
-        let known = matches!(bth.opcode.service, Service::Rc | Service::Cnp)
-            && self.slots.find(bth.dest_qp).is_some_and(|slot| slot.qp.is_peer(net));
-        if !known {
-            self.counters.rx_unknown_qp += 1;
-            return;
-        }
-        let (round, ecn) = (self.round, net.ecn());
-        self.with_qp(bth.dest_qp, now, |qp, env| qp.receive(&frame.packet, ecn, round, env));
     }
 
     /// Sends at most about `budget` packets; gives how many.
@@ -331,7 +348,7 @@ impl Core {
         for _ in 0..burst {
             let Some(slot) = self.slots.at(index) else { return };
             let Some(tx) = slot.qp.next_tx(self.round) else { break };
-            if slot.qp.path().is_none() {
+            if slot.qp.sends_within() {
                 self.send_within(number, &tx, now);
             } else if self.send_out(number, &tx, port, now) {
                 *on_wire += 1;
@@ -375,19 +392,12 @@ impl Core {
         let memory = Arc::clone(&self.memory);
         let remote = OneKey { key: self.key, memory: &*memory };
         let slot = self.slots.find(number);
-        let packet = slot.map(|slot| slot.qp.loop_back(tx, &mut scratch, &*memory, &remote));
-        let packet: Option<Packet<'_>> = packet.flatten();
+        let origin = slot.as_ref().and_then(|slot| slot.qp.origin(tx));
+        let packet = slot.and_then(|slot| slot.qp.loop_back(tx, &mut scratch, &*memory, &remote));
         self.counters.loopback_packets += 1;
         self.sent(number, tx, packet.is_some(), now);
         if let Some(packet) = packet {
-            let dest = packet.bth.dest_qp;
-            let known = self.slots.find(dest).is_some_and(|slot| slot.qp.path().is_none());
-            if known {
-                let earlier = self.round.wrapping_sub(1);
-                self.with_qp(dest, now, |qp, env| qp.receive(&packet, Ecn::NotCapable, earlier, env));
-            } else {
-                self.counters.rx_unknown_qp += 1;
-            }
+            self.deliver_within(&packet, origin.as_ref(), now);
         }
         self.scratch = scratch;
     }
@@ -395,42 +405,7 @@ impl Core {
     /// Notes that a packet has left; one that could not be made good ends its queue pair.
     fn sent(&mut self, number: QpNum, tx: &Tx, good: bool, now: Instant) {
         self.with_qp(number, now, |qp, env| {
-            if good {
-                qp.sent(tx, env);
-            } else {
-                qp.spoiled(tx, env);
-            }
+            qp.sent(tx, good, env);
         });
     }
-}
-
-/// What stands below the base header on the way to a peer; `None` for a link that is not Ethernet.
-fn headers(mac: MacAddr, gid: Gid, to: &AddressVector, source_port: u16) -> Option<Headers> {
-    let udp = Udp { src: source_port, dst: ROCE_PORT, checksum: 0 };
-    let v6 = |next_header| Ipv6 {
-        traffic_class: to.traffic_class,
-        flow_label: 0,
-        next_header,
-        hop_limit: to.hop_limit,
-        src: gid.0,
-        dst: to.peer.gid.0,
-    };
-    let (ethertype, net) = match (to.link, gid.ipv4(), to.peer.gid.ipv4()) {
-        (LinkKind::RoceV2, Some(src), Some(dst)) => {
-            let ip = Ipv4 {
-                tos: to.traffic_class,
-                id: 0,
-                flags_fragment: Ipv4::DONT_FRAGMENT,
-                ttl: to.hop_limit,
-                protocol: Udp::PROTOCOL,
-                src,
-                dst,
-            };
-            (ETHERTYPE_IPV4, Net::V4(ip, udp))
-        }
-        (LinkKind::RoceV2, None, None) => (ETHERTYPE_IPV6, Net::V6(v6(Udp::PROTOCOL), udp)),
-        (LinkKind::RoceV1, ..) => (ETHERTYPE_ROCE_V1, Net::Grh(v6(Ipv6::NEXT_IBA))),
-        (LinkKind::RoceV2 | LinkKind::InfiniBand, ..) => return None,
-    };
-    Some(Headers { ethernet: Ethernet { dst: to.peer.mac, src: mac, ethertype }, net })
 }

@@ -10,6 +10,9 @@ mod config;
 mod cq;
 mod engine;
 mod port;
+mod queue_pair;
+mod receive;
+mod route;
 mod slots;
 
 use alloc::sync::Arc;
@@ -19,7 +22,7 @@ use platform::{Instant, Memory};
 use roce::transport::MAX_RD_ATOMIC;
 use verbs::{
     Attributes, Completion, Counter, CqId, CqOptions, Gid, LinkKind, MemoryKey, PathMtu, PortAddress,
-    PortState, QpConnect, QpNum, QpOptions, RecvWr, Rnic, SendWr, VerbsError,
+    PortState, QpConnect, QpNum, QpOptions, RecvWr, Rnic, SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
 };
 
 pub use config::Config;
@@ -80,6 +83,16 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
         let mut engine = self.engine.lock();
         let mtu = engine.port.mtu();
         engine.core.connect_qp(qp, connect, mtu)
+    }
+
+    fn create_ud_qp(&self, options: UdOptions) -> Result<UdQp, VerbsError> {
+        let mut engine = self.engine.lock();
+        let mtu = engine.port.mtu();
+        engine.core.create_ud_qp(options, mtu)
+    }
+
+    fn post_send_ud(&self, qp: UdQp, work: &[UdSendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        self.engine.lock().core.post_send_ud(qp, work)
     }
 
     fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError> {

@@ -1,11 +1,11 @@
 //! The queue pairs of an RNIC, found by number in one step.
 
 use crate::config::Numbers;
+use crate::queue_pair::QueuePair;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use platform::Instant;
-use roce::transport::ReliableQp;
-use verbs::{CqId, QpNum};
+use verbs::{CqId, Psn, QpNum};
 
 /// Bits of a queue pair number that are its slot; the rest are random.
 const SLOT_BITS: u32 = 12;
@@ -14,7 +14,7 @@ pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
 /// A queue pair and what the engine knows about it.
 pub(crate) struct Slot {
-    pub(crate) qp: ReliableQp,
+    pub(crate) qp: QueuePair,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     /// Whether it waits for its turn to send.
@@ -60,6 +60,11 @@ impl Slots {
             }
         };
         Some((index, QpNum::new(variable << SLOT_BITS | index as u32)))
+    }
+
+    /// An unpredictable first PSN.
+    pub(crate) const fn psn(&mut self) -> Psn {
+        Psn::new((self.numbers.next() >> 40) as u32)
     }
 
     pub(crate) fn put(&mut self, index: usize, slot: Slot) {

@@ -1,6 +1,7 @@
-//! The reliable connected service (specification chapter 9.7) as a state machine without I/O.
+//! The reliable connected service (specification chapter 9.7) and the unreliable datagram service (9.8.3) as state
+//! machines without I/O.
 //!
-//! A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
+//! A [`DatagramQp`] sends and takes single packets. A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
 //! time go in; packets come out one at a time, when whoever owns the queue pair has room for one: [`ReliableQp::next_tx`]
 //! says what is to be sent, [`ReliableQp::emit`] writes it straight from memory into the frame, [`ReliableQp::sent`]
 //! goes on. Nothing allocates after [`ReliableQp::new`].
@@ -21,9 +22,12 @@ mod rtt;
 mod segment;
 mod send_queue;
 mod timers;
+mod ud;
 
 pub use access::{Denied, OneKey, RemoteAccess, Right};
 pub use qp::{Limits, ReliableQp, State, Tx};
+
+pub use ud::{DatagramQp, Route};
 
 use platform::{Instant, Memory};
 use verbs::Completion;
@@ -92,8 +96,20 @@ counters! {
     rx_malformed,
     /// Frames dropped because they were addressed to another port.
     rx_not_ours,
-    /// Packets dropped for want of a queue pair with that number, service and peer.
+    /// Packets dropped for want of a queue pair with that number.
     rx_unknown_qp,
+    /// Packets dropped because their queue pair is of another service.
+    rx_wrong_service,
+    /// Packets dropped because their queue pair is connected to somebody else, or to nobody.
+    rx_wrong_peer,
+    /// Packets dropped for their partition key.
+    rx_bad_pkey,
+    /// Datagrams dropped for their Q_Key.
+    rx_bad_qkey,
+    /// Datagrams dropped because no receive was posted.
+    rx_no_receive,
+    /// Datagrams dropped because they are longer than the receive posted, or than the MTU.
+    rx_too_long,
     /// Requests received again.
     rx_duplicates,
     /// Repeated READs and atomics dropped because their answer is not kept any more, or they ask for something else.

@@ -108,6 +108,21 @@ impl Headers {
         Ethernet::LEN + self.net.len() + Bth::LEN + ext.len() + payload + ICRC_LEN
     }
 
+    /// What a receiver finds before a datagram with these headers, `ext` and `payload_len` bytes (annex A17.4.5.2): a
+    /// GRH or the IPv6 header, or zeros and the IPv4 header.
+    #[must_use]
+    pub fn origin(&self, ext: &Ext, payload_len: usize) -> [u8; Ipv6::LEN] {
+        let after = self.frame_len(ext, payload_len) - Ethernet::LEN;
+        match &self.net {
+            Net::V4(ip, _) => {
+                let mut origin = [0; Ipv6::LEN];
+                origin[Ipv6::LEN - Ipv4::LEN..].copy_from_slice(&ip.emit(after - Ipv4::LEN));
+                origin
+            }
+            Net::V6(ip, _) | Net::Grh(ip) => ip.emit(after - Ipv6::LEN),
+        }
+    }
+
     /// Writes a frame into the front of `out`, its payload by `fill`; gives its length, or `None` if `out` is too
     /// short. The padding in `bth` is ignored and computed.
     pub fn emit(
@@ -224,6 +239,12 @@ impl<'a> Frame<'a> {
         let net_bytes = network.get(..net.len()).ok_or(Error::Truncated)?;
         let packet = Packet::parse(covered)?;
         Ok(Self { headers: Headers { ethernet, net }, packet, icrc: *icrc, net: net_bytes, covered })
+    }
+
+    /// What the receiver of a datagram finds before it: see [`Headers::origin`].
+    #[must_use]
+    pub fn origin(&self) -> [u8; Ipv6::LEN] {
+        self.headers.origin(&self.packet.ext, self.packet.payload.len())
     }
 
     /// Whether the ICRC is right.

@@ -23,7 +23,7 @@ pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
 pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
 pub use icrc::{Icrc, Method};
 pub use ip::{Ipv4, Ipv6};
-pub use udp::{ROCE_PORT, Udp, rc_source_port};
+pub use udp::{ROCE_PORT, Udp, rc_source_port, ud_source_port};
 
 /// Why bytes are not a RoCE frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -57,3 +57,10 @@ pub const fn rc_source_port(a: QpNum, b: QpNum) -> u16 {
     let flow = (v & 0xf_ffff) as u32;
     0xc000 | ((flow & 0x3fff) ^ (flow >> 14)) as u16
 }
+
+/// The source port of the datagrams of a queue pair, as Linux computes it: a multiplicative hash of its number in the
+/// 14 bits above 0xc000.
+#[must_use]
+pub const fn ud_source_port(from: QpNum) -> u16 {
+    0xc000 | (from.get().wrapping_mul(0x61c8_8647) >> 18) as u16
+}

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, Payload, Psn, QpConnect,
-    QpNum, QpOptions, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WorkKind, WrId,
+    QpNum, QpOptions, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WrId,
 };
 
 /// Bytes of one work request.
@@ -245,15 +245,7 @@ impl Run {
 
     /// Takes completions, and posts as much again.
     fn complete(&self, nodes: &[Node; 2], outcome: &mut Outcome) {
-        let blank = Completion {
-            id: WrId(0),
-            qp: QpNum::new(0),
-            status: Status::Success,
-            kind: WorkKind::Send,
-            byte_len: 0,
-            imm: None,
-        };
-        let mut some = [blank; 64];
+        let mut some = [Completion::BLANK; 64];
         let n = nodes[0].rnic.poll_cq(nodes[0].cq, &mut some);
         for done in &some[..n] {
             assert_eq!(done.status, Status::Success, "{self:?}");

@@ -238,6 +238,8 @@ pub struct Options {
     pub link: LinkKind,
     pub ipv6: bool,
     pub ack_timeout: Duration,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
     pub retries: u8,
     pub rnr_retries: u8,
     pub max_rd_atomic: u8,
@@ -256,6 +258,8 @@ impl Default for Options {
             link: LinkKind::RoceV2,
             ipv6: false,
             ack_timeout: ACK_TIMEOUT,
+            traffic_class: 0,
+            hop_limit: 64,
             retries: 7,
             rnr_retries: 7,
             max_rd_atomic: 16,
@@ -331,7 +335,11 @@ impl Pair {
     pub fn connect(&self, side: usize, options: &Options) -> QpConnect {
         let peer = &self.nodes[1 - side];
         QpConnect {
-            address: address(peer, options.link),
+            address: AddressVector {
+                traffic_class: options.traffic_class,
+                hop_limit: options.hop_limit,
+                ..address(peer, options.link)
+            },
             remote_qp: peer.qp,
             send_psn: Psn::new(options.psn[side]),
             recv_psn: Psn::new(options.psn[1 - side]),
