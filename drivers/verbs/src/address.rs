@@ -86,6 +86,12 @@ pub struct AddressVector {
     pub service_level: u8,
 }
 
+impl AddressVector {
+    /// The traffic class of a sender that slows down when it is told of congestion marks (RFC 3168: ECT(0)), as RDMA
+    /// over converged Ethernet does: a congested switch marks its packets rather than dropping them.
+    pub const ECT_0: u8 = 2;
+}
+
 /// The payload bytes of a full packet on a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum PathMtu {

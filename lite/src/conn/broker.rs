@@ -342,7 +342,13 @@ impl Node {
 
     fn qp_connect(&self, link: LinkKind, peer: PortAddress, mtu: verbs::PathMtu, rd_atomic: u8) -> QpConnect {
         QpConnect {
-            address: AddressVector { link, peer, traffic_class: 0, hop_limit: HOP_LIMIT, service_level: 0 },
+            address: AddressVector {
+                link,
+                peer,
+                traffic_class: AddressVector::ECT_0,
+                hop_limit: HOP_LIMIT,
+                service_level: 0,
+            },
             remote_qp: QpNum::new(0),
             send_psn: Psn::new(0),
             recv_psn: Psn::new(0),

@@ -86,6 +86,11 @@ async fn member(lite: Lite, rank: u64, count: u64) -> u64 {
 
 /// Runs [`member`] on all nodes; gives the trace's hash and length.
 fn run_all(seed: u64, faults: Faults) -> (u64, u64) {
+    run(seed, faults).trace.hash()
+}
+
+/// Runs [`member`] on all nodes.
+fn run(seed: u64, faults: Faults) -> Cluster {
     let _seed = Seed(seed);
     let mut c = Cluster::new(Options { seed, faults, ..Options::default() });
     let (done, sums) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -101,7 +106,7 @@ fn run_all(seed: u64, faults: Faults) -> (u64, u64) {
     assert!(c.world.run_until(end, || done.load(Ordering::SeqCst) == 4), "not done: {:?}", c.manager.log());
     // Four nodes each add 1+2+3+4 per round to four words, and each reads all four.
     assert_eq!(sums.load(Ordering::SeqCst), 4 * 4 * 10 * ROUNDS);
-    c.trace.hash()
+    c
 }
 
 #[test]
@@ -114,6 +119,15 @@ fn everything_under_faults_and_the_same_seed_the_same_trace() {
     let first = run_all(7, faulty());
     assert_eq!(run_all(7, faulty()), first);
     assert_ne!(run_all(8, faulty()), first);
+}
+
+/// All share one slow link that marks congestion early: the senders heed it, and nothing is dropped.
+#[test]
+fn everything_over_a_congested_link() {
+    let faults = Faults::parse("rate_mbit=500,delay_us=20,queue=512,ecn_queue=16").unwrap();
+    let counters = run(3, faults).wire.counters();
+    assert!(counters.marked > 0, "{counters:?}");
+    assert_eq!(counters.overflowed, 0, "{counters:?}");
 }
 
 #[test]
