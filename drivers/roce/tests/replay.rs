@@ -9,7 +9,9 @@ mod common;
 
 use common::{data, frames};
 use platform::{Arena, Instant, IoAddr, Memory};
-use roce::transport::{Completions, Counters, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp};
+use roce::transport::{
+    Completions, Counters, Denied, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp, RemoteAccess, Right,
+};
 use roce::wire::{
     Bth, Ecn, Ext, Frame, Headers, NakCode, Net, Operation, Packet, Reth, Syndrome, rc_source_port,
 };
@@ -35,6 +37,30 @@ impl Completions for Log {
     }
 }
 
+/// The one key, but as a memory window, which the peer may invalidate.
+struct Window<'a>(OneKey<'a>);
+
+impl RemoteAccess for Window<'_> {
+    fn check(&self, key: RemoteKey, addr: IoAddr, len: u32, right: Right) -> Result<(), Denied> {
+        self.0.check(key, addr, len, right)
+    }
+    fn write(&self, key: RemoteKey, addr: IoAddr, data: &[u8]) -> Result<(), Denied> {
+        self.0.write(key, addr, data)
+    }
+    fn read(&self, key: RemoteKey, addr: IoAddr, out: &mut [u8]) -> Result<(), Denied> {
+        self.0.read(key, addr, out)
+    }
+    fn fetch_add(&self, key: RemoteKey, addr: IoAddr, add: u64) -> Result<u64, Denied> {
+        self.0.fetch_add(key, addr, add)
+    }
+    fn compare_swap(&self, key: RemoteKey, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, Denied> {
+        self.0.compare_swap(key, addr, compare, swap)
+    }
+    fn invalidate(&self, key: RemoteKey) -> Result<(), Denied> {
+        if key == self.0.key { Ok(()) } else { Err(Denied) }
+    }
+}
+
 /// A queue pair and what it works with.
 struct End {
     qp: ReliableQp,
@@ -50,7 +76,7 @@ impl End {
         let mut env = Env {
             now: Instant::ZERO,
             memory: &self.memory,
-            remote: &OneKey { key: self.key, memory: &self.memory },
+            remote: &Window(OneKey { key: self.key, memory: &self.memory }),
             counters: &mut self.counters,
             completions: &mut self.log,
         };
@@ -174,14 +200,16 @@ fn begins(operation: Operation) -> bool {
 fn takes_receive(operation: Operation) -> bool {
     use Operation as O;
     let imm = matches!(operation, O::WriteOnlyImm | O::WriteLastImm);
-    imm || matches!(operation, O::SendOnly | O::SendOnlyImm | O::SendLast | O::SendLastImm)
+    imm || operation == O::SendOnlyInvalidate
+        || matches!(operation, O::SendOnly | O::SendOnlyImm | O::SendLast | O::SendLastImm)
 }
 
-const CAPTURES: [&str; 14] = [
+const CAPTURES: [&str; 15] = [
     "rc_write",
     "rc_read",
     "rc_send",
     "rc_send_imm",
+    "rc_send_inv",
     "rc_write_imm",
     "rc_atomic",
     "rc_read8",
@@ -218,6 +246,8 @@ fn our_responder_answers_as_that_of_linux() {
             }
         }
         let captured: Vec<_> = frames.iter().filter(|(s, _)| *s).map(|(_, f)| f).collect();
+        let named: Vec<_> = server.log.recvs.iter().filter_map(|c| c.invalidated).collect();
+        assert_eq!(named, if name == "rc_send_inv" { vec![server.key] } else { vec![] }, "{name}");
         assert_eq!(answers.len(), captured.len(), "{name}");
         for (answer, captured) in answers.iter().zip(captured) {
             let answer = Frame::parse(answer).unwrap();
@@ -338,6 +368,7 @@ fn post(client: &mut End, requests: &[&Frame<'_>]) {
         (_, Ext::Reth(reth) | Ext::RethImm(reth, _)) => {
             SendOp::Write { data, remote: RemoteAddr { addr: reth.addr, key: reth.key }, imm }
         }
+        (_, Ext::Invalidate(key)) => SendOp::SendInvalidate { data, key },
         _ => SendOp::Send { data, imm },
     };
     let solicited = message.iter().any(|p| p.bth.solicited);
