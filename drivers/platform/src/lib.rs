@@ -38,7 +38,8 @@ pub trait Platform: Send + Sync {
     /// Number of processors that run tasks, at least 1.
     fn cpus(&self) -> usize;
 
-    /// Starts a task on a processor that the platform chooses; `name` is for diagnosis.
+    /// Starts a task on a processor that the platform chooses; `name` is for diagnosis. Names that begin with `lite-`
+    /// are LITE's own tasks, which never compute for long: a platform with threads may keep them apart from applications.
     fn spawn(&self, name: &'static str, task: Task);
 
     /// There is something new for whoever polls the RNIC and LITE: posted work, or an earlier deadline. A processor that

@@ -13,5 +13,6 @@ pub fn all() -> Vec<Box<dyn App>> {
         Box::new(Job::<grep::Grep>::default()),
         Box::new(litebench::Bench),
         Box::new(litebench::Progress),
+        Box::new(echo::Echo),
     ]
 }

@@ -89,9 +89,19 @@ impl Connection {
 impl Sending {
     /// Sends a message. Waits while the manager takes none.
     pub fn send<M: Serialize>(&mut self, message: &M) -> Result<(), ClientError> {
+        self.send_encoded(&proto::encode(message))
+    }
+
+    /// Sends a message that is encoded already.
+    pub fn send_encoded(&mut self, message: &[u8]) -> Result<(), ClientError> {
         self.sealed.clear();
-        self.sealer.seal(&proto::encode(message), &mut self.sealed)?;
+        self.sealer.seal(message, &mut self.sealed)?;
         self.stream.write_all(&self.sealed).map_err(ClientError::Lost)
+    }
+
+    /// The most that [`send`](Self::send) waits while the manager takes nothing.
+    pub fn limit(&self, patience: Duration) -> Result<(), ClientError> {
+        self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
     }
 
     /// Ends the connection in both directions; a thread that uses the other half gets an error.
@@ -103,13 +113,18 @@ impl Sending {
 impl Receiving {
     /// The next message; within `patience`, if given, or else until the connection breaks.
     pub fn receive<M: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<M, ClientError> {
+        Ok(proto::decode(&self.receive_encoded(patience)?)?)
+    }
+
+    /// As [`receive`](Self::receive), the message not decoded.
+    pub fn receive_encoded(&mut self, patience: Option<Duration>) -> Result<Vec<u8>, ClientError> {
         let deadline = patience.and_then(|patience| Some((Instant::now().checked_add(patience)?, patience)));
         loop {
             let mut bytes = self.buffer.get(self.opened..).unwrap_or_default();
             let message = self.opener.open(&mut bytes)?;
             self.opened = self.buffer.len() - bytes.len();
             if let Some(message) = message {
-                return Ok(proto::decode(&message)?);
+                return Ok(message);
             }
             self.buffer.resize(READ, 0);
             let read = read(&mut self.stream, &mut self.buffer, deadline);

@@ -1,0 +1,228 @@
+//! Joining, leaving, the other nodes, and the barrier.
+
+use crate::boundary::{self as c, Place};
+use crate::status::{Failure, fl_status};
+use lite::{Lite, NodeId};
+use lite_node::{Clock, Nic, Node, Options};
+use std::ffi::c_char;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the members.
+const LOOK: Duration = Duration::from_millis(10);
+/// Bytes that a process gives to the cluster unless it says otherwise.
+const MEMORY: u64 = 64 << 20;
+/// Bytes that it gives at least: LITE's own pools take some of it.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+/// How to join. A null or zero field is the default, which the comment says; fill the rest with zeroes.
+#[repr(C)]
+pub struct fl_options {
+    /// The manager's address, `host:port` [127.0.0.1:18500].
+    pub manager: *const c_char,
+    /// The file with the cluster key. Required.
+    pub key_file: *const c_char,
+    /// The name of the node. Required.
+    pub name: *const c_char,
+    /// The RNIC: `ibverbs` or `softroce` [ibverbs].
+    pub nic: *const c_char,
+    /// For ibverbs, the RDMA device, as `rdma link` names it [the first with an active port].
+    pub device: *const c_char,
+    /// For ibverbs, the IP address of the port to use [the first].
+    pub address: *const c_char,
+    /// For softroce, the fabric's Unix socket. Required there.
+    pub fabric_socket: *const c_char,
+    /// Bytes of memory that the process gives to the cluster, for its regions and those of others [64 MiB].
+    pub memory: u64,
+}
+
+/// This process as a member of a cluster.
+pub struct fl_node {
+    pub(crate) node: Arc<Node>,
+}
+
+impl fl_node {
+    /// LITE, whose operations have so long.
+    pub(crate) fn lite(&self, timeout_ms: u32) -> Lite {
+        self.node.lite().with_deadline(c::milliseconds(timeout_ms))
+    }
+}
+
+/// Joins a cluster. One process may join several times, under different names.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_join(
+    options: *const fl_options,
+    timeout_ms: u32,
+    node: *mut *mut fl_node,
+) -> fl_status {
+    c::run(|| {
+        // SAFETY: pointers that the caller vouches for.
+        let (options, place) = unsafe { (c::handle(options, "options")?, Place::new(node, "node")?) };
+        // SAFETY: as above, for the texts of the options.
+        let chosen = unsafe { Chosen::of(options)? };
+        place.give(fl_node { node: Arc::new(chosen.join(c::milliseconds(timeout_ms))?) });
+        Ok(())
+    })
+}
+
+struct Chosen<'a> {
+    manager: &'a str,
+    key_file: &'a str,
+    name: &'a str,
+    nic: &'a str,
+    device: Option<&'a str>,
+    address: Option<&'a str>,
+    fabric_socket: Option<&'a str>,
+    memory: u64,
+}
+
+impl<'a> Chosen<'a> {
+    /// # Safety
+    /// The texts are null or end with a zero byte.
+    unsafe fn of(options: &'a fl_options) -> Result<Self, Failure> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(Self {
+                manager: c::optional(options.manager, "manager")?.unwrap_or("127.0.0.1:18500"),
+                key_file: c::text(options.key_file, "key_file")?,
+                name: c::text(options.name, "name")?,
+                nic: c::optional(options.nic, "nic")?.unwrap_or("ibverbs"),
+                device: c::optional(options.device, "device")?,
+                address: c::optional(options.address, "address")?,
+                fabric_socket: c::optional(options.fabric_socket, "fabric_socket")?,
+                memory: if options.memory == 0 { MEMORY } else { options.memory },
+            })
+        }
+    }
+
+    fn join(&self, within: Duration) -> Result<Node, Failure> {
+        let not_joined = |error: &dyn std::fmt::Display| Failure::new(fl_status::FL_NOT_JOINED, error);
+        if self.memory < LEAST_MEMORY {
+            let least = LEAST_MEMORY >> 20;
+            return Err(Failure::invalid(format_args!("memory: a node gives {least} MiB at least")));
+        }
+        let key = manager::key::load(Path::new(self.key_file)).map_err(|e| not_joined(&e))?;
+        let clock = Clock::start();
+        let nic = self.nic(clock)?;
+        let options = Options {
+            manager: self.manager.into(),
+            key,
+            name: self.name.into(),
+            cpus: 1,
+            apps: Vec::new(),
+            lite: lite::Config::default(),
+            join_within: within,
+        };
+        Node::join(clock, nic, options).map_err(|e| not_joined(&e))
+    }
+
+    fn nic(&self, clock: Clock) -> Result<Nic, Failure> {
+        let not_joined = |error: &dyn std::fmt::Display| Failure::new(fl_status::FL_NOT_JOINED, error);
+        match self.nic {
+            "softroce" => {
+                let socket = self.fabric_socket;
+                let socket = socket.ok_or_else(|| Failure::invalid("nic softroce needs fabric_socket"))?;
+                Nic::softroce(clock, Path::new(socket), self.memory).map_err(|e| not_joined(&e))
+            }
+            "ibverbs" => {
+                let address = self.address.map(|text| {
+                    text.parse().map_err(|_| Failure::invalid(format_args!("{text} is no IP address")))
+                });
+                let device = self.device.map(str::to_owned);
+                Nic::ibverbs(device, address.transpose()?, self.memory).map_err(|e| not_joined(&e))
+            }
+            other => Err(Failure::invalid(format_args!("nic is ibverbs or softroce, not {other}"))),
+        }
+    }
+}
+
+/// Leaves the cluster and gives the handle back. Calls under way, and later ones on regions and functions of this node,
+/// end with `FL_LINK_DOWN`; those handles are still to be given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_leave(node: *mut fl_node) -> fl_status {
+    c::run(|| {
+        // SAFETY: a handle that the caller gives back.
+        let node = unsafe { c::take(node, "node")? };
+        node.node.leave();
+        Ok(())
+    })
+}
+
+/// The number of this node in the cluster, 0 for a null handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_node_id(node: *const fl_node) -> u16 {
+    // SAFETY: a handle that the caller vouches for.
+    unsafe { c::handle(node, "node") }.map_or(0, |node| node.node.lite().node_id().0)
+}
+
+/// The numbers of the live members, this node included, ascending: the first `capacity` of them go to `ids`, and how many
+/// there are to `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_members(
+    node: *const fl_node,
+    ids: *mut u16,
+    capacity: usize,
+    count: *mut usize,
+) -> fl_status {
+    c::run(|| {
+        // SAFETY: pointers that the caller vouches for.
+        let (node, count) = unsafe { (c::handle(node, "node")?, Place::new(count, "count")?) };
+        let members = node.node.lite().members();
+        if capacity > 0 && ids.is_null() {
+            return Err(Failure::invalid("ids is null"));
+        }
+        for (n, member) in members.iter().take(capacity).enumerate() {
+            // SAFETY: not null, with room for `capacity` numbers as the caller vouches.
+            unsafe { ids.add(n).write(member.node.0) };
+        }
+        count.put(members.len());
+        Ok(())
+    })
+}
+
+/// The number of the member with a name; waits until there is one, at most `timeout_ms`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_find_node(
+    node: *const fl_node,
+    name: *const c_char,
+    timeout_ms: u32,
+    id: *mut u16,
+) -> fl_status {
+    c::run(|| {
+        // SAFETY: pointers that the caller vouches for.
+        let (node, name, id) =
+            unsafe { (c::handle(node, "node")?, c::text(name, "name")?, Place::new(id, "id")?) };
+        let deadline = Instant::now() + c::milliseconds(timeout_ms);
+        loop {
+            if let Some(found) = node.node.lite().members().into_iter().find(|m| m.name == name) {
+                id.put(found.node.0);
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let text = format_args!("no node is called {name}");
+                return Err(Failure::new(fl_status::FL_NO_SUCH_NODE, text));
+            }
+            std::thread::sleep(LOOK);
+        }
+    })
+}
+
+/// Waits until each of the `count` nodes in `group`, this one included, waits at the barrier `name`. Either all are
+/// released or all fail: if one is dead or leaves, or waits no longer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_barrier(
+    node: *const fl_node,
+    name: *const c_char,
+    group: *const u16,
+    count: usize,
+    timeout_ms: u32,
+) -> fl_status {
+    c::run(|| {
+        // SAFETY: pointers that the caller vouches for.
+        let (node, name, group) =
+            unsafe { (c::handle(node, "node")?, c::text(name, "name")?, c::slice(group, count, "group")?) };
+        let group: Vec<NodeId> = group.iter().map(|id| NodeId(*id)).collect();
+        c::wait(node.lite(timeout_ms).barrier(name, &group))
+    })
+}

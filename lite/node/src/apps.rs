@@ -1,0 +1,16 @@
+//! The applications of the daemon: those of the appliance.
+
+use mapreduce::Job;
+use runtime::App;
+
+/// All of them.
+#[must_use]
+pub fn all() -> Vec<Box<dyn App>> {
+    vec![
+        Box::new(Job::<wordcount::WordCount>::default()),
+        Box::new(Job::<grep::Grep>::default()),
+        Box::new(litebench::Bench),
+        Box::new(litebench::Progress),
+        Box::new(echo::Echo),
+    ]
+}

@@ -1,0 +1,132 @@
+//! The command line of the daemon.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Parser, ValueEnum};
+use lite_node::{Clock, Nic, Node, Options, apps};
+use manager::key;
+use runtime::End;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How long a join may take.
+const JOIN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Joins a Ferrolite cluster as a node and takes part in its jobs, until the cluster ends it or SIGINT or SIGTERM comes.
+#[derive(Debug, Parser)]
+#[command(version, about, args_override_self = true)]
+pub struct Cli {
+    /// The manager's address.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:18500")]
+    manager: String,
+    /// The file with the cluster key, 64 hexadecimal digits, readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// The node's name in the cluster [default: the host's name].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The RNIC.
+    #[arg(long, value_enum)]
+    nic: NicKind,
+    /// The fabric's Unix socket, for --nic softroce.
+    #[arg(long, value_name = "PATH", required_if_eq("nic", "softroce"))]
+    fabric_socket: Option<PathBuf>,
+    /// The memory that the node gives to the cluster, in bytes or with K, M or G.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    memory: u64,
+    /// Threads for applications [default: as many as processors].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    cpus: Option<u16>,
+    /// Says more on standard error.
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum NicKind {
+    /// RDMA in software, over a fabric of virtual machines.
+    Softroce,
+}
+
+/// Bytes as text says them.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.strip_suffix(['K', 'M', 'G']) {
+        Some(digits) => (digits, 10 * (1 + "KMG".find(text.chars().last().unwrap_or('K')).unwrap_or(0))),
+        None => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text} is no size: want bytes, or K, M or G"))?;
+    let bytes = number.checked_mul(1 << unit).ok_or_else(|| format!("{text} is beyond all memory"))?;
+    if !(LEAST_MEMORY..=MOST_MEMORY).contains(&bytes) {
+        return Err(format!("a node gives {} MiB to {} GiB", LEAST_MEMORY >> 20, MOST_MEMORY >> 30));
+    }
+    Ok(bytes)
+}
+
+/// LITE's own pools take some of it.
+const LEAST_MEMORY: u64 = 16 << 20;
+const MOST_MEMORY: u64 = 1 << 40;
+
+impl Cli {
+    /// Joins, serves, leaves.
+    pub fn run(self) -> Result<()> {
+        let level = if self.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
+        env_logger::Builder::new().filter_level(level).init();
+        let key = key::load(&self.key_file)?;
+        let name = match self.name {
+            Some(name) => name,
+            None => host_name()?,
+        };
+        let clock = Clock::start();
+        let nic = match self.nic {
+            NicKind::Softroce => {
+                let socket = self.fabric_socket.context("--nic softroce needs --fabric-socket")?;
+                Nic::softroce(clock, &socket, self.memory)?
+            }
+        };
+        let cpus = self
+            .cpus
+            .map_or_else(|| thread::available_parallelism().map_or(1, std::num::NonZero::get), usize::from);
+        let apps = apps::all();
+        let options = Options {
+            manager: self.manager,
+            key,
+            name,
+            cpus,
+            apps: apps.iter().map(|app| app.manifest()).collect(),
+            lite: lite::Config::default(),
+            join_within: JOIN_WITHIN,
+        };
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let node = Arc::new(Node::join(clock, nic, options)?);
+        let stopped = Arc::new(AtomicBool::new(false));
+        let watcher = {
+            let (node, stopped) = (Arc::downgrade(&node), stopped.clone());
+            move || {
+                if let Some(signal) = signals.forever().next()
+                    && let Some(node) = node.upgrade()
+                {
+                    log::info!("leaving because of signal {signal}");
+                    stopped.store(true, Ordering::SeqCst);
+                    node.leave();
+                }
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(watcher)?;
+        match node.serve(apps) {
+            End::Shutdown => log::info!("the manager has ended this node"),
+            End::Lost(_) if stopped.load(Ordering::SeqCst) => {}
+            End::Lost(why) => bail!("this node ends: {why}"),
+        }
+        Ok(())
+    }
+}
+
+/// The name of this host.
+fn host_name() -> Result<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if name.is_empty() { Err(anyhow!("this host has no name: say --name")) } else { Ok(name) }
+}

@@ -1,0 +1,271 @@
+//! The control connection to the manager: one thread that sends, heartbeats among it, and one that receives.
+//!
+//! Heartbeats are sent by a thread of their own, so that the lease lasts whatever applications do with their threads.
+
+use crate::Clock;
+use manager::client::{ClientError, Connection, Receiving, Sending};
+use parking_lot::{Condvar, Mutex};
+use platform::{ControlLink, Instant, LinkDown};
+use proto::{ToManager, ToNode};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Messages that wait to be sent before senders wait themselves.
+const OUT: usize = 64;
+/// Messages that wait to be taken before the connection is read no further.
+const IN: usize = 64;
+/// Heartbeats whose times are kept until they are acknowledged.
+const BEATS_KEPT: usize = 64;
+/// Bytes of the longest encoded acknowledgement of a heartbeat.
+const LONGEST_ACK: usize = 11;
+
+/// The control connection of a node that has joined.
+pub(crate) struct Link {
+    clock: Clock,
+    lease: Duration,
+    outgoing: Mutex<Outgoing>,
+    /// Something to send, or the end.
+    to_send: Condvar,
+    incoming: Mutex<Incoming>,
+    /// Room for what is received, or the end.
+    room: Condvar,
+    /// The connection is down.
+    down: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Outgoing {
+    queue: VecDeque<Vec<u8>>,
+    senders: Vec<Waker>,
+    /// Nothing is queued any more; once the queue is empty the connection ends.
+    closing: bool,
+    sent: VecDeque<(u64, Instant)>,
+}
+
+struct Incoming {
+    queue: VecDeque<Vec<u8>>,
+    receiver: Option<Waker>,
+    /// Nothing more comes.
+    down: bool,
+    lease_until: Instant,
+}
+
+impl Link {
+    /// Serves the connection of a node that has been welcomed just now; both threads live until it ends.
+    pub(crate) fn start(
+        clock: Clock,
+        connection: Connection,
+        lease: Duration,
+    ) -> Result<Arc<Self>, ClientError> {
+        let Connection { sending, receiving } = connection;
+        // A manager that takes nothing for so long has given this node up.
+        sending.limit(lease)?;
+        let incoming = Incoming {
+            queue: VecDeque::new(),
+            receiver: None,
+            down: false,
+            lease_until: clock.now() + lease,
+        };
+        let outgoing = Outgoing {
+            queue: VecDeque::new(),
+            senders: Vec::new(),
+            closing: false,
+            sent: VecDeque::with_capacity(BEATS_KEPT),
+        };
+        let link = Arc::new(Self {
+            clock,
+            lease,
+            outgoing: Mutex::new(outgoing),
+            to_send: Condvar::new(),
+            incoming: Mutex::new(incoming),
+            room: Condvar::new(),
+            down: Condvar::new(),
+            threads: Mutex::default(),
+        });
+        let lost = |source: io::Error| ClientError::Lost(source);
+        let (sender, receiver) = (link.clone(), link.clone());
+        let start = |name: &str| thread::Builder::new().name(name.into());
+        let send = start("lite-heartbeat").spawn(move || sender.send_all(sending)).map_err(lost)?;
+        link.threads.lock().push(send);
+        let receive = start("lite-control").spawn(move || receiver.receive_all(receiving)).map_err(lost)?;
+        link.threads.lock().push(receive);
+        Ok(link)
+    }
+
+    fn send_all(&self, mut sending: Sending) {
+        let every = self.lease / 3;
+        let mut next_beat = self.clock.now() + every;
+        let mut seq = 0;
+        while let Some(message) = self.next_to_send(next_beat) {
+            let sent = match message {
+                Some(message) => sending.send_encoded(&message),
+                None => {
+                    let now = self.clock.now();
+                    next_beat = now + every;
+                    seq += 1;
+                    let mut outgoing = self.outgoing.lock();
+                    if outgoing.sent.len() == BEATS_KEPT {
+                        outgoing.sent.pop_front();
+                    }
+                    outgoing.sent.push_back((seq, now));
+                    drop(outgoing);
+                    sending.send(&ToManager::Heartbeat { seq })
+                }
+            };
+            if let Err(error) = sent {
+                self.end(&error);
+                break;
+            }
+        }
+        sending.hang_up();
+    }
+
+    /// The next message; `Some(None)` if the heartbeat is due, `None` at the end.
+    fn next_to_send(&self, next_beat: Instant) -> Option<Option<Vec<u8>>> {
+        let mut outgoing = self.outgoing.lock();
+        loop {
+            let wait = next_beat - self.clock.now();
+            if wait.is_zero() && !outgoing.closing {
+                return Some(None);
+            }
+            if let Some(message) = outgoing.queue.pop_front() {
+                outgoing.senders.drain(..).for_each(Waker::wake);
+                return Some(Some(message));
+            }
+            if outgoing.closing {
+                return None;
+            }
+            self.to_send.wait_for(&mut outgoing, wait);
+        }
+    }
+
+    fn receive_all(&self, mut receiving: Receiving) {
+        loop {
+            match receiving.receive_encoded(None) {
+                Ok(message) => {
+                    let mut incoming = self.incoming.lock();
+                    while incoming.queue.len() >= IN && !incoming.down {
+                        self.room.wait(&mut incoming);
+                    }
+                    incoming.queue.push_back(message);
+                    if let Some(receiver) = incoming.receiver.take() {
+                        receiver.wake();
+                    }
+                }
+                Err(error) => {
+                    self.end(&error);
+                    return receiving.hang_up();
+                }
+            }
+        }
+    }
+
+    /// The connection is over.
+    fn end(&self, why: &dyn std::fmt::Display) {
+        let expected = self.close();
+        let mut incoming = self.incoming.lock();
+        if !std::mem::replace(&mut incoming.down, true) && !expected {
+            log::error!("control connection to the manager is down: {why}");
+        }
+        if let Some(receiver) = incoming.receiver.take() {
+            receiver.wake();
+        }
+        drop(incoming);
+        self.room.notify_all();
+        self.down.notify_all();
+    }
+
+    /// Nothing is queued any more, and the connection ends when all that was is sent. Gives whether that was so before.
+    fn close(&self) -> bool {
+        let mut outgoing = self.outgoing.lock();
+        let closing = std::mem::replace(&mut outgoing.closing, true);
+        outgoing.senders.drain(..).for_each(Waker::wake);
+        drop(outgoing);
+        self.to_send.notify_all();
+        closing
+    }
+
+    /// Sends `message` as the last one, whatever waits.
+    pub(crate) fn say_last(&self, message: &ToManager) {
+        let mut outgoing = self.outgoing.lock();
+        if !outgoing.closing {
+            outgoing.queue.push_back(proto::encode(message));
+        }
+        drop(outgoing);
+        self.close();
+    }
+
+    /// Waits until the connection is down, at most `patience`.
+    pub(crate) fn wait_down(&self, patience: Duration) {
+        let mut incoming = self.incoming.lock();
+        self.down.wait_while_for(&mut incoming, |incoming| !incoming.down, patience);
+    }
+
+    /// Ends the connection and both threads.
+    pub(crate) fn stop(&self) {
+        self.close();
+        self.incoming.lock().down = true;
+        self.room.notify_all();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                log::error!("a thread of the control connection has panicked");
+            }
+        }
+    }
+
+    /// Takes note of an acknowledged heartbeat.
+    fn heard(&self, message: &[u8], incoming: &mut Incoming) {
+        // Nothing else is that short; long messages are not decoded twice.
+        if message.len() > LONGEST_ACK {
+            return;
+        }
+        let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
+        let outgoing = self.outgoing.lock();
+        let sent = outgoing.sent.iter().find(|(number, _)| *number == seq);
+        if let Some((_, at)) = sent {
+            incoming.lease_until = incoming.lease_until.max(*at + self.lease);
+        }
+    }
+}
+
+impl ControlLink for Link {
+    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
+        let mut outgoing = self.outgoing.lock();
+        if outgoing.closing {
+            return Poll::Ready(Err(LinkDown));
+        }
+        if outgoing.queue.len() >= OUT {
+            if !outgoing.senders.iter().any(|waker| waker.will_wake(cx.waker())) {
+                outgoing.senders.push(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        outgoing.queue.push_back(message.to_vec());
+        drop(outgoing);
+        self.to_send.notify_all();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
+        let mut incoming = self.incoming.lock();
+        let Some(message) = incoming.queue.pop_front() else {
+            if incoming.down {
+                return Poll::Ready(Err(LinkDown));
+            }
+            incoming.receiver = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        self.heard(&message, &mut incoming);
+        drop(incoming);
+        self.room.notify_all();
+        Poll::Ready(Ok(message))
+    }
+
+    fn lease_until(&self) -> Instant {
+        self.incoming.lock().lease_until
+    }
+}

@@ -1,0 +1,17 @@
+//! `lite-node`: the daemon that makes a Linux host a node of the cluster.
+#![forbid(unsafe_code)]
+
+mod cli;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lite-node: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

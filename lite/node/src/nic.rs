@@ -1,0 +1,60 @@
+//! The RNICs that a Linux process can have.
+
+use crate::{Clock, FabricPort, PortError};
+use platform::{Arena, IoAddr, Memory};
+use rustix::event::PollFlags;
+use softroce::SoftRoce;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+use verbs::{Gid, Rnic};
+
+/// Where the arena of a software RNIC begins: an address that is no other thing's by mistake.
+const SOFT_BASE: IoAddr = IoAddr(1 << 40);
+
+/// What the poller sleeps on.
+pub trait Events: Send {
+    /// What shows that the RNIC has something to do, and which of its events; none if there is nothing to wait for.
+    fn watch(&self) -> Option<(BorrowedFd<'_>, PollFlags)>;
+
+    /// The poller has slept: takes back what made the events show, if they stay.
+    fn awake(&self) {}
+
+    /// Why the RNIC is of no use any more, if so. The node ends then.
+    fn failed(&self) -> Option<&'static str> {
+        None
+    }
+}
+
+/// An RNIC, the memory that it gives to peers, and how to wait for it.
+pub struct Nic {
+    pub(crate) rnic: Arc<dyn Rnic>,
+    pub(crate) memory: Arc<dyn Memory>,
+    /// The address that it has; otherwise the manager assigns one.
+    pub(crate) gid: Option<Gid>,
+    pub(crate) assign: Box<dyn FnOnce(Gid) + Send>,
+    pub(crate) events: Box<dyn Events>,
+}
+
+impl Nic {
+    /// The software RNIC over a port of a fabric, which is the Unix stream socket `socket`, with `memory` bytes for peers.
+    ///
+    /// # Errors
+    /// If the socket cannot be connected, or there is no randomness.
+    pub fn softroce(clock: Clock, socket: &Path, memory: u64) -> Result<Self, PortError> {
+        let (port, address, events) = FabricPort::connect(clock, socket)?;
+        let mut random = [0; 16];
+        getrandom::fill(&mut random)?;
+        let memory = Arc::new(Arena::new(SOFT_BASE, memory));
+        let config = softroce::Config::new(Gid([0; 16]), random);
+        let rnic = Arc::new(SoftRoce::<_, parking_lot::RawMutex>::new(port, memory.clone(), config));
+        let assign = {
+            let rnic = rnic.clone();
+            Box::new(move |gid: Gid| {
+                rnic.set_gid(gid);
+                address.set(gid);
+            })
+        };
+        Ok(Self { rnic, memory, gid: None, assign, events: Box::new(events) })
+    }
+}

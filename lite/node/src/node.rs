@@ -1,0 +1,195 @@
+//! A node: joining, serving, leaving.
+
+use crate::clock::Clock;
+use crate::host::Host;
+use crate::link::Link;
+use crate::nic::Nic;
+use crate::poller::{Alarm, Poller};
+use lite::Lite;
+use manager::client::{ClientError, Connection};
+use proto::channel::{ChannelError, ClusterKey};
+use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToManager, ToNode, Welcome};
+use runtime::{App, End};
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two attempts to connect to a manager that refuses the connection.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long the manager may take to end the connection of a node that leaves.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How to join.
+#[derive(Debug)]
+pub struct Options {
+    /// The manager's address, `host:port`.
+    pub manager: String,
+    /// The cluster's key.
+    pub key: ClusterKey,
+    /// The name of the node, 1 to 64 bytes.
+    pub name: String,
+    /// Threads that run tasks of applications.
+    pub cpus: usize,
+    /// The applications that the node takes jobs for.
+    pub apps: Vec<AppManifest>,
+    /// LITE's sizes and times; its name is replaced by `name`.
+    pub lite: lite::Config,
+    /// How long the join may take.
+    pub join_within: Duration,
+}
+
+/// Why a node could not join. One line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The manager has another cluster key.
+    #[error("wrong cluster key: the manager at {0} has another")]
+    WrongKey(String),
+    /// The manager cannot be reached, or what answers is no manager.
+    #[error(transparent)]
+    Manager(#[from] ClientError),
+    /// The manager said no.
+    #[error("the manager refuses: {0}")]
+    Refused(String),
+    /// Threads or other means of the operating system are missing.
+    #[error("cannot start: {0}")]
+    System(#[from] io::Error),
+    /// RNIC or memory do not suffice.
+    #[error("LITE: {0}")]
+    Lite(lite::Error),
+}
+
+/// A node that has joined. Leaves when dropped.
+pub struct Node {
+    lite: Lite,
+    link: Arc<Link>,
+    host: Arc<Host>,
+    poller: Poller,
+}
+
+impl Node {
+    /// Joins the cluster with `nic`. `clock` is the one that the RNIC was made with.
+    ///
+    /// # Errors
+    /// As [`JoinError`] says, within the time of the options.
+    pub fn join(clock: Clock, nic: Nic, options: Options) -> Result<Self, JoinError> {
+        let Options { manager, key, name, cpus, apps, lite: config, join_within } = options;
+        let cpus = cpus.max(1);
+        let deadline = Instant::now() + join_within;
+        let alarm = Alarm::new()?;
+        let offer = offer(&nic, name.clone(), cpus, apps);
+        let (connection, welcome) = connect(&manager, &key, offer, deadline)?;
+        let lease = Duration::from_millis(welcome.lease_ms.into());
+        let link = Link::start(clock, connection, lease)?;
+        log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
+
+        let Nic { rnic, memory, assign, events, .. } = nic;
+        assign(welcome.gid);
+        let host = Host::start(clock, cpus, memory, alarm.clone())?;
+        let last_words = {
+            let link = link.clone();
+            move |why: &str| {
+                log::error!("this node ends: {why}");
+                link.say_last(&ToManager::LastWords { reason: why.into() });
+            }
+        };
+        host.on_panic(last_words.clone());
+        let config = lite::Config { name, ..config };
+        let started = Lite::start(host.clone(), rnic.clone(), link.clone(), welcome, config)
+            .map_err(JoinError::Lite)
+            .and_then(|lite| {
+                let poller = Poller::start(clock, alarm, rnic, lite.clone(), events, last_words)?;
+                Ok((lite, poller))
+            });
+        match started {
+            Ok((lite, poller)) => Ok(Self { lite, link, host, poller }),
+            Err(error) => {
+                link.say_last(&ToManager::LastWords { reason: error.to_string() });
+                link.stop();
+                host.stop();
+                Err(error)
+            }
+        }
+    }
+
+    /// LITE on this node.
+    #[must_use]
+    pub fn lite(&self) -> &Lite {
+        &self.lite
+    }
+
+    /// Serves jobs with these applications until the membership ends.
+    pub fn serve(&self, apps: Vec<Box<dyn App>>) -> End {
+        futures_lite::future::block_on(runtime::serve(self.lite.clone(), apps))
+    }
+
+    /// Tells the manager that the node leaves. The membership ends, and with it [`serve`](Self::serve).
+    pub fn leave(&self) {
+        self.link.say_last(&ToManager::Leave);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.leave();
+        self.link.wait_down(FAREWELL);
+        self.link.stop();
+        self.poller.stop();
+        self.host.stop();
+    }
+}
+
+/// What the node tells the manager of itself.
+fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
+    let attributes = nic.rnic.attributes();
+    let stats = nic.memory.stats();
+    Join {
+        version: PROTOCOL_VERSION,
+        name,
+        rnic: RnicOffer {
+            driver: attributes.driver.into(),
+            links: attributes.links.to_vec(),
+            mac: attributes.port.mac,
+            gid: nic.gid,
+            lid: attributes.port.lid,
+            mtu: attributes.max_mtu,
+            max_rd_atomic: attributes.max_rd_atomic,
+            key: nic.rnic.memory_key(),
+            physical: false,
+        },
+        memory: stats.total,
+        memory_free: stats.free,
+        cpus: u16::try_from(cpus).unwrap_or(u16::MAX),
+        apps,
+        boot: BootReport::default(),
+    }
+}
+
+/// Connects to the manager, which may only just be starting, and says what the node offers.
+fn connect(
+    manager: &str,
+    key: &ClusterKey,
+    offer: Join,
+    deadline: Instant,
+) -> Result<(Connection, Welcome), JoinError> {
+    let mut connection = loop {
+        match Connection::open(manager, key) {
+            Err(ClientError::Unreachable { source, .. })
+                if source.kind() == io::ErrorKind::ConnectionRefused && Instant::now() + RETRY < deadline =>
+            {
+                thread::sleep(RETRY);
+            }
+            Err(ClientError::Channel(ChannelError::WrongKey)) => {
+                return Err(JoinError::WrongKey(manager.into()));
+            }
+            opened => break opened?,
+        }
+    };
+    connection.sending.send(&Hello::Node(offer))?;
+    let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
+    match connection.receiving.receive(Some(left))? {
+        ToNode::Welcome(welcome) => Ok((connection, welcome)),
+        ToNode::Refused { reason } => Err(JoinError::Refused(reason)),
+        _ => Err(ClientError::Unexpected.into()),
+    }
+}

@@ -1,0 +1,116 @@
+//! The daemon: processes that join, take part in jobs, leave, and die.
+#![allow(clippy::unwrap_used, reason = "also the helpers of these tests may fail them")]
+mod support;
+
+use manager::client::{Inputs, Job, Output, Update};
+use std::process::Command;
+use std::thread;
+use support::{Cluster, LIMIT, Process, reference, text};
+
+fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lite-node"));
+    command.args(["--manager", &cluster.address, "--key-file"]).arg(cluster.key_file());
+    command.args(["--name", name, "--nic", "softroce", "--fabric-socket"]).arg(cluster.fabric.socket(port));
+    command.args(["--memory", "64M", "--cpus", "2"]);
+    command
+}
+
+fn three(cluster: &Cluster) -> Vec<Process> {
+    let start = |n| Process::start(&mut daemon(cluster, &format!("host{n}"), n));
+    let processes = (0..3).map(start).collect();
+    cluster.wait_nodes(3);
+    processes
+}
+
+fn word_count() -> Job {
+    Job { app: "wordcount".into(), args: Vec::new(), nodes: 0 }
+}
+
+#[test]
+fn three_processes_count_words_and_leave() {
+    let cluster = Cluster::start(3);
+    let processes = three(&cluster);
+    let input = cluster.file("in", &text(3 << 20));
+    let path = cluster.dir.path().join("out");
+    for round in 0..2 {
+        let mut output = Output::create(&path).unwrap();
+        let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
+        let done = cluster.client().submit(&word_count(), inputs, &mut output, &|_| {}).unwrap();
+        output.finish().unwrap();
+        assert_eq!(done.reports.len(), 3);
+        assert!(std::fs::read(&path).unwrap() == reference(&input), "round {round}: another result");
+    }
+    // One by a signal, the others by the manager.
+    let mut processes = processes.into_iter();
+    let first = processes.next().unwrap();
+    first.signal("-TERM");
+    let (status, said) = first.wait();
+    assert!(status.success(), "{said}");
+    cluster.wait_members(&["host1", "host2"]);
+    cluster.client().shutdown().unwrap();
+    for process in processes {
+        let (status, said) = process.wait();
+        assert!(status.success(), "{said}");
+    }
+}
+
+#[test]
+fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
+    let cluster = Cluster::start(3);
+    let mut processes = three(&cluster);
+    let victim = processes.remove(1);
+    let input = cluster.file("in", &text(24 << 20));
+    let path = cluster.dir.path().join("out");
+    let mut output = Output::create(&path).unwrap();
+    let (running, runs) = std::sync::mpsc::channel();
+    let killer = thread::spawn(move || {
+        runs.recv_timeout(LIMIT).unwrap();
+        victim.signal("-KILL");
+        victim.wait()
+    });
+    let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
+    let watch = |update: Update<'_>| {
+        if let Update::Accepted { .. } = update {
+            // Told once.
+            let _ = running.send(());
+        }
+    };
+    let error = cluster.client().submit(&word_count(), inputs, &mut output, &watch).unwrap_err();
+    assert!(error.to_string().contains("host1"), "{error}");
+    drop(output);
+    assert!(!path.exists());
+    assert!(!killer.join().unwrap().0.success());
+    cluster.wait_members(&["host0", "host2"]);
+    // The others take the next job.
+    let input = cluster.file("in2", &text(100_000));
+    let mut output = Output::create(&path).unwrap();
+    let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
+    let done = cluster.client().submit(&word_count(), inputs, &mut output, &|_| {}).unwrap();
+    output.finish().unwrap();
+    assert_eq!(done.reports.len(), 2);
+    assert!(std::fs::read(&path).unwrap() == reference(&input));
+}
+
+/// What a daemon that must not start says: one line.
+fn refusal(command: &mut Command) -> String {
+    let (status, said) = Process::start(command).wait();
+    assert!(!status.success(), "it started");
+    assert_eq!(said.lines().count(), 1, "one clear line: {said}");
+    said
+}
+
+#[test]
+fn refusals_are_one_line() {
+    let cluster = Cluster::start(2);
+    let _first = Process::start(&mut daemon(&cluster, "host", 0));
+    cluster.wait_nodes(1);
+    let said = refusal(&mut daemon(&cluster, "host", 1));
+    assert!(said.contains("the name host is in use"), "{said}");
+    let other = cluster.file("other.key", "5a".repeat(32).as_bytes());
+    std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let said = refusal(daemon(&cluster, "b", 1).arg("--key-file").arg(&other));
+    assert!(said.contains("wrong cluster key"), "{said}");
+    let nowhere = cluster.dir.path().join("no.sock");
+    let said = refusal(daemon(&cluster, "b", 1).arg("--fabric-socket").arg(&nowhere));
+    assert!(said.contains("no.sock"), "{said}");
+}
