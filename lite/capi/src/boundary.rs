@@ -100,7 +100,9 @@ pub(crate) unsafe fn slice<'a, T>(from: *const T, len: usize, what: &str) -> Res
     if len == 0 {
         return Ok(&[]);
     }
-    if from.is_null() || len.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX.cast_unsigned()) {
+    if from.is_null()
+        || len.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX.cast_unsigned())
+    {
         return Err(Failure::invalid(format_args!("{what} is null or impossibly long")));
     }
     // SAFETY: not null, and the caller's promise.

@@ -4,7 +4,10 @@
 //! header`); `python/ferrolite.py` is a module over them. Every call blocks at most as long as its `timeout_ms`, gives a status,
 //! and may be made by any thread. What a status means in a case is in the text of `fl_last_error`.
 #![allow(non_camel_case_types, reason = "the names of the C interface")]
-#![allow(clippy::missing_safety_doc, reason = "the rules are the same for all functions: see the header's introduction")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the rules are the same for all functions: see the header's introduction"
+)]
 
 mod boundary;
 mod node;

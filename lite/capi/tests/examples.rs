@@ -64,11 +64,13 @@ fn the_examples_run_against_two_nodes() {
     let (shared, fixed) = (library("libferrolite.so"), library("libferrolite.a"));
     let dir = shared.parent().unwrap();
     let path = format!("-L{}", dir.display());
-    let with_shared = compile(&cluster, "shared", &[&path, &format!("-Wl,-rpath,{}", dir.display()), "-lferrolite"]);
-    let with_fixed = compile(&cluster, "static", &[fixed.to_str().unwrap(), "-lgcc_s", "-lm", "-ldl", "-lpthread"]);
+    let with_shared =
+        compile(&cluster, "shared", &[&path, &format!("-Wl,-rpath,{}", dir.display()), "-lferrolite"]);
+    let with_fixed =
+        compile(&cluster, "static", &[fixed.to_str().unwrap(), "-lgcc_s", "-lm", "-ldl", "-lpthread"]);
 
     let (accepted, begun) = channel();
-    let mut client = cluster.client();
+    let client = cluster.client();
     let (input, output) = (cluster.file("none", b""), cluster.dir.path().join("out"));
     let job = thread::spawn(move || {
         let job = Job { app: "echo".into(), args: Vec::new(), nodes: 0 };
@@ -78,7 +80,9 @@ fn the_examples_run_against_two_nodes() {
                 accepted.send(()).unwrap();
             }
         };
-        client.submit(&job, Inputs::open(&[input]).unwrap(), &mut output, &watch).map(|done| done.reports.len())
+        client
+            .submit(&job, Inputs::open(&[input]).unwrap(), &mut output, &watch)
+            .map(|done| done.reports.len())
     });
     begun.recv_timeout(LIMIT).unwrap();
 

@@ -7,6 +7,7 @@ use manager::key;
 use runtime::End;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,8 +31,14 @@ pub struct Cli {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The RNIC.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, default_value_t = NicKind::Ibverbs)]
     nic: NicKind,
+    /// The RDMA device, as `rdma link` names it, for --nic ibverbs [default: the first with an active port].
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// The IP address of the RDMA port to use, for --nic ibverbs [default: its first].
+    #[arg(long, value_name = "IP")]
+    address: Option<IpAddr>,
     /// The fabric's Unix socket, for --nic softroce.
     #[arg(long, value_name = "PATH", required_if_eq("nic", "softroce"))]
     fabric_socket: Option<PathBuf>,
@@ -48,6 +55,8 @@ pub struct Cli {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum NicKind {
+    /// A card, or Linux' SoftRoCE (rdma_rxe), through libibverbs.
+    Ibverbs,
     /// RDMA in software, over a fabric of virtual machines.
     Softroce,
 }
@@ -82,6 +91,7 @@ impl Cli {
         };
         let clock = Clock::start();
         let nic = match self.nic {
+            NicKind::Ibverbs => Nic::ibverbs(self.device, self.address, self.memory)?,
             NicKind::Softroce => {
                 let socket = self.fabric_socket.context("--nic softroce needs --fabric-socket")?;
                 Nic::softroce(clock, &socket, self.memory)?

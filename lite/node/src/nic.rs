@@ -1,10 +1,11 @@
 //! The RNICs that a Linux process can have.
 
 use crate::{Clock, FabricPort, PortError};
+use ibverbs::{IbvRnic, OpenError, Opened};
 use platform::{Arena, IoAddr, Memory};
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags};
 use softroce::SoftRoce;
-use std::os::fd::BorrowedFd;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use verbs::{Gid, Rnic};
@@ -14,11 +15,8 @@ const SOFT_BASE: IoAddr = IoAddr(1 << 40);
 
 /// What the poller sleeps on.
 pub trait Events: Send {
-    /// What shows that the RNIC has something to do, and which of its events; none if there is nothing to wait for.
-    fn watch(&self) -> Option<(BorrowedFd<'_>, PollFlags)>;
-
-    /// The poller has slept: takes back what made the events show, if they stay.
-    fn awake(&self) {}
+    /// Adds what shows that the RNIC has something to do.
+    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>);
 
     /// Why the RNIC is of no use any more, if so. The node ends then.
     fn failed(&self) -> Option<&'static str> {
@@ -56,5 +54,29 @@ impl Nic {
             })
         };
         Ok(Self { rnic, memory, gid: None, assign, events: Box::new(events) })
+    }
+
+    /// The RNIC of the host that libibverbs gives, with `memory` bytes for peers, all locked. `device` is its name, and
+    /// `address` one of its port; otherwise the first that is active.
+    ///
+    /// # Errors
+    /// If there is none, or the memory cannot be registered.
+    pub fn ibverbs(device: Option<String>, address: Option<IpAddr>, memory: u64) -> Result<Self, OpenError> {
+        let options = ibverbs::Options { device, address, ..ibverbs::Options::new(memory) };
+        let Opened { rnic, arena } = ibverbs::open(&options)?;
+        let gid = Some(rnic.attributes().port.gid);
+        let events = Box::new(DeviceEvents(rnic.clone()));
+        // The address is the host's own affair.
+        Ok(Self { rnic, memory: arena, gid, assign: Box::new(drop), events })
+    }
+}
+
+/// The events of a device: completions, and what happens to the port.
+struct DeviceEvents(Arc<IbvRnic>);
+
+impl Events for DeviceEvents {
+    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let each = self.0.event_fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        fds.extend(each);
     }
 }

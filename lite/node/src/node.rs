@@ -5,6 +5,7 @@ use crate::host::Host;
 use crate::link::Link;
 use crate::nic::Nic;
 use crate::poller::{Alarm, Poller};
+use futures_lite::future::block_on;
 use lite::Lite;
 use manager::client::{ClientError, Connection};
 use proto::channel::{ChannelError, ClusterKey};
@@ -120,7 +121,7 @@ impl Node {
 
     /// Serves jobs with these applications until the membership ends.
     pub fn serve(&self, apps: Vec<Box<dyn App>>) -> End {
-        futures_lite::future::block_on(runtime::serve(self.lite.clone(), apps))
+        block_on(runtime::serve(self.lite.clone(), apps))
     }
 
     /// Tells the manager that the node leaves. The membership ends, and with it [`serve`](Self::serve).
@@ -134,6 +135,12 @@ impl Drop for Node {
         self.leave();
         self.link.wait_down(FAREWELL);
         self.link.stop();
+        // Handles that outlive the node fail at once, which takes a task of LITE's to see that the connection is down.
+        let fenced = async {
+            let jobs = self.lite.jobs();
+            while !matches!(jobs.next().await, ToNode::Refused { .. }) {}
+        };
+        block_on(futures_lite::future::or(fenced, self.lite.sleep(FAREWELL)));
         self.poller.stop();
         self.host.stop();
     }

@@ -159,9 +159,7 @@ impl Work {
 
     fn wait(&mut self, time: Duration) {
         let mut fds = vec![PollFd::new(&self.alarm.bell, PollFlags::IN)];
-        if let Some((fd, flags)) = self.events.watch() {
-            fds.push(PollFd::from_borrowed_fd(fd, flags));
-        }
+        self.events.watch(&mut fds);
         // At most a second, so it fits.
         let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
         match poll(&mut fds, Some(&time)) {
@@ -171,7 +169,6 @@ impl Work {
                 thread::sleep(Duration::from_millis(1));
             }
         }
-        self.events.awake();
         if let Some(why) = self.events.failed()
             && let Some(tell) = self.on_failure.take()
         {

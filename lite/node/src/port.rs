@@ -5,11 +5,10 @@ use crate::Clock;
 use crate::nic::Events;
 use neighbour::{FRAME_MAX, Resolver, Traffic, classify};
 use parking_lot::Mutex;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags};
 use softroce::EthernetPort;
 use std::io::{self, Read, Write};
 use std::net::Ipv6Addr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -86,13 +85,12 @@ impl Address {
 pub(crate) struct PortEvents(Arc<Shared>);
 
 impl Events for PortEvents {
-    fn watch(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        if self.0.closed.load(Ordering::Relaxed) {
-            return None;
+    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        if !self.0.closed.load(Ordering::Relaxed) {
+            let full = self.0.full.load(Ordering::Relaxed);
+            let flags = if full { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            fds.push(PollFd::new(&self.0.stream, flags));
         }
-        let full = self.0.full.load(Ordering::Relaxed);
-        let flags = if full { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        Some((self.0.stream.as_fd(), flags))
     }
 
     fn failed(&self) -> Option<&'static str> {
