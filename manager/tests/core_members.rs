@@ -101,6 +101,41 @@ fn hosts_are_trusted_if_the_operator_says_so() {
 }
 
 #[test]
+fn processes_of_one_host_share_its_port() {
+    let mut h = Harness::with(Config { trust_hosts: true, ..Config::default() }, Saved::default());
+    let process = |name: &str| {
+        let mut wish = join(name);
+        wish.rnic.mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        wish.rnic.gid = Some(Gid::from_ipv4([10, 77, 255, 1]));
+        wish.rnic.physical = false;
+        wish
+    };
+    for name in ["a", "b"] {
+        assert!(matches!(h.try_join(process(name)).1, ToNode::Welcome(_)));
+    }
+    // Not another machine, nor an appliance, nor one with another address by mistake.
+    let mut other = process("c");
+    other.rnic.mac = MacAddr([2, 0, 0, 0, 0, 8]);
+    assert!(refusal(&mut h, other).contains("already has the GID"));
+    let mut appliance = process("c");
+    appliance.rnic.physical = true;
+    assert!(refusal(&mut h, appliance).contains("already has the GID"));
+    let mut assigned = process("c");
+    assigned.rnic.gid = None;
+    assert!(refusal(&mut h, assigned).contains("already has the Ethernet address"));
+}
+
+#[test]
+fn a_gid_that_is_no_ports_is_refused() {
+    let mut h = Harness::new();
+    for bytes in [[0; 16], [0xff; 16], Gid::from_ipv4([0; 4]).0, Gid::from_ipv4([224, 0, 0, 1]).0] {
+        let mut wish = join("a");
+        wish.rnic.gid = Some(Gid(bytes));
+        assert!(refusal(&mut h, wish).contains("GID"));
+    }
+}
+
+#[test]
 fn assigned_gids_avoid_brought_ones() {
     let mut h = Harness::new();
     let mut brought = join("a");

@@ -4,6 +4,7 @@ use super::{ConnId, Core, Role};
 use platform::Instant;
 use proto::{JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
 use verbs::{Gid, LinkKind, MacAddr};
 
 /// Bytes of the longest node name.
@@ -72,6 +73,9 @@ impl Members {
         if join.rnic.links.is_empty() {
             return Some("its RNIC speaks no kind of link".into());
         }
+        if join.rnic.gid.is_some_and(|gid| !is_unicast(gid)) {
+            return Some("the GID that its RNIC has is not one of a single port".into());
+        }
         for other in self.0.values() {
             let label = other.label();
             let theirs = &other.member.rnic;
@@ -85,10 +89,11 @@ impl Members {
                     join.name
                 ));
             }
-            if join.rnic.gid == Some(other.member.gid) {
+            let shares_port = shares_port(&join.rnic, theirs);
+            if join.rnic.gid == Some(other.member.gid) && !shares_port {
                 return Some(format!("{label} already has the GID {}", other.member.gid));
             }
-            if join.rnic.mac == theirs.mac && theirs.mac != MacAddr([0; 6]) {
+            if join.rnic.mac == theirs.mac && theirs.mac != MacAddr([0; 6]) && !shares_port {
                 return Some(format!("{label} already has the Ethernet address {}", theirs.mac));
             }
             if join.rnic.physical != theirs.physical && !trust_hosts {
@@ -110,6 +115,18 @@ impl Members {
             .map(|block| Gid::from_ipv4([10, 77, block << 4 | high & 15, low]))
             .find(|gid| self.0.values().all(|live| live.member.gid != *gid))
     }
+}
+
+/// Whether two nodes are processes of one host on the same RNIC, whose queue pair numbers tell them apart.
+fn shares_port(one: &RnicOffer, other: &RnicOffer) -> bool {
+    let brought = one.gid.is_some() && one.gid == other.gid;
+    brought && one.mac == other.mac && one.lid == other.lid && !one.physical && !other.physical
+}
+
+/// Whether a GID can be that of a port.
+fn is_unicast(gid: Gid) -> bool {
+    let ip = Ipv6Addr::from(gid.0).to_canonical();
+    !ip.is_unspecified() && !ip.is_multicast() && !ip.is_loopback()
 }
 
 /// The kinds of link an RNIC speaks, for people.
