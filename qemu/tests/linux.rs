@@ -2,8 +2,9 @@
 
 use qemu::Qemu;
 use qemu::linux::baseline::{RxePair, WordCountGuest, build_rate};
-use qemu::linux::{Guest, GuestConfig, Image, RunError};
+use qemu::linux::{Guest, GuestConfig, Image, Input, RunError, Status};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -56,6 +57,86 @@ fn a_guest_runs_commands() {
     // A guest that is gone is noticed at once.
     assert!(matches!(guest.run("reboot -f; sleep 50", SOON), Err(RunError::Lost(_))));
     assert!(matches!(guest.run("true", SOON), Err(RunError::Lost(_))));
+}
+
+#[test]
+#[ignore = "downloads a kernel package and boots a machine"]
+fn streams_jobs_and_files() {
+    let (qemu, image) = ready();
+    let mut guest = Guest::boot(&qemu, &image, &GuestConfig::default()).unwrap();
+
+    // More than any buffer on the way holds, in and out, to both streams; twice, as the ports are used again.
+    let path = target().join("linux-guest/test-stream");
+    let content: Vec<u8> =
+        (0..2_000_003u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    std::fs::write(&path, &content).unwrap();
+    for _ in 0..2 {
+        let (file, mut out, mut err) = (std::fs::File::open(&path).unwrap(), Vec::new(), Vec::new());
+        let input = Input::File(file.as_fd());
+        let status = guest.stream("tee /dev/stderr; exit 9", SOON, input, &mut out, &mut err).unwrap();
+        assert_eq!(status, Status(9));
+        assert!(out == content && err == content, "{} and {} bytes", out.len(), err.len());
+    }
+    // A command that reads nothing ends all the same, and so does one that is given nothing.
+    for (command, printed) in [("echo a; echo b >&2", "a\n"), ("cat; echo c", "c\n")] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let input = if command.starts_with("cat") { Input::Empty } else { Input::File(zero.as_fd()) };
+        guest.stream(command, SOON, input, &mut out, &mut err).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), printed);
+    }
+    let late =
+        guest.stream("sleep 100", Duration::from_secs(1), Input::Empty, &mut Vec::new(), &mut Vec::new());
+    assert!(matches!(late, Err(RunError::TimedOut { .. })), "{late:?}");
+
+    guest.copy_in(&path, "/opt/deep/it's here", SOON).unwrap();
+    assert!(guest.read_file("/opt/deep/it's here", SOON).unwrap() == content);
+    assert!(guest.copy_in(Path::new("/no/such/file"), "/x", SOON).is_err());
+    assert!(guest.read_file("/no/such/file", SOON).is_err());
+
+    let job = guest.background("echo 'begun'; sleep 1000 & wait; echo not").unwrap();
+    guest.wait_until_printed(&job, "begun", SOON).unwrap();
+    assert_eq!(guest.status_of(&job).unwrap(), None);
+    guest.signal(&job, "KILL").unwrap();
+    let ended = guest.wait_for(&job, SOON).unwrap();
+    assert_eq!((ended.status, &*ended.stdout), (Status(137), &b"begun\n"[..]));
+    assert_eq!(guest.check("ps | grep -c '[s]leep 1000' || true", SOON).unwrap(), "0\n");
+    let job = guest.background("echo out; echo err >&2; exit 5").unwrap();
+    let ended = guest.wait_for(&job, SOON).unwrap();
+    assert_eq!((ended.status, &*ended.stdout, &*ended.stderr), (Status(5), &b"out\n"[..], &b"err\n"[..]));
+    assert!(guest.wait_until_printed(&job, "nothing like it", SOON).is_err());
+}
+
+#[test]
+#[ignore = "downloads packages and boots a machine"]
+fn packages_and_the_host_are_there() {
+    let (qemu, _) = ready();
+    let cache = target().join("linux-guest");
+    let image = Image::build_with(&cache, &["python3-minimal"]).unwrap();
+    assert_eq!(
+        Image::build_with(&cache, &["python3-minimal"]).unwrap().initramfs,
+        image.initramfs,
+        "not cached"
+    );
+    let unknown = format!("{:#}", Image::build_with(&cache, &["no-such-package"]).unwrap_err());
+    assert!(unknown.contains("no package no-such-package"), "{unknown}");
+    assert!(Image::build_with(&cache, &["-y"]).is_err());
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let said = std::thread::spawn(move || {
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut listener.accept().unwrap().0, &mut said).unwrap();
+        said
+    });
+    let config = GuestConfig { management: true, ..GuestConfig::default() };
+    let mut guest = Guest::boot(&qemu, &image, &config).unwrap();
+    let script = format!("import socket; socket.create_connection(('10.0.2.2', {port})).send(b'here')");
+    guest.check(&format!("python3 -c \"{script}\""), SOON).unwrap();
+    assert_eq!(said.join().unwrap(), "here");
+    let pid = guest.pid();
+    guest.kill();
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::command::{bounded, output};
 use anyhow::{Context, Result, bail};
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// The longest that one apt or dpkg command may take, in seconds: a kernel package has some 70 MB.
@@ -23,6 +24,42 @@ fn parse_uris(uris: &str) -> Result<Vec<String>> {
             file.map(str::to_owned).with_context(|| format!("apt-get printed an unexpected line: {line}"))
         })
         .collect()
+}
+
+/// Packages that are only there to install others, or to configure what they installed. Their dependents are told that
+/// they are there.
+const INSTALLERS: [&str; 7] =
+    ["adduser", "debconf", "debianutils", "dpkg", "init-system-helpers", "perl-base", "tar"];
+
+/// The files (`name_version_architecture.deb`) of some packages and of all that they depend on, in any order, as apt
+/// would install them on a machine that has nothing but what installs packages.
+pub fn closure(packages: &[&str]) -> Result<Vec<String>> {
+    let mut status = tempfile::NamedTempFile::new()?;
+    std::io::Write::write_all(&mut status, installed(&INSTALLERS).as_bytes())?;
+    let mut command = bounded("apt-get", WITHIN_S);
+    let status = format!("Dir::State::status={}", status.path().display());
+    command.args(["-o", &status, "-o", "Debug::NoLocking=1", "--quiet=2", "--no-install-recommends"]);
+    let printed = output(command.args(["install", "--yes", "--print-uris"]).args(packages))?;
+    parse_uris(&printed)
+}
+
+/// What stands in dpkg's list for packages that are installed, in a version that is new enough for everybody.
+fn installed(packages: &[&str]) -> String {
+    let mut list = String::new();
+    for package in packages {
+        let _ = write!(
+            list,
+            "Package: {package}\nStatus: install ok installed\nArchitecture: amd64\nMulti-Arch: foreign\n\
+             Version: 9999:1\nMaintainer: nobody\nDescription: taken as installed\n\n"
+        );
+    }
+    list
+}
+
+/// Whether apt's lists know a package.
+pub fn knows(package: &str) -> bool {
+    output(bounded("apt-cache", WITHIN_S).args(["show", "--no-all-versions", package]))
+        .is_ok_and(|shown| !shown.trim().is_empty())
 }
 
 /// The package that a package file holds, by its name.

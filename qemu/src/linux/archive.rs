@@ -47,13 +47,18 @@ impl Archive {
             return Ok(());
         }
         let files = apt::candidates(&missing)?;
-        apt::download(&missing, &self.debs)?;
+        self.add_files(&files)
+    }
+
+    /// Downloads and unpacks package files, which must be apt's candidates.
+    pub fn add_files(&mut self, files: &[String]) -> Result<()> {
+        apt::download(&packages(files), &self.debs)?;
         for file in files {
-            let package = apt::package_of(&file).to_owned();
+            let package = apt::package_of(file).to_owned();
             let dir = self.unpacked.join(&package);
             fs::create_dir_all(&dir)?;
-            apt::unpack(&self.debs.join(&file), &dir)?;
-            self.files.insert(package, file);
+            apt::unpack(&self.debs.join(file), &dir)?;
+            self.files.insert(package, file.clone());
         }
         Ok(())
     }

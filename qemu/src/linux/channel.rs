@@ -1,7 +1,8 @@
 //! The command channel to a guest: commands go in as lines, output comes back with its length in front.
 //!
-//! The guest's end is `init.sh`. A request is `NUMBER SECONDS COMMAND\n`, the command with `\` and newline escaped; the
-//! reply is `done NUMBER STATUS STDOUT-BYTES STDERR-BYTES\n` and then so many bytes of either, whatever they are.
+//! The guest's end is `init.sh`. A request is `NUMBER SECONDS KIND COMMAND\n`, the command with `\` and newline escaped;
+//! the reply is `done NUMBER STATUS STDOUT-BYTES STDERR-BYTES\n` and then so many bytes of either, whatever they are.
+//! KIND is `-`, or the word by which the command's streams are recognised (see `streams.rs`).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -58,6 +59,9 @@ pub enum RunError {
     /// The guest is gone or does not answer; no further command will be run.
     #[error("the guest does not answer: {0}")]
     Lost(String),
+    /// What the command printed could not be passed on, or what it was to read could not be read.
+    #[error("cannot pass on what a command in a guest reads or prints")]
+    Host(#[from] io::Error),
 }
 
 /// The host's end of the channel.
@@ -86,6 +90,11 @@ impl Channel {
 
     /// Runs a shell command in the guest and waits for its end, at most `within` (rounded up to whole seconds).
     pub fn run(&mut self, command: &str, within: Duration) -> Result<Output, RunError> {
+        self.run_as("-", command, within)
+    }
+
+    /// As [`run`](Self::run), for a command whose input and output are streams recognised by a word.
+    pub fn run_as(&mut self, kind: &str, command: &str, within: Duration) -> Result<Output, RunError> {
         if self.lost {
             return Err(RunError::Lost("it was lost before".into()));
         }
@@ -94,7 +103,7 @@ impl Channel {
         }
         self.number += 1;
         let deadline = Instant::now() + within + GRACE;
-        let request = request(self.number, within, command);
+        let request = request(self.number, within, kind, command);
         let reply = self.exchange(&request, deadline).map_err(|e| self.lose(&e))?;
         let Reply { status, stdout, stderr } = reply;
         match status {
@@ -161,11 +170,11 @@ struct Reply {
     stderr: Vec<u8>,
 }
 
-fn request(number: u64, within: Duration, command: &str) -> String {
+fn request(number: u64, within: Duration, kind: &str, command: &str) -> String {
     let seconds = within.as_secs() + u64::from(within.subsec_nanos() > 0);
     let escaped = command.replace('\\', "\\\\").replace('\n', "\\n");
     // The final newline protects a trailing blank, which the shell's `read` would strip.
-    format!("{number} {} {escaped}\\n\n", seconds.max(1))
+    format!("{number} {} {kind} {escaped}\\n\n", seconds.max(1))
 }
 
 /// Reads `done NUMBER STATUS OUT ERR`.
@@ -216,7 +225,7 @@ mod tests {
         assert_eq!(output, Output { status: Status(3), stdout: b"\0\ndon".into(), stderr: b"en".into() });
         let mut asked = [0; 64];
         let count = guest.read(&mut asked).unwrap();
-        assert_eq!(asked[..count], *b"1 2 echo 'a\\\\b'\\nexit 3\\n\n");
+        assert_eq!(asked[..count], *b"1 2 - echo 'a\\\\b'\\nexit 3\\n\n");
         assert_eq!(channel.ahead, b"o");
     }
 

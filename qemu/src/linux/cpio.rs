@@ -6,6 +6,7 @@ use std::io::Write;
 
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_777;
 /// The kernel looks for the next of several archives at a multiple of 4 and skips zeros; whole sectors are customary.
 const BLOCK: usize = 512;
 
@@ -39,6 +40,13 @@ impl<W: Write> Cpio<W> {
         let path = path.trim_matches('/');
         self.parent(path)?;
         self.entry(path, FILE | permissions & 0o777, content)
+    }
+
+    /// Adds a symbolic link, and the directories it is in.
+    pub fn link(&mut self, path: &str, target: &str) -> Result<()> {
+        let path = path.trim_matches('/');
+        self.parent(path)?;
+        self.entry(path, LINK, target.as_bytes())
     }
 
     /// Ends the archive; another may follow what has been written.
@@ -92,6 +100,7 @@ mod tests {
         let mut cpio = Cpio::new(Vec::new());
         cpio.file("/a/b", 0o755, b"hello").unwrap();
         cpio.directory("a").unwrap();
+        cpio.link("a/l", "b").unwrap();
         let bytes = cpio.finish().unwrap();
         let entry = |fields: &str, name: &str, content: &str| {
             let mut entry = format!("070701{fields}{name}\0");
@@ -108,7 +117,8 @@ mod tests {
         };
         let mut expected = entry(&fields(1, 0o040_755, 0, 2), "a", "");
         expected += &entry(&fields(2, 0o100_755, 5, 4), "a/b", "hello");
-        expected += &entry(&fields(3, 0, 0, 11), "TRAILER!!!", "");
+        expected += &entry(&fields(3, 0o120_777, 1, 4), "a/l", "b");
+        expected += &entry(&fields(4, 0, 0, 11), "TRAILER!!!", "");
         expected.extend(std::iter::repeat_n('\0', 512 - expected.len()));
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
     }

@@ -1,14 +1,15 @@
 //! A running Linux guest.
 
-use super::channel::{Channel, Output, RunError};
-use super::cpio::Cpio;
+use super::channel::{Channel, Output, RunError, Status};
 use super::image::Image;
+use super::machine::{self, Sockets};
+use super::streams::{Input, Streams};
 use crate::{Qemu, die_with_this_thread};
 use anyhow::{Context, Result, bail, ensure};
-use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -21,29 +22,33 @@ const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Of a console, this much is shown when something fails.
 const CONSOLE_TAIL: usize = 2000;
 
-/// A guest's network card, on a port of a fabric.
+/// A guest's network card, on a port of a fabric: `eth0` in the guest.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// The port's socket (see [`crate::fabric::Fabric::socket`]).
     pub socket: PathBuf,
     /// The card's address.
     pub mac: [u8; 6],
-    /// The guest's address, in a network of 24 bits.
+    /// The guest's address.
     pub address: Ipv4Addr,
+    /// How many bits of it are the network's.
+    pub prefix: u8,
     /// Largest IP packet, in bytes. 4200 gives RoCE a path MTU of 4096, Ethernet's 1500 one of 1024.
     pub mtu: u16,
-    /// Whether to put a SoftRoCE device, `rxe0`, on the card.
+    /// Whether to put a SoftRoCE device, `rxe0`, on the card. Its GID 0 is the link-local IPv6 address that the MAC
+    /// gives, GID 1 the IPv4 address.
     pub rxe: bool,
 }
 
 impl Network {
-    /// Card `number` (1 to 254) of a fabric: address `10.0.0.number`, MTU 4200, with SoftRoCE.
+    /// Card `number` (1 to 254) of a fabric: address `10.0.0.number/24`, MTU 4200, with SoftRoCE.
     #[must_use]
     pub fn numbered(number: u8, socket: &Path) -> Self {
         Self {
             socket: socket.to_owned(),
             mac: [0x52, 0x54, 0, 0, 0, number],
             address: Ipv4Addr::new(10, 0, 0, number),
+            prefix: 24,
             mtu: 4200,
             rxe: true,
         }
@@ -53,13 +58,20 @@ impl Network {
 /// What a guest is to be.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
+    /// The name of its process, without commas.
+    pub name: String,
     /// Number of processors.
     pub cpus: u32,
-    /// Memory in MiB, the extra files included (which need twice their size while the guest starts). 128 is the least.
+    /// Memory in MiB, what is in the initramfs included (which needs twice its size while the guest starts). 128 is the
+    /// least for the plain image; see [`Image::size_mib`].
     pub memory_mib: u32,
     /// Its network card, if it is to have one.
     pub network: Option<Network>,
-    /// Files to put into the guest: path there, and the file on the host, with its permissions.
+    /// Whether it has a card on QEMU's user-mode network, `mgmt0` in the guest: the host is 10.0.2.2 there.
+    pub management: bool,
+    /// Files to put into the guest: path there, and the file on the host, with its permissions. A program may be linked
+    /// to the libraries of the image (C library, libgcc, libibverbs, librdmacm) and of the packages given to
+    /// [`Image::build_with`].
     pub files: Vec<(String, PathBuf)>,
     /// Where its console output goes; by default to a file that is removed with the guest.
     pub console: Option<PathBuf>,
@@ -70,9 +82,11 @@ pub struct GuestConfig {
 impl Default for GuestConfig {
     fn default() -> Self {
         Self {
+            name: "linux".into(),
             cpus: 1,
             memory_mib: 256,
             network: None,
+            management: false,
             files: Vec::new(),
             console: None,
             boot_within: Duration::from_secs(90),
@@ -80,11 +94,17 @@ impl Default for GuestConfig {
     }
 }
 
-/// A running guest. It ends when this is dropped, and when the thread that started it does.
+/// A running guest. It ends, as if its power were cut, when this is dropped, and when the thread that started it does.
 #[derive(Debug)]
 pub struct Guest {
     machine: Machine,
-    channel: Channel,
+    pub(super) channel: Channel,
+    /// For what must be done while a command runs on the other one.
+    pub(super) side: Channel,
+    streams: Streams,
+    pub(super) terminal: PathBuf,
+    /// Background commands so far.
+    pub(super) jobs: u32,
     console: PathBuf,
     boot_time: Duration,
     // Holds sockets and logs; last, so that it goes after the machine.
@@ -95,7 +115,8 @@ pub struct Guest {
 #[derive(Debug)]
 pub struct Starting {
     machine: Machine,
-    listener: UnixListener,
+    listeners: [UnixListener; 5],
+    sockets: Sockets,
     console: PathBuf,
     complaints: PathBuf,
     begin: Instant,
@@ -118,7 +139,7 @@ impl Drop for Machine {
 impl Starting {
     /// Waits until the guest takes commands.
     pub fn ready(mut self) -> Result<Guest> {
-        let channel = self.channel().with_context(|| {
+        let ([channel, side], streams) = self.connected().with_context(|| {
             let complaints = fs::read_to_string(&self.complaints).unwrap_or_default();
             format!(
                 "a Linux guest did not start; QEMU: {}; console: {}",
@@ -126,15 +147,19 @@ impl Starting {
                 tail(&self.console)
             )
         })?;
-        let Self { machine, console, begin, dir, .. } = self;
-        Ok(Guest { machine, channel, console, boot_time: begin.elapsed(), _dir: dir })
+        let Self { machine, sockets, console, begin, dir, .. } = self;
+        let (terminal, boot_time) = (sockets.terminal, begin.elapsed());
+        Ok(Guest { machine, channel, side, streams, terminal, jobs: 0, console, boot_time, _dir: dir })
     }
 
-    fn channel(&mut self) -> Result<Channel> {
-        let stream = connect(&self.listener, &mut self.machine, self.deadline)?;
-        let mut channel = Channel::new(stream);
-        channel.wait_ready(self.deadline)?;
-        Ok(channel)
+    fn connected(&mut self) -> Result<([Channel; 2], Streams)> {
+        let mut accept = |port: usize| connect(&self.listeners[port], &mut self.machine, self.deadline);
+        let mut channels = [Channel::new(accept(0)?), Channel::new(accept(1)?)];
+        let streams = Streams { input: accept(2)?, output: accept(3)?, error: accept(4)? };
+        for channel in &mut channels {
+            channel.wait_ready(self.deadline)?;
+        }
+        Ok((channels, streams))
     }
 }
 
@@ -150,27 +175,21 @@ impl Guest {
     pub fn start(qemu: &Qemu, image: &Image, config: &GuestConfig) -> Result<Starting> {
         let dir = tempfile::Builder::new().prefix("linux-guest-").tempdir()?;
         let console = config.console.clone().unwrap_or_else(|| dir.path().join("console"));
-        let initramfs = initramfs(image, &config.files, dir.path())?;
-        let socket = dir.path().join("channel");
-        let listener =
-            UnixListener::bind(&socket).context("cannot listen for the guest's command channel")?;
+        let initramfs = machine::initramfs(image, &config.files, dir.path())?;
+        let sockets = Sockets::new(dir.path());
+        let listen = |path| UnixListener::bind(path).context("cannot listen for the guest's ports");
+        let [a, b, c, d, e] = &sockets.ports;
+        let listeners = [listen(a)?, listen(b)?, listen(c)?, listen(d)?, listen(e)?];
         let complaints = dir.path().join("qemu");
 
         let begin = Instant::now();
         let mut command = Command::new(&qemu.program);
-        command.args(arguments(image, &initramfs, config, &socket, &console)?);
+        command.args(machine::arguments(image, &initramfs, config, &sockets, &console)?);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
         let started = die_with_this_thread(&mut command).spawn();
         let machine = Machine(started.with_context(|| format!("cannot start {}", qemu.program.display()))?);
-        Ok(Starting {
-            machine,
-            listener,
-            console,
-            complaints,
-            begin,
-            deadline: begin + config.boot_within,
-            dir,
-        })
+        let deadline = begin + config.boot_within;
+        Ok(Starting { machine, listeners, sockets, console, complaints, begin, deadline, dir })
     }
 
     /// Starts a guest under TCG and waits until it takes commands.
@@ -185,6 +204,18 @@ impl Guest {
         self.channel.run(command, within)
     }
 
+    /// Runs a shell command, passing on what it prints as it does so, and what it reads.
+    pub fn stream(
+        &mut self,
+        command: &str,
+        within: Duration,
+        input: Input<'_>,
+        stdout: &mut (dyn Write + Send),
+        stderr: &mut (dyn Write + Send),
+    ) -> Result<Status, RunError> {
+        self.streams.run(&mut self.channel, command, within, input, stdout, stderr)
+    }
+
     /// Runs a shell command that must succeed, and returns what it printed.
     pub fn check(&mut self, command: &str, within: Duration) -> Result<String> {
         let output = self.run(command, within).with_context(|| format!("`{command}` in a Linux guest"))?;
@@ -197,6 +228,38 @@ impl Guest {
             String::from_utf8_lossy(&output.stderr).trim()
         );
         Ok(stdout)
+    }
+
+    /// The content of a file in the guest.
+    pub fn read_file(&mut self, path: &str, within: Duration) -> Result<Vec<u8>> {
+        let output = self.run(&format!("cat {}", quoted(path)), within)?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(output.stdout)
+    }
+
+    /// Copies a file of the host's into the guest, with its permissions; makes the directory that it is in.
+    pub fn copy_in(&mut self, host: &Path, path: &str, within: Duration) -> Result<()> {
+        let file = File::open(host).with_context(|| format!("cannot read {}", host.display()))?;
+        let meta = file.metadata()?;
+        ensure!(meta.is_file(), "cannot copy {}: not a file", host.display());
+        let (mode, size, to) = (meta.permissions().mode() & 0o777, meta.len(), quoted(path));
+        let command = format!(
+            "mkdir -p \"$(dirname {to})\" && head -c {size} >{to} && chmod {mode:o} {to} && stat -c %s {to}"
+        );
+        let (mut said, mut complaint) = (Vec::new(), Vec::new());
+        let status = self.stream(&command, within, Input::File(file.as_fd()), &mut said, &mut complaint)?;
+        ensure!(
+            status.success() && String::from_utf8_lossy(&said).trim() == size.to_string(),
+            "cannot copy {} to {path} in a Linux guest: {}",
+            host.display(),
+            String::from_utf8_lossy(&complaint).trim()
+        );
+        Ok(())
+    }
+
+    /// Ends the guest at once, as if its power were cut.
+    pub fn kill(self) {
+        drop(self);
     }
 
     /// Time from starting QEMU until the guest took commands, network and `rxe0` up if it has them.
@@ -216,6 +279,12 @@ impl Guest {
     pub fn pid(&self) -> u32 {
         self.machine.0.id()
     }
+}
+
+/// A word of the shell that stands for exactly this text.
+#[must_use]
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 /// Waits until the machine connects to the command channel's socket.
@@ -238,122 +307,14 @@ fn connect(listener: &UnixListener, machine: &mut Machine, deadline: Instant) ->
     }
 }
 
-/// The image's initramfs, or a copy of it with an archive of further files behind it.
-fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Result<PathBuf> {
-    if files.is_empty() {
-        return Ok(image.initramfs.clone());
-    }
-    let path = dir.join("initramfs.cpio");
-    let mut whole = BufWriter::new(File::create(&path)?);
-    io::copy(&mut File::open(&image.initramfs).context("cannot read the initramfs")?, &mut whole)?;
-    let mut extra = Cpio::new(whole);
-    for (guest, host) in files {
-        let content = fs::read(host).with_context(|| format!("cannot read {}", host.display()))?;
-        extra.file(guest, fs::metadata(host)?.permissions().mode(), &content)?;
-    }
-    extra.finish()?;
-    Ok(path)
-}
-
-fn arguments(
-    image: &Image,
-    initramfs: &Path,
-    config: &GuestConfig,
-    channel: &Path,
-    console: &Path,
-) -> Result<Vec<String>> {
-    let mut cmdline = String::from(
-        "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable nokaslr mitigations=off audit=0 random.trust_cpu=on",
-    );
-    let mut card = Vec::new();
-    if let Some(network) = &config.network {
-        let Network { address, mtu, rxe, .. } = network;
-        write!(cmdline, " fl.ip={address}/24 fl.mtu={mtu} fl.rxe={}", u8::from(*rxe))?;
-        let mac = network.mac.map(|byte| format!("{byte:02x}")).join(":");
-        card = vec![
-            "-netdev".into(),
-            format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(&network.socket)?),
-            "-device".into(),
-            // As the appliances' card, so that a comparison is between guests.
-            format!(
-                "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},romfile=,disable-legacy=on,ioeventfd=off"
-            ),
-        ];
-    }
-    let memory = format!("{}M", config.memory_mib);
-    let cpus = config.cpus.to_string();
-    let kernel = text(&image.kernel)?;
-    let serial = format!("file:{}", option(console)?);
-    let chardev = format!("socket,id=channel,server=off,path={}", option(channel)?);
-    let mut arguments: Vec<String> = [
-        ["-machine", "q35"],
-        ["-accel", "tcg,thread=multi"],
-        ["-cpu", "max"],
-        ["-smp", &cpus],
-        ["-m", &memory],
-        ["-kernel", kernel],
-        ["-initrd", text(initramfs)?],
-        ["-append", &cmdline],
-        ["-display", "none"],
-        ["-monitor", "none"],
-        ["-serial", &serial],
-        ["-chardev", &chardev],
-        ["-device", "virtio-serial-pci,disable-legacy=on,max_ports=2"],
-        ["-device", "virtserialport,chardev=channel,name=command,nr=1"],
-    ]
-    .iter()
-    .flatten()
-    .map(|&argument| argument.to_owned())
-    .collect();
-    arguments.extend(card);
-    // The guest ends by rebooting: it has no ACPI to power off with.
-    arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
-    Ok(arguments)
-}
-
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().with_context(|| format!("{} is not text", path.display()))
-}
-
-/// A path inside an option of QEMU, where a comma ends a value unless doubled.
-fn option(path: &Path) -> Result<String> {
-    Ok(text(path)?.replace(',', ",,"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_card_is_described_to_qemu_and_to_the_guest() {
-        let image = Image { kernel: "k".into(), initramfs: "i".into(), packages: Vec::new() };
-        let network = Network::numbered(7, Path::new("/f,1"));
-        let config = GuestConfig { network: Some(network), ..GuestConfig::default() };
-        let arguments =
-            arguments(&image, Path::new("i"), &config, Path::new("/c"), Path::new("/log")).unwrap();
-        let after = |flag: &str| {
-            let at = arguments.iter().position(|argument| argument == flag).unwrap();
-            arguments[at + 1].clone()
-        };
-        assert_eq!(after("-netdev"), "stream,id=fabric,server=off,addr.type=unix,addr.path=/f,,1");
-        assert!(after("-append").ends_with(" fl.ip=10.0.0.7/24 fl.mtu=4200 fl.rxe=1"));
-        assert!(arguments.iter().any(|a| a.contains("mac=52:54:00:00:00:07,host_mtu=4200")));
-    }
-
-    #[test]
-    fn extra_files_follow_the_image() {
-        let dir = tempfile::tempdir().unwrap();
-        let base = dir.path().join("base");
-        fs::write(&base, [7; 512]).unwrap();
-        let tool = dir.path().join("tool");
-        fs::write(&tool, "#!").unwrap();
-        fs::set_permissions(&tool, fs::Permissions::from_mode(0o750)).unwrap();
-        let image = Image { kernel: "k".into(), initramfs: base, packages: Vec::new() };
-        let path = initramfs(&image, &[("/opt/tool".into(), tool)], dir.path()).unwrap();
-        let whole = fs::read(path).unwrap();
-        assert_eq!(whole[..512], [7; 512]);
-        let mut expected = Cpio::new(Vec::new());
-        expected.file("opt/tool", 0o750, b"#!").unwrap();
-        assert_eq!(whole[512..], expected.finish().unwrap());
+    fn words_for_the_shell() {
+        let text = "it's \\n $HOME `x` \"y\"\nz";
+        let said = Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(text))).output().unwrap();
+        assert_eq!(said.stdout, text.as_bytes());
     }
 }

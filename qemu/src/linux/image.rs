@@ -3,7 +3,7 @@
 use super::archive::{self, Archive};
 use super::cpio::Cpio;
 use super::modules::{Module, Modules, Wanted};
-use super::{apt, vmlinux};
+use super::{apt, layer, vmlinux};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Depends on the newest kernel of the suite.
-const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
+pub const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
 /// Where programs come from; what they need beyond this is found by their dependencies.
 const PACKAGES: [&str; 10] = [
     "busybox-static",
@@ -64,12 +64,10 @@ const RDMA_MODULES: [Wanted; 4] = [
 ];
 
 /// Begins the name of the directory in which an image is built.
-const WORK_PREFIX: &str = "build-";
+pub const WORK_PREFIX: &str = "build-";
 
-const INIT: &[u8] = include_bytes!("init.sh");
 /// An image is rebuilt when any of these changes.
-const RECIPE: [&[u8]; 6] = [
-    INIT,
+const RECIPE: [&[u8]; 5] = [
     include_bytes!("image.rs"),
     include_bytes!("archive.rs"),
     include_bytes!("cpio.rs"),
@@ -82,7 +80,7 @@ const RECIPE: [&[u8]; 6] = [
 pub struct Image {
     /// What QEMU boots: the kernel's ELF file, or the bzImage where that could not be unpacked.
     pub kernel: PathBuf,
-    /// A plain cpio archive; another may be appended.
+    /// A plain cpio archive, without the first process, which [`Guest`](super::Guest) puts behind it.
     pub initramfs: PathBuf,
     /// The package files (`name_version_architecture.deb`) in it.
     pub packages: Vec<String>,
@@ -105,17 +103,31 @@ impl Image {
     /// apt's lists are there; as root, brings them up to date when that is needed. Several processes may build at once:
     /// one does, and the others wait for it (a build's every step has a deadline).
     pub fn build(cache_dir: &Path) -> Result<Self> {
+        Self::build_with(cache_dir, &[])
+    }
+
+    /// As [`build`](Self::build), with further packages, whole (but for their documentation) and with all that they
+    /// depend on. Their installation scripts are not run.
+    pub fn build_with(cache_dir: &Path, packages: &[&str]) -> Result<Self> {
         fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
         let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
         lock.lock().context("cannot lock the cache")?;
-        if let Some(image) = cached(cache_dir) {
-            return Ok(image);
-        }
-        build(cache_dir).or_else(|first| {
-            // Lists that are missing, or so old that the packages in them are gone from the mirror.
-            apt::update().with_context(|| format!("after: {first:#}"))?;
-            build(cache_dir)
-        })
+        let base = match cached(cache_dir) {
+            Some(image) => image,
+            None => build(cache_dir).or_else(|first| {
+                // Lists that are missing, or so old that the packages in them are gone from the mirror.
+                apt::update().with_context(|| format!("after: {first:#}"))?;
+                build(cache_dir)
+            })?,
+        };
+        if packages.is_empty() { Ok(base) } else { layer::extend(cache_dir, &base, packages) }
+    }
+
+    /// Size of all files in the initramfs, in MiB: a guest needs twice that, and 100 MiB, to start.
+    #[must_use]
+    pub fn size_mib(&self) -> u32 {
+        let bytes = fs::metadata(&self.initramfs).map_or(0, |meta| meta.len());
+        u32::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u32::MAX)
     }
 
     fn open(cache_dir: &Path, manifest: Manifest) -> Option<Self> {
@@ -224,7 +236,6 @@ fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Re
     for dir in ["dev", "etc", "proc", "root", "run", "sys", "tmp", "usr/sbin", "var"] {
         cpio.directory(dir)?;
     }
-    cpio.file("init", 0o755, INIT)?;
     for (file, content) in [
         ("passwd", "root::0:0:root:/:/bin/sh\n"),
         ("group", "root:x:0:\n"),
@@ -278,7 +289,7 @@ fn rxe_provider(archive: &Archive) -> Result<String> {
 }
 
 /// Writes a file that is seen either whole or not at all.
-fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
+pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     let dir = path.parent().context("a file without a directory")?;
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(content)?;
@@ -300,7 +311,8 @@ fn remove_interrupted(cache_dir: &Path) {
 fn remove_old(cache_dir: &Path, debs: &Path, manifest: &Manifest) {
     let keep = [&manifest.kernel, &manifest.initramfs];
     let images = files_of(cache_dir).into_iter().filter(|(name, _)| {
-        (name.starts_with("vmlinux-") || name.starts_with("initramfs-")) && !keep.contains(&name)
+        let ours = ["vmlinux-", "initramfs-", layer::PREFIX].iter().any(|prefix| name.starts_with(prefix));
+        ours && !keep.contains(&name)
     });
     let packages = files_of(debs).into_iter().filter(|(name, _)| {
         // In a file's name, apt writes the colon of a version's epoch as %3a.

@@ -1,22 +1,33 @@
 #!/bin/busybox sh
 # The first process of a Linux guest: loads modules, configures the network, then runs commands for the host.
 #
-# Kernel command line: fl.ip=ADDRESS/BITS and fl.mtu=BYTES configure eth0; fl.rxe=1 puts a SoftRoCE device rxe0 on it.
-# Command channel (see channel.rs): one line `NUMBER SECONDS COMMAND` in, with \\ and \n in the command escaped; out
-# `done NUMBER STATUS STDOUT-BYTES STDERR-BYTES`, then these bytes. STATUS is `late` if the command took too long.
+# Kernel command line: fl.ip=ADDRESS/BITS, fl.mtu=BYTES and fl.mac=MAC configure eth0, the card on the fabric; fl.rxe=1
+# puts a SoftRoCE device rxe0 on it; fl.management=MAC names the card on QEMU's user-mode network mgmt0.
+#
+# Two command channels (see channel.rs), so that something can be done beside a command that takes long. One line
+# `NUMBER SECONDS KIND COMMAND` in, with \\ and \n in the command escaped; out `done NUMBER STATUS STDOUT-BYTES
+# STDERR-BYTES`, then these bytes. STATUS is `late` if the command took too long. KIND is `-` for a command without
+# input, or a word of the host's choice for one whose input and output are streams (see streams.rs): port 3 has the
+# input as pieces `LENGTH\n` and bytes, the last of length 0; ports 4 and 5 get output and error between two such words.
 
 /bin/busybox mkdir -p /bin /sbin /usr/bin /usr/sbin /proc /sys /dev /tmp /run
 /bin/busybox --install -s
-export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/ TERM=dumb
+export PATH=/usr/bin:/usr/sbin:/bin:/sbin HOME=/root TERM=dumb
 
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
-mkdir -p /run/channel
+mkdir -p /run/jobs
+ln -s /proc/self/fd /dev/fd
+ln -s fd/0 /dev/stdin
+ln -s fd/1 /dev/stdout
+ln -s fd/2 /dev/stderr
+hostname linux-peer
 
 die() {
     echo "init: $*"
@@ -29,12 +40,29 @@ load() {
     done
 }
 
+# Gives the card with an address a name. A name that another card has now is taken from that one first.
+name_card() {
+    [ "$(cat "/sys/class/net/$2/address" 2>/dev/null)" != "$1" ] || return 0
+    [ ! -e "/sys/class/net/$2" ] || ip link set "$2" name "other$2"
+    for card in /sys/class/net/*; do
+        if [ "$(cat "$card/address")" = "$1" ]; then
+            ip link set "${card##*/}" name "$2"
+            return
+        fi
+    done
+    die "no network card $1"
+}
+
 address=
+mac=
+management=
 mtu=1500
 rxe=0
 for word in $(cat /proc/cmdline); do
     case $word in
         fl.ip=*) address=${word#*=} ;;
+        fl.mac=*) mac=${word#*=} ;;
+        fl.management=*) management=${word#*=} ;;
         fl.mtu=*) mtu=${word#*=} ;;
         fl.rxe=*) rxe=${word#*=} ;;
     esac
@@ -42,9 +70,20 @@ done
 
 load base
 ip link set lo up
+[ -z "$address$management" ] || load net
+if [ -n "$management" ]; then
+    name_card "$management" mgmt0
+    # What QEMU gives the only machine of such a network.
+    ip addr add 10.0.2.15/24 dev mgmt0
+    ip link set mgmt0 up
+    ip route add default via 10.0.2.2
+    echo "nameserver 10.0.2.3" >/etc/resolv.conf
+fi
 if [ -n "$address" ]; then
-    load net
+    name_card "$mac" eth0
     ip link set eth0 mtu "$mtu" || die "no network device takes MTU $mtu"
+    # No duplicate address detection: it would keep the IPv6 address from use for a second.
+    echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad
     ip addr add "$address" dev eth0
     ip link set eth0 up
 fi
@@ -57,33 +96,78 @@ if [ "$rxe" = 1 ]; then
         [ $tries -lt 250 ] || die "rxe0 does not become active"
         usleep 20000
     done
-    mdev -s
 fi
 ulimit -l unlimited
+cd /root
 
+# Passes the pieces of a command's input on. 6: the port.
+feed() {
+    # The command may end before its input.
+    trap '' PIPE
+    while read -r length <&6 && [ "$length" != 0 ]; do
+        dd bs="$length" count=1 iflag=fullblock <&6 2>/dev/null
+    done
+}
+
+# Takes commands from a channel until the host is gone. 3: the channel; 6: the input port; 7, 8, 9: a command's input.
+serve() {
+    dir=/run/channel$1
+    mkdir -p "$dir"
+    mkfifo "$dir/in"
+    exec 3<>"/dev/vport0p$1" || die "no command channel"
+    echo "ready" >&3
+    while read -r number seconds kind command <&3; do
+        printf '%b' "$command" >"$dir/command"
+        rm -f "$dir/late"
+        if [ "$kind" = - ]; then
+            setsid sh "$dir/command" </dev/null >"$dir/out" 2>"$dir/err" 3>&- 6<&- &
+            job=$!
+        else
+            # Opened for both directions first, so that no opening waits for the other end.
+            exec 7<>"$dir/in" 8<"$dir/in" 9>"$dir/in" 7>&-
+            printf '%s' "$kind" >/run/out
+            printf '%s' "$kind" >/run/err
+            setsid sh "$dir/command" <&8 >/run/out 2>/run/err 3>&- 6<&- 8<&- 9>&- &
+            job=$!
+            # Not as redirections of the function: the shell keeps what it will restore, and so would be a reader.
+            (
+                exec >&9 3>&- 8<&- 9>&-
+                feed
+            ) &
+            feeder=$!
+            exec 8<&- 9>&-
+            : >"$dir/out"
+            : >"$dir/err"
+        fi
+        setsid sh -c "sleep $seconds; : >$dir/late; kill -KILL -$job $job" 3>&- 6<&- 2>/dev/null &
+        watchdog=$!
+        wait $job
+        status=$?
+        # The watchdog is its group's leader, except in the instant before its setsid.
+        kill -KILL -$watchdog $watchdog 2>/dev/null
+        wait $watchdog
+        [ -e "$dir/late" ] && status=late
+        if [ "$kind" != - ]; then
+            printf '%s' "$kind" >/run/out
+            printf '%s' "$kind" >/run/err
+        fi
+        cp "$dir/out" "$dir/out.done"
+        cp "$dir/err" "$dir/err.done"
+        echo "done $number $status $(stat -c %s "$dir/out.done") $(stat -c %s "$dir/err.done")" >&3
+        dd bs=32k if="$dir/out.done" >&3 2>/dev/null
+        dd bs=32k if="$dir/err.done" >&3 2>/dev/null
+        # The host sends no more once it knows of the end.
+        [ "$kind" = - ] || wait $feeder
+    done
+    reboot -f
+}
+
+# A port can be opened once at a time, so what a command writes to is a pipe. It is never without a writer.
+mkfifo /run/out /run/err
+[ -c /dev/vport0p1 ] || mdev -s
+cat <>/run/out >/dev/vport0p4 &
+cat <>/run/err >/dev/vport0p5 &
+exec 6</dev/vport0p3 || die "no input port"
 # Opened for both directions; a write waits until the host has its end open, a read ends when the host is gone.
-channel=/dev/vport0p1
-[ -c $channel ] || mdev -s
-exec 3<>$channel || die "no command channel"
-echo "ready" >&3
-cd /
-while read -r number seconds command <&3; do
-    printf '%b' "$command" >/run/channel/command
-    rm -f /run/channel/late
-    setsid sh /run/channel/command </dev/null >/run/channel/out 2>/run/channel/err 3>&- &
-    job=$!
-    setsid sh -c "sleep $seconds; : >/run/channel/late; kill -KILL -$job $job" 3>&- 2>/dev/null &
-    watchdog=$!
-    wait $job
-    status=$?
-    # The watchdog is its group's leader, except in the instant before its setsid.
-    kill -KILL -$watchdog $watchdog 2>/dev/null
-    wait $watchdog
-    [ -e /run/channel/late ] && status=late
-    cp /run/channel/out /run/channel/out.done
-    cp /run/channel/err /run/channel/err.done
-    echo "done $number $status $(stat -c %s /run/channel/out.done) $(stat -c %s /run/channel/err.done)" >&3
-    dd bs=32k if=/run/channel/out.done >&3 2>/dev/null
-    dd bs=32k if=/run/channel/err.done >&3 2>/dev/null
-done
-reboot -f
+serve 2 &
+serve 1

@@ -1,0 +1,189 @@
+//! What a Linux guest's machine is made of: QEMU's arguments, and the initramfs with the files of the host's.
+
+use super::cpio::Cpio;
+use super::guest::{GuestConfig, Network};
+use super::image::Image;
+use anyhow::{Context, Result};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The sockets of a guest's ports, in its directory.
+#[derive(Debug)]
+pub struct Sockets {
+    /// The host listens. Two channels for commands; standard input, output and error of a command.
+    pub ports: [PathBuf; 5],
+    /// QEMU listens: the terminal.
+    pub terminal: PathBuf,
+}
+
+impl Sockets {
+    pub fn new(dir: &Path) -> Self {
+        Self {
+            ports: ["command", "side", "in", "out", "err"].map(|name| dir.join(name)),
+            terminal: dir.join("terminal"),
+        }
+    }
+}
+
+const INIT: &[u8] = include_bytes!("init.sh");
+
+/// A copy of the image's initramfs with an archive behind it that has the first process and further files.
+pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Result<PathBuf> {
+    let path = dir.join("initramfs.cpio");
+    let mut whole = BufWriter::new(File::create(&path)?);
+    io::copy(&mut File::open(&image.initramfs).context("cannot read the initramfs")?, &mut whole)?;
+    let mut extra = Cpio::new(whole);
+    extra.file("init", 0o755, INIT)?;
+    for (guest, host) in files {
+        let content = fs::read(host).with_context(|| format!("cannot read {}", host.display()))?;
+        extra.file(guest, fs::metadata(host)?.permissions().mode(), &content)?;
+    }
+    extra.finish()?;
+    Ok(path)
+}
+
+pub fn arguments(
+    image: &Image,
+    initramfs: &Path,
+    config: &GuestConfig,
+    sockets: &Sockets,
+    console: &Path,
+) -> Result<Vec<String>> {
+    let mut cmdline = String::from(
+        "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable nokaslr mitigations=off audit=0 random.trust_cpu=on",
+    );
+    let mut cards: Vec<String> = Vec::new();
+    if config.management {
+        let mac = colons(MANAGEMENT_MAC);
+        write!(cmdline, " fl.management={mac}")?;
+        cards.extend(
+            [
+                "-netdev",
+                "user,id=management,ipv6=off",
+                "-device",
+                &format!(
+                    "virtio-net-pci,netdev=management,mac={mac},addr=0x10,romfile=,disable-legacy=on,ioeventfd=off"
+                ),
+            ]
+            .map(str::to_owned),
+        );
+    }
+    if let Some(network) = &config.network {
+        let Network { address, prefix, mtu, rxe, .. } = network;
+        let mac = colons(network.mac);
+        write!(cmdline, " fl.ip={address}/{prefix} fl.mtu={mtu} fl.mac={mac} fl.rxe={}", u8::from(*rxe))?;
+        let netdev =
+            format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(&network.socket)?);
+        // As the appliances' card, so that a comparison is between guests.
+        let device = format!(
+            "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},addr=0x11,romfile=,disable-legacy=on,ioeventfd=off"
+        );
+        cards.extend(["-netdev".to_owned(), netdev, "-device".to_owned(), device]);
+    }
+    let memory = format!("{}M", config.memory_mib);
+    let cpus = config.cpus.to_string();
+    let kernel = text(&image.kernel)?;
+    let serial = format!("file:{}", option(console)?);
+    let mut arguments: Vec<String> = [
+        ["-machine", "q35"],
+        ["-accel", "tcg,thread=multi"],
+        ["-cpu", "max"],
+        ["-smp", &cpus],
+        ["-m", &memory],
+        ["-name", &config.name],
+        ["-kernel", kernel],
+        ["-initrd", text(initramfs)?],
+        ["-append", &cmdline],
+        ["-display", "none"],
+        ["-monitor", "none"],
+        ["-serial", &serial],
+        ["-device", "virtio-serial-pci,disable-legacy=on,max_ports=8"],
+    ]
+    .iter()
+    .flatten()
+    .map(|&argument| argument.to_owned())
+    .collect();
+    for (n, socket) in (1..).zip(&sockets.ports) {
+        arguments.extend([
+            "-chardev".to_owned(),
+            format!("socket,id=port{n},server=off,path={}", option(socket)?),
+            "-device".to_owned(),
+            format!("virtserialport,chardev=port{n},name=port{n},nr={n}"),
+        ]);
+    }
+    let terminal = option(&sockets.terminal)?;
+    arguments.extend([
+        "-chardev".to_owned(),
+        format!("socket,id=terminal,server=on,wait=off,path={terminal}"),
+        "-device".to_owned(),
+        "virtconsole,chardev=terminal,nr=0".to_owned(),
+    ]);
+    arguments.extend(cards);
+    // The guest ends by rebooting: it has no ACPI to power off with.
+    arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
+    Ok(arguments)
+}
+
+/// Each machine is alone on its management network.
+const MANAGEMENT_MAC: [u8; 6] = [0x52, 0x54, 0, 0xfd, 0xff, 1];
+
+fn colons(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not text", path.display()))
+}
+
+/// A path inside an option of QEMU, where a comma ends a value unless doubled.
+fn option(path: &Path) -> Result<String> {
+    Ok(text(path)?.replace(',', ",,"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_described_to_qemu_and_to_the_guest() {
+        let image = Image { kernel: "k".into(), initramfs: "i".into(), packages: Vec::new() };
+        let network = Network::numbered(7, Path::new("/f,1"));
+        let config = GuestConfig { network: Some(network), management: true, ..GuestConfig::default() };
+        let sockets = Sockets::new(Path::new("/s"));
+        let arguments = arguments(&image, Path::new("i"), &config, &sockets, Path::new("/log")).unwrap();
+        let after = |flag: &str| {
+            let at = arguments.iter().position(|argument| argument == flag).unwrap();
+            arguments[at + 1].clone()
+        };
+        assert_eq!(after("-netdev"), "user,id=management,ipv6=off");
+        let fabric = "stream,id=fabric,server=off,addr.type=unix,addr.path=/f,,1";
+        assert!(arguments.iter().any(|argument| argument == fabric));
+        assert!(after("-append").ends_with(
+            " fl.management=52:54:00:fd:ff:01 fl.ip=10.0.0.7/24 fl.mtu=4200 fl.mac=52:54:00:00:00:07 fl.rxe=1"
+        ));
+        assert_eq!(after("-chardev"), "socket,id=port1,server=off,path=/s/command");
+        assert!(arguments.iter().any(|a| a == "socket,id=port3,server=off,path=/s/in"));
+        assert!(arguments.iter().any(|a| a.contains("mac=52:54:00:00:00:07,host_mtu=4200")));
+    }
+
+    #[test]
+    fn extra_files_follow_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("base");
+        fs::write(&base, [7; 512]).unwrap();
+        let tool = dir.path().join("tool");
+        fs::write(&tool, "#!").unwrap();
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o750)).unwrap();
+        let image = Image { kernel: "k".into(), initramfs: base, packages: Vec::new() };
+        let path = initramfs(&image, &[("/opt/tool".into(), tool)], dir.path()).unwrap();
+        let whole = fs::read(path).unwrap();
+        assert_eq!(whole[..512], [7; 512]);
+        let mut expected = Cpio::new(Vec::new());
+        expected.file("init", 0o755, INIT).unwrap();
+        expected.file("opt/tool", 0o750, b"#!").unwrap();
+        assert_eq!(whole[512..], expected.finish().unwrap());
+    }
+}
