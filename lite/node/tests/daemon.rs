@@ -91,6 +91,39 @@ fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
     assert!(std::fs::read(&path).unwrap() == reference(&input));
 }
 
+#[test]
+fn the_example_runs_against_two_processes() {
+    let cluster = Cluster::start(3);
+    let start = |n| Process::start(&mut daemon(&cluster, &format!("host{n}"), n));
+    let _processes: Vec<Process> = (0..2).map(start).collect();
+    cluster.wait_nodes(2);
+    let path = cluster.dir.path().join("out");
+    let inputs = Inputs::open(&[cluster.file("none", b"")]).unwrap();
+    let (running, runs) = std::sync::mpsc::channel();
+    let client = cluster.client();
+    let job = thread::spawn(move || {
+        let watch = |update: Update<'_>| {
+            if let Update::Accepted { .. } = update {
+                running.send(()).unwrap();
+            }
+        };
+        let job = Job { app: "echo".into(), args: Vec::new(), nodes: 0 };
+        client
+            .submit(&job, inputs, &mut Output::create(&path).unwrap(), &watch)
+            .map(|done| done.reports.len())
+    });
+    runs.recv_timeout(LIMIT).unwrap();
+    // Cargo puts examples beside the directory of tests.
+    let exe = std::env::current_exe().unwrap();
+    let mut example = Command::new(exe.ancestors().nth(2).unwrap().join("examples/demo"));
+    example.arg(&cluster.address).arg(cluster.key_file()).arg("demo");
+    example.arg(format!("softroce={}", cluster.fabric.socket(2).display()));
+    let done = example.args(["host0", "host1", "end"]).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success() && out.ends_with("all is well\n"), "{out}{err}");
+    assert_eq!(job.join().unwrap().unwrap(), 2);
+}
+
 /// What a daemon that must not start says: one line.
 fn refusal(command: &mut Command) -> String {
     let (status, said) = Process::start(command).wait();

@@ -47,10 +47,15 @@ pub struct Manager {
 impl Manager {
     /// Starts a daemon with a new cluster key; `port` 0 takes a free one.
     pub fn start(program: &Path, port: u16, work: &Path) -> Result<Self> {
+        Self::start_with(program, port, work, &[])
+    }
+
+    /// As [`start`](Self::start), with more options for the daemon.
+    pub fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
         let key = work.join("cluster.key");
         let mut command = Command::new(program);
         command.args(["daemon", "--listen", &format!("127.0.0.1:{port}")]);
-        command.arg("--key-file").arg(&key).arg("--state").arg(work.join("manager"));
+        command.arg("--key-file").arg(&key).arg("--state").arg(work.join("manager")).args(more);
         let mut daemon = Process::start(command)?;
         let deadline = Instant::now() + START_LIMIT;
         while let Some(line) = daemon.line(deadline.saturating_duration_since(Instant::now())) {

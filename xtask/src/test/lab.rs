@@ -39,20 +39,37 @@ impl Lab {
 pub struct Cluster {
     pub manager: Manager,
     pub vms: Vec<Vm>,
+    pub fabric: Fabric,
     events: Receiver<Event>,
-    _fabric: Fabric,
     _dir: TempDir,
 }
 
 impl Cluster {
     /// Starts `count` machines with `options` on their command lines. `key`: they get this file and not the manager's.
     pub fn start(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
+        Self::make(count, 0, options, key, &[], log)
+    }
+
+    /// As [`start`](Self::start), with ports of the fabric for `hosts` others behind those of the machines. The manager
+    /// gets `more` options.
+    pub fn beside_hosts(count: u16, hosts: u16, more: &[&str], log: &Path) -> Result<Self> {
+        Self::make(count, hosts, "", None, more, log)
+    }
+
+    fn make(
+        count: u16,
+        hosts: u16,
+        options: &str,
+        key: Option<&Path>,
+        more: &[&str],
+        log: &Path,
+    ) -> Result<Self> {
         let lab = Lab::get()?;
         // Short, because of the sockets in it.
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let manager = Manager::start(&manager::build()?, 0, dir.path())?;
+        let manager = Manager::start_with(&manager::build()?, 0, dir.path(), more)?;
         let fabric = Fabric::start(&FabricConfig {
-            ports: count.into(),
+            ports: (count + hosts).into(),
             dir: dir.path().to_owned(),
             faults: netfault::Faults::default(),
             seed: 0,
@@ -78,7 +95,7 @@ impl Cluster {
             let console = log.with_extension(format!("{}.log", spec.name));
             vms.push(Vm::start(&lab.qemu, spec, Some(&console), sender.clone())?);
         }
-        Ok(Self { manager, vms, events, _fabric: fabric, _dir: dir })
+        Ok(Self { manager, vms, fabric, events, _dir: dir })
     }
 
     /// Waits until all machines are members.

@@ -10,6 +10,7 @@ mod inputs;
 mod lab;
 mod lint;
 mod linux;
+mod linux_node;
 mod misuse;
 mod nodes;
 
@@ -82,6 +83,7 @@ fn all() -> Result<Vec<Case>> {
         nodes::cases(),
         misuse::cases(),
         linux::cases(),
+        linux_node::cases(),
         end_to_end::cases(),
     ];
     Ok(groups.into_iter().flatten().collect())

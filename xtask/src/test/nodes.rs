@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the manager's client says once the nodes have started the job and input flows.
-const JOB_RUNS: &str = "job 1 runs";
+pub const JOB_RUNS: &str = "job 1 runs";
 /// From the death of a node to the end of the run.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -60,7 +60,7 @@ fn disturbed(log: &Path, says: &str, disturb: impl FnOnce(u32) -> Result<()>) ->
 }
 
 /// Waits until a line of the run's output contains `text`.
-fn wait_for(text: &str, log: &Path, child: &mut Child) -> Result<()> {
+pub fn wait_for(text: &str, log: &Path, child: &mut Child) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(600);
     while !std::fs::read_to_string(log)?.contains(text) {
         ensure!(child.try_wait()?.is_none(), "the run ended before it said `{text}`");

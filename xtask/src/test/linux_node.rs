@@ -1,0 +1,210 @@
+//! A Linux machine as a node beside appliances: `lite-node` and the library over libibverbs and `rdma_rxe`.
+
+use super::cases::{Case, Outcome};
+use super::inputs::{Input, compare};
+use super::lab::Cluster;
+use super::nodes::{JOB_RUNS, wait_for};
+use crate::{paths, setup, tool};
+use anyhow::{Context, Result, ensure};
+use qemu::linux::{Guest, GuestConfig, Image, Network};
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything in a guest or for a job, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Longest build.
+const BUILD: Duration = Duration::from_secs(1200);
+/// From the death of the process to the end of its job: less than the silence of a whole machine would take.
+const NOTICED: Duration = Duration::from_secs(30);
+/// The machine's address, in the network of those that the manager assigns, of which it is the last.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 1);
+/// How many appliances.
+const APPLIANCES: u16 = 3;
+/// Where the programs are in the guest.
+const IN_GUEST: &str = "/opt/ferrolite";
+
+pub fn cases() -> Vec<Case> {
+    let case = |name: &str, check: fn(&Path) -> Result<()>| {
+        Case::new(format!("linux::{name}"), move |log| check(log).map(|()| Outcome::Passed))
+    };
+    vec![
+        case("node-counts-words-beside-appliances-and-dies", word_count),
+        case("refused-without-trust-hosts", refused).full_if(true),
+        case("examples-in-c-and-python", examples).full_if(true),
+    ]
+}
+
+/// Appliances, and a Linux machine on their fabric with files in [`IN_GUEST`].
+struct Lab {
+    cluster: Cluster,
+    guest: Guest,
+}
+
+impl Lab {
+    fn start(manager: &[&str], packages: &[&str], files: &[(&str, PathBuf)], log: &Path) -> Result<Self> {
+        let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
+        let cluster = Cluster::beside_hosts(APPLIANCES, 1, manager, log)?;
+        let mut files: Vec<_> =
+            files.iter().map(|(name, path)| (format!("{IN_GUEST}/{name}"), path.clone())).collect();
+        files.push((format!("{IN_GUEST}/cluster.key"), cluster.manager.key().to_owned()));
+        let network = Network {
+            address: ADDRESS,
+            prefix: 16,
+            ..Network::numbered(1, cluster.fabric.socket(APPLIANCES.into()))
+        };
+        let size: u64 = files.iter().map(|(_, path)| path.metadata().map_or(0, |meta| meta.len())).sum();
+        let files_mib = u32::try_from(size >> 20).unwrap_or(u32::MAX);
+        let config = GuestConfig {
+            memory_mib: 320 + 2 * (image.size_mib() + files_mib),
+            network: Some(network),
+            management: true,
+            files,
+            console: Some(log.with_extension("linux.log")),
+            boot_within: LIMIT,
+            ..GuestConfig::default()
+        };
+        let guest = Guest::boot(&setup::qemu()?, &image, &config)?;
+        Ok(Self { cluster, guest })
+    }
+
+    /// `HOST:PORT` of the manager, as the guest reaches it.
+    fn manager(&self) -> Result<String> {
+        Ok(format!("10.0.2.2:{}", self.cluster.manager.port()?))
+    }
+
+    /// The daemon's command line in the guest.
+    fn daemon(&self) -> Result<String> {
+        let manager = self.manager()?;
+        Ok(format!(
+            "exec {IN_GUEST}/lite-node --manager {manager} --key-file {IN_GUEST}/cluster.key --name linux --memory 64M"
+        ))
+    }
+
+    /// Waits until there are so many members.
+    fn members(&self, count: u16, log: &Path) -> Result<()> {
+        let mut nodes = self.cluster.manager.client("nodes");
+        nodes.args(["--wait", &count.to_string(), "--timeout", "120"]);
+        tool::run_ok(&mut nodes, log, LIMIT + LIMIT).map(drop)
+    }
+
+    fn submit(&self, app: &str, input: &Path, output: &Path) -> Command {
+        let mut submit = self.cluster.manager.client("submit");
+        submit.args(["--app", app, "--input"]).arg(input).arg("--output").arg(output);
+        submit
+    }
+}
+
+/// Builds a program of the workspace, and strips it.
+fn program(package: &str, file: &str, log: &Path) -> Result<PathBuf> {
+    setup::bindings()?;
+    let mut cargo = Command::new("cargo");
+    // The profile of the host's tests, which have built most of it.
+    cargo.args(["build", "--package", package, "--features", "libibverbs"]).current_dir(paths::root());
+    tool::run_ok(&mut cargo, log, BUILD)?;
+    let stripped = paths::state()?.join(file);
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-unneeded").arg(paths::target().join("debug").join(file)).arg("-o").arg(&stripped);
+    tool::run_ok(&mut strip, log, LIMIT)?;
+    Ok(stripped)
+}
+
+/// A process on Linux and three appliances count words together; the process is killed in mid-job, which fails by its
+/// name; the appliances go on.
+fn word_count(log: &Path) -> Result<()> {
+    let daemon = program("lite-node", "lite-node", log)?;
+    let mut lab = Lab::start(&["--trust-hosts"], &[], &[("lite-node", daemon)], log)?;
+    let command = lab.daemon()?;
+    let process = lab.guest.background(&command)?;
+    let joined = lab.guest.wait_until_printed(&process, "joined as", LIMIT);
+    joined.context("lite-node does not join")?;
+    lab.members(APPLIANCES + 1, log)?;
+
+    let dir = tempfile::tempdir()?;
+    let output = dir.path().join("out");
+    let small = Input::SmallText.prepared(log)?;
+    let count = |lab: &Lab, nodes: u16| {
+        let mut submit = lab.submit("wordcount", &small.input, &output);
+        tool::run_ok(submit.args(["--nodes", &nodes.to_string()]), log, LIMIT)?;
+        compare(&small.expected, &output, log)
+    };
+    count(&lab, APPLIANCES + 1)?;
+
+    let large = dir.path().join("large");
+    Input::LargeText.write(&large)?;
+    let unwanted = dir.path().join("unwanted");
+    let said = log.with_extension("killed.log");
+    let file = File::create(&said)?;
+    let mut submit = lab.submit("wordcount", &large, &unwanted);
+    submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let mut child = qemu::die_with_this_thread(&mut submit).spawn()?;
+    wait_for(JOB_RUNS, &said, &mut child)?;
+    lab.guest.signal(&process, "KILL")?;
+    let killed = Instant::now();
+    let status = tool::wait(&mut child, NOTICED)?.context("the job goes on without its node")?;
+    let text = std::fs::read_to_string(&said)?;
+    ensure!(!status.success(), "the job succeeded without its node");
+    ensure!(text.lines().last().is_some_and(|l| l.contains("(linux)")), "it does not name the node: {text}");
+    ensure!(!unwanted.exists(), "there is an output file");
+    let line = format!("noticed within {:.2} s\n", killed.elapsed().as_secs_f64());
+    std::io::Write::write_all(&mut File::options().append(true).open(log)?, line.as_bytes())?;
+
+    lab.members(APPLIANCES, log)?;
+    count(&lab, APPLIANCES)
+}
+
+/// A manager without `--trust-hosts` keeps a process away from appliances, which says so in one line.
+fn refused(log: &Path) -> Result<()> {
+    let daemon = program("lite-node", "lite-node", log)?;
+    let mut lab = Lab::start(&[], &[], &[("lite-node", daemon)], log)?;
+    let done = lab.guest.run(&lab.daemon()?, LIMIT)?;
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    ensure!(!done.status.success(), "it joined");
+    ensure!(said.lines().count() == 1 && said.contains("--trust-hosts allows it"), "it says: {said}");
+    Ok(())
+}
+
+/// The examples of the library in the Linux machine, against appliances that run the job `echo`.
+fn examples(log: &Path) -> Result<()> {
+    let library = program("ferrolite", "libferrolite.so", log)?;
+    let source = paths::root().join("lite/capi");
+    let demo = paths::state()?.join("demo-c");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(source.join("include"));
+    cc.arg(source.join("examples/demo.c")).arg(format!("-Wl,-rpath,{IN_GUEST}")).arg(&library);
+    tool::run_ok(cc.arg("-lpthread").arg("-o").arg(&demo), log, LIMIT)?;
+    let files = [
+        ("libferrolite.so", library),
+        ("demo-c", demo),
+        ("ferrolite.py", source.join("python/ferrolite.py")),
+        ("demo.py", source.join("examples/demo.py")),
+    ];
+    let mut lab = Lab::start(&["--trust-hosts"], &["python3"], &files, log)?;
+    lab.members(APPLIANCES, log)?;
+
+    let dir = tempfile::tempdir()?;
+    let (input, output, said) = (dir.path().join("none"), dir.path().join("out"), dir.path().join("said"));
+    File::create(&input)?;
+    let mut submit = lab.submit("echo", &input, &output);
+    let file = File::create(&said)?;
+    submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let mut job = qemu::die_with_this_thread(&mut submit).spawn()?;
+    wait_for(JOB_RUNS, &said, &mut job)?;
+    let peers: Vec<String> = (0..APPLIANCES).map(|n| format!("node{n}")).collect();
+    let (manager, peers) = (lab.manager()?, peers.join(" "));
+    for (program, name, end) in [
+        (format!("{IN_GUEST}/demo-c"), "demo-c", ""),
+        (format!("python3 {IN_GUEST}/demo.py"), "demo-py", "end"),
+    ] {
+        let key = format!("{IN_GUEST}/cluster.key");
+        let words = format!("{program} {manager} {key} {name} ibverbs=rxe0 {peers} {end}");
+        let said = lab.guest.check(&words, LIMIT)?;
+        std::io::Write::write_all(&mut File::options().append(true).open(log)?, said.as_bytes())?;
+        ensure!(said.ends_with("all is well\n"), "{name} says: {said}");
+    }
+    let status = tool::wait(&mut job, LIMIT)?.context("the job `echo` goes on")?;
+    ensure!(status.success(), "the job `echo` failed: {}", std::fs::read_to_string(&said)?.trim());
+    Ok(())
+}
