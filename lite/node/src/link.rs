@@ -16,8 +16,11 @@ use std::time::Duration;
 
 /// Messages that wait to be sent before senders wait themselves.
 const OUT: usize = 64;
-/// Messages that wait to be taken before the connection is read no further.
-const IN: usize = 64;
+/// Messages that wait to be taken before the connection is read no further. Few, as is what waits in the socket: behind a
+/// job's input wait the acknowledgements of heartbeats, and on a slow machine for longer than a lease if it is much.
+const IN: usize = 4;
+/// Bytes that wait in the socket.
+const SOCKET: usize = 128 << 10;
 /// Heartbeats whose times are kept until they are acknowledged.
 const BEATS_KEPT: usize = 64;
 /// Bytes of the longest encoded acknowledgement of a heartbeat.
@@ -36,6 +39,8 @@ pub(crate) struct Link {
     /// The connection is down.
     down: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The direction to the manager, once nothing more is sent.
+    finished: Mutex<Option<Sending>>,
 }
 
 struct Outgoing {
@@ -64,6 +69,7 @@ impl Link {
         let Connection { sending, receiving } = connection;
         // A manager that takes nothing for so long has given this node up.
         sending.limit(lease)?;
+        receiving.limit_waiting(SOCKET)?;
         let incoming = Incoming {
             queue: VecDeque::new(),
             receiver: None,
@@ -85,6 +91,7 @@ impl Link {
             room: Condvar::new(),
             down: Condvar::new(),
             threads: Mutex::default(),
+            finished: Mutex::new(None),
         });
         let lost = |source: io::Error| ClientError::Lost(source);
         let (sender, receiver) = (link.clone(), link.clone());
@@ -118,10 +125,12 @@ impl Link {
             };
             if let Err(error) = sent {
                 self.end(&error);
-                break;
+                return sending.hang_up();
             }
         }
-        sending.hang_up();
+        // The manager closes once it has all.
+        sending.finish();
+        *self.finished.lock() = Some(sending);
     }
 
     /// The next message; `Some(None)` if the heartbeat is due, `None` at the end.
@@ -210,8 +219,13 @@ impl Link {
         self.close();
         self.incoming.lock().down = true;
         self.room.notify_all();
+        // The one that sends comes first; then the other's wait can be ended.
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            if thread.join().is_err() {
+            let joined = thread.join();
+            if let Some(sending) = self.finished.lock().take() {
+                sending.hang_up();
+            }
+            if joined.is_err() {
                 log::error!("a thread of the control connection has panicked");
             }
         }

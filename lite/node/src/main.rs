@@ -10,7 +10,8 @@ fn main() -> ExitCode {
     match cli::Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lite-node: {error:#}");
+            // The errors' texts have their causes in them.
+            eprintln!("lite-node: {error}");
             ExitCode::FAILURE
         }
     }

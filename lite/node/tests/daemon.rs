@@ -91,6 +91,23 @@ fn a_killed_process_fails_its_job_by_name_and_the_others_go_on() {
     assert!(std::fs::read(&path).unwrap() == reference(&input));
 }
 
+/// Longer than a lease: with its only thread for applications computing, a node sends heartbeats, takes their
+/// acknowledgements and serves reads of its memory.
+#[test]
+fn membership_and_reads_go_on_while_an_application_computes() {
+    let cluster = Cluster::start(2);
+    let start = |n| Process::start(daemon(&cluster, &format!("host{n}"), n).args(["--cpus", "1"]));
+    let _processes: Vec<Process> = (0..2).map(start).collect();
+    cluster.wait_nodes(2);
+    let job = Job { app: "progress".into(), args: vec!["7".into()], nodes: 2 };
+    let inputs = Inputs::open(&[cluster.file("none", b"")]).unwrap();
+    let mut output = Output::create(&cluster.dir.path().join("out")).unwrap();
+    let done = cluster.client().submit(&job, inputs, &mut output, &|_| {}).unwrap();
+    let counts: Vec<_> = done.reports.iter().flat_map(|(_, report)| report.counts.clone()).collect();
+    let reads = counts.iter().find(|(name, _)| name == "reads").unwrap().1;
+    assert!(reads > 20, "{reads} reads while the other computes");
+}
+
 #[test]
 fn the_example_runs_against_two_processes() {
     let cluster = Cluster::start(3);
@@ -143,6 +160,8 @@ fn refusals_are_one_line() {
     std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let said = refusal(daemon(&cluster, "b", 1).arg("--key-file").arg(&other));
     assert!(said.contains("wrong cluster key"), "{said}");
+    let said = refusal(daemon(&cluster, "b", 1).arg("--key-file").arg(cluster.dir.path().join("none")));
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
     let nowhere = cluster.dir.path().join("no.sock");
     let said = refusal(daemon(&cluster, "b", 1).arg("--fabric-socket").arg(&nowhere));
     assert!(said.contains("no.sock"), "{said}");

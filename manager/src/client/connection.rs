@@ -104,6 +104,11 @@ impl Sending {
         self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
     }
 
+    /// Ends this direction: the manager gets all that was sent, and then closes the other.
+    pub fn finish(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
     /// Ends the connection in both directions; a thread that uses the other half gets an error.
     pub fn hang_up(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -111,6 +116,11 @@ impl Sending {
 }
 
 impl Receiving {
+    /// Lets the operating system keep about so many bytes that have not been received yet, and the rest wait at the manager.
+    pub fn limit_waiting(&self, bytes: usize) -> Result<(), ClientError> {
+        SockRef::from(&self.stream).set_recv_buffer_size(bytes).map_err(ClientError::Lost)
+    }
+
     /// The next message; within `patience`, if given, or else until the connection breaks.
     pub fn receive<M: DeserializeOwned>(&mut self, patience: Option<Duration>) -> Result<M, ClientError> {
         Ok(proto::decode(&self.receive_encoded(patience)?)?)

@@ -3,9 +3,9 @@
 use super::cases::{Case, Outcome};
 use super::inputs::{Input, compare};
 use super::lab::Cluster;
-use super::nodes::{JOB_RUNS, wait_for};
+use super::nodes::wait_for;
 use crate::{paths, setup, tool};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use qemu::linux::{Guest, GuestConfig, Image, Network};
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -23,6 +23,8 @@ const NOTICED: Duration = Duration::from_secs(30);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 1);
 /// How many appliances.
 const APPLIANCES: u16 = 3;
+/// What the manager's client says once the nodes have started a job.
+const RUNS: &str = " runs on ";
 /// Where the programs are in the guest.
 const IN_GUEST: &str = "/opt/ferrolite";
 
@@ -140,7 +142,12 @@ fn word_count(log: &Path) -> Result<()> {
     let mut submit = lab.submit("wordcount", &large, &unwanted);
     submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut child = qemu::die_with_this_thread(&mut submit).spawn()?;
-    wait_for(JOB_RUNS, &said, &mut child)?;
+    let begun = wait_for(RUNS, &said, &mut child);
+    let alive = lab.guest.status_of(&process)?.is_none();
+    if begun.is_err() || !alive {
+        let (_, printed) = lab.guest.printed(&process)?;
+        bail!("the job does not begin, or lite-node has ended: {}", String::from_utf8_lossy(&printed).trim());
+    }
     lab.guest.signal(&process, "KILL")?;
     let killed = Instant::now();
     let status = tool::wait(&mut child, NOTICED)?.context("the job goes on without its node")?;
@@ -191,7 +198,7 @@ fn examples(log: &Path) -> Result<()> {
     let file = File::create(&said)?;
     submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut job = qemu::die_with_this_thread(&mut submit).spawn()?;
-    wait_for(JOB_RUNS, &said, &mut job)?;
+    wait_for(RUNS, &said, &mut job)?;
     let peers: Vec<String> = (0..APPLIANCES).map(|n| format!("node{n}")).collect();
     let (manager, peers) = (lab.manager()?, peers.join(" "));
     for (program, name, end) in [

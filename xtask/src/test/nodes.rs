@@ -13,7 +13,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the manager's client says once the nodes have started the job and input flows.
-pub const JOB_RUNS: &str = "job 1 runs";
+const JOB_RUNS: &str = "job 1 runs";
 /// From the death of a node to the end of the run.
 const BOUND: Duration = Duration::from_secs(60);
 
