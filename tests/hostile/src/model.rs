@@ -206,10 +206,18 @@ impl Model {
     pub fn check_memory(&self, nodes: &[Node; 2]) {
         for (side, node) in nodes.iter().enumerate() {
             let found = node.bytes(0, MEMORY);
-            let may = self.may_hold(side, nodes);
-            for (at, (found, (initial, may))) in found.iter().zip(node.initial.iter().zip(&may)).enumerate() {
-                let ok = found == initial || *may == May::Be(*found) || *may == May::BeAnything;
-                assert!(ok, "byte {at:#x} of side {side} was {initial:#x}, is {found:#x}, may {may:?}");
+            // As found, but where it may be otherwise than it was: there as it was.
+            let mut rest = found.clone();
+            for (at, may) in self.named(side, nodes) {
+                for ((rest, initial), may) in rest[at..].iter_mut().zip(&node.initial[at..]).zip(may) {
+                    if may.is_none_or(|may| may == *rest) {
+                        *rest = *initial;
+                    }
+                }
+            }
+            if rest != node.initial {
+                let at = rest.iter().zip(node.initial).position(|(rest, initial)| rest != initial);
+                panic!("bytes of side {side} from {at:x?} on are neither as they were nor as asked for");
             }
             self.check_words(side, &found);
         }
@@ -230,14 +238,12 @@ impl Model {
         }
     }
 
-    /// What each byte of a side's memory may hold besides what it held.
-    fn may_hold(&self, side: usize, nodes: &[Node; 2]) -> Vec<May> {
+    /// The memory of a side that was named: from where on, and for each byte what it may become; `None` is anything.
+    fn named(&self, side: usize, nodes: &[Node; 2]) -> Vec<(usize, Vec<Option<u8>>)> {
         let (own, peer) = (&self.sides[side], &self.sides[1 - side]);
-        let mut may = vec![May::BeNothingElse; MEMORY];
+        let mut named = Vec::new();
         let mut put = |at: usize, bytes: &[u8]| {
-            for (may, &byte) in may[at..at + bytes.len()].iter_mut().zip(bytes) {
-                *may = if self.loose { May::BeAnything } else { May::Be(byte) };
-            }
+            named.push((at, bytes.iter().map(|&byte| (!self.loose).then_some(byte)).collect()));
         };
         let sent = |work: &Work| &nodes[1 - side].initial[work.source()];
         for (id, work) in peer.sends.iter().enumerate() {
@@ -261,25 +267,13 @@ impl Model {
                 put(at, &sent(work)[..work.len.min(capacity)]);
             }
         }
-        for (n, at) in WORDS.into_iter().enumerate() {
-            if peer.words[n].len() > 1 {
-                may[at..at + 8].fill(May::BeAnything);
-            }
-        }
-        for range in &self.named[side] {
-            may[range.clone()].fill(May::BeAnything);
-        }
+        // Words that atomics change are checked by themselves.
+        let words = WORDS.into_iter().zip(&peer.words).filter(|(_, states)| states.len() > 1);
+        named.extend(words.map(|(at, _)| (at, vec![None; 8])));
+        named.extend(self.named[side].iter().map(|range| (range.start, vec![None; range.len()])));
         if self.named[side].is_empty() {
-            assert!(may[..SOURCE_LEN].iter().all(|&may| may == May::BeNothingElse));
+            assert!(named.iter().all(|(at, _)| *at >= SOURCE_LEN), "nothing names the source");
         }
-        may
+        named
     }
-}
-
-/// What a byte may hold besides what it held at the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum May {
-    BeNothingElse,
-    Be(u8),
-    BeAnything,
 }

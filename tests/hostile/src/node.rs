@@ -3,7 +3,7 @@
 use crate::wire::{Port, Shared};
 use platform::{Arena, IoAddr, Memory};
 use softroce::{Config, SoftRoce};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, PathMtu, Psn, QpConnect, QpNum, QpOptions,
     RemoteAddr, Rnic,
@@ -43,7 +43,7 @@ pub struct Node {
     pub memory: Arc<Arena>,
     pub qp: QpNum,
     /// Its memory at the start.
-    pub initial: Vec<u8>,
+    pub initial: &'static [u8],
     base: u64,
     send_cq: CqId,
     recv_cq: CqId,
@@ -54,8 +54,8 @@ impl Node {
         // Different addresses at both ends, so that a mix-up shows.
         let base = 0x1000_0000 << side;
         let memory = Arc::new(Arena::new(IoAddr(base), MEMORY as u64));
-        let initial: Vec<u8> = (0..MEMORY).map(|at| pattern(side, at)).collect();
-        memory.write(IoAddr(base), &initial).expect("its own memory");
+        let initial = &INITIAL[side];
+        memory.write(IoAddr(base), initial).expect("its own memory");
         let mut random = [seed; 16];
         random[side] ^= 0x5a;
         let port = Port { wire: wire.clone(), side, buffer: Vec::new() };
@@ -148,6 +148,10 @@ pub fn word(bytes: &[u8]) -> u64 {
 pub const fn gid(side: usize) -> Gid {
     Gid::from_ipv4([10, 0, 0, 1 + side as u8])
 }
+
+/// What the memory of each side holds at the start.
+static INITIAL: LazyLock<[Vec<u8>; 2]> =
+    LazyLock::new(|| [0, 1].map(|side| (0..MEMORY).map(|at| pattern(side, at)).collect()));
 
 /// Bytes that tell where and whose they are.
 fn pattern(side: usize, at: usize) -> u8 {
