@@ -36,6 +36,8 @@ pub enum Outcome {
     Passed,
     /// Why not.
     Failed(String),
+    /// It was not run, and why.
+    Skipped(String),
     /// It was many tests of another runner.
     Many { tally: Tally, failure: Option<String> },
 }
@@ -46,7 +48,7 @@ impl Outcome {
         match self {
             Self::Failed(why) => Some(why),
             Self::Many { failure, .. } => failure.as_deref(),
-            Self::Passed => None,
+            Self::Passed | Self::Skipped(_) => None,
         }
     }
 }
@@ -56,6 +58,7 @@ impl fmt::Display for Outcome {
         match self {
             Self::Passed => f.write_str("ok"),
             Self::Failed(_) => f.write_str("FAILED"),
+            Self::Skipped(why) => write!(f, "SKIPPED: {why}"),
             Self::Many { tally, failure: None } => write!(f, "ok: {tally}"),
             Self::Many { tally, failure: Some(_) } => write!(f, "FAILED: {tally}"),
         }
@@ -76,6 +79,7 @@ impl Tally {
         match outcome {
             Outcome::Passed => self.passed += 1,
             Outcome::Failed(_) => self.failed += 1,
+            Outcome::Skipped(_) => self.skipped += 1,
             Outcome::Many { tally, .. } => {
                 self.passed += tally.passed;
                 self.failed += tally.failed;

@@ -13,6 +13,7 @@ mod linux;
 mod linux_node;
 mod misuse;
 mod nodes;
+mod tools;
 
 use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context as _, Result};
@@ -57,7 +58,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
         (options.full || !case.full)
             && (options.filter.is_empty() || options.filter.iter().any(|f| case.name.contains(f)))
     };
-    let cases: Vec<Case> = all()?.into_iter().filter(wanted).collect();
+    let cases: Vec<Case> = all(options.full)?.into_iter().filter(wanted).collect();
     if options.list {
         cases.iter().for_each(|case| println!("{}", case.name));
         return Ok(None);
@@ -73,11 +74,12 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
 }
 
 /// Every test there is. Cheap ones and those that find most come first.
-fn all() -> Result<Vec<Case>> {
+fn all(full: bool) -> Result<Vec<Case>> {
     let groups = [
         lint::cases(),
         lint::builds(),
         host::cases(),
+        tools::cases(full),
         boot::cases(),
         cluster::cases(),
         nodes::cases(),

@@ -74,7 +74,7 @@ mod tests {
     fn any_split_gives_the_same() {
         let data: [u8; 199] = core::array::from_fn(|i| (i * 37 + 11) as u8);
         let whole = Icrc::START.feed_by_table(&data).finish();
-        for at in 0..data.len() {
+        for at in (0..data.len()).step_by(if cfg!(miri) { 20 } else { 1 }) {
             assert_eq!(Icrc::START.feed(&data[..at]).feed(&data[at..]).finish(), whole);
         }
     }

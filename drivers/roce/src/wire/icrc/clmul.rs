@@ -155,11 +155,11 @@ mod tests {
             std::println!("SKIPPED: this processor has no carry-less multiplication");
             return;
         }
-        let longest = if cfg!(miri) { 150 } else { 2000 };
+        let (longest, every) = if cfg!(miri) { (145, 7) } else { (2000, 1) };
         let bytes: std::vec::Vec<u8> =
             (0..longest + 16).map(|i: usize| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect();
-        for start in 0..16 {
-            for len in 0..=longest {
+        for start in (0..16).step_by(every) {
+            for len in (0..=longest).step_by(every.min(3)) {
                 let part = &bytes[start..start + len];
                 let crc = (start * 0x0101_0101 + len) as u32;
                 let expected = table::feed(crc, part);

@@ -1,0 +1,172 @@
+//! Tests by tools that are not part of the stable toolchain: fuzzing by `cargo fuzz`, and Miri.
+//!
+//! Both run what `cargo test` runs as well, only differently, so where the tool is missing they are skipped, aloud.
+//! `--full` tries to install what is missing first; the quick set takes only what is there.
+
+use super::cases::{Case, Outcome};
+use crate::{paths, tool};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Building included.
+const LIMIT: Duration = Duration::from_secs(1200);
+/// How long a target is fuzzed.
+const FUZZING: Duration = Duration::from_secs(30);
+/// Longest input that is made up, in bytes: enough for a whole frame, and for some hundreds of decisions.
+const LONGEST_INPUT: u32 = 4400;
+
+/// A fuzz target: its name, and what to start from.
+struct Target {
+    name: &'static str,
+    seeds: fn() -> Result<Vec<Vec<u8>>>,
+}
+
+const TARGETS: [Target; 2] =
+    [Target { name: "parse", seeds: captured_frames }, Target { name: "two_transports", seeds: decisions }];
+
+pub fn cases(full: bool) -> Vec<Case> {
+    let mut cases: Vec<_> = TARGETS
+        .into_iter()
+        .map(|target| Case::new(format!("fuzz::{}", target.name), move |log| fuzz(&target, full, log)))
+        .collect();
+    cases.push(Case::new("miri::roce", move |log| miri(full, log)));
+    cases
+}
+
+/// Fuzzes one target for a while. Each run starts from the same inputs.
+fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
+    let Some(path) = path_with_cargo_fuzz(install, log)? else {
+        return Ok(Outcome::Skipped("there is no cargo-fuzz; --full installs it".into()));
+    };
+    let work = fresh(paths::state()?.join("fuzz").join(target.name))?;
+    let corpus = paths::made(work.join("corpus"))?;
+    for (n, seed) in (target.seeds)()?.into_iter().enumerate() {
+        std::fs::write(corpus.join(format!("seed-{n}")), seed)?;
+    }
+    let mut command = Command::new("cargo");
+    // Without a sanitizer it needs nothing that stable Rust lacks, and there is next to no unsafe code to watch.
+    command.args(["fuzz", "run", "--sanitizer", "none", "--target-dir"]).arg(paths::target().join("fuzz"));
+    command.arg(target.name).arg(&corpus).arg("--");
+    command.arg(format!("-max_total_time={}", FUZZING.as_secs()));
+    command.arg(format!("-max_len={LONGEST_INPUT}"));
+    command.arg(format!("-artifact_prefix={}/", work.display()));
+    command.args(["-seed=1", "-timeout=20", "-print_final_stats=1"]);
+    command.current_dir(paths::root().join("fuzz")).env("PATH", path);
+    let output = tool::run_ok(&mut command, log, LIMIT)?;
+    let runs = output.lines().find_map(|l| l.strip_prefix("stat::number_of_executed_units:"));
+    let runs: u64 =
+        runs.and_then(|n| n.trim().parse().ok()).context("it did not say how many runs there were")?;
+    ensure!(runs >= 1000, "only {runs} runs in {} s", FUZZING.as_secs());
+    Ok(Outcome::Passed)
+}
+
+/// The search path with cargo-fuzz in it; installs it if allowed. `None` if it cannot be had.
+fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
+    let inherited = std::env::var_os("PATH").unwrap_or_default();
+    if tool::exists("cargo-fuzz") {
+        return Ok(Some(inherited));
+    }
+    let own = paths::state()?.join("tools");
+    let there = own.join("bin/cargo-fuzz");
+    if install && !there.is_file() {
+        let mut command = Command::new("cargo");
+        command.args(["install", "--quiet", "--locked", "cargo-fuzz", "--root"]).arg(&own);
+        // What was tried is in the log; a registry that cannot be reached is no failure of ours.
+        tool::run(&mut command, log, LIMIT)?;
+    }
+    if !there.is_file() {
+        return Ok(None);
+    }
+    let dirs = std::iter::once(own.join("bin")).chain(std::env::split_paths(&inherited));
+    Ok(Some(std::env::join_paths(dirs)?))
+}
+
+/// The frames of all captures.
+fn captured_frames() -> Result<Vec<Vec<u8>>> {
+    let dir = paths::root().join("drivers/roce/tests/data");
+    let mut captures: Vec<_> =
+        std::fs::read_dir(&dir)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
+    captures.retain(|path| path.extension().is_some_and(|e| e == "pcap"));
+    captures.sort();
+    let mut frames = Vec::new();
+    for path in captures {
+        let bytes = std::fs::read(&path)?;
+        let mut rest = bytes.get(24..).context("a capture without a header")?;
+        while let Some((header, after)) = rest.split_first_chunk::<16>() {
+            let len = u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+            let (frame, next) =
+                after.split_at_checked(len).with_context(|| format!("{} is cut", path.display()))?;
+            frames.push(frame.to_vec());
+            rest = next;
+        }
+    }
+    if frames.is_empty() {
+        bail!("no captures in {}", dir.display());
+    }
+    Ok(frames)
+}
+
+/// Strings of decisions from a fixed generator (SplitMix64), calm ones and wild ones.
+fn decisions() -> Result<Vec<Vec<u8>>> {
+    let mut state = 1u64;
+    let mut byte = |calm: bool| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let byte = (mixed >> 56) as u8;
+        if calm { byte & 0x8c } else { byte }
+    };
+    Ok((0..40).map(|n| (0..600).map(|_| byte(n % 2 == 0)).collect()).collect())
+}
+
+/// Runs tests of the transport in Miri, which sees undefined behaviour. The ICRC is multiplied there as well.
+fn miri(install: bool, log: &Path) -> Result<Outcome> {
+    if !has_miri(install, log)? {
+        return Ok(Outcome::Skipped("there is no Miri in a nightly toolchain; --full installs it".into()));
+    }
+    let mut command = Command::new("cargo");
+    command.args(["+nightly", "miri", "test", "--target-dir"]).arg(paths::target().join("miri"));
+    command.args(["--package", "roce", "--package", "hostile", "--lib"]);
+    for test in ["icrc", "replay", "parse", "transports"] {
+        command.args(["--test", test]);
+    }
+    // The tests read captures.
+    command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("RUSTFLAGS", "-Ctarget-feature=+pclmulqdq");
+    tool::run_ok(command.current_dir(paths::root()), log, LIMIT)?;
+    Ok(Outcome::Passed)
+}
+
+fn has_miri(install: bool, log: &Path) -> Result<bool> {
+    let there = || tool::output(Command::new("cargo").args(["+nightly", "miri", "--version"])).is_ok();
+    if there() || !install || !tool::exists("rustup") {
+        return Ok(there());
+    }
+    let mut command = Command::new("rustup");
+    command.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"]);
+    tool::run(&mut command, log, LIMIT)?;
+    Ok(there())
+}
+
+/// An empty directory.
+fn fresh(dir: PathBuf) -> Result<PathBuf> {
+    match std::fs::remove_dir_all(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot empty {}", dir.display()))
+        }
+        _ => paths::made(dir),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_what_the_targets_take() {
+        assert_eq!(captured_frames().expect("captures").len(), 723);
+        let decisions = decisions().expect("always");
+        assert!(decisions.iter().all(|seed| seed.len() == 600) && decisions[0] != decisions[2]);
+    }
+}
