@@ -42,11 +42,6 @@ impl Lie {
     pub const fn can_be_told(self) -> bool {
         matches!(self, Self::Replayed | Self::QueuePair | Self::Source | Self::Key | Self::Garbage)
     }
-
-    /// Whether no queue pair may see the frame.
-    pub const fn must_be_refused(self) -> bool {
-        matches!(self, Self::QueuePair | Self::Source)
-    }
 }
 
 /// Makes a frame that lies out of one that was sent; `None` if that one cannot lie like this.

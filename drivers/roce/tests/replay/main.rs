@@ -22,7 +22,7 @@ enum Replay {
     /// compared.
     Connection(Rules, [Compared; 2]),
     /// Datagrams or an unreliable connection: nothing in it is an answer that the specification determines. Its frames
-    /// are taken apart, checked and put together again (`captures.rs`).
+    /// are taken apart, checked and put together again (`captures.rs`); `ud.rs` sends and receives those of `ud_send`.
     Unanswered,
 }
 
