@@ -283,10 +283,7 @@ impl Run {
             received: sides.iter().map(|side| side.received).sum(),
             faults: [dropped, duplicated, delayed, corrupted],
             lies: self.lies,
-            refused: ["rx_icrc_errors", "rx_malformed", "rx_not_ours", "rx_unknown_qp"]
-                .map(count)
-                .iter()
-                .sum(),
+            refused: REFUSALS.map(count).iter().sum(),
             duplicates: count("rx_duplicates"),
             access_errors: count("access_errors"),
             not_ready: count("tx_rnr_naks"),
