@@ -70,6 +70,7 @@ pub fn play(name: &str, capture: &Capture, rules: &Rules, side: usize) -> Compar
         ),
         compared: Compared::default(),
         sent: BTreeSet::new(),
+        answered: Vec::new(),
     };
     if rules.refused_key && side == SERVER {
         player.end.keys.valid.borrow_mut().clear();
@@ -101,8 +102,10 @@ struct Player<'a> {
     peer: Vec<Message<'a>>,
     end: End,
     compared: Compared,
-    /// PSNs of what was sent, if that may be sent again.
+    /// PSNs of the requests that we sent.
     sent: BTreeSet<u32>,
+    /// What our answers said.
+    answered: Vec<Ext>,
 }
 
 impl Player<'_> {
@@ -116,22 +119,79 @@ impl Player<'_> {
         }
         self.end.send();
         if !event.is_request() {
+            self.skip_extra_answers(Some(event));
             let ours = self.end.responses.pop_front();
             let ours =
                 ours.unwrap_or_else(|| panic!("{}: no answer as {:?}", self.about, event.packet().bth));
+            self.answered.push(Frame::parse(&ours).unwrap().packet.ext);
             self.same(&ours, event, false);
             self.compared.responses += 1;
         } else if self.rules.requests == Requests::OneOfTheirs {
             self.ours_are_theirs(events);
         } else {
+            self.skip_repeats(Some(event), events);
             if self.end.requests.is_empty() && self.rules.requests == Requests::SameButAckRequest {
                 self.acknowledge_before(event);
+                self.skip_repeats(Some(event), events);
             }
             let ours = self.end.requests.pop_front();
             let ours =
                 ours.unwrap_or_else(|| panic!("{}: no request as {:?}", self.about, event.packet().bth));
+            self.sent.insert(event.psn().get());
             self.same(&ours, event, self.rules.requests == Requests::SameButAckRequest);
             self.compared.requests += 1;
+        }
+    }
+
+    /// Whether a request asks for a part of one of Linux's READs: ours asks for as much as its window takes.
+    fn is_part_of_read(&mut self, frame: &Frame<'_>) -> bool {
+        let Ext::Reth(ours) = frame.packet.ext else { return false };
+        let reads = self.own.iter().filter(|m| m.first().operation() == Operation::ReadRequest);
+        for read in reads.filter(|_| frame.packet.bth.opcode.operation == Operation::ReadRequest) {
+            let (addr, key, len) = read.first().remote().unwrap();
+            let packets = frame.packet.bth.psn.distance_from(read.first().psn());
+            let offset = i64::from(packets) * self.mtu as i64;
+            let within = offset >= 0 && offset + i64::from(ours.len) <= i64::from(len);
+            if within && ours.len < len && (ours.addr.0, ours.key) == (addr + offset as u64, key) {
+                self.sent.insert(read.first().psn().get());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Leaves out requests that ours has sent again because Linux took its time: when to do so is the sender's own choice.
+    /// They are what Linux sent, too.
+    fn skip_repeats(&mut self, but: Option<&Event<'_>>, events: &[Event<'_>]) {
+        while let Some(ours) = self.end.requests.front() {
+            let psn = Frame::parse(ours).unwrap().packet.bth.psn;
+            if but.is_some_and(|event| event.psn() == psn) || !self.sent.contains(&psn.get()) {
+                break;
+            }
+            let own = events.iter().filter(|e| e.side == self.side && e.is_request());
+            let theirs = own.into_iter().find(|e| e.psn() == psn).unwrap();
+            self.same(ours, theirs, true);
+            self.end.requests.pop_front();
+        }
+    }
+
+    /// After a loss ours may say more than Linux does: acknowledge what was executed without being asked, and report a gap
+    /// again. What Linux said must follow all the same.
+    fn skip_extra_answers(&mut self, but: Option<&Event<'_>>) {
+        while self.rules.lost_every.is_some()
+            && let Some(ours) = self.end.responses.front()
+        {
+            let packet = Frame::parse(ours).unwrap().packet;
+            if but.is_some_and(|event| *event.packet() == packet) {
+                break;
+            }
+            let Ext::Aeth(aeth) = packet.ext else { break };
+            let acknowledges = packet.bth.opcode.operation == Operation::Acknowledge
+                && (aeth.syndrome == Syndrome::ACK || self.answered.contains(&packet.ext));
+            if !acknowledges {
+                break;
+            }
+            self.end.responses.pop_front();
         }
     }
 
@@ -165,6 +225,9 @@ impl Player<'_> {
     fn ours_are_theirs(&mut self, events: &[Event<'_>]) {
         while let Some(ours) = self.end.requests.pop_front() {
             let frame = Frame::parse(&ours).unwrap();
+            if self.is_part_of_read(&frame) {
+                continue;
+            }
             let own = events.iter().filter(|e| e.side == self.side && e.is_request());
             let theirs = own.into_iter().find(|e| e.psn() == frame.packet.bth.psn);
             let theirs = theirs.unwrap_or_else(|| panic!("{}: not sent: {frame:?}", self.about));
@@ -191,6 +254,7 @@ impl Player<'_> {
         if self.rules.requests == Requests::OneOfTheirs {
             self.ours_are_theirs(events);
         }
+        self.skip_repeats(None, events);
         let before = self.end.counters;
         self.end.receive(event.packet());
         if event.is_write() && self.end.qp.state() == State::ReadyToSend {
@@ -307,6 +371,8 @@ impl Player<'_> {
         if self.rules.requests == Requests::OneOfTheirs {
             self.ours_are_theirs(events);
         }
+        self.skip_repeats(None, events);
+        self.skip_extra_answers(None);
         let (requests, responses) = (&self.end.requests, &self.end.responses);
         assert!(requests.is_empty() && responses.is_empty(), "{}: sent more than Linux", self.about);
         self.sends_ended(events);
