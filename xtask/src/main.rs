@@ -5,6 +5,7 @@ mod apt;
 mod bench;
 mod image;
 mod interrupt;
+mod linux_peer;
 mod paths;
 mod run;
 mod setup;
@@ -36,6 +37,8 @@ enum Command {
     Build,
     /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
     Run(Box<run::Options>),
+    /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
+    LinuxPeer(Box<linux_peer::Options>),
     /// Runs the tests; the last line is `N passed, N failed`
     Test(test::Options),
     /// Measures boot times, latencies and throughput
@@ -55,6 +58,12 @@ fn main() -> ExitCode {
         Command::Setup => setup::setup(),
         Command::Build => image::build().map(|image| image.describe()),
         Command::Run(options) => run::run(&options),
+        Command::LinuxPeer(options) => {
+            return linux_peer::linux_peer(&options).unwrap_or_else(|e| {
+                eprintln!("error: {}", ui::one_line(&e));
+                ExitCode::FAILURE
+            });
+        }
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
     };

@@ -118,31 +118,36 @@ serve() {
     echo "ready" >&3
     while read -r number seconds kind command <&3; do
         printf '%b' "$command" >"$dir/command"
-        rm -f "$dir/late"
+        rm -f "$dir/late" "$dir/pid"
+        late="sleep $seconds; : >$dir/late; job=\$(cat $dir/pid); kill -KILL -\$job \$job"
+        setsid sh -c "$late" 3>&- 6<&- 2>/dev/null &
+        watchdog=$!
+        # In the foreground: a shell's background commands ignore Ctrl-C for good. Each is a session of its own.
+        run="echo \$\$ >$dir/pid; exec sh $dir/command"
         if [ "$kind" = - ]; then
-            setsid sh "$dir/command" </dev/null >"$dir/out" 2>"$dir/err" 3>&- 6<&- &
-            job=$!
+            setsid sh -c "$run" </dev/null >"$dir/out" 2>"$dir/err" 3>&- 6<&-
+            status=$?
         else
             # Opened for both directions first, so that no opening waits for the other end.
             exec 7<>"$dir/in" 8<"$dir/in" 9>"$dir/in" 7>&-
-            printf '%s' "$kind" >/run/out
-            printf '%s' "$kind" >/run/err
-            setsid sh "$dir/command" <&8 >/run/out 2>/run/err 3>&- 6<&- 8<&- 9>&- &
-            job=$!
             # Not as redirections of the function: the shell keeps what it will restore, and so would be a reader.
             (
                 exec >&9 3>&- 8<&- 9>&-
                 feed
             ) &
             feeder=$!
-            exec 8<&- 9>&-
+            exec 9>&-
+            printf '%s' "$kind" >/run/out
+            printf '%s' "$kind" >/run/err
+            (
+                exec <&8 3>&- 6<&- 8<&-
+                exec setsid sh -c "$run" >/run/out 2>/run/err
+            )
+            status=$?
+            exec 8<&-
             : >"$dir/out"
             : >"$dir/err"
         fi
-        setsid sh -c "sleep $seconds; : >$dir/late; kill -KILL -$job $job" 3>&- 6<&- 2>/dev/null &
-        watchdog=$!
-        wait $job
-        status=$?
         # The watchdog is its group's leader, except in the instant before its setsid.
         kill -KILL -$watchdog $watchdog 2>/dev/null
         wait $watchdog

@@ -68,13 +68,13 @@ impl Guest {
         let raw = Raw::new(keyboard)?;
         let port = UnixStream::connect(&self.terminal)?;
         port.set_write_timeout(Some(SOON))?;
-        set_size(&mut self.side, keyboard)?;
         // Bytes that are no name of a terminal would be commands.
         let kind: String =
             kind.chars().filter(|c| c.is_ascii_alphanumeric() || "-+._".contains(*c)).collect();
         // A session's leader without a terminal gets the first one that it opens.
         let command = format!(
-            "echo $$ >/run/shell; export TERM={kind} PS1='\\u@\\h:\\w# '; exec sh -i </dev/hvc0 >/dev/hvc0 2>&1"
+            "echo $$ >/run/shell; exec <>/dev/hvc0 >&0 2>&1; {}export TERM={kind} PS1='\\h:\\w# '; exec sh -i",
+            stty(keyboard)?
         );
         let ended = AtomicBool::new(false);
         let (channel, side) = (&mut self.channel, &mut self.side);
@@ -105,12 +105,15 @@ impl Guest {
     }
 }
 
+/// The command that gives the terminal at its standard input the size of this one. A terminal that nobody has open
+/// keeps none.
+fn stty(terminal: BorrowedFd<'_>) -> io::Result<String> {
+    let Winsize { ws_row: rows, ws_col: columns, .. } = tcgetwinsize(terminal)?;
+    Ok(if rows > 0 && columns > 0 { format!("stty rows {rows} cols {columns}; ") } else { String::new() })
+}
+
 fn set_size(side: &mut Channel, terminal: BorrowedFd<'_>) -> Result<(), RunError> {
-    let Winsize { ws_row: rows, ws_col: columns, .. } = tcgetwinsize(terminal).map_err(io::Error::from)?;
-    if rows > 0 && columns > 0 {
-        side.run(&format!("stty rows {rows} cols {columns} </dev/hvc0"), SOON)?;
-    }
-    Ok(())
+    side.run(&format!("exec </dev/hvc0; {}", stty(terminal)?), SOON).map(drop)
 }
 
 /// Why the two terminals are not connected any more.

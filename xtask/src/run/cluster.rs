@@ -3,11 +3,11 @@
 use super::manager::{Manager, Process};
 use super::{Options, SUCCESS};
 use crate::interrupt;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use qemu::Qemu;
 use qemu::fabric::{Fabric, FabricConfig, FabricCounters};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Nic, Vm, VmSpec};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,25 @@ pub struct Running {
     vms: Vec<Vm>,
     events: Receiver<Event>,
     fabric: Fabric,
+    _visitors: Option<Link>,
+}
+
+/// A symbolic link, removed when dropped.
+struct Link(PathBuf);
+
+impl Link {
+    fn new(to: &Path, path: &Path) -> Result<Self> {
+        std::os::unix::fs::symlink(to, path)
+            .with_context(|| format!("cannot make the fabric's socket {}", path.display()))?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // Somebody may have removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 impl Cluster<'_> {
@@ -39,12 +58,15 @@ impl Cluster<'_> {
     pub fn start(&self, manager: &Manager) -> Result<Running> {
         let options = self.options;
         let fabric = Fabric::start(&FabricConfig {
-            ports: options.nodes.into(),
+            ports: usize::from(options.nodes) + usize::from(options.fabric_socket.is_some()),
             dir: self.work.to_owned(),
             faults: options.fabric,
             seed: options.seed,
             pcap: options.pcap.clone(),
         })?;
+        let visitors = options.fabric_socket.as_deref();
+        let visitors =
+            visitors.map(|path| Link::new(fabric.socket(options.nodes.into()), path)).transpose()?;
         let (sender, events) = channel();
         let port = manager.port()?;
         let mut vms = Vec::new();
@@ -65,7 +87,7 @@ impl Cluster<'_> {
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));
             vms.push(Vm::start(self.qemu, spec, console.as_deref(), sender.clone())?);
         }
-        Ok(Running { vms, events, fabric })
+        Ok(Running { vms, events, fabric, _visitors: visitors })
     }
 }
 

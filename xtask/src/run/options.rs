@@ -48,6 +48,10 @@ pub struct Options {
     /// Seed that decides which frames the faults hit
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// Where to make a socket by which another machine joins the appliances' fabric while the run lasts, as
+    /// `cargo xtask linux-peer --fabric` does [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub fabric_socket: Option<PathBuf>,
     /// Where all frames between the appliances are captured, for Wireshark, as they were sent (before faults)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,

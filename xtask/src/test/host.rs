@@ -9,20 +9,24 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(1200);
 
+/// All crates, and those that need a library of the host's as well.
+const WORKSPACE: [&str; 3] = ["--workspace", "--features", "ibverbs/libibverbs"];
+
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("host::cargo-test", |log| cargo_test(&[], log)),
+        Case::new("host::cargo-test", |log| cargo_test(&WORKSPACE, log)),
         // Those that fetch packages of Debian and boot Linux.
-        Case::new("host::cargo-test-ignored", |log| cargo_test(&["--", "--ignored"], log)).full_if(true),
+        Case::new("host::cargo-test-ignored", |log| {
+            cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
+        })
+        .full_if(true),
     ]
 }
 
-fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
+/// `cargo test` with these arguments as one test of many.
+pub fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
     let mut command = Command::new("cargo");
-    command
-        .args(["test", "--workspace", "--no-fail-fast", "--features", "ibverbs/libibverbs"])
-        .args(args)
-        .current_dir(paths::root());
+    command.args(["test", "--no-fail-fast"]).args(args).current_dir(paths::root());
     let done = tool::run(&mut command, log, LIMIT)?;
     let mut tally = tally(&done.output);
     let failure = (!done.status.success()).then(|| reason(&done.output));

@@ -11,6 +11,7 @@ mod lab;
 mod lint;
 mod linux;
 mod linux_node;
+mod linux_peer;
 mod misuse;
 mod nodes;
 mod tools;
@@ -86,6 +87,7 @@ fn all(full: bool) -> Result<Vec<Case>> {
         misuse::cases(),
         linux::cases(),
         linux_node::cases(),
+        linux_peer::cases(),
         end_to_end::cases(),
     ];
     Ok(groups.into_iter().flatten().collect())

@@ -1,0 +1,55 @@
+//! C programs for Linux guests, compiled against Debian's rdma-core without installing it.
+
+use super::command::{bounded, output};
+use super::{apt, archive};
+use anyhow::{Context, Result};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// The headers, the link for the linker, and the library that it leads to.
+const PACKAGES: [&str; 2] = ["libibverbs-dev", "libibverbs1"];
+/// The longest that compiling a small program may take, on a host that does much else.
+const WITHIN_S: u32 = 120;
+
+/// Compiles a C program that uses libibverbs, with the host's `cc`. Headers and library are kept in the cache directory.
+pub fn compile(source: &Path, program: &Path, cache_dir: &Path) -> Result<()> {
+    let sdk = sdk(cache_dir)?;
+    let mut cc = bounded("cc", WITHIN_S);
+    cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sdk.join("usr/include"));
+    cc.arg("-o").arg(program).arg(source);
+    // What the library itself needs is in the guest.
+    cc.arg("-L").arg(sdk.join("usr/lib/x86_64-linux-gnu"));
+    output(cc.args(["-libverbs", "-Wl,--unresolved-symbols=ignore-in-shared-libs"])).map(drop)
+}
+
+fn sdk(cache_dir: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
+    let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
+    lock.lock().context("cannot lock the cache")?;
+    let wanted = PACKAGES.map(str::to_owned);
+    // Where apt cannot say what is newest, what is there is taken.
+    let files = apt::candidates(&wanted).map(|mut files| {
+        files.sort();
+        files.join(" ")
+    });
+    let (dir, stamp) = (cache_dir.join("sdk"), cache_dir.join("sdk.packages"));
+    match (fs::read_to_string(&stamp), &files) {
+        (Ok(_), Err(_)) => return Ok(dir),
+        (Ok(there), Ok(files)) if there == *files => return Ok(dir),
+        _ => {}
+    }
+    let files = files?;
+    let debs = cache_dir.join("sdk-debs");
+    let _ = fs::remove_file(&stamp);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir)?;
+    fs::create_dir_all(&debs)?;
+    let names: Vec<String> = files.split(' ').map(str::to_owned).collect();
+    apt::download(&archive::packages(&names), &debs)?;
+    for file in &names {
+        apt::unpack(&debs.join(file), &dir)?;
+    }
+    fs::remove_dir_all(&debs)?;
+    fs::write(stamp, files)?;
+    Ok(dir)
+}
