@@ -16,177 +16,177 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- May be read.
+/**
+ * May be read.
  */
 #define FL_READ 1
 
-/*
- May be written and memset.
+/**
+ * May be written and memset.
  */
 #define FL_WRITE 2
 
-/*
- May be published, and mapped by name.
+/**
+ * May be published, and mapped by name.
  */
 #define FL_SHARE 4
 
-/*
- May be published and freed through this handle: only ever the right of who allocated it.
+/**
+ * May be published and freed through this handle: only ever the right of who allocated it.
  */
 #define FL_ADMIN 8
 
-/*
- May be the target of fetch-and-add and compare-and-swap.
+/**
+ * May be the target of fetch-and-add and compare-and-swap.
  */
 #define FL_ATOMIC 16
 
-/*
- All rights.
+/**
+ * All rights.
  */
 #define FL_ALL 31
 
-/*
- How a call ended. All but `FL_UNKNOWN`, and for long writes and memset `FL_NODE_DOWN` and `FL_LINK_DOWN`, mean that the
- operation had no effect.
+/**
+ * How a call ended. All but `FL_UNKNOWN`, and for long writes and memset `FL_NODE_DOWN` and `FL_LINK_DOWN`, mean that the
+ * operation had no effect.
  */
 typedef enum {
-  /*
-   Done.
+  /**
+   * Done.
    */
   FL_OK = 0,
-  /*
-   The time was over before the operation took effect.
+  /**
+   * The time was over before the operation took effect.
    */
   FL_DEADLINE = 1,
-  /*
-   The operation was issued, and its outcome was lost: it may or may not have happened.
+  /**
+   * The operation was issued, and its outcome was lost: it may or may not have happened.
    */
   FL_UNKNOWN = 2,
-  /*
-   The node has left the cluster or is declared dead.
+  /**
+   * The node has left the cluster or is declared dead.
    */
   FL_NODE_DOWN = 3,
-  /*
-   No node of that number or name.
+  /**
+   * No node of that number or name.
    */
   FL_NO_SUCH_NODE = 4,
-  /*
-   Nothing is published under that name.
+  /**
+   * Nothing is published under that name.
    */
   FL_NO_SUCH_NAME = 5,
-  /*
-   Something is published or registered under that name or number already.
+  /**
+   * Something is published or registered under that name or number already.
    */
   FL_NAME_TAKEN = 6,
-  /*
-   The node serves no function of that number.
+  /**
+   * The node serves no function of that number.
    */
   FL_NO_SUCH_FUNCTION = 7,
-  /*
-   The region does not grant that right, or the handle does not have it.
+  /**
+   * The region does not grant that right, or the handle does not have it.
    */
   FL_PERMISSION = 8,
-  /*
-   Offset and length reach beyond the region.
+  /**
+   * Offset and length reach beyond the region.
    */
   FL_OUT_OF_BOUNDS = 9,
-  /*
-   The offset of an atomic is not a multiple of 8.
+  /**
+   * The offset of an atomic is not a multiple of 8.
    */
   FL_MISALIGNED = 10,
-  /*
-   The region has been freed.
+  /**
+   * The region has been freed.
    */
   FL_FREED = 11,
-  /*
-   No contiguous run of that size is free.
+  /**
+   * No contiguous run of that size is free.
    */
   FL_NO_MEMORY = 12,
-  /*
-   A request or reply is longer than its receiver takes.
+  /**
+   * A request or reply is longer than its receiver takes.
    */
   FL_TOO_LARGE = 13,
-  /*
-   The two nodes speak no link kind in common.
+  /**
+   * The two nodes speak no link kind in common.
    */
   FL_NO_SHARED_LINK = 14,
-  /*
-   This process is no longer a member of the cluster.
+  /**
+   * This process is no longer a member of the cluster.
    */
   FL_LINK_DOWN = 15,
-  /*
-   The other side refused.
+  /**
+   * The other side refused.
    */
   FL_REFUSED = 16,
-  /*
-   An argument makes no sense: a null pointer, a text that is not UTF-8, an unknown word.
+  /**
+   * An argument makes no sense: a null pointer, a text that is not UTF-8, an unknown word.
    */
   FL_INVALID_ARGUMENT = 17,
-  /*
-   The process could not join the cluster.
+  /**
+   * The process could not join the cluster.
    */
   FL_NOT_JOINED = 18,
-  /*
-   A mistake in this library.
+  /**
+   * A mistake in this library.
    */
   FL_INTERNAL = 19,
 } fl_status;
 
-/*
- A function that this node serves.
+/**
+ * A function that this node serves.
  */
 typedef struct fl_function fl_function;
 
-/*
- This process as a member of a cluster.
+/**
+ * This process as a member of a cluster.
  */
 typedef struct fl_node fl_node;
 
-/*
- Memory of some node, mapped here.
+/**
+ * Memory of some node, mapped here.
  */
 typedef struct fl_region fl_region;
 
-/*
- A call of a function of this node that waits for its reply.
+/**
+ * A call of a function of this node that waits for its reply.
  */
 typedef struct fl_request fl_request;
 
-/*
- How to join. A null or zero field is the default, which the comment says; fill the rest with zeroes.
+/**
+ * How to join. A null or zero field is the default, which the comment says; fill the rest with zeroes.
  */
 typedef struct {
-  /*
-   The manager's address, `host:port` [127.0.0.1:18500].
+  /**
+   * The manager's address, `host:port` [127.0.0.1:18500].
    */
   const char *manager;
-  /*
-   The file with the cluster key. Required.
+  /**
+   * The file with the cluster key. Required.
    */
   const char *key_file;
-  /*
-   The name of the node. Required.
+  /**
+   * The name of the node. Required.
    */
   const char *name;
-  /*
-   The RNIC: `ibverbs` or `softroce` [ibverbs].
+  /**
+   * The RNIC: `ibverbs` or `softroce` [ibverbs].
    */
   const char *nic;
-  /*
-   For ibverbs, the RDMA device, as `rdma link` names it [the first with an active port].
+  /**
+   * For ibverbs, the RDMA device, as `rdma link` names it [the first with an active port].
    */
   const char *device;
-  /*
-   For ibverbs, the IP address of the port to use [the first].
+  /**
+   * For ibverbs, the IP address of the port to use [the first].
    */
   const char *address;
-  /*
-   For softroce, the fabric's Unix socket. Required there.
+  /**
+   * For softroce, the fabric's Unix socket. Required there.
    */
   const char *fabric_socket;
-  /*
-   Bytes of memory that the process gives to the cluster, for its regions and those of others [64 MiB].
+  /**
+   * Bytes of memory that the process gives to the cluster, for its regions and those of others [64 MiB].
    */
   uint64_t memory;
 } fl_options;
@@ -195,52 +195,55 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-/*
- Why the last call of this thread that failed did so: one line, never null. It stays until the thread's next failure.
+/**
+ * Why the last call of this thread that failed did so: one line, never null. It stays until the thread's next failure.
  */
 const char *fl_last_error(void);
 
-/*
- What a status means in general: one line, never null, for ever.
+/**
+ * What a status means in general: one line, never null, for ever.
  */
 const char *fl_status_text(int32_t status);
 
-/*
- Joins a cluster. One process may join several times, under different names.
+/**
+ * Joins a cluster. One process may join several times, under different names.
  */
 fl_status fl_join(const fl_options *options, uint32_t timeout_ms, fl_node **node);
 
-/*
- Leaves the cluster and gives the handle back. Calls under way, and later ones on regions and functions of this node,
- end with `FL_LINK_DOWN`; those handles are still to be given back.
+/**
+ * Leaves the cluster and gives the handle back. Calls under way, and later ones on regions and functions of this node,
+ * end with `FL_LINK_DOWN`; those handles are still to be given back.
  */
 fl_status fl_leave(fl_node *node);
 
-/*
- The number of this node in the cluster, 0 for a null handle.
+/**
+ * The number of this node in the cluster, 0 for a null handle.
  */
 uint16_t fl_node_id(const fl_node *node);
 
-/*
- The numbers of the live members, this node included, ascending: the first `capacity` of them go to `ids`, and how many
- there are to `count`.
+/**
+ * The numbers of the live members, this node included, ascending: the first `capacity` of them go to `ids`, and how many
+ * there are to `count`.
  */
-fl_status fl_members(const fl_node *node, uint16_t *ids, size_t capacity, size_t *count);
+fl_status fl_members(const fl_node *node,
+                     uint16_t *ids,
+                     size_t capacity,
+                     size_t *count);
 
-/*
- The number of the member with a name; waits until there is one, at most `timeout_ms`.
+/**
+ * The number of the member with a name; waits until there is one, at most `timeout_ms`.
  */
 fl_status fl_find_node(const fl_node *node, const char *name, uint32_t timeout_ms, uint16_t *id);
 
-/*
- Waits until each of the `count` nodes in `group`, this one included, waits at the barrier `name`. Either all are
- released or all fail: if one is dead or leaves, or waits no longer.
+/**
+ * Waits until each of the `count` nodes in `group`, this one included, waits at the barrier `name`. Either all are
+ * released or all fail: if one is dead or leaves, or waits no longer.
  */
 fl_status fl_barrier(const fl_node *node, const char *name, const uint16_t *group, size_t count, uint32_t timeout_ms);
 
-/*
- Allocates `len` zeroed bytes on the node `home`, which may be this one. This node gets all rights; `permissions` is what
- those who map the region by name may get, and must contain `FL_SHARE` if it is to be published.
+/**
+ * Allocates `len` zeroed bytes on the node `home`, which may be this one. This node gets all rights; `permissions` is what
+ * those who map the region by name may get, and must contain `FL_SHARE` if it is to be published.
  */
 fl_status fl_malloc(const fl_node *node,
                     uint16_t home,
@@ -249,66 +252,71 @@ fl_status fl_malloc(const fl_node *node,
                     uint32_t timeout_ms,
                     fl_region **region);
 
-/*
- Maps the region that is published as `name`, with the rights `permissions`; waits until it is published.
+/**
+ * Maps the region that is published as `name`, with the rights `permissions`; waits until it is published.
  */
 fl_status fl_map(const fl_node *node, const char *name, uint32_t permissions, uint32_t timeout_ms, fl_region **region);
 
-/*
- Gives a handle back. The region stays, unless it was allocated here and neither published nor mapped elsewhere.
+/**
+ * Gives a handle back. The region stays, unless it was allocated here and neither published nor mapped elsewhere.
  */
 fl_status fl_unmap(fl_region *region);
 
-/*
- Frees a region that was allocated here and gives the handle back, also if it fails. After `FL_OK` nobody can reach the
- memory any more; after `FL_UNKNOWN` and `FL_DEADLINE` it is being freed, which goes on.
+/**
+ * Frees a region that was allocated here and gives the handle back, also if it fails. After `FL_OK` nobody can reach the
+ * memory any more; after `FL_UNKNOWN` and `FL_DEADLINE` it is being freed, which goes on.
  */
-fl_status fl_free(fl_region *region, uint32_t timeout_ms);
+fl_status fl_free(fl_region *region,
+                  uint32_t timeout_ms);
 
-/*
- Bytes of a region, 0 for a null handle.
+/**
+ * Bytes of a region, 0 for a null handle.
  */
 uint64_t fl_region_len(const fl_region *region);
 
-/*
- The node that a region's memory is on, 0 for a null handle.
+/**
+ * The node that a region's memory is on, 0 for a null handle.
  */
 uint16_t fl_region_node(const fl_region *region);
 
-/*
- Publishes a region that was allocated here as `name`.
+/**
+ * Publishes a region that was allocated here as `name`.
  */
 fl_status fl_publish(const fl_region *region, const char *name, uint32_t timeout_ms);
 
-/*
- Frees a name that this node has published a region under. The region stays.
+/**
+ * Frees a name that this node has published a region under. The region stays.
  */
 fl_status fl_unpublish(const fl_node *node, const char *name, uint32_t timeout_ms);
 
-/*
- Reads `len` bytes from `offset` into `into`, whose content is undefined if it fails.
+/**
+ * Reads `len` bytes from `offset` into `into`, whose content is undefined if it fails.
  */
 fl_status fl_read(const fl_region *region, uint64_t offset, void *into, size_t len, uint32_t timeout_ms);
 
-/*
- Writes `len` bytes at `offset`.
+/**
+ * Writes `len` bytes at `offset`.
  */
 fl_status fl_write(const fl_region *region, uint64_t offset, const void *data, size_t len, uint32_t timeout_ms);
 
-/*
- Sets `len` bytes from `offset` to `byte`; the region's node does it.
+/**
+ * Sets `len` bytes from `offset` to `byte`; the region's node does it.
  */
 fl_status fl_memset(const fl_region *region, uint64_t offset, uint64_t len, uint8_t byte, uint32_t timeout_ms);
 
-/*
- Adds `add` to the 8 bytes at `offset` (in the byte order of the processor, wrapping) in one step; the value before goes
- to `before`, unless that is null.
+/**
+ * Adds `add` to the 8 bytes at `offset` (in the byte order of the processor, wrapping) in one step; the value before goes
+ * to `before`, unless that is null.
  */
-fl_status fl_fetch_add(const fl_region *region, uint64_t offset, uint64_t add, uint32_t timeout_ms, uint64_t *before);
+fl_status fl_fetch_add(const fl_region *region,
+                       uint64_t offset,
+                       uint64_t add,
+                       uint32_t timeout_ms,
+                       uint64_t *before);
 
-/*
- Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step; the value before goes to `before`, unless
- that is null.
+/**
+ * Stores `swap` in the 8 bytes at `offset` if they hold `compare`, in one step; the value before goes to `before`, unless
+ * that is null.
  */
 fl_status fl_compare_swap(const fl_region *region,
                           uint64_t offset,
@@ -317,9 +325,9 @@ fl_status fl_compare_swap(const fl_region *region,
                           uint32_t timeout_ms,
                           uint64_t *before);
 
-/*
- Calls `function` of the node `target` and waits for the reply, of which at most `capacity` bytes fit into `reply`; its
- length goes to `reply_len`. The function runs at most once.
+/**
+ * Calls `function` of the node `target` and waits for the reply, of which at most `capacity` bytes fit into `reply`; its
+ * length goes to `reply_len`. The function runs at most once.
  */
 fl_status fl_call(const fl_node *node,
                   uint16_t target,
@@ -331,9 +339,9 @@ fl_status fl_call(const fl_node *node,
                   size_t *reply_len,
                   uint32_t timeout_ms);
 
-/*
- Serves a function, whose number is below 0xffff0000, on this node: requests of at most `max_request` bytes, of which
- `queue` may wait.
+/**
+ * Serves a function, whose number is below 0xffff0000, on this node: requests of at most `max_request` bytes, of which
+ * `queue` may wait.
  */
 fl_status fl_register(const fl_node *node,
                       uint32_t function,
@@ -341,38 +349,38 @@ fl_status fl_register(const fl_node *node,
                       size_t queue,
                       fl_function **registered);
 
-/*
- Serves a function no more and gives the handle back. Requests that wait are answered with `FL_NO_SUCH_FUNCTION`.
+/**
+ * Serves a function no more and gives the handle back. Requests that wait are answered with `FL_NO_SUCH_FUNCTION`.
  */
 fl_status fl_unregister(fl_function *function);
 
-/*
- The next request for a function. Each is to be given back, by `fl_reply` or `fl_reject`. Several threads may wait.
+/**
+ * The next request for a function. Each is to be given back, by `fl_reply` or `fl_reject`. Several threads may wait.
  */
 fl_status fl_receive(const fl_function *function, uint32_t timeout_ms, fl_request **request);
 
-/*
- The node that called, 0 for a null handle.
+/**
+ * The node that called, 0 for a null handle.
  */
 uint16_t fl_request_from(const fl_request *request);
 
-/*
- The bytes of a request, which stay until it is given back; null for a null handle.
+/**
+ * The bytes of a request, which stay until it is given back; null for a null handle.
  */
 const void *fl_request_data(const fl_request *request);
 
-/*
- How many bytes a request has, 0 for a null handle.
+/**
+ * How many bytes a request has, 0 for a null handle.
  */
 size_t fl_request_len(const fl_request *request);
 
-/*
- Sends the reply and gives the request back, also if it fails. `FL_OK` means that the reply is on its way.
+/**
+ * Sends the reply and gives the request back, also if it fails. `FL_OK` means that the reply is on its way.
  */
 fl_status fl_reply(fl_request *request, const void *data, size_t len, uint32_t timeout_ms);
 
-/*
- Gives a request back without a reply: the caller gets `FL_REFUSED`.
+/**
+ * Gives a request back without a reply: the caller gets `FL_REFUSED`.
  */
 fl_status fl_reject(fl_request *request);
 
