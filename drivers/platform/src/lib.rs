@@ -1,4 +1,4 @@
-//! What a host gives to the code above it: time, randomness, tasks, memory, and a control connection.
+//! What a host gives to the code above it: time, randomness, tasks, memory, a control connection, and TCP.
 //!
 //! Protocol code takes all of these as inputs, so that the same `lite` and `roce` run in the kernel, in the simulator
 //! under virtual time and one seed, and on a Linux host. Implemented by `kernel`, `tests/sim` and `lite/node`.
@@ -10,6 +10,7 @@ extern crate alloc;
 mod arena;
 mod link;
 mod memory;
+mod network;
 #[cfg(feature = "arena")]
 pub mod runs;
 mod time;
@@ -22,6 +23,7 @@ use core::pin::Pin;
 pub use arena::Arena;
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
+pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};
 pub use time::Instant;
 
 /// A task: a future that is polled until it ends and gives nothing back.

@@ -18,6 +18,7 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 pub const KEYS: &[Key] = &[
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key("fabric", "RDMA port: Ethernet or PCI address, or auto (default): the second on the bus"),
+    key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
@@ -25,6 +26,7 @@ pub const KEYS: &[Key] = &[
     key("mgmt", "management port: Ethernet or PCI address, or auto (default): the first on the bus"),
     key("nic", "RNIC to use: auto (default) or softroce"),
     key("node", "this node's name"),
+    key("perftest", "be no node but perftest: a program and its options, separated by commas"),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
     key("selftest_s", "seconds that a test lasts"),
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),

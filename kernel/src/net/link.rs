@@ -12,13 +12,13 @@ use core::net::SocketAddrV4;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use platform::{ControlLink, Instant, LinkDown};
+use platform::{ControlLink, Instant, LinkDown, NetworkError};
 use proto::channel::{
     Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
 };
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
 
-use super::stack::{Buffers, Stack, TcpError, TcpStream};
+use super::stack::{Buffers, Stack, TcpStream};
 use crate::boot::chart;
 use crate::sync::IrqMutex;
 use crate::{exec, random, time};
@@ -45,7 +45,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
     /// The manager cannot be reached.
-    NoManager(SocketAddrV4, TcpError),
+    NoManager(SocketAddrV4, NetworkError),
     /// The manager has another cluster key, or what answers is no manager.
     Channel(SocketAddrV4, ChannelError),
     /// The manager said no.
@@ -92,7 +92,7 @@ impl Incoming {
             }
             self.range = match stream.poll_read(cx, &mut self.chunk) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(RecvError::Tcp(TcpError::Closed))),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(RecvError::Tcp(NetworkError::Closed))),
                 Poll::Ready(Ok(n)) => 0..n,
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(RecvError::Tcp(e))),
             };
@@ -103,7 +103,7 @@ impl Incoming {
 /// Why nothing more is received.
 #[derive(Clone, Copy, Debug)]
 enum RecvError {
-    Tcp(TcpError),
+    Tcp(NetworkError),
     Channel(ChannelError),
 }
 
@@ -170,12 +170,12 @@ pub async fn join(
     random::fill(&mut fresh);
     let start = Handshake::initiator(key, fresh);
     if super::with_deadline(deadline, stack.configured()).await.is_none() {
-        return Err(no_manager(TcpError::NoAddress));
+        return Err(no_manager(NetworkError::NoAddress));
     }
     chart::mark("address");
     let stream = loop {
         match stack.connect(manager, buffers, deadline).await {
-            Err(TcpError::Refused) if time::now() + RETRY < deadline => exec::sleep(RETRY).await,
+            Err(NetworkError::Refused) if time::now() + RETRY < deadline => exec::sleep(RETRY).await,
             done => break done.map_err(no_manager)?,
         }
     };
@@ -183,7 +183,7 @@ pub async fn join(
     let channel_error = |e| JoinError::Channel(manager, e);
     let (Channel { mut sealer, opener }, rest) =
         match super::with_deadline(deadline, handshake(&stream, start, deadline)).await {
-            None => return Err(no_manager(TcpError::Deadline)),
+            None => return Err(no_manager(NetworkError::Deadline)),
             Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
             Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
             Some(Ok(done)) => done,
@@ -198,7 +198,7 @@ pub async fn join(
     let mut incoming = Incoming { opener, chunk, range: 0..len };
     let answer = super::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
     let answer = match answer {
-        None => return Err(no_manager(TcpError::Deadline)),
+        None => return Err(no_manager(NetworkError::Deadline)),
         Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
         Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
         Some(Ok(message)) => message,
@@ -226,7 +226,7 @@ async fn handshake(
     loop {
         let n = stream.read(&mut buf, deadline).await.map_err(RecvError::Tcp)?;
         if n == 0 {
-            return Err(RecvError::Tcp(TcpError::Closed));
+            return Err(RecvError::Tcp(NetworkError::Closed));
         }
         let mut bytes = buf.get(..n).unwrap_or_default();
         match state.feed(&mut bytes).map_err(RecvError::Channel)? {
@@ -289,7 +289,7 @@ impl Link {
 
 impl Outgoing {
     /// Moves what waits to the connection. `Ok(true)`: nothing waits any more.
-    fn drain(&mut self, stream: &TcpStream) -> Result<bool, TcpError> {
+    fn drain(&mut self, stream: &TcpStream) -> Result<bool, NetworkError> {
         while let Some(waiting) = self.bytes.get(self.sent..).filter(|w| !w.is_empty()) {
             match stream.try_write(waiting)? {
                 0 => return Ok(false),

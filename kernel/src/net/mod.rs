@@ -1,10 +1,13 @@
-//! The network: ports, the TCP stack on the management port, the control connection, and the poller that drives them.
+//! The network: ports, TCP on the management port and, on demand, on the fabric, the control connection, and the poller
+//! that drives them.
 //!
 //! Which device is which port: `mgmt=` and `fabric=` name one by its Ethernet address or its place on the bus; without
 //! them the first in the order of the bus is the management port and the second the fabric. A single device is both.
 
 mod device;
+pub mod fabric;
 pub mod link;
+mod listen;
 pub mod port;
 pub mod stack;
 mod virtio;
@@ -18,6 +21,7 @@ use core::net::Ipv4Addr;
 use core::pin::pin;
 use core::task::Poll;
 use platform::Instant;
+use spin::Once;
 
 use crate::arch::interrupts;
 use crate::boot::cmdline;
@@ -40,6 +44,33 @@ pub struct Net {
     pub fabric: Option<&'static Port>,
     /// TCP on the management port.
     pub stack: Option<&'static Stack>,
+    /// TCP on the fabric port, where that is another and something has asked for it.
+    fabric_stack: Once<&'static Stack>,
+}
+
+impl Net {
+    /// TCP on the fabric port with that address; the first call makes it so.
+    fn fabric_stack(&self, port: &'static Port, config: Ipv4Config) -> &'static Stack {
+        self.fabric_stack.call_once(|| match self.stack.filter(|stack| core::ptr::eq(stack.port(), port)) {
+            Some(shared) => {
+                shared.add_address(config);
+                shared
+            }
+            None => start_stack(port, Addressing::Static(config)),
+        })
+    }
+
+    /// All stacks, each once.
+    fn stacks(&self) -> impl Iterator<Item = &'static Stack> {
+        let other = |stack: &&'static Stack| self.stack.is_none_or(|first| !core::ptr::eq(*stack, first));
+        self.stack.into_iter().chain(self.fabric_stack.get().copied().filter(other))
+    }
+}
+
+fn start_stack(port: &'static Port, addressing: Addressing) -> &'static Stack {
+    let mut seed = [0; 8];
+    random::fill(&mut seed);
+    Box::leak(Box::new(Stack::start(port, addressing, u64::from_le_bytes(seed))))
 }
 
 /// The value of `future`, or `None` if it is not ready by `deadline`.
@@ -100,14 +131,8 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
         })
         .collect();
     let (mgmt, fabric) = (ports.get(mgmt).copied(), ports.get(fabric).copied());
-    let stack = mgmt.filter(|_| stack).map(|port| {
-        let mut seed = [0; 8];
-        random::fill(&mut seed);
-        let stack: &'static Stack =
-            Box::leak(Box::new(Stack::start(port, addressing, u64::from_le_bytes(seed))));
-        stack
-    });
-    let net: &'static Net = Box::leak(Box::new(Net { ports, fabric, stack }));
+    let stack = mgmt.filter(|_| stack).map(|port| start_stack(port, addressing));
+    let net: &'static Net = Box::leak(Box::new(Net { ports, fabric, stack, fabric_stack: Once::new() }));
     exec::register_poller(0, Box::new(NetPoller { net, armed: false }));
     Ok(net)
 }
@@ -169,7 +194,7 @@ impl Poller for NetPoller {
                 worked |= port.service(now);
             }
         }
-        if let Some(stack) = self.net.stack {
+        for stack in self.net.stacks() {
             worked |= stack.poll(now);
         }
         worked | link::service(now)
@@ -177,8 +202,8 @@ impl Poller for NetPoller {
 
     fn next_deadline(&self) -> Instant {
         let ports = self.net.ports.iter().filter_map(|p| p.next_deadline());
-        let stack = self.net.stack.and_then(Stack::next_deadline);
-        ports.chain(stack).chain(link::next_deadline()).min().unwrap_or(Instant::MAX)
+        let stacks = self.net.stacks().filter_map(Stack::next_deadline);
+        ports.chain(stacks).chain(link::next_deadline()).min().unwrap_or(Instant::MAX)
     }
 
     fn arm(&mut self) -> bool {

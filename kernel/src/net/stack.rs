@@ -1,15 +1,14 @@
-//! TCP/IPv4 on the management port: smoltcp, an address by DHCP or from the command line, and async TCP connections.
+//! TCP/IPv4 on a port: smoltcp, an address by DHCP or as given, and async TCP connections.
 //!
 //! [`Stack::poll`] is part of the poller: bounded, without allocation or waiting, also in interrupt context. Lock
 //! order: stack, then port.
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::fmt;
 use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::{Context, Poll, Waker};
-use platform::Instant;
+use platform::{Instant, NetworkError};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::{dhcpv4, tcp};
 use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr};
@@ -47,30 +46,6 @@ pub struct Ipv4Config {
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// Why a connection cannot be had or used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TcpError {
-    /// Nobody has given this port an address.
-    NoAddress,
-    /// The other side refuses.
-    Refused,
-    /// Nobody has answered in time.
-    Deadline,
-    /// The connection has ended.
-    Closed,
-}
-
-impl fmt::Display for TcpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoAddress => "the management port has no IPv4 address",
-            Self::Refused => "connection refused",
-            Self::Deadline => "no answer in time",
-            Self::Closed => "connection ended",
-        })
-    }
-}
-
 /// Bytes of a connection's buffers: what may be under way to this node, and from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
@@ -80,22 +55,24 @@ pub struct Buffers {
     pub send: usize,
 }
 
-struct Inner {
+pub(super) struct Inner {
     interface: Interface,
-    sockets: SocketSet<'static>,
+    pub(super) sockets: SocketSet<'static>,
     asked: Asked,
     dhcp: Option<SocketHandle>,
     config: Option<Ipv4Config>,
+    /// A second address, of the fabric's network where the port is that port too.
+    second: Option<Ipv4Cidr>,
     config_waiters: Vec<Waker>,
     next_port: u16,
     /// When smoltcp has something to do, frames aside.
-    next: Option<Instant>,
+    pub(super) next: Option<Instant>,
 }
 
 /// The stack of one port. It lives as long as the kernel.
 pub struct Stack {
     port: &'static Port,
-    inner: IrqMutex<Inner>,
+    pub(super) inner: IrqMutex<Inner>,
 }
 
 fn smol(now: Instant) -> smoltcp::time::Instant {
@@ -120,6 +97,7 @@ impl Stack {
             asked,
             dhcp: None,
             config: None,
+            second: None,
             config_waiters: Vec::with_capacity(4),
             next_port: FIRST_PORT + (seed % 16000) as u16,
             next: Some(Instant::ZERO),
@@ -175,19 +153,37 @@ impl Stack {
         .await
     }
 
+    /// The port that it is on.
+    pub fn port(&self) -> &'static Port {
+        self.port
+    }
+
+    /// Gives the port a second address, without a router.
+    pub fn add_address(&self, second: Ipv4Config) {
+        let mut inner = self.inner.lock();
+        inner.second = Some(Ipv4Cidr::new(second.address, second.prefix));
+        let first = inner.config.take();
+        self.port.with(|port| {
+            port.resolver.add_own(second.address.into());
+            if first.is_some() {
+                inner.configure(port, first);
+            }
+        });
+    }
+
     /// Connects to `remote`. Ends when the peer answers or `deadline` has passed.
     pub async fn connect(
         &'static self,
         remote: SocketAddrV4,
         buffers: Buffers,
         deadline: Instant,
-    ) -> Result<TcpStream, TcpError> {
+    ) -> Result<TcpStream, NetworkError> {
         let stream = self.open(remote, buffers)?;
         self.poll(time::now());
         let connected = poll_fn(|cx| {
             stream.with(|socket| match socket.state() {
                 tcp::State::Established | tcp::State::CloseWait => Poll::Ready(Ok(())),
-                tcp::State::Closed | tcp::State::TimeWait => Poll::Ready(Err(TcpError::Refused)),
+                tcp::State::Closed | tcp::State::TimeWait => Poll::Ready(Err(NetworkError::Refused)),
                 _ => {
                     socket.register_send_waker(cx.waker());
                     socket.register_recv_waker(cx.waker());
@@ -195,30 +191,36 @@ impl Stack {
                 }
             })
         });
-        super::with_deadline(deadline, connected).await.unwrap_or(Err(TcpError::Deadline))?;
+        super::with_deadline(deadline, connected).await.unwrap_or(Err(NetworkError::Deadline))?;
         Ok(stream)
     }
 
-    fn open(&'static self, remote: SocketAddrV4, buffers: Buffers) -> Result<TcpStream, TcpError> {
-        let mut socket = tcp::Socket::new(
-            tcp::SocketBuffer::new(vec![0; buffers.receive]),
-            tcp::SocketBuffer::new(vec![0; buffers.send]),
-        );
-        socket.set_nagle_enabled(false);
-        socket.set_timeout(Some(PEER_TIMEOUT));
+    fn open(&'static self, remote: SocketAddrV4, buffers: Buffers) -> Result<TcpStream, NetworkError> {
+        let mut socket = socket(buffers);
         let mut inner = self.inner.lock();
         if inner.config.is_none() {
-            return Err(TcpError::NoAddress);
+            return Err(NetworkError::NoAddress);
         }
         let local = inner.next_port;
         inner.next_port = local.checked_add(1).unwrap_or(FIRST_PORT);
         let Inner { interface, sockets, next, .. } = &mut *inner;
         let endpoint = (smoltcp::wire::IpAddress::Ipv4(*remote.ip()), remote.port());
-        socket.connect(interface.context(), endpoint, local).map_err(|_| TcpError::NoAddress)?;
+        socket.connect(interface.context(), endpoint, local).map_err(|_| NetworkError::NoAddress)?;
         let handle = sockets.add(socket);
         *next = Some(Instant::ZERO);
         Ok(TcpStream { stack: self, handle })
     }
+}
+
+/// A socket as all of ours are.
+pub(super) fn socket(buffers: Buffers) -> tcp::Socket<'static> {
+    let mut socket = tcp::Socket::new(
+        tcp::SocketBuffer::new(vec![0; buffers.receive]),
+        tcp::SocketBuffer::new(vec![0; buffers.send]),
+    );
+    socket.set_nagle_enabled(false);
+    socket.set_timeout(Some(PEER_TIMEOUT));
+    socket
 }
 
 fn device<'a>(port: &Port, inner: &'a mut PortInner, asked: &'a mut Asked, now: Instant) -> PortDevice<'a> {
@@ -278,11 +280,13 @@ impl Inner {
             below.resolver.remove_own(old.address.into());
         }
         self.config = config;
+        let second = self.second;
         self.interface.update_ip_addrs(|addresses| {
             addresses.clear();
-            if let Some(c) = config {
-                // Room for one: it was just cleared.
-                let _ = addresses.push(IpCidr::Ipv4(Ipv4Cidr::new(c.address, c.prefix)));
+            let first = config.map(|c| Ipv4Cidr::new(c.address, c.prefix));
+            for address in first.into_iter().chain(second) {
+                // Room for two: they were just cleared.
+                let _ = addresses.push(IpCidr::Ipv4(address));
             }
         });
         let routes = self.interface.routes_mut();
@@ -302,8 +306,8 @@ impl Inner {
 
 /// A TCP connection. Dropped, it is reset.
 pub struct TcpStream {
-    stack: &'static Stack,
-    handle: SocketHandle,
+    pub(super) stack: &'static Stack,
+    pub(super) handle: SocketHandle,
 }
 
 impl TcpStream {
@@ -314,7 +318,7 @@ impl TcpStream {
     }
 
     /// As [`with`](Self::with), and has the stack send what the socket has to send.
-    fn with_and_send<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
+    pub(super) fn with_and_send<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
         let mut inner = self.stack.inner.lock();
         let result = f(inner.sockets.get_mut(self.handle));
         inner.next = Some(Instant::ZERO);
@@ -323,7 +327,7 @@ impl TcpStream {
     }
 
     /// Takes up to `buf.len()` bytes that have come. Pending while there are none; 0: the peer has ended its side.
-    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize, TcpError>> {
+    pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize, NetworkError>> {
         let mut inner = self.stack.inner.lock();
         let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
         match socket.recv_slice(buf) {
@@ -337,12 +341,12 @@ impl TcpStream {
                 Poll::Ready(Ok(n))
             }
             Err(tcp::RecvError::Finished) => Poll::Ready(Ok(0)),
-            Err(tcp::RecvError::InvalidState) => Poll::Ready(Err(TcpError::Closed)),
+            Err(tcp::RecvError::InvalidState) => Poll::Ready(Err(NetworkError::Closed)),
         }
     }
 
     /// Takes up to `data.len()` bytes into the send buffer and sends what the window allows. Pending while it is full.
-    pub fn poll_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, TcpError>> {
+    pub fn poll_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, NetworkError>> {
         match self.try_write(data) {
             Ok(0) if !data.is_empty() => {
                 let registered = self.with(|socket| {
@@ -361,15 +365,15 @@ impl TcpStream {
 
     /// As [`poll_write`](Self::poll_write) with 0 for a full buffer. For the poller too: it neither allocates nor
     /// waits.
-    pub fn try_write(&self, data: &[u8]) -> Result<usize, TcpError> {
-        self.with_and_send(|socket| socket.send_slice(data)).map_err(|_| TcpError::Closed)
+    pub fn try_write(&self, data: &[u8]) -> Result<usize, NetworkError> {
+        self.with_and_send(|socket| socket.send_slice(data)).map_err(|_| NetworkError::Closed)
     }
 
     /// As [`try_write`](Self::try_write) in the last words of a processor that may hold the locks. `None`: it does.
-    pub fn dying_write(&self, data: &[u8]) -> Option<Result<usize, TcpError>> {
+    pub fn dying_write(&self, data: &[u8]) -> Option<Result<usize, NetworkError>> {
         let mut inner = self.stack.inner.try_lock()?;
         let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
-        let written = socket.send_slice(data).map_err(|_| TcpError::Closed);
+        let written = socket.send_slice(data).map_err(|_| NetworkError::Closed);
         inner.next = Some(Instant::ZERO);
         Some(written)
     }
@@ -391,17 +395,34 @@ impl TcpStream {
         }
     }
 
+    /// Ends this side, and waits until `deadline` that the peer has all and has ended its side too.
+    pub async fn close(self, deadline: Instant) {
+        self.with_and_send(tcp::Socket::close);
+        let closed = poll_fn(|cx| {
+            self.with(|socket| match socket.state() {
+                tcp::State::Closed | tcp::State::TimeWait => Poll::Ready(()),
+                _ => {
+                    socket.register_recv_waker(cx.waker());
+                    socket.register_send_waker(cx.waker());
+                    Poll::Pending
+                }
+            })
+        });
+        // Late, it is reset: the peer had its time.
+        let _ = super::with_deadline(deadline, closed).await;
+    }
+
     /// Some bytes that have come, by `deadline`; 0: the peer has ended its side.
-    pub async fn read(&self, buf: &mut [u8], deadline: Instant) -> Result<usize, TcpError> {
+    pub async fn read(&self, buf: &mut [u8], deadline: Instant) -> Result<usize, NetworkError> {
         let read = poll_fn(|cx| self.poll_read(cx, buf));
-        super::with_deadline(deadline, read).await.unwrap_or(Err(TcpError::Deadline))
+        super::with_deadline(deadline, read).await.unwrap_or(Err(NetworkError::Deadline))
     }
 
     /// Has all of `data` in the send buffer by `deadline`.
-    pub async fn write_all(&self, mut data: &[u8], deadline: Instant) -> Result<(), TcpError> {
+    pub async fn write_all(&self, mut data: &[u8], deadline: Instant) -> Result<(), NetworkError> {
         while !data.is_empty() {
             let write = poll_fn(|cx| self.poll_write(cx, data));
-            let n = super::with_deadline(deadline, write).await.unwrap_or(Err(TcpError::Deadline))?;
+            let n = super::with_deadline(deadline, write).await.unwrap_or(Err(NetworkError::Deadline))?;
             data = data.get(n..).unwrap_or_default();
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What the kernel is for: a node of the cluster. Wires one RNIC, the control connection, LITE and the applications.
 
 mod apps;
+mod perftest;
 mod pollers;
 
 use alloc::borrow::ToOwned;
@@ -38,9 +39,16 @@ const SMALL: u64 = 96 << 20;
 /// The least memory in which a node was seen to join and work (`cargo xtask bench --only size`).
 const LEAST: u64 = 8 << 20;
 
-/// Joins the cluster and serves it until the manager ends this node. Ends the machine with status `Refused`, after one
-/// line that says why, if the node cannot join.
+/// Joins the cluster and serves it until the manager ends this node, or does what `perftest=` says. Ends the machine with
+/// status `Refused`, after one line that says why, if it cannot.
 pub async fn run() {
+    if let Some(words) = perftest::asked() {
+        if let Err(why) = perftest::run(words).await {
+            log::error!("{why}");
+            power::exit(Code::Refused);
+        }
+        return;
+    }
     match start().await {
         Ok(node) => node.serve().await,
         Err(why) => {
@@ -72,7 +80,7 @@ async fn start() -> Result<Node, String> {
     } else {
         Buffers { receive: 1 << 20, send: 256 << 10 }
     };
-    let apps = apps::all();
+    let apps = apps::all(perftest::application(network, fabric, rnic.clone()));
     let name = cmdline::get("node").map_or_else(|| format!("node-{}", fabric.mac()), ToOwned::to_owned);
     let offer = || join_offer(&rnic, &name, total, &apps);
     let (link, welcome) =

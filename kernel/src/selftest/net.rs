@@ -228,7 +228,7 @@ pub async fn tcp() -> Outcome {
     chart::mark("address");
     crate::println!("selftest tcp: {config:?}");
     let buffers = Buffers { receive: cmdline::number("tcp_kb", 256) as usize * 1024, send: 64 * 1024 };
-    let to_err = |e: net::stack::TcpError| format!("{e}");
+    let to_err = |e: platform::NetworkError| format!("{e}");
     let stream = stack.connect(manager()?, buffers, in_ms(5000)).await.map_err(to_err)?;
     chart::mark("tcp");
     // The server says how much it sends, then sends it: byte i is i mod 251.

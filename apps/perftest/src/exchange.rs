@@ -1,0 +1,199 @@
+//! The exchange over TCP: in each step the client says its part first, and the server answers with its own.
+
+use crate::Host;
+use crate::error::{During, Error};
+use crate::message::{Bandwidth, DONE, Keys, VERSION, is_compatible, mtu_bytes, parse_mtu};
+use alloc::boxed::Box;
+use core::future::Future;
+use core::net::SocketAddrV4;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use platform::{Connection, Instant, NetworkError, yield_now};
+use verbs::PathMtu;
+
+/// How long the peer may take for a step.
+const STEP: Duration = Duration::from_secs(30);
+/// How long it may take for a test of which this side sees nothing.
+const TEST: Duration = Duration::from_secs(3600);
+/// How long a client waits for a server that does not listen yet, and between attempts.
+const CONNECT: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(50);
+/// How long the peer may take to end its side of the connection.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
+/// The RNIC is driven for so long before the node's pollers have their turn.
+pub(crate) const TURN: Duration = Duration::from_micros(300);
+/// Bytes of a memory page and of a cache line, between which perftest's messages are spread.
+const CYCLE: u32 = 4096;
+const LINE: u32 = 64;
+
+/// What both sides agree on at the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Messages of at most half of so many bytes go round within them.
+    pub cycle: u32,
+    /// In steps of a multiple of so many.
+    pub line: u32,
+    /// The path MTU.
+    pub mtu: PathMtu,
+}
+
+/// A connection to the other side of a test.
+pub struct Exchange {
+    connection: Box<dyn Connection>,
+    client: bool,
+}
+
+impl Exchange {
+    /// Connects to a server, which may be about to listen.
+    pub async fn connect(host: &Host, server: SocketAddrV4) -> Result<Self, Error> {
+        let deadline = host.now() + CONNECT;
+        let connection = loop {
+            match host.network.connect(server, deadline).await {
+                Err(NetworkError::Refused) if host.now() + RETRY < deadline => {
+                    let until = host.now() + RETRY;
+                    while host.now() < until {
+                        yield_now().await;
+                    }
+                }
+                done => break done.during("connecting to the server")?,
+            }
+        };
+        Ok(Self { connection, client: true })
+    }
+
+    /// Serves a client that has connected.
+    #[must_use]
+    pub fn serve(connection: Box<dyn Connection>) -> Self {
+        Self { connection, client: false }
+    }
+
+    /// Whether this side is the client.
+    #[must_use]
+    pub const fn is_client(&self) -> bool {
+        self.client
+    }
+
+    /// Agrees on what messages and packets look like; `mtu` is this side's.
+    pub async fn agree(&mut self, host: &Host, mtu: PathMtu) -> Result<Agreed, Error> {
+        if !is_compatible(&self.swap(host, &VERSION, "exchanging versions").await?) {
+            return Err(Error::Version);
+        }
+        let mut greater = [CYCLE, LINE];
+        for mine in &mut greater {
+            let theirs = self.swap(host, &mine.to_be_bytes(), "exchanging sizes of buffers").await?;
+            *mine = u32::from_be_bytes(theirs).max(*mine);
+        }
+        let [cycle, line] = greater;
+        if cycle > 1 << 20 || line > cycle {
+            return Err(Error::Malformed("page and cache line"));
+        }
+        let theirs = self.swap(host, &mtu_bytes(mtu), "exchanging MTUs").await?;
+        let theirs = parse_mtu(theirs).ok_or(Error::Malformed("MTU"))?;
+        Ok(Agreed { cycle, line, mtu: mtu.min(theirs) })
+    }
+
+    /// Exchanges keys: what a queue pair is, and that both sides have come here.
+    pub async fn keys(&mut self, host: &Host, mine: &Keys) -> Result<Keys, Error> {
+        let theirs = self.swap(host, &mine.encode(), "exchanging keys").await?;
+        Keys::parse(&theirs).ok_or(Error::Malformed("keys"))
+    }
+
+    /// Meets the peer, which may be in the middle of its test; drives the RNIC.
+    pub async fn meet(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
+        let theirs = spin(host, self.swap_within(host, &mine.encode(), TEST, "waiting for the peer")).await?;
+        Keys::parse(&theirs).map(drop).ok_or(Error::Malformed("keys"))
+    }
+
+    /// Exchanges what was found.
+    pub async fn reports(&mut self, host: &Host, mine: &Bandwidth) -> Result<Bandwidth, Error> {
+        let mut values = mine.encode();
+        for value in &mut values {
+            // A bidirectional test may end later on the other side.
+            *value = spin(host, self.swap_within(host, value, TEST, "exchanging results")).await?;
+        }
+        Ok(Bandwidth::decode(values))
+    }
+
+    /// The end: a last exchange of keys and of a last word.
+    pub async fn done(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
+        self.meet(host, mine).await?;
+        self.connection.write(&DONE, host.now() + STEP).await.during("saying goodbye")?;
+        // perftest does not wait for it; a connection that ends before it is good enough.
+        let mut theirs = [0; DONE.len()];
+        let _ = spin(host, read_exact(&*self.connection, &mut theirs, host.now() + FAREWELL)).await;
+        Ok(())
+    }
+
+    /// Ends this side, and drives the RNIC until the peer has ended its own or has had time to, so that it is not left
+    /// without acknowledgements.
+    pub async fn linger(self, host: &Host) {
+        spin(host, self.connection.close(host.now() + FAREWELL)).await;
+    }
+
+    /// Whether the peer has ended its side, or the connection is broken.
+    pub(crate) fn has_ended(&self, host: &Host) -> bool {
+        let mut byte = [0];
+        let mut read = self.connection.read(&mut byte, host.now() + STEP);
+        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending | Poll::Ready(Ok(1..)) => false,
+            Poll::Ready(Ok(0) | Err(_)) => true,
+        }
+    }
+
+    async fn swap<const N: usize>(
+        &mut self,
+        host: &Host,
+        mine: &[u8; N],
+        during: &'static str,
+    ) -> Result<[u8; N], Error> {
+        self.swap_within(host, mine, STEP, during).await
+    }
+
+    async fn swap_within<const N: usize>(
+        &mut self,
+        host: &Host,
+        mine: &[u8; N],
+        patience: Duration,
+        during: &'static str,
+    ) -> Result<[u8; N], Error> {
+        let mut theirs = [0; N];
+        let deadline = host.now() + patience;
+        if self.client {
+            self.connection.write(mine, deadline).await.during(during)?;
+        }
+        read_exact(&*self.connection, &mut theirs, deadline).await.during(during)?;
+        if !self.client {
+            self.connection.write(mine, deadline).await.during(during)?;
+        }
+        Ok(theirs)
+    }
+}
+
+async fn read_exact(
+    connection: &dyn Connection,
+    mut buf: &mut [u8],
+    deadline: Instant,
+) -> Result<(), NetworkError> {
+    while !buf.is_empty() {
+        match connection.read(buf, deadline).await? {
+            0 => return Err(NetworkError::Closed),
+            n => buf = buf.get_mut(n..).unwrap_or_default(),
+        }
+    }
+    Ok(())
+}
+
+/// Runs `future` to its end and drives the RNIC all the while: a peer that measures must not wait for an interrupt here.
+async fn spin<F: Future>(host: &Host, future: F) -> F::Output {
+    let mut future = pin!(future);
+    core::future::poll_fn(|cx| {
+        if let Poll::Ready(value) = future.as_mut().poll(cx) {
+            return Poll::Ready(value);
+        }
+        host.drive_for(TURN);
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}

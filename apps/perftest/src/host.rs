@@ -1,0 +1,43 @@
+//! What a test needs of the machine.
+
+use alloc::sync::Arc;
+use core::time::Duration;
+use platform::{Instant, Memory, Network, Platform};
+use verbs::Rnic;
+
+/// Packets that the RNIC handles before it is looked whether that was enough.
+const BUDGET: usize = 64;
+
+/// The machine: memory and clock, one RNIC, and TCP on the RNIC's port.
+#[derive(Clone)]
+pub struct Host {
+    /// Memory, clock, randomness.
+    pub platform: Arc<dyn Platform>,
+    /// The RNIC.
+    pub rnic: Arc<dyn Rnic>,
+    /// TCP at the RNIC's address, and its neighbours.
+    pub network: Arc<dyn Network>,
+}
+
+impl Host {
+    pub(crate) fn now(&self) -> Instant {
+        self.platform.now()
+    }
+
+    pub(crate) fn memory(&self) -> &dyn Memory {
+        self.platform.memory()
+    }
+
+    /// Has the RNIC work: a test does not wait for the node's pollers, which come to it only between tasks.
+    pub(crate) fn drive(&self) {
+        self.rnic.progress(self.now(), BUDGET);
+    }
+
+    /// Drives the RNIC for a time.
+    pub(crate) fn drive_for(&self, time: Duration) {
+        let until = self.now() + time;
+        while self.now() < until {
+            self.drive();
+        }
+    }
+}

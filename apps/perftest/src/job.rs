@@ -1,0 +1,54 @@
+//! perftest as a job: the arguments are its command line, the output its table and the line for programs.
+
+use crate::buffer::Buffers;
+use crate::{Error, Options, Perftest};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use proto::{AppManifest, CutRule, JobReport, JobStart};
+use runtime::{App, BoxFuture, JobContext, JobError};
+
+/// Memory beside the buffers: queues, times.
+const BESIDE: u64 = 4 << 20;
+
+/// The application.
+pub struct Job(pub Arc<Perftest>);
+
+impl App for Job {
+    fn manifest(&self) -> AppManifest {
+        AppManifest {
+            name: "perftest".to_string(),
+            about: "perftest's ib_{write,read,send,atomic}_{lat,bw}, server or client".to_string(),
+            cut: CutRule::Anywhere,
+        }
+    }
+
+    fn memory_needed(&self, start: &JobStart) -> u64 {
+        // What cannot be read is refused by `check`.
+        options(start).map_or(0, |options| Buffers::needed(&options)).saturating_add(BESIDE)
+    }
+
+    fn check(&self, start: &JobStart) -> Result<(), JobError> {
+        if start.nodes.len() != 1 {
+            return Err(JobError::Refused("perftest takes one node".to_string()));
+        }
+        options(start).map(drop).map_err(JobError::Refused)
+    }
+
+    fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
+        Box::pin(async move {
+            let options = options(job.start()).map_err(JobError::Refused)?;
+            let failed = |error: Error| JobError::Refused(alloc::format!("{}: {error}", options.program));
+            let report = self.0.run(&options).await.map_err(failed)?;
+            let mut output = job.output();
+            output.write(report.text.as_bytes()).await?;
+            output.write(report.json.as_bytes()).await?;
+            output.finish().await?;
+            Ok(JobReport::default())
+        })
+    }
+}
+
+fn options(start: &JobStart) -> Result<Options, String> {
+    Options::parse(start.args.iter().map(String::as_str))
+}

@@ -1,0 +1,141 @@
+//! One operation at a time.
+
+use crate::atomics::Fetched;
+use crate::buffer::{Side, Slots};
+use crate::error::Error;
+use crate::exchange::{Exchange, FAREWELL};
+use crate::options::Verb;
+use crate::session::{Session, Wait};
+use alloc::vec::Vec;
+use platform::Instant;
+
+/// When each of `n` operations was posted: room for all, so that nothing is allocated between two.
+fn times(n: u32) -> Result<Vec<Instant>, Error> {
+    let mut times = Vec::new();
+    let bytes = u64::from(n) * size_of::<Instant>() as u64;
+    times.try_reserve_exact(n as usize).map_err(|_| Error::OutOfMemory(bytes.div_ceil(1_000_000)))?;
+    Ok(times)
+}
+
+/// READs or atomics, each posted when the one before has completed. Gives when each was posted.
+pub async fn one_way(
+    session: &Session<'_>,
+    slots: &Slots,
+    fetched: &mut Fetched,
+) -> Result<Vec<Instant>, Error> {
+    let n = session.options.iterations;
+    let mut posted = times(n)?;
+    let mut wait = Wait::new(session.host);
+    for m in 0..n {
+        posted.push(session.host.now());
+        session.post(0, m, slots, true)?;
+        while session.completed(|_, _| ())? == 0 {
+            wait.pause().await?;
+        }
+        wait.happened();
+        if session.options.program.verb == Verb::Atomic {
+            fetched.take(session, 0, m, slots)?;
+        }
+    }
+    Ok(posted)
+}
+
+/// WRITEs to and fro: each side waits until the last byte of its buffer has become the number of the peer's write. The
+/// server begins.
+pub async fn write_ping_pong(
+    session: &Session<'_>,
+    exchange: &Exchange,
+    slots: &Slots,
+) -> Result<Vec<Instant>, Error> {
+    let n = session.options.iterations;
+    let mut posted = times(n)?;
+    let (mut received, mut sent, mut completed) = (0u32, 0u32, 0u32);
+    let mut wait = Wait::new(session.host);
+    while received < n || sent < n || completed < n {
+        if received < n && (sent > 0 || session.client) {
+            received += 1;
+            while session.buffers.get_last(Side::Far, slots.size)? != received as u8 {
+                wait.pause().await?;
+            }
+            wait.happened();
+        }
+        if sent < n {
+            posted.push(session.host.now());
+            session.buffers.set_last(Side::Near, slots.size, (sent + 1) as u8)?;
+            session.post(0, sent, slots, true)?;
+            sent += 1;
+        }
+        if completed < n {
+            if !write_completes(session, exchange, &mut wait, received == n).await? {
+                break;
+            }
+            completed += 1;
+        }
+    }
+    Ok(posted)
+}
+
+/// Waits for the completion of a write. `false`: it was the last, and a peer that had all it waits for is gone; on a lossy
+/// network its acknowledgement may have been lost with it.
+async fn write_completes(
+    session: &Session<'_>,
+    exchange: &Exchange,
+    wait: &mut Wait<'_>,
+    last: bool,
+) -> Result<bool, Error> {
+    loop {
+        match session.completed(|_, _| ()) {
+            Ok(0) => {}
+            Ok(_) => {
+                wait.happened();
+                return Ok(true);
+            }
+            Err(_) if last && exchange.has_ended(session.host) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        if last && wait.idle() > FAREWELL && exchange.has_ended(session.host) {
+            return Ok(false);
+        }
+        wait.pause().await?;
+    }
+}
+
+/// SENDs to and fro. The client begins. The first receives are posted already.
+pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<Instant>, Error> {
+    let n = session.options.iterations;
+    let mut posted = times(n)?;
+    let (mut received, mut sent) = (0u32, 0u32);
+    let mut receives = session.options.rx_depth;
+    let mut wait = Wait::new(session.host);
+    while received < n || sent < n {
+        if received < n && (sent > 0 || !session.client) {
+            let next = |_, _| {
+                if receives < n {
+                    session.post_receive(0, receives, slots)?;
+                    receives += 1;
+                }
+                Ok(())
+            };
+            let mut next = next;
+            loop {
+                let came = session.received(slots.size, &mut next)?;
+                if came > 0 {
+                    received += came as u32;
+                    break;
+                }
+                wait.pause().await?;
+            }
+            wait.happened();
+        }
+        if sent < n {
+            posted.push(session.host.now());
+            session.post(0, sent, slots, true)?;
+            sent += 1;
+            while session.completed(|_, _| ())? == 0 {
+                wait.pause().await?;
+            }
+            wait.happened();
+        }
+    }
+    Ok(posted)
+}

@@ -1,0 +1,7 @@
+//! The measuring loops: what is posted and waited for between two steps of the exchange.
+
+mod bandwidth;
+mod latency;
+
+pub use bandwidth::{Flow, Sent, bandwidth};
+pub use latency::{one_way, send_ping_pong, write_ping_pong};

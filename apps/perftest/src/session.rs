@@ -1,0 +1,337 @@
+//! The queue pairs of a test and the work they do.
+
+use crate::Host;
+use crate::buffer::{Buffers, Side, Slots};
+use crate::error::{During, Error};
+use crate::exchange::{Agreed, TURN};
+use crate::message::Keys;
+use crate::options::{Atomic, Options, Verb};
+use alloc::format;
+use alloc::vec::Vec;
+use core::net::Ipv6Addr;
+use core::time::Duration;
+use platform::{Instant, IoAddr, yield_now};
+use verbs::{
+    AddressVector, Completion, CqId, CqOptions, LinkKind, MacAddr, Payload, PortAddress, Psn, QpConnect,
+    QpNum, QpOptions, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status, WorkKind, WrId,
+};
+
+/// Completions that a queue holds.
+const CQ_DEPTH: u32 = 1 << 14;
+/// How long nothing may happen in a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the peer's address may take to be found.
+const RESOLVE: Duration = Duration::from_secs(5);
+/// perftest's timer code 12.
+const RNR_DELAY: Duration = Duration::from_micros(640);
+const RETRIES: u8 = 7;
+/// The unit of the acknowledgement timeout (specification 9.7.6.1.3).
+const TIMEOUT_UNIT_NS: u64 = 4096;
+/// Completions taken at a time.
+const BATCH: usize = 16;
+/// The most that any RNIC takes inline.
+const INLINE_MAX: usize = 1024;
+
+/// The completion queues of this node's tests, one test at a time. An RNIC's last for as long as it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Queues {
+    send: CqId,
+    recv: CqId,
+}
+
+impl Queues {
+    /// Makes them.
+    pub fn new(host: &Host) -> Result<Self, Error> {
+        let make = || host.rnic.create_cq(CqOptions { depth: CQ_DEPTH }).during("making completion queues");
+        Ok(Self { send: make()?, recv: make()? })
+    }
+}
+
+/// The queue pairs and buffers of a test. Dropped, it gives all back.
+pub struct Session<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) options: &'a Options,
+    pub(crate) agreed: Agreed,
+    pub(crate) client: bool,
+    queues: Queues,
+    queue_pairs: Vec<QpNum>,
+    mine: Vec<Keys>,
+    peers: Vec<Keys>,
+    pub(crate) buffers: Buffers,
+}
+
+impl<'a> Session<'a> {
+    /// Makes the queue pairs, not connected yet.
+    pub fn new(
+        host: &'a Host,
+        queues: Queues,
+        options: &'a Options,
+        agreed: Agreed,
+        client: bool,
+    ) -> Result<Self, Error> {
+        let attributes = host.rnic.attributes();
+        let Options { queue_pairs, tx_depth, rx_depth, .. } = *options;
+        let limit = CQ_DEPTH.min(attributes.max_depth);
+        for (option, depth) in [('t', tx_depth), ('r', rx_depth)] {
+            if u64::from(depth) * u64::from(queue_pairs) > u64::from(limit) {
+                return Err(Error::Limit(format!(
+                    "-q {queue_pairs} with -{option} {depth}: this RNIC holds {limit} work requests in all"
+                )));
+            }
+        }
+        if options.inline > attributes.max_inline.min(INLINE_MAX as u32) {
+            return Err(Error::Limit(format!(
+                "-I {}: this RNIC takes at most {} bytes inline",
+                options.inline, attributes.max_inline
+            )));
+        }
+        let buffers = Buffers::new(&host.platform, options, &agreed)?;
+        let mut session = Self {
+            host,
+            options,
+            agreed,
+            client,
+            queues,
+            queue_pairs: Vec::new(),
+            mine: Vec::new(),
+            peers: Vec::new(),
+            buffers,
+        };
+        session.drain();
+        let outstanding = match options.program.verb {
+            Verb::Read | Verb::Atomic => {
+                options.outstanding.unwrap_or(attributes.max_rd_atomic).min(attributes.max_rd_atomic)
+            }
+            Verb::Write | Verb::Send => 1,
+        };
+        let key = host.rnic.memory_key().rkey;
+        for index in 0..queue_pairs {
+            let make = QpOptions {
+                send_cq: queues.send,
+                recv_cq: queues.recv,
+                send_depth: tx_depth,
+                recv_depth: rx_depth,
+            };
+            let qp = host.rnic.create_qp(make).during("making queue pairs")?;
+            session.queue_pairs.push(qp);
+            let mut psn = [0; 4];
+            host.platform.fill_random(&mut psn);
+            session.mine.push(Keys {
+                lid: attributes.port.lid,
+                outstanding: outstanding.into(),
+                qp,
+                psn: Psn::new(u32::from_le_bytes(psn)),
+                key,
+                addr: session.buffers.start(Side::Far, index),
+                gid: attributes.port.gid,
+            });
+        }
+        Ok(session)
+    }
+
+    /// What this side says of its queue pairs.
+    #[must_use]
+    pub fn mine(&self) -> &[Keys] {
+        &self.mine
+    }
+
+    /// What this side says of its first queue pair.
+    pub(crate) fn first(&self) -> Result<Keys, Error> {
+        self.mine.first().copied().ok_or(Error::Malformed("keys"))
+    }
+
+    /// Connects each queue pair to the peer's.
+    pub async fn connect(&mut self, peers: Vec<Keys>) -> Result<(), Error> {
+        for ((qp, mine), peer) in self.queue_pairs.iter().zip(&self.mine).zip(&peers) {
+            let ip = Ipv6Addr::from(peer.gid.0).to_canonical();
+            let found = self.host.network.resolve(ip, self.host.now() + RESOLVE).await;
+            let mac = MacAddr(found.ok_or(Error::Unreachable(peer.gid))?);
+            let most = self.host.rnic.attributes().max_rd_atomic;
+            let connect = QpConnect {
+                address: AddressVector {
+                    link: LinkKind::RoceV2,
+                    peer: PortAddress { mac, gid: peer.gid, lid: peer.lid },
+                    traffic_class: 0,
+                    hop_limit: 255,
+                    service_level: 0,
+                },
+                remote_qp: peer.qp,
+                send_psn: mine.psn,
+                recv_psn: peer.psn,
+                mtu: self.agreed.mtu,
+                max_rd_atomic: u8::try_from(peer.outstanding).unwrap_or(u8::MAX).clamp(1, most),
+                ack_timeout: Duration::from_nanos(TIMEOUT_UNIT_NS << self.options.qp_timeout),
+                retries: RETRIES,
+                // For ever: the test's own patience ends it.
+                rnr_retries: 7,
+                min_rnr_delay: RNR_DELAY,
+            };
+            self.host.rnic.connect_qp(*qp, &connect).during("connecting queue pairs")?;
+        }
+        self.peers = peers;
+        Ok(())
+    }
+
+    /// Where messages of `size` bytes lie: they go round in bandwidth tests.
+    #[must_use]
+    pub fn slots(&self, size: u32) -> Slots {
+        Slots::new(size, &self.agreed, self.options.program.figure == crate::options::Figure::Bandwidth)
+    }
+
+    /// Posts operation `m` on a queue pair.
+    pub fn post(&self, queue_pair: u32, m: u32, slots: &Slots, signaled: bool) -> Result<(), Error> {
+        let index = queue_pair as usize;
+        let (Some(&qp), Some(peer)) = (self.queue_pairs.get(index), self.peers.get(index)) else {
+            return Err(Error::Malformed("keys"));
+        };
+        let near = self.buffers.slot(Side::Near, queue_pair, slots, m.into());
+        let sge = [Sge { addr: near, len: slots.size }];
+        let remote =
+            RemoteAddr { addr: IoAddr(peer.addr.0.wrapping_add(slots.offset(m.into()))), key: peer.key };
+        let mut bytes = [0; INLINE_MAX];
+        let mut data = Payload::Gather(&sge);
+        let verb = self.options.program.verb;
+        if slots.size <= self.options.inline && matches!(verb, Verb::Write | Verb::Send) {
+            let bytes = bytes.get_mut(..slots.size as usize).unwrap_or_default();
+            self.host.memory().read(near, bytes)?;
+            data = Payload::Inline(bytes);
+        }
+        let op = match verb {
+            Verb::Write => SendOp::Write { data, remote, imm: None },
+            Verb::Send => SendOp::Send { data, imm: None },
+            Verb::Read => SendOp::Read { into: &sge, remote },
+            Verb::Atomic => match self.options.atomic {
+                Atomic::FetchAdd => SendOp::FetchAdd { result: near, remote, add: 1 },
+                Atomic::CompareSwap => SendOp::CompareSwap { result: near, remote, compare: 0, swap: 0 },
+            },
+        };
+        let wr = SendWr { id: id(queue_pair, m), op, signaled, solicited: false, fence: false };
+        self.host.rnic.post_send(qp, &[wr]).during("posting")
+    }
+
+    /// Posts the receive for message `m` on a queue pair.
+    pub fn post_receive(&self, queue_pair: u32, m: u32, slots: &Slots) -> Result<(), Error> {
+        let Some(&qp) = self.queue_pairs.get(queue_pair as usize) else {
+            return Err(Error::Malformed("keys"));
+        };
+        let sge = [Sge { addr: self.buffers.slot(Side::Far, queue_pair, slots, m.into()), len: slots.size }];
+        let wr = RecvWr { id: id(queue_pair, m), scatter: &sge };
+        self.host.rnic.post_recv(qp, &[wr]).during("posting receives")
+    }
+
+    /// Calls `each` with queue pair and number of each operation that has completed since; gives how many.
+    pub fn completed(&self, mut each: impl FnMut(u32, u32)) -> Result<usize, Error> {
+        self.poll(self.queues.send, |completion| {
+            let (queue_pair, m) = of_id(completion.id);
+            each(queue_pair, m);
+            Ok(())
+        })
+    }
+
+    /// As [`completed`](Self::completed), of receives, each of which must have brought `size` bytes.
+    pub fn received(
+        &self,
+        size: u32,
+        mut each: impl FnMut(u32, u32) -> Result<(), Error>,
+    ) -> Result<usize, Error> {
+        self.poll(self.queues.recv, |completion| {
+            let (queue_pair, m) = of_id(completion.id);
+            if completion.byte_len != size {
+                return Err(Error::Content(format!(
+                    "message {m} has {} bytes, not {size}",
+                    completion.byte_len
+                )));
+            }
+            each(queue_pair, m)
+        })
+    }
+
+    fn poll(&self, cq: CqId, mut each: impl FnMut(&Completion) -> Result<(), Error>) -> Result<usize, Error> {
+        let mut batch = [NOTHING; BATCH];
+        let n = self.host.rnic.poll_cq(cq, &mut batch);
+        for completion in batch.iter().take(n) {
+            if completion.status != Status::Success {
+                return Err(Error::Completion(completion.kind, completion.status));
+            }
+            each(completion)?;
+        }
+        Ok(n)
+    }
+
+    /// Throws away what earlier queue pairs have left.
+    fn drain(&self) {
+        let mut batch = [NOTHING; BATCH];
+        for cq in [self.queues.send, self.queues.recv] {
+            while self.host.rnic.poll_cq(cq, &mut batch) > 0 {}
+        }
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        for &qp in &self.queue_pairs {
+            if let Err(error) = self.host.rnic.destroy_qp(qp) {
+                log::warn!("perftest: ending a queue pair: {error}");
+            }
+        }
+        self.drain();
+    }
+}
+
+/// Something to poll into.
+const NOTHING: Completion = Completion {
+    id: WrId(0),
+    qp: QpNum::new(0),
+    status: Status::Success,
+    kind: WorkKind::Send,
+    byte_len: 0,
+    imm: None,
+};
+
+fn id(queue_pair: u32, m: u32) -> WrId {
+    WrId(u64::from(queue_pair) << 32 | u64::from(m))
+}
+
+const fn of_id(id: WrId) -> (u32, u32) {
+    ((id.0 >> 32) as u32, id.0 as u32)
+}
+
+/// Waits for something by driving the RNIC, without giving the processor away but now and then.
+pub(crate) struct Wait<'a> {
+    host: &'a Host,
+    /// When something last happened.
+    since: Instant,
+    /// When the other tasks last had a turn.
+    turn: Instant,
+}
+
+impl<'a> Wait<'a> {
+    pub(crate) fn new(host: &'a Host) -> Self {
+        let now = host.now();
+        Self { host, since: now, turn: now }
+    }
+
+    /// Something has happened.
+    pub(crate) fn happened(&mut self) {
+        self.since = self.host.now();
+    }
+
+    /// How long nothing has.
+    pub(crate) fn idle(&self) -> Duration {
+        self.host.now() - self.since
+    }
+
+    /// Once more around.
+    pub(crate) async fn pause(&mut self) -> Result<(), Error> {
+        self.host.drive();
+        let now = self.host.now();
+        if now - self.turn > TURN {
+            yield_now().await;
+            self.turn = self.host.now();
+            if now - self.since > PATIENCE {
+                return Err(Error::Stalled(PATIENCE.as_secs()));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! [`platform::Network`] on the fabric port: TCP at the address that RDMA has there.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use platform::{Connection, Instant, Listener, Network, NetworkError, NetworkFuture};
+use verbs::Rnic;
+
+use super::Net;
+use super::listen::TcpListener;
+use super::port::Port;
+use super::stack::{Buffers, Ipv4Config, Stack, TcpStream};
+
+/// What an exchange of short messages needs.
+const BUFFERS: Buffers = Buffers { receive: 64 << 10, send: 64 << 10 };
+
+/// TCP at the IPv4 address of an RNIC. The port has a TCP stack from the first use on: one that nobody uses costs
+/// nothing.
+pub struct FabricNetwork {
+    net: &'static Net,
+    port: &'static Port,
+    rnic: Arc<dyn Rnic>,
+    prefix: u8,
+}
+
+impl FabricNetwork {
+    /// TCP on `port` of `net`, in a network with that many bits of prefix, all of which is on the fabric.
+    pub fn new(net: &'static Net, port: &'static Port, rnic: Arc<dyn Rnic>, prefix: u8) -> Self {
+        Self { net, port, rnic, prefix }
+    }
+
+    fn stack(&self) -> Result<&'static Stack, NetworkError> {
+        let gid = self.rnic.attributes().port.gid;
+        let address = gid.ipv4().map(Ipv4Addr::from).ok_or(NetworkError::NoAddress)?;
+        Ok(self.net.fabric_stack(self.port, Ipv4Config { address, prefix: self.prefix, gateway: None }))
+    }
+}
+
+impl Network for FabricNetwork {
+    fn connect(
+        &self,
+        to: SocketAddrV4,
+        deadline: Instant,
+    ) -> NetworkFuture<'_, Result<Box<dyn Connection>, NetworkError>> {
+        Box::pin(async move {
+            let stream = self.stack()?.connect(to, BUFFERS, deadline).await?;
+            Ok(Box::new(stream) as Box<dyn Connection>)
+        })
+    }
+
+    fn listen(&self, port: u16) -> Result<Box<dyn Listener>, NetworkError> {
+        Ok(Box::new(self.stack()?.listen(port, BUFFERS)?))
+    }
+
+    fn resolve(&self, ip: IpAddr, deadline: Instant) -> NetworkFuture<'_, Option<[u8; 6]>> {
+        Box::pin(async move { self.port.resolve(ip, deadline).await.map(|mac| mac.0) })
+    }
+}
+
+impl Listener for TcpListener {
+    fn accept(&self, deadline: Instant) -> NetworkFuture<'_, Result<Box<dyn Connection>, NetworkError>> {
+        Box::pin(async move { Ok(Box::new(Self::accept(self, deadline).await?) as Box<dyn Connection>) })
+    }
+}
+
+impl Connection for TcpStream {
+    fn read<'a>(
+        &'a self,
+        buf: &'a mut [u8],
+        deadline: Instant,
+    ) -> NetworkFuture<'a, Result<usize, NetworkError>> {
+        Box::pin(Self::read(self, buf, deadline))
+    }
+
+    fn write<'a>(&'a self, data: &'a [u8], deadline: Instant) -> NetworkFuture<'a, Result<(), NetworkError>> {
+        Box::pin(self.write_all(data, deadline))
+    }
+
+    fn close<'a>(self: Box<Self>, deadline: Instant) -> NetworkFuture<'a, ()> {
+        Box::pin(Self::close(*self, deadline))
+    }
+}
