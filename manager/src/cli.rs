@@ -134,6 +134,9 @@ struct SubmitArgs {
     /// How many nodes take part [default: all that have the application].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4095))]
     nodes: Option<u16>,
+    /// The name of a node that takes part; can be given several times, and then no other does.
+    #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
+    on: Vec<String>,
     /// An input file; can be given several times.
     #[arg(long, value_name = "FILE", required = true)]
     input: Vec<PathBuf>,
@@ -218,7 +221,7 @@ fn submit(args: SubmitArgs) -> Result<()> {
     let mut client = args.manager.connect()?;
     let names = client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect();
     let progress = Progress::new(inputs.total());
-    let job = Job { app: args.app, args: args.args, nodes: args.nodes.unwrap_or(0) };
+    let job = Job { app: args.app, args: args.args, nodes: args.nodes.unwrap_or(0), on: args.on };
     let done = client.submit(&job, inputs, &mut output, &|update| progress.show(update));
     progress.end();
     let done = done?;

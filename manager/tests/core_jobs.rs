@@ -107,13 +107,14 @@ fn refusals_say_what_is_wrong() {
         h.say(client, &message);
         h.failure(client)
     };
-    let unknown = FromClient::Submit { app: "sort".into(), args: vec![], nodes: 0, inputs: vec![] };
+    let unknown =
+        FromClient::Submit { app: "sort".into(), args: vec![], nodes: 0, on: vec![], inputs: vec![] };
     assert_eq!(refused(&mut h, unknown), "unknown application sort; the nodes have: lines");
     assert_eq!(refused(&mut h, submit(3, &[])), "3 nodes wanted, but only 2 with lines have joined");
     assert_eq!(refused(&mut h, submit(0, &[u64::MAX, 1])), "the input is longer than 2^64 bytes");
     assert!(refused(&mut h, FromClient::Input { bytes: vec![1] }).contains("no job waits for"));
     let long = (0..40_000).map(|i| InputFile { name: format!("file{i}"), len: 1 }).collect();
-    let long = FromClient::Submit { app: "lines".into(), args: vec![], nodes: 0, inputs: long };
+    let long = FromClient::Submit { app: "lines".into(), args: vec![], nodes: 0, on: vec![], inputs: long };
     assert!(refused(&mut h, long).contains("too long"));
     let client = h.client();
     let job = started(&mut h, &nodes, client, &[9]);
@@ -170,6 +171,33 @@ fn the_death_of_a_node_fails_the_job_and_frees_the_others() {
     assert_eq!(h.node_heard(nodes[0]), [], "what comes late is ignored");
     let again = h.client();
     started(&mut h, &[nodes[0], nodes[2]], again, &[]);
+}
+
+#[test]
+fn a_job_may_name_its_nodes() {
+    let mut h = Harness::new();
+    let (nodes, client) = cluster(&mut h, 3);
+    let on = |names: &[&str]| FromClient::Submit {
+        app: "lines".into(),
+        args: vec![],
+        nodes: 0,
+        on: names.iter().map(ToString::to_string).collect(),
+        inputs: vec![],
+    };
+    h.say(client, &on(&["n2", "n1"]));
+    let Some(ToNode::JobStart(start)) = h.node_heard(nodes[2]).pop() else { panic!("no start") };
+    assert_eq!(start.nodes, [NodeId(3), NodeId(2)], "by rank as they are named");
+    assert_eq!(h.node_heard(nodes[1]), [ToNode::JobStart(start)]);
+    assert_eq!(h.node_heard(nodes[0]), []);
+    for (names, reason) in [
+        (&["n1"][..], "1 nodes wanted, but 0 are idle: job 1 runs"),
+        (&["n9"], "no node n9 with lines has joined"),
+        (&["n0", "n0"], "node n0 is named twice"),
+    ] {
+        let other = h.client();
+        h.say(other, &on(names));
+        assert_eq!(h.failure(other), reason);
+    }
 }
 
 #[test]

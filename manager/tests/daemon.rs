@@ -468,7 +468,7 @@ fn a_silent_node_loses_its_lease_in_a_job() {
     let daemon = Daemon::start(&directory, &["--lease-ms", "300"]);
     let (mut silent, _) = join_as(&daemon, "silent");
     let mut output = Output::create(&directory.join("out")).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0 };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![] };
     let client = daemon.client();
     let failed = std::thread::scope(|scope| {
         let submission =

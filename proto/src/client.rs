@@ -26,6 +26,8 @@ pub enum FromClient {
         args: Vec<String>,
         /// How many nodes, 0 for all.
         nodes: u16,
+        /// The names of the nodes, by rank; empty: any. `nodes` is not asked for then.
+        on: Vec<String>,
         /// The files.
         inputs: Vec<InputFile>,
     },

@@ -7,6 +7,7 @@ mod image;
 mod interrupt;
 mod linux_peer;
 mod paths;
+mod perftest;
 mod run;
 mod setup;
 mod test;
@@ -39,6 +40,8 @@ enum Command {
     Run(Box<run::Options>),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
     LinuxPeer(Box<linux_peer::Options>),
+    /// Runs perftest between appliances and a Linux guest, in each direction, and checks what was carried
+    Perftest(perftest::Options),
     /// Runs the tests; the last line is `N passed, N failed`
     Test(test::Options),
     /// Measures boot times, latencies and throughput
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             });
         }
+        Command::Perftest(options) => perftest::perftest(&options),
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
     };

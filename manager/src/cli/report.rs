@@ -177,7 +177,7 @@ mod tests {
             run: Duration::from_millis(900),
         };
         let names = Names::from([(NodeId(1), "a".into()), (NodeId(12), "b\u{1b}[31m".into())]);
-        (Job { app: "wc".into(), args: Vec::new(), nodes: 0 }, outcome, names)
+        (Job { app: "wc".into(), args: Vec::new(), nodes: 0, on: Vec::new() }, outcome, names)
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Job {
     pub args: Vec<String>,
     /// How many nodes, 0 for all.
     pub nodes: u16,
+    /// The names of the nodes, by rank; empty: any.
+    pub on: Vec<String>,
 }
 
 /// How far a job is.
@@ -107,6 +109,7 @@ impl Client {
             app: job.app.clone(),
             args: job.args.clone(),
             nodes: job.nodes,
+            on: job.on.clone(),
             inputs: inputs.describe(),
         })?;
         let id = match receiving.receive(Some(ACCEPT))? {

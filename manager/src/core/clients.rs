@@ -1,5 +1,6 @@
 //! Clients: listing and awaiting nodes, and shutting the cluster down.
 
+use super::jobs::Wanted;
 use super::{ConnId, Core};
 use platform::Instant;
 use proto::{FromClient, NodeId, Reason, ToClient, ToNode};
@@ -44,7 +45,10 @@ impl Core {
                 self.clients.0.push(Waiting { conn, count, deadline: self.now + wait });
                 self.members_changed();
             }
-            FromClient::Submit { app, args, nodes, inputs } => self.submit(conn, app, args, nodes, inputs),
+            FromClient::Submit { app, args, nodes, on, inputs } => {
+                let wanted = if on.is_empty() { Wanted::Any(nodes.into()) } else { Wanted::Named(on) };
+                self.submit(conn, app, args, &wanted, inputs);
+            }
             FromClient::Input { bytes } => self.job_input(conn, &bytes),
             FromClient::Shutdown => self.shutdown(conn),
         }

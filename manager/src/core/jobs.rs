@@ -73,6 +73,14 @@ impl Job {
     }
 }
 
+/// Which nodes a client wants for a job.
+pub(super) enum Wanted {
+    /// So many, or all for 0.
+    Any(usize),
+    /// Those of these names, by rank.
+    Named(Vec<String>),
+}
+
 /// The nodes of a new job by rank, and how its input is cut.
 struct Choice {
     nodes: Vec<NodeId>,
@@ -85,10 +93,10 @@ impl Core {
         conn: ConnId,
         app: String,
         args: Vec<String>,
-        nodes: u16,
+        wanted: &Wanted,
         inputs: Vec<InputFile>,
     ) {
-        let choice = match self.choose(conn, &app, usize::from(nodes)) {
+        let choice = match self.choose(conn, &app, wanted) {
             Ok(choice) => choice,
             Err(reason) => return self.fail_client(conn, reason),
         };
@@ -132,8 +140,8 @@ impl Core {
         self.jobs.0.insert(job, new);
     }
 
-    /// Chooses `wanted` idle nodes that have the application, or all for 0.
-    fn choose(&self, conn: ConnId, app: &str, wanted: usize) -> Result<Choice, Reason> {
+    /// Chooses idle nodes that have the application.
+    fn choose(&self, conn: ConnId, app: &str, wanted: &Wanted) -> Result<Choice, Reason> {
         if self.leaving.is_some() {
             return Err("the cluster is shutting down".into());
         }
@@ -162,7 +170,11 @@ impl Core {
                 one_line(&known)
             ));
         };
-        let wanted = if wanted == 0 { able.len() } else { wanted };
+        let (able, wanted) = match wanted {
+            Wanted::Any(0) => (able.clone(), able.len()),
+            Wanted::Any(count) => (able, *count),
+            Wanted::Named(names) => (self.named(names, app, &able)?, names.len()),
+        };
         if able.len() < wanted {
             return Err(format!("{wanted} nodes wanted, but only {} with {app} have joined", able.len()));
         }
@@ -180,6 +192,23 @@ impl Core {
             return Err(format!("{} has another build of {app} than the others", self.members.label(other)));
         }
         Ok(Choice { nodes, cut: first.cut.clone() })
+    }
+
+    /// The nodes of these names, all of which must be among those `able` to run the application.
+    fn named(&self, names: &[String], app: &str, able: &[NodeId]) -> Result<Vec<NodeId>, Reason> {
+        let mut nodes = Vec::new();
+        for name in names {
+            let is = |node: &&NodeId| self.members.get(**node).is_some_and(|live| live.member.name == *name);
+            let node = *able
+                .iter()
+                .find(is)
+                .ok_or_else(|| format!("no node {} with {app} has joined", one_line(name)))?;
+            if nodes.contains(&node) {
+                return Err(format!("node {} is named twice", one_line(name)));
+            }
+            nodes.push(node);
+        }
+        Ok(nodes)
     }
 
     pub(super) fn job_accepted(&mut self, node: NodeId, id: JobId) {

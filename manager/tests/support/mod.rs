@@ -185,6 +185,7 @@ pub fn submit(nodes: u16, lens: &[u64]) -> FromClient {
         app: "lines".into(),
         args: vec!["x".into()],
         nodes,
+        on: vec![],
         inputs: lens.iter().enumerate().map(file).collect(),
     }
 }

@@ -17,10 +17,10 @@ mod job;
 mod layer;
 mod machine;
 mod modules;
-mod perftest;
 mod sdk;
 mod streams;
 mod terminal;
+pub mod perftest;
 mod vmlinux;
 
 pub use channel::{Output, RunError, Status};

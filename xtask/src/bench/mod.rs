@@ -14,6 +14,8 @@ mod table;
 mod target;
 mod words;
 
+pub use table::Table;
+
 use crate::{interrupt, run};
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
@@ -24,7 +26,6 @@ use host::Host;
 use lab::Lab;
 use serde::Serialize;
 use std::path::PathBuf;
-use table::Table;
 use target::Target;
 
 /// What to measure and where the figures go.

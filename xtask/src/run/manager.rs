@@ -121,6 +121,14 @@ impl Manager {
         Process::start(command)
     }
 
+    /// Runs perftest on the node of that name; `output` is written when it is done, `empty` is a file without bytes.
+    pub fn perftest(&self, node: &str, words: &[String], empty: &Path, output: &Path) -> Result<Process> {
+        let mut command = self.client("submit");
+        command.args(["--app", "perftest", "--on", node]).arg("--input").arg(empty);
+        command.arg("--output").arg(output).arg("--args").args(words);
+        Process::start(command)
+    }
+
     /// A command for this manager.
     pub fn client(&self, subcommand: &str) -> Command {
         let mut command = Command::new(&self.program);
@@ -155,9 +163,18 @@ impl Process {
 
     /// Passes progress on; `Some` when it has ended well, an error when not.
     pub fn poll(&mut self) -> Result<Option<()>> {
+        self.poll_and_tell(true)
+    }
+
+    /// As [`poll`](Self::poll), without its progress.
+    pub fn poll_quietly(&mut self) -> Result<Option<()>> {
+        self.poll_and_tell(false)
+    }
+
+    fn poll_and_tell(&mut self, tell: bool) -> Result<Option<()>> {
         let status = self.child.try_wait()?;
         while let Some(line) = self.line(Duration::ZERO) {
-            if !line.starts_with(FAILED) {
+            if tell && !line.starts_with(FAILED) {
                 eprintln!("  {line}");
             }
         }

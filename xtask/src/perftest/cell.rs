@@ -1,0 +1,188 @@
+//! One run of one program: what is run, how often, and what came of it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// The programs.
+pub const PROGRAMS: [&str; 8] = [
+    "ib_write_lat",
+    "ib_write_bw",
+    "ib_read_lat",
+    "ib_read_bw",
+    "ib_send_lat",
+    "ib_send_bw",
+    "ib_atomic_lat",
+    "ib_atomic_bw",
+];
+/// Bytes of messages.
+pub const SIZES: [u32; 8] = [8, 64, 1024, 4096, 32768, 262_144, 1 << 20, 8 << 20];
+/// And with `--quick`.
+pub const QUICK_SIZES: [u32; 4] = [8, 1024, 65536, 1 << 20];
+
+/// Operations of a cell, at most: no more than the receives that perftest posts beforehand, so that message `m` of a send
+/// test lies in slot `m % slots` on Linux too (those that it posts later are one off).
+const MOST: u32 = 500;
+const QUICK_MOST: u32 = 100;
+/// perftest takes no fewer.
+const LEAST: u32 = 5;
+/// Bytes that a cell moves, at most, but for [`LEAST`] messages.
+const BYTES: u32 = 64 << 20;
+const QUICK_BYTES: u32 = 4 << 20;
+const LOSSY_BYTES: u32 = 8 << 20;
+/// How long a cell may take, many times what is needed.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Who is client and who is server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The appliance is the client.
+    ApplianceLinux,
+    /// Linux is.
+    LinuxAppliance,
+    /// Both are appliances.
+    ApplianceAppliance,
+}
+
+impl Direction {
+    pub const ALL: [Self; 3] = [Self::ApplianceLinux, Self::LinuxAppliance, Self::ApplianceAppliance];
+
+    /// Whether Linux is one of them.
+    pub fn has_linux(self) -> bool {
+        self != Self::ApplianceAppliance
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ApplianceLinux => "appliance-linux",
+            Self::LinuxAppliance => "linux-appliance",
+            Self::ApplianceAppliance => "appliance-appliance",
+        })
+    }
+}
+
+/// One run of one program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    pub program: &'static str,
+    pub direction: Direction,
+    pub size: u32,
+    pub mtu: u32,
+    pub loss: f64,
+    pub iterations: u32,
+}
+
+impl Cell {
+    pub fn new(
+        program: &'static str,
+        direction: Direction,
+        size: u32,
+        mtu: u32,
+        loss: f64,
+        quick: bool,
+    ) -> Self {
+        let both_ways = matches!(program, "ib_write_lat" | "ib_send_lat");
+        let bytes = if quick { QUICK_BYTES } else { BYTES };
+        let bytes = if loss > 0.0 { bytes.min(LOSSY_BYTES) } else { bytes };
+        let bytes = if both_ways { bytes / 2 } else { bytes };
+        let most = if quick { QUICK_MOST } else { MOST };
+        let iterations = (bytes / size).clamp(LEAST, most);
+        Self { program, direction, size, mtu, loss, iterations }
+    }
+
+    pub fn limit(&self) -> Duration {
+        LIMIT
+    }
+
+    pub fn is_latency(&self) -> bool {
+        self.program.ends_with("_lat")
+    }
+
+    pub fn is_atomic(&self) -> bool {
+        self.program.starts_with("ib_atomic")
+    }
+
+    /// Whether messages go both ways.
+    pub fn both_ways(&self) -> bool {
+        matches!(self.program, "ib_write_lat" | "ib_send_lat")
+    }
+
+    /// The words of the command line, but for the server's address.
+    pub fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> =
+            [self.program, "-n", &self.iterations.to_string(), "-m", &self.mtu.to_string()]
+                .map(str::to_owned)
+                .into();
+        if !self.is_atomic() {
+            // An atomic program refuses a size.
+            words.extend(["-s".to_owned(), self.size.to_string()]);
+        }
+        words
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program, direction, size, mtu, loss, iterations } = self;
+        write!(f, "{program} {direction} {size} B x {iterations}, MTU {mtu}")?;
+        if *loss > 0.0 {
+            write!(f, ", loss {loss}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What the client found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Figure {
+    /// Median, in microseconds.
+    Latency(f64),
+    /// Average, in MiB per second.
+    Bandwidth(f64),
+}
+
+impl Figure {
+    pub fn p50_us(&self) -> Option<f64> {
+        match self {
+            Self::Latency(us) => Some(*us),
+            Self::Bandwidth(_) => None,
+        }
+    }
+
+    pub fn average_mib_s(&self) -> Option<f64> {
+        match self {
+            Self::Bandwidth(rate) => Some(*rate),
+            Self::Latency(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Latency(us) => write!(f, "{us:.1} us"),
+            Self::Bandwidth(rate) => write!(f, "{rate:.2} MiB/s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_moves_no_more_than_it_may() {
+        for size in SIZES {
+            for (loss, most) in [(0.0, 64 << 20), (0.01, 8 << 20)] {
+                for program in PROGRAMS {
+                    let cell = Cell::new(program, Direction::ApplianceLinux, size, 4096, loss, false);
+                    let bytes =
+                        u64::from(cell.iterations) * u64::from(size) * (1 + u64::from(cell.both_ways()));
+                    assert!(bytes <= most || cell.iterations == LEAST, "{cell}: {bytes}");
+                    assert!((LEAST..=MOST).contains(&cell.iterations));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! perftest in the Linux guest: as client and server, its buffers, and what rdma_rxe counts.
+
+use super::cell::{Cell, Figure};
+use super::judge::{Buffers, Layout};
+use anyhow::{Context, Result, bail, ensure};
+use qemu::linux::{Guest, perftest};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+/// The file that perftest maps as its buffers.
+const BUFFERS: &str = "/tmp/buffers";
+/// Port 18515 as `/proc/net/tcp` writes it.
+const PORT: &str = "4853";
+/// How long a server may take to listen, and the guest for anything small.
+const TURN: Duration = Duration::from_secs(60);
+/// Where rdma_rxe counts.
+const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
+/// What it counts when a packet is wrong, refused or missing. None of these may grow on a clean fabric.
+const BAD: [&str; 5] =
+    ["out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"];
+/// Extents up to this size come over as they are; of larger ones the guest makes the digest.
+const SMALL: u32 = 4096;
+
+/// What rdma_rxe has counted.
+pub type Counters = BTreeMap<String, u64>;
+
+/// The command line of a program.
+fn command(cell: &Cell) -> String {
+    // -F: a guest has no frequency governor to complain about; -x 1: the GID of the IPv4 address.
+    format!("{} -d rxe0 -x 1 -F --mmap={BUFFERS}", cell.words().join(" "))
+}
+
+/// Makes the file for the buffers anew.
+fn prepare(guest: &mut Guest, cell: &Cell) -> Result<()> {
+    let bytes = 2 * Layout::of(cell).buffer.next_multiple_of(4096);
+    guest.check(&format!("rm -f {BUFFERS} && truncate -s {bytes} {BUFFERS}"), TURN).map(drop)
+}
+
+/// Starts a server; when this returns it listens.
+pub fn serve(guest: &mut Guest, cell: &Cell) -> Result<()> {
+    prepare(guest, cell)?;
+    let command = command(cell);
+    let listen = format!(
+        "rm -f /tmp/ended; ( {command} >/tmp/server 2>&1; echo $? >/tmp/status; mv /tmp/status /tmp/ended ) &\n\
+         until grep -q ':{PORT} .* 0A ' /proc/net/tcp; do\n\
+         [ ! -e /tmp/ended ] || {{ cat /tmp/server; exit 1; }}; usleep 10000; done"
+    );
+    guest.check(&listen, TURN).context("Linux as server").map(drop)
+}
+
+/// Waits for the server's end, which must be a good one.
+pub fn served(guest: &mut Guest, within: Duration) -> Result<()> {
+    let end = "until [ -e /tmp/ended ]; do usleep 10000; done; cat /tmp/server; exit $(cat /tmp/ended)";
+    guest.check(end, within).context("Linux as server").map(drop)
+}
+
+/// Ends what a failed cell has left.
+pub fn clean_up(guest: &mut Guest, cell: &Cell) {
+    // It may have ended by itself.
+    let _ = guest.run(&format!("killall -9 {} 2>/dev/null", cell.program), TURN);
+}
+
+/// Runs a client; the server may be about to listen.
+pub fn client(guest: &mut Guest, cell: &Cell, server: Ipv4Addr, within: Duration) -> Result<Figure> {
+    prepare(guest, cell)?;
+    let command = format!("{} {server} 2>&1", command(cell));
+    let deadline = Instant::now() + within;
+    let printed = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let output = guest.run(&command, left).context("Linux as client")?;
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.0 == 0 {
+            break printed;
+        }
+        if !printed.contains("Couldn't connect to") || Instant::now() >= deadline {
+            let last: Vec<&str> = printed.lines().filter(|l| !l.trim().is_empty()).collect();
+            bail!(
+                "Linux as client ended with {}: {}",
+                output.status.0,
+                last[last.len().saturating_sub(2)..].join("; ")
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    Ok(if cell.is_latency() {
+        Figure::Latency(perftest::latency(&printed)?.p50_us)
+    } else {
+        Figure::Bandwidth(perftest::bandwidth(&printed)?.average_mib_s)
+    })
+}
+
+/// The digests of both buffers, after the program's end.
+pub fn buffers(guest: &mut Guest, cell: &Cell) -> Result<Buffers> {
+    let layout = Layout::of(cell);
+    let mut digest = |at: u32| -> Result<Option<String>> {
+        let extent = layout.extent();
+        let pages = format!("dd if={BUFFERS} bs=4096 skip={} 2>/dev/null | head -c {extent}", at / 4096);
+        if extent <= SMALL {
+            let output = guest.run(&pages, TURN)?;
+            return layout.digest(&output.stdout).map(Some);
+        }
+        let said = guest.check(&format!("{pages} | sha256sum"), TURN)?;
+        let digest = said.split_whitespace().next().context("sha256sum says nothing")?;
+        ensure!(digest.len() == 64, "sha256sum says `{digest}`");
+        Ok(Some(digest.to_owned()))
+    };
+    // A size between pages would begin its far buffer within one; the cells have none.
+    ensure!(layout.buffer.is_multiple_of(4096), "{} bytes are no whole pages", layout.buffer);
+    Ok(Buffers { near: digest(0)?, far: digest(layout.buffer)?, left: None })
+}
+
+/// What rdma_rxe has counted so far.
+pub fn counters(guest: &mut Guest) -> Result<Counters> {
+    let said = guest.check(&format!("cd {COUNTERS} && grep . *"), TURN).context("rdma_rxe's counters")?;
+    let counters: Counters = said
+        .lines()
+        .filter_map(|line| {
+            let (name, count) = line.split_once(':')?;
+            Some((name.to_owned(), count.trim().parse().ok()?))
+        })
+        .collect();
+    for name in BAD {
+        ensure!(counters.contains_key(name), "rdma_rxe has no counter {name}");
+    }
+    Ok(counters)
+}
+
+/// Whether nothing bad was counted since.
+pub fn clean(before: &Counters, after: &Counters) -> Result<()> {
+    let grown: Vec<String> = BAD
+        .iter()
+        .filter_map(|name| {
+            let (before, after) = (before.get(*name)?, after.get(*name)?);
+            (after > before).then(|| format!("{name} by {}", after - before))
+        })
+        .collect();
+    ensure!(grown.is_empty(), "on a clean fabric rdma_rxe counts {}", grown.join(", "));
+    Ok(())
+}
