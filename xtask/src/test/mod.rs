@@ -15,6 +15,7 @@ mod linux_peer;
 mod misuse;
 mod nodes;
 mod tools;
+mod perftest;
 
 use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context as _, Result};
@@ -88,6 +89,7 @@ fn all(full: bool) -> Result<Vec<Case>> {
         linux::cases(),
         linux_node::cases(),
         linux_peer::cases(),
+        perftest::cases(),
         end_to_end::cases(),
     ];
     Ok(groups.into_iter().flatten().collect())
