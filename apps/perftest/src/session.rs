@@ -188,10 +188,11 @@ impl<'a> Session<'a> {
         let sge = [Sge { addr: near, len: slots.size }];
         let remote =
             RemoteAddr { addr: IoAddr(peer.addr.0.wrapping_add(slots.offset(m.into()))), key: peer.key };
-        let mut bytes = [0; INLINE_MAX];
+        let mut bytes;
         let mut data = Payload::Gather(&sge);
         let verb = self.options.program.verb;
         if slots.size <= self.options.inline && matches!(verb, Verb::Write | Verb::Send) {
+            bytes = [0; INLINE_MAX];
             let bytes = bytes.get_mut(..slots.size as usize).unwrap_or_default();
             self.host.memory().read(near, bytes)?;
             data = Payload::Inline(bytes);
