@@ -13,7 +13,7 @@ use core::time::Duration;
 use platform::{Instant, IoAddr, yield_now};
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, LinkKind, MacAddr, Payload, PortAddress, Psn, QpConnect,
-    QpNum, QpOptions, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status, WorkKind, WrId,
+    QpNum, QpOptions, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status, WrId,
 };
 
 /// Completions that a queue holds.
@@ -248,7 +248,7 @@ impl<'a> Session<'a> {
     }
 
     fn poll(&self, cq: CqId, mut each: impl FnMut(&Completion) -> Result<(), Error>) -> Result<usize, Error> {
-        let mut batch = [NOTHING; BATCH];
+        let mut batch = [Completion::BLANK; BATCH];
         let n = self.host.rnic.poll_cq(cq, &mut batch);
         for completion in batch.iter().take(n) {
             if completion.status != Status::Success {
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
 
     /// Throws away what earlier queue pairs have left.
     fn drain(&self) {
-        let mut batch = [NOTHING; BATCH];
+        let mut batch = [Completion::BLANK; BATCH];
         for cq in [self.queues.send, self.queues.recv] {
             while self.host.rnic.poll_cq(cq, &mut batch) > 0 {}
         }
@@ -278,16 +278,6 @@ impl Drop for Session<'_> {
         self.drain();
     }
 }
-
-/// Something to poll into.
-const NOTHING: Completion = Completion {
-    id: WrId(0),
-    qp: QpNum::new(0),
-    status: Status::Success,
-    kind: WorkKind::Send,
-    byte_len: 0,
-    imm: None,
-};
 
 fn id(queue_pair: u32, m: u32) -> WrId {
     WrId(u64::from(queue_pair) << 32 | u64::from(m))
