@@ -69,7 +69,9 @@ fn cut(bytes: &[u8], messages: &[Message]) -> Vec<Vec<u8>> {
 
 fn same(command: &str, file: &str, messages: &[Message]) {
     let nodes = pair(0);
-    both(&nodes, command).map(Result::unwrap);
+    for result in both(&nodes, command) {
+        result.unwrap();
+    }
     let [server, client] = nodes[0].said();
     for ((side, ours), linux) in [("client", client), ("server", server)].iter().zip(recorded(file)) {
         for ((message, ours), linux) in messages.iter().zip(cut(ours, messages)).zip(cut(&linux, messages)) {

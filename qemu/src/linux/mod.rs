@@ -18,9 +18,9 @@ mod layer;
 mod machine;
 mod modules;
 mod sdk;
+pub mod perftest;
 mod streams;
 mod terminal;
-pub mod perftest;
 mod vmlinux;
 
 pub use channel::{Output, RunError, Status};
