@@ -14,8 +14,8 @@ mod linux_node;
 mod linux_peer;
 mod misuse;
 mod nodes;
-mod tools;
 mod perftest;
+mod tools;
 
 use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context as _, Result};
