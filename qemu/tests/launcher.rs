@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use qemu::Qemu;
-use qemu::fabric::{Fabric, FabricConfig};
+use qemu::fabric::{Fabric, FabricConfig, Plug};
 use qemu::vm::{Accel, EventKind, Exit, Machine, Nic, Vm, VmSpec};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,13 +97,26 @@ fn a_fabric_port_is_connected_and_a_killed_machine_says_so() {
         pcap: None,
     };
     let fabric = Fabric::start(&config).unwrap();
-    let mut spec = spec(guest(dir.path(), "up\\n", HANG), Machine::Microvm);
-    spec.nics.push(Nic::Fabric { socket: fabric.socket(0).to_owned() });
-    let (events, inbox) = channel();
-    let vm = Vm::start(&qemu, spec, None, events).unwrap();
-    while next(&inbox) != EventKind::Line("up".into()) {}
-    vm.kill();
-    assert_eq!(next(&inbox), EventKind::Exited(Exit::Killed(9)));
+    let kernel = guest(dir.path(), "up\\n", HANG);
+    let plugs = [fabric.plug(0), Plug::Stream(fabric.socket(0).to_owned())];
+    for (machine, plug) in
+        [Machine::Microvm, Machine::Q35].into_iter().flat_map(|m| plugs.clone().map(|p| (m, p)))
+    {
+        let mut spec = spec(kernel.clone(), machine);
+        spec.nics.push(Nic::Fabric { plug });
+        let (events, inbox) = channel();
+        let vm = Vm::start(&qemu, spec, None, events).unwrap();
+        // SeaBIOS may write to the same console before.
+        loop {
+            match next(&inbox) {
+                EventKind::Line(line) if line == "up" => break,
+                EventKind::Line(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        vm.kill();
+        assert_eq!(next(&inbox), EventKind::Exited(Exit::Killed(9)));
+    }
 }
 
 #[test]

@@ -266,7 +266,7 @@ impl VirtioNet {
             starved: false,
             frames: 0,
         };
-        let running = virtio.start();
+        let running = virtio.start(2)?;
         rx.flush();
         Ok(Self { mac, mtu, rx, tx, _running: running })
     }

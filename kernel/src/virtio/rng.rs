@@ -96,7 +96,7 @@ impl Source {
         let mut device = Device::negotiate(function, 0, 0, message)?;
         let (mut queue, doorbell) = device.queue(QUEUE, 1)?;
         let (_, phys) = memory(len.into())?;
-        let running = device.start();
+        let running = device.start(1)?;
         queue.set_buffer(0, phys, len, true);
         Ok(Self { queue, doorbell, _running: running, buffer: PhysAddr::new_truncate(phys), len })
     }

@@ -1,14 +1,22 @@
 //! A user-space L2 switch for virtual machines: MAC learning, seeded faults, capture.
 //!
-//! Each port is a Unix socket that a QEMU connects to with `-netdev stream,server=off,addr.type=unix,addr.path=...`; on
-//! it, frames go both ways with their length in front (4 bytes, big-endian). One thread moves all frames: it is on the
-//! path of every RDMA operation, so it forwards what it reads at once, straight from the buffer it was read into, with
-//! one gathering write per destination, and never waits for a slow port: what such a port has not taken is queued up to
-//! [`QUEUE_LIMIT`] bytes and dropped beyond.
+//! A machine connects to a port in one of two ways, and the latest to connect has the port:
+//!
+//! - It shares its memory (vhost-user, `-netdev vhost-user`): frames are copied out of its transmit ring and into the
+//!   receiver's receive ring here, so a crossing wakes one thread. What virtual machines use.
+//! - By a stream (`-netdev stream,server=off,addr.type=unix,addr.path=...`), on which frames go both ways with their
+//!   length in front (4 bytes, big-endian). For host programs, and whatever cannot share its memory.
+//!
+//! One thread moves all frames: it is on the path of every RDMA operation, so it forwards what it takes at once, straight
+//! from the buffer it was read into, and never waits for a slow port: what such a port has not taken is queued up to
+//! [`QUEUE_LIMIT`] bytes and dropped beyond. Between frames it sleeps, and leaves the processors to the machines.
 
+mod capture;
 mod engine;
 mod learn;
 mod port;
+mod stream;
+mod vhost;
 
 use anyhow::{Context, Result, anyhow};
 use netfault::Faults;
@@ -22,6 +30,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use capture::Capture;
+use port::Port;
+use vhost::{Ring, Side};
 
 pub use port::{MAX_FRAME, PortCounters, QUEUE_LIMIT};
 
@@ -40,6 +52,15 @@ pub struct FabricConfig {
     pub pcap: Option<PathBuf>,
 }
 
+/// How a machine is connected to a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plug {
+    /// It shares its memory, by this vhost-user socket.
+    Memory(PathBuf),
+    /// By a stream of frames on this socket.
+    Stream(PathBuf),
+}
+
 /// What a fabric has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricCounters {
@@ -49,20 +70,63 @@ pub struct FabricCounters {
     pub faults: netfault::Counters,
 }
 
-/// What the owner tells the switching thread.
+/// What the switching thread is told.
 enum Command {
     SetFaults(Faults),
-    SetLink { port: usize, up: bool },
+    SetLink {
+        port: usize,
+        up: bool,
+    },
     Counters(Sender<FabricCounters>),
+    /// A machine's ring is set up.
+    Attach {
+        port: usize,
+        life: u64,
+        side: Side,
+        ring: Box<Ring>,
+    },
+    /// A machine's ring is to be changed: it is wanted back.
+    Detach {
+        port: usize,
+        life: u64,
+        side: Side,
+        answer: Sender<Option<Box<Ring>>>,
+    },
+    /// A machine has gone.
+    Gone {
+        port: usize,
+        life: u64,
+    },
     Stop,
+}
+
+/// The way to tell the switching thread something.
+#[derive(Clone, Debug)]
+struct Commands {
+    sender: Sender<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Commands {
+    fn send(&self, command: Command) -> Result<()> {
+        self.sender.send(command).map_err(|_| anyhow!("the fabric has stopped"))?;
+        rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("eventfd")?;
+        Ok(())
+    }
+
+    /// Readable when there is something in the inbox.
+    fn wake(&self) -> &OwnedFd {
+        &self.wake
+    }
 }
 
 /// A running fabric. Stops, and removes its sockets, when dropped.
 #[derive(Debug)]
 pub struct Fabric {
-    sockets: Vec<PathBuf>,
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
+    /// By port.
+    stream_sockets: Vec<PathBuf>,
+    vhost_sockets: Vec<PathBuf>,
+    commands: Commands,
     thread: Option<JoinHandle<Result<FabricCounters>>>,
 }
 
@@ -72,44 +136,56 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 impl Fabric {
     /// Makes the ports' sockets and starts the switching thread. Machines may connect as soon as this returns.
     pub fn start(config: &FabricConfig) -> Result<Self> {
-        let sockets: Vec<PathBuf> =
-            (0..config.ports).map(|n| config.dir.join(format!("port{n}.sock"))).collect();
-        let listeners = sockets.iter().map(|path| listen(path)).collect::<Result<Vec<_>>>()?;
-        let pcap = config.pcap.as_deref().map(create_pcap).transpose()?;
-        let (commands, inbox) = channel();
+        let paths = |kind| (0..config.ports).map(|n| config.dir.join(format!("port{n}.{kind}"))).collect();
+        let (stream_sockets, vhost_sockets): (Vec<PathBuf>, Vec<PathBuf>) = (paths("sock"), paths("vhost"));
+        let ports = stream_sockets.iter().zip(&vhost_sockets);
+        let ports = ports.map(|(stream, vhost)| Ok(Port::new(listen(stream)?, listen(vhost)?)));
+        let ports = ports.collect::<Result<Vec<_>>>()?;
+        let capture = config.pcap.as_deref().map(create_pcap).transpose()?.map(Capture::new);
+        let (sender, inbox) = channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?);
+        let commands = Commands { sender, wake };
         let engine =
-            engine::Engine::new(listeners, config.faults, config.seed, pcap, inbox, Arc::clone(&wake))?;
+            engine::Engine::new(ports, config.faults, config.seed, capture, inbox, commands.clone())?;
         let thread = std::thread::Builder::new()
             .name("fabric".into())
             .spawn(move || engine.run())
             .context("cannot start the fabric's thread")?;
-        Ok(Self { sockets, commands, wake, thread: Some(thread) })
+        Ok(Self { stream_sockets, vhost_sockets, commands, thread: Some(thread) })
     }
 
-    /// The socket of a port, for QEMU to connect to.
+    /// How a virtual machine connects to a port.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    #[must_use]
+    pub fn plug(&self, port: usize) -> Plug {
+        Plug::Memory(self.vhost_sockets[port].clone())
+    }
+
+    /// The socket of a port for a stream of frames.
     ///
     /// # Panics
     /// If there is no such port.
     #[must_use]
     pub fn socket(&self, port: usize) -> &Path {
-        &self.sockets[port]
+        &self.stream_sockets[port]
     }
 
     /// Changes the faults of all frames that arrive from now on.
     pub fn set_faults(&self, faults: Faults) -> Result<()> {
-        self.tell(Command::SetFaults(faults))
+        self.commands.send(Command::SetFaults(faults))
     }
 
     /// Plugs a port's cable in or pulls it: frames to and from a port without cable disappear.
     pub fn set_link(&self, port: usize, up: bool) -> Result<()> {
-        self.tell(Command::SetLink { port, up })
+        self.commands.send(Command::SetLink { port, up })
     }
 
     /// What the fabric has done so far.
     pub fn counters(&self) -> Result<FabricCounters> {
         let (answer, receive) = channel();
-        self.tell(Command::Counters(answer))?;
+        self.commands.send(Command::Counters(answer))?;
         receive.recv_timeout(ANSWER_WITHIN).map_err(|_| anyhow!("the fabric does not answer"))
     }
 
@@ -118,18 +194,12 @@ impl Fabric {
         self.finish()
     }
 
-    fn tell(&self, command: Command) -> Result<()> {
-        self.commands.send(command).map_err(|_| anyhow!("the fabric has stopped"))?;
-        rustix::io::write(&*self.wake, &1u64.to_ne_bytes()).context("eventfd")?;
-        Ok(())
-    }
-
     fn finish(&mut self) -> Result<FabricCounters> {
         let Some(thread) = self.thread.take() else { return Ok(FabricCounters::default()) };
         // Refused only if the thread has ended by itself, and then joining says why.
-        let _ = self.tell(Command::Stop);
+        let _ = self.commands.send(Command::Stop);
         let result = thread.join().map_err(|_| anyhow!("the fabric's thread panicked"))?;
-        for socket in &self.sockets {
+        for socket in self.stream_sockets.iter().chain(&self.vhost_sockets) {
             let _ = std::fs::remove_file(socket);
         }
         result

@@ -1,8 +1,9 @@
-//! One port of the fabric: its connection, what is half read, and what its machine has not taken yet.
+//! A port: where its machine connects, who is connected, and what has passed.
 
-use std::io::{self, IoSlice, Read, Write};
+use super::stream::Stream;
+use super::vhost::Machine;
 use std::ops::Range;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 
 /// The longest frame that is taken: QEMU's own limit is 4096 + 65536.
 pub const MAX_FRAME: usize = 69_632;
@@ -26,31 +27,41 @@ pub struct PortCounters {
     pub dropped_full: u64,
     /// Frames to or from it that were dropped because its cable is out or no machine is connected.
     pub dropped_down: u64,
-    /// Frames from it that no switch forwards: too short, or to itself.
+    /// Frames from it that no switch forwards: too short, too long, or to itself.
     pub dropped_invalid: u64,
-    /// Connections closed because what came was not the stream protocol.
+    /// Frames to it that are longer than any buffer that it gives.
+    pub dropped_long: u64,
+    /// Connections closed because what came was not the stream protocol, and rings given up because what stood in them
+    /// cannot be.
     pub protocol_errors: u64,
-    /// Reads from its socket.
+    /// Reads from its socket, or batches taken from its ring.
     pub reads: u64,
-    /// Writes to its socket.
+    /// Writes to its socket, or interrupts of its machine.
     pub writes: u64,
 }
 
 /// A port.
 #[derive(Debug)]
 pub struct Port {
-    pub listener: UnixListener,
-    pub stream: Option<UnixStream>,
+    /// Where a machine that speaks the stream protocol connects.
+    pub stream_listener: UnixListener,
+    /// Where one that shares its memory connects.
+    pub vhost_listener: UnixListener,
+    pub peer: Peer,
     /// Whether the cable is in.
     pub link: bool,
     pub counters: PortCounters,
-    /// Whether the poller watches for room to write.
-    pub watched_for_write: bool,
-    /// The beginning of a frame whose rest has not come yet, prefix included.
-    partial: Vec<u8>,
-    /// What the machine has not taken yet; `sent` bytes of its front are gone.
-    waiting: Vec<u8>,
-    sent: usize,
+}
+
+/// The machine behind a port.
+#[derive(Debug)]
+pub enum Peer {
+    /// None.
+    Absent,
+    /// By a socket.
+    Stream(Stream),
+    /// By its memory.
+    Machine(Box<Machine>),
 }
 
 /// The machine behind a port has gone, or does not speak the protocol.
@@ -58,57 +69,39 @@ pub struct Port {
 pub struct Disconnected;
 
 impl Port {
-    pub fn new(listener: UnixListener) -> Self {
+    pub fn new(stream_listener: UnixListener, vhost_listener: UnixListener) -> Self {
         Self {
-            listener,
-            stream: None,
+            stream_listener,
+            vhost_listener,
+            peer: Peer::Absent,
             link: true,
             counters: PortCounters::default(),
-            watched_for_write: false,
-            partial: Vec::new(),
-            waiting: Vec::new(),
-            sent: 0,
         }
     }
 
-    /// Forgets the connection and everything on its way.
-    pub fn disconnect(&mut self) {
-        self.stream = None;
-        self.watched_for_write = false;
-        self.partial.clear();
-        self.waiting.clear();
-        self.sent = 0;
-    }
-
-    /// Reads once, as much as there is and fits. Gives the length of the part of `buffer` that holds frames, the last
-    /// of them possibly incomplete; [`keep_partial`](Self::keep_partial) must get what is left of it.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Disconnected> {
-        let Some(stream) = &mut self.stream else { return Ok(0) };
-        let kept = self.partial.len();
-        buffer[..kept].copy_from_slice(&self.partial);
-        self.counters.reads += 1;
-        match stream.read(&mut buffer[kept..]) {
-            Ok(0) => Err(Disconnected),
-            Ok(n) => {
-                self.partial.clear();
-                Ok(kept + n)
-            }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
-            Err(_) => Err(Disconnected),
+    /// Whether a machine takes frames here.
+    pub fn is_connected(&self) -> bool {
+        match &self.peer {
+            Peer::Absent => false,
+            Peer::Stream(_) => true,
+            Peer::Machine(machine) => machine.receive.is_some(),
         }
     }
 
-    /// Keeps the incomplete frame at the end of what was read.
-    pub fn keep_partial(&mut self, rest: &[u8]) {
-        self.partial.extend_from_slice(rest);
+    fn is_full(&self) -> bool {
+        match &self.peer {
+            Peer::Absent => false,
+            Peer::Stream(stream) => stream.is_full(),
+            Peer::Machine(machine) => machine.is_full(),
+        }
     }
 
     /// Whether a frame of `len` bytes may go to this port now; counts it either way.
     pub fn admit(&mut self, len: usize) -> bool {
-        if !self.link || self.stream.is_none() {
+        if !self.link || !self.is_connected() {
             self.counters.dropped_down += 1;
             false
-        } else if self.waiting.len() - self.sent >= QUEUE_LIMIT {
+        } else if self.is_full() {
             self.counters.dropped_full += 1;
             false
         } else {
@@ -118,55 +111,36 @@ impl Port {
         }
     }
 
-    /// Writes the frames in `ranges` of `buffer`, prefixes included; what is not taken now is queued.
-    pub fn send(&mut self, buffer: &[u8], ranges: &[Range<usize>]) -> Result<(), Disconnected> {
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        let mut written = 0;
-        if self.waiting.is_empty() {
-            // More ranges than the kernel takes at once (1024) are rare: the rest goes by way of the queue.
-            let slices: Vec<IoSlice<'_>> =
-                ranges.iter().take(1024).map(|r| IoSlice::new(&buffer[r.clone()])).collect();
-            self.counters.writes += 1;
-            written = match stream.write_vectored(&slices) {
-                Ok(n) => n,
-                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-                Err(_) => return Err(Disconnected),
-            };
+    /// Sends the frames in `ranges` of `buffer`, prefixes included.
+    pub fn send(&mut self, buffer: &[u8], ranges: &[Range<usize>]) -> Result<(), SendError> {
+        let counters = &mut self.counters;
+        match &mut self.peer {
+            Peer::Absent => Ok(()),
+            Peer::Stream(stream) => {
+                stream.send(buffer, ranges, counters).map_err(|_| SendError::Disconnected)
+            }
+            Peer::Machine(machine) => {
+                for range in ranges {
+                    let mut rest = &buffer[range.clone()];
+                    while let Front::Frame(len) = front(rest) {
+                        let (frame, next) = rest[PREFIX..].split_at(len);
+                        machine.deliver(frame, counters).map_err(|_| SendError::BrokenRing)?;
+                        rest = next;
+                    }
+                }
+                machine.flush(counters).map_err(|_| SendError::BrokenRing)
+            }
         }
-        for range in ranges {
-            let skipped = written.min(range.len());
-            written -= skipped;
-            self.waiting.extend_from_slice(&buffer[range.start + skipped..range.end]);
-        }
-        Ok(())
     }
+}
 
-    /// Writes once of what waits.
-    pub fn send_waiting(&mut self) -> Result<(), Disconnected> {
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        self.counters.writes += 1;
-        match stream.write(&self.waiting[self.sent..]) {
-            Ok(n) => self.sent += n,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(_) => return Err(Disconnected),
-        }
-        if self.sent == self.waiting.len() {
-            self.waiting.clear();
-            self.sent = 0;
-        } else if self.sent >= QUEUE_LIMIT {
-            self.waiting.drain(..self.sent);
-            self.sent = 0;
-        }
-        Ok(())
-    }
-
-    /// Whether something waits for room.
-    pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
+/// Why frames could not be sent.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The socket's other end is gone.
+    Disconnected,
+    /// The machine's receive ring cannot be used.
+    BrokenRing,
 }
 
 /// What stands at the front of a stream.

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 /// A machine at a port.
-struct Machine {
+pub struct Machine {
     stream: UnixStream,
     mac: u8,
 }
@@ -24,14 +24,14 @@ impl Machine {
         frame
     }
 
-    fn send(&mut self, to: u8, payload: &[u8]) {
+    pub fn send(&mut self, to: u8, payload: &[u8]) {
         let frame = self.frame(to, payload);
         self.stream.write_all(&u32::try_from(frame.len()).unwrap().to_be_bytes()).unwrap();
         self.stream.write_all(&frame).unwrap();
     }
 
     /// Sender and payload of the next frame.
-    fn receive(&mut self) -> (u8, Vec<u8>) {
+    pub fn receive(&mut self) -> (u8, Vec<u8>) {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).unwrap();
         let mut frame = vec![0; u32::from_be_bytes(len) as usize];
@@ -40,12 +40,12 @@ impl Machine {
     }
 }
 
-fn config(ports: usize, dir: &Path) -> FabricConfig {
+pub fn config(ports: usize, dir: &Path) -> FabricConfig {
     FabricConfig { ports, dir: dir.into(), faults: Faults::NONE, seed: 1, pcap: None }
 }
 
 /// A fabric whose machines have all been heard of by all others: every address is learned.
-fn meeting(config: &FabricConfig) -> (Fabric, Vec<Machine>) {
+pub fn meeting(config: &FabricConfig) -> (Fabric, Vec<Machine>) {
     let quiet = FabricConfig { faults: Faults::NONE, ..config.clone() };
     let fabric = Fabric::start(&quiet).unwrap();
     let mut machines: Vec<_> = (0..config.ports).map(|n| Machine::connect(&fabric, n)).collect();

@@ -4,6 +4,7 @@ use super::channel::{Channel, Output, RunError, Status};
 use super::image::Image;
 use super::machine::{self, Sockets};
 use super::streams::{Input, Streams};
+use crate::fabric::Plug;
 use crate::{Qemu, die_with_this_thread};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -25,8 +26,8 @@ const CONSOLE_TAIL: usize = 2000;
 /// A guest's network card, on a port of a fabric: `eth0` in the guest.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// The port's socket (see [`crate::fabric::Fabric::socket`]).
-    pub socket: PathBuf,
+    /// The port (see [`crate::fabric::Fabric::plug`]).
+    pub plug: Plug,
     /// The card's address.
     pub mac: [u8; 6],
     /// The guest's address.
@@ -43,9 +44,9 @@ pub struct Network {
 impl Network {
     /// Card `number` (1 to 254) of a fabric: address `10.0.0.number/24`, MTU 4200, with SoftRoCE.
     #[must_use]
-    pub fn numbered(number: u8, socket: &Path) -> Self {
+    pub fn numbered(number: u8, plug: Plug) -> Self {
         Self {
-            socket: socket.to_owned(),
+            plug,
             mac: [0x52, 0x54, 0, 0, 0, number],
             address: Ipv4Addr::new(10, 0, 0, number),
             prefix: 24,

@@ -1,5 +1,6 @@
 //! What a virtual machine is made of, and the QEMU command line that makes it.
 
+use crate::fabric::Plug;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -42,8 +43,8 @@ pub enum Nic {
     Management,
     /// On a port of the fabric.
     Fabric {
-        /// The port's socket.
-        socket: PathBuf,
+        /// The port.
+        plug: Plug,
     },
 }
 
@@ -101,7 +102,13 @@ impl VmSpec {
             args.push(option.into());
             args.push(value.as_ref().into());
         };
-        arg("-machine", &self.machine.options());
+        if self.shares_memory() {
+            let object = format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mb);
+            arg("-object", &object);
+            arg("-machine", &format!("{},memory-backend=memory", self.machine.options()));
+        } else {
+            arg("-machine", &self.machine.options());
+        }
         arg("-accel", &self.accel.option());
         arg("-cpu", &self.accel.cpu());
         arg("-smp", &self.cpus.to_string());
@@ -117,6 +124,9 @@ impl VmSpec {
             &format!("virtio-rng-pci,rng=random,bus=pcie.0,addr={RNG_SLOT:#x},disable-legacy=on,romfile="),
         );
         for (n, nic) in self.nics.iter().enumerate() {
+            if let Nic::Fabric { plug: Plug::Memory(socket) } = nic {
+                arg("-chardev", &option(&format!("socket,id=port{n},server=off,path="), socket));
+            }
             arg("-netdev", &nic.netdev(n));
             arg("-device", &nic.device(n, self.index, self.accel));
         }
@@ -129,6 +139,11 @@ impl VmSpec {
         }
         args.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(OsString::from));
         args
+    }
+
+    /// Whether the fabric reaches into its memory.
+    fn shares_memory(&self) -> bool {
+        self.nics.iter().any(|nic| matches!(nic, Nic::Fabric { plug: Plug::Memory(_) }))
     }
 }
 
@@ -150,8 +165,8 @@ impl Accel {
         }
     }
 
-    /// What a virtio device is told about its doorbell. Under TCG a write to it is in QEMU already, and an eventfd from
-    /// there to QEMU's own main loop only makes that go round once more.
+    /// What a virtio device that QEMU itself serves is told about its doorbell. Under TCG a write to it is in QEMU
+    /// already, and an eventfd from there to QEMU's own main loop only makes that go round once more.
     pub(crate) fn doorbell(self) -> &'static str {
         match self {
             Self::Tcg => ",ioeventfd=off",
@@ -171,7 +186,8 @@ impl Nic {
     fn netdev(&self, n: usize) -> OsString {
         match self {
             Self::Management => format!("user,id=net{n},ipv6=off").into(),
-            Self::Fabric { socket } => {
+            Self::Fabric { plug: Plug::Memory(_) } => format!("vhost-user,id=net{n},chardev=port{n}").into(),
+            Self::Fabric { plug: Plug::Stream(socket) } => {
                 option(&format!("stream,id=net{n},server=off,addr.type=unix,addr.path="), socket)
             }
         }
@@ -184,7 +200,11 @@ impl Nic {
         };
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         let slot = RNG_SLOT + 1 + n;
-        let doorbell = accel.doorbell();
+        // The fabric hears of a doorbell by an eventfd.
+        let doorbell = match self {
+            Self::Fabric { plug: Plug::Memory(_) } => "",
+            _ => accel.doorbell(),
+        };
         format!(
             "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={mtu}{doorbell}"
         )
@@ -250,10 +270,13 @@ mod tests {
             kernel: "k".into(),
             cmdline: "a=b c=d".into(),
             fw_cfg: vec![FwCfg { name: "opt/x".into(), file: "a,b".into() }],
-            nics: vec![Nic::Management, Nic::Fabric { socket: "s".into() }],
+            nics: vec![Nic::Management, Nic::Fabric { plug: Plug::Stream("s".into()) }],
         };
-        let args: Vec<_> = spec.arguments().into_iter().map(|a| a.into_string().unwrap()).collect();
-        let line = args.join(" ");
+        let line = |spec: &VmSpec| {
+            let args: Vec<_> = spec.arguments().into_iter().map(|a| a.into_string().unwrap()).collect();
+            args.join(" ")
+        };
+        let streamed = line(&spec);
         for part in [
             "-machine q35,vmport=off,usb=off -accel tcg,thread=multi -cpu max -smp 2 -m 96M",
             "-netdev user,id=net0,ipv6=off -device virtio-net-pci,netdev=net0,mac=52:54:00:fd:00:03,bus=pcie.0,addr=0x2",
@@ -262,7 +285,18 @@ mod tests {
             "-fw_cfg name=opt/x,file=a,,b",
             "-kernel k -append a=b c=d -nodefaults",
         ] {
-            assert!(line.contains(part), "{part}\nnot in\n{line}");
+            assert!(streamed.contains(part), "{part}\nnot in\n{streamed}");
+        }
+        let shared = line(&VmSpec {
+            nics: vec![Nic::Management, Nic::Fabric { plug: Plug::Memory("s,t".into()) }],
+            ..spec
+        });
+        for part in [
+            "-object memory-backend-memfd,id=memory,size=96M,share=on -machine q35,vmport=off,usb=off,memory-backend=memory",
+            "-chardev socket,id=port1,server=off,path=s,,t -netdev vhost-user,id=net1,chardev=port1",
+            "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200 -fw_cfg",
+        ] {
+            assert!(shared.contains(part), "{part}\nnot in\n{shared}");
         }
     }
 }

@@ -81,7 +81,7 @@ impl Cluster<'_> {
                 memory_mb: self.memory_mb,
                 kernel: self.kernel.to_owned(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
-                nics: vec![Nic::Management, Nic::Fabric { socket: fabric.socket(index.into()).to_owned() }],
+                nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
                 name,
             };
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));

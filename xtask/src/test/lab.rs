@@ -89,7 +89,7 @@ impl Cluster {
                 memory_mb: 64,
                 kernel: lab.kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: key }],
-                nics: vec![Nic::Management, Nic::Fabric { socket: fabric.socket(index.into()).to_owned() }],
+                nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
                 name,
             };
             let console = log.with_extension(format!("{}.log", spec.name));

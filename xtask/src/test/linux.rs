@@ -39,7 +39,7 @@ fn ibverbs(log: &Path) -> Result<Outcome> {
         &qemu,
         &image,
         &GuestConfig {
-            network: Some(Network::numbered(1, fabric.socket(0))),
+            network: Some(Network::numbered(1, fabric.plug(0))),
             files: vec![(PROGRAM.into(), program)],
             console: Some(log.with_extension("console.log")),
             ..GuestConfig::default()

@@ -55,7 +55,7 @@ impl Lab {
         let network = Network {
             address: ADDRESS,
             prefix: 16,
-            ..Network::numbered(1, cluster.fabric.socket(APPLIANCES.into()))
+            ..Network::numbered(1, cluster.fabric.plug(APPLIANCES.into()))
         };
         let size: u64 = files.iter().map(|(_, path)| path.metadata().map_or(0, |meta| meta.len())).sum();
         let files_mib = u32::try_from(size >> 20).unwrap_or(u32::MAX);

@@ -52,7 +52,7 @@ impl RxePair {
             pcap: None,
         })?;
         let start = |number: u8| {
-            let network = Network::numbered(number, fabric.socket(usize::from(number) - 1));
+            let network = Network::numbered(number, fabric.plug(usize::from(number) - 1));
             Guest::start(qemu, image, &GuestConfig { network: Some(network), ..GuestConfig::default() })
         };
         let (server, client) = (start(1)?, start(2)?);

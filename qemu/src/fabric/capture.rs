@@ -1,0 +1,49 @@
+//! The capture of a fabric: every frame as it came in, on disk within a fraction of a second.
+
+use anyhow::{Context, Result};
+use netfault::pcap::PcapWriter;
+use std::fs::File;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A capture is brought up to date on disk at least this often while the fabric is awake or idle.
+const FLUSH_NS: u64 = 200_000_000;
+
+/// A capture. Times are nanoseconds since the fabric's start.
+pub struct Capture {
+    pcap: PcapWriter<File>,
+    /// Nanoseconds from 1970 to the fabric's start.
+    epoch_ns: u64,
+    flush_at: u64,
+    dirty: bool,
+}
+
+impl Capture {
+    /// Begins one at the time 0 of the fabric.
+    pub fn new(pcap: PcapWriter<File>) -> Self {
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let epoch_ns = epoch.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        Self { pcap, epoch_ns, flush_at: 0, dirty: false }
+    }
+
+    /// Records a frame.
+    pub fn frame(&mut self, now: u64, frame: &[u8]) -> Result<()> {
+        self.pcap.frame(self.epoch_ns + now, frame).context("cannot write the capture")?;
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// When to call [`flush`](Self::flush).
+    pub fn deadline(&self) -> Option<u64> {
+        self.dirty.then_some(self.flush_at)
+    }
+
+    /// Brings it up to date on disk if that is due, or at once.
+    pub fn flush(&mut self, now: u64, at_once: bool) -> Result<()> {
+        if self.dirty && (at_once || now >= self.flush_at) {
+            self.pcap.flush().context("cannot write the capture")?;
+            self.flush_at = now + FLUSH_NS;
+            self.dirty = false;
+        }
+        Ok(())
+    }
+}
