@@ -45,7 +45,7 @@ enum Command {
     /// Runs the tests; the last line is `N passed, N failed`
     Test(test::Options),
     /// Measures boot times, latencies and throughput
-    Bench(bench::Options),
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {

@@ -6,8 +6,10 @@ mod gaps;
 mod host;
 mod lab;
 mod lite;
+mod pairs;
 mod rxe;
 mod size;
+mod softroce;
 mod stats;
 mod steps;
 mod table;
@@ -19,18 +21,35 @@ pub use table::Table;
 use crate::{interrupt, run};
 use anyhow::{Context, Result, bail};
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use document::Page;
 use gaps::Gaps;
 use host::Host;
 use lab::Lab;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use target::Target;
+use tempfile::NamedTempFile;
+
+/// `cargo xtask bench` and its one command.
+#[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Bench {
+    #[command(subcommand)]
+    alone: Option<Alone>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Alone {
+    /// SoftRoCE beside Linux rdma_rxe: latencies, message rate, bandwidth; and the transport alone
+    Softroce(softroce::Options),
+}
 
 /// What to measure and where the figures go.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+struct Options {
     /// How often each measurement is repeated, all sides of a comparison in turn; medians are printed [default: 5, or 2
     /// with --quick]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
@@ -123,7 +142,24 @@ struct Figures {
 }
 
 /// Measures what is asked for.
-pub fn bench(options: &Options) -> Result<()> {
+pub fn bench(bench: &Bench) -> Result<()> {
+    match &bench.alone {
+        Some(Alone::Softroce(options)) => softroce::bench(options),
+        None => all(&bench.options),
+    }
+}
+
+/// Writes figures into the file that becomes the one at `path`.
+fn write_json(figures: &impl Serialize, file: NamedTempFile, path: &Path) -> Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    let mut text = serde_json::to_string_pretty(figures)?;
+    text.push('\n');
+    std::fs::write(file.path(), text).with_context(context)?;
+    file.persist(path).with_context(context)?;
+    Ok(())
+}
+
+fn all(options: &Options) -> Result<()> {
     let plan = Plan::new(options)?;
     let host = Host::look()?;
     if let Some(busy) = host.busy() {
@@ -141,11 +177,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let tables = figures.tables();
     tables.iter().for_each(|table| println!("\n{}", table.text()));
     if let Some((file, path)) = json {
-        let context = || format!("cannot write {}", path.display());
-        let mut text = serde_json::to_string_pretty(&figures)?;
-        text.push('\n');
-        std::fs::write(file.path(), text).with_context(context)?;
-        file.persist(&path).with_context(context)?;
+        write_json(&figures, file, &path)?;
     }
     if let Some(page) = page {
         let text: String = tables.iter().map(|table| format!("{}\n", table.markdown())).collect();

@@ -3,8 +3,8 @@
 use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
 use super::lite::{self, PING_PONG, Row};
-use super::stats::median;
-use super::table::{Table, maybe, number};
+use super::pairs::Line;
+use crate::table::{Table, maybe};
 use super::target::{Bound, Target};
 use crate::{interrupt, ui};
 use anyhow::Result;
@@ -36,19 +36,6 @@ type Ours = (&'static str, u64, fn(&Row) -> Option<f64>);
 #[derive(Debug, Serialize)]
 pub struct Rxe {
     lines: Vec<Line>,
-}
-
-/// One figure of both sides.
-#[derive(Debug, Serialize)]
-struct Line {
-    what: &'static str,
-    unit: &'static str,
-    lite: Option<f64>,
-    rxe: Option<f64>,
-    /// LITE's share of rxe's figure: the median over the pairs of runs that followed each other.
-    ratio: Option<f64>,
-    /// Those pairs, in their order.
-    ratios: Vec<f64>,
 }
 
 /// Measures LITE and, if there is a Linux, rxe, in turn: each time in two machines that are booted for it, while nothing
@@ -90,10 +77,7 @@ fn compare(lite: &[Vec<Row>], rxe: &[Option<Perftest>]) -> Rxe {
     let line = |what, unit, (name, bytes, ours): Ours, theirs: fn(&Perftest) -> f64| {
         let lite: Vec<Option<f64>> = lite.iter().map(|run| ours(lite::find(run, name, bytes)?)).collect();
         let rxe: Vec<Option<f64>> = rxe.iter().map(|run| run.as_ref().map(theirs)).collect();
-        let pairs = lite.iter().zip(&rxe).filter_map(|(lite, rxe)| lite.zip(*rxe));
-        let ratios: Vec<f64> = pairs.map(|(lite, rxe)| lite / rxe).collect();
-        let middle = |runs: &[Option<f64>]| median(runs.iter().copied().flatten().collect());
-        Line { what, unit, lite: middle(&lite), rxe: middle(&rxe), ratio: median(ratios.clone()), ratios }
+        Line::new(what, unit, &lite, &rxe)
     };
     let large = u64::from(LARGE);
     let lines = vec![
@@ -105,15 +89,6 @@ fn compare(lite: &[Vec<Row>], rxe: &[Option<Perftest>]) -> Rxe {
         line("64 KiB read", "MB/s", ("read_bw", large, |r| r.mb_s), |p| p.read_mb_s),
     ];
     Rxe { lines }
-}
-
-impl Line {
-    /// The least and the greatest ratio.
-    fn spread(&self) -> String {
-        let least = self.ratios.iter().copied().reduce(f64::min);
-        let greatest = self.ratios.iter().copied().reduce(f64::max);
-        least.zip(greatest).map_or_else(|| "-".to_owned(), |(a, b)| format!("{} to {}", number(a), number(b)))
-    }
 }
 
 impl Rxe {
@@ -129,7 +104,7 @@ impl Rxe {
         for line in &self.lines {
             table.row([
                 line.what.to_owned(),
-                maybe(line.lite),
+                maybe(line.ours),
                 maybe(line.rxe),
                 line.unit.to_owned(),
                 maybe(line.ratio),
@@ -166,7 +141,7 @@ mod tests {
             |us| Perftest { write_us: (us, us), read_us: (us, us), write_mb_s: 50.0, read_mb_s: 50.0 };
         let both = compare(&lite, &[Some(perftest(200.0)), Some(perftest(100.0)), None]);
         let ping_pong = &both.lines[0];
-        assert_eq!((ping_pong.lite, ping_pong.rxe), (Some(80.0), Some(150.0)));
+        assert_eq!((ping_pong.ours, ping_pong.rxe), (Some(80.0), Some(150.0)));
         assert_eq!((&*ping_pong.ratios, ping_pong.ratio), (&[0.3, 0.8][..], Some(0.55)));
         assert_eq!(ping_pong.spread(), "0.30 to 0.80");
         assert_eq!(both.lines[4].ratio, Some(2.0));

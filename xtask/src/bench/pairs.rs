@@ -1,0 +1,56 @@
+//! Figures of two sides that were measured in turn.
+
+use super::stats::median;
+use crate::table::number;
+use serde::Serialize;
+
+/// One figure of both sides.
+#[derive(Debug, Serialize)]
+pub struct Line {
+    pub what: &'static str,
+    pub unit: &'static str,
+    /// The appliance's median.
+    pub ours: Option<f64>,
+    /// Linux rdma_rxe's.
+    pub rxe: Option<f64>,
+    /// Our share of rxe's figure: the median over the pairs of runs that followed each other.
+    pub ratio: Option<f64>,
+    /// Those pairs, in their order.
+    pub ratios: Vec<f64>,
+}
+
+impl Line {
+    /// Compares runs that followed each other; what a run lacks is left out.
+    pub fn new(what: &'static str, unit: &'static str, ours: &[Option<f64>], rxe: &[Option<f64>]) -> Self {
+        let pairs = ours.iter().zip(rxe).filter_map(|(ours, rxe)| ours.zip(*rxe));
+        let ratios: Vec<f64> = pairs.map(|(ours, rxe)| ours / rxe).collect();
+        let middle = |runs: &[Option<f64>]| median(runs.iter().copied().flatten().collect());
+        Self { what, unit, ours: middle(ours), rxe: middle(rxe), ratio: median(ratios.clone()), ratios }
+    }
+
+    /// The least and the greatest ratio.
+    pub fn spread(&self) -> String {
+        let least = self.ratios.iter().copied().reduce(f64::min);
+        let greatest = self.ratios.iter().copied().reduce(f64::max);
+        least.zip(greatest).map_or_else(|| "-".to_owned(), |(a, b)| format!("{} to {}", number(a), number(b)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_compared() {
+        let line = Line::new(
+            "x",
+            "us",
+            &[Some(60.0), Some(80.0), Some(90.0), None],
+            &[Some(200.0), Some(100.0), None, Some(1.0)],
+        );
+        assert_eq!((line.ours, line.rxe), (Some(80.0), Some(100.0)));
+        assert_eq!((&*line.ratios, line.ratio), (&[0.3, 0.8][..], Some(0.55)));
+        assert_eq!(line.spread(), "0.30 to 0.80");
+        assert_eq!(Line::new("x", "us", &[], &[]).spread(), "-");
+    }
+}
