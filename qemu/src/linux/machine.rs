@@ -78,8 +78,9 @@ pub fn arguments(
         let mac = colons(network.mac);
         write!(cmdline, " fl.ip={address}/{prefix} fl.mtu={mtu} fl.mac={mac} fl.rxe={}", u8::from(*rxe))?;
         // As the appliances' card, so that a comparison is between guests.
-        let device =
-            format!("virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},addr=0x11,romfile=,disable-legacy=on");
+        let device = format!(
+            "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},addr=0x11,romfile=,disable-legacy=on"
+        );
         match &network.plug {
             Plug::Memory(socket) => {
                 machine = "q35,memory-backend=memory";
@@ -89,11 +90,22 @@ pub fn arguments(
                 let netdev = "vhost-user,id=fabric,chardev=fabric".to_owned();
                 // QEMU 7.2 under TCG crashes when such a device starts with an MSI-X vector unmasked, as Linux has it: an
                 // interrupt by its pin costs Linux one more register access.
-                cards.extend(["-netdev".to_owned(), netdev, "-device".to_owned(), format!("{device},vectors=0")]);
+                cards.extend([
+                    "-netdev".to_owned(),
+                    netdev,
+                    "-device".to_owned(),
+                    format!("{device},vectors=0"),
+                ]);
             }
             Plug::Stream(socket) => {
-                let netdev = format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(socket)?);
-                cards.extend(["-netdev".to_owned(), netdev, "-device".to_owned(), format!("{device},ioeventfd=off")]);
+                let netdev =
+                    format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(socket)?);
+                cards.extend([
+                    "-netdev".to_owned(),
+                    netdev,
+                    "-device".to_owned(),
+                    format!("{device},ioeventfd=off"),
+                ]);
             }
         }
     }
