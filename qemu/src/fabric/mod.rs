@@ -61,6 +61,16 @@ pub enum Plug {
     Stream(PathBuf),
 }
 
+impl Plug {
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        match self {
+            Self::Memory(socket) | Self::Stream(socket) => socket,
+        }
+    }
+}
+
 /// What a fabric has done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricCounters {

@@ -113,7 +113,7 @@ impl Linux {
             seed: 11,
             pcap: std::env::var_os("INTEROP_PCAP").map(PathBuf::from),
         })?;
-        let network = Network { mac: MAC, ..Network::numbered(1, fabric.socket(0)) };
+        let network = Network { mac: MAC, ..Network::numbered(1, fabric.plug(0)) };
         let files = vec![("/usr/bin/peer".to_owned(), program)];
         let config = GuestConfig { network: Some(network), files, ..GuestConfig::default() };
         let guest = Guest::boot(&qemu, &image, &config)?;

@@ -8,7 +8,7 @@ use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context, Result, bail, ensure};
 use options::Address;
 use qemu::Qemu;
-use qemu::fabric::{Fabric, FabricConfig};
+use qemu::fabric::{Fabric, FabricConfig, Plug};
 use qemu::linux::{Guest, GuestConfig, Image, Input, Network, RunError, SessionEnd, Status};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -96,8 +96,12 @@ fn check(options: &Options) -> Result<()> {
 impl Peer {
     fn boot(qemu: &Qemu, image: &Image, options: &Options) -> Result<Self> {
         let dir = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
-        let (fabric, socket, default) = match &options.fabric {
-            Some(socket) => (None, socket.clone(), Address { ip: Ipv4Addr::new(10, 77, 255, 1), prefix: 16 }),
+        let (fabric, plug, default) = match &options.fabric {
+            Some(socket) => (
+                None,
+                Plug::Stream(socket.clone()),
+                Address { ip: Ipv4Addr::new(10, 77, 255, 1), prefix: 16 },
+            ),
             None => {
                 let fabric = Fabric::start(&FabricConfig {
                     ports: 1 + FREE_PORTS,
@@ -106,20 +110,14 @@ impl Peer {
                     seed: 0,
                     pcap: None,
                 })?;
-                let socket = fabric.socket(0).to_owned();
-                (Some(fabric), socket, Address { ip: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 })
+                let plug = fabric.plug(0);
+                (Some(fabric), plug, Address { ip: Ipv4Addr::new(10, 0, 0, 1), prefix: 24 })
             }
         };
         let Address { ip, prefix } = options.ip.unwrap_or(default);
         let [_, b, c, d] = ip.octets();
-        let network = Network {
-            socket,
-            mac: [0x52, 0x54, 0, b, c, d],
-            address: ip,
-            prefix,
-            mtu: options.mtu,
-            rxe: true,
-        };
+        let network =
+            Network { plug, mac: [0x52, 0x54, 0, b, c, d], address: ip, prefix, mtu: options.mtu, rxe: true };
         let config = GuestConfig {
             cpus: options.cpus,
             memory_mib: options.memory.unwrap_or_else(|| memory_mib(image, options)),
@@ -138,7 +136,7 @@ impl Peer {
     }
 
     fn describe(&self, image: &Image, status: Option<Status>) -> serde_json::Value {
-        let Network { socket, mac, address, prefix, mtu, .. } = &self.network;
+        let Network { plug, mac, address, prefix, mtu, .. } = &self.network;
         json!({
             "boot_ms": self.guest.boot_time().as_secs_f64() * 1e3,
             "pid": self.guest.pid(),
@@ -147,7 +145,7 @@ impl Peer {
             "mac": mac.map(|byte| format!("{byte:02x}")).join(":"),
             "mtu": mtu,
             "rdma_device": "rxe0",
-            "fabric": socket,
+            "fabric": plug.socket(),
             "free_ports": self.free_ports(),
             "console": self.guest.console(),
             "packages": image.packages,
@@ -156,9 +154,9 @@ impl Peer {
     }
 
     fn print(&self) {
-        let Network { socket, address, prefix, mtu, .. } = &self.network;
+        let Network { plug, address, prefix, mtu, .. } = &self.network;
         println!("Linux is up: {address}/{prefix}, MTU {mtu}, RDMA device rxe0 (GID 1 is the address)");
-        println!("fabric:  {}", socket.display());
+        println!("fabric:  {}", plug.socket().display());
         for socket in self.free_ports() {
             println!("join it: cargo xtask linux-peer --ip 10.0.0.2 --fabric {}", socket.display());
         }
