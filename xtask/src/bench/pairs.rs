@@ -1,7 +1,7 @@
 //! Figures of two sides that were measured in turn.
 
 use super::stats::median;
-use crate::table::number;
+use super::table::number;
 use serde::Serialize;
 
 /// One figure of both sides.

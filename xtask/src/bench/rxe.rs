@@ -4,7 +4,7 @@ use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
 use super::lite::{self, PING_PONG, Row};
 use super::pairs::Line;
-use crate::table::{Table, maybe};
+use super::table::{Table, maybe};
 use super::target::{Bound, Target};
 use crate::{interrupt, ui};
 use anyhow::Result;

@@ -6,7 +6,7 @@ use super::host::Host;
 use super::lab::Lab;
 use super::lite::{self, PING_PONG};
 use super::pairs::Line;
-use crate::table::{Table, maybe};
+use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use crate::{interrupt, paths, run, tool, ui};
 use anyhow::{Context, Result, bail};

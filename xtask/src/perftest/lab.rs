@@ -79,7 +79,7 @@ impl Lab {
                 memory_mb: MEMORY_MB,
                 kernel: kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
-                nics: vec![Nic::Management, Nic::Fabric { socket: fabric.socket(index.into()).to_owned() }],
+                nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
                 name,
             };
             vms.push(Vm::start(&qemu, spec, None, sender.clone())?);
@@ -87,8 +87,8 @@ impl Lab {
         let guest = match &image {
             None => None,
             Some(image) => {
-                let socket = fabric.socket(NODES.into());
-                let network = Network { address: LINUX, ..Network::numbered(200, socket) };
+                let plug = fabric.plug(NODES.into());
+                let network = Network { address: LINUX, ..Network::numbered(200, plug) };
                 let config = GuestConfig { network: Some(network), ..GuestConfig::default() };
                 Some(ui::step("boot", || Guest::boot(&qemu, image, &config))?)
             }

@@ -60,7 +60,7 @@ fn machine(fabric: &Fabric, index: u16, cmdline: String) -> Result<VmSpec> {
         kernel: lab.kernel.clone(),
         cmdline,
         fw_cfg: Vec::new(),
-        nics: vec![Nic::Fabric { socket: fabric.socket(index.into()).to_owned() }],
+        nics: vec![Nic::Fabric { plug: fabric.plug(index.into()) }],
     })
 }
 
