@@ -180,8 +180,10 @@ fn examples(log: &Path) -> Result<()> {
     let demo = paths::state()?.join("demo-c");
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(source.join("include"));
-    cc.arg(source.join("examples/demo.c")).arg(format!("-Wl,-rpath,{IN_GUEST}")).arg(&library);
-    tool::run_ok(cc.arg("-lpthread").arg("-o").arg(&demo), log, LIMIT)?;
+    cc.arg(source.join("examples/demo.c")).arg(format!("-Wl,-rpath,{IN_GUEST}"));
+    // By name: linked by its path, the program would look for the library there.
+    cc.arg("-L").arg(paths::state()?).args(["-lferrolite", "-lpthread"]);
+    tool::run_ok(cc.arg("-o").arg(&demo), log, LIMIT)?;
     let files = [
         ("libferrolite.so", library),
         ("demo-c", demo),
