@@ -1,0 +1,142 @@
+//! What the card can do: QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC.
+
+use crate::device::Card;
+use crate::device::mailbox::Mailbox;
+use crate::device::profile::{EqScheme, limits};
+
+/// Capability flags (1.11), the low word.
+mod flag {
+    pub const RC: u32 = 1 << 0;
+    pub const UC: u32 = 1 << 1;
+    pub const UD: u32 = 1 << 2;
+    pub const SRQ: u32 = 1 << 6;
+    pub const ATOMIC: u32 = 1 << 18;
+    pub const UD_AV_PORT: u32 = 1 << 20;
+    pub const IBOE: u32 = 1 << 30;
+    /// High word: unicast and multicast steering, and so the B0 scheme.
+    pub const HIGH_VEP_UC: u32 = 1 << (41 - 32);
+    pub const HIGH_VEP_MC: u32 = 1 << (42 - 32);
+    pub const HIGH_COUNTERS: u32 = 1 << (48 - 32);
+}
+
+/// Further flags (0x70).
+mod flag2 {
+    pub const UPDATE_QP: u32 = 1 << 16;
+    pub const LB_SRC_CHECK: u32 = 1 << 19;
+}
+
+/// Memory management flags (0x94).
+mod bmme {
+    pub const LOCAL_INVALIDATE: u32 = 1 << 6;
+    pub const REMOTE_INVALIDATE: u32 = 1 << 7;
+    pub const RESERVED_LKEY: u32 = 1 << 10;
+    pub const FAST_REGISTER: u32 = 1 << 11;
+    pub const ROCE_V1_V2: u32 = 1 << 19;
+    pub const CONFIG_DEV: u32 = 1 << 29;
+}
+
+impl Card {
+    /// 1.10.
+    pub(super) fn query_dev_cap(&self) -> Mailbox {
+        const LOG_RESERVED_QPS: u8 = 6;
+        const LOG_RESERVED_CQS: u8 = 7;
+        const LOG_RESERVED_REGIONS: u8 = 8;
+        const LOG_RESERVED_MTTS: u8 = 6;
+        const RESERVED_PDS: u8 = 4;
+        const LOG_MIN_PAGE: u8 = 9;
+        let mut out = Mailbox::default();
+        for (offset, value) in [
+            (0x10, limits::LOG_WQES),
+            (0x11, limits::LOG_WQES),
+            (0x12, LOG_RESERVED_QPS),
+            (0x13, limits::LOG_OBJECTS),
+            (0x14, 6 << 4),
+            (0x15, limits::LOG_OBJECTS),
+            (0x19, limits::LOG_CQES),
+            (0x1a, LOG_RESERVED_CQS),
+            (0x1b, limits::LOG_OBJECTS),
+            (0x1d, limits::LOG_OBJECTS),
+            (0x1e, 2),
+            (0x1f, limits::LOG_EQS),
+            (0x20, LOG_RESERVED_MTTS << 4),
+            (0x21, 36),
+            (0x22, LOG_RESERVED_REGIONS),
+            (0x29, limits::LOG_RDMA),
+            (0x2b, limits::LOG_RDMA_RESPONDER),
+            (0x2f, 20),
+            (0x35, 15),
+            (0x37, 8 << 4 | self.profile.ports.len() as u8),
+            (0x38, limits::LOG_MESSAGE),
+            (0x3b, limits::LOG_GIDS),
+            (0x3f, 7),
+            (0x48, 0),
+            (0x49, limits::LOG_UAR_MIB),
+            (0x4b, LOG_MIN_PAGE),
+            (0x51, limits::SEND_SGES),
+            (0x55, limits::RECV_SGES),
+            (0x61, 8),
+            (0x62, 0),
+            (0x63, 13),
+            (0x64, RESERVED_PDS << 4),
+            (0x65, 15),
+        ] {
+            out.put_u8(offset, value);
+        }
+        if let EqScheme::System { max, .. } = self.profile.eqs {
+            out.put_u16(0x26, max);
+        }
+        out.put_u32(0x40, flag::HIGH_VEP_UC | flag::HIGH_VEP_MC | flag::HIGH_COUNTERS);
+        out.put_u32(
+            0x44,
+            flag::RC | flag::UC | flag::UD | flag::SRQ | flag::ATOMIC | flag::UD_AV_PORT | flag::IBOE,
+        );
+        out.put_u16(0x52, 1008);
+        out.put_u16(0x56, 512);
+        out.put_u32(0x68, 128);
+        out.put_u32(0x70, flag2::UPDATE_QP | flag2::LB_SRC_CHECK);
+        // Entry sizes: RDMARC, QPC, AUXC, ALTC, EQC, CQC, SRQC, cMPT, MTT, dMPT.
+        for (index, size) in [32, 256, 128, 64, 128, 128, 128, 64, 8, 64].into_iter().enumerate() {
+            out.put_u16(0x80 + 2 * index, size);
+        }
+        let roce_v2 = if self.profile.roce_v2 { bmme::ROCE_V1_V2 } else { 0 };
+        out.put_u32(
+            0x94,
+            bmme::LOCAL_INVALIDATE
+                | bmme::REMOTE_INVALIDATE
+                | bmme::RESERVED_LKEY
+                | bmme::FAST_REGISTER
+                | bmme::CONFIG_DEV
+                | roce_v2,
+        );
+        out.put_u32(0x98, super::objects::RESERVED_LKEY);
+        out.put_u64(0xa0, 1 << 40);
+        out
+    }
+
+    /// 1.13. Words of the board id are stored byte-swapped.
+    pub(super) fn query_adapter(&self) -> Mailbox {
+        const VENDOR: u16 = 0x15b3;
+        let mut out = Mailbox::default();
+        out.put_u8(0x10, 0);
+        out.put_u16(0x1a, VENDOR);
+        let mut board = [0; 16];
+        for (place, byte) in board.iter_mut().zip(self.profile.board.bytes()) {
+            *place = byte;
+        }
+        for word in board.chunks_exact_mut(4) {
+            word.reverse();
+        }
+        out.put(0xf0, &board);
+        out
+    }
+
+    /// 1.14.
+    pub(super) fn query_func(&self) -> Mailbox {
+        let mut out = Mailbox::default();
+        if let EqScheme::System { reserved, max } = self.profile.eqs {
+            out.put_u16(0x04, reserved);
+            out.put_u16(0x06, max);
+        }
+        out
+    }
+}

@@ -1,0 +1,105 @@
+//! Firmware: its version and memory, and the memory of the card's tables.
+
+use super::Output;
+use crate::device::Card;
+use crate::device::hcr::{Command, Status};
+use crate::device::host::Host;
+use crate::device::mailbox::Mailbox;
+use crate::device::registers::{CLEAR_INTERRUPT, ERROR_BUFFER, ERROR_BUFFER_WORDS};
+
+/// Pages of 4096 bytes that the firmware wants for itself, and for its tables of ICM: the emulation needs none, a driver
+/// has to be seen giving them.
+const FIRMWARE_PAGES: u16 = 16;
+const AUX_PAGES: u64 = 1;
+/// Entries of a mailbox that maps pages.
+const MAX_ENTRIES: u32 = 256;
+
+/// The state of the firmware.
+#[derive(Debug, Default)]
+pub struct Firmware {
+    /// Pages given to it.
+    pages: u64,
+    /// RUN_FW has been given.
+    pub running: bool,
+    /// Pages given for the tables of ICM.
+    aux_pages: u64,
+}
+
+impl Card {
+    pub(super) fn query_fw(&self) -> Mailbox {
+        const COMMAND_REVISION: u16 = 3;
+        const LOG_MAX_COMMANDS: u8 = 4;
+        let mut out = Mailbox::default();
+        let [major, minor, subminor] = self.profile.firmware;
+        out.put_u16(0x00, FIRMWARE_PAGES);
+        out.put_u16(0x02, major);
+        out.put_u16(0x04, subminor);
+        out.put_u16(0x06, minor);
+        out.put_u16(0x0a, COMMAND_REVISION);
+        out.put_u8(0x0f, LOG_MAX_COMMANDS);
+        out.put_u64(0x20, CLEAR_INTERRUPT);
+        out.put_u64(0x30, ERROR_BUFFER);
+        out.put_u32(0x38, ERROR_BUFFER_WORDS);
+        out
+    }
+
+    /// MAP_FA, MAP_ICM_AUX, MAP_ICM: `in_mod` entries of (ICM address, bus address and log2 of the size over 4096).
+    pub(super) fn map_pages(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        if command.in_mod > MAX_ENTRIES {
+            return Err(Status::BadParameter);
+        }
+        let mailbox = super::input(command, host)?;
+        for entry in 0..command.in_mod as usize {
+            let (virt, page) = (mailbox.u64(entry * 16), mailbox.u64(entry * 16 + 8));
+            let log_size = (page & 0x3f) as u8 + 12;
+            let pages = 1u64.checked_shl(u32::from(log_size) - 12).ok_or(Status::BadParameter)?;
+            match command.opcode {
+                super::opcode::MAP_FA => self.firmware.pages += pages,
+                super::opcode::MAP_ICM_AUX => self.firmware.aux_pages += pages,
+                _ if !self.icm.map(virt, page & !0xfff, log_size) => return Err(Status::BadParameter),
+                _ => {}
+            }
+        }
+        Ok(Output::None)
+    }
+
+    pub(super) fn unmap_pages(&mut self, command: &Command) -> Result<Output, Status> {
+        match command.opcode {
+            super::opcode::UNMAP_FA => {
+                self.firmware = Firmware::default();
+                self.icm.clear();
+            }
+            super::opcode::UNMAP_ICM_AUX => self.firmware.aux_pages = 0,
+            _ => {
+                let len = u64::from(command.in_mod) * 4096;
+                self.icm.unmap(command.in_param, command.in_param.saturating_add(len));
+            }
+        }
+        Ok(Output::None)
+    }
+
+    pub(super) fn run_fw(&mut self) -> Result<Output, Status> {
+        if self.firmware.pages < u64::from(FIRMWARE_PAGES) {
+            return Err(Status::BadSystemState);
+        }
+        self.firmware.running = true;
+        Ok(Output::None)
+    }
+
+    pub(super) fn set_icm_size(&mut self, _bytes: u64) -> Result<Output, Status> {
+        if self.firmware.running { Ok(Output::Immediate(AUX_PAGES)) } else { Err(Status::BadSystemState) }
+    }
+
+    /// MOD_STAT_CFG: the page size is 4096 anyway; op_mod 2 reads a port's GUID.
+    pub(super) fn mod_stat_cfg(&self, command: &Command) -> Result<Output, Status> {
+        if command.op_mod != 2 {
+            return Ok(Output::None);
+        }
+        let (index, _) = self.port(command.in_mod >> 8)?;
+        let guid = self.profile.guid(index);
+        let mut out = Mailbox::default();
+        out.put_u32(0x14, (guid >> 32) as u32);
+        out.put_u32(0x1c, guid as u32);
+        Ok(Output::Mailbox(out))
+    }
+}

@@ -1,0 +1,56 @@
+//! The tables' places: INIT_HCA, QUERY_HCA, CLOSE_HCA.
+
+use super::Output;
+use crate::device::Card;
+use crate::device::hcr::Status;
+use crate::device::mailbox::Mailbox;
+
+/// What INIT_HCA has told.
+#[derive(Clone)]
+pub struct Hca {
+    /// As given, for QUERY_HCA.
+    mailbox: Mailbox,
+    /// ICM address of the MTT table.
+    pub mtt_base: u64,
+    /// ICM address of the table of memory regions.
+    pub mpt_base: u64,
+    /// log2 of its entries.
+    pub log_mpts: u8,
+    /// ICM address of the multicast (and B0 steering) table.
+    pub mcg_base: u64,
+    /// log2 of its entry size, of its hash part and of all of it.
+    pub mcg_log: [u8; 3],
+}
+
+impl Card {
+    pub(super) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
+        const VERSION: u8 = 2;
+        if !self.firmware.running || self.hca.is_some() {
+            return Err(Status::BadSystemState);
+        }
+        if mailbox.u8(0) != VERSION {
+            return Err(Status::BadParameter);
+        }
+        self.hca = Some(Hca {
+            mtt_base: mailbox.u64(0x100),
+            mpt_base: mailbox.u64(0x0f0),
+            log_mpts: mailbox.u8(0x0fb) & 0x3f,
+            mcg_base: mailbox.u64(0x0c0),
+            mcg_log: [mailbox.u8(0x0d3) & 0x1f, mailbox.u8(0x0d7) & 0x1f, mailbox.u8(0x0db) & 0x1f],
+            mailbox,
+        });
+        Ok(Output::None)
+    }
+
+    pub(super) fn query_hca(&self) -> Result<Output, Status> {
+        let mut out = self.hca.as_ref().ok_or(Status::BadSystemState)?.mailbox.clone();
+        // The clock's frequency in MHz; 0: no timestamps. The same bytes mean something else in INIT_HCA.
+        out.put_u16(0x00c, 0);
+        Ok(Output::Mailbox(out))
+    }
+
+    pub(super) fn close_hca(&mut self) -> Result<Output, Status> {
+        self.forget_objects();
+        Ok(Output::None)
+    }
+}

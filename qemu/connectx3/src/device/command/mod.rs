@@ -1,0 +1,165 @@
+//! Commands: what each opcode does.
+
+mod capabilities;
+mod firmware;
+mod hca;
+mod objects;
+mod ports;
+
+pub use firmware::Firmware;
+pub use hca::Hca;
+
+use super::Card;
+use super::eq::Event;
+use super::hcr::{Command, Status};
+use super::host::Host;
+use super::mailbox::Mailbox;
+use super::queue_memory::MttTable;
+
+/// Opcodes (connectx3.md, 1.6).
+pub mod opcode {
+    #![allow(missing_docs, reason = "the names are the specification's")]
+    pub const QUERY_DEV_CAP: u16 = 0x003;
+    pub const QUERY_FW: u16 = 0x004;
+    pub const QUERY_ADAPTER: u16 = 0x006;
+    pub const INIT_HCA: u16 = 0x007;
+    pub const CLOSE_HCA: u16 = 0x008;
+    pub const INIT_PORT: u16 = 0x009;
+    pub const CLOSE_PORT: u16 = 0x00a;
+    pub const QUERY_HCA: u16 = 0x00b;
+    pub const SET_PORT: u16 = 0x00c;
+    pub const SW2HW_MPT: u16 = 0x00d;
+    pub const QUERY_MPT: u16 = 0x00e;
+    pub const HW2SW_MPT: u16 = 0x00f;
+    pub const MAP_EQ: u16 = 0x012;
+    pub const SW2HW_EQ: u16 = 0x013;
+    pub const HW2SW_EQ: u16 = 0x014;
+    pub const QUERY_EQ: u16 = 0x015;
+    pub const CONF_SPECIAL_QP: u16 = 0x023;
+    pub const MAD_IFC: u16 = 0x024;
+    pub const SYNC_TPT: u16 = 0x02f;
+    pub const NOP: u16 = 0x031;
+    pub const MOD_STAT_CFG: u16 = 0x034;
+    pub const CONFIG_DEV: u16 = 0x03a;
+    pub const QUERY_PORT: u16 = 0x043;
+    pub const SENSE_PORT: u16 = 0x04d;
+    pub const QUERY_FUNC: u16 = 0x056;
+    pub const RUN_FW: u16 = 0xff6;
+    pub const UNMAP_ICM: u16 = 0xff9;
+    pub const MAP_ICM: u16 = 0xffa;
+    pub const UNMAP_ICM_AUX: u16 = 0xffb;
+    pub const MAP_ICM_AUX: u16 = 0xffc;
+    pub const SET_ICM_SIZE: u16 = 0xffd;
+    pub const UNMAP_FA: u16 = 0xffe;
+    pub const MAP_FA: u16 = 0xfff;
+}
+
+/// What a command gives back.
+#[derive(Clone)]
+pub enum Output {
+    /// Nothing.
+    None,
+    /// A value in the output registers or the event.
+    Immediate(u64),
+    /// The output mailbox.
+    Mailbox(Mailbox),
+}
+
+impl Card {
+    /// Runs a command to its end: its output is written, the registers say so, and an event if one was asked for.
+    pub(super) fn execute(&mut self, command: &Command, host: &dyn Host) {
+        let result = self.run(command, host).and_then(|output| match output {
+            Output::None => Ok(None),
+            Output::Immediate(value) => Ok(Some(value)),
+            Output::Mailbox(mailbox) => {
+                host.write(command.out_param, mailbox.bytes()).map_err(|_| Status::BadParameter)?;
+                Ok(None)
+            }
+        });
+        log::debug!("{command:x?}: {}", result.map_or_else(|e| e.to_string(), |_| "ok".to_owned()));
+        let (status, immediate) = match result {
+            Ok(immediate) => (0, immediate),
+            Err(e) => (e as u8, None),
+        };
+        // In event mode too the driver waits for GO to fall before it gives the next.
+        self.hcr.finish(status, immediate);
+        if command.event {
+            self.eqs.post(&Event::command(command.token, status, immediate.unwrap_or(0)), host);
+        }
+    }
+
+    fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        match command.opcode {
+            op::QUERY_FW => Ok(Output::Mailbox(self.query_fw())),
+            op::MAP_FA | op::MAP_ICM_AUX | op::MAP_ICM => self.map_pages(command, host),
+            op::UNMAP_FA | op::UNMAP_ICM_AUX | op::UNMAP_ICM => self.unmap_pages(command),
+            op::RUN_FW => self.run_fw(),
+            op::MOD_STAT_CFG => self.mod_stat_cfg(command),
+            op::SET_ICM_SIZE => self.set_icm_size(command.in_param),
+            op::QUERY_DEV_CAP => self.after_run_fw(|card| Ok(Output::Mailbox(card.query_dev_cap()))),
+            op::QUERY_ADAPTER => self.after_run_fw(|card| Ok(Output::Mailbox(card.query_adapter()))),
+            op::QUERY_FUNC => self.after_run_fw(|card| Ok(Output::Mailbox(card.query_func()))),
+            op::QUERY_PORT => self.query_port(command),
+            op::SENSE_PORT => self.port(command.in_mod).map(|_| Output::Immediate(2)),
+            op::NOP => Ok(Output::None),
+            op::INIT_HCA => self.init_hca(input(command, host)?),
+            _ => self.run_after_init(command, host),
+        }
+    }
+
+    /// Commands that need INIT_HCA first.
+    fn run_after_init(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        if self.hca.is_none() {
+            return Err(if is_known(command.opcode) { Status::BadSystemState } else { Status::BadOpcode });
+        }
+        match command.opcode {
+            op::CLOSE_HCA => self.close_hca(),
+            op::QUERY_HCA => self.query_hca(),
+            op::INIT_PORT => self.open_port(command.in_mod, true, host),
+            op::CLOSE_PORT => self.open_port(command.in_mod, false, host),
+            op::SET_PORT => self.set_port(command, &input(command, host)?),
+            op::MAD_IFC => self.mad_ifc(command, input(command, host)?),
+            op::CONFIG_DEV => self.config_dev(command, host),
+            op::MAP_EQ => self
+                .eqs
+                .route(command.in_mod & 0x3ff, command.in_param, command.in_mod >> 31 != 0)
+                .map(|()| Output::None),
+            op::SW2HW_EQ => self.create_eq(command, &input(command, host)?, host),
+            op::HW2SW_EQ => self.eqs.destroy(command.in_mod).map(|()| Output::None),
+            op::QUERY_EQ => {
+                let mut out = Mailbox::default();
+                self.eqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
+            }
+            _ => self.run_on_object(command, host),
+        }
+    }
+
+    fn after_run_fw(&self, run: impl FnOnce(&Self) -> Result<Output, Status>) -> Result<Output, Status> {
+        if self.firmware.running { run(self) } else { Err(Status::BadSystemState) }
+    }
+
+    /// The MTT table, once there is one.
+    pub(super) fn mtts(&self) -> Result<MttTable<'_>, Status> {
+        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
+        Ok(MttTable { icm: &self.icm, base: hca.mtt_base })
+    }
+
+    fn create_eq(&mut self, command: &Command, context: &Mailbox, host: &dyn Host) -> Result<Output, Status> {
+        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
+        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+        self.eqs.create(command.in_mod, context, table, host).map(|()| Output::None)
+    }
+}
+
+/// The input mailbox.
+fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
+    let mut mailbox = Mailbox::default();
+    host.read(command.in_param & !0xfff, mailbox.bytes_mut()).map_err(|_| Status::BadParameter)?;
+    Ok(mailbox)
+}
+
+const fn is_known(opcode: u16) -> bool {
+    opcode <= 0x059 || (opcode >= 0xff6 && opcode <= 0xfff)
+}

@@ -1,0 +1,237 @@
+//! Event queues: contexts, entries, arming, and which event goes to which queue.
+
+use super::hcr::Status;
+use super::host::Host;
+use super::mailbox::Mailbox;
+use super::queue_memory::{MttTable, QueueMemory};
+use std::collections::BTreeMap;
+
+/// Bytes of an entry.
+const EQE: usize = 32;
+const OWNER: u8 = 0x80;
+
+/// Types of events (connectx3.md, 2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum EventType {
+    /// A completion queue that was armed has completions.
+    Completion = 0x00,
+    /// Communication is established on a queue pair that is ready to receive only.
+    Established = 0x02,
+    /// A send queue has drained.
+    SendQueueDrained = 0x03,
+    /// A completion queue has overflowed or cannot be written.
+    CqError = 0x04,
+    /// A work queue cannot be read.
+    WorkQueueCatastrophic = 0x05,
+    /// A port has come up or gone down.
+    PortChange = 0x09,
+    /// A command has ended.
+    Command = 0x0a,
+    /// A request of the peer was malformed.
+    InvalidRequest = 0x10,
+    /// A request of the peer had no right.
+    AccessViolation = 0x11,
+    /// The last work request of a queue pair on a shared receive queue is done.
+    LastWqe = 0x13,
+    /// A shared receive queue has fewer entries than its watermark.
+    SrqLimit = 0x14,
+}
+
+/// An entry under construction.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    kind: EventType,
+    entry: [u8; EQE],
+}
+
+impl Event {
+    /// An event of a type and subtype.
+    #[must_use]
+    pub fn new(kind: EventType, subtype: u8) -> Self {
+        let mut entry = [0; EQE];
+        entry[1] = kind as u8;
+        entry[3] = subtype;
+        Self { kind, entry }
+    }
+
+    /// With a 32-bit field at an offset in the entry.
+    #[must_use]
+    pub fn with(mut self, offset: usize, value: u32) -> Self {
+        if let Some(place) = self.entry.get_mut(offset..offset + 4) {
+            place.copy_from_slice(&value.to_be_bytes());
+        }
+        self
+    }
+
+    /// The end of a command.
+    #[must_use]
+    pub fn command(token: u16, status: u8, out: u64) -> Self {
+        let mut event = Self::new(EventType::Command, 0);
+        event.entry[6..8].copy_from_slice(&token.to_be_bytes());
+        event.entry[15] = status;
+        event.entry[16..24].copy_from_slice(&out.to_be_bytes());
+        event
+    }
+}
+
+/// One queue.
+#[derive(Debug)]
+struct Eq {
+    memory: QueueMemory,
+    log_entries: u8,
+    vector: u16,
+    producer: u32,
+    consumer: u32,
+    armed: bool,
+    /// Fires at each entry without being armed.
+    always_armed: bool,
+    overflowed: bool,
+}
+
+impl Eq {
+    fn fire(&mut self, host: &dyn Host) {
+        if !(self.armed || self.always_armed) {
+            return;
+        }
+        self.armed = false;
+        if host.msix_enabled() {
+            host.message(self.vector);
+        } else {
+            host.set_intx(true);
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Eqs {
+    queues: BTreeMap<u32, Eq>,
+    /// By event type: the queue it goes to.
+    routes: BTreeMap<u8, u32>,
+}
+
+impl Eqs {
+    /// SW2HW_EQ: the guest gives a queue.
+    pub fn create(
+        &mut self,
+        eqn: u32,
+        context: &Mailbox,
+        table: MttTable<'_>,
+        host: &dyn Host,
+    ) -> Result<(), Status> {
+        if self.queues.contains_key(&eqn) {
+            return Err(Status::BadResourceState);
+        }
+        let log_entries = (context.u32(0x0c) >> 24 & 0x1f) as u8;
+        let log_page = (context.u32(0x18) >> 24 & 0x3f) as u8 + 12;
+        let mtt = u64::from(context.u8(0x1b)) << 32 | u64::from(context.u32(0x1c) & !7);
+        let offset = u64::from(context.u32(0x08) >> 5 & 0x7f) * 32;
+        if log_entries > 22 {
+            return Err(Status::ExceedsLimit);
+        }
+        let memory = QueueMemory::new(table, host, mtt, log_page, offset, (EQE as u64) << log_entries)
+            .ok_or(Status::IcmError)?;
+        // The guest zeroes the queue, and on the first lap a zero owner means "valid".
+        for index in 0..1u64 << log_entries {
+            let at = index * EQE as u64 + EQE as u64 - 1;
+            memory.write(host, at, &[OWNER]).map_err(|_| Status::BadParameter)?;
+        }
+        let state = context.u32(0) >> 8 & 0xf;
+        let queue = Eq {
+            memory,
+            log_entries,
+            vector: (context.u32(0x14) & 0x3ff) as u16,
+            producer: 0,
+            consumer: 0,
+            armed: state == 9,
+            always_armed: state == 0xb,
+            overflowed: false,
+        };
+        self.queues.insert(eqn, queue);
+        Ok(())
+    }
+
+    /// HW2SW_EQ: the guest takes a queue back.
+    pub fn destroy(&mut self, eqn: u32) -> Result<(), Status> {
+        self.routes.retain(|_, to| *to != eqn);
+        self.queues.remove(&eqn).map(drop).ok_or(Status::BadResource)
+    }
+
+    /// QUERY_EQ: the state of a queue.
+    pub fn query(&self, eqn: u32, out: &mut Mailbox) -> Result<(), Status> {
+        let queue = self.queues.get(&eqn).ok_or(Status::BadResource)?;
+        let status: u32 = if queue.overflowed { 9 } else { 0 };
+        let state: u32 = if queue.always_armed {
+            0xb
+        } else if queue.armed {
+            9
+        } else {
+            0xa
+        };
+        out.put_u32(0x00, status << 28 | state << 8);
+        out.put_u32(0x0c, u32::from(queue.log_entries) << 24);
+        out.put_u32(0x14, u32::from(queue.vector));
+        out.put_u32(0x28, queue.consumer & 0xff_ffff);
+        out.put_u32(0x2c, queue.producer & 0xff_ffff);
+        Ok(())
+    }
+
+    /// MAP_EQ: the events of `mask` go to a queue, or no longer do.
+    pub fn route(&mut self, eqn: u32, mask: u64, unmap: bool) -> Result<(), Status> {
+        if unmap {
+            self.routes.retain(|&kind, to| mask >> kind & 1 == 0 || *to != eqn);
+            return Ok(());
+        }
+        if !self.queues.contains_key(&eqn) {
+            return Err(Status::BadResource);
+        }
+        for kind in (0..64).filter(|kind| mask >> kind & 1 != 0) {
+            self.routes.insert(kind, eqn);
+        }
+        Ok(())
+    }
+
+    /// Posts an event to the queue that its type goes to; without one it is lost, as on the card.
+    pub fn post(&mut self, event: &Event, host: &dyn Host) {
+        match self.routes.get(&(event.kind as u8)) {
+            Some(&eqn) => self.post_to(eqn, event, host),
+            None => log::debug!("no event queue takes {:?}", event.kind),
+        }
+    }
+
+    /// Posts an event to a queue.
+    pub fn post_to(&mut self, eqn: u32, event: &Event, host: &dyn Host) {
+        let Some(queue) = self.queues.get_mut(&eqn) else { return };
+        let entries = 1u32 << queue.log_entries;
+        if queue.producer.wrapping_sub(queue.consumer) & 0xff_ffff >= entries {
+            if !queue.overflowed {
+                log::warn!("event queue {eqn} overflows");
+            }
+            queue.overflowed = true;
+            return;
+        }
+        let mut entry = event.entry;
+        entry[EQE - 1] = if queue.producer & entries == 0 { 0 } else { OWNER };
+        let at = u64::from(queue.producer & (entries - 1)) * EQE as u64;
+        if let Err(e) = queue.memory.publish(host, at, &entry) {
+            log::warn!("event queue {eqn}: {e}");
+            return;
+        }
+        queue.producer = queue.producer.wrapping_add(1);
+        queue.fire(host);
+    }
+
+    /// The doorbell of a queue: the guest has consumed up to `consumer`, and wants an interrupt if `arm`. Entries that
+    /// wait then make one at once, because drivers do not look again after they have armed.
+    pub fn doorbell(&mut self, eqn: u32, consumer: u32, arm: bool, host: &dyn Host) {
+        let Some(queue) = self.queues.get_mut(&eqn) else { return };
+        queue.consumer = consumer & 0xff_ffff;
+        if arm {
+            queue.armed = true;
+            if queue.producer & 0xff_ffff != queue.consumer {
+                queue.fire(host);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A command's mailbox: 4096 bytes of big-endian fields.
+
+/// Bytes of a mailbox.
+pub const MAILBOX: usize = 4096;
+
+/// A mailbox. Offsets are constants of the command's layout; what lies beyond the end reads as zero and is not written.
+#[derive(Clone)]
+pub struct Mailbox(Box<[u8; MAILBOX]>);
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self(Box::new([0; MAILBOX]))
+    }
+}
+
+impl Mailbox {
+    /// All bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &*self.0
+    }
+    /// All bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut *self.0
+    }
+
+    fn get<const N: usize>(&self, offset: usize) -> [u8; N] {
+        self.0.get(offset..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    }
+    /// The byte at an offset.
+    pub fn u8(&self, offset: usize) -> u8 {
+        u8::from_be_bytes(self.get(offset))
+    }
+    /// The 16-bit field at an offset.
+    pub fn u16(&self, offset: usize) -> u16 {
+        u16::from_be_bytes(self.get(offset))
+    }
+    /// The 32-bit field at an offset.
+    pub fn u32(&self, offset: usize) -> u32 {
+        u32::from_be_bytes(self.get(offset))
+    }
+    /// The 64-bit field at an offset.
+    pub fn u64(&self, offset: usize) -> u64 {
+        u64::from_be_bytes(self.get(offset))
+    }
+
+    /// Puts bytes at an offset.
+    pub fn put(&mut self, offset: usize, data: &[u8]) {
+        if let Some(place) = self.0.get_mut(offset..).and_then(|rest| rest.get_mut(..data.len())) {
+            place.copy_from_slice(data);
+        }
+    }
+    /// Puts a byte at an offset.
+    pub fn put_u8(&mut self, offset: usize, value: u8) {
+        self.put(offset, &[value]);
+    }
+    /// Puts a 16-bit field at an offset.
+    pub fn put_u16(&mut self, offset: usize, value: u16) {
+        self.put(offset, &value.to_be_bytes());
+    }
+    /// Puts a 32-bit field at an offset.
+    pub fn put_u32(&mut self, offset: usize, value: u32) {
+        self.put(offset, &value.to_be_bytes());
+    }
+    /// Puts a 64-bit field at an offset.
+    pub fn put_u64(&mut self, offset: usize, value: u64) {
+        self.put(offset, &value.to_be_bytes());
+    }
+}

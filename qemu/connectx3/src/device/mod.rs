@@ -1,0 +1,112 @@
+//! The device: registers, commands, tables in the guest's memory, queues and events. It takes accesses and frames, and
+//! reaches the machine only through [`Host`]; it needs no QEMU and no clock of its own.
+//!
+//! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
+//! cards, as `docs/connectx3.md` says for each.
+
+mod command;
+mod eq;
+mod hcr;
+mod host;
+mod icm;
+mod mad;
+mod mailbox;
+mod port;
+mod profile;
+mod queue_memory;
+mod registers;
+mod uar;
+
+pub use host::{DmaError, Host};
+pub use profile::{EqScheme, PortProfile, Profile};
+pub use registers::BAR0_LEN;
+pub use uar::BAR2_LEN;
+
+use command::{Firmware, Hca};
+use eq::Eqs;
+use hcr::Hcr;
+use icm::Icm;
+use port::Port;
+
+/// UDP port of RoCE v2.
+const ROCE_UDP_PORT: u16 = 4791;
+
+/// A card.
+pub struct Card {
+    profile: Profile,
+    /// The ownership semaphore is taken.
+    owned: bool,
+    hcr: Hcr,
+    firmware: Firmware,
+    icm: Icm,
+    /// Between INIT_HCA and CLOSE_HCA.
+    hca: Option<Hca>,
+    eqs: Eqs,
+    ports: Vec<Port>,
+    roce_udp_port: u16,
+    special_qp_base: u32,
+}
+
+impl Card {
+    /// A card as after power-on.
+    #[must_use]
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            owned: false,
+            hcr: Hcr::default(),
+            firmware: Firmware::default(),
+            icm: Icm::default(),
+            hca: None,
+            eqs: Eqs::default(),
+            ports: profile.ports.iter().map(|&port| Port::new(port)).collect(),
+            roce_udp_port: ROCE_UDP_PORT,
+            special_qp_base: 0,
+            profile,
+        }
+    }
+
+    /// Which card it is.
+    #[must_use]
+    pub const fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Forgets all but the profile.
+    pub fn reset(&mut self, host: &dyn Host) {
+        host.set_intx(false);
+        *self = Self::new(self.profile.clone());
+    }
+
+    /// Reads from BAR 0.
+    pub fn read_bar0(&mut self, offset: u64, buf: &mut [u8]) {
+        self.each_word(offset, buf.len(), |card, at, range| {
+            let word = card.read_register(at).to_be_bytes();
+            if let (Some(to), Some(from)) = (buf.get_mut(range), word.get(..4)) {
+                to.copy_from_slice(from);
+            }
+        });
+    }
+
+    /// Writes to BAR 0.
+    pub fn write_bar0(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
+        self.each_word(offset, data.len(), |card, at, range| {
+            if let Some(word) = data.get(range).and_then(|word| word.first_chunk::<4>()) {
+                card.write_register(at, u32::from_be_bytes(*word), host);
+            }
+        });
+    }
+
+    /// Calls `each` for every aligned 32-bit word of an access. Registers have no other width.
+    fn each_word(
+        &mut self,
+        offset: u64,
+        len: usize,
+        mut each: impl FnMut(&mut Self, u64, std::ops::Range<usize>),
+    ) {
+        if offset.is_multiple_of(4) && len.is_multiple_of(4) {
+            for at in (0..len).step_by(4) {
+                each(self, offset + at as u64, at..at + 4);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A port: its address, tables and state (QUERY_PORT, SET_PORT, INIT_PORT).
+
+use super::hcr::Status;
+use super::mailbox::Mailbox;
+use super::profile::{PortProfile, limits};
+use verbs::{Gid, LinkKind, MacAddr};
+
+/// Rows of the GID and MAC tables.
+pub const ROWS: usize = 1 << limits::LOG_GIDS;
+/// The largest Ethernet MTU (QUERY_PORT).
+const MAX_MTU: u16 = 9600;
+
+/// A row of the GID table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GidRow {
+    /// The GID.
+    pub gid: Gid,
+    /// The frames it is used with.
+    pub link: LinkKind,
+}
+
+/// A port.
+#[derive(Debug)]
+pub struct Port {
+    mac: MacAddr,
+    /// Between INIT_PORT and CLOSE_PORT.
+    pub open: bool,
+    /// Whether the cable is in and the link is up.
+    pub link: bool,
+    /// By index.
+    pub gids: Vec<Option<GidRow>>,
+    /// By index.
+    pub macs: Vec<Option<MacAddr>>,
+    /// By index: VLAN ids.
+    pub vlans: Vec<Option<u16>>,
+    /// Longest Ethernet frame, as the driver has set it.
+    pub mtu: u16,
+    /// The multicast filter and VLAN filter let everything through; steering decides.
+    pub roce_v2: bool,
+}
+
+/// SET_PORT with op_mod 1: what the mailbox holds.
+mod sub {
+    pub const GENERAL: u32 = 0x0;
+    pub const RQP_CALC: u32 = 0x1;
+    pub const MAC_TABLE: u32 = 0x2;
+    pub const VLAN_TABLE: u32 = 0x3;
+    pub const PRIO_MAP: u32 = 0x4;
+    pub const GID_TABLE: u32 = 0x5;
+    pub const PRIO2TC: u32 = 0x8;
+    pub const SCHEDULER: u32 = 0x9;
+    pub const ROCE_ADDR: u32 = 0xd;
+}
+
+impl Port {
+    /// A port as after a reset.
+    #[must_use]
+    pub fn new(profile: PortProfile) -> Self {
+        Self {
+            mac: profile.mac,
+            open: false,
+            link: true,
+            gids: vec![None; ROWS],
+            macs: vec![None; ROWS],
+            vlans: vec![None; ROWS],
+            mtu: 1536,
+            roce_v2: false,
+        }
+    }
+
+    /// QUERY_PORT (1.12).
+    pub fn query(&self, out: &mut Mailbox) {
+        const ETHERNET: u8 = 2;
+        const SPEED_40G: u8 = 0x40;
+        const NO_SENSE_SUGGESTS_ETHERNET: u8 = 1 << 3;
+        let link = if self.link { 0x80 } else { 0 };
+        out.put_u8(0x00, link | NO_SENSE_SUGGESTS_ETHERNET | ETHERNET);
+        out.put_u8(0x01, 5);
+        out.put_u16(0x02, MAX_MTU);
+        out.put_u8(0x05, SPEED_40G);
+        out.put_u8(0x06, 2);
+        out.put_u8(0x07, limits::LOG_GIDS << 4 | 7);
+        out.put_u8(0x0a, limits::LOG_VLANS << 4 | limits::LOG_MACS);
+        out.put_u8(0x0b, 8 << 4 | 8);
+        let [a, b, c, d, e, f] = self.mac.0;
+        out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    }
+
+    /// SET_PORT, Ethernet form: `part` says what the mailbox holds (1.17).
+    pub fn set_ethernet(&mut self, part: u32, mailbox: &Mailbox) -> Result<(), Status> {
+        match part {
+            sub::GENERAL => {
+                const MTU_VALID: u8 = 1;
+                const ROCE_MODE_VALID: u8 = 1 << 4;
+                let valid = mailbox.u8(0x03);
+                if valid & MTU_VALID != 0 {
+                    self.mtu = mailbox.u16(0x06);
+                }
+                if valid & ROCE_MODE_VALID != 0 {
+                    self.roce_v2 = mailbox.u8(0x04) >> 4 == 2;
+                }
+            }
+            sub::MAC_TABLE => {
+                for (row, slot) in self.macs.iter_mut().enumerate() {
+                    let [valid, _, mac @ ..] = mailbox.u64(row * 8).to_be_bytes();
+                    *slot = (valid & 0x80 != 0).then_some(MacAddr(mac));
+                }
+            }
+            sub::VLAN_TABLE => {
+                for (row, slot) in self.vlans.iter_mut().enumerate() {
+                    let entry = mailbox.u32(row * 4);
+                    *slot = (entry >> 31 != 0).then_some((entry & 0xfff) as u16);
+                }
+            }
+            sub::GID_TABLE => {
+                for row in 0..ROWS {
+                    self.set_gid(row, mailbox, row * 16, LinkKind::RoceV1);
+                }
+            }
+            sub::ROCE_ADDR => {
+                const VERSION_2: u8 = 2;
+                for row in 0..ROWS {
+                    let link = if mailbox.u8(row * 32 + 0x1b) == VERSION_2 {
+                        LinkKind::RoceV2
+                    } else {
+                        LinkKind::RoceV1
+                    };
+                    self.set_gid(row, mailbox, row * 32, link);
+                }
+            }
+            // Traffic classes and the receive queue calculation of A0 steering change nothing that is modelled.
+            sub::RQP_CALC | sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
+            _ => return Err(Status::BadParameter),
+        }
+        Ok(())
+    }
+
+    fn set_gid(&mut self, row: usize, mailbox: &Mailbox, offset: usize, link: LinkKind) {
+        let halves = [mailbox.u64(offset).to_be_bytes(), mailbox.u64(offset + 8).to_be_bytes()];
+        let mut gid = [0; 16];
+        for (half, place) in halves.iter().zip(gid.chunks_exact_mut(8)) {
+            place.copy_from_slice(half);
+        }
+        if let Some(slot) = self.gids.get_mut(row) {
+            *slot = (gid != [0; 16]).then_some(GidRow { gid: Gid(gid), link });
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Which card is emulated: identity, sizes and capabilities. Values are those seen on real cards
+//! (`docs/connectx3.md` names them) or the smallest that Linux accepts.
+
+use verbs::MacAddr;
+
+/// A card.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// PCI device id: 0x1003 ConnectX-3, 0x1007 ConnectX-3 Pro.
+    pub device_id: u16,
+    /// Firmware version: major, minor, subminor.
+    pub firmware: [u16; 3],
+    /// Board id, up to 16 printable bytes.
+    pub board: &'static str,
+    /// One or two ports.
+    pub ports: Vec<PortProfile>,
+    /// RoCE v2 (ConnectX-3 Pro).
+    pub roce_v2: bool,
+    /// How event queues are numbered.
+    pub eqs: EqScheme,
+}
+
+/// A port of the card.
+#[derive(Clone, Copy, Debug)]
+pub struct PortProfile {
+    /// The burnt-in address.
+    pub mac: MacAddr,
+}
+
+/// How event queues are numbered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EqScheme {
+    /// By UARs reserved: QUERY_FUNC is not used.
+    Legacy,
+    /// System EQs: QUERY_FUNC says which are the function's.
+    System {
+        /// Queues that the firmware keeps.
+        reserved: u16,
+        /// Queues in all.
+        max: u16,
+    },
+}
+
+impl Profile {
+    /// A ConnectX-3 Pro with one Ethernet port.
+    #[must_use]
+    pub fn pro(mac: MacAddr) -> Self {
+        Self {
+            device_id: 0x1007,
+            firmware: [2, 42, 5000],
+            board: "FER0000000003",
+            ports: vec![PortProfile { mac }],
+            roce_v2: true,
+            eqs: EqScheme::Legacy,
+        }
+    }
+
+    /// The port's GUID: the address with `0x0002c9` style expansion, as the firmware derives it (EUI-64 without the
+    /// bit flipped).
+    #[must_use]
+    pub fn guid(&self, port: usize) -> u64 {
+        let [a, b, c, d, e, f] = self.ports.get(port).map_or([0; 6], |port| port.mac.0);
+        u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])
+    }
+}
+
+/// log2 of table sizes and limits (QUERY_DEV_CAP).
+pub mod limits {
+    /// Entries of the tables of queue pairs, shared receive queues, completion queues and memory regions.
+    pub const LOG_OBJECTS: u8 = 24;
+    /// Event queues.
+    pub const LOG_EQS: u8 = 9;
+    /// Work requests of a queue.
+    pub const LOG_WQES: u8 = 14;
+    /// Completions of a completion queue.
+    pub const LOG_CQES: u8 = 22;
+    /// READs and atomics in flight as requester.
+    pub const LOG_RDMA: u8 = 4;
+    /// READs and atomics answered at once.
+    pub const LOG_RDMA_RESPONDER: u8 = 4;
+    /// Bytes of a message.
+    pub const LOG_MESSAGE: u8 = 30;
+    /// GIDs of a port.
+    pub const LOG_GIDS: u8 = 7;
+    /// MAC addresses of a port.
+    pub const LOG_MACS: u8 = 7;
+    /// VLANs of a port.
+    pub const LOG_VLANS: u8 = 7;
+    /// MiB of UAR pages: the length of BAR 2.
+    pub const LOG_UAR_MIB: u8 = 3;
+    /// Scatter/gather elements of a send and of a receive work request.
+    pub const SEND_SGES: u8 = 62;
+    /// Of a receive work request.
+    pub const RECV_SGES: u8 = 32;
+}

@@ -1,0 +1,102 @@
+//! A queue's buffer: guest pages that MTT entries name.
+
+use super::host::{DmaError, Host, read_be64};
+use super::icm::Icm;
+
+/// Bytes of an MTT entry.
+pub const MTT_ENTRY: u64 = 8;
+/// The bit of an MTT entry that says that it holds a page.
+const PRESENT: u64 = 1;
+
+/// The MTT table: where it lies in ICM, and the way from there to the guest's memory.
+#[derive(Clone, Copy)]
+pub struct MttTable<'a> {
+    /// What is mapped.
+    pub icm: &'a Icm,
+    /// The table's ICM address (INIT_HCA).
+    pub base: u64,
+}
+
+impl MttTable<'_> {
+    /// The bus address of the page that an entry names. `mtt` is the byte offset of the first entry in the table.
+    pub fn page(&self, host: &dyn Host, mtt: u64, index: u64) -> Option<u64> {
+        let offset = mtt.checked_add(index.checked_mul(MTT_ENTRY)?)?;
+        let at = self.icm.bus(self.base.checked_add(offset)?, MTT_ENTRY)?;
+        let entry = read_be64(host, at).ok()?;
+        (entry & PRESENT != 0).then_some(entry & !0x7)
+    }
+}
+
+/// A queue's buffer. Its pages are read from the MTT when it is made: a change of theirs takes a new queue or a resize.
+#[derive(Clone, Debug)]
+pub struct QueueMemory {
+    pages: Vec<u64>,
+    log_page: u8,
+    /// Bytes of the first page before the queue.
+    offset: u64,
+    len: u64,
+}
+
+impl QueueMemory {
+    /// The buffer of `len` bytes from `offset` in the first of the pages from `mtt` on. `None` if an entry is missing.
+    pub fn new(
+        table: MttTable<'_>,
+        host: &dyn Host,
+        mtt: u64,
+        log_page: u8,
+        offset: u64,
+        len: u64,
+    ) -> Option<Self> {
+        if !(12..=31).contains(&log_page) || offset >= 1 << log_page {
+            return None;
+        }
+        let count = offset.checked_add(len)?.div_ceil(1 << log_page);
+        let pages = (0..count).map(|i| table.page(host, mtt, i)).collect::<Option<Vec<_>>>()?;
+        Some(Self { pages, log_page, offset, len })
+    }
+
+    /// Where the byte at `at` is, and how many follow it on its page. `at` wraps at the queue's length.
+    fn place(&self, at: u64) -> Option<(u64, u64)> {
+        let position = self.offset + at % self.len.max(1);
+        let within = position & ((1 << self.log_page) - 1);
+        let page = self.pages.get((position >> self.log_page) as usize)?;
+        Some((page + within, (1 << self.log_page) - within))
+    }
+
+    fn each(
+        &self,
+        at: u64,
+        len: usize,
+        mut act: impl FnMut(u64, usize, usize) -> Result<(), DmaError>,
+    ) -> Result<(), DmaError> {
+        let mut done = 0;
+        while done < len {
+            let (bus, rest) = self.place(at + done as u64).ok_or(DmaError { addr: at, len })?;
+            let n = (rest as usize).min(len - done);
+            act(bus, done, n)?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Reads from the queue.
+    pub fn read(&self, host: &dyn Host, at: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+        let len = buf.len();
+        self.each(at, len, |bus, from, n| host.read(bus, &mut buf[from..from + n]))
+    }
+
+    /// Writes to the queue.
+    pub fn write(&self, host: &dyn Host, at: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.each(at, data.len(), |bus, from, n| host.write(bus, &data[from..from + n]))
+    }
+
+    /// Writes an entry whose last byte says to whom it belongs: all of it before its last eight bytes. Entries do not
+    /// cross pages.
+    pub fn publish(&self, host: &dyn Host, at: u64, entry: &[u8]) -> Result<(), DmaError> {
+        let error = DmaError { addr: at, len: entry.len() };
+        let (front, last) = entry.split_last_chunk::<8>().ok_or(error)?;
+        self.write(host, at, front)?;
+        let (bus, _) = self.place(at + front.len() as u64).ok_or(error)?;
+        host.publish(bus, *last)
+    }
+}

@@ -1,0 +1,48 @@
+//! BAR 0: the command registers, ownership, reset, and what QUERY_FW places there.
+
+use super::Card;
+use super::hcr::{HCR, HCR_END};
+use super::host::Host;
+
+/// Bytes of BAR 0.
+pub const BAR0_LEN: u64 = 1 << 20;
+/// A read of 0 takes the card.
+const OWNERSHIP: u64 = 0x8069c;
+/// Write 1 to reset.
+const RESET: u64 = 0xf0010;
+/// Must read 0 before a reset.
+const RESET_SEMAPHORE: u64 = 0xf03fc;
+/// Where the handler of INTx writes.
+pub const CLEAR_INTERRUPT: u64 = 0xf00d8;
+/// All zero while the card is well.
+pub const ERROR_BUFFER: u64 = 0x1f000;
+/// 32-bit words of it.
+pub const ERROR_BUFFER_WORDS: u32 = 16;
+
+impl Card {
+    /// Reads an aligned 32-bit register, as the big-endian number that it is.
+    pub(super) fn read_register(&mut self, offset: u64) -> u32 {
+        match offset {
+            HCR..HCR_END => self.hcr.read(offset - HCR),
+            OWNERSHIP => u32::from(std::mem::replace(&mut self.owned, true)),
+            RESET_SEMAPHORE => 0,
+            _ => 0,
+        }
+    }
+
+    /// Writes an aligned 32-bit register.
+    pub(super) fn write_register(&mut self, offset: u64, value: u32, host: &dyn Host) {
+        const CLEAR_INTERRUPT_END: u64 = CLEAR_INTERRUPT + 8;
+        match offset {
+            HCR..HCR_END => {
+                if let Some(command) = self.hcr.write(offset - HCR, value) {
+                    self.execute(&command, host);
+                }
+            }
+            OWNERSHIP if value == 0 => self.owned = false,
+            RESET if value & 1 != 0 => self.reset(host),
+            CLEAR_INTERRUPT..CLEAR_INTERRUPT_END => host.set_intx(false),
+            _ => log::debug!("write of {value:#x} to register {offset:#x}, which has no effect"),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! BAR 2: pages of doorbells (UAR).
+
+use super::Card;
+use super::host::Host;
+use super::profile::limits;
+
+/// Bytes of BAR 2.
+pub const BAR2_LEN: u64 = 1 << (20 + limits::LOG_UAR_MIB);
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+/// Pages whose doorbells are of event queues.
+const EQ_PAGES: u64 = 256;
+/// First doorbell of event queues in a page; four of them, 8 bytes apart.
+const EQ_DOORBELL: u64 = 0x800;
+
+impl Card {
+    /// A write to BAR 2.
+    pub fn write_bar2(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
+        let (page, within) = (offset / PAGE, offset % PAGE);
+        let Some(first) = data.first_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else { return };
+        match within {
+            EQ_DOORBELL..0x820 if page < EQ_PAGES => {
+                let eqn = page as u32 * 4 + (within - EQ_DOORBELL) as u32 / 8;
+                self.eqs.doorbell(eqn, first & 0xff_ffff, first >> 31 != 0, host);
+            }
+            _ => log::debug!("doorbell at {offset:#x}: {first:#x}"),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! An emulated ConnectX-3 (Pro): the device ([`device`]), which needs no QEMU, and the server that gives it to one
+//! ([`vfio`]).
+#![deny(unsafe_code)]
+
+pub mod device;
+pub mod pci;
+pub mod vfio;

@@ -1,0 +1,401 @@
+//! One client (a QEMU) of one PCI function: takes messages as they come, answers each.
+
+use super::irq::{self, Interrupts};
+use super::message::{Body, Command, Errno, HEADER, Header, MAX_MESSAGE};
+use super::ram::GuestMemory;
+use crate::device::{DmaError, Host};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send,
+};
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+
+/// A region of the function, by its VFIO index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegionIndex {
+    /// The BAR that starts at this one of the six 32-bit registers.
+    Bar(u8),
+    /// Configuration space.
+    Config,
+}
+
+impl RegionIndex {
+    const COUNT: u32 = 9;
+    const CONFIG: u32 = 7;
+
+    fn from_index(index: u32) -> Option<Self> {
+        match index {
+            0..=5 => Some(Self::Bar(index as u8)),
+            Self::CONFIG => Some(Self::Config),
+            _ => None,
+        }
+    }
+}
+
+/// What a region is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Bytes; 0 if the function does not have it.
+    pub len: u64,
+}
+
+/// The PCI function that is served. Accesses are within the region's length.
+pub trait Function {
+    /// What a region is.
+    fn region(&self, index: RegionIndex) -> Region;
+    /// The client reads.
+    fn read(&mut self, index: RegionIndex, offset: u64, buf: &mut [u8], client: &Client);
+    /// The client writes.
+    fn write(&mut self, index: RegionIndex, offset: u64, data: &[u8], client: &Client);
+    /// The client resets the function; a client that leaves does so too.
+    fn reset(&mut self, client: &Client);
+}
+
+/// What the client lends to the function.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// Its guest's memory.
+    pub memory: GuestMemory,
+    /// Its interrupts.
+    pub interrupts: Interrupts,
+}
+
+impl Host for Client {
+    fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+        self.memory.read(addr, buf)
+    }
+    fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.memory.write(addr, data)
+    }
+    fn publish(&self, addr: u64, word: [u8; 8]) -> Result<(), DmaError> {
+        self.memory.word(addr, |place| place.store(u64::from_ne_bytes(word), Ordering::Release))
+    }
+    fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError> {
+        self.memory.word(addr, |place| place.fetch_add(add, Ordering::AcqRel))
+    }
+    fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64, DmaError> {
+        self.memory.word(addr, |place| {
+            place
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|before| before)
+        })
+    }
+    fn msix_enabled(&self) -> bool {
+        self.interrupts.msix_enabled()
+    }
+    fn message(&self, vector: u16) {
+        self.interrupts.message(vector);
+    }
+    fn set_intx(&self, asserted: bool) {
+        self.interrupts.level(asserted);
+    }
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The client has closed it.
+    #[error("the client has left")]
+    Closed,
+    /// What came is not the protocol.
+    #[error("protocol error: {0}")]
+    Protocol(&'static str),
+    /// The socket failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    client: Client,
+    received: Vec<u8>,
+    /// Bytes of the stream before `received`.
+    consumed: u64,
+    /// Descriptors, and the position in the stream up to which bytes had come when they did. QEMU sends a message with
+    /// its descriptors at once and the kernel ends a read behind them, so they belong to the message around it.
+    descriptors: VecDeque<(u64, Vec<OwnedFd>)>,
+}
+
+/// How long a client may take to take a reply before it counts as gone.
+const REPLY_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// Bytes asked for at once.
+const READ: usize = 64 << 10;
+/// Descriptors in one message: the most that QEMU accepts to be told.
+const MAX_FDS: usize = 8;
+
+impl Connection {
+    /// Serves a client that has just connected.
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            client: Client::default(),
+            received: Vec::new(),
+            consumed: 0,
+            descriptors: VecDeque::new(),
+        })
+    }
+
+    /// The socket, to wait on.
+    pub const fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// What the client lends.
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Takes what has come and answers it.
+    pub fn serve(&mut self, function: &mut dyn Function) -> Result<(), Ended> {
+        let open = self.receive()?;
+        let mut at = 0;
+        while let Some(front) = self.received.get(at..).and_then(|rest| rest.first_chunk::<HEADER>()) {
+            let header = Header::parse(front);
+            let size = header.size as usize;
+            if !(HEADER..=MAX_MESSAGE).contains(&size) {
+                return Err(Ended::Protocol("a message of an impossible size"));
+            }
+            let Some(message) = self.received.get(at..at + size) else { break };
+            let body = message[HEADER..].to_vec();
+            let start = self.consumed + at as u64;
+            let fds = self.take_descriptors(start + size as u64);
+            at += size;
+            if !header.reply {
+                let result = self.answer(&header, &body, fds, function);
+                if !header.no_reply {
+                    self.send(&header.reply(&result))?;
+                }
+            }
+        }
+        self.received.drain(..at);
+        self.consumed += at as u64;
+        if open { Ok(()) } else { Err(Ended::Closed) }
+    }
+
+    /// Reads all there is; gives whether the client is still there.
+    fn receive(&mut self) -> Result<bool, Ended> {
+        let mut buffer = [0; READ];
+        loop {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut slices = [IoSliceMut::new(&mut buffer)];
+            let n = match recvmsg(&self.stream, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(message) => message.bytes,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(true),
+                Err(rustix::io::Errno::CONNRESET) => return Ok(false),
+                Err(e) => return Err(Ended::Io(e.into())),
+            };
+            self.received.extend_from_slice(&buffer[..n]);
+            let position = self.consumed + self.received.len() as u64;
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.descriptors.push_back((position, fds.collect()));
+                }
+            }
+            if n == 0 {
+                return Ok(false);
+            }
+            if n < READ {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The descriptors of the message that ends at a position.
+    fn take_descriptors(&mut self, end: u64) -> Vec<OwnedFd> {
+        let mut taken = Vec::new();
+        while let Some((_, fds)) = self.descriptors.pop_front_if(|(position, _)| *position <= end) {
+            taken.extend(fds);
+        }
+        taken
+    }
+
+    fn send(&self, mut reply: &[u8]) -> Result<(), Ended> {
+        while !reply.is_empty() {
+            match send(&self.stream, reply, SendFlags::NOSIGNAL) {
+                Ok(n) => reply = &reply[n..],
+                Err(rustix::io::Errno::AGAIN) => {
+                    let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::OUT)];
+                    if poll(&mut fds, Some(&REPLY_WITHIN)).map_err(io::Error::from)? == 0 {
+                        return Err(Ended::Protocol("the client does not take its replies"));
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Ended::Closed),
+                Err(e) => return Err(Ended::Io(e.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        header: &Header,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+        function: &mut dyn Function,
+    ) -> Result<Vec<u8>, Errno> {
+        let mut body = Body(body);
+        match header.command().ok_or(Errno::UNSUPPORTED)? {
+            Command::Version => version(&mut body),
+            Command::DmaMap => self.dma_map(&mut body, &fds),
+            Command::DmaUnmap => self.dma_unmap(&mut body),
+            Command::GetInfo => Ok(words(&[16, FLAG_RESET | FLAG_PCI, RegionIndex::COUNT, IRQ_KINDS])),
+            Command::GetRegionInfo => region_info(&mut body, function),
+            Command::GetIrqInfo => irq_info(&mut body),
+            Command::SetIrqs => {
+                let (_, flags, index) = (body.u32()?, body.u32()?, body.u32()?);
+                let (start, count) = (body.u32()?, body.u32()?);
+                self.client.interrupts.set(flags, index, start, count, fds).map(|()| Vec::new())
+            }
+            Command::RegionRead => self.region_read(&mut body, function),
+            Command::RegionWrite => {
+                let (offset, index, count) = (body.u64()?, body.u32()?, body.u32()?);
+                let data = body.bytes(count as usize)?;
+                self.region_write(offset, index, data, function)?;
+                Ok(access(offset, index, count, &[]))
+            }
+            Command::RegionWriteMulti => {
+                for _ in 0..body.u64()? {
+                    let (offset, index, count) = (body.u64()?, body.u32()?, body.u32()?);
+                    let data = body.bytes(8)?.get(..count as usize).ok_or(Errno::INVALID)?;
+                    self.region_write(offset, index, data, function)?;
+                }
+                Ok(Vec::new())
+            }
+            Command::Reset => {
+                function.reset(&self.client);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn dma_map(&mut self, body: &mut Body<'_>, fds: &[OwnedFd]) -> Result<Vec<u8>, Errno> {
+        const WRITE: u32 = 1 << 1;
+        let (_, flags) = (body.u32()?, body.u32()?);
+        let (offset, addr, len) = (body.u64()?, body.u64()?, body.u64()?);
+        // What has no descriptor is ROM or another device's BAR: nothing that DMA could reach.
+        if let Some(fd) = fds.first() {
+            self.client.memory.map(addr, len, fd, offset, flags & WRITE != 0)?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn dma_unmap(&mut self, body: &mut Body<'_>) -> Result<Vec<u8>, Errno> {
+        const ALL: u32 = 1 << 1;
+        let (argsz, flags) = (body.u32()?, body.u32()?);
+        let (addr, len) = (body.u64()?, body.u64()?);
+        if flags & ALL != 0 {
+            self.client.memory.unmap_all();
+        } else {
+            self.client.memory.unmap(addr, len);
+        }
+        let mut reply = words(&[argsz, flags]);
+        reply.extend_from_slice(&addr.to_le_bytes());
+        reply.extend_from_slice(&len.to_le_bytes());
+        Ok(reply)
+    }
+
+    fn region_read(&mut self, body: &mut Body<'_>, function: &mut dyn Function) -> Result<Vec<u8>, Errno> {
+        let (offset, index, count) = (body.u64()?, body.u32()?, body.u32()?);
+        let region = within(function, index, offset, count)?;
+        let mut data = vec![0; count as usize];
+        function.read(region, offset, &mut data, &self.client);
+        Ok(access(offset, index, count, &data))
+    }
+
+    fn region_write(
+        &mut self,
+        offset: u64,
+        index: u32,
+        data: &[u8],
+        function: &mut dyn Function,
+    ) -> Result<(), Errno> {
+        let region = within(function, index, offset, data.len() as u32)?;
+        function.write(region, offset, data, &self.client);
+        Ok(())
+    }
+}
+
+const FLAG_RESET: u32 = 1;
+const FLAG_PCI: u32 = 1 << 1;
+/// INTx, MSI, MSI-X, error, request.
+const IRQ_KINDS: u32 = 5;
+
+fn words(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// The front of an access, then its data.
+fn access(offset: u64, index: u32, count: u32, data: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16 + data.len());
+    out.extend_from_slice(&offset.to_le_bytes());
+    out.extend_from_slice(&index.to_le_bytes());
+    out.extend_from_slice(&count.to_le_bytes());
+    out.extend_from_slice(data);
+    out
+}
+
+/// The region that an access names, if the access lies within it and is of a size that a client may ask for.
+fn within(function: &dyn Function, index: u32, offset: u64, count: u32) -> Result<RegionIndex, Errno> {
+    let region = RegionIndex::from_index(index).ok_or(Errno::INVALID)?;
+    let end = offset.checked_add(u64::from(count)).ok_or(Errno::INVALID)?;
+    if end > function.region(region).len || count as usize > MAX_MESSAGE - 4096 {
+        return Err(Errno::INVALID);
+    }
+    Ok(region)
+}
+
+/// The version: what QEMU offers is taken, and its minor number must not be exceeded.
+fn version(body: &mut Body<'_>) -> Result<Vec<u8>, Errno> {
+    let (major, _minor) = (body.u16()?, body.u16()?);
+    if major != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let mut reply = vec![0; 4];
+    reply.extend_from_slice(
+        format!(
+            "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{},\"write_multiple\":true}}}}\0",
+            1 << 20
+        )
+        .as_bytes(),
+    );
+    Ok(reply)
+}
+
+fn region_info(body: &mut Body<'_>, function: &dyn Function) -> Result<Vec<u8>, Errno> {
+    const READ: u32 = 1;
+    const WRITE: u32 = 1 << 1;
+    let (_, _, index) = (body.u32()?, body.u32()?, body.u32()?);
+    if index >= RegionIndex::COUNT {
+        return Err(Errno::INVALID);
+    }
+    let len = RegionIndex::from_index(index).map_or(0, |region| function.region(region).len);
+    let mut reply = words(&[32, if len > 0 { READ | WRITE } else { 0 }, index, 0]);
+    reply.extend_from_slice(&len.to_le_bytes());
+    reply.extend_from_slice(&0u64.to_le_bytes());
+    Ok(reply)
+}
+
+fn irq_info(body: &mut Body<'_>) -> Result<Vec<u8>, Errno> {
+    const EVENTFD: u32 = 1;
+    const MASKABLE: u32 = 1 << 1;
+    const AUTOMASKED: u32 = 1 << 2;
+    let (_, _, index) = (body.u32()?, body.u32()?, body.u32()?);
+    // Without NORESIZE the client adds vectors one by one and keeps those it has.
+    let (flags, count) = match index {
+        irq::INTX => (EVENTFD | MASKABLE | AUTOMASKED, 1),
+        irq::MSIX => (EVENTFD, irq::VECTORS),
+        i if i < IRQ_KINDS => (0, 0),
+        _ => return Err(Errno::INVALID),
+    };
+    Ok(words(&[16, flags, index, count]))
+}

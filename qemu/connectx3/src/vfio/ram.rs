@@ -1,0 +1,201 @@
+//! The guest's memory: what the client has mapped for DMA, shared by file descriptor.
+//!
+//! QEMU takes maps away and gives them back in pieces while the firmware runs (it splits the area below 1 MiB), so an
+//! address is looked up at each access and no pointer outlives one.
+
+#![allow(unsafe_code, reason = "memory shared with QEMU")]
+
+use super::message::Errno;
+use crate::device::DmaError;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::atomic::AtomicU64;
+
+/// A piece of guest memory, mapped here.
+#[derive(Debug)]
+struct Piece {
+    base: *mut u8,
+    len: usize,
+    writable: bool,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this address and length, nothing else unmaps it, and pointers into it are
+        // used only within calls of `GuestMemory` that borrow it.
+        let _ = unsafe { munmap(self.base.cast(), self.len) };
+    }
+}
+
+// SAFETY: the memory is reached only by copies of raw bytes and by atomics; the guest changes it at any time anyway.
+unsafe impl Send for Piece {}
+// SAFETY: as above.
+unsafe impl Sync for Piece {}
+
+/// The memory of one guest.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    /// By first address; no two overlap.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+impl GuestMemory {
+    /// DMA_MAP: `len` bytes of `fd` from `offset` are at `addr`.
+    pub fn map(
+        &mut self,
+        addr: u64,
+        len: u64,
+        fd: &OwnedFd,
+        offset: u64,
+        writable: bool,
+    ) -> Result<(), Errno> {
+        let end = addr.checked_add(len).ok_or(Errno::INVALID)?;
+        let bytes = usize::try_from(len).map_err(|_| Errno::INVALID)?;
+        let overlaps = self.pieces.range(..end).next_back().is_some_and(|(&a, p)| a + p.len as u64 > addr);
+        let backed = rustix::fs::fstat(fd).is_ok_and(|stat| {
+            offset.checked_add(len).is_some_and(|end| end <= u64::try_from(stat.st_size).unwrap_or(0))
+        });
+        if bytes == 0 || overlaps || !backed {
+            return Err(Errno::INVALID);
+        }
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new mapping at an address of the kernel's choice; the file is at least as long as the mapping.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, offset) };
+        let base = base.map_err(|_| Errno::INVALID)?.cast();
+        self.pieces.insert(addr, Piece { base, len: bytes, writable });
+        Ok(())
+    }
+
+    /// DMA_UNMAP: takes away every piece that lies within the range.
+    pub fn unmap(&mut self, addr: u64, len: u64) {
+        let end = addr.saturating_add(len);
+        self.pieces.retain(|&a, p| a < addr || a.saturating_add(p.len as u64) > end);
+    }
+
+    /// Takes away all.
+    pub fn unmap_all(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// Calls `each` for the parts of a range, in order, after all of it was found to be there.
+    fn parts(
+        &self,
+        addr: u64,
+        len: usize,
+        write: bool,
+        mut each: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<(), DmaError> {
+        let error = DmaError { addr, len };
+        for act in [false, true] {
+            let (mut at, mut done) = (addr, 0);
+            while done < len {
+                let (&first, piece) = self.pieces.range(..=at).next_back().ok_or(error)?;
+                let skip = usize::try_from(at - first).map_err(|_| error)?;
+                if skip >= piece.len || (write && !piece.writable) {
+                    return Err(error);
+                }
+                let n = (piece.len - skip).min(len - done);
+                if act {
+                    each(piece.base.wrapping_add(skip), done, n);
+                }
+                done += n;
+                at = at.checked_add(n as u64).ok_or(error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies from the guest. Fails whole.
+    pub fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+        self.parts(addr, buf.len(), false, |from, at, n| {
+            let to = &mut buf[at..at + n];
+            // SAFETY: `parts` gives a range that is mapped while `self` is borrowed; `to` is ours and does not overlap
+            // it. The guest may change the bytes meanwhile: they are copied as they are, and no reference is made.
+            unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) };
+        })
+    }
+
+    /// Copies to the guest. Fails whole.
+    pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.parts(addr, data.len(), true, |to, at, n| {
+            let from = &data[at..at + n];
+            // SAFETY: as in `read`, and the mapping is writable.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, n) };
+        })
+    }
+
+    /// Runs `f` on the aligned 64-bit word at `addr`, shared with the guest's processors.
+    pub fn word<T>(&self, addr: u64, f: impl FnOnce(&AtomicU64) -> T) -> Result<T, DmaError> {
+        let error = DmaError { addr, len: 8 };
+        if !addr.is_multiple_of(8) {
+            return Err(error);
+        }
+        let mut place = None;
+        self.parts(addr, 8, true, |at, _, n| place = (n == 8).then_some(at))?;
+        let place = place.filter(|at| at.cast::<u64>().is_aligned()).ok_or(error)?;
+        // SAFETY: eight mapped, writable, aligned bytes that stay mapped while `self` is borrowed; every access to them
+        // from here that could race is an atomic or a copy of raw bytes.
+        Ok(f(unsafe { AtomicU64::from_ptr(place.cast()) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    fn file(len: u64) -> OwnedFd {
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, len).unwrap();
+        fd
+    }
+
+    #[test]
+    fn accesses_cross_pieces_and_fail_whole() {
+        let fd = file(0x3000);
+        let mut memory = GuestMemory::default();
+        memory.map(0x10000, 0x1000, &fd, 0x1000, true).unwrap();
+        memory.map(0x11000, 0x1000, &fd, 0, true).unwrap();
+        memory.map(0x12000, 0x1000, &fd, 0x2000, false).unwrap();
+        let data: Vec<u8> = (0..=255).collect();
+        memory.write(0x10f80, &data).unwrap();
+        let mut back = [0; 256];
+        memory.read(0x10f80, &mut back).unwrap();
+        assert_eq!(back, *data);
+        // Half in the read-only piece: not a byte is written.
+        assert_eq!(memory.write(0x11ff0, &[9; 32]), Err(DmaError { addr: 0x11ff0, len: 32 }));
+        let mut back = [1; 16];
+        memory.read(0x11ff0, &mut back).unwrap();
+        assert_eq!(back, [0; 16]);
+        assert!(memory.read(0x12ff0, &mut [0; 17]).is_err());
+        assert!(memory.read(u64::MAX - 3, &mut [0; 8]).is_err());
+        memory.unmap(0x11000, 0x1000);
+        assert!(memory.read(0x10ffc, &mut [0; 8]).is_err());
+    }
+
+    #[test]
+    fn maps_that_make_no_sense_are_refused() {
+        let fd = file(0x2000);
+        let mut memory = GuestMemory::default();
+        memory.map(0x1000, 0x1000, &fd, 0, true).unwrap();
+        for (addr, len, offset) in
+            [(0x1000, 0x1000, 0), (0x0, 0x1001, 0), (0x5000, 0, 0), (0x5000, 0x1000, 0x1001), (u64::MAX, 2, 0)]
+        {
+            assert_eq!(memory.map(addr, len, &fd, offset, true), Err(Errno::INVALID), "{addr:#x} {len:#x}");
+        }
+    }
+
+    #[test]
+    fn words_are_shared() {
+        let fd = file(0x1000);
+        let mut memory = GuestMemory::default();
+        memory.map(0, 0x1000, &fd, 0, true).unwrap();
+        memory.word(8, |w| w.store(41, Ordering::Release)).unwrap();
+        assert_eq!(memory.word(8, |w| w.fetch_add(1, Ordering::AcqRel)), Ok(41));
+        assert!(memory.word(4, |_| ()).is_err());
+        assert!(memory.word(0x1000, |_| ()).is_err());
+    }
+}
