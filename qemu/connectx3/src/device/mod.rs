@@ -5,6 +5,7 @@
 //! cards, as `docs/connectx3.md` says for each.
 
 mod command;
+mod cq;
 mod eq;
 mod hcr;
 mod host;
@@ -13,8 +14,11 @@ mod mad;
 mod mailbox;
 mod port;
 mod profile;
+mod qp;
 mod queue_memory;
+mod region;
 mod registers;
+mod steering;
 mod uar;
 
 pub use host::{DmaError, Host};
@@ -23,10 +27,13 @@ pub use registers::BAR0_LEN;
 pub use uar::BAR2_LEN;
 
 use command::{Firmware, Hca};
+use cq::Cqs;
 use eq::Eqs;
 use hcr::Hcr;
 use icm::Icm;
 use port::Port;
+use qp::Qps;
+use region::Regions;
 
 /// UDP port of RoCE v2.
 const ROCE_UDP_PORT: u16 = 4791;
@@ -42,6 +49,9 @@ pub struct Card {
     /// Between INIT_HCA and CLOSE_HCA.
     hca: Option<Hca>,
     eqs: Eqs,
+    cqs: Cqs,
+    qps: Qps,
+    regions: Regions,
     ports: Vec<Port>,
     roce_udp_port: u16,
     special_qp_base: u32,
@@ -58,6 +68,9 @@ impl Card {
             icm: Icm::default(),
             hca: None,
             eqs: Eqs::default(),
+            cqs: Cqs::default(),
+            qps: Qps::default(),
+            regions: Regions::default(),
             ports: profile.ports.iter().map(|&port| Port::new(port)).collect(),
             roce_udp_port: ROCE_UDP_PORT,
             special_qp_base: 0,

@@ -13,6 +13,9 @@ const EQ_PAGES: u64 = 256;
 /// First doorbell of event queues in a page; four of them, 8 bytes apart.
 const EQ_DOORBELL: u64 = 0x800;
 
+/// Asks for an event of a completion queue.
+const CQ_ARM: u64 = 0x20;
+
 impl Card {
     /// A write to BAR 2.
     pub fn write_bar2(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
@@ -22,6 +25,11 @@ impl Card {
             EQ_DOORBELL..0x820 if page < EQ_PAGES => {
                 let eqn = page as u32 * 4 + (within - EQ_DOORBELL) as u32 / 8;
                 self.eqs.doorbell(eqn, first & 0xff_ffff, first >> 31 != 0, host);
+            }
+            CQ_ARM if data.len() == 8 => {
+                let Some(second) = data.last_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else { return };
+                let solicited_only = first >> 24 & 7 == 1;
+                self.cqs.arm(first & 0xff_ffff, second & 0xff_ffff, solicited_only, &mut self.eqs, host);
             }
             _ => log::debug!("doorbell at {offset:#x}: {first:#x}"),
         }

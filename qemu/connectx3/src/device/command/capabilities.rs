@@ -108,7 +108,7 @@ impl Card {
                 | bmme::CONFIG_DEV
                 | roce_v2,
         );
-        out.put_u32(0x98, super::objects::RESERVED_LKEY);
+        out.put_u32(0x98, crate::device::region::RESERVED_LKEY);
         out.put_u64(0xa0, 1 << 40);
         out
     }

@@ -4,6 +4,7 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::Status;
 use crate::device::mailbox::Mailbox;
+use crate::device::region::Regions;
 
 /// What INIT_HCA has told.
 #[derive(Clone)]
@@ -14,8 +15,6 @@ pub struct Hca {
     pub mtt_base: u64,
     /// ICM address of the table of memory regions.
     pub mpt_base: u64,
-    /// log2 of its entries.
-    pub log_mpts: u8,
     /// ICM address of the multicast (and B0 steering) table.
     pub mcg_base: u64,
     /// log2 of its entry size, of its hash part and of all of it.
@@ -31,10 +30,10 @@ impl Card {
         if mailbox.u8(0) != VERSION {
             return Err(Status::BadParameter);
         }
+        self.regions = Regions::new(mailbox.u8(0x0fb) & 0x3f);
         self.hca = Some(Hca {
             mtt_base: mailbox.u64(0x100),
             mpt_base: mailbox.u64(0x0f0),
-            log_mpts: mailbox.u8(0x0fb) & 0x3f,
             mcg_base: mailbox.u64(0x0c0),
             mcg_log: [mailbox.u8(0x0d3) & 0x1f, mailbox.u8(0x0d7) & 0x1f, mailbox.u8(0x0db) & 0x1f],
             mailbox,

@@ -28,16 +28,11 @@ pub mod opcode {
     pub const CLOSE_PORT: u16 = 0x00a;
     pub const QUERY_HCA: u16 = 0x00b;
     pub const SET_PORT: u16 = 0x00c;
-    pub const SW2HW_MPT: u16 = 0x00d;
-    pub const QUERY_MPT: u16 = 0x00e;
-    pub const HW2SW_MPT: u16 = 0x00f;
     pub const MAP_EQ: u16 = 0x012;
     pub const SW2HW_EQ: u16 = 0x013;
     pub const HW2SW_EQ: u16 = 0x014;
     pub const QUERY_EQ: u16 = 0x015;
-    pub const CONF_SPECIAL_QP: u16 = 0x023;
     pub const MAD_IFC: u16 = 0x024;
-    pub const SYNC_TPT: u16 = 0x02f;
     pub const NOP: u16 = 0x031;
     pub const MOD_STAT_CFG: u16 = 0x034;
     pub const CONFIG_DEV: u16 = 0x03a;
@@ -138,12 +133,6 @@ impl Card {
 
     fn after_run_fw(&self, run: impl FnOnce(&Self) -> Result<Output, Status>) -> Result<Output, Status> {
         if self.firmware.running { run(self) } else { Err(Status::BadSystemState) }
-    }
-
-    /// The MTT table, once there is one.
-    pub(super) fn mtts(&self) -> Result<MttTable<'_>, Status> {
-        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
-        Ok(MttTable { icm: &self.icm, base: hca.mtt_base })
     }
 
     fn create_eq(&mut self, command: &Command, context: &Mailbox, host: &dyn Host) -> Result<Output, Status> {

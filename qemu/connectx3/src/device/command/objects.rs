@@ -1,29 +1,111 @@
-//! Commands on memory regions, completion queues and queue pairs.
+//! Commands on memory regions, completion queues, queue pairs and the steering table.
 
 use super::Output;
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::mailbox::Mailbox;
+use crate::device::qp::{Qps, Transition};
+use crate::device::queue_memory::MttTable;
+use crate::device::region::Regions;
+use crate::device::steering::McgTable;
 
-/// The key that reaches all memory of the guest, for its kernel's own use (QUERY_DEV_CAP 0x98).
-pub const RESERVED_LKEY: u32 = 0x100;
+/// Opcodes.
+mod opcode {
+    pub const SW2HW_MPT: u16 = 0x00d;
+    pub const HW2SW_MPT: u16 = 0x00f;
+    pub const SW2HW_CQ: u16 = 0x016;
+    pub const HW2SW_CQ: u16 = 0x017;
+    pub const QUERY_CQ: u16 = 0x018;
+    pub const QUERY_QP: u16 = 0x022;
+    pub const CONF_SPECIAL_QP: u16 = 0x023;
+    pub const READ_MCG: u16 = 0x025;
+    pub const WRITE_MCG: u16 = 0x026;
+    pub const MGID_HASH: u16 = 0x027;
+    pub const MODIFY_CQ: u16 = 0x02c;
+    pub const SYNC_TPT: u16 = 0x02f;
+    pub const DIAG_RPRT: u16 = 0x030;
+    pub const SET_VLAN_FLTR: u16 = 0x047;
+    pub const SET_MCAST_FLTR: u16 = 0x048;
+    pub const DUMP_ETH_STATS: u16 = 0x049;
+    pub const QUERY_IF_STAT: u16 = 0x054;
+    pub const UPDATE_QP: u16 = 0x061;
+}
 
 impl Card {
-    pub(super) fn run_on_object(&mut self, command: &Command, _host: &dyn Host) -> Result<Output, Status> {
+    pub(super) fn run_on_object(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        if let Some(transition) = Transition::from_opcode(command.opcode) {
+            return self.transition(command, transition, host);
+        }
+        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
+        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+        let steering = McgTable { icm: &self.icm, hca };
+        let none = |()| Output::None;
+        let mut out = Mailbox::default();
         match command.opcode {
-            super::opcode::SYNC_TPT => Ok(Output::None),
-            super::opcode::CONF_SPECIAL_QP => {
+            op::SW2HW_MPT => self.regions.create(command.in_mod, &super::input(command, host)?).map(none),
+            op::HW2SW_MPT => self.regions.destroy(command.in_mod).map(none),
+            op::SW2HW_CQ => {
+                self.cqs.create(command.in_mod, &super::input(command, host)?, table, host).map(none)
+            }
+            op::HW2SW_CQ => self.cqs.destroy(command.in_mod).map(none),
+            op::QUERY_CQ => self.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out)),
+            op::MODIFY_CQ if command.op_mod == 0 => {
+                self.cqs.resize(command.in_mod, &super::input(command, host)?, table, host).map(none)
+            }
+            op::QUERY_QP => {
+                self.qps.query(command.in_mod & 0xff_ffff, &mut out).map(|()| Output::Mailbox(out))
+            }
+            op::READ_MCG => steering.read(command.in_mod, host).map(Output::Mailbox),
+            op::WRITE_MCG if command.op_mod == 0 => {
+                steering.write(command.in_mod, &super::input(command, host)?, host).map(none)
+            }
+            op::MGID_HASH => {
+                let mailbox = super::input(command, host)?;
+                let gid = mailbox.bytes().first_chunk().ok_or(Status::Internal)?;
+                Ok(Output::Immediate(u64::from(steering.hash(gid))))
+            }
+            op::CONF_SPECIAL_QP => {
                 self.special_qp_base = command.in_mod & 0xff_fff8;
                 Ok(Output::None)
             }
+            op::DIAG_RPRT | op::QUERY_IF_STAT | op::DUMP_ETH_STATS => Ok(Output::Mailbox(out)),
+            // Moderation, filters and flushes of caches that are not modelled.
+            op::MODIFY_CQ
+            | op::WRITE_MCG
+            | op::SYNC_TPT
+            | op::SET_VLAN_FLTR
+            | op::SET_MCAST_FLTR
+            | op::UPDATE_QP => Ok(Output::None),
             _ => Err(Status::BadOpcode),
         }
+    }
+
+    fn transition(
+        &mut self,
+        command: &Command,
+        transition: Transition,
+        host: &dyn Host,
+    ) -> Result<Output, Status> {
+        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
+        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+        let mailbox = match transition {
+            Transition::ToReset | Transition::ToError => Mailbox::default(),
+            _ => super::input(command, host)?,
+        };
+        self.qps
+            .transition(command.in_mod & 0xff_ffff, transition, &mailbox, table, host)
+            .map(|()| Output::None)
     }
 
     /// Forgets every object of the guest.
     pub(in crate::device) fn forget_objects(&mut self) {
         self.hca = None;
         self.eqs = Default::default();
+        self.cqs = Default::default();
+        self.qps = Qps::default();
+        self.regions = Regions::default();
         self.special_qp_base = 0;
     }
 }

@@ -1,0 +1,260 @@
+//! Completion queues: contexts, entries, arming.
+
+use super::eq::{Event, EventType, Eqs};
+use super::hcr::Status;
+use super::host::{Host, read_be32};
+use super::mailbox::Mailbox;
+use super::queue_memory::{MttTable, QueueMemory};
+use std::collections::BTreeMap;
+
+/// Bytes of an entry.
+pub const CQE: usize = 32;
+const OWNER: u8 = 0x80;
+/// Opcode of the entry that ends the old buffer at a resize.
+const RESIZE: u8 = 0x16;
+/// Opcode of an entry that tells of an error.
+const ERROR: u8 = 0x1e;
+
+/// An entry under construction (connectx3.md, 2.4).
+#[derive(Clone, Copy, Debug)]
+pub struct Cqe {
+    bytes: [u8; CQE],
+    /// Counts as solicited: errors do, and receives whose sender asked for it.
+    solicited: bool,
+}
+
+impl Cqe {
+    /// A completion of a queue pair's work request. `wqe` is its index as the queue counts.
+    #[must_use]
+    pub fn new(qpn: u32, wqe: u16, send: bool, opcode: u8) -> Self {
+        let mut cqe = Self { bytes: [0; CQE], solicited: false };
+        cqe.put(0x00, &(qpn & 0xff_ffff).to_be_bytes());
+        cqe.put(0x18, &wqe.to_be_bytes());
+        cqe.bytes[0x1f] = opcode & 0x1f | if send { 0x40 } else { 0 };
+        cqe
+    }
+
+    /// A work request's failure.
+    #[must_use]
+    pub fn error(qpn: u32, wqe: u16, send: bool, syndrome: u8, vendor: u8) -> Self {
+        let mut cqe = Self::new(qpn, wqe, send, ERROR);
+        cqe.put(0x1a, &[vendor, syndrome]);
+        cqe.solicited = true;
+        cqe
+    }
+
+    /// With bytes at an offset of the entry.
+    #[must_use]
+    pub fn with(mut self, offset: usize, data: &[u8]) -> Self {
+        self.put(offset, data);
+        self
+    }
+
+    /// As an answer to a sender that asked for an event.
+    #[must_use]
+    pub const fn solicited(mut self, solicited: bool) -> Self {
+        self.solicited |= solicited;
+        self
+    }
+
+    fn put(&mut self, offset: usize, data: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(offset..offset + data.len()) {
+            place.copy_from_slice(data);
+        }
+    }
+}
+
+/// When a queue next makes an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Armed {
+    No,
+    /// At a completion that is solicited or an error.
+    Solicited,
+    /// At any.
+    Next,
+}
+
+#[derive(Debug)]
+struct Cq {
+    memory: QueueMemory,
+    log_entries: u8,
+    eqn: u32,
+    record: u64,
+    producer: u32,
+    armed: Armed,
+    /// Index after the last solicited entry.
+    solicited_until: u32,
+    failed: bool,
+    uar: u32,
+}
+
+impl Cq {
+    /// The consumer index as the doorbell record says.
+    fn consumer(&self, host: &dyn Host) -> u32 {
+        read_be32(host, self.record).map_or(0, |word| word & 0xff_ffff)
+    }
+
+    fn buffer(
+        context: &Mailbox,
+        table: MttTable<'_>,
+        host: &dyn Host,
+    ) -> Result<(QueueMemory, u8), Status> {
+        let log_entries = (context.u32(0x0c) >> 24 & 0x1f) as u8;
+        if log_entries > 22 {
+            return Err(Status::ExceedsLimit);
+        }
+        let log_page = (context.u32(0x18) >> 24 & 0x3f) as u8 + 12;
+        let mtt = u64::from(context.u8(0x1b)) << 32 | u64::from(context.u32(0x1c) & !7);
+        let offset = u64::from(context.u32(0x08) >> 5 & 0x7f) * 32;
+        let memory = QueueMemory::new(table, host, mtt, log_page, offset, (CQE as u64) << log_entries)
+            .ok_or(Status::IcmError)?;
+        for index in 0..1u64 << log_entries {
+            let at = index * CQE as u64 + CQE as u64 - 1;
+            memory.write(host, at, &[OWNER]).map_err(|_| Status::BadParameter)?;
+        }
+        Ok((memory, log_entries))
+    }
+
+    fn put(&mut self, cqe: &Cqe, host: &dyn Host) -> bool {
+        let entries = 1u32 << self.log_entries;
+        let mut bytes = cqe.bytes;
+        let owner = if self.producer & entries == 0 { 0 } else { OWNER };
+        bytes[CQE - 1] = bytes[CQE - 1] & 0x7f | owner;
+        let at = u64::from(self.producer & (entries - 1)) * CQE as u64;
+        let written = self.memory.publish(host, at, &bytes).is_ok();
+        self.producer = self.producer.wrapping_add(1) & 0xff_ffff;
+        written
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Cqs {
+    queues: BTreeMap<u32, Cq>,
+}
+
+impl Cqs {
+    /// SW2HW_CQ: the guest gives a queue.
+    pub fn create(
+        &mut self,
+        cqn: u32,
+        context: &Mailbox,
+        table: MttTable<'_>,
+        host: &dyn Host,
+    ) -> Result<(), Status> {
+        if self.queues.contains_key(&cqn) {
+            return Err(Status::BadResourceState);
+        }
+        let (memory, log_entries) = Cq::buffer(context, table, host)?;
+        let queue = Cq {
+            memory,
+            log_entries,
+            eqn: context.u32(0x14) & 0x1ff,
+            record: context.u64(0x38) & !7,
+            producer: 0,
+            armed: Armed::No,
+            solicited_until: 0,
+            failed: false,
+            uar: context.u32(0x0c) & 0xff_ffff,
+        };
+        self.queues.insert(cqn, queue);
+        Ok(())
+    }
+
+    /// HW2SW_CQ: the guest takes a queue back.
+    pub fn destroy(&mut self, cqn: u32) -> Result<(), Status> {
+        self.queues.remove(&cqn).map(drop).ok_or(Status::BadResource)
+    }
+
+    /// Whether a queue exists.
+    #[must_use]
+    pub fn contains(&self, cqn: u32) -> bool {
+        self.queues.contains_key(&cqn)
+    }
+
+    /// QUERY_CQ: the state of a queue.
+    pub fn query(&self, cqn: u32, out: &mut Mailbox) -> Result<(), Status> {
+        let queue = self.queues.get(&cqn).ok_or(Status::BadResource)?;
+        let status: u32 = if queue.failed { 9 } else { 0 };
+        let state: u32 = match queue.armed {
+            Armed::No => 0,
+            Armed::Solicited => 4,
+            Armed::Next => 1,
+        };
+        out.put_u32(0x00, status << 28 | state << 8);
+        out.put_u32(0x0c, u32::from(queue.log_entries) << 24 | queue.uar);
+        out.put_u32(0x14, queue.eqn);
+        out.put_u32(0x2c, queue.producer);
+        out.put_u64(0x38, queue.record);
+        Ok(())
+    }
+
+    /// MODIFY_CQ, resize: completions go to a new buffer. The last entry of the old one says so.
+    pub fn resize(
+        &mut self,
+        cqn: u32,
+        context: &Mailbox,
+        table: MttTable<'_>,
+        host: &dyn Host,
+    ) -> Result<(), Status> {
+        let queue = self.queues.get_mut(&cqn).ok_or(Status::BadResource)?;
+        let (memory, log_entries) = Cq::buffer(context, table, host)?;
+        let waiting = queue.producer.wrapping_sub(queue.consumer(host)) & 0xff_ffff;
+        if waiting >= 1 << log_entries {
+            return Err(Status::BadSize);
+        }
+        queue.put(&Cqe::new(0, 0, true, RESIZE), host);
+        // The marker takes no place in the count of the new buffer.
+        queue.producer = queue.producer.wrapping_sub(1) & 0xff_ffff;
+        (queue.memory, queue.log_entries) = (memory, log_entries);
+        Ok(())
+    }
+
+    /// Posts a completion, and the event that the queue is armed for.
+    pub fn post(&mut self, cqn: u32, cqe: &Cqe, eqs: &mut Eqs, host: &dyn Host) {
+        let Some(queue) = self.queues.get_mut(&cqn) else { return };
+        if queue.failed {
+            return;
+        }
+        let waiting = queue.producer.wrapping_sub(queue.consumer(host)) & 0xff_ffff;
+        let overrun = waiting >= 1 << queue.log_entries;
+        if overrun || !queue.put(cqe, host) {
+            const OVERRUN: u32 = 1;
+            const ACCESS_VIOLATION: u32 = 2;
+            queue.failed = true;
+            let syndrome = if overrun { OVERRUN } else { ACCESS_VIOLATION };
+            log::warn!("completion queue {cqn:#x}: {}", if overrun { "overrun" } else { "access violation" });
+            eqs.post(&Event::new(EventType::CqError, 0).with(0x04, cqn).with(0x0c, syndrome), host);
+            return;
+        }
+        if cqe.solicited {
+            queue.solicited_until = queue.producer;
+        }
+        let fires = match queue.armed {
+            Armed::No => false,
+            Armed::Solicited => cqe.solicited,
+            Armed::Next => true,
+        };
+        if fires {
+            queue.armed = Armed::No;
+            eqs.post_to(queue.eqn, &Event::new(EventType::Completion, 0).with(0x04, cqn), host);
+        }
+    }
+
+    /// The arm doorbell: an event at the next completion past `consumer`. One that is there already makes it at once,
+    /// since drivers do not look again after they have armed.
+    pub fn arm(&mut self, cqn: u32, consumer: u32, solicited_only: bool, eqs: &mut Eqs, host: &dyn Host) {
+        let Some(queue) = self.queues.get_mut(&cqn) else { return };
+        let beyond = |index: u32| {
+            let ahead = index.wrapping_sub(consumer) & 0xff_ffff;
+            ahead != 0 && ahead < 1 << 23
+        };
+        let fires = beyond(if solicited_only { queue.solicited_until } else { queue.producer });
+        if fires {
+            queue.armed = Armed::No;
+            eqs.post_to(queue.eqn, &Event::new(EventType::Completion, 0).with(0x04, cqn), host);
+        } else {
+            queue.armed = if solicited_only { Armed::Solicited } else { Armed::Next };
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The context of a queue pair as the guest gives it, piece by piece, with each transition (connectx3.md, 2.6 to 2.9).
+
+use crate::device::mailbox::Mailbox;
+use verbs::{Gid, MacAddr, PathMtu};
+
+/// Where the context begins in the mailbox, after the mask of optional parameters.
+const CONTEXT: usize = 0x08;
+/// Bytes of the context.
+const LEN: usize = 0xf8;
+
+/// The state of a queue pair, by its code.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum State {
+    Reset = 0,
+    Init = 1,
+    ReadyToReceive = 2,
+    ReadyToSend = 3,
+    SendQueueError = 4,
+    SendQueueDrained = 5,
+    Error = 6,
+}
+
+/// What a queue pair speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    Rc,
+    Uc,
+    Ud,
+    /// Special queue pairs and raw Ethernet: the guest makes the headers.
+    Raw,
+}
+
+/// The command of a transition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transition {
+    ResetToInit,
+    InitToInit,
+    InitToRtr,
+    RtrToRts,
+    RtsToRts,
+    SqErrorToRts,
+    RtsToSqd,
+    SqdToSqd,
+    SqdToRts,
+    ToError,
+    ToReset,
+}
+
+impl Transition {
+    /// By opcode.
+    #[must_use]
+    pub const fn from_opcode(opcode: u16) -> Option<Self> {
+        Some(match opcode {
+            0x019 => Self::ResetToInit,
+            0x01a => Self::InitToRtr,
+            0x01b => Self::RtrToRts,
+            0x01c => Self::RtsToRts,
+            0x01d => Self::SqErrorToRts,
+            0x01e => Self::ToError,
+            0x01f => Self::RtsToSqd,
+            0x020 => Self::SqdToRts,
+            0x021 => Self::ToReset,
+            0x02d => Self::InitToInit,
+            0x038 => Self::SqdToSqd,
+            _ => return None,
+        })
+    }
+
+    /// The state after it, if it may be made from `state`.
+    #[must_use]
+    pub fn from(self, state: State) -> Option<State> {
+        use State as S;
+        match (self, state) {
+            (Self::ResetToInit, S::Reset) | (Self::InitToInit, S::Init) => Some(S::Init),
+            (Self::InitToRtr, S::Init) => Some(S::ReadyToReceive),
+            (Self::RtrToRts, S::ReadyToReceive)
+            | (Self::RtsToRts, S::ReadyToSend)
+            | (Self::SqErrorToRts, S::SendQueueError)
+            | (Self::SqdToRts, S::SendQueueDrained) => Some(S::ReadyToSend),
+            (Self::RtsToSqd, S::ReadyToSend) | (Self::SqdToSqd, S::SendQueueDrained) => Some(S::SendQueueDrained),
+            (Self::ToError, S::Reset) => None,
+            (Self::ToError, _) => Some(S::Error),
+            (Self::ToReset, _) => Some(S::Reset),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of the mask of optional parameters.
+mod optional {
+    pub const RRE: u32 = 1 << 1;
+    pub const RAE: u32 = 1 << 2;
+    pub const RWE: u32 = 1 << 3;
+    pub const PKEY_INDEX: u32 = 1 << 4;
+    pub const Q_KEY: u32 = 1 << 5;
+    pub const RNR_TIMER: u32 = 1 << 6;
+    pub const PRIMARY_PATH: u32 = 1 << 7;
+    pub const SRA_MAX: u32 = 1 << 8;
+    pub const RRA_MAX: u32 = 1 << 9;
+    pub const RETRY_COUNT: u32 = 1 << 12;
+    pub const RNR_RETRY: u32 = 1 << 13;
+    pub const ACK_TIMEOUT: u32 = 1 << 14;
+    pub const SCHED_QUEUE: u32 = 1 << 16;
+}
+
+/// Fields that a transition takes: offset in the context, and bits of the 32-bit word there.
+type Field = (usize, u32);
+
+/// The primary path.
+const PATH: usize = 0x18;
+const PATH_LEN: usize = 0x2c;
+const SCHED_QUEUE: Field = (PATH + 0x20, 0xff00_0000);
+const PKEY_INDEX: Field = (PATH, 0x0000_00ff);
+const Q_KEY: Field = (0xa8, u32::MAX);
+const RNR_TIMER: Field = (0x94, 0x1f00_0000);
+const RRE: Field = (0x90, 1 << 15);
+const RWE: Field = (0x90, 1 << 14);
+const RAE: Field = (0x90, 1 << 13);
+const RRA_MAX: Field = (0x90, 0x00e0_0000);
+const SRA_MAX: Field = (0x70, 0x00e0_0000);
+const RETRY_COUNT: Field = (0x70, 0x0007_0000);
+const RNR_RETRY: Field = (0x70, 0x0000_e000);
+const ACK_TIMEOUT: Field = (PATH + 0x08, 0xf800_0000);
+
+/// What the mask may name, for every transition but the first.
+const OPTIONAL: [(u32, Field); 13] = [
+    (optional::RRE, RRE),
+    (optional::RAE, RAE),
+    (optional::RWE, RWE),
+    (optional::PKEY_INDEX, PKEY_INDEX),
+    (optional::Q_KEY, Q_KEY),
+    (optional::RNR_TIMER, RNR_TIMER),
+    (optional::SRA_MAX, SRA_MAX),
+    (optional::RRA_MAX, RRA_MAX),
+    (optional::RETRY_COUNT, RETRY_COUNT),
+    (optional::RNR_RETRY, RNR_RETRY),
+    (optional::ACK_TIMEOUT, ACK_TIMEOUT),
+    (optional::SCHED_QUEUE, SCHED_QUEUE),
+    (0, (0, 0)),
+];
+
+/// The context.
+#[derive(Clone)]
+pub struct Context(Box<[u8; LEN]>);
+
+impl Default for Context {
+    fn default() -> Self {
+        Self(Box::new([0; LEN]))
+    }
+}
+
+impl Context {
+    fn word(&self, offset: usize) -> u32 {
+        self.0.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
+    }
+
+    fn double(&self, offset: usize) -> u64 {
+        u64::from(self.word(offset)) << 32 | u64::from(self.word(offset + 4))
+    }
+
+    fn take(&mut self, from: &Mailbox, (offset, mask): Field) {
+        let word = self.word(offset) & !mask | from.u32(CONTEXT + offset) & mask;
+        if let Some(place) = self.0.get_mut(offset..offset + 4) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+    }
+
+    /// Takes what a transition gives. Linux zeroes the mailbox and fills only what the caller named, so only that may be
+    /// taken.
+    pub fn update(&mut self, transition: Transition, mailbox: &Mailbox) {
+        let mut path = false;
+        match transition {
+            Transition::ResetToInit => {
+                for offset in (0..LEN).step_by(4) {
+                    self.take(mailbox, (offset, u32::MAX));
+                }
+                return;
+            }
+            Transition::InitToRtr => {
+                for field in [(0x08, 0xff00_0000), (0x08, 0x0000_00c0), (0x14, u32::MAX), (0x94, 0x00ff_ffff)] {
+                    self.take(mailbox, field);
+                }
+                path = true;
+            }
+            Transition::RtrToRts => {
+                for field in [(0x78, 0x00ff_ffff), ACK_TIMEOUT, RETRY_COUNT, RNR_RETRY, SRA_MAX, (0x70, 0xf000_0000), (0x80, 0xffff_0000)] {
+                    self.take(mailbox, field);
+                }
+            }
+            _ => {}
+        }
+        let mask = mailbox.u32(0);
+        if path || mask & optional::PRIMARY_PATH != 0 {
+            let (pkey, timeout) = (self.word(PKEY_INDEX.0) & PKEY_INDEX.1, self.word(ACK_TIMEOUT.0) & ACK_TIMEOUT.1);
+            for offset in (PATH..PATH + PATH_LEN).step_by(4) {
+                self.take(mailbox, (offset, u32::MAX));
+            }
+            self.put(PKEY_INDEX, pkey);
+            self.put(ACK_TIMEOUT, timeout);
+        }
+        for (bit, field) in OPTIONAL {
+            if mask & bit != 0 {
+                self.take(mailbox, field);
+            }
+        }
+    }
+
+    fn put(&mut self, (offset, mask): Field, value: u32) {
+        let word = self.word(offset) & !mask | value & mask;
+        if let Some(place) = self.0.get_mut(offset..offset + 4) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+    }
+
+    /// QUERY_QP: the context with the state that the card keeps.
+    pub fn query(&self, state: State, out: &mut Mailbox) {
+        let mut shown = self.clone();
+        shown.put((0x00, 0xf000_0000), (state as u32) << 28);
+        out.put(CONTEXT, &*shown.0);
+    }
+
+    /// The service, if it is one that the card has.
+    #[must_use]
+    pub fn service(&self) -> Option<Service> {
+        match self.word(0) >> 16 & 0xff {
+            0 => Some(Service::Rc),
+            1 => Some(Service::Uc),
+            3 => Some(Service::Ud),
+            7 => Some(Service::Raw),
+            _ => None,
+        }
+    }
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(&self) -> u32 {
+        self.word(0x04) & 0x1_ffff
+    }
+    /// The path MTU; `None` for Ethernet.
+    #[must_use]
+    pub fn mtu(&self) -> Option<PathMtu> {
+        PathMtu::ALL.get((self.word(0x08) >> 29).checked_sub(1)? as usize).copied()
+    }
+    /// log2 of the entries and of the bytes of an entry of the receive queue.
+    #[must_use]
+    pub fn receive_size(&self) -> (u8, u8) {
+        size((self.word(0x08) >> 16) as u8)
+    }
+    /// The same of the send queue.
+    #[must_use]
+    pub fn send_size(&self) -> (u8, u8) {
+        size((self.word(0x08) >> 8) as u8)
+    }
+    /// Whether frames are RoCE v2.
+    #[must_use]
+    pub fn roce_v2(&self) -> bool {
+        self.word(0x08) >> 6 & 3 == 2
+    }
+    /// The peer's number.
+    #[must_use]
+    pub fn remote_qpn(&self) -> u32 {
+        self.word(0x14) & 0xff_ffff
+    }
+    /// Retries after a timeout, and after an RNR NAK.
+    #[must_use]
+    pub fn retries(&self) -> (u8, u8) {
+        let word = self.word(0x70);
+        ((word >> 16 & 7) as u8, (word >> 13 & 7) as u8)
+    }
+    /// READs and atomics kept in flight, and answered.
+    #[must_use]
+    pub fn rd_atomic(&self) -> (u8, u8) {
+        (1 << (self.word(0x70) >> 21 & 7), 1 << (self.word(0x90) >> 21 & 7))
+    }
+    /// First PSN sent.
+    #[must_use]
+    pub fn send_psn(&self) -> u32 {
+        self.word(0x78) & 0xff_ffff
+    }
+    /// First PSN expected.
+    #[must_use]
+    pub fn receive_psn(&self) -> u32 {
+        self.word(0x94) & 0xff_ffff
+    }
+    /// Where send work completes.
+    #[must_use]
+    pub fn send_cqn(&self) -> u32 {
+        self.word(0x7c) & 0xff_ffff
+    }
+    /// Where receive work completes.
+    #[must_use]
+    pub fn receive_cqn(&self) -> u32 {
+        self.word(0x9c) & 0xff_ffff
+    }
+    /// UDP source port of RoCE v2.
+    #[must_use]
+    pub fn source_port(&self) -> u16 {
+        (self.word(0x80) >> 16) as u16
+    }
+    /// Which of READ, WRITE and atomics peers may do.
+    #[must_use]
+    pub fn remote_rights(&self) -> [bool; 3] {
+        [RRE, RWE, RAE].map(|(offset, bit)| self.word(offset) & bit != 0)
+    }
+    /// The code of the time to ask a peer to wait when no receive is posted.
+    #[must_use]
+    pub fn rnr_timer(&self) -> u8 {
+        (self.word(0x94) >> 24 & 0x1f) as u8
+    }
+    /// Bus address of the receive queue's doorbell record.
+    #[must_use]
+    pub fn receive_record(&self) -> u64 {
+        self.double(0xa0) & !3
+    }
+    /// The Q_Key.
+    #[must_use]
+    pub fn q_key(&self) -> u32 {
+        self.word(Q_KEY.0)
+    }
+    /// The shared receive queue, if it uses one.
+    #[must_use]
+    pub fn srqn(&self) -> Option<u32> {
+        let word = self.word(0xac);
+        (word >> 24 & 1 != 0).then_some(word & 0xff_ffff)
+    }
+    /// The buffer: byte offset of its MTT entries, log2 of a page, bytes of the first page before it.
+    #[must_use]
+    pub fn buffer(&self) -> (u64, u8, u64) {
+        let log_page = (self.word(0xc8) >> 24 & 0x3f) as u8 + 12;
+        let mtt = u64::from(self.word(0xc8) & 0xff) << 32 | u64::from(self.word(0xcc) & !7);
+        (mtt, log_page, u64::from(self.word(0x90) >> 6 & 0x3f) * 64)
+    }
+
+    /// The port, from 0.
+    #[must_use]
+    pub fn port(&self) -> usize {
+        (self.word(SCHED_QUEUE.0) >> 30 & 1) as usize
+    }
+    /// Which row of the port's GID table is the source.
+    #[must_use]
+    pub fn source_gid(&self) -> usize {
+        (self.word(PATH + 0x08) >> 16 & 0x7f) as usize
+    }
+    /// Which row of the port's MAC table is the source.
+    #[must_use]
+    pub fn source_mac(&self) -> usize {
+        (self.word(PATH + 0x04) >> 16 & 0x7f) as usize
+    }
+    /// The code of the time to wait for an acknowledgement: 4.096 us times 2 to its power; 0 waits for ever.
+    #[must_use]
+    pub fn ack_timeout(&self) -> u8 {
+        (self.word(ACK_TIMEOUT.0) >> 27) as u8
+    }
+    /// Hop limit, and traffic class.
+    #[must_use]
+    pub fn hop_and_class(&self) -> (u8, u8) {
+        (self.word(PATH + 0x08) as u8, (self.word(PATH + 0x0c) >> 20) as u8)
+    }
+    /// The peer's GID.
+    #[must_use]
+    pub fn remote_gid(&self) -> Gid {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&self.0[PATH + 0x10..PATH + 0x20]);
+        Gid(gid)
+    }
+    /// The peer's Ethernet address.
+    #[must_use]
+    pub fn remote_mac(&self) -> MacAddr {
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&self.0[PATH + 0x26..PATH + 0x2c]);
+        MacAddr(mac)
+    }
+}
+
+/// log2 of the entries and of the bytes of an entry.
+const fn size(byte: u8) -> (u8, u8) {
+    (byte >> 3 & 0xf, (byte & 7) + 4)
+}
