@@ -69,6 +69,25 @@ fn main() -> Result<()> {
                 seat.function.reset(connection.client());
                 seat.connection = None;
             }
+            exchange(&mut seats, token / 2);
+        }
+    }
+}
+
+/// Gives the frames of a card to all others, and theirs in answer to it, until there are none.
+fn exchange(seats: &mut [Seat], from: usize) {
+    let mut senders = vec![from];
+    while let Some(from) = senders.pop() {
+        let Some(seat) = seats.get_mut(from) else { continue };
+        let frames = seat.function.card().take_outbox();
+        for (to, seat) in seats.iter_mut().enumerate().filter(|(to, _)| *to != from) {
+            let Some(connection) = &seat.connection else { continue };
+            for (port, frame) in &frames {
+                seat.function.card().receive(*port, frame, connection.client());
+            }
+            if !frames.is_empty() {
+                senders.push(to);
+            }
         }
     }
 }

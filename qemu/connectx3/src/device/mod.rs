@@ -4,9 +4,11 @@
 //! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
 //! cards, as `docs/connectx3.md` says for each.
 
+mod checksum;
 mod command;
 mod cq;
 mod eq;
+mod ethernet;
 mod hcr;
 mod host;
 mod icm;
@@ -34,6 +36,7 @@ use icm::Icm;
 use port::Port;
 use qp::Qps;
 use region::Regions;
+use steering::Steer;
 
 /// UDP port of RoCE v2.
 const ROCE_UDP_PORT: u16 = 4791;
@@ -55,6 +58,20 @@ pub struct Card {
     ports: Vec<Port>,
     roce_udp_port: u16,
     special_qp_base: u32,
+    /// Queue pairs that get what no entry names: by port, then multicast and unicast.
+    default_steering: Vec<[Vec<u32>; 2]>,
+    /// Frames to be sent, by port.
+    outbox: Vec<(usize, Vec<u8>)>,
+    counters: Counters,
+}
+
+/// What happened to frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that no steering entry names.
+    pub rx_unsteered: u64,
+    /// Frames for which no receive buffer was posted.
+    pub rx_no_buffer: u64,
 }
 
 impl Card {
@@ -74,6 +91,9 @@ impl Card {
             ports: profile.ports.iter().map(|&port| Port::new(port)).collect(),
             roce_udp_port: ROCE_UDP_PORT,
             special_qp_base: 0,
+            default_steering: vec![Default::default(); profile.ports.len()],
+            outbox: Vec::new(),
+            counters: Counters::default(),
             profile,
         }
     }
@@ -88,6 +108,23 @@ impl Card {
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
         *self = Self::new(self.profile.clone());
+    }
+
+    /// A frame has arrived at a port, its check sequence taken off.
+    pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
+        if self.ports.get(port).is_some_and(|port| port.open && port.link) {
+            self.receive_ethernet(port, frame, host);
+        }
+    }
+
+    /// Takes the frames to be sent, by port.
+    pub fn take_outbox(&mut self) -> Vec<(usize, Vec<u8>)> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// The queue pairs that get frames which no steering entry names.
+    fn default_members(&self, port: usize, steer: Steer) -> &[u32] {
+        self.default_steering.get(port).map_or(&[], |kinds| &kinds[steer as usize])
     }
 
     /// Reads from BAR 0.

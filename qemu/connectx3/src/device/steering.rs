@@ -51,3 +51,46 @@ impl McgTable<'_> {
         (hash ^ hash >> 16) & ((1 << log_hash.min(16)) - 1)
     }
 }
+
+/// How a destination is steered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steer {
+    /// To multicast groups, the broadcast one included.
+    Multicast = 0,
+    /// To one address.
+    Unicast = 1,
+}
+
+impl McgTable<'_> {
+    /// The queue pairs of an Ethernet destination: the entry with its key in the chain that begins at its hash.
+    #[must_use]
+    pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Vec<u32> {
+        const ETHERNET: u32 = 1;
+        let mut key = [0; 16];
+        key[5] = port as u8 + 1;
+        key[7] = (steer as u8) << 1;
+        key[10..].copy_from_slice(&mac);
+        let [_, _, log_table] = self.hca.mcg_log;
+        let mut index = self.hash(&key);
+        // A chain is no longer than the table, whatever the guest wrote into it.
+        for _ in 0..1u32 << log_table.min(20) {
+            let Ok(entry) = self.read(index, host) else { return Vec::new() };
+            let count = entry.u32(0x04);
+            if count >> 30 == ETHERNET && entry.bytes().get(0x10..0x20) == Some(&key) {
+                return members(&entry);
+            }
+            index = entry.u32(0x00) >> 6;
+            if index == 0 {
+                break;
+            }
+        }
+        Vec::new()
+    }
+}
+
+/// The queue pairs of an entry.
+#[must_use]
+pub fn members(entry: &Mailbox) -> Vec<u32> {
+    let count = (entry.u32(0x04) & 0xff_ffff).min((MAILBOX / 4 - 8) as u32) as usize;
+    (0..count).map(|i| entry.u32(0x20 + 4 * i) & 0xff_ffff).collect()
+}

@@ -13,6 +13,8 @@ const EQ_PAGES: u64 = 256;
 /// First doorbell of event queues in a page; four of them, 8 bytes apart.
 const EQ_DOORBELL: u64 = 0x800;
 
+/// A queue pair has something to send.
+const SEND: u64 = 0x14;
 /// Asks for an event of a completion queue.
 const CQ_ARM: u64 = 0x20;
 
@@ -26,6 +28,7 @@ impl Card {
                 let eqn = page as u32 * 4 + (within - EQ_DOORBELL) as u32 / 8;
                 self.eqs.doorbell(eqn, first & 0xff_ffff, first >> 31 != 0, host);
             }
+            SEND => self.send_raw(first >> 8, host),
             CQ_ARM if data.len() == 8 => {
                 let Some(second) = data.last_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else { return };
                 let solicited_only = first >> 24 & 7 == 1;

@@ -8,7 +8,7 @@ use crate::device::mailbox::Mailbox;
 use crate::device::qp::{Qps, Transition};
 use crate::device::queue_memory::MttTable;
 use crate::device::region::Regions;
-use crate::device::steering::McgTable;
+use crate::device::steering::{McgTable, members};
 
 /// Opcodes.
 mod opcode {
@@ -61,6 +61,13 @@ impl Card {
             op::WRITE_MCG if command.op_mod == 0 => {
                 steering.write(command.in_mod, &super::input(command, host)?, host).map(none)
             }
+            op::WRITE_MCG => {
+                let entry = super::input(command, host)?;
+                let (port, steer) = ((command.in_mod >> 16) as usize, (command.in_mod >> 1 & 1) as usize);
+                let kinds = port.checked_sub(1).and_then(|port| self.default_steering.get_mut(port));
+                *kinds.and_then(|kinds| kinds.get_mut(steer)).ok_or(Status::BadParameter)? = members(&entry);
+                Ok(Output::None)
+            }
             op::MGID_HASH => {
                 let mailbox = super::input(command, host)?;
                 let gid = mailbox.bytes().first_chunk().ok_or(Status::Internal)?;
@@ -73,7 +80,6 @@ impl Card {
             op::DIAG_RPRT | op::QUERY_IF_STAT | op::DUMP_ETH_STATS => Ok(Output::Mailbox(out)),
             // Moderation, filters and flushes of caches that are not modelled.
             op::MODIFY_CQ
-            | op::WRITE_MCG
             | op::SYNC_TPT
             | op::SET_VLAN_FLTR
             | op::SET_MCAST_FLTR
@@ -107,5 +113,6 @@ impl Card {
         self.qps = Qps::default();
         self.regions = Regions::default();
         self.special_qp_base = 0;
+        self.default_steering.fill(Default::default());
     }
 }

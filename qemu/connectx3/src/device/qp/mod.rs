@@ -1,37 +1,18 @@
 //! Queue pairs: their contexts and queues.
 
 mod context;
-mod wqe;
+mod rings;
+pub mod wqe;
 
 pub use context::{Context, Service, State, Transition};
+pub use rings::{Broken, ReceiveRing, Scatter, SendRing};
+use rings::Ring;
 
 use super::hcr::Status;
 use super::host::Host;
 use super::mailbox::Mailbox;
 use super::queue_memory::{MttTable, QueueMemory};
 use std::collections::BTreeMap;
-
-/// One of the two rings of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub struct Ring {
-    /// First byte in the buffer.
-    pub offset: u64,
-    /// log2 of the entries.
-    pub log_entries: u8,
-    /// log2 of the bytes of an entry.
-    pub log_stride: u8,
-}
-
-impl Ring {
-    const fn bytes(self) -> u64 {
-        1 << (self.log_entries + self.log_stride)
-    }
-    /// Where the entry with a running index begins.
-    #[must_use]
-    pub const fn place(self, index: u32) -> u64 {
-        self.offset + (((index & ((1 << self.log_entries) - 1)) as u64) << self.log_stride)
-    }
-}
 
 /// A queue pair that the card owns.
 pub struct Qp {
@@ -44,9 +25,9 @@ pub struct Qp {
     /// Its buffer.
     pub memory: QueueMemory,
     /// Send ring.
-    pub send: Ring,
+    pub send: SendRing,
     /// Receive ring.
-    pub receive: Ring,
+    pub receive: ReceiveRing,
 }
 
 /// All of them.
@@ -83,6 +64,11 @@ impl Qps {
         Ok(())
     }
 
+    /// A queue pair by its number.
+    pub fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
+        self.by_number.get_mut(&qpn)
+    }
+
     /// QUERY_QP.
     pub fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let qp = self.by_number.get(&qpn).ok_or(Status::BadResource)?;
@@ -109,5 +95,6 @@ fn create(mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<Qp,
     }
     let len = send.bytes() + own_receive;
     let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
-    Ok(Qp { context, state: State::Init, service, memory, send, receive })
+    let receive = ReceiveRing::new(receive, context.receive_record());
+    Ok(Qp { context, state: State::Init, service, memory, send: SendRing::new(send), receive })
 }
