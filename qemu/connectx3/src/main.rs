@@ -3,10 +3,10 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use connectx3::device::{Card, Profile};
+use connectx3::device::{Card, Host, Profile};
 use connectx3::pci::PciCard;
 use connectx3::vfio::{Connection, Ended, Function};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -36,7 +36,8 @@ fn main() -> Result<()> {
         if path.exists() {
             bail!("{} exists already", path.display());
         }
-        let listener = UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
+        let listener =
+            UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
         listener.set_nonblocking(true)?;
         watch(&poller, listener.as_fd(), 2 * index)?;
         let mac = MacAddr([0x00, 0x02, 0xc9, 0x00, 0x00, index as u8 + 1]);
@@ -45,7 +46,13 @@ fn main() -> Result<()> {
     let mut events = Vec::with_capacity(64);
     loop {
         events.clear();
-        match epoll::wait(&poller, rustix::buffer::spare_capacity(&mut events), None) {
+        let now = seats.iter().find_map(|seat| seat.connection.as_ref()).map(|c| c.client().now());
+        let due = seats.iter_mut().filter_map(|seat| seat.function.card().next_deadline()).min();
+        let wait = due.zip(now).map(|(due, now)| {
+            let wait = due.saturating_since(now);
+            Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
+        });
+        match epoll::wait(&poller, rustix::buffer::spare_capacity(&mut events), wait.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(e) => return Err(e.into()),
         }
@@ -71,6 +78,9 @@ fn main() -> Result<()> {
             }
             exchange(&mut seats, token / 2);
         }
+        for from in 0..seats.len() {
+            exchange(&mut seats, from);
+        }
     }
 }
 
@@ -79,6 +89,8 @@ fn exchange(seats: &mut [Seat], from: usize) {
     let mut senders = vec![from];
     while let Some(from) = senders.pop() {
         let Some(seat) = seats.get_mut(from) else { continue };
+        let Some(connection) = &seat.connection else { continue };
+        seat.function.card().progress(connection.client());
         let frames = seat.function.card().take_outbox();
         for (to, seat) in seats.iter_mut().enumerate().filter(|(to, _)| *to != from) {
             let Some(connection) = &seat.connection else { continue };

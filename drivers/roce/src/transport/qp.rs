@@ -33,6 +33,8 @@ pub struct Limits {
 pub enum State {
     /// Not connected.
     Init,
+    /// Connected; answers its peer, but sends no work of its own yet.
+    ReadyToReceive,
     /// Connected, both ways.
     ReadyToSend,
     /// Work ends as flushed.
@@ -132,25 +134,56 @@ impl ReliableQp {
         self.path.as_ref().is_some_and(|path| path.net.dst() == source.src())
     }
 
-    /// Connects it over `path`, or within the RNIC if that is `None`.
+    /// Connects it over `path`, or within the RNIC if that is `None`, both ways at once.
     pub fn connect(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
+        if connect.max_rd_atomic > MAX_RD_ATOMIC {
+            return Err(VerbsError::InvalidArgument);
+        }
+        self.ready_to_receive(connect, path)?;
+        self.ready_to_send(connect)
+    }
+
+    /// The transition to RTR (specification 10.3.1.4): from here on it answers its peer. Of `connect`, only what
+    /// concerns that need hold.
+    pub fn ready_to_receive(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
         if self.state != State::Init {
+            return Err(VerbsError::InvalidState);
+        }
+        self.responder.connect(connect);
+        self.remote_qp = connect.remote_qp;
+        self.path = path;
+        self.state = State::ReadyToReceive;
+        Ok(())
+    }
+
+    /// The transition to RTS: from here on it sends.
+    pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
+        if self.state != State::ReadyToReceive {
             return Err(VerbsError::InvalidState);
         }
         if connect.max_rd_atomic > MAX_RD_ATOMIC {
             return Err(VerbsError::InvalidArgument);
         }
         self.requester.connect(connect);
-        self.responder.connect(connect);
-        self.remote_qp = connect.remote_qp;
-        self.path = path;
         self.state = State::ReadyToSend;
         Ok(())
     }
 
+    /// Send work requests that can be posted now.
+    #[must_use]
+    pub const fn send_room(&self) -> u32 {
+        self.requester.queue().room()
+    }
+
+    /// Receive work requests that are posted.
+    #[must_use]
+    pub const fn receives_posted(&self) -> u32 {
+        self.responder.receives_posted()
+    }
+
     /// Queues send work. On a queue pair in error it ends as flushed at once.
     pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
-        if self.state == State::Init {
+        if matches!(self.state, State::Init | State::ReadyToReceive) {
             return Err(VerbsError::InvalidState);
         }
         self.requester.post(work, env.memory)?;
@@ -179,12 +212,12 @@ impl ReliableQp {
             self.requester.on_congestion();
             return;
         }
-        let ready = self.state == State::ReadyToSend;
+        let ready = matches!(self.state, State::ReadyToReceive | State::ReadyToSend);
         if marked && ready {
             self.notifier.on_marked(env.now);
         }
         if packet.bth.opcode.operation.is_response() {
-            if !ready {
+            if self.state != State::ReadyToSend {
                 env.counters.rx_wrong_state += 1;
             } else if let Err(status) = self.requester.on_response(packet, ecn, env) {
                 self.fail(Some(status), None, env);

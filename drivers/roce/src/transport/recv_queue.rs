@@ -41,6 +41,10 @@ impl RecvQueue {
         self.head == self.tail
     }
 
+    pub(super) const fn len(&self) -> u32 {
+        (self.tail - self.head) as u32
+    }
+
     fn slot(&self, position: u64) -> usize {
         // The ring's length is a power of two.
         position as usize & (self.ring.len() - 1)

@@ -131,6 +131,11 @@ impl Responder {
         self.recv.push(work, memory)
     }
 
+    /// Receives that are posted.
+    pub(super) const fn receives_posted(&self) -> u32 {
+        self.recv.len()
+    }
+
     /// Whether a request was refused for good.
     pub(super) const fn has_refused(&self) -> bool {
         self.refused.is_some()

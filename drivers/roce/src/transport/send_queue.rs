@@ -95,6 +95,11 @@ impl SendQueue {
         }
     }
 
+    /// Work requests that can be appended.
+    pub(super) const fn room(&self) -> u32 {
+        (self.depth - (self.tail - self.head)) as u32
+    }
+
     pub(super) const fn head(&self) -> u64 {
         self.head
     }

@@ -1,6 +1,6 @@
 //! Completion queues: contexts, entries, arming.
 
-use super::eq::{Event, EventType, Eqs};
+use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{Host, read_be32};
 use super::mailbox::Mailbox;
@@ -94,11 +94,7 @@ impl Cq {
         read_be32(host, self.record).map_or(0, |word| word & 0xff_ffff)
     }
 
-    fn buffer(
-        context: &Mailbox,
-        table: MttTable<'_>,
-        host: &dyn Host,
-    ) -> Result<(QueueMemory, u8), Status> {
+    fn buffer(context: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<(QueueMemory, u8), Status> {
         let log_entries = (context.u32(0x0c) >> 24 & 0x1f) as u8;
         if log_entries > 22 {
             return Err(Status::ExceedsLimit);

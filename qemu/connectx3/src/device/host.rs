@@ -1,5 +1,7 @@
 //! What the device sees of the machine that it is plugged into.
 
+use platform::Instant;
+
 /// An address that the guest has not given to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("DMA to {addr:#x}, {len} bytes: not memory of the guest")]
@@ -22,6 +24,8 @@ pub trait Host: Sync {
     fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError>;
     /// Stores `swap` in the aligned native-endian word at `addr` if it holds `compare`; gives the value before.
     fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64, DmaError>;
+    /// The time.
+    fn now(&self) -> Instant;
     /// Whether the guest takes interrupts by MSI-X.
     fn msix_enabled(&self) -> bool;
     /// Raises an MSI-X vector.

@@ -27,8 +27,12 @@ impl Icm {
 
     /// Unmaps what lies from `start` to `end`; a chunk that reaches beyond keeps the rest.
     pub fn unmap(&mut self, start: u64, end: u64) {
-        let touched: Vec<_> =
-            self.chunks.range(..end).filter(|&(&at, &(_, len))| at + len > start).map(|(&at, &c)| (at, c)).collect();
+        let touched: Vec<_> = self
+            .chunks
+            .range(..end)
+            .filter(|&(&at, &(_, len))| at + len > start)
+            .map(|(&at, &c)| (at, c))
+            .collect();
         for (at, (bus, len)) in touched {
             self.chunks.remove(&at);
             if at < start {

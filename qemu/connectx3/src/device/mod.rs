@@ -4,6 +4,7 @@
 //! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
 //! cards, as `docs/connectx3.md` says for each.
 
+mod address;
 mod checksum;
 mod command;
 mod cq;
@@ -21,6 +22,7 @@ mod queue_memory;
 mod region;
 mod registers;
 mod steering;
+mod traffic;
 mod uar;
 
 pub use host::{DmaError, Host};
@@ -33,9 +35,11 @@ use cq::Cqs;
 use eq::Eqs;
 use hcr::Hcr;
 use icm::Icm;
+use platform::Instant;
 use port::Port;
 use qp::Qps;
 use region::Regions;
+use std::collections::BTreeSet;
 use steering::Steer;
 
 /// UDP port of RoCE v2.
@@ -63,6 +67,13 @@ pub struct Card {
     /// Frames to be sent, by port.
     outbox: Vec<(usize, Vec<u8>)>,
     counters: Counters,
+    transport_counters: roce::transport::Counters,
+    /// Queue pairs that may have something to send.
+    pending: BTreeSet<u32>,
+    /// No queue pair's deadline is before this.
+    next_deadline: Instant,
+    /// Counts calls of `progress`.
+    round: u32,
 }
 
 /// What happened to frames.
@@ -94,6 +105,10 @@ impl Card {
             default_steering: vec![Default::default(); profile.ports.len()],
             outbox: Vec::new(),
             counters: Counters::default(),
+            transport_counters: Default::default(),
+            pending: BTreeSet::new(),
+            next_deadline: Instant::MAX,
+            round: 0,
             profile,
         }
     }
@@ -113,7 +128,9 @@ impl Card {
     /// A frame has arrived at a port, its check sequence taken off.
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
         if self.ports.get(port).is_some_and(|port| port.open && port.link) {
-            self.receive_ethernet(port, frame, host);
+            if !self.receive_roce(port, frame, host) {
+                self.receive_ethernet(port, frame, host);
+            }
         }
     }
 

@@ -68,6 +68,12 @@ impl Port {
         }
     }
 
+    /// The burnt-in address.
+    #[must_use]
+    pub const fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
     /// QUERY_PORT (1.12).
     pub fn query(&self, out: &mut Mailbox) {
         const ETHERNET: u8 = 2;

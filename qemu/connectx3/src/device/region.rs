@@ -1,13 +1,15 @@
 //! Memory regions: the entries of the memory protection table (MPT), and the guest's memory as their keys reach it.
 
-use super::host::{DmaError, Host};
 use super::hcr::Status;
+use super::host::{DmaError, Host};
 use super::mailbox::Mailbox;
 use super::queue_memory::MttTable;
 use std::collections::HashMap;
 
 /// The key that reaches all memory of the guest for work requests of its kernel (QUERY_DEV_CAP 0x98).
 pub const RESERVED_LKEY: u32 = 0x100;
+/// Its index, one of those that the firmware keeps for itself.
+const RESERVED_INDEX: u32 = 1;
 
 /// What a work request or a peer wants to do with memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,8 +107,7 @@ impl Region {
             Pages {
                 mtt: entry.u64(0x2c) & !7,
                 log_page,
-                offset: u64::from(entry.u32(0x3c) & 0x1f_ffff)
-                    | start & ((1u64 << log_page.min(63)) - 1),
+                offset: u64::from(entry.u32(0x3c) & 0x1f_ffff) | start & ((1u64 << log_page.min(63)) - 1),
             }
         });
         Self {
@@ -151,7 +152,9 @@ impl Regions {
     pub fn create(&mut self, index: u32, entry: &Mailbox) -> Result<(), Status> {
         let index = index & self.mask;
         let region = Region::parse(entry);
-        if region.key >> 8 & self.mask != index || region.pages.is_some_and(|p| !(12..=31).contains(&p.log_page)) {
+        if region.key >> 8 & self.mask != index
+            || region.pages.is_some_and(|p| !(12..=31).contains(&p.log_page))
+        {
             return Err(Status::BadParameter);
         }
         if self.by_index.contains_key(&index) {
@@ -175,8 +178,26 @@ impl Regions {
         Ok(region)
     }
 
-    /// Takes a key away.
-    pub fn invalidate(&mut self, key: u32, pd: u32, remote: bool) -> Result<(), Refused> {
+    /// The index and first address of the region with a key.
+    pub fn origin(&self, key: u32) -> Result<(u32, u64), Refused> {
+        if key == RESERVED_LKEY {
+            return Ok((RESERVED_INDEX, 0));
+        }
+        Ok((key >> 8 & self.mask, self.with_key(key)?.start))
+    }
+
+    /// The key and first address of the region with an index.
+    #[must_use]
+    pub fn by_index(&self, index: u32) -> Option<(u32, u64)> {
+        if index == RESERVED_INDEX {
+            return Some((RESERVED_LKEY, 0));
+        }
+        let region = self.by_index.get(&index)?;
+        (region.flags >> 28 != FREE).then_some((region.key, region.start))
+    }
+
+    /// Whether a key may be taken away.
+    pub fn may_invalidate(&self, key: u32, pd: u32, remote: bool) -> Result<(), Refused> {
         let found = self.with_key(key)?;
         if found.pd != pd {
             return Err(Refused::OtherDomain(key));
@@ -185,6 +206,12 @@ impl Regions {
         if !allowed {
             return Err(Refused::NoRight(key, Access::LocalWrite));
         }
+        Ok(())
+    }
+
+    /// Takes a key away.
+    pub fn invalidate(&mut self, key: u32, pd: u32, remote: bool) -> Result<(), Refused> {
+        self.may_invalidate(key, pd, remote)?;
         if let Some(region) = self.by_index.get_mut(&(key >> 8 & self.mask)) {
             region.flags = region.flags & 0x0fff_ffff | FREE << 28;
         }

@@ -47,7 +47,9 @@ impl McgTable<'_> {
     pub fn hash(&self, gid: &[u8; 16]) -> u32 {
         let [_, log_hash, _] = self.hca.mcg_log;
         // FNV-1a: any function does, as long as lookups use the same.
-        let hash = gid.iter().fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let hash = gid
+            .iter()
+            .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         (hash ^ hash >> 16) & ((1 << log_hash.min(16)) - 1)
     }
 }

@@ -28,9 +28,11 @@ impl Card {
                 let eqn = page as u32 * 4 + (within - EQ_DOORBELL) as u32 / 8;
                 self.eqs.doorbell(eqn, first & 0xff_ffff, first >> 31 != 0, host);
             }
-            SEND => self.send_raw(first >> 8, host),
+            SEND => self.ring_send(first >> 8, host),
             CQ_ARM if data.len() == 8 => {
-                let Some(second) = data.last_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else { return };
+                let Some(second) = data.last_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else {
+                    return;
+                };
                 let solicited_only = first >> 24 & 7 == 1;
                 self.cqs.arm(first & 0xff_ffff, second & 0xff_ffff, solicited_only, &mut self.eqs, host);
             }

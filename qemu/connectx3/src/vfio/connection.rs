@@ -4,10 +4,9 @@ use super::irq::{self, Interrupts};
 use super::message::{Body, Command, Errno, HEADER, Header, MAX_MESSAGE};
 use super::ram::GuestMemory;
 use crate::device::{DmaError, Host};
+use platform::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -57,8 +56,9 @@ pub trait Function {
 }
 
 /// What the client lends to the function.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Client {
+    started: std::time::Instant,
     /// Its guest's memory.
     pub memory: GuestMemory,
     /// Its interrupts.
@@ -84,6 +84,10 @@ impl Host for Client {
                 .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
                 .unwrap_or_else(|before| before)
         })
+    }
+    fn now(&self) -> Instant {
+        let ns = self.started.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
     fn msix_enabled(&self) -> bool {
         self.interrupts.msix_enabled()
@@ -136,7 +140,11 @@ impl Connection {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
-            client: Client::default(),
+            client: Client {
+                started: std::time::Instant::now(),
+                memory: GuestMemory::default(),
+                interrupts: Interrupts::default(),
+            },
             received: Vec::new(),
             consumed: 0,
             descriptors: VecDeque::new(),

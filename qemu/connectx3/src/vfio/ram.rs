@@ -144,8 +144,8 @@ impl GuestMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::sync::atomic::Ordering;
 
     fn file(len: u64) -> OwnedFd {
         let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -181,9 +181,13 @@ mod tests {
         let fd = file(0x2000);
         let mut memory = GuestMemory::default();
         memory.map(0x1000, 0x1000, &fd, 0, true).unwrap();
-        for (addr, len, offset) in
-            [(0x1000, 0x1000, 0), (0x0, 0x1001, 0), (0x5000, 0, 0), (0x5000, 0x1000, 0x1001), (u64::MAX, 2, 0)]
-        {
+        for (addr, len, offset) in [
+            (0x1000, 0x1000, 0),
+            (0x0, 0x1001, 0),
+            (0x5000, 0, 0),
+            (0x5000, 0x1000, 0x1001),
+            (u64::MAX, 2, 0),
+        ] {
             assert_eq!(memory.map(addr, len, &fd, offset, true), Err(Errno::INVALID), "{addr:#x} {len:#x}");
         }
     }

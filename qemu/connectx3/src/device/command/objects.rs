@@ -79,11 +79,9 @@ impl Card {
             }
             op::DIAG_RPRT | op::QUERY_IF_STAT | op::DUMP_ETH_STATS => Ok(Output::Mailbox(out)),
             // Moderation, filters and flushes of caches that are not modelled.
-            op::MODIFY_CQ
-            | op::SYNC_TPT
-            | op::SET_VLAN_FLTR
-            | op::SET_MCAST_FLTR
-            | op::UPDATE_QP => Ok(Output::None),
+            op::MODIFY_CQ | op::SYNC_TPT | op::SET_VLAN_FLTR | op::SET_MCAST_FLTR | op::UPDATE_QP => {
+                Ok(Output::None)
+            }
             _ => Err(Status::BadOpcode),
         }
     }
@@ -101,7 +99,7 @@ impl Card {
             _ => super::input(command, host)?,
         };
         self.qps
-            .transition(command.in_mod & 0xff_ffff, transition, &mailbox, table, host)
+            .transition(command.in_mod & 0xff_ffff, transition, &mailbox, table, &self.ports, host)
             .map(|()| Output::None)
     }
 

@@ -78,7 +78,9 @@ impl Transition {
             | (Self::RtsToRts, S::ReadyToSend)
             | (Self::SqErrorToRts, S::SendQueueError)
             | (Self::SqdToRts, S::SendQueueDrained) => Some(S::ReadyToSend),
-            (Self::RtsToSqd, S::ReadyToSend) | (Self::SqdToSqd, S::SendQueueDrained) => Some(S::SendQueueDrained),
+            (Self::RtsToSqd, S::ReadyToSend) | (Self::SqdToSqd, S::SendQueueDrained) => {
+                Some(S::SendQueueDrained)
+            }
             (Self::ToError, S::Reset) => None,
             (Self::ToError, _) => Some(S::Error),
             (Self::ToReset, _) => Some(S::Reset),
@@ -178,13 +180,22 @@ impl Context {
                 return;
             }
             Transition::InitToRtr => {
-                for field in [(0x08, 0xff00_0000), (0x08, 0x0000_00c0), (0x14, u32::MAX), (0x94, 0x00ff_ffff)] {
+                for field in [(0x08, 0xff00_0000), (0x08, 0x0000_00c0), (0x14, u32::MAX), (0x94, 0x00ff_ffff)]
+                {
                     self.take(mailbox, field);
                 }
                 path = true;
             }
             Transition::RtrToRts => {
-                for field in [(0x78, 0x00ff_ffff), ACK_TIMEOUT, RETRY_COUNT, RNR_RETRY, SRA_MAX, (0x70, 0xf000_0000), (0x80, 0xffff_0000)] {
+                for field in [
+                    (0x78, 0x00ff_ffff),
+                    ACK_TIMEOUT,
+                    RETRY_COUNT,
+                    RNR_RETRY,
+                    SRA_MAX,
+                    (0x70, 0xf000_0000),
+                    (0x80, 0xffff_0000),
+                ] {
                     self.take(mailbox, field);
                 }
             }
@@ -192,7 +203,8 @@ impl Context {
         }
         let mask = mailbox.u32(0);
         if path || mask & optional::PRIMARY_PATH != 0 {
-            let (pkey, timeout) = (self.word(PKEY_INDEX.0) & PKEY_INDEX.1, self.word(ACK_TIMEOUT.0) & ACK_TIMEOUT.1);
+            let (pkey, timeout) =
+                (self.word(PKEY_INDEX.0) & PKEY_INDEX.1, self.word(ACK_TIMEOUT.0) & ACK_TIMEOUT.1);
             for offset in (PATH..PATH + PATH_LEN).step_by(4) {
                 self.take(mailbox, (offset, u32::MAX));
             }

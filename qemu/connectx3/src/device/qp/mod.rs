@@ -1,17 +1,20 @@
 //! Queue pairs: their contexts and queues.
 
+pub mod connected;
 mod context;
 mod rings;
 pub mod wqe;
 
 pub use context::{Context, Service, State, Transition};
-pub use rings::{Broken, ReceiveRing, Scatter, SendRing};
 use rings::Ring;
+pub use rings::{ReceiveRing, SendRing};
 
 use super::hcr::Status;
 use super::host::Host;
 use super::mailbox::Mailbox;
+use super::port::Port;
 use super::queue_memory::{MttTable, QueueMemory};
+use roce::transport::ReliableQp;
 use std::collections::BTreeMap;
 
 /// A queue pair that the card owns.
@@ -28,6 +31,8 @@ pub struct Qp {
     pub send: SendRing,
     /// Receive ring.
     pub receive: ReceiveRing,
+    /// What a connected queue pair speaks with.
+    pub transport: Option<Box<ReliableQp>>,
 }
 
 /// All of them.
@@ -44,6 +49,7 @@ impl Qps {
         transition: Transition,
         mailbox: &Mailbox,
         table: MttTable<'_>,
+        ports: &[Port],
         host: &dyn Host,
     ) -> Result<(), Status> {
         let state = self.by_number.get(&qpn).map_or(State::Reset, |qp| qp.state);
@@ -53,10 +59,13 @@ impl Qps {
                 self.by_number.remove(&qpn);
             }
             (Transition::ResetToInit, _) => {
-                self.by_number.insert(qpn, create(mailbox, table, host)?);
+                self.by_number.insert(qpn, create(qpn, mailbox, table, host)?);
             }
             (_, Some(qp)) => {
                 qp.context.update(transition, mailbox);
+                if let Some(transport) = &mut qp.transport {
+                    connect(transport, &qp.context, transition, ports)?;
+                }
                 qp.state = next;
             }
             (_, None) => return Err(Status::BadQpState),
@@ -69,6 +78,11 @@ impl Qps {
         self.by_number.get_mut(&qpn)
     }
 
+    /// All numbers.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.by_number.keys().copied().collect()
+    }
+
     /// QUERY_QP.
     pub fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let qp = self.by_number.get(&qpn).ok_or(Status::BadResource)?;
@@ -77,7 +91,26 @@ impl Qps {
     }
 }
 
-fn create(mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<Qp, Status> {
+/// What a transition means to the transport.
+fn connect(
+    transport: &mut ReliableQp,
+    context: &Context,
+    transition: Transition,
+    ports: &[Port],
+) -> Result<(), Status> {
+    let connect = connected::connect(context, connected::address(context));
+    match transition {
+        Transition::InitToRtr => {
+            let port = ports.get(context.port()).ok_or(Status::BadParameter)?;
+            let path = connected::path(context, port).ok_or(Status::BadParameter)?;
+            transport.ready_to_receive(&connect, Some(path)).map_err(|_| Status::BadQpState)
+        }
+        Transition::RtrToRts => transport.ready_to_send(&connect).map_err(|_| Status::BadQpState),
+        _ => Ok(()),
+    }
+}
+
+fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<Qp, Status> {
     let mut context = Context::default();
     context.update(Transition::ResetToInit, mailbox);
     let service = context.service().ok_or(Status::BadParameter)?;
@@ -95,6 +128,7 @@ fn create(mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<Qp,
     }
     let len = send.bytes() + own_receive;
     let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
+    let transport = (service == Service::Rc).then(|| Box::new(connected::transport(qpn)));
     let receive = ReceiveRing::new(receive, context.receive_record());
-    Ok(Qp { context, state: State::Init, service, memory, send: SendRing::new(send), receive })
+    Ok(Qp { context, state: State::Init, service, memory, send: SendRing::new(send), receive, transport })
 }

@@ -1,0 +1,185 @@
+//! The guest's memory as the transport addresses it: `IoAddr`s of own work requests, and keys of peers.
+//!
+//! An own work request's elements are checked against their keys when it is taken from the ring. From then on an element
+//! is an `IoAddr`: the region's index in the table above, the offset in the region below.
+
+use super::region::{Access, Keyed, Refused, Regions};
+use core::cell::Cell;
+use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use roce::transport::{Denied, RemoteAccess, Right};
+use roce::wire::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet, Headers, Ipv4, Ipv6, Net, ROCE_PORT, Udp,
+};
+use verbs::{AddressVector, Gid, LinkKind, MacAddr, RemoteKey};
+
+/// Bits of an address that are the offset in the region: 1 TiB.
+const OFFSET_BITS: u32 = 40;
+
+/// The address of a byte of a region.
+pub fn of(regions: &Regions, key: u32, va: u64) -> Result<IoAddr, Refused> {
+    let (index, start) = regions.origin(key)?;
+    let offset = va.wrapping_sub(start);
+    if offset >> OFFSET_BITS != 0 {
+        return Err(Refused::OutOfBounds(key, va, 0));
+    }
+    Ok(IoAddr(u64::from(index) << OFFSET_BITS | offset))
+}
+
+/// Memory of own work requests.
+pub struct LocalMemory<'a> {
+    /// The guest's memory.
+    pub keyed: Keyed<'a>,
+}
+
+impl LocalMemory<'_> {
+    fn place(&self, addr: IoAddr) -> Result<(u32, u64), MemoryError> {
+        let (index, offset) = ((addr.0 >> OFFSET_BITS) as u32, addr.0 & ((1 << OFFSET_BITS) - 1));
+        let (key, start) = self.keyed.regions.by_index(index).ok_or(MemoryError::OutOfRange)?;
+        Ok((key, start.wrapping_add(offset)))
+    }
+}
+
+impl Memory for LocalMemory<'_> {
+    fn range(&self) -> (IoAddr, u64) {
+        (IoAddr(0), u64::MAX)
+    }
+
+    fn check(&self, addr: IoAddr, _len: u64) -> Result<(), MemoryError> {
+        self.place(addr).map(drop)
+    }
+
+    fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
+        let (key, va) = self.place(addr)?;
+        self.keyed.read(key, va, buf).map_err(|_| MemoryError::OutOfRange)
+    }
+
+    fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
+        let (key, va) = self.place(addr)?;
+        self.keyed.write(key, va, data).map_err(|_| MemoryError::OutOfRange)
+    }
+
+    fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
+        let len = usize::try_from(len).map_err(|_| MemoryError::OutOfRange)?;
+        self.write(addr, &vec![byte; len])
+    }
+
+    fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
+        let mut bytes = vec![0; usize::try_from(len).map_err(|_| MemoryError::OutOfRange)?];
+        self.read(src, &mut bytes)?;
+        self.write(dst, &bytes)
+    }
+
+    fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
+        let (key, va) = self.place(addr)?;
+        let bus = self.keyed.word(key, va).map_err(|_| MemoryError::OutOfRange)?;
+        self.keyed.host.fetch_add(bus, add).map_err(|_| MemoryError::Misaligned)
+    }
+
+    fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+        let (key, va) = self.place(addr)?;
+        let bus = self.keyed.word(key, va).map_err(|_| MemoryError::OutOfRange)?;
+        self.keyed.host.compare_swap(bus, compare, swap).map_err(|_| MemoryError::Misaligned)
+    }
+
+    /// The memory is the guest's: there is none to hand out.
+    fn alloc(&self, _len: u64) -> Option<IoAddr> {
+        None
+    }
+
+    fn free(&self, _addr: IoAddr, _len: u64) {}
+
+    fn stats(&self) -> MemoryStats {
+        MemoryStats::default()
+    }
+}
+
+/// Memory as the peer of one queue pair reaches it.
+pub struct PeerMemory<'a> {
+    /// The guest's memory.
+    pub keyed: Keyed<'a>,
+    /// The queue pair's protection domain.
+    pub pd: u32,
+    /// Whether the queue pair lets its peer READ, WRITE, and do atomics.
+    pub rights: [bool; 3],
+    /// A key that the peer has taken away: to be invalidated when the packet is done.
+    pub invalidated: Cell<Option<u32>>,
+}
+
+impl PeerMemory<'_> {
+    fn word(&self, key: RemoteKey, addr: IoAddr) -> Result<u64, Denied> {
+        self.keyed.word(key.0, addr.0).map_err(|_| Denied)
+    }
+}
+
+impl RemoteAccess for PeerMemory<'_> {
+    fn check(&self, key: RemoteKey, addr: IoAddr, len: u32, right: Right) -> Result<(), Denied> {
+        let [read, write, atomic] = self.rights;
+        let (allowed, access) = match right {
+            Right::Read => (read, Access::RemoteRead),
+            Right::Write => (write, Access::RemoteWrite),
+            Right::Atomic => (atomic, Access::Atomic),
+        };
+        if !allowed {
+            log::debug!("the queue pair does not allow {right:?}");
+            return Err(Denied);
+        }
+        self.keyed.check(key.0, self.pd, addr.0, u64::from(len), access).map_err(|e| {
+            log::debug!("{right:?} by a peer: {e}");
+            Denied
+        })
+    }
+
+    fn write(&self, key: RemoteKey, addr: IoAddr, data: &[u8]) -> Result<(), Denied> {
+        self.keyed.write(key.0, addr.0, data).map_err(|_| Denied)
+    }
+
+    fn read(&self, key: RemoteKey, addr: IoAddr, out: &mut [u8]) -> Result<(), Denied> {
+        self.keyed.read(key.0, addr.0, out).map_err(|_| Denied)
+    }
+
+    fn fetch_add(&self, key: RemoteKey, addr: IoAddr, add: u64) -> Result<u64, Denied> {
+        self.keyed.host.fetch_add(self.word(key, addr)?, add).map_err(|_| Denied)
+    }
+
+    fn compare_swap(&self, key: RemoteKey, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, Denied> {
+        self.keyed.host.compare_swap(self.word(key, addr)?, compare, swap).map_err(|_| Denied)
+    }
+
+    fn invalidate(&self, key: RemoteKey) -> Result<(), Denied> {
+        self.keyed.regions.may_invalidate(key.0, self.pd, true).map_err(|_| Denied)?;
+        self.invalidated.set(Some(key.0));
+        Ok(())
+    }
+}
+
+/// What stands below the base header on the way to a peer; `None` for a link that is not Ethernet.
+#[must_use]
+pub fn headers(mac: MacAddr, gid: Gid, to: &AddressVector, source_port: u16) -> Option<Headers> {
+    let udp = Udp { src: source_port, dst: ROCE_PORT, checksum: 0 };
+    let v6 = |next_header| Ipv6 {
+        traffic_class: to.traffic_class,
+        flow_label: 0,
+        next_header,
+        hop_limit: to.hop_limit,
+        src: gid.0,
+        dst: to.peer.gid.0,
+    };
+    let (ethertype, net) = match (to.link, gid.ipv4(), to.peer.gid.ipv4()) {
+        (LinkKind::RoceV2, Some(src), Some(dst)) => {
+            let ip = Ipv4 {
+                tos: to.traffic_class,
+                id: 0,
+                flags_fragment: Ipv4::DONT_FRAGMENT,
+                ttl: to.hop_limit,
+                protocol: Udp::PROTOCOL,
+                src,
+                dst,
+            };
+            (ETHERTYPE_IPV4, Net::V4(ip, udp))
+        }
+        (LinkKind::RoceV2, None, None) => (ETHERTYPE_IPV6, Net::V6(v6(Udp::PROTOCOL), udp)),
+        (LinkKind::RoceV1, ..) => (ETHERTYPE_ROCE_V1, Net::Grh(v6(Ipv6::NEXT_IBA))),
+        (LinkKind::RoceV2 | LinkKind::InfiniBand, ..) => return None,
+    };
+    Some(Headers { ethernet: Ethernet { dst: to.peer.mac, src: mac, ethertype }, net })
+}

@@ -1,0 +1,313 @@
+//! Reliable connected queue pairs: the transport of `drivers/roce` fed from the rings of the guest.
+
+use super::Qp;
+use super::context::{Context, State};
+use super::rings::{Broken, Scatter};
+use super::wqe::{Control, Data, Malformed, Opcode, Segments};
+use crate::device::address::{self, LocalMemory};
+use crate::device::cq::Cqe;
+use crate::device::region::{Access, Keyed, Refused};
+use core::time::Duration;
+use platform::IoAddr;
+use roce::transport::{Completions, Env, Limits, ReliableQp};
+use roce::wire::{Headers, RnrTimer};
+use verbs::{
+    AddressVector, Completion, LinkKind, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum, RecvWr,
+    RemoteAddr, RemoteKey, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId,
+};
+
+/// Send work requests that the transport holds; more wait in the guest's ring.
+const SEND_DEPTH: u32 = 128;
+/// Receives that the transport holds; more wait in the guest's ring.
+const RECEIVE_DEPTH: u32 = 64;
+/// Packets in flight.
+const MAX_WINDOW: u32 = 128;
+/// READs and atomics in flight.
+const MAX_RD_ATOMIC: u8 = 16;
+
+/// A queue pair's transport.
+#[must_use]
+pub fn transport(qpn: u32) -> ReliableQp {
+    let limits = Limits {
+        send_depth: SEND_DEPTH,
+        recv_depth: RECEIVE_DEPTH,
+        max_sge: 64,
+        max_inline: super::rings::MAX_WQE as u32,
+        max_window: MAX_WINDOW,
+        max_rd_atomic: MAX_RD_ATOMIC,
+    };
+    ReliableQp::new(QpNum::new(qpn), &limits)
+}
+
+/// What the context says of the connection.
+#[must_use]
+pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
+    /// A timeout code of 0 waits for ever: longer than any guest lives.
+    const FOR_EVER: Duration = Duration::from_secs(1 << 20);
+    let (retries, rnr_retries) = context.retries();
+    let (requester, _) = context.rd_atomic();
+    let ack_timeout = match context.ack_timeout() {
+        0 => FOR_EVER,
+        code => Duration::from_nanos(4096 << code),
+    };
+    QpConnect {
+        address,
+        remote_qp: QpNum::new(context.remote_qpn()),
+        send_psn: Psn::new(context.send_psn()),
+        recv_psn: Psn::new(context.receive_psn()),
+        mtu: context.mtu().unwrap_or(PathMtu::B1024),
+        max_rd_atomic: requester.min(MAX_RD_ATOMIC),
+        ack_timeout,
+        retries,
+        rnr_retries,
+        min_rnr_delay: RnrTimer::from_code(context.rnr_timer()).delay(),
+    }
+}
+
+/// The way to the peer.
+#[must_use]
+pub fn address(context: &Context) -> AddressVector {
+    let (hop_limit, traffic_class) = context.hop_and_class();
+    AddressVector {
+        link: if context.roce_v2() { LinkKind::RoceV2 } else { LinkKind::RoceV1 },
+        peer: PortAddress { mac: context.remote_mac(), gid: context.remote_gid(), lid: 0 },
+        traffic_class,
+        hop_limit,
+        service_level: 0,
+    }
+}
+
+/// Completions of one queue pair, as they come out of the transport.
+#[derive(Default)]
+pub struct Ended(pub Vec<(Completion, bool)>);
+
+impl Completions for Ended {
+    fn send_ended(&mut self, completion: &Completion, report: bool) {
+        if report {
+            self.0.push((*completion, true));
+        }
+    }
+
+    fn recv_ended(&mut self, completion: &Completion) {
+        self.0.push((*completion, false));
+    }
+}
+
+/// A work request's name: its index in the ring and its opcode.
+fn name(index: u16, opcode: u8) -> WrId {
+    WrId(u64::from(index) | u64::from(opcode) << 16)
+}
+
+/// The entry that tells of a completion.
+#[must_use]
+pub fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
+    let (index, opcode) = (completion.id.0 as u16, (completion.id.0 >> 16) as u8);
+    if completion.status != Status::Success {
+        return Cqe::error(qpn, index, send, syndrome(completion.status), 0);
+    }
+    if send {
+        return Cqe::new(qpn, index, true, opcode).with(0x14, &completion.byte_len.to_be_bytes());
+    }
+    const WRITE_IMM: u8 = 0;
+    const SEND: u8 = 1;
+    const SEND_IMM: u8 = 2;
+    const SEND_INVALIDATE: u8 = 3;
+    let (opcode, word) = match (completion.kind, completion.imm, completion.invalidated) {
+        (WorkKind::RecvWriteImm, imm, _) => (WRITE_IMM, imm.unwrap_or(0)),
+        (_, Some(imm), _) => (SEND_IMM, imm),
+        (_, _, Some(RemoteKey(key))) => (SEND_INVALIDATE, key),
+        _ => (SEND, 0),
+    };
+    Cqe::new(qpn, index, false, opcode)
+        .with(0x04, &word.to_be_bytes())
+        .with(0x14, &completion.byte_len.to_be_bytes())
+        .solicited(true)
+}
+
+/// Syndromes (connectx3.md, 2.4).
+const fn syndrome(status: Status) -> u8 {
+    match status {
+        Status::Success => 0x00,
+        Status::LocalLengthError => 0x01,
+        Status::LocalQpOperationError => 0x02,
+        Status::LocalProtectionError => 0x04,
+        Status::WorkRequestFlushed => 0x05,
+        Status::BadResponse => 0x10,
+        Status::RemoteInvalidRequest => 0x12,
+        Status::RemoteAccessError => 0x13,
+        Status::RemoteOperationError => 0x14,
+        Status::RetryExceeded => 0x15,
+        Status::RnrRetryExceeded => 0x16,
+    }
+}
+
+/// Why a work request ends the queue pair before it starts.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("{0}")]
+    Transport(#[from] VerbsError),
+}
+
+impl Unfit {
+    const fn status(&self) -> Status {
+        match self {
+            Self::Malformed(_) => Status::LocalQpOperationError,
+            Self::Refused(_) => Status::LocalProtectionError,
+            Self::Transport(_) => Status::LocalLengthError,
+        }
+    }
+}
+
+/// Takes work from the send ring as long as the transport has room.
+pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) {
+    let pd = qp.context.pd();
+    let Some(transport) = &mut qp.transport else { return };
+    while qp.state == State::ReadyToSend && transport.send_room() > 0 {
+        let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
+            Ok(None) => return,
+            Ok(Some(next)) => next,
+            Err(e @ (Broken::Malformed(_) | Broken::Dma(_))) => {
+                log::warn!("{:?}: {e}", transport.number());
+                transport.fail(None, None, env);
+                return;
+            }
+        };
+        if let Err(e) = post(transport, index, control, wqe, pd, keyed, env) {
+            log::warn!("{:?}: work request {index} ({control:?}): {e}", transport.number());
+            let failed =
+                Completion::new(name(index, control.code()), transport.number(), e.status(), WorkKind::Send);
+            // What was posted before it ends first.
+            transport.fail(None, None, env);
+            env.completions.send_ended(&failed, true);
+        }
+    }
+}
+
+fn post(
+    transport: &mut ReliableQp,
+    index: u16,
+    control: Control,
+    wqe: &[u8],
+    pd: u32,
+    keyed: Keyed<'_>,
+    env: &mut Env<'_>,
+) -> Result<(), Unfit> {
+    let opcode = control.opcode()?;
+    let mut segments = Segments::new(wqe)?;
+    let remote = |segments: &mut Segments<'_>| -> Result<RemoteAddr, Malformed> {
+        let remote = segments.remote()?;
+        Ok(RemoteAddr { addr: IoAddr(remote.va), key: RemoteKey(remote.rkey) })
+    };
+    let imm = Some(control.immediate());
+    let mut wr = SendWr {
+        id: name(index, control.code()),
+        op: SendOp::Send { data: Payload::Inline(&[]), imm: None },
+        signaled: control.signaled(),
+        solicited: control.solicited(),
+        fence: control.fence(),
+    };
+    let (target, atomic) = match opcode {
+        Opcode::Write | Opcode::WriteImm | Opcode::Read => (Some(remote(&mut segments)?), None),
+        Opcode::CompareSwap | Opcode::FetchAdd => {
+            let target = remote(&mut segments)?;
+            (Some(target), Some(segments.atomic()?))
+        }
+        Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate => (None, None),
+        // Executed by the card itself, in order with what was posted before: nothing to send.
+        _ => return Err(Malformed::Opcode(control.code()).into()),
+    };
+    let access = if matches!(opcode, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd) {
+        Access::LocalWrite
+    } else {
+        Access::LocalRead
+    };
+    let (mut list, mut inline) = (Vec::new(), Vec::new());
+    for data in segments {
+        match data {
+            Data::Inline(bytes) => inline.extend_from_slice(bytes),
+            Data::Segment { lkey, va, len } => list.push(resolve(keyed, pd, lkey, va, len, access)?),
+        }
+    }
+    let data = if inline.is_empty() { Payload::Gather(&list) } else { Payload::Inline(&inline) };
+    wr.op = match (opcode, target, atomic) {
+        (Opcode::Send, ..) => SendOp::Send { data, imm: None },
+        (Opcode::SendImm, ..) => SendOp::Send { data, imm },
+        (Opcode::SendInvalidate, ..) => SendOp::SendInvalidate { data, key: RemoteKey(control.immediate()) },
+        (Opcode::Write, Some(remote), _) => SendOp::Write { data, remote, imm: None },
+        (Opcode::WriteImm, Some(remote), _) => SendOp::Write { data, remote, imm },
+        (Opcode::Read, Some(remote), _) => SendOp::Read { into: &list, remote },
+        (Opcode::FetchAdd, Some(remote), Some((add, _))) => {
+            SendOp::FetchAdd { result: result(&list)?, remote, add }
+        }
+        (Opcode::CompareSwap, Some(remote), Some((swap, compare))) => {
+            SendOp::CompareSwap { result: result(&list)?, remote, compare, swap }
+        }
+        _ => return Err(Malformed::Opcode(control.code()).into()),
+    };
+    Ok(transport.post_send(&wr, env)?)
+}
+
+/// Where an atomic's result goes.
+fn result(list: &[Sge]) -> Result<IoAddr, VerbsError> {
+    match list {
+        [Sge { addr, len: 8.. }] => Ok(*addr),
+        _ => Err(VerbsError::InvalidArgument),
+    }
+}
+
+fn resolve(keyed: Keyed<'_>, pd: u32, lkey: u32, va: u64, len: u32, access: Access) -> Result<Sge, Refused> {
+    keyed.check(lkey, pd, va, u64::from(len), access)?;
+    let addr = address::of(keyed.regions, lkey, va)?;
+    Ok(Sge { addr, len })
+}
+
+/// Posts receives from the guest's ring, until the transport holds enough or, if `all`, until there are none.
+pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, all: bool) {
+    let pd = qp.context.pd();
+    let Some(transport) = &mut qp.transport else { return };
+    let mut list: Vec<Scatter> = Vec::new();
+    while all || transport.receives_posted() < RECEIVE_DEPTH / 2 {
+        let index = match qp.receive.next(&qp.memory, keyed.host, &mut list) {
+            Ok(None) => return,
+            Ok(Some(index)) => index,
+            Err(e) => {
+                log::warn!("{:?}: {e}", transport.number());
+                return;
+            }
+        };
+        let scatter: Result<Vec<Sge>, Refused> = list
+            .iter()
+            .map(|element| resolve(keyed, pd, element.lkey, element.va, element.len, Access::LocalWrite))
+            .collect();
+        let posted = match scatter {
+            Ok(scatter) => transport
+                .post_recv(&RecvWr { id: name(index, 0), scatter: &scatter }, env)
+                .map_err(Unfit::from),
+            Err(e) => Err(e.into()),
+        };
+        if let Err(e) = posted {
+            log::warn!("{:?}: receive {index}: {e}", transport.number());
+            let failed = Completion::new(name(index, 0), transport.number(), e.status(), WorkKind::Recv);
+            transport.fail(None, None, env);
+            env.completions.recv_ended(&failed);
+        }
+    }
+}
+
+/// The headers of frames to the peer.
+#[must_use]
+pub fn path(context: &Context, port: &crate::device::port::Port) -> Option<Headers> {
+    let source = port.gids.get(context.source_gid()).copied().flatten()?;
+    let mac = port.macs.get(context.source_mac()).copied().flatten().unwrap_or(port.mac());
+    address::headers(mac, source.gid, &address(context), context.source_port() | 0xc000)
+}
+
+/// The memory of a queue pair's own work requests.
+#[must_use]
+pub const fn local<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
+    LocalMemory { keyed }
+}

@@ -1,0 +1,185 @@
+//! RoCE traffic: frames to queue pairs, and what queue pairs have to send.
+
+use super::Card;
+use super::address::PeerMemory;
+use super::host::Host;
+use super::qp::connected::{self, Ended};
+use super::qp::{Qp, Service, State};
+use super::queue_memory::MttTable;
+use super::region::Keyed;
+use core::cell::Cell;
+use platform::Instant;
+use roce::transport::{Counters, Env, ReliableQp};
+use roce::wire::{Frame, MAX_OVERHEAD, Operation, Service as Transport};
+use verbs::{LinkKind, PathMtu};
+
+/// Packets that a queue pair sends before the next one has its turn.
+const BURST: usize = 32;
+
+impl Card {
+    /// Runs `act` on a connected queue pair with its memory, then posts what has completed.
+    fn with_transport<T>(
+        &mut self,
+        qpn: u32,
+        host: &dyn Host,
+        act: impl FnOnce(&mut Qp, Keyed<'_>, &mut Env<'_>) -> T,
+    ) -> Option<T> {
+        let hca = self.hca.as_ref()?;
+        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+        let keyed = Keyed { regions: &self.regions, table, host };
+        let qp = self.qps.get_mut(qpn)?;
+        qp.transport.as_ref()?;
+        let peer = PeerMemory {
+            keyed,
+            pd: qp.context.pd(),
+            rights: qp.context.remote_rights(),
+            invalidated: Cell::new(None),
+        };
+        let mut ended = Ended::default();
+        let mut env = Env {
+            now: host.now(),
+            memory: &connected::local(keyed),
+            remote: &peer,
+            counters: &mut self.transport_counters,
+            completions: &mut ended,
+        };
+        let result = act(qp, keyed, &mut env);
+        if qp.transport.as_ref().is_some_and(|transport| transport.state() == roce::transport::State::Error) {
+            // Receives that still lie in the guest's ring end as flushed too.
+            connected::take_receives(qp, keyed, &mut env, true);
+            qp.state = State::Error;
+        }
+        let (send_cqn, receive_cqn) = (qp.context.send_cqn(), qp.context.receive_cqn());
+        let deadline = qp.transport.as_ref().and_then(|transport| transport.deadline());
+        if let Some(at) = deadline {
+            self.next_deadline = self.next_deadline.min(at);
+        }
+        if let (Some(key), pd) = (peer.invalidated.get(), peer.pd) {
+            let _ = self.regions.invalidate(key, pd, true);
+        }
+        for (completion, send) in &ended.0 {
+            let cqn = if *send { send_cqn } else { receive_cqn };
+            self.cqs.post(cqn, &connected::cqe(qpn, completion, *send), &mut self.eqs, host);
+        }
+        Some(result)
+    }
+
+    /// The send doorbell.
+    pub(super) fn ring_send(&mut self, qpn: u32, host: &dyn Host) {
+        match self.qps.get_mut(qpn).map(|qp| qp.service) {
+            Some(Service::Raw) => self.send_raw(qpn, host),
+            Some(Service::Rc) => {
+                self.with_transport(qpn, host, connected::take_sends);
+                self.transmit(qpn, host);
+            }
+            Some(Service::Uc | Service::Ud) | None => {}
+        }
+    }
+
+    /// Sends what a queue pair has, and takes more work from its ring as the transport gets room.
+    fn transmit(&mut self, qpn: u32, host: &dyn Host) {
+        loop {
+            let mut frames = Vec::new();
+            let round = self.round.wrapping_add(1);
+            self.with_transport(qpn, host, |qp, keyed, env| {
+                connected::take_sends(qp, keyed, env);
+                let Some(transport) = &mut qp.transport else { return };
+                for _ in 0..BURST {
+                    let Some(tx) = transport.next_tx(round) else { break };
+                    let mut frame = vec![0; PathMtu::B4096.bytes() + MAX_OVERHEAD];
+                    let emitted = transport.emit(&tx, 0, &mut frame, env.memory, env.remote);
+                    let (len, good) = emitted.unwrap_or((0, false));
+                    if good {
+                        transport.sent(&tx, env);
+                    } else {
+                        transport.spoiled(&tx, env);
+                    }
+                    frame.truncate(len);
+                    frames.push(frame);
+                }
+            });
+            let Some(port) = self.qps.get_mut(qpn).map(|qp| qp.context.port()) else { return };
+            if frames.is_empty() {
+                return;
+            }
+            self.outbox
+                .extend(frames.into_iter().filter(|frame| !frame.is_empty()).map(|frame| (port, frame)));
+        }
+    }
+
+    /// A frame that may be RoCE; gives whether it was.
+    pub(super) fn receive_roce(&mut self, port: usize, bytes: &[u8], host: &dyn Host) -> bool {
+        let Ok(frame) = Frame::parse(bytes) else { return false };
+        let net = &frame.headers.net;
+        let link = if matches!(net, roce::wire::Net::Grh(_)) { LinkKind::RoceV1 } else { LinkKind::RoceV2 };
+        let ours = self.ports.get(port).is_some_and(|port| {
+            port.gids.iter().flatten().any(|row| row.gid == net.dst() && row.link == link)
+        });
+        if !ours {
+            return false;
+        }
+        if !frame.icrc_ok() {
+            self.transport_counters.rx_icrc_errors += 1;
+            return true;
+        }
+        let qpn = frame.packet.bth.dest_qp.get();
+        let round = self.round;
+        let known = self.qps.get_mut(qpn).is_some_and(|qp| {
+            qp.service == Service::Rc && qp.transport.as_ref().is_some_and(|transport| transport.is_peer(net))
+        });
+        if !known || frame.packet.bth.opcode.service == Transport::Ud {
+            self.transport_counters.rx_unknown_qp += 1;
+            return true;
+        }
+        let takes_receive = !frame.packet.bth.opcode.operation.is_response()
+            && frame.packet.bth.opcode.operation != Operation::ReadRequest;
+        self.with_transport(qpn, host, |qp, keyed, env| {
+            if takes_receive {
+                connected::take_receives(qp, keyed, env, false);
+            }
+            if let Some(transport) = &mut qp.transport {
+                transport.receive(&frame.packet, frame.headers.net.ecn(), round, env);
+            }
+        });
+        self.pending.insert(qpn);
+        true
+    }
+
+    /// Sends what frames and timers have made due. To be called after each batch of frames and at
+    /// [`next_deadline`](Self::next_deadline).
+    pub fn progress(&mut self, host: &dyn Host) {
+        let now = host.now();
+        if now >= self.next_deadline {
+            self.next_deadline = Instant::MAX;
+            for qpn in self.qps.numbers() {
+                let due = self.with_transport(qpn, host, |qp, _, env| {
+                    let Some(transport) = &mut qp.transport else { return false };
+                    let due = transport.deadline().is_some_and(|at| at <= now);
+                    if due {
+                        transport.on_timer(env);
+                    }
+                    due
+                });
+                if due == Some(true) {
+                    self.pending.insert(qpn);
+                }
+            }
+        }
+        self.round = self.round.wrapping_add(1);
+        for qpn in std::mem::take(&mut self.pending) {
+            self.transmit(qpn, host);
+        }
+    }
+
+    /// When [`progress`](Self::progress) is due even if no frame arrives.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        (self.next_deadline != Instant::MAX).then_some(self.next_deadline)
+    }
+
+    /// What the transport counts.
+    #[must_use]
+    pub const fn transport_counters(&self) -> &Counters {
+        &self.transport_counters
+    }
+}
