@@ -162,12 +162,6 @@ impl Cqs {
         self.queues.remove(&cqn).map(drop).ok_or(Status::BadResource)
     }
 
-    /// Whether a queue exists.
-    #[must_use]
-    pub fn contains(&self, cqn: u32) -> bool {
-        self.queues.contains_key(&cqn)
-    }
-
     /// QUERY_CQ: the state of a queue.
     pub fn query(&self, cqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&cqn).ok_or(Status::BadResource)?;

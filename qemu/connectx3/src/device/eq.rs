@@ -16,26 +16,12 @@ const OWNER: u8 = 0x80;
 pub enum EventType {
     /// A completion queue that was armed has completions.
     Completion = 0x00,
-    /// Communication is established on a queue pair that is ready to receive only.
-    Established = 0x02,
-    /// A send queue has drained.
-    SendQueueDrained = 0x03,
     /// A completion queue has overflowed or cannot be written.
     CqError = 0x04,
-    /// A work queue cannot be read.
-    WorkQueueCatastrophic = 0x05,
     /// A port has come up or gone down.
     PortChange = 0x09,
     /// A command has ended.
     Command = 0x0a,
-    /// A request of the peer was malformed.
-    InvalidRequest = 0x10,
-    /// A request of the peer had no right.
-    AccessViolation = 0x11,
-    /// The last work request of a queue pair on a shared receive queue is done.
-    LastWqe = 0x13,
-    /// A shared receive queue has fewer entries than its watermark.
-    SrqLimit = 0x14,
 }
 
 /// An entry under construction.

@@ -1,7 +1,6 @@
 //! Raw Ethernet queue pairs: frames that the guest makes, and those that steering gives to it.
 
 use super::Card;
-use super::command::Hca;
 use super::cq::Cqe;
 use super::host::Host;
 use super::qp::wqe::{Control, Data, Opcode, Segments};
@@ -18,12 +17,6 @@ const LOCAL_QP_OPERATION: u8 = 0x02;
 const LOCAL_PROTECTION: u8 = 0x04;
 
 impl Card {
-    /// The memory by keys, once there are tables.
-    pub(super) fn keyed<'a>(&'a self, hca: &'a Hca, host: &'a dyn Host) -> Keyed<'a> {
-        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
-        Keyed { regions: &self.regions, table, host }
-    }
-
     /// The send doorbell of a raw queue pair.
     pub(super) fn send_raw(&mut self, qpn: u32, host: &dyn Host) {
         let Some(hca) = &self.hca else { return };

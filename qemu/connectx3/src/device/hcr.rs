@@ -47,9 +47,6 @@ pub enum Status {
     /// No such object.
     #[error("bad resource")]
     BadResource = 0x05,
-    /// The object is in use.
-    #[error("resource busy")]
-    Busy = 0x06,
     /// Beyond a limit.
     #[error("exceeds limit")]
     ExceedsLimit = 0x08,

@@ -55,11 +55,6 @@ impl Icm {
         let skip = virt - at;
         (skip.checked_add(len)? <= chunk).then(|| bus + skip)
     }
-
-    /// Bytes mapped.
-    pub fn mapped(&self) -> u64 {
-        self.chunks.values().map(|&(_, len)| len).sum()
-    }
 }
 
 #[cfg(test)]
@@ -77,7 +72,6 @@ mod tests {
         assert_eq!(icm.bus(0x50000, 1), None);
         assert_eq!(icm.bus(0x51000, 1), Some(0x1001_1000));
         assert_eq!(icm.bus(0x4ffff, 1), Some(0x1000_ffff));
-        assert_eq!(icm.mapped(), 0x3f000);
         assert!(!icm.map(0x1000, 0x1000, 13), "not aligned to its size");
         assert!(!icm.map(0, 0, 64));
     }

@@ -127,10 +127,9 @@ impl Card {
 
     /// A frame has arrived at a port, its check sequence taken off.
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
-        if self.ports.get(port).is_some_and(|port| port.open && port.link) {
-            if !self.receive_roce(port, frame, host) {
-                self.receive_ethernet(port, frame, host);
-            }
+        let open = self.ports.get(port).is_some_and(|port| port.open && port.link);
+        if open && !self.receive_roce(port, frame, host) {
+            self.receive_ethernet(port, frame, host);
         }
     }
 

@@ -9,7 +9,7 @@ use super::queue_memory::MttTable;
 use super::region::Keyed;
 use core::cell::Cell;
 use platform::Instant;
-use roce::transport::{Counters, Env, ReliableQp};
+use roce::transport::{Counters, Env};
 use roce::wire::{Frame, MAX_OVERHEAD, Operation, Service as Transport};
 use verbs::{LinkKind, PathMtu};
 

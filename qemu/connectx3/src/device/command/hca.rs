@@ -13,8 +13,6 @@ pub struct Hca {
     mailbox: Mailbox,
     /// ICM address of the MTT table.
     pub mtt_base: u64,
-    /// ICM address of the table of memory regions.
-    pub mpt_base: u64,
     /// ICM address of the multicast (and B0 steering) table.
     pub mcg_base: u64,
     /// log2 of its entry size, of its hash part and of all of it.
@@ -33,7 +31,6 @@ impl Card {
         self.regions = Regions::new(mailbox.u8(0x0fb) & 0x3f);
         self.hca = Some(Hca {
             mtt_base: mailbox.u64(0x100),
-            mpt_base: mailbox.u64(0x0f0),
             mcg_base: mailbox.u64(0x0c0),
             mcg_log: [mailbox.u8(0x0d3) & 0x1f, mailbox.u8(0x0d7) & 0x1f, mailbox.u8(0x0db) & 0x1f],
             mailbox,

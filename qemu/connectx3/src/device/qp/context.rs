@@ -324,11 +324,6 @@ impl Context {
     pub fn receive_record(&self) -> u64 {
         self.double(0xa0) & !3
     }
-    /// The Q_Key.
-    #[must_use]
-    pub fn q_key(&self) -> u32 {
-        self.word(Q_KEY.0)
-    }
     /// The shared receive queue, if it uses one.
     #[must_use]
     pub fn srqn(&self) -> Option<u32> {

@@ -49,6 +49,9 @@ pub enum Broken {
     Dma(#[from] DmaError),
 }
 
+/// A work request taken: its index, its control segment and all its bytes.
+pub type Taken<'a> = (u16, Control, &'a [u8]);
+
 /// The send ring. The doorbell has no count: entries are taken as long as their owner bit is that of the lap.
 #[derive(Debug)]
 pub struct SendRing {
@@ -65,12 +68,8 @@ impl SendRing {
         Self { ring, head: 0, wqe: [0; MAX_WQE] }
     }
 
-    /// Takes the next work request, if there is one: its index, its control segment and all its bytes.
-    pub fn next(
-        &mut self,
-        memory: &QueueMemory,
-        host: &dyn Host,
-    ) -> Result<Option<(u16, Control, &[u8])>, Broken> {
+    /// Takes the next work request, if there is one.
+    pub fn next(&mut self, memory: &QueueMemory, host: &dyn Host) -> Result<Option<Taken<'_>>, Broken> {
         let mut front = [0; 16];
         self.ring.read(memory, host, self.head, &mut front)?;
         let control = Control::parse(&front);

@@ -119,11 +119,6 @@ impl Control {
     pub const fn checksums(self) -> (bool, bool) {
         (self.2 & 1 << 4 != 0, self.2 & 1 << 5 != 0)
     }
-    /// The ICRC of a raw packet is the guest's.
-    #[must_use]
-    pub const fn keeps_icrc(self) -> bool {
-        self.2 & 1 << 4 != 0
-    }
     /// Immediate data, or the key that a SEND takes away.
     #[must_use]
     pub const fn immediate(self) -> u32 {
@@ -185,16 +180,6 @@ impl<'a> Segments<'a> {
     pub fn atomic(&mut self) -> Result<(u64, u64), Malformed> {
         let value = u128::from_be_bytes(*self.take::<UNIT>()?);
         Ok(((value >> 64) as u64, value as u64))
-    }
-
-    /// A datagram segment of 48 bytes.
-    pub fn datagram(&mut self) -> Result<&'a [u8; 48], Malformed> {
-        self.take()
-    }
-
-    /// A fast-register segment of 48 bytes, or local invalidate segment of 32.
-    pub fn block<const N: usize>(&mut self) -> Result<&'a [u8; N], Malformed> {
-        self.take()
     }
 }
 
