@@ -1,0 +1,354 @@
+//! The least of a driver: commands, tables, one event queue, completion queues, queue pairs over one physical region.
+
+use super::Machine;
+use connectx3::device::{Card, Profile};
+use verbs::{Gid, MacAddr};
+
+/// Where things lie in the machine's memory.
+const IN_BOX: u64 = 0x1000;
+const OUT_BOX: u64 = 0x2000;
+const ICM: u64 = 0x10_0000;
+const ICM_LEN: u64 = 1 << 20;
+/// ICM addresses of tables.
+const MTT_BASE: u64 = 0;
+const MCG_BASE: u64 = 0x8_0000;
+/// First byte for queues and data.
+const HEAP: u64 = 0x20_0000;
+const HCR: u64 = 0x80680;
+
+/// Bytes of the machine's memory.
+pub const RAM: usize = 4 << 20;
+/// Protection domain of everything here.
+pub const PD: u32 = 5;
+/// The key that reaches all memory, locally and for peers.
+pub const KEY: u32 = 0x0001_0000;
+
+/// A card, its machine, and what the driver remembers.
+pub struct Node {
+    pub card: Card,
+    pub machine: Machine,
+    toggle: bool,
+    heap: u64,
+    mtts: u64,
+    pub gid: Gid,
+    pub mac: MacAddr,
+}
+
+/// A queue pair as its driver holds it.
+pub struct Queue {
+    pub qpn: u32,
+    pub cqn: u32,
+    send: u64,
+    send_index: u32,
+    receive: u64,
+    posted: u32,
+    record: u64,
+    cq: u64,
+    cq_record: u64,
+    cq_index: u32,
+}
+
+const LOG_ENTRIES: u32 = 6;
+const LOG_STRIDE: u32 = 6;
+
+/// A completion as the queue holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub qpn: u32,
+    pub wqe: u16,
+    pub send: bool,
+    pub opcode: u8,
+    pub len: u32,
+    pub imm: u32,
+    pub syndrome: u8,
+}
+
+impl Node {
+    /// A card that is up, with one port open and one GID.
+    pub fn new(number: u8) -> Self {
+        let mac = MacAddr([2, 0, 0, 0, 0, number]);
+        let mut node = Self {
+            card: Card::new(Profile::pro(mac)),
+            machine: Machine::new(RAM),
+            toggle: false,
+            heap: HEAP,
+            mtts: 0,
+            gid: Gid::from_ipv4([10, 9, 0, number]),
+            mac,
+        };
+        node.bring_up();
+        node
+    }
+
+    pub fn alloc(&mut self, len: u64) -> u64 {
+        let at = self.heap.next_multiple_of(4096);
+        self.heap = at + len;
+        assert!(self.heap <= RAM as u64);
+        at
+    }
+
+    fn write_register(&mut self, offset: u64, value: u32) {
+        self.card.write_bar0(offset, &value.to_be_bytes(), &self.machine);
+    }
+
+    fn read_register(&mut self, offset: u64) -> u32 {
+        let mut word = [0; 4];
+        self.card.read_bar0(offset, &mut word);
+        u32::from_be_bytes(word)
+    }
+
+    /// Gives a command with immediate input; gives its status and immediate output.
+    pub fn raw_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
+        self.toggle = !self.toggle;
+        let words = [
+            (in_param >> 32) as u32,
+            in_param as u32,
+            in_mod,
+            0,
+            OUT_BOX as u32,
+            0xffff_0000,
+            1 << 23 | u32::from(self.toggle) << 21 | op_mod << 12 | opcode,
+        ];
+        for (i, word) in words.into_iter().enumerate() {
+            self.write_register(HCR + 4 * i as u64, word);
+        }
+        let control = self.read_register(HCR + 0x18);
+        assert_eq!(control >> 21 & 1 != 0, self.toggle);
+        assert_eq!(control >> 23 & 1, 0, "GO falls");
+        let out = u64::from(self.read_register(HCR + 0xc)) << 32 | u64::from(self.read_register(HCR + 0x10));
+        ((control >> 24) as u8, out)
+    }
+
+    /// Gives a command with a mailbox.
+    pub fn try_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, mailbox: &[(usize, u32)]) -> u8 {
+        self.machine.put(IN_BOX, &[0; 4096]);
+        for &(offset, word) in mailbox {
+            self.machine.put(IN_BOX + offset as u64, &word.to_be_bytes());
+        }
+        self.raw_command(opcode, op_mod, in_mod, IN_BOX).0
+    }
+
+    pub fn command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, mailbox: &[(usize, u32)]) {
+        let status = self.try_command(opcode, op_mod, in_mod, mailbox);
+        assert_eq!(status, 0, "command {opcode:#x} failed");
+    }
+
+    /// The output mailbox's word at an offset.
+    pub fn output(&self, offset: u64) -> u32 {
+        self.machine.be32(OUT_BOX + offset)
+    }
+
+    fn bring_up(&mut self) {
+        assert_eq!(self.read_register(0x8069c), 0, "the card is free");
+        self.write_register(0xf0010, 1);
+        self.command(0x004, 0, 0, &[]);
+        let pages = self.output(0) >> 16;
+        assert!(pages <= 16);
+        self.command(0xfff, 0, 1, &[(0x0c, 0x4000 | 4)]);
+        self.command(0xff6, 0, 0, &[]);
+        let (status, aux) = self.raw_command(0xffd, 0, 0, ICM_LEN);
+        assert_eq!((status, aux), (0, 1));
+        self.command(0xffc, 0, 1, &[(0x0c, 0x3000)]);
+        self.command(0xffa, 0, 1, &[(0x0c, ICM as u32 | 8)]);
+        let init = [
+            (0x000, 2 << 24),
+            (0x0c4, MCG_BASE as u32),
+            (0x0d0, 9),
+            (0x0d4, 4),
+            (0x0d8, 0x0800_0000 | 5),
+            (0x0f8, 10),
+            (0x104, MTT_BASE as u32),
+        ];
+        self.command(0x007, 0, 0, &init);
+        // One physical region over everything, with every right.
+        let index = KEY >> 8;
+        self.command(
+            0x00d,
+            0,
+            index,
+            &[(0x00, 0x0002_7f00), (0x08, index), (0x0c, PD), (0x18, u32::MAX), (0x1c, u32::MAX)],
+        );
+        self.command(0x00c, 1, 0xd01, &self.gid_table());
+        self.command(0x009, 0, 1, &[]);
+    }
+
+    fn gid_table(&self) -> Vec<(usize, u32)> {
+        let mut words: Vec<_> = self
+            .gid
+            .0
+            .chunks(4)
+            .enumerate()
+            .map(|(i, w)| (4 * i, u32::from_be_bytes(w.try_into().unwrap())))
+            .collect();
+        words.push((0x18, 2));
+        words
+    }
+
+    /// MTT entries for `len` bytes from `at`; gives the byte offset of the first.
+    pub fn map_pages(&mut self, at: u64, len: u64) -> u32 {
+        let first = self.mtts;
+        for page in 0..len.div_ceil(4096) {
+            let entry = (at + page * 4096) | 1;
+            self.machine.put(ICM + MTT_BASE + self.mtts, &entry.to_be_bytes());
+            self.mtts += 8;
+        }
+        first as u32
+    }
+
+    pub fn create_eq(&mut self, eqn: u32, log_entries: u32) -> u64 {
+        let at = self.alloc(32 << log_entries);
+        let mtt = self.map_pages(at, 32 << log_entries);
+        self.command(0x013, 0, eqn, &[(0x00, 9 << 8), (0x0c, log_entries << 24), (0x14, 3), (0x1c, mtt)]);
+        at
+    }
+
+    pub fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
+        let (at, record) = (self.alloc(32 << log_entries), self.alloc(8));
+        let mtt = self.map_pages(at, 32 << log_entries);
+        self.command(
+            0x016,
+            0,
+            cqn,
+            &[(0x0c, log_entries << 24), (0x14, eqn), (0x1c, mtt), (0x3c, record as u32)],
+        );
+        (at, record)
+    }
+
+    /// A queue pair with its own completion queue, connected to `peer`.
+    pub fn connect(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32) -> Queue {
+        let (cq, cq_record) = self.create_cq(cqn, 0, 8);
+        let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
+        let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
+        for entry in 0..1u64 << LOG_ENTRIES {
+            self.machine.put(buffer + (entry << LOG_STRIDE), &[0xff, 0xff, 0xff, 0xff]);
+        }
+        let mtt = self.map_pages(buffer, 2 * ring);
+        let size = LOG_ENTRIES << 3 | (LOG_STRIDE - 4);
+        let context = |words: &[(usize, u32)]| words.iter().map(|&(o, w)| (o + 8, w)).collect::<Vec<_>>();
+        self.command(
+            0x019,
+            0,
+            qpn,
+            &context(&[
+                (0x04, PD),
+                (0x08, size << 16 | size << 8),
+                (0x10, qpn),
+                (0x7c, cqn),
+                (0x90, 7 << 13),
+                (0x9c, cqn),
+                (0xa4, record as u32),
+                (0xcc, mtt),
+            ]),
+        );
+        let mut path = vec![
+            (0x08, 3 << 29 | 2 << 6),
+            (0x14, peer_qpn),
+            (0x94, 100 + qpn),
+            (0x20, 64),
+            (0x38, 0x8300_0000),
+        ];
+        for (i, word) in peer.gid.0.chunks(4).enumerate() {
+            path.push((0x28 + 4 * i, u32::from_be_bytes(word.try_into().unwrap())));
+        }
+        let [a, b, c, d, e, f] = peer.mac.0;
+        path.push((0x3c, u32::from_be_bytes([0, 0, a, b])));
+        path.push((0x40, u32::from_be_bytes([c, d, e, f])));
+        self.command(0x01a, 0, qpn, &context(&path));
+        self.command(
+            0x01b,
+            0,
+            qpn,
+            &context(&[(0x20, 14 << 27), (0x70, 4 << 21 | 7 << 16 | 7 << 13), (0x78, 100 + peer_qpn)]),
+        );
+        Queue {
+            qpn,
+            cqn,
+            send: buffer,
+            send_index: 0,
+            receive: buffer + ring,
+            posted: 0,
+            record,
+            cq,
+            cq_record,
+            cq_index: 0,
+        }
+    }
+
+    /// Posts a send work request: opcode, then the words after the control segment. Signaled. Rings the doorbell.
+    pub fn post_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
+        let at = queue.send + u64::from(queue.send_index & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
+        let units = 1 + (words.len() as u32).div_ceil(4);
+        for (i, word) in words.iter().enumerate() {
+            self.machine.put(at + 16 + 4 * i as u64, &word.to_be_bytes());
+        }
+        for (i, word) in [units, 0xc, imm].into_iter().enumerate() {
+            self.machine.put(at + 4 + 4 * i as u64, &word.to_be_bytes());
+        }
+        let owner = (queue.send_index >> LOG_ENTRIES & 1) << 31;
+        self.machine.put(at, &(owner | opcode).to_be_bytes());
+        queue.send_index += 1;
+        self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
+    }
+
+    pub fn post_receive(&mut self, queue: &mut Queue, at: u64, len: u32) {
+        let entry = queue.receive + u64::from(queue.posted & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
+        for (i, word) in [len, KEY, (at >> 32) as u32, at as u32, 0, 0x100, 0, 0].into_iter().enumerate() {
+            self.machine.put(entry + 4 * i as u64, &word.to_be_bytes());
+        }
+        queue.posted += 1;
+        self.machine.put(queue.record, &queue.posted.to_be_bytes());
+    }
+
+    /// The next completion, if there is one.
+    pub fn poll(&mut self, queue: &mut Queue) -> Option<Entry> {
+        let at = queue.cq + u64::from(queue.cq_index & 255) * 32;
+        let word = |offset| self.machine.be32(at + offset);
+        let last = word(0x1c);
+        if last >> 7 & 1 != queue.cq_index >> 8 & 1 {
+            return None;
+        }
+        let opcode = (last & 0x1f) as u8;
+        let entry = Entry {
+            qpn: word(0) & 0xff_ffff,
+            wqe: (word(0x18) >> 16) as u16,
+            send: last & 0x40 != 0,
+            opcode,
+            len: word(0x14),
+            imm: word(0x04),
+            syndrome: if opcode == 0x1e { word(0x18) as u8 } else { 0 },
+        };
+        queue.cq_index += 1;
+        self.machine.put(queue.cq_record, &queue.cq_index.to_be_bytes());
+        Some(entry)
+    }
+}
+
+/// Words of a data segment.
+pub fn data(at: u64, len: u32) -> [u32; 4] {
+    [len, KEY, (at >> 32) as u32, at as u32]
+}
+
+/// Words of a remote address segment.
+pub fn remote(at: u64, key: u32) -> [u32; 4] {
+    [(at >> 32) as u32, at as u32, key, 0]
+}
+
+/// Carries frames between two cards until there are none, dropping what `drop` says.
+pub fn exchange(a: &mut Node, b: &mut Node, mut lost: impl FnMut(&[u8]) -> bool) {
+    loop {
+        let mut any = false;
+        for _ in 0..2 {
+            a.card.progress(&a.machine);
+            for (port, frame) in a.card.take_outbox() {
+                any = true;
+                if !lost(&frame) {
+                    b.card.receive(port, &frame, &b.machine);
+                }
+            }
+            std::mem::swap(a, b);
+        }
+        if !any {
+            return;
+        }
+    }
+}
