@@ -21,7 +21,7 @@ const FETCH_ADD: u32 = 0x12;
 fn write_read_send_and_atomics() {
     let ([mut a, mut b], [mut qa, mut qb]) = pair();
     let (here, there) = (a.alloc(0x8000), b.alloc(0x8000));
-    let bytes: Vec<u8> = (0..10_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
     a.machine.put(here, &bytes);
 
     a.post_send(&mut qa, WRITE, 0, &[remote(there + 3, KEY), data(here, 10_000)].concat());

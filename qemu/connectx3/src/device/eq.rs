@@ -22,6 +22,8 @@ pub enum EventType {
     PortChange = 0x09,
     /// A command has ended.
     Command = 0x0a,
+    /// A shared receive queue has fewer entries than its limit.
+    SrqLimit = 0x14,
 }
 
 /// An entry under construction.

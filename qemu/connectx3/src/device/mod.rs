@@ -21,6 +21,7 @@ mod qp;
 mod queue_memory;
 mod region;
 mod registers;
+mod srq;
 mod steering;
 mod traffic;
 mod uar;
@@ -39,6 +40,7 @@ use platform::Instant;
 use port::Port;
 use qp::Qps;
 use region::Regions;
+use srq::Srqs;
 use std::collections::BTreeSet;
 use steering::Steer;
 
@@ -57,6 +59,7 @@ pub struct Card {
     hca: Option<Hca>,
     eqs: Eqs,
     cqs: Cqs,
+    srqs: Srqs,
     qps: Qps,
     regions: Regions,
     ports: Vec<Port>,
@@ -97,6 +100,7 @@ impl Card {
             hca: None,
             eqs: Eqs::default(),
             cqs: Cqs::default(),
+            srqs: Srqs::default(),
             qps: Qps::default(),
             regions: Regions::default(),
             ports: profile.ports.iter().map(|&port| Port::new(port)).collect(),

@@ -3,7 +3,7 @@
 use super::Card;
 use super::address::PeerMemory;
 use super::host::Host;
-use super::qp::connected::{self, Ended};
+use super::qp::connected::{self, Ended, Shared};
 use super::qp::{Qp, Service, State};
 use super::queue_memory::MttTable;
 use super::region::Keyed;
@@ -22,7 +22,7 @@ impl Card {
         &mut self,
         qpn: u32,
         host: &dyn Host,
-        act: impl FnOnce(&mut Qp, Keyed<'_>, &mut Env<'_>) -> T,
+        act: impl FnOnce(&mut Qp, Keyed<'_>, &mut Env<'_>, &mut Shared<'_>) -> T,
     ) -> Option<T> {
         let hca = self.hca.as_ref()?;
         let table = MttTable { icm: &self.icm, base: hca.mtt_base };
@@ -43,10 +43,13 @@ impl Card {
             counters: &mut self.transport_counters,
             completions: &mut ended,
         };
-        let result = act(qp, keyed, &mut env);
+        let mut shared = Shared { srqs: &mut self.srqs, eqs: &mut self.eqs };
+        let result = act(qp, keyed, &mut env, &mut shared);
         if qp.transport.as_ref().is_some_and(|transport| transport.state() == roce::transport::State::Error) {
             // Receives that still lie in the guest's ring end as flushed too.
-            connected::take_receives(qp, keyed, &mut env, true);
+            if qp.context.srqn().is_none() {
+                connected::take_receives(qp, keyed, &mut env, &mut shared, true);
+            }
             qp.state = State::Error;
         }
         let (send_cqn, receive_cqn) = (qp.context.send_cqn(), qp.context.receive_cqn());
@@ -69,7 +72,7 @@ impl Card {
         match self.qps.get_mut(qpn).map(|qp| qp.service) {
             Some(Service::Raw) => self.send_raw(qpn, host),
             Some(Service::Rc) => {
-                self.with_transport(qpn, host, connected::take_sends);
+                self.with_transport(qpn, host, |qp, keyed, env, _| connected::take_sends(qp, keyed, env));
                 self.transmit(qpn, host);
             }
             Some(Service::Uc | Service::Ud) | None => {}
@@ -81,7 +84,7 @@ impl Card {
         loop {
             let mut frames = Vec::new();
             let round = self.round.wrapping_add(1);
-            self.with_transport(qpn, host, |qp, keyed, env| {
+            self.with_transport(qpn, host, |qp, keyed, env, _| {
                 connected::take_sends(qp, keyed, env);
                 let Some(transport) = &mut qp.transport else { return };
                 for _ in 0..BURST {
@@ -133,9 +136,9 @@ impl Card {
         }
         let takes_receive = !frame.packet.bth.opcode.operation.is_response()
             && frame.packet.bth.opcode.operation != Operation::ReadRequest;
-        self.with_transport(qpn, host, |qp, keyed, env| {
+        self.with_transport(qpn, host, |qp, keyed, env, shared| {
             if takes_receive {
-                connected::take_receives(qp, keyed, env, false);
+                connected::take_receives(qp, keyed, env, shared, false);
             }
             if let Some(transport) = &mut qp.transport {
                 transport.receive(&frame.packet, frame.headers.net.ecn(), round, env);
@@ -152,7 +155,7 @@ impl Card {
         if now >= self.next_deadline {
             self.next_deadline = Instant::MAX;
             for qpn in self.qps.numbers() {
-                let due = self.with_transport(qpn, host, |qp, _, env| {
+                let due = self.with_transport(qpn, host, |qp, _, env, _| {
                     let Some(transport) = &mut qp.transport else { return false };
                     let due = transport.deadline().is_some_and(|at| at <= now);
                     if due {

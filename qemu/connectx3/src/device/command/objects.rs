@@ -25,6 +25,10 @@ mod opcode {
     pub const MODIFY_CQ: u16 = 0x02c;
     pub const SYNC_TPT: u16 = 0x02f;
     pub const DIAG_RPRT: u16 = 0x030;
+    pub const SW2HW_SRQ: u16 = 0x035;
+    pub const HW2SW_SRQ: u16 = 0x036;
+    pub const QUERY_SRQ: u16 = 0x037;
+    pub const ARM_SRQ: u16 = 0x040;
     pub const SET_VLAN_FLTR: u16 = 0x047;
     pub const SET_MCAST_FLTR: u16 = 0x048;
     pub const DUMP_ETH_STATS: u16 = 0x049;
@@ -53,6 +57,14 @@ impl Card {
             op::QUERY_CQ => self.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out)),
             op::MODIFY_CQ if command.op_mod == 0 => {
                 self.cqs.resize(command.in_mod, &super::input(command, host)?, table, host).map(none)
+            }
+            op::SW2HW_SRQ => {
+                self.srqs.create(command.in_mod, &super::input(command, host)?, table, host).map(none)
+            }
+            op::HW2SW_SRQ => self.srqs.destroy(command.in_mod).map(none),
+            op::QUERY_SRQ => self.srqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out)),
+            op::ARM_SRQ => {
+                self.srqs.arm(command.in_mod, command.in_param as u16, &mut self.eqs, host).map(none)
             }
             op::QUERY_QP => {
                 self.qps.query(command.in_mod & 0xff_ffff, &mut out).map(|()| Output::Mailbox(out))
@@ -108,6 +120,7 @@ impl Card {
         self.hca = None;
         self.eqs = Default::default();
         self.cqs = Default::default();
+        self.srqs = Default::default();
         self.qps = Qps::default();
         self.regions = Regions::default();
         self.special_qp_base = 0;

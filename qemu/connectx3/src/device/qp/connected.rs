@@ -6,7 +6,9 @@ use super::rings::{Broken, Scatter};
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
 use crate::device::address::{self, LocalMemory};
 use crate::device::cq::Cqe;
+use crate::device::eq::Eqs;
 use crate::device::region::{Access, Keyed, Refused};
+use crate::device::srq::Srqs;
 use core::time::Duration;
 use platform::IoAddr;
 use roce::transport::{Completions, Env, Limits, ReliableQp};
@@ -265,15 +267,32 @@ fn resolve(keyed: Keyed<'_>, pd: u32, lkey: u32, va: u64, len: u32, access: Acce
     Ok(Sge { addr, len })
 }
 
+/// What queue pairs share.
+pub struct Shared<'a> {
+    /// Receive queues.
+    pub srqs: &'a mut Srqs,
+    /// Where their events go.
+    pub eqs: &'a mut Eqs,
+}
+
 /// Posts receives from the guest's ring, until the transport holds enough or, if `all`, until there are none.
-pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, all: bool) {
-    let pd = qp.context.pd();
+pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>, all: bool) {
+    let (own_pd, srqn) = (qp.context.pd(), qp.context.srqn());
     let Some(transport) = &mut qp.transport else { return };
     let mut list: Vec<Scatter> = Vec::new();
-    while all || transport.receives_posted() < RECEIVE_DEPTH / 2 {
-        let index = match qp.receive.next(&qp.memory, keyed.host, &mut list) {
+    // Of a shared queue only what is needed at once: the rest is for others.
+    let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
+    while (all && srqn.is_none()) || transport.receives_posted() < enough {
+        let taken = match srqn {
+            Some(srqn) => shared.srqs.next(srqn, shared.eqs, keyed.host, &mut list),
+            None => qp
+                .receive
+                .next(&qp.memory, keyed.host, &mut list)
+                .map(|index| index.map(|index| (index, own_pd))),
+        };
+        let (index, pd) = match taken {
             Ok(None) => return,
-            Ok(Some(index)) => index,
+            Ok(Some(taken)) => taken,
             Err(e) => {
                 log::warn!("{:?}: {e}", transport.number());
                 return;

@@ -7,7 +7,7 @@ pub mod wqe;
 
 pub use context::{Context, Service, State, Transition};
 use rings::Ring;
-pub use rings::{ReceiveRing, SendRing};
+pub use rings::{ReceiveRing, Scatter, SendRing, scatter_list};
 
 use super::hcr::Status;
 use super::host::Host;

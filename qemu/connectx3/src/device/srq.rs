@@ -1,0 +1,128 @@
+//! Shared receive queues: a list of entries linked by index, from which queue pairs take (connectx3.md, 2.10).
+
+use super::eq::{Eqs, Event, EventType};
+use super::hcr::Status;
+use super::host::{DmaError, Host, read_be32};
+use super::mailbox::Mailbox;
+use super::qp::{Scatter, scatter_list};
+use super::queue_memory::{MttTable, QueueMemory};
+use std::collections::BTreeMap;
+
+/// Bytes before the scatter list of an entry: the index of the next one is in them.
+const HEADER: usize = 16;
+/// The longest entry.
+const MAX_ENTRY: usize = 512;
+
+#[derive(Debug)]
+struct Srq {
+    memory: QueueMemory,
+    log_entries: u8,
+    log_stride: u8,
+    pd: u32,
+    record: u64,
+    /// The next entry to be taken.
+    head: u16,
+    /// Entries taken.
+    taken: u16,
+    /// With fewer entries than this an event is due, once.
+    limit: u16,
+}
+
+impl Srq {
+    fn posted(&self, host: &dyn Host) -> Result<u16, DmaError> {
+        Ok((read_be32(host, self.record)? as u16).wrapping_sub(self.taken))
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Srqs {
+    queues: BTreeMap<u32, Srq>,
+}
+
+impl Srqs {
+    /// SW2HW_SRQ: the guest gives a queue.
+    pub fn create(
+        &mut self,
+        srqn: u32,
+        context: &Mailbox,
+        table: MttTable<'_>,
+        host: &dyn Host,
+    ) -> Result<(), Status> {
+        if self.queues.contains_key(&srqn) {
+            return Err(Status::BadResourceState);
+        }
+        let (log_entries, log_stride) = ((context.u8(0) & 0xf), (context.u8(0x04) & 7) + 4);
+        let log_page = (context.u8(0x10) & 0x3f) + 12;
+        let mtt = u64::from(context.u8(0x13)) << 32 | u64::from(context.u32(0x14) & !7);
+        let offset = u64::from(context.u32(0x08) >> 26) * 64;
+        let len = 1u64 << (log_entries + log_stride);
+        let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
+        let queue = Srq {
+            memory,
+            log_entries,
+            log_stride,
+            pd: context.u32(0x18) & 0x1_ffff,
+            record: context.u64(0x28) & !3,
+            head: 0,
+            taken: 0,
+            limit: 0,
+        };
+        self.queues.insert(srqn, queue);
+        Ok(())
+    }
+
+    /// HW2SW_SRQ: the guest takes a queue back.
+    pub fn destroy(&mut self, srqn: u32) -> Result<(), Status> {
+        self.queues.remove(&srqn).map(drop).ok_or(Status::BadResource)
+    }
+
+    /// QUERY_SRQ: the state of a queue.
+    pub fn query(&self, srqn: u32, out: &mut Mailbox) -> Result<(), Status> {
+        let queue = self.queues.get(&srqn).ok_or(Status::BadResource)?;
+        out.put_u32(0x00, u32::from(queue.log_entries) << 24 | srqn);
+        out.put_u32(0x18, queue.pd);
+        out.put_u16(0x1c, queue.limit);
+        Ok(())
+    }
+
+    /// ARM_SRQ: an event when fewer than `limit` entries are left.
+    pub fn arm(&mut self, srqn: u32, limit: u16, eqs: &mut Eqs, host: &dyn Host) -> Result<(), Status> {
+        let queue = self.queues.get_mut(&srqn).ok_or(Status::BadResource)?;
+        queue.limit = limit;
+        watch_limit(srqn, queue, eqs, host);
+        Ok(())
+    }
+
+    /// Takes the next entry posted: its index, its protection domain, and its scatter list into `out`.
+    pub fn next(
+        &mut self,
+        srqn: u32,
+        eqs: &mut Eqs,
+        host: &dyn Host,
+        out: &mut Vec<Scatter>,
+    ) -> Result<Option<(u16, u32)>, DmaError> {
+        let Some(queue) = self.queues.get_mut(&srqn) else { return Ok(None) };
+        if queue.posted(host)? == 0 {
+            return Ok(None);
+        }
+        let index = queue.head & ((1 << queue.log_entries) - 1);
+        let mut entry = [0; MAX_ENTRY];
+        let entry = entry.get_mut(..(1 << queue.log_stride).min(MAX_ENTRY)).unwrap_or_default();
+        queue.memory.read(host, u64::from(index) << queue.log_stride, entry)?;
+        let next =
+            entry.get(2..).and_then(|rest| rest.first_chunk()).map_or(0, |next| u16::from_be_bytes(*next));
+        scatter_list(entry.get(HEADER..).unwrap_or_default(), out);
+        queue.head = next;
+        queue.taken = queue.taken.wrapping_add(1);
+        watch_limit(srqn, queue, eqs, host);
+        Ok(Some((index, queue.pd)))
+    }
+}
+
+fn watch_limit(srqn: u32, queue: &mut Srq, eqs: &mut Eqs, host: &dyn Host) {
+    if queue.limit > 0 && queue.posted(host).is_ok_and(|posted| posted < queue.limit) {
+        queue.limit = 0;
+        eqs.post(&Event::new(EventType::SrqLimit, 0).with(0x04, srqn), host);
+    }
+}
