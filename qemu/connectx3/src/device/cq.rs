@@ -15,7 +15,7 @@ const RESIZE: u8 = 0x16;
 /// Opcode of an entry that tells of an error.
 const ERROR: u8 = 0x1e;
 
-/// An entry under construction (connectx3.md, 2.4).
+/// An entry under construction (Linux `include/linux/mlx4/cq.h`).
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
     bytes: [u8; CQE],

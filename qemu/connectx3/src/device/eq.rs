@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const EQE: usize = 32;
 const OWNER: u8 = 0x80;
 
-/// Types of events (connectx3.md, 2.2).
+/// Types of events (Linux `include/linux/mlx4/device.h`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum EventType {

@@ -11,7 +11,7 @@ use super::steering::{McgTable, Steer};
 
 /// The longest frame.
 const MAX_FRAME: usize = 16 << 10;
-/// Completion syndromes (connectx3.md, 2.4).
+/// Completion syndromes (Linux `include/linux/mlx4/cq.h`).
 const LOCAL_LENGTH: u8 = 0x01;
 const LOCAL_QP_OPERATION: u8 = 0x02;
 const LOCAL_PROTECTION: u8 = 0x04;

@@ -2,7 +2,7 @@
 //! reaches the machine only through [`Host`]; it needs no QEMU and no clock of its own.
 //!
 //! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
-//! cards, as `docs/connectx3.md` says for each.
+//! cards. Where a comment names one source, the others agree or are silent.
 
 mod address;
 mod checksum;

@@ -74,7 +74,7 @@ impl Port {
         self.mac
     }
 
-    /// QUERY_PORT (1.12).
+    /// QUERY_PORT.
     pub fn query(&self, out: &mut Mailbox) {
         const ETHERNET: u8 = 2;
         const SPEED_40G: u8 = 0x40;
@@ -92,7 +92,7 @@ impl Port {
         out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
     }
 
-    /// SET_PORT, Ethernet form: `part` says what the mailbox holds (1.17).
+    /// SET_PORT, Ethernet form: `part` says what the mailbox holds.
     pub fn set_ethernet(&mut self, part: u32, mailbox: &Mailbox) -> Result<(), Status> {
         match part {
             sub::GENERAL => {

@@ -1,5 +1,5 @@
-//! Which card is emulated: identity, sizes and capabilities. Values are those seen on real cards
-//! (`docs/connectx3.md` names them) or the smallest that Linux accepts.
+//! Which card is emulated: identity, sizes and capabilities. Values are those seen on real cards, or
+//! the smallest that Linux accepts.
 
 use verbs::MacAddr;
 

@@ -96,7 +96,7 @@ const PHYSICAL: u32 = 1 << 9;
 const FREE: u32 = 0x3;
 
 impl Region {
-    /// Reads an entry (connectx3.md, 2.10).
+    /// Reads an entry (Linux `mlx4/mr.c`, iPXE `hermon_setup_mpt`).
     fn parse(entry: &Mailbox) -> Self {
         let flags = entry.u32(0x00);
         let (start, len) = (entry.u64(0x10), entry.u64(0x18));

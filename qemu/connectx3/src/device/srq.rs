@@ -1,4 +1,4 @@
-//! Shared receive queues: a list of entries linked by index, from which queue pairs take (connectx3.md, 2.10).
+//! Shared receive queues: a list of entries linked by index, from which queue pairs take (Linux `mlx4/srq.c`).
 
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;

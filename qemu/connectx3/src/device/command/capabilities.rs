@@ -4,7 +4,7 @@ use crate::device::Card;
 use crate::device::mailbox::Mailbox;
 use crate::device::profile::{EqScheme, limits};
 
-/// Capability flags (1.11), the low word.
+/// Capability flags (Linux `include/linux/mlx4/device.h`), the low word.
 mod flag {
     pub const RC: u32 = 1 << 0;
     pub const UC: u32 = 1 << 1;
@@ -36,7 +36,7 @@ mod bmme {
 }
 
 impl Card {
-    /// 1.10.
+    /// Linux `mlx4_QUERY_DEV_CAP`.
     pub(super) fn query_dev_cap(&self) -> Mailbox {
         const LOG_RESERVED_QPS: u8 = 6;
         const LOG_RESERVED_CQS: u8 = 7;
@@ -113,7 +113,7 @@ impl Card {
         out
     }
 
-    /// 1.13. Words of the board id are stored byte-swapped.
+    /// Linux `mlx4_QUERY_ADAPTER`. Words of the board id are stored byte-swapped.
     pub(super) fn query_adapter(&self) -> Mailbox {
         const VENDOR: u16 = 0x15b3;
         let mut out = Mailbox::default();
@@ -130,7 +130,7 @@ impl Card {
         out
     }
 
-    /// 1.14.
+    /// Linux `mlx4_QUERY_FUNC`.
     pub(super) fn query_func(&self) -> Mailbox {
         let mut out = Mailbox::default();
         if let EqScheme::System { reserved, max } = self.profile.eqs {

@@ -16,7 +16,7 @@ use super::host::Host;
 use super::mailbox::Mailbox;
 use super::queue_memory::MttTable;
 
-/// Opcodes (connectx3.md, 1.6).
+/// Opcodes (Linux `include/linux/mlx4/cmd.h`).
 pub mod opcode {
     #![allow(missing_docs, reason = "the names are the specification's")]
     pub const QUERY_DEV_CAP: u16 = 0x003;

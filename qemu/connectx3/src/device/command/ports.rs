@@ -57,7 +57,7 @@ impl Card {
         Ok(Output::Mailbox(mailbox))
     }
 
-    /// 1.18. The UDP port of RoCE v2 is the only setting that is kept.
+    /// The UDP port of RoCE v2 is the only setting that is kept.
     pub(super) fn config_dev(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         const GET: u8 = 1;
         const UDP_PORT_VALID: u32 = 1 << 3;

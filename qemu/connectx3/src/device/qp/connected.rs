@@ -126,7 +126,7 @@ pub fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
         .solicited(true)
 }
 
-/// Syndromes (connectx3.md, 2.4).
+/// Syndromes (Linux `include/linux/mlx4/cq.h`).
 const fn syndrome(status: Status) -> u8 {
     match status {
         Status::Success => 0x00,

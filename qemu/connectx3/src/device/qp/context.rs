@@ -1,4 +1,5 @@
-//! The context of a queue pair as the guest gives it, piece by piece, with each transition (connectx3.md, 2.6 to 2.9).
+//! The context of a queue pair as the guest gives it, piece by piece, with each transition (Linux
+//! `include/linux/mlx4/qp.h`, `hw/mlx4/qp.c`).
 
 use crate::device::mailbox::Mailbox;
 use verbs::{Gid, MacAddr, PathMtu};

@@ -1,5 +1,5 @@
 //! Send work requests as they lie in the guest's memory: a control segment, then those that its opcode has
-//! (connectx3.md, 3.5 and 3.6). Any bytes give a request or a reason.
+//! (Linux `include/linux/mlx4/qp.h`). Any bytes give a request or a reason.
 
 use std::fmt;
 
