@@ -4,7 +4,6 @@ use crate::config::{Config, Numbers};
 use crate::cq::{Cq, Sink};
 use crate::port::EthernetPort;
 use crate::queue_pair::QueuePair;
-use crate::route::headers;
 use crate::slots::{Slot, Slots};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -14,7 +13,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use platform::{Instant, Memory};
 use roce::transport::{Counters, DatagramQp, Env, Limits, MAX_RD_ATOMIC, OneKey, ReliableQp, Route, Tx};
-use roce::wire::{rc_source_port, ud_source_port};
+use roce::wire::{Headers, rc_source_port, ud_source_port};
 use verbs::{
     Completion, CqId, CqOptions, MacAddr, PathMtu, Psn, QpConnect, QpNum, QpOptions, RecvWr, RemoteKey,
     SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
@@ -150,7 +149,7 @@ impl Core {
                 return Err(VerbsError::InvalidArgument);
             }
             let port = rc_source_port(qp, connect.remote_qp);
-            let path = headers(self.mac, self.config.gid, &connect.address, port);
+            let path = Headers::towards(self.mac, self.config.gid, &connect.address, port);
             Some(path.ok_or(VerbsError::InvalidArgument)?)
         };
         match &mut self.slots.find(qp).ok_or(VerbsError::NotFound)?.qp {
@@ -191,7 +190,7 @@ impl Core {
         let number = qp.number();
         for (n, wr) in work.iter().enumerate() {
             let cq = self.slots.find(number).ok_or((n, VerbsError::NotFound))?.send_cq;
-            let headers = headers(self.mac, self.config.gid, &wr.to, ud_source_port(number));
+            let headers = Headers::towards(self.mac, self.config.gid, &wr.to, ud_source_port(number));
             let headers = headers.ok_or((n, VerbsError::InvalidArgument))?;
             let route = Route { headers, within: wr.to.peer.gid == self.config.gid };
             self.reserve(cq).map_err(|e| (n, e))?;

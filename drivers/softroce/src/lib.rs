@@ -12,7 +12,6 @@ mod engine;
 mod port;
 mod queue_pair;
 mod receive;
-mod route;
 mod slots;
 
 use alloc::sync::Arc;

@@ -14,6 +14,7 @@ mod ext;
 mod frame;
 mod icrc;
 mod ip;
+mod route;
 mod udp;
 
 pub use bth::{Bth, Opcode, Operation, Service};

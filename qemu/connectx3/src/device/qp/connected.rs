@@ -322,7 +322,7 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
 pub fn path(context: &Context, port: &crate::device::port::Port) -> Option<Headers> {
     let source = port.gids.get(context.source_gid()).copied().flatten()?;
     let mac = port.macs.get(context.source_mac()).copied().flatten().unwrap_or(port.mac());
-    address::headers(mac, source.gid, &address(context), context.source_port() | 0xc000)
+    Headers::towards(mac, source.gid, &address(context), context.source_port() | 0xc000)
 }
 
 /// The memory of a queue pair's own work requests.
