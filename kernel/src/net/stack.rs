@@ -21,8 +21,10 @@ use crate::time;
 /// Frames that one call of the poller takes in, and bursts of segments that it sends.
 const INGRESS_BUDGET: usize = 64;
 const EGRESS_BUDGET: usize = 64;
-/// The peer is gone when it has not acknowledged anything for this long.
+/// The peer is gone when nothing has come from it for this long, also while nobody has anything to say.
 const PEER_TIMEOUT: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+/// So an idle connection asks whether it is there, often enough that some losses do not matter.
+const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(2);
 /// First of the dynamic ports (RFC 6335).
 const FIRST_PORT: u16 = 49152;
 
@@ -220,6 +222,7 @@ pub(super) fn socket(buffers: Buffers) -> tcp::Socket<'static> {
     );
     socket.set_nagle_enabled(false);
     socket.set_timeout(Some(PEER_TIMEOUT));
+    socket.set_keep_alive(Some(KEEP_ALIVE));
     socket
 }
 
