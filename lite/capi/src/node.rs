@@ -104,7 +104,7 @@ impl<'a> Chosen<'a> {
         }
         let key = manager::key::load(Path::new(self.key_file)).map_err(|e| not_joined(&e))?;
         let clock = Clock::start();
-        let nic = self.nic(clock)?;
+        let nic = self.nic()?;
         let options = Options {
             manager: self.manager.into(),
             key,
@@ -117,13 +117,13 @@ impl<'a> Chosen<'a> {
         Node::join(clock, nic, options).map_err(|e| not_joined(&e))
     }
 
-    fn nic(&self, clock: Clock) -> Result<Nic, Failure> {
+    fn nic(&self) -> Result<Nic, Failure> {
         let not_joined = |error: &dyn std::fmt::Display| Failure::new(fl_status::FL_NOT_JOINED, error);
         match self.nic {
             "softroce" => {
                 let socket = self.fabric_socket;
                 let socket = socket.ok_or_else(|| Failure::invalid("nic softroce needs fabric_socket"))?;
-                Nic::softroce(clock, Path::new(socket), self.memory).map_err(|e| not_joined(&e))
+                Nic::softroce(Path::new(socket), self.memory).map_err(|e| not_joined(&e))
             }
             "ibverbs" => {
                 let address = self.address.map(|text| {

@@ -15,7 +15,7 @@ use support::{Cluster, LIMIT};
 /// A node in this process that serves the job until it is shut down.
 fn serve(cluster: &Cluster, name: &str, port: usize) -> thread::JoinHandle<runtime::End> {
     let clock = Clock::start();
-    let nic = Nic::softroce(clock, cluster.fabric.socket(port), 32 << 20).unwrap();
+    let nic = Nic::softroce(cluster.fabric.socket(port), 32 << 20).unwrap();
     let options = Options {
         manager: cluster.address.clone(),
         key: cluster.key(),

@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     };
     let clock = Clock::start();
     let nic = match nic.split_once('=').unwrap_or((nic, "")) {
-        ("softroce", socket) => Nic::softroce(clock, Path::new(socket), MEMORY)?,
+        ("softroce", socket) => Nic::softroce(Path::new(socket), MEMORY)?,
         ("ibverbs", device) => Nic::ibverbs(Some(device.to_owned()).filter(|d| !d.is_empty()), None, MEMORY)?,
         (other, _) => bail!("no RNIC is called {other}"),
     };

@@ -94,7 +94,7 @@ impl Cli {
             NicKind::Ibverbs => Nic::ibverbs(self.device, self.address, self.memory)?,
             NicKind::Softroce => {
                 let socket = self.fabric_socket.context("--nic softroce needs --fabric-socket")?;
-                Nic::softroce(clock, &socket, self.memory)?
+                Nic::softroce(&socket, self.memory)?
             }
         };
         let cpus = self

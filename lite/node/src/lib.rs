@@ -13,9 +13,7 @@ mod link;
 pub mod nic;
 mod node;
 mod poller;
-mod port;
 
 pub use clock::Clock;
-pub use nic::Nic;
+pub use nic::{Nic, SoftroceError};
 pub use node::{JoinError, Node, Options};
-pub use port::{FabricPort, PortError};

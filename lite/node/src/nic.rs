@@ -1,17 +1,19 @@
 //! The RNICs that a Linux process can have.
 
-use crate::{Clock, FabricPort, PortError};
+use fabricport::{ConnectError, FabricPort, Watch};
 use ibverbs::{IbvRnic, OpenError, Opened};
 use platform::{Arena, IoAddr, Memory};
 use rustix::event::{PollFd, PollFlags};
 use softroce::SoftRoce;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
-use verbs::{Gid, Rnic};
+use verbs::{Gid, MacAddr, Rnic};
 
 /// Where the arena of a software RNIC begins: an address that is no other thing's by mistake.
 const SOFT_BASE: IoAddr = IoAddr(1 << 40);
+/// The largest payload of a frame: that of the appliances' fabric, so that a RoCE packet carries 4096 bytes.
+const MTU: usize = 4200;
 
 /// What the poller sleeps on.
 pub trait Events: Send {
@@ -19,9 +21,20 @@ pub trait Events: Send {
     fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>);
 
     /// Why the RNIC is of no use any more, if so. The node ends then.
-    fn failed(&self) -> Option<&'static str> {
+    fn failed(&self) -> Option<String> {
         None
     }
+}
+
+/// Why there is no software RNIC.
+#[derive(Debug, thiserror::Error)]
+pub enum SoftroceError {
+    /// The fabric is not there.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The operating system gives no random bytes.
+    #[error("no random bytes from the operating system: {0}")]
+    Random(#[from] getrandom::Error),
 }
 
 /// An RNIC, the memory that it gives to peers, and how to wait for it.
@@ -36,24 +49,29 @@ pub struct Nic {
 
 impl Nic {
     /// The software RNIC over a port of a fabric, which is the Unix stream socket `socket`, with `memory` bytes for peers.
+    /// The port gets a random Ethernet address, locally administered.
     ///
     /// # Errors
     /// If the socket cannot be connected, or there is no randomness.
-    pub fn softroce(clock: Clock, socket: &Path, memory: u64) -> Result<Self, PortError> {
-        let (port, address, events) = FabricPort::connect(clock, socket)?;
+    pub fn softroce(socket: &Path, memory: u64) -> Result<Self, SoftroceError> {
+        let mut mac = [0; 6];
+        getrandom::fill(&mut mac)?;
+        mac[0] = mac[0] & 0xfc | 2;
+        let (port, handle) = FabricPort::connect(socket, MacAddr(mac), MTU)?;
         let mut random = [0; 16];
         getrandom::fill(&mut random)?;
         let memory = Arc::new(Arena::new(SOFT_BASE, memory));
         let config = softroce::Config::new(Gid([0; 16]), random);
         let rnic = Arc::new(SoftRoce::<_, parking_lot::RawMutex>::new(port, memory.clone(), config));
         let assign = {
-            let rnic = rnic.clone();
+            let (rnic, handle) = (rnic.clone(), handle.clone());
             Box::new(move |gid: Gid| {
                 rnic.set_gid(gid);
-                address.set(gid);
+                // There is room for four.
+                handle.add_address(Ipv6Addr::from(gid.0).to_canonical());
             })
         };
-        Ok(Self { rnic, memory, gid: None, assign, events: Box::new(events) })
+        Ok(Self { rnic, memory, gid: None, assign, events: Box::new(PortEvents(handle.watch().clone())) })
     }
 
     /// The RNIC of the host that libibverbs gives, with `memory` bytes for peers, all locked. `device` is its name, and
@@ -68,6 +86,22 @@ impl Nic {
         let events = Box::new(DeviceEvents(rnic.clone()));
         // The address is the host's own affair.
         Ok(Self { rnic, memory: arena, gid, assign: Box::new(drop), events })
+    }
+}
+
+/// The events of a port of a fabric.
+struct PortEvents(Watch);
+
+impl Events for PortEvents {
+    fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        if self.0.closed().is_none() {
+            let flags = if self.0.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            fds.push(PollFd::new(&self.0, flags));
+        }
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.0.closed().map(|why| format!("the fabric's socket is lost: {why}"))
     }
 }
 

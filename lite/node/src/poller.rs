@@ -172,7 +172,7 @@ impl Work {
         if let Some(why) = self.events.failed()
             && let Some(tell) = self.on_failure.take()
         {
-            tell(why);
+            tell(&why);
         }
     }
 }

@@ -1,15 +1,13 @@
 //! Our end: the software RNIC in this process.
 
-use crate::port::{FabricPort, Frames};
 use anyhow::{Result, anyhow, bail, ensure};
+use fabricport::{FabricPort, Handle, RoceFrames};
 use platform::{Arena, Instant, IoAddr, Memory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softroce::{Config, SoftRoce};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant as Time};
 use verbs::{
     Completion, CqId, CqOptions, Gid, MacAddr, QpConnect, QpNum, QpOptions, RecvWr, RemoteAddr, Rnic, SendOp,
@@ -30,8 +28,7 @@ const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
 pub struct Host {
     rnic: Arc<dyn Rnic>,
     memory: Arc<Arena>,
-    events: UnixStream,
-    frames: Frames,
+    port: Handle,
     cq: CqId,
     started: Time,
 }
@@ -46,8 +43,10 @@ impl Host {
     pub fn new(socket: &Path, ipv6: bool, seed: u64) -> Result<Self> {
         let v6 = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe00, 9);
         let v4 = Ipv4Addr::new(10, 0, 0, 9);
-        let (port, events, frames) =
-            FabricPort::connect(socket, MAC, 4200, &[IpAddr::V4(v4), IpAddr::V6(v6)])?;
+        let (port, handle) = FabricPort::connect(socket, MAC, 4200)?;
+        for address in [IpAddr::V4(v4), IpAddr::V6(v6)] {
+            ensure!(handle.add_address(address), "no room for {address}");
+        }
         let gid = if ipv6 { Gid(v6.octets()) } else { Gid::from_ipv4(v4.octets()) };
         let mut random = [0; 16];
         for (byte, n) in random.iter_mut().zip(0u64..) {
@@ -57,7 +56,7 @@ impl Host {
         let rnic: Arc<dyn Rnic> =
             Arc::new(SoftRoce::<_, spin::Mutex<()>>::new(port, memory.clone(), Config::new(gid, random)));
         let cq = rnic.create_cq(CqOptions { depth: 64 * DEPTH })?;
-        Ok(Self { rnic, memory, events, frames, cq, started: Time::now() })
+        Ok(Self { rnic, memory, port: handle, cq, started: Time::now() })
     }
 
     /// The port's GID.
@@ -144,7 +143,12 @@ impl Host {
             .next_deadline()
             .map_or(NAP, |at| Duration::from_nanos(at.as_nanos().saturating_sub(now().as_nanos())).min(NAP));
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(due.subsec_nanos()) };
-        match poll(&mut [PollFd::new(&self.events, PollFlags::IN)], Some(&timeout)) {
+        let watch = self.port.watch();
+        if let Some(why) = watch.closed() {
+            bail!("the fabric is lost: {why}");
+        }
+        let flags = if watch.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        match poll(&mut [PollFd::new(watch, flags)], Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -173,8 +177,8 @@ impl Host {
     }
 
     /// RoCE frames received and sent so far.
-    pub fn frames(&self) -> (u64, u64) {
-        (self.frames.received.load(Ordering::Relaxed), self.frames.sent.load(Ordering::Relaxed))
+    pub fn frames(&self) -> RoceFrames {
+        self.port.roce_frames()
     }
 
     /// A counter of the RNIC.

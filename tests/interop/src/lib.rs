@@ -4,8 +4,6 @@
 
 mod host;
 mod peer;
-mod port;
 
 pub use host::{Host, pattern};
 pub use peer::{Linux, Peer, Session, Wc};
-pub use port::FabricPort;

@@ -261,12 +261,12 @@ fn check_clean(
 
 fn whole(mtu: PathMtu, ipv6: bool, lossy: bool) -> Result<()> {
     let mut linux = Linux::boot(mtu, ipv6)?;
-    let (before, sent) = (linux.counters()?, linux.host.frames().1);
+    let (before, sent) = (linux.counters()?, linux.host.frames().sent);
     let mut peer = linux.session(Session::CLEAN)?;
     ours_to_linux(&linux, &mut peer, mtu)?;
     linux_to_ours(&linux, &mut peer, mtu)?;
     linux.end(peer)?;
-    let (after, sent) = (linux.counters()?, linux.host.frames().1 - sent);
+    let (after, sent) = (linux.counters()?, linux.host.frames().sent - sent);
     check_clean(&linux, &before, &after, sent)?;
 
     let mut peer = linux.session(Session::CLEAN)?;

@@ -1,0 +1,405 @@
+//! Frames of any kind over a Unix stream socket.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of the longest frame: QEMU's own limit (`NET_BUFSIZE`).
+pub const LONGEST_FRAME: usize = 4096 + 65_536;
+/// Bytes of a frame's length.
+const PREFIX: usize = 4;
+/// Room for what is read at once, at least.
+const READ: usize = 256 << 10;
+/// Bytes that wait for the fabric before no more are taken.
+const QUEUE: usize = 1 << 20;
+
+/// A socket that cannot be connected to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot connect to the fabric's socket {}: {source}", path.display())]
+pub struct ConnectError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Why a connection is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Closed {
+    /// The other end has closed it.
+    #[error("closed by the fabric")]
+    ByPeer,
+    /// The other end announced a frame that cannot be.
+    #[error("a frame of {0} bytes")]
+    FrameLength(usize),
+    /// The socket has failed.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// A port's connection. Once it is closed the port is like one whose cable is out: it gives what had come before, and
+/// what is sent is lost.
+#[derive(Debug)]
+pub struct FrameStream {
+    shared: Arc<Shared>,
+    /// Received: `received[taken..filled]` waits.
+    received: Vec<u8>,
+    taken: usize,
+    filled: usize,
+    /// To be sent: `out[sent..]` waits.
+    out: Vec<u8>,
+    sent: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    stream: UnixStream,
+    closed: OnceLock<Closed>,
+    full: AtomicBool,
+}
+
+/// Where to wait for a connection's events: readable when frames come, and writable when
+/// [there is an interest](Self::wants_write) in that. Copies are the same connection.
+#[derive(Clone, Debug)]
+pub struct Watch(Arc<Shared>);
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.stream.as_fd()
+    }
+}
+
+impl Watch {
+    /// Whether frames wait for the socket to take them.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        self.0.full.load(Ordering::Relaxed)
+    }
+
+    /// Why the connection is closed, if it is. There is nothing to wait for then: the descriptor stays readable.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        self.0.closed.get()
+    }
+}
+
+impl FrameStream {
+    /// Connects to a fabric's port, as whose other end it acts.
+    ///
+    /// # Errors
+    /// If there is nobody at the socket.
+    pub fn connect(path: &Path) -> Result<Self, ConnectError> {
+        let connected = UnixStream::connect(path).and_then(Self::over);
+        connected.map_err(|source| ConnectError { path: path.into(), source })
+    }
+
+    /// Over a connected socket, which stops blocking.
+    ///
+    /// # Errors
+    /// If the socket cannot do that.
+    pub fn over(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            shared: Arc::new(Shared { stream, closed: OnceLock::new(), full: AtomicBool::new(false) }),
+            received: vec![0; READ + PREFIX + LONGEST_FRAME],
+            taken: 0,
+            filled: 0,
+            out: Vec::new(),
+            sent: 0,
+        })
+    }
+
+    /// Where to wait for its events.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch(self.shared.clone())
+    }
+
+    fn close(&self, why: Closed) {
+        // The first reason is the true one.
+        let _ = self.shared.closed.set(why);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.shared.closed.get().is_some()
+    }
+
+    /// The range of the oldest whole frame that has been received.
+    fn front(&self) -> Option<(usize, usize)> {
+        let waiting = self.received.get(self.taken..self.filled)?;
+        let len = u32::from_be_bytes(*waiting.first_chunk::<PREFIX>()?) as usize;
+        if !(1..=LONGEST_FRAME).contains(&len) {
+            self.close(Closed::FrameLength(len));
+            return None;
+        }
+        let begin = self.taken + PREFIX;
+        (begin + len <= self.filled).then_some((begin, begin + len))
+    }
+
+    /// Reads once what has come; gives whether there is a whole frame.
+    fn read(&mut self) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        self.received.copy_within(self.taken..self.filled, 0);
+        (self.taken, self.filled) = (0, self.filled - self.taken);
+        let Some(room) = self.received.get_mut(self.filled..) else { return false };
+        match (&self.shared.stream).read(room) {
+            Ok(0) => self.close(Closed::ByPeer),
+            Ok(count) => self.filled += count,
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => self.close(Closed::Socket(error)),
+        }
+        self.front().is_some()
+    }
+
+    /// The next frame that has been received, where it lies; reads once if there is none yet and `may_read`.
+    fn next(&mut self, may_read: bool) -> Option<&[u8]> {
+        if self.front().is_none() && !(may_read && self.read()) {
+            return None;
+        }
+        let (begin, end) = self.front()?;
+        self.taken = end;
+        self.received.get(begin..end)
+    }
+
+    /// Calls `each` with up to `budget` received frames, where they lie; gives how many. One call reads the socket once
+    /// at most.
+    pub fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        while count < budget {
+            let Some(frame) = self.next(count == 0) else { break };
+            each(frame);
+            count += 1;
+        }
+        count
+    }
+
+    /// Has `fill` write one frame of at most `max_len` bytes, which is at most [`LONGEST_FRAME`]; `fill` gives its length,
+    /// 0 for none after all. It is sent with the next [`flush`](Self::flush). `false`, and `fill` is not called, while
+    /// too many bytes wait for the fabric already.
+    pub fn transmit(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        let most = PREFIX + max_len;
+        if self.waiting() + most > QUEUE {
+            self.flush();
+            if self.waiting() + most > QUEUE {
+                return false;
+            }
+        }
+        // Moved rarely: what is moved is less than what has left since the last time.
+        if self.sent > QUEUE {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
+        let begin = self.out.len();
+        self.out.resize(begin + most, 0);
+        let new = self.out.get_mut(begin..).and_then(|new| new.split_at_mut_checked(PREFIX));
+        let Some((prefix, frame)) = new else { return false };
+        let len = fill(frame).min(max_len);
+        prefix.copy_from_slice(&u32::try_from(len).unwrap_or(0).to_be_bytes());
+        self.out.truncate(if len == 0 || self.is_closed() { begin } else { begin + PREFIX + len });
+        true
+    }
+
+    /// [`transmit`](Self::transmit) with a frame that exists.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        self.transmit(frame.len(), &mut |room| {
+            room.copy_from_slice(frame);
+            frame.len()
+        })
+    }
+
+    /// Bytes that wait for the fabric.
+    fn waiting(&self) -> usize {
+        self.out.len() - self.sent
+    }
+
+    /// Gives the socket what waits, as far as it takes it.
+    pub fn flush(&mut self) {
+        while let Some(waiting) = self.out.get(self.sent..).filter(|waiting| !waiting.is_empty()) {
+            match (&self.shared.stream).write(waiting) {
+                Ok(count) => self.sent += count,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.shared.full.store(true, Ordering::Relaxed);
+                    return;
+                }
+                Err(error) => {
+                    let gone = error.kind() == io::ErrorKind::BrokenPipe;
+                    self.close(if gone { Closed::ByPeer } else { Closed::Socket(error) });
+                    break;
+                }
+            }
+        }
+        self.shared.full.store(false, Ordering::Relaxed);
+        self.out.clear();
+        self.sent = 0;
+    }
+
+    /// Whether a frame is there to be received; looks into the socket if none has been read.
+    pub fn ready(&mut self) -> bool {
+        self.front().is_some() || self.read()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn pair() -> (FrameStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(SOON)).unwrap();
+        theirs.set_write_timeout(Some(SOON)).unwrap();
+        (FrameStream::over(ours).unwrap(), theirs)
+    }
+
+    fn framed(frame: &[u8]) -> Vec<u8> {
+        [&u32::try_from(frame.len()).unwrap().to_be_bytes(), frame].concat()
+    }
+
+    fn received(stream: &mut FrameStream, budget: usize) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let count = stream.receive(budget, &mut |frame| all.push(frame.to_vec()));
+        assert_eq!(count, all.len());
+        all
+    }
+
+    #[test]
+    fn a_frame_is_given_once_it_is_whole() {
+        let (mut stream, mut peer) = pair();
+        let frames = [vec![1; 60], vec![2; 1], vec![3; LONGEST_FRAME]];
+        let bytes: Vec<u8> = frames.iter().flat_map(|frame| framed(frame)).collect();
+        let (mut got, mut sent) = (Vec::new(), 0);
+        // Byte by byte over both first frames, then in pieces.
+        while sent < bytes.len() {
+            let end = if sent < 80 { sent + 1 } else { (sent + 5000).min(bytes.len()) };
+            peer.write_all(&bytes[sent..end]).unwrap();
+            sent = end;
+            let whole = [64, 69, bytes.len()].iter().filter(|at| **at <= sent).count();
+            assert_eq!(stream.ready(), whole > got.len(), "after {sent} bytes");
+            got.extend(received(&mut stream, 8));
+            assert_eq!(got.len(), whole, "after {sent} bytes");
+        }
+        assert!(got == frames);
+        assert!(!stream.ready() && stream.watch().closed().is_none());
+    }
+
+    #[test]
+    fn a_budget_is_kept_and_the_rest_waits() {
+        let (mut stream, mut peer) = pair();
+        for n in 0..10u8 {
+            peer.write_all(&framed(&[n; 20])).unwrap();
+        }
+        let mut next = 0;
+        for budget in [0, 1, 3, 100] {
+            let got = received(&mut stream, budget);
+            assert_eq!(got.len(), budget.min(10 - next));
+            for frame in got {
+                assert_eq!(frame, [next as u8; 20]);
+                next += 1;
+            }
+            assert_eq!(stream.ready(), next < 10);
+        }
+    }
+
+    #[test]
+    fn a_full_socket_holds_frames_back_and_loses_none() {
+        let (mut stream, mut peer) = pair();
+        let watch = stream.watch();
+        let frame = |n: usize| vec![n as u8; 1 + n * 37 % 9000];
+        let mut taken = 0;
+        while stream.send(&frame(taken)) {
+            stream.flush();
+            taken += 1;
+        }
+        assert!(watch.wants_write());
+        assert!(taken * 4500 > QUEUE, "only {taken} frames were taken");
+        let mut asked = false;
+        assert!(!stream.transmit(LONGEST_FRAME, &mut |_| {
+            asked = true;
+            0
+        }));
+        assert!(!asked, "a frame is asked for that cannot be taken");
+        // The peer takes single bytes' worth of pieces; more goes in as it does, beyond what the queue holds at once.
+        let more = taken + 1000;
+        let expected: Vec<u8> = (0..more).flat_map(|n| framed(&frame(n))).collect();
+        let (mut got, mut piece) = (Vec::new(), vec![0; 70_001]);
+        while got.len() < expected.len() {
+            while taken < more && stream.send(&frame(taken)) {
+                taken += 1;
+            }
+            stream.flush();
+            let count = peer.read(&mut piece).unwrap();
+            got.extend_from_slice(&piece[..count]);
+            assert!(stream.out.len() <= 2 * QUEUE + PREFIX + LONGEST_FRAME, "what has left is kept");
+        }
+        assert!(got == expected, "the frames are not what was sent");
+        stream.flush();
+        assert!(!watch.wants_write() && watch.closed().is_none());
+    }
+
+    #[test]
+    fn a_frame_of_no_bytes_is_none() {
+        let (mut stream, mut peer) = pair();
+        assert!(stream.transmit(100, &mut |_| 0));
+        assert!(stream.transmit(100, &mut |room| {
+            room[..2].copy_from_slice(b"ab");
+            2
+        }));
+        stream.flush();
+        drop(stream);
+        let mut got = Vec::new();
+        peer.read_to_end(&mut got).unwrap();
+        assert_eq!(got, framed(b"ab"));
+    }
+
+    #[test]
+    fn what_came_before_the_end_is_given() {
+        let (mut stream, mut peer) = pair();
+        let watch = stream.watch();
+        peer.write_all(&[framed(b"last"), vec![0, 0, 0, 9, 1]].concat()).unwrap();
+        drop(peer);
+        assert_eq!(received(&mut stream, 8), [b"last"]);
+        assert!(received(&mut stream, 8).is_empty());
+        assert!(matches!(watch.closed(), Some(Closed::ByPeer)));
+        assert!(!stream.ready());
+        // A cable that is out takes all there is.
+        for _ in 0..1000 {
+            assert!(stream.send(&[0; 9000]));
+        }
+        stream.flush();
+        assert!(!watch.wants_write() && stream.out.is_empty());
+    }
+
+    #[test]
+    fn a_writer_notices_the_end() {
+        let (mut stream, peer) = pair();
+        drop(peer);
+        assert!(stream.send(b"lost"));
+        stream.flush();
+        assert!(matches!(stream.watch().closed(), Some(Closed::ByPeer)));
+    }
+
+    #[test]
+    fn frames_of_no_or_too_many_bytes_end_it() {
+        for len in [0, LONGEST_FRAME + 1, u32::MAX as usize] {
+            let (mut stream, mut peer) = pair();
+            let prefix = u32::try_from(len).unwrap().to_be_bytes();
+            peer.write_all(&[&framed(b"good")[..], &prefix, &[0; 100]].concat()).unwrap();
+            assert_eq!(received(&mut stream, 8), [b"good"]);
+            assert!(!stream.ready());
+            assert!(matches!(stream.watch().closed(), Some(Closed::FrameLength(n)) if *n == len));
+            assert!(received(&mut stream, 8).is_empty());
+        }
+    }
+
+    #[test]
+    fn who_is_not_there_is_named() {
+        let error = FrameStream::connect(Path::new("/no/such/socket")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot connect to the fabric's socket /no/such/socket: "), "{error}");
+    }
+}
