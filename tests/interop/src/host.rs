@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Time};
 use verbs::{
-    Completion, CqId, CqOptions, Gid, MacAddr, QpConnect, QpNum, QpOptions, RecvWr, RemoteAddr, Rnic, SendOp,
-    SendWr, Sge, Status, WrId,
+    AddressVector, Completion, CqId, CqOptions, Gid, MacAddr, Payload, QKey, QpConnect, QpNum, QpOptions,
+    RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, UdOptions, UdQp, UdSendWr, WrId,
 };
 
 /// Bytes of memory.
@@ -31,6 +31,17 @@ pub struct Host {
     port: Handle,
     cq: CqId,
     started: Time,
+}
+
+/// Who a datagram is for.
+#[derive(Clone, Copy, Debug)]
+pub struct UdTarget {
+    /// The way to the port.
+    pub address: AddressVector,
+    /// The queue pair.
+    pub qp: QpNum,
+    /// What it takes.
+    pub qkey: QKey,
 }
 
 /// Bytes that tell where they belong; `peer.c` makes the same.
@@ -83,6 +94,23 @@ impl Host {
         Ok(())
     }
 
+    /// A new queue pair for datagrams.
+    pub fn create_ud(&self, qkey: QKey) -> Result<UdQp> {
+        let (send_cq, recv_cq) = (self.cq, self.cq);
+        let options = UdOptions { send_cq, recv_cq, send_depth: DEPTH, recv_depth: DEPTH, qkey };
+        Ok(self.rnic.create_ud_qp(options)?)
+    }
+
+    /// Posts a datagram from the memory.
+    pub fn send_ud(&self, qp: UdQp, id: u64, from: Sge, to: &UdTarget, imm: Option<u32>) -> Result<()> {
+        let UdTarget { address, qp: remote_qp, qkey } = *to;
+        let list = [from];
+        let data = Payload::Gather(&list);
+        let (signaled, solicited) = (true, false);
+        let wr = UdSendWr { id: WrId(id), to: address, remote_qp, qkey, data, imm, signaled, solicited };
+        self.rnic.post_send_ud(qp, &[wr]).map_err(|(_, e)| anyhow!("post_send_ud: {e}"))
+    }
+
     /// A place in the memory.
     pub fn at(&self, offset: u64) -> IoAddr {
         IoAddr(BASE + offset)
@@ -98,11 +126,16 @@ impl Host {
         Ok(self.memory.write(self.at(offset), bytes)?)
     }
 
-    /// Fails unless the memory holds the pattern.
-    pub fn check(&self, offset: u64, len: usize, seed: u8) -> Result<()> {
+    /// Bytes of the memory.
+    pub fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.memory.read(self.at(offset), &mut bytes)?;
-        let wrong = bytes.iter().zip(pattern(len, seed)).position(|(a, b)| *a != b);
+        Ok(bytes)
+    }
+
+    /// Fails unless the memory holds the pattern.
+    pub fn check(&self, offset: u64, len: usize, seed: u8) -> Result<()> {
+        let wrong = self.bytes(offset, len)?.into_iter().zip(pattern(len, seed)).position(|(a, b)| a != b);
         match wrong {
             Some(at) => bail!("our byte {at} of {len} at {offset:#x} is wrong"),
             None => Ok(()),

@@ -5,5 +5,5 @@
 mod host;
 mod peer;
 
-pub use host::{Host, pattern};
+pub use host::{Host, UdTarget, pattern};
 pub use peer::{Linux, Peer, Session, Wc};

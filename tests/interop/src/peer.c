@@ -1,4 +1,5 @@
-/* The Linux end of the interoperability tests: one queue pair on rxe0, told by lines what to do.
+/* The Linux end of the interoperability tests: a connected queue pair on rxe0, and one for datagrams if asked, told by
+ * lines what to do.
  *
  * It begins with `ready QPN RKEY ADDRESS LENGTH`. Each line in is a command with numbers (as strtoull reads them), each
  * gets one line `ok ...` or `error ...`, after the lines `wc ...` of completions that it waited for. */
@@ -21,6 +22,9 @@ static struct ibv_context *device;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
+/* For datagrams, and the way to the only receiver. */
+static struct ibv_qp *ud_qp;
+static struct ibv_ah *ud_to;
 static struct ibv_mr *mr;
 static uint8_t *memory;
 
@@ -48,13 +52,18 @@ static uint8_t pattern(uint64_t i, uint64_t seed) {
     return (uint8_t)((i * 7 + (i >> 8) * 13) ^ seed);
 }
 
+static struct ibv_ah_attr way_to(uint64_t gid_index, uint64_t gid_high, uint64_t gid_low) {
+    struct ibv_ah_attr to = { .is_global = 1, .port_num = 1,
+                              .grh = { .sgid_index = (uint8_t)gid_index, .hop_limit = 64 } };
+    for (int i = 0; i < 8; i++) {
+        to.grh.dgid.raw[i] = (uint8_t)(gid_high >> (56 - 8 * i));
+        to.grh.dgid.raw[8 + i] = (uint8_t)(gid_low >> (56 - 8 * i));
+    }
+    return to;
+}
+
 /* connect MTU GID-INDEX PEER-QPN SEND-PSN RECV-PSN TIMEOUT RETRIES RNR-RETRIES MIN-RNR-TIMER GID-HIGH GID-LOW */
 static void connect_qp(const uint64_t *a) {
-    union ibv_gid gid;
-    for (int i = 0; i < 8; i++) {
-        gid.raw[i] = (uint8_t)(a[9] >> (56 - 8 * i));
-        gid.raw[8 + i] = (uint8_t)(a[10] >> (56 - 8 * i));
-    }
     struct ibv_qp_attr rtr = {
         .qp_state = IBV_QPS_RTR,
         .path_mtu = (enum ibv_mtu)a[0],
@@ -62,8 +71,7 @@ static void connect_qp(const uint64_t *a) {
         .rq_psn = (uint32_t)a[4],
         .max_dest_rd_atomic = 16,
         .min_rnr_timer = (uint8_t)a[8],
-        .ah_attr = { .is_global = 1, .port_num = 1,
-                     .grh = { .dgid = gid, .sgid_index = (uint8_t)a[1], .hop_limit = 64 } },
+        .ah_attr = way_to(a[1], a[9], a[10]),
     };
     if (ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)) {
@@ -80,6 +88,49 @@ static void connect_qp(const uint64_t *a) {
     };
     result(ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                        IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
+}
+
+/* ud_open QKEY GID-INDEX GID-HIGH GID-LOW: a queue pair for datagrams to that GID; `ok QPN`. */
+static void ud_open(const uint64_t *a) {
+    struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD,
+        .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
+    struct ibv_qp_attr begin = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = (uint32_t)a[0] };
+    struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR };
+    struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS };
+    struct ibv_ah_attr to = way_to(a[1], a[2], a[3]);
+    if (!(ud_qp = ibv_create_qp(pd, &init)) ||
+        ibv_modify_qp(ud_qp, &begin, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY) ||
+        ibv_modify_qp(ud_qp, &rtr, IBV_QP_STATE) || ibv_modify_qp(ud_qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN))
+        result(1, "UD queue pair");
+    else if (!(ud_to = ibv_create_ah(pd, &to)))
+        result(1, "address handle");
+    else
+        answer("ok %u", ud_qp->qp_num);
+}
+
+/* ud_send ID OFFSET LENGTH QPN QKEY, and ud_send_imm, which has IMMEDIATE too */
+static void ud_send(const uint64_t *a, enum ibv_wr_opcode opcode) {
+    if (!ud_to || outside(a[1], a[2])) {
+        answer("error outside, or not opened");
+        return;
+    }
+    struct ibv_sge sge = { (uintptr_t)memory + a[1], (uint32_t)a[2], mr->lkey };
+    struct ibv_send_wr wr = { .wr_id = a[0], .sg_list = &sge, .num_sge = a[2] > 0, .opcode = opcode,
+        .send_flags = IBV_SEND_SIGNALED, .imm_data = htobe32((uint32_t)a[5]),
+        .wr.ud = { .ah = ud_to, .remote_qpn = (uint32_t)a[3], .remote_qkey = (uint32_t)a[4] } }, *bad;
+    errno = ibv_post_send(ud_qp, &wr, &bad);
+    result(errno, "ud_send");
+}
+
+static void post_recv(struct ibv_qp *to, const uint64_t *a) {
+    struct ibv_sge sge = { (uintptr_t)memory + a[1], (uint32_t)a[2], mr->lkey };
+    struct ibv_recv_wr wr = { .wr_id = a[0], .sg_list = &sge, .num_sge = a[2] > 0 }, *bad;
+    if (!to || outside(a[1], a[2])) {
+        answer("error outside, or not opened");
+        return;
+    }
+    errno = ibv_post_recv(to, &wr, &bad);
+    result(errno, "recv");
 }
 
 /* NAME ID OFFSET LENGTH ADDRESS RKEY X Y: X is immediate data, the key to invalidate, what is added or compared. */
@@ -134,8 +185,9 @@ static void wait_for(const uint64_t *a) {
         if (count > 0) {
             seen++;
             /* The fields but identity and status hold only on success. */
-            answer("wc %" PRIu64 " %d %d %u %u", wc.wr_id, wc.status, wc.status ? 0 : wc.opcode,
-                   wc.status ? 0 : wc.byte_len, wc.status || !(wc.wc_flags & IBV_WC_WITH_IMM) ? 0 : be32toh(wc.imm_data));
+            answer("wc %" PRIu64 " %d %d %u %u %u", wc.wr_id, wc.status, wc.status ? 0 : wc.opcode,
+                   wc.status ? 0 : wc.byte_len, wc.status || !(wc.wc_flags & IBV_WC_WITH_IMM) ? 0 : be32toh(wc.imm_data),
+                   wc.status ? 0 : wc.src_qp);
             continue;
         }
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -173,11 +225,27 @@ static void obey(const char *name, const uint64_t *a) {
         wait_for(a);
     else if (!strcmp(name, "bind"))
         bind_window(a);
-    else if (!strcmp(name, "recv")) { /* recv ID OFFSET LENGTH */
-        struct ibv_sge sge = { (uintptr_t)memory + a[1], (uint32_t)a[2], mr->lkey };
-        struct ibv_recv_wr wr = { .wr_id = a[0], .sg_list = &sge, .num_sge = a[2] > 0 }, *bad;
-        errno = ibv_post_recv(qp, &wr, &bad);
-        result(errno, "recv");
+    else if (!strcmp(name, "recv")) /* recv ID OFFSET LENGTH */
+        post_recv(qp, a);
+    else if (!strcmp(name, "ud_open"))
+        ud_open(a);
+    else if (!strcmp(name, "ud_recv")) /* ud_recv ID OFFSET LENGTH */
+        post_recv(ud_qp, a);
+    else if (!strcmp(name, "ud_send"))
+        ud_send(a, IBV_WR_SEND);
+    else if (!strcmp(name, "ud_send_imm"))
+        ud_send(a, IBV_WR_SEND_WITH_IMM);
+    else if (!strcmp(name, "qkey_violations")) {
+        struct ibv_port_attr port;
+        if (ibv_query_port(device, 1, &port))
+            result(1, "query_port");
+        else
+            answer("ok %u", port.qkey_viol_cntr);
+    } else if (!strcmp(name, "bytes") && !outside(a[0], a[1])) { /* bytes OFFSET LENGTH: `ok BYTE ...` */
+        printf("ok");
+        for (uint64_t i = 0; i < a[1]; i++)
+            printf(" %u", memory[a[0] + i]);
+        answer("");
     } else if (!strcmp(name, "fill") && !outside(a[0], a[1])) { /* fill OFFSET LENGTH SEED */
         for (uint64_t i = 0; i < a[1]; i++)
             memory[a[0] + i] = pattern(i, a[2]);

@@ -85,6 +85,8 @@ pub struct Wc {
     pub bytes: u32,
     /// Immediate data received, or 0.
     pub imm: u32,
+    /// The queue pair that sent a datagram received.
+    pub src_qp: u32,
 }
 
 impl Linux {
@@ -162,27 +164,37 @@ impl Linux {
         Ok(peer)
     }
 
-    fn connect(&self, peer: &mut Peer, session: Session) -> Result<()> {
-        let ready = peer.line(&self.host)?;
-        let numbers: Vec<u64> = ready.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let [qpn, rkey, addr, _] = numbers[..] else { bail!("the peer said `{ready}`") };
-        peer.memory = RemoteAddr { addr: IoAddr(addr), key: RemoteKey(u32::try_from(rkey)?) };
+    /// The way to the guest's port.
+    pub fn address(&self) -> AddressVector {
         let gid = match self.ipv6 {
             true => Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe00, 1).octets()),
             false => Gid::from_ipv4([10, 0, 0, 1]),
         };
-        let address = AddressVector {
+        AddressVector {
             link: LinkKind::RoceV2,
             peer: PortAddress { mac: MacAddr(MAC), gid, lid: 0 },
             traffic_class: 0,
             hop_limit: 64,
             service_level: 0,
-        };
+        }
+    }
+
+    /// The way to our port in the guest's words: the index of its own GID, and the halves of ours.
+    pub fn way_to_us(&self) -> [u64; 3] {
+        let ours = u128::from_be_bytes(self.host.gid().0);
+        [u64::from(!self.ipv6), (ours >> 64) as u64, ours as u64]
+    }
+
+    fn connect(&self, peer: &mut Peer, session: Session) -> Result<()> {
+        let ready = peer.line(&self.host)?;
+        let numbers: Vec<u64> = ready.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [qpn, rkey, addr, _] = numbers[..] else { bail!("the peer said `{ready}`") };
+        peer.memory = RemoteAddr { addr: IoAddr(addr), key: RemoteKey(u32::try_from(rkey)?) };
         let Session { ack_timeout, retries, rnr_retries } = session;
         self.host.connect(
             peer.qp,
             &QpConnect {
-                address,
+                address: self.address(),
                 remote_qp: QpNum::new(u32::try_from(qpn)?),
                 send_psn: Psn::new(OUR_PSN),
                 recv_psn: Psn::new(PEER_PSN),
@@ -194,11 +206,10 @@ impl Linux {
                 min_rnr_delay: Duration::from_millis(1),
             },
         )?;
-        let ours = u128::from_be_bytes(self.host.gid().0);
-        let (high, low) = ((ours >> 64) as u64, ours as u64);
         // ibv_mtu: 1 is 256.
         let mtu = self.mtu as u32 + 1;
-        let (qp, timeout, gid_index) = (peer.qp.get(), ack_timeout.1, u8::from(!self.ipv6));
+        let (qp, timeout) = (peer.qp.get(), ack_timeout.1);
+        let [gid_index, high, low] = self.way_to_us();
         peer.tell(
             &self.host,
             &format!(
@@ -270,7 +281,14 @@ impl Peer {
                     let [id, rest @ ..] = &numbers[..] else { bail!("the peer said `{line}`") };
                     let mut rest = rest.iter().map(|n| u32::try_from(*n).unwrap_or(u32::MAX));
                     let mut next = || rest.next().context("a completion is cut short");
-                    wcs.push(Wc { id: *id, status: next()?, opcode: next()?, bytes: next()?, imm: next()? });
+                    wcs.push(Wc {
+                        id: *id,
+                        status: next()?,
+                        opcode: next()?,
+                        bytes: next()?,
+                        imm: next()?,
+                        src_qp: next()?,
+                    });
                 }
                 _ => bail!("to `{command}` the peer said `{line}` {wcs:?}"),
             }

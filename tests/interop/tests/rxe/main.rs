@@ -1,5 +1,7 @@
 //! Our transport against Linux' rxe, live: `cargo test -p interop -- --ignored`. Needs QEMU and Debian's packages.
 
+mod datagrams;
+
 use anyhow::{Result, bail, ensure};
 use interop::{Linux, Peer, Session, pattern};
 use std::collections::BTreeMap;
@@ -96,7 +98,7 @@ fn ours_to_linux(linux: &Linux, peer: &mut Peer, mtu: PathMtu) -> Result<()> {
     Ok(())
 }
 
-/// Everything that Linux can ask of our responder, but invalidation.
+/// Everything that Linux can ask of our responder and gets.
 fn linux_to_ours(linux: &Linux, peer: &mut Peer, mtu: PathMtu) -> Result<()> {
     let (host, qp) = (&linux.host, peer.qp);
     let named = |remote: RemoteAddr| format!("{} {}", remote.addr.0, remote.key.0);
@@ -218,6 +220,29 @@ fn bad_keys(linux: &mut Linux) -> Result<()> {
     linux.end(peer)
 }
 
+/// The one key of our memory is nobody's to take away: refused at both ends, and it opens the memory as before.
+fn our_key_stays(linux: &mut Linux) -> Result<()> {
+    let mut peer = linux.session(Session::CLEAN)?;
+    let host = &linux.host;
+    let (remote, refused) = (host.remote(4096), host.counter("access_errors")?);
+    host.recv(peer.qp, 1, 0, 64)?;
+    peer.tell(host, &format!("send_inv 2 0 64 0 0 {}", remote.key.0))?;
+    let wcs = peer.wait(host, 1)?;
+    ensure!((wcs[0].id, wcs[0].status) == (2, WC_REM_ACCESS_ERR), "{wcs:?}");
+    let done = host.completions(1)?[0];
+    ensure!((done.id.0, done.status) == (1, Status::RemoteInvalidRequest), "{done:?}");
+    ensure!(host.counter("access_errors")? == refused + 1, "not counted: {:?}", host.counters());
+    linux.end(peer)?;
+
+    let mut peer = linux.session(Session::CLEAN)?;
+    let host = &linux.host;
+    peer.tell(host, "fill 0 64 12")?;
+    peer.tell(host, &format!("write 3 0 64 {} {}", remote.addr.0, remote.key.0))?;
+    peer.done(host, 3)?;
+    host.check(4096, 64, 12)?;
+    linux.end(peer)
+}
+
 /// Everything again while the fabric loses 1 % of the frames.
 fn loss(linux: &mut Linux, mtu: PathMtu) -> Result<()> {
     linux.faults("loss=0.01")?;
@@ -272,8 +297,10 @@ fn whole(mtu: PathMtu, ipv6: bool, lossy: bool) -> Result<()> {
     let mut peer = linux.session(Session::CLEAN)?;
     receiver_not_ready(&linux, &mut peer)?;
     linux.end(peer)?;
+    datagrams::both_ways(&mut linux)?;
     window(&mut linux)?;
     bad_keys(&mut linux)?;
+    our_key_stays(&mut linux)?;
     if lossy {
         loss(&mut linux, mtu)?;
     }
