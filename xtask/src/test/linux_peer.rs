@@ -3,6 +3,7 @@
 use super::cases::{Case, Outcome};
 use super::end_to_end::xtask;
 use super::host;
+use super::lab::Lab;
 use super::misuse::one_error;
 use super::nodes::children;
 use crate::tool;
@@ -30,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         simple("interrupted-leaves-nothing", interrupted),
         simple("shell-without-terminal", shell),
         simple("two-on-a-fabric", two).full_if(true),
+        simple("joins-a-run", joins).full_if(true),
         Case::new("interop::rxe-quick", |log| {
             let args = ["-p", "interop", "--test", "rxe", "--", "--ignored", "--nocapture", "quick"];
             host::cargo_test(&args, log)
@@ -144,5 +146,37 @@ fn two(log: &Path) -> Result<()> {
     ensure!(second.status.success(), "the second: {}", second.output);
     let Some(status) = tool::wait(&mut child, BOUND)? else { bail!("the first does not end") };
     ensure!(status.success(), "the first: {status}");
+    Ok(())
+}
+
+/// One on the fabric of a run, by the socket that `run --fabric-socket` makes: Debian's perftest and the appliance's.
+fn joins(log: &Path) -> Result<()> {
+    Lab::get()?;
+    let dir = tempfile::tempdir()?;
+    let [socket, input, output] = ["socket", "input", "table"].map(|name| dir.path().join(name));
+    File::create(&input)?;
+    let mut command = xtask();
+    command.args(["run", "--nodes", "1", "--timeout", "600", "--app", "perftest"]);
+    command.args(["--arg", "ib_read_lat", "--arg=-s", "--arg", "8", "--input"]).arg(&input);
+    command.arg("--output").arg(&output).arg("--fabric-socket").arg(&socket);
+    let file = File::create(log)?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let mut run = qemu::die_with_this_thread(&mut command).spawn()?;
+    let deadline = Instant::now() + LIMIT;
+    while !socket.exists() {
+        ensure!(run.try_wait()?.is_none(), "the run ended before there was a socket");
+        ensure!(Instant::now() < deadline, "the run makes no socket");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // 10.77.0.1 is the first node's. The job may begin later than this machine.
+    let client = "n=0; until ib_read_lat -x 1 -s 8 -n 100 10.77.0.1; do n=$((n+1)); [ $n -lt 50 ] || exit 1; sleep 1; done";
+    let mut command = peer();
+    command.args(["--package", "perftest", "--run", client, "--fabric"]).arg(&socket);
+    let linux = tool::run(&mut command, &dir.path().join("linux"), LIMIT)?;
+    ensure!(linux.status.success(), "Linux: {}", linux.output);
+    let Some(status) = tool::wait(&mut run, BOUND)? else { bail!("the run does not end with its job") };
+    ensure!(status.success(), "the run: {status}");
+    ensure!(!std::fs::read(&output)?.is_empty(), "the job has no result");
+    ensure!(socket.symlink_metadata().is_err(), "the socket stays after the run");
     Ok(())
 }
