@@ -23,6 +23,9 @@ use verbs::{
 /// A session takes seconds.
 const SESSION: Duration = Duration::from_secs(600);
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+/// Waits until the link-local address holds: before the kernel has found it to be unique (flag 0x40, tentative) there may
+/// be no route from it.
+const LINK_LOCAL: &str = "until grep -q '^fe80.* 80 *eth0$' /proc/net/if_inet6; do sleep 0.1; done";
 /// First PSNs. The guest's is soon beyond the wrap.
 const OUR_PSN: u32 = 0x0a_0b0c;
 const PEER_PSN: u32 = 0xff_fff0;
@@ -118,7 +121,10 @@ impl Linux {
         let network = Network { mac: MAC, ..Network::numbered(1, fabric.plug(0)) };
         let files = vec![("/usr/bin/peer".to_owned(), program)];
         let config = GuestConfig { network: Some(network), files, ..GuestConfig::default() };
-        let guest = Guest::boot(&qemu, &image, &config)?;
+        let mut guest = Guest::boot(&qemu, &image, &config)?;
+        if ipv6 {
+            guest.check(LINK_LOCAL, SOON)?;
+        }
         let host = Host::new(fabric.socket(1), ipv6, 5)?;
         Ok(Self { host, guest: Some(guest), fabric, mtu, ipv6, _dir: dir })
     }
