@@ -4,10 +4,11 @@
 use super::gaps::Gaps;
 use super::host::Host;
 use super::lab::Lab;
-use super::lite::{self, PING_PONG};
 use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
+use crate::perftest::cell::{Cell, Direction, Figure};
+use crate::perftest::lab::Lab as AppliancePair;
 use crate::{interrupt, paths, run, tool, ui};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -51,21 +52,30 @@ const COMPARED: [(&str, &str, Bound); 6] = [
     ("64 KiB writes", "MB/s", Bound::AtLeast(2.0)),
 ];
 
-/// One run of one side, in the order of [`COMPARED`]; a figure that the side cannot give is absent.
+/// One run of one side, in the order of [`COMPARED`]; a figure that could not be measured is absent.
 type Sample = [Option<f64>; COMPARED.len()];
 
-/// The appliance, by `apps/bench`, which has no sends and atomics.
+/// The appliances, by their own perftest; contents are checked too.
 fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
-    let rows = lite::run(lab, iterations)?;
-    let row = |what, bytes| lite::find(&rows, what, bytes);
-    let mb_s = |bytes| row("write_bw", bytes).and_then(|row| row.mb_s);
+    const MTU: u32 = 4096;
+    let mut pair = AppliancePair::boot(lab.programs.clone(), 1, None, false)?;
+    let mut run = |program, size, iterations| {
+        let direction = Direction::ApplianceAppliance;
+        pair.run(&Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations })
+    };
+    let mut p50 = |program| Ok::<_, anyhow::Error>(run(program, 8, iterations)?.p50_us());
+    let [write, read, send] = [p50("ib_write_lat")?, p50("ib_read_lat")?, p50("ib_send_lat")?];
+    let atomic = p50("ib_atomic_lat")?;
+    let small = run("ib_write_bw", 64, iterations.saturating_mul(RATE_FACTOR))?;
+    let large = run("ib_write_bw", 65536, iterations)?;
+    let bytes_per_s = |figure: &Figure| figure.average_mib_s().map(|mib_s| mib_s * f64::from(1 << 20));
     Ok([
-        row(PING_PONG, 8).and_then(|row| row.p50_us),
-        row("read", 8).and_then(|row| row.p50_us),
-        None,
-        None,
-        mb_s(64).map(|mb_s| mb_s * 1e3 / 64.0),
-        mb_s(65536),
+        write,
+        read,
+        send,
+        atomic,
+        bytes_per_s(&small).map(|rate| rate / 64.0 / 1e3),
+        bytes_per_s(&large).map(|rate| rate / 1e6),
     ])
 }
 
@@ -230,8 +240,8 @@ fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
 fn table(lines: &[Line]) -> Table {
     let mut table = Table::new(
         "SoftRoCE beside Linux rdma_rxe",
-        "both between two q35 machines with 1 processor that share memory with the fabric, path MTU 4096, in turn; Linux \
-         by perftest (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw), the appliance by apps/bench; \
+        "both between two q35 machines with 1 processor that share memory with the fabric, path MTU 4096, in turn, by \
+         perftest (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw): Debian's, and the appliance's own; \
          write and send are half a round trip; the ratio is the median over the pairs of runs, then the least and the \
          greatest",
         &["figure", "appliance", "rdma_rxe", "unit", "ratio", "of the pairs"],

@@ -3,9 +3,9 @@
 //! A cell is one run of one program. It holds when both sides end well, what came is what was sent (digests of both sides'
 //! buffers; Linux' are in a file that its perftest maps), and on a clean fabric Linux counts no bad packet.
 
-mod cell;
+pub mod cell;
 mod judge;
-mod lab;
+pub mod lab;
 mod linux;
 
 use crate::bench::Table;

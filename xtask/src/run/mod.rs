@@ -23,6 +23,7 @@ use tempfile::{NamedTempFile, TempDir};
 pub const SUCCESS: Exit = Exit::Guest(16);
 
 /// The programs that make a cluster.
+#[derive(Clone, Debug)]
 pub struct Programs {
     /// The appliance's kernel, with symbols.
     pub kernel: PathBuf,
