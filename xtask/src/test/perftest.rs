@@ -7,6 +7,7 @@ use super::lab::{Lab, ended};
 use crate::run::SUCCESS;
 use crate::tool;
 use anyhow::{Context, Result, ensure};
+use netfault::Faults;
 use qemu::fabric::{Fabric, FabricConfig};
 use qemu::vm::{EventKind, Machine, Nic, Vm, VmSpec};
 use serde_json::Value;
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         case("between-kernels-alone", alone),
+        case("exchange-outlasts-silence", slow),
         case("bad-command-lines", refused),
         case("quick", |log| matrix(&["--quick"], LIMIT, log)),
         case("full", |log| matrix(&[], FULL_LIMIT, log)).full_if(true),
@@ -64,17 +66,36 @@ fn machine(fabric: &Fabric, index: u16, cmdline: String) -> Result<VmSpec> {
     })
 }
 
-fn fabric(dir: &Path) -> Result<Fabric> {
-    let faults = netfault::Faults::default();
+fn fabric(dir: &Path, faults: Faults) -> Result<Fabric> {
     Fabric::start(&FabricConfig { ports: 2, dir: dir.to_owned(), faults, seed: 0, pcap: None })
 }
 
-/// Server and client without a manager; the client ends well, the server goes on.
+/// Server and client without a manager; the buffers that they then have are the same.
 fn alone(log: &Path) -> Result<()> {
+    let (server, client) = pair("ib_write_bw,-s,1000,-n,100,-b", Faults::default(), log)?;
+    for (a, b) in [("near", "far"), ("far", "near")] {
+        let (a, b) = (client.get(a), server.get(b));
+        ensure!(a.is_some_and(Value::is_string) && a == b, "the buffers differ: {client} {server}");
+    }
+    Ok(())
+}
+
+/// The exchange over TCP survives a test in which it says nothing for 12 s: 24 READs of half a second, which is how long the
+/// fabric takes for a round trip.
+fn slow(log: &Path) -> Result<()> {
+    let faults = Faults { delay_ns: 250_000_000, ..Faults::default() };
+    let (server, client) = pair("ib_read_lat,-s,1000,-n,24", faults, log)?;
+    let (read, sent) = (client.get("near"), server.get("far"));
+    ensure!(read.is_some_and(Value::is_string) && read == sent, "the buffers differ: {client} {server}");
+    Ok(())
+}
+
+/// Runs a server and its client of these words; the client ends well, the server goes on. Gives the results of both.
+fn pair(words: &str, faults: Faults, log: &Path) -> Result<(Value, Value)> {
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
-    let fabric = fabric(dir.path())?;
+    let fabric = fabric(dir.path(), faults)?;
     let (sender, events) = channel();
-    let words = "perftest=ib_write_bw,-s,1000,-n,100,-b";
+    let words = format!("perftest={words}");
     let lines = [format!("{words} fabric_ip=10.0.0.1/24"), format!("{words},10.0.0.1 fabric_ip=10.0.0.2/24")];
     let mut vms = Vec::new();
     for (index, line) in lines.into_iter().enumerate() {
@@ -89,14 +110,10 @@ fn alone(log: &Path) -> Result<()> {
         let line = lines.iter().rev().find(|line| line.starts_with('{') && line.contains(role));
         Ok(serde_json::from_str(line.with_context(|| format!("the {role} says no result"))?)?)
     };
-    let (server, client) = (line(0, "server")?, line(1, "client")?);
-    for (a, b) in [("near", "far"), ("far", "near")] {
-        let (a, b) = (client.get(a), server.get(b));
-        ensure!(a.is_some_and(Value::is_string) && a == b, "the buffers differ: {client} {server}");
-    }
+    let results = (line(0, "server")?, line(1, "client")?);
     let over = events.try_iter().any(|event| event.index == 0 && matches!(event.kind, EventKind::Exited(_)));
     ensure!(!over, "the server has ended too");
-    Ok(())
+    Ok(results)
 }
 
 /// One line, and the machine ends as refused.
@@ -108,7 +125,7 @@ fn refused(log: &Path) -> Result<()> {
         ("perftest=ib_write_lat fabric_ip=10.0.0.1", "want ADDRESS/PREFIX"),
     ] {
         let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
-        let fabric = fabric(dir.path())?;
+        let fabric = fabric(dir.path(), Faults::default())?;
         let (sender, events) = channel();
         let spec = machine(&fabric, 0, line.to_owned())?;
         let vm = Vm::start(&Lab::get()?.qemu, spec, Some(&log.with_extension("node0.log")), sender)?;
