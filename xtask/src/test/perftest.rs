@@ -13,11 +13,13 @@ use qemu::vm::{EventKind, Machine, Nic, Vm, VmSpec};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest that anything may take, on a machine that does much else; and the whole matrix.
 const LIMIT: Duration = Duration::from_secs(600);
 const FULL_LIMIT: Duration = Duration::from_secs(3 * 3600);
+/// Longest that a server may take to end its part after its client.
+const AFTER: Duration = Duration::from_secs(60);
 
 pub fn cases() -> Vec<Case> {
     let case = |name: &str, check: fn(&Path) -> Result<()>| {
@@ -105,10 +107,16 @@ fn pair(words: &str, faults: Faults, log: &Path) -> Result<(Value, Value)> {
     }
     ended(&vms, &events, &SUCCESS, LIMIT)?;
     let said = |index: usize| vms.get(index).map(Vm::tail).unwrap_or_default();
+    let deadline = Instant::now() + AFTER;
     let line = |index: usize, role: &str| -> Result<Value> {
-        let lines = said(index);
-        let line = lines.iter().rev().find(|line| line.starts_with('{') && line.contains(role));
-        Ok(serde_json::from_str(line.with_context(|| format!("the {role} says no result"))?)?)
+        loop {
+            let lines = said(index);
+            if let Some(line) = lines.iter().rev().find(|line| line.starts_with('{') && line.contains(role)) {
+                return Ok(serde_json::from_str(line)?);
+            }
+            ensure!(Instant::now() < deadline, "the {role} says no result");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     };
     let results = (line(0, "server")?, line(1, "client")?);
     let over = events.try_iter().any(|event| event.index == 0 && matches!(event.kind, EventKind::Exited(_)));
