@@ -22,14 +22,14 @@ pub const QUICK_SIZES: [u32; 4] = [8, 1024, 65536, 1 << 20];
 /// Operations of a cell, at most: no more than the receives that perftest posts beforehand, so that message `m` of a send
 /// test lies in slot `m % slots` on Linux too (those that it posts later are one off).
 const MOST: u32 = 500;
-const QUICK_MOST: u32 = 100;
+const QUICK_MOST: u32 = 70;
 /// Under loss: enough that some frames of every cell are lost.
 const LOSSY_MOST: u32 = 300;
 /// perftest takes no fewer.
 const LEAST: u32 = 5;
 /// Bytes that a cell moves, at most, but for [`LEAST`] messages.
 const BYTES: u32 = 16 << 20;
-const QUICK_BYTES: u32 = 4 << 20;
+const QUICK_BYTES: u32 = 2 << 20;
 const LOSSY_BYTES: u32 = 4 << 20;
 /// How long a cell may take, many times what is needed. The longest under loss are Linux' READs of 8 MiB: after each loss it
 /// waits until nothing comes any more and then asks for all the rest.
