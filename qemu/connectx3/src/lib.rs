@@ -1,7 +1,8 @@
 //! An emulated ConnectX-3 (Pro): the device ([`device`]), which needs no QEMU, and the server that gives it to one
-//! ([`vfio`]).
+//! ([`vfio`], [`server`]).
 #![deny(unsafe_code)]
 
 pub mod device;
 pub mod pci;
+pub mod server;
 pub mod vfio;

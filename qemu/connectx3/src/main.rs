@@ -1,110 +1,49 @@
-//! `cx3`: emulated ConnectX-3 cards for QEMU. One process, one event loop, a socket for each card.
+//! `cx3`: emulated ConnectX-3 cards for QEMU. One process and one event loop for many cards.
 #![forbid(unsafe_code)]
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
-use connectx3::device::{Card, Host, Profile};
-use connectx3::pci::PciCard;
-use connectx3::vfio::{Connection, Ended, Function};
-use rustix::event::{Timespec, epoll};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use connectx3::device::{Card, Profile};
+use connectx3::server::{Server, Slot};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use verbs::MacAddr;
 
-/// Serves emulated ConnectX-3 Pro cards to QEMU (`-device vfio-user-pci`).
+/// Serves emulated ConnectX-3 Pro cards to QEMU >= 10.1 (`-device vfio-user-pci`), whose guests need memory that is shared
 #[derive(Parser)]
 struct Options {
-    /// A socket for each card; QEMU connects to it once, at its start.
-    #[arg(required = true)]
-    sockets: Vec<PathBuf>,
+    /// A card: the socket where QEMU connects to, and after a comma the socket of the fabric's port that its cable is in
+    #[arg(required = true, value_name = "SOCKET[,FABRIC]")]
+    cards: Vec<String>,
+    /// The last byte of the first card's Ethernet address; the others count up
+    #[arg(long, default_value_t = 1)]
+    first: u8,
 }
 
-/// A card and who uses it.
-struct Seat {
-    listener: UnixListener,
-    connection: Option<Connection>,
-    function: PciCard,
-}
-
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     env_logger::init();
-    let options = Options::parse();
-    let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let mut seats = Vec::new();
-    for (index, path) in options.sockets.iter().enumerate() {
-        if path.exists() {
-            bail!("{} exists already", path.display());
-        }
-        let listener =
-            UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
-        listener.set_nonblocking(true)?;
-        watch(&poller, listener.as_fd(), 2 * index)?;
-        let mac = MacAddr([0x00, 0x02, 0xc9, 0x00, 0x00, index as u8 + 1]);
-        seats.push(Seat { listener, connection: None, function: PciCard::new(Card::new(Profile::pro(mac))) });
-    }
-    let mut events = Vec::with_capacity(64);
-    loop {
-        events.clear();
-        let now = seats.iter().find_map(|seat| seat.connection.as_ref()).map(|c| c.client().now());
-        let due = seats.iter_mut().filter_map(|seat| seat.function.card().next_deadline()).min();
-        let wait = due.zip(now).map(|(due, now)| {
-            let wait = due.saturating_since(now);
-            Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
-        });
-        match epoll::wait(&poller, rustix::buffer::spare_capacity(&mut events), wait.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-        }
-        for event in &events {
-            let token = event.data.u64() as usize;
-            let Some(seat) = seats.get_mut(token / 2) else { continue };
-            if token.is_multiple_of(2) {
-                if let Ok((stream, _)) = seat.listener.accept()
-                    && seat.connection.is_none()
-                {
-                    let connection = Connection::new(stream)?;
-                    watch(&poller, connection.stream().as_fd(), token + 1)?;
-                    seat.connection = Some(connection);
-                }
-            } else if let Some(connection) = &mut seat.connection
-                && let Err(e) = connection.serve(&mut seat.function)
-            {
-                if !matches!(e, Ended::Closed) {
-                    log::error!("card {}: {e}", token / 2);
-                }
-                seat.function.reset(connection.client());
-                seat.connection = None;
-            }
-            exchange(&mut seats, token / 2);
-        }
-        for from in 0..seats.len() {
-            exchange(&mut seats, from);
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e:#}");
+            ExitCode::FAILURE
         }
     }
 }
 
-/// Gives the frames of a card to all others, and theirs in answer to it, until there are none.
-fn exchange(seats: &mut [Seat], from: usize) {
-    let mut senders = vec![from];
-    while let Some(from) = senders.pop() {
-        let Some(seat) = seats.get_mut(from) else { continue };
-        let Some(connection) = &seat.connection else { continue };
-        seat.function.card().progress(connection.client());
-        let frames = seat.function.card().take_outbox();
-        for (to, seat) in seats.iter_mut().enumerate().filter(|(to, _)| *to != from) {
-            let Some(connection) = &seat.connection else { continue };
-            for (port, frame) in &frames {
-                seat.function.card().receive(*port, frame, connection.client());
-            }
-            if !frames.is_empty() {
-                senders.push(to);
-            }
-        }
+fn run(options: &Options) -> Result<()> {
+    let cards = options.cards.iter().zip(0u8..).map(|(card, n)| {
+        let (client, fabric) = match card.split_once(',') {
+            Some((client, fabric)) => (client, Some(fabric.into())),
+            None => (card.as_str(), None),
+        };
+        let mac = MacAddr([0x00, 0x02, 0xc9, 0x00, 0x00, options.first.wrapping_add(n)]);
+        (Slot { client: client.into(), fabric }, Card::new(Profile::pro(mac)))
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot watch for signals")?;
     }
-}
-
-fn watch(poller: impl AsFd, fd: impl AsFd, token: usize) -> Result<()> {
-    epoll::add(poller, fd, epoll::EventData::new_u64(token as u64), epoll::EventFlags::IN)?;
-    Ok(())
+    Server::new(cards.collect())?.run(|| stop.load(Ordering::Relaxed))
 }
