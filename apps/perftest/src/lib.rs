@@ -2,7 +2,7 @@
 //! perftest (4.5), over its TCP exchange on port 18515, with reliable connections.
 //!
 //! A system application: the only one that is given verbs and TCP. A job of it takes perftest's own command line as its
-//! arguments; without an address it is the server. A kernel without a manager serves by `perftest=` (see [`serve`]).
+//! arguments; without an address it is the server. A kernel without a manager serves by `perftest=` (see [`Perftest::serve`]).
 //!
 //! What is in the buffers at the end is part of the result: a digest of what was sent and of what came, which whoever runs
 //! both ends compares. Atomics are checked here: what each fetched, and what is left.

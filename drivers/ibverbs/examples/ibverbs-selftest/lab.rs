@@ -128,14 +128,7 @@ impl Lab {
     /// What a queue has completed.
     pub fn poll(&self, cq: CqId) -> Vec<Completion> {
         // An odd number, less than the driver takes at once.
-        let mut out = [Completion {
-            id: WrId(0),
-            qp: QpNum::new(0),
-            status: Status::Success,
-            kind: WorkKind::Send,
-            byte_len: 0,
-            imm: None,
-        }; 7];
+        let mut out = [Completion::BLANK; 7];
         let count = self.rnic.poll_cq(cq, &mut out);
         out[..count].to_vec()
     }
