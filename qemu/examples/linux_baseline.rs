@@ -6,7 +6,7 @@
 use anyhow::{Context, Result};
 use qemu::Qemu;
 use qemu::linux::Image;
-use qemu::linux::baseline::{RxePair, WordCountGuest, build_rate};
+use qemu::linux::baseline::{RxePair, Wire, WordCountGuest, build_rate};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn main() -> Result<()> {
     );
     drop(guest);
 
-    let mut pair = RxePair::boot(&qemu, &image)?;
+    let mut pair = RxePair::boot(&qemu, &image, Wire::Memory)?;
     let rxe = pair.measure(1000)?;
     let (write, read) = (rxe.write_latency, rxe.read_latency);
     println!(

@@ -1,7 +1,7 @@
 //! Linux guests, really booted: `cargo test -p qemu --test linux -- --ignored`.
 
 use qemu::Qemu;
-use qemu::linux::baseline::{RxePair, WordCountGuest, build_rate};
+use qemu::linux::baseline::{RxePair, Wire, WordCountGuest, build_rate};
 use qemu::linux::{Guest, GuestConfig, Image, Input, RunError, Status};
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -153,7 +153,7 @@ fn a_guest_that_cannot_start_says_why() {
 #[ignore = "downloads a kernel package and boots two machines"]
 fn two_guests_talk_rdma() {
     let (qemu, image) = ready();
-    let mut pair = RxePair::boot(&qemu, &image).unwrap();
+    let mut pair = RxePair::boot(&qemu, &image, Wire::Memory).unwrap();
     let info = pair.client().check("ibv_devinfo -v -d rxe0", SOON).unwrap();
     assert!(info.contains("active_mtu:") && info.contains("4096 (5)"), "{info}");
     let measured = pair.measure(200).unwrap();

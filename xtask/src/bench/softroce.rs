@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use qemu::linux::Image;
-use qemu::linux::baseline::RxePair;
+use qemu::linux::baseline::{RxePair, Wire};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
@@ -80,8 +80,8 @@ fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
 }
 
 /// Linux, by perftest.
-fn rxe(lab: &Lab, image: &Image, iterations: u32) -> Result<Sample> {
-    let mut pair = RxePair::boot(&lab.qemu, image)?;
+fn rxe(lab: &Lab, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
+    let mut pair = RxePair::boot(&lab.qemu, image, wire)?;
     let mut p50 = |program| Ok::<_, anyhow::Error>(Some(pair.latency(program, 8, iterations)?.p50_us));
     let [write, read, send] = [p50("ib_write_lat")?, p50("ib_read_lat")?, p50("ib_send_lat")?];
     let atomic = p50("ib_atomic_lat")?;
@@ -174,6 +174,8 @@ struct Figures {
     runs: u32,
     iterations: u32,
     lines: Vec<Line>,
+    /// rxe's figures of each run, in the order of the lines: by shared memory, and by stream.
+    rxe_by_wire: Vec<[Sample; 2]>,
     native: Option<Native>,
     targets: Vec<Target>,
     /// What could not be measured, and why.
@@ -194,12 +196,19 @@ pub fn bench(options: &Options) -> Result<()> {
     let image =
         ui::step("the image of the Linux guests", || Image::build(&paths::target().join("linux-guest")))?;
     let mut gaps = Gaps::default();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut ours, mut theirs, mut by_wire) = (Vec::new(), Vec::new(), Vec::new());
     for n in 1..=options.runs {
         let step = format!("appliances: {n} of {}", options.runs);
         ours.push(gaps.attempt(&step, || appliance(&lab, options.iterations))?.unwrap_or_default());
-        let step = format!("rdma_rxe: {n} of {}", options.runs);
-        theirs.push(gaps.attempt(&step, || rxe(&lab, &image, options.iterations))?.unwrap_or_default());
+        let mut measure = |wire, by| {
+            let step = format!("rdma_rxe by {by}: {n} of {}", options.runs);
+            Ok::<_, anyhow::Error>(
+                gaps.attempt(&step, || rxe(&lab, &image, wire, options.iterations))?.unwrap_or_default(),
+            )
+        };
+        let (memory, stream) = (measure(Wire::Memory, "shared memory")?, measure(Wire::Stream, "stream")?);
+        theirs.push(better(&memory, &stream));
+        by_wire.push([memory, stream]);
     }
     let native = gaps.attempt("the transport alone, native", || Native::measure(&lab))?;
 
@@ -219,7 +228,7 @@ pub fn bench(options: &Options) -> Result<()> {
 
     let missed: Vec<String> = targets.iter().filter(|t| !t.met).map(|t| t.name.clone()).collect();
     let (runs, iterations) = (options.runs, options.iterations);
-    let figures = Figures { host, runs, iterations, lines, native, targets, gaps };
+    let figures = Figures { host, runs, iterations, lines, rxe_by_wire: by_wire, native, targets, gaps };
     if let Some((file, path)) = json {
         super::write_json(&figures, file, &path)?;
     }
@@ -227,6 +236,19 @@ pub fn bench(options: &Options) -> Result<()> {
         bail!("not met: {}", missed.join("; "));
     }
     Ok(())
+}
+
+/// Of each figure the one that does rxe more credit: what is fast for us need not be for Linux.
+fn better(a: &Sample, b: &Sample) -> Sample {
+    let mut best = *a;
+    for ((best, other), (_, _, bound)) in best.iter_mut().zip(b).zip(COMPARED) {
+        let pick = if matches!(bound, Bound::AtMost(_)) { f64::min } else { f64::max };
+        *best = match (*best, *other) {
+            (Some(a), Some(b)) => Some(pick(a, b)),
+            (a, b) => a.or(b),
+        };
+    }
+    best
 }
 
 fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
@@ -240,7 +262,8 @@ fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
 fn table(lines: &[Line]) -> Table {
     let mut table = Table::new(
         "SoftRoCE beside Linux rdma_rxe",
-        "both between two q35 machines with 1 processor that share memory with the fabric, path MTU 4096, in turn, by \
+        "both between two q35 machines with 1 processor, path MTU 4096, in turn; the appliance shares memory with the \
+         fabric, rdma_rxe is measured by that and by a stream through QEMU, and of each run the better figure counts; by \
          perftest (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw): Debian's, and the appliance's own; \
          write and send are half a round trip; the ratio is the median over the pairs of runs, then the least and the \
          greatest",
@@ -273,6 +296,13 @@ mod tests {
         assert_eq!(lines[5].ratio, Some(3.0));
         assert_eq!(table(&lines).rows.len(), COMPARED.len());
         assert!(!Target::new("x", lines[2].ratio, "", COMPARED[2].2).met);
+    }
+
+    #[test]
+    fn rxe_gets_the_better_of_its_two_wires() {
+        let a = [Some(250.0), None, Some(9.0), Some(9.0), Some(17.0), Some(50.0)];
+        let b = [Some(240.0), Some(1.0), Some(10.0), None, Some(18.0), Some(40.0)];
+        assert_eq!(better(&a, &b), [Some(240.0), Some(1.0), Some(9.0), Some(9.0), Some(18.0), Some(50.0)]);
     }
 
     #[test]

@@ -3,5 +3,5 @@
 mod rxe;
 mod words;
 
-pub use rxe::{RxeBaseline, RxePair};
+pub use rxe::{RxeBaseline, RxePair, Wire};
 pub use words::{PipelineRun, WordCountGuest, WordRate, build_rate};

@@ -1,7 +1,7 @@
 //! SoftRoCE between two Linux guests on the fabric, measured by perftest.
 
 use crate::Qemu;
-use crate::fabric::{Fabric, FabricConfig};
+use crate::fabric::{Fabric, FabricConfig, Plug};
 use crate::linux::perftest::{self, Bandwidth, Latency};
 use crate::linux::{Guest, GuestConfig, Image, Network};
 use anyhow::{Context, Result};
@@ -30,6 +30,15 @@ pub struct RxeBaseline {
     pub write_bandwidth: Bandwidth,
 }
 
+/// How the guests of a pair reach their fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// By shared memory (vhost-user).
+    Memory,
+    /// By streams of frames through QEMU.
+    Stream,
+}
+
 /// Two Linux guests with SoftRoCE on a fabric of their own.
 #[derive(Debug)]
 pub struct RxePair {
@@ -42,7 +51,7 @@ pub struct RxePair {
 
 impl RxePair {
     /// Boots both guests, at the same time. The calling thread must live as long as they shall.
-    pub fn boot(qemu: &Qemu, image: &Image) -> Result<Self> {
+    pub fn boot(qemu: &Qemu, image: &Image, wire: Wire) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("rxe-pair-").tempdir()?;
         let fabric = Fabric::start(&FabricConfig {
             ports: 2,
@@ -52,7 +61,12 @@ impl RxePair {
             pcap: None,
         })?;
         let start = |number: u8| {
-            let network = Network::numbered(number, fabric.plug(usize::from(number) - 1));
+            let port = usize::from(number) - 1;
+            let plug = match wire {
+                Wire::Memory => fabric.plug(port),
+                Wire::Stream => Plug::Stream(fabric.socket(port).to_owned()),
+            };
+            let network = Network::numbered(number, plug);
             Guest::start(qemu, image, &GuestConfig { network: Some(network), ..GuestConfig::default() })
         };
         let (server, client) = (start(1)?, start(2)?);
