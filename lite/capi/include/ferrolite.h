@@ -170,7 +170,7 @@ typedef struct {
    */
   const char *name;
   /**
-   * The RNIC: `ibverbs` or `softroce` [ibverbs].
+   * The RNIC: `ibverbs`, which is the default, or `softroce`.
    */
   const char *nic;
   /**

@@ -25,7 +25,7 @@ pub struct fl_options {
     pub key_file: *const c_char,
     /// The name of the node. Required.
     pub name: *const c_char,
-    /// The RNIC: `ibverbs` or `softroce` [ibverbs].
+    /// The RNIC: `ibverbs`, which is the default, or `softroce`.
     pub nic: *const c_char,
     /// For ibverbs, the RDMA device, as `rdma link` names it [the first with an active port].
     pub device: *const c_char,

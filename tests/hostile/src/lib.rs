@@ -5,7 +5,7 @@
 //!
 //! | entry | bytes are | what must hold |
 //! |---|---|---|
-//! | [`parse`] | a frame | no panic; what parses emits to the same |
+//! | [`parse()`] | a frame | no panic; what parses emits to the same |
 //! | [`two_transports`] | work, time, and what a network does to each frame | see there |
 #![forbid(unsafe_code)]
 
