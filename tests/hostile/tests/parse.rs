@@ -80,3 +80,19 @@ fn every_truncation_and_every_flipped_bit_of_a_frame() {
         }
     }
 }
+
+/// Found by libFuzzer: a GRH that claims 27 bytes, so that what follows the headers is not made of words.
+#[test]
+fn a_payload_that_is_not_whole_words_is_malformed() {
+    let mut frame = vec![0; 12];
+    frame.extend([0x89, 0x15, 0x62, 0, 0, 0, 0, 27]);
+    frame.extend([0x1b; 62]);
+    // SEND ONLY of a reliable connection, no padding.
+    frame[54..56].copy_from_slice(&[0x04, 0]);
+    hostile::parse(&frame);
+    assert!(roce::wire::Frame::parse(&frame).is_err());
+    // One byte more and it is a frame like others.
+    frame[19] = 28;
+    assert!(roce::wire::Frame::parse(&frame).is_ok());
+    hostile::parse(&frame);
+}

@@ -28,6 +28,10 @@ impl<'a> Packet<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (bth, rest) = Bth::parse(bytes)?;
         let (ext, rest) = Ext::parse(bth.opcode, rest)?;
+        // Payload and padding are whole words (specification 9.2.5).
+        if !rest.len().is_multiple_of(4) {
+            return Err(Error::Malformed);
+        }
         let len = rest.len().checked_sub(usize::from(bth.pad)).ok_or(Error::Truncated)?;
         Ok(Self { bth, ext, payload: rest.get(..len).ok_or(Error::Truncated)? })
     }
