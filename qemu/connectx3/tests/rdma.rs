@@ -131,3 +131,29 @@ fn commands_out_of_order_are_refused() {
     assert_eq!(node.try_command(0x013, 0, 9, &[(0x0c, 30 << 24)]), 0x08, "an event queue of 2^30 entries");
     assert_eq!(node.raw_command(0x016, 0, 9, 0xffff_ffff_f000).0, 0x03, "a mailbox outside memory");
 }
+
+#[test]
+fn a_resized_completion_queue_goes_on_where_the_driver_put_what_waited() {
+    let ([mut a, mut b], [mut qa, _qb]) = pair();
+    let (here, there) = (a.alloc(0x1000), b.alloc(0x1000));
+    let write = |a: &mut Node, b: &mut Node, qa: &mut Queue| {
+        a.post_send(qa, WRITE, 0, &[remote(there, KEY), data(here, 64)].concat());
+        exchange(a, b, |_| false);
+    };
+    // Into the second lap of the old buffer, and with completions that nobody has polled.
+    for _ in 0..300 {
+        write(&mut a, &mut b, &mut qa);
+        assert!(a.poll(&mut qa).is_some());
+    }
+    write(&mut a, &mut b, &mut qa);
+    write(&mut a, &mut b, &mut qa);
+    a.resize_cq(&mut qa, 4);
+    write(&mut a, &mut b, &mut qa);
+    let polled: Vec<u16> = std::iter::from_fn(|| a.poll(&mut qa)).map(|entry| entry.wqe).collect();
+    assert_eq!(polled, [300, 301, 302]);
+    for n in 303..400 {
+        write(&mut a, &mut b, &mut qa);
+        assert_eq!(a.poll(&mut qa).map(|entry| entry.wqe), Some(n));
+        assert_eq!(a.poll(&mut qa), None);
+    }
+}

@@ -94,7 +94,13 @@ impl Cq {
         read_be32(host, self.record).map_or(0, |word| word & 0xff_ffff)
     }
 
-    fn buffer(context: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<(QueueMemory, u8), Status> {
+    /// The buffer that a context names; `first` is the index of the next entry to be written.
+    fn buffer(
+        context: &Mailbox,
+        first: u32,
+        table: MttTable<'_>,
+        host: &dyn Host,
+    ) -> Result<(QueueMemory, u8), Status> {
         let log_entries = (context.u32(0x0c) >> 24 & 0x1f) as u8;
         if log_entries > 22 {
             return Err(Status::ExceedsLimit);
@@ -104,9 +110,12 @@ impl Cq {
         let offset = u64::from(context.u32(0x08) >> 5 & 0x7f) * 32;
         let memory = QueueMemory::new(table, host, mtt, log_page, offset, (CQE as u64) << log_entries)
             .ok_or(Status::IcmError)?;
-        for index in 0..1u64 << log_entries {
-            let at = index * CQE as u64 + CQE as u64 - 1;
-            memory.write(host, at, &[OWNER]).map_err(|_| Status::BadParameter)?;
+        // Each entry says that it is not written yet, which depends on the lap in which it will be.
+        let entries = 1u32 << log_entries;
+        for index in (0..entries).map(|ahead| first.wrapping_add(ahead)) {
+            let at = u64::from(index & (entries - 1)) * CQE as u64 + CQE as u64 - 1;
+            let owner = if index & entries == 0 { OWNER } else { 0 };
+            memory.write(host, at, &[owner]).map_err(|_| Status::BadParameter)?;
         }
         Ok((memory, log_entries))
     }
@@ -141,7 +150,7 @@ impl Cqs {
         if self.queues.contains_key(&cqn) {
             return Err(Status::BadResourceState);
         }
-        let (memory, log_entries) = Cq::buffer(context, table, host)?;
+        let (memory, log_entries) = Cq::buffer(context, 0, table, host)?;
         let queue = Cq {
             memory,
             log_entries,
@@ -179,7 +188,8 @@ impl Cqs {
         Ok(())
     }
 
-    /// MODIFY_CQ, resize: completions go to a new buffer. The last entry of the old one says so.
+    /// MODIFY_CQ, resize: completions go to a new buffer. The last entry of the old one says so; it counts, and the driver
+    /// moves those before it into the new buffer one place up (Linux `mlx4_ib_cq_resize_copy_cqes`).
     pub fn resize(
         &mut self,
         cqn: u32,
@@ -188,14 +198,13 @@ impl Cqs {
         host: &dyn Host,
     ) -> Result<(), Status> {
         let queue = self.queues.get_mut(&cqn).ok_or(Status::BadResource)?;
-        let (memory, log_entries) = Cq::buffer(context, table, host)?;
+        let next = queue.producer.wrapping_add(1) & 0xff_ffff;
+        let (memory, log_entries) = Cq::buffer(context, next, table, host)?;
         let waiting = queue.producer.wrapping_sub(queue.consumer(host)) & 0xff_ffff;
         if waiting >= 1 << log_entries {
             return Err(Status::BadSize);
         }
         queue.put(&Cqe::new(0, 0, true, RESIZE), host);
-        // The marker takes no place in the count of the new buffer.
-        queue.producer = queue.producer.wrapping_sub(1) & 0xff_ffff;
         (queue.memory, queue.log_entries) = (memory, log_entries);
         Ok(())
     }

@@ -75,8 +75,6 @@ pub struct Card {
     pending: BTreeSet<u32>,
     /// No queue pair's deadline is before this.
     next_deadline: Instant,
-    /// Counts calls of `progress`.
-    round: u32,
 }
 
 /// What happened to frames.
@@ -112,7 +110,6 @@ impl Card {
             transport_counters: Default::default(),
             pending: BTreeSet::new(),
             next_deadline: Instant::MAX,
-            round: 0,
             profile,
         }
     }

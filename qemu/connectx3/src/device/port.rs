@@ -31,12 +31,6 @@ pub struct Port {
     pub gids: Vec<Option<GidRow>>,
     /// By index.
     pub macs: Vec<Option<MacAddr>>,
-    /// By index: VLAN ids.
-    pub vlans: Vec<Option<u16>>,
-    /// Longest Ethernet frame, as the driver has set it.
-    pub mtu: u16,
-    /// The multicast filter and VLAN filter let everything through; steering decides.
-    pub roce_v2: bool,
 }
 
 /// SET_PORT with op_mod 1: what the mailbox holds.
@@ -56,16 +50,7 @@ impl Port {
     /// A port as after a reset.
     #[must_use]
     pub fn new(profile: PortProfile) -> Self {
-        Self {
-            mac: profile.mac,
-            open: false,
-            link: true,
-            gids: vec![None; ROWS],
-            macs: vec![None; ROWS],
-            vlans: vec![None; ROWS],
-            mtu: 1536,
-            roce_v2: false,
-        }
+        Self { mac: profile.mac, open: false, link: true, gids: vec![None; ROWS], macs: vec![None; ROWS] }
     }
 
     /// The burnt-in address.
@@ -95,27 +80,10 @@ impl Port {
     /// SET_PORT, Ethernet form: `part` says what the mailbox holds.
     pub fn set_ethernet(&mut self, part: u32, mailbox: &Mailbox) -> Result<(), Status> {
         match part {
-            sub::GENERAL => {
-                const MTU_VALID: u8 = 1;
-                const ROCE_MODE_VALID: u8 = 1 << 4;
-                let valid = mailbox.u8(0x03);
-                if valid & MTU_VALID != 0 {
-                    self.mtu = mailbox.u16(0x06);
-                }
-                if valid & ROCE_MODE_VALID != 0 {
-                    self.roce_v2 = mailbox.u8(0x04) >> 4 == 2;
-                }
-            }
             sub::MAC_TABLE => {
                 for (row, slot) in self.macs.iter_mut().enumerate() {
                     let [valid, _, mac @ ..] = mailbox.u64(row * 8).to_be_bytes();
                     *slot = (valid & 0x80 != 0).then_some(MacAddr(mac));
-                }
-            }
-            sub::VLAN_TABLE => {
-                for (row, slot) in self.vlans.iter_mut().enumerate() {
-                    let entry = mailbox.u32(row * 4);
-                    *slot = (entry >> 31 != 0).then_some((entry & 0xfff) as u16);
                 }
             }
             sub::GID_TABLE => {
@@ -134,8 +102,14 @@ impl Port {
                     self.set_gid(row, mailbox, row * 32, link);
                 }
             }
-            // Traffic classes and the receive queue calculation of A0 steering change nothing that is modelled.
-            sub::RQP_CALC | sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
+            // MTU, RoCE mode, VLANs, traffic classes and the queue calculation of A0 steering: the card takes frames of
+            // any length and tag, and a row of the GID table says its RoCE version.
+            sub::GENERAL
+            | sub::RQP_CALC
+            | sub::VLAN_TABLE
+            | sub::PRIO_MAP
+            | sub::PRIO2TC
+            | sub::SCHEDULER => {}
             _ => return Err(Status::BadParameter),
         }
         Ok(())

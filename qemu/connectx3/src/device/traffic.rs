@@ -10,9 +10,13 @@ use super::region::Keyed;
 use core::cell::Cell;
 use platform::Instant;
 use roce::transport::{Counters, Env};
-use roce::wire::{Frame, MAX_OVERHEAD, Operation, Service as Transport};
-use verbs::{LinkKind, PathMtu};
+use roce::wire::{Frame, Operation, Service as Transport};
+use verbs::LinkKind;
 
+/// Rounds of the transport: an acknowledgement waits for another round than that of its packet, so it is due as soon as
+/// the card has taken the frames that came at once.
+const RECEIVING: u32 = 0;
+const SENDING: u32 = 1;
 /// Packets that a queue pair sends before the next one has its turn.
 const BURST: usize = 32;
 
@@ -83,13 +87,12 @@ impl Card {
     fn transmit(&mut self, qpn: u32, host: &dyn Host) {
         loop {
             let mut frames = Vec::new();
-            let round = self.round.wrapping_add(1);
             self.with_transport(qpn, host, |qp, keyed, env, _| {
                 connected::take_sends(qp, keyed, env);
                 let Some(transport) = &mut qp.transport else { return };
                 for _ in 0..BURST {
-                    let Some(tx) = transport.next_tx(round) else { break };
-                    let mut frame = vec![0; PathMtu::B4096.bytes() + MAX_OVERHEAD];
+                    let Some(tx) = transport.next_tx(SENDING) else { break };
+                    let mut frame = vec![0; transport.frame_len(&tx)];
                     let emitted = transport.emit(&tx, 0, &mut frame, env.memory, env.remote);
                     let (len, good) = emitted.unwrap_or((0, false));
                     if good {
@@ -126,7 +129,6 @@ impl Card {
             return true;
         }
         let qpn = frame.packet.bth.dest_qp.get();
-        let round = self.round;
         let known = self.qps.get_mut(qpn).is_some_and(|qp| {
             qp.service == Service::Rc && qp.transport.as_ref().is_some_and(|transport| transport.is_peer(net))
         });
@@ -141,7 +143,7 @@ impl Card {
                 connected::take_receives(qp, keyed, env, shared, false);
             }
             if let Some(transport) = &mut qp.transport {
-                transport.receive(&frame.packet, frame.headers.net.ecn(), round, env);
+                transport.receive(&frame.packet, frame.headers.net.ecn(), RECEIVING, env);
             }
         });
         self.pending.insert(qpn);
@@ -168,7 +170,6 @@ impl Card {
                 }
             }
         }
-        self.round = self.round.wrapping_add(1);
         for qpn in std::mem::take(&mut self.pending) {
             self.transmit(qpn, host);
         }

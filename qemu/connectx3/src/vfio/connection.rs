@@ -119,6 +119,8 @@ pub enum Ended {
 pub struct Connection {
     stream: UnixStream,
     client: Client,
+    /// Where the socket is read into.
+    buffer: Box<[u8]>,
     received: Vec<u8>,
     /// Bytes of the stream before `received`.
     consumed: u64,
@@ -145,6 +147,7 @@ impl Connection {
                 memory: GuestMemory::default(),
                 interrupts: Interrupts::default(),
             },
+            buffer: vec![0; READ].into(),
             received: Vec::new(),
             consumed: 0,
             descriptors: VecDeque::new(),
@@ -164,44 +167,44 @@ impl Connection {
     /// Takes what has come and answers it.
     pub fn serve(&mut self, function: &mut dyn Function) -> Result<(), Ended> {
         let open = self.receive()?;
+        let mut received = std::mem::take(&mut self.received);
         let mut at = 0;
-        while let Some(front) = self.received.get(at..).and_then(|rest| rest.first_chunk::<HEADER>()) {
+        while let Some(front) = received.get(at..).and_then(|rest| rest.first_chunk::<HEADER>()) {
             let header = Header::parse(front);
             let size = header.size as usize;
             if !(HEADER..=MAX_MESSAGE).contains(&size) {
                 return Err(Ended::Protocol("a message of an impossible size"));
             }
-            let Some(message) = self.received.get(at..at + size) else { break };
-            let body = message[HEADER..].to_vec();
+            let Some(body) = received.get(at + HEADER..at + size) else { break };
             let start = self.consumed + at as u64;
             let fds = self.take_descriptors(start + size as u64);
             at += size;
             if !header.reply {
-                let result = self.answer(&header, &body, fds, function);
+                let result = self.answer(&header, body, fds, function);
                 if !header.no_reply {
                     self.send(&header.reply(&result))?;
                 }
             }
         }
-        self.received.drain(..at);
+        received.drain(..at);
+        self.received = received;
         self.consumed += at as u64;
         if open { Ok(()) } else { Err(Ended::Closed) }
     }
 
     /// Reads all there is; gives whether the client is still there.
     fn receive(&mut self) -> Result<bool, Ended> {
-        let mut buffer = [0; READ];
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut slices = [IoSliceMut::new(&mut buffer)];
+            let mut slices = [IoSliceMut::new(&mut self.buffer)];
             let n = match recvmsg(&self.stream, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Ok(message) => message.bytes,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(true),
                 Err(rustix::io::Errno::CONNRESET) => return Ok(false),
                 Err(e) => return Err(Ended::Io(e.into())),
             };
-            self.received.extend_from_slice(&buffer[..n]);
+            self.received.extend_from_slice(&self.buffer[..n]);
             let position = self.consumed + self.received.len() as u64;
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(fds) = message {

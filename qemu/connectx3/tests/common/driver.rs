@@ -45,11 +45,13 @@ pub struct Queue {
     record: u64,
     cq: u64,
     cq_record: u64,
+    cq_log: u32,
     cq_index: u32,
 }
 
 const LOG_ENTRIES: u32 = 6;
 const LOG_STRIDE: u32 = 6;
+const LOG_CQ: u32 = 8;
 
 /// A completion as the queue holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +218,7 @@ impl Node {
 
     /// A queue pair with its own completion queue, connected to `peer`.
     pub fn connect(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32) -> Queue {
-        let (cq, cq_record) = self.create_cq(cqn, 0, 8);
+        let (cq, cq_record) = self.create_cq(cqn, 0, LOG_CQ);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
         for entry in 0..1u64 << LOG_ENTRIES {
@@ -270,6 +272,7 @@ impl Node {
             record,
             cq,
             cq_record,
+            cq_log: LOG_CQ,
             cq_index: 0,
         }
     }
@@ -299,12 +302,36 @@ impl Node {
         self.machine.put(queue.record, &queue.posted.to_be_bytes());
     }
 
+    /// Gives the queue's completion queue another buffer, and moves what waits as Linux does: up to the entry that says
+    /// so, each one place up, since that entry counts too.
+    pub fn resize_cq(&mut self, queue: &mut Queue, log_entries: u32) {
+        const RESIZE: u8 = 0x16;
+        let at = self.alloc(32 << log_entries);
+        let mtt = self.map_pages(at, 32 << log_entries);
+        self.command(0x02c, 0, queue.cqn, &[(0x0c, log_entries << 24), (0x1c, mtt)]);
+        let mut index = queue.cq_index;
+        loop {
+            let old = queue.cq + u64::from(index & ((1 << queue.cq_log) - 1)) * 32;
+            let mut entry = self.machine.bytes(old, 32);
+            if entry[31] & 0x1f == RESIZE {
+                break;
+            }
+            index += 1;
+            let lap = (index >> log_entries & 1) as u8;
+            entry[31] = entry[31] & 0x7f | lap << 7;
+            self.machine.put(at + u64::from(index & ((1 << log_entries) - 1)) * 32, &entry);
+        }
+        queue.cq_index += 1;
+        (queue.cq, queue.cq_log) = (at, log_entries);
+        self.machine.put(queue.cq_record, &queue.cq_index.to_be_bytes());
+    }
+
     /// The next completion, if there is one.
     pub fn poll(&mut self, queue: &mut Queue) -> Option<Entry> {
-        let at = queue.cq + u64::from(queue.cq_index & 255) * 32;
+        let at = queue.cq + u64::from(queue.cq_index & ((1 << queue.cq_log) - 1)) * 32;
         let word = |offset| self.machine.be32(at + offset);
         let last = word(0x1c);
-        if last >> 7 & 1 != queue.cq_index >> 8 & 1 {
+        if last >> 7 & 1 != queue.cq_index >> queue.cq_log & 1 {
             return None;
         }
         let opcode = (last & 0x1f) as u8;

@@ -21,8 +21,6 @@ pub struct Firmware {
     pages: u64,
     /// RUN_FW has been given.
     pub running: bool,
-    /// Pages given for the tables of ICM.
-    aux_pages: u64,
 }
 
 impl Card {
@@ -55,7 +53,7 @@ impl Card {
             let pages = 1u64.checked_shl(u32::from(log_size) - 12).ok_or(Status::BadParameter)?;
             match command.opcode {
                 super::opcode::MAP_FA => self.firmware.pages += pages,
-                super::opcode::MAP_ICM_AUX => self.firmware.aux_pages += pages,
+                super::opcode::MAP_ICM_AUX => {}
                 _ if !self.icm.map(virt, page & !0xfff, log_size) => return Err(Status::BadParameter),
                 _ => {}
             }
@@ -69,7 +67,7 @@ impl Card {
                 self.firmware = Firmware::default();
                 self.icm.clear();
             }
-            super::opcode::UNMAP_ICM_AUX => self.firmware.aux_pages = 0,
+            super::opcode::UNMAP_ICM_AUX => {}
             _ => {
                 let len = u64::from(command.in_mod) * 4096;
                 self.icm.unmap(command.in_param, command.in_param.saturating_add(len));

@@ -89,6 +89,7 @@ impl Card {
                 self.special_qp_base = command.in_mod & 0xff_fff8;
                 Ok(Output::None)
             }
+            // Counters, none of which the card keeps: all zero.
             op::DIAG_RPRT | op::QUERY_IF_STAT | op::DUMP_ETH_STATS => Ok(Output::Mailbox(out)),
             // Moderation, filters and flushes of caches that are not modelled.
             op::MODIFY_CQ | op::SYNC_TPT | op::SET_VLAN_FLTR | op::SET_MCAST_FLTR | op::UPDATE_QP => {

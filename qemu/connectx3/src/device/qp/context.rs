@@ -127,7 +127,7 @@ const RNR_RETRY: Field = (0x70, 0x0000_e000);
 const ACK_TIMEOUT: Field = (PATH + 0x08, 0xf800_0000);
 
 /// What the mask may name, for every transition but the first.
-const OPTIONAL: [(u32, Field); 13] = [
+const OPTIONAL: [(u32, Field); 12] = [
     (optional::RRE, RRE),
     (optional::RAE, RAE),
     (optional::RWE, RWE),
@@ -140,7 +140,6 @@ const OPTIONAL: [(u32, Field); 13] = [
     (optional::RNR_RETRY, RNR_RETRY),
     (optional::ACK_TIMEOUT, ACK_TIMEOUT),
     (optional::SCHED_QUEUE, SCHED_QUEUE),
-    (0, (0, 0)),
 ];
 
 /// The context.
