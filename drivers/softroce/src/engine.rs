@@ -367,12 +367,12 @@ impl Core {
     /// Hands a packet to the port; `false` if its ring is full.
     fn send_out(&mut self, number: QpNum, tx: &Tx, port: &mut impl EthernetPort, now: Instant) -> bool {
         let id = self.ip_id;
-        let memory = Arc::clone(&self.memory);
-        let remote = OneKey { key: self.key, memory: &*memory };
+        let memory = &*self.memory;
+        let remote = OneKey { key: self.key, memory };
         let Some(slot) = self.slots.find(number) else { return true };
         let (mut len, mut good) = (slot.qp.frame_len(tx), true);
         let taken = port.transmit(len, &mut |out| {
-            (len, good) = slot.qp.emit(tx, id, out, &*memory, &remote).unwrap_or((0, false));
+            (len, good) = slot.qp.emit(tx, id, out, memory, &remote).unwrap_or((0, false));
             len
         });
         if !taken {
@@ -388,11 +388,11 @@ impl Core {
     /// Hands a packet to a queue pair of this RNIC. Its acknowledgement is due at once.
     fn send_within(&mut self, number: QpNum, tx: &Tx, now: Instant) {
         let mut scratch = core::mem::take(&mut self.scratch);
-        let memory = Arc::clone(&self.memory);
-        let remote = OneKey { key: self.key, memory: &*memory };
+        let memory = &*self.memory;
+        let remote = OneKey { key: self.key, memory };
         let slot = self.slots.find(number);
         let origin = slot.as_ref().and_then(|slot| slot.qp.origin(tx));
-        let packet = slot.and_then(|slot| slot.qp.loop_back(tx, &mut scratch, &*memory, &remote));
+        let packet = slot.and_then(|slot| slot.qp.loop_back(tx, &mut scratch, memory, &remote));
         self.counters.loopback_packets += 1;
         self.sent(number, tx, packet.is_some(), now);
         if let Some(packet) = packet {

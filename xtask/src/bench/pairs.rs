@@ -1,7 +1,7 @@
 //! Figures of two sides that were measured in turn.
 
 use super::stats::median;
-use super::table::number;
+use super::table::{maybe, number};
 use serde::Serialize;
 
 /// One figure of both sides.
@@ -26,6 +26,12 @@ impl Line {
         let ratios: Vec<f64> = pairs.map(|(ours, rxe)| ours / rxe).collect();
         let middle = |runs: &[Option<f64>]| median(runs.iter().copied().flatten().collect());
         Self { what, unit, ours: middle(ours), rxe: middle(rxe), ratio: median(ratios.clone()), ratios }
+    }
+
+    /// As a row of a table: what, ours, rxe's, unit, ratio, the ratios' spread.
+    pub fn cells(&self) -> [String; 6] {
+        let (what, unit) = (self.what.to_owned(), self.unit.to_owned());
+        [what, maybe(self.ours), maybe(self.rxe), unit, maybe(self.ratio), self.spread()]
     }
 
     /// The least and the greatest ratio.

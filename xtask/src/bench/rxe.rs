@@ -4,7 +4,7 @@ use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
 use super::lite::{self, PING_PONG, Row};
 use super::pairs::Line;
-use super::table::{Table, maybe};
+use super::table::Table;
 use super::target::{Bound, Target};
 use crate::{interrupt, ui};
 use anyhow::Result;
@@ -96,21 +96,13 @@ impl Rxe {
     pub fn table(&self) -> Table {
         let mut table = Table::new(
             "LITE beside Linux rdma_rxe",
-            "both between two q35 machines with 1 processor, path MTU 4096, in turn; LITE shares memory with the fabric, Linux has a stream through QEMU, with which it does better here (`bench softroce` measures both); Linux \
-             by perftest (ib_write_lat, ib_read_lat, ib_write_bw, ib_read_bw) in user space, LITE by apps/bench; \
+            "both between two q35 machines with 1 processor, path MTU 4096, in turn; LITE shares memory with the fabric, \
+             Linux has a stream through QEMU, and so MSI-X (`bench softroce` measures Linux both ways); Linux by \
+             perftest (ib_write_lat, ib_read_lat, ib_write_bw, ib_read_bw) in user space, LITE by apps/bench; \
              the ratio is the median over the pairs of runs, then the least and the greatest",
             &["figure", "LITE", "rdma_rxe", "unit", "ratio", "of the pairs"],
         );
-        for line in &self.lines {
-            table.row([
-                line.what.to_owned(),
-                maybe(line.ours),
-                maybe(line.rxe),
-                line.unit.to_owned(),
-                maybe(line.ratio),
-                line.spread(),
-            ]);
-        }
+        self.lines.iter().for_each(|line| table.row(line.cells()));
         table
     }
 

@@ -269,16 +269,7 @@ fn table(lines: &[Line]) -> Table {
          greatest",
         &["figure", "appliance", "rdma_rxe", "unit", "ratio", "of the pairs"],
     );
-    for line in lines {
-        table.row([
-            line.what.to_owned(),
-            maybe(line.ours),
-            maybe(line.rxe),
-            line.unit.to_owned(),
-            maybe(line.ratio),
-            line.spread(),
-        ]);
-    }
+    lines.iter().for_each(|line| table.row(line.cells()));
     table
 }
 
