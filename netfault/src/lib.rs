@@ -9,6 +9,7 @@ mod ecn;
 mod faults;
 pub mod pcap;
 mod queue;
+pub mod switch;
 
 pub use faults::{Faults, ParseFaultsError};
 pub use queue::{Counters, FaultQueue};

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+pub mod options;
 pub mod pci;
 pub mod server;
 pub mod vfio;

@@ -1,12 +1,12 @@
 //! The switching thread: waits for ports to have frames and moves them.
 
 use super::capture::Capture;
-use super::learn::{MacTable, Verdict};
 use super::port::{Front, MAX_FRAME, PREFIX, Peer, Port, SendError, front};
 use super::stream::Stream;
 use super::vhost::{self, Broken, Machine, Ring, Side};
 use super::{Command, Commands, FabricCounters};
 use anyhow::{Context, Result};
+use netfault::switch::{MacTable, Verdict};
 use netfault::{FaultQueue, Faults};
 use rustix::event::{Timespec, epoll};
 use std::ops::Range;

@@ -13,7 +13,6 @@
 
 mod capture;
 mod engine;
-mod learn;
 mod port;
 mod stream;
 mod vhost;

@@ -42,6 +42,18 @@ pub enum EqScheme {
 }
 
 impl Profile {
+    /// The names of the cards that [`named`](Self::named) knows; the first is the usual one.
+    pub const NAMES: [&'static str; 1] = ["pro"];
+
+    /// A card by its name; `mac` is its first port's address.
+    #[must_use]
+    pub fn named(name: &str, mac: MacAddr) -> Option<Self> {
+        match name {
+            "pro" => Some(Self::pro(mac)),
+            _ => None,
+        }
+    }
+
     /// A ConnectX-3 Pro with one Ethernet port.
     #[must_use]
     pub fn pro(mac: MacAddr) -> Self {

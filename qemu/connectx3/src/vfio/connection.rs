@@ -192,32 +192,25 @@ impl Connection {
         if open { Ok(()) } else { Err(Ended::Closed) }
     }
 
-    /// Reads all there is; gives whether the client is still there.
+    /// Reads once, so that a client that never stops leaves the others their turns; gives whether it is still there.
     fn receive(&mut self) -> Result<bool, Ended> {
-        loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut slices = [IoSliceMut::new(&mut self.buffer)];
-            let n = match recvmsg(&self.stream, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(message) => message.bytes,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(true),
-                Err(rustix::io::Errno::CONNRESET) => return Ok(false),
-                Err(e) => return Err(Ended::Io(e.into())),
-            };
-            self.received.extend_from_slice(&self.buffer[..n]);
-            let position = self.consumed + self.received.len() as u64;
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(fds) = message {
-                    self.descriptors.push_back((position, fds.collect()));
-                }
-            }
-            if n == 0 {
-                return Ok(false);
-            }
-            if n < READ {
-                return Ok(true);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut slices = [IoSliceMut::new(&mut self.buffer)];
+        let n = match recvmsg(&self.stream, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => message.bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(true),
+            Err(rustix::io::Errno::CONNRESET) => return Ok(false),
+            Err(e) => return Err(Ended::Io(e.into())),
+        };
+        self.received.extend_from_slice(&self.buffer[..n]);
+        let position = self.consumed + self.received.len() as u64;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.descriptors.push_back((position, fds.collect()));
             }
         }
+        Ok(n > 0)
     }
 
     /// The descriptors of the message that ends at a position.

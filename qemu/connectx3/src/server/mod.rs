@@ -1,0 +1,172 @@
+//! The event loop: many cards, each with a client on a socket and cables to the switch in here or to a fabric outside.
+
+mod cable;
+mod seat;
+mod switch;
+
+pub use seat::{Plug, Slot};
+pub use switch::Network;
+
+use crate::device::Card;
+use anyhow::{Context, Result};
+use cable::Cable;
+use rustix::event::{Timespec, epoll};
+use seat::Seat;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+use switch::Switch;
+
+/// Longest wait for events; then it is asked whether to stop.
+const LONGEST_NS: u64 = 500_000_000;
+/// Times that frames go round between the cards before their clients have a turn.
+const ROUNDS: usize = 16;
+
+/// What one of a seat's descriptors means.
+#[derive(Clone, Copy)]
+enum Source {
+    Listener,
+    Client,
+    /// The fabric that a port's cable leads to.
+    Fabric(usize),
+}
+
+impl Source {
+    /// Ports of a card, at most.
+    const PORTS: usize = 2;
+    const KINDS: usize = 2 + Self::PORTS;
+
+    const fn token(self, seat: usize) -> u64 {
+        let kind = match self {
+            Self::Listener => 0,
+            Self::Client => 1,
+            Self::Fabric(port) => 2 + port,
+        };
+        (seat * Self::KINDS + kind) as u64
+    }
+
+    fn of(token: u64) -> Option<(usize, Self)> {
+        let token = usize::try_from(token).ok()?;
+        let source = match token % Self::KINDS {
+            0 => Self::Listener,
+            1 => Self::Client,
+            port => Self::Fabric(port - 2),
+        };
+        Some((token / Self::KINDS, source))
+    }
+}
+
+/// Serves cards until it is told to stop.
+pub struct Server {
+    poller: OwnedFd,
+    started: Instant,
+    seats: Vec<Seat>,
+    switch: Switch,
+}
+
+impl Server {
+    /// Plugs cards in. QEMU can connect from the return on.
+    ///
+    /// # Errors
+    /// If a socket cannot be made, or a fabric is not there.
+    pub fn new(cards: Vec<(Slot, Card)>, network: Network) -> Result<Self> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut server =
+            Self { poller, started: Instant::now(), seats: Vec::new(), switch: Switch::new(network) };
+        for (index, (slot, card)) in cards.into_iter().enumerate() {
+            let seat = Seat::new(slot, card, |port| server.switch.plug(index, port))?;
+            server.watch(seat.listener(), Source::Listener.token(index))?;
+            for (port, stream) in seat.fabrics() {
+                server.watch(stream.watch(), Source::Fabric(port).token(index))?;
+            }
+            server.seats.push(seat);
+        }
+        Ok(server)
+    }
+
+    fn watch(&self, fd: impl AsFd, token: u64) -> Result<()> {
+        epoll::add(&self.poller, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Handles what comes, until `stop` says so; it is asked after each batch of events.
+    ///
+    /// # Errors
+    /// If the operating system refuses what the loop itself needs; what clients do ends their connections only.
+    pub fn run(&mut self, stop: impl Fn() -> bool) -> Result<()> {
+        let mut events = Vec::with_capacity(64);
+        let mut busy = false;
+        while !stop() {
+            events.clear();
+            let wait = if busy { Timespec { tv_sec: 0, tv_nsec: 0 } } else { self.wait() };
+            match epoll::wait(&self.poller, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("the event loop"),
+            }
+            for event in &events {
+                let Some((seat, source)) = Source::of(event.data.u64()) else { continue };
+                match source {
+                    Source::Listener => self.accept(seat)?,
+                    Source::Client => self.seats[seat].serve(seat),
+                    Source::Fabric(port) => self.seats[seat].receive_from_fabric(seat, port, &self.poller),
+                }
+            }
+            busy = self.progress()?;
+        }
+        Ok(())
+    }
+
+    /// How long nothing is due.
+    fn wait(&mut self) -> Timespec {
+        let now = self.now_ns();
+        let switch = self.switch.next_deadline().map(|at| at.saturating_sub(now));
+        let cards = self.seats.iter_mut().filter_map(Seat::nanoseconds_until_due);
+        let wait = cards.chain(switch).min().unwrap_or(LONGEST_NS).min(LONGEST_NS);
+        Timespec { tv_sec: 0, tv_nsec: wait.cast_signed() }
+    }
+
+    fn accept(&mut self, index: usize) -> Result<()> {
+        if let Some(stream) = self.seats[index].accept(index)? {
+            epoll::add(
+                &self.poller,
+                stream,
+                epoll::EventData::new_u64(Source::Client.token(index)),
+                epoll::EventFlags::IN,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Timers, and frames on their ways, until all is quiet or clients should have a turn. Gives whether it is not quiet.
+    fn progress(&mut self) -> Result<bool> {
+        let mut moved = true;
+        for _ in 0..ROUNDS {
+            moved = false;
+            let now = self.now_ns();
+            for (index, seat) in self.seats.iter_mut().enumerate() {
+                for (port, frame) in seat.progress() {
+                    moved = true;
+                    match seat.cable(port) {
+                        Some(Cable::Switch(end)) => self.switch.take(*end, frame, now),
+                        Some(Cable::Fabric(outside)) => outside.send(frame),
+                        Some(Cable::Out) | None => {}
+                    }
+                }
+                seat.flush(&self.poller, |port| Source::Fabric(port).token(index))?;
+            }
+            while let Some((end, frame)) = self.switch.give(now) {
+                moved = true;
+                if let Some(seat) = self.seats.get_mut(end.seat) {
+                    seat.receive(end.port, &frame);
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        Ok(moved)
+    }
+}

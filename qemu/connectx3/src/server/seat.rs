@@ -1,0 +1,174 @@
+//! A card and its sockets.
+
+use super::cable::{Cable, Outside};
+use crate::device::{Card, Host};
+use crate::pci::PciCard;
+use crate::vfio::{Connection, Ended, Function};
+use anyhow::{Context, Result, bail};
+use fabricport::FrameStream;
+use rustix::event::epoll;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// Frames taken from a fabric before other cards have their turn.
+const BUDGET: usize = 64;
+
+/// Where a port's cable goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Plug {
+    /// To the switch that all cards of the process share.
+    #[default]
+    Switch,
+    /// To a fabric's port, by its socket.
+    Fabric(PathBuf),
+}
+
+/// Where a card is plugged in.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// Where QEMU connects to; made here.
+    pub client: PathBuf,
+    /// Its ports' cables, in order; ports beyond go to the switch.
+    pub plugs: Vec<Plug>,
+}
+
+/// A card with its client and cables.
+pub struct Seat {
+    listener: UnixListener,
+    path: PathBuf,
+    client: Option<Connection>,
+    function: PciCard,
+    cables: Vec<Cable>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Seat {
+    /// Makes the client's socket and connects to fabrics; `plug` gives a port its end of the switch.
+    pub fn new(slot: Slot, card: Card, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
+        let ports = card.profile().ports.len();
+        let mut plugs = slot.plugs.into_iter();
+        let cables = (0..ports).map(|port| match plugs.next().unwrap_or_default() {
+            Plug::Switch => Ok(Cable::Switch(plug(port))),
+            Plug::Fabric(path) => Ok(Cable::Fabric(Box::new(Outside::new(FrameStream::connect(&path)?)))),
+        });
+        let cables = cables.collect::<Result<_>>()?;
+        Ok(Self {
+            listener: listen(&slot.client)?,
+            path: slot.client,
+            client: None,
+            function: PciCard::new(card),
+            cables,
+        })
+    }
+
+    /// Where clients come.
+    pub const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// The connections to fabrics, by port.
+    pub fn fabrics(&self) -> impl Iterator<Item = (usize, &FrameStream)> {
+        self.cables.iter().enumerate().filter_map(|(port, cable)| match cable {
+            Cable::Fabric(outside) => Some((port, &outside.stream)),
+            Cable::Out | Cable::Switch(_) => None,
+        })
+    }
+
+    /// A port's cable.
+    pub fn cable(&mut self, port: usize) -> Option<&mut Cable> {
+        self.cables.get_mut(port)
+    }
+
+    /// Takes a client, whose stream is to be watched. A second one is turned away by the close of its connection.
+    pub fn accept(&mut self, index: usize) -> Result<Option<&UnixStream>> {
+        let Ok((stream, _)) = self.listener.accept() else { return Ok(None) };
+        if self.client.is_some() {
+            log::warn!("card {index} is in use: a second client is turned away");
+            return Ok(None);
+        }
+        Ok(Some(self.client.insert(Connection::new(stream)?).stream()))
+    }
+
+    /// Answers the client.
+    pub fn serve(&mut self, index: usize) {
+        let Some(connection) = &mut self.client else { return };
+        if let Err(e) = connection.serve(&mut self.function) {
+            if !matches!(e, Ended::Closed) {
+                log::error!("card {index}: {e}");
+            }
+            self.function.reset(connection.client());
+            self.client = None;
+        }
+    }
+
+    /// A frame arrives at a port. With nobody at home it is lost.
+    pub fn receive(&mut self, port: usize, frame: &[u8]) {
+        if let Some(connection) = &self.client {
+            self.function.card().receive(port, frame, connection.client());
+        }
+    }
+
+    /// Takes what a fabric has sent; a fabric that has gone leaves the cable out.
+    pub fn receive_from_fabric(&mut self, index: usize, port: usize, poller: &OwnedFd) {
+        let Self { client, function, cables, .. } = self;
+        let Some(cable) = cables.get_mut(port) else { return };
+        let Cable::Fabric(outside) = cable else { return };
+        outside.stream.receive(BUDGET, &mut |frame| {
+            if let Some(connection) = client {
+                function.card().receive(port, frame, connection.client());
+            }
+        });
+        let watch = outside.stream.watch();
+        if watch.closed().is_some() {
+            log::error!("card {index} port {}: the fabric has gone: the cable is out", port + 1);
+            let _ = epoll::delete(poller, watch.as_fd());
+            *cable = Cable::Out;
+        }
+    }
+
+    /// Nanoseconds until the card wants [`progress`](Self::progress); `None` if it waits for nothing.
+    pub fn nanoseconds_until_due(&mut self) -> Option<u64> {
+        let now = self.client.as_ref()?.client().now();
+        let due = self.function.card().next_deadline()?.saturating_since(now);
+        Some(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Runs the card's timers and takes the frames that it sends, by port.
+    pub fn progress(&mut self) -> Vec<(usize, Vec<u8>)> {
+        if let Some(connection) = &self.client {
+            self.function.card().progress(connection.client());
+        }
+        self.function.card().take_outbox()
+    }
+
+    /// Hands frames over to fabrics, and has the loop watch for room where they do not take them.
+    pub fn flush(&mut self, poller: &OwnedFd, token: impl Fn(usize) -> u64) -> Result<()> {
+        for (port, cable) in self.cables.iter_mut().enumerate() {
+            if let Cable::Fabric(outside) = cable
+                && let Some(wants_room) = outside.flush()
+            {
+                let room = if wants_room { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+                let data = epoll::EventData::new_u64(token(port));
+                epoll::modify(poller, outside.stream.watch().as_fd(), data, epoll::EventFlags::IN | room)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A new socket at a path where nothing is.
+fn listen(path: &Path) -> Result<UnixListener> {
+    if path.exists() {
+        bail!("{} exists already", path.display());
+    }
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
