@@ -34,13 +34,6 @@ pub trait Host: Sync {
     fn set_intx(&self, asserted: bool);
 }
 
-/// Reads a big-endian 64-bit word.
-pub fn read_be64(host: &dyn Host, addr: u64) -> Result<u64, DmaError> {
-    let mut bytes = [0; 8];
-    host.read(addr, &mut bytes)?;
-    Ok(u64::from_be_bytes(bytes))
-}
-
 /// Reads a big-endian 32-bit word.
 pub fn read_be32(host: &dyn Host, addr: u64) -> Result<u32, DmaError> {
     let mut bytes = [0; 4];

@@ -1,18 +1,132 @@
-//! The guest's memory that the card uses for its tables, by ICM address (MAP_ICM, UNMAP_ICM).
+//! Memory of the card's tables, by ICM address. A physical function's driver lends pages of the guest (MAP_ICM,
+//! UNMAP_ICM); a virtual function's tables lie with its master, which is part of the card.
 
+use super::host::Host;
 use std::collections::BTreeMap;
 
 /// Bytes of a page of ICM.
 pub const ICM_PAGE: u64 = 4096;
 
+/// An ICM address that nothing is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len} bytes at ICM address {virt:#x}: no memory")]
+pub struct IcmFault {
+    /// First byte.
+    pub virt: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Where tables are.
+#[derive(Debug)]
+pub enum Icm {
+    /// In pages of the guest.
+    Guest(Chunks),
+    /// In memory of the card.
+    #[expect(dead_code, reason = "for the master of a virtual function")]
+    Card(CardMemory),
+}
+
+impl Icm {
+    /// Reads from a table. What is read is mapped in one piece, as entries of tables are.
+    pub fn read(&self, host: &dyn Host, virt: u64, buf: &mut [u8]) -> Result<(), IcmFault> {
+        let fault = IcmFault { virt, len: buf.len() };
+        match self {
+            Self::Guest(chunks) => {
+                let bus = chunks.bus(virt, buf.len() as u64).ok_or(fault)?;
+                host.read(bus, buf).map_err(|_| fault)
+            }
+            Self::Card(memory) => memory.read(virt, buf).ok_or(fault),
+        }
+    }
+
+    /// Writes to a table.
+    pub fn write(&mut self, host: &dyn Host, virt: u64, data: &[u8]) -> Result<(), IcmFault> {
+        let fault = IcmFault { virt, len: data.len() };
+        match self {
+            Self::Guest(chunks) => {
+                let bus = chunks.bus(virt, data.len() as u64).ok_or(fault)?;
+                host.write(bus, data).map_err(|_| fault)
+            }
+            Self::Card(memory) => memory.write(virt, data).ok_or(fault),
+        }
+    }
+
+    /// The guest's pages, if tables are there.
+    pub const fn guest(&mut self) -> Option<&mut Chunks> {
+        match self {
+            Self::Guest(chunks) => Some(chunks),
+            Self::Card(_) => None,
+        }
+    }
+}
+
+impl Default for Icm {
+    fn default() -> Self {
+        Self::Guest(Chunks::default())
+    }
+}
+
+/// Memory of the card: pages that come into being when they are written; others read as zero.
+#[derive(Debug)]
+pub struct CardMemory {
+    pages: BTreeMap<u64, Box<[u8; ICM_PAGE as usize]>>,
+    len: u64,
+}
+
+/// A part of a range on one page: the page, the offset in it, the offset in the range, bytes.
+type Piece = (u64, usize, usize, usize);
+
+impl CardMemory {
+    /// `len` bytes of zero.
+    #[must_use]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the master of a virtual function"))]
+    pub const fn new(len: u64) -> Self {
+        Self { pages: BTreeMap::new(), len }
+    }
+
+    /// The pieces of a range. `None` beyond the end.
+    fn pieces(&self, virt: u64, len: usize) -> Option<impl Iterator<Item = Piece> + use<>> {
+        virt.checked_add(len as u64).filter(|&end| end <= self.len)?;
+        let mut done = 0;
+        Some(std::iter::from_fn(move || {
+            let at = virt + done as u64;
+            let within = (at % ICM_PAGE) as usize;
+            let n = (ICM_PAGE as usize - within).min(len - done);
+            let piece = (at / ICM_PAGE, within, done, n);
+            done += n;
+            (n > 0).then_some(piece)
+        }))
+    }
+
+    fn read(&self, virt: u64, buf: &mut [u8]) -> Option<()> {
+        for (page, within, from, n) in self.pieces(virt, buf.len())? {
+            let to = buf.get_mut(from..from + n)?;
+            match self.pages.get(&page) {
+                Some(bytes) => to.copy_from_slice(bytes.get(within..within + n)?),
+                None => to.fill(0),
+            }
+        }
+        Some(())
+    }
+
+    fn write(&mut self, virt: u64, data: &[u8]) -> Option<()> {
+        for (page, within, from, n) in self.pieces(virt, data.len())? {
+            let bytes = self.pages.entry(page).or_insert_with(|| Box::new([0; ICM_PAGE as usize]));
+            bytes.get_mut(within..within + n)?.copy_from_slice(data.get(from..from + n)?);
+        }
+        Some(())
+    }
+}
+
 /// What is mapped. The guest maps and unmaps chunks as its tables grow and shrink.
 #[derive(Debug, Default)]
-pub struct Icm {
+pub struct Chunks {
     /// First ICM address to (bus address, bytes); no two overlap.
     chunks: BTreeMap<u64, (u64, u64)>,
 }
 
-impl Icm {
+impl Chunks {
     /// Maps `1 << log_size` bytes at `virt` to `bus`. `false` if that makes no sense.
     pub fn map(&mut self, virt: u64, bus: u64, log_size: u8) -> bool {
         let Some(len) = 1u64.checked_shl(u32::from(log_size)) else { return false };
@@ -44,13 +158,8 @@ impl Icm {
         }
     }
 
-    /// Forgets all.
-    pub fn clear(&mut self) {
-        self.chunks.clear();
-    }
-
     /// Where `len` bytes at `virt` are, if they are mapped in one piece.
-    pub fn bus(&self, virt: u64, len: u64) -> Option<u64> {
+    fn bus(&self, virt: u64, len: u64) -> Option<u64> {
         let (&at, &(bus, chunk)) = self.chunks.range(..=virt).next_back()?;
         let skip = virt - at;
         (skip.checked_add(len)? <= chunk).then(|| bus + skip)
@@ -63,7 +172,7 @@ mod tests {
 
     #[test]
     fn chunks_are_found_and_cut() {
-        let mut icm = Icm::default();
+        let mut icm = Chunks::default();
         assert!(icm.map(0x40000, 0x1000_0000, 18));
         assert_eq!(icm.bus(0x40010, 8), Some(0x1000_0010));
         assert_eq!(icm.bus(0x7fff8, 8), Some(0x1003_fff8));
@@ -74,5 +183,17 @@ mod tests {
         assert_eq!(icm.bus(0x4ffff, 1), Some(0x1000_ffff));
         assert!(!icm.map(0x1000, 0x1000, 13), "not aligned to its size");
         assert!(!icm.map(0, 0, 64));
+    }
+
+    #[test]
+    fn memory_of_the_card_reads_as_it_was_written_and_ends() {
+        let mut memory = CardMemory::new(3 * ICM_PAGE);
+        assert_eq!(memory.write(ICM_PAGE - 3, &[1, 2, 3, 4, 5, 6]), Some(()));
+        let mut bytes = [9; 8];
+        assert_eq!(memory.read(ICM_PAGE - 4, &mut bytes), Some(()));
+        assert_eq!(bytes, [0, 1, 2, 3, 4, 5, 6, 0]);
+        assert_eq!(memory.read(3 * ICM_PAGE - 7, &mut bytes), None);
+        assert_eq!(memory.write(u64::MAX, &[1]), None);
+        assert_eq!(memory.pages.len(), 2);
     }
 }

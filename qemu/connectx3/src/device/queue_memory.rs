@@ -1,6 +1,6 @@
 //! A queue's buffer: guest pages that MTT entries name.
 
-use super::host::{DmaError, Host, read_be64};
+use super::host::{DmaError, Host};
 use super::icm::Icm;
 
 /// Bytes of an MTT entry.
@@ -8,10 +8,10 @@ pub const MTT_ENTRY: u64 = 8;
 /// The bit of an MTT entry that says that it holds a page.
 const PRESENT: u64 = 1;
 
-/// The MTT table: where it lies in ICM, and the way from there to the guest's memory.
+/// The MTT table: where it lies, and the way from there to the guest's memory.
 #[derive(Clone, Copy)]
 pub struct MttTable<'a> {
-    /// What is mapped.
+    /// Where tables are.
     pub icm: &'a Icm,
     /// The table's ICM address (INIT_HCA).
     pub base: u64,
@@ -21,8 +21,9 @@ impl MttTable<'_> {
     /// The bus address of the page that an entry names. `mtt` is the byte offset of the first entry in the table.
     pub fn page(&self, host: &dyn Host, mtt: u64, index: u64) -> Option<u64> {
         let offset = mtt.checked_add(index.checked_mul(MTT_ENTRY)?)?;
-        let at = self.icm.bus(self.base.checked_add(offset)?, MTT_ENTRY)?;
-        let entry = read_be64(host, at).ok()?;
+        let mut entry = [0; MTT_ENTRY as usize];
+        self.icm.read(host, self.base.checked_add(offset)?, &mut entry).ok()?;
+        let entry = u64::from_be_bytes(entry);
         (entry & PRESENT != 0).then_some(entry & !0x7)
     }
 }

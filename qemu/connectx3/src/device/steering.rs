@@ -1,4 +1,4 @@
-//! The multicast group and steering table (MCG) in the guest's memory: which queue pairs a destination goes to.
+//! The multicast group and steering table (MCG): which queue pairs a destination goes to.
 
 use super::command::Hca;
 use super::hcr::Status;
@@ -8,38 +8,38 @@ use super::mailbox::{MAILBOX, Mailbox};
 
 /// Places of entries.
 pub struct McgTable<'a> {
-    /// What is mapped.
+    /// Where tables are.
     pub icm: &'a Icm,
     /// Where the table is.
     pub hca: &'a Hca,
 }
 
-impl McgTable<'_> {
-    fn place(&self, index: u32) -> Result<(u64, usize), Status> {
-        let [log_entry, _, log_table] = self.hca.mcg_log;
-        if u64::from(index) >= 1 << log_table {
-            return Err(Status::BadIndex);
-        }
-        let len = 1usize << log_entry;
-        let virt = self.hca.mcg_base + (u64::from(index) << log_entry);
-        if len > MAILBOX {
-            return Err(Status::ExceedsLimit);
-        }
-        self.icm.bus(virt, len as u64).map(|bus| (bus, len)).ok_or(Status::IcmError)
+/// The ICM address of an entry, and its bytes.
+fn place(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
+    let [log_entry, _, log_table] = hca.mcg_log;
+    if u64::from(index) >= 1 << log_table {
+        return Err(Status::BadIndex);
     }
+    let len = 1usize << log_entry;
+    if len > MAILBOX {
+        return Err(Status::ExceedsLimit);
+    }
+    Ok((hca.mcg_base + (u64::from(index) << log_entry), len))
+}
 
+/// WRITE_MCG.
+pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
+    let (virt, len) = place(hca, index)?;
+    icm.write(host, virt, &entry.bytes()[..len]).map_err(|_| Status::IcmError)
+}
+
+impl McgTable<'_> {
     /// READ_MCG.
     pub fn read(&self, index: u32, host: &dyn Host) -> Result<Mailbox, Status> {
-        let (bus, len) = self.place(index)?;
+        let (virt, len) = place(self.hca, index)?;
         let mut out = Mailbox::default();
-        host.read(bus, &mut out.bytes_mut()[..len]).map_err(|_| Status::IcmError)?;
+        self.icm.read(host, virt, &mut out.bytes_mut()[..len]).map_err(|_| Status::IcmError)?;
         Ok(out)
-    }
-
-    /// WRITE_MCG.
-    pub fn write(&self, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
-        let (bus, len) = self.place(index)?;
-        host.write(bus, &entry.bytes()[..len]).map_err(|_| Status::IcmError)
     }
 
     /// MGID_HASH: where the chain of a GID begins.

@@ -4,6 +4,7 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
+use crate::device::icm::Icm;
 use crate::device::mailbox::Mailbox;
 use crate::device::registers::{CLEAR_INTERRUPT, ERROR_BUFFER, ERROR_BUFFER_WORDS};
 
@@ -54,8 +55,12 @@ impl Card {
             match command.opcode {
                 super::opcode::MAP_FA => self.firmware.pages += pages,
                 super::opcode::MAP_ICM_AUX => {}
-                _ if !self.icm.map(virt, page & !0xfff, log_size) => return Err(Status::BadParameter),
-                _ => {}
+                _ => {
+                    let chunks = self.icm.guest().ok_or(Status::BadSystemState)?;
+                    if !chunks.map(virt, page & !0xfff, log_size) {
+                        return Err(Status::BadParameter);
+                    }
+                }
             }
         }
         Ok(Output::None)
@@ -65,12 +70,13 @@ impl Card {
         match command.opcode {
             super::opcode::UNMAP_FA => {
                 self.firmware = Firmware::default();
-                self.icm.clear();
+                self.icm = Icm::default();
             }
             super::opcode::UNMAP_ICM_AUX => {}
             _ => {
                 let len = u64::from(command.in_mod) * 4096;
-                self.icm.unmap(command.in_param, command.in_param.saturating_add(len));
+                let chunks = self.icm.guest().ok_or(Status::BadSystemState)?;
+                chunks.unmap(command.in_param, command.in_param.saturating_add(len));
             }
         }
         Ok(Output::None)

@@ -8,7 +8,7 @@ use crate::device::mailbox::Mailbox;
 use crate::device::qp::{Qps, Transition};
 use crate::device::queue_memory::MttTable;
 use crate::device::region::Regions;
-use crate::device::steering::{McgTable, members};
+use crate::device::steering::{self, McgTable, members};
 
 /// Opcodes.
 mod opcode {
@@ -44,7 +44,7 @@ impl Card {
         }
         let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
         let table = MttTable { icm: &self.icm, base: hca.mtt_base };
-        let steering = McgTable { icm: &self.icm, hca };
+        let groups = McgTable { icm: &self.icm, hca };
         let none = |()| Output::None;
         let mut out = Mailbox::default();
         match command.opcode {
@@ -69,9 +69,10 @@ impl Card {
             op::QUERY_QP => {
                 self.qps.query(command.in_mod & 0xff_ffff, &mut out).map(|()| Output::Mailbox(out))
             }
-            op::READ_MCG => steering.read(command.in_mod, host).map(Output::Mailbox),
+            op::READ_MCG => groups.read(command.in_mod, host).map(Output::Mailbox),
             op::WRITE_MCG if command.op_mod == 0 => {
-                steering.write(command.in_mod, &super::input(command, host)?, host).map(none)
+                let entry = super::input(command, host)?;
+                steering::write(hca, &mut self.icm, command.in_mod, &entry, host).map(none)
             }
             op::WRITE_MCG => {
                 let entry = super::input(command, host)?;
@@ -83,7 +84,7 @@ impl Card {
             op::MGID_HASH => {
                 let mailbox = super::input(command, host)?;
                 let gid = mailbox.bytes().first_chunk().ok_or(Status::Internal)?;
-                Ok(Output::Immediate(u64::from(steering.hash(gid))))
+                Ok(Output::Immediate(u64::from(groups.hash(gid))))
             }
             op::CONF_SPECIAL_QP => {
                 self.special_qp_base = command.in_mod & 0xff_fff8;
