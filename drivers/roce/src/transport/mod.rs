@@ -1,7 +1,8 @@
-//! The reliable connected service (specification chapter 9.7) and the unreliable datagram service (9.8.3) as state
-//! machines without I/O.
+//! The reliable connected service (specification chapter 9.7), the unreliable connected one (9.8.2) and the unreliable
+//! datagram service (9.8.3) as state machines without I/O.
 //!
-//! A [`DatagramQp`] sends and takes single packets. A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
+//! A [`DatagramQp`] sends and takes single packets, an [`UnreliableQp`] messages of which it drops what is not whole.
+//! A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
 //! time go in; packets come out one at a time, when whoever owns the queue pair has room for one: [`ReliableQp::next_tx`]
 //! says what is to be sent, [`ReliableQp::emit`] writes it straight from memory into the frame, [`ReliableQp::sent`]
 //! goes on. Nothing allocates after [`ReliableQp::new`].
@@ -22,11 +23,12 @@ mod rtt;
 mod segment;
 mod send_queue;
 mod timers;
+mod uc;
 mod ud;
 
 pub use access::{Denied, OneKey, RemoteAccess, Right};
 pub use qp::{Limits, ReliableQp, State, Tx};
-
+pub use uc::UnreliableQp;
 pub use ud::{DatagramQp, Route};
 
 use platform::{Instant, Memory};
@@ -106,15 +108,16 @@ counters! {
     rx_bad_pkey,
     /// Datagrams dropped for their Q_Key.
     rx_bad_qkey,
-    /// Datagrams dropped because no receive was posted.
+    /// Datagrams, and messages of unreliable connections, dropped because no receive was posted.
     rx_no_receive,
-    /// Datagrams dropped because they are longer than the receive posted, or than the MTU.
+    /// Datagrams dropped because they are longer than the receive posted, or than the MTU; messages of unreliable
+    /// connections longer than the receive posted.
     rx_too_long,
     /// Requests received again.
     rx_duplicates,
     /// Repeated READs and atomics dropped because their answer is not kept any more, or they ask for something else.
     rx_stale_requests,
-    /// Requests dropped because one before them is missing.
+    /// Requests dropped, or packets of unreliable connections, because one before them is missing.
     rx_out_of_sequence,
     /// Responses that answer nothing outstanding.
     rx_stale_responses,

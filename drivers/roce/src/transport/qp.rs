@@ -9,7 +9,7 @@ use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
 use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service};
 use platform::{Instant, IoAddr, Memory};
-use verbs::{QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError};
+use verbs::{QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +70,27 @@ impl Tx {
     #[must_use]
     pub const fn payload_len(&self) -> usize {
         self.len
+    }
+
+    /// Writes the frame with `headers` and IPv4 identification `id` into the front of `out`, its payload by `fill`; gives
+    /// its length, and whether it is good: if `fill` failed, the ICRC is wrong on purpose. `None` if `out` is too short.
+    pub(super) fn emit(
+        &self,
+        headers: &Headers,
+        id: u16,
+        out: &mut [u8],
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Option<(usize, bool)> {
+        let mut headers = *headers;
+        if let Net::V4(ip, _) = &mut headers.net {
+            ip.id = id;
+        }
+        let mut good = true;
+        let len = headers.emit(&self.bth, &self.ext, self.len, out, |to| good = fill(to))?;
+        if !good && let Some(last) = out.get_mut(len - 1) {
+            *last = !*last;
+        }
+        Some((len, good))
     }
 }
 
@@ -181,6 +202,11 @@ impl ReliableQp {
         self.responder.receives_posted()
     }
 
+    /// Takes the oldest receive back, if no message has begun to use it.
+    pub fn take_back_receive(&mut self) -> Option<WrId> {
+        self.responder.take_back()
+    }
+
     /// Queues send work. On a queue pair in error it ends as flushed at once.
     pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         if matches!(self.state, State::Init | State::ReadyToReceive) {
@@ -284,17 +310,7 @@ impl ReliableQp {
         memory: &dyn Memory,
         remote: &dyn RemoteAccess,
     ) -> Option<(usize, bool)> {
-        let mut headers = *self.path.as_ref()?;
-        if let Net::V4(ip, _) = &mut headers.net {
-            ip.id = id;
-        }
-        let mut good = true;
-        let len =
-            headers.emit(&tx.bth, &tx.ext, tx.len, out, |to| good = self.fill(tx, to, memory, remote))?;
-        if !good && let Some(last) = out.get_mut(len - 1) {
-            *last = !*last;
-        }
-        Some((len, good))
+        tx.emit(self.path.as_ref()?, id, out, |to| self.fill(tx, to, memory, remote))
     }
 
     /// Makes the packet of `tx` with its payload in `scratch`, for a queue pair of the same RNIC. `None` if memory

@@ -42,7 +42,7 @@ use super::send_queue::packets;
 use super::{Env, MAX_MESSAGE};
 use crate::wire::{Aeth, AtomicEth, Bth, Ext, NakCode, Opcode, Operation, Packet, Reth, RnrTimer, Syndrome};
 use platform::IoAddr;
-use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, RemoteKey, Status, VerbsError, WorkKind};
+use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, RemoteKey, Status, VerbsError, WorkKind, WrId};
 
 /// A message of which the first packet has been executed and the last not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +134,11 @@ impl Responder {
     /// Receives that are posted.
     pub(super) const fn receives_posted(&self) -> u32 {
         self.recv.len()
+    }
+
+    /// Takes the oldest receive back, if no message has begun to use it.
+    pub(super) fn take_back(&mut self) -> Option<WrId> {
+        if matches!(self.inbound, Inbound::Send { .. }) { None } else { self.recv.pop() }
     }
 
     /// Whether a request was refused for good.

@@ -8,13 +8,13 @@ use super::Env;
 use super::qp::{Limits, Source, Tx};
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
-use crate::wire::{Bth, Deth, Ext, Headers, Net, Opcode, Operation, Packet, Service};
+use crate::wire::{Bth, Deth, Ext, Headers, Opcode, Operation, Packet, Service};
 use alloc::boxed::Box;
 use alloc::vec;
 use platform::Memory;
 use verbs::{
     Completion, GRH_LEN, PathMtu, Payload, Psn, QKey, QpNum, RecvWr, SendOp, SendWr, Status, UdSendWr,
-    VerbsError, WorkKind,
+    VerbsError, WorkKind, WrId,
 };
 
 /// The way to a datagram's receiver.
@@ -73,6 +73,38 @@ impl DatagramQp {
     #[must_use]
     pub const fn number(&self) -> QpNum {
         self.number
+    }
+
+    /// What datagrams must name from here on to be taken.
+    pub const fn set_qkey(&mut self, qkey: QKey) {
+        self.qkey = qkey;
+    }
+
+    /// The PSN of the next datagram.
+    pub const fn set_psn(&mut self, psn: Psn) {
+        self.psn = psn;
+    }
+
+    /// Sends again after an error of the send queue (transition from SQE to RTS).
+    pub const fn resume_sending(&mut self) {
+        self.send_ended = false;
+    }
+
+    /// Whether sends end as flushed, and whether receives do.
+    #[must_use]
+    pub const fn has_ended(&self) -> (bool, bool) {
+        (self.send_ended, self.recv_ended)
+    }
+
+    /// Receive work requests that are posted.
+    #[must_use]
+    pub const fn receives_posted(&self) -> u32 {
+        self.recv.len()
+    }
+
+    /// Takes the oldest receive back.
+    pub fn take_back_receive(&mut self) -> Option<WrId> {
+        self.recv.pop()
     }
 
     /// Queues a datagram that goes by `route`. After an error it ends as flushed at once.
@@ -192,18 +224,8 @@ impl DatagramQp {
 
     /// As [`ReliableQp::emit`](super::ReliableQp::emit), for the next datagram.
     pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
-        let mut headers = self.route()?.headers;
-        if let Net::V4(ip, _) = &mut headers.net {
-            ip.id = id;
-        }
-        let mut good = true;
-        let fill =
-            |payload: &mut [u8]| good = self.queue.gather(self.queue.head(), 0, payload, memory).is_ok();
-        let len = headers.emit(&tx.bth, &tx.ext, tx.len, out, fill)?;
-        if !good && let Some(last) = out.get_mut(len - 1) {
-            *last = !*last;
-        }
-        Some((len, good))
+        let headers = &self.route()?.headers;
+        tx.emit(headers, id, out, |to| self.queue.gather(self.queue.head(), 0, to, memory).is_ok())
     }
 
     /// What goes before the next datagram, `tx`, in its receive.
@@ -228,9 +250,14 @@ impl DatagramQp {
     /// The next datagram could not be read from memory: it ends with an error, later ones as flushed. Receiving goes on
     /// (send queue error state, specification 10.3.1.6).
     pub fn spoiled(&mut self, env: &mut Env<'_>) {
+        self.fail_send(Some(Status::LocalProtectionError), env);
+    }
+
+    /// Ends all sends, now and later: the oldest with the status given, if any, the rest as flushed. Receiving goes on.
+    pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         env.counters.qp_errors += 1;
         self.send_ended = true;
-        self.flush_send(Some(Status::LocalProtectionError), env);
+        self.flush_send(status, env);
     }
 
     /// Ends all work as flushed, now and later, because its owner wants so.

@@ -1,0 +1,243 @@
+//! The unreliable connected service (specification 9.8.2): SEND and WRITE, each with or without immediate data, in
+//! packets that nobody acknowledges.
+//!
+//! A message has ended for its sender when its last packet has left. What a receiver cannot use it drops, and counts:
+//! see [`receiver`].
+
+mod receiver;
+
+use super::Env;
+use super::qp::{Limits, Source, State, Tx};
+use super::recv_queue::RecvQueue;
+use super::request::Request;
+use super::resources::ahead;
+use super::send_queue::SendQueue;
+use crate::wire::{Headers, Net, Packet, Service};
+use platform::Memory;
+use receiver::Receiver;
+use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, SendOp, SendWr, Status, VerbsError, WrId};
+
+/// An unreliable connected queue pair. Its calls are those of [`ReliableQp`](super::ReliableQp), of which it has no
+/// timers and no rounds.
+pub struct UnreliableQp {
+    number: QpNum,
+    state: State,
+    queue: SendQueue,
+    receiver: Receiver,
+    path: Option<Headers>,
+    remote_qp: QpNum,
+    /// Bytes of a full packet.
+    mtu: usize,
+    /// PSN of the next packet.
+    next: Psn,
+    /// First PSN of the next work request posted.
+    post: Psn,
+}
+
+impl UnreliableQp {
+    /// A queue pair with all it will ever need allocated.
+    #[must_use]
+    pub fn new(number: QpNum, limits: &Limits) -> Self {
+        Self {
+            number,
+            state: State::Init,
+            queue: SendQueue::new(limits.send_depth, limits.max_sge, limits.max_inline),
+            receiver: Receiver::new(number, RecvQueue::new(limits.recv_depth, limits.max_sge)),
+            path: None,
+            remote_qp: QpNum::new(0),
+            mtu: 256,
+            next: Psn::new(0),
+            post: Psn::new(0),
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(&self) -> QpNum {
+        self.number
+    }
+
+    /// Its state.
+    #[must_use]
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether a packet from `source` is from its peer.
+    #[must_use]
+    pub fn is_peer(&self, source: &Net) -> bool {
+        self.path.as_ref().is_some_and(|path| path.net.dst() == source.src())
+    }
+
+    /// The transition to RTR (specification 10.3.1.4): from here on it receives. Of `connect`, only what concerns that
+    /// need hold.
+    pub fn ready_to_receive(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
+        if self.state != State::Init {
+            return Err(VerbsError::InvalidState);
+        }
+        self.mtu = connect.mtu.bytes();
+        self.receiver.connect(connect);
+        self.remote_qp = connect.remote_qp;
+        self.path = path;
+        self.state = State::ReadyToReceive;
+        Ok(())
+    }
+
+    /// The transition to RTS: from here on it sends.
+    pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
+        if self.state != State::ReadyToReceive {
+            return Err(VerbsError::InvalidState);
+        }
+        (self.next, self.post) = (connect.send_psn, connect.send_psn);
+        self.state = State::ReadyToSend;
+        Ok(())
+    }
+
+    /// Send work requests that can be posted now.
+    #[must_use]
+    pub const fn send_room(&self) -> u32 {
+        self.queue.room()
+    }
+
+    /// Receive work requests that are posted.
+    #[must_use]
+    pub const fn receives_posted(&self) -> u32 {
+        self.receiver.receives_posted()
+    }
+
+    /// Takes a receive back that no message has begun to use.
+    pub fn take_back_receive(&mut self) -> Option<WrId> {
+        self.receiver.take_back()
+    }
+
+    /// Queues send work. READs, atomics and SENDs that invalidate are of the reliable services. On a queue pair in error
+    /// it ends as flushed at once.
+    pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        if matches!(self.state, State::Init | State::ReadyToReceive) {
+            return Err(VerbsError::InvalidState);
+        }
+        if !matches!(work.op, SendOp::Send { .. } | SendOp::Write { .. }) {
+            return Err(VerbsError::Unsupported);
+        }
+        let packets = self.queue.push(work, self.post, self.mtu, env.memory)?;
+        self.post = self.post.add(packets);
+        if self.state == State::Error {
+            self.flush_send(None, env);
+        }
+        Ok(())
+    }
+
+    /// Queues receive work. On a queue pair in error it ends as flushed at once.
+    pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        self.receiver.post(work, env.memory)?;
+        if self.state == State::Error {
+            self.receiver.flush(None, env);
+        }
+        Ok(())
+    }
+
+    /// Handles a packet that its peer sent.
+    pub fn receive(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+        if packet.bth.opcode.service != Service::Uc {
+            env.counters.rx_wrong_service += 1;
+        } else if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
+            env.counters.rx_wrong_state += 1;
+        } else if let Err(status) = self.receiver.on_packet(packet, env) {
+            self.fail(None, Some(status), env);
+        }
+    }
+
+    /// Whether [`next_tx`](Self::next_tx) gives something.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.state == State::ReadyToSend && self.queue.front().is_some()
+    }
+
+    /// The next packet.
+    #[must_use]
+    pub fn next_tx(&self) -> Option<Tx> {
+        if self.state != State::ReadyToSend {
+            return None;
+        }
+        let wqe = self.queue.front()?;
+        let request = Request {
+            wqe,
+            position: self.queue.head(),
+            psn: self.next,
+            done: ahead(self.next, wqe.first),
+            packets: 1,
+            ack_request: false,
+            mtu: self.mtu,
+            remote_qp: self.remote_qp,
+        };
+        let mut tx = request.tx();
+        tx.bth.opcode.service = Service::Uc;
+        Some(tx)
+    }
+
+    /// Bytes of the frame of `tx`.
+    #[must_use]
+    pub fn frame_len(&self, tx: &Tx) -> usize {
+        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.ext, tx.len))
+    }
+
+    /// As [`ReliableQp::emit`](super::ReliableQp::emit).
+    pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
+        tx.emit(self.path.as_ref()?, id, out, |to| self.fill(tx, to, memory))
+    }
+
+    fn fill(&self, tx: &Tx, to: &mut [u8], memory: &dyn Memory) -> bool {
+        match tx.source {
+            Source::Request { position, offset, .. } => {
+                self.queue.gather(position, offset, to, memory).is_ok()
+            }
+            _ => to.is_empty(),
+        }
+    }
+
+    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
+    pub fn sent(&mut self, _tx: &Tx, env: &mut Env<'_>) {
+        self.next = self.next.add(1);
+        let ended = self.queue.front().is_some_and(|wqe| ahead(self.next, wqe.first) >= wqe.packets);
+        if ended {
+            self.end_send(Status::Success, env);
+        }
+    }
+
+    /// `tx`, which [`next_tx`](Self::next_tx) gave, could not be read from memory: ends the queue pair.
+    pub fn spoiled(&mut self, _tx: &Tx, env: &mut Env<'_>) {
+        self.fail(Some(Status::LocalProtectionError), None, env);
+    }
+
+    /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.
+    pub fn fail(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
+        if self.state != State::Error {
+            env.counters.qp_errors += 1;
+        }
+        self.end(send, recv, env);
+    }
+
+    /// As [`fail`](Self::fail), but because its owner wants so.
+    pub fn end(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
+        self.state = State::Error;
+        self.flush_send(send, env);
+        self.receiver.flush(recv, env);
+    }
+
+    fn flush_send(&mut self, first: Option<Status>, env: &mut Env<'_>) {
+        if let Some(status) = first {
+            self.end_send(status, env);
+        }
+        while self.end_send(Status::WorkRequestFlushed, env) {}
+    }
+
+    fn end_send(&mut self, status: Status, env: &mut Env<'_>) -> bool {
+        let Some(wqe) = self.queue.front() else { return false };
+        let completion =
+            Completion { byte_len: wqe.len, ..Completion::new(wqe.id, self.number, status, wqe.op.kind()) };
+        let report = wqe.signaled || status != Status::Success;
+        self.queue.pop();
+        env.completions.send_ended(&completion, report);
+        true
+    }
+}
