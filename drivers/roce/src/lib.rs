@@ -1,4 +1,4 @@
-//! RoCE version 1 and 2 wire formats and the InfiniBand transport over them, without any I/O.
+//! Wire formats of RoCE version 1 and 2 and of InfiniBand, and the InfiniBand transport over them, without any I/O.
 //!
 //! [`wire`] takes frames apart and puts them together. [`transport`] is the services of queue pairs as state machines:
 //! packets and the time go in, packets come out. Who has frames to move (`softroce`, the emulated ConnectX-3) owns

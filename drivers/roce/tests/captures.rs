@@ -99,7 +99,7 @@ fn decode(frame: &Frame<'_>) -> BTreeMap<&'static str, u64> {
             put("ttl", ip.hop_limit.into());
             udp
         }
-        Net::Grh(_) => panic!("no RoCEv1 in the captures"),
+        Net::Grh(_) | Net::InfiniBand(..) => panic!("no RoCEv1 in the captures"),
     };
     put("sport", udp.src.into());
     put("udp_csum", udp.checksum.into());

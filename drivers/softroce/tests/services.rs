@@ -53,6 +53,7 @@ fn class_and_hops(net: &Net) -> (u8, u8) {
     match net {
         Net::V4(ip, _) => (ip.tos, ip.ttl),
         Net::V6(ip, _) | Net::Grh(ip) => (ip.traffic_class, ip.hop_limit),
+        Net::InfiniBand(..) => panic!("a software RNIC has no InfiniBand"),
     }
 }
 
@@ -105,6 +106,7 @@ fn datagrams_over_every_link() {
             let origin = match frame.headers.net {
                 Net::V4(..) => [&[0; 20], &header[..20]].concat(),
                 Net::V6(..) | Net::Grh(_) => header[..40].to_vec(),
+                Net::InfiniBand(..) => panic!("a software RNIC has no InfiniBand"),
             };
             assert_eq!(b.get(id << 16, 40), origin);
             assert_eq!(b.get((id << 16) + 40, len as usize), pattern(len as usize, id as u8));
@@ -156,6 +158,7 @@ fn a_mark_on_the_way_is_seen_and_harms_nothing() {
             Net::V6(ip, _) | Net::Grh(ip) => {
                 ip.traffic_class = Ecn::CongestionExperienced.set(ip.traffic_class);
             }
+            Net::InfiniBand(..) => panic!("a software RNIC has no InfiniBand"),
         }
         let Packet { bth, ext, payload } = frame.packet;
         let mut marked = vec![0; sent.len()];

@@ -71,6 +71,7 @@ pub fn forge(bytes: &[u8], lie: Lie, input: &mut Input) -> Option<Vec<u8>> {
         Lie::Source => match &mut headers.net {
             Net::V4(ip, _) => ip.src[input.below(4)] ^= 0x10,
             Net::V6(ip, _) | Net::Grh(ip) => ip.src[input.below(16)] ^= 0x10,
+            Net::InfiniBand(lrh, _) => lrh.slid ^= 0x10,
         },
         Lie::Key => {
             let other = |key: RemoteKey, bit: usize| RemoteKey(key.0 ^ 1 << bit);

@@ -152,7 +152,7 @@ impl ReliableQp {
     /// Whether a packet from `source` is from its peer.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
-        self.path.as_ref().is_some_and(|path| path.net.dst() == source.src())
+        self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
     }
 
     /// Connects it over `path`, or within the RNIC if that is `None`, both ways at once.

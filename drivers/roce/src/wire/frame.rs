@@ -1,13 +1,18 @@
 //! A whole RoCE frame: from Ethernet to ICRC.
 
+use super::lrh::{self, VCRC_LEN};
 use super::{
-    Bth, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext, Icrc, Ipv4, Ipv6,
-    ROCE_PORT, Udp, ext,
+    Bth, ETHERTYPE_INFINIBAND, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext,
+    Icrc, Ipv4, Ipv6, Lrh, ROCE_PORT, Symbol, Udp, ext,
 };
 use verbs::Gid;
 
-/// Bytes that headers and ICRC add to a payload at most, Ethernet included.
-pub const MAX_OVERHEAD: usize = Ethernet::LEN + Ipv6::LEN + Udp::LEN + Bth::LEN + ext::MAX_LEN + 3 + ICRC_LEN;
+/// Bytes that headers and checks add to a payload at most, Ethernet included.
+pub const MAX_OVERHEAD: usize =
+    Ethernet::LEN + MAX_NET_LEN + Bth::LEN + ext::MAX_LEN + 3 + ICRC_LEN + VCRC_LEN;
+
+/// The longest network layer: that of InfiniBand with a GRH.
+const MAX_NET_LEN: usize = Symbol::LEN + Lrh::LEN + Ipv6::LEN;
 
 /// Bytes of the ICRC.
 const ICRC_LEN: usize = 4;
@@ -46,6 +51,8 @@ pub enum Net {
     V6(Ipv6, Udp),
     /// RoCEv1: a GRH.
     Grh(Ipv6),
+    /// InfiniBand: a local route header and, if the packet may leave its subnet, a GRH.
+    InfiniBand(Lrh, Option<Ipv6>),
 }
 
 impl Net {
@@ -55,15 +62,22 @@ impl Net {
             Self::V4(..) => Ipv4::LEN + Udp::LEN,
             Self::V6(..) => Ipv6::LEN + Udp::LEN,
             Self::Grh(_) => Ipv6::LEN,
+            Self::InfiniBand(_, grh) => Symbol::LEN + Lrh::LEN + if grh.is_some() { Ipv6::LEN } else { 0 },
         }
     }
 
-    /// The source, as a GID.
+    /// Bytes after the ICRC.
+    const fn trailer_len(&self) -> usize {
+        if matches!(self, Self::InfiniBand(..)) { VCRC_LEN } else { 0 }
+    }
+
+    /// The source, as a GID: all zeros in an InfiniBand packet without GRH.
     #[must_use]
     pub const fn src(&self) -> Gid {
         match self {
             Self::V4(ip, _) => Gid::from_ipv4(ip.src),
-            Self::V6(ip, _) | Self::Grh(ip) => Gid(ip.src),
+            Self::V6(ip, _) | Self::Grh(ip) | Self::InfiniBand(_, Some(ip)) => Gid(ip.src),
+            Self::InfiniBand(_, None) => Gid([0; 16]),
         }
     }
 
@@ -72,25 +86,37 @@ impl Net {
     pub const fn traffic_class(&self) -> u8 {
         match self {
             Self::V4(ip, _) => ip.tos,
-            Self::V6(ip, _) | Self::Grh(ip) => ip.traffic_class,
+            Self::V6(ip, _) | Self::Grh(ip) | Self::InfiniBand(_, Some(ip)) => ip.traffic_class,
+            Self::InfiniBand(_, None) => 0,
         }
     }
 
-    /// The congestion code point. RoCEv1 has none, as its switches do not look into a GRH.
+    /// The congestion code point. RoCEv1 and InfiniBand have none, as their switches do not look into a GRH.
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         match self {
             Self::V4(..) | Self::V6(..) => Ecn::of(self.traffic_class()),
-            Self::Grh(_) => Ecn::NotCapable,
+            Self::Grh(_) | Self::InfiniBand(..) => Ecn::NotCapable,
         }
     }
 
-    /// The destination, as a GID.
+    /// The destination, as a GID: all zeros in an InfiniBand packet without GRH.
     #[must_use]
     pub const fn dst(&self) -> Gid {
         match self {
             Self::V4(ip, _) => Gid::from_ipv4(ip.dst),
-            Self::V6(ip, _) | Self::Grh(ip) => Gid(ip.dst),
+            Self::V6(ip, _) | Self::Grh(ip) | Self::InfiniBand(_, Some(ip)) => Gid(ip.dst),
+            Self::InfiniBand(_, None) => Gid([0; 16]),
+        }
+    }
+
+    /// Whether a packet with `received` comes from where packets with `self` go. On InfiniBand the LIDs say it.
+    #[must_use]
+    pub fn leads_to_source_of(&self, received: &Self) -> bool {
+        match (self, received) {
+            (Self::InfiniBand(to, _), Self::InfiniBand(from, _)) => to.dlid == from.slid,
+            (Self::InfiniBand(..), _) | (_, Self::InfiniBand(..)) => false,
+            _ => self.dst() == received.src(),
         }
     }
 }
@@ -109,14 +135,15 @@ impl Headers {
     #[must_use]
     pub const fn frame_len(&self, ext: &Ext, payload_len: usize) -> usize {
         let payload = payload_len.next_multiple_of(4);
-        Ethernet::LEN + self.net.len() + Bth::LEN + ext.len() + payload + ICRC_LEN
+        Ethernet::LEN + self.net.len() + Bth::LEN + ext.len() + payload + ICRC_LEN + self.net.trailer_len()
     }
 
     /// What a receiver finds before a datagram with these headers, `ext` and `payload_len` bytes (annex A17.4.5.2): a
-    /// GRH or the IPv6 header, or zeros and the IPv4 header.
+    /// GRH or the IPv6 header, zeros and the IPv4 header, or zeros only.
     #[must_use]
     pub fn origin(&self, ext: &Ext, payload_len: usize) -> [u8; Ipv6::LEN] {
-        let after = self.frame_len(ext, payload_len) - Ethernet::LEN;
+        // From the network layer's last header to the ICRC.
+        let after = self.frame_len(ext, payload_len) - Ethernet::LEN - self.net.trailer_len();
         match &self.net {
             Net::V4(ip, _) => {
                 let mut origin = [0; Ipv6::LEN];
@@ -124,6 +151,8 @@ impl Headers {
                 origin
             }
             Net::V6(ip, _) | Net::Grh(ip) => ip.emit(after - Ipv6::LEN),
+            Net::InfiniBand(_, Some(grh)) => grh.emit(after - self.net.len()),
+            Net::InfiniBand(_, None) => [0; Ipv6::LEN],
         }
     }
 
@@ -142,8 +171,9 @@ impl Headers {
         let pad = payload_len.next_multiple_of(4) - payload_len;
         let bth = Bth { pad: pad as u8, ..*bth }.emit();
 
-        let (ethernet, rest) = out.split_at_mut_checked(Ethernet::LEN)?;
+        let (ethernet, packet) = out.split_at_mut_checked(Ethernet::LEN)?;
         ethernet.copy_from_slice(&self.ethernet.emit());
+        let (rest, _) = packet.split_at_mut_checked(packet.len() - self.net.trailer_len())?;
         let ip_payload_len = rest.len();
         let (net, rest) = rest.split_at_mut_checked(self.net.len())?;
         match &self.net {
@@ -158,6 +188,15 @@ impl Headers {
                 udp_bytes.copy_from_slice(&udp.emit(rest.len()));
             }
             Net::Grh(ip) => net.copy_from_slice(&ip.emit(rest.len())),
+            Net::InfiniBand(lrh, grh) => {
+                let (symbol, headers) = net.split_first_chunk_mut()?;
+                *symbol = (Symbol::Packet as u16).to_be_bytes();
+                let (lrh_bytes, grh_bytes) = headers.split_first_chunk_mut()?;
+                *lrh_bytes = lrh.emit(grh.is_some(), grh_bytes.len() + rest.len());
+                if let Some(grh) = grh {
+                    grh_bytes.copy_from_slice(&grh.emit(rest.len()));
+                }
+            }
         }
         let crc = masked(&self.net, net, &bth)?;
 
@@ -170,15 +209,31 @@ impl Headers {
         fill(payload);
         padding.fill(0);
         icrc.copy_from_slice(&crc.feed(after_bth).finish());
+        if matches!(self.net, Net::InfiniBand(..)) {
+            let crc = lrh::vcrc(packet_of(out)?);
+            *out.last_chunk_mut()? = crc;
+        }
         Some(frame_len)
     }
 }
 
+/// What the variant CRC of an InfiniBand frame covers.
+fn packet_of(frame: &[u8]) -> Option<&[u8]> {
+    frame.get(Ethernet::LEN + Symbol::LEN..frame.len().checked_sub(VCRC_LEN)?)
+}
+
 /// The CRC over network and base header with what may change as ones.
 fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
+    // Of an InfiniBand packet with GRH, the local route header counts as ones: as that which RoCE does not have. Without
+    // GRH all of it but the virtual lane is covered.
+    let (start, bytes) = match net {
+        Net::InfiniBand(_, None) => return masked_local(bytes, bth),
+        Net::InfiniBand(_, Some(_)) => (Symbol::LEN + Lrh::LEN, bytes.get(Symbol::LEN + Lrh::LEN..)?),
+        _ => (0, bytes),
+    };
     const MAX: usize = Ipv6::LEN + Udp::LEN + Bth::LEN;
     let mut copy = [0; MAX];
-    let net_len = net.len();
+    let net_len = net.len() - start;
     copy.get_mut(..net_len)?.copy_from_slice(bytes.get(..net_len)?);
     match net {
         Net::V4(..) => {
@@ -187,7 +242,7 @@ fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
                 copy[at] = 0xff;
             }
         }
-        Net::V6(..) | Net::Grh(_) => {
+        Net::V6(..) | Net::Grh(_) | Net::InfiniBand(..) => {
             // Traffic class and flow label, hop limit, UDP checksum (of a GRH: overwritten by the base header).
             copy[0] |= 0x0f;
             for at in [1, 2, 3, 7, 46, 47] {
@@ -199,6 +254,16 @@ fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
     copy.get_mut(net_len..total)?.copy_from_slice(bth);
     *copy.get_mut(net_len + Bth::VARIANT_BYTE)? = 0xff;
     Some(Icrc::START.feed(copy.get(..total)?))
+}
+
+/// As [`masked`], of an InfiniBand packet without GRH.
+fn masked_local(net: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
+    let mut copy = [0; Lrh::LEN + Bth::LEN];
+    copy[..Lrh::LEN].copy_from_slice(net.get(Symbol::LEN..Symbol::LEN + Lrh::LEN)?);
+    copy[Lrh::LEN..].copy_from_slice(bth);
+    copy[0] |= 0xf0;
+    copy[Lrh::LEN + Bth::VARIANT_BYTE] = 0xff;
+    Some(Icrc::EMPTY.feed(&copy))
 }
 
 /// A received frame, taken apart.
@@ -237,6 +302,7 @@ impl<'a> Frame<'a> {
                 }
                 (Net::Grh(ip), body)
             }
+            ETHERTYPE_INFINIBAND => parse_infiniband(network)?,
             _ => return Err(Error::NotRoce),
         };
         let (covered, icrc) = body.split_last_chunk().ok_or(Error::Truncated)?;
@@ -263,6 +329,25 @@ impl<'a> Frame<'a> {
         let Packet { bth, ext, payload } = &self.packet;
         self.headers.emit(bth, ext, payload.len(), out, |to| to.copy_from_slice(payload))
     }
+}
+
+/// Takes a local route header and, if there is one, a GRH off the payload of an Ethernet frame. The variant CRC is that
+/// of the link, so it is checked here.
+fn parse_infiniband(bytes: &[u8]) -> Result<(Net, &[u8]), Error> {
+    let (Symbol::Packet, packet) = Symbol::parse(bytes)? else { return Err(Error::NotRoce) };
+    let (lrh, global, rest) = Lrh::parse(packet)?;
+    let (covered, after) = packet.split_at_checked(Lrh::LEN + rest.len()).ok_or(Error::Truncated)?;
+    if after.first_chunk().ok_or(Error::Truncated)? != &lrh::vcrc(covered) {
+        return Err(Error::Checksum);
+    }
+    if !global {
+        return Ok((Net::InfiniBand(lrh, None), rest));
+    }
+    let (grh, body) = Ipv6::parse(rest)?;
+    if grh.next_header != Ipv6::NEXT_IBA {
+        return Err(Error::NotRoce);
+    }
+    Ok((Net::InfiniBand(lrh, Some(grh)), body))
 }
 
 /// Takes a UDP header to the RoCE port off `bytes`.

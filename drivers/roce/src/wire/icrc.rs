@@ -32,6 +32,9 @@ impl Method {
 pub struct Icrc(u32);
 
 impl Icrc {
+    /// As before the first byte.
+    pub const EMPTY: Self = Self(u32::MAX);
+
     /// As after the eight bytes of ones that stand for the local route header that RoCE does not have.
     pub const START: Self = Self(table::after_ones(8));
 

@@ -5,7 +5,7 @@
 //! the transport does not use are kept, so that a parsed frame emits to the same bytes. Lengths and checksums are
 //! not kept: they are checked by `parse` and computed by `emit`.
 //!
-//! Names and layouts: InfiniBand Architecture Specification volume 1, chapter 9, annex A16 (RoCE) and A17 (RoCEv2).
+//! Names and layouts: InfiniBand Architecture Specification volume 1, chapters 7 to 9, annex A16 (RoCE) and A17 (RoCEv2).
 
 mod bth;
 mod ecn;
@@ -14,6 +14,7 @@ mod ext;
 mod frame;
 mod icrc;
 mod ip;
+mod lrh;
 mod route;
 mod udp;
 
@@ -24,19 +25,20 @@ pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};
 pub use frame::{Frame, Headers, MAX_OVERHEAD, Net, Packet};
 pub use icrc::{Icrc, Method};
 pub use ip::{Ipv4, Ipv6};
+pub use lrh::{CABLE, ETHERTYPE_INFINIBAND, Lrh, Symbol, vcrc};
 pub use udp::{ROCE_PORT, Udp, rc_source_port, ud_source_port};
 
-/// Why bytes are not a RoCE frame.
+/// Why bytes are not a frame of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The frame ends within a header, or a length field says more than there is.
     #[error("frame is shorter than its headers say")]
     Truncated,
-    /// Not one of the protocols that carry RoCE.
-    #[error("not a RoCE frame")]
+    /// Not one of the protocols that carry the transport.
+    #[error("not a RoCE or InfiniBand frame")]
     NotRoce,
-    /// A header's checksum is wrong.
-    #[error("bad IPv4 header checksum")]
+    /// The checksum of an IPv4 header, or the variant CRC of InfiniBand, is wrong.
+    #[error("bad IPv4 header checksum or variant CRC")]
     Checksum,
     /// A header says what the specification does not allow.
     #[error("malformed header")]
