@@ -7,6 +7,7 @@
 mod address;
 mod checksum;
 mod command;
+pub mod cost;
 mod cq;
 mod eq;
 mod ethernet;
@@ -32,6 +33,7 @@ pub use registers::BAR0_LEN;
 pub use uar::BAR2_LEN;
 
 use command::{Firmware, Hca};
+use cost::Costs;
 use cq::Cqs;
 use eq::Eqs;
 use hcr::Hcr;
@@ -42,6 +44,7 @@ use qp::Qps;
 use region::Regions;
 use srq::Srqs;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use steering::Steer;
 
 /// UDP port of RoCE v2.
@@ -75,6 +78,8 @@ pub struct Card {
     pending: BTreeSet<u32>,
     /// No queue pair's deadline is before this.
     next_deadline: Instant,
+    /// What work costs, if that is counted.
+    costs: Option<Arc<Costs>>,
 }
 
 /// What happened to frames.
@@ -110,6 +115,7 @@ impl Card {
             transport_counters: Default::default(),
             pending: BTreeSet::new(),
             next_deadline: Instant::MAX,
+            costs: None,
             profile,
         }
     }
@@ -120,10 +126,15 @@ impl Card {
         &self.profile
     }
 
-    /// Forgets all but the profile.
+    /// Counts what work costs from INIT_HCA on.
+    pub fn set_costs(&mut self, costs: Arc<Costs>) {
+        self.costs = Some(costs);
+    }
+
+    /// Forgets all but the profile and the account of costs.
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
-        *self = Self::new(self.profile.clone());
+        *self = Self { costs: self.costs.take(), ..Self::new(self.profile.clone()) };
     }
 
     /// A frame has arrived at a port, its check sequence taken off.

@@ -1,10 +1,12 @@
 //! Memory regions: the entries of the memory protection table (MPT), and the guest's memory as their keys reach it.
 
+use super::cost::Costs;
 use super::hcr::Status;
 use super::host::{DmaError, Host};
 use super::mailbox::Mailbox;
-use super::queue_memory::MttTable;
+use super::queue_memory::{MTT_ENTRY, MttTable};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The key that reaches all memory of the guest for work requests of its kernel (QUERY_DEV_CAP 0x98).
 pub const RESERVED_LKEY: u32 = 0x100;
@@ -122,13 +124,16 @@ impl Region {
     }
 
     /// Where the byte at `at` is, and how many follow it in one piece.
-    fn place(&self, at: u64, table: MttTable<'_>, host: &dyn Host) -> Option<(u64, u64)> {
+    fn place(&self, at: u64, keyed: &Keyed<'_>) -> Option<(u64, u64)> {
         let Some(Pages { mtt, log_page, offset }) = self.pages else {
             return Some((at, u64::MAX - at));
         };
         let position = at.checked_sub(self.start)?.checked_add(offset)?;
         let within = position & ((1 << log_page) - 1);
-        let page = table.page(host, mtt, position >> log_page)?;
+        if let Some(costs) = &keyed.regions.costs {
+            costs.page(mtt.wrapping_add((position >> log_page) * MTT_ENTRY));
+        }
+        let page = keyed.table.page(keyed.host, mtt, position >> log_page)?;
         Some((page.checked_add(within)?, (1 << log_page) - within))
     }
 }
@@ -139,13 +144,15 @@ pub struct Regions {
     by_index: HashMap<u32, Region>,
     /// Bits of an index.
     mask: u32,
+    /// What looking at them costs, if that is counted.
+    costs: Option<Arc<Costs>>,
 }
 
 impl Regions {
     /// A table of `1 << log_entries` entries.
     #[must_use]
-    pub fn new(log_entries: u8) -> Self {
-        Self { by_index: HashMap::new(), mask: (1u32 << log_entries.min(24)) - 1 }
+    pub fn new(log_entries: u8, costs: Option<Arc<Costs>>) -> Self {
+        Self { by_index: HashMap::new(), mask: (1u32 << log_entries.min(24)) - 1, costs }
     }
 
     /// SW2HW_MPT: the guest gives a region.
@@ -160,8 +167,15 @@ impl Regions {
         if self.by_index.contains_key(&index) {
             return Err(Status::BadResourceState);
         }
+        self.changed(index);
         self.by_index.insert(index, region);
         Ok(())
+    }
+
+    fn changed(&self, index: u32) {
+        if let Some(costs) = &self.costs {
+            costs.region_changed(index);
+        }
     }
 
     /// HW2SW_MPT: the guest takes a region back.
@@ -237,6 +251,9 @@ impl Keyed<'_> {
             return Ok(());
         }
         let region = self.regions.with_key(key)?;
+        if let Some(costs) = &self.regions.costs {
+            costs.region(key >> 8 & self.regions.mask);
+        }
         if region.pd != pd {
             return Err(Refused::OtherDomain(key));
         }
@@ -270,7 +287,7 @@ impl Keyed<'_> {
         let mut done = 0;
         while done < len {
             let here = at.checked_add(done as u64).ok_or(out_of_bounds)?;
-            let (bus, rest) = region.place(here, self.table, self.host).ok_or(out_of_bounds)?;
+            let (bus, rest) = region.place(here, self).ok_or(out_of_bounds)?;
             let n = usize::try_from(rest).unwrap_or(usize::MAX).min(len - done);
             each(bus, done, n)?;
             done += n;

@@ -108,6 +108,12 @@ impl Card {
             if frames.is_empty() {
                 return;
             }
+            if let Some(costs) = &self.costs {
+                for frame in &frames {
+                    costs.work(qpn);
+                    costs.frame(frame.len());
+                }
+            }
             self.outbox
                 .extend(frames.into_iter().filter(|frame| !frame.is_empty()).map(|frame| (port, frame)));
         }
@@ -135,6 +141,9 @@ impl Card {
         if !known || frame.packet.bth.opcode.service == Transport::Ud {
             self.transport_counters.rx_unknown_qp += 1;
             return true;
+        }
+        if let Some(costs) = &self.costs {
+            costs.work(qpn);
         }
         let takes_receive = !frame.packet.bth.opcode.operation.is_response()
             && frame.packet.bth.opcode.operation != Operation::ReadRequest;

@@ -28,7 +28,7 @@ impl Card {
         if mailbox.u8(0) != VERSION {
             return Err(Status::BadParameter);
         }
-        self.regions = Regions::new(mailbox.u8(0x0fb) & 0x3f);
+        self.regions = Regions::new(mailbox.u8(0x0fb) & 0x3f, self.costs.clone());
         self.hca = Some(Hca {
             mtt_base: mailbox.u64(0x100),
             mcg_base: mailbox.u64(0x0c0),
