@@ -8,16 +8,29 @@ use verbs::{Gid, MacAddr};
 const IN_BOX: u64 = 0x1000;
 const OUT_BOX: u64 = 0x2000;
 const ICM: u64 = 0x10_0000;
-const ICM_LEN: u64 = 1 << 20;
-/// ICM addresses of tables.
-const MTT_BASE: u64 = 0;
-const MCG_BASE: u64 = 0x8_0000;
-/// First byte for queues and data.
-const HEAP: u64 = 0x20_0000;
+/// ICM addresses of tables; that of pages is the last.
+const MCG_BASE: u64 = 0;
+const MTT_BASE: u64 = 0x8_0000;
 const HCR: u64 = 0x80680;
 
-/// Bytes of the machine's memory.
-pub const RAM: usize = 4 << 20;
+/// Bytes for queues and data, which follow ICM.
+const HEAP_LEN: u64 = 2 << 20;
+
+/// How large tables are.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// log2 of the number of regions.
+    pub log_regions: u32,
+    /// Bytes of ICM: a power of two of at least 1 MiB.
+    pub icm: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { log_regions: 10, icm: 1 << 20 }
+    }
+}
+
 /// Protection domain of everything here.
 pub const PD: u32 = 5;
 /// The key that reaches all memory, locally and for peers.
@@ -27,6 +40,7 @@ pub const KEY: u32 = 0x0001_0000;
 pub struct Node {
     pub card: Card,
     pub machine: Machine,
+    sizes: Sizes,
     toggle: bool,
     heap: u64,
     mtts: u64,
@@ -68,12 +82,19 @@ pub struct Entry {
 impl Node {
     /// A card that is up, with one port open and one GID.
     pub fn new(number: u8) -> Self {
-        let mac = MacAddr([2, 0, 0, 0, 0, number]);
+        let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, number]));
+        Self::with(Card::new(profile), Sizes::default(), number)
+    }
+
+    /// The same of a card and tables of one's own.
+    pub fn with(card: Card, sizes: Sizes, number: u8) -> Self {
+        let mac = card.profile().ports[0].mac;
         let mut node = Self {
-            card: Card::new(Profile::pro(mac)),
-            machine: Machine::new(RAM),
+            card,
+            machine: Machine::new((ICM + sizes.icm + HEAP_LEN) as usize),
+            sizes,
             toggle: false,
-            heap: HEAP,
+            heap: ICM + sizes.icm,
             mtts: 0,
             gid: Gid::from_ipv4([10, 9, 0, number]),
             mac,
@@ -85,7 +106,7 @@ impl Node {
     pub fn alloc(&mut self, len: u64) -> u64 {
         let at = self.heap.next_multiple_of(4096);
         self.heap = at + len;
-        assert!(self.heap <= RAM as u64);
+        assert!(self.heap <= ICM + self.sizes.icm + HEAP_LEN);
         at
     }
 
@@ -148,17 +169,17 @@ impl Node {
         assert!(pages <= 16);
         self.command(0xfff, 0, 1, &[(0x0c, 0x4000 | 4)]);
         self.command(0xff6, 0, 0, &[]);
-        let (status, aux) = self.raw_command(0xffd, 0, 0, ICM_LEN);
+        let (status, aux) = self.raw_command(0xffd, 0, 0, self.sizes.icm);
         assert_eq!((status, aux), (0, 1));
         self.command(0xffc, 0, 1, &[(0x0c, 0x3000)]);
-        self.command(0xffa, 0, 1, &[(0x0c, ICM as u32 | 8)]);
+        self.command(0xffa, 0, 1, &[(0x0c, ICM as u32 | (self.sizes.icm >> 12).ilog2())]);
         let init = [
             (0x000, 2 << 24),
             (0x0c4, MCG_BASE as u32),
             (0x0d0, 9),
             (0x0d4, 4),
             (0x0d8, 0x0800_0000 | 5),
-            (0x0f8, 10),
+            (0x0f8, self.sizes.log_regions),
             (0x104, MTT_BASE as u32),
         ];
         self.command(0x007, 0, 0, &init);
