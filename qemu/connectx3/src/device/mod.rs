@@ -28,7 +28,7 @@ mod traffic;
 mod uar;
 
 pub use host::{DmaError, Host};
-pub use profile::{EqScheme, PortProfile, Profile};
+pub use profile::{EqScheme, LinkType, LinkTypes, PortProfile, Profile};
 pub use registers::BAR0_LEN;
 pub use uar::BAR2_LEN;
 

@@ -2,7 +2,7 @@
 
 use super::hcr::Status;
 use super::mailbox::Mailbox;
-use super::profile::{PortProfile, limits};
+use super::profile::{LinkType, LinkTypes, PortProfile, limits};
 use verbs::{Gid, LinkKind, MacAddr};
 
 /// Rows of the GID and MAC tables.
@@ -23,6 +23,10 @@ pub struct GidRow {
 #[derive(Debug)]
 pub struct Port {
     mac: MacAddr,
+    /// What it can be.
+    links: LinkTypes,
+    /// What it is.
+    pub link_type: LinkType,
     /// Between INIT_PORT and CLOSE_PORT.
     pub open: bool,
     /// Whether the cable is in and the link is up.
@@ -50,7 +54,15 @@ impl Port {
     /// A port as after a reset.
     #[must_use]
     pub fn new(profile: PortProfile) -> Self {
-        Self { mac: profile.mac, open: false, link: true, gids: vec![None; ROWS], macs: vec![None; ROWS] }
+        Self {
+            mac: profile.mac,
+            links: profile.links,
+            link_type: profile.links.suggested(),
+            open: false,
+            link: true,
+            gids: vec![None; ROWS],
+            macs: vec![None; ROWS],
+        }
     }
 
     /// The burnt-in address.
@@ -61,11 +73,14 @@ impl Port {
 
     /// QUERY_PORT.
     pub fn query(&self, out: &mut Mailbox) {
-        const ETHERNET: u8 = 2;
         const SPEED_40G: u8 = 0x40;
-        const NO_SENSE_SUGGESTS_ETHERNET: u8 = 1 << 3;
+        const SUGGESTS_ETHERNET: u8 = 1 << 3;
         let link = if self.link { 0x80 } else { 0 };
-        out.put_u8(0x00, link | NO_SENSE_SUGGESTS_ETHERNET | ETHERNET);
+        let suggested = match self.links.suggested() {
+            LinkType::Ethernet => SUGGESTS_ETHERNET,
+            LinkType::InfiniBand => 0,
+        };
+        out.put_u8(0x00, link | suggested | self.links.code());
         out.put_u8(0x01, 5);
         out.put_u16(0x02, MAX_MTU);
         out.put_u8(0x05, SPEED_40G);
@@ -75,6 +90,15 @@ impl Port {
         out.put_u8(0x0b, 8 << 4 | 8);
         let [a, b, c, d, e, f] = self.mac.0;
         out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    }
+
+    /// Takes the link layer that the form of SET_PORT means.
+    pub fn choose(&mut self, link: LinkType) -> Result<(), Status> {
+        if !self.links.has(link) {
+            return Err(Status::BadParameter);
+        }
+        self.link_type = link;
+        Ok(())
     }
 
     /// SET_PORT, Ethernet form: `part` says what the mailbox holds.

@@ -25,6 +25,59 @@ pub struct Profile {
 pub struct PortProfile {
     /// The burnt-in address.
     pub mac: MacAddr,
+    /// The link layers that it can have.
+    pub links: LinkTypes,
+}
+
+/// The link layer of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkType {
+    /// InfiniBand.
+    InfiniBand,
+    /// Ethernet.
+    Ethernet,
+}
+
+/// The link layers that a port can have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkTypes {
+    /// InfiniBand only.
+    InfiniBand,
+    /// Ethernet only.
+    Ethernet,
+    /// Either: the driver says which with the form of SET_PORT that it uses, and until then it is the one suggested.
+    Either {
+        /// What QUERY_PORT suggests.
+        suggested: LinkType,
+    },
+}
+
+impl LinkTypes {
+    /// The code of QUERY_PORT.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::InfiniBand => 1,
+            Self::Ethernet => 2,
+            Self::Either { .. } => 3,
+        }
+    }
+
+    /// The link layer until the driver has chosen.
+    #[must_use]
+    pub const fn suggested(self) -> LinkType {
+        match self {
+            Self::InfiniBand => LinkType::InfiniBand,
+            Self::Ethernet => LinkType::Ethernet,
+            Self::Either { suggested } => suggested,
+        }
+    }
+
+    /// Whether the port can have a link layer.
+    #[must_use]
+    pub fn has(self, link: LinkType) -> bool {
+        matches!(self, Self::Either { .. }) || self.suggested() == link
+    }
 }
 
 /// How event queues are numbered.
@@ -41,17 +94,48 @@ pub enum EqScheme {
     },
 }
 
+/// A named profile: its name, what is special about it, and how it differs from [`Profile::pro`].
+type Named = (&'static str, &'static str, fn(&mut Profile));
+
+/// All named profiles.
+const NAMED: &[Named] = &[
+    ("pro", "ConnectX-3 Pro, one Ethernet port", |_| ()),
+    ("pro-2port", "ConnectX-3 Pro, two Ethernet ports", Profile::second_port),
+    ("cx3", "ConnectX-3: RoCE v1 only", |profile| {
+        profile.device_id = 0x1003;
+        profile.firmware = [2, 30, 8000];
+        profile.board = "FER0000000001";
+        profile.roce_v2 = false;
+    }),
+    ("sys-eqs", "event queues by QUERY_FUNC, as firmware from 2.30 on has them", |profile| {
+        profile.eqs = EqScheme::System { reserved: 28, max: 156 };
+    }),
+];
+
 impl Profile {
     /// The names of the cards that [`named`](Self::named) knows; the first is the usual one.
-    pub const NAMES: [&'static str; 1] = ["pro"];
+    pub const NAMES: [&'static str; NAMED.len()] = {
+        let mut names = [""; NAMED.len()];
+        let mut index = 0;
+        while index < names.len() {
+            names[index] = NAMED[index].0;
+            index += 1;
+        }
+        names
+    };
+
+    /// What is special about each card, beside its name.
+    pub fn described() -> impl Iterator<Item = (&'static str, &'static str)> {
+        NAMED.iter().map(|(name, about, _)| (*name, *about))
+    }
 
     /// A card by its name; `mac` is its first port's address.
     #[must_use]
     pub fn named(name: &str, mac: MacAddr) -> Option<Self> {
-        match name {
-            "pro" => Some(Self::pro(mac)),
-            _ => None,
-        }
+        let (_, _, differ) = NAMED.iter().find(|(known, ..)| *known == name)?;
+        let mut profile = Self::pro(mac);
+        differ(&mut profile);
+        Some(profile)
     }
 
     /// A ConnectX-3 Pro with one Ethernet port.
@@ -61,9 +145,17 @@ impl Profile {
             device_id: 0x1007,
             firmware: [2, 42, 5000],
             board: "FER0000000003",
-            ports: vec![PortProfile { mac }],
+            ports: vec![PortProfile { mac, links: LinkTypes::Ethernet }],
             roce_v2: true,
             eqs: EqScheme::Legacy,
+        }
+    }
+
+    /// Adds a port like the last. Its address is the next one.
+    fn second_port(&mut self) {
+        if let Some(&(mut port)) = self.ports.last() {
+            port.mac.0[5] = port.mac.0[5].wrapping_add(1);
+            self.ports.push(port);
         }
     }
 

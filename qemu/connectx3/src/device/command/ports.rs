@@ -8,6 +8,7 @@ use crate::device::host::Host;
 use crate::device::mad;
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
+use crate::device::profile::LinkType;
 
 /// PORT_CHANGE subtypes.
 const PORT_DOWN: u8 = 1;
@@ -28,12 +29,17 @@ impl Card {
     }
 
     pub(super) fn set_port(&mut self, command: &Command, mailbox: &Mailbox) -> Result<Output, Status> {
+        const INFINIBAND: u8 = 0;
         const ETHERNET: u8 = 1;
         let (index, _) = self.port(command.in_mod)?;
-        if command.op_mod == ETHERNET
-            && let Some(port) = self.ports.get_mut(index)
-        {
-            port.set_ethernet(command.in_mod >> 8 & 0xff, mailbox)?;
+        let port = self.ports.get_mut(index).ok_or(Status::BadParameter)?;
+        match command.op_mod {
+            INFINIBAND => port.choose(LinkType::InfiniBand)?,
+            ETHERNET => {
+                port.choose(LinkType::Ethernet)?;
+                port.set_ethernet(command.in_mod >> 8 & 0xff, mailbox)?;
+            }
+            _ => return Err(Status::BadParameter),
         }
         Ok(Output::None)
     }
