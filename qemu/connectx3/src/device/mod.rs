@@ -5,7 +5,6 @@
 //! cards. Where a comment names one source, the others agree or are silent.
 
 mod address;
-mod checksum;
 mod command;
 pub mod cost;
 mod cq;
@@ -23,6 +22,7 @@ mod queue_memory;
 mod region;
 mod registers;
 mod srq;
+mod statistics;
 mod steering;
 mod traffic;
 mod uar;
@@ -36,6 +36,7 @@ use command::{Firmware, Hca};
 use cost::Costs;
 use cq::Cqs;
 use eq::Eqs;
+use ethernet::headers::{Headers, Length};
 use hcr::Hcr;
 use icm::Icm;
 use platform::Instant;
@@ -43,6 +44,7 @@ use port::Port;
 use qp::Qps;
 use region::Regions;
 use srq::Srqs;
+use statistics::InterfaceCounters;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use steering::Steer;
@@ -73,6 +75,7 @@ pub struct Card {
     /// Frames to be sent, by port.
     outbox: Vec<(usize, Vec<u8>)>,
     counters: Counters,
+    interface_counters: InterfaceCounters,
     transport_counters: roce::transport::Counters,
     /// Queue pairs that may have something to send.
     pending: BTreeSet<u32>,
@@ -112,6 +115,7 @@ impl Card {
             default_steering: vec![Default::default(); profile.ports.len()],
             outbox: Vec::new(),
             counters: Counters::default(),
+            interface_counters: InterfaceCounters::default(),
             transport_counters: Default::default(),
             pending: BTreeSet::new(),
             next_deadline: Instant::MAX,
@@ -139,9 +143,19 @@ impl Card {
 
     /// A frame has arrived at a port, its check sequence taken off.
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
-        let open = self.ports.get(port).is_some_and(|port| port.open && port.link);
-        if open && !self.receive_roce(port, frame, host) {
-            self.receive_ethernet(port, frame, host);
+        let Some(at) = self.ports.get_mut(port).filter(|port| port.open && port.link) else { return };
+        let headers = Headers::parse(frame, Length::AsStated);
+        if at.receive(frame, &headers) && !self.receive_roce(port, frame, host) {
+            self.receive_ethernet(port, frame, &headers, host);
+        }
+    }
+
+    /// Sends a frame of a queue pair.
+    fn emit(&mut self, port: usize, counter: u8, frame: Vec<u8>) {
+        let Some(at) = self.ports.get_mut(port) else { return };
+        if at.send(&frame) {
+            self.interface_counters.sent(counter, frame.len());
+            self.outbox.push((port, frame));
         }
     }
 

@@ -1,8 +1,11 @@
 //! A port: its address, tables and state (QUERY_PORT, SET_PORT, INIT_PORT).
 
+use super::ethernet::filter::Filters;
+use super::ethernet::headers::{Headers, Length};
 use super::hcr::Status;
 use super::mailbox::Mailbox;
 use super::profile::{LinkType, LinkTypes, PortProfile, limits};
+use super::statistics::{FCS, PortStatistics};
 use verbs::{Gid, LinkKind, MacAddr};
 
 /// Rows of the GID and MAC tables.
@@ -35,6 +38,37 @@ pub struct Port {
     pub gids: Vec<Option<GidRow>>,
     /// By index.
     pub macs: Vec<Option<MacAddr>>,
+    /// What it lets in.
+    pub filters: Filters,
+    /// How steering by table goes on from a row.
+    pub queues: QueueCalculation,
+    /// The longest frame, check sequence included.
+    pub max_frame: usize,
+    /// What it has counted.
+    pub statistics: PortStatistics,
+}
+
+/// Steering by table: which queue pairs frames go to (SET_PORT, RQP_CALC).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCalculation {
+    /// That of the first row of the MAC table.
+    pub base_qpn: u32,
+    /// Gets unicast frames for addresses that are not in the table.
+    pub promiscuous: Option<u32>,
+    /// Gets multicast.
+    pub multicast: Option<u32>,
+}
+
+impl QueueCalculation {
+    fn parse(mailbox: &Mailbox) -> Self {
+        const QPN: u32 = 0xff_ffff;
+        let (promiscuous, multicast) = (mailbox.u32(0x14), mailbox.u32(0x18));
+        Self {
+            base_qpn: mailbox.u32(0x00) & QPN,
+            promiscuous: (promiscuous >> 31 != 0).then_some(promiscuous & QPN),
+            multicast: (multicast >> 30 != 0).then_some(multicast & QPN),
+        }
+    }
 }
 
 /// SET_PORT with op_mod 1: what the mailbox holds.
@@ -62,6 +96,10 @@ impl Port {
             link: true,
             gids: vec![None; ROWS],
             macs: vec![None; ROWS],
+            filters: Filters::default(),
+            queues: QueueCalculation::default(),
+            max_frame: usize::MAX,
+            statistics: PortStatistics::default(),
         }
     }
 
@@ -69,6 +107,28 @@ impl Port {
     #[must_use]
     pub const fn mac(&self) -> MacAddr {
         self.mac
+    }
+
+    /// Counts a frame from the cable; gives whether the port takes it.
+    pub fn receive(&mut self, frame: &[u8], headers: &Headers) -> bool {
+        self.statistics.received.count(frame, headers, self.max_frame);
+        let fits = frame.len().saturating_add(FCS) <= self.max_frame;
+        if !fits {
+            self.statistics.too_long += 1;
+        }
+        fits
+    }
+
+    /// Counts a frame to the cable; gives whether there is one.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        let goes = self.open && self.link;
+        if goes {
+            let headers = Headers::parse(frame, Length::AsStated);
+            self.statistics.sent.count(frame, &headers, self.max_frame);
+        } else {
+            self.statistics.not_sent += 1;
+        }
+        goes
     }
 
     /// QUERY_PORT.
@@ -126,14 +186,15 @@ impl Port {
                     self.set_gid(row, mailbox, row * 32, link);
                 }
             }
-            // MTU, RoCE mode, VLANs, traffic classes and the queue calculation of A0 steering: the card takes frames of
-            // any length and tag, and a row of the GID table says its RoCE version.
-            sub::GENERAL
-            | sub::RQP_CALC
-            | sub::VLAN_TABLE
-            | sub::PRIO_MAP
-            | sub::PRIO2TC
-            | sub::SCHEDULER => {}
+            sub::RQP_CALC => self.queues = QueueCalculation::parse(mailbox),
+            sub::GENERAL => {
+                const MTU_VALID: u8 = 1 << 0;
+                if mailbox.u8(0x03) & MTU_VALID != 0 {
+                    self.max_frame = usize::from(mailbox.u16(0x06));
+                }
+            }
+            // The table of VLANs only numbers them for RoCE paths, and there is one class of traffic.
+            sub::VLAN_TABLE | sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
             _ => return Err(Status::BadParameter),
         }
         Ok(())

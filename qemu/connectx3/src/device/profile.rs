@@ -18,6 +18,40 @@ pub struct Profile {
     pub roce_v2: bool,
     /// How event queues are numbered.
     pub eqs: EqScheme,
+    /// How Ethernet frames can be steered to queue pairs.
+    pub steering: SteeringOffer,
+}
+
+/// How Ethernet frames find their queue pairs; INIT_HCA chooses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steering {
+    /// A0: by the row of the port's MAC table.
+    Table,
+    /// B0: by entries of the multicast table, unicast too.
+    Groups,
+    /// Device-managed: by rules.
+    Flows,
+}
+
+/// What a card offers beside [`Steering::Table`], which all have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SteeringOffer {
+    /// [`Steering::Groups`].
+    pub groups: bool,
+    /// [`Steering::Flows`].
+    pub flows: bool,
+}
+
+impl SteeringOffer {
+    /// Whether a driver may choose it.
+    #[must_use]
+    pub const fn offers(self, steering: Steering) -> bool {
+        match steering {
+            Steering::Table => true,
+            Steering::Groups => self.groups,
+            Steering::Flows => self.flows,
+        }
+    }
 }
 
 /// A port of the card.
@@ -110,6 +144,7 @@ const NAMED: &[Named] = &[
     ("sys-eqs", "event queues by QUERY_FUNC, as firmware from 2.30 on has them", |profile| {
         profile.eqs = EqScheme::System { reserved: 28, max: 156 };
     }),
+    ("a0", "steering by the MAC table only", |profile| profile.steering.groups = false),
 ];
 
 impl Profile {
@@ -148,6 +183,7 @@ impl Profile {
             ports: vec![PortProfile { mac, links: LinkTypes::Ethernet }],
             roce_v2: true,
             eqs: EqScheme::Legacy,
+            steering: SteeringOffer { groups: true, flows: false },
         }
     }
 

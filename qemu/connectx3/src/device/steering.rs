@@ -5,6 +5,8 @@ use super::hcr::Status;
 use super::host::Host;
 use super::icm::Icm;
 use super::mailbox::{MAILBOX, Mailbox};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Places of entries.
 pub struct McgTable<'a> {
@@ -30,6 +32,7 @@ fn place(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
 /// WRITE_MCG.
 pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
     let (virt, len) = place(hca, index)?;
+    hca.found.clear();
     icm.write(host, virt, &entry.bytes()[..len]).map_err(|_| Status::IcmError)
 }
 
@@ -63,22 +66,56 @@ pub enum Steer {
     Unicast = 1,
 }
 
+/// A destination as the key of an entry.
+type Key = [u8; 16];
+
+/// Lookups since the table was written, so that a frame costs no walk through the machine's memory.
+#[derive(Debug, Default)]
+pub struct Found(Mutex<HashMap<Key, Arc<[u32]>>>);
+
+impl Found {
+    /// Destinations remembered. Anybody on the cable can make up new ones.
+    const MAX: usize = 4096;
+
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn get(&self, key: &Key, walk: impl FnOnce() -> Vec<u32>) -> Arc<[u32]> {
+        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(members) = found.get(key) {
+            return Arc::clone(members);
+        }
+        if found.len() >= Self::MAX {
+            found.clear();
+        }
+        let members: Arc<[u32]> = walk().into();
+        found.insert(*key, Arc::clone(&members));
+        members
+    }
+}
+
 impl McgTable<'_> {
-    /// The queue pairs of an Ethernet destination: the entry with its key in the chain that begins at its hash.
+    /// The queue pairs of an Ethernet destination.
     #[must_use]
-    pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Vec<u32> {
-        const ETHERNET: u32 = 1;
+    pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
         let mut key = [0; 16];
         key[5] = port as u8 + 1;
         key[7] = (steer as u8) << 1;
         key[10..].copy_from_slice(&mac);
+        self.hca.found.get(&key, || self.walk(&key, host))
+    }
+
+    /// The entry with a key in the chain that begins at its hash.
+    fn walk(&self, key: &Key, host: &dyn Host) -> Vec<u32> {
+        const ETHERNET: u32 = 1;
         let [_, _, log_table] = self.hca.mcg_log;
-        let mut index = self.hash(&key);
+        let mut index = self.hash(key);
         // A chain is no longer than the table, whatever the guest wrote into it.
         for _ in 0..1u32 << log_table.min(20) {
             let Ok(entry) = self.read(index, host) else { return Vec::new() };
             let count = entry.u32(0x04);
-            if count >> 30 == ETHERNET && entry.bytes().get(0x10..0x20) == Some(&key) {
+            if count >> 30 == ETHERNET && entry.bytes().get(0x10..0x20) == Some(key) {
                 return members(&entry);
             }
             index = entry.u32(0x00) >> 6;

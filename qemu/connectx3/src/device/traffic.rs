@@ -104,7 +104,8 @@ impl Card {
                     frames.push(frame);
                 }
             });
-            let Some(port) = self.qps.get_mut(qpn).map(|qp| qp.context.port()) else { return };
+            let Some(qp) = self.qps.get_mut(qpn) else { return };
+            let (port, counter) = (qp.context.port(), qp.context.counter());
             if frames.is_empty() {
                 return;
             }
@@ -114,8 +115,9 @@ impl Card {
                     costs.frame(frame.len());
                 }
             }
-            self.outbox
-                .extend(frames.into_iter().filter(|frame| !frame.is_empty()).map(|frame| (port, frame)));
+            for frame in frames.into_iter().filter(|frame| !frame.is_empty()) {
+                self.emit(port, counter, frame);
+            }
         }
     }
 
@@ -144,6 +146,9 @@ impl Card {
         }
         if let Some(costs) = &self.costs {
             costs.work(qpn);
+        }
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            self.interface_counters.received(qp.context.counter(), bytes.len());
         }
         let takes_receive = !frame.packet.bth.opcode.operation.is_response()
             && frame.packet.bth.opcode.operation != Operation::ReadRequest;

@@ -3,6 +3,7 @@
 use crate::device::Card;
 use crate::device::mailbox::Mailbox;
 use crate::device::profile::{EqScheme, limits};
+use crate::device::statistics::InterfaceCounters;
 
 /// Capability flags (Linux `include/linux/mlx4/device.h`), the low word.
 mod flag {
@@ -10,6 +11,8 @@ mod flag {
     pub const UC: u32 = 1 << 1;
     pub const UD: u32 = 1 << 2;
     pub const SRQ: u32 = 1 << 6;
+    /// Large sends whose header is long, and so large sends of Ethernet.
+    pub const BIG_LSO_HEADER: u32 = 1 << 15;
     pub const ATOMIC: u32 = 1 << 18;
     pub const UD_AV_PORT: u32 = 1 << 20;
     pub const IBOE: u32 = 1 << 30;
@@ -44,6 +47,10 @@ impl Card {
         const LOG_RESERVED_MTTS: u8 = 6;
         const RESERVED_PDS: u8 = 4;
         const LOG_MIN_PAGE: u8 = 9;
+        const LOG_LARGE_SEND: u8 = 17;
+        const RSS_XOR: u8 = 1 << 5;
+        const RSS_TOEPLITZ: u8 = 1 << 4;
+        const LOG_RSS_TABLE: u8 = 7;
         let mut out = Mailbox::default();
         for (offset, value) in [
             (0x10, limits::LOG_WQES),
@@ -63,6 +70,8 @@ impl Card {
             (0x22, LOG_RESERVED_REGIONS),
             (0x29, limits::LOG_RDMA),
             (0x2b, limits::LOG_RDMA_RESPONDER),
+            (0x2d, LOG_LARGE_SEND),
+            (0x2e, RSS_XOR | RSS_TOEPLITZ | LOG_RSS_TABLE),
             (0x2f, 20),
             (0x35, 15),
             (0x37, 8 << 4 | self.profile.ports.len() as u8),
@@ -85,14 +94,22 @@ impl Card {
         if let EqScheme::System { max, .. } = self.profile.eqs {
             out.put_u16(0x26, max);
         }
-        out.put_u32(0x40, flag::HIGH_VEP_UC | flag::HIGH_VEP_MC | flag::HIGH_COUNTERS);
+        let groups = if self.profile.steering.groups { flag::HIGH_VEP_UC | flag::HIGH_VEP_MC } else { 0 };
+        out.put_u32(0x40, groups | flag::HIGH_COUNTERS);
         out.put_u32(
             0x44,
-            flag::RC | flag::UC | flag::UD | flag::SRQ | flag::ATOMIC | flag::UD_AV_PORT | flag::IBOE,
+            flag::RC
+                | flag::UC
+                | flag::UD
+                | flag::SRQ
+                | flag::BIG_LSO_HEADER
+                | flag::ATOMIC
+                | flag::UD_AV_PORT
+                | flag::IBOE,
         );
         out.put_u16(0x52, 1008);
         out.put_u16(0x56, 512);
-        out.put_u32(0x68, 128);
+        out.put_u32(0x68, InterfaceCounters::COUNT);
         out.put_u32(0x70, flag2::UPDATE_QP | flag2::LB_SRC_CHECK);
         // Entry sizes: RDMARC, QPC, AUXC, ALTC, EQC, CQC, SRQC, cMPT, MTT, dMPT.
         for (index, size) in [32, 256, 128, 64, 128, 128, 128, 64, 8, 64].into_iter().enumerate() {

@@ -4,10 +4,11 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::Status;
 use crate::device::mailbox::Mailbox;
+use crate::device::profile::Steering;
 use crate::device::region::Regions;
+use crate::device::steering::Found;
 
 /// What INIT_HCA has told.
-#[derive(Clone)]
 pub struct Hca {
     /// As given, for QUERY_HCA.
     mailbox: Mailbox,
@@ -17,15 +18,30 @@ pub struct Hca {
     pub mcg_base: u64,
     /// log2 of its entry size, of its hash part and of all of it.
     pub mcg_log: [u8; 3],
+    /// What was found in it.
+    pub found: Found,
+    /// How Ethernet frames find their queue pairs.
+    pub steering: Steering,
 }
 
 impl Card {
     pub(super) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
         const VERSION: u8 = 2;
+        const DEVICE_MANAGED: u32 = 1 << 6;
+        const UNICAST_GROUPS: u8 = 1 << 3;
         if !self.firmware.running || self.hca.is_some() {
             return Err(Status::BadSystemState);
         }
         if mailbox.u8(0) != VERSION {
+            return Err(Status::BadParameter);
+        }
+        let steering =
+            match (mailbox.u32(0x14) & DEVICE_MANAGED != 0, mailbox.u8(0x0d8) & UNICAST_GROUPS != 0) {
+                (true, _) => Steering::Flows,
+                (false, true) => Steering::Groups,
+                (false, false) => Steering::Table,
+            };
+        if !self.profile.steering.offers(steering) {
             return Err(Status::BadParameter);
         }
         self.regions = Regions::new(mailbox.u8(0x0fb) & 0x3f, self.costs.clone());
@@ -33,6 +49,8 @@ impl Card {
             mtt_base: mailbox.u64(0x100),
             mcg_base: mailbox.u64(0x0c0),
             mcg_log: [mailbox.u8(0x0d3) & 0x1f, mailbox.u8(0x0d7) & 0x1f, mailbox.u8(0x0db) & 0x1f],
+            found: Found::default(),
+            steering,
             mailbox,
         });
         Ok(Output::None)

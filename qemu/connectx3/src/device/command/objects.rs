@@ -8,6 +8,7 @@ use crate::device::mailbox::Mailbox;
 use crate::device::qp::{Qps, Transition};
 use crate::device::queue_memory::MttTable;
 use crate::device::region::Regions;
+use crate::device::statistics::PortStatistics;
 use crate::device::steering::{self, McgTable, members};
 
 /// Opcodes.
@@ -90,12 +91,49 @@ impl Card {
                 self.special_qp_base = command.in_mod & 0xff_fff8;
                 Ok(Output::None)
             }
-            // Counters, none of which the card keeps: all zero.
-            op::DIAG_RPRT | op::QUERY_IF_STAT | op::DUMP_ETH_STATS => Ok(Output::Mailbox(out)),
-            // Moderation, filters and flushes of caches that are not modelled.
-            op::MODIFY_CQ | op::SYNC_TPT | op::SET_VLAN_FLTR | op::SET_MCAST_FLTR | op::UPDATE_QP => {
+            op::UPDATE_QP => {
+                self.qps.amend(command.in_mod & 0xff_ffff, &super::input(command, host)?).map(none)
+            }
+            // Moderation and flushes of caches that are not modelled.
+            op::MODIFY_CQ | op::SYNC_TPT => Ok(Output::None),
+            _ => self.run_on_counters(command, host),
+        }
+    }
+
+    /// Filters and counters.
+    fn run_on_counters(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        const RESET_PORT: u32 = 1 << 8;
+        const FLOW_CONTROL: u32 = 1 << 12;
+        const RESET_COUNTER: u32 = 1 << 31;
+        let mut out = Mailbox::default();
+        match command.opcode {
+            op::SET_VLAN_FLTR => {
+                let vlans = super::input(command, host)?;
+                self.port_mut(command.in_mod)?.filters.set_vlans(&vlans);
                 Ok(Output::None)
             }
+            op::SET_MCAST_FLTR => {
+                let filters = &mut self.port_mut(command.in_mod)?.filters;
+                filters.set_groups(command.op_mod, command.in_param).map(|()| Output::None)
+            }
+            op::DUMP_ETH_STATS => {
+                let statistics = &mut self.port_mut(command.in_mod)?.statistics;
+                // Pause frames, of which the card makes and takes none: all zero.
+                if command.in_mod & FLOW_CONTROL == 0 {
+                    statistics.dump(&mut out);
+                }
+                if command.in_mod & RESET_PORT != 0 {
+                    *statistics = PortStatistics::default();
+                }
+                Ok(Output::Mailbox(out))
+            }
+            op::QUERY_IF_STAT => {
+                let index = u8::try_from(command.in_mod & !RESET_COUNTER).map_err(|_| Status::BadIndex)?;
+                self.interface_counters.query(index, command.in_mod & RESET_COUNTER != 0, &mut out);
+                Ok(Output::Mailbox(out))
+            }
+            op::DIAG_RPRT => Ok(Output::Mailbox(out)),
             _ => Err(Status::BadOpcode),
         }
     }
@@ -127,5 +165,6 @@ impl Card {
         self.regions = Regions::default();
         self.special_qp_base = 0;
         self.default_steering.fill(Default::default());
+        self.interface_counters = Default::default();
     }
 }

@@ -21,6 +21,12 @@ impl Card {
         self.ports.get(index).map(|port| (index, port)).ok_or(Status::BadParameter)
     }
 
+    /// The same, to be changed.
+    pub(super) fn port_mut(&mut self, number: u32) -> Result<&mut Port, Status> {
+        let (index, _) = self.port(number)?;
+        self.ports.get_mut(index).ok_or(Status::BadParameter)
+    }
+
     pub(super) fn query_port(&self, command: &Command) -> Result<Output, Status> {
         let (_, port) = self.port(command.in_mod)?;
         let mut out = Mailbox::default();

@@ -1,6 +1,7 @@
 //! The context of a queue pair as the guest gives it, piece by piece, with each transition (Linux
 //! `include/linux/mlx4/qp.h`, `hw/mlx4/qp.c`).
 
+use crate::device::ethernet::rss::Rss;
 use crate::device::mailbox::Mailbox;
 use verbs::{Gid, MacAddr, PathMtu};
 
@@ -336,6 +337,41 @@ impl Context {
         let log_page = (self.word(0xc8) >> 24 & 0x3f) as u8 + 12;
         let mtt = u64::from(self.word(0xc8) & 0xff) << 32 | u64::from(self.word(0xcc) & !7);
         (mtt, log_page, u64::from(self.word(0x90) >> 6 & 0x3f) * 64)
+    }
+
+    /// How frames are spread over other queue pairs, if they are.
+    #[must_use]
+    pub fn rss(&self) -> Option<Rss> {
+        const SPREADS: u32 = 1 << 13;
+        const PLACE: usize = 0x3c;
+        let bytes = self.0.get(PLACE..)?.first_chunk()?;
+        (self.word(0) & SPREADS != 0).then(|| Rss::parse(bytes))?
+    }
+    /// The counter of its frames.
+    #[must_use]
+    pub fn counter(&self) -> u8 {
+        (self.word(PATH + 0x04) >> 24) as u8
+    }
+    /// Whether the outermost VLAN tag of frames received is taken off.
+    #[must_use]
+    pub fn strips_vlan(&self) -> bool {
+        const KEEPS: u32 = 1 << 30;
+        self.word(0xc0) & KEEPS == 0
+    }
+
+    /// UPDATE_QP: what may change at any time.
+    pub fn amend(&mut self, mailbox: &Mailbox) {
+        const QP_VLAN_STRIPPING: u64 = 1 << 33;
+        const PATH_MAC_INDEX: u64 = 1 << 34;
+        const CONTEXT: usize = 0x20;
+        let (qp, path) = (mailbox.u64(0x00), mailbox.u64(0x08));
+        let mut take = |wanted: bool, (offset, mask): Field| {
+            if wanted {
+                self.put((offset, mask), mailbox.u32(CONTEXT + offset));
+            }
+        };
+        take(qp & QP_VLAN_STRIPPING != 0, (0xc0, 1 << 30));
+        take(path & PATH_MAC_INDEX != 0, (PATH + 0x04, 0x007f_0000));
     }
 
     /// The port, from 0.

@@ -9,6 +9,7 @@ pub use context::{Context, Service, State, Transition};
 use rings::Ring;
 pub use rings::{ReceiveRing, Scatter, SendRing, scatter_list};
 
+use super::ethernet::rss::Rss;
 use super::hcr::Status;
 use super::host::Host;
 use super::mailbox::Mailbox;
@@ -33,6 +34,8 @@ pub struct Qp {
     pub receive: ReceiveRing,
     /// What a connected queue pair speaks with.
     pub transport: Option<Box<ReliableQp>>,
+    /// How it spreads frames over others.
+    pub rss: Option<Box<Rss>>,
 }
 
 /// All of them.
@@ -83,6 +86,12 @@ impl Qps {
         self.by_number.keys().copied().collect()
     }
 
+    /// UPDATE_QP.
+    pub fn amend(&mut self, qpn: u32, mailbox: &Mailbox) -> Result<(), Status> {
+        self.get_mut(qpn).ok_or(Status::BadResource)?.context.amend(mailbox);
+        Ok(())
+    }
+
     /// QUERY_QP.
     pub fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let qp = self.by_number.get(&qpn).ok_or(Status::BadResource)?;
@@ -130,5 +139,15 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
     let transport = (service == Service::Rc).then(|| Box::new(connected::transport(qpn)));
     let receive = ReceiveRing::new(receive, context.receive_record());
-    Ok(Qp { context, state: State::Init, service, memory, send: SendRing::new(send), receive, transport })
+    let rss = context.rss().map(Box::new);
+    Ok(Qp {
+        context,
+        state: State::Init,
+        service,
+        memory,
+        send: SendRing::new(send),
+        receive,
+        transport,
+        rss,
+    })
 }

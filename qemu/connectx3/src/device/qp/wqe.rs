@@ -119,6 +119,14 @@ impl Control {
     pub const fn checksums(self) -> (bool, bool) {
         (self.2 & 1 << 4 != 0, self.2 & 1 << 5 != 0)
     }
+    /// The VLAN tag to be put into an Ethernet frame, if one is: whether it is an S-VLAN's, and its value.
+    #[must_use]
+    pub const fn vlan(self) -> Option<(bool, u16)> {
+        const CUSTOMER: u32 = 1 << 14;
+        const SERVICE: u32 = 1 << 15;
+        let service = self.1 & SERVICE != 0;
+        if service || self.1 & CUSTOMER != 0 { Some((service, (self.1 >> 16) as u16)) } else { None }
+    }
     /// Immediate data, or the key that a SEND takes away.
     #[must_use]
     pub const fn immediate(self) -> u32 {
@@ -155,6 +163,12 @@ pub enum Data<'a> {
 pub struct Segments<'a>(&'a [u8]);
 
 impl<'a> Segments<'a> {
+    /// Those that follow the header of a large send.
+    #[must_use]
+    pub const fn after(rest: &'a [u8]) -> Self {
+        Self(rest)
+    }
+
     /// Those of a request, its control segment included.
     pub fn new(wqe: &'a [u8]) -> Result<Self, Malformed> {
         let units = wqe.len().div_ceil(UNIT) as u8;

@@ -1,0 +1,194 @@
+//! What a frame holds, as far as the card's offloads care: VLAN tag, IP, TCP and UDP. Any bytes give a description.
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_CUSTOMER_VLAN: u16 = 0x8100;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+/// Where the Ethernet type is.
+pub const TYPE: usize = 12;
+/// Bytes of a VLAN tag.
+pub const TAG: usize = 4;
+
+/// A frame's headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// The outermost VLAN tag.
+    pub vlan: Option<Vlan>,
+    /// The IP header, if it is whole.
+    pub ip: Option<Ip>,
+}
+
+/// A VLAN tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// Whose it is.
+    pub kind: VlanKind,
+    /// Priority and VLAN id.
+    pub tci: u16,
+}
+
+/// Whose tag it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VlanKind {
+    /// C-VLAN, 802.1Q.
+    Customer,
+    /// S-VLAN, 802.1ad.
+    Service,
+}
+
+impl VlanKind {
+    const fn of(ethertype: u16) -> Option<Self> {
+        match ethertype {
+            ETHERTYPE_CUSTOMER_VLAN => Some(Self::Customer),
+            ETHERTYPE_SERVICE_VLAN => Some(Self::Service),
+            _ => None,
+        }
+    }
+
+    const fn ethertype(self) -> u16 {
+        match self {
+            Self::Customer => ETHERTYPE_CUSTOMER_VLAN,
+            Self::Service => ETHERTYPE_SERVICE_VLAN,
+        }
+    }
+}
+
+impl Vlan {
+    /// The tag as it is in a frame.
+    #[must_use]
+    pub fn bytes(self) -> [u8; TAG] {
+        let ([a, b], [c, d]) = (self.kind.ethertype().to_be_bytes(), self.tci.to_be_bytes());
+        [a, b, c, d]
+    }
+    /// The VLAN's number.
+    #[must_use]
+    pub const fn id(self) -> u16 {
+        self.tci & 0xfff
+    }
+    /// The priority.
+    #[must_use]
+    pub const fn priority(self) -> u8 {
+        (self.tci >> 13) as u8
+    }
+}
+
+/// The version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// What the card knows of the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp = 6,
+    /// UDP.
+    Udp = 17,
+}
+
+/// An IP header's place and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip {
+    /// Its version.
+    pub version: Version,
+    /// Where it begins in the frame.
+    pub start: usize,
+    /// Where its payload begins.
+    pub payload: usize,
+    /// Where the packet ends; what follows is padding.
+    pub end: usize,
+    /// The payload's protocol, or the first extension header.
+    pub protocol: u8,
+    /// IPv4: a fragment.
+    pub fragment: bool,
+    /// IPv4: with options.
+    pub options: bool,
+}
+
+impl Ip {
+    fn parse(frame: &[u8], start: usize, ethertype: u16, length: Length) -> Option<Self> {
+        let packet = frame.get(start..)?;
+        let (version, header, len, protocol, fragment) = match ethertype {
+            ETHERTYPE_IPV4 => {
+                let header = usize::from(*packet.first()? & 0xf) * 4;
+                let fragment = be16(packet, 6)? & 0x3fff != 0;
+                (Version::V4, header, usize::from(be16(packet, 2)?), *packet.get(9)?, fragment)
+            }
+            ETHERTYPE_IPV6 => (Version::V6, 40, 40 + usize::from(be16(packet, 4)?), *packet.get(6)?, false),
+            _ => return None,
+        };
+        let (nibble, least) = if version == Version::V4 { (4, 20) } else { (6, 40) };
+        let len = match length {
+            Length::AsStated => len,
+            Length::Ignored => packet.len(),
+        };
+        let whole = packet.first()? >> 4 == nibble && header >= least && header <= len && len <= packet.len();
+        whole.then_some(Self {
+            version,
+            start,
+            payload: start + header,
+            end: start + len,
+            protocol,
+            fragment,
+            options: header > least,
+        })
+    }
+
+    /// TCP or UDP, if the packet begins with all of its header.
+    #[must_use]
+    pub const fn transport(&self) -> Option<Transport> {
+        let len = self.end - self.payload;
+        match self.protocol {
+            6 if !self.fragment && len >= 20 => Some(Transport::Tcp),
+            17 if !self.fragment && len >= 8 => Some(Transport::Udp),
+            _ => None,
+        }
+    }
+
+    /// Source and destination address, one after the other.
+    #[must_use]
+    pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        let range = match self.version {
+            Version::V4 => self.start + 12..self.start + 20,
+            Version::V6 => self.start + 8..self.start + 40,
+        };
+        frame.get(range).unwrap_or_default()
+    }
+}
+
+/// Whether the length that an IP header states is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// The packet is as long as it says.
+    AsStated,
+    /// The packet fills the frame: the header is a model of others.
+    Ignored,
+}
+
+impl Headers {
+    /// Looks at a frame.
+    #[must_use]
+    pub fn parse(frame: &[u8], length: Length) -> Self {
+        let Some(mut ethertype) = be16(frame, TYPE) else { return Self::default() };
+        let mut start = TYPE + 2;
+        let mut vlan = None;
+        // At most two tags: an S-VLAN's holds a C-VLAN's.
+        for _ in 0..2 {
+            let Some(kind) = VlanKind::of(ethertype) else { break };
+            let (Some(tci), Some(inner)) = (be16(frame, start), be16(frame, start + 2)) else { break };
+            vlan = vlan.or(Some(Vlan { kind, tci }));
+            ethertype = inner;
+            start += TAG;
+        }
+        Self { vlan, ip: Ip::parse(frame, start, ethertype, length) }
+    }
+}
+
+/// The big-endian 16-bit word at an offset.
+pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|word| u16::from_be_bytes(*word))
+}

@@ -1,0 +1,277 @@
+//! Raw Ethernet queue pairs: frames that the guest makes, and those that steering gives to it.
+
+pub mod checksum;
+pub mod filter;
+pub mod headers;
+pub mod rss;
+mod segmentation;
+
+use super::Card;
+use super::cq::Cqe;
+use super::host::Host;
+use super::profile::Steering;
+use super::qp::wqe::{Control, Data, Opcode, Segments};
+use super::qp::{Qp, Scatter, Service, State};
+use super::queue_memory::MttTable;
+use super::region::{Access, Keyed, Refused};
+use super::steering::{McgTable, Steer};
+use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
+use segmentation::Cut;
+use std::sync::Arc;
+use verbs::MacAddr;
+
+/// The longest frame, and the most data of a large send.
+const MAX_FRAME: usize = 16 << 10;
+const MAX_LARGE_SEND: usize = 256 << 10;
+/// Shorter frames are padded to this before they are sent.
+const MIN_FRAME: usize = 60;
+/// Completion syndromes (Linux `include/linux/mlx4/cq.h`).
+const LOCAL_LENGTH: u8 = 0x01;
+const LOCAL_QP_OPERATION: u8 = 0x02;
+const LOCAL_PROTECTION: u8 = 0x04;
+
+impl Card {
+    /// The send doorbell of a raw queue pair.
+    pub(super) fn send_raw(&mut self, qpn: u32, host: &dyn Host) {
+        loop {
+            let Some(hca) = &self.hca else { return };
+            let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+            let keyed = Keyed { regions: &self.regions, table, host };
+            let Some(qp) = self.qps.get_mut(qpn) else { return };
+            if qp.state != State::ReadyToSend {
+                return;
+            }
+            let (port, counter) = (qp.context.port(), qp.context.counter());
+            let (pd, cqn) = (qp.context.pd(), qp.context.send_cqn());
+            let (index, control, result) = match qp.send.next(&qp.memory, host) {
+                Ok(None) => return,
+                Ok(Some((index, control, wqe))) => (index, control, frames_of(control, wqe, pd, keyed)),
+                Err(e) => {
+                    log::warn!("queue pair {qpn:#x}: {e}");
+                    qp.state = State::SendQueueError;
+                    return;
+                }
+            };
+            match result {
+                Ok(frames) => {
+                    for frame in frames {
+                        self.emit(port, counter, frame);
+                    }
+                    if control.signaled() {
+                        let cqe = Cqe::new(qpn, index, true, control.code());
+                        self.cqs.post(cqn, &cqe, &mut self.eqs, host);
+                    }
+                }
+                Err(syndrome) => {
+                    qp.state = State::SendQueueError;
+                    self.cqs.post(cqn, &Cqe::error(qpn, index, true, syndrome, 0), &mut self.eqs, host);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A frame for the guest's Ethernet driver.
+    pub(super) fn receive_ethernet(&mut self, port: usize, frame: &[u8], headers: &Headers, host: &dyn Host) {
+        let Some(&destination) = frame.first_chunk::<6>() else { return };
+        if !self.ports.get(port).is_some_and(|port| port.filters.pass(destination, headers.vlan)) {
+            return;
+        }
+        let to = self.steer(port, destination, host);
+        if to.is_empty() {
+            self.counters.rx_unsteered += 1;
+        }
+        for qpn in to.iter() {
+            self.deliver_ethernet(*qpn, frame, headers, host);
+        }
+    }
+
+    /// The queue pairs of a destination.
+    fn steer(&self, port: usize, destination: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
+        let Some(hca) = &self.hca else { return Arc::default() };
+        let unicast = destination[0] & 1 == 0;
+        match hca.steering {
+            Steering::Groups => {
+                let steer = if unicast { Steer::Unicast } else { Steer::Multicast };
+                let to = McgTable { icm: &self.icm, hca }.members(port, steer, destination, host);
+                if to.is_empty() { self.default_members(port, steer).into() } else { to }
+            }
+            Steering::Table => {
+                let Some(port) = self.ports.get(port) else { return Arc::default() };
+                let row = port.macs.iter().position(|row| *row == Some(MacAddr(destination)));
+                let queues = &port.queues;
+                let to = match row {
+                    Some(row) => Some(queues.base_qpn + row as u32),
+                    None if unicast => queues.promiscuous,
+                    None => queues.multicast,
+                };
+                to.as_slice().into()
+            }
+            Steering::Flows => Arc::default(),
+        }
+    }
+
+    fn deliver_ethernet(&mut self, qpn: u32, frame: &[u8], headers: &Headers, host: &dyn Host) {
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
+        if !takes_frames(qp) {
+            return;
+        }
+        self.interface_counters.received(qp.context.counter(), frame.len());
+        let (qpn, hash) = match &qp.rss {
+            Some(rss) => rss.spread(frame, headers),
+            None => (qpn, 0),
+        };
+        let Some(hca) = &self.hca else { return };
+        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
+        let keyed = Keyed { regions: &self.regions, table, host };
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
+        if !takes_frames(qp) || qp.rss.is_some() {
+            return;
+        }
+        let strip = qp.context.strips_vlan() && headers.vlan.is_some();
+        let (cqn, port) = (qp.context.receive_cqn(), qp.context.port());
+        let cqe = match scatter_frame(qp, frame, strip, keyed) {
+            Ok(None) => {
+                self.counters.rx_no_buffer += 1;
+                if let Some(port) = self.ports.get_mut(port) {
+                    port.statistics.no_buffer += 1;
+                }
+                return;
+            }
+            Ok(Some(index)) => {
+                let len = frame.len() - if strip { TAG } else { 0 };
+                completion(qpn, index, frame, headers, hash).with(0x14, &(len as u32).to_be_bytes())
+            }
+            Err((index, syndrome)) => {
+                qp.state = State::Error;
+                Cqe::error(qpn, index, false, syndrome, 0)
+            }
+        };
+        self.cqs.post(cqn, &cqe, &mut self.eqs, host);
+    }
+}
+
+/// Whether a queue pair is one for frames, and in a state in which it takes them.
+fn takes_frames(qp: &Qp) -> bool {
+    qp.service == Service::Raw && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
+}
+
+/// A receive completion without its length: what the card found out about the frame.
+fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) -> Cqe {
+    const SEND: u8 = 1;
+    const CUSTOMER_TAG: u32 = 1 << 29;
+    const SERVICE_TAG: u32 = 1 << 30;
+    const TRANSPORT_OK: u8 = 1 << 2;
+    let verdict = checksum::check(frame, headers);
+    let mut cqe = Cqe::new(qpn, index, false, SEND)
+        .with(0x04, &hash.to_be_bytes())
+        .with(0x10, &verdict.status.to_be_bytes())
+        .with(0x13, &[if verdict.transport_ok { TRANSPORT_OK } else { 0 }])
+        .with(0x1a, &verdict.checksum.to_be_bytes());
+    if let Some(vlan) = headers.vlan {
+        let flag = match vlan.kind {
+            VlanKind::Customer => CUSTOMER_TAG,
+            VlanKind::Service => SERVICE_TAG,
+        };
+        cqe = cqe.with(0x00, &(flag | qpn).to_be_bytes()).with(0x0c, &vlan.tci.to_be_bytes());
+    }
+    cqe
+}
+
+/// The frames of a send work request, as they go to the cable.
+fn frames_of(control: Control, wqe: &[u8], pd: u32, keyed: Keyed<'_>) -> Result<Vec<Vec<u8>>, u8> {
+    let mut frames = match control.opcode() {
+        Ok(Opcode::Send) => {
+            let mut frame =
+                gather(Segments::new(wqe).map_err(|_| LOCAL_QP_OPERATION)?, MAX_FRAME, pd, keyed)?;
+            let (ip, transport) = control.checksums();
+            if ip || transport {
+                let headers = Headers::parse(&frame, Length::AsStated);
+                checksum::fill(&mut frame, &headers, ip, transport);
+            }
+            vec![frame]
+        }
+        Ok(Opcode::Lso) => {
+            const CONTROL: usize = 16;
+            let (cut, data) = wqe.get(CONTROL..).and_then(Cut::parse).ok_or(LOCAL_QP_OPERATION)?;
+            let data = gather(Segments::after(data), MAX_LARGE_SEND, pd, keyed)?;
+            cut.segments(&data).ok_or(LOCAL_QP_OPERATION)?
+        }
+        _ => return Err(LOCAL_QP_OPERATION),
+    };
+    for frame in &mut frames {
+        if let Some((service, tci)) = control.vlan() {
+            let kind = if service { VlanKind::Service } else { VlanKind::Customer };
+            let at = TYPE.min(frame.len());
+            frame.splice(at..at, Vlan { kind, tci }.bytes());
+        }
+        if frame.len() < MIN_FRAME {
+            frame.resize(MIN_FRAME, 0);
+        }
+    }
+    Ok(frames)
+}
+
+/// The bytes of data segments.
+fn gather(segments: Segments<'_>, max: usize, pd: u32, keyed: Keyed<'_>) -> Result<Vec<u8>, u8> {
+    let mut bytes = Vec::new();
+    for data in segments {
+        match data {
+            Data::Inline(inline) => bytes.extend_from_slice(inline),
+            Data::Segment { lkey, va, len } => {
+                let start = bytes.len();
+                if start + len as usize > max {
+                    return Err(LOCAL_LENGTH);
+                }
+                let mut read = || -> Result<(), Refused> {
+                    keyed.check(lkey, pd, va, u64::from(len), Access::LocalRead)?;
+                    bytes.resize(start + len as usize, 0);
+                    keyed.read(lkey, va, bytes.get_mut(start..).unwrap_or_default())
+                };
+                read().map_err(|e| {
+                    log::warn!("a frame cannot be gathered: {e}");
+                    LOCAL_PROTECTION
+                })?;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Puts a frame into the next receive buffer, without its outermost VLAN tag if `strip`. `Ok(None)`: there is no buffer.
+fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Result<Option<u16>, (u16, u8)> {
+    let pd = qp.context.pd();
+    let mut list = Vec::new();
+    let index = match qp.receive.next(&qp.memory, keyed.host, &mut list) {
+        Ok(Some(index)) => index,
+        Ok(None) => return Ok(None),
+        Err(e) => {
+            log::warn!("a receive ring cannot be read: {e}");
+            return Err((0, LOCAL_QP_OPERATION));
+        }
+    };
+    let mut room = list.into_iter();
+    let mut current = Scatter { lkey: 0, va: 0, len: 0 };
+    let skip = if strip { TAG } else { 0 };
+    let (addresses, rest) = frame.split_at(TYPE.min(frame.len()));
+    for mut part in [addresses, rest.get(skip..).unwrap_or_default()] {
+        while !part.is_empty() {
+            if current.len == 0 {
+                current = room.next().ok_or((index, LOCAL_LENGTH))?;
+                continue;
+            }
+            let (now, later) = part.split_at(part.len().min(current.len as usize));
+            let written = keyed
+                .check(current.lkey, pd, current.va, now.len() as u64, Access::LocalWrite)
+                .and_then(|()| keyed.write(current.lkey, current.va, now));
+            written.map_err(|e| {
+                log::warn!("a frame cannot be scattered: {e}");
+                (index, LOCAL_PROTECTION)
+            })?;
+            current.va += now.len() as u64;
+            current.len -= now.len() as u32;
+            part = later;
+        }
+    }
+    Ok(Some(index))
+}
