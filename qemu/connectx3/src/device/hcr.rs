@@ -62,6 +62,9 @@ pub enum Status {
     /// The queue pair's state does not allow the transition.
     #[error("bad queue pair state")]
     BadQpState = 0x10,
+    /// Windows are bound to the region.
+    #[error("region bound")]
+    RegionBound = 0x21,
     /// A management packet that makes no sense.
     #[error("bad management packet")]
     BadPacket = 0x30,

@@ -4,7 +4,6 @@
 //! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
 //! cards. Where a comment names one source, the others agree or are silent.
 
-mod address;
 mod command;
 pub mod cost;
 mod cq;
@@ -15,11 +14,11 @@ mod host;
 mod icm;
 mod mad;
 mod mailbox;
+mod memory;
 mod port;
 mod profile;
 mod qp;
 mod queue_memory;
-mod region;
 mod registers;
 mod srq;
 mod statistics;
@@ -39,10 +38,10 @@ use eq::Eqs;
 use ethernet::headers::{Headers, Length};
 use hcr::Hcr;
 use icm::Icm;
+use memory::Regions;
 use platform::Instant;
 use port::Port;
 use qp::Qps;
-use region::Regions;
 use srq::Srqs;
 use statistics::InterfaceCounters;
 use std::collections::BTreeSet;

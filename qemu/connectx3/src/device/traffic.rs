@@ -1,12 +1,12 @@
 //! RoCE traffic: frames to queue pairs, and what queue pairs have to send.
 
 use super::Card;
-use super::address::PeerMemory;
 use super::host::Host;
-use super::qp::connected::{self, Ended, Shared};
+use super::memory::Keyed;
+use super::memory::address::PeerMemory;
+use super::qp::connected::{self, Ended, Local, Shared};
 use super::qp::{Qp, Service, State};
 use super::queue_memory::MttTable;
-use super::region::Keyed;
 use core::cell::Cell;
 use platform::Instant;
 use roce::transport::{Counters, Env};
@@ -35,14 +35,14 @@ impl Card {
         qp.transport.as_ref()?;
         let peer = PeerMemory {
             keyed,
-            pd: qp.context.pd(),
+            who: qp.context.domain(),
             rights: qp.context.remote_rights(),
             invalidated: Cell::new(None),
         };
         let mut ended = Ended::default();
         let mut env = Env {
             now: host.now(),
-            memory: &connected::local(keyed),
+            memory: &connected::local_memory(keyed),
             remote: &peer,
             counters: &mut self.transport_counters,
             completions: &mut ended,
@@ -61,8 +61,10 @@ impl Card {
         if let Some(at) = deadline {
             self.next_deadline = self.next_deadline.min(at);
         }
-        if let (Some(key), pd) = (peer.invalidated.get(), peer.pd) {
-            let _ = self.regions.invalidate(key, pd, true);
+        if let (Some(key), who) = (peer.invalidated.get(), peer.who)
+            && let Err(e) = self.regions.invalidate(key, who, true, &mut self.icm, host)
+        {
+            log::warn!("a key that a peer has taken away: {e}");
         }
         for (completion, send) in &ended.0 {
             let cqn = if *send { send_cqn } else { receive_cqn };
@@ -76,7 +78,6 @@ impl Card {
         match self.qps.get_mut(qpn).map(|qp| qp.service) {
             Some(Service::Raw) => self.send_raw(qpn, host),
             Some(Service::Rc) => {
-                self.with_transport(qpn, host, |qp, keyed, env, _| connected::take_sends(qp, keyed, env));
                 self.transmit(qpn, host);
             }
             Some(Service::Uc | Service::Ud) | None => {}
@@ -87,9 +88,9 @@ impl Card {
     fn transmit(&mut self, qpn: u32, host: &dyn Host) {
         loop {
             let mut frames = Vec::new();
-            self.with_transport(qpn, host, |qp, keyed, env, _| {
-                connected::take_sends(qp, keyed, env);
-                let Some(transport) = &mut qp.transport else { return };
+            let local = self.with_transport(qpn, host, |qp, keyed, env, _| {
+                let local = connected::take_sends(qp, keyed, env);
+                let transport = qp.transport.as_mut()?;
                 for _ in 0..BURST {
                     let Some(tx) = transport.next_tx(SENDING) else { break };
                     let mut frame = vec![0; transport.frame_len(&tx)];
@@ -103,10 +104,15 @@ impl Card {
                     frame.truncate(len);
                     frames.push(frame);
                 }
+                local
             });
             let Some(qp) = self.qps.get_mut(qpn) else { return };
             let (port, counter) = (qp.context.port(), qp.context.counter());
-            if frames.is_empty() {
+            let local = local.flatten();
+            if let Some(local) = &local {
+                self.run_local(qpn, local, host);
+            }
+            if frames.is_empty() && local.is_none() {
                 return;
             }
             if let Some(costs) = &self.costs {
@@ -118,6 +124,27 @@ impl Card {
             for frame in frames.into_iter().filter(|frame| !frame.is_empty()) {
                 self.emit(port, counter, frame);
             }
+        }
+    }
+
+    /// Does what a work request asks of the card itself.
+    fn run_local(&mut self, qpn: u32, local: &Local, host: &dyn Host) {
+        let Some(hca) = &self.hca else { return };
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
+        let (who, cqn) = (qp.context.domain(), qp.context.send_cqn());
+        let result = self.regions.run(&local.work, who, hca.mtt_base, &mut self.icm, host);
+        if let Err(e) = result {
+            log::warn!("queue pair {qpn:#x}: work request {} ({:?}): {e}", local.index, local.work);
+        }
+        if let Some(cqe) = connected::local_cqe(qpn, local, result) {
+            self.cqs.post(cqn, &cqe, &mut self.eqs, host);
+        }
+        if result.is_err() {
+            self.with_transport(qpn, host, |qp, _, env, _| {
+                if let Some(transport) = &mut qp.transport {
+                    transport.fail(None, None, env);
+                }
+            });
         }
     }
 

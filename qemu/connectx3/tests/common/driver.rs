@@ -8,7 +8,7 @@ use verbs::{Gid, MacAddr};
 const IN_BOX: u64 = 0x1000;
 const OUT_BOX: u64 = 0x2000;
 const ICM: u64 = 0x10_0000;
-/// ICM addresses of tables; that of pages is the last.
+/// ICM addresses of tables; that of regions is the last.
 const MCG_BASE: u64 = 0;
 const MTT_BASE: u64 = 0x8_0000;
 const HCR: u64 = 0x80680;
@@ -23,6 +23,13 @@ pub struct Sizes {
     pub log_regions: u32,
     /// Bytes of ICM: a power of two of at least 1 MiB.
     pub icm: u64,
+}
+
+impl Sizes {
+    /// ICM address of the table of regions.
+    const fn regions(&self) -> u64 {
+        self.icm - (64 << self.log_regions)
+    }
 }
 
 impl Default for Sizes {
@@ -179,7 +186,8 @@ impl Node {
             (0x0d0, 9),
             (0x0d4, 4),
             (0x0d8, 0x0800_0000 | 5),
-            (0x0f8, self.sizes.log_regions),
+            (0x0f4, self.sizes.regions() as u32),
+            (0x0f8, 1 << 31 | self.sizes.log_regions),
             (0x104, MTT_BASE as u32),
         ];
         self.command(0x007, 0, 0, &init);

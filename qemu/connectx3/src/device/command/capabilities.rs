@@ -13,6 +13,7 @@ mod flag {
     pub const SRQ: u32 = 1 << 6;
     /// Large sends whose header is long, and so large sends of Ethernet.
     pub const BIG_LSO_HEADER: u32 = 1 << 15;
+    pub const MEMORY_WINDOWS: u32 = 1 << 16;
     pub const ATOMIC: u32 = 1 << 18;
     pub const UD_AV_PORT: u32 = 1 << 20;
     pub const IBOE: u32 = 1 << 30;
@@ -30,6 +31,9 @@ mod flag2 {
 
 /// Memory management flags (0x94).
 mod bmme {
+    /// With the next: windows of type 2, variant B.
+    pub const TYPE_2B_WINDOWS: u32 = 1 << 1;
+    pub const TYPE_2_WINDOWS: u32 = 1 << 9;
     pub const LOCAL_INVALIDATE: u32 = 1 << 6;
     pub const REMOTE_INVALIDATE: u32 = 1 << 7;
     pub const RESERVED_LKEY: u32 = 1 << 10;
@@ -103,6 +107,7 @@ impl Card {
                 | flag::UD
                 | flag::SRQ
                 | flag::BIG_LSO_HEADER
+                | flag::MEMORY_WINDOWS
                 | flag::ATOMIC
                 | flag::UD_AV_PORT
                 | flag::IBOE,
@@ -118,14 +123,16 @@ impl Card {
         let roce_v2 = if self.profile.roce_v2 { bmme::ROCE_V1_V2 } else { 0 };
         out.put_u32(
             0x94,
-            bmme::LOCAL_INVALIDATE
+            bmme::TYPE_2B_WINDOWS
+                | bmme::TYPE_2_WINDOWS
+                | bmme::LOCAL_INVALIDATE
                 | bmme::REMOTE_INVALIDATE
                 | bmme::RESERVED_LKEY
                 | bmme::FAST_REGISTER
                 | bmme::CONFIG_DEV
                 | roce_v2,
         );
-        out.put_u32(0x98, crate::device::region::RESERVED_LKEY);
+        out.put_u32(0x98, crate::device::memory::RESERVED_LKEY);
         out.put_u64(0xa0, 1 << 40);
         out
     }

@@ -4,8 +4,8 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::Status;
 use crate::device::mailbox::Mailbox;
+use crate::device::memory::Regions;
 use crate::device::profile::Steering;
-use crate::device::region::Regions;
 use crate::device::steering::Found;
 
 /// What INIT_HCA has told.
@@ -44,7 +44,7 @@ impl Card {
         if !self.profile.steering.offers(steering) {
             return Err(Status::BadParameter);
         }
-        self.regions = Regions::new(mailbox.u8(0x0fb) & 0x3f, self.costs.clone());
+        self.regions = Regions::new(mailbox.u64(0x0f0), mailbox.u8(0x0fb) & 0x3f, self.costs.clone());
         self.hca = Some(Hca {
             mtt_base: mailbox.u64(0x100),
             mcg_base: mailbox.u64(0x0c0),

@@ -5,15 +5,16 @@ use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
+use crate::device::memory::Regions;
 use crate::device::qp::{Qps, Transition};
 use crate::device::queue_memory::MttTable;
-use crate::device::region::Regions;
 use crate::device::statistics::PortStatistics;
 use crate::device::steering::{self, McgTable, members};
 
 /// Opcodes.
 mod opcode {
     pub const SW2HW_MPT: u16 = 0x00d;
+    pub const QUERY_MPT: u16 = 0x00e;
     pub const HW2SW_MPT: u16 = 0x00f;
     pub const SW2HW_CQ: u16 = 0x016;
     pub const HW2SW_CQ: u16 = 0x017;
@@ -49,8 +50,19 @@ impl Card {
         let none = |()| Output::None;
         let mut out = Mailbox::default();
         match command.opcode {
-            op::SW2HW_MPT => self.regions.create(command.in_mod, &super::input(command, host)?).map(none),
-            op::HW2SW_MPT => self.regions.destroy(command.in_mod).map(none),
+            op::SW2HW_MPT => {
+                let entry = super::input(command, host)?;
+                self.regions.create(command.in_mod, &entry, &mut self.icm, host).map(none)
+            }
+            op::HW2SW_MPT => {
+                let entry = self.regions.destroy(command.in_mod, &mut self.icm, host)?;
+                Ok(if command.op_mod == 0 { Output::Mailbox(entry) } else { Output::None })
+            }
+            op::QUERY_MPT => self.regions.query(command.in_mod, &self.icm, host).map(Output::Mailbox),
+            op::SYNC_TPT => {
+                self.regions.forget_copies();
+                Ok(Output::None)
+            }
             op::SW2HW_CQ => {
                 self.cqs.create(command.in_mod, &super::input(command, host)?, table, host).map(none)
             }
@@ -94,8 +106,8 @@ impl Card {
             op::UPDATE_QP => {
                 self.qps.amend(command.in_mod & 0xff_ffff, &super::input(command, host)?).map(none)
             }
-            // Moderation and flushes of caches that are not modelled.
-            op::MODIFY_CQ | op::SYNC_TPT => Ok(Output::None),
+            // Moderation is not modelled.
+            op::MODIFY_CQ => Ok(Output::None),
             _ => self.run_on_counters(command, host),
         }
     }

@@ -9,11 +9,11 @@ mod segmentation;
 use super::Card;
 use super::cq::Cqe;
 use super::host::Host;
+use super::memory::{Access, Domain, Keyed, Refused};
 use super::profile::Steering;
 use super::qp::wqe::{Control, Data, Opcode, Segments};
 use super::qp::{Qp, Scatter, Service, State};
 use super::queue_memory::MttTable;
-use super::region::{Access, Keyed, Refused};
 use super::steering::{McgTable, Steer};
 use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
 use segmentation::Cut;
@@ -42,10 +42,10 @@ impl Card {
                 return;
             }
             let (port, counter) = (qp.context.port(), qp.context.counter());
-            let (pd, cqn) = (qp.context.pd(), qp.context.send_cqn());
+            let (who, cqn) = (qp.context.domain(), qp.context.send_cqn());
             let (index, control, result) = match qp.send.next(&qp.memory, host) {
                 Ok(None) => return,
-                Ok(Some((index, control, wqe))) => (index, control, frames_of(control, wqe, pd, keyed)),
+                Ok(Some((index, control, wqe))) => (index, control, frames_of(control, wqe, who, keyed)),
                 Err(e) => {
                     log::warn!("queue pair {qpn:#x}: {e}");
                     qp.state = State::SendQueueError;
@@ -179,11 +179,11 @@ fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) 
 }
 
 /// The frames of a send work request, as they go to the cable.
-fn frames_of(control: Control, wqe: &[u8], pd: u32, keyed: Keyed<'_>) -> Result<Vec<Vec<u8>>, u8> {
+fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<Vec<u8>>, u8> {
     let mut frames = match control.opcode() {
         Ok(Opcode::Send) => {
             let mut frame =
-                gather(Segments::new(wqe).map_err(|_| LOCAL_QP_OPERATION)?, MAX_FRAME, pd, keyed)?;
+                gather(Segments::new(wqe).map_err(|_| LOCAL_QP_OPERATION)?, MAX_FRAME, who, keyed)?;
             let (ip, transport) = control.checksums();
             if ip || transport {
                 let headers = Headers::parse(&frame, Length::AsStated);
@@ -194,7 +194,7 @@ fn frames_of(control: Control, wqe: &[u8], pd: u32, keyed: Keyed<'_>) -> Result<
         Ok(Opcode::Lso) => {
             const CONTROL: usize = 16;
             let (cut, data) = wqe.get(CONTROL..).and_then(Cut::parse).ok_or(LOCAL_QP_OPERATION)?;
-            let data = gather(Segments::after(data), MAX_LARGE_SEND, pd, keyed)?;
+            let data = gather(Segments::after(data), MAX_LARGE_SEND, who, keyed)?;
             cut.segments(&data).ok_or(LOCAL_QP_OPERATION)?
         }
         _ => return Err(LOCAL_QP_OPERATION),
@@ -213,7 +213,7 @@ fn frames_of(control: Control, wqe: &[u8], pd: u32, keyed: Keyed<'_>) -> Result<
 }
 
 /// The bytes of data segments.
-fn gather(segments: Segments<'_>, max: usize, pd: u32, keyed: Keyed<'_>) -> Result<Vec<u8>, u8> {
+fn gather(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, u8> {
     let mut bytes = Vec::new();
     for data in segments {
         match data {
@@ -224,7 +224,7 @@ fn gather(segments: Segments<'_>, max: usize, pd: u32, keyed: Keyed<'_>) -> Resu
                     return Err(LOCAL_LENGTH);
                 }
                 let mut read = || -> Result<(), Refused> {
-                    keyed.check(lkey, pd, va, u64::from(len), Access::LocalRead)?;
+                    keyed.check(lkey, who, va, u64::from(len), Access::LocalRead)?;
                     bytes.resize(start + len as usize, 0);
                     keyed.read(lkey, va, bytes.get_mut(start..).unwrap_or_default())
                 };
@@ -240,7 +240,7 @@ fn gather(segments: Segments<'_>, max: usize, pd: u32, keyed: Keyed<'_>) -> Resu
 
 /// Puts a frame into the next receive buffer, without its outermost VLAN tag if `strip`. `Ok(None)`: there is no buffer.
 fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Result<Option<u16>, (u16, u8)> {
-    let pd = qp.context.pd();
+    let who = qp.context.domain();
     let mut list = Vec::new();
     let index = match qp.receive.next(&qp.memory, keyed.host, &mut list) {
         Ok(Some(index)) => index,
@@ -262,7 +262,7 @@ fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Re
             }
             let (now, later) = part.split_at(part.len().min(current.len as usize));
             let written = keyed
-                .check(current.lkey, pd, current.va, now.len() as u64, Access::LocalWrite)
+                .check(current.lkey, who, current.va, now.len() as u64, Access::LocalWrite)
                 .and_then(|()| keyed.write(current.lkey, current.va, now));
             written.map_err(|e| {
                 log::warn!("a frame cannot be scattered: {e}");

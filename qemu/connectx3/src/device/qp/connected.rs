@@ -2,12 +2,13 @@
 
 use super::Qp;
 use super::context::{Context, State};
+use super::local;
 use super::rings::{Broken, Scatter};
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
-use crate::device::address::{self, LocalMemory};
 use crate::device::cq::Cqe;
 use crate::device::eq::Eqs;
-use crate::device::region::{Access, Keyed, Refused};
+use crate::device::memory::address::{self, LocalMemory};
+use crate::device::memory::{Access, Domain, Keyed, LocalWork, Refused};
 use crate::device::srq::Srqs;
 use core::time::Duration;
 use platform::IoAddr;
@@ -143,6 +144,9 @@ const fn syndrome(status: Status) -> u8 {
     }
 }
 
+/// The syndrome of work on keys that is refused: bind and, on the card, all of memory management.
+const MEMORY_MANAGEMENT: u8 = 0x06;
+
 /// Why a work request ends the queue pair before it starts.
 #[derive(Debug, thiserror::Error)]
 enum Unfit {
@@ -150,6 +154,8 @@ enum Unfit {
     Malformed(#[from] Malformed),
     #[error(transparent)]
     Refused(#[from] Refused),
+    #[error("FAST_REG of key {0:#x}: the queue pair is not a kernel's")]
+    Forbidden(u32),
     #[error("{0}")]
     Transport(#[from] VerbsError),
 }
@@ -157,28 +163,61 @@ enum Unfit {
 impl Unfit {
     const fn status(&self) -> Status {
         match self {
-            Self::Malformed(_) => Status::LocalQpOperationError,
+            Self::Malformed(_) | Self::Forbidden(_) => Status::LocalQpOperationError,
             Self::Refused(_) => Status::LocalProtectionError,
             Self::Transport(_) => Status::LocalLengthError,
         }
     }
 }
 
-/// Takes work from the send ring as long as the transport has room.
-pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) {
-    let pd = qp.context.pd();
-    let Some(transport) = &mut qp.transport else { return };
-    while qp.state == State::ReadyToSend && transport.send_room() > 0 {
+/// Work that the card does by itself, when it is its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Local {
+    /// The work request's index.
+    pub index: u16,
+    /// Its control segment.
+    pub control: Control,
+    /// What to do.
+    pub work: LocalWork,
+}
+
+/// Takes work from the send ring as long as the transport has room. Stops at work that the card does by itself: that is
+/// done when all before it has ended, as drivers ask for by the bit for strong order, and it ends before what follows
+/// begins. `Some`: now.
+pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
+    let who = qp.context.domain();
+    let fast_register = qp.context.fast_register();
+    let transport = qp.transport.as_mut()?;
+    while qp.state == State::ReadyToSend
+        && transport.state() == roce::transport::State::ReadyToSend
+        && transport.send_room() > 0
+    {
         let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
-            Ok(None) => return,
+            Ok(None) => return None,
             Ok(Some(next)) => next,
             Err(e @ (Broken::Malformed(_) | Broken::Dma(_))) => {
                 log::warn!("{:?}: {e}", transport.number());
                 transport.fail(None, None, env);
-                return;
+                return None;
             }
         };
-        if let Err(e) = post(transport, index, control, wqe, pd, keyed, env) {
+        let local = control
+            .opcode()
+            .and_then(|opcode| Ok((opcode, local::parse(opcode, &mut Segments::new(wqe)?)?)))
+            .map_err(Unfit::from);
+        let posted = match local {
+            Ok((_, Some(LocalWork::FastRegister(work)))) if !fast_register => Err(Unfit::Forbidden(work.key)),
+            Ok((_, Some(work))) => {
+                if transport.send_room() < SEND_DEPTH {
+                    qp.send.put_back();
+                    return None;
+                }
+                return Some(Local { index, control, work });
+            }
+            Ok((opcode, None)) => post(transport, index, control, opcode, wqe, who, keyed, env),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = posted {
             log::warn!("{:?}: work request {index} ({control:?}): {e}", transport.number());
             let failed =
                 Completion::new(name(index, control.code()), transport.number(), e.status(), WorkKind::Send);
@@ -187,18 +226,29 @@ pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) {
             env.completions.send_ended(&failed, true);
         }
     }
+    None
 }
 
+/// The entry that tells of the end of work that the card did by itself; `None` if nobody asked for one.
+#[must_use]
+pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option<Cqe> {
+    match result {
+        Ok(()) => local.control.signaled().then(|| Cqe::new(qpn, local.index, true, local.control.code())),
+        Err(_) => Some(Cqe::error(qpn, local.index, true, MEMORY_MANAGEMENT, 0)),
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that a work request is made of")]
 fn post(
     transport: &mut ReliableQp,
     index: u16,
     control: Control,
+    opcode: Opcode,
     wqe: &[u8],
-    pd: u32,
+    who: Domain,
     keyed: Keyed<'_>,
     env: &mut Env<'_>,
 ) -> Result<(), Unfit> {
-    let opcode = control.opcode()?;
     let mut segments = Segments::new(wqe)?;
     let remote = |segments: &mut Segments<'_>| -> Result<RemoteAddr, Malformed> {
         let remote = segments.remote()?;
@@ -219,7 +269,6 @@ fn post(
             (Some(target), Some(segments.atomic()?))
         }
         Opcode::Send | Opcode::SendImm | Opcode::SendInvalidate => (None, None),
-        // Executed by the card itself, in order with what was posted before: nothing to send.
         _ => return Err(Malformed::Opcode(control.code()).into()),
     };
     let access = if matches!(opcode, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd) {
@@ -231,7 +280,7 @@ fn post(
     for data in segments {
         match data {
             Data::Inline(bytes) => inline.extend_from_slice(bytes),
-            Data::Segment { lkey, va, len } => list.push(resolve(keyed, pd, lkey, va, len, access)?),
+            Data::Segment { lkey, va, len } => list.extend(resolve(keyed, who, lkey, va, len, access)?),
         }
     }
     let data = if inline.is_empty() { Payload::Gather(&list) } else { Payload::Inline(&inline) };
@@ -261,10 +310,20 @@ fn result(list: &[Sge]) -> Result<IoAddr, VerbsError> {
     }
 }
 
-fn resolve(keyed: Keyed<'_>, pd: u32, lkey: u32, va: u64, len: u32, access: Access) -> Result<Sge, Refused> {
-    keyed.check(lkey, pd, va, u64::from(len), access)?;
-    let addr = address::of(keyed.regions, lkey, va)?;
-    Ok(Sge { addr, len })
+/// An element of a list as the transport takes it; one without bytes is none, whatever its key.
+fn resolve(
+    keyed: Keyed<'_>,
+    who: Domain,
+    lkey: u32,
+    va: u64,
+    len: u32,
+    access: Access,
+) -> Result<Option<Sge>, Refused> {
+    if len == 0 {
+        return Ok(None);
+    }
+    keyed.check(lkey, who, va, u64::from(len), access)?;
+    Ok(Some(Sge { addr: address::of(keyed, lkey, va)?, len }))
 }
 
 /// What queue pairs share.
@@ -277,7 +336,7 @@ pub struct Shared<'a> {
 
 /// Posts receives from the guest's ring, until the transport holds enough or, if `all`, until there are none.
 pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>, all: bool) {
-    let (own_pd, srqn) = (qp.context.pd(), qp.context.srqn());
+    let (own, srqn) = (qp.context.domain(), qp.context.srqn());
     let Some(transport) = &mut qp.transport else { return };
     let mut list: Vec<Scatter> = Vec::new();
     // Of a shared queue only what is needed at once: the rest is for others.
@@ -288,7 +347,7 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
             None => qp
                 .receive
                 .next(&qp.memory, keyed.host, &mut list)
-                .map(|index| index.map(|index| (index, own_pd))),
+                .map(|index| index.map(|index| (index, own.pd))),
         };
         let (index, pd) = match taken {
             Ok(None) => return,
@@ -298,9 +357,10 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
                 return;
             }
         };
+        let who = Domain { pd, ..own };
         let scatter: Result<Vec<Sge>, Refused> = list
             .iter()
-            .map(|element| resolve(keyed, pd, element.lkey, element.va, element.len, Access::LocalWrite))
+            .filter_map(|e| resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).transpose())
             .collect();
         let posted = match scatter {
             Ok(scatter) => transport
@@ -327,6 +387,6 @@ pub fn path(context: &Context, port: &crate::device::port::Port) -> Option<Heade
 
 /// The memory of a queue pair's own work requests.
 #[must_use]
-pub const fn local<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
+pub const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
     LocalMemory { keyed }
 }

@@ -3,6 +3,7 @@
 
 use crate::device::ethernet::rss::Rss;
 use crate::device::mailbox::Mailbox;
+use crate::device::memory::Domain;
 use verbs::{Gid, MacAddr, PathMtu};
 
 /// Where the context begins in the mailbox, after the mask of optional parameters.
@@ -116,6 +117,7 @@ const PATH: usize = 0x18;
 const PATH_LEN: usize = 0x2c;
 const SCHED_QUEUE: Field = (PATH + 0x20, 0xff00_0000);
 const PKEY_INDEX: Field = (PATH, 0x0000_00ff);
+const LOCAL_QPN: Field = (0x10, 0x00ff_ffff);
 const Q_KEY: Field = (0xa8, u32::MAX);
 const RNR_TIMER: Field = (0x94, 0x1f00_0000);
 const RRE: Field = (0x90, 1 << 15);
@@ -244,10 +246,25 @@ impl Context {
             _ => None,
         }
     }
+    /// Sets the own number, which is that of the command.
+    pub fn set_number(&mut self, qpn: u32) {
+        self.put(LOCAL_QPN, qpn);
+    }
     /// The protection domain.
     #[must_use]
     pub fn pd(&self) -> u32 {
         self.word(0x04) & 0x1_ffff
+    }
+    /// Who the queue pair is to memory.
+    #[must_use]
+    pub fn domain(&self) -> Domain {
+        let qpn = self.word(LOCAL_QPN.0) & LOCAL_QPN.1;
+        Domain { pd: self.pd(), qpn, reserved_lkey: self.word(0x08) >> 4 & 1 != 0 }
+    }
+    /// Whether FAST_REG is allowed, which it is to kernels.
+    #[must_use]
+    pub fn fast_register(&self) -> bool {
+        self.word(0x70) >> 11 & 1 != 0
     }
     /// The path MTU; `None` for Ethernet.
     #[must_use]

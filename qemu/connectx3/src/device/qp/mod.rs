@@ -2,6 +2,7 @@
 
 pub mod connected;
 mod context;
+pub mod local;
 mod rings;
 pub mod wqe;
 
@@ -122,6 +123,7 @@ fn connect(
 fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> Result<Qp, Status> {
     let mut context = Context::default();
     context.update(Transition::ResetToInit, mailbox);
+    context.set_number(qpn);
     let service = context.service().ok_or(Status::BadParameter)?;
     let (send_size, receive_size) = (context.send_size(), context.receive_size());
     let ring = |(log_entries, log_stride)| Ring { offset: 0, log_entries, log_stride };

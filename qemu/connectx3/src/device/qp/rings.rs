@@ -58,6 +58,8 @@ pub struct SendRing {
     ring: Ring,
     /// Entries taken, as the completions name them.
     head: u32,
+    /// Entries of the work request taken last.
+    last: u32,
     wqe: [u8; MAX_WQE],
 }
 
@@ -65,7 +67,7 @@ impl SendRing {
     /// An empty ring.
     #[must_use]
     pub const fn new(ring: Ring) -> Self {
-        Self { ring, head: 0, wqe: [0; MAX_WQE] }
+        Self { ring, head: 0, last: 0, wqe: [0; MAX_WQE] }
     }
 
     /// Takes the next work request, if there is one.
@@ -85,8 +87,14 @@ impl SendRing {
         let wqe = self.wqe.get_mut(..len).ok_or(Malformed::Size(control.units()))?;
         self.ring.read(memory, host, self.head, wqe)?;
         let index = self.head as u16;
-        self.head = self.head.wrapping_add(entries as u32);
+        self.last = entries as u32;
+        self.head = self.head.wrapping_add(self.last);
         Ok(Some((index, control, wqe)))
+    }
+
+    /// Leaves the work request taken last in the ring after all.
+    pub fn put_back(&mut self) {
+        self.head = self.head.wrapping_sub(std::mem::take(&mut self.last));
     }
 }
 

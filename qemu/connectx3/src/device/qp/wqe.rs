@@ -20,6 +20,7 @@ pub enum Opcode {
     Read = 0x10,
     CompareSwap = 0x11,
     FetchAdd = 0x12,
+    Bind = 0x18,
     FastRegister = 0x19,
     LocalInvalidate = 0x1b,
 }
@@ -37,6 +38,7 @@ impl Opcode {
             0x10 => Self::Read,
             0x11 => Self::CompareSwap,
             0x12 => Self::FetchAdd,
+            0x18 => Self::Bind,
             0x19 => Self::FastRegister,
             0x1b => Self::LocalInvalidate,
             _ => return None,
@@ -179,6 +181,18 @@ impl<'a> Segments<'a> {
         let (front, rest) = self.0.split_first_chunk().ok_or(Malformed::Size((self.0.len() / UNIT) as u8))?;
         self.0 = rest;
         Ok(front)
+    }
+
+    /// The next `N` words.
+    pub fn words<const N: usize>(&mut self) -> Result<[u32; N], Malformed> {
+        let short = Malformed::Size((self.0.len() / UNIT) as u8);
+        let (front, rest) = self.0.split_at_checked(4 * N).ok_or(short)?;
+        self.0 = rest;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(front.as_chunks::<4>().0) {
+            *word = u32::from_be_bytes(*bytes);
+        }
+        Ok(words)
     }
 
     /// A remote address segment.

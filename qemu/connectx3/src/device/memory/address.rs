@@ -1,25 +1,26 @@
 //! The guest's memory as the transport addresses it: `IoAddr`s of own work requests, and keys of peers.
 //!
 //! An own work request's elements are checked against their keys when it is taken from the ring. From then on an element
-//! is an `IoAddr`: the region's index in the table above, the offset in the region below.
+//! is an `IoAddr`: the name of its key's life above, the offset in the region below.
 
-use super::region::{Access, Keyed, Refused, Regions};
+use super::generation::{NAME_BITS, Name};
+use super::{Access, Domain, Keyed, Refused};
 use core::cell::Cell;
 use platform::{IoAddr, Memory, MemoryError, MemoryStats};
 use roce::transport::{Denied, RemoteAccess, Right};
 use verbs::RemoteKey;
 
 /// Bits of an address that are the offset in the region: 1 TiB.
-const OFFSET_BITS: u32 = 40;
+const OFFSET_BITS: u32 = u64::BITS - NAME_BITS;
 
-/// The address of a byte of a region.
-pub fn of(regions: &Regions, key: u32, va: u64) -> Result<IoAddr, Refused> {
-    let (index, start) = regions.origin(key)?;
+/// The address of a byte of a region, good as long as its key is.
+pub fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
+    let (name, start) = keyed.regions.name(key, keyed.start(key)?);
     let offset = va.wrapping_sub(start);
     if offset >> OFFSET_BITS != 0 {
         return Err(Refused::OutOfBounds(key, va, 0));
     }
-    Ok(IoAddr(u64::from(index) << OFFSET_BITS | offset))
+    Ok(IoAddr(u64::from(name.0) << OFFSET_BITS | offset))
 }
 
 /// Memory of own work requests.
@@ -30,8 +31,8 @@ pub struct LocalMemory<'a> {
 
 impl LocalMemory<'_> {
     fn place(&self, addr: IoAddr) -> Result<(u32, u64), MemoryError> {
-        let (index, offset) = ((addr.0 >> OFFSET_BITS) as u32, addr.0 & ((1 << OFFSET_BITS) - 1));
-        let (key, start) = self.keyed.regions.by_index(index).ok_or(MemoryError::OutOfRange)?;
+        let (name, offset) = ((addr.0 >> OFFSET_BITS) as u32, addr.0 & ((1 << OFFSET_BITS) - 1));
+        let (key, start) = self.keyed.regions.named(Name(name)).ok_or(MemoryError::OutOfRange)?;
         Ok((key, start.wrapping_add(offset)))
     }
 }
@@ -94,8 +95,8 @@ impl Memory for LocalMemory<'_> {
 pub struct PeerMemory<'a> {
     /// The guest's memory.
     pub keyed: Keyed<'a>,
-    /// The queue pair's protection domain.
-    pub pd: u32,
+    /// The queue pair.
+    pub who: Domain,
     /// Whether the queue pair lets its peer READ, WRITE, and do atomics.
     pub rights: [bool; 3],
     /// A key that the peer has taken away: to be invalidated when the packet is done.
@@ -103,13 +104,7 @@ pub struct PeerMemory<'a> {
 }
 
 impl PeerMemory<'_> {
-    fn word(&self, key: RemoteKey, addr: IoAddr) -> Result<u64, Denied> {
-        self.keyed.word(key.0, addr.0).map_err(|_| Denied)
-    }
-}
-
-impl RemoteAccess for PeerMemory<'_> {
-    fn check(&self, key: RemoteKey, addr: IoAddr, len: u32, right: Right) -> Result<(), Denied> {
+    fn access(&self, right: Right) -> Result<Access, Denied> {
         let [read, write, atomic] = self.rights;
         let (allowed, access) = match right {
             Right::Read => (read, Access::RemoteRead),
@@ -117,21 +112,44 @@ impl RemoteAccess for PeerMemory<'_> {
             Right::Atomic => (atomic, Access::Atomic),
         };
         if !allowed {
-            log::debug!("the queue pair does not allow {right:?}");
+            log::debug!("queue pair {:#x} does not let its peer {right:?}", self.who.qpn);
             return Err(Denied);
         }
-        self.keyed.check(key.0, self.pd, addr.0, u64::from(len), access).map_err(|e| {
-            log::debug!("{right:?} by a peer: {e}");
-            Denied
-        })
+        Ok(access)
+    }
+
+    /// Checks a part of a message: the key may have lost its validity, or been given anew, since the message was checked.
+    fn again(&self, key: RemoteKey, addr: IoAddr, len: u64, right: Right) -> Result<(), Denied> {
+        let access = self.access(right)?;
+        self.keyed.check_again(key.0, self.who, addr.0, len, access).map_err(|e| self.denied(right, e))
+    }
+
+    fn denied(&self, right: Right, e: Refused) -> Denied {
+        log::debug!("{right:?} by the peer of queue pair {:#x}: {e}", self.who.qpn);
+        Denied
+    }
+
+    fn word(&self, key: RemoteKey, addr: IoAddr) -> Result<u64, Denied> {
+        self.again(key, addr, 8, Right::Atomic)?;
+        self.keyed.word(key.0, addr.0).map_err(|e| self.denied(Right::Atomic, e))
+    }
+}
+
+impl RemoteAccess for PeerMemory<'_> {
+    fn check(&self, key: RemoteKey, addr: IoAddr, len: u32, right: Right) -> Result<(), Denied> {
+        let access = self.access(right)?;
+        let checked = self.keyed.check(key.0, self.who, addr.0, u64::from(len), access);
+        checked.map_err(|e| self.denied(right, e))
     }
 
     fn write(&self, key: RemoteKey, addr: IoAddr, data: &[u8]) -> Result<(), Denied> {
-        self.keyed.write(key.0, addr.0, data).map_err(|_| Denied)
+        self.again(key, addr, data.len() as u64, Right::Write)?;
+        self.keyed.write(key.0, addr.0, data).map_err(|e| self.denied(Right::Write, e))
     }
 
     fn read(&self, key: RemoteKey, addr: IoAddr, out: &mut [u8]) -> Result<(), Denied> {
-        self.keyed.read(key.0, addr.0, out).map_err(|_| Denied)
+        self.again(key, addr, out.len() as u64, Right::Read)?;
+        self.keyed.read(key.0, addr.0, out).map_err(|e| self.denied(Right::Read, e))
     }
 
     fn fetch_add(&self, key: RemoteKey, addr: IoAddr, add: u64) -> Result<u64, Denied> {
@@ -143,7 +161,10 @@ impl RemoteAccess for PeerMemory<'_> {
     }
 
     fn invalidate(&self, key: RemoteKey) -> Result<(), Denied> {
-        self.keyed.regions.may_invalidate(key.0, self.pd, true).map_err(|_| Denied)?;
+        self.keyed.may_invalidate(key.0, self.who).map_err(|e| {
+            log::debug!("SEND with invalidate to queue pair {:#x}: {e}", self.who.qpn);
+            Denied
+        })?;
         self.invalidated.set(Some(key.0));
         Ok(())
     }

@@ -1,0 +1,298 @@
+//! An entry of the memory protection table (dMPT): a region or a window, as it lies in ICM (Linux `mlx4/mlx4.h`
+//! `mlx4_mpt_entry`, illumos `hermon_hw_dmpt_s`).
+
+use super::Access;
+
+/// Bytes of an entry.
+pub const LEN: usize = 64;
+
+/// Words of an entry, by index.
+mod word {
+    pub const FLAGS: usize = 0;
+    pub const QPN: usize = 1;
+    pub const KEY: usize = 2;
+    pub const PD: usize = 3;
+    pub const START: usize = 4;
+    pub const LEN: usize = 6;
+    pub const LKEY: usize = 8;
+    pub const WINDOWS: usize = 9;
+    pub const LEN64: usize = 10;
+    pub const MTT: usize = 11;
+    pub const MTT_COUNT: usize = 13;
+    pub const LOG_PAGE: usize = 14;
+    pub const FIRST_BYTE: usize = 15;
+}
+
+/// Bits of the first word.
+mod flag {
+    pub const REGION: u32 = 1 << 8;
+    pub const PHYSICAL: u32 = 1 << 9;
+    pub const BIND: u32 = 1 << 15;
+    /// All rights.
+    pub const RIGHTS: u32 = 0x1f << 10;
+}
+
+/// Whose an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// The card's, and good.
+    Hardware,
+    /// The card's, but its key was taken away or not given yet: FAST_REG and the bind of a type 2 window make it good.
+    Free,
+    /// The guest's.
+    Software,
+}
+
+/// An entry. Any bytes are one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry([u32; LEN / 4]);
+
+impl Entry {
+    /// Reads an entry.
+    #[must_use]
+    pub fn parse(bytes: &[u8; LEN]) -> Self {
+        let mut words = [0; LEN / 4];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *word = u32::from_be_bytes(*bytes);
+        }
+        Self(words)
+    }
+
+    /// Writes an entry.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        for (word, place) in self.0.iter().zip(out.as_chunks_mut::<4>().0) {
+            *place = word.to_be_bytes();
+        }
+        out
+    }
+
+    const fn double(&self, first: usize) -> u64 {
+        (self.0[first] as u64) << 32 | self.0[first + 1] as u64
+    }
+
+    const fn put_double(&mut self, first: usize, value: u64) {
+        self.0[first] = (value >> 32) as u32;
+        self.0[first + 1] = value as u32;
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub const fn owner(&self) -> Owner {
+        match self.0[word::FLAGS] >> 28 {
+            0xf => Owner::Software,
+            0x3 => Owner::Free,
+            _ => Owner::Hardware,
+        }
+    }
+    /// Gives it to somebody.
+    pub const fn set_owner(&mut self, owner: Owner) {
+        let code = match owner {
+            Owner::Hardware => 0x0,
+            Owner::Free => 0x3,
+            Owner::Software => 0xf,
+        };
+        self.0[word::FLAGS] = self.0[word::FLAGS] & 0x0fff_ffff | code << 28;
+    }
+    /// A region; else a window.
+    #[must_use]
+    pub const fn is_region(&self) -> bool {
+        self.0[word::FLAGS] & flag::REGION != 0
+    }
+    /// A region whose addresses are bus addresses.
+    #[must_use]
+    pub const fn is_physical(&self) -> bool {
+        self.0[word::FLAGS] & flag::PHYSICAL != 0
+    }
+    /// A region that windows may be bound to.
+    #[must_use]
+    pub const fn may_bind(&self) -> bool {
+        self.0[word::FLAGS] & flag::BIND != 0
+    }
+    /// Whether it gives a right.
+    #[must_use]
+    pub const fn gives(&self, access: Access) -> bool {
+        self.0[word::FLAGS] & access.bit() != 0
+    }
+    /// Gives these rights and no others.
+    pub fn set_rights(&mut self, rights: &[Access]) {
+        let bits = rights.iter().fold(0, |bits, right| bits | right.bit());
+        self.0[word::FLAGS] = self.0[word::FLAGS] & !flag::RIGHTS | bits;
+    }
+
+    /// A window of type 2, which belongs to one queue pair.
+    #[must_use]
+    pub const fn is_type2(&self) -> bool {
+        self.0[word::QPN] & 1 << 7 != 0
+    }
+    /// The queue pair that a window of type 2 was bound by. The bit that says that it is one lies in the number's word, so
+    /// the number is kept where a region has its count of windows.
+    #[must_use]
+    pub const fn window_qpn(&self) -> u32 {
+        self.0[word::WINDOWS]
+    }
+    /// Sets it.
+    pub const fn set_window_qpn(&mut self, qpn: u32) {
+        self.0[word::WINDOWS] = qpn;
+    }
+
+    /// The key: the index in the table and, below it, the variable bits.
+    #[must_use]
+    pub const fn key(&self) -> u32 {
+        self.0[word::KEY].rotate_left(8)
+    }
+    /// Sets it.
+    pub const fn set_key(&mut self, key: u32) {
+        self.0[word::KEY] = key.rotate_right(8);
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub const fn pd(&self) -> u32 {
+        self.0[word::PD] & 0x1_ffff
+    }
+    /// FAST_REG may be used on it.
+    #[must_use]
+    pub const fn fast_register(&self) -> bool {
+        self.0[word::PD] & 1 << 27 != 0
+    }
+    /// LOCAL_INV may take its key away.
+    #[must_use]
+    pub const fn local_invalidate(&self) -> bool {
+        self.0[word::PD] & 1 << 25 != 0
+    }
+    /// A peer's SEND may take its key away.
+    #[must_use]
+    pub const fn remote_invalidate(&self) -> bool {
+        self.0[word::PD] & 1 << 24 != 0
+    }
+
+    /// The first address.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.double(word::START)
+    }
+    /// Bytes; `None` for all of the address space.
+    #[must_use]
+    pub const fn len(&self) -> Option<u64> {
+        match self.double(word::LEN) {
+            u64::MAX => None,
+            0 if self.0[word::LEN64] >> 22 & 1 != 0 => None,
+            len => Some(len),
+        }
+    }
+    /// Sets both.
+    pub const fn set_range(&mut self, start: u64, len: u64) {
+        self.put_double(word::START, start);
+        self.put_double(word::LEN, len);
+    }
+    /// Whether `len` bytes from `at` lie within it.
+    #[must_use]
+    pub const fn covers(&self, at: u64, len: u64) -> bool {
+        let Some(end) = at.checked_add(len) else { return false };
+        match self.len() {
+            None => true,
+            Some(bytes) => at >= self.start() && end <= self.start().saturating_add(bytes),
+        }
+    }
+
+    /// The key of the region that a window is bound to.
+    #[must_use]
+    pub const fn window_lkey(&self) -> u32 {
+        self.0[word::LKEY]
+    }
+    /// The address in that region of the window's first byte.
+    #[must_use]
+    pub const fn window_base(&self) -> u64 {
+        self.double(word::MTT)
+    }
+    /// Sets both.
+    pub const fn set_window(&mut self, lkey: u32, base: u64) {
+        self.0[word::LKEY] = lkey;
+        self.put_double(word::MTT, base);
+    }
+    /// Windows bound to a region.
+    #[must_use]
+    pub const fn windows(&self) -> u32 {
+        self.0[word::WINDOWS]
+    }
+    /// Sets it.
+    pub const fn set_windows(&mut self, windows: u32) {
+        self.0[word::WINDOWS] = windows;
+    }
+
+    /// Byte offset of the region's first entry in the table of pages.
+    #[must_use]
+    pub const fn mtt(&self) -> u64 {
+        self.double(word::MTT) & !7
+    }
+    /// Entries that FAST_REG may fill.
+    #[must_use]
+    pub const fn mtt_count(&self) -> u32 {
+        self.0[word::MTT_COUNT]
+    }
+    /// log2 of the bytes of a page.
+    #[must_use]
+    pub const fn log_page(&self) -> u8 {
+        (self.0[word::LOG_PAGE] & 0x3f) as u8
+    }
+    /// Bytes of the first page before the region. The address says them too, as far as pages of memory and of the region
+    /// agree, and Linux leaves it at that.
+    #[must_use]
+    pub const fn first_byte(&self) -> u64 {
+        (self.0[word::FIRST_BYTE] & 0x1f_ffff) as u64 | self.start() & ((1 << self.log_page()) - 1)
+    }
+    /// Sets the shape of the pages.
+    pub const fn set_pages(&mut self, log_page: u8, first_byte: u32) {
+        self.0[word::LOG_PAGE] = log_page as u32;
+        self.0[word::FIRST_BYTE] = first_byte & 0x1f_ffff;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Linux writes for a region of 0x3000 bytes at 0x7f00_1234_5678 with all rights but atomics, key 0x8001_2307.
+    #[test]
+    fn golden() {
+        let mut bytes = [0; LEN];
+        for (at, word) in [
+            (0x00, 0xf002_3d00),
+            (0x08, 0x0780_0123),
+            (0x0c, 0x0300_0042),
+            (0x10, 0x0000_7f00),
+            (0x14, 0x1234_5678),
+            (0x1c, 0x0000_3000),
+            (0x30, 0x0000_1238),
+            (0x38, 12u32),
+        ] {
+            bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        let mut entry = Entry::parse(&bytes);
+        assert_eq!(entry.bytes(), bytes);
+        assert_eq!((entry.owner(), entry.is_region(), entry.is_physical()), (Owner::Software, true, false));
+        assert_eq!((entry.key(), entry.pd()), (0x8001_2307, 0x42));
+        assert_eq!((entry.start(), entry.len()), (0x7f00_1234_5678, Some(0x3000)));
+        assert_eq!((entry.mtt(), entry.log_page(), entry.first_byte()), (0x1238, 12, 0x678));
+        assert!(entry.local_invalidate() && entry.remote_invalidate() && !entry.fast_register());
+        assert!(entry.gives(Access::RemoteWrite) && !entry.gives(Access::Atomic) && !entry.may_bind());
+        assert!(entry.covers(entry.start(), 0x3000) && !entry.covers(entry.start() + 1, 0x3000));
+        assert!(!entry.covers(entry.start() - 1, 1) && !entry.covers(u64::MAX, 2));
+        entry.set_owner(Owner::Hardware);
+        entry.set_key(0x8001_2308);
+        assert_eq!(entry.bytes()[..12], [0x00, 0x02, 0x3d, 0x00, 0, 0, 0, 0, 0x08, 0x80, 0x01, 0x23]);
+    }
+
+    #[test]
+    fn a_region_of_all_addresses() {
+        let mut entry = Entry::default();
+        entry.set_range(0, u64::MAX);
+        assert!(entry.covers(0, 1) && entry.covers(u64::MAX - 1, 1) && !entry.covers(u64::MAX, 1));
+        // As iPXE writes it.
+        let mut bytes = [0; LEN];
+        bytes[0x29] = 0x40;
+        assert_eq!(Entry::parse(&bytes).len(), None);
+    }
+}
