@@ -8,6 +8,7 @@ mod lab;
 mod lite;
 mod pairs;
 mod rxe;
+mod scaling;
 mod size;
 mod softroce;
 mod stats;
@@ -45,6 +46,8 @@ pub struct Bench {
 enum Alone {
     /// SoftRoCE beside Linux rdma_rxe: latencies, message rate, bandwidth; and the transport alone
     Softroce(softroce::Options),
+    /// Native verbs beside one physical key, as regions and memory grow: a simulation with the emulated card's cost model
+    Scaling(scaling::Options),
 }
 
 /// What to measure and where the figures go.
@@ -145,6 +148,7 @@ struct Figures {
 pub fn bench(bench: &Bench) -> Result<()> {
     match &bench.alone {
         Some(Alone::Softroce(options)) => softroce::bench(options),
+        Some(Alone::Scaling(options)) => scaling::bench(options),
         None => all(&bench.options),
     }
 }

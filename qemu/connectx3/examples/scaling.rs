@@ -1,0 +1,237 @@
+//! What regions and memory cost native verbs, and what one physical key avoids: WRITEs between two emulated cards with the
+//! [cost model](connectx3::device::cost), in virtual time. A simulation: the caches' sizes and the cost of a miss are
+//! parameters. Writes one JSON object; `cargo xtask bench scaling` draws it.
+//!
+//! A region's pages may be the same memory over and over: a card looks at its tables' entries, not at where they lead. So
+//! a gigabyte of regions costs this program two megabytes of table.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use common::driver::{self, KEY, Node, PD, Queue, Sizes};
+use connectx3::device::cost::{CacheParameters, Costs, Parameters};
+use connectx3::device::{Card, Profile};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use verbs::MacAddr;
+
+/// WRITEs between two emulated cards, with what they cost a card
+#[derive(Parser)]
+struct Options {
+    /// WRITEs of each point
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    writes: u32,
+    /// Entries of the cache of regions
+    #[arg(long, default_value_t = Parameters::default().mpt.entries)]
+    regions_cached: usize,
+    /// Entries of the cache of pages
+    #[arg(long, default_value_t = Parameters::default().mtt.entries)]
+    pages_cached: usize,
+    /// Nanoseconds of a miss
+    #[arg(long, default_value_t = Parameters::default().mpt.miss_ns)]
+    miss_ns: u64,
+    /// Decides which region and page each WRITE goes to
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the figures go
+    #[arg(long)]
+    json: PathBuf,
+}
+
+impl Options {
+    fn parameters(&self) -> Parameters {
+        let cache = |entries| CacheParameters { entries, hit_ns: 0, miss_ns: self.miss_ns };
+        let (mpt, mtt) = (cache(self.regions_cached), cache(self.pages_cached));
+        Parameters { mpt, mtt, ..Parameters::default() }
+    }
+}
+
+/// Bytes of a page of native regions.
+const PAGE: u64 = 4096;
+/// WRITEs posted before completions are taken.
+const BATCH: u32 = 32;
+
+/// Everything measured.
+#[derive(Serialize)]
+struct Output {
+    writes: u32,
+    seed: u64,
+    engine_ns: u64,
+    miss_ns: u64,
+    regions_cached: usize,
+    pages_cached: usize,
+    /// One region of growing size.
+    memory: Vec<Point>,
+    /// A growing number of regions of one page.
+    regions: Vec<Point>,
+}
+
+/// Throughput at one place of the axis.
+#[derive(Serialize)]
+struct Point {
+    /// MiB in all, or regions.
+    x: u32,
+    /// Bytes of a WRITE.
+    size: u32,
+    /// WRITEs per second, millions: a key per region.
+    native: f64,
+    /// The same with one physical key for all memory.
+    physical: f64,
+    /// Share of lookups that missed, native: regions, pages.
+    misses: [f64; 2],
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let parameters = options.parameters();
+    const MEMORY: [u32; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+    const REGIONS: [u32; 11] = [1, 10, 30, 100, 200, 300, 1000, 3000, 10_000, 30_000, 100_000];
+    let sweep = |axis: &[u32], regions: fn(u32) -> Regions| -> Vec<Point> {
+        let points = axis.iter().flat_map(|&x| [64, 1024].map(|size| point(x, size, regions(x), &options)));
+        points.collect()
+    };
+    let output = Output {
+        writes: options.writes,
+        seed: options.seed,
+        engine_ns: parameters.engine_ns,
+        miss_ns: options.miss_ns,
+        regions_cached: options.regions_cached,
+        pages_cached: options.pages_cached,
+        memory: sweep(&MEMORY, |mib| Regions { count: 1, pages: mib * 256 }),
+        regions: sweep(&REGIONS, |count| Regions { count, pages: 1 }),
+    };
+    let text = serde_json::to_string(&output)?;
+    std::fs::write(&options.json, text).with_context(|| format!("cannot write {}", options.json.display()))
+}
+
+/// Native regions of a point: how many, and pages of each.
+#[derive(Clone, Copy)]
+struct Regions {
+    count: u32,
+    pages: u32,
+}
+
+/// Two cards and a connection.
+struct Pair {
+    requester: Node,
+    responder: Node,
+    queue: Queue,
+    costs: [Arc<Costs>; 2],
+    /// First byte of the requester's data, and of the responder's.
+    data: [u64; 2],
+}
+
+impl Pair {
+    fn new(parameters: Parameters) -> Self {
+        // Tables of 131,072 regions and of 1.9 million pages.
+        let sizes = Sizes { log_regions: 17, icm: 16 << 20 };
+        let node = |number| {
+            let costs = Arc::new(Costs::new(parameters));
+            let mut card = Card::new(Profile::pro(MacAddr([2, 0, 0, 0, 0, number])));
+            card.set_costs(Arc::clone(&costs));
+            (Node::with(card, sizes, number), costs)
+        };
+        let ((mut requester, a), (mut responder, b)) = (node(1), node(2));
+        requester.create_eq(0, 6);
+        responder.create_eq(0, 6);
+        const QP: u32 = 0x300;
+        let queue = requester.connect(QP, 0x80, &responder, QP);
+        responder.connect(QP, 0x80, &requester, QP);
+        let data = [requester.alloc(PAGE), responder.alloc(PAGE)];
+        Self { requester, responder, queue, costs: [a, b], data }
+    }
+
+    /// Registers regions that begin at address 0 each, all of whose pages are the one page of data; gives their keys.
+    fn register(&mut self, regions: Regions) -> Vec<u32> {
+        const FLAGS: u32 = 0x0002_7d00;
+        let mut first = 0;
+        for page in 0..regions.count * regions.pages {
+            let at = self.responder.map_pages(self.data[1], PAGE);
+            if page == 0 {
+                first = at;
+            }
+        }
+        (0..regions.count)
+            .map(|n| {
+                // Below are those that the firmware keeps and the driver's own.
+                let index = 0x200 + n;
+                let bytes = u64::from(regions.pages) * PAGE;
+                let mtt = first + n * regions.pages * 8;
+                self.responder.command(
+                    0x00d,
+                    0,
+                    index,
+                    &[
+                        (0x00, FLAGS),
+                        (0x08, index),
+                        (0x0c, PD),
+                        (0x18, (bytes >> 32) as u32),
+                        (0x1c, bytes as u32),
+                        (0x30, mtt),
+                        (0x38, 12),
+                    ],
+                );
+                index << 8
+            })
+            .collect()
+    }
+
+    /// Millions of WRITEs per second to what `target` gives, once caches hold what they will.
+    fn throughput(&mut self, size: u32, writes: u32, mut target: impl FnMut() -> (u64, u32)) -> f64 {
+        const WRITE: u32 = 0x08;
+        for measured in [false, true] {
+            if measured {
+                self.costs.iter().for_each(|costs| costs.clear());
+            }
+            for batch in 0..writes.div_ceil(BATCH) {
+                let n = BATCH.min(writes - batch * BATCH);
+                for _ in 0..n {
+                    let (at, key) = target();
+                    let words = [driver::remote(at, key), driver::data(self.data[0], size)].concat();
+                    self.requester.post_send(&mut self.queue, WRITE, 0, &words);
+                }
+                driver::exchange(&mut self.requester, &mut self.responder, |_| false);
+                for _ in 0..n {
+                    let entry = self.requester.poll(&mut self.queue).expect("each WRITE has ended");
+                    assert_eq!(entry.syndrome, 0, "each WRITE succeeds");
+                }
+            }
+        }
+        let busy = self.costs.iter().map(|costs| costs.account().busy_ns()).max().unwrap_or(1);
+        f64::from(writes) * 1e3 / busy as f64
+    }
+}
+
+fn point(x: u32, size: u32, regions: Regions, options: &Options) -> Point {
+    let mut random = Random(options.seed);
+    let mut pair = Pair::new(options.parameters());
+    let keys = pair.register(regions);
+    let native = pair.throughput(size, options.writes, || {
+        let key = keys[random.below(regions.count) as usize];
+        (u64::from(random.below(regions.pages)) * PAGE, key)
+    });
+    let account = pair.costs[1].account();
+    let share = |lookups: connectx3::device::cost::Lookups| {
+        lookups.misses as f64 / (lookups.hits + lookups.misses).max(1) as f64
+    };
+    let misses = [share(account.mpt), share(account.mtt)];
+    let mut pair = Pair::new(options.parameters());
+    let at = pair.data[1];
+    let physical = pair.throughput(size, options.writes, || (at, KEY));
+    Point { x, size, native, physical, misses }
+}
+
+/// A small generator of the SplitMix family: the draws decide nothing but which page is next.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(z ^ z >> 31) * u128::from(bound)) >> 64) as u32
+    }
+}
