@@ -398,10 +398,19 @@ fn memory_that_is_gone() {
     assert_eq!(sends, [(0, failed, true), (1, flushed, true), (2, flushed, true)]);
     let recvs: Vec<_> = b.log.recvs.iter().map(|c| (c.id.0, c.status)).collect();
     assert_eq!(recvs, [(0, failed), (1, flushed), (2, flushed)]);
-    assert_eq!((a.qp.state(), b.qp.state()), (State::Error, State::Error));
+    assert_eq!((a.qp.state(), b.qp.state()), (State::ReadyToSend, State::Error));
     assert_eq!((a.counters.qp_errors, b.counters.operation_errors), (1, 1));
-    a.post(3, SendOp::Send { data: Payload::Inline(b"late"), imm: None }, false).unwrap();
+    let late = SendOp::Send { data: Payload::Inline(b"late"), imm: None };
+    a.post(3, late, false).unwrap();
     assert_eq!(a.log.sends.last().unwrap().0.status, flushed);
+    // The send queue's error does not concern receiving, and is over when its owner says so.
+    a.recv(4, 1 << 30, 100);
+    a.receive(&packet(Operation::SendOnly, 0, Ext::None, b"data"));
+    assert_eq!(a.received(), [(4, 4, None)]);
+    a.qp.resume_sending();
+    a.post(5, late, false).unwrap();
+    assert!(Frame::parse(&a.next_frame(0).unwrap()).unwrap().icrc_ok());
+    assert_eq!(a.log.sends.last().unwrap().0.status, Status::Success);
 }
 
 #[test]

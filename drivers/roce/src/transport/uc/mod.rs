@@ -32,6 +32,8 @@ pub struct UnreliableQp {
     next: Psn,
     /// First PSN of the next work request posted.
     post: Psn,
+    /// Sends end as flushed (send queue error state, specification 10.3.1.6, or error state).
+    send_ended: bool,
 }
 
 impl UnreliableQp {
@@ -48,6 +50,7 @@ impl UnreliableQp {
             mtu: 256,
             next: Psn::new(0),
             post: Psn::new(0),
+            send_ended: false,
         }
     }
 
@@ -61,6 +64,12 @@ impl UnreliableQp {
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether sends end as flushed: after an error of one, or in the error state.
+    #[must_use]
+    pub const fn has_send_ended(&self) -> bool {
+        self.send_ended
     }
 
     /// Whether a packet from `source` is from its peer.
@@ -121,7 +130,7 @@ impl UnreliableQp {
         }
         let packets = self.queue.push(work, self.post, self.mtu, env.memory)?;
         self.post = self.post.add(packets);
-        if self.state == State::Error {
+        if self.send_ended {
             self.flush_send(None, env);
         }
         Ok(())
@@ -204,9 +213,24 @@ impl UnreliableQp {
         }
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, could not be read from memory: ends the queue pair.
+    /// `tx`, which [`next_tx`](Self::next_tx) gave, could not be read from memory: ends the sends.
     pub fn spoiled(&mut self, _tx: &Tx, env: &mut Env<'_>) {
-        self.fail(Some(Status::LocalProtectionError), None, env);
+        self.fail_send(Some(Status::LocalProtectionError), env);
+    }
+
+    /// Ends all sends, now and later: the oldest with the status given, if any, the rest as flushed. Receiving goes on.
+    pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
+        env.counters.qp_errors += 1;
+        self.send_ended = true;
+        self.flush_send(status, env);
+    }
+
+    /// Sends again after an error of the send queue (transition from SQE to RTS).
+    pub fn resume_sending(&mut self) {
+        if self.state == State::ReadyToSend {
+            self.send_ended = false;
+            self.next = self.post;
+        }
     }
 
     /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.
@@ -220,6 +244,7 @@ impl UnreliableQp {
     /// As [`fail`](Self::fail), but because its owner wants so.
     pub fn end(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
         self.state = State::Error;
+        self.send_ended = true;
         self.flush_send(send, env);
         self.receiver.flush(recv, env);
     }
