@@ -22,6 +22,8 @@ pub enum EventType {
     PortChange = 0x09,
     /// A command has ended.
     Command = 0x0a,
+    /// The last receive that a queue pair in error had taken from its shared receive queue has ended.
+    LastWqeReached = 0x13,
     /// A shared receive queue has fewer entries than its limit.
     SrqLimit = 0x14,
 }

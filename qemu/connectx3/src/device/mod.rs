@@ -20,11 +20,13 @@ mod profile;
 mod qp;
 mod queue_memory;
 mod registers;
+mod special;
 mod srq;
 mod statistics;
 mod steering;
 mod traffic;
 mod uar;
+mod vlan;
 
 pub use host::{DmaError, Host};
 pub use profile::{EqScheme, LinkType, LinkTypes, PortProfile, Profile};
@@ -47,6 +49,7 @@ use statistics::InterfaceCounters;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use steering::Steer;
+use traffic::Inside;
 
 /// UDP port of RoCE v2.
 const ROCE_UDP_PORT: u16 = 4791;
@@ -76,6 +79,8 @@ pub struct Card {
     counters: Counters,
     interface_counters: InterfaceCounters,
     transport_counters: roce::transport::Counters,
+    /// Frames that stay inside the card.
+    inside: Vec<Inside>,
     /// Queue pairs that may have something to send.
     pending: BTreeSet<u32>,
     /// No queue pair's deadline is before this.
@@ -116,6 +121,7 @@ impl Card {
             counters: Counters::default(),
             interface_counters: InterfaceCounters::default(),
             transport_counters: Default::default(),
+            inside: Vec::new(),
             pending: BTreeSet::new(),
             next_deadline: Instant::MAX,
             costs: None,
@@ -144,7 +150,7 @@ impl Card {
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
         let Some(at) = self.ports.get_mut(port).filter(|port| port.open && port.link) else { return };
         let headers = Headers::parse(frame, Length::AsStated);
-        if at.receive(frame, &headers) && !self.receive_roce(port, frame, host) {
+        if at.receive(frame, &headers) && !self.receive_roce(port, None, frame, host) {
             self.receive_ethernet(port, frame, &headers, host);
         }
     }

@@ -109,6 +109,12 @@ impl Port {
         self.mac
     }
 
+    /// Whether an Ethernet address is one of its own.
+    #[must_use]
+    pub fn has_mac(&self, mac: [u8; 6]) -> bool {
+        self.mac.0 == mac || self.macs.iter().flatten().any(|own| own.0 == mac)
+    }
+
     /// Counts a frame from the cable; gives whether the port takes it.
     pub fn receive(&mut self, frame: &[u8], headers: &Headers) -> bool {
         self.statistics.received.count(frame, headers, self.max_frame);

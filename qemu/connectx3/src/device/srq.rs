@@ -22,8 +22,10 @@ struct Srq {
     record: u64,
     /// The next entry to be taken.
     head: u16,
-    /// Entries taken.
+    /// Entries taken and not given back.
     taken: u16,
+    /// Entries given back: they are taken again before those of the list.
+    returned: Vec<u16>,
     /// With fewer entries than this an event is due, once.
     limit: u16,
 }
@@ -66,6 +68,7 @@ impl Srqs {
             record: context.u64(0x28) & !3,
             head: 0,
             taken: 0,
+            returned: Vec::new(),
             limit: 0,
         };
         self.queues.insert(srqn, queue);
@@ -83,6 +86,8 @@ impl Srqs {
         out.put_u32(0x00, u32::from(queue.log_entries) << 24 | srqn);
         out.put_u32(0x18, queue.pd);
         out.put_u16(0x1c, queue.limit);
+        out.put_u16(0x22, queue.taken);
+        out.put_u64(0x28, queue.record);
         Ok(())
     }
 
@@ -90,7 +95,7 @@ impl Srqs {
     pub fn arm(&mut self, srqn: u32, limit: u16, eqs: &mut Eqs, host: &dyn Host) -> Result<(), Status> {
         let queue = self.queues.get_mut(&srqn).ok_or(Status::BadResource)?;
         queue.limit = limit;
-        watch_limit(srqn, queue, eqs, host);
+        self.watch_limit(srqn, eqs, host);
         Ok(())
     }
 
@@ -98,7 +103,6 @@ impl Srqs {
     pub fn next(
         &mut self,
         srqn: u32,
-        eqs: &mut Eqs,
         host: &dyn Host,
         out: &mut Vec<Scatter>,
     ) -> Result<Option<(u16, u32)>, DmaError> {
@@ -106,23 +110,33 @@ impl Srqs {
         if queue.posted(host)? == 0 {
             return Ok(None);
         }
-        let index = queue.head & ((1 << queue.log_entries) - 1);
+        let index = queue.returned.last().copied().unwrap_or(queue.head) & ((1 << queue.log_entries) - 1);
         let mut entry = [0; MAX_ENTRY];
         let entry = entry.get_mut(..(1 << queue.log_stride).min(MAX_ENTRY)).unwrap_or_default();
         queue.memory.read(host, u64::from(index) << queue.log_stride, entry)?;
-        let next =
-            entry.get(2..).and_then(|rest| rest.first_chunk()).map_or(0, |next| u16::from_be_bytes(*next));
         scatter_list(entry.get(HEADER..).unwrap_or_default(), out);
-        queue.head = next;
+        if queue.returned.pop().is_none() {
+            let next = entry.get(2..).and_then(|rest| rest.first_chunk());
+            queue.head = next.map_or(0, |next| u16::from_be_bytes(*next));
+        }
         queue.taken = queue.taken.wrapping_add(1);
-        watch_limit(srqn, queue, eqs, host);
         Ok(Some((index, queue.pd)))
     }
-}
 
-fn watch_limit(srqn: u32, queue: &mut Srq, eqs: &mut Eqs, host: &dyn Host) {
-    if queue.limit > 0 && queue.posted(host).is_ok_and(|posted| posted < queue.limit) {
-        queue.limit = 0;
-        eqs.post(&Event::new(EventType::SrqLimit, 0).with(0x04, srqn), host);
+    /// Takes an entry back that was not used.
+    pub fn give_back(&mut self, srqn: u32, index: u16) {
+        if let Some(queue) = self.queues.get_mut(&srqn) {
+            queue.returned.push(index);
+            queue.taken = queue.taken.wrapping_sub(1);
+        }
+    }
+
+    /// Posts the event that a queue is armed for, if it has fewer entries than its limit.
+    pub fn watch_limit(&mut self, srqn: u32, eqs: &mut Eqs, host: &dyn Host) {
+        let Some(queue) = self.queues.get_mut(&srqn) else { return };
+        if queue.limit > 0 && queue.posted(host).is_ok_and(|posted| posted < queue.limit) {
+            queue.limit = 0;
+            eqs.post(&Event::new(EventType::SrqLimit, 0).with(0x04, srqn), host);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The multicast group and steering table (MCG): which queue pairs a destination goes to.
 
+use super::Card;
 use super::command::Hca;
 use super::hcr::Status;
 use super::host::Host;
@@ -7,6 +8,7 @@ use super::icm::Icm;
 use super::mailbox::{MAILBOX, Mailbox};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use verbs::Gid;
 
 /// Places of entries.
 pub struct McgTable<'a> {
@@ -69,9 +71,12 @@ pub enum Steer {
 /// A destination as the key of an entry.
 type Key = [u8; 16];
 
+/// Members as their entry has them, by protocol and destination.
+type Lookups = HashMap<(u32, Key), Arc<[u32]>>;
+
 /// Lookups since the table was written, so that a frame costs no walk through the machine's memory.
 #[derive(Debug, Default)]
-pub struct Found(Mutex<HashMap<Key, Arc<[u32]>>>);
+pub struct Found(Mutex<Lookups>);
 
 impl Found {
     /// Destinations remembered. Anybody on the cable can make up new ones.
@@ -81,16 +86,16 @@ impl Found {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    fn get(&self, key: &Key, walk: impl FnOnce() -> Vec<u32>) -> Arc<[u32]> {
+    fn get(&self, key: (u32, Key), walk: impl FnOnce() -> Vec<u32>) -> Arc<[u32]> {
         let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(members) = found.get(key) {
+        if let Some(members) = found.get(&key) {
             return Arc::clone(members);
         }
         if found.len() >= Self::MAX {
             found.clear();
         }
         let members: Arc<[u32]> = walk().into();
-        found.insert(*key, Arc::clone(&members));
+        found.insert(key, Arc::clone(&members));
         members
     }
 }
@@ -99,24 +104,34 @@ impl McgTable<'_> {
     /// The queue pairs of an Ethernet destination.
     #[must_use]
     pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
+        const ETHERNET: u32 = 1;
         let mut key = [0; 16];
         key[5] = port as u8 + 1;
         key[7] = (steer as u8) << 1;
         key[10..].copy_from_slice(&mac);
-        self.hca.found.get(&key, || self.walk(&key, host))
+        self.hca.found.get((ETHERNET, key), || {
+            let words = self.walk(&key, ETHERNET, host);
+            words.into_iter().map(|word| word & 0xff_ffff).collect()
+        })
     }
 
-    /// The entry with a key in the chain that begins at its hash.
-    fn walk(&self, key: &Key, host: &dyn Host) -> Vec<u32> {
-        const ETHERNET: u32 = 1;
+    /// The queue pairs of an RDMA multicast group, each with [`BLOCK_LOOPBACK`].
+    #[must_use]
+    fn group(&self, gid: Gid, host: &dyn Host) -> Arc<[u32]> {
+        const RDMA: u32 = 0;
+        self.hca.found.get((RDMA, gid.0), || self.walk(&gid.0, RDMA, host))
+    }
+
+    /// The words of the queue pairs of the entry with a key, in the chain that begins at its hash.
+    fn walk(&self, key: &Key, protocol: u32, host: &dyn Host) -> Vec<u32> {
         let [_, _, log_table] = self.hca.mcg_log;
         let mut index = self.hash(key);
         // A chain is no longer than the table, whatever the guest wrote into it.
         for _ in 0..1u32 << log_table.min(20) {
             let Ok(entry) = self.read(index, host) else { return Vec::new() };
             let count = entry.u32(0x04);
-            if count >> 30 == ETHERNET && entry.bytes().get(0x10..0x20) == Some(key) {
-                return members(&entry);
+            if count >> 30 == protocol && entry.bytes().get(0x10..0x20) == Some(key) {
+                return words(&entry).collect();
             }
             index = entry.u32(0x00) >> 6;
             if index == 0 {
@@ -127,9 +142,36 @@ impl McgTable<'_> {
     }
 }
 
+/// Of a member: what it sends to the group does not come back to it.
+const BLOCK_LOOPBACK: u32 = 1 << 30;
+
 /// The queue pairs of an entry.
 #[must_use]
 pub fn members(entry: &Mailbox) -> Vec<u32> {
+    words(entry).map(|word| word & 0xff_ffff).collect()
+}
+
+fn words(entry: &Mailbox) -> impl Iterator<Item = u32> + '_ {
     let count = (entry.u32(0x04) & 0xff_ffff).min((MAILBOX / 4 - 8) as u32) as usize;
-    (0..count).map(|i| entry.u32(0x20 + 4 * i) & 0xff_ffff).collect()
+    (0..count).map(|i| entry.u32(0x20 + 4 * i))
+}
+
+impl Card {
+    /// The queue pairs that get a frame to an RDMA multicast group at a port, `from` a queue pair of the card or the wire.
+    pub(super) fn group_members(
+        &mut self,
+        port: usize,
+        gid: Gid,
+        from: Option<u32>,
+        host: &dyn Host,
+    ) -> Vec<u32> {
+        let Some(hca) = &self.hca else { return Vec::new() };
+        let members = McgTable { icm: &self.icm, hca }.group(gid, host);
+        let wants = |&word: &u32| {
+            let qpn = word & 0xff_ffff;
+            let own = word & BLOCK_LOOPBACK != 0 && from == Some(qpn);
+            (!own && self.qps.get_mut(qpn)?.context.port() == port).then_some(qpn)
+        };
+        members.iter().filter_map(wants).collect()
+    }
 }

@@ -1,17 +1,21 @@
-//! RoCE traffic: frames to queue pairs, and what queue pairs have to send.
+//! RoCE traffic: what queue pairs have to send, frames to queue pairs, and what stays inside the card.
+//!
+//! The wire does not bring a frame back to its sender. So a frame to an address of the own port is taken in again here,
+//! and one to a multicast address goes both ways.
 
 use super::Card;
 use super::host::Host;
 use super::memory::Keyed;
 use super::memory::address::PeerMemory;
-use super::qp::connected::{self, Ended, Local, Shared};
-use super::qp::{Qp, Service, State};
+use super::qp::connected::{self, Completed, Local, Shared};
+use super::qp::datagram::{self, Origin};
+use super::qp::{Ended, Qp, Service, State, Transport};
 use super::queue_memory::MttTable;
+use super::{eq, vlan};
 use core::cell::Cell;
 use platform::Instant;
 use roce::transport::{Counters, Env};
-use roce::wire::{Frame, Operation, Service as Transport};
-use verbs::LinkKind;
+use roce::wire::{Bth, Frame, Service as WireService};
 
 /// Rounds of the transport: an acknowledgement waits for another round than that of its packet, so it is due as soon as
 /// the card has taken the frames that came at once.
@@ -19,12 +23,24 @@ const RECEIVING: u32 = 0;
 const SENDING: u32 = 1;
 /// Packets that a queue pair sends before the next one has its turn.
 const BURST: usize = 32;
+/// How often frames that stay inside the card are taken in before others have their turn.
+const ROUNDS: usize = 16;
+
+/// A frame from a queue pair of this card to one of the same port.
+#[derive(Debug)]
+pub struct Inside {
+    port: usize,
+    /// The sender.
+    from: u32,
+    frame: Vec<u8>,
+}
 
 impl Card {
-    /// Runs `act` on a connected queue pair with its memory, then posts what has completed.
-    fn with_transport<T>(
+    /// Runs `act` on a queue pair with its memory, then posts what has completed.
+    pub(super) fn with_qp<T>(
         &mut self,
         qpn: u32,
+        mut completed: Completed,
         host: &dyn Host,
         act: impl FnOnce(&mut Qp, Keyed<'_>, &mut Env<'_>, &mut Shared<'_>) -> T,
     ) -> Option<T> {
@@ -32,33 +48,37 @@ impl Card {
         let table = MttTable { icm: &self.icm, base: hca.mtt_base };
         let keyed = Keyed { regions: &self.regions, table, host };
         let qp = self.qps.get_mut(qpn)?;
-        qp.transport.as_ref()?;
         let peer = PeerMemory {
             keyed,
             who: qp.context.domain(),
             rights: qp.context.remote_rights(),
             invalidated: Cell::new(None),
         };
-        let mut ended = Ended::default();
         let mut env = Env {
             now: host.now(),
             memory: &connected::local_memory(keyed),
             remote: &peer,
             counters: &mut self.transport_counters,
-            completions: &mut ended,
+            completions: &mut completed,
         };
-        let mut shared = Shared { srqs: &mut self.srqs, eqs: &mut self.eqs };
+        let mut shared = Shared { srqs: &mut self.srqs, eqs: &mut self.eqs, ports: &self.ports };
         let result = act(qp, keyed, &mut env, &mut shared);
-        if qp.transport.as_ref().is_some_and(|transport| transport.state() == roce::transport::State::Error) {
-            // Receives that still lie in the guest's ring end as flushed too.
-            if qp.context.srqn().is_none() {
-                connected::take_receives(qp, keyed, &mut env, &mut shared, true);
+        let mut last_wqe_reached = false;
+        match qp.transport.ended() {
+            Ended::All => {
+                if qp.context.srqn().is_none() {
+                    // Receives that still lie in the guest's ring end as flushed too.
+                    connected::take_receives(qp, keyed, &mut env, &mut shared, true);
+                } else {
+                    last_wqe_reached = qp.state != State::Error;
+                }
+                qp.state = State::Error;
             }
-            qp.state = State::Error;
+            Ended::Sends if qp.state == State::ReadyToSend => qp.state = State::SendQueueError,
+            Ended::Sends | Ended::Nothing => {}
         }
         let (send_cqn, receive_cqn) = (qp.context.send_cqn(), qp.context.receive_cqn());
-        let deadline = qp.transport.as_ref().and_then(|transport| transport.deadline());
-        if let Some(at) = deadline {
+        if let Some(at) = qp.transport.deadline() {
             self.next_deadline = self.next_deadline.min(at);
         }
         if let (Some(key), who) = (peer.invalidated.get(), peer.who)
@@ -66,63 +86,52 @@ impl Card {
         {
             log::warn!("a key that a peer has taken away: {e}");
         }
-        for (completion, send) in &ended.0 {
+        for (completion, send) in &completed.list {
             let cqn = if *send { send_cqn } else { receive_cqn };
-            self.cqs.post(cqn, &connected::cqe(qpn, completion, *send), &mut self.eqs, host);
+            self.cqs.post(cqn, &completed.cqe(qpn, completion, *send), &mut self.eqs, host);
+        }
+        if last_wqe_reached {
+            let event = eq::Event::new(eq::EventType::LastWqeReached, 0).with(0x04, qpn);
+            self.eqs.post(&event, host);
         }
         Some(result)
     }
 
+    /// 2ERR_QP: all work ends as flushed.
+    pub(super) fn fail_qp(&mut self, qpn: u32, host: &dyn Host) {
+        self.with_qp(qpn, Completed::default(), host, |qp, keyed, env, shared| {
+            if qp.state != State::Init {
+                qp.transport.fail(env);
+                connected::take_sends(qp, keyed, env);
+                let _ = datagram::next_frame(qp, keyed, env, shared);
+            } else {
+                qp.transport.fail(env);
+            }
+        });
+    }
+
     /// The send doorbell.
     pub(super) fn ring_send(&mut self, qpn: u32, host: &dyn Host) {
-        match self.qps.get_mut(qpn).map(|qp| qp.service) {
-            Some(Service::Raw) => self.send_raw(qpn, host),
-            Some(Service::Rc) => {
-                self.transmit(qpn, host);
-            }
-            Some(Service::Uc | Service::Ud) | None => {}
+        match self.qps.get_mut(qpn).map(|qp| (qp.service, &qp.transport)) {
+            Some((Service::Raw, Transport::Raw)) => self.send_raw(qpn, host),
+            Some((Service::Raw, _)) => self.send_special(qpn, host),
+            Some(_) => self.transmit(qpn, host),
+            None => {}
         }
     }
 
     /// Sends what a queue pair has, and takes more work from its ring as the transport gets room.
     fn transmit(&mut self, qpn: u32, host: &dyn Host) {
         loop {
-            let mut frames = Vec::new();
-            let local = self.with_transport(qpn, host, |qp, keyed, env, _| {
-                let local = connected::take_sends(qp, keyed, env);
-                let transport = qp.transport.as_mut()?;
-                for _ in 0..BURST {
-                    let Some(tx) = transport.next_tx(SENDING) else { break };
-                    let mut frame = vec![0; transport.frame_len(&tx)];
-                    let emitted = transport.emit(&tx, 0, &mut frame, env.memory, env.remote);
-                    let (len, good) = emitted.unwrap_or((0, false));
-                    if good {
-                        transport.sent(&tx, env);
-                    } else {
-                        transport.spoiled(&tx, env);
-                    }
-                    frame.truncate(len);
-                    frames.push(frame);
-                }
-                local
-            });
-            let Some(qp) = self.qps.get_mut(qpn) else { return };
-            let (port, counter) = (qp.context.port(), qp.context.counter());
-            let local = local.flatten();
+            let Some((frames, local)) = self.with_qp(qpn, Completed::default(), host, burst) else { return };
             if let Some(local) = &local {
                 self.run_local(qpn, local, host);
             }
             if frames.is_empty() && local.is_none() {
                 return;
             }
-            if let Some(costs) = &self.costs {
-                for frame in &frames {
-                    costs.work(qpn);
-                    costs.frame(frame.len());
-                }
-            }
-            for frame in frames.into_iter().filter(|frame| !frame.is_empty()) {
-                self.emit(port, counter, frame);
+            for outgoing in frames {
+                self.send_roce(qpn, outgoing);
             }
         }
     }
@@ -140,55 +149,125 @@ impl Card {
             self.cqs.post(cqn, &cqe, &mut self.eqs, host);
         }
         if result.is_err() {
-            self.with_transport(qpn, host, |qp, _, env, _| {
-                if let Some(transport) = &mut qp.transport {
-                    transport.fail(None, None, env);
+            self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
+                if let Transport::Connected(connection) = &mut qp.transport {
+                    connection.fail_send(None, env);
                 }
             });
         }
     }
 
-    /// A frame that may be RoCE; gives whether it was.
-    pub(super) fn receive_roce(&mut self, port: usize, bytes: &[u8], host: &dyn Host) -> bool {
+    /// Sends a frame of a queue pair over the wire, inside the card, or both.
+    pub(super) fn send_roce(&mut self, qpn: u32, outgoing: datagram::Outgoing) {
+        let datagram::Outgoing { port, frame, inside } = outgoing;
+        let Some(to) = frame.first_chunk().copied() else { return };
+        let own = self.ports.get(port).is_some_and(|port| port.has_mac(to));
+        if let Some(costs) = &self.costs {
+            costs.work(qpn);
+            costs.frame(frame.len());
+        }
+        let multicast = to[0] & 1 != 0;
+        if inside || multicast || own {
+            self.inside.push(Inside { port, from: qpn, frame: frame.clone() });
+        }
+        if multicast || !(inside || own) {
+            let counter = self.qps.get_mut(qpn).map_or(0, |qp| qp.context.counter());
+            self.emit(port, counter, frame);
+        }
+    }
+
+    /// A frame that may be RoCE, `from` a queue pair of this card or the wire; gives whether it was.
+    pub(super) fn receive_roce(
+        &mut self,
+        port: usize,
+        from: Option<u32>,
+        bytes: &[u8],
+        host: &dyn Host,
+    ) -> bool {
+        let tagged = vlan::strip(bytes);
+        let bytes = tagged.as_ref().map_or(bytes, |(_, plain)| plain);
         let Ok(frame) = Frame::parse(bytes) else { return false };
         let net = &frame.headers.net;
-        let link = if matches!(net, roce::wire::Net::Grh(_)) { LinkKind::RoceV1 } else { LinkKind::RoceV2 };
-        let ours = self.ports.get(port).is_some_and(|port| {
-            port.gids.iter().flatten().any(|row| row.gid == net.dst() && row.link == link)
-        });
-        if !ours {
-            return false;
-        }
+        let link = datagram::link_of(net);
+        let mac = frame.headers.ethernet.dst.0;
+        let to = if mac[0] & 1 != 0 {
+            let members = self.group_members(port, net.dst(), from, host);
+            if members.is_empty() {
+                return false;
+            }
+            members
+        } else {
+            let ours = self.ports.get(port).is_some_and(|port| {
+                port.gids.iter().flatten().any(|row| row.gid == net.dst() && row.link == link)
+            });
+            if !ours {
+                return false;
+            }
+            vec![self.local_number(port, frame.packet.bth.dest_qp.get())]
+        };
         if !frame.icrc_ok() {
             self.transport_counters.rx_icrc_errors += 1;
             return true;
         }
-        let qpn = frame.packet.bth.dest_qp.get();
-        let known = self.qps.get_mut(qpn).is_some_and(|qp| {
-            qp.service == Service::Rc && qp.transport.as_ref().is_some_and(|transport| transport.is_peer(net))
-        });
-        if !known || frame.packet.bth.opcode.service == Transport::Ud {
-            self.transport_counters.rx_unknown_qp += 1;
-            return true;
+        let origin = Origin { mac: frame.headers.ethernet.src, vlan: tagged.as_ref().map(|(tag, _)| *tag) };
+        for qpn in to {
+            self.receive_packet(port, qpn, &frame, origin, host);
         }
+        true
+    }
+
+    /// The card's number of a queue pair that a peer means: 0 and 1 stand for the port's special ones.
+    const fn local_number(&self, port: usize, qpn: u32) -> u32 {
+        match qpn {
+            0 | 1 => self.special_qp_base + 2 * qpn + port as u32,
+            _ => qpn,
+        }
+    }
+
+    fn receive_packet(&mut self, port: usize, qpn: u32, frame: &Frame<'_>, origin: Origin, host: &dyn Host) {
+        /// A partition key without the bit that says full membership.
+        const PARTITION: u16 = 0x7fff;
+        let Bth { opcode, pkey, solicited, .. } = frame.packet.bth;
+        let counters = &mut self.transport_counters;
+        let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.transport.takes(opcode.service)) else {
+            counters.rx_unknown_qp += 1;
+            return;
+        };
+        if pkey & PARTITION != Bth::DEFAULT_PKEY & PARTITION {
+            counters.rx_bad_pkey += 1;
+            return;
+        }
+        let takes_receive = match &qp.transport {
+            Transport::Connected(connection) if !connection.is_peer(&frame.headers.net) => {
+                counters.rx_wrong_peer += 1;
+                return;
+            }
+            Transport::Connected(_) => connected::takes_receive(opcode.operation),
+            _ => qp.context.port() == port && qp.state.receives(),
+        };
+        self.interface_counters.received(qp.context.counter(), frame_len(frame));
         if let Some(costs) = &self.costs {
             costs.work(qpn);
         }
-        if let Some(qp) = self.qps.get_mut(qpn) {
-            self.interface_counters.received(qp.context.counter(), bytes.len());
-        }
-        let takes_receive = !frame.packet.bth.opcode.operation.is_response()
-            && frame.packet.bth.opcode.operation != Operation::ReadRequest;
-        self.with_transport(qpn, host, |qp, keyed, env, shared| {
+        let datagram = opcode.service == WireService::Ud;
+        let completed = Completed { solicited, origin: datagram.then_some(origin), ..Completed::default() };
+        self.with_qp(qpn, completed, host, |qp, keyed, env, shared| {
             if takes_receive {
                 connected::take_receives(qp, keyed, env, shared, false);
             }
-            if let Some(transport) = &mut qp.transport {
-                transport.receive(&frame.packet, frame.headers.net.ecn(), RECEIVING, env);
+            match &mut qp.transport {
+                Transport::Connected(connection) => {
+                    connection.receive(&frame.packet, frame.headers.net.ecn(), RECEIVING, env);
+                }
+                Transport::Datagram(qp) if takes_receive => qp.receive(&frame.packet, &frame.origin(), env),
+                Transport::Datagram(_) => env.counters.rx_wrong_state += 1,
+                Transport::Raw => {}
             }
+            connected::return_receives(qp, keyed.host, shared);
         });
-        self.pending.insert(qpn);
-        true
+        if !datagram {
+            self.pending.insert(qpn);
+        }
     }
 
     /// Sends what frames and timers have made due. To be called after each batch of frames and at
@@ -198,11 +277,10 @@ impl Card {
         if now >= self.next_deadline {
             self.next_deadline = Instant::MAX;
             for qpn in self.qps.numbers() {
-                let due = self.with_transport(qpn, host, |qp, _, env, _| {
-                    let Some(transport) = &mut qp.transport else { return false };
-                    let due = transport.deadline().is_some_and(|at| at <= now);
+                let due = self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
+                    let due = qp.transport.deadline().is_some_and(|at| at <= now);
                     if due {
-                        transport.on_timer(env);
+                        qp.transport.on_timer(env);
                     }
                     due
                 });
@@ -211,14 +289,25 @@ impl Card {
                 }
             }
         }
-        for qpn in std::mem::take(&mut self.pending) {
-            self.transmit(qpn, host);
+        for _ in 0..ROUNDS {
+            for qpn in std::mem::take(&mut self.pending) {
+                self.transmit(qpn, host);
+            }
+            if self.inside.is_empty() {
+                return;
+            }
+            for Inside { port, from, frame } in std::mem::take(&mut self.inside) {
+                self.receive_roce(port, Some(from), &frame, host);
+            }
         }
     }
 
     /// When [`progress`](Self::progress) is due even if no frame arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.inside.is_empty() || !self.pending.is_empty() {
+            return Some(Instant::ZERO);
+        }
         (self.next_deadline != Instant::MAX).then_some(self.next_deadline)
     }
 
@@ -227,4 +316,41 @@ impl Card {
     pub const fn transport_counters(&self) -> &Counters {
         &self.transport_counters
     }
+}
+
+/// Bytes of a frame as it came, without a VLAN tag.
+fn frame_len(frame: &Frame<'_>) -> usize {
+    frame.headers.frame_len(&frame.packet.ext, frame.packet.payload.len())
+}
+
+/// The next frames of a queue pair, and the work that is the card's own turn.
+fn burst(
+    qp: &mut Qp,
+    keyed: Keyed<'_>,
+    env: &mut Env<'_>,
+    shared: &mut Shared<'_>,
+) -> (Vec<datagram::Outgoing>, Option<Local>) {
+    let mut frames = Vec::new();
+    let local = connected::take_sends(qp, keyed, env);
+    let port = qp.context.port();
+    while frames.len() < BURST {
+        let Transport::Connected(connection) = &mut qp.transport else {
+            match datagram::next_frame(qp, keyed, env, shared) {
+                Some(outgoing) => frames.push(outgoing),
+                None => break,
+            }
+            continue;
+        };
+        let Some(tx) = connection.next_tx(SENDING) else { break };
+        let mut frame = vec![0; connection.frame_len(&tx)];
+        let (len, good) = connection.emit(&tx, &mut frame, env.memory, env.remote).unwrap_or((0, false));
+        if good {
+            connection.sent(&tx, env);
+        } else {
+            connection.spoiled(&tx, env);
+        }
+        frame.truncate(len);
+        frames.push(datagram::Outgoing { port, frame, inside: false });
+    }
+    (frames, local)
 }

@@ -75,7 +75,7 @@ impl UnreliableQp {
     /// Whether a packet from `source` is from its peer.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
-        self.path.as_ref().is_some_and(|path| path.net.dst() == source.src())
+        self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
     }
 
     /// The transition to RTR (specification 10.3.1.4): from here on it receives. Of `connect`, only what concerns that

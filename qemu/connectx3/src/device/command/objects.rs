@@ -156,6 +156,9 @@ impl Card {
         transition: Transition,
         host: &dyn Host,
     ) -> Result<Output, Status> {
+        if transition == Transition::ToError {
+            self.fail_qp(command.in_mod & 0xff_ffff, host);
+        }
         let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
         let table = MttTable { icm: &self.icm, base: hca.mtt_base };
         let mailbox = match transition {

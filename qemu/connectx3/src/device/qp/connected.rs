@@ -1,19 +1,22 @@
-//! Reliable connected queue pairs: the transport of `drivers/roce` fed from the rings of the guest.
+//! Connected queue pairs: the transport of `drivers/roce` fed from the rings of the guest.
 
-use super::Qp;
-use super::context::{Context, State};
+use super::context::Context;
+use super::datagram::Origin;
 use super::local;
 use super::rings::{Broken, Scatter};
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
+use super::{Connection, Ended, Qp, Transport};
 use crate::device::cq::Cqe;
 use crate::device::eq::Eqs;
+use crate::device::host::Host;
 use crate::device::memory::address::{self, LocalMemory};
 use crate::device::memory::{Access, Domain, Keyed, LocalWork, Refused};
+use crate::device::port::Port;
 use crate::device::srq::Srqs;
 use core::time::Duration;
 use platform::IoAddr;
-use roce::transport::{Completions, Env, Limits, ReliableQp};
-use roce::wire::{Headers, RnrTimer};
+use roce::transport::{Completions, Env, Limits, ReliableQp, UnreliableQp};
+use roce::wire::{Headers, Operation, RnrTimer};
 use verbs::{
     AddressVector, Completion, LinkKind, PathMtu, Payload, PortAddress, Psn, QpConnect, QpNum, RecvWr,
     RemoteAddr, RemoteKey, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId,
@@ -28,18 +31,25 @@ const MAX_WINDOW: u32 = 128;
 /// READs and atomics in flight.
 const MAX_RD_ATOMIC: u8 = 16;
 
-/// A queue pair's transport.
+const LIMITS: Limits = Limits {
+    send_depth: SEND_DEPTH,
+    recv_depth: RECEIVE_DEPTH,
+    max_sge: 64,
+    max_inline: super::rings::MAX_WQE as u32,
+    max_window: MAX_WINDOW,
+    max_rd_atomic: MAX_RD_ATOMIC,
+};
+
+/// The transport of an RC queue pair.
 #[must_use]
-pub fn transport(qpn: u32) -> ReliableQp {
-    let limits = Limits {
-        send_depth: SEND_DEPTH,
-        recv_depth: RECEIVE_DEPTH,
-        max_sge: 64,
-        max_inline: super::rings::MAX_WQE as u32,
-        max_window: MAX_WINDOW,
-        max_rd_atomic: MAX_RD_ATOMIC,
-    };
-    ReliableQp::new(QpNum::new(qpn), &limits)
+pub fn reliable(qpn: u32) -> Connection {
+    Connection::Reliable(Box::new(ReliableQp::new(QpNum::new(qpn), &LIMITS)))
+}
+
+/// The transport of a UC queue pair.
+#[must_use]
+pub fn unreliable(qpn: u32) -> Connection {
+    Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &LIMITS)))
 }
 
 /// What the context says of the connection.
@@ -82,29 +92,55 @@ pub fn address(context: &Context) -> AddressVector {
 
 /// Completions of one queue pair, as they come out of the transport.
 #[derive(Default)]
-pub struct Ended(pub Vec<(Completion, bool)>);
+pub struct Completed {
+    /// Each with whether it is of the send queue.
+    pub list: Vec<(Completion, bool)>,
+    /// The packet that is handled asks for an event.
+    pub solicited: bool,
+    /// Where the datagram that is handled came from.
+    pub origin: Option<Origin>,
+}
 
-impl Completions for Ended {
+impl Completions for Completed {
     fn send_ended(&mut self, completion: &Completion, report: bool) {
         if report {
-            self.0.push((*completion, true));
+            self.list.push((*completion, true));
         }
     }
 
     fn recv_ended(&mut self, completion: &Completion) {
-        self.0.push((*completion, false));
+        self.list.push((*completion, false));
     }
 }
 
 /// A work request's name: its index in the ring and its opcode.
-fn name(index: u16, opcode: u8) -> WrId {
+pub fn name(index: u16, opcode: u8) -> WrId {
     WrId(u64::from(index) | u64::from(opcode) << 16)
 }
 
-/// The entry that tells of a completion.
-#[must_use]
-pub fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
-    let (index, opcode) = (completion.id.0 as u16, (completion.id.0 >> 16) as u8);
+/// The index in a work request's name.
+const fn index_of(id: WrId) -> u16 {
+    id.0 as u16
+}
+
+impl Completed {
+    /// The entry that tells of a completion.
+    #[must_use]
+    pub fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
+        let cqe = cqe(qpn, completion, send);
+        if send || completion.status != Status::Success {
+            return cqe;
+        }
+        let cqe = cqe.solicited(self.solicited);
+        match (self.origin, completion.src_qp) {
+            (Some(origin), Some(from)) => origin.put(cqe, qpn, from),
+            _ => cqe,
+        }
+    }
+}
+
+fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
+    let (index, opcode) = (index_of(completion.id), (completion.id.0 >> 16) as u8);
     if completion.status != Status::Success {
         return Cqe::error(qpn, index, send, syndrome(completion.status), 0);
     }
@@ -124,7 +160,6 @@ pub fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
     Cqe::new(qpn, index, false, opcode)
         .with(0x04, &word.to_be_bytes())
         .with(0x14, &completion.byte_len.to_be_bytes())
-        .solicited(true)
 }
 
 /// Syndromes (Linux `include/linux/mlx4/cq.h`).
@@ -149,7 +184,7 @@ const MEMORY_MANAGEMENT: u8 = 0x06;
 
 /// Why a work request ends the queue pair before it starts.
 #[derive(Debug, thiserror::Error)]
-enum Unfit {
+pub(super) enum Unfit {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     #[error(transparent)]
@@ -161,7 +196,7 @@ enum Unfit {
 }
 
 impl Unfit {
-    const fn status(&self) -> Status {
+    pub(super) const fn status(&self) -> Status {
         match self {
             Self::Malformed(_) | Self::Forbidden(_) => Status::LocalQpOperationError,
             Self::Refused(_) => Status::LocalProtectionError,
@@ -187,20 +222,27 @@ pub struct Local {
 pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
     let who = qp.context.domain();
     let fast_register = qp.context.fast_register();
-    let transport = qp.transport.as_mut()?;
-    while qp.state == State::ReadyToSend
-        && transport.state() == roce::transport::State::ReadyToSend
-        && transport.send_room() > 0
-    {
+    while qp.state.takes_sends() {
+        let ended = qp.transport.ended() != Ended::Nothing;
+        let Transport::Connected(transport) = &mut qp.transport else { return None };
+        if transport.send_room() == 0 {
+            return None;
+        }
         let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
             Ok(None) => return None,
             Ok(Some(next)) => next,
             Err(e @ (Broken::Malformed(_) | Broken::Dma(_))) => {
                 log::warn!("{:?}: {e}", transport.number());
-                transport.fail(None, None, env);
+                transport.fail_send(None, env);
                 return None;
             }
         };
+        if ended {
+            let id = name(index, control.code());
+            let flushed = Completion::new(id, qp.number, Status::WorkRequestFlushed, WorkKind::Send);
+            env.completions.send_ended(&flushed, true);
+            continue;
+        }
         let local = control
             .opcode()
             .and_then(|opcode| Ok((opcode, local::parse(opcode, &mut Segments::new(wqe)?)?)))
@@ -222,7 +264,7 @@ pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Lo
             let failed =
                 Completion::new(name(index, control.code()), transport.number(), e.status(), WorkKind::Send);
             // What was posted before it ends first.
-            transport.fail(None, None, env);
+            transport.fail_send(None, env);
             env.completions.send_ended(&failed, true);
         }
     }
@@ -240,7 +282,7 @@ pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option
 
 #[expect(clippy::too_many_arguments, reason = "all that a work request is made of")]
 fn post(
-    transport: &mut ReliableQp,
+    transport: &mut Connection,
     index: u16,
     control: Control,
     opcode: Opcode,
@@ -311,7 +353,7 @@ fn result(list: &[Sge]) -> Result<IoAddr, VerbsError> {
 }
 
 /// An element of a list as the transport takes it; one without bytes is none, whatever its key.
-fn resolve(
+pub(super) fn resolve(
     keyed: Keyed<'_>,
     who: Domain,
     lkey: u32,
@@ -332,18 +374,34 @@ pub struct Shared<'a> {
     pub srqs: &'a mut Srqs,
     /// Where their events go.
     pub eqs: &'a mut Eqs,
+    /// The card's ports.
+    pub ports: &'a [Port],
+}
+
+/// Whether a request begins to use a receive, or ends with one. One that a message in progress needs is there already.
+#[must_use]
+pub const fn takes_receive(operation: Operation) -> bool {
+    use Operation as O;
+    matches!(
+        operation,
+        O::SendFirst
+            | O::SendOnly
+            | O::SendOnlyImm
+            | O::SendOnlyInvalidate
+            | O::WriteLastImm
+            | O::WriteOnlyImm
+    )
 }
 
 /// Posts receives from the guest's ring, until the transport holds enough or, if `all`, until there are none.
 pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>, all: bool) {
     let (own, srqn) = (qp.context.domain(), qp.context.srqn());
-    let Some(transport) = &mut qp.transport else { return };
     let mut list: Vec<Scatter> = Vec::new();
     // Of a shared queue only what is needed at once: the rest is for others.
     let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
-    while (all && srqn.is_none()) || transport.receives_posted() < enough {
+    while (all && srqn.is_none()) || qp.transport.receives_posted() < enough {
         let taken = match srqn {
-            Some(srqn) => shared.srqs.next(srqn, shared.eqs, keyed.host, &mut list),
+            Some(srqn) => shared.srqs.next(srqn, keyed.host, &mut list),
             None => qp
                 .receive
                 .next(&qp.memory, keyed.host, &mut list)
@@ -353,7 +411,7 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
             Ok(None) => return,
             Ok(Some(taken)) => taken,
             Err(e) => {
-                log::warn!("{:?}: {e}", transport.number());
+                log::warn!("{:?}: {e}", qp.number);
                 return;
             }
         };
@@ -363,23 +421,33 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
             .filter_map(|e| resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).transpose())
             .collect();
         let posted = match scatter {
-            Ok(scatter) => transport
+            Ok(scatter) => qp
+                .transport
                 .post_recv(&RecvWr { id: name(index, 0), scatter: &scatter }, env)
                 .map_err(Unfit::from),
             Err(e) => Err(e.into()),
         };
         if let Err(e) = posted {
-            log::warn!("{:?}: receive {index}: {e}", transport.number());
-            let failed = Completion::new(name(index, 0), transport.number(), e.status(), WorkKind::Recv);
-            transport.fail(None, None, env);
+            log::warn!("{:?}: receive {index}: {e}", qp.number);
+            let failed = Completion::new(name(index, 0), qp.number, e.status(), WorkKind::Recv);
+            qp.transport.fail(env);
             env.completions.recv_ended(&failed);
         }
     }
 }
 
+/// Gives what no message has begun to use back to the shared queue that it was taken from.
+pub fn return_receives(qp: &mut Qp, host: &dyn Host, shared: &mut Shared<'_>) {
+    let Some(srqn) = qp.context.srqn() else { return };
+    while let Some(id) = qp.transport.take_back_receive() {
+        shared.srqs.give_back(srqn, index_of(id));
+    }
+    shared.srqs.watch_limit(srqn, shared.eqs, host);
+}
+
 /// The headers of frames to the peer.
 #[must_use]
-pub fn path(context: &Context, port: &crate::device::port::Port) -> Option<Headers> {
+pub fn path(context: &Context, port: &Port) -> Option<Headers> {
     let source = port.gids.get(context.source_gid()).copied().flatten()?;
     let mac = port.macs.get(context.source_mac()).copied().flatten().unwrap_or(port.mac());
     Headers::towards(mac, source.gid, &address(context), context.source_port() | 0xc000)

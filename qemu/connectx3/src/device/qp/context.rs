@@ -24,6 +24,20 @@ pub enum State {
     Error = 6,
 }
 
+impl State {
+    /// Whether the card takes work from the send ring, to execute it or to end it as flushed.
+    #[must_use]
+    pub const fn takes_sends(self) -> bool {
+        matches!(self, Self::ReadyToSend | Self::SendQueueError | Self::Error)
+    }
+
+    /// Whether messages are taken in.
+    #[must_use]
+    pub const fn receives(self) -> bool {
+        !matches!(self, Self::Reset | Self::Init | Self::Error)
+    }
+}
+
 /// What a queue pair speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
@@ -266,10 +280,15 @@ impl Context {
     pub fn fast_register(&self) -> bool {
         self.word(0x70) >> 11 & 1 != 0
     }
-    /// The path MTU; `None` for Ethernet.
+    /// The path MTU; `None` for Ethernet, and as long as none is given.
     #[must_use]
     pub fn mtu(&self) -> Option<PathMtu> {
         PathMtu::ALL.get((self.word(0x08) >> 29).checked_sub(1)? as usize).copied()
+    }
+    /// Whether frames are Ethernet: of a queue pair whose guest makes the headers, that it is not a special one.
+    #[must_use]
+    pub fn is_ethernet(&self) -> bool {
+        self.word(0x08) >> 29 == 7
     }
     /// log2 of the entries and of the bytes of an entry of the receive queue.
     #[must_use]
@@ -336,6 +355,11 @@ impl Context {
     #[must_use]
     pub fn rnr_timer(&self) -> u8 {
         (self.word(0x94) >> 24 & 0x1f) as u8
+    }
+    /// What datagrams must name to be taken, and controlled Q_Keys of sends stand for.
+    #[must_use]
+    pub fn qkey(&self) -> u32 {
+        self.word(Q_KEY.0)
     }
     /// Bus address of the receive queue's doorbell record.
     #[must_use]

@@ -2,13 +2,16 @@
 
 pub mod connected;
 mod context;
+pub mod datagram;
 pub mod local;
 mod rings;
+mod transport;
 pub mod wqe;
 
 pub use context::{Context, Service, State, Transition};
 use rings::Ring;
 pub use rings::{ReceiveRing, Scatter, SendRing, scatter_list};
+pub use transport::{Connection, Ended, Transport};
 
 use super::ethernet::rss::Rss;
 use super::hcr::Status;
@@ -16,11 +19,13 @@ use super::host::Host;
 use super::mailbox::Mailbox;
 use super::port::Port;
 use super::queue_memory::{MttTable, QueueMemory};
-use roce::transport::ReliableQp;
 use std::collections::BTreeMap;
+use verbs::QpNum;
 
 /// A queue pair that the card owns.
 pub struct Qp {
+    /// Its number.
+    pub number: QpNum,
     /// Its context.
     pub context: Context,
     /// Its state.
@@ -33,8 +38,8 @@ pub struct Qp {
     pub send: SendRing,
     /// Receive ring.
     pub receive: ReceiveRing,
-    /// What a connected queue pair speaks with.
-    pub transport: Option<Box<ReliableQp>>,
+    /// What it speaks with.
+    pub transport: Transport,
     /// How it spreads frames over others.
     pub rss: Option<Box<Rss>>,
 }
@@ -67,9 +72,7 @@ impl Qps {
             }
             (_, Some(qp)) => {
                 qp.context.update(transition, mailbox);
-                if let Some(transport) = &mut qp.transport {
-                    connect(transport, &qp.context, transition, ports)?;
-                }
+                qp.follow(transition, ports)?;
                 qp.state = next;
             }
             (_, None) => return Err(Status::BadQpState),
@@ -101,22 +104,30 @@ impl Qps {
     }
 }
 
-/// What a transition means to the transport.
-fn connect(
-    transport: &mut ReliableQp,
-    context: &Context,
-    transition: Transition,
-    ports: &[Port],
-) -> Result<(), Status> {
-    let connect = connected::connect(context, connected::address(context));
-    match transition {
-        Transition::InitToRtr => {
-            let port = ports.get(context.port()).ok_or(Status::BadParameter)?;
-            let path = connected::path(context, port).ok_or(Status::BadParameter)?;
-            transport.ready_to_receive(&connect, Some(path)).map_err(|_| Status::BadQpState)
+impl Qp {
+    /// What a transition means to the transport.
+    fn follow(&mut self, transition: Transition, ports: &[Port]) -> Result<(), Status> {
+        let context = &self.context;
+        // Some drivers say only on the way that it is Ethernet.
+        if self.service == Service::Raw && context.is_ethernet() {
+            self.transport = Transport::Raw;
         }
-        Transition::RtrToRts => transport.ready_to_send(&connect).map_err(|_| Status::BadQpState),
-        _ => Ok(()),
+        match (&mut self.transport, transition) {
+            (transport, Transition::SqErrorToRts) => transport.resume_sending(),
+            (Transport::Connected(connection), Transition::InitToRtr) => {
+                let port = ports.get(context.port()).ok_or(Status::BadParameter)?;
+                let path = connected::path(context, port).ok_or(Status::BadParameter)?;
+                let connect = connected::connect(context, connected::address(context));
+                connection.ready_to_receive(&connect, path).map_err(|_| Status::BadQpState)?;
+            }
+            (Transport::Connected(connection), Transition::RtrToRts) => {
+                let connect = connected::connect(context, connected::address(context));
+                connection.ready_to_send(&connect).map_err(|_| Status::BadQpState)?;
+            }
+            (Transport::Connected(_) | Transport::Raw, _) => {}
+            (Transport::Datagram(qp), _) => datagram::follow(qp, context, transition),
+        }
+        Ok(())
     }
 }
 
@@ -139,17 +150,15 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     }
     let len = send.bytes() + own_receive;
     let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
-    let transport = (service == Service::Rc).then(|| Box::new(connected::transport(qpn)));
+    let transport = match service {
+        Service::Rc => Transport::Connected(connected::reliable(qpn)),
+        Service::Uc => Transport::Connected(connected::unreliable(qpn)),
+        Service::Raw if context.is_ethernet() => Transport::Raw,
+        // A special queue pair takes datagrams.
+        Service::Ud | Service::Raw => Transport::Datagram(Box::new(datagram::transport(qpn, &context))),
+    };
     let receive = ReceiveRing::new(receive, context.receive_record());
     let rss = context.rss().map(Box::new);
-    Ok(Qp {
-        context,
-        state: State::Init,
-        service,
-        memory,
-        send: SendRing::new(send),
-        receive,
-        transport,
-        rss,
-    })
+    let (number, send) = (QpNum::new(qpn), SendRing::new(send));
+    Ok(Qp { number, context, state: State::Init, service, memory, send, receive, transport, rss })
 }

@@ -5,6 +5,8 @@ use std::fmt;
 
 /// Bytes of a segment's unit.
 const UNIT: usize = 16;
+/// Bytes of a datagram segment.
+pub const DATAGRAM: usize = 48;
 
 /// What a work request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +118,11 @@ impl Control {
     pub const fn solicited(self) -> bool {
         self.2 & 2 != 0
     }
+    /// Goes to a queue pair of the same card, whatever its address.
+    #[must_use]
+    pub const fn inside(self) -> bool {
+        self.2 & 1 != 0
+    }
     /// IP and transport checksums are to be put in.
     #[must_use]
     pub const fn checksums(self) -> (bool, bool) {
@@ -193,6 +200,11 @@ impl<'a> Segments<'a> {
             *word = u32::from_be_bytes(*bytes);
         }
         Ok(words)
+    }
+
+    /// A datagram segment: an address vector, and which queue pair is meant.
+    pub fn datagram(&mut self) -> Result<&'a [u8; DATAGRAM], Malformed> {
+        self.take()
     }
 
     /// A remote address segment.

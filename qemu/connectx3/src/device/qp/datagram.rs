@@ -1,0 +1,259 @@
+//! Unreliable datagram queue pairs: the transport of `drivers/roce` fed from the rings of the guest, and what special
+//! queue pairs receive.
+
+use super::connected::{Shared, Unfit, name, resolve};
+use super::context::{Context, Transition};
+use super::rings::MAX_WQE;
+use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};
+use super::{Ended, Qp, Transport};
+use crate::device::cq::Cqe;
+use crate::device::memory::{Access, Domain, Keyed};
+use crate::device::port::Port;
+use roce::transport::{DatagramQp, Env, Limits, Route};
+use roce::wire::{Headers, Net, ud_source_port};
+use verbs::{
+    AddressVector, Completion, Gid, LinkKind, MacAddr, PathMtu, Payload, PortAddress, Psn, QKey, QpNum,
+    Status, UdSendWr, VerbsError, WorkKind,
+};
+
+/// Datagrams wait in the guest's ring, so the transport holds the one that is being sent.
+const LIMITS: Limits = Limits {
+    send_depth: 1,
+    recv_depth: 64,
+    max_sge: 64,
+    max_inline: MAX_WQE as u32,
+    max_window: 0,
+    max_rd_atomic: 0,
+};
+
+/// A queue pair's transport.
+#[must_use]
+pub fn transport(qpn: u32, context: &Context) -> DatagramQp {
+    let mtu = context.mtu().unwrap_or(PathMtu::B4096);
+    DatagramQp::new(QpNum::new(qpn), QKey(context.qkey()), Psn::new(0), mtu, &LIMITS)
+}
+
+/// What a transition means to the transport.
+pub fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
+    qp.set_qkey(QKey(context.qkey()));
+    if transition == Transition::RtrToRts {
+        qp.set_psn(Psn::new(context.send_psn()));
+    }
+}
+
+/// The datagram segment: an address vector for Ethernet, and which queue pair is meant (Linux `struct mlx4_eth_av`,
+/// `struct mlx4_wqe_datagram_seg`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Destination {
+    /// The own port, from 1.
+    port: u8,
+    /// To a queue pair of this card, whatever the address.
+    inside: bool,
+    /// Rows of the port's tables.
+    mac_index: usize,
+    gid_index: usize,
+    hop_limit: u8,
+    traffic_class: u8,
+    flow_label: u32,
+    gid: Gid,
+    qpn: u32,
+    qkey: u32,
+    /// Priority and VLAN, as they stand in a tag.
+    vlan: Option<u16>,
+    mac: MacAddr,
+}
+
+impl Destination {
+    fn parse(segment: &[u8; DATAGRAM]) -> Self {
+        const NO_VLAN: u16 = 0xffff;
+        let word = |at: usize| {
+            segment.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
+        };
+        let (mut gid, mut mac) = ([0; 16], [0; 6]);
+        gid.copy_from_slice(&segment[0x10..0x20]);
+        mac.copy_from_slice(&segment[0x2a..0x30]);
+        let vlan = (word(0x28) >> 16) as u16;
+        Self {
+            port: (word(0) >> 24 & 3) as u8,
+            inside: word(0) >> 31 != 0,
+            mac_index: usize::from(segment[0x05] & 0x7f),
+            gid_index: usize::from(segment[0x09] & 0x7f),
+            hop_limit: segment[0x0b],
+            traffic_class: (word(0x0c) >> 20) as u8,
+            flow_label: word(0x0c) & 0xf_ffff,
+            gid: Gid(gid),
+            qpn: word(0x20) & 0xff_ffff,
+            qkey: word(0x24),
+            vlan: (vlan != NO_VLAN).then_some(vlan),
+            mac: MacAddr(mac),
+        }
+    }
+
+    /// The way there, and the port from 0. The row of the GID table says the RoCE version.
+    fn route(&self, from: QpNum, ports: &[Port]) -> Option<(usize, AddressVector, Headers)> {
+        let index = usize::from(self.port).checked_sub(1)?;
+        let port = ports.get(index)?;
+        let source = port.gids.get(self.gid_index).copied().flatten()?;
+        let mac = port.macs.get(self.mac_index).copied().flatten().unwrap_or(port.mac());
+        let to = AddressVector {
+            link: source.link,
+            peer: PortAddress { mac: self.mac, gid: self.gid, lid: 0 },
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            service_level: 0,
+        };
+        let mut headers = Headers::towards(mac, source.gid, &to, ud_source_port(from))?;
+        if let Net::V6(ip, _) | Net::Grh(ip) = &mut headers.net {
+            ip.flow_label = self.flow_label;
+        }
+        Some((index, to, headers))
+    }
+}
+
+/// A datagram's frame.
+pub struct Outgoing {
+    /// The port, from 0.
+    pub port: usize,
+    /// The frame, tagged if it is on a VLAN.
+    pub frame: Vec<u8>,
+    /// To a queue pair of this card, whatever the address.
+    pub inside: bool,
+}
+
+/// The frame of the next work request in the send ring; those that fail on the way end.
+pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Shared<'_>) -> Option<Outgoing> {
+    let who = qp.context.domain();
+    while qp.state.takes_sends() {
+        let ended = qp.transport.ended() != Ended::Nothing;
+        let Transport::Datagram(datagram) = &mut qp.transport else { return None };
+        let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
+            Ok(None) => return None,
+            Ok(Some(next)) => next,
+            Err(e) => {
+                log::warn!("{:?}: {e}", qp.number);
+                datagram.fail_send(None, env);
+                return None;
+            }
+        };
+        let id = name(index, control.code());
+        if ended {
+            let flushed = Completion::new(id, qp.number, Status::WorkRequestFlushed, WorkKind::Send);
+            env.completions.send_ended(&flushed, true);
+            continue;
+        }
+        match post(datagram, index, control, wqe, who, keyed, env, shared.ports) {
+            Ok(posted) => {
+                if let Some(outgoing) = emit(datagram, posted, env) {
+                    return Some(outgoing);
+                }
+            }
+            Err(e) => {
+                log::warn!("{:?}: work request {index} ({control:?}): {e}", qp.number);
+                datagram.fail_send(None, env);
+                let failed = Completion::new(id, qp.number, e.status(), WorkKind::Send);
+                env.completions.send_ended(&failed, true);
+            }
+        }
+    }
+    None
+}
+
+/// What a posted datagram's frame needs besides what the transport knows.
+struct Posted {
+    port: usize,
+    vlan: Option<u16>,
+    inside: bool,
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that a work request is made of")]
+fn post(
+    datagram: &mut DatagramQp,
+    index: u16,
+    control: Control,
+    wqe: &[u8],
+    who: Domain,
+    keyed: Keyed<'_>,
+    env: &mut Env<'_>,
+    ports: &[Port],
+) -> Result<Posted, Unfit> {
+    let imm = match control.opcode()? {
+        Opcode::Send => None,
+        Opcode::SendImm => Some(control.immediate()),
+        _ => return Err(Malformed::Opcode(control.code()).into()),
+    };
+    let mut segments = Segments::new(wqe)?;
+    let to = Destination::parse(segments.datagram()?);
+    let (port, address, headers) = to.route(datagram.number(), ports).ok_or(VerbsError::Unreachable)?;
+    let (mut list, mut inline) = (Vec::new(), Vec::new());
+    for data in segments {
+        match data {
+            Data::Inline(bytes) => inline.extend_from_slice(bytes),
+            Data::Segment { lkey, va, len } => {
+                list.extend(resolve(keyed, who, lkey, va, len, Access::LocalRead)?);
+            }
+        }
+    }
+    let work = UdSendWr {
+        id: name(index, control.code()),
+        to: address,
+        remote_qp: QpNum::new(to.qpn),
+        qkey: QKey(to.qkey),
+        data: if inline.is_empty() { Payload::Gather(&list) } else { Payload::Inline(&inline) },
+        imm,
+        signaled: control.signaled(),
+        solicited: control.solicited(),
+    };
+    datagram.post_send(&work, Route { headers, within: false }, env)?;
+    Ok(Posted { port, vlan: to.vlan, inside: to.inside || control.inside() })
+}
+
+fn emit(datagram: &mut DatagramQp, posted: Posted, env: &mut Env<'_>) -> Option<Outgoing> {
+    let tx = datagram.next_tx()?;
+    let mut frame = vec![0; datagram.frame_len(&tx)];
+    if !matches!(datagram.emit(&tx, 0, &mut frame, env.memory), Some((_, true))) {
+        datagram.spoiled(env);
+        return None;
+    }
+    datagram.sent(env);
+    if let Some(vlan) = posted.vlan {
+        crate::device::vlan::insert(&mut frame, vlan);
+    }
+    Some(Outgoing { port: posted.port, frame, inside: posted.inside })
+}
+
+/// Where a datagram came from, for its completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The sender's Ethernet address.
+    pub mac: MacAddr,
+    /// Priority and VLAN, as they stood in the tag.
+    pub vlan: Option<u16>,
+}
+
+impl Origin {
+    /// Adds what the entry of a datagram has: the sender, that the 40 bytes before it are valid, its VLAN.
+    #[must_use]
+    pub fn put(self, cqe: Cqe, qpn: u32, from: QpNum) -> Cqe {
+        const VLAN_PRESENT: u32 = 1 << 29;
+        const GLOBAL_ROUTE: u32 = 1 << 31;
+        /// Priority and VLAN, without the bit between them.
+        const PRIORITY_AND_VLAN: u16 = 0xefff;
+        let cqe = cqe.with(0x08, &(GLOBAL_ROUTE | from.get()).to_be_bytes()).with(0x0e, &self.mac.0);
+        match self.vlan {
+            None => cqe,
+            Some(vlan) => cqe
+                .with(0x00, &(VLAN_PRESENT | qpn & 0xff_ffff).to_be_bytes())
+                .with(0x0c, &(vlan & PRIORITY_AND_VLAN).to_be_bytes()),
+        }
+    }
+}
+
+/// The frames of a link that a GID is used with.
+#[must_use]
+pub const fn link_of(net: &Net) -> LinkKind {
+    match net {
+        Net::Grh(_) => LinkKind::RoceV1,
+        Net::V4(..) | Net::V6(..) => LinkKind::RoceV2,
+        Net::InfiniBand(..) => LinkKind::InfiniBand,
+    }
+}

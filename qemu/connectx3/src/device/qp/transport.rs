@@ -1,0 +1,237 @@
+//! What a queue pair speaks with: one of the state machines of `drivers/roce`.
+
+use platform::{Instant, Memory};
+use roce::transport::{DatagramQp, Env, ReliableQp, RemoteAccess, State, Tx, UnreliableQp};
+use roce::wire::{Ecn, Headers, Net, Packet, Service};
+use verbs::{QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError, WrId};
+
+/// What a queue pair speaks with.
+pub enum Transport {
+    /// One peer.
+    Connected(Connection),
+    /// Datagrams. Of a special queue pair only what arrives: what it sends, the guest makes.
+    Datagram(Box<DatagramQp>),
+    /// Frames that the guest makes and takes apart.
+    Raw,
+}
+
+/// What has ended: work there ends as flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// Neither queue.
+    Nothing,
+    /// The send queue: the queue pair is in the send queue error state.
+    Sends,
+    /// Both: it is in the error state.
+    All,
+}
+
+impl Transport {
+    /// What has ended.
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        let (sends, all) = match self {
+            Self::Connected(Connection::Reliable(qp)) => (false, qp.state() == State::Error),
+            Self::Connected(Connection::Unreliable(qp)) => (qp.has_send_ended(), qp.state() == State::Error),
+            Self::Datagram(qp) => qp.has_ended(),
+            Self::Raw => (false, false),
+        };
+        match (sends, all) {
+            (_, true) => Ended::All,
+            (true, false) => Ended::Sends,
+            (false, false) => Ended::Nothing,
+        }
+    }
+
+    /// Whether packets of a service are for it.
+    #[must_use]
+    pub const fn takes(&self, service: Service) -> bool {
+        match self {
+            Self::Connected(Connection::Reliable(_)) => matches!(service, Service::Rc | Service::Cnp),
+            Self::Connected(Connection::Unreliable(_)) => matches!(service, Service::Uc),
+            Self::Datagram(_) => matches!(service, Service::Ud),
+            Self::Raw => false,
+        }
+    }
+
+    /// Receives that are posted.
+    #[must_use]
+    pub const fn receives_posted(&self) -> u32 {
+        match self {
+            Self::Connected(Connection::Reliable(qp)) => qp.receives_posted(),
+            Self::Connected(Connection::Unreliable(qp)) => qp.receives_posted(),
+            Self::Datagram(qp) => qp.receives_posted(),
+            Self::Raw => 0,
+        }
+    }
+
+    /// Takes the oldest receive back, if no message has begun to use it.
+    pub fn take_back_receive(&mut self) -> Option<WrId> {
+        match self {
+            Self::Connected(Connection::Reliable(qp)) => qp.take_back_receive(),
+            Self::Connected(Connection::Unreliable(qp)) => qp.take_back_receive(),
+            Self::Datagram(qp) => qp.take_back_receive(),
+            Self::Raw => None,
+        }
+    }
+
+    /// Queues a receive.
+    pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        match self {
+            Self::Connected(Connection::Reliable(qp)) => qp.post_recv(work, env),
+            Self::Connected(Connection::Unreliable(qp)) => qp.post_recv(work, env),
+            Self::Datagram(qp) => qp.post_recv(work, env),
+            Self::Raw => Err(VerbsError::Unsupported),
+        }
+    }
+
+    /// Goes to the error state: all work ends, as flushed.
+    pub fn fail(&mut self, env: &mut Env<'_>) {
+        match self {
+            Self::Connected(Connection::Reliable(qp)) => qp.fail(None, None, env),
+            Self::Connected(Connection::Unreliable(qp)) => qp.fail(None, None, env),
+            Self::Datagram(qp) => qp.end(env),
+            Self::Raw => {}
+        }
+    }
+
+    /// Sends again after an error of the send queue.
+    pub fn resume_sending(&mut self) {
+        match self {
+            Self::Connected(Connection::Unreliable(qp)) => qp.resume_sending(),
+            Self::Datagram(qp) => qp.resume_sending(),
+            Self::Connected(Connection::Reliable(_)) | Self::Raw => {}
+        }
+    }
+
+    /// When [`on_timer`](Self::on_timer) is due.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Connected(Connection::Reliable(qp)) => qp.deadline(),
+            _ => None,
+        }
+    }
+
+    /// Handles what is due.
+    pub fn on_timer(&mut self, env: &mut Env<'_>) {
+        if let Self::Connected(Connection::Reliable(qp)) = self {
+            qp.on_timer(env);
+        }
+    }
+}
+
+/// A connection of either kind. The calls are those of [`ReliableQp`].
+pub enum Connection {
+    /// RC.
+    Reliable(Box<ReliableQp>),
+    /// UC.
+    Unreliable(Box<UnreliableQp>),
+}
+
+#[allow(missing_docs, reason = "as of `ReliableQp`")]
+impl Connection {
+    #[must_use]
+    pub const fn number(&self) -> QpNum {
+        match self {
+            Self::Reliable(qp) => qp.number(),
+            Self::Unreliable(qp) => qp.number(),
+        }
+    }
+
+    #[must_use]
+    pub fn is_peer(&self, source: &Net) -> bool {
+        match self {
+            Self::Reliable(qp) => qp.is_peer(source),
+            Self::Unreliable(qp) => qp.is_peer(source),
+        }
+    }
+
+    pub fn ready_to_receive(&mut self, connect: &QpConnect, path: Headers) -> Result<(), VerbsError> {
+        match self {
+            Self::Reliable(qp) => qp.ready_to_receive(connect, Some(path)),
+            Self::Unreliable(qp) => qp.ready_to_receive(connect, Some(path)),
+        }
+    }
+
+    pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
+        match self {
+            Self::Reliable(qp) => qp.ready_to_send(connect),
+            Self::Unreliable(qp) => qp.ready_to_send(connect),
+        }
+    }
+
+    #[must_use]
+    pub const fn send_room(&self) -> u32 {
+        match self {
+            Self::Reliable(qp) => qp.send_room(),
+            Self::Unreliable(qp) => qp.send_room(),
+        }
+    }
+
+    pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        match self {
+            Self::Reliable(qp) => qp.post_send(work, env),
+            Self::Unreliable(qp) => qp.post_send(work, env),
+        }
+    }
+
+    /// Ends the work that is posted because a work request behind it is wrong: a reliable queue pair goes to the error
+    /// state, an unreliable one to the send queue error state (specification 10.3.1).
+    pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
+        match self {
+            Self::Reliable(qp) => qp.fail(status, None, env),
+            Self::Unreliable(qp) => qp.fail_send(status, env),
+        }
+    }
+
+    pub fn receive(&mut self, packet: &Packet<'_>, ecn: Ecn, round: u32, env: &mut Env<'_>) {
+        match self {
+            Self::Reliable(qp) => qp.receive(packet, ecn, round, env),
+            Self::Unreliable(qp) => qp.receive(packet, env),
+        }
+    }
+
+    #[must_use]
+    pub fn next_tx(&self, round: u32) -> Option<Tx> {
+        match self {
+            Self::Reliable(qp) => qp.next_tx(round),
+            Self::Unreliable(qp) => qp.next_tx(),
+        }
+    }
+
+    #[must_use]
+    pub fn frame_len(&self, tx: &Tx) -> usize {
+        match self {
+            Self::Reliable(qp) => qp.frame_len(tx),
+            Self::Unreliable(qp) => qp.frame_len(tx),
+        }
+    }
+
+    pub fn emit(
+        &self,
+        tx: &Tx,
+        out: &mut [u8],
+        memory: &dyn Memory,
+        remote: &dyn RemoteAccess,
+    ) -> Option<(usize, bool)> {
+        match self {
+            Self::Reliable(qp) => qp.emit(tx, 0, out, memory, remote),
+            Self::Unreliable(qp) => qp.emit(tx, 0, out, memory),
+        }
+    }
+
+    pub fn sent(&mut self, tx: &Tx, env: &mut Env<'_>) {
+        match self {
+            Self::Reliable(qp) => qp.sent(tx, env),
+            Self::Unreliable(qp) => qp.sent(tx, env),
+        }
+    }
+
+    pub fn spoiled(&mut self, tx: &Tx, env: &mut Env<'_>) {
+        match self {
+            Self::Reliable(qp) => qp.spoiled(tx, env),
+            Self::Unreliable(qp) => qp.spoiled(tx, env),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Special queue pairs, which carry management datagrams. What they send the guest makes, headers and all; the card puts
+//! in the checks. What they receive is as of any datagram queue pair.
+
+use super::Card;
+use super::host::Host;
+use super::memory::{Access, Domain, Keyed, Refused};
+use super::qp::connected::Completed;
+use super::qp::datagram::Outgoing;
+use super::qp::wqe::{Control, Data, Opcode, Segments};
+use super::qp::{Qp, Transport};
+
+use super::vlan;
+use roce::transport::Env;
+use roce::wire::Frame;
+use verbs::{Completion, Status, WorkKind};
+
+/// The longest frame: a management datagram is one packet.
+const MAX_FRAME: usize = 4096 + 256;
+
+impl Card {
+    /// The send doorbell of a special queue pair.
+    pub(super) fn send_special(&mut self, qpn: u32, host: &dyn Host) {
+        let next = |card: &mut Self| {
+            card.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| next_frame(qp, keyed, env))
+        };
+        while let Some(Some(outgoing)) = next(self) {
+            self.send_roce(qpn, outgoing);
+        }
+    }
+}
+
+/// The frame of the next work request in the send ring; those that fail on the way end.
+fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Outgoing> {
+    let (port, who) = (qp.context.port(), qp.context.domain());
+    while qp.state.takes_sends() {
+        let Transport::Datagram(datagram) = &mut qp.transport else { return None };
+        let (sends_ended, _) = datagram.has_ended();
+        let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
+            Ok(None) => return None,
+            Ok(Some(next)) => next,
+            Err(e) => {
+                log::warn!("{:?}: {e}", qp.number);
+                datagram.fail_send(None, env);
+                return None;
+            }
+        };
+        let result = if sends_ended {
+            Err(Status::WorkRequestFlushed)
+        } else {
+            frame(&control, wqe, who, keyed).inspect_err(|status| {
+                log::warn!("{:?}: work request {index} ({control:?}): {status:?}", qp.number);
+                datagram.fail_send(None, env);
+            })
+        };
+        let status = result.as_ref().err().copied().unwrap_or(Status::Success);
+        let id = super::qp::connected::name(index, control.code());
+        let report = control.signaled() || status != Status::Success;
+        env.completions.send_ended(&Completion::new(id, qp.number, status, WorkKind::Send), report);
+        if let Ok(frame) = result {
+            return Some(Outgoing { port, frame, inside: control.inside() });
+        }
+    }
+    None
+}
+
+/// The frame of a work request, its ICRC and lengths put in.
+fn frame(control: &Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Status> {
+    if !matches!(control.opcode(), Ok(Opcode::Send)) {
+        return Err(Status::LocalQpOperationError);
+    }
+    let made = gather(wqe, who, keyed)?;
+    let tagged = vlan::strip(&made);
+    let plain = tagged.as_ref().map_or(&made, |(_, plain)| plain);
+    let parsed = Frame::parse(plain).map_err(|e| {
+        log::warn!("a special queue pair sends {made:02x?}: {e}");
+        Status::LocalQpOperationError
+    })?;
+    let mut out = vec![0; plain.len().max(64)];
+    let len = parsed.emit(&mut out).ok_or(Status::LocalLengthError)?;
+    out.truncate(len);
+    if let Some((tag, _)) = tagged {
+        vlan::insert(&mut out, tag);
+    }
+    Ok(out)
+}
+
+/// All bytes of a work request's message.
+fn gather(wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Status> {
+    let mut made = Vec::new();
+    for data in Segments::new(wqe).map_err(|_| Status::LocalQpOperationError)? {
+        match data {
+            Data::Inline(bytes) => made.extend_from_slice(bytes),
+            Data::Segment { lkey, va, len } => {
+                let start = made.len();
+                if start + len as usize > MAX_FRAME {
+                    return Err(Status::LocalLengthError);
+                }
+                let mut gather = || -> Result<(), Refused> {
+                    keyed.check(lkey, who, va, u64::from(len), Access::LocalRead)?;
+                    made.resize(start + len as usize, 0);
+                    keyed.read(lkey, va, made.get_mut(start..).unwrap_or_default())
+                };
+                gather().map_err(|e| {
+                    log::warn!("a management datagram cannot be gathered: {e}");
+                    Status::LocalProtectionError
+                })?;
+            }
+        }
+    }
+    Ok(made)
+}
