@@ -1,6 +1,6 @@
 //! The PCI function: configuration space, and the card behind its BARs.
 
-use crate::device::{BAR0_LEN, BAR2_LEN, Card};
+use crate::device::{BAR0_LEN, BAR2_LEN, Card, Function as Presence};
 use crate::vfio::{Client, Function, Region, RegionIndex, VECTORS};
 
 /// Bytes of the configuration space that is served.
@@ -10,9 +10,10 @@ const VENDOR: u16 = 0x15b3;
 const CAP_PM: usize = 0x40;
 const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
-/// MSI-X table and pending bits in BAR 0, where the card has nothing else.
-const MSIX_TABLE: u32 = 0x7c000;
-const MSIX_PENDING: u32 = 0x7d000;
+/// MSI-X table and pending bits: offset and, in the low bits, the BAR. A physical function has them in BAR 0 where the card
+/// has nothing else, a virtual function in pages of BAR 2 whose doorbells belong to no event queue of its own.
+const MSIX_PHYSICAL: [u32; 2] = [0x7c000, 0x7d000];
+const MSIX_VIRTUAL: [u32; 2] = [0x2002, 0x3002];
 
 /// A card as a PCI function.
 pub struct PciCard {
@@ -37,13 +38,17 @@ impl PciCard {
         put(0x04, &[0, 0, 0x10, 0], &[0x47, 0x05]);
         put(0x08, &NETWORK_CONTROLLER, &[]);
         put(0x0c, &[0x10], &[0xff]);
+        let physical = card.profile().function == Presence::Physical;
         // 64-bit memory; the second is prefetchable. QEMU takes the lengths from the regions.
-        put(0x10, &[0x04], &[0, 0, 0xf0, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        if physical {
+            put(0x10, &[0x04], &[0, 0, 0xf0, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        }
         put(0x18, &[0x0c], &[0, 0, 0x80, 0xff, 0xff, 0xff, 0xff, 0xff]);
         put(0x2c, &VENDOR.to_le_bytes(), &[]);
         put(0x2e, &[0x50, 0x00], &[]);
         put(0x34, &[CAP_PM as u8], &[]);
-        put(0x3c, &[0, 1], &[0xff]);
+        // A virtual function has no INTx.
+        put(0x3c, &[0, u8::from(physical)], &[0xff]);
         put(CAP_PM, &[0x01, CAP_PCIE as u8, 0x03, 0x00, 0x08], &[0, 0, 0, 0, 0x03]);
         // PCI Express endpoint, version 2: 256-byte payloads, 8 lanes at 8 GT/s.
         put(CAP_PCIE, &[0x10, CAP_MSIX as u8, 0x02, 0x00, 0x01, 0x80, 0x00, 0x10], &[]);
@@ -53,8 +58,9 @@ impl PciCard {
         put(CAP_PCIE + 0x2c, &[0x0e], &[]);
         put(CAP_MSIX, &[0x11, 0x00], &[]);
         put(CAP_MSIX + 2, &(VECTORS as u16 - 1).to_le_bytes(), &[0x00, 0xc0]);
-        put(CAP_MSIX + 4, &MSIX_TABLE.to_le_bytes(), &[]);
-        put(CAP_MSIX + 8, &MSIX_PENDING.to_le_bytes(), &[]);
+        let [table, pending] = if physical { MSIX_PHYSICAL } else { MSIX_VIRTUAL };
+        put(CAP_MSIX + 4, &table.to_le_bytes(), &[]);
+        put(CAP_MSIX + 8, &pending.to_le_bytes(), &[]);
         Self { card, config, writable }
     }
 
@@ -67,7 +73,7 @@ impl PciCard {
 impl Function for PciCard {
     fn region(&self, index: RegionIndex) -> Region {
         let len = match index {
-            RegionIndex::Bar(0) => BAR0_LEN,
+            RegionIndex::Bar(0) if self.card.profile().function == Presence::Physical => BAR0_LEN,
             RegionIndex::Bar(2) => BAR2_LEN,
             RegionIndex::Config => CONFIG_LEN,
             RegionIndex::Bar(_) => 0,
@@ -83,6 +89,7 @@ impl Function for PciCard {
                 }
             }
             RegionIndex::Bar(0) => self.card.read_bar0(offset, buf),
+            RegionIndex::Bar(2) => self.card.read_bar2(offset, buf),
             RegionIndex::Bar(_) => {}
         }
     }

@@ -182,6 +182,23 @@ impl Eqs {
         Ok(())
     }
 
+    /// MAP_EQ as a master notes it: the queue need not exist, and events no longer go to any queue if `unmap`.
+    pub fn route_any(&mut self, eqn: u32, mask: u64, unmap: bool) {
+        for kind in (0..64).filter(|kind| mask >> kind & 1 != 0) {
+            if unmap {
+                self.routes.remove(&kind);
+            } else {
+                self.routes.insert(kind, eqn);
+            }
+        }
+    }
+
+    /// Whether events of a type go to a queue.
+    #[must_use]
+    pub fn routed(&self, kind: EventType) -> bool {
+        self.routes.get(&(kind as u8)).is_some_and(|eqn| self.queues.contains_key(eqn))
+    }
+
     /// Posts an event to the queue that its type goes to; without one it is lost, as on the card.
     pub fn post(&mut self, event: &Event, host: &dyn Host) {
         match self.routes.get(&(event.kind as u8)) {

@@ -1,5 +1,7 @@
 //! The command register block (HCR, BAR 0 from 0x80680): how the driver gives a command and learns its end.
 
+use super::mailbox::Mailbox;
+
 /// First byte of the block in BAR 0.
 pub const HCR: u64 = 0x80680;
 /// Words of the block.
@@ -11,7 +13,7 @@ const GO: u32 = 1 << 23;
 const EVENT: u32 = 1 << 22;
 
 /// A command as given.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Command {
     /// The mailbox's bus address, or immediate input.
     pub in_param: u64,
@@ -27,6 +29,8 @@ pub struct Command {
     pub op_mod: u8,
     /// Whether an event says that it has ended.
     pub event: bool,
+    /// The input mailbox as the master of a virtual function hands it on. Without, it is at `in_param`.
+    pub input: Option<Mailbox>,
 }
 
 /// How a command ended.
@@ -47,6 +51,9 @@ pub enum Status {
     /// No such object.
     #[error("bad resource")]
     BadResource = 0x05,
+    /// In use.
+    #[error("resource busy")]
+    ResourceBusy = 0x06,
     /// Beyond a limit.
     #[error("exceeds limit")]
     ExceedsLimit = 0x08,
@@ -101,6 +108,7 @@ impl Hcr {
             opcode: (control & 0xfff) as u16,
             op_mod: (control >> 12 & 0xf) as u8,
             event: control & EVENT != 0,
+            input: None,
         })
     }
 

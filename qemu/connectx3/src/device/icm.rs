@@ -23,7 +23,6 @@ pub enum Icm {
     /// In pages of the guest.
     Guest(Chunks),
     /// In memory of the card.
-    #[expect(dead_code, reason = "for the master of a virtual function")]
     Card(CardMemory),
 }
 
@@ -49,6 +48,14 @@ impl Icm {
                 host.write(bus, data).map_err(|_| fault)
             }
             Self::Card(memory) => memory.write(virt, data).ok_or(fault),
+        }
+    }
+
+    /// The card's memory, if tables are there.
+    pub const fn card(&mut self) -> Option<&mut CardMemory> {
+        match self {
+            Self::Card(memory) => Some(memory),
+            Self::Guest(_) => None,
         }
     }
 
@@ -80,9 +87,14 @@ type Piece = (u64, usize, usize, usize);
 impl CardMemory {
     /// `len` bytes of zero.
     #[must_use]
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the master of a virtual function"))]
     pub const fn new(len: u64) -> Self {
         Self { pages: BTreeMap::new(), len }
+    }
+
+    /// Makes whole pages zero.
+    pub fn clear(&mut self, virt: u64, len: u64) {
+        let (first, end) = (virt.div_ceil(ICM_PAGE), (virt + len) / ICM_PAGE);
+        self.pages.retain(|page, _| !(first..end).contains(page));
     }
 
     /// The pieces of a range. `None` beyond the end.

@@ -4,12 +4,19 @@
 pub const MAILBOX: usize = 4096;
 
 /// A mailbox. Offsets are constants of the command's layout; what lies beyond the end reads as zero and is not written.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Mailbox(Box<[u8; MAILBOX]>);
 
 impl Default for Mailbox {
     fn default() -> Self {
         Self(Box::new([0; MAILBOX]))
+    }
+}
+
+impl core::fmt::Debug for Mailbox {
+    /// Its first words: the rest of most mailboxes is zero.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Mailbox({:x?}..)", self.0.get(..32).unwrap_or_default())
     }
 }
 

@@ -14,6 +14,7 @@ mod host;
 mod icm;
 mod mad;
 mod mailbox;
+mod master;
 mod memory;
 mod port;
 mod profile;
@@ -29,7 +30,7 @@ mod uar;
 mod vlan;
 
 pub use host::{DmaError, Host};
-pub use profile::{EqScheme, LinkType, LinkTypes, PortProfile, Profile};
+pub use profile::{EqScheme, Function, LinkType, LinkTypes, PortProfile, Profile};
 pub use registers::BAR0_LEN;
 pub use uar::BAR2_LEN;
 
@@ -40,6 +41,7 @@ use eq::Eqs;
 use ethernet::headers::{Headers, Length};
 use hcr::Hcr;
 use icm::Icm;
+use master::Master;
 use memory::Regions;
 use platform::Instant;
 use port::Port;
@@ -81,6 +83,8 @@ pub struct Card {
     transport_counters: roce::transport::Counters,
     /// Frames that stay inside the card.
     inside: Vec<Inside>,
+    /// Of a virtual function: the master behind it.
+    master: Option<Box<Master>>,
     /// Queue pairs that may have something to send.
     pending: BTreeSet<u32>,
     /// No queue pair's deadline is before this.
@@ -102,7 +106,8 @@ impl Card {
     /// A card as after power-on.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
-        Self {
+        let virtual_function = profile.function == Function::Virtual;
+        let mut card = Self {
             owned: false,
             hcr: Hcr::default(),
             firmware: Firmware::default(),
@@ -122,11 +127,16 @@ impl Card {
             interface_counters: InterfaceCounters::default(),
             transport_counters: Default::default(),
             inside: Vec::new(),
+            master: None,
             pending: BTreeSet::new(),
             next_deadline: Instant::MAX,
             costs: None,
             profile,
+        };
+        if virtual_function {
+            card.master = Some(Box::new(Master::start(&mut card)));
         }
+        card
     }
 
     /// Which card it is.
@@ -172,6 +182,17 @@ impl Card {
     /// The queue pairs that get frames which no steering entry names.
     fn default_members(&self, port: usize, steer: Steer) -> &[u32] {
         self.default_steering.get(port).map_or(&[], |kinds| &kinds[steer as usize])
+    }
+
+    /// Reads from BAR 2: doorbells read as zero, a virtual function's communication channel does not.
+    pub fn read_bar2(&mut self, offset: u64, buf: &mut [u8]) {
+        buf.fill(0);
+        self.each_word(offset, buf.len(), |card, at, range| {
+            let word = card.read_channel(at).unwrap_or(0).to_be_bytes();
+            if let Some(to) = buf.get_mut(range) {
+                to.copy_from_slice(&word);
+            }
+        });
     }
 
     /// Reads from BAR 0.

@@ -6,7 +6,9 @@ use verbs::MacAddr;
 /// A card.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// PCI device id: 0x1003 ConnectX-3, 0x1007 ConnectX-3 Pro.
+    /// What the guest gets of the card.
+    pub function: Function,
+    /// PCI device id: 0x1003 ConnectX-3, 0x1007 ConnectX-3 Pro, 0x1004 a virtual function.
     pub device_id: u16,
     /// Firmware version: major, minor, subminor.
     pub firmware: [u16; 3],
@@ -52,6 +54,15 @@ impl SteeringOffer {
             Steering::Flows => self.flows,
         }
     }
+}
+
+/// What the guest gets of a card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Function {
+    /// All of it.
+    Physical,
+    /// A virtual function: its commands go to a master, which the card has built in.
+    Virtual,
 }
 
 /// A port of the card.
@@ -144,6 +155,10 @@ const NAMED: &[Named] = &[
     ("sys-eqs", "event queues by QUERY_FUNC, as firmware from 2.30 on has them", |profile| {
         profile.eqs = EqScheme::System { reserved: 28, max: 156 };
     }),
+    ("vf", "virtual function of a ConnectX-3 Pro, with its master built in", |profile| {
+        profile.function = Function::Virtual;
+        profile.device_id = 0x1004;
+    }),
     ("a0", "steering by the MAC table only", |profile| profile.steering.groups = false),
 ];
 
@@ -177,6 +192,7 @@ impl Profile {
     #[must_use]
     pub fn pro(mac: MacAddr) -> Self {
         Self {
+            function: Function::Physical,
             device_id: 0x1007,
             firmware: [2, 42, 5000],
             board: "FER0000000003",

@@ -82,7 +82,8 @@ impl Found {
     /// Destinations remembered. Anybody on the cable can make up new ones.
     const MAX: usize = 4096;
 
-    fn clear(&self) {
+    /// Forgets them: the table is written.
+    pub fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 

@@ -21,6 +21,9 @@ const CQ_ARM: u64 = 0x20;
 impl Card {
     /// A write to BAR 2.
     pub fn write_bar2(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
+        if self.write_channel(offset, data, host) {
+            return;
+        }
         let (page, within) = (offset / PAGE, offset % PAGE);
         let Some(first) = data.first_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else { return };
         match within {

@@ -25,7 +25,8 @@ pub struct Hca {
 }
 
 impl Card {
-    pub(super) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
+    /// INIT_HCA.
+    pub(in crate::device) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
         const VERSION: u8 = 2;
         const DEVICE_MANAGED: u32 = 1 << 6;
         const UNICAST_GROUPS: u8 = 1 << 3;

@@ -28,17 +28,56 @@ pub mod opcode {
     pub const CLOSE_PORT: u16 = 0x00a;
     pub const QUERY_HCA: u16 = 0x00b;
     pub const SET_PORT: u16 = 0x00c;
+    pub const SW2HW_MPT: u16 = 0x00d;
+    pub const QUERY_MPT: u16 = 0x00e;
+    pub const HW2SW_MPT: u16 = 0x00f;
+    pub const READ_MTT: u16 = 0x010;
+    pub const WRITE_MTT: u16 = 0x011;
     pub const MAP_EQ: u16 = 0x012;
     pub const SW2HW_EQ: u16 = 0x013;
     pub const HW2SW_EQ: u16 = 0x014;
     pub const QUERY_EQ: u16 = 0x015;
+    pub const SW2HW_CQ: u16 = 0x016;
+    pub const HW2SW_CQ: u16 = 0x017;
+    pub const QUERY_CQ: u16 = 0x018;
+    pub const QUERY_QP: u16 = 0x022;
+    pub const CONF_SPECIAL_QP: u16 = 0x023;
     pub const MAD_IFC: u16 = 0x024;
+    pub const READ_MCG: u16 = 0x025;
+    pub const WRITE_MCG: u16 = 0x026;
+    pub const MGID_HASH: u16 = 0x027;
+    pub const MODIFY_CQ: u16 = 0x02c;
+    pub const SYNC_TPT: u16 = 0x02f;
+    pub const DIAG_RPRT: u16 = 0x030;
     pub const NOP: u16 = 0x031;
+    pub const SUSPEND_QP: u16 = 0x032;
+    pub const UNSUSPEND_QP: u16 = 0x033;
     pub const MOD_STAT_CFG: u16 = 0x034;
+    pub const SW2HW_SRQ: u16 = 0x035;
+    pub const HW2SW_SRQ: u16 = 0x036;
+    pub const QUERY_SRQ: u16 = 0x037;
     pub const CONFIG_DEV: u16 = 0x03a;
+    pub const ACCESS_REG: u16 = 0x03b;
+    pub const ARM_SRQ: u16 = 0x040;
     pub const QUERY_PORT: u16 = 0x043;
+    pub const SET_VLAN_FLTR: u16 = 0x047;
+    pub const SET_MCAST_FLTR: u16 = 0x048;
+    pub const DUMP_ETH_STATS: u16 = 0x049;
     pub const SENSE_PORT: u16 = 0x04d;
+    pub const HW_HEALTH_CHECK: u16 = 0x050;
+    pub const QUERY_IF_STAT: u16 = 0x054;
     pub const QUERY_FUNC: u16 = 0x056;
+    pub const GET_OP_REQ: u16 = 0x059;
+    pub const INFORM_FLR_DONE: u16 = 0x05b;
+    pub const VIRT_PORT_MAP: u16 = 0x05c;
+    pub const UPDATE_QP: u16 = 0x061;
+    pub const FLOW_STEERING_IB_UC_QP_RANGE: u16 = 0x064;
+    pub const QP_FLOW_STEERING_ATTACH: u16 = 0x065;
+    pub const QP_FLOW_STEERING_DETACH: u16 = 0x066;
+    pub const CONGESTION_CTRL: u16 = 0x068;
+    pub const ALLOCATE_VPP: u16 = 0x080;
+    pub const SET_VPORT_QOS: u16 = 0x081;
+    pub const MAD_DEMUX: u16 = 0x203;
     pub const RUN_FW: u16 = 0xff6;
     pub const UNMAP_ICM: u16 = 0xff9;
     pub const MAP_ICM: u16 = 0xffa;
@@ -83,7 +122,8 @@ impl Card {
         }
     }
 
-    fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+    /// Runs a command; gives its output.
+    pub(super) fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         use opcode as op;
         match command.opcode {
             op::QUERY_FW => Ok(Output::Mailbox(self.query_fw())),
@@ -143,7 +183,10 @@ impl Card {
 }
 
 /// The input mailbox.
-fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
+pub fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
+    if let Some(mailbox) = &command.input {
+        return Ok(mailbox.clone());
+    }
     let mut mailbox = Mailbox::default();
     host.read(command.in_param & !0xfff, mailbox.bytes_mut()).map_err(|_| Status::BadParameter)?;
     Ok(mailbox)

@@ -1,6 +1,6 @@
 //! Commands on memory regions, completion queues, queue pairs and the steering table.
 
-use super::Output;
+use super::{Output, opcode};
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
@@ -10,33 +10,6 @@ use crate::device::qp::{Qps, Transition};
 use crate::device::queue_memory::MttTable;
 use crate::device::statistics::PortStatistics;
 use crate::device::steering::{self, McgTable, members};
-
-/// Opcodes.
-mod opcode {
-    pub const SW2HW_MPT: u16 = 0x00d;
-    pub const QUERY_MPT: u16 = 0x00e;
-    pub const HW2SW_MPT: u16 = 0x00f;
-    pub const SW2HW_CQ: u16 = 0x016;
-    pub const HW2SW_CQ: u16 = 0x017;
-    pub const QUERY_CQ: u16 = 0x018;
-    pub const QUERY_QP: u16 = 0x022;
-    pub const CONF_SPECIAL_QP: u16 = 0x023;
-    pub const READ_MCG: u16 = 0x025;
-    pub const WRITE_MCG: u16 = 0x026;
-    pub const MGID_HASH: u16 = 0x027;
-    pub const MODIFY_CQ: u16 = 0x02c;
-    pub const SYNC_TPT: u16 = 0x02f;
-    pub const DIAG_RPRT: u16 = 0x030;
-    pub const SW2HW_SRQ: u16 = 0x035;
-    pub const HW2SW_SRQ: u16 = 0x036;
-    pub const QUERY_SRQ: u16 = 0x037;
-    pub const ARM_SRQ: u16 = 0x040;
-    pub const SET_VLAN_FLTR: u16 = 0x047;
-    pub const SET_MCAST_FLTR: u16 = 0x048;
-    pub const DUMP_ETH_STATS: u16 = 0x049;
-    pub const QUERY_IF_STAT: u16 = 0x054;
-    pub const UPDATE_QP: u16 = 0x061;
-}
 
 impl Card {
     pub(super) fn run_on_object(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {

@@ -1,0 +1,164 @@
+//! Which queue pairs of the slave get what: QP_ATTACH, PROMISC. The master keeps the groups and writes the card's steering
+//! table from them.
+
+use super::Slave;
+use super::startup::{LOG_MCG_ENTRY, LOG_MCG_HASH, LOG_MCGS, MCG_BASE, MCG_LEN};
+use super::tracker::{INVALID, NO_SUCH, Result};
+use crate::device::Card;
+use crate::device::command::Output;
+use crate::device::hcr::{Command, Status};
+use crate::device::host::Host;
+use crate::device::mailbox::Mailbox;
+use crate::device::steering::{self, McgTable, Steer};
+use std::collections::BTreeMap;
+
+/// Queue pairs of an entry.
+const MEMBERS: usize = 4 * ((1 << LOG_MCG_ENTRY) / 16 - 2);
+/// The protocol of an Ethernet entry.
+const ETHERNET: u8 = 1;
+/// In an entry's queue pair: not what it sends itself.
+const BLOCK_LOOPBACK: u32 = 1 << 30;
+const QPN: u32 = 0xff_ffff;
+
+/// What an entry is for: protocol and destination.
+type Key = (u8, [u8; 16]);
+
+/// All groups.
+#[derive(Debug, Default)]
+pub struct Groups {
+    members: BTreeMap<Key, Vec<u32>>,
+    /// By port: queue pairs that get all multicast frames.
+    promiscuous: BTreeMap<usize, Vec<u32>>,
+}
+
+/// The port of an Ethernet entry, from 0, and how it steers.
+fn of_ethernet((protocol, gid): &Key) -> Option<(usize, Steer)> {
+    let steer = if gid[7] & 2 != 0 { Steer::Unicast } else { Steer::Multicast };
+    (*protocol == ETHERNET).then_some((usize::from(gid[5]).checked_sub(1)?, steer))
+}
+
+impl Groups {
+    /// The queue pairs of an entry: its members, and those that get all.
+    fn list(&self, key: &Key, members: &[u32]) -> Vec<u32> {
+        let mut list = members.to_vec();
+        if let Some((port, Steer::Multicast)) = of_ethernet(key) {
+            for &qpn in self.promiscuous.get(&port).into_iter().flatten() {
+                if !list.iter().any(|member| member & QPN == qpn) {
+                    list.push(qpn);
+                }
+            }
+        }
+        list.truncate(MEMBERS);
+        list
+    }
+
+    /// Writes all groups into the card's table: chains that begin where the hash of the destination says.
+    fn write(&self, card: &mut Card, host: &dyn Host) -> Result {
+        let hca = card.hca.as_ref().ok_or(Status::BadSystemState)?;
+        let table = McgTable { icm: &card.icm, hca };
+        let mut entries: BTreeMap<u32, Mailbox> = BTreeMap::new();
+        let mut spare = 1u32 << LOG_MCG_HASH;
+        for (key, members) in &self.members {
+            let mut index = table.hash(&key.1);
+            let mut last = None;
+            while let Some(entry) = entries.get(&index) {
+                last = Some(index);
+                match entry.u32(0x00) >> 6 {
+                    0 => {
+                        index = spare;
+                        spare += 1;
+                    }
+                    next => index = next,
+                }
+            }
+            if index >= 1 << LOG_MCGS {
+                return Err(Status::ExceedsLimit);
+            }
+            if let Some(last) = last.and_then(|last| entries.get_mut(&last)) {
+                last.put_u32(0x00, index << 6);
+            }
+            entries.insert(index, entry(key, &self.list(key, members)));
+        }
+        if let Some(memory) = card.icm.card() {
+            memory.clear(MCG_BASE, MCG_LEN);
+            hca.found.clear();
+        }
+        for (index, entry) in &entries {
+            steering::write(hca, &mut card.icm, *index, entry, host)?;
+        }
+        for (port, kinds) in card.default_steering.iter_mut().enumerate() {
+            if let Some(list) = kinds.get_mut(Steer::Multicast as usize) {
+                *list = self.promiscuous.get(&port).cloned().unwrap_or_default();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
+    let mut entry = Mailbox::default();
+    entry.put_u32(0x04, u32::from(*protocol) << 30 | members.len() as u32);
+    entry.put(0x10, gid);
+    for (i, member) in members.iter().enumerate() {
+        entry.put_u32(0x20 + 4 * i, *member);
+    }
+    entry
+}
+
+impl Slave {
+    /// QP_ATTACH: a queue pair joins or leaves a destination.
+    pub fn attach(
+        &mut self,
+        card: &mut Card,
+        command: &Command,
+        mailbox: &Mailbox,
+        host: &dyn Host,
+    ) -> Result<Output> {
+        let (qpn, join) = (command.in_mod & QPN, command.op_mod != 0);
+        let (protocol, block) = ((command.in_mod >> 28 & 7) as u8, command.in_mod >> 31 != 0);
+        let key = (protocol, *mailbox.bytes().first_chunk().ok_or(INVALID)?);
+        let qp = self.tracker.qps.get_mut(qpn)?;
+        if protocol == ETHERNET && of_ethernet(&key).is_none_or(|(port, _)| port >= card.ports.len()) {
+            return Err(INVALID);
+        }
+        let members = self.groups.members.entry(key).or_default();
+        let place = members.iter().position(|member| member & QPN == qpn);
+        match (join, place) {
+            (true, Some(_)) => return Err(NO_SUCH),
+            (true, None) if members.len() == MEMBERS => return Err(Status::ExceedsLimit),
+            (true, None) => {
+                members.push(qpn | if block { BLOCK_LOOPBACK } else { 0 });
+                qp.groups += 1;
+            }
+            (false, Some(place)) => {
+                members.remove(place);
+                qp.groups = qp.groups.saturating_sub(1);
+            }
+            (false, None) => {}
+        }
+        if members.is_empty() {
+            self.groups.members.remove(&key);
+        }
+        if !join && place.is_none() {
+            return Err(INVALID);
+        }
+        self.groups.write(card, host).map(|()| Output::None)
+    }
+
+    /// PROMISC: a queue pair gets all multicast frames of a port, or no longer does. Slaves never get all unicast frames,
+    /// and that is no error.
+    pub fn promiscuous(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let (qpn, add) = (command.in_param as u32 & QPN, command.op_mod != 0);
+        let port = usize::try_from(command.in_param >> 62).ok().and_then(|number| number.checked_sub(1));
+        let port = port.filter(|&port| port < card.ports.len()).ok_or(INVALID)?;
+        if command.in_mod == Steer::Unicast as u32 {
+            return Ok(Output::None);
+        }
+        let list = self.groups.promiscuous.entry(port).or_default();
+        list.retain(|&held| held != qpn);
+        if add {
+            list.push(qpn);
+        }
+        self.groups.write(card, host).map(|()| Output::None)
+    }
+}

@@ -1,0 +1,223 @@
+//! A slave's commands on event queues, completion queues, shared receive queues and memory regions: only what it has, and
+//! only pages that it has.
+
+use super::resources::MPT_MASK;
+use super::tracker::{BUSY, INVALID, Mpt, NO_SUCH, NOT_PERMITTED, Result};
+use super::{Slave, native, native_with, numbers, read_input};
+use crate::device::Card;
+use crate::device::command::{Output, opcode as op};
+use crate::device::hcr::Command;
+use crate::device::host::Host;
+use crate::device::mailbox::Mailbox;
+use crate::device::queue_memory::MTT_ENTRY;
+
+/// The index of the MTT entry at a byte offset of the table; masters look at the low half of the address only.
+pub const fn mtt_index(offset: u32) -> u32 {
+    (offset & !7) / MTT_ENTRY as u32
+}
+
+/// MTT entries of a queue of `1 << log_bytes` bytes in pages of `1 << log_page`.
+const fn queue_entries(log_bytes: u8, log_page: u8) -> u64 {
+    1 << log_bytes.saturating_sub(log_page)
+}
+
+impl Slave {
+    /// Runs a command on one of these objects; `None` if it is of another kind.
+    pub fn object(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Option<Result<Output>> {
+        Some(match command.opcode {
+            op::SW2HW_EQ => self.create_eq(card, command, host),
+            op::HW2SW_EQ => self.destroy_eq(card, command, host),
+            op::QUERY_EQ => {
+                self.tracker.eqs.get(&command.in_mod).ok_or(NO_SUCH).and_then(|_| native(card, command, host))
+            }
+            op::SW2HW_CQ => self.create_cq(card, command, host),
+            op::HW2SW_CQ => self.destroy_cq(card, command, host),
+            op::QUERY_CQ => self.on_cq(card, command, host),
+            op::MODIFY_CQ => self.modify_cq(card, command, host),
+            op::SW2HW_SRQ => self.create_srq(card, command, host),
+            op::HW2SW_SRQ => self.destroy_srq(card, command, host),
+            op::QUERY_SRQ | op::ARM_SRQ => self.on_srq(card, command, host),
+            op::SW2HW_MPT => self.create_mpt(card, command, host),
+            op::HW2SW_MPT => self.destroy_mpt(card, command, host),
+            op::QUERY_MPT => self.query_mpt(command),
+            op::WRITE_MTT => self.write_mtt(card, command, host),
+            _ => return None,
+        })
+    }
+
+    fn create_eq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let (eqn, context) = (command.in_mod, read_input(command, host)?);
+        if self.tracker.eqs.contains_key(&eqn) || !(numbers::RESERVED_EQS..numbers::EQS).contains(&eqn) {
+            return Err(NO_SUCH);
+        }
+        const LOG_EQE: u8 = 5;
+        let mtt = mtt_index(context.u32(0x1c));
+        let entries = queue_entries((context.u8(0x0c) & 0x1f) + LOG_EQE, (context.u8(0x18) & 0x3f) + 12);
+        self.tracker.check_mtt(mtt, entries)?;
+        let output = native_with(card, command, context, host)?;
+        self.tracker.use_mtt(mtt, true);
+        self.tracker.eqs.insert(eqn, mtt);
+        Ok(output)
+    }
+
+    fn destroy_eq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let mtt = *self.tracker.eqs.get(&command.in_mod).ok_or(NO_SUCH)?;
+        let output = native(card, command, host)?;
+        self.tracker.use_mtt(mtt, false);
+        self.tracker.eqs.remove(&command.in_mod);
+        Ok(output)
+    }
+
+    /// Checks the buffer of a completion queue's context; gives its first MTT entry.
+    fn check_cq(&self, context: &Mailbox) -> Result<u32> {
+        const LOG_CQE: u8 = 5;
+        let mtt = mtt_index(context.u32(0x1c));
+        let entries = queue_entries((context.u8(0x0c) & 0x1f) + LOG_CQE, (context.u8(0x18) & 0x3f) + 12);
+        self.tracker.check_mtt(mtt, entries).map(|()| mtt)
+    }
+
+    fn create_cq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let (cqn, context) = (command.in_mod, read_input(command, host)?);
+        if self.tracker.cqs.get(cqn)?.mtt.is_some() {
+            return Err(INVALID);
+        }
+        let mtt = self.check_cq(&context)?;
+        let output = native_with(card, command, context, host)?;
+        self.tracker.use_mtt(mtt, true);
+        self.tracker.cqs.get_mut(cqn)?.mtt = Some(mtt);
+        Ok(output)
+    }
+
+    fn destroy_cq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let queue = self.tracker.cqs.get(command.in_mod)?;
+        let mtt = queue.mtt.ok_or(INVALID)?;
+        if queue.users > 0 {
+            return Err(BUSY);
+        }
+        let output = native(card, command, host)?;
+        self.tracker.use_mtt(mtt, false);
+        self.tracker.cqs.get_mut(command.in_mod)?.mtt = None;
+        Ok(output)
+    }
+
+    /// A command on a queue that the card owns. On one that it does not own nothing happens, and that is no error.
+    fn on_cq(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        match self.tracker.cqs.get(command.in_mod)?.mtt {
+            Some(_) => native(card, command, host),
+            None => Ok(Output::Mailbox(Mailbox::default())),
+        }
+    }
+
+    fn modify_cq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        const RESIZE: u8 = 0;
+        let context = read_input(command, host)?;
+        let Some(before) = self.tracker.cqs.get(command.in_mod)?.mtt else { return Ok(Output::None) };
+        if command.op_mod != RESIZE {
+            return native_with(card, command, context, host);
+        }
+        let mtt = self.check_cq(&context)?;
+        let output = native_with(card, command, context, host)?;
+        self.tracker.use_mtt(before, false);
+        self.tracker.use_mtt(mtt, true);
+        self.tracker.cqs.get_mut(command.in_mod)?.mtt = Some(mtt);
+        Ok(output)
+    }
+
+    fn create_srq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let (srqn, context) = (command.in_mod, read_input(command, host)?);
+        if context.u32(0x00) & 0xff_ffff != srqn || self.tracker.srqs.get(srqn)?.mtt.is_some() {
+            return Err(INVALID);
+        }
+        let mtt = mtt_index(context.u32(0x14));
+        let log_bytes = (context.u8(0x00) & 0xf) + (context.u8(0x04) & 7) + 4;
+        self.tracker.check_mtt(mtt, queue_entries(log_bytes, (context.u8(0x10) & 0x3f) + 12))?;
+        let output = native_with(card, command, context, host)?;
+        self.tracker.use_mtt(mtt, true);
+        self.tracker.srqs.get_mut(srqn)?.mtt = Some(mtt);
+        Ok(output)
+    }
+
+    fn destroy_srq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let queue = self.tracker.srqs.get(command.in_mod)?;
+        let mtt = queue.mtt.ok_or(INVALID)?;
+        if queue.users > 0 {
+            return Err(BUSY);
+        }
+        let output = native(card, command, host)?;
+        self.tracker.use_mtt(mtt, false);
+        self.tracker.srqs.get_mut(command.in_mod)?.mtt = None;
+        Ok(output)
+    }
+
+    fn on_srq(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        self.tracker.srqs.get(command.in_mod)?.mtt.ok_or(BUSY)?;
+        native(card, command, host)
+    }
+
+    fn create_mpt(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        const REGION: u32 = 1 << 8;
+        const PHYSICAL: u32 = 1 << 9;
+        const MAY_BIND: u32 = 1 << 15;
+        const FAST_REGISTER: u32 = 1 << 27;
+        let (index, entry) = (command.in_mod & MPT_MASK, read_input(command, host)?);
+        if !matches!(self.tracker.mpts.get(index)?, Mpt::Mapped(_)) {
+            return Err(INVALID);
+        }
+        let (flags, domain) = (entry.u32(0x00), entry.u32(0x0c));
+        // Memory windows are not for slaves; a slave's number in the protection domain has to be its own.
+        let function = domain >> 17 & 0x7f;
+        let windows = flags & REGION == 0 || (domain & FAST_REGISTER != 0 && flags & MAY_BIND != 0);
+        if windows || (function != 0 && function - 1 != numbers::SLAVE) {
+            return Err(NOT_PERMITTED);
+        }
+        let mtt = (flags & PHYSICAL == 0).then(|| mtt_index(entry.u32(0x30)));
+        if let Some(mtt) = mtt {
+            self.tracker.check_mtt(mtt, u64::from(entry.u32(0x34)))?;
+        }
+        let output = native_with(card, command, entry.clone(), host)?;
+        if let Some(mtt) = mtt {
+            self.tracker.use_mtt(mtt, true);
+        }
+        *self.tracker.mpts.get_mut(index)? = Mpt::Hardware { entry: Box::new(entry), mtt };
+        Ok(output)
+    }
+
+    fn destroy_mpt(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        let index = command.in_mod & MPT_MASK;
+        let Mpt::Hardware { entry, mtt } = self.tracker.mpts.get(index)? else { return Err(INVALID) };
+        let (entry, mtt) = (entry.clone(), *mtt);
+        let output = native(card, command, host)?;
+        if let Some(mtt) = mtt {
+            self.tracker.use_mtt(mtt, false);
+        }
+        *self.tracker.mpts.get_mut(index)? = Mpt::Mapped(entry);
+        Ok(output)
+    }
+
+    /// An entry as the slave gave it.
+    fn query_mpt(&self, command: &Command) -> Result<Output> {
+        match self.tracker.mpts.get(command.in_mod & MPT_MASK)? {
+            Mpt::Reserved => Err(BUSY),
+            Mpt::Mapped(entry) | Mpt::Hardware { entry, .. } => Ok(Output::Mailbox(Mailbox::clone(entry))),
+        }
+    }
+
+    /// WRITE_MTT: the index of the first entry, a word that is not used, and the entries.
+    fn write_mtt(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        const PRESENT: u64 = 1;
+        const HEADER: usize = 16;
+        const MOST: u32 = ((crate::device::mailbox::MAILBOX - HEADER) / MTT_ENTRY as usize) as u32;
+        let (count, mailbox) = (command.in_mod, read_input(command, host)?);
+        let first = mailbox.u32(0x04);
+        if count > MOST {
+            return Err(INVALID);
+        }
+        self.tracker.check_mtt_part(first, count)?;
+        let base = card.hca.as_ref().map_or(0, |hca| hca.mtt_base);
+        let entries: Vec<u8> = (0..count as usize)
+            .flat_map(|i| (mailbox.u64(HEADER + i * MTT_ENTRY as usize) | PRESENT).to_be_bytes())
+            .collect();
+        card.icm.write(host, base + u64::from(first) * MTT_ENTRY, &entries).map_err(|_| NO_SUCH)?;
+        Ok(Output::None)
+    }
+}

@@ -1,0 +1,111 @@
+//! Numbers that a master gives out: of queue pairs, completion queues, table entries.
+
+use crate::device::hcr::Status;
+use std::collections::BTreeMap;
+
+/// Free numbers of one kind, and how many the slave may have.
+#[derive(Debug)]
+pub struct Pool {
+    /// First number to how many follow from it; no two touch.
+    free: BTreeMap<u32, u32>,
+    /// Where the next search begins, so that a number is not used again at once.
+    next: u32,
+    quota: u32,
+    taken: u32,
+}
+
+impl Pool {
+    /// The numbers from `first` to before `end`, of which a slave may take `quota`.
+    #[must_use]
+    pub fn new(first: u32, end: u32, quota: u32) -> Self {
+        let free = BTreeMap::from([(first, end - first)]);
+        Self { free, next: first, quota, taken: 0 }
+    }
+
+    /// How many the slave may have.
+    #[must_use]
+    pub const fn quota(&self) -> u32 {
+        self.quota
+    }
+
+    /// Takes `count` numbers in a row, the first a multiple of `align`. Beyond the quota Linux's master says EDQUOT, which
+    /// has no status of its own; an exhausted pool is ENOMEM.
+    pub fn take(&mut self, count: u32, align: u32) -> Result<u32, Status> {
+        let align = align.max(1);
+        if count == 0 {
+            return Err(Status::BadParameter);
+        }
+        if self.taken.checked_add(count).is_none_or(|taken| taken > self.quota) {
+            return Err(Status::Internal);
+        }
+        let fit = |(&at, &len): (&u32, &u32), from: u32| {
+            let start = at.max(from).checked_next_multiple_of(align)?;
+            (start.checked_add(count)? <= at + len).then_some((at, len, start))
+        };
+        // The run that `next` lies in counts from there.
+        let here = self.free.range(..self.next).next_back().and_then(|run| fit(run, self.next));
+        let found = here
+            .or_else(|| self.free.range(self.next..).find_map(|run| fit(run, 0)))
+            .or_else(|| self.free.iter().find_map(|run| fit(run, 0)));
+        let (at, len, start) = found.ok_or(Status::ExceedsLimit)?;
+        self.free.remove(&at);
+        if start > at {
+            self.free.insert(at, start - at);
+        }
+        let end = start + count;
+        if end < at + len {
+            self.free.insert(end, at + len - end);
+        }
+        self.taken += count;
+        self.next = end;
+        Ok(start)
+    }
+
+    /// Gives back numbers that were taken.
+    pub fn give_back(&mut self, first: u32, count: u32) {
+        let (mut start, mut len) = (first, count);
+        if let Some((&before, &n)) = self.free.range(..first).next_back()
+            && before + n == first
+        {
+            self.free.remove(&before);
+            (start, len) = (before, n + len);
+        }
+        if let Some(n) = self.free.remove(&(first + count)) {
+            len += n;
+        }
+        self.free.insert(start, len);
+        self.taken -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_given_once_aligned_and_within_the_quota() {
+        let mut pool = Pool::new(10, 100, 60);
+        assert_eq!(pool.take(1, 1), Ok(10));
+        assert_eq!(pool.take(16, 16), Ok(16));
+        assert_eq!(pool.take(1, 1), Ok(32), "not one that was free before");
+        pool.give_back(10, 1);
+        assert_eq!(pool.take(60, 1), Err(Status::Internal), "quota");
+        assert_eq!(pool.take(40, 64), Err(Status::ExceedsLimit), "no such row");
+        assert_eq!(pool.take(43, 1), Ok(33));
+        assert_eq!(pool.take(1, 1), Err(Status::Internal));
+        pool.give_back(16, 16);
+        pool.give_back(32, 1);
+        pool.give_back(33, 43);
+        assert_eq!(pool.free, BTreeMap::from([(10, 90)]));
+        assert_eq!(pool.take(0, 1), Err(Status::BadParameter));
+    }
+
+    #[test]
+    fn the_search_comes_round() {
+        let mut pool = Pool::new(0, 8, 8);
+        assert_eq!(pool.take(6, 1), Ok(0));
+        pool.give_back(0, 4);
+        assert_eq!(pool.take(4, 4), Ok(0));
+        assert_eq!(pool.take(2, 1), Ok(6));
+    }
+}

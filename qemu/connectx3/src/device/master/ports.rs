@@ -1,0 +1,265 @@
+//! The slave's view of the ports: QUERY_PORT, SET_PORT, INIT_PORT, MAD_IFC, and its addresses and VLANs.
+
+use super::addresses::Rows;
+use super::resources::kind;
+use super::tracker::{INVALID, NOT_PERMITTED, Result};
+use super::{Slave, native, native_with, numbers};
+use crate::device::Card;
+use crate::device::command::Output;
+use crate::device::hcr::Command;
+use crate::device::host::Host;
+use crate::device::mailbox::Mailbox;
+use crate::device::profile::limits;
+use verbs::MacAddr;
+
+/// Bytes of a GID.
+const GID: usize = 16;
+
+/// What the slave has of a port.
+#[derive(Debug)]
+pub struct Port {
+    macs: Rows<MacAddr>,
+    vlans: Rows<u16>,
+    /// The slave has given INIT_PORT.
+    open: bool,
+    /// The capabilities that the slave has set (InfiniBand).
+    capabilities: u32,
+}
+
+impl Default for Port {
+    fn default() -> Self {
+        Self {
+            macs: Rows::new(1 << limits::LOG_MACS),
+            vlans: Rows::new(1 << limits::LOG_VLANS),
+            open: false,
+            capabilities: 0,
+        }
+    }
+}
+
+impl Port {
+    /// Whether the slave has the address in a row of the port's table.
+    #[must_use]
+    pub fn has_mac(&self, index: usize) -> bool {
+        self.macs.holds(index)
+    }
+}
+
+/// A port by its number from 1, as an index.
+fn index(card: &Card, number: u32) -> Result<usize> {
+    let index = (number & 0xff).checked_sub(1).ok_or(INVALID)? as usize;
+    if index < card.ports.len() { Ok(index) } else { Err(INVALID) }
+}
+
+impl Slave {
+    /// ALLOC_RES.
+    pub fn allocate(&mut self, card: &mut Card, command: &Command) -> Result<Output> {
+        const RESERVE_AND_MAP: u8 = 1;
+        let kind = command.in_mod as u8;
+        let number = match kind {
+            kind::MAC | kind::VLAN => {
+                if command.op_mod != RESERVE_AND_MAP {
+                    return Err(INVALID);
+                }
+                // Old slaves name the port in the output parameter.
+                let number = match command.in_mod >> 8 & 0xff {
+                    0 => command.out_param as u32,
+                    number => number,
+                };
+                self.register(card, index(card, number)?, kind, command.in_param)?
+            }
+            _ => self.tracker.allocate(kind, command.op_mod, command.in_param)?,
+        };
+        Ok(Output::Immediate(command.out_param & !0xffff_ffff | u64::from(number)))
+    }
+
+    /// FREE_RES.
+    pub fn free(&mut self, card: &mut Card, command: &Command) -> Result<Output> {
+        const RESERVE_AND_MAP: u8 = 1;
+        let kind = command.in_mod as u8;
+        match kind {
+            kind::MAC | kind::VLAN => {
+                if command.op_mod != RESERVE_AND_MAP {
+                    return Err(INVALID);
+                }
+                let number = match command.in_mod >> 8 & 0xff {
+                    0 => command.out_param as u32,
+                    number => number,
+                };
+                self.unregister(card, index(card, number)?, kind, command.in_param)?;
+            }
+            _ => self.tracker.free(kind, command.op_mod, command.in_param)?,
+        }
+        Ok(Output::None)
+    }
+
+    fn register(&mut self, card: &mut Card, port: usize, kind: u8, value: u64) -> Result<u32> {
+        let mine = self.ports.get_mut(port).ok_or(INVALID)?;
+        let row = if kind == kind::MAC {
+            let row = mine.macs.register(mac(value))?;
+            if let Some(slot) = card.ports.get_mut(port).and_then(|port| port.macs.get_mut(row)) {
+                *slot = Some(mac(value));
+            }
+            row
+        } else {
+            mine.vlans.register(value as u16)?
+        };
+        Ok(row as u32)
+    }
+
+    fn unregister(&mut self, card: &mut Card, port: usize, kind: u8, value: u64) -> Result {
+        let mine = self.ports.get_mut(port).ok_or(INVALID)?;
+        if kind == kind::MAC {
+            if let Some(row) = mine.macs.unregister(mac(value))
+                && let Some(slot) = card.ports.get_mut(port).and_then(|port| port.macs.get_mut(row))
+            {
+                *slot = None;
+            }
+        } else {
+            mine.vlans.unregister(value as u16);
+        }
+        Ok(())
+    }
+
+    /// QUERY_PORT: the port as it is set, with the slave's address and number of GIDs; nothing may be sensed.
+    pub fn query_port(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
+        const LINK_AND_NEGOTIATION: u8 = 0xe0;
+        const TYPES: u8 = 0x03;
+        let port = index(card, command.in_mod)?;
+        if command.op_mod != 0 || command.in_mod > 0xff {
+            return Err(INVALID);
+        }
+        let Output::Mailbox(mut out) = native(card, command, host)? else { return Err(INVALID) };
+        let [a, b, c, d, e, f] = card.profile.ports.get(port).ok_or(INVALID)?.mac.0;
+        out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+        out.put_u8(0x00, out.u8(0x00) & (LINK_AND_NEGOTIATION | TYPES));
+        out.put_u16(0x0c, 1 << (out.u8(0x07) & 0xf));
+        out.put_u16(0x0e, numbers::GIDS as u16);
+        Ok(Output::Mailbox(out))
+    }
+
+    /// INIT_PORT and CLOSE_PORT: once, whatever the slave repeats.
+    pub fn open_port(
+        &mut self,
+        card: &mut Card,
+        command: &Command,
+        host: &dyn Host,
+        open: bool,
+    ) -> Result<Output> {
+        let port = self.ports.get_mut(index(card, command.in_mod)?).ok_or(INVALID)?;
+        if port.open == open {
+            return Ok(Output::None);
+        }
+        let output = native(card, command, host)?;
+        port.open = open;
+        Ok(output)
+    }
+
+    /// SET_PORT: the MTU and pauses, and the slave's rows of the GID table.
+    pub fn set_port(
+        &mut self,
+        card: &mut Card,
+        command: &Command,
+        mut mailbox: Mailbox,
+        host: &dyn Host,
+    ) -> Result<Output> {
+        const INFINIBAND: u8 = 0;
+        const ETHERNET: u8 = 1;
+        const GENERAL: u32 = 0;
+        const GID_TABLE: u32 = 5;
+        let port = index(card, command.in_mod)?;
+        match (command.op_mod, command.in_mod >> 8) {
+            (INFINIBAND, _) => {
+                self.set_capabilities(port, &mut mailbox)?;
+            }
+            (ETHERNET, GENERAL) => {}
+            (ETHERNET, GID_TABLE) => mailbox = gid_table(&mailbox)?,
+            (ETHERNET, _) => return Err(INVALID),
+            _ => return Err(NOT_PERMITTED),
+        }
+        native_with(card, &Command { in_mod: command.in_mod & 0xffff, ..command.clone() }, mailbox, host)
+    }
+
+    /// Of an InfiniBand port only the capability mask and the reset of a counter are the slave's.
+    fn set_capabilities(&mut self, port: usize, mailbox: &mut Mailbox) -> Result {
+        const IS_SM: u32 = 1 << 1;
+        const DEVICE_MANAGEMENT: u32 = 1 << 19;
+        let (reset, capabilities) = (mailbox.u8(3) & 1, mailbox.u32(4));
+        if capabilities & (IS_SM | DEVICE_MANAGEMENT) != 0 {
+            return Err(INVALID);
+        }
+        self.ports.get_mut(port).ok_or(INVALID)?.capabilities = capabilities;
+        *mailbox = Mailbox::default();
+        mailbox.put_u8(3, reset);
+        mailbox.put_u32(4, capabilities);
+        Ok(())
+    }
+
+    /// MAD_IFC: what verbs ask of the own port. Subnet management is not for slaves.
+    pub fn management(
+        &self,
+        card: &mut Card,
+        command: &Command,
+        mad: Mailbox,
+        host: &dyn Host,
+    ) -> Result<Output> {
+        const NETWORK_VIEW: u8 = 8;
+        const LID_ROUTED: u8 = 0x01;
+        const GET: u8 = 0x01;
+        const GUID_INFO: u16 = 0x14;
+        const PORT_INFO: u16 = 0x15;
+        const NODE_INFO: u16 = 0x11;
+        const DATA: usize = 0x40;
+        let port = index(card, command.in_mod)?;
+        if mad.u8(1) != LID_ROUTED || mad.u8(3) != GET || command.op_mod & NETWORK_VIEW != 0 {
+            return Err(NOT_PERMITTED);
+        }
+        let (attribute, capabilities) =
+            (mad.u16(0x10), self.ports.get(port).map_or(0, |port| port.capabilities));
+        let Output::Mailbox(mut out) = native_with(card, command, mad, host)? else { return Err(INVALID) };
+        match attribute {
+            GUID_INFO => {
+                out.put(DATA, &[0; 64]);
+                out.put_u64(DATA, card.profile.guid(port));
+            }
+            NODE_INFO => out.put_u64(DATA + 12, card.profile.guid(0)),
+            PORT_INFO => out.put_u32(DATA + 20, capabilities),
+            _ => {}
+        }
+        Ok(Output::Mailbox(out))
+    }
+
+    /// ACCESS_REG: to be read only.
+    pub fn access_register(
+        &self,
+        card: &mut Card,
+        command: &Command,
+        mailbox: Mailbox,
+        host: &dyn Host,
+    ) -> Result<Output> {
+        const METHOD: u8 = 0x7f;
+        const WRITE: u8 = 2;
+        if mailbox.u8(0x06) & METHOD == WRITE {
+            return Err(NOT_PERMITTED);
+        }
+        native_with(card, command, mailbox, host)
+    }
+}
+
+fn mac(value: u64) -> MacAddr {
+    let [_, _, mac @ ..] = value.to_be_bytes();
+    MacAddr(mac)
+}
+
+/// The port's GID table with the slave's rows in it.
+fn gid_table(rows: &Mailbox) -> Result<Mailbox> {
+    let row = |index: usize| rows.bytes().get(index * GID..(index + 1) * GID).unwrap_or_default();
+    let mut table = Mailbox::default();
+    for index in (0..numbers::GIDS).filter(|&index| row(index).iter().any(|&byte| byte != 0)) {
+        if (index + 1..numbers::GIDS).any(|other| row(other) == row(index)) {
+            return Err(INVALID);
+        }
+        table.put((numbers::FIRST_GID + index) * GID, row(index));
+    }
+    Ok(table)
+}

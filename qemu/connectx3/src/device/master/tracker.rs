@@ -1,0 +1,274 @@
+//! What a slave has: each resource with its state and its users. A slave's command may name only what is here (Linux
+//! `mlx4/resource_tracker.c`).
+
+use super::numbers;
+use super::pool::Pool;
+use crate::device::hcr::Status;
+use crate::device::mailbox::Mailbox;
+use std::collections::BTreeMap;
+
+/// What a refused command gives: Linux's master thinks in error numbers, which become a status on the way back.
+pub type Result<T = ()> = core::result::Result<T, Status>;
+/// EPERM.
+pub const NOT_PERMITTED: Status = Status::BadOpcode;
+/// EINVAL.
+pub const INVALID: Status = Status::BadParameter;
+/// EBUSY.
+pub const BUSY: Status = Status::ResourceBusy;
+/// ENOENT, EEXIST, EDQUOT: errors without a status of their own.
+pub const NO_SUCH: Status = Status::Internal;
+
+/// Resources of one kind.
+#[derive(Debug)]
+pub struct Table<T> {
+    pool: Pool,
+    records: BTreeMap<u32, T>,
+}
+
+impl<T> Table<T> {
+    fn new(first: u32, end: u32) -> Self {
+        let all = end - first;
+        // A quarter is kept for the physical function.
+        Self { pool: Pool::new(first, end, all / 4 * 3), records: BTreeMap::new() }
+    }
+
+    /// How many the slave may have.
+    #[must_use]
+    pub const fn quota(&self) -> u32 {
+        self.pool.quota()
+    }
+
+    /// Gives numbers in a row; each has the record that `make` makes.
+    pub fn add(&mut self, count: u32, align: u32, make: impl Fn() -> T) -> Result<u32> {
+        let first = self.pool.take(count, align)?;
+        self.records.extend((first..first + count).map(|number| (number, make())));
+        Ok(first)
+    }
+
+    /// Takes numbers back of which `may_go` says that nobody uses them.
+    pub fn remove(&mut self, first: u32, count: u32, may_go: impl Fn(&T) -> Result) -> Result {
+        let end = first.checked_add(count).ok_or(NO_SUCH)?;
+        if self.records.range(first..end).count() != count as usize {
+            return Err(NO_SUCH);
+        }
+        self.records.range(first..end).try_for_each(|(_, record)| may_go(record))?;
+        for number in first..end {
+            self.records.remove(&number);
+        }
+        if count > 0 {
+            self.pool.give_back(first, count);
+        }
+        Ok(())
+    }
+
+    /// A record.
+    pub fn get(&self, number: u32) -> Result<&T> {
+        self.records.get(&number).ok_or(NO_SUCH)
+    }
+
+    /// A record, to be changed.
+    pub fn get_mut(&mut self, number: u32) -> Result<&mut T> {
+        self.records.get_mut(&number).ok_or(NO_SUCH)
+    }
+}
+
+/// Entries of the MTT, given in powers of two.
+#[derive(Debug)]
+pub struct MttRange {
+    /// log2 of the entries.
+    pub order: u8,
+    /// Objects of the card whose pages they name.
+    pub users: u32,
+}
+
+impl Table<MttRange> {
+    /// Gives a range, aligned to its size.
+    pub fn add_range(&mut self, order: u8) -> Result<u32> {
+        let first = self.pool.take(1 << order, 1 << order)?;
+        self.records.insert(first, MttRange { order, users: 0 });
+        Ok(first)
+    }
+
+    /// Takes a range back.
+    pub fn remove_range(&mut self, first: u32) {
+        if let Some(range) = self.records.remove(&first) {
+            self.pool.give_back(first, 1 << range.order);
+        }
+    }
+}
+
+/// A completion queue or shared receive queue.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// The first MTT entry, while the card owns the queue.
+    pub mtt: Option<u32>,
+    /// Queue pairs on it.
+    pub users: u32,
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub enum Mpt {
+    /// Has a number.
+    Reserved,
+    /// Has an entry in the table, which holds what the card left there.
+    Mapped(Box<Mailbox>),
+    /// The card owns it.
+    Hardware {
+        /// The entry as given.
+        entry: Box<Mailbox>,
+        /// Its first MTT entry, unless its addresses are bus addresses.
+        mtt: Option<u32>,
+    },
+}
+
+/// What a queue pair uses while the card owns it.
+#[derive(Clone, Copy, Debug)]
+pub struct QpUses {
+    /// First MTT entry.
+    pub mtt: u32,
+    /// Completion queues of receives and sends.
+    pub cqs: [u32; 2],
+    /// Shared receive queue.
+    pub srq: Option<u32>,
+}
+
+/// The state of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub enum QpState {
+    /// Has a number.
+    Reserved,
+    /// Has a context.
+    Mapped,
+    /// The card owns it.
+    Hardware(QpUses),
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// How far it is.
+    pub state: QpState,
+    /// Groups that it is in.
+    pub groups: u32,
+    /// Its port, from 0.
+    pub port: usize,
+}
+
+impl Qp {
+    const fn new(state: QpState) -> Self {
+        Self { state, groups: 0, port: 0 }
+    }
+
+    /// Whether the card owns it.
+    pub const fn expect_hardware(&self) -> Result {
+        if matches!(self.state, QpState::Hardware(_)) { Ok(()) } else { Err(BUSY) }
+    }
+}
+
+/// All that a slave has, except addresses of ports.
+#[derive(Debug)]
+pub struct Tracker {
+    /// Queue pairs.
+    pub qps: Table<Qp>,
+    /// Completion queues.
+    pub cqs: Table<Queue>,
+    /// Shared receive queues.
+    pub srqs: Table<Queue>,
+    /// Memory regions.
+    pub mpts: Table<Mpt>,
+    /// Their pages.
+    pub mtts: Table<MttRange>,
+    /// Counters.
+    pub counters: Table<()>,
+    /// XRC domains.
+    pub xrcds: Table<()>,
+    /// Event queues, with their first MTT entry.
+    pub eqs: BTreeMap<u32, u32>,
+}
+
+impl Default for Tracker {
+    fn default() -> Self {
+        Self {
+            qps: Table::new(numbers::FIRST_QPN, 1 << numbers::LOG_QPS),
+            cqs: Table::new(numbers::RESERVED_CQS, 1 << numbers::LOG_CQS),
+            srqs: Table::new(numbers::RESERVED_SRQS, 1 << numbers::LOG_SRQS),
+            mpts: Table::new(numbers::RESERVED_MPTS, 1 << numbers::LOG_MPTS),
+            mtts: Table::new(numbers::RESERVED_MTTS, 1 << numbers::LOG_MTTS),
+            counters: Table::new(0, numbers::SINK_COUNTER),
+            xrcds: Table::new(1, 1 << numbers::LOG_XRCDS),
+            eqs: BTreeMap::new(),
+        }
+    }
+}
+
+impl Tracker {
+    /// Whether a buffer whose MTT entries begin at `first` lies in one range, which has to begin there too.
+    pub fn check_mtt(&self, first: u32, entries: u64) -> Result {
+        let range = self.mtts.get(first)?;
+        if entries > 1 << range.order { Err(NOT_PERMITTED) } else { Ok(()) }
+    }
+
+    /// Whether `entries` from `first` on lie in one range.
+    pub fn check_mtt_part(&self, first: u32, entries: u32) -> Result {
+        let (&start, range) = self.mtts.records.range(..=first).next_back().ok_or(INVALID)?;
+        let end = u64::from(start) + (1 << range.order);
+        if u64::from(first) + u64::from(entries) > end { Err(INVALID) } else { Ok(()) }
+    }
+
+    /// An object of the card uses a range that was checked, or no longer does.
+    pub fn use_mtt(&mut self, first: u32, used: bool) {
+        if let Ok(range) = self.mtts.get_mut(first) {
+            range.users = if used { range.users + 1 } else { range.users.saturating_sub(1) };
+        }
+    }
+
+    /// A queue pair goes to the card with what it uses, which was checked.
+    pub fn qp_to_hardware(&mut self, qpn: u32, uses: QpUses) {
+        self.count_uses(uses, true);
+        if let Ok(qp) = self.qps.get_mut(qpn) {
+            qp.state = QpState::Hardware(uses);
+        }
+    }
+
+    /// A queue pair comes back from the card.
+    pub fn qp_to_mapped(&mut self, qpn: u32) {
+        let Ok(qp) = self.qps.get_mut(qpn) else { return };
+        let before = std::mem::replace(&mut qp.state, QpState::Mapped);
+        if let QpState::Hardware(uses) = before {
+            self.count_uses(uses, false);
+        }
+    }
+
+    fn count_uses(&mut self, uses: QpUses, used: bool) {
+        self.use_mtt(uses.mtt, used);
+        let count = |queue: Result<&mut Queue>| {
+            if let Ok(queue) = queue {
+                queue.users = if used { queue.users + 1 } else { queue.users.saturating_sub(1) };
+            }
+        };
+        uses.cqs.into_iter().for_each(|cqn| count(self.cqs.get_mut(cqn)));
+        if let Some(srqn) = uses.srq {
+            count(self.srqs.get_mut(srqn));
+        }
+    }
+
+    /// Gives one of the slave's special queue pairs its record; their numbers are not from the pool.
+    pub fn map_proxy(&mut self, qpn: u32) -> Result {
+        if self.qps.records.contains_key(&qpn) {
+            return Err(NO_SUCH);
+        }
+        self.qps.records.insert(qpn, Qp::new(QpState::Mapped));
+        Ok(())
+    }
+
+    /// Takes the record of a special queue pair away.
+    pub fn unmap_proxy(&mut self, qpn: u32) {
+        self.qps.records.remove(&qpn);
+    }
+
+    /// Queue pair numbers in a row.
+    pub fn reserve_qps(&mut self, count: u32, align: u32) -> Result<u32> {
+        self.qps.add(count, align, || Qp::new(QpState::Reserved))
+    }
+}
