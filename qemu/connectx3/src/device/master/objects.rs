@@ -39,7 +39,7 @@ impl Slave {
             op::QUERY_SRQ | op::ARM_SRQ => self.on_srq(card, command, host),
             op::SW2HW_MPT => self.create_mpt(card, command, host),
             op::HW2SW_MPT => self.destroy_mpt(card, command, host),
-            op::QUERY_MPT => self.query_mpt(command),
+            op::QUERY_MPT => self.query_mpt(card, command, host),
             op::WRITE_MTT => self.write_mtt(card, command, host),
             _ => return None,
         })
@@ -160,7 +160,7 @@ impl Slave {
         const MAY_BIND: u32 = 1 << 15;
         const FAST_REGISTER: u32 = 1 << 27;
         let (index, entry) = (command.in_mod & MPT_MASK, read_input(command, host)?);
-        if !matches!(self.tracker.mpts.get(index)?, Mpt::Mapped(_)) {
+        if !matches!(self.tracker.mpts.get(index)?, Mpt::Mapped) {
             return Err(INVALID);
         }
         let (flags, domain) = (entry.u32(0x00), entry.u32(0x0c));
@@ -174,31 +174,30 @@ impl Slave {
         if let Some(mtt) = mtt {
             self.tracker.check_mtt(mtt, u64::from(entry.u32(0x34)))?;
         }
-        let output = native_with(card, command, entry.clone(), host)?;
+        let output = native_with(card, command, entry, host)?;
         if let Some(mtt) = mtt {
             self.tracker.use_mtt(mtt, true);
         }
-        *self.tracker.mpts.get_mut(index)? = Mpt::Hardware { entry: Box::new(entry), mtt };
+        *self.tracker.mpts.get_mut(index)? = Mpt::Hardware { mtt };
         Ok(output)
     }
 
     fn destroy_mpt(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         let index = command.in_mod & MPT_MASK;
-        let Mpt::Hardware { entry, mtt } = self.tracker.mpts.get(index)? else { return Err(INVALID) };
-        let (entry, mtt) = (entry.clone(), *mtt);
-        let output = native(card, command, host)?;
+        let Mpt::Hardware { mtt } = *self.tracker.mpts.get(index)? else { return Err(INVALID) };
+        native(card, command, host)?;
         if let Some(mtt) = mtt {
             self.tracker.use_mtt(mtt, false);
         }
-        *self.tracker.mpts.get_mut(index)? = Mpt::Mapped(entry);
-        Ok(output)
+        *self.tracker.mpts.get_mut(index)? = Mpt::Mapped;
+        Ok(Output::None)
     }
 
-    /// An entry as the slave gave it.
-    fn query_mpt(&self, command: &Command) -> Result<Output> {
+    /// An entry, whoever owns it: a slave cannot read the table, and registers a region anew from what it gets here.
+    fn query_mpt(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         match self.tracker.mpts.get(command.in_mod & MPT_MASK)? {
             Mpt::Reserved => Err(BUSY),
-            Mpt::Mapped(entry) | Mpt::Hardware { entry, .. } => Ok(Output::Mailbox(Mailbox::clone(entry))),
+            Mpt::Mapped | Mpt::Hardware { .. } => native(card, command, host),
         }
     }
 

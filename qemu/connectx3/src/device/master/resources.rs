@@ -53,7 +53,7 @@ impl Tracker {
                 if !matches!(mpt, Mpt::Reserved) {
                     return Err(INVALID);
                 }
-                *mpt = Mpt::Mapped(Box::default());
+                *mpt = Mpt::Mapped;
                 Ok(0)
             }
             (kind::MTT, step::RESERVE_AND_MAP) => self.add_mtts(low(parameter)),
@@ -82,7 +82,7 @@ impl Tracker {
             }),
             (kind::MPT, step::MAP) => {
                 let mpt = self.mpts.get_mut(number & MPT_MASK)?;
-                if !matches!(mpt, Mpt::Mapped(_)) {
+                if !matches!(mpt, Mpt::Mapped) {
                     return Err(INVALID);
                 }
                 *mpt = Mpt::Reserved;

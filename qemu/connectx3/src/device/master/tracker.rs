@@ -4,7 +4,6 @@
 use super::numbers;
 use super::pool::Pool;
 use crate::device::hcr::Status;
-use crate::device::mailbox::Mailbox;
 use std::collections::BTreeMap;
 
 /// What a refused command gives: Linux's master thinks in error numbers, which become a status on the way back.
@@ -107,16 +106,14 @@ pub struct Queue {
 }
 
 /// A memory region.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Mpt {
     /// Has a number.
     Reserved,
-    /// Has an entry in the table, which holds what the card left there.
-    Mapped(Box<Mailbox>),
+    /// Has an entry in the table.
+    Mapped,
     /// The card owns it.
     Hardware {
-        /// The entry as given.
-        entry: Box<Mailbox>,
         /// Its first MTT entry, unless its addresses are bus addresses.
         mtt: Option<u32>,
     },
