@@ -6,4 +6,5 @@ pub mod device;
 pub mod options;
 pub mod pci;
 pub mod server;
+pub mod subnet;
 pub mod vfio;

@@ -1,0 +1,16 @@
+//! InfiniBand subnet management as a node answers it: what ports of channel adapters and of switches have in common.
+//!
+//! Names and layouts: InfiniBand Architecture Specification volume 1, chapters 13 (datagrams) and 14 (subnet
+//! management), and 16.1 (performance management).
+
+mod identity;
+mod mad;
+mod performance;
+mod port;
+mod port_info;
+
+pub use identity::{Identity, NodeKind};
+pub use mad::{Answer, Mad, Outcome, attribute, class, method};
+pub use performance::Traffic;
+pub use port::{ManagedPort, Written};
+pub use port_info::{LinkState, PortInfo};

@@ -1,0 +1,437 @@
+//! PortInfo: the state of a port, and what a subnet manager may change of it (specification 14.2.5.6).
+
+use super::mad::Outcome;
+use verbs::PathMtu;
+
+/// The logical state of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum LinkState {
+    /// No partner.
+    Down = 1,
+    /// A partner, and no subnet manager yet: subnet management only.
+    Init = 2,
+    /// Configured: takes data, sends none.
+    Armed = 3,
+    /// All passes.
+    Active = 4,
+}
+
+impl LinkState {
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Down,
+            2 => Self::Init,
+            3 => Self::Armed,
+            4 => Self::Active,
+            _ => return None,
+        })
+    }
+}
+
+/// The physical state of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Physical {
+    /// Looks for a partner.
+    Polling = 2,
+    /// Switched off by the manager.
+    Disabled = 3,
+    /// Trained.
+    LinkUp = 5,
+}
+
+/// Where fields begin. Of fields that share a byte, the comment says which bits.
+mod at {
+    pub const M_KEY: usize = 0;
+    pub const GID_PREFIX: usize = 8;
+    pub const LID: usize = 16;
+    pub const MASTER_SM_LID: usize = 18;
+    pub const CAPABILITY_MASK: usize = 20;
+    pub const M_KEY_LEASE: usize = 26;
+    pub const LOCAL_PORT: usize = 28;
+    pub const WIDTH_ENABLED: usize = 29;
+    pub const WIDTH_SUPPORTED: usize = 30;
+    pub const WIDTH_ACTIVE: usize = 31;
+    /// Speeds supported, then the logical state.
+    pub const STATE: usize = 32;
+    /// The physical state, then that after a loss of the link.
+    pub const PHYSICAL: usize = 33;
+    /// Protection of the management key (2 bits), reserved (3), LMC (3).
+    pub const LMC: usize = 34;
+    /// Speed active, then those enabled.
+    pub const SPEED: usize = 35;
+    /// MTU, then the service level of the manager.
+    pub const NEIGHBOR_MTU: usize = 36;
+    /// Virtual lanes supported, then the initialisation type.
+    pub const VL_CAP: usize = 37;
+    pub const VL_HIGH_LIMIT: usize = 38;
+    /// Entries of the arbitration table of high priority; the byte after it: of low priority.
+    pub const VL_ARB_HIGH_CAP: usize = 39;
+    /// Reply to the initialisation type, then the MTU supported.
+    pub const MTU_CAP: usize = 41;
+    pub const LIFETIME: usize = 42;
+    /// Virtual lanes in use, then the enforcement of partitions.
+    pub const OPERATIONAL_VLS: usize = 43;
+    pub const VIOLATIONS: usize = 44;
+    pub const GUID_CAP: usize = 50;
+    /// Asks clients to register anew (1 bit), reserved (2), timeout of the subnet (5).
+    pub const SUBNET_TIMEOUT: usize = 51;
+    pub const RESPONSE_TIME: usize = 52;
+    pub const ERROR_LIMITS: usize = 53;
+}
+
+/// What a port is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Abilities {
+    /// Its number in its node.
+    pub number: u8,
+    /// Capability mask.
+    pub capabilities: u32,
+    /// Entries of the GUID table.
+    pub guids: u8,
+}
+
+/// The attribute.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortInfo {
+    data: [u8; 64],
+    /// Whether LIDs in it are those of the port: not so at the external ports of a switch.
+    addressed: bool,
+}
+
+impl PortInfo {
+    /// The longest MTU, as a code.
+    const MTU_4096: u8 = 5;
+    /// Eight virtual lanes, as a code.
+    pub const EIGHT_LANES: u8 = 4;
+    /// The prefix of a subnet that nobody has given one.
+    const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
+    /// A port without partner: four lanes of 10 Gb/s (QDR) at most.
+    #[must_use]
+    pub fn new(abilities: Abilities, addressed: bool) -> Self {
+        const WIDTH_1X_4X: u8 = 3;
+        const SPEED_SDR_DDR_QDR: u8 = 7;
+        const SPEED_QDR: u8 = 4;
+        const LOCAL_CA_ACK: u8 = 16;
+        const ARBITRATION_ENTRIES: u8 = 8;
+        let mut info = Self { data: [0; 64], addressed };
+        info.put(at::GID_PREFIX, &Self::DEFAULT_PREFIX.to_be_bytes());
+        info.put(at::CAPABILITY_MASK, &abilities.capabilities.to_be_bytes());
+        info.put(at::LOCAL_PORT, &[abilities.number, WIDTH_1X_4X, WIDTH_1X_4X]);
+        info.data[at::STATE] = SPEED_SDR_DDR_QDR << 4;
+        info.data[at::PHYSICAL] = Physical::Polling as u8;
+        info.data[at::SPEED] = SPEED_QDR << 4 | SPEED_SDR_DDR_QDR;
+        info.data[at::NEIGHBOR_MTU] = Self::MTU_4096 << 4;
+        info.data[at::VL_CAP] = Self::EIGHT_LANES << 4;
+        info.put(at::VL_ARB_HIGH_CAP, &[ARBITRATION_ENTRIES; 2]);
+        info.data[at::MTU_CAP] = Self::MTU_4096;
+        info.data[at::OPERATIONAL_VLS] = Self::EIGHT_LANES << 4;
+        info.data[at::GUID_CAP] = abilities.guids;
+        info.data[at::RESPONSE_TIME] = LOCAL_CA_ACK;
+        info.set_link(LinkState::Down, Physical::Polling);
+        info
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.data.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn be16(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.data[at], self.data[at + 1]])
+    }
+
+    fn be64(&self, at: usize) -> u64 {
+        (at..at + 8).fold(0, |value, at| value << 8 | u64::from(self.data[at]))
+    }
+
+    /// The attribute's bytes.
+    #[must_use]
+    pub const fn data(&self) -> &[u8; 64] {
+        &self.data
+    }
+
+    /// The management key.
+    #[must_use]
+    pub fn management_key(&self) -> u64 {
+        self.be64(at::M_KEY)
+    }
+
+    /// Whether GETs without the key are refused too.
+    #[must_use]
+    pub const fn protects_reads(&self) -> bool {
+        self.data[at::LMC] >> 6 >= 2
+    }
+
+    /// The prefix of the port's GIDs.
+    #[must_use]
+    pub fn gid_prefix(&self) -> u64 {
+        self.be64(at::GID_PREFIX)
+    }
+
+    /// The base LID, 0 if there is none yet.
+    #[must_use]
+    pub fn lid(&self) -> u16 {
+        self.be16(at::LID)
+    }
+
+    /// log2 of how many LIDs the port has.
+    #[must_use]
+    pub const fn lmc(&self) -> u8 {
+        self.data[at::LMC] & 7
+    }
+
+    /// Which of its LIDs `lid` is; `None` if not one of them.
+    #[must_use]
+    pub fn path_bits(&self, lid: u16) -> Option<u8> {
+        let bits = lid & ((1 << self.lmc()) - 1);
+        (self.lid() != 0 && lid - bits == self.lid()).then_some(bits as u8)
+    }
+
+    /// The LID of the subnet manager, and the service level to it.
+    #[must_use]
+    pub fn manager(&self) -> (u16, u8) {
+        (self.be16(at::MASTER_SM_LID), self.data[at::NEIGHBOR_MTU] & 0xf)
+    }
+
+    /// The capability mask.
+    #[must_use]
+    pub fn capabilities(&self) -> u32 {
+        u32::from(self.be16(at::CAPABILITY_MASK)) << 16 | u32::from(self.be16(at::CAPABILITY_MASK + 2))
+    }
+
+    /// Takes the mask that the node's own software says.
+    pub fn set_capabilities(&mut self, mask: u32) {
+        self.put(at::CAPABILITY_MASK, &mask.to_be_bytes());
+    }
+
+    /// The logical state.
+    #[must_use]
+    pub const fn state(&self) -> LinkState {
+        match LinkState::from_code(self.data[at::STATE] & 0xf) {
+            Some(state) => state,
+            None => LinkState::Down,
+        }
+    }
+
+    /// Whether the manager has switched the port off.
+    #[must_use]
+    pub const fn is_disabled(&self) -> bool {
+        self.data[at::PHYSICAL] >> 4 == Physical::Disabled as u8
+    }
+
+    /// The MTU to the partner.
+    #[must_use]
+    pub fn mtu(&self) -> PathMtu {
+        let code = usize::from(self.data[at::NEIGHBOR_MTU] >> 4);
+        code.checked_sub(1).and_then(|code| PathMtu::ALL.get(code)).copied().unwrap_or(PathMtu::B256)
+    }
+
+    fn set_link(&mut self, state: LinkState, physical: Physical) {
+        const WIDTH_4X: u8 = 2;
+        self.data[at::STATE] = self.data[at::STATE] & 0xf0 | state as u8;
+        self.data[at::PHYSICAL] = (physical as u8) << 4 | self.data[at::PHYSICAL] & 0xf;
+        self.data[at::WIDTH_ACTIVE] = WIDTH_4X;
+    }
+
+    /// The link has been trained.
+    pub fn link_up(&mut self) {
+        self.set_link(LinkState::Init, Physical::LinkUp);
+    }
+
+    /// The port has no partner any more.
+    pub fn link_down(&mut self) {
+        let physical = if self.is_disabled() { Physical::Disabled } else { Physical::Polling };
+        self.set_link(LinkState::Down, physical);
+    }
+
+    /// A link that no manager has to bring up: Ethernet's, and that of a switch to itself.
+    pub fn link_active(&mut self) {
+        self.set_link(LinkState::Active, Physical::LinkUp);
+    }
+
+    /// A data packet from a partner that is active makes an armed port active too (specification 7.2.7).
+    pub fn activated_by_partner(&mut self) -> bool {
+        let armed = self.state() == LinkState::Armed;
+        if armed {
+            self.set_link(LinkState::Active, Physical::LinkUp);
+        }
+        armed
+    }
+
+    /// SET: takes what may be changed. Of a refused SET nothing is taken.
+    pub fn set(&mut self, new: &[u8; 64]) -> Outcome {
+        let mut next = self.clone();
+        let outcome = next.take(new);
+        if outcome == Outcome::Good {
+            *self = next;
+        }
+        outcome
+    }
+
+    fn take(&mut self, new: &[u8; 64]) -> Outcome {
+        let be16 = |at: usize| u16::from_be_bytes([new[at], new[at + 1]]);
+        for (at, len) in [(at::M_KEY, 16), (at::MASTER_SM_LID, 2), (at::M_KEY_LEASE, 2)] {
+            if let Some(bytes) = new.get(at..at + len) {
+                self.put(at, bytes);
+            }
+        }
+        if self.addressed {
+            let (lid, lmc) = (be16(at::LID), new[at::LMC] & 7);
+            if lid == 0 || lid >= 0xc000 || lid.trailing_zeros() < u32::from(lmc) {
+                return Outcome::InvalidField;
+            }
+            self.put(at::LID, &lid.to_be_bytes());
+        }
+        self.data[at::LMC] = new[at::LMC] & 0b1100_0111;
+        for (at, mask) in
+            [(at::VL_HIGH_LIMIT, 0xff), (at::LIFETIME, 0xff), (at::ERROR_LIMITS, 0xff), (at::NEIGHBOR_MTU, 0x0f)]
+        {
+            self.data[at] = self.data[at] & !mask | new[at] & mask;
+        }
+        self.data[at::OPERATIONAL_VLS] = self.data[at::OPERATIONAL_VLS] & 0xf0 | new[at::OPERATIONAL_VLS] & 0x0f;
+        // The bit that asks clients to register is an event, not kept.
+        self.data[at::SUBNET_TIMEOUT] = new[at::SUBNET_TIMEOUT] & 0x1f;
+        // Violation counters: a SET of zero clears.
+        for at in (at::VIOLATIONS..at::VIOLATIONS + 6).step_by(2) {
+            if be16(at) == 0 {
+                self.put(at, &[0, 0]);
+            }
+        }
+        self.take_link(new)
+    }
+
+    /// Fields of which 0 means no change.
+    fn take_link(&mut self, new: &[u8; 64]) -> Outcome {
+        const ALL_SUPPORTED: u8 = 0xff;
+        const ALL_SPEEDS: u8 = 0xf;
+        match new[at::WIDTH_ENABLED] {
+            0 => {}
+            ALL_SUPPORTED => self.data[at::WIDTH_ENABLED] = self.data[at::WIDTH_SUPPORTED],
+            width if width & !self.data[at::WIDTH_SUPPORTED] == 0 => self.data[at::WIDTH_ENABLED] = width,
+            _ => return Outcome::InvalidField,
+        }
+        let speeds = self.data[at::STATE] >> 4;
+        match new[at::SPEED] & 0xf {
+            0 => {}
+            ALL_SPEEDS => self.data[at::SPEED] = self.data[at::SPEED] & 0xf0 | speeds,
+            speed if speed & !speeds == 0 => self.data[at::SPEED] = self.data[at::SPEED] & 0xf0 | speed,
+            _ => return Outcome::InvalidField,
+        }
+        for (at, limit) in [
+            (at::NEIGHBOR_MTU, self.data[at::MTU_CAP] & 0xf),
+            (at::OPERATIONAL_VLS, self.data[at::VL_CAP] >> 4),
+        ] {
+            match new[at] >> 4 {
+                0 => {}
+                value if value <= limit => self.data[at] = value << 4 | self.data[at] & 0xf,
+                _ => return Outcome::InvalidField,
+            }
+        }
+        match new[at::PHYSICAL] & 0xf {
+            0 => {}
+            default @ (1 | 2) => self.data[at::PHYSICAL] = self.data[at::PHYSICAL] & 0xf0 | default,
+            _ => return Outcome::InvalidField,
+        }
+        match new[at::PHYSICAL] >> 4 {
+            0 => {}
+            physical if physical == Physical::Polling as u8 => self.set_link(LinkState::Down, Physical::Polling),
+            physical if physical == Physical::Disabled as u8 => {
+                self.set_link(LinkState::Down, Physical::Disabled);
+            }
+            _ => return Outcome::InvalidField,
+        }
+        let wanted = new[at::STATE] & 0xf;
+        if wanted == 0 {
+            return Outcome::Good;
+        }
+        use LinkState as S;
+        match (self.state(), S::from_code(wanted)) {
+            (_, Some(S::Down)) => self.set_link(S::Down, Physical::Polling),
+            (S::Init | S::Armed, Some(S::Armed)) => self.set_link(S::Armed, Physical::LinkUp),
+            (S::Armed | S::Active, Some(S::Active)) => self.set_link(S::Active, Physical::LinkUp),
+            _ => return Outcome::InvalidField,
+        }
+        Outcome::Good
+    }
+}
+
+/// Whether a SET asks that clients register anew.
+#[must_use]
+pub const fn asks_to_register(new: &[u8; 64]) -> bool {
+    new[at::SUBNET_TIMEOUT] & 0x80 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> PortInfo {
+        PortInfo::new(Abilities { number: 1, capabilities: 0, guids: 8 }, true)
+    }
+
+    /// A SET as a manager sends it: what it has read, with a LID and a state.
+    fn request(of: &PortInfo, lid: u16, state: u8) -> [u8; 64] {
+        let mut new = *of.data();
+        new[16..18].copy_from_slice(&lid.to_be_bytes());
+        new[32] = state;
+        new[33] = 0;
+        new
+    }
+
+    #[test]
+    fn a_manager_brings_a_port_up() {
+        let mut port = port();
+        assert_eq!(port.state(), LinkState::Down);
+        assert_eq!(port.set(&request(&port, 4, 3)), Outcome::InvalidField, "there is no partner");
+        port.link_up();
+        assert_eq!(port.set(&request(&port, 4, 4)), Outcome::InvalidField, "not armed yet");
+        assert_eq!(port.lid(), 0, "of a refused SET nothing is taken");
+        for state in [0, 3, 4, 0] {
+            assert_eq!(port.set(&request(&port, 4, state)), Outcome::Good);
+        }
+        assert_eq!((port.lid(), port.state(), port.mtu()), (4, LinkState::Active, PathMtu::B4096));
+        port.link_down();
+        assert_eq!((port.lid(), port.state()), (4, LinkState::Down));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        let mut port = port();
+        port.link_up();
+        let good = request(&port, 4, 0);
+        for (at, value) in [(16, 0xff), (17, 0), (29, 8), (33, 0x70), (33, 3), (36, 0x60), (43, 0x50), (34, 3)] {
+            let mut bad = good;
+            bad[at] = value;
+            assert_eq!(port.set(&bad), Outcome::InvalidField, "{at}: {value:#x}");
+        }
+        assert_eq!(port.set(&good), Outcome::Good);
+    }
+
+    #[test]
+    fn a_port_has_as_many_lids_as_its_lmc_says() {
+        let mut port = port();
+        port.link_up();
+        let mut new = request(&port, 8, 0);
+        new[34] = 2;
+        assert_eq!(port.set(&new), Outcome::Good);
+        assert_eq!([7, 8, 11, 12].map(|lid| port.path_bits(lid)), [None, Some(0), Some(3), None]);
+    }
+
+    #[test]
+    fn a_port_that_is_switched_off_stays_so() {
+        let mut port = port();
+        port.link_up();
+        let mut new = request(&port, 4, 0);
+        new[33] = 3 << 4;
+        assert_eq!(port.set(&new), Outcome::Good);
+        port.link_down();
+        assert!(port.is_disabled());
+        new[33] = 2 << 4;
+        assert_eq!(port.set(&new), Outcome::Good);
+        assert!(!port.is_disabled());
+    }
+}
