@@ -8,9 +8,13 @@ mod mad;
 mod performance;
 mod port;
 mod port_info;
+pub mod switch;
+mod training;
 
 pub use identity::{Identity, NodeKind};
 pub use mad::{Answer, Mad, Outcome, attribute, class, method};
 pub use performance::Traffic;
-pub use port::{ManagedPort, Written};
+pub use port::{ManagedPort, PARTITIONS, Written};
 pub use port_info::{LinkState, PortInfo};
+pub use switch::Switch;
+pub use training::{Change, Training};

@@ -48,7 +48,11 @@ impl Traffic {
                         self.clear(select, attribute);
                     }
                     data[4..].fill(0);
-                    if attribute == PORT_COUNTERS { self.short(data) } else { self.long(data) }
+                    if attribute == PORT_COUNTERS {
+                        self.short(data)
+                    } else {
+                        self.long(data)
+                    }
                     Outcome::Good
                 }
             }
@@ -87,12 +91,7 @@ impl Traffic {
         let cut16 = |value: u64| u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
         data[8..10].copy_from_slice(&cut16(self.rx_errors));
         data[14..16].copy_from_slice(&cut16(self.tx_discards));
-        let long = [
-            Self::words(self.tx_bytes),
-            Self::words(self.rx_bytes),
-            self.tx_packets,
-            self.rx_packets,
-        ];
+        let long = [Self::words(self.tx_bytes), Self::words(self.rx_bytes), self.tx_packets, self.rx_packets];
         for (place, value) in data[24..40].chunks_exact_mut(4).zip(long) {
             place.copy_from_slice(&cut(value));
         }
@@ -100,12 +99,7 @@ impl Traffic {
 
     /// 64-bit counters.
     fn long(&self, data: &mut [u8]) {
-        let long = [
-            Self::words(self.tx_bytes),
-            Self::words(self.rx_bytes),
-            self.tx_packets,
-            self.rx_packets,
-        ];
+        let long = [Self::words(self.tx_bytes), Self::words(self.rx_bytes), self.tx_packets, self.rx_packets];
         for (place, value) in data[8..40].chunks_exact_mut(8).zip(long) {
             place.copy_from_slice(&value.to_be_bytes());
         }

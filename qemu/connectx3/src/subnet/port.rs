@@ -83,7 +83,9 @@ impl ManagedPort {
     #[must_use]
     pub fn has_gid(&self, gid: Gid) -> bool {
         let value = u128::from_be_bytes(gid.0);
-        (value >> 64) as u64 == self.info.gid_prefix() && self.guids.contains(&(value as u64)) && value as u64 != 0
+        (value >> 64) as u64 == self.info.gid_prefix()
+            && self.guids.contains(&(value as u64))
+            && value as u64 != 0
     }
 
     /// A partition key by its index; 0 is none.

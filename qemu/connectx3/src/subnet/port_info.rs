@@ -287,12 +287,16 @@ impl PortInfo {
             self.put(at::LID, &lid.to_be_bytes());
         }
         self.data[at::LMC] = new[at::LMC] & 0b1100_0111;
-        for (at, mask) in
-            [(at::VL_HIGH_LIMIT, 0xff), (at::LIFETIME, 0xff), (at::ERROR_LIMITS, 0xff), (at::NEIGHBOR_MTU, 0x0f)]
-        {
+        for (at, mask) in [
+            (at::VL_HIGH_LIMIT, 0xff),
+            (at::LIFETIME, 0xff),
+            (at::ERROR_LIMITS, 0xff),
+            (at::NEIGHBOR_MTU, 0x0f),
+        ] {
             self.data[at] = self.data[at] & !mask | new[at] & mask;
         }
-        self.data[at::OPERATIONAL_VLS] = self.data[at::OPERATIONAL_VLS] & 0xf0 | new[at::OPERATIONAL_VLS] & 0x0f;
+        self.data[at::OPERATIONAL_VLS] =
+            self.data[at::OPERATIONAL_VLS] & 0xf0 | new[at::OPERATIONAL_VLS] & 0x0f;
         // The bit that asks clients to register is an event, not kept.
         self.data[at::SUBNET_TIMEOUT] = new[at::SUBNET_TIMEOUT] & 0x1f;
         // Violation counters: a SET of zero clears.
@@ -338,7 +342,9 @@ impl PortInfo {
         }
         match new[at::PHYSICAL] >> 4 {
             0 => {}
-            physical if physical == Physical::Polling as u8 => self.set_link(LinkState::Down, Physical::Polling),
+            physical if physical == Physical::Polling as u8 => {
+                self.set_link(LinkState::Down, Physical::Polling)
+            }
             physical if physical == Physical::Disabled as u8 => {
                 self.set_link(LinkState::Down, Physical::Disabled);
             }
@@ -403,7 +409,9 @@ mod tests {
         let mut port = port();
         port.link_up();
         let good = request(&port, 4, 0);
-        for (at, value) in [(16, 0xff), (17, 0), (29, 8), (33, 0x70), (33, 3), (36, 0x60), (43, 0x50), (34, 3)] {
+        for (at, value) in
+            [(16, 0xff), (17, 0), (29, 8), (33, 0x70), (33, 3), (36, 0x60), (43, 0x50), (34, 3)]
+        {
             let mut bad = good;
             bad[at] = value;
             assert_eq!(port.set(&bad), Outcome::InvalidField, "{at}: {value:#x}");
