@@ -1,4 +1,5 @@
 //! The InfiniBand switch, with a small subnet manager on its first cable and bare ends on the others.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
 mod common;
 
 use common::smp::{

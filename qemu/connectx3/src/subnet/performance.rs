@@ -49,9 +49,9 @@ impl Traffic {
                     }
                     data[4..].fill(0);
                     if attribute == PORT_COUNTERS {
-                        self.short(data)
+                        self.short(data);
                     } else {
-                        self.long(data)
+                        self.long(data);
                     }
                     Outcome::Good
                 }

@@ -343,7 +343,7 @@ impl PortInfo {
         match new[at::PHYSICAL] >> 4 {
             0 => {}
             physical if physical == Physical::Polling as u8 => {
-                self.set_link(LinkState::Down, Physical::Polling)
+                self.set_link(LinkState::Down, Physical::Polling);
             }
             physical if physical == Physical::Disabled as u8 => {
                 self.set_link(LinkState::Down, Physical::Disabled);

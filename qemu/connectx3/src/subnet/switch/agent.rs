@@ -28,12 +28,9 @@ impl Switch {
         let (Some(mut mad), false) = (Mad::parse(parsed.payload), global) else { return };
         match (management, parsed.bth.dest_qp) {
             (true, QP0) => self.manage(from, lrh, mad, out),
-            (false, QP1) if deth.qkey == GENERAL_QKEY && mad.class() == class::PERFORMANCE => {
-                if self.count(&mut mad) {
-                    let back = Lrh { dlid: lrh.slid, slid: self.own.info.lid(), ..*lrh };
-                    let to = (deth.src_qp, QP1, GENERAL_QKEY);
-                    self.send(from, back, to, &mad, out);
-                }
+            (false, QP1) if deth.qkey == GENERAL_QKEY && self.count(&mut mad) => {
+                let back = Lrh { dlid: lrh.slid, slid: self.own.info.lid(), ..*lrh };
+                self.send(from, back, (deth.src_qp, QP1, GENERAL_QKEY), &mad, out);
             }
             _ => {}
         }
@@ -151,7 +148,7 @@ impl Switch {
 
     /// Performance management: answers in place; gives whether there is an answer to send.
     fn count(&mut self, mad: &mut Mad) -> bool {
-        if ![method::GET, method::SET].contains(&mad.method()) {
+        if mad.class() != class::PERFORMANCE || ![method::GET, method::SET].contains(&mad.method()) {
             return false;
         }
         let number = mad.performance_data().get(1).copied().unwrap_or(0);
