@@ -1,6 +1,6 @@
 //! The PCI function: configuration space, and the card behind its BARs.
 
-use crate::device::{BAR0_LEN, BAR2_LEN, Card, Function as Presence};
+use crate::device::{BAR0_LEN, Card, Function as Presence, Host};
 use crate::vfio::{Client, Function, Region, RegionIndex, VECTORS};
 
 /// Bytes of the configuration space that is served.
@@ -43,7 +43,7 @@ impl PciCard {
         if physical {
             put(0x10, &[0x04], &[0, 0, 0xf0, 0xff, 0xff, 0xff, 0xff, 0xff]);
         }
-        put(0x18, &[0x0c], &[0, 0, 0x80, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        put(0x18, &[0x0c], &card.bar2_len().wrapping_neg().to_le_bytes());
         put(0x2c, &VENDOR.to_le_bytes(), &[]);
         put(0x2e, &[0x50, 0x00], &[]);
         put(0x34, &[CAP_PM as u8], &[]);
@@ -74,14 +74,18 @@ impl Function for PciCard {
     fn region(&self, index: RegionIndex) -> Region {
         let len = match index {
             RegionIndex::Bar(0) if self.card.profile().function == Presence::Physical => BAR0_LEN,
-            RegionIndex::Bar(2) => BAR2_LEN,
+            RegionIndex::Bar(2) => self.card.bar2_len(),
             RegionIndex::Config => CONFIG_LEN,
             RegionIndex::Bar(_) => 0,
         };
         Region { len }
     }
 
-    fn read(&mut self, index: RegionIndex, offset: u64, buf: &mut [u8], _client: &Client) {
+    fn read(&mut self, index: RegionIndex, offset: u64, buf: &mut [u8], client: &Client) {
+        if self.card.in_reset(client.now()) {
+            buf.fill(0xff);
+            return;
+        }
         match index {
             RegionIndex::Config => {
                 if let Some(from) = self.config.get(offset as usize..offset as usize + buf.len()) {
@@ -95,6 +99,9 @@ impl Function for PciCard {
     }
 
     fn write(&mut self, index: RegionIndex, offset: u64, data: &[u8], client: &Client) {
+        if self.card.in_reset(client.now()) {
+            return;
+        }
         match index {
             RegionIndex::Config => {
                 let places = self.config.iter_mut().zip(self.writable.iter()).skip(offset as usize);

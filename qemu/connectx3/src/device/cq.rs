@@ -4,10 +4,12 @@ use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{Host, read_be32};
 use super::mailbox::Mailbox;
+use super::moderation::Moderation;
 use super::queue_memory::{MttTable, QueueMemory};
-use std::collections::BTreeMap;
+use platform::Instant;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of an entry.
+/// Bytes of an entry. In a queue of twice as large ones they are its second half.
 pub const CQE: usize = 32;
 const OWNER: u8 = 0x80;
 /// Opcode of the entry that ends the old buffer at a resize.
@@ -41,6 +43,13 @@ impl Cqe {
         cqe.put(0x1a, &[vendor, syndrome]);
         cqe.solicited = true;
         cqe
+    }
+
+    /// Whether it tells of an error: of a send, and the syndrome.
+    const fn failure(&self) -> Option<(bool, u8)> {
+        const SEND: u8 = 0x40;
+        let last = self.bytes[0x1f];
+        if last & 0x1f == ERROR { Some((last & SEND != 0, self.bytes[0x1b])) } else { None }
     }
 
     /// With bytes at an offset of the entry.
@@ -86,6 +95,20 @@ struct Cq {
     solicited_until: u32,
     failed: bool,
     uar: u32,
+    /// Bytes from entry to entry.
+    stride: usize,
+    moderation: Moderation,
+}
+
+/// How the buffer of a queue comes to be.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Bytes from entry to entry.
+    stride: usize,
+    /// Index of the next entry to be written.
+    first: u32,
+    /// The driver has marked the entries as not written yet.
+    marked: bool,
 }
 
 impl Cq {
@@ -94,10 +117,10 @@ impl Cq {
         read_be32(host, self.record).map_or(0, |word| word & 0xff_ffff)
     }
 
-    /// The buffer that a context names; `first` is the index of the next entry to be written.
+    /// The buffer that a context names.
     fn buffer(
         context: &Mailbox,
-        first: u32,
+        layout: Layout,
         table: MttTable<'_>,
         host: &dyn Host,
     ) -> Result<(QueueMemory, u8), Status> {
@@ -108,12 +131,16 @@ impl Cq {
         let log_page = (context.u32(0x18) >> 24 & 0x3f) as u8 + 12;
         let mtt = u64::from(context.u8(0x1b)) << 32 | u64::from(context.u32(0x1c) & !7);
         let offset = u64::from(context.u32(0x08) >> 5 & 0x7f) * 32;
-        let memory = QueueMemory::new(table, host, mtt, log_page, offset, (CQE as u64) << log_entries)
-            .ok_or(Status::IcmError)?;
+        let memory =
+            QueueMemory::new(table, host, mtt, log_page, offset, (layout.stride as u64) << log_entries)
+                .ok_or(Status::IcmError)?;
+        if layout.marked {
+            return Ok((memory, log_entries));
+        }
         // Each entry says that it is not written yet, which depends on the lap in which it will be.
-        let entries = 1u32 << log_entries;
-        for index in (0..entries).map(|ahead| first.wrapping_add(ahead)) {
-            let at = u64::from(index & (entries - 1)) * CQE as u64 + CQE as u64 - 1;
+        let (entries, stride) = (1u32 << log_entries, layout.stride as u64);
+        for index in (0..entries).map(|ahead| layout.first.wrapping_add(ahead)) {
+            let at = u64::from(index & (entries - 1)) * stride + stride - 1;
             let owner = if index & entries == 0 { OWNER } else { 0 };
             memory.write(host, at, &[owner]).map_err(|_| Status::BadParameter)?;
         }
@@ -125,7 +152,7 @@ impl Cq {
         let mut bytes = cqe.bytes;
         let owner = if self.producer & entries == 0 { 0 } else { OWNER };
         bytes[CQE - 1] = bytes[CQE - 1] & 0x7f | owner;
-        let at = u64::from(self.producer & (entries - 1)) * CQE as u64;
+        let at = u64::from(self.producer & (entries - 1)) * self.stride as u64 + (self.stride - CQE) as u64;
         let written = self.memory.publish(host, at, &bytes).is_ok();
         self.producer = self.producer.wrapping_add(1) & 0xff_ffff;
         written
@@ -133,24 +160,45 @@ impl Cq {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Cqs {
     queues: BTreeMap<u32, Cq>,
+    /// Bytes from entry to entry.
+    stride: usize,
+    /// Queues whose events wait, by when they are due.
+    due: BTreeSet<(Instant, u32)>,
+    /// Entries that told of errors, by direction (received, sent) and syndrome.
+    errors: BTreeMap<(bool, u8), u32>,
+    overruns: u32,
+}
+
+impl Default for Cqs {
+    fn default() -> Self {
+        Self::new(CQE)
+    }
 }
 
 impl Cqs {
-    /// SW2HW_CQ: the guest gives a queue.
+    /// None yet. Their entries will be `stride` bytes apart.
+    #[must_use]
+    pub const fn new(stride: usize) -> Self {
+        Self { queues: BTreeMap::new(), stride, due: BTreeSet::new(), errors: BTreeMap::new(), overruns: 0 }
+    }
+
+    /// SW2HW_CQ: the guest gives a queue; `marked`: it has marked the entries as not written yet.
     pub fn create(
         &mut self,
         cqn: u32,
         context: &Mailbox,
+        marked: bool,
         table: MttTable<'_>,
         host: &dyn Host,
     ) -> Result<(), Status> {
         if self.queues.contains_key(&cqn) {
             return Err(Status::BadResourceState);
         }
-        let (memory, log_entries) = Cq::buffer(context, 0, table, host)?;
+        let layout = Layout { stride: self.stride, first: 0, marked };
+        let (memory, log_entries) = Cq::buffer(context, layout, table, host)?;
         let queue = Cq {
             memory,
             log_entries,
@@ -161,6 +209,8 @@ impl Cqs {
             solicited_until: 0,
             failed: false,
             uar: context.u32(0x0c) & 0xff_ffff,
+            stride: self.stride,
+            moderation: Moderation::new(context.u16(0x10), context.u16(0x12)),
         };
         self.queues.insert(cqn, queue);
         Ok(())
@@ -168,7 +218,11 @@ impl Cqs {
 
     /// HW2SW_CQ: the guest takes a queue back.
     pub fn destroy(&mut self, cqn: u32) -> Result<(), Status> {
-        self.queues.remove(&cqn).map(drop).ok_or(Status::BadResource)
+        let queue = self.queues.remove(&cqn).ok_or(Status::BadResource)?;
+        if let Some(due) = queue.moderation.due() {
+            self.due.remove(&(due, cqn));
+        }
+        Ok(())
     }
 
     /// QUERY_CQ: the state of a queue.
@@ -182,6 +236,7 @@ impl Cqs {
         };
         out.put_u32(0x00, status << 28 | state << 8);
         out.put_u32(0x0c, u32::from(queue.log_entries) << 24 | queue.uar);
+        queue.moderation.put(out);
         out.put_u32(0x14, queue.eqn);
         out.put_u32(0x2c, queue.producer);
         out.put_u64(0x38, queue.record);
@@ -199,7 +254,8 @@ impl Cqs {
     ) -> Result<(), Status> {
         let queue = self.queues.get_mut(&cqn).ok_or(Status::BadResource)?;
         let next = queue.producer.wrapping_add(1) & 0xff_ffff;
-        let (memory, log_entries) = Cq::buffer(context, next, table, host)?;
+        let layout = Layout { stride: queue.stride, first: next, marked: false };
+        let (memory, log_entries) = Cq::buffer(context, layout, table, host)?;
         let waiting = queue.producer.wrapping_sub(queue.consumer(host)) & 0xff_ffff;
         if waiting >= 1 << log_entries {
             return Err(Status::BadSize);
@@ -221,10 +277,14 @@ impl Cqs {
             const OVERRUN: u32 = 1;
             const ACCESS_VIOLATION: u32 = 2;
             queue.failed = true;
+            self.overruns += u32::from(overrun);
             let syndrome = if overrun { OVERRUN } else { ACCESS_VIOLATION };
             log::warn!("completion queue {cqn:#x}: {}", if overrun { "overrun" } else { "access violation" });
             eqs.post(&Event::new(EventType::CqError, 0).with(0x04, cqn).with(0x0c, syndrome), host);
             return;
+        }
+        if let Some(error) = cqe.failure() {
+            *self.errors.entry(error).or_default() += 1;
         }
         if cqe.solicited {
             queue.solicited_until = queue.producer;
@@ -235,13 +295,12 @@ impl Cqs {
             Armed::Next => true,
         };
         if fires {
-            queue.armed = Armed::No;
-            eqs.post_to(queue.eqn, &Event::new(EventType::Completion, 0).with(0x04, cqn), host);
+            self.tell(cqn, eqs, host);
         }
     }
 
-    /// The arm doorbell: an event at the next completion past `consumer`. One that is there already makes it at once,
-    /// since drivers do not look again after they have armed.
+    /// The arm doorbell: an event at the next completion past `consumer`. One that is there already makes it too, since
+    /// drivers do not look again after they have armed.
     pub fn arm(&mut self, cqn: u32, consumer: u32, solicited_only: bool, eqs: &mut Eqs, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&cqn) else { return };
         let beyond = |index: u32| {
@@ -249,11 +308,98 @@ impl Cqs {
             ahead != 0 && ahead < 1 << 23
         };
         let fires = beyond(if solicited_only { queue.solicited_until } else { queue.producer });
+        queue.armed = if solicited_only { Armed::Solicited } else { Armed::Next };
         if fires {
-            queue.armed = Armed::No;
-            eqs.post_to(queue.eqn, &Event::new(EventType::Completion, 0).with(0x04, cqn), host);
-        } else {
-            queue.armed = if solicited_only { Armed::Solicited } else { Armed::Next };
+            self.tell(cqn, eqs, host);
         }
     }
+
+    /// An armed queue has what it is armed for: an event, as its moderation says.
+    fn tell(&mut self, cqn: u32, eqs: &mut Eqs, host: &dyn Host) {
+        let Some(queue) = self.queues.get_mut(&cqn) else { return };
+        let before = queue.moderation.due();
+        let now = queue.moderation.occurred(|| host.now());
+        let after = queue.moderation.due();
+        if before != after {
+            before.map(|due| self.due.remove(&(due, cqn)));
+            self.due.extend(after.map(|due| (due, cqn)));
+        }
+        if now {
+            queue.armed = Armed::No;
+            eqs.post_to(queue.eqn, &completion_event(cqn), host);
+        }
+    }
+
+    /// MODIFY_CQ, moderation.
+    pub fn moderate(
+        &mut self,
+        cqn: u32,
+        context: &Mailbox,
+        eqs: &mut Eqs,
+        host: &dyn Host,
+    ) -> Result<(), Status> {
+        let queue = self.queues.get_mut(&cqn).ok_or(Status::BadResource)?;
+        if let Some(due) = queue.moderation.due() {
+            self.due.remove(&(due, cqn));
+        }
+        if queue.moderation.replace(Moderation::new(context.u16(0x10), context.u16(0x12))) {
+            queue.armed = Armed::No;
+            eqs.post_to(queue.eqn, &completion_event(cqn), host);
+        }
+        Ok(())
+    }
+
+    /// When the next event that waits is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// Makes the events that have waited long enough.
+    pub fn progress(&mut self, now: Instant, eqs: &mut Eqs, host: &dyn Host) {
+        while let Some((due, cqn)) = self.due.pop_first() {
+            if due > now {
+                self.due.insert((due, cqn));
+                return;
+            }
+            if let Some(queue) = self.queues.get_mut(&cqn) {
+                queue.moderation.told();
+                queue.armed = Armed::No;
+                eqs.post_to(queue.eqn, &completion_event(cqn), host);
+            }
+        }
+    }
+
+    /// DIAG_RPRT: entries that told of errors (Linux `hw/mlx4/main.c`, `diag_basic`, `diag_device_only`).
+    pub fn report(&self, out: &mut Mailbox) {
+        const OVERRUNS: usize = 0x1a0;
+        const SENT: bool = true;
+        const RECEIVED: bool = false;
+        for (offset, direction, syndrome) in [
+            (0x00, RECEIVED, 0x01),
+            (0x04, SENT, 0x01),
+            (0x08, RECEIVED, 0x02),
+            (0x0c, SENT, 0x02),
+            (0x18, RECEIVED, 0x04),
+            (0x1c, SENT, 0x04),
+            (0x20, RECEIVED, 0x05),
+            (0x24, SENT, 0x05),
+            (0x2c, SENT, 0x06),
+            (0x34, SENT, 0x10),
+            (0x44, SENT, 0x12),
+            (0x48, RECEIVED, 0x12),
+            (0x4c, SENT, 0x13),
+            (0x50, RECEIVED, 0x11),
+            (0x54, SENT, 0x14),
+            (0x5c, SENT, 0x15),
+            (0x64, SENT, 0x16),
+        ] {
+            out.put_u32(offset, self.errors.get(&(direction, syndrome)).copied().unwrap_or(0));
+        }
+        out.put_u32(OVERRUNS, self.overruns);
+    }
+}
+
+fn completion_event(cqn: u32) -> Event {
+    Event::new(EventType::Completion, 0).with(0x04, cqn)
 }

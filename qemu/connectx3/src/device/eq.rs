@@ -3,11 +3,13 @@
 use super::hcr::Status;
 use super::host::Host;
 use super::mailbox::Mailbox;
+use super::moderation::Moderation;
 use super::queue_memory::{MttTable, QueueMemory};
+use platform::Instant;
 use std::collections::BTreeMap;
 
-/// Bytes of an entry.
-const EQE: usize = 32;
+/// Bytes of an entry. In a queue of twice as large ones they are its second half.
+pub const EQE: usize = 32;
 const OWNER: u8 = 0x80;
 
 /// Types of events (Linux `include/linux/mlx4/device.h`).
@@ -77,14 +79,22 @@ struct Eq {
     /// Fires at each entry without being armed.
     always_armed: bool,
     overflowed: bool,
+    /// Bytes from entry to entry.
+    stride: usize,
+    moderation: Moderation,
 }
 
 impl Eq {
+    /// An interrupt, if the queue is armed and its moderation says so.
     fn fire(&mut self, host: &dyn Host) {
-        if !(self.armed || self.always_armed) {
-            return;
+        if (self.armed || self.always_armed) && self.moderation.occurred(|| host.now()) {
+            self.interrupt(host);
         }
+    }
+
+    fn interrupt(&mut self, host: &dyn Host) {
         self.armed = false;
+        self.moderation.told();
         if host.msix_enabled() {
             host.message(self.vector);
         } else {
@@ -94,14 +104,43 @@ impl Eq {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Eqs {
+    /// Bytes from entry to entry.
+    stride: usize,
     queues: BTreeMap<u32, Eq>,
     /// By event type: the queue it goes to.
     routes: BTreeMap<u8, u32>,
 }
 
+impl Default for Eqs {
+    fn default() -> Self {
+        Self::new(EQE)
+    }
+}
+
 impl Eqs {
+    /// None yet. Their entries will be `stride` bytes apart.
+    #[must_use]
+    pub const fn new(stride: usize) -> Self {
+        Self { stride, queues: BTreeMap::new(), routes: BTreeMap::new() }
+    }
+
+    /// When the next interrupt that waits is due.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.queues.values().filter_map(|queue| queue.moderation.due()).min()
+    }
+
+    /// Makes the interrupts that have waited long enough.
+    pub fn progress(&mut self, now: Instant, host: &dyn Host) {
+        for queue in self.queues.values_mut() {
+            if queue.moderation.due().is_some_and(|due| due <= now) {
+                queue.interrupt(host);
+            }
+        }
+    }
+
     /// SW2HW_EQ: the guest gives a queue.
     pub fn create(
         &mut self,
@@ -120,11 +159,12 @@ impl Eqs {
         if log_entries > 22 {
             return Err(Status::ExceedsLimit);
         }
-        let memory = QueueMemory::new(table, host, mtt, log_page, offset, (EQE as u64) << log_entries)
-            .ok_or(Status::IcmError)?;
+        let memory =
+            QueueMemory::new(table, host, mtt, log_page, offset, (self.stride as u64) << log_entries)
+                .ok_or(Status::IcmError)?;
         // The guest zeroes the queue, and on the first lap a zero owner means "valid".
         for index in 0..1u64 << log_entries {
-            let at = index * EQE as u64 + EQE as u64 - 1;
+            let at = index * self.stride as u64 + self.stride as u64 - 1;
             memory.write(host, at, &[OWNER]).map_err(|_| Status::BadParameter)?;
         }
         let state = context.u32(0) >> 8 & 0xf;
@@ -137,6 +177,8 @@ impl Eqs {
             armed: state == 9,
             always_armed: state == 0xb,
             overflowed: false,
+            stride: self.stride,
+            moderation: Moderation::new(context.u16(0x10), context.u16(0x12)),
         };
         self.queues.insert(eqn, queue);
         Ok(())
@@ -161,6 +203,7 @@ impl Eqs {
         };
         out.put_u32(0x00, status << 28 | state << 8);
         out.put_u32(0x0c, u32::from(queue.log_entries) << 24);
+        queue.moderation.put(out);
         out.put_u32(0x14, u32::from(queue.vector));
         out.put_u32(0x28, queue.consumer & 0xff_ffff);
         out.put_u32(0x2c, queue.producer & 0xff_ffff);
@@ -220,7 +263,8 @@ impl Eqs {
         }
         let mut entry = event.entry;
         entry[EQE - 1] = if queue.producer & entries == 0 { 0 } else { OWNER };
-        let at = u64::from(queue.producer & (entries - 1)) * EQE as u64;
+        let at =
+            u64::from(queue.producer & (entries - 1)) * queue.stride as u64 + (queue.stride - EQE) as u64;
         if let Err(e) = queue.memory.publish(host, at, &entry) {
             log::warn!("event queue {eqn}: {e}");
             return;

@@ -12,10 +12,12 @@ mod ethernet;
 mod hcr;
 mod host;
 mod icm;
+mod link;
 mod mad;
 mod mailbox;
 mod master;
 mod memory;
+mod moderation;
 mod port;
 mod profile;
 mod qp;
@@ -32,7 +34,6 @@ mod vlan;
 pub use host::{DmaError, Host};
 pub use profile::{EqScheme, Function, LinkType, LinkTypes, PortProfile, Profile};
 pub use registers::BAR0_LEN;
-pub use uar::BAR2_LEN;
 
 use command::{Firmware, Hca};
 use cost::Costs;
@@ -89,6 +90,8 @@ pub struct Card {
     pending: BTreeSet<u32>,
     /// No queue pair's deadline is before this.
     next_deadline: Instant,
+    /// A reset lasts until then.
+    reset_until: Instant,
     /// What work costs, if that is counted.
     costs: Option<Arc<Costs>>,
 }
@@ -118,7 +121,7 @@ impl Card {
             srqs: Srqs::default(),
             qps: Qps::default(),
             regions: Regions::default(),
-            ports: profile.ports.iter().map(|&port| Port::new(port)).collect(),
+            ports: Port::all(&profile),
             roce_udp_port: ROCE_UDP_PORT,
             special_qp_base: 0,
             default_steering: vec![Default::default(); profile.ports.len()],
@@ -130,6 +133,7 @@ impl Card {
             master: None,
             pending: BTreeSet::new(),
             next_deadline: Instant::MAX,
+            reset_until: Instant::from_nanos(0),
             costs: None,
             profile,
         };
@@ -153,7 +157,12 @@ impl Card {
     /// Forgets all but the profile and the account of costs.
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
-        *self = Self { costs: self.costs.take(), ..Self::new(self.profile.clone()) };
+        let (costs, cables) =
+            (self.costs.take(), self.ports.iter().map(|port| port.cable).collect::<Vec<_>>());
+        *self = Self { costs, ..Self::new(self.profile.clone()) };
+        for (index, cable) in cables.into_iter().enumerate() {
+            self.set_cable(index, cable, host);
+        }
     }
 
     /// A frame has arrived at a port, its check sequence taken off.

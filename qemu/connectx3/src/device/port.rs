@@ -4,8 +4,10 @@ use super::ethernet::filter::Filters;
 use super::ethernet::headers::{Headers, Length};
 use super::hcr::Status;
 use super::mailbox::Mailbox;
-use super::profile::{LinkType, LinkTypes, PortProfile, limits};
+use super::profile::{LinkType, LinkTypes, PortProfile, Profile, limits};
 use super::statistics::{FCS, PortStatistics};
+use core::time::Duration;
+use platform::Instant;
 use verbs::{Gid, LinkKind, MacAddr};
 
 /// Rows of the GID and MAC tables.
@@ -32,8 +34,14 @@ pub struct Port {
     pub link_type: LinkType,
     /// Between INIT_PORT and CLOSE_PORT.
     pub open: bool,
-    /// Whether the cable is in and the link is up.
+    /// Whether the link is up.
     pub link: bool,
+    /// Whether the cable is in.
+    pub cable: bool,
+    /// How long the link takes to come up.
+    pub link_delay: Duration,
+    /// When it will be up.
+    pub link_due: Option<Instant>,
     /// By index.
     pub gids: Vec<Option<GidRow>>,
     /// By index.
@@ -85,15 +93,22 @@ mod sub {
 }
 
 impl Port {
-    /// A port as after a reset.
+    /// All ports of a card, as after a reset.
     #[must_use]
-    pub fn new(profile: PortProfile) -> Self {
+    pub fn all(card: &Profile) -> Vec<Self> {
+        card.ports.iter().map(|&port| Self::new(port, card.link_delay)).collect()
+    }
+
+    fn new(profile: PortProfile, link_delay: Duration) -> Self {
         Self {
             mac: profile.mac,
             links: profile.links,
             link_type: profile.links.suggested(),
             open: false,
-            link: true,
+            link: link_delay.is_zero(),
+            cable: true,
+            link_delay,
+            link_due: None,
             gids: vec![None; ROWS],
             macs: vec![None; ROWS],
             filters: Filters::default(),

@@ -1,6 +1,7 @@
 //! Which card is emulated: identity, sizes and capabilities. Values are those seen on real cards, or
 //! the smallest that Linux accepts.
 
+use core::time::Duration;
 use verbs::MacAddr;
 
 /// A card.
@@ -22,6 +23,18 @@ pub struct Profile {
     pub eqs: EqScheme,
     /// How Ethernet frames can be steered to queue pairs.
     pub steering: SteeringOffer,
+    /// Drivers mark the entries of completion queues as not written yet (SW_CQ_INIT).
+    pub sw_cq_init: bool,
+    /// Event and completion queues with entries of 64 bytes are offered, beside those of 32.
+    pub large_entries: bool,
+    /// Work requests can be written to the card along with their doorbell.
+    pub blue_flame: bool,
+    /// How long a reset lasts.
+    pub reset_time: Duration,
+    /// How long a link takes to come up.
+    pub link_delay: Duration,
+    /// Atomic operations are atomic among the card's own only, not against the processor.
+    pub torn_atomics: bool,
 }
 
 /// How Ethernet frames find their queue pairs; INIT_HCA chooses.
@@ -159,6 +172,18 @@ const NAMED: &[Named] = &[
         profile.function = Function::Virtual;
         profile.device_id = 0x1004;
     }),
+    ("sw-cq-init", "drivers mark new completion queues", |profile| profile.sw_cq_init = true),
+    ("large-entries", "entries of 64 bytes in event and completion queues", |profile| {
+        profile.large_entries = true;
+    }),
+    ("blueflame", "work requests written along with the doorbell", |profile| profile.blue_flame = true),
+    ("slow", "a reset of 1 s, and links that come up 2 s late", |profile| {
+        profile.reset_time = Duration::from_secs(1);
+        profile.link_delay = Duration::from_secs(2);
+    }),
+    ("torn-atomics", "atomics that are not atomic against the processor", |profile| {
+        profile.torn_atomics = true;
+    }),
     ("a0", "steering by the MAC table only", |profile| profile.steering.groups = false),
 ];
 
@@ -200,6 +225,12 @@ impl Profile {
             roce_v2: true,
             eqs: EqScheme::Legacy,
             steering: SteeringOffer { groups: true, flows: false },
+            sw_cq_init: false,
+            large_entries: false,
+            blue_flame: false,
+            reset_time: Duration::ZERO,
+            link_delay: Duration::ZERO,
+            torn_atomics: false,
         }
     }
 
@@ -242,8 +273,10 @@ pub mod limits {
     pub const LOG_MACS: u8 = 7;
     /// VLANs of a port.
     pub const LOG_VLANS: u8 = 7;
-    /// MiB of UAR pages: the length of BAR 2.
+    /// MiB of UAR pages.
     pub const LOG_UAR_MIB: u8 = 3;
+    /// Bytes of a BlueFlame register, two halves in one.
+    pub const LOG_BLUE_FLAME: u8 = 9;
     /// Scatter/gather elements of a send and of a receive work request.
     pub const SEND_SGES: u8 = 62;
     /// Of a receive work request.

@@ -38,7 +38,10 @@ impl Card {
                 }
             }
             OWNERSHIP if value == 0 => self.owned = false,
-            RESET if value & 1 != 0 => self.reset(host),
+            RESET if value & 1 != 0 => {
+                self.reset(host);
+                self.reset_until = host.now() + self.profile.reset_time;
+            }
             CLEAR_INTERRUPT..CLEAR_INTERRUPT_END => host.set_intx(false),
             _ => log::debug!("write of {value:#x} to register {offset:#x}, which has no effect"),
         }

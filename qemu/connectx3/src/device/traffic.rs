@@ -5,6 +5,8 @@
 
 use super::Card;
 use super::host::Host;
+use super::link::TornAtomics;
+use super::mailbox::Mailbox;
 use super::memory::Keyed;
 use super::memory::address::PeerMemory;
 use super::qp::connected::{self, Completed, Local, Shared};
@@ -44,6 +46,8 @@ impl Card {
         host: &dyn Host,
         act: impl FnOnce(&mut Qp, Keyed<'_>, &mut Env<'_>, &mut Shared<'_>) -> T,
     ) -> Option<T> {
+        let torn = TornAtomics(host);
+        let host = if self.profile.torn_atomics { &torn } else { host };
         let hca = self.hca.as_ref()?;
         let table = MttTable { icm: &self.icm, base: hca.mtt_base };
         let keyed = Keyed { regions: &self.regions, table, host };
@@ -274,6 +278,7 @@ impl Card {
     /// [`next_deadline`](Self::next_deadline).
     pub fn progress(&mut self, host: &dyn Host) {
         let now = host.now();
+        self.progress_events(now, host);
         if now >= self.next_deadline {
             self.next_deadline = Instant::MAX;
             for qpn in self.qps.numbers() {
@@ -308,7 +313,23 @@ impl Card {
         if !self.inside.is_empty() || !self.pending.is_empty() {
             return Some(Instant::ZERO);
         }
-        (self.next_deadline != Instant::MAX).then_some(self.next_deadline)
+        let deadline = self.next_event().map_or(self.next_deadline, |event| event.min(self.next_deadline));
+        (deadline != Instant::MAX).then_some(deadline)
+    }
+
+    /// DIAG_RPRT: what the transport has counted (Linux `hw/mlx4/main.c`, `diag_basic` and `diag_ext`).
+    pub(super) fn transport_report(&self, out: &mut Mailbox) {
+        let counters = &self.transport_counters;
+        for (offset, count) in [
+            (0x68, counters.tx_rnr_naks),
+            (0x6c, counters.rx_rnr_naks),
+            (0x100, counters.rx_out_of_sequence),
+            (0x104, counters.rx_naks),
+            (0x130, counters.rx_duplicates),
+            (0x134, counters.timeouts),
+        ] {
+            out.put_u32(offset, count as u32);
+        }
     }
 
     /// What the transport counts.

@@ -4,8 +4,10 @@ use super::Card;
 use super::host::Host;
 use super::profile::limits;
 
-/// Bytes of BAR 2.
-pub const BAR2_LEN: u64 = 1 << (20 + limits::LOG_UAR_MIB);
+/// Bytes of the doorbell pages. BlueFlame pages, if the card has them, are as many behind them.
+const UAR_LEN: u64 = 1 << (20 + limits::LOG_UAR_MIB);
+/// Bytes of half a BlueFlame register: where a work request may begin.
+const HALF_BLUE_FLAME: u64 = 1 << (limits::LOG_BLUE_FLAME - 1);
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 /// Pages whose doorbells are of event queues.
@@ -19,9 +21,19 @@ const SEND: u64 = 0x14;
 const CQ_ARM: u64 = 0x20;
 
 impl Card {
+    /// Bytes of BAR 2.
+    #[must_use]
+    pub const fn bar2_len(&self) -> u64 {
+        if self.profile.blue_flame { 2 * UAR_LEN } else { UAR_LEN }
+    }
+
     /// A write to BAR 2.
     pub fn write_bar2(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
         if self.write_channel(offset, data, host) {
+            return;
+        }
+        if offset >= UAR_LEN {
+            self.blue_flame(offset % HALF_BLUE_FLAME, data, host);
             return;
         }
         let (page, within) = (offset / PAGE, offset % PAGE);
@@ -40,6 +52,17 @@ impl Card {
                 self.cqs.arm(first & 0xff_ffff, second & 0xff_ffff, solicited_only, &mut self.eqs, host);
             }
             _ => log::debug!("doorbell at {offset:#x}: {first:#x}"),
+        }
+    }
+
+    /// A write to a BlueFlame register: a work request, that lies in the send queue too and whose second word there as
+    /// here holds the queue pair's number. That word is what the card waits for.
+    fn blue_flame(&mut self, at: u64, data: &[u8], host: &dyn Host) {
+        const NUMBER: u64 = 4;
+        let Some(skip) = NUMBER.checked_sub(at).map(|skip| skip as usize) else { return };
+        let word = data.get(skip..).and_then(|rest| rest.first_chunk::<4>());
+        if let Some(word) = word {
+            self.ring_send(u32::from_be_bytes(*word) >> 8, host);
         }
     }
 }

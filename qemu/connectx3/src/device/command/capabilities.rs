@@ -21,12 +21,15 @@ mod flag {
     pub const HIGH_VEP_UC: u32 = 1 << (41 - 32);
     pub const HIGH_VEP_MC: u32 = 1 << (42 - 32);
     pub const HIGH_COUNTERS: u32 = 1 << (48 - 32);
+    pub const HIGH_LARGE_EQE: u32 = 1 << (61 - 32);
+    pub const HIGH_LARGE_CQE: u32 = 1 << (62 - 32);
 }
 
 /// Further flags (0x70).
 mod flag2 {
     pub const UPDATE_QP: u32 = 1 << 16;
     pub const LB_SRC_CHECK: u32 = 1 << 19;
+    pub const SW_CQ_INIT: u32 = 1 << 23;
 }
 
 /// Memory management flags (0x94).
@@ -52,6 +55,7 @@ impl Card {
         const RESERVED_PDS: u8 = 4;
         const LOG_MIN_PAGE: u8 = 9;
         const LOG_LARGE_SEND: u8 = 17;
+        const PORT_BEACON: u8 = 1 << 7;
         const RSS_XOR: u8 = 1 << 5;
         const RSS_TOEPLITZ: u8 = 1 << 4;
         const LOG_RSS_TABLE: u8 = 7;
@@ -77,6 +81,7 @@ impl Card {
             (0x2d, LOG_LARGE_SEND),
             (0x2e, RSS_XOR | RSS_TOEPLITZ | LOG_RSS_TABLE),
             (0x2f, 20),
+            (0x34, PORT_BEACON),
             (0x35, 15),
             (0x37, 8 << 4 | self.profile.ports.len() as u8),
             (0x38, limits::LOG_MESSAGE),
@@ -99,7 +104,17 @@ impl Card {
             out.put_u16(0x26, max);
         }
         let groups = if self.profile.steering.groups { flag::HIGH_VEP_UC | flag::HIGH_VEP_MC } else { 0 };
-        out.put_u32(0x40, groups | flag::HIGH_COUNTERS);
+        let entries =
+            if self.profile.large_entries { flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE } else { 0 };
+        out.put_u32(0x40, groups | entries | flag::HIGH_COUNTERS);
+        if self.profile.blue_flame {
+            const AVAILABLE: u8 = 1 << 7;
+            out.put_u8(0x4c, AVAILABLE);
+            out.put_u8(0x4d, limits::LOG_BLUE_FLAME);
+            // log2 of registers on a page, and of pages.
+            out.put_u8(0x4e, 12 - limits::LOG_BLUE_FLAME);
+            out.put_u8(0x4f, limits::LOG_UAR_MIB + 20 - 12);
+        }
         out.put_u32(
             0x44,
             flag::RC
@@ -115,7 +130,8 @@ impl Card {
         out.put_u16(0x52, 1008);
         out.put_u16(0x56, 512);
         out.put_u32(0x68, InterfaceCounters::COUNT);
-        out.put_u32(0x70, flag2::UPDATE_QP | flag2::LB_SRC_CHECK);
+        let marked = if self.profile.sw_cq_init { flag2::SW_CQ_INIT } else { 0 };
+        out.put_u32(0x70, flag2::UPDATE_QP | flag2::LB_SRC_CHECK | marked);
         // Entry sizes: RDMARC, QPC, AUXC, ALTC, EQC, CQC, SRQC, cMPT, MTT, dMPT.
         for (index, size) in [32, 256, 128, 64, 128, 128, 128, 64, 8, 64].into_iter().enumerate() {
             out.put_u16(0x80 + 2 * index, size);

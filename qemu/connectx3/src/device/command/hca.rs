@@ -2,6 +2,8 @@
 
 use super::Output;
 use crate::device::Card;
+use crate::device::cq::{CQE, Cqs};
+use crate::device::eq::{EQE, Eqs};
 use crate::device::hcr::Status;
 use crate::device::mailbox::Mailbox;
 use crate::device::memory::Regions;
@@ -29,6 +31,8 @@ impl Card {
     pub(in crate::device) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
         const VERSION: u8 = 2;
         const DEVICE_MANAGED: u32 = 1 << 6;
+        const LARGE_EQE: u32 = 1 << 29;
+        const LARGE_CQE: u32 = 1 << 30;
         const UNICAST_GROUPS: u8 = 1 << 3;
         if !self.firmware.running || self.hca.is_some() {
             return Err(Status::BadSystemState);
@@ -45,6 +49,12 @@ impl Card {
         if !self.profile.steering.offers(steering) {
             return Err(Status::BadParameter);
         }
+        let large = mailbox.u32(0x58);
+        if large & (LARGE_EQE | LARGE_CQE) != 0 && !self.profile.large_entries {
+            return Err(Status::BadParameter);
+        }
+        self.eqs = Eqs::new(if large & LARGE_EQE != 0 { 2 * EQE } else { EQE });
+        self.cqs = Cqs::new(if large & LARGE_CQE != 0 { 2 * CQE } else { CQE });
         self.regions = Regions::new(mailbox.u64(0x0f0), mailbox.u8(0x0fb) & 0x3f, self.costs.clone());
         self.hca = Some(Hca {
             mtt_base: mailbox.u64(0x100),

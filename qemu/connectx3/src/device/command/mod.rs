@@ -152,8 +152,16 @@ impl Card {
         match command.opcode {
             op::CLOSE_HCA => self.close_hca(),
             op::QUERY_HCA => self.query_hca(),
-            op::INIT_PORT => self.open_port(command.in_mod, true, host),
-            op::CLOSE_PORT => self.open_port(command.in_mod, false, host),
+            op::INIT_PORT => {
+                let (index, _) = self.port(command.in_mod)?;
+                self.open_port(index, host);
+                Ok(Output::None)
+            }
+            op::CLOSE_PORT => {
+                let (index, _) = self.port(command.in_mod)?;
+                self.close_port(index);
+                Ok(Output::None)
+            }
             op::SET_PORT => self.set_port(command, &input(command, host)?),
             op::MAD_IFC => self.mad_ifc(command, input(command, host)?),
             op::CONFIG_DEV => self.config_dev(command, host),

@@ -37,7 +37,8 @@ impl Card {
                 Ok(Output::None)
             }
             op::SW2HW_CQ => {
-                self.cqs.create(command.in_mod, &super::input(command, host)?, table, host).map(none)
+                let marked = self.profile.sw_cq_init && command.op_mod == 1;
+                self.cqs.create(command.in_mod, &super::input(command, host)?, marked, table, host).map(none)
             }
             op::HW2SW_CQ => self.cqs.destroy(command.in_mod).map(none),
             op::QUERY_CQ => self.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out)),
@@ -79,8 +80,10 @@ impl Card {
             op::UPDATE_QP => {
                 self.qps.amend(command.in_mod & 0xff_ffff, &super::input(command, host)?).map(none)
             }
-            // Moderation is not modelled.
-            op::MODIFY_CQ => Ok(Output::None),
+            op::MODIFY_CQ => {
+                let context = super::input(command, host)?;
+                self.cqs.moderate(command.in_mod, &context, &mut self.eqs, host).map(none)
+            }
             _ => self.run_on_counters(command, host),
         }
     }
@@ -118,7 +121,11 @@ impl Card {
                 self.interface_counters.query(index, command.in_mod & RESET_COUNTER != 0, &mut out);
                 Ok(Output::Mailbox(out))
             }
-            op::DIAG_RPRT => Ok(Output::Mailbox(out)),
+            op::DIAG_RPRT => {
+                self.cqs.report(&mut out);
+                self.transport_report(&mut out);
+                Ok(Output::Mailbox(out))
+            }
             _ => Err(Status::BadOpcode),
         }
     }

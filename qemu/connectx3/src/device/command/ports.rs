@@ -2,17 +2,12 @@
 
 use super::Output;
 use crate::device::Card;
-use crate::device::eq::{Event, EventType};
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::mad;
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::profile::LinkType;
-
-/// PORT_CHANGE subtypes.
-const PORT_DOWN: u8 = 1;
-const PORT_ACTIVE: u8 = 4;
 
 impl Card {
     /// The port that a command names by its number from 1: index and port.
@@ -37,27 +32,17 @@ impl Card {
     pub(super) fn set_port(&mut self, command: &Command, mailbox: &Mailbox) -> Result<Output, Status> {
         const INFINIBAND: u8 = 0;
         const ETHERNET: u8 = 1;
-        let (index, _) = self.port(command.in_mod)?;
-        let port = self.ports.get_mut(index).ok_or(Status::BadParameter)?;
+        const BEACON: u8 = 4;
+        let port = self.port_mut(command.in_mod)?;
         match command.op_mod {
             INFINIBAND => port.choose(LinkType::InfiniBand)?,
             ETHERNET => {
                 port.choose(LinkType::Ethernet)?;
                 port.set_ethernet(command.in_mod >> 8 & 0xff, mailbox)?;
             }
+            // Seconds for which the port's light blinks.
+            BEACON => log::info!("port {}: blinks for {} s", command.in_mod & 0xff, mailbox.u32(0)),
             _ => return Err(Status::BadParameter),
-        }
-        Ok(Output::None)
-    }
-
-    pub(super) fn open_port(&mut self, number: u32, open: bool, host: &dyn Host) -> Result<Output, Status> {
-        let (index, _) = self.port(number)?;
-        if let Some(port) = self.ports.get_mut(index) {
-            port.open = open;
-            if open {
-                let subtype = if port.link { PORT_ACTIVE } else { PORT_DOWN };
-                self.eqs.post(&port_change(index, subtype), host);
-            }
         }
         Ok(Output::None)
     }
@@ -69,13 +54,16 @@ impl Card {
         Ok(Output::Mailbox(mailbox))
     }
 
-    /// The UDP port of RoCE v2 is the only setting that is kept.
+    /// The UDP port of RoCE v2 is the only setting that is kept. What the card does about checksums of frames received is
+    /// fixed: it says of TCP and UDP whether they are right, and sums the payload of other IP packets.
     pub(super) fn config_dev(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         const GET: u8 = 1;
         const UDP_PORT_VALID: u32 = 1 << 3;
         if command.op_mod == GET {
             let mut out = Mailbox::default();
+            const CHECKSUMS_OF_EACH_PORT: u8 = 2 << 4 | 2;
             out.put_u16(0x16, self.roce_udp_port);
+            out.put_u8(0x83, CHECKSUMS_OF_EACH_PORT);
             return Ok(Output::Mailbox(out));
         }
         let mailbox = super::input(command, host)?;
@@ -84,9 +72,4 @@ impl Card {
         }
         Ok(Output::None)
     }
-}
-
-/// The link of a port has changed.
-fn port_change(index: usize, subtype: u8) -> Event {
-    Event::new(EventType::PortChange, subtype).with(0x0c, (index as u32 + 1) << 28)
 }

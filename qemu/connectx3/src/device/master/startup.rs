@@ -28,7 +28,7 @@ const TABLES: u64 = MPT_BASE + (MPT_ENTRY << LOG_MPTS);
 pub fn start(card: &mut Card) {
     card.forget_objects();
     card.icm = Icm::Card(CardMemory::new(TABLES));
-    card.ports = card.profile.ports.iter().map(|&port| Port::new(port)).collect();
+    card.ports = Port::all(&card.profile);
     card.firmware.running = true;
     if let Err(status) = card.init_hca(layout()) {
         log::error!("the master cannot bring the card up: {status}");

@@ -1,0 +1,147 @@
+//! Links and other things that take a card time: a link comes up some time after its port is opened or its cable put in, a
+//! reset lasts, and events wait for moderation.
+
+use super::Card;
+use super::eq::{Event, EventType};
+use super::host::{DmaError, Host};
+use super::port::Port;
+use platform::Instant;
+
+/// PORT_CHANGE subtypes.
+const PORT_DOWN: u8 = 1;
+const PORT_ACTIVE: u8 = 4;
+
+/// The link of a port has changed.
+fn port_change(index: usize, active: bool) -> Event {
+    let subtype = if active { PORT_ACTIVE } else { PORT_DOWN };
+    Event::new(EventType::PortChange, subtype).with(0x0c, (index as u32 + 1) << 28)
+}
+
+impl Port {
+    /// The link comes up, at once or later.
+    fn raise(&mut self, now: Instant) {
+        if self.link_delay.is_zero() {
+            self.link = true;
+        } else if !self.link {
+            self.link_due = Some(now + self.link_delay);
+        }
+    }
+
+    fn lower(&mut self) {
+        (self.link, self.link_due) = (false, None);
+    }
+}
+
+impl Card {
+    /// INIT_PORT: the driver is told of the link, now and when it comes up.
+    pub(super) fn open_port(&mut self, index: usize, host: &dyn Host) {
+        let Some(port) = self.ports.get_mut(index) else { return };
+        port.open = true;
+        if port.cable {
+            port.raise(host.now());
+        }
+        let event = port_change(index, port.link);
+        self.eqs.post(&event, host);
+    }
+
+    /// CLOSE_PORT. A link that needs time to come up goes down.
+    pub(super) fn close_port(&mut self, index: usize) {
+        let Some(port) = self.ports.get_mut(index) else { return };
+        port.open = false;
+        if !port.link_delay.is_zero() {
+            port.lower();
+        }
+    }
+
+    /// Puts a port's cable in, or pulls it out.
+    pub fn set_cable(&mut self, index: usize, connected: bool, host: &dyn Host) {
+        let Some(port) = self.ports.get_mut(index) else { return };
+        let before = port.link;
+        port.cable = connected;
+        if !connected {
+            port.lower();
+        } else if port.open || port.link_delay.is_zero() {
+            port.raise(host.now());
+        }
+        if port.open && port.link != before {
+            let event = port_change(index, port.link);
+            self.eqs.post(&event, host);
+        }
+    }
+
+    /// Whether a port's link is up.
+    #[must_use]
+    pub fn link(&self, index: usize) -> bool {
+        self.ports.get(index).is_some_and(|port| port.link)
+    }
+
+    /// Whether the card is still in a reset: then reads give all ones and writes do nothing.
+    #[must_use]
+    pub fn in_reset(&self, now: Instant) -> bool {
+        now < self.reset_until
+    }
+
+    /// What has become due of links, and of events and interrupts that were moderated.
+    pub(super) fn progress_events(&mut self, now: Instant, host: &dyn Host) {
+        for index in 0..self.ports.len() {
+            let Some(port) = self.ports.get_mut(index) else { return };
+            if port.link_due.is_some_and(|due| due <= now) {
+                (port.link, port.link_due) = (true, None);
+                if port.open {
+                    self.eqs.post(&port_change(index, true), host);
+                }
+            }
+        }
+        self.cqs.progress(now, &mut self.eqs, host);
+        self.eqs.progress(now, host);
+    }
+
+    /// When [`progress_events`](Self::progress_events) has something to do.
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let links = self.ports.iter().filter_map(|port| port.link_due);
+        links.chain(self.cqs.next_due()).chain(self.eqs.next_due()).min()
+    }
+}
+
+/// A machine on which the card's atomic operations are not atomic against the processor: it reads, and then writes.
+pub struct TornAtomics<'a>(pub &'a dyn Host);
+
+impl TornAtomics<'_> {
+    fn replace(&self, addr: u64, with: impl FnOnce(u64) -> u64) -> Result<u64, DmaError> {
+        let mut word = [0; 8];
+        self.0.read(addr, &mut word)?;
+        let before = u64::from_ne_bytes(word);
+        self.0.write(addr, &with(before).to_ne_bytes())?;
+        Ok(before)
+    }
+}
+
+impl Host for TornAtomics<'_> {
+    fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+        self.0.read(addr, buf)
+    }
+    fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.0.write(addr, data)
+    }
+    fn publish(&self, addr: u64, word: [u8; 8]) -> Result<(), DmaError> {
+        self.0.publish(addr, word)
+    }
+    fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError> {
+        self.replace(addr, |before| before.wrapping_add(add))
+    }
+    fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64, DmaError> {
+        self.replace(addr, |before| if before == compare { swap } else { before })
+    }
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+    fn msix_enabled(&self) -> bool {
+        self.0.msix_enabled()
+    }
+    fn message(&self, vector: u16) {
+        self.0.message(vector);
+    }
+    fn set_intx(&self, asserted: bool) {
+        self.0.set_intx(asserted);
+    }
+}
