@@ -41,7 +41,10 @@ fn write_read_send_and_atomics() {
     a.post_send(&mut qa, WRITE_IMM, 0xabcd, &[remote(there + 0x4000, KEY), data(here, 8)].concat());
     exchange(&mut a, &mut b, |_| false);
     let received = b.poll(&mut qb).unwrap();
-    assert_eq!(received, Entry { qpn: 0x62, wqe: 0, send: false, opcode: 1, len: 77, imm: 0, syndrome: 0 });
+    assert_eq!(
+        received,
+        Entry { qpn: 0x62, wqe: 0, send: false, opcode: 1, len: 77, imm: 0, syndrome: 0, vendor: 0 }
+    );
     assert_eq!(b.machine.bytes(there, 77), bytes[..77]);
     let received = b.poll(&mut qb).unwrap();
     assert_eq!((received.wqe, received.opcode, received.imm, received.len), (1, 0, 0xabcd, 8));

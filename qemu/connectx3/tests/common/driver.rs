@@ -70,6 +70,22 @@ pub struct Queue {
     cq_index: u32,
 }
 
+/// What a queue pair may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub pd: u32,
+    /// A kernel's: FAST_REG and the reserved key are allowed.
+    pub kernel: bool,
+    /// What its peer may do: READ 4, WRITE 2, atomics 1.
+    pub rights: u32,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { pd: PD, kernel: true, rights: 7 }
+    }
+}
+
 const LOG_ENTRIES: u32 = 6;
 const LOG_STRIDE: u32 = 6;
 const LOG_CQ: u32 = 8;
@@ -84,6 +100,7 @@ pub struct Entry {
     pub len: u32,
     pub imm: u32,
     pub syndrome: u8,
+    pub vendor: u8,
 }
 
 impl Node {
@@ -226,6 +243,16 @@ impl Node {
         first as u32
     }
 
+    /// Where an entry of the table of regions is in memory.
+    pub fn region_entry(&self, index: u32) -> u64 {
+        ICM + self.sizes.regions() + 64 * u64::from(index)
+    }
+
+    /// Where an entry of the table of pages is in memory, by its byte offset.
+    pub fn page_entry(&self, mtt: u32) -> u64 {
+        ICM + MTT_BASE + u64::from(mtt)
+    }
+
     pub fn create_eq(&mut self, eqn: u32, log_entries: u32) -> u64 {
         let at = self.alloc(32 << log_entries);
         let mtt = self.map_pages(at, 32 << log_entries);
@@ -247,6 +274,11 @@ impl Node {
 
     /// A queue pair with its own completion queue, connected to `peer`.
     pub fn connect(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32) -> Queue {
+        self.connect_as(qpn, cqn, peer, peer_qpn, Setup::default())
+    }
+
+    /// The same with a context of one's own.
+    pub fn connect_as(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32, setup: Setup) -> Queue {
         let (cq, cq_record) = self.create_cq(cqn, 0, LOG_CQ);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
@@ -261,11 +293,12 @@ impl Node {
             0,
             qpn,
             &context(&[
-                (0x04, PD),
-                (0x08, size << 16 | size << 8),
+                (0x04, setup.pd),
+                (0x08, size << 16 | size << 8 | u32::from(setup.kernel) << 4),
                 (0x10, qpn),
+                (0x70, u32::from(setup.kernel) << 11),
                 (0x7c, cqn),
-                (0x90, 7 << 13),
+                (0x90, setup.rights << 13),
                 (0x9c, cqn),
                 (0xa4, record as u32),
                 (0xcc, mtt),
@@ -323,8 +356,12 @@ impl Node {
     }
 
     pub fn post_receive(&mut self, queue: &mut Queue, at: u64, len: u32) {
+        self.post_receive_of(queue, KEY, at, len);
+    }
+
+    pub fn post_receive_of(&mut self, queue: &mut Queue, key: u32, at: u64, len: u32) {
         let entry = queue.receive + u64::from(queue.posted & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
-        for (i, word) in [len, KEY, (at >> 32) as u32, at as u32, 0, 0x100, 0, 0].into_iter().enumerate() {
+        for (i, word) in [len, key, (at >> 32) as u32, at as u32, 0, 0x100, 0, 0].into_iter().enumerate() {
             self.machine.put(entry + 4 * i as u64, &word.to_be_bytes());
         }
         queue.posted += 1;
@@ -372,6 +409,7 @@ impl Node {
             len: word(0x14),
             imm: word(0x04),
             syndrome: if opcode == 0x1e { word(0x18) as u8 } else { 0 },
+            vendor: if opcode == 0x1e { (word(0x18) >> 8) as u8 } else { 0 },
         };
         queue.cq_index += 1;
         self.machine.put(queue.cq_record, &queue.cq_index.to_be_bytes());
@@ -381,7 +419,12 @@ impl Node {
 
 /// Words of a data segment.
 pub fn data(at: u64, len: u32) -> [u32; 4] {
-    [len, KEY, (at >> 32) as u32, at as u32]
+    data_of(KEY, at, len)
+}
+
+/// The same by another key.
+pub fn data_of(key: u32, at: u64, len: u32) -> [u32; 4] {
+    [len, key, (at >> 32) as u32, at as u32]
 }
 
 /// Words of a remote address segment.

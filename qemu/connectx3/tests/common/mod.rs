@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part, and a test may fail by panic")]
 
 pub mod driver;
+pub mod keys;
 pub mod smp;
 
 use connectx3::device::{DmaError, Host};
