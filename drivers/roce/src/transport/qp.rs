@@ -9,7 +9,7 @@ use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
 use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service};
 use platform::{Instant, IoAddr, Memory};
-use verbs::{QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
+use verbs::{Psn, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
 
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
@@ -194,6 +194,24 @@ impl ReliableQp {
     #[must_use]
     pub const fn send_room(&self) -> u32 {
         self.requester.queue().room()
+    }
+
+    /// The PSN of the next request that is sent.
+    #[must_use]
+    pub const fn send_psn(&self) -> Psn {
+        self.requester.next_psn()
+    }
+
+    /// The PSN of the oldest request that is not acknowledged.
+    #[must_use]
+    pub const fn unacknowledged_psn(&self) -> Psn {
+        self.requester.unacknowledged_psn()
+    }
+
+    /// The PSN of the request that is expected next.
+    #[must_use]
+    pub const fn recv_psn(&self) -> Psn {
+        self.responder.expected_psn()
     }
 
     /// Receive work requests that are posted.

@@ -148,6 +148,14 @@ impl Requester {
         &self.queue
     }
 
+    pub(super) const fn next_psn(&self) -> Psn {
+        self.next
+    }
+
+    pub(super) const fn unacknowledged_psn(&self) -> Psn {
+        self.una
+    }
+
     /// When [`on_timer`](Self::on_timer) is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.wait_until.or_else(|| self.timers.deadline())

@@ -141,6 +141,10 @@ impl Responder {
         if matches!(self.inbound, Inbound::Send { .. }) { None } else { self.recv.pop() }
     }
 
+    pub(super) const fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
     /// Whether a request was refused for good.
     pub(super) const fn has_refused(&self) -> bool {
         self.refused.is_some()

@@ -265,11 +265,12 @@ impl Cqs {
         Ok(())
     }
 
-    /// Posts a completion, and the event that the queue is armed for.
-    pub fn post(&mut self, cqn: u32, cqe: &Cqe, eqs: &mut Eqs, host: &dyn Host) {
-        let Some(queue) = self.queues.get_mut(&cqn) else { return };
+    /// Posts a completion, and the event that the queue is armed for. `false`: the queue has failed, and so must the queue
+    /// pair.
+    pub fn post(&mut self, cqn: u32, cqe: &Cqe, eqs: &mut Eqs, host: &dyn Host) -> bool {
+        let Some(queue) = self.queues.get_mut(&cqn) else { return false };
         if queue.failed {
-            return;
+            return false;
         }
         let waiting = queue.producer.wrapping_sub(queue.consumer(host)) & 0xff_ffff;
         let overrun = waiting >= 1 << queue.log_entries;
@@ -281,7 +282,7 @@ impl Cqs {
             let syndrome = if overrun { OVERRUN } else { ACCESS_VIOLATION };
             log::warn!("completion queue {cqn:#x}: {}", if overrun { "overrun" } else { "access violation" });
             eqs.post(&Event::new(EventType::CqError, 0).with(0x04, cqn).with(0x0c, syndrome), host);
-            return;
+            return false;
         }
         if let Some(error) = cqe.failure() {
             *self.errors.entry(error).or_default() += 1;
@@ -297,6 +298,7 @@ impl Cqs {
         if fires {
             self.tell(cqn, eqs, host);
         }
+        true
     }
 
     /// The arm doorbell: an event at the next completion past `consumer`. One that is there already makes it too, since

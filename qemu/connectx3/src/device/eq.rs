@@ -18,12 +18,22 @@ const OWNER: u8 = 0x80;
 pub enum EventType {
     /// A completion queue that was armed has completions.
     Completion = 0x00,
+    /// A queue pair that is ready to receive has got its first packet.
+    CommunicationEstablished = 0x02,
+    /// A send queue has drained.
+    SendQueueDrained = 0x03,
     /// A completion queue has overflowed or cannot be written.
     CqError = 0x04,
+    /// A queue pair has failed in a way that no completion can tell: its ring or its completion queue is gone.
+    QpFatal = 0x05,
     /// A port has come up or gone down.
     PortChange = 0x09,
     /// A command has ended.
     Command = 0x0a,
+    /// A peer's request broke the protocol, and no receive tells of it.
+    QpRequestError = 0x10,
+    /// A peer's request asked for memory that it may not reach.
+    QpAccessError = 0x11,
     /// The last receive that a queue pair in error had taken from its shared receive queue has ended.
     LastWqeReached = 0x13,
     /// A shared receive queue has fewer entries than its limit.

@@ -9,6 +9,7 @@ pub mod cost;
 mod cq;
 mod eq;
 mod ethernet;
+mod failures;
 mod hcr;
 mod host;
 mod icm;
@@ -40,6 +41,7 @@ use cost::Costs;
 use cq::Cqs;
 use eq::Eqs;
 use ethernet::headers::{Headers, Length};
+use failures::Failed;
 use hcr::Hcr;
 use icm::Icm;
 use master::Master;
@@ -88,6 +90,8 @@ pub struct Card {
     master: Option<Box<Master>>,
     /// Queue pairs that may have something to send.
     pending: BTreeSet<u32>,
+    /// Queue pairs in error.
+    failed: Failed,
     /// No queue pair's deadline is before this.
     next_deadline: Instant,
     /// A reset lasts until then.
@@ -132,6 +136,7 @@ impl Card {
             inside: Vec::new(),
             master: None,
             pending: BTreeSet::new(),
+            failed: Failed::default(),
             next_deadline: Instant::MAX,
             reset_until: Instant::from_nanos(0),
             costs: None,

@@ -7,7 +7,7 @@ use super::memory::{Access, Domain, Keyed, Refused};
 use super::qp::connected::Completed;
 use super::qp::datagram::Outgoing;
 use super::qp::wqe::{Control, Data, Opcode, Segments};
-use super::qp::{Qp, Transport};
+use super::qp::{Ended, Qp, Transport, flush};
 
 use super::vlan;
 use roce::transport::Env;
@@ -17,15 +17,20 @@ use verbs::{Completion, Status, WorkKind};
 /// The longest frame: a management datagram is one packet.
 const MAX_FRAME: usize = 4096 + 256;
 
+/// Frames that a queue pair sends before others have their turn.
+const TURN: usize = 64;
+
 impl Card {
     /// The send doorbell of a special queue pair.
     pub(super) fn send_special(&mut self, qpn: u32, host: &dyn Host) {
         let next = |card: &mut Self| {
             card.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| next_frame(qp, keyed, env))
         };
-        while let Some(Some(outgoing)) = next(self) {
+        for _ in 0..TURN {
+            let Some(Some(outgoing)) = next(self) else { return };
             self.send_roce(qpn, outgoing);
         }
+        self.pending.insert(qpn);
     }
 }
 
@@ -33,25 +38,23 @@ impl Card {
 fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Outgoing> {
     let (port, who) = (qp.context.port(), qp.context.domain());
     while qp.state.takes_sends() {
+        if qp.transport.ended() != Ended::Nothing {
+            flush::sends(qp, keyed.host, env);
+            return None;
+        }
         let Transport::Datagram(datagram) = &mut qp.transport else { return None };
-        let (sends_ended, _) = datagram.has_ended();
         let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
             Ok(None) => return None,
             Ok(Some(next)) => next,
             Err(e) => {
-                log::warn!("{:?}: {e}", qp.number);
-                datagram.fail_send(None, env);
+                flush::broken(qp, e, env);
                 return None;
             }
         };
-        let result = if sends_ended {
-            Err(Status::WorkRequestFlushed)
-        } else {
-            frame(&control, wqe, who, keyed).inspect_err(|status| {
-                log::warn!("{:?}: work request {index} ({control:?}): {status:?}", qp.number);
-                datagram.fail_send(None, env);
-            })
-        };
+        let result = frame(&control, wqe, who, keyed).inspect_err(|status| {
+            log::warn!("{:?}: work request {index} ({control:?}): {status:?}", qp.number);
+            datagram.fail_send(None, env);
+        });
         let status = result.as_ref().err().copied().unwrap_or(Status::Success);
         let id = super::qp::connected::name(index, control.code());
         let report = control.signaled() || status != Status::Success;

@@ -4,6 +4,8 @@
 //! and one to a multicast address goes both ways.
 
 use super::Card;
+use super::eq::EventType;
+use super::failures::Before;
 use super::host::Host;
 use super::link::TornAtomics;
 use super::mailbox::Mailbox;
@@ -11,9 +13,9 @@ use super::memory::Keyed;
 use super::memory::address::PeerMemory;
 use super::qp::connected::{self, Completed, Local, Shared};
 use super::qp::datagram::{self, Origin};
-use super::qp::{Ended, Qp, Service, State, Transport};
+use super::qp::{Ended, Qp, Service, State, Transport, flush};
 use super::queue_memory::MttTable;
-use super::{eq, vlan};
+use super::vlan;
 use core::cell::Cell;
 use platform::Instant;
 use roce::transport::{Counters, Env};
@@ -23,8 +25,10 @@ use roce::wire::{Bth, Frame, Service as WireService};
 /// the card has taken the frames that came at once.
 const RECEIVING: u32 = 0;
 const SENDING: u32 = 1;
-/// Packets that a queue pair sends before the next one has its turn.
+/// Packets that a queue pair sends at once.
 const BURST: usize = 32;
+/// How often it does before others have their turn.
+const TURN: usize = 8;
 /// How often frames that stay inside the card are taken in before others have their turn.
 const ROUNDS: usize = 16;
 
@@ -66,22 +70,23 @@ impl Card {
             completions: &mut completed,
         };
         let mut shared = Shared { srqs: &mut self.srqs, eqs: &mut self.eqs, ports: &self.ports };
+        let before = Before::of(qp, env.counters);
         let result = act(qp, keyed, &mut env, &mut shared);
-        let mut last_wqe_reached = false;
         match qp.transport.ended() {
-            Ended::All => {
-                if qp.context.srqn().is_none() {
-                    // Receives that still lie in the guest's ring end as flushed too.
-                    connected::take_receives(qp, keyed, &mut env, &mut shared, true);
-                } else {
-                    last_wqe_reached = qp.state != State::Error;
-                }
-                qp.state = State::Error;
-            }
+            Ended::All => qp.state = State::Error,
             Ended::Sends if qp.state == State::ReadyToSend => qp.state = State::SendQueueError,
             Ended::Sends | Ended::Nothing => {}
         }
+        let failed = before.has_failed(qp);
+        if failed {
+            // What still lies in the guest's rings ends as flushed too.
+            if before.could_send() {
+                flush::sends(qp, host, &mut env);
+            }
+            flush::receives(qp, host, &mut env);
+        }
         let (send_cqn, receive_cqn) = (qp.context.send_cqn(), qp.context.receive_cqn());
+        let (shares_receives, drains) = (qp.context.srqn().is_some(), qp.draining.is_some());
         if let Some(at) = qp.transport.deadline() {
             self.next_deadline = self.next_deadline.min(at);
         }
@@ -90,28 +95,27 @@ impl Card {
         {
             log::warn!("a key that a peer has taken away: {e}");
         }
+        let event = if failed { before.event(qp, &self.transport_counters, &completed) } else { None };
+        let mut told = true;
         for (completion, send) in &completed.list {
             let cqn = if *send { send_cqn } else { receive_cqn };
-            self.cqs.post(cqn, &completed.cqe(qpn, completion, *send), &mut self.eqs, host);
+            told &= self.cqs.post(cqn, &completed.cqe(qpn, completion, *send), &mut self.eqs, host);
         }
-        if last_wqe_reached {
-            let event = eq::Event::new(eq::EventType::LastWqeReached, 0).with(0x04, qpn);
-            self.eqs.post(&event, host);
+        if let Some(kind) = event {
+            self.qp_event(kind, qpn, host);
+        }
+        if failed && shares_receives {
+            self.qp_event(EventType::LastWqeReached, qpn, host);
+        } else if failed {
+            self.watch_failed(qpn, host);
+        }
+        if drains {
+            self.tell_drained(qpn, host);
+        }
+        if !told {
+            self.lose_completions(qpn, host);
         }
         Some(result)
-    }
-
-    /// 2ERR_QP: all work ends as flushed.
-    pub(super) fn fail_qp(&mut self, qpn: u32, host: &dyn Host) {
-        self.with_qp(qpn, Completed::default(), host, |qp, keyed, env, shared| {
-            if qp.state != State::Init {
-                qp.transport.fail(env);
-                connected::take_sends(qp, keyed, env);
-                let _ = datagram::next_frame(qp, keyed, env, shared);
-            } else {
-                qp.transport.fail(env);
-            }
-        });
     }
 
     /// The send doorbell.
@@ -124,9 +128,10 @@ impl Card {
         }
     }
 
-    /// Sends what a queue pair has, and takes more work from its ring as the transport gets room.
+    /// Sends what a queue pair has, and takes more work from its ring as the transport gets room. After some it is others'
+    /// turn.
     fn transmit(&mut self, qpn: u32, host: &dyn Host) {
-        loop {
+        for _ in 0..TURN {
             let Some((frames, local)) = self.with_qp(qpn, Completed::default(), host, burst) else { return };
             if let Some(local) = &local {
                 self.run_local(qpn, local, host);
@@ -138,6 +143,7 @@ impl Card {
                 self.send_roce(qpn, outgoing);
             }
         }
+        self.pending.insert(qpn);
     }
 
     /// Does what a work request asks of the card itself.
@@ -255,9 +261,15 @@ impl Card {
         }
         let datagram = opcode.service == WireService::Ud;
         let completed = Completed { solicited, origin: datagram.then_some(origin), ..Completed::default() };
+        let first = matches!(qp.transport, Transport::Connected(_))
+            && qp.state == State::ReadyToReceive
+            && !std::mem::replace(&mut qp.heard, true);
+        if first {
+            self.qp_event(EventType::CommunicationEstablished, qpn, host);
+        }
         self.with_qp(qpn, completed, host, |qp, keyed, env, shared| {
             if takes_receive {
-                connected::take_receives(qp, keyed, env, shared, false);
+                connected::take_receives(qp, keyed, env, shared);
             }
             match &mut qp.transport {
                 Transport::Connected(connection) => {
@@ -294,9 +306,10 @@ impl Card {
                 }
             }
         }
+        self.end_late_receives(host);
         for _ in 0..ROUNDS {
             for qpn in std::mem::take(&mut self.pending) {
-                self.transmit(qpn, host);
+                self.ring_send(qpn, host);
             }
             if self.inside.is_empty() {
                 return;
@@ -313,7 +326,8 @@ impl Card {
         if !self.inside.is_empty() || !self.pending.is_empty() {
             return Some(Instant::ZERO);
         }
-        let deadline = self.next_event().map_or(self.next_deadline, |event| event.min(self.next_deadline));
+        let own = self.next_deadline.min(self.failed.due());
+        let deadline = self.next_event().map_or(own, |event| event.min(own));
         (deadline != Instant::MAX).then_some(deadline)
     }
 

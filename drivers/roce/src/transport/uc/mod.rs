@@ -108,6 +108,18 @@ impl UnreliableQp {
         self.queue.room()
     }
 
+    /// The PSN of the next packet that is sent.
+    #[must_use]
+    pub const fn send_psn(&self) -> Psn {
+        self.next
+    }
+
+    /// The PSN of the packet that is expected next.
+    #[must_use]
+    pub const fn recv_psn(&self) -> Psn {
+        self.receiver.expected_psn()
+    }
+
     /// Receive work requests that are posted.
     #[must_use]
     pub const fn receives_posted(&self) -> u32 {

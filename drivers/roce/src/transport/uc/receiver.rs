@@ -78,6 +78,10 @@ impl Receiver {
         self.recv.push(work, memory)
     }
 
+    pub(in crate::transport) const fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
     pub(super) const fn receives_posted(&self) -> u32 {
         self.recv.len()
     }

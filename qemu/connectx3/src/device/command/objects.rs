@@ -136,8 +136,9 @@ impl Card {
         transition: Transition,
         host: &dyn Host,
     ) -> Result<Output, Status> {
+        let qpn = command.in_mod & 0xff_ffff;
         if transition == Transition::ToError {
-            self.fail_qp(command.in_mod & 0xff_ffff, host);
+            self.fail_qp(qpn, host);
         }
         let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
         let table = MttTable { icm: &self.icm, base: hca.mtt_base };
@@ -145,9 +146,19 @@ impl Card {
             Transition::ToReset | Transition::ToError => Mailbox::default(),
             _ => super::input(command, host)?,
         };
-        self.qps
-            .transition(command.in_mod & 0xff_ffff, transition, &mailbox, table, &self.ports, host)
-            .map(|()| Output::None)
+        self.qps.transition(qpn, transition, &mailbox, table, &self.ports, host)?;
+        match transition {
+            Transition::RtsToSqd => {
+                if let Some(qp) = self.qps.get_mut(qpn) {
+                    qp.draining = Some(command.in_mod >> 31 != 0);
+                }
+                self.tell_drained(qpn, host);
+            }
+            // Work may lie in the ring since before.
+            Transition::SqdToRts | Transition::SqErrorToRts => self.ring_send(qpn, host),
+            _ => {}
+        }
+        Ok(Output::None)
     }
 
     /// Forgets every object of the guest.

@@ -11,11 +11,13 @@ use super::cq::Cqe;
 use super::host::Host;
 use super::memory::{Access, Domain, Keyed, Refused};
 use super::profile::Steering;
+use super::qp::connected::{Completed, Shared};
 use super::qp::wqe::{Control, Data, Opcode, Segments};
-use super::qp::{Qp, Scatter, Service, State};
+use super::qp::{Qp, Scatter, Service, State, flush};
 use super::queue_memory::MttTable;
 use super::steering::{McgTable, Steer};
 use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
+use roce::transport::Env;
 use segmentation::Cut;
 use std::sync::Arc;
 use verbs::MacAddr;
@@ -30,16 +32,19 @@ const LOCAL_LENGTH: u8 = 0x01;
 const LOCAL_QP_OPERATION: u8 = 0x02;
 const LOCAL_PROTECTION: u8 = 0x04;
 
+/// Work requests that a queue pair ends before others have their turn.
+const TURN: usize = 64;
+
 impl Card {
     /// The send doorbell of a raw queue pair.
     pub(super) fn send_raw(&mut self, qpn: u32, host: &dyn Host) {
-        loop {
+        for _ in 0..TURN {
             let Some(hca) = &self.hca else { return };
             let table = MttTable { icm: &self.icm, base: hca.mtt_base };
             let keyed = Keyed { regions: &self.regions, table, host };
             let Some(qp) = self.qps.get_mut(qpn) else { return };
             if qp.state != State::ReadyToSend {
-                return;
+                return self.flush_sends(qpn, host);
             }
             let (port, counter) = (qp.context.port(), qp.context.counter());
             let (who, cqn) = (qp.context.domain(), qp.context.send_cqn());
@@ -47,11 +52,14 @@ impl Card {
                 Ok(None) => return,
                 Ok(Some((index, control, wqe))) => (index, control, frames_of(control, wqe, who, keyed)),
                 Err(e) => {
-                    log::warn!("queue pair {qpn:#x}: {e}");
-                    qp.state = State::SendQueueError;
+                    let broken = |qp: &mut Qp, _: Keyed<'_>, env: &mut Env<'_>, _: &mut Shared<'_>| {
+                        flush::broken(qp, e, env);
+                    };
+                    self.with_qp(qpn, Completed::default(), host, broken);
                     return;
                 }
             };
+            let mut told = true;
             match result {
                 Ok(frames) => {
                     for frame in frames {
@@ -59,16 +67,32 @@ impl Card {
                     }
                     if control.signaled() {
                         let cqe = Cqe::new(qpn, index, true, control.code());
-                        self.cqs.post(cqn, &cqe, &mut self.eqs, host);
+                        told = self.cqs.post(cqn, &cqe, &mut self.eqs, host);
                     }
                 }
                 Err(syndrome) => {
+                    log::warn!(
+                        "queue pair {qpn:#x}: work request {index} ({control:?}) fails: {syndrome:#x}"
+                    );
                     qp.state = State::SendQueueError;
-                    self.cqs.post(cqn, &Cqe::error(qpn, index, true, syndrome, 0), &mut self.eqs, host);
-                    return;
+                    let cqe = Cqe::error(qpn, index, true, syndrome, 0);
+                    told = self.cqs.post(cqn, &cqe, &mut self.eqs, host);
                 }
             }
+            if !told {
+                return self.lose_completions(qpn, host);
+            }
         }
+        self.pending.insert(qpn);
+    }
+
+    /// Ends what is posted to a raw queue pair that has failed.
+    fn flush_sends(&mut self, qpn: u32, host: &dyn Host) {
+        self.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| {
+            if matches!(qp.state, State::SendQueueError | State::Error) {
+                flush::sends(qp, keyed.host, env);
+            }
+        });
     }
 
     /// A frame for the guest's Ethernet driver.
@@ -143,11 +167,14 @@ impl Card {
                 completion(qpn, index, frame, headers, hash).with(0x14, &(len as u32).to_be_bytes())
             }
             Err((index, syndrome)) => {
-                qp.state = State::Error;
-                Cqe::error(qpn, index, false, syndrome, 0)
+                let cqe = Cqe::error(qpn, index, false, syndrome, 0);
+                self.cqs.post(cqn, &cqe, &mut self.eqs, host);
+                return self.fail_qp(qpn, host);
             }
         };
-        self.cqs.post(cqn, &cqe, &mut self.eqs, host);
+        if !self.cqs.post(cqn, &cqe, &mut self.eqs, host) {
+            self.lose_completions(qpn, host);
+        }
     }
 }
 

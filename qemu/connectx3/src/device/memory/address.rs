@@ -13,6 +13,9 @@ use verbs::RemoteKey;
 /// Bits of an address that are the offset in the region: 1 TiB.
 const OFFSET_BITS: u32 = u64::BITS - NAME_BITS;
 
+/// An address that nothing is behind, as an element has it whose key, range or right was refused.
+pub const NOWHERE: IoAddr = IoAddr(u64::MAX << OFFSET_BITS);
+
 /// The address of a byte of a region, good as long as its key is.
 pub fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
     let (name, start) = keyed.regions.name(key, keyed.start(key)?);
@@ -42,8 +45,9 @@ impl Memory for LocalMemory<'_> {
         (IoAddr(0), u64::MAX)
     }
 
-    fn check(&self, addr: IoAddr, _len: u64) -> Result<(), MemoryError> {
-        self.place(addr).map(drop)
+    /// Elements were checked against their keys; what was refused is found at the access.
+    fn check(&self, _addr: IoAddr, _len: u64) -> Result<(), MemoryError> {
+        Ok(())
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {

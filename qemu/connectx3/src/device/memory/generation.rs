@@ -32,7 +32,9 @@ impl Names {
         loop {
             self.last = (self.last + 1) & ((1 << NAME_BITS) - 1);
             let name = Name(self.last);
-            if name.0 != 0 && !self.keys.contains_key(&name) {
+            // The last is that of addresses with nothing behind them.
+            let last = (1 << NAME_BITS) - 1;
+            if name.0 != 0 && name.0 != last && !self.keys.contains_key(&name) {
                 return name;
             }
         }

@@ -3,9 +3,10 @@
 use super::context::Context;
 use super::datagram::Origin;
 use super::local;
-use super::rings::{Broken, Scatter};
+use super::rings::Scatter;
+use super::syndrome::{MEMORY_MANAGEMENT, failure};
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
-use super::{Connection, Ended, Qp, Transport};
+use super::{Connection, Ended, Qp, State, Transport};
 use crate::device::cq::Cqe;
 use crate::device::eq::Eqs;
 use crate::device::host::Host;
@@ -50,6 +51,12 @@ pub fn reliable(qpn: u32) -> Connection {
 #[must_use]
 pub fn unreliable(qpn: u32) -> Connection {
     Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &LIMITS)))
+}
+
+/// Whether all sends have ended.
+#[must_use]
+pub const fn is_idle(connection: &Connection) -> bool {
+    connection.send_room() == SEND_DEPTH
 }
 
 /// What the context says of the connection.
@@ -142,7 +149,7 @@ impl Completed {
 fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
     let (index, opcode) = (index_of(completion.id), (completion.id.0 >> 16) as u8);
     if completion.status != Status::Success {
-        return Cqe::error(qpn, index, send, syndrome(completion.status), 0);
+        return failure(qpn, index, send, completion.status);
     }
     if send {
         return Cqe::new(qpn, index, true, opcode).with(0x14, &completion.byte_len.to_be_bytes());
@@ -161,26 +168,6 @@ fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
         .with(0x04, &word.to_be_bytes())
         .with(0x14, &completion.byte_len.to_be_bytes())
 }
-
-/// Syndromes (Linux `include/linux/mlx4/cq.h`).
-const fn syndrome(status: Status) -> u8 {
-    match status {
-        Status::Success => 0x00,
-        Status::LocalLengthError => 0x01,
-        Status::LocalQpOperationError => 0x02,
-        Status::LocalProtectionError => 0x04,
-        Status::WorkRequestFlushed => 0x05,
-        Status::BadResponse => 0x10,
-        Status::RemoteInvalidRequest => 0x12,
-        Status::RemoteAccessError => 0x13,
-        Status::RemoteOperationError => 0x14,
-        Status::RetryExceeded => 0x15,
-        Status::RnrRetryExceeded => 0x16,
-    }
-}
-
-/// The syndrome of work on keys that is refused: bind and, on the card, all of memory management.
-const MEMORY_MANAGEMENT: u8 = 0x06;
 
 /// Why a work request ends the queue pair before it starts.
 #[derive(Debug, thiserror::Error)]
@@ -218,54 +205,54 @@ pub struct Local {
 
 /// Takes work from the send ring as long as the transport has room. Stops at work that the card does by itself: that is
 /// done when all before it has ended, as drivers ask for by the bit for strong order, and it ends before what follows
-/// begins. `Some`: now.
+/// begins. `Some`: now. A work request that is refused waits for those before it as well, so that they end as they would
+/// without it.
 pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
     let who = qp.context.domain();
     let fast_register = qp.context.fast_register();
     while qp.state.takes_sends() {
-        let ended = qp.transport.ended() != Ended::Nothing;
+        if qp.transport.ended() != Ended::Nothing {
+            super::flush::sends(qp, keyed.host, env);
+            return None;
+        }
         let Transport::Connected(transport) = &mut qp.transport else { return None };
         if transport.send_room() == 0 {
             return None;
         }
+        let idle = is_idle(transport);
         let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
             Ok(None) => return None,
             Ok(Some(next)) => next,
-            Err(e @ (Broken::Malformed(_) | Broken::Dma(_))) => {
-                log::warn!("{:?}: {e}", transport.number());
-                transport.fail_send(None, env);
+            // What is before it ends first, as it would without it.
+            Err(_) if !idle => return None,
+            Err(e) => {
+                super::flush::broken(qp, e, env);
                 return None;
             }
         };
-        if ended {
-            let id = name(index, control.code());
-            let flushed = Completion::new(id, qp.number, Status::WorkRequestFlushed, WorkKind::Send);
-            env.completions.send_ended(&flushed, true);
-            continue;
-        }
         let local = control
             .opcode()
             .and_then(|opcode| Ok((opcode, local::parse(opcode, &mut Segments::new(wqe)?)?)))
             .map_err(Unfit::from);
         let posted = match local {
             Ok((_, Some(LocalWork::FastRegister(work)))) if !fast_register => Err(Unfit::Forbidden(work.key)),
-            Ok((_, Some(work))) => {
-                if transport.send_room() < SEND_DEPTH {
-                    qp.send.put_back();
-                    return None;
-                }
-                return Some(Local { index, control, work });
+            Ok((_, Some(work))) if idle => return Some(Local { index, control, work }),
+            Ok((_, Some(_))) => {
+                qp.send.put_back();
+                return None;
             }
             Ok((opcode, None)) => post(transport, index, control, opcode, wqe, who, keyed, env),
             Err(e) => Err(e),
         };
         if let Err(e) = posted {
-            log::warn!("{:?}: work request {index} ({control:?}): {e}", transport.number());
-            let failed =
-                Completion::new(name(index, control.code()), transport.number(), e.status(), WorkKind::Send);
-            // What was posted before it ends first.
+            if !idle {
+                qp.send.put_back();
+                return None;
+            }
+            log::warn!("{:?}: work request {index} ({control:?}): {e}", qp.number);
+            let id = name(index, control.code());
+            env.completions.send_ended(&Completion::new(id, qp.number, e.status(), WorkKind::Send), true);
             transport.fail_send(None, env);
-            env.completions.send_ended(&failed, true);
         }
     }
     None
@@ -393,13 +380,13 @@ pub const fn takes_receive(operation: Operation) -> bool {
     )
 }
 
-/// Posts receives from the guest's ring, until the transport holds enough or, if `all`, until there are none.
-pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>, all: bool) {
+/// Posts receives from the guest's ring until the transport holds enough.
+pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>) {
     let (own, srqn) = (qp.context.domain(), qp.context.srqn());
     let mut list: Vec<Scatter> = Vec::new();
     // Of a shared queue only what is needed at once: the rest is for others.
     let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
-    while (all && srqn.is_none()) || qp.transport.receives_posted() < enough {
+    while qp.state != State::Error && qp.transport.receives_posted() < enough {
         let taken = match srqn {
             Some(srqn) => shared.srqs.next(srqn, keyed.host, &mut list),
             None => qp
@@ -411,27 +398,25 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
             Ok(None) => return,
             Ok(Some(taken)) => taken,
             Err(e) => {
-                log::warn!("{:?}: {e}", qp.number);
+                super::flush::broken(qp, e.into(), env);
                 return;
             }
         };
         let who = Domain { pd, ..own };
-        let scatter: Result<Vec<Sge>, Refused> = list
-            .iter()
-            .filter_map(|e| resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).transpose())
-            .collect();
-        let posted = match scatter {
-            Ok(scatter) => qp
-                .transport
-                .post_recv(&RecvWr { id: name(index, 0), scatter: &scatter }, env)
-                .map_err(Unfit::from),
-            Err(e) => Err(e.into()),
+        // An element that is refused fails when a message comes to it, and is no matter to one that does not.
+        let element = |e: &Scatter| {
+            resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).unwrap_or_else(|refused| {
+                log::warn!("queue pair {:#x}: receive {index}: {refused}", own.qpn);
+                Some(Sge { addr: address::NOWHERE, len: e.len })
+            })
         };
-        if let Err(e) = posted {
+        let scatter: Vec<Sge> = list.iter().filter_map(element).collect();
+        let id = name(index, 0);
+        if let Err(e) = qp.transport.post_recv(&RecvWr { id, scatter: &scatter }, env) {
             log::warn!("{:?}: receive {index}: {e}", qp.number);
-            let failed = Completion::new(name(index, 0), qp.number, e.status(), WorkKind::Recv);
-            qp.transport.fail(env);
+            let failed = Completion::new(id, qp.number, Unfit::from(e).status(), WorkKind::Recv);
             env.completions.recv_ended(&failed);
+            qp.transport.fail(env);
         }
     }
 }

@@ -159,6 +159,21 @@ const OPTIONAL: [(u32, Field); 12] = [
     (optional::SCHED_QUEUE, SCHED_QUEUE),
 ];
 
+/// What the card counts in a context.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    /// The next PSN that is sent.
+    pub send_psn: u32,
+    /// The last that was acknowledged.
+    pub acknowledged_psn: u32,
+    /// The next that is expected.
+    pub receive_psn: u32,
+    /// Receives taken from the ring.
+    pub receive_index: u16,
+    /// Entries of the send ring taken.
+    pub send_index: u16,
+}
+
 /// The context.
 #[derive(Clone)]
 pub struct Context(Box<[u8; LEN]>);
@@ -242,10 +257,19 @@ impl Context {
         }
     }
 
-    /// QUERY_QP: the context with the state that the card keeps.
-    pub fn query(&self, state: State, out: &mut Mailbox) {
+    /// Puts in what the card counts.
+    pub fn set_live(&mut self, live: &Live) {
+        const PSN: u32 = 0x00ff_ffff;
+        self.put((0x78, PSN), live.send_psn);
+        self.put((0x88, PSN), live.acknowledged_psn);
+        self.put((0x94, PSN), live.receive_psn);
+        self.put((0xb4, u32::MAX), u32::from(live.receive_index) << 16 | u32::from(live.send_index));
+    }
+
+    /// QUERY_QP: the context with the code of the state that the card keeps.
+    pub fn query(&self, state: u32, out: &mut Mailbox) {
         let mut shown = self.clone();
-        shown.put((0x00, 0xf000_0000), (state as u32) << 28);
+        shown.put((0x00, 0xf000_0000), state << 28);
         out.put(CONTEXT, &*shown.0);
     }
 

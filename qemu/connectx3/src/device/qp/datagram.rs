@@ -13,7 +13,7 @@ use roce::transport::{DatagramQp, Env, Limits, Route};
 use roce::wire::{Headers, Net, ud_source_port};
 use verbs::{
     AddressVector, Completion, Gid, LinkKind, MacAddr, PathMtu, Payload, PortAddress, Psn, QKey, QpNum,
-    Status, UdSendWr, VerbsError, WorkKind,
+    UdSendWr, VerbsError, WorkKind,
 };
 
 /// Datagrams wait in the guest's ring, so the transport holds the one that is being sent.
@@ -124,23 +124,20 @@ pub struct Outgoing {
 pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Shared<'_>) -> Option<Outgoing> {
     let who = qp.context.domain();
     while qp.state.takes_sends() {
-        let ended = qp.transport.ended() != Ended::Nothing;
+        if qp.transport.ended() != Ended::Nothing {
+            super::flush::sends(qp, keyed.host, env);
+            return None;
+        }
         let Transport::Datagram(datagram) = &mut qp.transport else { return None };
         let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
             Ok(None) => return None,
             Ok(Some(next)) => next,
             Err(e) => {
-                log::warn!("{:?}: {e}", qp.number);
-                datagram.fail_send(None, env);
+                super::flush::broken(qp, e, env);
                 return None;
             }
         };
         let id = name(index, control.code());
-        if ended {
-            let flushed = Completion::new(id, qp.number, Status::WorkRequestFlushed, WorkKind::Send);
-            env.completions.send_ended(&flushed, true);
-            continue;
-        }
         match post(datagram, index, control, wqe, who, keyed, env, shared.ports) {
             Ok(posted) => {
                 if let Some(outgoing) = emit(datagram, posted, env) {

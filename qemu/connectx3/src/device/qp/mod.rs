@@ -3,11 +3,14 @@
 pub mod connected;
 mod context;
 pub mod datagram;
+pub mod flush;
 pub mod local;
 mod rings;
+pub mod syndrome;
 mod transport;
 pub mod wqe;
 
+use context::Live;
 pub use context::{Context, Service, State, Transition};
 use rings::Ring;
 pub use rings::{ReceiveRing, Scatter, SendRing, scatter_list};
@@ -42,6 +45,12 @@ pub struct Qp {
     pub transport: Transport,
     /// How it spreads frames over others.
     pub rss: Option<Box<Rss>>,
+    /// Its ring or completion queue is gone: an event is due.
+    pub fatal: bool,
+    /// It has got a packet since it is ready to receive.
+    pub heard: bool,
+    /// Its send queue drains; `true` if an event is to say when it has.
+    pub draining: Option<bool>,
 }
 
 /// All of them.
@@ -74,6 +83,7 @@ impl Qps {
                 qp.context.update(transition, mailbox);
                 qp.follow(transition, ports)?;
                 qp.state = next;
+                qp.draining = None;
             }
             (_, None) => return Err(Status::BadQpState),
         }
@@ -99,12 +109,43 @@ impl Qps {
     /// QUERY_QP.
     pub fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let qp = self.by_number.get(&qpn).ok_or(Status::BadResource)?;
-        qp.context.query(qp.state, out);
+        let mut live = qp.context.clone();
+        live.set_live(&qp.live());
+        live.query(if qp.draining.is_some() { DRAINING } else { qp.state as u32 }, out);
         Ok(())
     }
 }
 
+/// The code of a send queue that drains, which is not a state of its own.
+const DRAINING: u32 = 7;
+
 impl Qp {
+    /// Whether what was taken from the send ring has ended.
+    #[must_use]
+    pub fn sends_idle(&self) -> bool {
+        match &self.transport {
+            Transport::Connected(connection) => connected::is_idle(connection),
+            Transport::Datagram(_) | Transport::Raw => true,
+        }
+    }
+
+    /// What the card counts in the context.
+    fn live(&self) -> Live {
+        let (send, acknowledged, receive) = match &self.transport {
+            Transport::Connected(connection) => connection.psns(),
+            Transport::Datagram(_) | Transport::Raw => {
+                (self.context.send_psn(), self.context.send_psn(), self.context.receive_psn())
+            }
+        };
+        Live {
+            send_psn: send,
+            acknowledged_psn: acknowledged,
+            receive_psn: receive,
+            receive_index: self.receive.index(),
+            send_index: self.send.index(),
+        }
+    }
+
     /// What a transition means to the transport.
     fn follow(&mut self, transition: Transition, ports: &[Port]) -> Result<(), Status> {
         let context = &self.context;
@@ -160,5 +201,18 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     let receive = ReceiveRing::new(receive, context.receive_record());
     let rss = context.rss().map(Box::new);
     let (number, send) = (QpNum::new(qpn), SendRing::new(send));
-    Ok(Qp { number, context, state: State::Init, service, memory, send, receive, transport, rss })
+    Ok(Qp {
+        number,
+        context,
+        state: State::Init,
+        service,
+        memory,
+        send,
+        receive,
+        transport,
+        rss,
+        fatal: false,
+        heard: false,
+        draining: None,
+    })
 }

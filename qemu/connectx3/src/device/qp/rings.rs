@@ -92,6 +92,18 @@ impl SendRing {
         Ok(Some((index, control, wqe)))
     }
 
+    /// Entries of the ring.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        1 << self.ring.log_entries
+    }
+
+    /// The index of the next work request, as completions name it.
+    #[must_use]
+    pub const fn index(&self) -> u16 {
+        self.head as u16
+    }
+
     /// Leaves the work request taken last in the ring after all.
     pub fn put_back(&mut self) {
         self.head = self.head.wrapping_sub(std::mem::take(&mut self.last));
@@ -142,6 +154,28 @@ impl ReceiveRing {
     #[must_use]
     pub const fn new(ring: Ring, record: u64) -> Self {
         Self { ring, record, head: 0 }
+    }
+
+    /// Entries of the ring.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        1 << self.ring.log_entries
+    }
+
+    /// The index of the next entry, as completions name it.
+    #[must_use]
+    pub const fn index(&self) -> u16 {
+        self.head
+    }
+
+    /// Takes the next entry posted, if there is one, without a look at it.
+    pub fn skip(&mut self, host: &dyn Host) -> Result<Option<u16>, DmaError> {
+        if read_be32(host, self.record)? as u16 == self.head {
+            return Ok(None);
+        }
+        let index = self.head;
+        self.head = self.head.wrapping_add(1);
+        Ok(Some(index))
     }
 
     /// Takes the next entry posted, if there is one: its index, and its scatter list into `out`.

@@ -3,7 +3,7 @@
 use platform::{Instant, Memory};
 use roce::transport::{DatagramQp, Env, ReliableQp, RemoteAccess, State, Tx, UnreliableQp};
 use roce::wire::{Ecn, Headers, Net, Packet, Service};
-use verbs::{QpConnect, QpNum, RecvWr, SendWr, Status, VerbsError, WrId};
+use verbs::{QpConnect, RecvWr, SendWr, Status, VerbsError, WrId};
 
 /// What a queue pair speaks with.
 pub enum Transport {
@@ -131,11 +131,17 @@ pub enum Connection {
 
 #[allow(missing_docs, reason = "as of `ReliableQp`")]
 impl Connection {
+    /// The next PSN that is sent, the last that was acknowledged, the next that is expected.
     #[must_use]
-    pub const fn number(&self) -> QpNum {
+    pub const fn psns(&self) -> (u32, u32, u32) {
+        const BEFORE: u32 = 0xff_ffff;
         match self {
-            Self::Reliable(qp) => qp.number(),
-            Self::Unreliable(qp) => qp.number(),
+            Self::Reliable(qp) => {
+                (qp.send_psn().get(), qp.unacknowledged_psn().add(BEFORE).get(), qp.recv_psn().get())
+            }
+            Self::Unreliable(qp) => {
+                (qp.send_psn().get(), qp.send_psn().add(BEFORE).get(), qp.recv_psn().get())
+            }
         }
     }
 

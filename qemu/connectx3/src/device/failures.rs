@@ -1,0 +1,149 @@
+//! Queue pairs that fail: what ends, which event says so, and work that is posted afterwards.
+//!
+//! No doorbell tells of a receive. To end what is posted to a queue pair in error, as drivers wait for when they drain one,
+//! its doorbell record is looked at from time to time.
+
+use super::Card;
+use super::eq::{Event, EventType};
+use super::host::Host;
+use super::qp::connected::Completed;
+use super::qp::{Qp, State, flush};
+use core::time::Duration;
+use platform::Instant;
+use roce::transport::Counters;
+use std::collections::BTreeSet;
+
+/// How soon a queue pair in error is looked at again after a receive ended, and how late at the latest.
+const SOON: Duration = Duration::from_millis(1);
+const LATE: Duration = Duration::from_millis(128);
+
+/// Queue pairs in error that receives may still be posted to.
+#[derive(Debug)]
+pub struct Failed {
+    qps: BTreeSet<u32>,
+    due: Instant,
+    wait: Duration,
+}
+
+impl Default for Failed {
+    fn default() -> Self {
+        Self { qps: BTreeSet::new(), due: Instant::MAX, wait: SOON }
+    }
+}
+
+impl Failed {
+    /// Looks at a queue pair from now on.
+    fn watch(&mut self, qpn: u32, now: Instant) {
+        self.qps.insert(qpn);
+        self.again(now, SOON);
+    }
+
+    fn again(&mut self, now: Instant, wait: Duration) {
+        self.wait = wait;
+        self.due = if self.qps.is_empty() { Instant::MAX } else { now + wait };
+    }
+
+    /// When to look.
+    pub const fn due(&self) -> Instant {
+        self.due
+    }
+}
+
+/// What a queue pair was before something happened to it.
+#[derive(Clone, Copy)]
+pub struct Before {
+    state: State,
+    access_errors: u64,
+    invalid_requests: u64,
+}
+
+impl Before {
+    /// As it is.
+    pub const fn of(qp: &Qp, counters: &Counters) -> Self {
+        let Counters { access_errors, invalid_requests, .. } = *counters;
+        Self { state: qp.state, access_errors, invalid_requests }
+    }
+
+    /// Whether it has just failed.
+    pub fn has_failed(self, qp: &Qp) -> bool {
+        qp.state == State::Error && self.state != State::Error
+    }
+
+    /// Whether its send ring is the card's.
+    pub const fn could_send(self) -> bool {
+        matches!(self.state, State::ReadyToSend | State::SendQueueDrained | State::SendQueueError)
+    }
+
+    /// The event that tells why, if no completion does.
+    pub fn event(self, qp: &Qp, counters: &Counters, completed: &Completed) -> Option<EventType> {
+        let told = completed.list.iter().any(|(completion, send)| {
+            !send && !matches!(completion.status, verbs::Status::Success | verbs::Status::WorkRequestFlushed)
+        });
+        if qp.fatal {
+            Some(EventType::QpFatal)
+        } else if counters.access_errors > self.access_errors {
+            Some(EventType::QpAccessError)
+        } else if counters.invalid_requests > self.invalid_requests && !told {
+            Some(EventType::QpRequestError)
+        } else {
+            None
+        }
+    }
+}
+
+impl Card {
+    /// Posts an event of a queue pair.
+    pub(super) fn qp_event(&mut self, kind: EventType, qpn: u32, host: &dyn Host) {
+        self.eqs.post(&Event::new(kind, 0).with(0x04, qpn), host);
+    }
+
+    /// 2ERR_QP: all work ends as flushed.
+    pub(super) fn fail_qp(&mut self, qpn: u32, host: &dyn Host) {
+        self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
+            qp.transport.fail(env);
+            qp.state = State::Error;
+        });
+    }
+
+    /// A queue pair's completion queue has failed.
+    pub(super) fn lose_completions(&mut self, qpn: u32, host: &dyn Host) {
+        let alive = |qp: &&mut Qp| qp.state != State::Error;
+        if let Some(qp) = self.qps.get_mut(qpn).filter(alive) {
+            qp.fatal = true;
+            self.fail_qp(qpn, host);
+        }
+    }
+
+    /// A queue pair has failed: from now on what is posted to it ends.
+    pub(super) fn watch_failed(&mut self, qpn: u32, host: &dyn Host) {
+        self.failed.watch(qpn, host.now());
+    }
+
+    /// Ends what was posted to queue pairs in error, if it is time to look.
+    pub(super) fn end_late_receives(&mut self, host: &dyn Host) {
+        let now = host.now();
+        if now < self.failed.due {
+            return;
+        }
+        let mut any = false;
+        for qpn in std::mem::take(&mut self.failed.qps) {
+            let found = self.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| {
+                (qp.state == State::Error).then(|| flush::receives(qp, keyed.host, env))
+            });
+            if let Some(Some(found)) = found {
+                self.failed.qps.insert(qpn);
+                any |= found;
+            }
+        }
+        let wait = if any { SOON } else { (self.failed.wait * 2).min(LATE) };
+        self.failed.again(now, wait);
+    }
+
+    /// Says that a send queue has drained, if it has.
+    pub(super) fn tell_drained(&mut self, qpn: u32, host: &dyn Host) {
+        let Some(qp) = self.qps.get_mut(qpn) else { return };
+        if qp.state == State::SendQueueDrained && qp.sends_idle() && qp.draining.take() == Some(true) {
+            self.qp_event(EventType::SendQueueDrained, qpn, host);
+        }
+    }
+}
