@@ -1,17 +1,25 @@
 //! Which QEMU there is.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
 /// The oldest QEMU that has all that is used here (`-netdev stream` came with 7.2): major and minor version.
 pub const OLDEST_QEMU: (u32, u32) = (7, 2);
 
+/// The program's name.
+const NAME: &str = "qemu-system-x86_64";
+/// The device that a server outside of QEMU implements. QEMU has it from 10.1 on, if built with it.
+const VFIO_USER: &str = "vfio-user-pci";
+
 /// A QEMU for x86-64 that is recent enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qemu {
-    /// The program.
-    pub program: PathBuf,
+    /// What is started.
+    program: PathBuf,
+    /// What the program is given before all else.
+    leading: Vec<OsString>,
     /// Its major and minor version.
     pub version: (u32, u32),
 }
@@ -19,21 +27,47 @@ pub struct Qemu {
 impl Qemu {
     /// Looks for `qemu-system-x86_64` in `PATH` and asks for its version. `Ok(None)` if there is none.
     pub fn find() -> Result<Option<Self>> {
-        let program = PathBuf::from("qemu-system-x86_64");
-        let output = match Command::new(&program).arg("--version").output() {
-            Ok(output) => output,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).context("cannot run qemu-system-x86_64"),
-        };
-        let text = String::from_utf8_lossy(&output.stdout);
+        match Command::new(NAME).arg("--version").output() {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            _ => Self::ask(NAME.into(), Vec::new()).map(Some),
+        }
+    }
+
+    /// A QEMU that is started in this way; asks for its version.
+    pub(crate) fn ask(program: PathBuf, leading: Vec<OsString>) -> Result<Self> {
+        let mut qemu = Self { program, leading, version: (0, 0) };
+        let text = qemu.says(&["--version"])?;
         let Some(version) = parse_version(&text) else {
-            bail!("qemu-system-x86_64 --version says `{}`", text.lines().next().unwrap_or_default());
+            bail!("{NAME} --version says `{}`", text.lines().next().unwrap_or_default());
         };
         if version < OLDEST_QEMU {
             let ((major, minor), (least, least_minor)) = (version, OLDEST_QEMU);
-            bail!("qemu-system-x86_64 is version {major}.{minor}; {least}.{least_minor} or newer is needed");
+            bail!("{NAME} is version {major}.{minor}; {least}.{least_minor} or newer is needed");
         }
-        Ok(Some(Self { program, version }))
+        qemu.version = version;
+        Ok(qemu)
+    }
+
+    /// Whether devices that another process implements can be plugged in (vfio-user).
+    pub fn has_vfio_user(&self) -> Result<bool> {
+        let output = self.command().args(["-device", &format!("{VFIO_USER},help")]).output();
+        let output = output.with_context(|| format!("cannot run {NAME}"))?;
+        Ok(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("socket"))
+    }
+
+    /// The command that starts it; arguments are to be added.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.leading);
+        command
+    }
+
+    fn says(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.command().args(arguments).output().with_context(|| format!("cannot run {NAME}"))?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{NAME} {}: {}", arguments.join(" "), complaint.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 

@@ -1,13 +1,17 @@
 //! Virtual machines for appliances: the launcher, the accelerator probe, and the L2 fabric between them.
 
 pub mod accel;
+pub mod cx3;
+mod debian;
 pub mod fabric;
 mod install;
 pub mod linux;
 mod process;
 mod symbols;
+mod unpacked;
 pub mod vm;
 
+pub use cx3::Cx3;
 pub use install::{OLDEST_QEMU, Qemu};
 pub use process::die_with_this_thread;
 pub use symbols::Symbols;

@@ -112,6 +112,13 @@ impl Channel {
         }
     }
 
+    /// Sends a command that ends the guest's end of the channel, and waits for no reply.
+    pub fn send_last(&mut self, command: &str, deadline: Instant) -> io::Result<()> {
+        self.number += 1;
+        self.stream.set_write_timeout(Some(left(deadline)?))?;
+        self.stream.write_all(request(self.number, GRACE, "-", command).as_bytes())
+    }
+
     fn exchange(&mut self, request: &str, deadline: Instant) -> io::Result<Reply> {
         self.stream.set_write_timeout(Some(left(deadline)?))?;
         self.stream.write_all(request.as_bytes())?;

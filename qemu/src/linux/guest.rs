@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -56,6 +56,29 @@ impl Network {
     }
 }
 
+/// A ConnectX-3 in a guest, which another process serves by vfio-user ([`crate::Cx3`]). QEMU must have vfio-user devices
+/// ([`Qemu::has_vfio_user`]).
+#[derive(Clone, Debug)]
+pub struct Card {
+    /// The socket where the card is served.
+    pub socket: PathBuf,
+    /// The address of its Ethernet interface, `mlx0` in the guest (of the first port), and how many bits of it are the
+    /// network's. Without one, the interface is named and left down.
+    pub address: Option<(Ipv4Addr, u8)>,
+    /// Largest IP packet of that interface, in bytes.
+    pub mtu: u16,
+    /// Whether the drivers are loaded at the start. Their order is in the guest's `/modules/mlx4`.
+    pub load: bool,
+}
+
+impl Card {
+    /// Card `number` (1 to 254): address `10.9.0.number/24`, MTU 4200, with its drivers loaded.
+    #[must_use]
+    pub fn numbered(number: u8, socket: PathBuf) -> Self {
+        Self { socket, address: Some((Ipv4Addr::new(10, 9, 0, number), 24)), mtu: 4200, load: true }
+    }
+}
+
 /// What a guest is to be.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
@@ -68,6 +91,12 @@ pub struct GuestConfig {
     pub memory_mib: u32,
     /// Its network card, if it is to have one.
     pub network: Option<Network>,
+    /// Its ConnectX-3, if it is to have one.
+    pub card: Option<Card>,
+    /// Parameters of kernel modules, as on the kernel's command line: `MODULE.NAME=VALUE`.
+    pub module_parameters: Vec<String>,
+    /// Whether it starts again when it reboots ([`Guest::reboot`]); otherwise it ends.
+    pub reboots: bool,
     /// Whether it has a card on QEMU's user-mode network, `mgmt0` in the guest: the host is 10.0.2.2 there.
     pub management: bool,
     /// Files to put into the guest: path there, and the file on the host, with its permissions. A program may be linked
@@ -87,6 +116,9 @@ impl Default for GuestConfig {
             cpus: 1,
             memory_mib: 256,
             network: None,
+            card: None,
+            module_parameters: Vec::new(),
+            reboots: false,
             management: false,
             files: Vec::new(),
             console: None,
@@ -184,11 +216,11 @@ impl Guest {
         let complaints = dir.path().join("qemu");
 
         let begin = Instant::now();
-        let mut command = Command::new(&qemu.program);
+        let mut command = qemu.command();
         command.args(machine::arguments(image, &initramfs, config, &sockets, &console)?);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
         let started = die_with_this_thread(&mut command).spawn();
-        let machine = Machine(started.with_context(|| format!("cannot start {}", qemu.program.display()))?);
+        let machine = Machine(started.context("cannot start QEMU")?);
         let deadline = begin + config.boot_within;
         Ok(Starting { machine, listeners, sockets, console, complaints, begin, deadline, dir })
     }
@@ -258,6 +290,16 @@ impl Guest {
         Ok(())
     }
 
+    /// Reboots the guest, which must have been configured so, and waits until it takes commands again.
+    pub fn reboot(&mut self, within: Duration) -> Result<()> {
+        let deadline = Instant::now() + within;
+        self.channel.send_last("reboot -f", deadline).context("a Linux guest does not reboot")?;
+        for channel in [&mut self.channel, &mut self.side] {
+            channel.wait_ready(deadline).context("a Linux guest does not come back from a reboot")?;
+        }
+        Ok(())
+    }
+
     /// Ends the guest at once, as if its power were cut.
     pub fn kill(self) {
         drop(self);
@@ -315,7 +357,7 @@ mod tests {
     #[test]
     fn words_for_the_shell() {
         let text = "it's \\n $HOME `x` \"y\"\nz";
-        let said = Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(text))).output().unwrap();
+        let said = std::process::Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(text))).output().unwrap();
         assert_eq!(said.stdout, text.as_bytes());
     }
 }

@@ -1,9 +1,10 @@
 //! The kernel and initramfs of a Linux guest, built from Debian packages and cached.
 
-use super::archive::{self, Archive};
 use super::cpio::Cpio;
-use super::modules::{Module, Modules, Wanted};
-use super::{apt, layer, vmlinux};
+use super::modules::{Modules, Wanted};
+use super::{layer, vmlinux};
+use crate::debian::Apt;
+use crate::debian::archive::{self, Archive};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,27 +16,37 @@ use std::path::{Path, PathBuf};
 /// Depends on the newest kernel of the suite.
 pub const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
 /// Where programs come from; what they need beyond this is found by their dependencies.
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 13] = [
     "busybox-static",
+    "ethtool",
     "ibverbs-providers",
     "ibverbs-utils",
+    "infiniband-diags",
+    "iperf3",
     "iproute2",
     "libgcc-s1",
     "libibverbs1",
-    "librdmacm1",
+    "opensm",
     "perftest",
     "rdma-core",
     "rdmacm-utils",
 ];
 /// Programs beside the busybox ones.
-const PROGRAMS: [&str; 16] = [
+const PROGRAMS: [&str; 23] = [
+    "ethtool",
+    "ibstat",
+    "iperf3",
+    "opensm",
+    "perfquery",
     "rdma",
     "ibv_devices",
     "ibv_devinfo",
     "ibv_rc_pingpong",
+    "ibv_uc_pingpong",
     "ibv_ud_pingpong",
     "ibv_srq_pingpong",
     "rping",
+    "ucmatose",
     "udaddy",
     "ib_write_lat",
     "ib_write_bw",
@@ -48,19 +59,38 @@ const PROGRAMS: [&str; 16] = [
 ];
 /// Loaded by the C library itself, so not listed as needed: for `pthread_exit`.
 const LATE_LIBRARY: &str = "libgcc_s.so.1";
-/// The verbs provider of SoftRoCE is a plug-in: libibverbs reads its name from here ...
-const RXE_DRIVER: &str = "etc/libibverbs.d/rxe.driver";
-/// ... and finds it in this directory, with the version of the plug-in interface in its name.
+/// The verbs providers of SoftRoCE and ConnectX-3 are plug-ins: libibverbs reads a plug-in's name from a file in the first
+/// directory and finds it in the second, with the version of the plug-in interface in its name.
+const PROVIDERS: [&str; 2] = ["rxe", "mlx4"];
+const PROVIDER_LIST_DIR: &str = "etc/libibverbs.d";
 const PROVIDER_DIR: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
-const BASE_MODULES: [Wanted; 2] = [Wanted::Required("virtio_pci"), Wanted::Required("virtio_console")];
-const NET_MODULES: [Wanted; 1] = [Wanted::Required("virtio_net")];
-/// rxe asks the crypto layer for crc32 by name, which no dependency says; newer kernels have it as a plain function.
-const RDMA_MODULES: [Wanted; 4] = [
-    Wanted::IfPresent("crc32_generic"),
-    Wanted::Required("rdma_rxe"),
-    Wanted::Required("ib_uverbs"),
-    Wanted::Required("rdma_ucm"),
+/// By the name of the list in the guest. rxe asks the crypto layer for crc32 by name, which no dependency says; newer
+/// kernels have it as a plain function.
+const MODULES: [(&str, &[Wanted]); 4] = [
+    ("base", &[Wanted::Required("virtio_pci"), Wanted::Required("virtio_console")]),
+    ("net", &[Wanted::Required("virtio_net")]),
+    (
+        "rdma",
+        &[
+            Wanted::IfPresent("crc32_generic"),
+            Wanted::Required("rdma_rxe"),
+            Wanted::Required("ib_uverbs"),
+            Wanted::Required("rdma_ucm"),
+        ],
+    ),
+    (
+        "mlx4",
+        &[
+            Wanted::Required("mlx4_core"),
+            Wanted::Required("mlx4_en"),
+            Wanted::Required("mlx4_ib"),
+            Wanted::Required("ib_uverbs"),
+            Wanted::Required("ib_umad"),
+            Wanted::Required("rdma_ucm"),
+            Wanted::IfPresent("ib_ipoib"),
+        ],
+    ),
 ];
 
 /// Begins the name of the directory in which an image is built.
@@ -69,13 +99,41 @@ pub const WORK_PREFIX: &str = "build-";
 /// An image is rebuilt when any of these changes.
 const RECIPE: [&[u8]; 5] = [
     include_bytes!("image.rs"),
-    include_bytes!("archive.rs"),
+    include_bytes!("../debian/archive.rs"),
     include_bytes!("cpio.rs"),
     include_bytes!("modules.rs"),
     include_bytes!("vmlinux.rs"),
 ];
 
-/// A Linux guest's kernel and initramfs: busybox, rdma-core, perftest and the modules for them.
+/// Whose packages an image is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The suite that the host's apt is configured for.
+    Host,
+    /// Debian 13, with Linux 6.12.
+    Trixie,
+}
+
+impl Release {
+    /// The directory of its images in a cache. Each has all that it needs for itself.
+    fn dir(self, cache_dir: &Path) -> PathBuf {
+        match self {
+            Self::Host => cache_dir.to_owned(),
+            Self::Trixie => cache_dir.join("trixie"),
+        }
+    }
+
+    /// `dir`: that of its images.
+    fn apt(self, dir: &Path) -> Result<Apt> {
+        match self {
+            Self::Host => Ok(Apt::host()),
+            Self::Trixie => Apt::of_suites(&dir.join("apt"), &["trixie"]),
+        }
+    }
+}
+
+/// A Linux guest's kernel and initramfs: busybox, rdma-core, perftest, the programs for an InfiniBand fabric, and the modules
+/// for them.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// What QEMU boots: the kernel's ELF file, or the bzImage where that could not be unpacked.
@@ -103,24 +161,31 @@ impl Image {
     /// apt's lists are there; as root, brings them up to date when that is needed. Several processes may build at once:
     /// one does, and the others wait for it (a build's every step has a deadline).
     pub fn build(cache_dir: &Path) -> Result<Self> {
-        Self::build_with(cache_dir, &[])
+        Self::build_of(cache_dir, Release::Host, &[])
     }
 
-    /// As [`build`](Self::build), with further packages, whole (but for their documentation) and with all that they
-    /// depend on. Their installation scripts are not run.
+    /// As [`build_of`](Self::build_of), of the host's release.
     pub fn build_with(cache_dir: &Path, packages: &[&str]) -> Result<Self> {
+        Self::build_of(cache_dir, Release::Host, packages)
+    }
+
+    /// As [`build`](Self::build), of a release, with further packages, whole (but for their documentation) and with all
+    /// that they depend on. Their installation scripts are not run.
+    pub fn build_of(cache_dir: &Path, release: Release, packages: &[&str]) -> Result<Self> {
+        let cache_dir = &release.dir(cache_dir);
         fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
         let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
         lock.lock().context("cannot lock the cache")?;
-        let base = match cached(cache_dir) {
+        let apt = release.apt(cache_dir)?;
+        let base = match cached(&apt, cache_dir) {
             Some(image) => image,
-            None => build(cache_dir).or_else(|first| {
+            None => build(&apt, cache_dir).or_else(|first| {
                 // Lists that are missing, or so old that the packages in them are gone from the mirror.
-                apt::update().with_context(|| format!("after: {first:#}"))?;
-                build(cache_dir)
+                apt.update().with_context(|| format!("after: {first:#}"))?;
+                build(&apt, cache_dir)
             })?,
         };
-        if packages.is_empty() { Ok(base) } else { layer::extend(cache_dir, &base, packages) }
+        if packages.is_empty() { Ok(base) } else { layer::extend(&apt, cache_dir, &base, packages) }
     }
 
     /// Size of all files in the initramfs, in MiB: a guest needs twice that, and 100 MiB, to start.
@@ -139,14 +204,14 @@ impl Image {
 }
 
 /// The image in the cache, if it is what would be built now. Where apt cannot say, what is there is taken.
-fn cached(cache_dir: &Path) -> Option<Image> {
+fn cached(apt: &Apt, cache_dir: &Path) -> Option<Image> {
     let manifest = fs::read(cache_dir.join("manifest.json")).ok()?;
     let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
     if manifest.recipe != recipe_hash() {
         return None;
     }
-    let newest = kernel_package().and_then(|kernel| {
-        let mut files = apt::candidates(&archive::packages(&manifest.packages))?;
+    let newest = kernel_package(apt).and_then(|kernel| {
+        let mut files = apt.candidates(&archive::packages(&manifest.packages))?;
         files.sort();
         Ok((kernel, files))
     });
@@ -162,21 +227,21 @@ fn recipe_hash() -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn kernel_package() -> Result<String> {
-    let depends = apt::depends(KERNEL_META_PACKAGE)?;
+fn kernel_package(apt: &Apt) -> Result<String> {
+    let depends = apt.depends(KERNEL_META_PACKAGE)?;
     let kernel = depends.into_iter().find(|package| package.starts_with("linux-image-"));
     kernel.with_context(|| format!("{KERNEL_META_PACKAGE} depends on no kernel"))
 }
 
-fn build(cache_dir: &Path) -> Result<Image> {
+fn build(apt: &Apt, cache_dir: &Path) -> Result<Image> {
     let debs = cache_dir.join("debs");
     fs::create_dir_all(&debs)?;
     remove_interrupted(cache_dir);
     let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache_dir);
     let work = work.context("cannot make a directory to build in")?;
-    let mut archive = Archive::new(debs.clone(), work.path().join("unpacked"));
+    let mut archive = Archive::new(apt.clone(), debs.clone(), work.path().join("unpacked"));
 
-    let kernel_package = kernel_package()?;
+    let kernel_package = kernel_package(apt)?;
     archive.add(&[&kernel_package]).context("cannot get the kernel")?;
     archive.add(&PACKAGES).context("cannot get the RDMA packages")?;
     let (bzimage, modules) = kernel_files(&archive, &kernel_package)?;
@@ -225,9 +290,11 @@ fn kernel_files(archive: &Archive, package: &str) -> Result<(PathBuf, Modules)> 
 
 fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Result<()> {
     let mut programs = PROGRAMS.iter().map(|name| archive.program(name)).collect::<Result<Vec<_>>>()?;
-    let provider = rxe_provider(archive)?;
+    let providers = PROVIDERS.iter().map(|name| provider(archive, name)).collect::<Result<Vec<_>>>()?;
     let mut linked = programs.clone();
-    linked.push(archive.file(&provider)?);
+    for provider in &providers {
+        linked.push(archive.file(provider)?);
+    }
     linked.push(archive.library(LATE_LIBRARY).with_context(|| format!("no package has {LATE_LIBRARY}"))?);
     let libraries = archive.libraries(&linked)?;
     programs.push(archive.program("busybox")?);
@@ -259,33 +326,28 @@ fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Re
     if !libraries.contains_key(LATE_LIBRARY) {
         cpio.file(&format!("lib/x86_64-linux-gnu/{LATE_LIBRARY}"), 0o755, &fs::read(&late.path)?)?;
     }
-    for file in [RXE_DRIVER, &provider] {
+    let lists = PROVIDERS.map(|name| format!("{PROVIDER_LIST_DIR}/{name}.driver"));
+    for file in lists.iter().chain(&providers) {
         cpio.file(file, 0o644, &fs::read(archive.file(file)?.path)?)?;
     }
-    for (list, wanted) in [("base", &BASE_MODULES[..]), ("net", &NET_MODULES), ("rdma", &RDMA_MODULES)] {
-        write_modules(&mut cpio, list, &modules.take(wanted)?)?;
+    for (list, wanted) in MODULES {
+        // The list by which `init.sh` loads them.
+        let names: String = modules.order(wanted)?.iter().map(|name| format!("{name}\n")).collect();
+        cpio.file(&format!("modules/{list}"), 0o644, names.as_bytes())?;
+    }
+    for (name, image) in modules.taken() {
+        cpio.file(&format!("modules/{name}.ko"), 0o644, image)?;
     }
     cpio.finish().map(drop)
 }
 
-/// Adds modules, and the list by which `init.sh` loads them.
-fn write_modules<W: Write>(cpio: &mut Cpio<W>, list: &str, modules: &[Module]) -> Result<()> {
-    let names: String = modules.iter().map(|module| format!("{}\n", module.name)).collect();
-    cpio.file(&format!("modules/{list}"), 0o644, names.as_bytes())?;
-    for module in modules {
-        cpio.file(&format!("modules/{}.ko", module.name), 0o644, &module.image)?;
-    }
-    Ok(())
-}
-
-/// The path of `librxe-rdmavNN.so`.
-fn rxe_provider(archive: &Archive) -> Result<String> {
+/// The path of `libNAME-rdmavNN.so`.
+fn provider(archive: &Archive, name: &str) -> Result<String> {
     let dir = archive.package_dir("ibverbs-providers").join(PROVIDER_DIR);
     let names = fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?;
     let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let name =
-        names.find(|name| name.starts_with("librxe-")).context("rdma-core has no SoftRoCE provider")?;
-    Ok(format!("{PROVIDER_DIR}/{name}"))
+    let found = names.find(|found| found.starts_with(&format!("lib{name}-")));
+    Ok(format!("{PROVIDER_DIR}/{}", found.with_context(|| format!("rdma-core has no provider {name}"))?))
 }
 
 /// Writes a file that is seen either whole or not at all.

@@ -2,7 +2,8 @@
 # The first process of a Linux guest: loads modules, configures the network, then runs commands for the host.
 #
 # Kernel command line: fl.ip=ADDRESS/BITS, fl.mtu=BYTES and fl.mac=MAC configure eth0, the card on the fabric; fl.rxe=1
-# puts a SoftRoCE device rxe0 on it; fl.management=MAC names the card on QEMU's user-mode network mgmt0.
+# puts a SoftRoCE device rxe0 on it; fl.management=MAC names the card on QEMU's user-mode network mgmt0. fl.mlx4=1 loads
+# the drivers of a ConnectX-3 and configures it (see mlx4.sh).
 #
 # Two command channels (see channel.rs), so that something can be done beside a command that takes long. One line
 # `NUMBER SECONDS KIND COMMAND` in, with \\ and \n in the command escaped; out `done NUMBER STATUS STDOUT-BYTES
@@ -36,7 +37,7 @@ die() {
 
 load() {
     for module in $(cat "/modules/$1"); do
-        insmod "/modules/$module.ko" || die "cannot load $module"
+        [ -d "/sys/module/$module" ] || insmod "/modules/$module.ko" || die "cannot load $module"
     done
 }
 
@@ -58,6 +59,7 @@ mac=
 management=
 mtu=1500
 rxe=0
+mlx4=0
 for word in $(cat /proc/cmdline); do
     case $word in
         fl.ip=*) address=${word#*=} ;;
@@ -65,6 +67,7 @@ for word in $(cat /proc/cmdline); do
         fl.management=*) management=${word#*=} ;;
         fl.mtu=*) mtu=${word#*=} ;;
         fl.rxe=*) rxe=${word#*=} ;;
+        fl.mlx4=*) mlx4=${word#*=} ;;
     esac
 done
 
@@ -96,6 +99,9 @@ if [ "$rxe" = 1 ]; then
         [ $tries -lt 250 ] || die "rxe0 does not become active"
         usleep 20000
     done
+fi
+if [ "$mlx4" = 1 ]; then
+    sh /bin/mlx4 load || die "the ConnectX-3 is not up"
 fi
 ulimit -l unlimited
 cd /root

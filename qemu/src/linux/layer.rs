@@ -1,9 +1,9 @@
 //! Images with further Debian packages in them, whole and with all that they depend on, and cached.
 
-use super::apt;
-use super::archive::Archive;
 use super::cpio::Cpio;
 use super::image::{self, Image};
+use crate::debian::archive::Archive;
+use crate::debian::{Apt, apt};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -36,7 +36,7 @@ struct Manifest {
 }
 
 /// The image with some packages; the caller holds the cache's lock.
-pub fn extend(cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image> {
+pub fn extend(apt: &Apt, cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image> {
     for package in packages {
         ensure!(is_name(package), "`{package}` is no name of a Debian package");
     }
@@ -52,7 +52,7 @@ pub fn extend(cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image
             && manifest.base == base_name
             && cache_dir.join(&manifest.initramfs).is_file()
     });
-    let files = closure(&wanted);
+    let files = closure(apt, &wanted);
     match (cached, files) {
         // Where apt cannot say what would be built now, what is there is taken.
         (Some(manifest), Err(_)) => Ok(image(cache_dir, base, manifest)),
@@ -66,7 +66,7 @@ pub fn extend(cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image
                 files,
                 initramfs: format!("{PREFIX}{id}.cpio"),
             };
-            build(cache_dir, base, &manifest)?;
+            build(apt, cache_dir, base, &manifest)?;
             image::write_whole(&path, &serde_json::to_vec_pretty(&manifest)?)?;
             Ok(image(cache_dir, base, manifest))
         }
@@ -80,28 +80,28 @@ fn image(cache_dir: &Path, base: &Image, manifest: Manifest) -> Image {
     Image { kernel: base.kernel.clone(), initramfs: cache_dir.join(manifest.initramfs), packages }
 }
 
-fn closure(packages: &[&str]) -> Result<Vec<String>> {
+fn closure(apt: &Apt, packages: &[&str]) -> Result<Vec<String>> {
     let sorted = |mut files: Vec<String>| {
         files.sort();
         files
     };
-    apt::closure(packages).map(sorted).or_else(|first| {
+    apt.closure(packages).map(sorted).or_else(|first| {
         // With lists that know the kernel, it is the name that is wrong.
-        if apt::knows(image::KERNEL_META_PACKAGE)
-            && let Some(unknown) = packages.iter().find(|package| !apt::knows(package))
+        if apt.knows(image::KERNEL_META_PACKAGE)
+            && let Some(unknown) = packages.iter().find(|package| !apt.knows(package))
         {
             bail!("apt knows no package {unknown}");
         }
-        apt::update().with_context(|| format!("after: {first:#}"))?;
-        apt::closure(packages).map(sorted)
+        apt.update().with_context(|| format!("after: {first:#}"))?;
+        apt.closure(packages).map(sorted)
     })
 }
 
-fn build(cache_dir: &Path, base: &Image, manifest: &Manifest) -> Result<()> {
+fn build(apt: &Apt, cache_dir: &Path, base: &Image, manifest: &Manifest) -> Result<()> {
     let debs = cache_dir.join("debs");
     fs::create_dir_all(&debs)?;
     let work = tempfile::Builder::new().prefix(image::WORK_PREFIX).tempdir_in(cache_dir)?;
-    let mut archive = Archive::new(debs, work.path().join("unpacked"));
+    let mut archive = Archive::new(apt.clone(), debs, work.path().join("unpacked"));
     archive.add_files(&manifest.files)?;
     let path = work.path().join("initramfs.cpio");
     let mut whole = BufWriter::new(File::create(&path)?);

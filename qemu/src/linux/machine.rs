@@ -5,6 +5,7 @@ use super::guest::{GuestConfig, Network};
 use super::image::Image;
 use crate::fabric::Plug;
 use anyhow::{Context, Result};
+use serde_json::json;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -30,6 +31,7 @@ impl Sockets {
 }
 
 const INIT: &[u8] = include_bytes!("init.sh");
+const MLX4: &[u8] = include_bytes!("mlx4.sh");
 
 /// A copy of the image's initramfs with an archive behind it that has the first process and further files.
 pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Result<PathBuf> {
@@ -38,6 +40,7 @@ pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Resu
     io::copy(&mut File::open(&image.initramfs).context("cannot read the initramfs")?, &mut whole)?;
     let mut extra = Cpio::new(whole);
     extra.file("init", 0o755, INIT)?;
+    extra.file("bin/mlx4", 0o755, MLX4)?;
     for (guest, host) in files {
         let content = fs::read(host).with_context(|| format!("cannot read {}", host.display()))?;
         extra.file(guest, fs::metadata(host)?.permissions().mode(), &content)?;
@@ -60,7 +63,14 @@ pub fn arguments(
          random.trust_cpu=on",
     );
     let mut cards: Vec<String> = Vec::new();
-    let mut machine = "q35";
+    // Whoever serves a card or a fabric's port by shared memory gets the guest's memory.
+    let plugged = matches!(&config.network, Some(Network { plug: Plug::Memory(_), .. }));
+    let shared = plugged || config.card.is_some();
+    let machine = if shared { "q35,memory-backend=memory" } else { "q35" };
+    if shared {
+        let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", config.memory_mib);
+        cards.extend(["-object".to_owned(), memory]);
+    }
     if config.management {
         let mac = colons(MANAGEMENT_MAC);
         write!(cmdline, " fl.management={mac}")?;
@@ -86,10 +96,8 @@ pub fn arguments(
         );
         match &network.plug {
             Plug::Memory(socket) => {
-                machine = "q35,memory-backend=memory";
-                let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", config.memory_mib);
                 let fabric = format!("socket,id=fabric,server=off,path={}", option(socket)?);
-                cards.extend(["-object".to_owned(), memory, "-chardev".to_owned(), fabric]);
+                cards.extend(["-chardev".to_owned(), fabric]);
                 let netdev = "vhost-user,id=fabric,chardev=fabric".to_owned();
                 // QEMU 7.2 under TCG crashes when such a device starts with an MSI-X vector unmasked, as Linux has it: an
                 // interrupt by its pin costs Linux one more register access.
@@ -111,6 +119,23 @@ pub fn arguments(
                 ]);
             }
         }
+    }
+    if let Some(card) = &config.card {
+        if card.load {
+            cmdline.push_str(" fl.mlx4=1");
+        }
+        if let Some((address, prefix)) = card.address {
+            write!(cmdline, " fl.mlx4.ip={address}/{prefix} fl.mlx4.mtu={}", card.mtu)?;
+        }
+        let device = json!({
+            "driver": "vfio-user-pci",
+            "addr": "0x12",
+            "socket": { "type": "unix", "path": text(&card.socket)? },
+        });
+        cards.extend(["-device".to_owned(), device.to_string()]);
+    }
+    for parameter in &config.module_parameters {
+        write!(cmdline, " {parameter}")?;
     }
     let memory = format!("{}M", config.memory_mib);
     let cpus = config.cpus.to_string();
@@ -151,8 +176,11 @@ pub fn arguments(
         "virtconsole,chardev=terminal,nr=0".to_owned(),
     ]);
     arguments.extend(cards);
-    // The guest ends by rebooting: it has no ACPI to power off with.
-    arguments.extend(["-nodefaults", "-no-user-config", "-no-reboot"].map(str::to_owned));
+    arguments.extend(["-nodefaults", "-no-user-config"].map(str::to_owned));
+    if !config.reboots {
+        // The guest ends by rebooting: it has no ACPI to power off with.
+        arguments.push("-no-reboot".to_owned());
+    }
     Ok(arguments)
 }
 
@@ -175,6 +203,7 @@ fn option(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::linux::Card;
 
     #[test]
     fn a_card_is_described_to_qemu_and_to_the_guest() {
@@ -199,6 +228,29 @@ mod tests {
     }
 
     #[test]
+    fn a_connectx3_is_behind_its_socket_and_has_the_memory() {
+        let image = Image { kernel: "k".into(), initramfs: "i".into(), packages: Vec::new() };
+        let config = GuestConfig {
+            card: Some(Card::numbered(3, "/c,3".into())),
+            module_parameters: vec!["mlx4_core.debug_level=1".into()],
+            reboots: true,
+            ..GuestConfig::default()
+        };
+        let sockets = Sockets::new(Path::new("/s"));
+        let arguments = arguments(&image, Path::new("i"), &config, &sockets, Path::new("/log")).unwrap();
+        let line = arguments.join(" ");
+        for part in [
+            "-machine q35,memory-backend=memory ",
+            "-object memory-backend-memfd,id=memory,size=256M,share=on ",
+            r#""socket":{"path":"/c,3","type":"unix"}"#,
+            " fl.mlx4=1 fl.mlx4.ip=10.9.0.3/24 fl.mlx4.mtu=4200 mlx4_core.debug_level=1",
+        ] {
+            assert!(line.contains(part), "{part}\nnot in\n{line}");
+        }
+        assert!(!line.contains("-no-reboot"));
+    }
+
+    #[test]
     fn extra_files_follow_the_image() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().join("base");
@@ -212,6 +264,7 @@ mod tests {
         assert_eq!(whole[..512], [7; 512]);
         let mut expected = Cpio::new(Vec::new());
         expected.file("init", 0o755, INIT).unwrap();
+        expected.file("bin/mlx4", 0o755, MLX4).unwrap();
         expected.file("opt/tool", 0o750, b"#!").unwrap();
         assert_eq!(whole[512..], expected.finish().unwrap());
     }

@@ -4,13 +4,9 @@
 //! without being root; [`Guest::boot`] starts a machine from them in about 2.5 s (TCG), and [`Guest::run`] runs commands
 //! in it. [`baseline`] measures with it what the appliance is compared to.
 
-mod apt;
-mod archive;
 pub mod baseline;
 mod channel;
-mod command;
 mod cpio;
-mod elf;
 mod guest;
 mod image;
 mod job;
@@ -24,8 +20,8 @@ mod terminal;
 mod vmlinux;
 
 pub use channel::{Output, RunError, Status};
-pub use guest::{Guest, GuestConfig, Network, Starting, quoted};
-pub use image::Image;
+pub use guest::{Card, Guest, GuestConfig, Network, Starting, quoted};
+pub use image::{Image, Release};
 pub use job::Job;
 pub use perftest::{Bandwidth, Latency};
 pub use sdk::compile;

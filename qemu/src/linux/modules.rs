@@ -2,7 +2,8 @@
 //!
 //! The package has no `modules.dep` (depmod makes it on installation), so dependencies are read from the modules.
 
-use super::{elf, vmlinux};
+use super::vmlinux;
+use crate::debian::elf;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,20 +18,20 @@ pub enum Wanted {
     IfPresent(&'static str),
 }
 
-/// A module to load.
-#[derive(Debug)]
-pub struct Module {
-    pub name: String,
-    /// Its ELF file, unpacked.
-    pub image: Vec<u8>,
-}
-
 /// The modules of one kernel.
 #[derive(Debug)]
 pub struct Modules {
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
-    taken: BTreeSet<String>,
+    /// Those that were asked for and what they depend on: their ELF files, unpacked.
+    taken: BTreeMap<String, Taken>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    image: Vec<u8>,
+    /// What must be loaded before.
+    needs: Vec<String>,
 }
 
 impl Modules {
@@ -41,26 +42,47 @@ impl Modules {
         let builtin =
             fs::read_to_string(dir.join("modules.builtin")).context("no list of built-in modules")?;
         let builtin = builtin.lines().filter_map(|line| module_name(Path::new(line))).collect();
-        Ok(Self { files, builtin, taken: BTreeSet::new() })
+        Ok(Self { files, builtin, taken: BTreeMap::new() })
     }
 
-    /// The wanted modules and all that they depend on, each after what it needs; those taken before are left out.
-    pub fn take(&mut self, wanted: &[Wanted]) -> Result<Vec<Module>> {
-        let mut order = Vec::new();
+    /// The names of the wanted modules and of all that they depend on, each after what it needs.
+    pub fn order(&mut self, wanted: &[Wanted]) -> Result<Vec<String>> {
+        let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         for want in wanted {
             match *want {
-                Wanted::Required(name) => self.visit(name, &mut order)?,
-                Wanted::IfPresent(name) if self.files.contains_key(name) => self.visit(name, &mut order)?,
+                Wanted::Required(name) => self.visit(name, &mut order, &mut seen)?,
+                Wanted::IfPresent(name) if self.files.contains_key(name) => {
+                    self.visit(name, &mut order, &mut seen)?;
+                }
                 Wanted::IfPresent(_) => {}
             }
         }
         Ok(order)
     }
 
-    fn visit(&mut self, name: &str, order: &mut Vec<Module>) -> Result<()> {
-        if self.builtin.contains(name) || !self.taken.insert(name.to_owned()) {
+    /// All modules that were in an order so far, with their ELF files.
+    pub fn taken(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.taken.iter().map(|(name, taken)| (name.as_str(), taken.image.as_slice()))
+    }
+
+    /// `seen` also has those that are being visited: advice may go round in circles.
+    fn visit(&mut self, name: &str, order: &mut Vec<String>, seen: &mut BTreeSet<String>) -> Result<()> {
+        if self.builtin.contains(name) || !seen.insert(name.to_owned()) {
             return Ok(());
         }
+        if !self.taken.contains_key(name) {
+            let taken = self.read(name)?;
+            self.taken.insert(name.to_owned(), taken);
+        }
+        let needs = self.taken.get(name).map(|taken| taken.needs.clone()).unwrap_or_default();
+        for needed in needs {
+            self.visit(&needed, order, seen)?;
+        }
+        order.push(name.to_owned());
+        Ok(())
+    }
+
+    fn read(&self, name: &str) -> Result<Taken> {
         let path = self.files.get(name).with_context(|| format!("the kernel has no module {name}"))?;
         let mut image = fs::read(path)?;
         if path.extension().is_some_and(|extension| extension == "xz") {
@@ -68,26 +90,22 @@ impl Modules {
                 vmlinux::unpack_xz(&image).with_context(|| format!("cannot unpack {}", path.display()))?;
         }
         let info = elf::module_info(&image).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut needs = Vec::new();
         for (key, value) in info {
             match key.as_str() {
                 "depends" => {
-                    for needed in value.split(',').filter(|needed| !needed.is_empty()) {
-                        self.visit(&needed.replace('-', "_"), order)?;
-                    }
+                    let names = value.split(',').filter(|needed| !needed.is_empty());
+                    needs.extend(names.map(|needed| needed.replace('-', "_")));
                 }
                 // Advice that may also name an alias; what is no module's name is left to the kernel.
                 "softdep" => {
-                    for before in softdeps_before(&value) {
-                        if self.files.contains_key(&before) {
-                            self.visit(&before, order)?;
-                        }
-                    }
+                    let before = softdeps_before(&value);
+                    needs.extend(before.into_iter().filter(|before| self.files.contains_key(before)));
                 }
                 _ => {}
             }
         }
-        order.push(Module { name: name.to_owned(), image });
-        Ok(())
+        Ok(Taken { image, needs })
     }
 }
 
@@ -158,10 +176,10 @@ mod tests {
             fs::write(dir.path().join("kernel").join(file), object(modinfo)).unwrap();
         }
         let mut modules = Modules::find(dir.path()).unwrap();
-        let names = |order: Vec<Module>| order.into_iter().map(|m| m.name).collect::<Vec<_>>();
-        let first = modules.take(&[Wanted::Required("low_one"), Wanted::IfPresent("absent")]).unwrap();
-        assert_eq!(names(first), ["hint", "low_one"]);
-        assert_eq!(names(modules.take(&[Wanted::Required("top")]).unwrap()), ["mid", "top"]);
-        assert!(modules.take(&[Wanted::Required("absent")]).is_err());
+        let first = modules.order(&[Wanted::Required("low_one"), Wanted::IfPresent("absent")]).unwrap();
+        assert_eq!(first, ["hint", "low_one"]);
+        assert_eq!(modules.order(&[Wanted::Required("top")]).unwrap(), ["hint", "low_one", "mid", "top"]);
+        assert_eq!(modules.taken().count(), 4);
+        assert!(modules.order(&[Wanted::Required("absent")]).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! C programs for Linux guests, compiled against Debian's rdma-core without installing it.
 
-use super::command::{bounded, output};
-use super::{apt, archive};
+use crate::debian::command::{bounded, output};
+use crate::debian::{Apt, apt, archive};
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn sdk(cache_dir: &Path) -> Result<PathBuf> {
     lock.lock().context("cannot lock the cache")?;
     let wanted = PACKAGES.map(str::to_owned);
     // Where apt cannot say what is newest, what is there is taken.
-    let files = apt::candidates(&wanted).map(|mut files| {
+    let files = Apt::host().candidates(&wanted).map(|mut files| {
         files.sort();
         files.join(" ")
     });
@@ -45,7 +45,7 @@ fn sdk(cache_dir: &Path) -> Result<PathBuf> {
     fs::create_dir_all(&dir)?;
     fs::create_dir_all(&debs)?;
     let names: Vec<String> = files.split(' ').map(str::to_owned).collect();
-    apt::download(&archive::packages(&names), &debs)?;
+    Apt::host().download(&archive::packages(&names), &debs)?;
     for file in &names {
         apt::unpack(&debs.join(file), &dir)?;
     }

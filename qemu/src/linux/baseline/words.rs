@@ -1,7 +1,7 @@
 //! Word count as a single Linux process, and as a pipeline of the usual tools.
 
 use crate::Qemu;
-use crate::linux::command::{bounded, output};
+use crate::debian::command::{bounded, output};
 use crate::linux::{Guest, GuestConfig, Image};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! A set of unpacked Debian packages that grows by what its programs turn out to need.
 
-use super::{apt, elf};
+use super::{Apt, apt, elf};
 use anyhow::{Context, Result, bail};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,7 @@ const MOST_LINKS: u32 = 16;
 /// Unpacked packages, each in a directory of its own.
 #[derive(Debug)]
 pub struct Archive {
+    apt: Apt,
     debs: PathBuf,
     unpacked: PathBuf,
     /// Package files by package.
@@ -30,8 +31,8 @@ pub struct Found {
 
 impl Archive {
     /// An empty set; package files are kept in `debs`, unpacked ones in `unpacked`.
-    pub fn new(debs: PathBuf, unpacked: PathBuf) -> Self {
-        Self { debs, unpacked, files: BTreeMap::new() }
+    pub fn new(apt: Apt, debs: PathBuf, unpacked: PathBuf) -> Self {
+        Self { apt, debs, unpacked, files: BTreeMap::new() }
     }
 
     /// The package files (`name_version_architecture.deb`) in the set.
@@ -46,13 +47,13 @@ impl Archive {
         if missing.is_empty() {
             return Ok(());
         }
-        let files = apt::candidates(&missing)?;
+        let files = self.apt.candidates(&missing)?;
         self.add_files(&files)
     }
 
     /// Downloads and unpacks package files, which must be apt's candidates.
     pub fn add_files(&mut self, files: &[String]) -> Result<()> {
-        apt::download(&packages(files), &self.debs)?;
+        self.apt.download(&packages(files), &self.debs)?;
         for file in files {
             let package = apt::package_of(file).to_owned();
             let dir = self.unpacked.join(&package);
@@ -122,7 +123,7 @@ impl Archive {
         if let Some(library) = self.library(name) {
             return Ok(library);
         }
-        let mut owners = apt::depends(package)?;
+        let mut owners = self.apt.depends(package)?;
         owners.sort_by_key(|owner| std::cmp::Reverse(likeness(owner, name)));
         for owner in owners {
             // An alternative that this suite does not have is none.
@@ -169,7 +170,7 @@ mod tests {
     #[test]
     fn links_lead_across_packages() {
         let root = tempfile::tempdir().unwrap();
-        let mut archive = Archive::new(root.path().join("debs"), root.path().to_owned());
+        let mut archive = Archive::new(Apt::host(), root.path().join("debs"), root.path().to_owned());
         for (package, dir) in [("one", "usr/bin"), ("two", "usr/lib/x86_64-linux-gnu")] {
             fs::create_dir_all(root.path().join(package).join(dir)).unwrap();
             archive.files.insert(package.into(), format!("{package}_1_amd64.deb"));

@@ -1,0 +1,9 @@
+//! Debian packages: looked up, downloaded and unpacked, but not installed; and what is read from the programs in them.
+
+pub mod apt;
+pub mod archive;
+pub mod command;
+pub mod elf;
+mod suites;
+
+pub use apt::Apt;
