@@ -92,8 +92,8 @@ impl Cx3 {
     pub fn start(program: &Path, config: &Cx3Config) -> Result<Self> {
         let sockets: Vec<PathBuf> =
             (0..config.cards.len()).map(|n| config.dir.join(format!("card{n}"))).collect();
-        let log = File::create(&config.log)
-            .with_context(|| format!("cannot write {}", config.log.display()))?;
+        let log =
+            File::create(&config.log).with_context(|| format!("cannot write {}", config.log.display()))?;
         let mut command = Command::new(program);
         if !config.faults.is_none() {
             command.args(["--faults", &config.faults.to_string(), "--seed", &config.seed.to_string()]);

@@ -3,6 +3,7 @@
 
 mod apt;
 mod bench;
+mod cx3;
 mod image;
 mod interrupt;
 mod linux_peer;

@@ -1,7 +1,7 @@
 //! What must be on the machine: QEMU, binutils, what builds the bindings to libibverbs, and a text to count.
 
-use crate::{apt, text, tool, ui};
-use anyhow::{Result, bail};
+use crate::{apt, paths, text, tool, ui};
+use anyhow::{Context, Result, bail};
 use qemu::{OLDEST_QEMU, Qemu};
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,6 +11,13 @@ pub fn setup() -> Result<()> {
     let qemu = qemu()?;
     let (major, minor) = qemu.version;
     println!("QEMU {major}.{minor}");
+    // Only the tests of the emulated ConnectX-3 need it.
+    match vfio_user_qemu() {
+        Ok(Qemu { version: (major, minor), .. }) => {
+            println!("QEMU for the emulated ConnectX-3: {major}.{minor}");
+        }
+        Err(e) => println!("no emulated ConnectX-3 here: {}", ui::one_line(&e)),
+    }
     binutils()?;
     bindings()?;
     let text = text::default()?;
@@ -35,6 +42,19 @@ pub fn qemu() -> Result<Qemu> {
         Some(qemu) => Ok(qemu),
         None => bail!("package qemu-system-x86 is installed, but qemu-system-x86_64 is not in PATH"),
     }
+}
+
+/// A QEMU with vfio-user devices, for the emulated ConnectX-3: the machine's own, or else one from Debian's backports, which
+/// is unpacked beside the build.
+pub fn vfio_user_qemu() -> Result<Qemu> {
+    if let Ok(Some(qemu)) = Qemu::find()
+        && qemu.has_vfio_user()?
+    {
+        return Ok(qemu);
+    }
+    let cache = paths::target().join("qemu");
+    let unpacked = ui::step("QEMU with vfio-user devices", || Qemu::unpacked(&cache));
+    unpacked.context("no QEMU >= 10.1 with vfio-user devices")
 }
 
 /// `objdump` and `strip`, which come with the linker that Rust needs.

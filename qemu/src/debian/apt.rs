@@ -67,7 +67,10 @@ impl Apt {
     pub fn download(&self, packages: &[String], dir: &Path) -> Result<()> {
         let mut command = self.command("apt-get");
         // Without a sandbox user of its own, apt can write to a directory that only the caller can.
-        command.args(["download", "--quiet=2", "-o", "APT::Sandbox::User=root"]).args(packages).current_dir(dir);
+        command
+            .args(["download", "--quiet=2", "-o", "APT::Sandbox::User=root"])
+            .args(packages)
+            .current_dir(dir);
         output(&mut command).map(drop)
     }
 

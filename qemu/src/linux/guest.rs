@@ -357,7 +357,11 @@ mod tests {
     #[test]
     fn words_for_the_shell() {
         let text = "it's \\n $HOME `x` \"y\"\nz";
-        let said = std::process::Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(text))).output().unwrap();
+        let said = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!("printf %s {}", quoted(text)))
+            .output()
+            .unwrap();
         assert_eq!(said.stdout, text.as_bytes());
     }
 }

@@ -19,6 +19,13 @@ pub struct Job {
     group: u32,
 }
 
+impl Job {
+    /// Its process group in the guest.
+    pub(super) fn group(&self) -> u32 {
+        self.group
+    }
+}
+
 impl Guest {
     /// Starts a shell command in a session of its own, without input.
     pub fn background(&mut self, command: &str) -> Result<Job> {

@@ -7,6 +7,7 @@
 pub mod baseline;
 mod channel;
 mod cpio;
+mod exchange;
 mod guest;
 mod image;
 mod job;
@@ -20,6 +21,7 @@ mod terminal;
 mod vmlinux;
 
 pub use channel::{Output, RunError, Status};
+pub use exchange::{Exchanged, Listens, exchange};
 pub use guest::{Card, Guest, GuestConfig, Network, Starting, quoted};
 pub use image::{Image, Release};
 pub use job::Job;

@@ -4,6 +4,7 @@ mod boot;
 mod capture;
 mod cases;
 mod cluster;
+mod cx3;
 mod end_to_end;
 mod host;
 mod inputs;
@@ -34,6 +35,9 @@ pub struct Options {
     /// Runs everything, also what takes long [default: the quick set, at most 15 minutes on 2 processors]
     #[arg(long)]
     full: bool,
+    /// Runs everything of the emulated ConnectX-3 (`cx3::`), also what takes long, and nothing else
+    #[arg(long, conflicts_with = "full")]
+    cx3: bool,
     /// Lists the names of the tests and runs none
     #[arg(long)]
     list: bool,
@@ -57,8 +61,8 @@ pub fn test(options: &Options) -> ExitCode {
 
 fn try_test(options: &Options) -> Result<Option<Tally>> {
     let wanted = |case: &Case| {
-        (options.full || !case.full)
-            && (options.filter.is_empty() || options.filter.iter().any(|f| case.name.contains(f)))
+        let chosen = if options.cx3 { case.name.starts_with(cx3::GROUP) } else { options.full || !case.full };
+        chosen && (options.filter.is_empty() || options.filter.iter().any(|f| case.name.contains(f)))
     };
     let cases: Vec<Case> = all(options.full)?.into_iter().filter(wanted).collect();
     if options.list {
@@ -90,6 +94,7 @@ fn all(full: bool) -> Result<Vec<Case>> {
         linux_node::cases(),
         linux_peer::cases(),
         perftest::cases(),
+        cx3::cases(),
         end_to_end::cases(),
     ];
     Ok(groups.into_iter().flatten().collect())

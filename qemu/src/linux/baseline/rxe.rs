@@ -3,7 +3,7 @@
 use crate::Qemu;
 use crate::fabric::{Fabric, FabricConfig, Plug};
 use crate::linux::perftest::{self, Bandwidth, Latency};
-use crate::linux::{Guest, GuestConfig, Image, Network};
+use crate::linux::{Guest, GuestConfig, Image, Listens, Network, exchange};
 use anyhow::{Context, Result};
 use netfault::Faults;
 use serde::Serialize;
@@ -12,10 +12,6 @@ use tempfile::TempDir;
 
 /// The server's address on the fabric.
 const SERVER: &str = "10.0.0.1";
-/// perftest listens here for a client (18515), as `/proc/net/tcp` writes it.
-const SERVER_PORT: &str = "4853";
-/// How long a server may take to listen, and to end once its client has.
-const TURN: Duration = Duration::from_secs(30);
 /// How long a test of the sizes used here may take, with much room: it takes a second or two.
 const TEST: Duration = Duration::from_secs(120);
 
@@ -95,22 +91,10 @@ impl RxePair {
     pub fn perftest(&mut self, program: &str, options: &str, within: Duration) -> Result<String> {
         // -F: a guest has no frequency governor to complain about.
         let command = format!("{program} -d rxe0 -x 1 -F {options}");
-        let listen = format!(
-            "rm -f /tmp/ended; ( {command} >/tmp/server 2>&1; echo $? >/tmp/status; mv /tmp/status /tmp/ended ) &\n\
-             until grep -q ':{SERVER_PORT} .* 0A ' /proc/net/tcp /proc/net/tcp6; do\n\
-             [ ! -e /tmp/ended ] || {{ cat /tmp/server; exit 1; }}; usleep 10000; done"
-        );
-        self.server.check(&listen, TURN).with_context(|| format!("the server of {program}"))?;
-        let printed = self.client.check(&format!("{command} {SERVER}"), within);
-        let end = "until [ -e /tmp/ended ]; do usleep 10000; done; cat /tmp/server; exit $(cat /tmp/ended)";
-        if printed.is_err() {
-            // The server may wait for a client for ever; the client's failure is what counts.
-            let _ = self.server.run(&format!("killall {program}"), TURN);
-        }
-        let ended = self.server.check(end, TURN);
-        let printed = printed?;
-        ended.with_context(|| format!("the server of {program}"))?;
-        Ok(printed)
+        let ask = format!("{command} {SERVER}");
+        let (server, client) = (&mut self.server, &mut self.client);
+        let exchanged = exchange(server, &command, Listens::PERFTEST, client, &ask, within);
+        Ok(exchanged.with_context(|| program.to_owned())?.client)
     }
 
     /// A latency program (`ib_write_lat`, `ib_read_lat`, `ib_send_lat`) for one size; atomics have no choice but 8.

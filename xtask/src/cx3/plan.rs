@@ -1,0 +1,45 @@
+//! What a lab is to be.
+
+use netfault::Faults;
+use qemu::cx3::CardConfig;
+use qemu::linux::Release;
+
+/// Machines with a card each; all cards are in one process and, unless they say otherwise, on its switch.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Whose kernel and programs the machines have.
+    pub release: Release,
+    /// A machine per card.
+    pub cards: Vec<CardConfig>,
+    /// What the switch between them does to frames.
+    pub faults: Faults,
+    /// Parameters of kernel modules: `MODULE.NAME=VALUE`.
+    pub module_parameters: Vec<String>,
+    /// Whether the machines load the drivers at their start.
+    pub load: bool,
+    /// Whether they come back from a reboot.
+    pub reboots: bool,
+    /// Memory of each, in MiB.
+    pub memory_mib: u32,
+    /// Largest IP packet on the cards' Ethernet interfaces, in bytes.
+    pub mtu: u16,
+    /// What `cx3` logs, as in `RUST_LOG`.
+    pub log_level: String,
+}
+
+impl Default for Plan {
+    /// Two machines of the host's release on cards of the first profile.
+    fn default() -> Self {
+        Self {
+            release: Release::Host,
+            cards: vec![CardConfig::default(); 2],
+            faults: Faults::default(),
+            module_parameters: Vec::new(),
+            load: true,
+            reboots: false,
+            memory_mib: 384,
+            mtu: 4200,
+            log_level: "warn".into(),
+        }
+    }
+}

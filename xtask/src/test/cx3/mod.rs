@@ -1,0 +1,80 @@
+//! The emulated ConnectX-3 under Linux's own drivers: machines are booted once, and many steps done with them.
+
+mod drivers;
+mod rdma;
+
+use super::cases::{Case, Outcome, Tally};
+use crate::cx3::{Lab, Plan, Tools};
+use crate::{interrupt, ui};
+use anyhow::Result;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+/// What the names of these tests begin with.
+pub const GROUP: &str = "cx3::";
+
+/// Does something with machines; an error says what does not hold.
+type Check = Box<dyn FnOnce(&mut Lab) -> Result<()>>;
+
+/// One thing to be done with machines that are up. Each counts as a test.
+pub struct Step {
+    name: String,
+    check: Check,
+}
+
+impl Step {
+    fn new(name: impl Into<String>, check: impl FnOnce(&mut Lab) -> Result<()> + 'static) -> Self {
+        Self { name: name.into(), check: Box::new(check) }
+    }
+}
+
+/// All sessions.
+pub fn cases() -> Vec<Case> {
+    [drivers::cases(), rdma::cases()].into_iter().flatten().collect()
+}
+
+/// A session: boots the machines of a plan, does the steps one after the other, and ends all. Where there is no QEMU for such
+/// machines, it is skipped.
+fn session(name: &str, plan: Plan, steps: impl FnOnce() -> Vec<Step> + 'static) -> Case {
+    Case::new(format!("{GROUP}{name}"), move |log| match Tools::get()? {
+        Ok(tools) => run(tools, &plan, steps(), log),
+        Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+    })
+}
+
+fn run(tools: &Tools, plan: &Plan, steps: Vec<Step>, log: &Path) -> Result<Outcome> {
+    let mut lines = File::create(log)?;
+    let mut lab = Lab::boot(tools, plan, log)?;
+    let (mut tally, mut failures) = (Tally::default(), Vec::new());
+    let count = steps.len() as u64;
+    for Step { name, check } in steps {
+        interrupt::check()?;
+        let started = Instant::now();
+        let result = check(&mut lab);
+        let seconds = started.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                tally.passed += 1;
+                writeln!(lines, "{name}: ok ({seconds:.1} s)")?;
+            }
+            Err(e) => {
+                writeln!(lines, "{name}: FAILED ({seconds:.1} s): {e:#}\ncx3: {}", lab.card_log())?;
+                failures.push(format!("{name}: {}", ui::one_line(&e)));
+                // What cannot be done any more has failed as well.
+                if !lab.answers() {
+                    failures.push("a machine does not answer any more".into());
+                    break;
+                }
+            }
+        }
+    }
+    tally.failed = count - tally.passed;
+    if let Err(e) = lab.end() {
+        tally.failed += 1;
+        failures.push(ui::one_line(&e));
+    }
+    let failure = (!failures.is_empty()).then(|| failures.join("; "));
+    Ok(Outcome::Many { tally, failure })
+}
