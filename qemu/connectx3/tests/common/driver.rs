@@ -1,12 +1,12 @@
 //! The least of a driver: commands, tables, one event queue, completion queues, queue pairs over one physical region.
 
 use super::Machine;
-use connectx3::device::{Card, Profile};
+use connectx3::device::{Card, Function, Profile};
 use verbs::{Gid, MacAddr};
 
 /// Where things lie in the machine's memory.
-const IN_BOX: u64 = 0x1000;
-const OUT_BOX: u64 = 0x2000;
+pub(super) const IN_BOX: u64 = 0x1000;
+pub(super) const OUT_BOX: u64 = 0x2000;
 const ICM: u64 = 0x10_0000;
 /// ICM addresses of tables; that of regions is the last.
 const MCG_BASE: u64 = 0;
@@ -48,7 +48,10 @@ pub struct Node {
     pub card: Card,
     pub machine: Machine,
     sizes: Sizes,
-    toggle: bool,
+    /// The card is a virtual function.
+    slave: bool,
+    roce_v1: bool,
+    pub(super) toggle: bool,
     heap: u64,
     mtts: u64,
     pub gid: Gid,
@@ -104,6 +107,12 @@ pub struct Entry {
 }
 
 impl Node {
+    /// A virtual function that is up, with one port open, one address and one GID.
+    pub fn slave(number: u8) -> Self {
+        let profile = Profile::named("vf", MacAddr([2, 0, 0, 0, 0, number])).unwrap();
+        Self::with(Card::new(profile), Sizes::default(), number)
+    }
+
     /// A card that is up, with one port open and one GID.
     pub fn new(number: u8) -> Self {
         let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, number]));
@@ -113,17 +122,24 @@ impl Node {
     /// The same of a card and tables of one's own.
     pub fn with(card: Card, sizes: Sizes, number: u8) -> Self {
         let mac = card.profile().ports[0].mac;
+        let slave = card.profile().function == Function::Virtual;
         let mut node = Self {
             card,
             machine: Machine::new((ICM + sizes.icm + HEAP_LEN) as usize),
             sizes,
+            slave,
+            roce_v1: slave,
             toggle: false,
             heap: ICM + sizes.icm,
             mtts: 0,
             gid: Gid::from_ipv4([10, 9, 0, number]),
             mac,
         };
-        node.bring_up();
+        if slave {
+            node.bring_up_slave();
+        } else {
+            node.bring_up();
+        }
         node
     }
 
@@ -146,6 +162,9 @@ impl Node {
 
     /// Gives a command with immediate input; gives its status and immediate output.
     pub fn raw_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
+        if self.slave {
+            return self.slave_command(opcode, op_mod, in_mod, in_param);
+        }
         self.toggle = !self.toggle;
         let words = [
             (in_param >> 32) as u32,
@@ -220,7 +239,14 @@ impl Node {
         self.command(0x009, 0, 1, &[]);
     }
 
-    fn gid_table(&self) -> Vec<(usize, u32)> {
+    /// Sets the GID, and connects from here on, for RoCE v1.
+    pub fn set_roce_v1(&mut self) {
+        self.roce_v1 = true;
+        let gid = self.gid_table();
+        self.command(0x00c, 1, 0x501, &gid[..4]);
+    }
+
+    pub(super) fn gid_table(&self) -> Vec<(usize, u32)> {
         let mut words: Vec<_> = self
             .gid
             .0
@@ -234,6 +260,9 @@ impl Node {
 
     /// MTT entries for `len` bytes from `at`; gives the byte offset of the first.
     pub fn map_pages(&mut self, at: u64, len: u64) -> u32 {
+        if self.slave {
+            return self.map_slave_pages(at, len);
+        }
         let first = self.mtts;
         for page in 0..len.div_ceil(4096) {
             let entry = (at + page * 4096) | 1;
@@ -305,7 +334,9 @@ impl Node {
             ]),
         );
         let mut path = vec![
-            (0x08, 3 << 29 | 2 << 6),
+            (0x08, 3 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
+            // No counter, the first address.
+            (0x1c, if self.slave { 127 << 24 } else { 0 }),
             (0x14, peer_qpn),
             (0x94, 100 + qpn),
             (0x20, 64),
@@ -317,7 +348,10 @@ impl Node {
         let [a, b, c, d, e, f] = peer.mac.0;
         path.push((0x3c, u32::from_be_bytes([0, 0, a, b])));
         path.push((0x40, u32::from_be_bytes([c, d, e, f])));
-        self.command(0x01a, 0, qpn, &context(&path));
+        let mut path = context(&path);
+        // The path is among the optional parameters: a master looks there.
+        path.push((0, 1 << 7));
+        self.command(0x01a, 0, qpn, &path);
         self.command(
             0x01b,
             0,

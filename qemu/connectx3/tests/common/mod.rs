@@ -3,6 +3,7 @@
 
 pub mod driver;
 pub mod keys;
+pub mod slave;
 pub mod smp;
 
 use connectx3::device::{DmaError, Host};

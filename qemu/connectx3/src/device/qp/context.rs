@@ -449,6 +449,12 @@ impl Context {
     pub fn source_gid(&self) -> usize {
         (self.word(PATH + 0x08) >> 16 & 0x7f) as usize
     }
+    /// From which row of the port's GID table the address vectors of datagrams count, which a virtual function's master says.
+    #[must_use]
+    pub fn datagram_gids(&self) -> usize {
+        const GIVEN: u32 = 1 << 23;
+        if self.word(PATH + 0x08) & GIVEN != 0 { self.source_gid() } else { 0 }
+    }
     /// Which row of the port's MAC table is the source.
     #[must_use]
     pub fn source_mac(&self) -> usize {

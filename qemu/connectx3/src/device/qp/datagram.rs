@@ -64,7 +64,8 @@ struct Destination {
 }
 
 impl Destination {
-    fn parse(segment: &[u8; DATAGRAM]) -> Self {
+    /// Reads a segment whose GIDs count from row `gids` of the port's table.
+    fn parse(segment: &[u8; DATAGRAM], gids: usize) -> Self {
         const NO_VLAN: u16 = 0xffff;
         let word = |at: usize| {
             segment.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
@@ -77,7 +78,7 @@ impl Destination {
             port: (word(0) >> 24 & 3) as u8,
             inside: word(0) >> 31 != 0,
             mac_index: usize::from(segment[0x05] & 0x7f),
-            gid_index: usize::from(segment[0x09] & 0x7f),
+            gid_index: gids + usize::from(segment[0x09] & 0x7f),
             hop_limit: segment[0x0b],
             traffic_class: (word(0x0c) >> 20) as u8,
             flow_label: word(0x0c) & 0xf_ffff,
@@ -122,7 +123,7 @@ pub struct Outgoing {
 
 /// The frame of the next work request in the send ring; those that fail on the way end.
 pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Shared<'_>) -> Option<Outgoing> {
-    let who = qp.context.domain();
+    let (who, gids) = (qp.context.domain(), qp.context.datagram_gids());
     while qp.state.takes_sends() {
         if qp.transport.ended() != Ended::Nothing {
             super::flush::sends(qp, keyed.host, env);
@@ -138,7 +139,7 @@ pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Sha
             }
         };
         let id = name(index, control.code());
-        match post(datagram, index, control, wqe, who, keyed, env, shared.ports) {
+        match post(datagram, index, control, wqe, gids, who, keyed, env, shared.ports) {
             Ok(posted) => {
                 if let Some(outgoing) = emit(datagram, posted, env) {
                     return Some(outgoing);
@@ -168,6 +169,7 @@ fn post(
     index: u16,
     control: Control,
     wqe: &[u8],
+    gids: usize,
     who: Domain,
     keyed: Keyed<'_>,
     env: &mut Env<'_>,
@@ -179,7 +181,7 @@ fn post(
         _ => return Err(Malformed::Opcode(control.code()).into()),
     };
     let mut segments = Segments::new(wqe)?;
-    let to = Destination::parse(segments.datagram()?);
+    let to = Destination::parse(segments.datagram()?, gids);
     let (port, address, headers) = to.route(datagram.number(), ports).ok_or(VerbsError::Unreachable)?;
     let (mut list, mut inline) = (Vec::new(), Vec::new());
     for data in segments {
