@@ -7,4 +7,5 @@ pub mod options;
 pub mod pci;
 pub mod server;
 pub mod subnet;
+pub mod trace;
 pub mod vfio;

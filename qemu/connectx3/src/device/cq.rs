@@ -5,6 +5,7 @@ use super::hcr::Status;
 use super::host::{Host, read_be32};
 use super::mailbox::Mailbox;
 use super::moderation::Moderation;
+use super::observe::Observation;
 use super::queue_memory::{MttTable, QueueMemory};
 use platform::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -284,6 +285,7 @@ impl Cqs {
             eqs.post(&Event::new(EventType::CqError, 0).with(0x04, cqn).with(0x0c, syndrome), host);
             return false;
         }
+        host.observe(&Observation::Completion { cqn, entry: &cqe.bytes });
         if let Some(error) = cqe.failure() {
             *self.errors.entry(error).or_default() += 1;
         }

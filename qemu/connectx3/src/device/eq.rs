@@ -4,6 +4,7 @@ use super::hcr::Status;
 use super::host::Host;
 use super::mailbox::Mailbox;
 use super::moderation::Moderation;
+use super::observe::Observation;
 use super::queue_memory::{MttTable, QueueMemory};
 use platform::Instant;
 use std::collections::BTreeMap;
@@ -271,6 +272,7 @@ impl Eqs {
             queue.overflowed = true;
             return;
         }
+        host.observe(&Observation::Event { eqn, entry: &event.entry });
         let mut entry = event.entry;
         entry[EQE - 1] = if queue.producer & entries == 0 { 0 } else { OWNER };
         let at =

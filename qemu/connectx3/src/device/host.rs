@@ -1,5 +1,6 @@
 //! What the device sees of the machine that it is plugged into.
 
+use super::observe::Observation;
 use platform::Instant;
 
 /// An address that the guest has not given to the device.
@@ -32,6 +33,8 @@ pub trait Host: Sync {
     fn message(&self, vector: u16);
     /// Sets the level of INTx.
     fn set_intx(&self, asserted: bool);
+    /// Is told of what happens between driver and card.
+    fn observe(&self, _what: &Observation<'_>) {}
 }
 
 /// Reads a big-endian 32-bit word.

@@ -4,6 +4,7 @@
 use super::Card;
 use super::eq::{Event, EventType};
 use super::host::{DmaError, Host};
+use super::observe::Observation;
 use super::port::Port;
 use platform::Instant;
 
@@ -143,5 +144,8 @@ impl Host for TornAtomics<'_> {
     }
     fn set_intx(&self, asserted: bool) {
         self.0.set_intx(asserted);
+    }
+    fn observe(&self, what: &Observation<'_>) {
+        self.0.observe(what);
     }
 }

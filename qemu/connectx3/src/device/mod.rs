@@ -19,6 +19,7 @@ mod mailbox;
 mod master;
 mod memory;
 mod moderation;
+mod observe;
 mod port;
 mod profile;
 mod qp;
@@ -32,7 +33,10 @@ mod traffic;
 mod uar;
 mod vlan;
 
+pub use hcr::{Command, Status};
 pub use host::{DmaError, Host};
+pub use mailbox::Mailbox;
+pub use observe::{Doorbell, Observation, Register};
 pub use profile::{EqScheme, Function, LinkType, LinkTypes, PortProfile, Profile};
 pub use registers::BAR0_LEN;
 

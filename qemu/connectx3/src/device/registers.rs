@@ -3,6 +3,7 @@
 use super::Card;
 use super::hcr::{HCR, HCR_END};
 use super::host::Host;
+use super::observe::{Observation, Register};
 
 /// Bytes of BAR 0.
 pub const BAR0_LEN: u64 = 1 << 20;
@@ -37,12 +38,19 @@ impl Card {
                     self.execute(&command, host);
                 }
             }
-            OWNERSHIP if value == 0 => self.owned = false,
+            OWNERSHIP if value == 0 => {
+                host.observe(&Observation::Register(Register::ReleaseOwnership));
+                self.owned = false;
+            }
             RESET if value & 1 != 0 => {
+                host.observe(&Observation::Register(Register::Reset));
                 self.reset(host);
                 self.reset_until = host.now() + self.profile.reset_time;
             }
-            CLEAR_INTERRUPT..CLEAR_INTERRUPT_END => host.set_intx(false),
+            CLEAR_INTERRUPT..CLEAR_INTERRUPT_END => {
+                host.observe(&Observation::Register(Register::ClearInterrupt));
+                host.set_intx(false);
+            }
             _ => log::debug!("write of {value:#x} to register {offset:#x}, which has no effect"),
         }
     }

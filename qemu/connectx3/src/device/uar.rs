@@ -2,6 +2,7 @@
 
 use super::Card;
 use super::host::Host;
+use super::observe::{Doorbell, Observation};
 use super::profile::limits;
 
 /// Bytes of the doorbell pages. BlueFlame pages, if the card has them, are as many behind them.
@@ -41,17 +42,25 @@ impl Card {
         match within {
             EQ_DOORBELL..0x820 if page < EQ_PAGES => {
                 let eqn = page as u32 * 4 + (within - EQ_DOORBELL) as u32 / 8;
-                self.eqs.doorbell(eqn, first & 0xff_ffff, first >> 31 != 0, host);
+                let (consumer, arm) = (first & 0xff_ffff, first >> 31 != 0);
+                host.observe(&Observation::Doorbell(Doorbell::Event { eqn, consumer, arm }));
+                self.eqs.doorbell(eqn, consumer, arm, host);
             }
-            SEND => self.ring_send(first >> 8, host),
+            SEND => {
+                host.observe(&Observation::Doorbell(Doorbell::Send { qpn: first >> 8 }));
+                self.ring_send(first >> 8, host);
+            }
             CQ_ARM if data.len() == 8 => {
                 let Some(second) = data.last_chunk::<4>().map(|word| u32::from_be_bytes(*word)) else {
                     return;
                 };
-                let solicited_only = first >> 24 & 7 == 1;
-                self.cqs.arm(first & 0xff_ffff, second & 0xff_ffff, solicited_only, &mut self.eqs, host);
+                let solicited = first >> 24 & 7 == 1;
+                let (cqn, consumer, sequence) = (first & 0xff_ffff, second & 0xff_ffff, first >> 28 & 3);
+                let arm = Doorbell::Arm { cqn, solicited, consumer, sequence };
+                host.observe(&Observation::Doorbell(arm));
+                self.cqs.arm(cqn, consumer, solicited, &mut self.eqs, host);
             }
-            _ => log::debug!("doorbell at {offset:#x}: {first:#x}"),
+            _ => host.observe(&Observation::Doorbell(Doorbell::Unknown { offset, word: first })),
         }
     }
 
@@ -62,7 +71,9 @@ impl Card {
         let Some(skip) = NUMBER.checked_sub(at).map(|skip| skip as usize) else { return };
         let word = data.get(skip..).and_then(|rest| rest.first_chunk::<4>());
         if let Some(word) = word {
-            self.ring_send(u32::from_be_bytes(*word) >> 8, host);
+            let qpn = u32::from_be_bytes(*word) >> 8;
+            host.observe(&Observation::Doorbell(Doorbell::BlueFlame { qpn }));
+            self.ring_send(qpn, host);
         }
     }
 }

@@ -8,11 +8,13 @@ pub use seat::{Plug, Slot};
 pub use switch::Network;
 
 use crate::device::Card;
+use crate::trace::{Observer, Watch};
 use anyhow::{Context, Result};
 use cable::Cable;
 use rustix::event::{Timespec, epoll};
 use seat::Seat;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 use switch::Switch;
 
@@ -64,16 +66,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Plugs cards in. QEMU can connect from the return on.
+    /// Plugs cards in, and looks at them as `watch` says. QEMU can connect from the return on.
     ///
     /// # Errors
     /// If a socket cannot be made, or a fabric is not there.
-    pub fn new(cards: Vec<(Slot, Card)>, network: Network) -> Result<Self> {
+    pub fn new(cards: Vec<(Slot, Card)>, network: Network, watch: Watch) -> Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut server =
             Self { poller, started: Instant::now(), seats: Vec::new(), switch: Switch::new(network) };
         for (index, (slot, card)) in cards.into_iter().enumerate() {
-            let seat = Seat::new(slot, card, |port| server.switch.plug(index, port))?;
+            let seat = Seat::new(slot, card, watch.clone(), |port| server.switch.plug(index, port))?;
             server.watch(seat.listener(), Source::Listener.token(index))?;
             for (port, stream) in seat.fabrics() {
                 server.watch(stream.watch(), Source::Fabric(port).token(index))?;
@@ -81,6 +83,12 @@ impl Server {
             server.seats.push(seat);
         }
         Ok(server)
+    }
+
+    /// Who looks at the cards, in their order.
+    #[must_use]
+    pub fn observers(&self) -> Vec<Arc<Observer>> {
+        self.seats.iter().map(|seat| Arc::clone(seat.observer())).collect()
     }
 
     fn watch(&self, fd: impl AsFd, token: u64) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::cable::{Cable, Outside};
 use crate::device::{Card, Host};
 use crate::pci::PciCard;
+use crate::trace::{Observer, Watch};
 use crate::vfio::{Connection, Ended, Function};
 use anyhow::{Context, Result, bail};
 use fabricport::FrameStream;
@@ -10,6 +11,7 @@ use rustix::event::epoll;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Frames taken from a fabric before other cards have their turn.
 const BUDGET: usize = 64;
@@ -40,6 +42,7 @@ pub struct Seat {
     client: Option<Connection>,
     function: PciCard,
     cables: Vec<Cable>,
+    observer: Arc<Observer>,
 }
 
 impl Drop for Seat {
@@ -50,7 +53,8 @@ impl Drop for Seat {
 
 impl Seat {
     /// Makes the client's socket and connects to fabrics; `plug` gives a port its end of the switch.
-    pub fn new(slot: Slot, card: Card, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
+    pub fn new(slot: Slot, card: Card, watch: Watch, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
+        let name = slot.client.file_name().unwrap_or(slot.client.as_os_str()).to_string_lossy().into_owned();
         let ports = card.profile().ports.len();
         let mut plugs = slot.plugs.into_iter();
         let cables = (0..ports).map(|port| match plugs.next().unwrap_or_default() {
@@ -64,7 +68,13 @@ impl Seat {
             client: None,
             function: PciCard::new(card),
             cables,
+            observer: Arc::new(Observer::new(name, watch)),
         })
+    }
+
+    /// Who looks at the card.
+    pub const fn observer(&self) -> &Arc<Observer> {
+        &self.observer
     }
 
     /// Where clients come.
@@ -92,7 +102,7 @@ impl Seat {
             log::warn!("card {index} is in use: a second client is turned away");
             return Ok(None);
         }
-        Ok(Some(self.client.insert(Connection::new(stream)?).stream()))
+        Ok(Some(self.client.insert(Connection::new(stream, Arc::clone(&self.observer))?).stream()))
     }
 
     /// Answers the client.

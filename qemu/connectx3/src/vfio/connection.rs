@@ -3,7 +3,8 @@
 use super::irq::{self, Interrupts};
 use super::message::{Body, Command, Errno, HEADER, Header, MAX_MESSAGE};
 use super::ram::GuestMemory;
-use crate::device::{DmaError, Host};
+use crate::device::{DmaError, Host, Observation};
+use crate::trace::Observer;
 use platform::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
@@ -12,6 +13,7 @@ use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A region of the function, by its VFIO index.
@@ -63,6 +65,7 @@ pub struct Client {
     pub memory: GuestMemory,
     /// Its interrupts.
     pub interrupts: Interrupts,
+    observer: Arc<Observer>,
 }
 
 impl Host for Client {
@@ -97,6 +100,9 @@ impl Host for Client {
     }
     fn set_intx(&self, asserted: bool) {
         self.interrupts.level(asserted);
+    }
+    fn observe(&self, what: &Observation<'_>) {
+        self.observer.observe(what, self.now(), |addr, buf| self.memory.read(addr, buf).is_ok());
     }
 }
 
@@ -137,8 +143,8 @@ const READ: usize = 64 << 10;
 const MAX_FDS: usize = 8;
 
 impl Connection {
-    /// Serves a client that has just connected.
-    pub fn new(stream: UnixStream) -> io::Result<Self> {
+    /// Serves a client that has just connected; `observer` looks at what happens.
+    pub fn new(stream: UnixStream, observer: Arc<Observer>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
@@ -146,6 +152,7 @@ impl Connection {
                 started: std::time::Instant::now(),
                 memory: GuestMemory::default(),
                 interrupts: Interrupts::default(),
+                observer,
             },
             buffer: vec![0; READ].into(),
             received: Vec::new(),

@@ -14,6 +14,7 @@ use super::eq::Event;
 use super::hcr::{Command, Status};
 use super::host::Host;
 use super::mailbox::Mailbox;
+use super::observe::Observation;
 use super::queue_memory::MttTable;
 
 /// Opcodes (Linux `include/linux/mlx4/cmd.h`).
@@ -115,6 +116,7 @@ impl Card {
             Ok(immediate) => (0, immediate),
             Err(e) => (e as u8, None),
         };
+        host.observe(&Observation::Command { command, status });
         // In event mode too the driver waits for GO to fall before it gives the next.
         self.hcr.finish(status, immediate);
         if command.event {

@@ -115,6 +115,7 @@ impl Master {
             }
             Err(status) => (status as u8, None),
         };
+        host.observe(&super::Observation::Command { command: &command, status });
         vhcr::finish(host, at, status, immediate)?;
         if event && card.eqs.routed(EventType::Command) {
             self.slave.events = self.slave.events.wrapping_add(1);

@@ -1,0 +1,139 @@
+//! One thing observed, with names: what a line of a trace says.
+
+use super::layout::{self, Kind};
+use super::names::{self, Modifier};
+use crate::device::{Command, Doorbell, Mailbox, Observation, Register};
+use std::fmt;
+
+/// A line of a trace: what happened, what tells it from others of its kind, and what else there is to say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// What it is: `command`, `doorbell`, `event`, `completion` or `register`.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+    /// What tells it from others with this name.
+    pub key: Vec<(String, u32)>,
+    /// All else that is not zero.
+    pub fields: Vec<(String, u32, Kind)>,
+}
+
+impl Entry {
+    fn new(kind: &'static str, name: impl Into<String>) -> Self {
+        Self { kind, name: name.into(), key: Vec::new(), fields: Vec::new() }
+    }
+
+    fn key(mut self, name: &str, value: u32) -> Self {
+        self.key.push((name.to_owned(), value));
+        self
+    }
+
+    fn picked(mut self, name: &str, value: u32) -> Self {
+        self.fields.push((name.to_owned(), value, Kind::Picked));
+        self
+    }
+
+    /// Names what was observed. `input` reads a command's input mailbox.
+    #[must_use]
+    pub fn of(what: &Observation<'_>, input: impl FnOnce(u64) -> Option<Mailbox>) -> Self {
+        match *what {
+            Observation::Command { command, status } => Self::command(command, status, input),
+            Observation::Doorbell(doorbell) => Self::doorbell(doorbell),
+            Observation::Event { eqn, entry } => Self::event(eqn, entry),
+            Observation::Completion { cqn, entry } => Self::completion(cqn, entry),
+            Observation::Register(register) => Self::new(
+                "register",
+                match register {
+                    Register::ReleaseOwnership => "release_ownership",
+                    Register::Reset => "reset",
+                    Register::ClearInterrupt => "clear_interrupt",
+                },
+            ),
+        }
+    }
+
+    fn command(command: &Command, status: u8, input: impl FnOnce(u64) -> Option<Mailbox>) -> Self {
+        const MAP_EQ: u16 = 0x012;
+        let known = names::command(command.opcode);
+        let name = known.map_or_else(|| format!("{:#05x}", command.opcode), |known| known.name.to_owned());
+        let mut entry = Self::new("command", name).key("op_mod", u32::from(command.op_mod));
+        entry = match known.map(|known| known.in_mod) {
+            Some(Modifier::Picked) => entry.picked("in_mod", command.in_mod),
+            Some(Modifier::Value) | None => entry.key("in_mod", command.in_mod),
+        };
+        entry = entry.key("status", u32::from(status));
+        if layout::takes_mailbox(command) {
+            if let Some(mailbox) = input(command.in_param & !0xfff) {
+                entry.fields.extend(layout::fields(command, &mailbox));
+            }
+        } else if command.in_param != 0 {
+            let kind = if command.opcode == MAP_EQ { Kind::Meant } else { Kind::Picked };
+            entry.fields.push(("in_high".to_owned(), (command.in_param >> 32) as u32, kind));
+            entry.fields.push(("in_low".to_owned(), command.in_param as u32, kind));
+        }
+        entry
+    }
+
+    fn doorbell(doorbell: Doorbell) -> Self {
+        let new = |name: &str| Self::new("doorbell", name);
+        match doorbell {
+            Doorbell::Send { qpn } => new("send").picked("qpn", qpn),
+            Doorbell::BlueFlame { qpn } => new("blueflame").picked("qpn", qpn),
+            Doorbell::Arm { cqn, solicited, consumer, sequence } => new("arm")
+                .key("solicited", u32::from(solicited))
+                .picked("cqn", cqn)
+                .picked("consumer", consumer)
+                .picked("sequence", sequence),
+            Doorbell::Event { eqn, consumer, arm } => {
+                new("events").key("arm", u32::from(arm)).picked("eqn", eqn).picked("consumer", consumer)
+            }
+            Doorbell::Unknown { offset, word } => {
+                new("unknown").key("offset", (offset & 0xfff) as u32).picked("word", word)
+            }
+        }
+    }
+
+    fn event(eqn: u32, entry: &[u8; 32]) -> Self {
+        let [_, kind, _, subtype, rest @ ..] = *entry;
+        let name = names::event(kind).map_or_else(|| format!("{kind:#04x}"), str::to_owned);
+        let mut line = Self::new("event", name).key("subtype", u32::from(subtype)).picked("eqn", eqn);
+        for (index, word) in rest.as_chunks::<4>().0.iter().take(6).enumerate() {
+            let word = u32::from_be_bytes(*word);
+            if word != 0 {
+                line = line.picked(&format!("word_{:#04x}", 4 + 4 * index), word);
+            }
+        }
+        line
+    }
+
+    fn completion(cqn: u32, entry: &[u8; 32]) -> Self {
+        const SEND: u8 = 0x40;
+        const ERROR: u8 = 0x1e;
+        let word = |at: usize| {
+            entry.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
+        };
+        let last = entry[0x1f];
+        let mut line = Self::new("completion", if last & SEND != 0 { "send" } else { "receive" })
+            .key("opcode", u32::from(last & 0x1f));
+        if last & 0x1f == ERROR {
+            line = line.key("syndrome", word(0x18) & 0xff).picked("vendor", word(0x18) >> 8 & 0xff);
+        }
+        line.picked("cqn", cqn)
+            .picked("qpn", word(0x00) & 0xff_ffff)
+            .picked("wqe", word(0x18) >> 16)
+            .picked("len", word(0x14))
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)?;
+        for (name, value) in &self.key {
+            write!(f, " {name}={value:#x}")?;
+        }
+        for (name, value, _) in &self.fields {
+            write!(f, " {name}={value:#x}")?;
+        }
+        Ok(())
+    }
+}
