@@ -81,11 +81,13 @@ pub struct Setup {
     pub kernel: bool,
     /// What its peer may do: READ 4, WRITE 2, atomics 1.
     pub rights: u32,
+    /// How often it tries again when its peer is not ready; 7: for ever.
+    pub rnr_retries: u32,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { pd: PD, kernel: true, rights: 7 }
+        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7 }
     }
 }
 
@@ -308,6 +310,21 @@ impl Node {
 
     /// The same with a context of one's own.
     pub fn connect_as(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32, setup: Setup) -> Queue {
+        let queue = self.ready_to_receive(qpn, cqn, peer, peer_qpn, setup);
+        let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
+        self.command(0x01b, 0, qpn, &context(&[(0x20, 14 << 27), (0x70, counts), (0x78, 100 + peer_qpn)]));
+        queue
+    }
+
+    /// The same up to the state in which it only receives.
+    pub fn ready_to_receive(
+        &mut self,
+        qpn: u32,
+        cqn: u32,
+        peer: &Self,
+        peer_qpn: u32,
+        setup: Setup,
+    ) -> Queue {
         let (cq, cq_record) = self.create_cq(cqn, 0, LOG_CQ);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
@@ -316,7 +333,6 @@ impl Node {
         }
         let mtt = self.map_pages(buffer, 2 * ring);
         let size = LOG_ENTRIES << 3 | (LOG_STRIDE - 4);
-        let context = |words: &[(usize, u32)]| words.iter().map(|&(o, w)| (o + 8, w)).collect::<Vec<_>>();
         self.command(
             0x019,
             0,
@@ -333,6 +349,24 @@ impl Node {
                 (0xcc, mtt),
             ]),
         );
+        self.command(0x01a, 0, qpn, &self.path_to(peer, qpn, peer_qpn));
+        Queue {
+            qpn,
+            cqn,
+            send: buffer,
+            send_index: 0,
+            receive: buffer + ring,
+            posted: 0,
+            record,
+            cq,
+            cq_record,
+            cq_log: LOG_CQ,
+            cq_index: 0,
+        }
+    }
+
+    /// The mailbox that makes a queue pair ready to receive from `peer`.
+    pub fn path_to(&self, peer: &Self, qpn: u32, peer_qpn: u32) -> Vec<(usize, u32)> {
         let mut path = vec![
             (0x08, 3 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
             // No counter, the first address.
@@ -351,26 +385,7 @@ impl Node {
         let mut path = context(&path);
         // The path is among the optional parameters: a master looks there.
         path.push((0, 1 << 7));
-        self.command(0x01a, 0, qpn, &path);
-        self.command(
-            0x01b,
-            0,
-            qpn,
-            &context(&[(0x20, 14 << 27), (0x70, 4 << 21 | 7 << 16 | 7 << 13), (0x78, 100 + peer_qpn)]),
-        );
-        Queue {
-            qpn,
-            cqn,
-            send: buffer,
-            send_index: 0,
-            receive: buffer + ring,
-            posted: 0,
-            record,
-            cq,
-            cq_record,
-            cq_log: LOG_CQ,
-            cq_index: 0,
-        }
+        path
     }
 
     /// Posts a send work request: opcode, then the words after the control segment. Signaled. Rings the doorbell.
@@ -449,6 +464,11 @@ impl Node {
         self.machine.put(queue.cq_record, &queue.cq_index.to_be_bytes());
         Some(entry)
     }
+}
+
+/// Words of a context as they lie in the mailbox.
+fn context(words: &[(usize, u32)]) -> Vec<(usize, u32)> {
+    words.iter().map(|&(offset, word)| (offset + 8, word)).collect()
 }
 
 /// Words of a data segment.
