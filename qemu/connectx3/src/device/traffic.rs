@@ -4,11 +4,13 @@
 //! and one to a multicast address goes both ways.
 
 use super::Card;
+use super::Function;
 use super::eq::EventType;
 use super::failures::Before;
 use super::host::Host;
 use super::link::TornAtomics;
 use super::mailbox::Mailbox;
+use super::master::gsi;
 use super::memory::Keyed;
 use super::memory::address::PeerMemory;
 use super::qp::connected::{self, Completed, Local, Shared};
@@ -69,7 +71,12 @@ impl Card {
             counters: &mut self.transport_counters,
             completions: &mut completed,
         };
-        let mut shared = Shared { srqs: &mut self.srqs, eqs: &mut self.eqs, ports: &self.ports };
+        let mut shared = Shared {
+            srqs: &mut self.srqs,
+            eqs: &mut self.eqs,
+            ports: &self.ports,
+            has_master: self.profile.function == Function::Virtual,
+        };
         let before = Before::of(qp, env.counters);
         let result = act(qp, keyed, &mut env, &mut shared);
         match qp.transport.ended() {
@@ -219,7 +226,15 @@ impl Card {
             self.transport_counters.rx_icrc_errors += 1;
             return true;
         }
-        let origin = Origin { mac: frame.headers.ethernet.src, vlan: tagged.as_ref().map(|(tag, _)| *tag) };
+        let vlan = tagged.as_ref().map(|(tag, _)| *tag);
+        if self.profile.function == Function::Virtual && frame.packet.bth.dest_qp == gsi::GSI {
+            // The port's own queue pair is the master's, who gives the slave what is for it.
+            if let Some(frame) = gsi::inbound(port, &frame, vlan) {
+                self.inside.push(Inside { port, from: gsi::tunnel(port), frame });
+            }
+            return true;
+        }
+        let origin = Origin { mac: frame.headers.ethernet.src, vlan };
         for qpn in to {
             self.receive_packet(port, qpn, &frame, origin, host);
         }

@@ -7,6 +7,7 @@
 mod addresses;
 mod channel;
 mod groups;
+pub mod gsi;
 mod numbers;
 mod objects;
 mod pool;

@@ -68,7 +68,13 @@ pub const fn proxy(special: Special, port: u32) -> u32 {
 /// The master's end.
 #[must_use]
 pub const fn tunnel(special: Special, port: u32) -> u32 {
-    proxy(special, port) - PROXIES + TUNNELS
+    tunnel_of(proxy(special, port))
+}
+
+/// The master's end for a slave's own end.
+#[must_use]
+pub const fn tunnel_of(proxy: u32) -> u32 {
+    proxy - PROXIES + TUNNELS
 }
 
 /// Whether a number is one of the slave's own ends.

@@ -363,6 +363,8 @@ pub struct Shared<'a> {
     pub eqs: &'a mut Eqs,
     /// The card's ports.
     pub ports: &'a [Port],
+    /// The card is a virtual function, whose special queue pairs are tunnels to its master.
+    pub has_master: bool,
 }
 
 /// Whether a request begins to use a receive, or ends with one. One that a message in progress needs is there already.

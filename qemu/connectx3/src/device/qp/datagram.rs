@@ -4,6 +4,7 @@
 use super::connected::{Shared, Unfit, name, resolve};
 use super::context::{Context, Transition};
 use super::rings::MAX_WQE;
+use super::tunnel::{self, Forwarded};
 use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};
 use super::{Ended, Qp, Transport};
 use crate::device::cq::Cqe;
@@ -13,7 +14,7 @@ use roce::transport::{DatagramQp, Env, Limits, Route};
 use roce::wire::{Headers, Net, ud_source_port};
 use verbs::{
     AddressVector, Completion, Gid, LinkKind, MacAddr, PathMtu, Payload, PortAddress, Psn, QKey, QpNum,
-    UdSendWr, VerbsError, WorkKind,
+    Status, UdSendWr, VerbsError, WorkKind,
 };
 
 /// Datagrams wait in the guest's ring, so the transport holds the one that is being sent.
@@ -44,7 +45,7 @@ pub fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
 /// The datagram segment: an address vector for Ethernet, and which queue pair is meant (Linux `struct mlx4_eth_av`,
 /// `struct mlx4_wqe_datagram_seg`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Destination {
+pub(super) struct Destination {
     /// The own port, from 1.
     port: u8,
     /// To a queue pair of this card, whatever the address.
@@ -56,16 +57,16 @@ struct Destination {
     traffic_class: u8,
     flow_label: u32,
     gid: Gid,
-    qpn: u32,
-    qkey: u32,
+    pub(super) qpn: u32,
+    pub(super) qkey: u32,
     /// Priority and VLAN, as they stand in a tag.
-    vlan: Option<u16>,
+    pub(super) vlan: Option<u16>,
     mac: MacAddr,
 }
 
 impl Destination {
     /// Reads a segment whose GIDs count from row `gids` of the port's table.
-    fn parse(segment: &[u8; DATAGRAM], gids: usize) -> Self {
+    pub(super) fn parse(segment: &[u8; DATAGRAM], gids: usize) -> Self {
         const NO_VLAN: u16 = 0xffff;
         let word = |at: usize| {
             segment.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
@@ -91,7 +92,7 @@ impl Destination {
     }
 
     /// The way there, and the port from 0. The row of the GID table says the RoCE version.
-    fn route(&self, from: QpNum, ports: &[Port]) -> Option<(usize, AddressVector, Headers)> {
+    pub(super) fn route(&self, from: QpNum, ports: &[Port]) -> Option<(usize, AddressVector, Headers)> {
         let index = usize::from(self.port).checked_sub(1)?;
         let port = ports.get(index)?;
         let source = port.gids.get(self.gid_index).copied().flatten()?;
@@ -139,12 +140,23 @@ pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Sha
             }
         };
         let id = name(index, control.code());
-        match post(datagram, index, control, wqe, gids, who, keyed, env, shared.ports) {
-            Ok(posted) => {
-                if let Some(outgoing) = emit(datagram, posted, env) {
-                    return Some(outgoing);
-                }
+        let forwarded = if shared.has_master {
+            tunnel::forward(qp.number.get(), index, wqe, gids, who, keyed, shared.ports)
+        } else {
+            Ok(Forwarded::Not)
+        };
+        let sent = forwarded.and_then(|forwarded| match forwarded {
+            Forwarded::Not => post(datagram, index, control, wqe, gids, who, keyed, env, shared.ports)
+                .map(|posted| emit(datagram, posted, env)),
+            Forwarded::Taken(outgoing) => {
+                let ended = Completion::new(id, qp.number, Status::Success, WorkKind::Send);
+                env.completions.send_ended(&ended, control.signaled());
+                Ok(outgoing)
             }
+        });
+        match sent {
+            Ok(Some(outgoing)) => return Some(outgoing),
+            Ok(None) => {}
             Err(e) => {
                 log::warn!("{:?}: work request {index} ({control:?}): {e}", qp.number);
                 datagram.fail_send(None, env);

@@ -8,6 +8,7 @@ pub mod local;
 mod rings;
 pub mod syndrome;
 mod transport;
+mod tunnel;
 pub mod wqe;
 
 use context::Live;
