@@ -56,21 +56,24 @@ pub struct Node {
     mtts: u64,
     pub gid: Gid,
     pub mac: MacAddr,
+    /// The event queue of completion queues, and where the last one made is.
+    pub eqn: u32,
+    pub eq: u64,
 }
 
 /// A queue pair as its driver holds it.
 pub struct Queue {
     pub qpn: u32,
     pub cqn: u32,
-    send: u64,
-    send_index: u32,
-    receive: u64,
-    posted: u32,
-    record: u64,
-    cq: u64,
-    cq_record: u64,
-    cq_log: u32,
-    cq_index: u32,
+    pub(super) send: u64,
+    pub(super) send_index: u32,
+    pub(super) receive: u64,
+    pub(super) posted: u32,
+    pub(super) record: u64,
+    pub(super) cq: u64,
+    pub(super) cq_record: u64,
+    pub(super) cq_log: u32,
+    pub(super) cq_index: u32,
 }
 
 /// What a queue pair may do.
@@ -136,6 +139,8 @@ impl Node {
             mtts: 0,
             gid: Gid::from_ipv4([10, 9, 0, number]),
             mac,
+            eqn: 0,
+            eq: 0,
         };
         if slave {
             node.bring_up_slave();
@@ -218,12 +223,14 @@ impl Node {
         assert_eq!((status, aux), (0, 1));
         self.command(0xffc, 0, 1, &[(0x0c, 0x3000)]);
         self.command(0xffa, 0, 1, &[(0x0c, ICM as u32 | (self.sizes.icm >> 12).ilog2())]);
+        let profile = self.card.profile();
         let init = [
             (0x000, 2 << 24),
             (0x0c4, MCG_BASE as u32),
             (0x0d0, 9),
             (0x0d4, 4),
-            (0x0d8, 0x0800_0000 | 5),
+            (0x058, if profile.large_entries { 3 << 29 } else { 0 }),
+            (0x0d8, u32::from(profile.steering.groups) << 27 | 5),
             (0x0f4, self.sizes.regions() as u32),
             (0x0f8, 1 << 31 | self.sizes.log_regions),
             (0x104, MTT_BASE as u32),
@@ -284,16 +291,24 @@ impl Node {
         ICM + MTT_BASE + u64::from(mtt)
     }
 
+    /// Bytes of an entry of event and completion queues.
+    pub fn entry_len(&self) -> u64 {
+        if self.card.profile().large_entries { 64 } else { 32 }
+    }
+
     pub fn create_eq(&mut self, eqn: u32, log_entries: u32) -> u64 {
-        let at = self.alloc(32 << log_entries);
-        let mtt = self.map_pages(at, 32 << log_entries);
+        let len = self.entry_len() << log_entries;
+        let at = self.alloc(len);
+        let mtt = self.map_pages(at, len);
         self.command(0x013, 0, eqn, &[(0x00, 9 << 8), (0x0c, log_entries << 24), (0x14, 3), (0x1c, mtt)]);
+        self.eq = at;
         at
     }
 
     pub fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
-        let (at, record) = (self.alloc(32 << log_entries), self.alloc(8));
-        let mtt = self.map_pages(at, 32 << log_entries);
+        let len = self.entry_len() << log_entries;
+        let (at, record) = (self.alloc(len), self.alloc(8));
+        let mtt = self.map_pages(at, len);
         self.command(
             0x016,
             0,
@@ -390,6 +405,12 @@ impl Node {
 
     /// Posts a send work request: opcode, then the words after the control segment. Signaled. Rings the doorbell.
     pub fn post_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
+        self.write_send(queue, opcode, imm, words);
+        self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
+    }
+
+    /// The same without ringing the doorbell.
+    pub fn write_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
         let at = queue.send + u64::from(queue.send_index & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
         let units = 1 + (words.len() as u32).div_ceil(4);
         for (i, word) in words.iter().enumerate() {
@@ -401,7 +422,6 @@ impl Node {
         let owner = (queue.send_index >> LOG_ENTRIES & 1) << 31;
         self.machine.put(at, &(owner | opcode).to_be_bytes());
         queue.send_index += 1;
-        self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
     }
 
     pub fn post_receive(&mut self, queue: &mut Queue, at: u64, len: u32) {

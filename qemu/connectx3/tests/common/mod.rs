@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part, and a test may fail by panic")]
 
 pub mod driver;
+pub mod ethernet;
 pub mod keys;
 pub mod slave;
 pub mod smp;
@@ -9,7 +10,7 @@ pub mod smp;
 use connectx3::device::{DmaError, Host};
 use platform::Instant;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Memory and interrupts of a machine without processor.
 pub struct Machine {
@@ -17,6 +18,9 @@ pub struct Machine {
     now_ns: AtomicU64,
     /// MSI-X vectors raised, in order.
     pub interrupts: Mutex<Vec<u16>>,
+    /// Without MSI-X: the level of INTx.
+    pub intx: AtomicBool,
+    pub msix: AtomicBool,
 }
 
 impl Machine {
@@ -25,6 +29,8 @@ impl Machine {
             ram: Mutex::new(vec![0; bytes]),
             now_ns: AtomicU64::new(1),
             interrupts: Mutex::new(Vec::new()),
+            intx: AtomicBool::new(false),
+            msix: AtomicBool::new(true),
         }
     }
 
@@ -88,10 +94,12 @@ impl Host for Machine {
         Instant::from_nanos(self.now_ns.load(Ordering::Relaxed))
     }
     fn msix_enabled(&self) -> bool {
-        true
+        self.msix.load(Ordering::Relaxed)
     }
     fn message(&self, vector: u16) {
         self.interrupts.lock().unwrap().push(vector);
     }
-    fn set_intx(&self, _asserted: bool) {}
+    fn set_intx(&self, asserted: bool) {
+        self.intx.store(asserted, Ordering::Relaxed);
+    }
 }
