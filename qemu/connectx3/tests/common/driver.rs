@@ -38,6 +38,10 @@ impl Default for Sizes {
     }
 }
 
+/// Rows of the GID table, by RoCE version.
+pub const V2: u32 = 0;
+pub const V1: u32 = 1;
+
 /// Protection domain of everything here.
 pub const PD: u32 = 5;
 /// The key that reaches all memory, locally and for peers.
@@ -86,16 +90,23 @@ pub struct Setup {
     pub rights: u32,
     /// How often it tries again when its peer is not ready; 7: for ever.
     pub rnr_retries: u32,
+    /// 0 RC, 1 UC, 3 UD, 7 headers of the driver's own.
+    pub service: u32,
+    pub qkey: u32,
+    /// The shared receive queue, if it uses one.
+    pub srqn: Option<u32>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7 }
+        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7, service: 0, qkey: 0, srqn: None }
     }
 }
 
+/// The code of a path MTU.
+const MTU_1024: u32 = 3;
 const LOG_ENTRIES: u32 = 6;
-const LOG_STRIDE: u32 = 6;
+const LOG_STRIDE: u32 = 7;
 const LOG_CQ: u32 = 8;
 
 /// A completion as the queue holds it.
@@ -264,6 +275,9 @@ impl Node {
             .map(|(i, w)| (4 * i, u32::from_be_bytes(w.try_into().unwrap())))
             .collect();
         words.push((0x18, 2));
+        // The same for RoCE v1.
+        let v1: Vec<_> = words.iter().take(4).map(|&(at, word)| (0x20 * V1 as usize + at, word)).collect();
+        words.extend(v1);
         words
     }
 
@@ -353,14 +367,17 @@ impl Node {
             0,
             qpn,
             &context(&[
+                (0x00, setup.service << 16),
                 (0x04, setup.pd),
-                (0x08, size << 16 | size << 8 | u32::from(setup.kernel) << 4),
+                (0x08, MTU_1024 << 29 | size << 16 | size << 8 | u32::from(setup.kernel) << 4),
                 (0x10, qpn),
                 (0x70, u32::from(setup.kernel) << 11),
                 (0x7c, cqn),
                 (0x90, setup.rights << 13),
                 (0x9c, cqn),
                 (0xa4, record as u32),
+                (0xa8, setup.qkey),
+                (0xac, setup.srqn.map_or(0, |srqn| 1 << 24 | srqn)),
                 (0xcc, mtt),
             ]),
         );
@@ -383,7 +400,7 @@ impl Node {
     /// The mailbox that makes a queue pair ready to receive from `peer`.
     pub fn path_to(&self, peer: &Self, qpn: u32, peer_qpn: u32) -> Vec<(usize, u32)> {
         let mut path = vec![
-            (0x08, 3 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
+            (0x08, MTU_1024 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
             // No counter, the first address.
             (0x1c, if self.slave { 127 << 24 } else { 0 }),
             (0x14, peer_qpn),
@@ -461,6 +478,57 @@ impl Node {
         self.machine.put(queue.cq_record, &queue.cq_index.to_be_bytes());
     }
 
+    /// Makes a shared receive queue whose entries follow each other.
+    pub fn create_srq(&mut self, srqn: u32) -> SharedQueue {
+        let len = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
+        let (at, record) = (self.alloc(len), self.alloc(4));
+        let mtt = self.map_pages(at, len);
+        for entry in 0..1u32 << LOG_ENTRIES {
+            let next = (entry + 1) & ((1 << LOG_ENTRIES) - 1);
+            self.machine.put(at + (u64::from(entry) << LOG_STRIDE), &next.to_be_bytes());
+        }
+        self.command(
+            0x035,
+            0,
+            srqn,
+            &[
+                (0x00, LOG_ENTRIES << 24 | srqn),
+                (0x04, (LOG_STRIDE - 4) << 24),
+                (0x14, mtt),
+                (0x18, PD),
+                (0x2c, record as u32),
+            ],
+        );
+        SharedQueue { srqn, at, record, posted: 0 }
+    }
+
+    pub fn post_shared(&mut self, queue: &mut SharedQueue, at: u64, len: u32) {
+        let entry = queue.at + u64::from(queue.posted & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
+        for (i, word) in [len, KEY, (at >> 32) as u32, at as u32, 0, 0x100, 0, 0].into_iter().enumerate() {
+            self.machine.put(entry + 16 + 4 * i as u64, &word.to_be_bytes());
+        }
+        queue.posted += 1;
+        self.machine.put(queue.record, &queue.posted.to_be_bytes());
+    }
+
+    /// Makes a multicast group, with its members as an entry has them.
+    pub fn make_group(&mut self, gid: Gid, members: &[u32]) {
+        self.machine.put(IN_BOX, &[0; 4096]);
+        self.machine.put(IN_BOX, &gid.0);
+        let (status, index) = self.raw_command(0x027, 0, 0, IN_BOX);
+        assert_eq!(status, 0);
+        let mut entry = vec![(0x04, members.len() as u32)];
+        entry.extend(gid_words(gid).into_iter().enumerate().map(|(i, word)| (0x10 + 4 * i, word)));
+        entry.extend(members.iter().enumerate().map(|(i, &word)| (0x20 + 4 * i, word)));
+        self.command(0x026, 0, index as u32, &entry);
+    }
+
+    /// Bytes of the last completion that [`poll`](Self::poll) gave.
+    pub fn last_entry(&self, queue: &Queue) -> Vec<u8> {
+        let index = queue.cq_index.wrapping_sub(1) & ((1 << queue.cq_log) - 1);
+        self.machine.bytes(queue.cq + u64::from(index) * 32, 32)
+    }
+
     /// The next completion, if there is one.
     pub fn poll(&mut self, queue: &mut Queue) -> Option<Entry> {
         let at = queue.cq + u64::from(queue.cq_index & ((1 << queue.cq_log) - 1)) * 32;
@@ -499,6 +567,29 @@ pub fn data(at: u64, len: u32) -> [u32; 4] {
 /// The same by another key.
 pub fn data_of(key: u32, at: u64, len: u32) -> [u32; 4] {
     [len, key, (at >> 32) as u32, at as u32]
+}
+
+/// A shared receive queue as its driver holds it.
+pub struct SharedQueue {
+    pub srqn: u32,
+    at: u64,
+    record: u64,
+    posted: u32,
+}
+
+/// A GID's words.
+pub fn gid_words(gid: Gid) -> [u32; 4] {
+    std::array::from_fn(|i| u32::from_be_bytes(gid.0[4 * i..4 * i + 4].try_into().unwrap()))
+}
+
+/// Words of a datagram segment, untagged: by a row of the GID table to a GID, an Ethernet address and a queue pair.
+pub fn datagram(row: u32, gid: Gid, mac: MacAddr, qpn: u32, qkey: u32) -> Vec<u32> {
+    const NO_VLAN: u32 = 0xffff;
+    let [a, b, c, d, e, f] = mac.0.map(u32::from);
+    let mut words = vec![1 << 24, 0, row << 16 | 64, 0];
+    words.extend(gid_words(gid));
+    words.extend([qpn, qkey, NO_VLAN << 16 | a << 8 | b, c << 24 | d << 16 | e << 8 | f]);
+    words
 }
 
 /// Words of a remote address segment.
