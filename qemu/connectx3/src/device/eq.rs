@@ -39,6 +39,8 @@ pub enum EventType {
     LastWqeReached = 0x13,
     /// A shared receive queue has fewer entries than its limit.
     SrqLimit = 0x14,
+    /// A subnet manager has changed what a port is.
+    PortManagement = 0x1d,
 }
 
 /// An entry under construction.

@@ -13,7 +13,7 @@ const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
 
 /// The link of a port has changed.
-fn port_change(index: usize, active: bool) -> Event {
+pub(super) fn port_change(index: usize, active: bool) -> Event {
     let subtype = if active { PORT_ACTIVE } else { PORT_DOWN };
     Event::new(EventType::PortChange, subtype).with(0x0c, (index as u32 + 1) << 28)
 }
@@ -41,16 +41,29 @@ impl Card {
         if port.cable {
             port.raise(host.now());
         }
-        let event = port_change(index, port.link);
-        self.eqs.post(&event, host);
+        self.link_changed(index, host);
     }
 
     /// CLOSE_PORT. A link that needs time to come up goes down.
-    pub(super) fn close_port(&mut self, index: usize) {
+    pub(super) fn close_port(&mut self, index: usize, host: &dyn Host) {
         let Some(port) = self.ports.get_mut(index) else { return };
         port.open = false;
         if !port.link_delay.is_zero() {
             port.lower();
+        }
+        if port.is_infiniband() {
+            self.follow_link(index, host);
+        }
+    }
+
+    /// An Ethernet driver is told. On InfiniBand this is what the training of the link begins or ends with.
+    fn link_changed(&mut self, index: usize, host: &dyn Host) {
+        let Some(port) = self.ports.get(index) else { return };
+        if port.is_infiniband() {
+            self.follow_link(index, host);
+        } else if port.open {
+            let event = port_change(index, port.link);
+            self.eqs.post(&event, host);
         }
     }
 
@@ -64,9 +77,8 @@ impl Card {
         } else if port.open || port.link_delay.is_zero() {
             port.raise(host.now());
         }
-        if port.open && port.link != before {
-            let event = port_change(index, port.link);
-            self.eqs.post(&event, host);
+        if port.link != before {
+            self.link_changed(index, host);
         }
     }
 
@@ -88,9 +100,7 @@ impl Card {
             let Some(port) = self.ports.get_mut(index) else { return };
             if port.link_due.is_some_and(|due| due <= now) {
                 (port.link, port.link_due) = (true, None);
-                if port.open {
-                    self.eqs.post(&port_change(index, true), host);
-                }
+                self.link_changed(index, host);
             }
         }
         self.cqs.progress(now, &mut self.eqs, host);

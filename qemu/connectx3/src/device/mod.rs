@@ -13,8 +13,8 @@ mod failures;
 mod hcr;
 mod host;
 mod icm;
+mod infiniband;
 mod link;
-mod mad;
 mod mailbox;
 mod master;
 mod memory;
@@ -166,9 +166,10 @@ impl Card {
     /// Forgets all but the profile and the account of costs.
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
+        let outbox = self.silence();
         let (costs, cables) =
             (self.costs.take(), self.ports.iter().map(|port| port.cable).collect::<Vec<_>>());
-        *self = Self { costs, ..Self::new(self.profile.clone()) };
+        *self = Self { outbox, costs, ..Self::new(self.profile.clone()) };
         for (index, cable) in cables.into_iter().enumerate() {
             self.set_cable(index, cable, host);
         }
@@ -177,6 +178,10 @@ impl Card {
     /// A frame has arrived at a port, its check sequence taken off.
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
         let Some(at) = self.ports.get_mut(port).filter(|port| port.open && port.link) else { return };
+        if at.is_infiniband() {
+            self.receive_cable(port, frame, host);
+            return;
+        }
         let headers = Headers::parse(frame, Length::AsStated);
         if at.receive(frame, &headers) && !self.receive_roce(port, None, frame, host) {
             self.receive_ethernet(port, frame, &headers, host);

@@ -3,6 +3,7 @@
 use super::ethernet::filter::Filters;
 use super::ethernet::headers::{Headers, Length};
 use super::hcr::Status;
+use super::infiniband::IbPort;
 use super::mailbox::Mailbox;
 use super::profile::{LinkType, LinkTypes, PortProfile, Profile, limits};
 use super::statistics::{FCS, PortStatistics};
@@ -54,6 +55,8 @@ pub struct Port {
     pub max_frame: usize,
     /// What it has counted.
     pub statistics: PortStatistics,
+    /// What it has for InfiniBand.
+    pub ib: IbPort,
 }
 
 /// Steering by table: which queue pairs frames go to (SET_PORT, RQP_CALC).
@@ -96,10 +99,12 @@ impl Port {
     /// All ports of a card, as after a reset.
     #[must_use]
     pub fn all(card: &Profile) -> Vec<Self> {
-        card.ports.iter().map(|&port| Self::new(port, card.link_delay)).collect()
+        let ib = |index| IbPort::new(index as u8 + 1, card.guid(index));
+        let ports = card.ports.iter().enumerate();
+        ports.map(|(index, &port)| Self::new(port, card.link_delay, ib(index))).collect()
     }
 
-    fn new(profile: PortProfile, link_delay: Duration) -> Self {
+    fn new(profile: PortProfile, link_delay: Duration, ib: IbPort) -> Self {
         Self {
             mac: profile.mac,
             links: profile.links,
@@ -115,6 +120,7 @@ impl Port {
             queues: QueueCalculation::default(),
             max_frame: usize::MAX,
             statistics: PortStatistics::default(),
+            ib,
         }
     }
 
@@ -156,7 +162,8 @@ impl Port {
     pub fn query(&self, out: &mut Mailbox) {
         const SPEED_40G: u8 = 0x40;
         const SUGGESTS_ETHERNET: u8 = 1 << 3;
-        let link = if self.link { 0x80 } else { 0 };
+        let up = if self.is_infiniband() { self.ib.is_active() } else { self.link };
+        let link = if up { 0x80 } else { 0 };
         let suggested = match self.links.suggested() {
             LinkType::Ethernet => SUGGESTS_ETHERNET,
             LinkType::InfiniBand => 0,

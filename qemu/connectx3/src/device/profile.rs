@@ -165,6 +165,14 @@ const NAMED: &[Named] = &[
         profile.board = "FER0000000001";
         profile.roce_v2 = false;
     }),
+    ("ib", "ConnectX-3 Pro, one InfiniBand port", |profile| profile.link(LinkTypes::InfiniBand)),
+    ("vpi", "ConnectX-3 Pro, one port of either kind, as the driver says", |profile| {
+        profile.link(LinkTypes::Either { suggested: LinkType::Ethernet });
+    }),
+    ("vpi-2port", "ConnectX-3 Pro, two ports of either kind", |profile| {
+        profile.link(LinkTypes::Either { suggested: LinkType::Ethernet });
+        profile.second_port();
+    }),
     ("sys-eqs", "event queues by QUERY_FUNC, as firmware from 2.30 on has them", |profile| {
         profile.eqs = EqScheme::System { reserved: 28, max: 156 };
     }),
@@ -231,6 +239,13 @@ impl Profile {
             reset_time: Duration::ZERO,
             link_delay: Duration::ZERO,
             torn_atomics: false,
+        }
+    }
+
+    /// What its ports can be.
+    fn link(&mut self, links: LinkTypes) {
+        for port in &mut self.ports {
+            port.links = links;
         }
     }
 

@@ -3,8 +3,10 @@
 
 use super::Card;
 use super::host::Host;
+use super::infiniband::packets::special_frame;
 use super::memory::{Access, Domain, Keyed, Refused};
-use super::qp::connected::Completed;
+use super::port::Port;
+use super::qp::connected::{Completed, Shared};
 use super::qp::datagram::Outgoing;
 use super::qp::wqe::{Control, Data, Opcode, Segments};
 use super::qp::{Ended, Qp, Transport, flush};
@@ -23,9 +25,7 @@ const TURN: usize = 64;
 impl Card {
     /// The send doorbell of a special queue pair.
     pub(super) fn send_special(&mut self, qpn: u32, host: &dyn Host) {
-        let next = |card: &mut Self| {
-            card.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| next_frame(qp, keyed, env))
-        };
+        let next = |card: &mut Self| card.with_qp(qpn, Completed::default(), host, next_frame);
         for _ in 0..TURN {
             let Some(Some(outgoing)) = next(self) else { return };
             self.send_roce(qpn, outgoing);
@@ -35,7 +35,7 @@ impl Card {
 }
 
 /// The frame of the next work request in the send ring; those that fail on the way end.
-fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Outgoing> {
+fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>) -> Option<Outgoing> {
     let (port, who) = (qp.context.port(), qp.context.domain());
     while qp.state.takes_sends() {
         if qp.transport.ended() != Ended::Nothing {
@@ -51,7 +51,7 @@ fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Outgoi
                 return None;
             }
         };
-        let result = frame(&control, wqe, who, keyed).inspect_err(|status| {
+        let result = frame(&control, wqe, who, keyed, shared.ports.get(port)).inspect_err(|status| {
             log::warn!("{:?}: work request {index} ({control:?}): {status:?}", qp.number);
             datagram.fail_send(None, env);
         });
@@ -67,11 +67,23 @@ fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Outgoi
 }
 
 /// The frame of a work request, its ICRC and lengths put in.
-fn frame(control: &Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Status> {
+fn frame(
+    control: &Control,
+    wqe: &[u8],
+    who: Domain,
+    keyed: Keyed<'_>,
+    port: Option<&Port>,
+) -> Result<Vec<u8>, Status> {
     if !matches!(control.opcode(), Ok(Opcode::Send)) {
         return Err(Status::LocalQpOperationError);
     }
     let made = gather(wqe, who, keyed)?;
+    if let Some(port) = port.filter(|port| port.is_infiniband()) {
+        return special_frame(&made, port, control.source_given()).map_err(|e| {
+            log::warn!("a special queue pair sends {made:02x?}: {e}");
+            Status::LocalQpOperationError
+        });
+    }
     let tagged = vlan::strip(&made);
     let plain = tagged.as_ref().map_or(&made, |(_, plain)| plain);
     let parsed = Frame::parse(plain).map_err(|e| {

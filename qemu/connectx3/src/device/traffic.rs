@@ -13,6 +13,7 @@ use super::mailbox::Mailbox;
 use super::master::gsi;
 use super::memory::Keyed;
 use super::memory::address::PeerMemory;
+use super::port::Port;
 use super::qp::connected::{self, Completed, Local, Shared};
 use super::qp::datagram::{self, Origin};
 use super::qp::{Ended, Qp, Service, State, Transport, flush};
@@ -33,6 +34,9 @@ const BURST: usize = 32;
 const TURN: usize = 8;
 /// How often frames that stay inside the card are taken in before others have their turn.
 const ROUNDS: usize = 16;
+
+/// A partition key without the bit that says full membership.
+const PARTITION: u16 = 0x7fff;
 
 /// A frame from a queue pair of this card to one of the same port.
 #[derive(Debug)]
@@ -176,6 +180,10 @@ impl Card {
 
     /// Sends a frame of a queue pair over the wire, inside the card, or both.
     pub(super) fn send_roce(&mut self, qpn: u32, outgoing: datagram::Outgoing) {
+        if self.ports.get(outgoing.port).is_some_and(Port::is_infiniband) {
+            self.send_infiniband(qpn, outgoing);
+            return;
+        }
         let datagram::Outgoing { port, frame, inside } = outgoing;
         let Some(to) = frame.first_chunk().copied() else { return };
         let own = self.ports.get(port).is_some_and(|port| port.has_mac(to));
@@ -185,12 +193,17 @@ impl Card {
         }
         let multicast = to[0] & 1 != 0;
         if inside || multicast || own {
-            self.inside.push(Inside { port, from: qpn, frame: frame.clone() });
+            self.keep_inside(port, qpn, frame.clone());
         }
         if multicast || !(inside || own) {
             let counter = self.qps.get_mut(qpn).map_or(0, |qp| qp.context.counter());
             self.emit(port, counter, frame);
         }
+    }
+
+    /// A frame of a queue pair is for others of its port.
+    pub(super) fn keep_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
+        self.inside.push(Inside { port, from, frame });
     }
 
     /// A frame that may be RoCE, `from` a queue pair of this card or the wire; gives whether it was.
@@ -226,6 +239,10 @@ impl Card {
             self.transport_counters.rx_icrc_errors += 1;
             return true;
         }
+        if frame.packet.bth.pkey & PARTITION != Bth::DEFAULT_PKEY & PARTITION {
+            self.transport_counters.rx_bad_pkey += 1;
+            return true;
+        }
         let vlan = tagged.as_ref().map(|(tag, _)| *tag);
         if self.profile.function == Function::Virtual && frame.packet.bth.dest_qp == gsi::GSI {
             // The port's own queue pair is the master's, who gives the slave what is for it.
@@ -234,7 +251,7 @@ impl Card {
             }
             return true;
         }
-        let origin = Origin { mac: frame.headers.ethernet.src, vlan };
+        let origin = Origin::Ethernet { mac: frame.headers.ethernet.src, vlan };
         for qpn in to {
             self.receive_packet(port, qpn, &frame, origin, host);
         }
@@ -242,26 +259,28 @@ impl Card {
     }
 
     /// The card's number of a queue pair that a peer means: 0 and 1 stand for the port's special ones.
-    const fn local_number(&self, port: usize, qpn: u32) -> u32 {
+    pub(super) const fn local_number(&self, port: usize, qpn: u32) -> u32 {
         match qpn {
             0 | 1 => self.special_qp_base + 2 * qpn + port as u32,
             _ => qpn,
         }
     }
 
-    fn receive_packet(&mut self, port: usize, qpn: u32, frame: &Frame<'_>, origin: Origin, host: &dyn Host) {
-        /// A partition key without the bit that says full membership.
-        const PARTITION: u16 = 0x7fff;
-        let Bth { opcode, pkey, solicited, .. } = frame.packet.bth;
+    /// A packet for a queue pair, its partition checked.
+    pub(super) fn receive_packet(
+        &mut self,
+        port: usize,
+        qpn: u32,
+        frame: &Frame<'_>,
+        origin: Origin,
+        host: &dyn Host,
+    ) {
+        let Bth { opcode, solicited, .. } = frame.packet.bth;
         let counters = &mut self.transport_counters;
         let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.transport.takes(opcode.service)) else {
             counters.rx_unknown_qp += 1;
             return;
         };
-        if pkey & PARTITION != Bth::DEFAULT_PKEY & PARTITION {
-            counters.rx_bad_pkey += 1;
-            return;
-        }
         let takes_receive = match &qp.transport {
             Transport::Connected(connection) if !connection.is_peer(&frame.headers.net) => {
                 counters.rx_wrong_peer += 1;
@@ -308,6 +327,7 @@ impl Card {
         self.progress_events(now, host);
         if now >= self.next_deadline {
             self.next_deadline = Instant::MAX;
+            self.train(now);
             for qpn in self.qps.numbers() {
                 let due = self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
                     let due = qp.transport.deadline().is_some_and(|at| at <= now);
@@ -330,7 +350,11 @@ impl Card {
                 return;
             }
             for Inside { port, from, frame } in std::mem::take(&mut self.inside) {
-                self.receive_roce(port, Some(from), &frame, host);
+                if self.ports.get(port).is_some_and(Port::is_infiniband) {
+                    self.receive_infiniband(port, Some(from), &frame, host);
+                } else {
+                    self.receive_roce(port, Some(from), &frame, host);
+                }
             }
         }
     }

@@ -20,6 +20,8 @@ mod flag {
     /// High word: unicast and multicast steering, and so the B0 scheme.
     pub const HIGH_VEP_UC: u32 = 1 << (41 - 32);
     pub const HIGH_VEP_MC: u32 = 1 << (42 - 32);
+    /// Changes by a subnet manager are told by events.
+    pub const HIGH_PORT_MANAGEMENT: u32 = 1 << (59 - 32);
     pub const HIGH_COUNTERS: u32 = 1 << (48 - 32);
     pub const HIGH_LARGE_EQE: u32 = 1 << (61 - 32);
     pub const HIGH_LARGE_CQE: u32 = 1 << (62 - 32);
@@ -106,7 +108,7 @@ impl Card {
         let groups = if self.profile.steering.groups { flag::HIGH_VEP_UC | flag::HIGH_VEP_MC } else { 0 };
         let entries =
             if self.profile.large_entries { flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE } else { 0 };
-        out.put_u32(0x40, groups | entries | flag::HIGH_COUNTERS);
+        out.put_u32(0x40, groups | entries | flag::HIGH_COUNTERS | flag::HIGH_PORT_MANAGEMENT);
         if self.profile.blue_flame {
             const AVAILABLE: u8 = 1 << 7;
             out.put_u8(0x4c, AVAILABLE);

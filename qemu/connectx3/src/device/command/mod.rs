@@ -161,11 +161,11 @@ impl Card {
             }
             op::CLOSE_PORT => {
                 let (index, _) = self.port(command.in_mod)?;
-                self.close_port(index);
+                self.close_port(index, host);
                 Ok(Output::None)
             }
             op::SET_PORT => self.set_port(command, &input(command, host)?),
-            op::MAD_IFC => self.mad_ifc(command, input(command, host)?),
+            op::MAD_IFC => self.mad_ifc(command, &input(command, host)?, host).map(Output::Mailbox),
             op::CONFIG_DEV => self.config_dev(command, host),
             op::MAP_EQ => self
                 .eqs

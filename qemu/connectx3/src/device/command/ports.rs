@@ -4,7 +4,6 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
-use crate::device::mad;
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::profile::LinkType;
@@ -33,9 +32,13 @@ impl Card {
         const INFINIBAND: u8 = 0;
         const ETHERNET: u8 = 1;
         const BEACON: u8 = 4;
+        let (index, _) = self.port(command.in_mod)?;
         let port = self.port_mut(command.in_mod)?;
         match command.op_mod {
-            INFINIBAND => port.choose(LinkType::InfiniBand)?,
+            INFINIBAND => {
+                port.choose(LinkType::InfiniBand)?;
+                self.set_infiniband(index, mailbox);
+            }
             ETHERNET => {
                 port.choose(LinkType::Ethernet)?;
                 port.set_ethernet(command.in_mod >> 8 & 0xff, mailbox)?;
@@ -45,13 +48,6 @@ impl Card {
             _ => return Err(Status::BadParameter),
         }
         Ok(Output::None)
-    }
-
-    pub(super) fn mad_ifc(&self, command: &Command, mut mailbox: Mailbox) -> Result<Output, Status> {
-        let (_, port) = self.port(command.in_mod & 0xffff)?;
-        mad::answer(&mut mailbox, (command.in_mod & 0xff) as u8, port.link, &self.profile)?;
-        mailbox.bytes_mut()[256..].fill(0);
-        Ok(Output::Mailbox(mailbox))
     }
 
     /// The UDP port of RoCE v2 is the only setting that is kept. What the card does about checksums of frames received is

@@ -10,6 +10,7 @@ use super::{Connection, Ended, Qp, State, Transport};
 use crate::device::cq::Cqe;
 use crate::device::eq::Eqs;
 use crate::device::host::Host;
+use crate::device::infiniband::packets;
 use crate::device::memory::address::{self, LocalMemory};
 use crate::device::memory::{Access, Domain, Keyed, LocalWork, Refused};
 use crate::device::port::Port;
@@ -140,7 +141,7 @@ impl Completed {
         }
         let cqe = cqe.solicited(self.solicited);
         match (self.origin, completion.src_qp) {
-            (Some(origin), Some(from)) => origin.put(cqe, qpn, from),
+            (Some(origin), Some(from)) => origin.put(cqe, qpn, from, completion.imm.is_some()),
             _ => cqe,
         }
     }
@@ -435,6 +436,9 @@ pub fn return_receives(qp: &mut Qp, host: &dyn Host, shared: &mut Shared<'_>) {
 /// The headers of frames to the peer.
 #[must_use]
 pub fn path(context: &Context, port: &Port) -> Option<Headers> {
+    if port.is_infiniband() {
+        return packets::Route::of(context).headers(port);
+    }
     let source = port.gids.get(context.source_gid()).copied().flatten()?;
     let mac = port.macs.get(context.source_mac()).copied().flatten().unwrap_or(port.mac());
     Headers::towards(mac, source.gid, &address(context), context.source_port() | 0xc000)

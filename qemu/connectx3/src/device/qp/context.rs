@@ -455,6 +455,31 @@ impl Context {
         const GIVEN: u32 = 1 << 23;
         if self.word(PATH + 0x08) & GIVEN != 0 { self.source_gid() } else { 0 }
     }
+    /// InfiniBand: the peer's LID.
+    #[must_use]
+    pub fn remote_lid(&self) -> u16 {
+        self.word(PATH + 0x04) as u16
+    }
+    /// InfiniBand: which of the own LIDs is the source.
+    #[must_use]
+    pub fn path_bits(&self) -> u8 {
+        (self.word(PATH + 0x04) >> 16 & 0x7f) as u8
+    }
+    /// InfiniBand: whether packets have a GRH.
+    #[must_use]
+    pub fn has_global_route(&self) -> bool {
+        self.word(PATH + 0x04) >> 23 & 1 != 0
+    }
+    /// InfiniBand: service level.
+    #[must_use]
+    pub fn service_level(&self) -> u8 {
+        (self.word(SCHED_QUEUE.0) >> 26 & 0xf) as u8
+    }
+    /// Flow label of a GRH.
+    #[must_use]
+    pub fn flow_label(&self) -> u32 {
+        self.word(PATH + 0x0c) & 0xf_ffff
+    }
     /// Which row of the port's MAC table is the source.
     #[must_use]
     pub fn source_mac(&self) -> usize {

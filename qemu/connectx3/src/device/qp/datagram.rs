@@ -8,6 +8,7 @@ use super::tunnel::{self, Forwarded};
 use super::wqe::{Control, DATAGRAM, Data, Malformed, Opcode, Segments};
 use super::{Ended, Qp, Transport};
 use crate::device::cq::Cqe;
+use crate::device::infiniband::packets;
 use crate::device::memory::{Access, Domain, Keyed};
 use crate::device::port::Port;
 use roce::transport::{DatagramQp, Env, Limits, Route};
@@ -42,7 +43,7 @@ pub fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
     }
 }
 
-/// The datagram segment: an address vector for Ethernet, and which queue pair is meant (Linux `struct mlx4_eth_av`,
+/// The datagram segment: an address vector, and which queue pair is meant (Linux `struct mlx4_eth_av`,
 /// `struct mlx4_wqe_datagram_seg`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Destination {
@@ -53,6 +54,10 @@ pub(super) struct Destination {
     /// Rows of the port's tables.
     mac_index: usize,
     gid_index: usize,
+    /// InfiniBand: the destination, whether there is a GRH, and the service level.
+    lid: u16,
+    global: bool,
+    service_level: u8,
     hop_limit: u8,
     traffic_class: u8,
     flow_label: u32,
@@ -80,6 +85,9 @@ impl Destination {
             inside: word(0) >> 31 != 0,
             mac_index: usize::from(segment[0x05] & 0x7f),
             gid_index: gids + usize::from(segment[0x09] & 0x7f),
+            lid: (word(0x04) & 0xffff) as u16,
+            global: segment[0x05] & 0x80 != 0,
+            service_level: (word(0x0c) >> 28) as u8,
             hop_limit: segment[0x0b],
             traffic_class: (word(0x0c) >> 20) as u8,
             flow_label: word(0x0c) & 0xf_ffff,
@@ -91,19 +99,41 @@ impl Destination {
         }
     }
 
+    fn address(&self, link: LinkKind) -> AddressVector {
+        AddressVector {
+            link,
+            peer: PortAddress { mac: self.mac, gid: self.gid, lid: self.lid },
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            service_level: self.service_level,
+        }
+    }
+
+    fn infiniband(&self) -> packets::Route {
+        packets::Route {
+            dlid: self.lid,
+            path_bits: self.mac_index as u8,
+            service_level: self.service_level,
+            global: self.global.then_some(packets::GlobalRoute {
+                source: self.gid_index,
+                to: self.gid,
+                traffic_class: self.traffic_class,
+                flow_label: self.flow_label,
+                hop_limit: self.hop_limit,
+            }),
+        }
+    }
+
     /// The way there, and the port from 0. The row of the GID table says the RoCE version.
     pub(super) fn route(&self, from: QpNum, ports: &[Port]) -> Option<(usize, AddressVector, Headers)> {
         let index = usize::from(self.port).checked_sub(1)?;
         let port = ports.get(index)?;
+        if port.is_infiniband() {
+            return Some((index, self.address(LinkKind::InfiniBand), self.infiniband().headers(port)?));
+        }
         let source = port.gids.get(self.gid_index).copied().flatten()?;
         let mac = port.macs.get(self.mac_index).copied().flatten().unwrap_or(port.mac());
-        let to = AddressVector {
-            link: source.link,
-            peer: PortAddress { mac: self.mac, gid: self.gid, lid: 0 },
-            traffic_class: self.traffic_class,
-            hop_limit: self.hop_limit,
-            service_level: 0,
-        };
+        let to = self.address(source.link);
         let mut headers = Headers::towards(mac, source.gid, &to, ud_source_port(from))?;
         if let Net::V6(ip, _) | Net::Grh(ip) = &mut headers.net {
             ip.flow_label = self.flow_label;
@@ -215,7 +245,9 @@ fn post(
         solicited: control.solicited(),
     };
     datagram.post_send(&work, Route { headers, within: false }, env)?;
-    Ok(Posted { port, vlan: to.vlan, inside: to.inside || control.inside() })
+    // The field of the VLAN means nothing to InfiniBand.
+    let vlan = to.vlan.filter(|_| address.link != LinkKind::InfiniBand);
+    Ok(Posted { port, vlan, inside: to.inside || control.inside() })
 }
 
 fn emit(datagram: &mut DatagramQp, posted: Posted, env: &mut Env<'_>) -> Option<Outgoing> {
@@ -234,27 +266,57 @@ fn emit(datagram: &mut DatagramQp, posted: Posted, env: &mut Env<'_>) -> Option<
 
 /// Where a datagram came from, for its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Origin {
-    /// The sender's Ethernet address.
-    pub mac: MacAddr,
-    /// Priority and VLAN, as they stood in the tag.
-    pub vlan: Option<u16>,
+pub enum Origin {
+    /// Ethernet.
+    Ethernet {
+        /// The sender's address.
+        mac: MacAddr,
+        /// Priority and VLAN, as they stood in the tag.
+        vlan: Option<u16>,
+    },
+    /// InfiniBand.
+    InfiniBand {
+        /// The sender.
+        slid: u16,
+        /// Service level.
+        service_level: u8,
+        /// Which of the own LIDs it was sent to.
+        path_bits: u8,
+        /// Index of the partition.
+        partition: u8,
+        /// Whether there was a GRH.
+        global: bool,
+    },
 }
 
 impl Origin {
-    /// Adds what the entry of a datagram has: the sender, that the 40 bytes before it are valid, its VLAN.
+    /// Adds what the entry of a datagram has: the sender, and whether the 40 bytes before it are valid; on Ethernet its
+    /// VLAN; on InfiniBand service level and, if there is no immediate data, the partition.
     #[must_use]
-    pub fn put(self, cqe: Cqe, qpn: u32, from: QpNum) -> Cqe {
+    pub fn put(self, cqe: Cqe, qpn: u32, from: QpNum, imm: bool) -> Cqe {
         const VLAN_PRESENT: u32 = 1 << 29;
         const GLOBAL_ROUTE: u32 = 1 << 31;
         /// Priority and VLAN, without the bit between them.
         const PRIORITY_AND_VLAN: u16 = 0xefff;
-        let cqe = cqe.with(0x08, &(GLOBAL_ROUTE | from.get()).to_be_bytes()).with(0x0e, &self.mac.0);
-        match self.vlan {
-            None => cqe,
-            Some(vlan) => cqe
-                .with(0x00, &(VLAN_PRESENT | qpn & 0xff_ffff).to_be_bytes())
-                .with(0x0c, &(vlan & PRIORITY_AND_VLAN).to_be_bytes()),
+        match self {
+            Self::Ethernet { mac, vlan } => {
+                let cqe = cqe.with(0x08, &(GLOBAL_ROUTE | from.get()).to_be_bytes()).with(0x0e, &mac.0);
+                match vlan {
+                    None => cqe,
+                    Some(vlan) => cqe
+                        .with(0x00, &(VLAN_PRESENT | qpn & 0xff_ffff).to_be_bytes())
+                        .with(0x0c, &(vlan & PRIORITY_AND_VLAN).to_be_bytes()),
+                }
+            }
+            Self::InfiniBand { slid, service_level, path_bits, partition, global } => {
+                let global = if global { GLOBAL_ROUTE } else { 0 };
+                let sender = global | u32::from(path_bits & 0x7f) << 24 | from.get();
+                let cqe = cqe
+                    .with(0x08, &sender.to_be_bytes())
+                    .with(0x0c, &(u16::from(service_level) << 12).to_be_bytes())
+                    .with(0x0e, &slid.to_be_bytes());
+                if imm { cqe } else { cqe.with(0x04, &u32::from(partition & 0x7f).to_be_bytes()) }
+            }
         }
     }
 }

@@ -118,6 +118,11 @@ impl Control {
     pub const fn solicited(self) -> bool {
         self.2 & 2 != 0
     }
+    /// Of a special queue pair on InfiniBand: the source LID is as the guest has written it.
+    #[must_use]
+    pub const fn source_given(self) -> bool {
+        self.2 & 1 << 16 != 0
+    }
     /// Goes to a queue pair of the same card, whatever its address.
     #[must_use]
     pub const fn inside(self) -> bool {
