@@ -1,7 +1,7 @@
 //! The control connection: one task that sends, one that receives, the name directory, and messages of jobs.
 
 use crate::node::Node;
-use crate::sync::Waiters;
+use crate::wait::Waiters;
 use crate::{Error, Lite};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -123,6 +123,7 @@ impl Node {
                     log::info!("lite: {node} is gone: {reason}");
                     self.on_left(node, incarnation, reason);
                 }
+                ToNode::Settled { node, incarnation } => self.on_settled((node, incarnation)),
                 ToNode::Relayed { from, incarnation, body } => self.on_relayed(from, incarnation, &body),
                 ToNode::Name { request, result } => {
                     if let Some(place) = self.control.names.lock().get_mut(&request) {

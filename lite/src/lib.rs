@@ -32,7 +32,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod barrier;
 mod bounce;
 mod config;
 mod conn;
@@ -41,6 +40,7 @@ mod counters;
 mod error;
 mod lease;
 mod membership;
+mod names;
 mod node;
 mod op;
 mod permissions;
@@ -50,6 +50,7 @@ mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod timer;
+mod wait;
 
 pub use config::Config;
 pub use control::JobMessages;
@@ -59,6 +60,7 @@ pub use permissions::Permissions;
 pub use proto::{Incarnation, Member, NodeId};
 pub use region::Lmr;
 pub use rpc::{Call, FunctionId, RpcOptions, RpcServer};
+pub use sync::{Counter, Event, Lock, LockGuard};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -66,7 +68,7 @@ use core::time::Duration;
 use node::Node;
 use platform::{ControlLink, Instant, Platform};
 use proto::Welcome;
-use verbs::{Counter, Rnic};
+use verbs::Rnic;
 
 /// A node's LITE, with the deadline that its operations get. Cheap to clone.
 #[derive(Clone)]
@@ -164,7 +166,7 @@ impl Lite {
     }
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
-    pub fn counters(&self, each: &mut dyn FnMut(Counter)) {
+    pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
         self.node.counters.each(each);
     }
 }

@@ -2,14 +2,17 @@
 
 use crate::conn::{Peer, PeerLink};
 use crate::node::Node;
-use crate::sync::Waiters;
+use crate::wait::Waiters;
 use crate::{Error, Lite};
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use proto::{Incarnation, Member, NodeId, RnicOffer};
+use proto::{Incarnation, Member, NodeId, RnicOffer, ToManager};
 use spin::Mutex;
+
+/// A node in one life of it.
+pub(crate) type Life = (NodeId, Incarnation);
 
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,12 +114,21 @@ impl Node {
         };
         self.retire(link);
         self.mappings.forget(node);
-        for region in self.regions.forget((node, incarnation)) {
+        let life = (node, incarnation);
+        for region in self.regions.forget(life) {
             self.spawn_fence(region);
         }
-        self.barriers.forget(node);
+        self.waits.forget(life);
+        self.end_waits_of(life);
+        // Its queue pairs here are destroyed: the manager may count on that.
+        self.control.post(&ToManager::LeftSeen { node, incarnation });
         self.peer_change.wake_all();
         self.watchers.tell(&Change::Left { node, incarnation, reason });
+    }
+
+    /// All who were members have seen the end of a life.
+    pub(crate) fn on_settled(self: &Arc<Self>, life: Life) {
+        self.unblock_locks(life);
     }
 
     /// Whether a node was a member and is none any more. One that this node has not heard of may just have joined.

@@ -1,6 +1,5 @@
 //! The state of one node's LITE, and its poller.
 
-use crate::barrier::Barriers;
 use crate::bounce::{Bounce, BouncePool};
 use crate::conn::{Conn, Peer, RPC_LANE};
 use crate::control::Control;
@@ -10,8 +9,9 @@ use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
 use crate::region::{MappingTable, RegionTable};
 use crate::rpc::ServiceTable;
-use crate::sync::Waiters;
+use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
+use crate::wait::Waiters;
 use crate::{Config, Error};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -66,7 +66,10 @@ pub(crate) struct Node {
     pub(crate) services: ServiceTable,
     pub(crate) regions: RegionTable,
     pub(crate) mappings: MappingTable,
-    pub(crate) barriers: Barriers,
+    /// What others wait for here.
+    pub(crate) objects: Mutex<Objects>,
+    /// What tasks of this node wait for, here and elsewhere.
+    pub(crate) waits: Waits,
     pub(crate) control: Control,
     pub(crate) watchers: Watchers,
     poller: Mutex<Poller>,
@@ -117,7 +120,8 @@ impl Node {
             services: ServiceTable::default(),
             regions: RegionTable::default(),
             mappings: MappingTable::default(),
-            barriers: Barriers::default(),
+            objects: Mutex::default(),
+            waits: Waits::default(),
             control: Control::new(),
             watchers: Watchers::default(),
             poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], received: Vec::new() }),
@@ -158,7 +162,7 @@ impl Node {
         if let Some(conn) = loopback {
             self.shut(&conn);
         }
-        self.barriers.end_all(&Error::LinkDown);
+        self.waits.end_all(&Error::LinkDown);
         self.control.end();
         self.peer_change.wake_all();
         self.resources.wake_all();

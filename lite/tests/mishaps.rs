@@ -75,6 +75,34 @@ fn operations() -> Vec<(&'static str, Operation)> {
             }),
         ),
         (
+            "locks",
+            op(|l| async move {
+                if let Ok(lock) = l.create_lock(NodeId(2), None).await {
+                    if let Ok(held) = lock.lock().await {
+                        let waiter = lock.clone();
+                        let _ = waiter.with_deadline(Duration::from_micros(50)).lock_shared().await;
+                        let _ = held.unlock().await;
+                    }
+                    drop(lock.lock_shared().await);
+                    let _ = lock.destroy().await;
+                }
+            }),
+        ),
+        (
+            "events and counters",
+            op(|l| async move {
+                if let Ok(event) = l.create_event(NodeId(2), None).await {
+                    let _ = event.with_deadline(Duration::from_micros(50)).wait(0).await;
+                    let _ = event.signal().await;
+                    let _ = event.wait(0).await;
+                    let _ = event.destroy().await;
+                }
+                if let Ok(counter) = l.create_counter(NodeId(2), None).await {
+                    let _ = counter.add(1).await;
+                }
+            }),
+        ),
+        (
             "calls",
             op(|l| async move {
                 let _ = l.call(NodeId(2), 1, b"short", 10).await;

@@ -21,7 +21,9 @@ use identity::Identities;
 use jobs::Jobs;
 use members::Members;
 use platform::Instant;
-use proto::{FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode};
+use proto::{
+    Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -150,6 +152,7 @@ pub struct Core {
     connections: BTreeMap<ConnId, Connection>,
     identities: Identities,
     members: Members,
+    departures: Departures,
     names: Directory,
     jobs: Jobs,
     clients: Clients,
@@ -168,6 +171,7 @@ impl Core {
             connections: BTreeMap::new(),
             identities: Identities::new(saved),
             members: Members::default(),
+            departures: Departures::default(),
             names: Directory::default(),
             jobs: Jobs::default(),
             clients: Clients::default(),

@@ -8,12 +8,14 @@ extern crate alloc;
 
 pub mod channel;
 mod client;
+mod departure;
 mod id;
 mod job;
 mod member;
 mod node;
 
 pub use client::{FromClient, NodeStatus, ToClient};
+pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
 pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
 pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
@@ -24,7 +26,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages; nodes, clients and manager must agree on it.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;

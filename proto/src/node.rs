@@ -110,6 +110,13 @@ pub enum ToManager {
         /// Why.
         reason: Reason,
     },
+    /// The node has heard that a life has ended and destroyed its queue pairs to it.
+    LeftSeen {
+        /// Whose life.
+        node: NodeId,
+        /// Which.
+        incarnation: Incarnation,
+    },
 }
 
 impl ToManager {
@@ -197,4 +204,11 @@ pub enum ToNode {
     },
     /// Leave the cluster and power off.
     Shutdown,
+    /// All who were members when that life ended have seen it: nothing of it reaches anybody any more.
+    Settled {
+        /// Whose life.
+        node: NodeId,
+        /// Which.
+        incarnation: Incarnation,
+    },
 }

@@ -1,6 +1,7 @@
 //! [`Lmr`]: a mapped region as applications hold it.
 
 use super::mapping::Mapping;
+use crate::names::Named;
 use crate::node::Node;
 use crate::op::{Data, Route, Verb};
 use crate::rpc::Ask;
@@ -11,15 +12,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use platform::{Instant, IoAddr};
 use proto::NodeId;
-use serde::{Deserialize, Serialize};
-
-/// What a name is bound to: which region of the node that LITE asks for it.
-#[derive(Serialize, Deserialize)]
-struct Descriptor {
-    home: NodeId,
-    region: u64,
-    secret: u64,
-}
 
 /// A region of memory on some node, mapped here. Clones share the mapping; the last one dropped unmaps it.
 ///
@@ -99,12 +91,14 @@ impl Lite {
     }
 
     async fn map_by(&self, name: &str, wanted: Permissions, deadline: Instant) -> Result<Lmr, Error> {
-        let (owner, value) = self.node.lookup(name, deadline).await?;
-        let d: Descriptor =
-            proto::decode(&value).map_err(|_| Error::Refused(alloc::format!("`{name}` is no region")))?;
-        log::trace!("lite: `{name}` of {owner} lies on {}", d.home);
-        let ask = Ask::Map { region: d.region, secret: d.secret, wanted };
-        self.node.obtain(d.home, &ask, d.secret, deadline).await.map(|m| self.lmr(m))
+        let (home, region, secret) = match self.node.find_named(name, deadline).await? {
+            Named::Region { home, region, secret } => (home, region, secret),
+            other => {
+                return Err(Error::Refused(alloc::format!("`{name}` is {}, not a region", other.what())));
+            }
+        };
+        let ask = Ask::Map { region, secret, wanted };
+        self.node.obtain(home, &ask, secret, deadline).await.map(|m| self.lmr(m))
     }
 
     fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {
@@ -258,8 +252,8 @@ impl Lmr {
         let deadline = self.deadline();
         let share = |shared| Ask::Share { region: m.region, secret: m.secret, shared };
         self.held.node.ask_node(m.home, &share(true), deadline).await?;
-        let value = proto::encode(&Descriptor { home: m.home, region: m.region, secret: m.secret });
-        self.held.node.bind(name, value, deadline).await
+        let named = Named::Region { home: m.home, region: m.region, secret: m.secret };
+        self.held.node.bind_named(name, &named, deadline).await
     }
 
     /// Frees the region: for the master only. On `Ok` nobody can reach the memory any more and it is free; other handles

@@ -2,7 +2,7 @@
 
 use crate::node::Node;
 use crate::rpc::{Answer, Ask};
-use crate::sync::Gate;
+use crate::wait::Gate;
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -4,9 +4,10 @@
 //! mapped it has acknowledged the revocation, or has left and its queue pairs here are destroyed.
 
 use crate::bounce::Run;
+use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Ask};
-use crate::sync::{Gate, Waiters};
+use crate::wait::{Gate, Waiters};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -14,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::IoAddr;
-use proto::{Incarnation, NodeId};
+use proto::NodeId;
 use spin::Mutex;
 
 /// How long a node may take to acknowledge a revocation before it is asked again.
@@ -23,9 +24,6 @@ const REVOKE_DEADLINE: Duration = Duration::from_secs(2);
 const REVOKE_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes that memset sets before it lets other tasks run.
 const FILL_STEP: u64 = 1 << 20;
-
-/// A node in one life of it.
-type Life = (NodeId, Incarnation);
 
 struct Region {
     secret: u64,

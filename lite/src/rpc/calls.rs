@@ -4,7 +4,7 @@ use super::ring::{RingRx, RingTx};
 use super::wire::{GRAIN, LONGEST, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::bounce::Run;
 use crate::conn::RpcArea;
-use crate::sync::Waiters;
+use crate::wait::Waiters;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};

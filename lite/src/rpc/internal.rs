@@ -3,6 +3,7 @@
 
 use super::server::{Call, FunctionId, RpcOptions, Service};
 use crate::node::Node;
+use crate::sync::{Kind, Mode, Outcome, Place};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -37,10 +38,24 @@ pub(crate) enum Ask {
     Revoke { mappings: Vec<u64> },
     /// Set bytes.
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
-    /// Wait at a barrier. Answered when it opens or fails.
+    /// Wait at a barrier under the number `token` of the asker's choice.
     BarrierEnter { name: String, group: Vec<NodeId>, token: u64 },
     /// Wait no more: whoever waits there fails.
     BarrierLeave { name: String, token: u64 },
+    /// Make a lock or event. `secret` is the asker's choice.
+    Create { kind: Kind, secret: u64, name: Option<String> },
+    /// End what was made under `secret`, if it was.
+    Destroy { secret: u64 },
+    /// Hold a lock, or if that cannot be now, `wait` in line.
+    Claim { place: Place, mode: Mode, token: u64, wait: bool },
+    /// Count an event up.
+    Signal { place: Place },
+    /// Wait until an event's count is above `past`.
+    Await { place: Place, past: u64, token: u64 },
+    /// Wait no more, or hold no more.
+    Leave { place: Place, token: u64 },
+    /// From a home: a wait of the asked node has ended.
+    Woken { token: u64, outcome: Result<Outcome, Error> },
 }
 
 /// What it answers.
@@ -57,6 +72,12 @@ pub(crate) enum Answer {
         len: u64,
         permissions: Permissions,
     },
+    /// An object was made.
+    Created(Place),
+    /// In line: [`Ask::Woken`] follows.
+    Queued,
+    /// There was nothing to wait for.
+    Ended(Outcome),
 }
 
 impl Node {
@@ -144,11 +165,27 @@ impl Node {
                     Err(error) => Err(error),
                 }
             }
-            Ask::BarrierEnter { name, group, token } => {
-                return self.barriers.enter(self, call, name, group, token);
-            }
+            Ask::BarrierEnter { name, group, token } => self.enter_barrier((from, life), name, group, token),
             Ask::BarrierLeave { name, token } => {
-                self.barriers.leave(&name, token);
+                self.leave_barrier((from, life), &name, token);
+                Ok(Answer::Done)
+            }
+            Ask::Create { kind, secret, name } => return self.create_object(call, kind, secret, name),
+            Ask::Destroy { secret } => {
+                self.destroy_object(secret);
+                Ok(Answer::Done)
+            }
+            Ask::Claim { place, mode, token, wait } => {
+                self.claim_lock((from, life), &place, mode, token, wait)
+            }
+            Ask::Signal { place } => self.signal_event(&place),
+            Ask::Await { place, past, token } => self.await_event((from, life), &place, past, token),
+            Ask::Leave { place, token } => {
+                self.leave_object((from, life), &place, token);
+                Ok(Answer::Done)
+            }
+            Ask::Woken { token, outcome } => {
+                self.waits.end((from, life), token, outcome);
                 Ok(Answer::Done)
             }
         };

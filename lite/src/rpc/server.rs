@@ -6,7 +6,7 @@ use crate::Error;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::op::{Data, Route};
-use crate::sync::Waiters;
+use crate::wait::Waiters;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use platform::{ControlLink, Instant, LinkDown};
-use proto::{Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode, Welcome};
+use proto::{Departures, Incarnation, Member, NameError, NodeId, RnicOffer, ToManager, ToNode, Welcome};
 use spin::Mutex;
 use verbs::Rnic;
 
@@ -24,7 +24,18 @@ struct Inbox {
 struct State {
     members: BTreeMap<NodeId, (Member, Arc<Mutex<Inbox>>)>,
     names: BTreeMap<String, (NodeId, Vec<u8>)>,
+    departures: Departures,
     lives: u64,
+}
+
+impl State {
+    fn tell_settled(&self, lives: Vec<(NodeId, Incarnation)>) {
+        for (node, incarnation) in lives {
+            for (_, inbox) in self.members.values() {
+                send(inbox, &ToNode::Settled { node, incarnation });
+            }
+        }
+    }
 }
 
 /// The manager.
@@ -98,6 +109,9 @@ impl Hub {
             let incarnation = member.incarnation;
             send(other, &ToNode::Left { node, incarnation, reason: "lease expired".into() });
         }
+        let State { members, departures, .. } = &mut *state;
+        let settled = departures.begin(node, member.incarnation, members.keys().copied());
+        state.tell_settled(settled);
     }
 
     /// Breaks the control connection of a member.
@@ -125,7 +139,7 @@ impl Hub {
 
     fn handle(&self, from: NodeId, message: ToManager) {
         let mut state = self.0.lock();
-        let State { members, names, .. } = &mut *state;
+        let State { members, names, departures, .. } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
         match message {
@@ -151,6 +165,10 @@ impl Hub {
             }
             ToManager::NameLookup { request, name } => {
                 answer(request, names.get(&name).cloned().ok_or(NameError::NotFound));
+            }
+            ToManager::LeftSeen { node, incarnation } => {
+                let settled = departures.seen(from, node, incarnation);
+                state.tell_settled(settled);
             }
             _ => {}
         }

@@ -2,7 +2,9 @@
 
 use super::{ConnId, Core, Role};
 use platform::Instant;
-use proto::{JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome};
+use proto::{
+    Incarnation, JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv6Addr;
 use verbs::{Gid, LinkKind, MacAddr};
@@ -217,6 +219,10 @@ impl Core {
                 let result = self.names.lookup(&name);
                 self.tell_node(conn, ToNode::Name { request, result });
             }
+            ToManager::LeftSeen { node: of, incarnation } => {
+                let settled = self.departures.seen(node, of, incarnation);
+                self.tell_settled(settled);
+            }
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
                 self.job_progress(node, job, phase, done, total);
@@ -241,10 +247,18 @@ impl Core {
         }
         let incarnation = live.member.incarnation;
         self.tell_members(ToNode::Left { node, incarnation, reason: reason.clone() });
+        let settled = self.departures.begin(node, incarnation, self.members.0.keys().copied());
+        self.tell_settled(settled);
         if let Some(job) = live.job {
             self.fail_job(job, format!("{label}: {reason}"));
         }
         self.members_changed();
+    }
+
+    fn tell_settled(&mut self, lives: Vec<(NodeId, Incarnation)>) {
+        for (node, incarnation) in lives {
+            self.tell_members(ToNode::Settled { node, incarnation });
+        }
     }
 
     fn tell_members(&mut self, message: ToNode) {

@@ -1,0 +1,145 @@
+//! Barriers: the nodes of a group wait for each other, by name.
+//!
+//! The home of a group is its lowest id, which does not change. All who wait are released together, or all fail: when a
+//! node of the group leaves or dies, or when one of them stops waiting. Nodes outside of the group do not matter. After
+//! it has opened or failed a name can be used again.
+
+use super::LONGEST_NAME;
+use super::waiting::Outcome;
+use crate::membership::Life;
+use crate::node::Node;
+use crate::rpc::{Answer, Ask};
+use crate::{Error, Lite};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use proto::NodeId;
+
+struct Meeting {
+    group: Vec<NodeId>,
+    here: Vec<(Life, u64)>,
+}
+
+/// The barriers whose home this node is.
+#[derive(Default)]
+pub(crate) struct Barriers(BTreeMap<String, Meeting>);
+
+impl Barriers {
+    /// A node has left: gives who waits in its groups.
+    pub(super) fn forget(&mut self, node: NodeId) -> Vec<(Life, u64)> {
+        let of_it = self.0.extract_if(.., |_, meeting| meeting.group.contains(&node));
+        of_it.flat_map(|(_, meeting)| meeting.here).collect()
+    }
+}
+
+impl Node {
+    /// As a home: one more waits. `group` is ascending.
+    pub(crate) fn enter_barrier(
+        self: &Arc<Self>,
+        by: Life,
+        name: String,
+        group: Vec<NodeId>,
+        token: u64,
+    ) -> Result<Answer, Error> {
+        let refuse = |why: &str| Err(Error::Refused(why.into()));
+        if group.first() != Some(&self.me) || !group.is_sorted() || !group.contains(&by.0) {
+            return refuse("that is no group of the barrier's home and of who asks");
+        }
+        let mut objects = self.objects.lock();
+        let barriers = &mut objects.barriers.0;
+        // Under the lock, so that a death is seen here or ends the wait.
+        if let Some(dead) = group.iter().copied().find(|n| self.has_left(*n)) {
+            let failed = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
+            drop(objects);
+            self.tell_barrier(failed, &Err(Error::NodeDown(dead)));
+            return Err(Error::NodeDown(dead));
+        }
+        let meeting = barriers
+            .entry(name.clone())
+            .or_insert_with(|| Meeting { group: group.clone(), here: Vec::new() });
+        if meeting.group != group {
+            return refuse("another group waits at this barrier");
+        }
+        if meeting.here.iter().any(|(life, _)| life.0 == by.0) {
+            return refuse("this node waits at this barrier already");
+        }
+        if meeting.here.len() + 1 < group.len() {
+            meeting.here.push((by, token));
+            return Ok(Answer::Queued);
+        }
+        let released = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
+        drop(objects);
+        self.tell_barrier(released, &Ok(Outcome::Open));
+        Ok(Answer::Ended(Outcome::Open))
+    }
+
+    /// As a home: one who waited does not any more, so the others wait for nothing.
+    pub(crate) fn leave_barrier(self: &Arc<Self>, by: Life, name: &str, token: u64) {
+        let mut objects = self.objects.lock();
+        let barriers = &mut objects.barriers.0;
+        let waits = barriers.get(name).is_some_and(|meeting| meeting.here.contains(&(by, token)));
+        let failed = if waits { barriers.remove(name) } else { None };
+        drop(objects);
+        let others = failed.into_iter().flat_map(|meeting| meeting.here).filter(|one| *one != (by, token));
+        self.tell_barrier(others.collect(), &Err(Error::Deadline));
+    }
+
+    pub(crate) fn tell_barrier(self: &Arc<Self>, who: Vec<(Life, u64)>, outcome: &Result<Outcome, Error>) {
+        for (by, token) in who {
+            self.wake(by, token, outcome.clone());
+        }
+    }
+}
+
+/// Tells the home that nobody waits here any more, unless the wait has ended.
+struct Entered<'a> {
+    node: &'a Arc<Node>,
+    home: NodeId,
+    name: &'a str,
+    token: u64,
+    armed: bool,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let ask = Ask::BarrierLeave { name: self.name.into(), token: self.token };
+            self.node.spawn_tidy(self.home, ask);
+        }
+    }
+}
+
+impl Lite {
+    /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All name the same group,
+    /// in any order. Either all are released or all fail: with `NodeDown` if a node of the group is dead or leaves
+    /// meanwhile, with `Deadline` or `Unknown` if one of them waits no longer.
+    pub async fn barrier(&self, name: &str, group: &[NodeId]) -> Result<(), Error> {
+        let deadline = self.deadline();
+        let node = &self.node;
+        let mut group = group.to_vec();
+        group.sort_unstable();
+        group.dedup();
+        let home = match group.first() {
+            Some(home) if name.len() <= LONGEST_NAME && group.contains(&node.me) => *home,
+            _ => {
+                let why = "a barrier has a name of at most 256 bytes, and a group that this node belongs to";
+                return Err(Error::Refused(why.into()));
+            }
+        };
+        let waiting = node.waits.begin(node.life_of(home)?);
+        let token = waiting.token;
+        let mut entered = Entered { node, home, name, token, armed: true };
+        let ask = Ask::BarrierEnter { name: name.into(), group, token };
+        let result = match node.ask_node(home, &ask, deadline).await {
+            Ok(Answer::Queued) => {
+                // Past the deadline it may have opened without this node's hearing of it.
+                let ended = node.wait_until(&waiting, deadline).await;
+                ended.unwrap_or(Err(Error::Unknown)).map(drop)
+            }
+            other => other.map(drop),
+        };
+        entered.armed = matches!(result, Err(Error::Unknown));
+        result
+    }
+}

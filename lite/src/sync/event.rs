@@ -1,0 +1,126 @@
+//! [`Event`]: something that has happened so often.
+
+use super::object::{Kind, Place};
+use super::waiting::Outcome;
+use crate::node::Node;
+use crate::rpc::{Answer, Ask};
+use crate::{Error, Lite};
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
+use proto::NodeId;
+
+/// A count that only grows, on some node, with tasks that wait for it to pass a value. Whoever remembers the last count it saw
+/// misses nothing, however late it asks.
+///
+/// ```
+/// # use lite::{Error, Lite};
+/// # use proto::NodeId;
+/// # async fn example(lite: &Lite) -> Result<(), Error> {
+/// let ready = lite.create_event(NodeId(1), Some("ready")).await?;
+/// ready.signal().await?;
+/// // Anywhere, before or after:
+/// let seen = lite.open_event("ready").await?.wait(0).await?;
+/// assert!(seen >= 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Event {
+    node: Arc<Node>,
+    place: Place,
+    patience: Duration,
+}
+
+impl Lite {
+    /// Makes an event on `home`, which may be this node, and publishes it under `name` if there is one. Fails with `NameTaken`.
+    pub async fn create_event(&self, home: NodeId, name: Option<&str>) -> Result<Event, Error> {
+        let place = self.node.new_object(Kind::Event, home, name, self.deadline()).await?;
+        Ok(Event { node: self.node.clone(), place, patience: self.patience })
+    }
+
+    /// The event that is published as `name`.
+    pub async fn open_event(&self, name: &str) -> Result<Event, Error> {
+        let place = self.node.find_object(Kind::Event, name, self.deadline()).await?;
+        Ok(Event { node: self.node.clone(), place, patience: self.patience })
+    }
+}
+
+/// Tells the home that nobody waits any more, unless the wait has ended.
+struct Listening<'a> {
+    event: &'a Event,
+    token: u64,
+    armed: bool,
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.event.node.spawn_leave(self.event.place, self.token);
+        }
+    }
+}
+
+impl Event {
+    /// The same event; its operations have `d` from their call on.
+    #[must_use]
+    pub fn with_deadline(&self, d: Duration) -> Self {
+        Self { patience: d, ..self.clone() }
+    }
+
+    /// The node that keeps it.
+    #[must_use]
+    pub fn home(&self) -> NodeId {
+        self.place.home
+    }
+
+    /// Counts up by one and wakes whoever waits for that; gives the count. On `Unknown` it may have been counted.
+    pub async fn signal(&self) -> Result<u64, Error> {
+        self.node.check_home(&self.place)?;
+        let deadline = self.node.platform.now() + self.patience;
+        count(self.node.ask_node(self.place.home, &Ask::Signal { place: self.place }, deadline).await?)
+    }
+
+    /// Waits until the count is above `past`; gives it.
+    pub async fn wait(&self, past: u64) -> Result<u64, Error> {
+        let (node, place) = (&self.node, self.place);
+        let deadline = node.platform.now() + self.patience;
+        node.check_home(&place)?;
+        let waiting = node.waits.begin(place.home());
+        let mut listening = Listening { event: self, token: waiting.token, armed: true };
+        let ask = Ask::Await { place, past, token: waiting.token };
+        let answer = node.ask_node(place.home, &ask, deadline).await;
+        let ended = match answer {
+            Ok(Answer::Queued) => {
+                let Some(outcome) = node.wait_until(&waiting, deadline).await else {
+                    return Err(Error::Deadline);
+                };
+                outcome.and_then(|outcome| count(Answer::Ended(outcome)))
+            }
+            // It only waited: nothing has happened.
+            Err(Error::Unknown) => return Err(Error::Deadline),
+            Ok(answer) => count(answer),
+            Err(error) => Err(error),
+        };
+        listening.armed = false;
+        ended
+    }
+
+    /// Ends the event: whoever waits for it gets [`Error::Freed`], as does whoever asks later.
+    pub async fn destroy(self) -> Result<(), Error> {
+        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
+    }
+}
+
+fn count(answer: Answer) -> Result<u64, Error> {
+    match answer {
+        Answer::Ended(Outcome::Count(count)) => Ok(count),
+        _ => Err(Error::Refused("unexpected answer".into())),
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event {} of {}", self.place.number, self.place.home)
+    }
+}

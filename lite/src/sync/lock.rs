@@ -1,0 +1,175 @@
+//! [`Lock`]: a lock of the cluster.
+
+use super::object::{Kind, Place};
+use super::queue::Mode;
+use super::waiting::Outcome;
+use crate::node::Node;
+use crate::rpc::{Answer, Ask};
+use crate::{Error, Lite};
+use alloc::sync::Arc;
+use core::fmt;
+use core::time::Duration;
+use proto::NodeId;
+
+/// A lock on some node, held by one task exclusively or by many shared.
+///
+/// Fair: tasks get it in the order in which their requests reach its home, whichever way they want it. A holder that dies loses
+/// it, and the next ones are [told](LockGuard::after_death); what the dead node sent before is refused by every node from the
+/// moment the next one holds it. A lock ends when it is destroyed or its home leaves. It is not re-entrant.
+///
+/// Taking a free lock costs a round trip to its home, giving it back one message that nobody waits for.
+///
+/// ```
+/// # use lite::{Error, Lite};
+/// # use proto::NodeId;
+/// # async fn example(lite: &Lite) -> Result<(), Error> {
+/// let lock = lite.create_lock(NodeId(2), Some("table")).await?;
+/// let held = lock.lock().await?;
+/// if held.after_death() {
+///     // Whoever held it before died: what it protects may be half changed.
+/// }
+/// held.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Lock {
+    node: Arc<Node>,
+    place: Place,
+    patience: Duration,
+}
+
+impl Lite {
+    /// Makes a lock on `home`, which may be this node, and publishes it under `name` if there is one. Fails with `NameTaken`.
+    pub async fn create_lock(&self, home: NodeId, name: Option<&str>) -> Result<Lock, Error> {
+        let place = self.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
+        Ok(Lock { node: self.node.clone(), place, patience: self.patience })
+    }
+
+    /// The lock that is published as `name`.
+    pub async fn open_lock(&self, name: &str) -> Result<Lock, Error> {
+        let place = self.node.find_object(Kind::Lock, name, self.deadline()).await?;
+        Ok(Lock { node: self.node.clone(), place, patience: self.patience })
+    }
+}
+
+impl Lock {
+    /// The same lock; its operations have `d` from their call on.
+    #[must_use]
+    pub fn with_deadline(&self, d: Duration) -> Self {
+        Self { patience: d, ..self.clone() }
+    }
+
+    /// The node that keeps it.
+    #[must_use]
+    pub fn home(&self) -> NodeId {
+        self.place.home
+    }
+
+    /// Waits until this task holds the lock alone. On `Deadline` it does not, and waits no more.
+    pub async fn lock(&self) -> Result<LockGuard, Error> {
+        self.claim(Mode::Exclusive, true).await?.ok_or(Error::Deadline)
+    }
+
+    /// Waits until this task holds the lock, with others who hold it shared.
+    pub async fn lock_shared(&self) -> Result<LockGuard, Error> {
+        self.claim(Mode::Shared, true).await?.ok_or(Error::Deadline)
+    }
+
+    /// Holds the lock alone if nobody holds it or waits for it now.
+    pub async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+        self.claim(Mode::Exclusive, false).await
+    }
+
+    /// Ends the lock: whoever waits for it gets [`Error::Freed`], as does whoever asks later. Its holders are not told.
+    pub async fn destroy(self) -> Result<(), Error> {
+        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
+    }
+
+    async fn claim(&self, mode: Mode, wait: bool) -> Result<Option<LockGuard>, Error> {
+        let (node, place) = (&self.node, self.place);
+        let deadline = node.platform.now() + self.patience;
+        node.check_home(&place)?;
+        let waiting = node.waits.begin(place.home());
+        // From here on the home may hold it for this token: the guard gives it back, whatever happens.
+        let mut guard =
+            LockGuard { node: node.clone(), place, token: waiting.token, after_death: false, held: true };
+        let ask = Ask::Claim { place, mode, token: waiting.token, wait };
+        let outcome = match node.ask_node(place.home, &ask, deadline).await {
+            Ok(Answer::Ended(outcome)) => outcome,
+            Ok(Answer::Queued) if wait => match node.wait_until(&waiting, deadline).await {
+                Some(outcome) => outcome?,
+                None => return Err(Error::Deadline),
+            },
+            Ok(Answer::Queued) => {
+                guard.held = false;
+                return Ok(None);
+            }
+            Ok(_) => return Err(Error::Refused("unexpected answer".into())),
+            // Whatever became of the claim, it is given back.
+            Err(Error::Unknown) => return Err(Error::Deadline),
+            Err(error) => {
+                guard.held = false;
+                return Err(error);
+            }
+        };
+        guard.after_death = matches!(outcome, Outcome::Granted { after_death: true });
+        Ok(Some(guard))
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {} of {}", self.place.number, self.place.home)
+    }
+}
+
+/// A lock that is held. Dropped, it is given back.
+#[must_use = "the lock is given back when this is dropped"]
+pub struct LockGuard {
+    node: Arc<Node>,
+    place: Place,
+    token: u64,
+    after_death: bool,
+    /// There may be something to give back.
+    held: bool,
+}
+
+impl LockGuard {
+    /// The last one to hold the lock exclusively died with it, and nobody has held it exclusively since: what it protects may
+    /// be half changed.
+    #[must_use]
+    pub const fn after_death(&self) -> bool {
+        self.after_death
+    }
+
+    /// Whether the lock protects nothing any more: its home is gone, or this node is no longer a member.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.node.check_home(&self.place).is_err()
+    }
+
+    /// Gives the lock back; on `Ok` its home has it. Otherwise as if dropped: the home is told as soon as it can be.
+    pub async fn unlock(mut self) -> Result<(), Error> {
+        self.node.check_home(&self.place)?;
+        let deadline = self.node.platform.now() + self.node.config.deadline;
+        let ask = Ask::Leave { place: self.place, token: self.token };
+        self.node.ask_node(self.place.home, &ask, deadline).await?;
+        self.held = false;
+        Ok(())
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if self.held {
+            self.node.spawn_leave(self.place, self.token);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {} of {}, held", self.place.number, self.place.home)
+    }
+}

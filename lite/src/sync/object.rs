@@ -1,0 +1,330 @@
+//! Objects as their home keeps them, and their names.
+
+use super::queue::{Claim, Grant, Mode, Queue};
+use super::waiting::Outcome;
+use super::{LONGEST_NAME, barrier::Barriers};
+use crate::Error;
+use crate::membership::Life;
+use crate::names::Named;
+use crate::node::Node;
+use crate::rpc::{Answer, Ask, Call, answer};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+use platform::Instant;
+use proto::{Incarnation, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// How long the directory may take to bind a name.
+const BIND_DEADLINE: Duration = Duration::from_secs(5);
+/// How long one attempt takes at a message that gives something up.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Lock,
+    Event,
+}
+
+impl Kind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Lock => "a lock",
+            Self::Event => "an event",
+        }
+    }
+}
+
+/// Where an object is, and the secret without which its home does nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) kind: Kind,
+    pub(crate) home: NodeId,
+    pub(crate) life: Incarnation,
+    pub(crate) number: u64,
+    pub(crate) secret: u64,
+}
+
+impl Place {
+    pub(crate) fn home(&self) -> Life {
+        (self.home, self.life)
+    }
+}
+
+/// Tasks that wait until an event has been signalled more often than so.
+struct Listener {
+    by: Life,
+    token: u64,
+    past: u64,
+}
+
+enum State {
+    Lock(Queue),
+    Event { count: u64, listeners: Vec<Listener> },
+}
+
+struct Object {
+    secret: u64,
+    name: Option<String>,
+    state: State,
+}
+
+/// The objects whose home this node is, and the barriers.
+#[derive(Default)]
+pub(crate) struct Objects {
+    last: u64,
+    objects: BTreeMap<u64, Object>,
+    pub(super) barriers: Barriers,
+}
+
+impl Objects {
+    fn find(&mut self, place: &Place) -> Result<&mut State, Error> {
+        let object = self.objects.get_mut(&place.number).filter(|o| o.secret == place.secret);
+        object.map(|o| &mut o.state).ok_or(Error::Freed)
+    }
+
+    fn find_lock(&mut self, place: &Place) -> Result<&mut Queue, Error> {
+        match self.find(place)? {
+            State::Lock(queue) => Ok(queue),
+            State::Event { .. } => Err(Error::Freed),
+        }
+    }
+}
+
+impl Node {
+    // ---- As a home ----
+
+    /// Makes an object and binds its name, then answers.
+    pub(crate) fn create_object(self: &Arc<Self>, call: Call, kind: Kind, secret: u64, name: Option<String>) {
+        let state = match kind {
+            Kind::Lock => State::Lock(Queue::default()),
+            Kind::Event => State::Event { count: 0, listeners: Vec::new() },
+        };
+        let number = {
+            let mut objects = self.objects.lock();
+            objects.last += 1;
+            let number = objects.last;
+            objects.objects.insert(number, Object { secret, name: name.clone(), state });
+            number
+        };
+        let place = Place { kind, home: self.me, life: self.incarnation, number, secret };
+        let Some(name) = name else { return answer(call, Ok(Answer::Created(place))) };
+        let node = self.clone();
+        let task = async move {
+            let deadline = node.platform.now() + BIND_DEADLINE;
+            let bound = node.bind_named(&name, &Named::Object(place), deadline).await;
+            if bound.is_err() {
+                // It has no name of its own to give back.
+                node.objects.lock().objects.remove(&number);
+            }
+            answer(call, bound.map(|()| Answer::Created(place)));
+        };
+        self.platform.spawn("lite-create", Box::pin(task));
+    }
+
+    /// Ends the object that was made under `secret`, if there is one: whoever waits is told.
+    pub(crate) fn destroy_object(self: &Arc<Self>, secret: u64) {
+        let removed = {
+            let mut objects = self.objects.lock();
+            let number = objects.objects.iter().find(|(_, o)| o.secret == secret).map(|(number, _)| *number);
+            number.and_then(|number| objects.objects.remove(&number))
+        };
+        let Some(object) = removed else { return };
+        let waiting: Vec<(Life, u64)> = match object.state {
+            State::Lock(queue) => queue.into_waiting().map(|c| (c.by, c.token)).collect(),
+            State::Event { listeners, .. } => listeners.into_iter().map(|l| (l.by, l.token)).collect(),
+        };
+        for (by, token) in waiting {
+            self.wake(by, token, Err(Error::Freed));
+        }
+        if let Some(name) = object.name {
+            let node = self.clone();
+            let task = async move {
+                let deadline = node.platform.now() + BIND_DEADLINE;
+                if let Err(error) = node.unbind(&name, deadline).await {
+                    log::warn!("lite: the name `{name}` stays bound: {error}");
+                }
+            };
+            self.platform.spawn("lite-unbind", Box::pin(task));
+        }
+    }
+
+    /// A claim on a lock.
+    pub(crate) fn claim_lock(
+        &self,
+        by: Life,
+        place: &Place,
+        mode: Mode,
+        token: u64,
+        wait: bool,
+    ) -> Result<Answer, Error> {
+        let mut objects = self.objects.lock();
+        let granted = objects.find_lock(place)?.claim(Claim { by, token, mode }, wait);
+        Ok(match granted {
+            Some(grant) => Answer::Ended(Outcome::Granted { after_death: grant.after_death }),
+            None => Answer::Queued,
+        })
+    }
+
+    /// Counts an event up by one.
+    pub(crate) fn signal_event(self: &Arc<Self>, place: &Place) -> Result<Answer, Error> {
+        let mut objects = self.objects.lock();
+        let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
+        *count += 1;
+        let now = *count;
+        let woken: Vec<_> = listeners.extract_if(.., |l| l.past < now).collect();
+        drop(objects);
+        for listener in woken {
+            self.wake(listener.by, listener.token, Ok(Outcome::Count(now)));
+        }
+        Ok(Answer::Ended(Outcome::Count(now)))
+    }
+
+    /// Someone waits until an event's count is above `past`.
+    pub(crate) fn await_event(
+        &self,
+        by: Life,
+        place: &Place,
+        past: u64,
+        token: u64,
+    ) -> Result<Answer, Error> {
+        let mut objects = self.objects.lock();
+        let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
+        if *count > past {
+            return Ok(Answer::Ended(Outcome::Count(*count)));
+        }
+        listeners.push(Listener { by, token, past });
+        Ok(Answer::Queued)
+    }
+
+    /// Someone waits no more, or holds no more.
+    pub(crate) fn leave_object(self: &Arc<Self>, by: Life, place: &Place, token: u64) {
+        let mut objects = self.objects.lock();
+        let grants = match objects.find(place) {
+            Ok(State::Lock(queue)) => queue.release(by, token),
+            Ok(State::Event { listeners, .. }) => {
+                listeners.retain(|l| (l.by, l.token) != (by, token));
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        };
+        drop(objects);
+        self.tell_granted(grants);
+    }
+
+    /// A life has ended: it neither waits nor holds any more.
+    pub(crate) fn end_waits_of(self: &Arc<Self>, life: Life) {
+        let mut objects = self.objects.lock();
+        let mut grants = Vec::new();
+        for object in objects.objects.values_mut() {
+            match &mut object.state {
+                State::Lock(queue) => grants.extend(queue.end(life)),
+                State::Event { listeners, .. } => listeners.retain(|l| l.by != life),
+            }
+        }
+        let failed = objects.barriers.forget(life.0);
+        drop(objects);
+        self.tell_granted(grants);
+        self.tell_barrier(failed, &Err(Error::NodeDown(life.0)));
+    }
+
+    /// All have heard of the end of a life: what it held exclusively can go on.
+    pub(crate) fn unblock_locks(self: &Arc<Self>, life: Life) {
+        let mut grants = Vec::new();
+        for object in self.objects.lock().objects.values_mut() {
+            if let State::Lock(queue) = &mut object.state {
+                grants.extend(queue.settled(life));
+            }
+        }
+        self.tell_granted(grants);
+    }
+
+    fn tell_granted(self: &Arc<Self>, grants: Vec<Grant>) {
+        for Grant { claim, after_death } in grants {
+            self.wake(claim.by, claim.token, Ok(Outcome::Granted { after_death }));
+        }
+    }
+
+    // ---- As a user ----
+
+    /// Makes an object on `home`.
+    pub(crate) async fn new_object(
+        self: &Arc<Self>,
+        kind: Kind,
+        home: NodeId,
+        name: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Place, Error> {
+        if name.is_some_and(|name| name.is_empty() || name.len() > LONGEST_NAME) {
+            return Err(Error::Refused("a name has 1 to 256 bytes".into()));
+        }
+        let secret = self.random();
+        let mut unanswered = Unanswered { node: self, home, secret, armed: true };
+        let ask = Ask::Create { kind, secret, name: name.map(Into::into) };
+        let result = self.ask_node(home, &ask, deadline).await;
+        unanswered.armed = matches!(result, Err(Error::Unknown));
+        match result? {
+            Answer::Created(place) => Ok(place),
+            _ => Err(Error::Refused("unexpected answer".into())),
+        }
+    }
+
+    /// Finds an object by its name.
+    pub(crate) async fn find_object(
+        &self,
+        kind: Kind,
+        name: &str,
+        deadline: Instant,
+    ) -> Result<Place, Error> {
+        match self.find_named(name, deadline).await? {
+            Named::Object(place) if place.kind == kind => Ok(place),
+            other => Err(Error::Refused(alloc::format!("`{name}` is {}, not {}", other.what(), kind.name()))),
+        }
+    }
+
+    /// Ends an object. Answered when whoever waits is being told.
+    pub(crate) async fn end_object(self: &Arc<Self>, place: &Place, deadline: Instant) -> Result<(), Error> {
+        self.check_home(place)?;
+        let ask = Ask::Destroy { secret: place.secret };
+        self.ask_node(place.home, &ask, deadline).await.map(drop)
+    }
+
+    /// Whether the object's home is still the one it was made on.
+    pub(crate) fn check_home(&self, place: &Place) -> Result<(), Error> {
+        if place.home() == (self.me, self.incarnation) {
+            return if self.is_fenced() { Err(Error::LinkDown) } else { Ok(()) };
+        }
+        self.gone(place.home, place.life).map_or(Ok(()), Err)
+    }
+
+    /// Tells an object's home that a task waits or holds no more, however long that takes.
+    pub(crate) fn spawn_leave(self: &Arc<Self>, place: Place, token: u64) {
+        if place.home() == (self.me, self.incarnation) {
+            return self.leave_object(place.home(), &place, token);
+        }
+        let node = self.clone();
+        let ask = Ask::Leave { place, token };
+        let task = async move { node.insist(place.home(), &ask, LEAVE_DEADLINE).await };
+        self.platform.spawn("lite-leave", Box::pin(task));
+    }
+}
+
+/// Ends what was made if the answer does not arrive.
+struct Unanswered<'a> {
+    node: &'a Arc<Node>,
+    home: NodeId,
+    secret: u64,
+    armed: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.node.spawn_tidy(self.home, Ask::Destroy { secret: self.secret });
+        }
+    }
+}

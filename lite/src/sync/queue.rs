@@ -1,0 +1,208 @@
+//! The queue of a lock: who holds it and who is next. Logic only.
+//!
+//! Fair: whoever asks waits behind everybody who asked before, so neither readers nor writers starve.
+
+use crate::membership::Life;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// How a lock is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Mode {
+    /// With others who hold it so.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// A task that waits for a lock, or holds it: its node in one life, and the number it chose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Claim {
+    pub(crate) by: Life,
+    pub(crate) token: u64,
+    pub(crate) mode: Mode,
+}
+
+/// A claim that has become a hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    pub(crate) claim: Claim,
+    /// The last one to hold it exclusively died with it.
+    pub(crate) after_death: bool,
+}
+
+/// Holders and waiters of a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    holders: Vec<Claim>,
+    waiting: VecDeque<Claim>,
+    /// Lives that held it exclusively when they ended, and that others may not have heard of yet.
+    unsettled: Vec<Life>,
+    /// An exclusive holder has died, and no exclusive holder has been told.
+    died: bool,
+}
+
+impl Queue {
+    /// Puts a claim in line; gives whether it may hold at once. If it may not and `wait` is false, it is not put in line.
+    pub(crate) fn claim(&mut self, claim: Claim, wait: bool) -> Option<Grant> {
+        if self.waiting.is_empty() && self.fits(claim.mode) {
+            return Some(self.hold(claim));
+        }
+        if wait {
+            self.waiting.push_back(claim);
+        }
+        None
+    }
+
+    /// A claim is given up, whether it holds or waits; gives who holds because of that. Unknown ones change nothing.
+    pub(crate) fn release(&mut self, by: Life, token: u64) -> Vec<Grant> {
+        let is = |claim: &Claim| claim.by == by && claim.token == token;
+        self.holders.retain(|claim| !is(claim));
+        self.waiting.retain(|claim| !is(claim));
+        self.advance()
+    }
+
+    /// A life has ended; gives who holds because of that. What it held exclusively stays blocked until
+    /// [`settled`](Self::settled): some node may not yet refuse what that life sent.
+    pub(crate) fn end(&mut self, life: Life) -> Vec<Grant> {
+        self.waiting.retain(|claim| claim.by != life);
+        let exclusive = self.holders.iter().any(|c| c.by == life && c.mode == Mode::Exclusive);
+        self.holders.retain(|claim| claim.by != life);
+        if exclusive {
+            self.died = true;
+            self.unsettled.push(life);
+        }
+        self.advance()
+    }
+
+    /// Everybody has heard of the end of a life; gives who holds because of that.
+    pub(crate) fn settled(&mut self, life: Life) -> Vec<Grant> {
+        self.unsettled.retain(|l| *l != life);
+        self.advance()
+    }
+
+    /// Everybody who waits, to be told that the lock is no more.
+    pub(crate) fn into_waiting(self) -> impl Iterator<Item = Claim> {
+        self.waiting.into_iter()
+    }
+
+    fn fits(&self, mode: Mode) -> bool {
+        self.unsettled.is_empty()
+            && match mode {
+                Mode::Exclusive => self.holders.is_empty(),
+                Mode::Shared => self.holders.iter().all(|c| c.mode == Mode::Shared),
+            }
+    }
+
+    fn hold(&mut self, claim: Claim) -> Grant {
+        self.holders.push(claim);
+        let grant = Grant { claim, after_death: self.died };
+        self.died &= claim.mode == Mode::Shared;
+        grant
+    }
+
+    fn advance(&mut self) -> Vec<Grant> {
+        let mut grants = Vec::new();
+        while let Some(next) = self.waiting.front().copied().filter(|next| self.fits(next.mode)) {
+            self.waiting.pop_front();
+            grants.push(self.hold(next));
+        }
+        grants
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mode::{Exclusive, Shared};
+    use super::*;
+    use alloc::vec;
+    use proptest::prelude::*;
+    use proto::{Incarnation, NodeId};
+
+    fn life(n: u16) -> Life {
+        (NodeId(n), Incarnation(u64::from(n)))
+    }
+
+    fn claim(n: u16, token: u64, mode: Mode) -> Claim {
+        Claim { by: life(n), token, mode }
+    }
+
+    fn tokens(grants: &[Grant]) -> Vec<u64> {
+        grants.iter().map(|g| g.claim.token).collect()
+    }
+
+    #[test]
+    fn readers_share_and_nobody_passes_a_waiting_writer() {
+        let mut q = Queue::default();
+        assert!(q.claim(claim(1, 1, Shared), true).is_some());
+        assert!(q.claim(claim(2, 2, Shared), true).is_some());
+        assert!(q.claim(claim(3, 3, Exclusive), true).is_none());
+        assert!(q.claim(claim(1, 4, Shared), true).is_none());
+        assert!(q.claim(claim(1, 5, Shared), false).is_none(), "and does not wait");
+        assert!(q.release(life(1), 1).is_empty());
+        assert_eq!(tokens(&q.release(life(2), 2)), [3]);
+        assert!(q.claim(claim(2, 6, Shared), true).is_none());
+        assert_eq!(tokens(&q.release(life(3), 3)), [4, 6]);
+        // Another node's token means nothing, nor does one given up before.
+        assert!(q.release(life(9), 4).is_empty() && q.release(life(3), 3).is_empty());
+    }
+
+    #[test]
+    fn a_writer_that_dies_blocks_until_all_know_and_the_next_ones_are_told() {
+        let mut q = Queue::default();
+        assert_eq!(q.claim(claim(1, 1, Exclusive), true).map(|g| g.after_death), Some(false));
+        for (n, mode) in [(2, Shared), (3, Exclusive), (4, Exclusive)] {
+            assert!(q.claim(claim(n, u64::from(n), mode), true).is_none());
+        }
+        assert!(q.end(life(1)).is_empty());
+        assert!(q.claim(claim(5, 5, Shared), false).is_none());
+        let told = q.settled(life(1));
+        assert_eq!((tokens(&told), told[0].after_death), (vec![2], true));
+        // A reader that dies changes nothing for others.
+        let told = q.end(life(2));
+        assert_eq!((tokens(&told), told[0].after_death), (vec![3], true));
+        let told = q.release(life(3), 3);
+        assert_eq!((tokens(&told), told[0].after_death), (vec![4], false));
+    }
+
+    proptest! {
+        /// Whatever happens: one writer or only readers, nobody is forgotten, and all who wait are served in order.
+        #[test]
+        fn holders_never_conflict(steps in proptest::collection::vec((0u8..4, 1u16..5, 0u64..8, any::<bool>()), 0..200)) {
+            let mut q = Queue::default();
+            let (mut waiting, mut used) = (VecDeque::new(), alloc::collections::BTreeSet::new());
+            let mut number = 0;
+            for (what, node, pick, shared) in steps {
+                let mode = if shared { Shared } else { Exclusive };
+                let grants = match what {
+                    0 | 1 => {
+                        number += 1;
+                        used.insert(number);
+                        waiting.push_back(number);
+                        q.claim(claim(node, number, mode), true).into_iter().collect()
+                    }
+                    2 => {
+                        let token = used.iter().copied().nth(pick as usize).unwrap_or(0);
+                        waiting.retain(|t| *t != token);
+                        (1..5).flat_map(|n| q.release(life(n), token)).collect()
+                    }
+                    _ => {
+                        let gone: Vec<u64> = q.waiting.iter().filter(|c| c.by == life(node)).map(|c| c.token).collect();
+                        waiting.retain(|t| !gone.contains(t));
+                        let mut grants = q.end(life(node));
+                        prop_assert!(!q.holders.iter().any(|c| c.by == life(node)));
+                        grants.extend(q.settled(life(node)));
+                        grants
+                    }
+                };
+                for grant in &grants {
+                    prop_assert_eq!(waiting.pop_front(), Some(grant.claim.token), "in the order of asking");
+                }
+                let writers = q.holders.iter().filter(|c| c.mode == Exclusive).count();
+                prop_assert!(writers == 0 || q.holders.len() == 1);
+                prop_assert!(!q.holders.is_empty() || q.waiting.is_empty(), "nobody waits for nothing");
+            }
+        }
+    }
+}
