@@ -24,8 +24,12 @@ struct Target {
     seeds: fn() -> Result<Vec<Vec<u8>>>,
 }
 
-const TARGETS: [Target; 2] =
-    [Target { name: "parse", seeds: captured_frames }, Target { name: "two_transports", seeds: decisions }];
+const TARGETS: [Target; 4] = [
+    Target { name: "parse", seeds: captured_frames },
+    Target { name: "two_transports", seeds: decisions },
+    Target { name: "card_commands", seeds: decisions },
+    Target { name: "card_queues", seeds: decisions },
+];
 
 pub fn cases(full: bool) -> Vec<Case> {
     let mut cases: Vec<_> = TARGETS

@@ -69,15 +69,15 @@ pub struct Node {
 pub struct Queue {
     pub qpn: u32,
     pub cqn: u32,
-    pub(super) send: u64,
-    pub(super) send_index: u32,
-    pub(super) receive: u64,
-    pub(super) posted: u32,
-    pub(super) record: u64,
-    pub(super) cq: u64,
-    pub(super) cq_record: u64,
-    pub(super) cq_log: u32,
-    pub(super) cq_index: u32,
+    pub send: u64,
+    pub send_index: u32,
+    pub receive: u64,
+    pub posted: u32,
+    pub record: u64,
+    pub cq: u64,
+    pub cq_record: u64,
+    pub cq_log: u32,
+    pub cq_index: u32,
 }
 
 /// What a queue pair may do.
@@ -168,7 +168,7 @@ impl Node {
         at
     }
 
-    fn write_register(&mut self, offset: u64, value: u32) {
+    pub fn write_register(&mut self, offset: u64, value: u32) {
         self.card.write_bar0(offset, &value.to_be_bytes(), &self.machine);
     }
 
@@ -222,7 +222,13 @@ impl Node {
         self.machine.be32(OUT_BOX + offset)
     }
 
-    fn bring_up(&mut self) {
+    /// Forgets what was made, as a driver does that loads anew; memory keeps what is in it.
+    pub fn forget(&mut self) {
+        (self.heap, self.mtts, self.toggle) = (ICM + self.sizes.icm, 0, false);
+    }
+
+    /// Resets the card and brings it up.
+    pub fn bring_up(&mut self) {
         assert_eq!(self.read_register(0x8069c), 0, "the card is free");
         self.write_register(0xf0010, 1);
         self.command(0x004, 0, 0, &[]);
@@ -322,6 +328,7 @@ impl Node {
     pub fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
         let len = self.entry_len() << log_entries;
         let (at, record) = (self.alloc(len), self.alloc(8));
+        self.machine.put(record, &[0; 8]);
         let mtt = self.map_pages(at, len);
         self.command(
             0x016,
@@ -357,6 +364,7 @@ impl Node {
         let (cq, cq_record) = self.create_cq(cqn, 0, LOG_CQ);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
+        self.machine.put(record, &[0; 4]);
         for entry in 0..1u64 << LOG_ENTRIES {
             self.machine.put(buffer + (entry << LOG_STRIDE), &[0xff, 0xff, 0xff, 0xff]);
         }

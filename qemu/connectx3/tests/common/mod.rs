@@ -1,5 +1,11 @@
 //! A card plugged into plain memory, and the least of a driver: enough to bring it up and to make queues.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part, and a test may fail by panic")]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::len_without_is_empty,
+    reason = "each test file uses a part, and a test may fail by panic"
+)]
 
 pub mod driver;
 pub mod ethernet;
@@ -16,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct Machine {
     ram: Mutex<Vec<u8>>,
     now_ns: AtomicU64,
+    accesses: AtomicU64,
     /// MSI-X vectors raised, in order.
     pub interrupts: Mutex<Vec<u16>>,
     /// Without MSI-X: the level of INTx.
@@ -28,10 +35,20 @@ impl Machine {
         Self {
             ram: Mutex::new(vec![0; bytes]),
             now_ns: AtomicU64::new(1),
+            accesses: AtomicU64::new(0),
             interrupts: Mutex::new(Vec::new()),
             intx: AtomicBool::new(false),
             msix: AtomicBool::new(true),
         }
+    }
+
+    /// How often the card has reached for memory or raised an interrupt.
+    pub fn accesses(&self) -> u64 {
+        self.accesses.load(Ordering::Relaxed)
+    }
+
+    fn count(&self) {
+        self.accesses.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn advance(&self, ns: u64) {
@@ -58,6 +75,11 @@ impl Machine {
         u32::from_be_bytes(self.bytes(addr, 4).try_into().unwrap())
     }
 
+    /// Bytes of memory.
+    pub fn len(&self) -> usize {
+        self.ram.lock().unwrap().len()
+    }
+
     /// All memory, to be compared.
     pub fn snapshot(&self) -> Vec<u8> {
         self.ram.lock().unwrap().clone()
@@ -66,15 +88,18 @@ impl Machine {
 
 impl Host for Machine {
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
+        self.count();
         self.with(addr, buf.len(), |bytes| buf.copy_from_slice(bytes))
     }
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.count();
         self.with(addr, data.len(), |bytes| bytes.copy_from_slice(data))
     }
     fn publish(&self, addr: u64, word: [u8; 8]) -> Result<(), DmaError> {
         self.write(addr, &word)
     }
     fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError> {
+        self.count();
         self.with(addr, 8, |bytes| {
             let before = u64::from_ne_bytes(bytes.try_into().unwrap());
             bytes.copy_from_slice(&before.wrapping_add(add).to_ne_bytes());
@@ -82,6 +107,7 @@ impl Host for Machine {
         })
     }
     fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64, DmaError> {
+        self.count();
         self.with(addr, 8, |bytes| {
             let before = u64::from_ne_bytes(bytes.try_into().unwrap());
             if before == compare {
@@ -97,6 +123,7 @@ impl Host for Machine {
         self.msix.load(Ordering::Relaxed)
     }
     fn message(&self, vector: u16) {
+        self.count();
         self.interrupts.lock().unwrap().push(vector);
     }
     fn set_intx(&self, asserted: bool) {

@@ -1,0 +1,58 @@
+//! The byte string that decides everything.
+
+/// Bytes still to be used. Once there are none, every choice is the first.
+pub struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The next byte; `None` at the end.
+    pub fn next(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(byte)
+    }
+
+    /// The next byte, or zero.
+    pub fn byte(&mut self) -> u8 {
+        self.next().unwrap_or(0)
+    }
+
+    /// Whether something happens that does so one time in `n`.
+    pub fn one_in(&mut self, n: u8) -> bool {
+        self.byte().is_multiple_of(n)
+    }
+
+    /// One of some.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::from(self.byte()) % of.len()]
+    }
+
+    /// Four bytes.
+    pub fn raw(&mut self) -> u32 {
+        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+
+    /// A word: any, a small one, one at an edge, or one that means something to the card.
+    pub fn word(&mut self) -> u32 {
+        match self.byte() % 8 {
+            0 => self.raw(),
+            1 | 2 => u32::from(self.byte()),
+            3 => 1 << (self.byte() % 32),
+            4 => u32::from(self.byte()) << 24,
+            5 => self.pick(&[0, u32::MAX, 0x8000_0000, 0x7fff_ffff, 0xffff_f000, 0x100]),
+            // An address in the guest's memory.
+            6 => (u32::from(self.byte()) << 14 | u32::from(self.byte()) << 3) & 0x3f_fff8,
+            _ => self.pick(&crate::guest::NUMBERS),
+        }
+    }
+
+    /// Up to `n` bytes as they are.
+    pub fn take(&mut self, n: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}

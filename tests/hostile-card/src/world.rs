@@ -1,0 +1,159 @@
+//! Two guests, their cards and the network between them; what must hold.
+
+use crate::common::driver::{self, Node, PD, Queue, Setup, data_of, remote};
+use crate::common::keys::{PAGE, READ, WRITE, region};
+use std::ops::Range;
+
+/// How often a card may reach for its guest's memory for one thing that a guest does.
+pub const MOST_ACCESSES: u64 = 300_000;
+/// Bytes of frames that may leave for one thing.
+pub const MOST_BYTES: usize = 32 << 20;
+
+/// What the honest guest has opened: its first address, its key.
+pub const OPEN: u64 = 0x7f00_0000_0000;
+pub const OPEN_LEN: u64 = 2 * PAGE;
+pub const OPEN_KEY: u32 = 0x1_2000;
+/// The honest guest's protection domain, in which nothing but that region is.
+const GOOD_PD: u32 = PD + 4;
+/// Queue pairs: of the honest guest, and the hostile guest's that it is connected to.
+pub const GOOD_QP: u32 = 0x62;
+pub const BAD_QP: u32 = 0x51;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Things that the guest did.
+    pub actions: u64,
+    /// Commands that succeeded.
+    pub commands: u64,
+    /// Commands that were refused.
+    pub refused: u64,
+    /// Frames from the hostile guest to the other.
+    pub frames: u64,
+    /// What the honest guest's card refused.
+    pub denied: u64,
+    /// Bytes of the open region changed.
+    pub written: u64,
+}
+
+/// The two guests.
+pub struct World {
+    pub bad: Node,
+    pub good: Node,
+    /// The hostile guest's queue pairs.
+    pub queues: Vec<Queue>,
+    pub report: Report,
+    good_queue: Queue,
+    /// The honest guest's memory, and what of it may change.
+    before: Vec<u8>,
+    may_change: Vec<Range<usize>>,
+    open: u64,
+    accesses: [u64; 2],
+    bytes: usize,
+}
+
+impl World {
+    /// Both cards are up, and connected.
+    pub fn new() -> Self {
+        let (mut bad, mut good) = (Node::new(1), Node::new(2));
+        let setup = Setup { pd: GOOD_PD, kernel: false, ..Setup::default() };
+        let queues = good.alloc(0);
+        let mut good_queue = good.connect_as(GOOD_QP, 0x92, &bad, BAD_QP, setup);
+        let bad_queue = bad.connect(BAD_QP, 0x81, &good, GOOD_QP);
+        let (open, receives) = (good.alloc(OPEN_LEN), good.alloc(4 * PAGE));
+        let mut given = region(OPEN_KEY >> 8, OPEN, OPEN_LEN);
+        given.pd = GOOD_PD;
+        good.register(given, open);
+        given.index += 1;
+        let key = good.register(given, receives);
+        for n in 0..16 {
+            good.post_receive_of(&mut good_queue, key, OPEN + 256 * n, 256);
+        }
+        let end = good.alloc(0);
+        let before = good.machine.snapshot();
+        let entry = |node: &Node, index| {
+            let at = node.region_entry(index) as usize;
+            at..at + 64
+        };
+        let may_change = vec![
+            queues as usize..end as usize,
+            // A SEND may take their keys away.
+            entry(&good, OPEN_KEY >> 8),
+            entry(&good, (OPEN_KEY >> 8) + 1),
+        ];
+        let accesses = [bad.machine.accesses(), good.machine.accesses()];
+        let report = Report::default();
+        let queues = vec![bad_queue];
+        Self { bad, good, queues, report, good_queue, before, may_change, open, accesses, bytes: 0 }
+    }
+
+    /// Carries frames to and fro, a few times.
+    pub fn exchange(&mut self) {
+        for _ in 0..4 {
+            self.bad.card.progress(&self.bad.machine);
+            for (port, frame) in self.bad.card.take_outbox() {
+                self.bytes += frame.len();
+                self.report.frames += 1;
+                self.good.card.receive(port, &frame, &self.good.machine);
+            }
+            self.good.card.progress(&self.good.machine);
+            for (port, frame) in self.good.card.take_outbox() {
+                self.bad.card.receive(port, &frame, &self.bad.machine);
+            }
+            self.check();
+        }
+    }
+
+    /// What must hold after each thing that the guest does.
+    pub fn check(&mut self) {
+        self.report.actions += 1;
+        for (node, accesses) in [&self.bad, &self.good].into_iter().zip(&mut self.accesses) {
+            let now = node.machine.accesses();
+            assert!(now - *accesses <= MOST_ACCESSES, "{} accesses to memory at once", now - *accesses);
+            *accesses = now;
+        }
+        assert!(self.bytes <= MOST_BYTES, "{} bytes of frames at once", self.bytes);
+        self.bytes = 0;
+    }
+
+    fn check_memory(&mut self) {
+        let mut now = self.good.machine.snapshot();
+        let open = self.open as usize..(self.open + OPEN_LEN) as usize;
+        let differ = |range: Range<usize>| {
+            now[range.clone()].iter().zip(&self.before[range]).filter(|(a, b)| a != b).count()
+        };
+        self.report.written = differ(open) as u64;
+        for range in &self.may_change {
+            now[range.clone()].copy_from_slice(&self.before[range.clone()]);
+        }
+        let changed = now.iter().zip(&self.before).position(|(a, b)| a != b);
+        assert!(changed.is_none(), "the honest guest's memory has changed at {changed:#x?}");
+    }
+
+    /// What must hold at the end.
+    pub fn end(mut self) -> Report {
+        self.exchange();
+        self.check_memory();
+        self.report.denied = self.good.card.transport_counters().access_errors;
+        // The hostile guest resets its card, and both connect anew.
+        let Self { mut bad, mut good, .. } = self;
+        bad.card.reset(&bad.machine);
+        bad.forget();
+        bad.bring_up();
+        let mut from = bad.connect(BAD_QP, 0x81, &good, GOOD_QP);
+        assert_eq!(good.raw_command(0x021, 2, GOOD_QP, 0).0, 0, "the honest card takes commands");
+        self.good_queue = good.connect(GOOD_QP, 0x93, &bad, BAD_QP);
+        let (here, there) = (bad.alloc(PAGE), good.alloc(PAGE));
+        bad.machine.put(here, b"still alive");
+        for (opcode, at) in [(WRITE, here), (READ, here + 64)] {
+            let words = [remote(there, driver::KEY), data_of(driver::KEY, at, 11)].concat();
+            bad.post_send(&mut from, opcode, 0, &words);
+        }
+        driver::exchange(&mut bad, &mut good, |_| false);
+        for _ in 0..2 {
+            assert_eq!(bad.poll(&mut from).map(|done| done.syndrome), Some(0), "both cards still work");
+        }
+        assert_eq!(bad.machine.bytes(here + 64, 11), b"still alive");
+        self.report
+    }
+}

@@ -1,0 +1,55 @@
+//! Hostile guests from seeds: `hostile_card` says what must hold.
+
+use hostile_card::{Report, commands, queues};
+use proptest::prelude::*;
+
+const CASES: u32 = if cfg!(miri) { 1 } else { 150 };
+/// Bytes of a run.
+const LONGEST: usize = if cfg!(miri) { 60 } else { 1200 };
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_commands(bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)) {
+        commands(&bytes);
+    }
+
+    #[test]
+    fn any_work(bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)) {
+        queues(&bytes);
+    }
+}
+
+/// Bytes that the seed decides (xorshift64*).
+fn random(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+fn sum(run: fn(&[u8]) -> Report) -> Report {
+    (1..=60).map(|seed| run(&random(seed, 1500))).fold(Report::default(), |all, one| Report {
+        actions: all.actions + one.actions,
+        commands: all.commands + one.commands,
+        refused: all.refused + one.refused,
+        frames: all.frames + one.frames,
+        denied: all.denied + one.denied,
+        written: all.written + one.written,
+    })
+}
+
+/// The runs are worth their time: over some seeds each thing that can happen does.
+#[test]
+#[cfg_attr(miri, ignore = "too many runs")]
+fn everything_happens() {
+    let (by_commands, by_queues) = (sum(commands), sum(queues));
+    println!("{by_commands:?}\n{by_queues:?}");
+    assert!(by_commands.commands > 100 && by_commands.refused > 100, "{by_commands:?}");
+    assert!(by_queues.frames > 200 && by_queues.denied > 0 && by_queues.written > 0, "{by_queues:?}");
+}
