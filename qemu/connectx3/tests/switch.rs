@@ -85,6 +85,7 @@ fn a_manager_finds_what_the_switch_is() {
     assert_eq!((status, node[2], node[3], node[36]), (0, 2, 4, 1), "a switch of four ports, asked at port 1");
     let state = |subnet: &mut Subnet, port| subnet.ask(GET, PORT_INFO, port, &[]).1[32] & 0xf;
     assert_eq!([0, 1, 2, 3].map(|port| state(&mut subnet, port)), [4, 2, 2, 1]);
+    assert_eq!(subnet.ask(GET, PORT_INFO, 2, &[]).1[28], 1, "asked at port 1");
     assert_eq!(subnet.ask(GET, PORT_INFO, 5, &[]).0, 0x1c, "no such port");
     assert_eq!(subnet.ask(GET, 0x1a, 0, &[]).0, 0x0c, "no such attribute");
     assert_eq!(subnet.ask(GET, SWITCH_INFO, 0, &[]).1[11] & 4, 4, "ports have changed");

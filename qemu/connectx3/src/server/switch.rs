@@ -1,8 +1,14 @@
 //! The switch that the cards of one process share: learns addresses, and does to frames what it is told to.
+//!
+//! InfiniBand frames do not go by addresses. Between two ports the switch is a cable for them; of more ports it is an
+//! InfiniBand switch, which a subnet manager finds and configures.
 
+use crate::subnet;
 use netfault::pcap::PcapWriter;
 use netfault::switch::{MacTable, Verdict};
 use netfault::{FaultQueue, Faults};
+use platform::Instant;
+use roce::wire::{ETHERTYPE_INFINIBAND, Ethernet};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::BufWriter;
@@ -10,6 +16,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Frames that wait for cards before more are dropped.
 const QUEUE: usize = 1 << 16;
+
+/// GUID of the InfiniBand switch.
+const GUID: u64 = 0x0002_c9ff_fe53_0001;
+/// Ports that a cable joins.
+const CABLE: usize = 2;
 
 /// What the switch does beside switching.
 #[derive(Default)]
@@ -38,6 +49,8 @@ pub struct Switch {
     ends: Vec<End>,
     /// The faulty link that leads away from each end.
     links: Vec<FaultQueue<()>>,
+    /// Where InfiniBand frames go, if there are more ends than a cable has.
+    infiniband: Option<subnet::Switch>,
     /// Frames for ends.
     waiting: VecDeque<(usize, Vec<u8>)>,
 }
@@ -50,6 +63,7 @@ impl Switch {
             table: MacTable::default(),
             ends: Vec::new(),
             links: Vec::new(),
+            infiniband: None,
             waiting: VecDeque::new(),
         }
     }
@@ -68,17 +82,29 @@ impl Switch {
     pub fn take(&mut self, from: usize, frame: Vec<u8>, now: u64) {
         match self.links.get_mut(from) {
             Some(link) => link.push((), frame, now),
-            None => self.forward(from, frame),
+            None => self.forward(from, frame, now),
         }
     }
 
-    fn forward(&mut self, from: usize, frame: Vec<u8>) {
+    fn forward(&mut self, from: usize, frame: Vec<u8>, now: u64) {
         if let Some(capture) = &mut self.network.capture {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             if let Err(e) = capture.frame(u64::try_from(now).unwrap_or(u64::MAX), &frame) {
                 log::error!("the capture ends here: {e}");
                 self.network.capture = None;
             }
+        }
+        let is_infiniband =
+            Ethernet::parse(&frame).is_ok_and(|(header, _)| header.ethertype == ETHERTYPE_INFINIBAND);
+        if is_infiniband && self.ends.len() > CABLE {
+            let ends = self.ends.len();
+            let switch = self.infiniband.get_or_insert_with(|| subnet::Switch::new(ends, GUID));
+            let mut leaving = Vec::new();
+            switch.receive(from, &frame, Instant::from_nanos(now), &mut leaving);
+            for (to, frame) in leaving {
+                self.queue(to, frame);
+            }
+            return;
         }
         match self.table.switch(&frame, from) {
             Verdict::Drop => {}
@@ -101,7 +127,7 @@ impl Switch {
     pub fn give(&mut self, now: u64) -> Option<(End, Vec<u8>)> {
         for from in 0..self.links.len() {
             while let Some(((), frame)) = self.links.get_mut(from)?.pop(now) {
-                self.forward(from, frame);
+                self.forward(from, frame, now);
             }
         }
         let (to, frame) = self.waiting.pop_front()?;
@@ -154,6 +180,24 @@ mod tests {
             switch.take(2, frame(1, 9), delay);
             assert_eq!(given(&mut switch, 2 * delay), ends[..1]);
             assert_eq!(given(&mut switch, u64::MAX), []);
+        }
+    }
+
+    #[test]
+    fn infiniband_frames_go_over_a_cable_or_an_infiniband_switch() {
+        use roce::wire::{CABLE, Symbol};
+        let header = Ethernet { dst: CABLE, src: verbs::MacAddr([2; 6]), ethertype: ETHERTYPE_INFINIBAND };
+        let polling = [&header.emit()[..], &(Symbol::Polling as u16).to_be_bytes()].concat();
+        for (ends, reached) in [(2, 1), (3, 0)] {
+            let mut switch = Switch::new(Network::default());
+            for seat in 0..ends {
+                switch.plug(seat, 0);
+            }
+            switch.take(0, polling.clone(), 0);
+            let given: Vec<_> = std::iter::from_fn(|| switch.give(0)).collect();
+            assert_eq!(given.len(), 1);
+            assert_eq!(given[0].0.seat, reached, "the partner on the cable, or an answer of the switch");
+            assert_eq!(given[0].1 == polling, ends == 2);
         }
     }
 }

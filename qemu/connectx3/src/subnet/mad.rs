@@ -45,6 +45,8 @@ pub mod attribute {
     pub const LINEAR_FORWARDING_TABLE: u16 = 0x19;
     pub const MULTICAST_FORWARDING_TABLE: u16 = 0x1b;
     pub const LED_INFO: u16 = 0x31;
+    /// Of this vendor: link speeds beyond the specification's.
+    pub const EXTENDED_PORT_INFO: u16 = 0xff90;
 }
 
 /// What an agent did with an attribute.

@@ -143,7 +143,8 @@ impl ManagedPort {
                 }
                 Outcome::Good
             }
-            attr::LED_INFO if !set => {
+            // No light, and no other speeds.
+            attr::LED_INFO | attr::EXTENDED_PORT_INFO if !set => {
                 data = [0; 64];
                 Outcome::Good
             }

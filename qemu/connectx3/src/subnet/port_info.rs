@@ -49,7 +49,6 @@ mod at {
     pub const MASTER_SM_LID: usize = 18;
     pub const CAPABILITY_MASK: usize = 20;
     pub const M_KEY_LEASE: usize = 26;
-    pub const LOCAL_PORT: usize = 28;
     pub const WIDTH_ENABLED: usize = 29;
     pub const WIDTH_SUPPORTED: usize = 30;
     pub const WIDTH_ACTIVE: usize = 31;
@@ -80,6 +79,9 @@ mod at {
     pub const RESPONSE_TIME: usize = 52;
     pub const ERROR_LIMITS: usize = 53;
 }
+
+/// Where PortInfo says at which port its node was asked.
+pub const LOCAL_PORT: usize = 28;
 
 /// What a port is made with.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +121,7 @@ impl PortInfo {
         let mut info = Self { data: [0; 64], addressed };
         info.put(at::GID_PREFIX, &Self::DEFAULT_PREFIX.to_be_bytes());
         info.put(at::CAPABILITY_MASK, &abilities.capabilities.to_be_bytes());
-        info.put(at::LOCAL_PORT, &[abilities.number, WIDTH_1X_4X, WIDTH_1X_4X]);
+        info.put(LOCAL_PORT, &[abilities.number, WIDTH_1X_4X, WIDTH_1X_4X]);
         info.data[at::STATE] = SPEED_SDR_DDR_QDR << 4;
         info.data[at::PHYSICAL] = Physical::Polling as u8;
         info.data[at::SPEED] = SPEED_QDR << 4 | SPEED_SDR_DDR_QDR;

@@ -22,9 +22,6 @@ use verbs::MacAddr;
 /// told to register anew. No traps and notices.
 const CAPABILITIES: u32 = 1 << 5 | 1 << 6 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 25;
 
-/// The vendor's attribute of link speeds beyond the specification's, of which there are none.
-const EXTENDED_PORT_INFO: u16 = 0xff90;
-
 /// What a port has for InfiniBand.
 #[derive(Debug)]
 pub struct IbPort {
@@ -245,10 +242,6 @@ fn answer(mad: &mut Mad, identity: &Identity, port: &mut ManagedPort, number: u8
         }
         attribute::NODE_INFO if get => {
             mad.set_data(&identity.node_info(number, port.guid(), PARTITIONS as u16));
-            Outcome::Good
-        }
-        EXTENDED_PORT_INFO if get => {
-            mad.set_data(&[0; 64]);
             Outcome::Good
         }
         attribute::PORT_INFO if ![0, u32::from(number)].contains(&(mad.modifier() & 0xff)) => {

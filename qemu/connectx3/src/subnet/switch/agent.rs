@@ -3,7 +3,7 @@
 use super::{Leaving, START, Switch, VCRC_LEN};
 use crate::subnet::mad::{Answer, Mad, Outcome, attribute as attr, class, method};
 use crate::subnet::port::PARTITIONS;
-use crate::subnet::port_info::LinkState;
+use crate::subnet::port_info::{LOCAL_PORT, LinkState};
 use roce::wire::{Bth, Deth, Ext, Headers, Lrh, Net, Opcode, Operation, Packet, Service};
 use verbs::{Psn, QpNum};
 
@@ -111,6 +111,12 @@ impl Switch {
             attr::MULTICAST_FORWARDING_TABLE => self.tables.multicast(modifier, set, &mut data),
             attribute => {
                 let outcome = self.answer_port(mad, attribute, modifier, out);
+                if attribute == attr::PORT_INFO {
+                    // Not the port that is described, but that which was asked at: by it a manager knows where it is.
+                    let mut data = *mad.data();
+                    data[LOCAL_PORT] = ingress;
+                    mad.set_data(&data);
+                }
                 mad.answer(outcome);
                 return true;
             }
@@ -123,7 +129,11 @@ impl Switch {
     /// An attribute of the port that the modifier names.
     fn answer_port(&mut self, mad: &mut Mad, attribute: u16, modifier: u32, out: &mut Leaving) -> Outcome {
         let number = match attribute {
-            attr::PORT_INFO | attr::SL_TO_VL_TABLE | attr::VL_ARBITRATION_TABLE => modifier & 0xff,
+            attr::PORT_INFO
+            | attr::SL_TO_VL_TABLE
+            | attr::VL_ARBITRATION_TABLE
+            | attr::LED_INFO
+            | attr::EXTENDED_PORT_INFO => modifier & 0xff,
             attr::P_KEY_TABLE => modifier >> 16,
             _ => 0,
         };
