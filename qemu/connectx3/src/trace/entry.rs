@@ -64,7 +64,13 @@ impl Entry {
         entry = entry.key("status", u32::from(status));
         if layout::takes_mailbox(command) {
             if let Some(mailbox) = input(command.in_param & !0xfff) {
-                entry.fields.extend(layout::fields(command, &mailbox));
+                for (name, value, kind) in layout::fields(command, &mailbox) {
+                    if kind == Kind::Telling {
+                        entry = entry.key(&name, value);
+                    } else {
+                        entry.fields.push((name, value, kind));
+                    }
+                }
             }
         } else if command.in_param != 0 {
             let kind = if command.opcode == MAP_EQ { Kind::Meant } else { Kind::Picked };

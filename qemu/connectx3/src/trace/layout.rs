@@ -2,14 +2,14 @@
 
 use crate::device::{Command, Mailbox};
 
-/// A field: a name, the offset of its 32-bit word, its highest and lowest bit there, and whether the driver picks it.
+/// A field: a name, the offset of its 32-bit word, its highest and lowest bit there, and what it is.
 #[derive(Clone, Copy, Debug)]
 struct Field {
     name: &'static str,
     word: usize,
     high: u8,
     low: u8,
-    picked: bool,
+    kind: Kind,
 }
 
 /// What the value of a field is.
@@ -17,6 +17,8 @@ struct Field {
 pub enum Kind {
     /// It means something by itself.
     Meant,
+    /// It tells one use of the command from others.
+    Telling,
     /// The driver has picked it: a place, or the number of an object.
     Picked,
     /// It is part of a list.
@@ -25,7 +27,7 @@ pub enum Kind {
 
 /// A field whose value means something.
 const fn v(name: &'static str, word: usize, high: u8, low: u8) -> Field {
-    Field { name, word, high, low, picked: false }
+    Field { name, word, high, low, kind: Kind::Meant }
 }
 
 /// A whole word whose value means something.
@@ -35,10 +37,15 @@ const fn w(name: &'static str, word: usize) -> Field {
 
 /// A field with an address or number that the driver has picked.
 const fn p(name: &'static str, word: usize, high: u8, low: u8) -> Field {
-    Field { name, word, high, low, picked: true }
+    Field { name, word, high, low, kind: Kind::Picked }
 }
 
-/// A whole word of that kind.
+/// A field that tells one use of the command from others.
+const fn k(name: &'static str, word: usize, high: u8, low: u8) -> Field {
+    Field { name, word, high, low, kind: Kind::Telling }
+}
+
+/// A whole word with an address or number that the driver has picked.
 const fn a(name: &'static str, word: usize) -> Field {
     p(name, word, 31, 0)
 }
@@ -63,8 +70,7 @@ pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> 
             let value = (rest & field.mask()) >> field.low;
             rest &= !field.mask();
             if value != 0 {
-                let kind = if field.picked { Kind::Picked } else { Kind::Meant };
-                found.push((field.name.to_owned(), value, kind));
+                found.push((field.name.to_owned(), value, field.kind));
             }
         }
         if rest != 0 {
@@ -121,7 +127,8 @@ fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Field]> {
         (0x026, _) => GROUP,
         (0x03b, _) => REGISTER,
         (0x065, _) => RULE,
-        (0x00c | 0x011 | 0x027 | 0x034 | 0x047 | 0xffa | 0xffc | 0xfff, _) => &[],
+        (0x034, 0) => &[],
+        (0x00c | 0x011 | 0x027 | 0x047 | 0xffa | 0xffc | 0xfff, _) => &[],
         _ => return None,
     })
 }
@@ -180,8 +187,8 @@ const SET_PORT_INFINIBAND: &[Field] =
     &[w("set", 0x00), w("capabilities", 0x04), v("max_pkeys", 0x28, 31, 16), v("max_gids", 0x28, 15, 0)];
 
 const SET_PORT_GENERAL: &[Field] = &[
-    v("flags2", 0x00, 15, 8),
-    v("flags", 0x00, 7, 0),
+    k("flags2", 0x00, 15, 8),
+    k("flags", 0x00, 7, 0),
     v("roce_mode", 0x04, 31, 28),
     v("mtu", 0x04, 15, 0),
     v("pptx", 0x08, 31, 24),
@@ -207,8 +214,8 @@ const SET_PORT_QUEUES: &[Field] = &[
 ];
 
 const MPT: &[Field] = &[
-    v("status", 0x00, 31, 28),
-    v("flags", 0x00, 27, 0),
+    v("context_status", 0x00, 31, 28),
+    k("flags", 0x00, 27, 0),
     a("key", 0x08),
     v("pd_flags", 0x0c, 31, 24),
     p("pd", 0x0c, 23, 0),
@@ -224,7 +231,7 @@ const MPT: &[Field] = &[
 ];
 
 const EQ: &[Field] = &[
-    v("status", 0x00, 31, 28),
+    v("context_status", 0x00, 31, 28),
     v("flags", 0x00, 27, 12),
     v("state", 0x00, 11, 8),
     p("page_offset", 0x08, 11, 5),
@@ -238,7 +245,7 @@ const EQ: &[Field] = &[
 ];
 
 const CQ: &[Field] = &[
-    v("status", 0x00, 31, 28),
+    v("context_status", 0x00, 31, 28),
     v("flags", 0x00, 27, 12),
     v("state", 0x00, 11, 8),
     p("page_offset", 0x08, 11, 5),
@@ -283,16 +290,16 @@ const UPDATE_QP: &[Field] = &[
     v("keep_vlan", 0xe0, 30, 30),
 ];
 
-const MAD: &[Field] = &[v("class", 0x00, 23, 16), v("method", 0x00, 7, 0), v("attribute", 0x10, 31, 16)];
+const MAD: &[Field] = &[k("class", 0x00, 23, 16), k("method", 0x00, 7, 0), k("attribute", 0x10, 31, 16)];
 
 const GROUP: &[Field] = &[a("next", 0x00), v("protocol", 0x04, 31, 30), p("members", 0x04, 23, 0)];
 
-const REGISTER: &[Field] = &[v("register", 0x04, 31, 16), v("method", 0x04, 15, 8)];
+const REGISTER: &[Field] = &[k("register", 0x04, 31, 16), v("method", 0x04, 15, 8)];
 
 const RULE: &[Field] = &[
     v("priority", 0x00, 31, 16),
-    v("type", 0x00, 15, 8),
-    v("flags", 0x00, 7, 0),
+    k("type", 0x00, 15, 8),
+    k("flags", 0x00, 7, 0),
     v("port", 0x04, 7, 0),
     p("qpn", 0x08, 23, 0),
 ];
@@ -301,8 +308,8 @@ const RULE: &[Field] = &[
 const QP_START: [Field; 16] = [
     w("optional", 0x00),
     v("state", 0x08, 31, 28),
-    v("service", 0x08, 23, 16),
-    v("spreads", 0x08, 13, 13),
+    k("service", 0x08, 23, 16),
+    k("spreads", 0x08, 13, 13),
     v("migration", 0x08, 12, 11),
     p("pd", 0x0c, 23, 0),
     v("mtu", 0x10, 31, 29),
