@@ -10,6 +10,7 @@ mod cq;
 mod eq;
 mod ethernet;
 mod failures;
+mod flow;
 mod hcr;
 mod host;
 mod icm;
@@ -46,6 +47,7 @@ use cq::Cqs;
 use eq::Eqs;
 use ethernet::headers::{Headers, Length};
 use failures::Failed;
+use flow::Rules;
 use hcr::Hcr;
 use icm::Icm;
 use master::Master;
@@ -87,6 +89,8 @@ pub struct Card {
     outbox: Vec<(usize, Vec<u8>)>,
     counters: Counters,
     interface_counters: InterfaceCounters,
+    /// Rules of device-managed steering.
+    flows: Rules,
     transport_counters: roce::transport::Counters,
     /// Frames that stay inside the card.
     inside: Vec<Inside>,
@@ -136,6 +140,7 @@ impl Card {
             outbox: Vec::new(),
             counters: Counters::default(),
             interface_counters: InterfaceCounters::default(),
+            flows: Rules::default(),
             transport_counters: Default::default(),
             inside: Vec::new(),
             master: None,

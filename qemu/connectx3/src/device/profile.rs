@@ -232,7 +232,7 @@ impl Profile {
             ports: vec![PortProfile { mac, links: LinkTypes::Ethernet }],
             roce_v2: true,
             eqs: EqScheme::Legacy,
-            steering: SteeringOffer { groups: true, flows: false },
+            steering: SteeringOffer { groups: true, flows: true },
             sw_cq_init: false,
             large_entries: false,
             blue_flame: false,

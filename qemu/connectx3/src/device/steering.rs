@@ -6,6 +6,7 @@ use super::hcr::Status;
 use super::host::Host;
 use super::icm::Icm;
 use super::mailbox::{MAILBOX, Mailbox};
+use super::profile::Steering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use verbs::Gid;
@@ -144,7 +145,7 @@ impl McgTable<'_> {
 }
 
 /// Of a member: what it sends to the group does not come back to it.
-const BLOCK_LOOPBACK: u32 = 1 << 30;
+pub const BLOCK_LOOPBACK: u32 = 1 << 30;
 
 /// The queue pairs of an entry.
 #[must_use]
@@ -167,7 +168,10 @@ impl Card {
         host: &dyn Host,
     ) -> Vec<u32> {
         let Some(hca) = &self.hca else { return Vec::new() };
-        let members = McgTable { icm: &self.icm, hca }.group(gid, host);
+        let members = match hca.steering {
+            Steering::Flows => self.flows.group(port, &gid.0).into(),
+            Steering::Groups | Steering::Table => McgTable { icm: &self.icm, hca }.group(gid, host),
+        };
         let wants = |&word: &u32| {
             let qpn = word & 0xff_ffff;
             let own = word & BLOCK_LOOPBACK != 0 && from == Some(qpn);

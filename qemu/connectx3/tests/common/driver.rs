@@ -105,9 +105,9 @@ impl Default for Setup {
 
 /// The code of a path MTU.
 const MTU_1024: u32 = 3;
-const LOG_ENTRIES: u32 = 6;
-const LOG_STRIDE: u32 = 7;
-const LOG_CQ: u32 = 8;
+pub(super) const LOG_ENTRIES: u32 = 6;
+pub(super) const LOG_STRIDE: u32 = 7;
+pub(super) const LOG_CQ: u32 = 8;
 
 /// A completion as the queue holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

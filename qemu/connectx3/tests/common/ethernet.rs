@@ -1,10 +1,7 @@
 //! Raw Ethernet queue pairs as a driver makes them, and frames.
 
-use super::driver::{KEY, Node, PD, Queue};
+use super::driver::{KEY, LOG_CQ, LOG_ENTRIES, LOG_STRIDE, Node, PD, Queue};
 
-const LOG_ENTRIES: u32 = 6;
-const LOG_STRIDE: u32 = 6;
-const LOG_CQ: u32 = 8;
 /// Bytes of a receive buffer.
 pub const BUFFER: u32 = 2048;
 

@@ -132,6 +132,12 @@ impl Card {
         out.put_u16(0x52, 1008);
         out.put_u16(0x56, 512);
         out.put_u32(0x68, InterfaceCounters::COUNT);
+        if self.profile.steering.flows {
+            const ENABLED: u8 = 1 << 7;
+            const QPS_OF_A_RULE: u8 = 24;
+            out.put_u8(0x76, ENABLED);
+            out.put_u8(0x77, QPS_OF_A_RULE);
+        }
         let marked = if self.profile.sw_cq_init { flag2::SW_CQ_INIT } else { 0 };
         out.put_u32(0x70, flag2::UPDATE_QP | flag2::LB_SRC_CHECK | marked);
         // Entry sizes: RDMARC, QPC, AUXC, ALTC, EQC, CQC, SRQC, cMPT, MTT, dMPT.

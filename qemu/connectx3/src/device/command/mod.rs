@@ -72,6 +72,8 @@ pub mod opcode {
     pub const INFORM_FLR_DONE: u16 = 0x05b;
     pub const VIRT_PORT_MAP: u16 = 0x05c;
     pub const UPDATE_QP: u16 = 0x061;
+    pub const FLOW_ATTACH: u16 = 0x065;
+    pub const FLOW_DETACH: u16 = 0x066;
     pub const FLOW_STEERING_IB_UC_QP_RANGE: u16 = 0x064;
     pub const QP_FLOW_STEERING_ATTACH: u16 = 0x065;
     pub const QP_FLOW_STEERING_DETACH: u16 = 0x066;

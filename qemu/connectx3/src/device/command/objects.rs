@@ -6,6 +6,7 @@ use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
 use crate::device::memory::Regions;
+use crate::device::profile::Steering;
 use crate::device::qp::{Qps, Transition};
 use crate::device::queue_memory::MttTable;
 use crate::device::statistics::PortStatistics;
@@ -84,6 +85,14 @@ impl Card {
                 let context = super::input(command, host)?;
                 self.cqs.moderate(command.in_mod, &context, &mut self.eqs, host).map(none)
             }
+            op::FLOW_ATTACH | op::FLOW_DETACH if hca.steering != Steering::Flows => {
+                Err(Status::BadSystemState)
+            }
+            op::FLOW_ATTACH => {
+                let rule = super::input(command, host)?;
+                self.flows.attach(&rule, command.in_mod).map(Output::Immediate)
+            }
+            op::FLOW_DETACH => self.flows.detach(command.in_param).map(none),
             _ => self.run_on_counters(command, host),
         }
     }
@@ -172,5 +181,6 @@ impl Card {
         self.special_qp_base = 0;
         self.default_steering.fill(Default::default());
         self.interface_counters = Default::default();
+        self.flows = Default::default();
     }
 }

@@ -14,6 +14,8 @@ pub const TAG: usize = 4;
 pub struct Headers {
     /// The outermost VLAN tag.
     pub vlan: Option<Vlan>,
+    /// What follows the tags.
+    pub ethertype: Option<u16>,
     /// The IP header, if it is whole.
     pub ip: Option<Ip>,
 }
@@ -184,7 +186,7 @@ impl Headers {
             ethertype = inner;
             start += TAG;
         }
-        Self { vlan, ip: Ip::parse(frame, start, ethertype, length) }
+        Self { vlan, ethertype: Some(ethertype), ip: Ip::parse(frame, start, ethertype, length) }
     }
 }
 

@@ -101,7 +101,7 @@ impl Card {
         if !self.ports.get(port).is_some_and(|port| port.filters.pass(destination, headers.vlan)) {
             return;
         }
-        let to = self.steer(port, destination, host);
+        let to = self.steer(port, destination, frame, headers, host);
         if to.is_empty() {
             self.counters.rx_unsteered += 1;
         }
@@ -110,8 +110,15 @@ impl Card {
         }
     }
 
-    /// The queue pairs of a destination.
-    fn steer(&self, port: usize, destination: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
+    /// The queue pairs of a frame.
+    fn steer(
+        &self,
+        port: usize,
+        destination: [u8; 6],
+        frame: &[u8],
+        headers: &Headers,
+        host: &dyn Host,
+    ) -> Arc<[u32]> {
         let Some(hca) = &self.hca else { return Arc::default() };
         let unicast = destination[0] & 1 == 0;
         match hca.steering {
@@ -131,7 +138,7 @@ impl Card {
                 };
                 to.as_slice().into()
             }
-            Steering::Flows => Arc::default(),
+            Steering::Flows => self.flows.find(port, frame, headers),
         }
     }
 
