@@ -74,6 +74,14 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_lists_every_profile() {
+        let page = include_str!("../../../docs/connectx3.md");
+        for (name, about) in Profile::described() {
+            assert!(page.contains(&format!("| `{name}` | {about} |")), "{name}");
+        }
+    }
+
+    #[test]
     fn what_means_nothing_is_refused_by_name() {
         for (text, says) in [
             ("", "needs a socket"),
