@@ -1,7 +1,7 @@
 //! The least of a driver: commands, tables, one event queue, completion queues, queue pairs over one physical region.
 
 use super::Machine;
-use connectx3::device::{Card, Function, Profile};
+use connectx3::device::{Card, Function, LinkType, Profile};
 use verbs::{Gid, MacAddr};
 
 /// Where things lie in the machine's memory.
@@ -63,6 +63,8 @@ pub struct Node {
     /// The event queue of completion queues, and where the last one made is.
     pub eqn: u32,
     pub eq: u64,
+    /// What a subnet manager has given the port.
+    pub lid: u16,
 }
 
 /// A queue pair as its driver holds it.
@@ -103,6 +105,8 @@ impl Default for Setup {
     }
 }
 
+/// What a driver says that an InfiniBand port can.
+const CAPABILITIES: u32 = 0x0211_0860;
 /// The code of a path MTU.
 const MTU_1024: u32 = 3;
 pub(super) const LOG_ENTRIES: u32 = 6;
@@ -129,6 +133,12 @@ impl Node {
         Self::with(Card::new(profile), Sizes::default(), number)
     }
 
+    /// A card that is up, with one InfiniBand port that looks for a partner.
+    pub fn infiniband(number: u8) -> Self {
+        let profile = Profile::named("ib", MacAddr([2, 0, 0, 0, 0, number])).unwrap();
+        Self::with(Card::new(profile), Sizes::default(), number)
+    }
+
     /// A card that is up, with one port open and one GID.
     pub fn new(number: u8) -> Self {
         let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, number]));
@@ -152,6 +162,7 @@ impl Node {
             mac,
             eqn: 0,
             eq: 0,
+            lid: 0,
         };
         if slave {
             node.bring_up_slave();
@@ -261,7 +272,11 @@ impl Node {
             index,
             &[(0x00, 0x0002_7f00), (0x08, index), (0x0c, PD), (0x18, u32::MAX), (0x1c, u32::MAX)],
         );
-        self.command(0x00c, 1, 0xd01, &self.gid_table());
+        if self.card.profile().ports[0].links.suggested() == LinkType::InfiniBand {
+            self.command(0x00c, 0, 1, &[(0x04, CAPABILITIES)]);
+        } else {
+            self.command(0x00c, 1, 0xd01, &self.gid_table());
+        }
         self.command(0x009, 0, 1, &[]);
     }
 
@@ -409,8 +424,8 @@ impl Node {
     pub fn path_to(&self, peer: &Self, qpn: u32, peer_qpn: u32) -> Vec<(usize, u32)> {
         let mut path = vec![
             (0x08, MTU_1024 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
-            // No counter, the first address.
-            (0x1c, if self.slave { 127 << 24 } else { 0 }),
+            // No counter, the first address; on InfiniBand where the peer is.
+            (0x1c, if self.slave { 127 << 24 } else { u32::from(peer.lid) }),
             (0x14, peer_qpn),
             (0x94, 100 + qpn),
             (0x20, 64),
@@ -431,17 +446,27 @@ impl Node {
     /// Posts a send work request: opcode, then the words after the control segment. Signaled. Rings the doorbell.
     pub fn post_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
         self.write_send(queue, opcode, imm, words);
+        self.ring(queue);
+    }
+
+    /// Rings the doorbell.
+    pub fn ring(&mut self, queue: &Queue) {
         self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
     }
 
     /// The same without ringing the doorbell.
     pub fn write_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
+        self.write_flagged(queue, opcode, 0, imm, words);
+    }
+
+    /// The same with flags of the control segment besides that for a completion.
+    pub fn write_flagged(&mut self, queue: &mut Queue, opcode: u32, flags: u32, imm: u32, words: &[u32]) {
         let at = queue.send + u64::from(queue.send_index & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
         let units = 1 + (words.len() as u32).div_ceil(4);
         for (i, word) in words.iter().enumerate() {
             self.machine.put(at + 16 + 4 * i as u64, &word.to_be_bytes());
         }
-        for (i, word) in [units, 0xc, imm].into_iter().enumerate() {
+        for (i, word) in [units, 0xc | flags, imm].into_iter().enumerate() {
             self.machine.put(at + 4 + 4 * i as u64, &word.to_be_bytes());
         }
         let owner = (queue.send_index >> LOG_ENTRIES & 1) << 31;

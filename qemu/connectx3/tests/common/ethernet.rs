@@ -78,11 +78,6 @@ impl Node {
         queue.send_index += bytes.div_ceil(1 << LOG_STRIDE) as u32;
     }
 
-    /// Rings the send doorbell.
-    pub fn ring(&mut self, queue: &Queue) {
-        self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
-    }
-
     /// Sends a frame. `checksums` are to be put in; `word1` may hold a VLAN tag.
     pub fn send_frame(&mut self, queue: &mut Queue, frame: &[u8], checksums: bool, word1: u32) {
         let at = self.alloc(frame.len() as u64);

@@ -56,7 +56,8 @@ pub fn by_lid(slid: u16, dlid: u16, method: u8, attribute: u16, modifier: u32, d
     datagram(Lrh { lane: 15, service_level: 0, dlid, slid }, 0, &mad)
 }
 
-fn request(class: u8, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> [u8; 256] {
+/// A request's bytes.
+pub fn request(class: u8, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> [u8; 256] {
     let mut mad = [0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, method]);
     mad[15] = 7;
