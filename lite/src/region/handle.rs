@@ -4,7 +4,7 @@ use super::mapping::Mapping;
 use crate::names::Named;
 use crate::node::Node;
 use crate::op::{Data, Route, Verb};
-use crate::rpc::Ask;
+use crate::rpc::{Ask, Undo};
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
@@ -39,32 +39,18 @@ impl Drop for Held {
     }
 }
 
-/// Frees what was allocated if the answer does not arrive.
-struct Unanswered<'a> {
-    node: &'a Arc<Node>,
-    home: NodeId,
-    secret: u64,
-    armed: bool,
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.node.spawn_tidy(self.home, Ask::Abandon { secret: self.secret });
-        }
-    }
-}
-
 impl Lite {
     /// Allocates `len` zeroed bytes on `node`, which may be this one. This node becomes the region's master and has all
     /// rights; `permissions` is what those who map it by name may get, and must contain `SHARE` if it is to be published.
     /// The region lives until it is freed, its home or its master leaves, or nobody maps it and it is not published.
     pub async fn alloc(&self, node: NodeId, len: u64, permissions: Permissions) -> Result<Lmr, Error> {
         let secret = self.node.random();
-        let mut unanswered = Unanswered { node: &self.node, home: node, secret, armed: true };
+        let undo = Undo::new(&self.node, node, Ask::Abandon { secret });
         let ask = Ask::Alloc { secret, len, permissions };
         let result = self.node.obtain(node, &ask, secret, self.deadline()).await;
-        unanswered.armed = matches!(result, Err(Error::Unknown));
+        if !matches!(result, Err(Error::Unknown)) {
+            undo.disarm();
+        }
         Ok(self.lmr(result?))
     }
 
@@ -266,10 +252,12 @@ impl Lmr {
         let node = &self.held.node;
         self.held.freed.store(true, Ordering::SeqCst);
         m.gate.close();
-        let mut unanswered = Unanswered { node, home: m.home, secret: m.secret, armed: true };
+        let undo = Undo::new(node, m.home, Ask::Abandon { secret: m.secret });
         let free = Ask::Free { region: m.region, secret: m.secret };
         let result = node.ask_node(m.home, &free, self.deadline()).await;
-        unanswered.armed = matches!(result, Err(Error::Unknown | Error::Deadline));
+        if !matches!(result, Err(Error::Unknown | Error::Deadline)) {
+            undo.disarm();
+        }
         result.map(drop)
     }
 }

@@ -7,9 +7,11 @@ mod deliver;
 mod internal;
 mod ring;
 mod server;
+mod undo;
 mod wire;
 
 pub(crate) use calls::ConnRpc;
 pub(crate) use internal::{Answer, Ask, INTERNAL, answer};
 pub use server::{Call, FunctionId, RpcOptions, RpcServer};
 pub(crate) use server::{Service, ServiceTable};
+pub(crate) use undo::Undo;

@@ -8,7 +8,7 @@ use super::LONGEST_NAME;
 use super::waiting::Outcome;
 use crate::membership::Life;
 use crate::node::Node;
-use crate::rpc::{Answer, Ask};
+use crate::rpc::{Answer, Ask, Undo};
 use crate::{Error, Lite};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -92,24 +92,6 @@ impl Node {
     }
 }
 
-/// Tells the home that nobody waits here any more, unless the wait has ended.
-struct Entered<'a> {
-    node: &'a Arc<Node>,
-    home: NodeId,
-    name: &'a str,
-    token: u64,
-    armed: bool,
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            let ask = Ask::BarrierLeave { name: self.name.into(), token: self.token };
-            self.node.spawn_tidy(self.home, ask);
-        }
-    }
-}
-
 impl Lite {
     /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All name the same group,
     /// in any order. Either all are released or all fail: with `NodeDown` if a node of the group is dead or leaves
@@ -129,7 +111,7 @@ impl Lite {
         };
         let waiting = node.waits.begin(node.life_of(home)?);
         let token = waiting.token;
-        let mut entered = Entered { node, home, name, token, armed: true };
+        let undo = Undo::new(node, home, Ask::BarrierLeave { name: name.into(), token });
         let ask = Ask::BarrierEnter { name: name.into(), group, token };
         let result = match node.ask_node(home, &ask, deadline).await {
             Ok(Answer::Queued) => {
@@ -139,7 +121,9 @@ impl Lite {
             }
             other => other.map(drop),
         };
-        entered.armed = matches!(result, Err(Error::Unknown));
+        if !matches!(result, Err(Error::Unknown)) {
+            undo.disarm();
+        }
         result
     }
 }

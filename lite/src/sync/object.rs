@@ -7,7 +7,7 @@ use crate::Error;
 use crate::membership::Life;
 use crate::names::Named;
 use crate::node::Node;
-use crate::rpc::{Answer, Ask, Call, answer};
+use crate::rpc::{Answer, Ask, Call, Undo, answer};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -263,10 +263,12 @@ impl Node {
             return Err(Error::Refused("a name has 1 to 256 bytes".into()));
         }
         let secret = self.random();
-        let mut unanswered = Unanswered { node: self, home, secret, armed: true };
+        let undo = Undo::new(self, home, Ask::Destroy { secret });
         let ask = Ask::Create { kind, secret, name: name.map(Into::into) };
         let result = self.ask_node(home, &ask, deadline).await;
-        unanswered.armed = matches!(result, Err(Error::Unknown));
+        if !matches!(result, Err(Error::Unknown)) {
+            undo.disarm();
+        }
         match result? {
             Answer::Created(place) => Ok(place),
             _ => Err(Error::Refused("unexpected answer".into())),
@@ -310,21 +312,5 @@ impl Node {
         let ask = Ask::Leave { place, token };
         let task = async move { node.insist(place.home(), &ask, LEAVE_DEADLINE).await };
         self.platform.spawn("lite-leave", Box::pin(task));
-    }
-}
-
-/// Ends what was made if the answer does not arrive.
-struct Unanswered<'a> {
-    node: &'a Arc<Node>,
-    home: NodeId,
-    secret: u64,
-    armed: bool,
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.node.spawn_tidy(self.home, Ask::Destroy { secret: self.secret });
-        }
     }
 }
