@@ -13,6 +13,8 @@ use verbs::{Gid, LinkKind, MacAddr};
 
 /// Rows of the GID and MAC tables.
 pub const ROWS: usize = 1 << limits::LOG_GIDS;
+/// Rows of the VLAN table.
+const VLAN_ROWS: usize = 1 << limits::LOG_VLANS;
 /// The largest Ethernet MTU (QUERY_PORT).
 const MAX_MTU: u16 = 9600;
 
@@ -47,6 +49,8 @@ pub struct Port {
     pub gids: Vec<Option<GidRow>>,
     /// By index.
     pub macs: Vec<Option<MacAddr>>,
+    /// Numbers of the VLANs of connections, by index.
+    vlans: Vec<Option<u16>>,
     /// What it lets in.
     pub filters: Filters,
     /// How steering by table goes on from a row.
@@ -116,6 +120,7 @@ impl Port {
             link_due: None,
             gids: vec![None; ROWS],
             macs: vec![None; ROWS],
+            vlans: vec![None; VLAN_ROWS],
             filters: Filters::default(),
             queues: QueueCalculation::default(),
             max_frame: usize::MAX,
@@ -128,6 +133,12 @@ impl Port {
     #[must_use]
     pub const fn mac(&self) -> MacAddr {
         self.mac
+    }
+
+    /// The number of the VLAN in a row of the table.
+    #[must_use]
+    pub fn vlan(&self, row: usize) -> Option<u16> {
+        self.vlans.get(row).copied().flatten()
     }
 
     /// Whether an Ethernet address is one of its own.
@@ -221,8 +232,16 @@ impl Port {
                     self.max_frame = usize::from(mailbox.u16(0x06));
                 }
             }
-            // The table of VLANs only numbers them for RoCE paths, and there is one class of traffic.
-            sub::VLAN_TABLE | sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
+            sub::VLAN_TABLE => {
+                const VALID: u32 = 1 << 31;
+                const NUMBER: u32 = 0xfff;
+                for (row, slot) in self.vlans.iter_mut().enumerate() {
+                    let word = mailbox.u32(row * 4);
+                    *slot = (word & VALID != 0).then_some((word & NUMBER) as u16);
+                }
+            }
+            // There is one class of traffic.
+            sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
             _ => return Err(Status::BadParameter),
         }
         Ok(())

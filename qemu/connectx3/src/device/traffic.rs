@@ -407,6 +407,7 @@ fn burst(
     let mut frames = Vec::new();
     let local = connected::take_sends(qp, keyed, env);
     let port = qp.context.port();
+    let tag = shared.ports.get(port).and_then(|port| connected::tag(&qp.context, port));
     while frames.len() < BURST {
         let Transport::Connected(connection) = &mut qp.transport else {
             match datagram::next_frame(qp, keyed, env, shared) {
@@ -424,6 +425,9 @@ fn burst(
             connection.spoiled(&tx, env);
         }
         frame.truncate(len);
+        if let Some(tag) = tag {
+            vlan::insert(&mut frame, tag);
+        }
         frames.push(datagram::Outgoing { port, frame, inside: false });
     }
     (frames, local)

@@ -444,6 +444,13 @@ pub fn path(context: &Context, port: &Port) -> Option<Headers> {
     Headers::towards(mac, source.gid, &address(context), context.source_port() | 0xc000)
 }
 
+/// The VLAN tag of frames to the peer.
+#[must_use]
+pub fn tag(context: &Context, port: &Port) -> Option<u16> {
+    let (row, priority) = context.vlan()?;
+    Some(u16::from(priority) << 13 | port.vlan(row)?)
+}
+
 /// The memory of a queue pair's own work requests.
 #[must_use]
 pub const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {

@@ -485,6 +485,13 @@ impl Context {
     pub fn source_mac(&self) -> usize {
         (self.word(PATH + 0x04) >> 16 & 0x7f) as usize
     }
+    /// Of a path on a VLAN: the row of the port's table, and the priority.
+    #[must_use]
+    pub fn vlan(&self) -> Option<(usize, u8)> {
+        const VALID: u32 = 1 << 30;
+        let word = self.word(SCHED_QUEUE.0);
+        (self.word(PATH) & VALID != 0).then_some(((word >> 16 & 0x7f) as usize, (word >> 27 & 7) as u8))
+    }
     /// The code of the time to wait for an acknowledgement: 4.096 us times 2 to its power; 0 waits for ever.
     #[must_use]
     pub fn ack_timeout(&self) -> u8 {
