@@ -84,6 +84,7 @@ const MODULES: [(&str, &[Wanted]); 4] = [
         &[
             Wanted::Required("mlx4_core"),
             Wanted::Required("mlx4_en"),
+            Wanted::IfPresent("8021q"),
             Wanted::Required("mlx4_ib"),
             Wanted::Required("ib_uverbs"),
             Wanted::Required("ib_umad"),

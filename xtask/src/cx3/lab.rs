@@ -46,11 +46,15 @@ impl Lab {
     pub fn boot(tools: &Tools, plan: &Plan, log: &Path) -> Result<Self> {
         let image = image(plan.release)?;
         let dir = TempDir::with_prefix("ferrolite-")?;
+        let record = plan.record.then(|| log.with_extension("record.txt"));
         let log = log.with_extension("cx3.log");
         let config = Cx3Config {
             cards: plan.cards.clone(),
             faults: plan.faults,
             log_level: plan.log_level.clone(),
+            arguments: record
+                .map(|path| vec!["--record".into(), path.to_string_lossy().into_owned()])
+                .unwrap_or_default(),
             ..Cx3Config::new(dir.path().to_owned(), plan.cards.len(), log.clone())
         };
         let cx3 = Cx3::start(&tools.program, &config)?;
@@ -61,6 +65,7 @@ impl Lab {
             let config = GuestConfig {
                 name: format!("linux{number}"),
                 memory_mib: plan.memory_mib,
+                cpus: plan.cpus,
                 card: Some(card),
                 module_parameters: plan.module_parameters.clone(),
                 reboots: plan.reboots,

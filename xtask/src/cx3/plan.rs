@@ -23,6 +23,10 @@ pub struct Plan {
     pub memory_mib: u32,
     /// Largest IP packet on the cards' Ethernet interfaces, in bytes.
     pub mtu: u16,
+    /// Processors of each.
+    pub cpus: u32,
+    /// Whether a record of what the drivers do (`cx3 --record`) is left beside the log.
+    pub record: bool,
     /// What `cx3` logs, as in `RUST_LOG`.
     pub log_level: String,
 }
@@ -39,6 +43,8 @@ impl Default for Plan {
             reboots: false,
             memory_mib: 384,
             mtu: 4200,
+            cpus: 1,
+            record: false,
             log_level: "warn".into(),
         }
     }

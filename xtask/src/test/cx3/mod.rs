@@ -1,6 +1,8 @@
 //! The emulated ConnectX-3 under Linux's own drivers: machines are booted once, and many steps done with them.
 
 mod drivers;
+mod ethernet;
+mod profiles;
 mod rdma;
 
 use super::cases::{Case, Outcome, Tally};
@@ -32,7 +34,7 @@ impl Step {
 
 /// All sessions.
 pub fn cases() -> Vec<Case> {
-    [drivers::cases(), rdma::cases()].into_iter().flatten().collect()
+    [drivers::cases(), ethernet::cases(), profiles::cases(), rdma::cases()].into_iter().flatten().collect()
 }
 
 /// A session: boots the machines of a plan, does the steps one after the other, and ends all. Where there is no QEMU for such
