@@ -30,7 +30,8 @@ pub fn cases() -> Vec<Case> {
                 Step::new("promiscuous", promiscuous),
                 Step::new("groups", groups),
             ]
-        }),
+        })
+        .full_if(true),
         session("ethernet settings", plan, || {
             vec![
                 with("no large sends", "tso off", "tso on"),
