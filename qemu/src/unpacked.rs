@@ -91,6 +91,7 @@ fn unpack(apt: &Apt, cache_dir: &Path) -> Result<PathBuf> {
     fs::create_dir(&debs)?;
     let mut archive = Archive::new(apt.clone(), debs, work.path().join("unpacked"));
     archive.add(&PACKAGES).context("cannot get QEMU's packages")?;
+    archive.add_likely_libraries()?;
 
     let tree = work.path().join("tree");
     for sub in ["bin", "lib", "share"] {

@@ -74,11 +74,11 @@ impl Apt {
         output(&mut command).map(drop)
     }
 
-    /// The packages that a package depends on, alternatives and providers of virtual packages included.
-    pub fn depends(&self, package: &str) -> Result<Vec<String>> {
+    /// The packages that some packages depend on, alternatives and providers of virtual packages included.
+    pub fn depends(&self, packages: &[&str]) -> Result<Vec<String>> {
         let mut command = self.command("apt-cache");
         command.args(["depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"]);
-        let listing = output(command.args(["--no-replaces", "--no-enhances", package]))?;
+        let listing = output(command.args(["--no-replaces", "--no-enhances"]).args(packages))?;
         Ok(parse_depends(&listing))
     }
 
@@ -126,7 +126,8 @@ pub fn package_of(file: &str) -> &str {
 
 fn parse_depends(listing: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for line in listing.lines().skip(1) {
+    // A package's own name is not indented.
+    for line in listing.lines().filter(|line| line.starts_with(' ')) {
         let line = line.trim_start_matches([' ', '|']);
         // Either `Depends: name`, or the bare name of a provider of the virtual package above it.
         let name = line.rsplit(": ").next().unwrap_or(line).trim();
@@ -162,6 +163,6 @@ mod tests {
         let listing = "iproute2\n |Depends: debconf\n  Depends: <debconf-2.0>\n    cdebconf\n    debconf\n\
                        \x20 PreDepends: libc6\n  Depends: python3:any\n";
         assert_eq!(parse_depends(listing), ["debconf", "cdebconf", "libc6", "python3"]);
-        assert!(parse_depends("lonely\n").is_empty());
+        assert!(parse_depends("lonely\nother\n").is_empty());
     }
 }

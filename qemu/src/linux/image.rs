@@ -229,7 +229,7 @@ fn recipe_hash() -> String {
 }
 
 fn kernel_package(apt: &Apt) -> Result<String> {
-    let depends = apt.depends(KERNEL_META_PACKAGE)?;
+    let depends = apt.depends(&[KERNEL_META_PACKAGE])?;
     let kernel = depends.into_iter().find(|package| package.starts_with("linux-image-"));
     kernel.with_context(|| format!("{KERNEL_META_PACKAGE} depends on no kernel"))
 }
@@ -245,6 +245,7 @@ fn build(apt: &Apt, cache_dir: &Path) -> Result<Image> {
     let kernel_package = kernel_package(apt)?;
     archive.add(&[&kernel_package]).context("cannot get the kernel")?;
     archive.add(&PACKAGES).context("cannot get the RDMA packages")?;
+    archive.add_likely_libraries()?;
     let (bzimage, modules) = kernel_files(&archive, &kernel_package)?;
     let kernel = fs::read(&bzimage)?;
     // Any bzImage boots by itself, only later; so one that is packed in another way is no reason to fail.

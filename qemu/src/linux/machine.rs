@@ -3,6 +3,7 @@
 use super::cpio::Cpio;
 use super::guest::{GuestConfig, Network};
 use super::image::Image;
+use super::tsc;
 use crate::fabric::Plug;
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -62,6 +63,9 @@ pub fn arguments(
         "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check nokaslr mitigations=off audit=0 \
          random.trust_cpu=on",
     );
+    if let Some(khz) = tsc::khz() {
+        write!(cmdline, " tsc_early_khz={khz}")?;
+    }
     let mut cards: Vec<String> = Vec::new();
     // Whoever serves a card or a fabric's port by shared memory gets the guest's memory.
     let plugged = matches!(&config.network, Some(Network { plug: Plug::Memory(_), .. }));
@@ -129,10 +133,12 @@ pub fn arguments(
         }
         let device = json!({
             "driver": "vfio-user-pci",
-            "addr": "0x12",
+            "bus": "root-port",
             "socket": { "type": "unix", "path": text(&card.socket)? },
         });
-        cards.extend(["-device".to_owned(), device.to_string()]);
+        // In a slot, as a card is: on the root bus it would be a part of the chip set, without a link.
+        let port = "pcie-root-port,id=root-port,bus=pcie.0,addr=0x12,chassis=1".to_owned();
+        cards.extend(["-device".to_owned(), port, "-device".to_owned(), device.to_string()]);
     }
     for parameter in &config.module_parameters {
         write!(cmdline, " {parameter}")?;

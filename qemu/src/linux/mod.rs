@@ -18,6 +18,7 @@ pub mod perftest;
 mod sdk;
 mod streams;
 mod terminal;
+mod tsc;
 mod vmlinux;
 
 pub use channel::{Output, RunError, Status};

@@ -1,10 +1,12 @@
 //! `cargo xtask bench`: figures. What the documentation quotes, this prints; what it is compared to runs in the same run.
 
 mod boot;
+mod cx3;
 mod document;
 mod gaps;
 mod host;
 mod lab;
+mod linux_pair;
 mod lite;
 mod pairs;
 mod rxe;
@@ -46,6 +48,8 @@ pub struct Bench {
 enum Alone {
     /// SoftRoCE beside Linux rdma_rxe: latencies, message rate, bandwidth; and the transport alone
     Softroce(softroce::Options),
+    /// Two Linux machines on emulated ConnectX-3 cards beside two with rdma_rxe: latencies, message rate, bandwidth
+    Cx3(cx3::Options),
     /// Native verbs beside one physical key, as regions and memory grow: a simulation with the emulated card's cost model
     Scaling(scaling::Options),
 }
@@ -148,6 +152,7 @@ struct Figures {
 pub fn bench(bench: &Bench) -> Result<()> {
     match &bench.alone {
         Some(Alone::Softroce(options)) => softroce::bench(options),
+        Some(Alone::Cx3(options)) => cx3::bench(options),
         Some(Alone::Scaling(options)) => scaling::bench(options),
         None => all(&bench.options),
     }

@@ -4,6 +4,7 @@
 use super::gaps::Gaps;
 use super::host::Host;
 use super::lab::Lab;
+use super::linux_pair::{self, RATE_FACTOR, Sample};
 use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
@@ -13,6 +14,7 @@ use crate::{interrupt, paths, run, tool, ui};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use qemu::Qemu;
 use qemu::linux::Image;
 use qemu::linux::baseline::{RxePair, Wire};
 use serde::{Deserialize, Serialize};
@@ -37,23 +39,20 @@ pub struct Options {
     strict: bool,
 }
 
-/// Small messages that a rate is measured over, for each operation of a latency.
-const RATE_FACTOR: u32 = 5;
+/// How long one program may take on Linux, with much room.
+const TEST: Duration = Duration::from_secs(120);
 /// How long the native benchmark may take, building included.
 const NATIVE_LIMIT: Duration = Duration::from_secs(900);
 
-/// What is compared, in order: name, unit, and what our share of rxe's figure must be.
-const COMPARED: [(&str, &str, Bound); 6] = [
-    ("8 B write, p50", "us", Bound::AtMost(0.5)),
-    ("8 B read, p50", "us", Bound::AtMost(0.5)),
-    ("8 B send, p50", "us", Bound::AtMost(0.5)),
-    ("8 B fetch-add, p50", "us", Bound::AtMost(0.5)),
-    ("64 B writes", "k/s", Bound::AtLeast(3.0)),
-    ("64 KiB writes", "MB/s", Bound::AtLeast(2.0)),
+/// What our share of rxe's figures must be, in the order of [`linux_pair::FIGURES`].
+const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
+    Some(Bound::AtMost(0.5)),
+    Some(Bound::AtMost(0.5)),
+    Some(Bound::AtMost(0.5)),
+    Some(Bound::AtMost(0.5)),
+    Some(Bound::AtLeast(3.0)),
+    Some(Bound::AtLeast(2.0)),
 ];
-
-/// One run of one side, in the order of [`COMPARED`]; a figure that could not be measured is absent.
-type Sample = [Option<f64>; COMPARED.len()];
 
 /// The appliances, by their own perftest; contents are checked too.
 fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
@@ -80,15 +79,30 @@ fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
 }
 
 /// Linux, by perftest.
-fn rxe(lab: &Lab, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
-    let mut pair = RxePair::boot(&lab.qemu, image, wire)?;
-    let mut p50 = |program| Ok::<_, anyhow::Error>(Some(pair.latency(program, 8, iterations)?.p50_us));
-    let [write, read, send] = [p50("ib_write_lat")?, p50("ib_read_lat")?, p50("ib_send_lat")?];
-    let atomic = p50("ib_atomic_lat")?;
-    let small = pair.bandwidth("ib_write_bw", 64, iterations.saturating_mul(RATE_FACTOR))?;
-    let large = pair.bandwidth("ib_write_bw", 65536, iterations)?;
-    let mb_s = large.average_mib_s * f64::from(1 << 20) / 1e6;
-    Ok([write, read, send, atomic, Some(small.message_rate_mpps * 1e3), Some(mb_s)])
+pub fn rxe(qemu: &Qemu, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
+    let mut pair = RxePair::boot(qemu, image, wire)?;
+    Ok(linux_pair::measure(iterations, |program, options| pair.perftest(program, options, TEST)))
+}
+
+/// Linux by both wires, and of each figure the better one.
+pub struct Rxe {
+    pub better: Sample,
+    /// By shared memory, and by stream.
+    pub by_wire: [Sample; 2],
+}
+
+impl Rxe {
+    /// Measures in machines that are booted for it. `of`: which run of how many.
+    pub fn measure(qemu: &Qemu, image: &Image, iterations: u32, of: &str, gaps: &mut Gaps) -> Result<Self> {
+        let mut measure = |wire, by| {
+            let step = format!("rdma_rxe by {by}: {of}");
+            Ok::<_, anyhow::Error>(
+                gaps.attempt(&step, || rxe(qemu, image, wire, iterations))?.unwrap_or_default(),
+            )
+        };
+        let by_wire = [measure(Wire::Memory, "shared memory")?, measure(Wire::Stream, "stream")?];
+        Ok(Self { better: linux_pair::better(&by_wire[0], &by_wire[1]), by_wire })
+    }
 }
 
 /// What `cargo bench -p roce` writes.
@@ -200,26 +214,15 @@ pub fn bench(options: &Options) -> Result<()> {
     for n in 1..=options.runs {
         let step = format!("appliances: {n} of {}", options.runs);
         ours.push(gaps.attempt(&step, || appliance(&lab, options.iterations))?.unwrap_or_default());
-        let mut measure = |wire, by| {
-            let step = format!("rdma_rxe by {by}: {n} of {}", options.runs);
-            Ok::<_, anyhow::Error>(
-                gaps.attempt(&step, || rxe(&lab, &image, wire, options.iterations))?.unwrap_or_default(),
-            )
-        };
-        let (memory, stream) = (measure(Wire::Memory, "shared memory")?, measure(Wire::Stream, "stream")?);
-        theirs.push(better(&memory, &stream));
-        by_wire.push([memory, stream]);
+        let of = format!("{n} of {}", options.runs);
+        let rxe = Rxe::measure(&lab.qemu, &image, options.iterations, &of, &mut gaps)?;
+        theirs.push(rxe.better);
+        by_wire.push(rxe.by_wire);
     }
     let native = gaps.attempt("the transport alone, native", || Native::measure(&lab))?;
 
-    let lines = compare(&ours, &theirs);
-    let mut targets: Vec<Target> = lines
-        .iter()
-        .zip(COMPARED)
-        .map(|(line, (what, _, bound))| {
-            Target::new(format!("{what}, share of rdma_rxe's"), line.ratio, "", bound)
-        })
-        .collect();
+    let lines = linux_pair::compare(&ours, &theirs);
+    let mut targets = linux_pair::targets(&lines, BOUNDS);
     targets.extend(native.iter().flat_map(Native::targets));
     println!("\n{}\n", host.sentence(options.runs));
     println!("{}", table(&lines).text());
@@ -236,27 +239,6 @@ pub fn bench(options: &Options) -> Result<()> {
         bail!("not met: {}", missed.join("; "));
     }
     Ok(())
-}
-
-/// Of each figure the one that does rxe more credit: what is fast for us need not be for Linux.
-fn better(a: &Sample, b: &Sample) -> Sample {
-    let mut best = *a;
-    for ((best, other), (_, _, bound)) in best.iter_mut().zip(b).zip(COMPARED) {
-        let pick = if matches!(bound, Bound::AtMost(_)) { f64::min } else { f64::max };
-        *best = match (*best, *other) {
-            (Some(a), Some(b)) => Some(pick(a, b)),
-            (a, b) => a.or(b),
-        };
-    }
-    best
-}
-
-fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
-    let column = |runs: &[Sample], n: usize| runs.iter().map(|run| run[n]).collect::<Vec<_>>();
-    let line = |(n, (what, unit, _)): (usize, (&'static str, &'static str, Bound))| {
-        Line::new(what, unit, &column(ours, n), &column(theirs, n))
-    };
-    COMPARED.into_iter().enumerate().map(line).collect()
 }
 
 fn table(lines: &[Line]) -> Table {
@@ -276,25 +258,6 @@ fn table(lines: &[Line]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_compared_and_absent_ones_miss_their_target() {
-        let ours = [[Some(100.0), Some(200.0), None, None, Some(60.0), Some(150.0)]; 2];
-        let theirs = [[Some(250.0), Some(300.0), Some(250.0), Some(300.0), Some(17.0), Some(50.0)]; 2];
-        let lines = compare(&ours, &theirs);
-        assert_eq!(lines[0].ratio, Some(0.4));
-        assert_eq!(lines[2].ratio, None);
-        assert_eq!(lines[5].ratio, Some(3.0));
-        assert_eq!(table(&lines).rows.len(), COMPARED.len());
-        assert!(!Target::new("x", lines[2].ratio, "", COMPARED[2].2).met);
-    }
-
-    #[test]
-    fn rxe_gets_the_better_of_its_two_wires() {
-        let a = [Some(250.0), None, Some(9.0), Some(9.0), Some(17.0), Some(50.0)];
-        let b = [Some(240.0), Some(1.0), Some(10.0), None, Some(18.0), Some(40.0)];
-        assert_eq!(better(&a, &b), [Some(240.0), Some(1.0), Some(9.0), Some(9.0), Some(18.0), Some(50.0)]);
-    }
 
     #[test]
     fn the_native_figures_are_read() {

@@ -4,7 +4,8 @@ use super::plan::Plan;
 use super::{Tools, image};
 use anyhow::{Context, Result, anyhow, ensure};
 use qemu::cx3::{Cx3, Cx3Config};
-use qemu::linux::{Card, Exchanged, Guest, GuestConfig, Listens, exchange};
+use qemu::fabric::Fabric;
+use qemu::linux::{Card, Exchanged, Guest, GuestConfig, Listens, Network, exchange};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
@@ -33,10 +34,13 @@ impl Wire {
     }
 }
 
-/// Machines that are up, machine N with card N.
+/// Machines that are up: those with cards, then those with rdma_rxe.
 pub struct Lab {
     guests: Vec<Guest>,
+    cards: usize,
     cx3: Cx3,
+    // Goes after those who are plugged in.
+    _fabric: Option<Fabric>,
     // Holds the sockets; last, so that it goes after those who use them.
     _dir: TempDir,
 }
@@ -48,7 +52,8 @@ impl Lab {
         let dir = TempDir::with_prefix("ferrolite-")?;
         let record = plan.record.then(|| log.with_extension("record.txt"));
         let log = log.with_extension("cx3.log");
-        let config = Cx3Config {
+        let fabric = plan.fabric(dir.path())?;
+        let mut config = Cx3Config {
             cards: plan.cards.clone(),
             faults: plan.faults,
             log_level: plan.log_level.clone(),
@@ -57,16 +62,30 @@ impl Lab {
                 .unwrap_or_default(),
             ..Cx3Config::new(dir.path().to_owned(), plan.cards.len(), log.clone())
         };
+        if let Some(fabric) = &fabric {
+            for (n, card) in config.cards.iter_mut().enumerate() {
+                card.fabric = Some(fabric.socket(n).to_owned());
+            }
+        }
         let cx3 = Cx3::start(&tools.program, &config)?;
-        let starting = (0..plan.cards.len()).map(|n| {
+        let start = |n: usize| {
             let number = u8::try_from(n + 1).context("too many machines")?;
-            let card =
-                Card { mtu: plan.mtu, load: plan.load, ..Card::numbered(number, cx3.socket(n).to_owned()) };
+            let card = (n < plan.cards.len()).then(|| Card {
+                mtu: plan.mtu,
+                load: plan.load,
+                ..Card::numbered(number, cx3.socket(n).to_owned())
+            });
+            let network = fabric.as_ref().filter(|_| card.is_none()).map(|fabric| Network {
+                address: address(n),
+                mtu: plan.mtu,
+                ..Network::numbered(number, fabric.plug(n))
+            });
             let config = GuestConfig {
                 name: format!("linux{number}"),
                 memory_mib: plan.memory_mib,
                 cpus: plan.cpus,
-                card: Some(card),
+                card,
+                network,
                 module_parameters: plan.module_parameters.clone(),
                 reboots: plan.reboots,
                 console: Some(log.with_extension(format!("{number}.log"))),
@@ -74,13 +93,13 @@ impl Lab {
                 ..GuestConfig::default()
             };
             Guest::start(&tools.qemu, &image, &config)
-        });
-        let starting = starting.collect::<Result<Vec<_>>>()?;
+        };
+        let starting = (0..plan.machines()).map(start).collect::<Result<Vec<_>>>()?;
         let mut guests = Vec::new();
         for machine in starting {
             guests.push(machine.ready().with_context(|| format!("cx3 says: {}", cx3.tail()))?);
         }
-        Ok(Self { guests, cx3, _dir: dir })
+        Ok(Self { guests, cards: plan.cards.len(), cx3, _fabric: fabric, _dir: dir })
     }
 
     /// A machine by number, from 0.
@@ -121,26 +140,46 @@ impl Lab {
         exchange(server, &serve, listens, client, &ask, within)
     }
 
-    /// The index of a machine's GID for its IPv4 address.
-    pub fn gid(&mut self, number: usize, wire: Wire) -> Result<u32> {
+    /// The words of a shell that give the index of a machine's GID for its IPv4 address: to be run in that machine.
+    pub fn gid(&self, number: usize, wire: Wire) -> String {
         let [a, b, c, d] = address(number).octets();
-        let gid = format!("0000:0000:0000:0000:0000:ffff:{a:02x}{b:02x}:{c:02x}{d:02x}");
-        let find = format!(
-            "cd /sys/class/infiniband/mlx4_0/ports/1; for n in gids/*; do n=${{n##*/}}; \
-             [ \"$(cat gids/$n)\" != {gid} ] || [ \"$(cat gid_attrs/types/$n 2>/dev/null)\" != '{}' ] || echo $n; done",
+        let device = self.device(number);
+        // Most of the table is empty, and an index that is empty has no type.
+        format!(
+            "$(cd /sys/class/infiniband/{device}/ports/1; for n in $(grep -l ffff:{a:02x}{b:02x}:{c:02x}{d:02x} gids/*); do \
+             grep -q -x '{}' gid_attrs/types/${{n##*/}} && echo ${{n##*/}}; done)",
             wire.name()
-        );
-        let said = self.check(number, &find)?;
-        said.trim().parse().with_context(|| format!("machine {number} has no GID {gid} of {}", wire.name()))
+        )
+    }
+
+    /// The RDMA device of a machine.
+    pub fn device(&self, number: usize) -> &'static str {
+        if number < self.cards { "mlx4_0" } else { "rxe0" }
+    }
+
+    /// A command with `DEVICE` and `GID` replaced by what a machine has.
+    fn of_machine(&self, number: usize, wire: Wire, command: &str) -> String {
+        command.replace("DEVICE", self.device(number)).replace("GID", &self.gid(number, wire))
+    }
+
+    /// As [`exchange`](Self::exchange), of a program that is a server alone and a client of the address behind it. `DEVICE` and
+    /// `GID` in the command stand for each machine's RDMA device and index of GID.
+    pub fn both(
+        &mut self,
+        wire: Wire,
+        command: &str,
+        listens: Listens,
+        within: Duration,
+    ) -> Result<Exchanged> {
+        let [serve, ask] = [0, 1].map(|number| self.of_machine(number, wire, command));
+        self.exchange(&serve, listens, &format!("{ask} SERVER"), within)
     }
 
     /// Runs a program of perftest on both sides and returns what the client printed. The device and the GID are given to it here;
     /// options as for a shell.
     pub fn perftest(&mut self, wire: Wire, program: &str, options: &str, within: Duration) -> Result<String> {
-        let command = |gid: u32| format!("{program} -d mlx4_0 -x {gid} -F {options}");
-        let (serve, ask) = (command(self.gid(0, wire)?), command(self.gid(1, wire)?));
-        let exchanged = self.exchange(&serve, Listens::PERFTEST, &format!("{ask} SERVER"), within)?;
-        Ok(exchanged.client)
+        let command = format!("{program} -d DEVICE -x GID -F {options}");
+        Ok(self.both(wire, &command, Listens::PERFTEST, within)?.client)
     }
 
     /// Whether all machines take commands.

@@ -1,8 +1,11 @@
 //! What a lab is to be.
 
+use anyhow::Result;
 use netfault::Faults;
 use qemu::cx3::CardConfig;
+use qemu::fabric::{Fabric, FabricConfig};
 use qemu::linux::Release;
+use std::path::Path;
 
 /// Machines with a card each; all cards are in one process and, unless they say otherwise, on its switch.
 #[derive(Clone, Debug)]
@@ -11,7 +14,9 @@ pub struct Plan {
     pub release: Release,
     /// A machine per card.
     pub cards: Vec<CardConfig>,
-    /// What the switch between them does to frames.
+    /// Further machines with rdma_rxe. If there are such, all cables go to a fabric outside.
+    pub rxe: usize,
+    /// What the switch or fabric between them does to frames.
     pub faults: Faults,
     /// Parameters of kernel modules: `MODULE.NAME=VALUE`.
     pub module_parameters: Vec<String>,
@@ -37,6 +42,7 @@ impl Default for Plan {
         Self {
             release: Release::Host,
             cards: vec![CardConfig::default(); 2],
+            rxe: 0,
             faults: Faults::default(),
             module_parameters: Vec::new(),
             load: true,
@@ -47,5 +53,27 @@ impl Default for Plan {
             record: false,
             log_level: "warn".into(),
         }
+    }
+}
+
+impl Plan {
+    /// How many machines there are.
+    pub fn machines(&self) -> usize {
+        self.cards.len() + self.rxe
+    }
+
+    /// A fabric with a port per machine, if one is needed.
+    pub fn fabric(&self, dir: &Path) -> Result<Option<Fabric>> {
+        if self.rxe == 0 {
+            return Ok(None);
+        }
+        let config = FabricConfig {
+            ports: self.machines(),
+            dir: dir.to_owned(),
+            faults: self.faults,
+            seed: 1,
+            pcap: None,
+        };
+        Fabric::start(&config).map(Some)
     }
 }

@@ -1,24 +1,48 @@
 //! The drivers bind to the card, find what is on a card, and come and go.
 
-use super::{Step, session};
+use super::{Step, messages, session};
 use crate::cx3::lab::{SOON, address};
 use crate::cx3::{Lab, Plan};
 use crate::test::cases::Case;
 use anyhow::{Result, ensure};
+use qemu::linux::Release;
+use std::time::Duration;
+
+/// How long a machine may take to come back from a reboot.
+const REBOOT: Duration = Duration::from_secs(180);
 
 pub fn cases() -> Vec<Case> {
-    vec![session("drivers", Plan::default(), || {
+    let plan = |release| Plan { release, reboots: true, ..Plan::default() };
+    let steps = || {
         vec![
+            Step::new("messages", messages),
             Step::new("devices", devices),
             Step::new("ping", ping),
-            Step::new("reload twice", |lab| reload(lab, 2)),
-            Step::new("ping after reload", ping),
+            Step::new("ten reloads", |lab| reload(lab, 10)),
+            Step::new("ping after that", ping),
+            Step::new("reboot", reboot),
+            Step::new("messages after that", messages),
+            Step::new("ping after that", ping),
         ]
-    })]
+    };
+    vec![
+        session("drivers-6.1", plan(Release::Host), steps).full_if(true),
+        session("drivers-6.12", plan(Release::Trixie), steps).full_if(true),
+    ]
+}
+
+/// The first machine's drivers have said what they always say.
+pub fn messages(lab: &mut Lab) -> Result<()> {
+    messages::as_recorded(lab, 0)
+}
+
+/// The first machine reboots, the other stays.
+fn reboot(lab: &mut Lab) -> Result<()> {
+    lab.guest(0)?.reboot(REBOOT)
 }
 
 /// Each machine has the device, its port and its interface, as the tools of rdma-core and ethtool see them.
-fn devices(lab: &mut Lab) -> Result<()> {
+pub fn devices(lab: &mut Lab) -> Result<()> {
     for machine in 0..lab.len() {
         let info = lab.check(machine, "ibv_devinfo -v -d mlx4_0")?;
         for part in ["transport:\t\t\tInfiniBand (0)", "PORT_ACTIVE", "link_layer:\t\tEthernet"] {
@@ -32,12 +56,12 @@ fn devices(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-fn ping(lab: &mut Lab) -> Result<()> {
+pub fn ping(lab: &mut Lab) -> Result<()> {
     lab.check(1, &format!("ping -c 3 -W 5 {}", address(0))).map(drop)
 }
 
 /// The drivers are unloaded and loaded again so many times, in all machines.
-fn reload(lab: &mut Lab, times: u32) -> Result<()> {
+pub fn reload(lab: &mut Lab, times: u32) -> Result<()> {
     for _ in 0..times {
         for machine in 0..lab.len() {
             lab.guest(machine)?.check("mlx4 again", SOON)?;

@@ -2,7 +2,10 @@
 
 mod drivers;
 mod ethernet;
+mod iperf;
+mod messages;
 mod profiles;
+mod quick;
 mod rdma;
 
 use super::cases::{Case, Outcome, Tally};
@@ -34,7 +37,10 @@ impl Step {
 
 /// All sessions.
 pub fn cases() -> Vec<Case> {
-    [drivers::cases(), ethernet::cases(), profiles::cases(), rdma::cases()].into_iter().flatten().collect()
+    [quick::cases(), drivers::cases(), ethernet::cases(), iperf::cases(), profiles::cases(), rdma::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// A session: boots the machines of a plan, does the steps one after the other, and ends all. Where there is no QEMU for such

@@ -1,9 +1,13 @@
-//! RDMA between two machines, by perftest and by the ping-pongs of rdma-core.
+//! RDMA between two machines, by perftest and the test programs of rdma-core.
 
 use super::{Step, session};
 use crate::cx3::Plan;
-use crate::cx3::lab::{SOON, Wire};
+use crate::cx3::lab::{Lab, SOON, Wire};
 use crate::test::cases::Case;
+use anyhow::{Context, Result, ensure};
+use netfault::Faults;
+use qemu::linux::Listens;
+use std::time::Duration;
 
 /// The programs of perftest.
 const PERFTEST: [&str; 8] = [
@@ -16,22 +20,86 @@ const PERFTEST: [&str; 8] = [
     "ib_atomic_lat",
     "ib_atomic_bw",
 ];
+/// The longest that a program may take for all sizes, on a host that does much else.
+const ALL_SIZES: Duration = Duration::from_secs(180);
 
 pub fn cases() -> Vec<Case> {
-    vec![session("rdma", Plan::default(), || {
-        let mut steps: Vec<Step> =
-            PERFTEST.iter().map(|program| perftest(program, Wire::V2, 4096, 100)).collect();
-        steps.push(perftest("ib_write_lat", Wire::V1, 8, 100));
-        steps
-    })]
+    let lossy = Plan { faults: Faults { loss: 0.01, ..Faults::default() }, ..Plan::default() };
+    vec![
+        session("rdma-in-full", Plan::default(), full).full_if(true),
+        session("rdma-loss", lossy, || {
+            vec![
+                ping_pong("ibv_rc_pingpong", "-s 4096 -n 500"),
+                ping_pong("ibv_rc_pingpong", "-s 65536 -n 50"),
+                Step::new("something was lost", lost),
+            ]
+        })
+        .full_if(true),
+        session("rdma-with-rxe", Plan { cards: vec![Default::default()], rxe: 1, ..Plan::default() }, || {
+            let mut steps: Vec<Step> = PERFTEST
+                .into_iter()
+                .map(|program| {
+                    perftest(program, Wire::V2, if is_atomic(program) { "-n 50" } else { "-s 65536 -n 50" })
+                })
+                .collect();
+            steps.push(ping_pong("ibv_rc_pingpong", ""));
+            steps
+        })
+        .full_if(true),
+    ]
 }
 
-/// One program, reliable connection, one size.
-fn perftest(program: &'static str, wire: Wire, bytes: u32, iterations: u32) -> Step {
-    // An atomic has a size of its own.
-    let atomic = program.starts_with("ib_atomic");
-    let size = if atomic { String::new() } else { format!("-s {bytes} ") };
-    Step::new(format!("{program} {size}{wire:?}"), move |lab| {
-        lab.perftest(wire, program, &format!("{size}-n {iterations}"), SOON).map(drop)
+/// Each program with sizes from 1 byte to 8 MiB, over both wires.
+fn full() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for program in PERFTEST {
+        if is_atomic(program) {
+            // An atomic has a size of its own.
+            steps.push(perftest(program, Wire::V2, "-n 500"));
+            steps.push(perftest(program, Wire::V1, "-n 100"));
+        } else {
+            steps.push(perftest(program, Wire::V2, "-s 1 -n 100"));
+            steps.push(perftest(program, Wire::V2, "-a -n 10"));
+            steps.push(perftest(program, Wire::V1, "-s 65536 -n 50"));
+        }
+    }
+    steps.push(ping_pong("ibv_rc_pingpong", ""));
+    steps.push(ping_pong("ibv_rc_pingpong", "-e -s 65536 -n 100"));
+    steps
+}
+
+fn is_atomic(program: &str) -> bool {
+    program.starts_with("ib_atomic")
+}
+
+/// One program of perftest.
+pub fn perftest(program: &'static str, wire: Wire, options: &'static str) -> Step {
+    Step::new(format!("{program} {options} {wire:?}"), move |lab| {
+        lab.perftest(wire, program, options, ALL_SIZES).map(drop)
     })
+}
+
+/// A ping-pong of rdma-core, in which each side validates what it has received. `-e` sleeps until there are completion events.
+pub fn ping_pong(program: &'static str, options: &'static str) -> Step {
+    Step::new(format!("{program} {options}"), move |lab| {
+        let command = format!("{program} -d DEVICE -g GID -c {options}");
+        let said = lab.both(Wire::V2, &command, Listens::PERFTEST, SOON)?;
+        for (side, said) in [("server", said.server), ("client", said.client)] {
+            ensure!(said.contains("iters in") && !said.contains("invalid"), "the {side} says: {said}");
+        }
+        Ok(())
+    })
+}
+
+/// The card has counted packets that came out of order.
+fn lost(lab: &mut Lab) -> Result<()> {
+    let counters = "cat /sys/class/infiniband/mlx4_0/hw_counters/rq_num_oos /sys/class/infiniband/mlx4_0/hw_counters/sq_num_oos";
+    let mut sum = 0;
+    for machine in 0..lab.len() {
+        for number in lab.check(machine, counters)?.split_whitespace() {
+            sum += number.parse::<u64>().with_context(|| format!("a counter says {number}"))?;
+        }
+    }
+    ensure!(sum > 0, "no card has met a gap");
+    Ok(())
 }

@@ -1,0 +1,127 @@
+//! `cargo xtask bench cx3`: two Linux guests on emulated ConnectX-3 cards beside two with rdma_rxe, in turn.
+
+use super::gaps::Gaps;
+use super::host::Host;
+use super::linux_pair::{self, Sample};
+use super::pairs::Line;
+use super::softroce::Rxe;
+use super::table::Table;
+use super::target::{self, Bound, Target};
+use crate::cx3::lab::Wire;
+use crate::cx3::{Lab, Plan, Tools, image};
+use crate::{interrupt, run, ui};
+use anyhow::{Result, anyhow, bail};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use qemu::linux::Release;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// How often to measure and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How often both sides are measured, in turn; medians are printed
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    runs: u32,
+    /// Operations of each latency measurement; those of throughput have more
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<u32>::new().range(100..=100_000))]
+    iterations: u32,
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    strict: bool,
+}
+
+/// What our share of rxe's figures must be, in the order of [`linux_pair::FIGURES`].
+const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] =
+    [Some(Bound::AtMost(0.3)), None, None, None, Some(Bound::AtLeast(10.0)), Some(Bound::AtLeast(5.0))];
+/// How long one program may take, with much room.
+const TEST: Duration = Duration::from_secs(120);
+
+/// Everything measured.
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    /// Major and minor version of the QEMU of both sides.
+    qemu: (u32, u32),
+    runs: u32,
+    iterations: u32,
+    lines: Vec<Line>,
+    targets: Vec<Target>,
+    /// What could not be measured, and why.
+    gaps: Gaps,
+}
+
+/// Measures both sides in turn, each time in machines that are booted for it.
+pub fn bench(options: &Options) -> Result<()> {
+    let host = Host::look()?;
+    match host.busy() {
+        Some(busy) if options.strict => bail!("{busy}"),
+        Some(busy) => eprintln!("  warning: {busy}"),
+        None => {}
+    }
+    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let tools = Tools::get()?.map_err(|why| anyhow!("{why}"))?;
+    let image = ui::step("the image of the Linux guests", || image(Release::Host))?;
+    let dir = TempDir::with_prefix("ferrolite-")?;
+    let mut gaps = Gaps::default();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for n in 1..=options.runs {
+        let of = format!("{n} of {}", options.runs);
+        let measured = gaps.attempt(&format!("cx3: {of}"), || {
+            let mut lab = Lab::boot(tools, &Plan::default(), &dir.path().join("log"))?;
+            let sample = linux_pair::measure(options.iterations, |program, words| {
+                lab.perftest(Wire::V2, program, words, TEST)
+            });
+            lab.end()?;
+            Ok(sample)
+        })?;
+        ours.push(measured.unwrap_or_default());
+        theirs.push(Rxe::measure(&tools.qemu, &image, options.iterations, &of, &mut gaps)?.better);
+    }
+    report(options, host, tools.qemu.version, &ours, &theirs, gaps, json)
+}
+
+fn report(
+    options: &Options,
+    host: Host,
+    qemu: (u32, u32),
+    ours: &[Sample],
+    theirs: &[Sample],
+    gaps: Gaps,
+    json: Option<(tempfile::NamedTempFile, PathBuf)>,
+) -> Result<()> {
+    let lines = linux_pair::compare(ours, theirs);
+    let targets = linux_pair::targets(&lines, BOUNDS);
+    println!("\n{}\n", host.sentence(options.runs));
+    println!("{}", table(&lines).text());
+    println!("{}", target::table(&targets, gaps.all()).text());
+    let missed: Vec<String> = targets.iter().filter(|t| !t.met).map(|t| t.name.clone()).collect();
+    let (runs, iterations) = (options.runs, options.iterations);
+    if let Some((file, path)) = json {
+        super::write_json(&Figures { host, qemu, runs, iterations, lines, targets, gaps }, file, &path)?;
+    }
+    if options.strict && !missed.is_empty() {
+        bail!("not met: {}", missed.join("; "));
+    }
+    Ok(())
+}
+
+fn table(lines: &[Line]) -> Table {
+    let mut table = Table::new(
+        "Emulated ConnectX-3 beside Linux rdma_rxe",
+        "both two Linux guests with 1 processor on q35 under the same QEMU, path MTU 4096, RoCE v2, in turn; both cards are in \
+         one process and on its switch; rdma_rxe is measured over shared memory and over a stream, and of each run the better \
+         figure counts; by Debian's perftest (ib_write_lat, ib_read_lat, ib_send_lat, ib_atomic_lat, ib_write_bw); write and \
+         send are half a round trip; the ratio is the median over the pairs of runs, then the least and the greatest",
+        &["figure", "cx3", "rdma_rxe", "unit", "ratio", "of the pairs"],
+    );
+    lines.iter().for_each(|line| table.row(line.cells()));
+    table
+}

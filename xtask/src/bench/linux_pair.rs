@@ -1,0 +1,128 @@
+//! Two Linux guests measured by perftest, whatever their RNIC is: figures that can be set beside each other.
+
+use super::pairs::Line;
+use super::target::{Bound, Target};
+use crate::ui;
+use anyhow::{Context, Result};
+use qemu::linux::perftest;
+
+/// What is measured, in order: name and unit.
+pub const FIGURES: [(&str, &str); 6] = [
+    ("8 B write, p50", "us"),
+    ("8 B read, p50", "us"),
+    ("8 B send, p50", "us"),
+    ("8 B fetch-add, p50", "us"),
+    ("64 B writes", "k/s"),
+    ("64 KiB writes", "MB/s"),
+];
+/// From here on, more is better.
+const RATES: usize = 4;
+
+/// One run of one side, in the order of [`FIGURES`]; a figure that could not be measured is absent.
+pub type Sample = [Option<f64>; FIGURES.len()];
+
+/// Small messages that a rate is measured over, for each operation of a latency.
+pub const RATE_FACTOR: u32 = 5;
+
+/// Measures all figures. `run` runs a program with options and gives what the client printed. A figure that fails is absent, and
+/// why is told.
+pub fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
+    let mut figure =
+        |name: &str, program: &str, options: &str, read: fn(&str) -> Result<f64>| match run(program, options)
+            .and_then(|printed| read(&printed))
+            .with_context(|| name.to_owned())
+        {
+            Ok(figure) => Some(figure),
+            Err(e) => {
+                eprintln!("  warning: not measured: {}", ui::one_line(&e));
+                None
+            }
+        };
+    let p50 = |printed: &str| Ok(perftest::latency(printed)?.p50_us);
+    let per_ms = |printed: &str| Ok(perftest::bandwidth(printed)?.message_rate_mpps * 1e3);
+    let mb_s = |printed: &str| Ok(perftest::bandwidth(printed)?.average_mib_s * f64::from(1 << 20) / 1e6);
+    let [write, read, send, atomic, rate, rates] = FIGURES.map(|(name, _)| name);
+    let small = format!("-s 8 -n {iterations}");
+    let many = format!("-s 64 -n {}", iterations.saturating_mul(RATE_FACTOR));
+    [
+        figure(write, "ib_write_lat", &small, p50),
+        figure(read, "ib_read_lat", &small, p50),
+        figure(send, "ib_send_lat", &small, p50),
+        // An atomic program refuses a size.
+        figure(atomic, "ib_atomic_lat", &format!("-n {iterations}"), p50),
+        figure(rate, "ib_write_bw", &many, per_ms),
+        figure(rates, "ib_write_bw", &format!("-s 65536 -n {iterations}"), mb_s),
+    ]
+}
+
+/// Of each figure the better one: what is fast for us need not be for Linux.
+pub fn better(a: &Sample, b: &Sample) -> Sample {
+    let mut best = *a;
+    for (n, (best, other)) in best.iter_mut().zip(b).enumerate() {
+        let pick = if n < RATES { f64::min } else { f64::max };
+        *best = match (*best, *other) {
+            (Some(a), Some(b)) => Some(pick(a, b)),
+            (a, b) => a.or(b),
+        };
+    }
+    best
+}
+
+/// A line per figure, of runs that followed each other.
+pub fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
+    let column = |runs: &[Sample], n: usize| runs.iter().map(|run| run[n]).collect::<Vec<_>>();
+    let line = |(n, (what, unit)): (usize, (&'static str, &'static str))| {
+        Line::new(what, unit, &column(ours, n), &column(theirs, n))
+    };
+    FIGURES.into_iter().enumerate().map(line).collect()
+}
+
+/// What our share of rdma_rxe's figures must be, where there is a bound.
+pub fn targets(lines: &[Line], bounds: [Option<Bound>; FIGURES.len()]) -> Vec<Target> {
+    let bounded = lines.iter().zip(bounds).filter_map(|(line, bound)| Some((line, bound?)));
+    bounded
+        .map(|(line, bound)| {
+            Target::new(format!("{}, share of rdma_rxe's", line.what), line.ratio, "", bound)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_better_of_two_counts() {
+        let a = [Some(250.0), None, Some(9.0), Some(9.0), Some(17.0), Some(50.0)];
+        let b = [Some(240.0), Some(1.0), Some(10.0), None, Some(18.0), Some(40.0)];
+        assert_eq!(better(&a, &b), [Some(240.0), Some(1.0), Some(9.0), Some(9.0), Some(18.0), Some(50.0)]);
+    }
+
+    #[test]
+    fn columns_are_compared_and_absent_ones_miss_their_target() {
+        let ours = [[Some(100.0), Some(200.0), None, None, Some(60.0), Some(150.0)]; 2];
+        let theirs = [[Some(250.0), Some(300.0), Some(250.0), Some(300.0), Some(17.0), Some(50.0)]; 2];
+        let lines = compare(&ours, &theirs);
+        assert_eq!((lines[0].ratio, lines[2].ratio, lines[5].ratio), (Some(0.4), None, Some(3.0)));
+        let bounds = [None, None, Some(Bound::AtMost(1.0)), None, None, Some(Bound::AtLeast(3.0))];
+        let met: Vec<bool> = targets(&lines, bounds).iter().map(|target| target.met).collect();
+        assert_eq!(met, [false, true]);
+    }
+
+    #[test]
+    fn what_fails_is_absent() {
+        let sample = measure(100, |program, options| {
+            anyhow::ensure!(program != "ib_read_lat", "no luck");
+            Ok(if program.ends_with("_lat") {
+                assert!(options.ends_with("-n 100"));
+                "#bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   \
+                 99% percentile[usec]   99.9% percentile[usec]\n8 100 1.0 9.0 2.5 3.0 0.1 4.0 5.0\n"
+                    .to_owned()
+            } else {
+                "#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]\n64 500 1.0 10.0 0.25\n"
+                    .to_owned()
+            })
+        });
+        assert_eq!((sample[0], sample[1], sample[4]), (Some(2.5), None, Some(250.0)));
+    }
+}

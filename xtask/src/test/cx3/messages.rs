@@ -1,0 +1,88 @@
+//! What the drivers say to the kernel's log, held against committed records in which each warning has its reason.
+
+use crate::cx3::Lab;
+use anyhow::{Result, bail, ensure};
+
+/// What the kernel's log has of the drivers: not the command line, which names their parameters too.
+const LINES: &str = "dmesg -r | grep -i mlx | grep -v -i 'command line'";
+
+/// A record: lines as the log has them, `<LEVEL>text`, without their time. A line with `#` is a remark on the next.
+struct Record {
+    /// What `uname -r` begins with.
+    kernel: &'static str,
+    text: &'static str,
+}
+
+const RECORDS: [Record; 2] = [
+    Record { kernel: "6.1.", text: include_str!("messages-6.1.txt") },
+    Record { kernel: "6.12.", text: include_str!("messages-6.12.txt") },
+];
+
+/// The log of a machine whose drivers have been loaded once equals the record of its kernel.
+pub fn as_recorded(lab: &mut Lab, machine: usize) -> Result<()> {
+    let kernel = lab.check(machine, "uname -r")?;
+    let record = RECORDS.iter().find(|record| kernel.starts_with(record.kernel));
+    let said = lab.check(machine, LINES)?;
+    let said: Vec<String> = said.lines().map(masked).collect();
+    let Some(record) = record else {
+        bail!("there is no record for Linux {}; it says:\n{}", kernel.trim(), said.join("\n"));
+    };
+    let recorded: Vec<&str> = record.lines().map(|(line, _)| line).collect();
+    let new = said.iter().filter(|line| !recorded.contains(&line.as_str())).map(|line| format!("+{line}"));
+    let gone = recorded.iter().filter(|line| !said.iter().any(|said| said == *line));
+    let gone = gone.map(|line| format!("-{line}"));
+    ensure!(
+        said == recorded,
+        "machine {machine} (Linux {}) says something else: {}; in all:\n{}",
+        kernel.trim(),
+        new.chain(gone).collect::<Vec<_>>().join("; "),
+        said.join("\n")
+    );
+    Ok(())
+}
+
+/// A line without its time: `<6>[   12.345678] text`.
+fn masked(line: &str) -> String {
+    match line.split_once('[').and_then(|(level, rest)| Some((level, rest.split_once("] ")?.1))) {
+        Some((level, text)) => format!("{level}{text}"),
+        None => line.to_owned(),
+    }
+}
+
+impl Record {
+    /// Its lines, each with whether there is a remark on it.
+    fn lines(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        let mut remark = false;
+        self.text.lines().filter_map(move |line| {
+            let is_remark = line.starts_with('#');
+            let before = std::mem::replace(&mut remark, is_remark);
+            (!is_remark && !line.is_empty()).then_some((line, before))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least severe level that is a warning.
+    const WARNING: u32 = 4;
+
+    #[test]
+    fn each_warning_has_a_reason() {
+        for record in RECORDS {
+            for (line, remark) in record.lines() {
+                let level =
+                    line.strip_prefix('<').and_then(|rest| rest.split_once('>')?.0.parse::<u32>().ok());
+                let level = level.unwrap_or_else(|| panic!("{}: no level: {line}", record.kernel));
+                assert!(level > WARNING || remark, "{}: a warning without its reason: {line}", record.kernel);
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_left_out() {
+        assert_eq!(masked("<6>[   12.345678] mlx4: [a] b"), "<6>mlx4: [a] b");
+        assert_eq!(masked("<4>no time"), "<4>no time");
+    }
+}

@@ -1,0 +1,28 @@
+//! What CI runs: one pair of machines, and a little of everything.
+
+use super::drivers::{devices, messages, ping, reload};
+use super::iperf::iperf;
+use super::rdma::{perftest, ping_pong};
+use super::{Step, session};
+use crate::cx3::Plan;
+use crate::cx3::lab::Wire;
+use crate::test::cases::Case;
+
+pub fn cases() -> Vec<Case> {
+    vec![session("quick", Plan::default(), || {
+        vec![
+            Step::new("messages", messages),
+            Step::new("devices", devices),
+            Step::new("ping", ping),
+            perftest("ib_write_lat", Wire::V1, "-s 8 -n 100"),
+            perftest("ib_write_bw", Wire::V2, "-s 1048576 -n 10"),
+            perftest("ib_read_bw", Wire::V2, "-s 65536 -n 50"),
+            perftest("ib_send_lat", Wire::V2, "-s 1 -n 100"),
+            perftest("ib_atomic_lat", Wire::V2, "-n 100"),
+            ping_pong("ibv_rc_pingpong", ""),
+            Step::new("iperf3 TCP", |lab| iperf(lab, "-t 2")),
+            Step::new("reload", |lab| reload(lab, 1)),
+            Step::new("ping after that", ping),
+        ]
+    })]
+}
