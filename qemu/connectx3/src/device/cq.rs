@@ -139,12 +139,13 @@ impl Cq {
             return Ok((memory, log_entries));
         }
         // Each entry says that it is not written yet, which depends on the lap in which it will be.
-        let (entries, stride) = (1u32 << log_entries, layout.stride as u64);
-        for index in (0..entries).map(|ahead| layout.first.wrapping_add(ahead)) {
-            let at = u64::from(index & (entries - 1)) * stride + stride - 1;
-            let owner = if index & entries == 0 { OWNER } else { 0 };
-            memory.write(host, at, &[owner]).map_err(|_| Status::BadParameter)?;
-        }
+        let entries = 1u32 << log_entries;
+        let first = u64::from(layout.first & (entries - 1));
+        let (now, later) = if layout.first & entries == 0 { (OWNER, 0) } else { (0, OWNER) };
+        memory
+            .mark(host, first..u64::from(entries), layout.stride, now)
+            .and_then(|()| memory.mark(host, 0..first, layout.stride, later))
+            .map_err(|_| Status::BadParameter)?;
         Ok((memory, log_entries))
     }
 

@@ -176,10 +176,8 @@ impl Eqs {
             QueueMemory::new(table, host, mtt, log_page, offset, (self.stride as u64) << log_entries)
                 .ok_or(Status::IcmError)?;
         // The guest zeroes the queue, and on the first lap a zero owner means "valid".
-        for index in 0..1u64 << log_entries {
-            let at = index * self.stride as u64 + self.stride as u64 - 1;
-            memory.write(host, at, &[OWNER]).map_err(|_| Status::BadParameter)?;
-        }
+        let marked = memory.mark(host, 0..1 << log_entries, self.stride, OWNER);
+        marked.map_err(|_| Status::BadParameter)?;
         let state = context.u32(0) >> 8 & 0xf;
         let queue = Eq {
             memory,

@@ -2,6 +2,7 @@
 //! UNMAP_ICM); a virtual function's tables lie with its master, which is part of the card.
 
 use super::host::Host;
+use super::queue_memory::Allowance;
 use std::collections::BTreeMap;
 
 /// Bytes of a page of ICM.
@@ -68,6 +69,16 @@ impl Icm {
     }
 }
 
+impl Icm {
+    /// What the queues in tables' memory may take of the process.
+    pub const fn allowance(&self) -> &Allowance {
+        match self {
+            Self::Guest(chunks) => &chunks.allowance,
+            Self::Card(memory) => &memory.allowance,
+        }
+    }
+}
+
 impl Default for Icm {
     fn default() -> Self {
         Self::Guest(Chunks::default())
@@ -79,6 +90,7 @@ impl Default for Icm {
 pub struct CardMemory {
     pages: BTreeMap<u64, Box<[u8; ICM_PAGE as usize]>>,
     len: u64,
+    allowance: Allowance,
 }
 
 /// A part of a range on one page: the page, the offset in it, the offset in the range, bytes.
@@ -87,8 +99,8 @@ type Piece = (u64, usize, usize, usize);
 impl CardMemory {
     /// `len` bytes of zero.
     #[must_use]
-    pub const fn new(len: u64) -> Self {
-        Self { pages: BTreeMap::new(), len }
+    pub fn new(len: u64) -> Self {
+        Self { pages: BTreeMap::new(), len, allowance: Allowance::default() }
     }
 
     /// Makes whole pages zero.
@@ -136,7 +148,11 @@ impl CardMemory {
 pub struct Chunks {
     /// First ICM address to (bus address, bytes); no two overlap.
     chunks: BTreeMap<u64, (u64, u64)>,
+    allowance: Allowance,
 }
+
+/// Most chunks. With 256 KiB each, as Linux has them, more than a guest has memory.
+const MOST_CHUNKS: usize = 1 << 18;
 
 impl Chunks {
     /// Maps `1 << log_size` bytes at `virt` to `bus`. `false` if that makes no sense.
@@ -147,15 +163,20 @@ impl Chunks {
             return false;
         }
         self.unmap(virt, end);
+        if self.chunks.len() >= MOST_CHUNKS {
+            return false;
+        }
         self.chunks.insert(virt, (bus, len));
         true
     }
 
     /// Unmaps what lies from `start` to `end`; a chunk that reaches beyond keeps the rest.
     pub fn unmap(&mut self, start: u64, end: u64) {
+        // The first that may reach into the range begins before it.
+        let first = self.chunks.range(..start).next_back().map_or(start, |(&at, _)| at);
         let touched: Vec<_> = self
             .chunks
-            .range(..end)
+            .range(first..end.max(first))
             .filter(|&(&at, &(_, len))| at + len > start)
             .map(|(&at, &c)| (at, c))
             .collect();
@@ -168,6 +189,11 @@ impl Chunks {
                 self.chunks.insert(end, (bus + (end - at), at + len - end));
             }
         }
+    }
+
+    /// Unmaps all.
+    pub fn clear(&mut self) {
+        self.chunks.clear();
     }
 
     /// Where `len` bytes at `virt` are, if they are mapped in one piece.

@@ -2,6 +2,9 @@
 
 use super::host::{DmaError, Host};
 use super::icm::Icm;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an MTT entry.
 pub const MTT_ENTRY: u64 = 8;
@@ -28,9 +31,46 @@ impl MttTable<'_> {
     }
 }
 
-/// A queue's buffer. Its pages are read from the MTT when it is made: a change of theirs takes a new queue or a resize.
+/// Bytes of the process that a guest's queues may take: lists of their pages, and what transports keep. A guest may name as
+/// many queues as its tables have entries, all of them in the same memory of its own.
+const ALLOWANCE: u64 = 512 << 20;
+
+/// What is left of the allowance of one card.
 #[derive(Clone, Debug)]
+pub struct Allowance(Arc<AtomicU64>);
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU64::new(ALLOWANCE)))
+    }
+}
+
+impl Allowance {
+    /// Takes some bytes until the result is dropped. `None` if so many are not left.
+    #[must_use]
+    pub fn take(&self, bytes: u64) -> Option<Held> {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        left.is_ok().then(|| Held { from: self.clone(), bytes })
+    }
+}
+
+/// A part of an allowance.
+#[derive(Debug)]
+pub struct Held {
+    from: Allowance,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.from.0.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A queue's buffer. Its pages are read from the MTT when it is made: a change of theirs takes a new queue or a resize.
+#[derive(Debug)]
 pub struct QueueMemory {
+    _held: Held,
     pages: Vec<u64>,
     log_page: u8,
     /// Bytes of the first page before the queue.
@@ -52,8 +92,9 @@ impl QueueMemory {
             return None;
         }
         let count = offset.checked_add(len)?.div_ceil(1 << log_page);
+        let held = table.icm.allowance().take(count.checked_mul(8)?)?;
         let pages = (0..count).map(|i| table.page(host, mtt, i)).collect::<Option<Vec<_>>>()?;
-        Some(Self { pages, log_page, offset, len })
+        Some(Self { _held: held, pages, log_page, offset, len })
     }
 
     /// Where the byte at `at` is, and how many follow it on its page. `at` wraps at the queue's length.
@@ -80,6 +121,28 @@ impl QueueMemory {
         Ok(())
     }
 
+    /// Fills some entries of `stride` bytes with zeros but for their last byte, which says to whom they belong.
+    pub fn mark(
+        &self,
+        host: &dyn Host,
+        entries: Range<u64>,
+        stride: usize,
+        owner: u8,
+    ) -> Result<(), DmaError> {
+        const BLOCK: usize = 64 << 10;
+        let mut block = vec![0; BLOCK];
+        for last in block.iter_mut().skip(stride - 1).step_by(stride) {
+            *last = owner;
+        }
+        let (mut at, end) = (entries.start * stride as u64, entries.end * stride as u64);
+        while at < end {
+            let n = ((end - at) as usize).min(BLOCK);
+            self.write(host, at, block.get(..n).unwrap_or_default())?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+
     /// Reads from the queue.
     pub fn read(&self, host: &dyn Host, at: u64, buf: &mut [u8]) -> Result<(), DmaError> {
         let len = buf.len();
@@ -99,5 +162,21 @@ impl QueueMemory {
         self.write(host, at, front)?;
         let (bus, _) = self.place(at + front.len() as u64).ok_or(error)?;
         host.publish(bus, *last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_comes_back() {
+        let allowance = Allowance::default();
+        let most = allowance.take(ALLOWANCE - 8);
+        assert!(most.is_some() && allowance.take(9).is_none());
+        let rest = allowance.take(8);
+        assert!(rest.is_some() && allowance.take(1).is_none());
+        drop(most);
+        assert!(allowance.take(9).is_some());
     }
 }

@@ -60,6 +60,9 @@ impl McgTable<'_> {
     }
 }
 
+/// Entries that a lookup goes through at most.
+const LONGEST_CHAIN: u32 = 1024;
+
 /// How a destination is steered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steer {
@@ -128,14 +131,19 @@ impl McgTable<'_> {
     fn walk(&self, key: &Key, protocol: u32, host: &dyn Host) -> Vec<u32> {
         let [_, _, log_table] = self.hca.mcg_log;
         let mut index = self.hash(key);
-        // A chain is no longer than the table, whatever the guest wrote into it.
-        for _ in 0..1u32 << log_table.min(20) {
-            let Ok(entry) = self.read(index, host) else { return Vec::new() };
-            let count = entry.u32(0x04);
-            if count >> 30 == protocol && entry.bytes().get(0x10..0x20) == Some(key) {
-                return words(&entry).collect();
+        // A chain is no longer than the table, nor than any that a driver makes, whatever the guest wrote into it.
+        for _ in 0..LONGEST_CHAIN.min(1 << log_table.min(31)) {
+            let Ok((virt, _)) = place(self.hca, index) else { return Vec::new() };
+            let mut front = [0; 32];
+            if self.icm.read(host, virt, &mut front).is_err() {
+                return Vec::new();
             }
-            index = entry.u32(0x00) >> 6;
+            let [n0, n1, n2, n3, c0, c1, c2, c3, ..] = front;
+            let count = u32::from_be_bytes([c0, c1, c2, c3]);
+            if count >> 30 == protocol && front.last_chunk() == Some(key) {
+                return self.read(index, host).map_or_else(|_| Vec::new(), |entry| words(&entry).collect());
+            }
+            index = u32::from_be_bytes([n0, n1, n2, n3]) >> 6;
             if index == 0 {
                 break;
             }

@@ -141,6 +141,8 @@ const REPLY_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const READ: usize = 64 << 10;
 /// Descriptors in one message: the most that QEMU accepts to be told.
 const MAX_FDS: usize = 8;
+/// Descriptors that may wait for their messages. The process has a number of them for all of its cards.
+const MAX_WAITING_FDS: usize = 8 * MAX_FDS;
 
 impl Connection {
     /// Serves a client that has just connected; `observer` looks at what happens.
@@ -216,6 +218,9 @@ impl Connection {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
                 self.descriptors.push_back((position, fds.collect()));
             }
+        }
+        if self.descriptors.iter().map(|(_, fds)| fds.len()).sum::<usize>() > MAX_WAITING_FDS {
+            return Err(Ended::Protocol("more descriptors than messages can have"));
         }
         Ok(n > 0)
     }

@@ -1,6 +1,7 @@
 //! Interrupts: an eventfd for each MSI-X vector and one for INTx. QEMU keeps the MSI-X table and its masks.
 
 use super::message::Errno;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +81,11 @@ impl Interrupts {
         const MASK: u32 = 1 << 3;
         const UNMASK: u32 = 1 << 4;
         const TRIGGER: u32 = 1 << 5;
+        // A write must not wait, whatever the descriptor is and whoever reads it.
+        for fd in &fds {
+            let status = fcntl_getfl(fd).map_err(|_| Errno::INVALID)?;
+            fcntl_setfl(fd, status | OFlags::NONBLOCK).map_err(|_| Errno::INVALID)?;
+        }
         match index {
             INTX => {
                 let mut intx = self.intx();

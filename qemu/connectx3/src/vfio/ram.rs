@@ -7,11 +7,15 @@
 
 use super::message::Errno;
 use crate::device::DmaError;
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
+
+/// Most pieces of a guest's memory. QEMU maps some dozens; the kernel has a limit for all cards of the process.
+const MOST_PIECES: usize = 4096;
 
 /// A piece of guest memory, mapped here.
 #[derive(Debug)]
@@ -42,7 +46,8 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// DMA_MAP: `len` bytes of `fd` from `offset` are at `addr`.
+    /// DMA_MAP: `len` bytes of `fd` from `offset` are at `addr`. The file must be sealed against shrinking, as QEMU's
+    /// `memory-backend-memfd` makes it: an access to what has been cut off would end the process, and all of its cards.
     pub fn map(
         &mut self,
         addr: u64,
@@ -57,7 +62,13 @@ impl GuestMemory {
         let backed = rustix::fs::fstat(fd).is_ok_and(|stat| {
             offset.checked_add(len).is_some_and(|end| end <= u64::try_from(stat.st_size).unwrap_or(0))
         });
-        if bytes == 0 || overlaps || !backed {
+        if bytes == 0 || overlaps || !backed || self.pieces.len() >= MOST_PIECES {
+            return Err(Errno::INVALID);
+        }
+        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+            log::error!(
+                "a guest's memory is in a file that may shrink: use memory-backend-memfd with its seals"
+            );
             return Err(Errno::INVALID);
         }
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
@@ -144,11 +155,17 @@ impl GuestMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
     use std::sync::atomic::Ordering;
 
     fn file(len: u64) -> OwnedFd {
-        let fd = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        let fd = unsealed(len);
+        fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        fd
+    }
+
+    fn unsealed(len: u64) -> OwnedFd {
+        let fd = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, len).unwrap();
         fd
     }
@@ -190,6 +207,19 @@ mod tests {
         ] {
             assert_eq!(memory.map(addr, len, &fd, offset, true), Err(Errno::INVALID), "{addr:#x} {len:#x}");
         }
+        let fd = unsealed(0x1000);
+        assert_eq!(memory.map(0x5000, 0x1000, &fd, 0, true), Err(Errno::INVALID), "it may shrink");
+    }
+
+    #[test]
+    fn maps_are_bounded() {
+        let fd = file(0x1000);
+        let mut memory = GuestMemory::default();
+        let mapped =
+            (0..MOST_PIECES as u64 + 9).filter(|n| memory.map(n << 12, 0x1000, &fd, 0, true).is_ok());
+        assert_eq!(mapped.count(), MOST_PIECES);
+        memory.unmap_all();
+        memory.map(0, 0x1000, &fd, 0, true).unwrap();
     }
 
     #[test]

@@ -4,7 +4,6 @@ use super::Output;
 use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
-use crate::device::icm::Icm;
 use crate::device::mailbox::Mailbox;
 use crate::device::registers::{CLEAR_INTERRUPT, ERROR_BUFFER, ERROR_BUFFER_WORDS};
 
@@ -70,7 +69,9 @@ impl Card {
         match command.opcode {
             super::opcode::UNMAP_FA => {
                 self.firmware = Firmware::default();
-                self.icm = Icm::default();
+                if let Some(chunks) = self.icm.guest() {
+                    chunks.clear();
+                }
             }
             super::opcode::UNMAP_ICM_AUX => {}
             _ => {

@@ -33,25 +33,41 @@ const MAX_WINDOW: u32 = 128;
 /// READs and atomics in flight.
 const MAX_RD_ATOMIC: u8 = 16;
 
-const LIMITS: Limits = Limits {
-    send_depth: SEND_DEPTH,
-    recv_depth: RECEIVE_DEPTH,
-    max_sge: 64,
-    max_inline: super::rings::MAX_WQE as u32,
-    max_window: MAX_WINDOW,
-    max_rd_atomic: MAX_RD_ATOMIC,
-};
+/// What the transport needs for the rings of a context: a work request lies in one entry.
+fn limits(context: &Context) -> Limits {
+    const ELEMENT: u32 = 16;
+    let ((_, send), (_, receive)) = (context.send_size(), context.receive_size());
+    // An entry of a shared queue may be longer than those of the own ring, which there is none of.
+    let receive = if context.srqn().is_some() { super::rings::MAX_RECEIVE } else { 1 << receive };
+    Limits {
+        send_depth: SEND_DEPTH,
+        recv_depth: RECEIVE_DEPTH,
+        max_sge: (1 << send).max(receive as u32) / ELEMENT,
+        max_inline: 1 << send,
+        max_window: MAX_WINDOW,
+        max_rd_atomic: MAX_RD_ATOMIC,
+    }
+}
+
+/// Bytes of the process that the transport of a context takes, about.
+#[must_use]
+pub fn footprint(context: &Context) -> u64 {
+    let limits = limits(context);
+    let (elements, requests) = (u64::from(limits.max_sge) * 16, 128);
+    u64::from(SEND_DEPTH) * (elements + u64::from(limits.max_inline) + requests)
+        + u64::from(RECEIVE_DEPTH) * (elements + requests)
+}
 
 /// The transport of an RC queue pair.
 #[must_use]
-pub fn reliable(qpn: u32) -> Connection {
-    Connection::Reliable(Box::new(ReliableQp::new(QpNum::new(qpn), &LIMITS)))
+pub fn reliable(qpn: u32, context: &Context) -> Connection {
+    Connection::Reliable(Box::new(ReliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
 /// The transport of a UC queue pair.
 #[must_use]
-pub fn unreliable(qpn: u32) -> Connection {
-    Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &LIMITS)))
+pub fn unreliable(qpn: u32, context: &Context) -> Connection {
+    Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
 /// Whether all sends have ended.

@@ -22,7 +22,7 @@ use super::hcr::Status;
 use super::host::Host;
 use super::mailbox::Mailbox;
 use super::port::Port;
-use super::queue_memory::{MttTable, QueueMemory};
+use super::queue_memory::{Held, MttTable, QueueMemory};
 use std::collections::BTreeMap;
 use verbs::QpNum;
 
@@ -50,6 +50,8 @@ pub struct Qp {
     pub fatal: bool,
     /// It has got a packet since it is ready to receive.
     pub heard: bool,
+    /// What it takes of the process.
+    _held: Held,
     /// Its send queue drains; `true` if an event is to say when it has.
     pub draining: Option<bool>,
 }
@@ -192,9 +194,10 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     }
     let len = send.bytes() + own_receive;
     let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
+    let held = table.icm.allowance().take(connected::footprint(&context)).ok_or(Status::ExceedsLimit)?;
     let transport = match service {
-        Service::Rc => Transport::Connected(connected::reliable(qpn)),
-        Service::Uc => Transport::Connected(connected::unreliable(qpn)),
+        Service::Rc => Transport::Connected(connected::reliable(qpn, &context)),
+        Service::Uc => Transport::Connected(connected::unreliable(qpn, &context)),
         Service::Raw if context.is_ethernet() => Transport::Raw,
         // A special queue pair takes datagrams.
         Service::Ud | Service::Raw => Transport::Datagram(Box::new(datagram::transport(qpn, &context))),
@@ -215,5 +218,6 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
         fatal: false,
         heard: false,
         draining: None,
+        _held: held,
     })
 }

@@ -6,6 +6,8 @@ use crate::device::queue_memory::QueueMemory;
 
 /// The longest send work request.
 pub const MAX_WQE: usize = 1008;
+/// The longest receive entry.
+pub const MAX_RECEIVE: usize = 512;
 /// Unit in which a send ring is read.
 const BLOCK: usize = 64;
 
@@ -189,7 +191,7 @@ impl ReceiveRing {
         if posted == self.head {
             return Ok(None);
         }
-        let mut entry = [0; 512];
+        let mut entry = [0; MAX_RECEIVE];
         let len = (1usize << self.ring.log_stride).min(entry.len());
         let entry = entry.get_mut(..len).unwrap_or_default();
         self.ring.read(memory, host, u32::from(self.head), entry)?;
