@@ -139,6 +139,9 @@ impl Seat {
             log::error!("card {index} port {}: the fabric has gone: the cable is out", port + 1);
             let _ = epoll::delete(poller, watch.as_fd());
             *cable = Cable::Out;
+            if let Some(connection) = client {
+                function.card().set_cable(port, false, connection.client());
+            }
         }
     }
 
