@@ -200,3 +200,63 @@ fn commands_with_an_event_are_counted() {
     assert_eq!(slave.raw_command(0x014, 1, 16, 0).0, 0);
     slave.post_with_event(0x031);
 }
+
+/// Numbers that are not evenly spread: small ones, those of objects that are there, and any.
+struct Rubbish(u64);
+
+impl Rubbish {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn pick(&mut self) -> u32 {
+        let any = self.next();
+        match any & 3 {
+            0 => (any >> 32) as u32 & 0xff,
+            1 => 0x840 + ((any >> 32) as u32 & 0x1f),
+            2 => 0x40 << ((any >> 32) as u32 & 0xf) | 1,
+            _ => (any >> 32) as u32,
+        }
+    }
+}
+
+#[test]
+fn rubbish_from_a_slave_neither_ends_the_card_nor_keeps_it_from_a_reset() {
+    const OPCODES: [u32; 46] = [
+        0x003, 0x004, 0x006, 0x009, 0x00a, 0x00b, 0x00c, 0x00d, 0x00e, 0x00f, 0x010, 0x011, 0x012, 0x013,
+        0x014, 0x015, 0x016, 0x017, 0x018, 0x019, 0x01a, 0x01b, 0x01c, 0x01e, 0x021, 0x022, 0x023, 0x024,
+        0x02c, 0x02f, 0x031, 0x035, 0x036, 0x037, 0x03a, 0x03b, 0x040, 0x043, 0x047, 0x054, 0x061, 0xf00,
+        0xf01, 0xf08, 0xf0a, 0xf0b,
+    ];
+    for seed in 0..20 {
+        let ([mut a, mut b], [mut qa, _qb]) = pair();
+        let mut rubbish = Rubbish(seed);
+        for _ in 0..1500 {
+            let opcode = OPCODES[rubbish.next() as usize % OPCODES.len()];
+            let words: Vec<_> = (0..0x110).step_by(4).map(|at| (at, rubbish.pick())).collect();
+            let op_mod = rubbish.next() as u32 & 3;
+            if rubbish.next() & 1 == 0 {
+                let in_mod = rubbish.pick();
+                a.try_command(opcode, op_mod, in_mod, &words);
+            } else {
+                let (in_mod, parameter) =
+                    (rubbish.pick(), u64::from(rubbish.pick()) << 32 | u64::from(rubbish.pick()));
+                a.raw_command(opcode, op_mod, in_mod, parameter);
+            }
+            let doorbell = rubbish.pick().to_be_bytes();
+            let (offset, machine) = (u64::from(rubbish.pick()) % (8 << 20), &a.machine);
+            if offset >= 16 {
+                a.card.write_bar2(offset & !3, &doorbell, machine);
+            }
+        }
+        a.post_send(&mut qa, WRITE, 0, &data(0, 64));
+        exchange(&mut a, &mut b, |_| false);
+        a.enable_slave();
+        assert_eq!(a.raw_command(0x031, 0, 0, 0).0, 0, "NOP after {seed}");
+    }
+}

@@ -7,6 +7,7 @@ mod messages;
 mod profiles;
 mod quick;
 mod rdma;
+mod virtual_function;
 
 use super::cases::{Case, Outcome, Tally};
 use crate::cx3::{Lab, Plan, Tools};
@@ -37,10 +38,18 @@ impl Step {
 
 /// All sessions.
 pub fn cases() -> Vec<Case> {
-    [quick::cases(), drivers::cases(), ethernet::cases(), iperf::cases(), profiles::cases(), rdma::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        quick::cases(),
+        drivers::cases(),
+        ethernet::cases(),
+        iperf::cases(),
+        profiles::cases(),
+        rdma::cases(),
+        virtual_function::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// A session: boots the machines of a plan, does the steps one after the other, and ends all. Where there is no QEMU for such

@@ -10,7 +10,7 @@ use qemu::linux::Listens;
 use std::time::Duration;
 
 /// The programs of perftest.
-const PERFTEST: [&str; 8] = [
+pub const PERFTEST: [&str; 8] = [
     "ib_write_lat",
     "ib_write_bw",
     "ib_read_lat",

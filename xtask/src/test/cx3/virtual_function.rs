@@ -1,0 +1,84 @@
+//! Virtual functions: the driver binds as slave of the master that the card has built in, and does what it does on a card:
+//! RoCE v1 only.
+
+use super::drivers::{ping, reload};
+use super::rdma::{PERFTEST, perftest};
+use super::{Step, session};
+use crate::cx3::lab::{SOON, Wire};
+use crate::cx3::{Lab, Plan};
+use crate::test::cases::Case;
+use anyhow::{Result, ensure};
+use qemu::cx3::CardConfig;
+use qemu::linux::Listens;
+
+pub fn cases() -> Vec<Case> {
+    let functions = Plan { cards: vec![CardConfig::profile("vf"); 2], ..Plan::default() };
+    let with_physical =
+        Plan { cards: vec![CardConfig::profile("vf"), CardConfig::profile("pro")], ..Plan::default() };
+    vec![
+        session("virtual functions", functions.clone(), || {
+            let mut steps = vec![Step::new("slaves", slaves), Step::new("ping", ping)];
+            steps.extend(
+                ["ib_write_lat", "ib_read_bw", "ib_send_bw", "ib_atomic_lat"]
+                    .map(|program| perftest(program, Wire::V1, "-n 100")),
+            );
+            steps.push(Step::new("rping", rping));
+            steps
+        }),
+        session("virtual functions, all", functions, || {
+            let mut steps: Vec<Step> =
+                PERFTEST.iter().map(|program| perftest(program, Wire::V1, "-n 100")).collect();
+            steps.extend(
+                [
+                    ("ib_send_lat", "-c UD -n 100"),
+                    ("ib_send_bw", "-c UD -n 100"),
+                    ("ib_write_bw", "-c UC -n 100"),
+                    ("ib_write_lat", "-R -n 100"),
+                ]
+                .map(|(program, options)| perftest(program, Wire::V1, options)),
+            );
+            steps.extend(["rc", "uc", "ud", "srq"].map(pingpong));
+            steps.push(Step::new("udaddy", udaddy));
+            steps.push(Step::new("reload ten times", |lab| reload(lab, 10)));
+            steps.push(Step::new("ping after reload", ping));
+            steps
+        })
+        .full_if(true),
+        session("virtual and physical function", with_physical, || {
+            PERFTEST.iter().map(|program| perftest(program, Wire::V1, "-n 100")).collect()
+        })
+        .full_if(true),
+    ]
+}
+
+/// Both drivers run as slaves, and have no RoCE v2.
+fn slaves(lab: &mut Lab) -> Result<()> {
+    for machine in 0..lab.len() {
+        let said = lab.check(machine, "dmesg | grep mlx4")?;
+        for part in ["running in slave mode", "operating in qp1 tunnel mode"] {
+            ensure!(said.contains(part), "machine {machine}: the kernel does not say {part:?}: {said}");
+        }
+        let info = lab.check(machine, "ibv_devinfo -d mlx4_0")?;
+        ensure!(info.contains("vendor_part_id:\t\t\t4100"), "machine {machine}: ibv_devinfo says {info}");
+        let types = lab
+            .check(machine, "cat /sys/class/infiniband/mlx4_0/ports/1/gid_attrs/types/* 2>/dev/null; true")?;
+        let only_v1 = types.contains("IB/RoCE v1") && !types.contains("RoCE v2");
+        ensure!(only_v1, "machine {machine}: a virtual function's GIDs are of {types}");
+    }
+    Ok(())
+}
+
+fn pingpong(service: &'static str) -> Step {
+    Step::new(format!("ibv_{service}_pingpong"), move |lab| {
+        let command = format!("ibv_{service}_pingpong -d DEVICE -g GID -n 100");
+        lab.both(Wire::V1, &command, Listens::PERFTEST, SOON).map(drop)
+    })
+}
+
+fn rping(lab: &mut Lab) -> Result<()> {
+    lab.exchange("rping -s -C 10", Listens::RdmaCm, "rping -c -a SERVER -C 10", SOON).map(drop)
+}
+
+fn udaddy(lab: &mut Lab) -> Result<()> {
+    lab.exchange("udaddy", Listens::RdmaCm, "udaddy -s SERVER", SOON).map(drop)
+}
