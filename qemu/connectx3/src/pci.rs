@@ -10,6 +10,9 @@ const VENDOR: u16 = 0x15b3;
 const CAP_PM: usize = 0x40;
 const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
+/// The upper byte of the PCI Express capability's device control, and its bit that resets the function.
+const DEVICE_CONTROL_HIGH: u64 = 0x09;
+const FUNCTION_LEVEL_RESET: u8 = 0x80;
 /// MSI-X table and pending bits: offset and, in the low bits, the BAR. A physical function has them in BAR 0 where the card
 /// has nothing else, a virtual function in pages of BAR 2 whose doorbells belong to no event queue of its own.
 const MSIX_PHYSICAL: [u32; 2] = [0x7c000, 0x7d000];
@@ -107,6 +110,11 @@ impl Function for PciCard {
                 let places = self.config.iter_mut().zip(self.writable.iter()).skip(offset as usize);
                 for ((place, mask), byte) in places.zip(data) {
                     *place = *place & !mask | byte & mask;
+                }
+                let at = (CAP_PCIE as u64 + DEVICE_CONTROL_HIGH).checked_sub(offset);
+                let control = at.and_then(|at| data.get(usize::try_from(at).ok()?));
+                if control.is_some_and(|byte| byte & FUNCTION_LEVEL_RESET != 0) {
+                    self.card.reset(client);
                 }
             }
             RegionIndex::Bar(0) => self.card.write_bar0(offset, data, client),

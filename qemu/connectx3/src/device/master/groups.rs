@@ -162,3 +162,101 @@ impl Slave {
         self.groups.write(card, host).map(|()| Output::None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{DmaError, Profile};
+    use platform::Instant;
+    use verbs::MacAddr;
+
+    /// A machine without memory: a slave's groups need none.
+    struct Nothing;
+
+    impl Host for Nothing {
+        fn read(&self, addr: u64, buf: &mut [u8]) -> core::result::Result<(), DmaError> {
+            Err(DmaError { addr, len: buf.len() })
+        }
+        fn write(&self, addr: u64, data: &[u8]) -> core::result::Result<(), DmaError> {
+            Err(DmaError { addr, len: data.len() })
+        }
+        fn publish(&self, addr: u64, word: [u8; 8]) -> core::result::Result<(), DmaError> {
+            self.write(addr, &word)
+        }
+        fn fetch_add(&self, addr: u64, _: u64) -> core::result::Result<u64, DmaError> {
+            Err(DmaError { addr, len: 8 })
+        }
+        fn compare_swap(&self, addr: u64, _: u64, _: u64) -> core::result::Result<u64, DmaError> {
+            Err(DmaError { addr, len: 8 })
+        }
+        fn now(&self) -> Instant {
+            Instant::ZERO
+        }
+        fn msix_enabled(&self) -> bool {
+            false
+        }
+        fn message(&self, _: u16) {}
+        fn set_intx(&self, _: bool) {}
+    }
+
+    fn ethernet(steer: Steer, mac: [u8; 6]) -> Mailbox {
+        let mut key = Mailbox::default();
+        key.put_u8(5, 1);
+        key.put_u8(7, (steer as u8) << 1);
+        key.put(10, &mac);
+        key
+    }
+
+    fn join(qpn: u32, op_mod: u8) -> Command {
+        Command { in_mod: qpn | u32::from(ETHERNET) << 28, op_mod, ..Command::default() }
+    }
+
+    #[test]
+    fn many_groups_are_found_by_the_card_and_left_again() {
+        let mut card = Card::new(Profile::named("vf", MacAddr([2, 0, 0, 0, 0, 1])).unwrap());
+        let mut slave = Slave::new(1);
+        let first = slave.tracker.reserve_qps(2, 1).unwrap();
+        let mac = |n: u16| [1, 0, 0x5e, 0, (n >> 8) as u8, n as u8];
+        // More than the hash spreads without a collision.
+        const GROUPS: u16 = 400;
+        for n in 0..GROUPS {
+            let key = ethernet(Steer::Multicast, mac(n));
+            slave.attach(&mut card, &join(first, 1), &key, &Nothing).unwrap();
+        }
+        let members = |card: &Card, n: u16| {
+            let table = McgTable { icm: &card.icm, hca: card.hca.as_ref().unwrap() };
+            table.members(0, Steer::Multicast, mac(n), &Nothing).to_vec()
+        };
+        assert!((0..GROUPS).all(|n| members(&card, n) == [first]));
+        assert_eq!(members(&card, GROUPS), []);
+
+        let key = ethernet(Steer::Multicast, mac(7));
+        assert_eq!(slave.attach(&mut card, &join(first, 1), &key, &Nothing).err(), Some(NO_SUCH), "twice");
+        slave.attach(&mut card, &join(first + 1, 1), &key, &Nothing).unwrap();
+        assert_eq!(members(&card, 7), [first, first + 1]);
+        let all = Command { in_param: 1 << 62 | u64::from(first + 1), op_mod: 1, ..Command::default() };
+        slave.promiscuous(&mut card, &all, &Nothing).unwrap();
+        assert_eq!((members(&card, 7), members(&card, 8)), (vec![first, first + 1], vec![first, first + 1]));
+        assert_eq!(card.default_members(0, Steer::Multicast), [first + 1]);
+        slave.promiscuous(&mut card, &Command { op_mod: 0, ..all }, &Nothing).unwrap();
+        assert_eq!(members(&card, 8), [first]);
+
+        for n in (0..GROUPS).filter(|n| n % 3 != 0) {
+            let key = ethernet(Steer::Multicast, mac(n));
+            slave.attach(&mut card, &join(first, 0), &key, &Nothing).unwrap();
+        }
+        assert!((0..GROUPS).filter(|n| *n != 7).all(|n| members(&card, n).is_empty() == (n % 3 != 0)));
+        assert_eq!(
+            slave.attach(&mut card, &join(first, 0), &key, &Nothing).err(),
+            Some(INVALID),
+            "not there"
+        );
+        assert_eq!(slave.attach(&mut card, &join(0x9999, 1), &key, &Nothing).err(), Some(NO_SUCH));
+        let other_port = {
+            let mut key = key.clone();
+            key.put_u8(5, 2);
+            key
+        };
+        assert_eq!(slave.attach(&mut card, &join(first, 1), &other_port, &Nothing).err(), Some(INVALID));
+    }
+}
