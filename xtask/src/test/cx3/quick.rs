@@ -19,7 +19,7 @@ pub fn cases() -> Vec<Case> {
             perftest("ib_read_bw", Wire::V2, "-s 65536 -n 50"),
             perftest("ib_send_lat", Wire::V2, "-s 1 -n 100"),
             perftest("ib_atomic_lat", Wire::V2, "-n 100"),
-            ping_pong("ibv_rc_pingpong", ""),
+            ping_pong("ibv_rc_pingpong", Wire::V2, ""),
             Step::new("iperf3 TCP", |lab| iperf(lab, "-t 2")),
             Step::new("reload", |lab| reload(lab, 1)),
             Step::new("ping after that", ping),
