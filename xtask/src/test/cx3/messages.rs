@@ -4,7 +4,7 @@ use crate::cx3::Lab;
 use anyhow::{Result, bail, ensure};
 
 /// What the kernel's log has of the drivers: not the command line, which names their parameters too.
-const LINES: &str = "dmesg -r | grep -i mlx | grep -v -i 'command line'";
+const LINES: &str = "dmesg -r | grep mlx4 | grep -v -i 'command line'";
 
 /// A record: lines as the log has them, `<LEVEL>text`, without their time. A line with `#` is a remark on the next.
 struct Record {
