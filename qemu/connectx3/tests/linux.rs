@@ -31,7 +31,9 @@ fn each_record_is_of_a_profile_and_says_the_same_when_it_is_written_again() {
     let records = records();
     assert!(records.len() >= 10);
     for (profile, text) in records {
-        assert!(Profile::NAMES.contains(&profile.as_str()), "{profile}");
+        // After the profile's name a file may say how the drivers were loaded.
+        let card = profile.split('.').next().unwrap();
+        assert!(Profile::NAMES.contains(&card), "{profile}");
         let record = Record::parse(&text).unwrap_or_else(|e| panic!("{profile}: {e}"));
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(record.to_string().lines().collect::<Vec<_>>(), lines, "{profile}");
