@@ -33,11 +33,11 @@ pub fn cases() -> Vec<Case> {
                     ("ib_send_lat", "-c UD -n 100"),
                     ("ib_send_bw", "-c UD -n 100"),
                     ("ib_write_bw", "-c UC -n 100"),
-                    ("ib_write_lat", "-R -n 100"),
                 ]
                 .map(|(program, options)| perftest(program, Wire::V1, options)),
             );
             steps.extend(["rc", "uc", "ud", "srq"].map(pingpong));
+            steps.push(Step::new("ib_write_lat by rdma_cm", by_rdma_cm));
             steps.push(Step::new("udaddy", udaddy));
             steps.push(Step::new("reload ten times", |lab| reload(lab, 10)));
             steps.push(Step::new("ping after reload", ping));
@@ -77,6 +77,10 @@ fn pingpong(service: &'static str) -> Step {
 
 fn rping(lab: &mut Lab) -> Result<()> {
     lab.exchange("rping -s -C 10", Listens::RdmaCm, "rping -c -a SERVER -C 10", SOON).map(drop)
+}
+
+fn by_rdma_cm(lab: &mut Lab) -> Result<()> {
+    lab.both(Wire::V1, "ib_write_lat -d DEVICE -x GID -F -R -n 100", Listens::RdmaCm, SOON).map(drop)
 }
 
 fn udaddy(lab: &mut Lab) -> Result<()> {
