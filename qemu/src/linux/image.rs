@@ -32,13 +32,17 @@ const PACKAGES: [&str; 13] = [
     "rdmacm-utils",
 ];
 /// Programs beside the busybox ones.
-const PROGRAMS: [&str; 23] = [
+const PROGRAMS: [&str; 27] = [
     "ethtool",
+    "ibnetdiscover",
+    "ibping",
     "ibstat",
+    "ibtracert",
     "iperf3",
     "opensm",
     "perfquery",
     "rdma",
+    "saquery",
     "ibv_devices",
     "ibv_devinfo",
     "ibv_rc_pingpong",

@@ -2,6 +2,7 @@
 
 mod drivers;
 mod ethernet;
+mod infiniband;
 mod iperf;
 mod messages;
 mod profiles;
@@ -42,6 +43,7 @@ pub fn cases() -> Vec<Case> {
         quick::cases(),
         drivers::cases(),
         ethernet::cases(),
+        infiniband::cases(),
         iperf::cases(),
         profiles::cases(),
         rdma::cases(),
