@@ -26,7 +26,8 @@ pub enum Wire {
 }
 
 impl Wire {
-    fn name(self) -> &'static str {
+    /// The kernel's name for it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::V1 => "IB/RoCE v1",
             Self::V2 => "RoCE v2",

@@ -8,6 +8,7 @@ mod messages;
 mod profiles;
 mod quick;
 mod rdma;
+mod services;
 mod virtual_function;
 
 use super::cases::{Case, Outcome, Tally};
@@ -47,6 +48,7 @@ pub fn cases() -> Vec<Case> {
         iperf::cases(),
         profiles::cases(),
         rdma::cases(),
+        services::cases(),
         virtual_function::cases(),
     ]
     .into_iter()

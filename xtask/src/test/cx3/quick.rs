@@ -3,6 +3,7 @@
 use super::drivers::{devices, messages, ping, reload};
 use super::iperf::iperf;
 use super::rdma::{perftest, ping_pong};
+use super::services::managed;
 use super::{Step, session};
 use crate::cx3::Plan;
 use crate::cx3::lab::Wire;
@@ -20,6 +21,11 @@ pub fn cases() -> Vec<Case> {
             perftest("ib_send_lat", Wire::V2, "-s 1 -n 100"),
             perftest("ib_atomic_lat", Wire::V2, "-n 100"),
             ping_pong("ibv_rc_pingpong", Wire::V2, ""),
+            ping_pong("ibv_uc_pingpong", Wire::V1, "-n 200"),
+            ping_pong("ibv_ud_pingpong", Wire::V1, "-n 200"),
+            ping_pong("ibv_srq_pingpong", Wire::V2, "-n 200"),
+            managed("rping", "rping -s -a 0.0.0.0 -C 10 -v", "rping -c -a SERVER -C 10 -v"),
+            managed("udaddy", "udaddy", "udaddy -s SERVER"),
             Step::new("iperf3 TCP", |lab| iperf(lab, "-t 2")),
             Step::new("reload", |lab| reload(lab, 1)),
             Step::new("ping after that", ping),
