@@ -1,4 +1,4 @@
-//! A switch: forwards packets as a subnet manager has told it. Its agent: [`agent`].
+//! A switch: forwards packets as a subnet manager has told it. Its agent: `agent`.
 
 mod agent;
 mod tables;
