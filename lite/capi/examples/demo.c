@@ -84,7 +84,7 @@ static void use_memory(fl_node *node, uint16_t peer) {
 
     check(fl_unpublish(node, "demo-c", TIMEOUT_MS), "unpublish");
     check(fl_free(region, TIMEOUT_MS), "free");
-    expect(fl_map(node, "demo-c", FL_READ, 100, &mapped) == FL_NO_SUCH_NAME, "freed, and its name too");
+    expect(fl_map(node, "demo-c", FL_READ, 2000, &mapped) == FL_NO_SUCH_NAME, "freed, and its name too");
 }
 
 /* Serves one call of SHOUT: replies in capitals. */

@@ -52,7 +52,7 @@ def use_memory(node, peer):
         expect(region.fetch_add(64, 40) == 0, "fetch-and-add")
         expect(region.compare_swap(64, 40, 42) == 40, "compare-and-swap")
         node.unpublish("demo-py")
-    fails(ferrolite.NoSuchName, "freed, and its name too", node.map, "demo-py", timeout=0.1)
+    fails(ferrolite.NoSuchName, "freed, and its name too", node.map, "demo-py", timeout=2)
 
 
 def use_calls(node, peers):
