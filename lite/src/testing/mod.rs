@@ -1,13 +1,19 @@
 //! What tests and benchmarks of LITE need, all in one process and decided by one seed: an executor under virtual time,
 //! an RNIC that does its work at once, and a manager that only brokers.
 
+mod direct;
 mod executor;
 mod hub;
+mod native;
 mod rnic;
+mod words;
 
+pub use direct::{DirectFabric, DirectRnic};
 pub use executor::{Device, Host, World};
 pub use hub::Hub;
+pub use native::{Clock, Native, NativeHost, NativeNode};
 pub use rnic::{Fabric, InstantRnic};
+pub use words::Words;
 
 use crate::{Config, Lite};
 use alloc::sync::Arc;

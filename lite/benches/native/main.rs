@@ -1,0 +1,94 @@
+//! What LITE itself costs at native speed: two nodes in one thread over an RNIC that completes at once.
+//!
+//! `cargo bench -p lite [-- --json FILE] [--quick]`, or `-- --count OPERATION REGIONS COUNT` to do so many and nothing
+//! else, under a tool that counts instructions.
+//!
+//! Each figure stands beside that of the same work by verbs alone (the same RNIC, the same copies, one poll of the
+//! completion queue, one look at the clock); what LITE costs is the difference. The clock is a counter, so that the figure
+//! is not the clock's: LITE reads it once for an operation's deadline. All figures of a table are taken in turn, many
+//! times, and medians are printed.
+#![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
+
+mod bare;
+mod cost;
+mod scale;
+
+use serde_json::json;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many rounds there are, and how many operations in each.
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: u32,
+    operations: u32,
+}
+
+/// A clock that costs next to nothing.
+fn clock() -> u64 {
+    static NOW: AtomicU64 = AtomicU64::new(0);
+    let now = NOW.load(Ordering::Relaxed) + 1;
+    NOW.store(now, Ordering::Relaxed);
+    now
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// Nanoseconds for each of `count` things that `f` does.
+fn time(count: u32, f: impl FnOnce()) -> f64 {
+    let begun = std::time::Instant::now();
+    f();
+    begun.elapsed().as_nanos() as f64 / f64::from(count)
+}
+
+enum Work {
+    All { json: Option<String>, effort: Effort },
+    Count { operation: String, regions: u32, count: u32 },
+}
+
+fn options() -> Result<Work, String> {
+    let (mut file, mut effort) = (None, Effort { rounds: 101, operations: 2000 });
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            // What cargo says to every benchmark.
+            "--bench" => {}
+            "--quick" => effort = Effort { rounds: 11, operations: 500 },
+            "--json" => file = Some(words.next().ok_or("--json needs a file")?),
+            "--count" => {
+                let mut next = || words.next().ok_or("--count needs an operation, regions and a count");
+                let operation = next()?;
+                let number = |word: String| word.parse().map_err(|_| format!("`{word}` is not a number"));
+                return Ok(Work::Count { operation, regions: number(next()?)?, count: number(next()?)? });
+            }
+            other => return Err(format!("unknown option {other}: there are --quick, --json FILE, --count")),
+        }
+    }
+    Ok(Work::All { json: file, effort })
+}
+
+fn run() -> Result<(), String> {
+    match options()? {
+        Work::Count { operation, regions, count } => scale::count(&operation, regions, count),
+        Work::All { json, effort } => {
+            let cost = cost::measure(effort);
+            println!();
+            let report = json!({ "cost": cost, "scale": scale::measure(effort) });
+            let Some(file) = json else { return Ok(()) };
+            std::fs::write(&file, format!("{report:#}\n")).map_err(|e| format!("cannot write {file}: {e}"))
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

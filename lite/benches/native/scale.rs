@@ -1,0 +1,108 @@
+//! Whether the cost stays the same as regions and memory grow.
+//!
+//! The RNIC says that bytes have moved, and moves none: in a machine it is not the processor that does, so how far apart
+//! in memory they lie is not in what LITE costs. The handles, which LITE does touch, are all there.
+
+use crate::{Effort, clock, median, time};
+use lite::testing::Native;
+use lite::{Config, Lmr, NodeId, Permissions};
+use serde_json::{Value, json};
+
+const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
+const REGIONS: [u32; 4] = [1, 100, 10_000, 100_000];
+const MEMORY_MIB: [u64; 4] = [1, 16, 128, 1024];
+const DATA: [u8; 64] = [7; 64];
+
+/// One region of so many bytes on the second node, as often as said.
+fn regions(count: u32, len: u64) -> (Native, Vec<Lmr>) {
+    let memory = u64::from(count) * len.next_multiple_of(4096) + (8 << 20);
+    let native = Native::new(&[8 << 20, memory], clock, &Config::default());
+    let lite = native.nodes[0].lite.clone();
+    let all = native.run(async {
+        let mut all = Vec::new();
+        for _ in 0..count {
+            all.push(lite.alloc(NodeId(2), len, RIGHTS).await.expect("memory"));
+        }
+        all
+    });
+    native.fabric.hold_still();
+    (native, all)
+}
+
+/// The next of `among`: in sequence or at random (Knuth's MMIX generator).
+fn next(place: &mut u64, among: u64, random: bool) -> u64 {
+    if random {
+        *place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        return ((u128::from(*place) * u128::from(among)) >> 64) as u64;
+    }
+    *place = if *place + 1 < among { *place + 1 } else { 0 };
+    *place
+}
+
+/// Writes 64 bytes at one of all places of one of all regions, `count` times.
+fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u32) {
+    native.run_on(1, async {
+        let slots = all[0].len() / 64;
+        for _ in 0..count {
+            let at = next(place, all.len() as u64 * slots, random);
+            all[(at / slots) as usize].write(at % slots * 64, &DATA).await.unwrap();
+        }
+    });
+}
+
+/// Does `count` operations on `regions` regions in sequence, and nothing else once they are there.
+pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
+    if operation == "call" {
+        crate::cost::calls_only(count);
+        return Ok(());
+    }
+    let (native, all) = regions(regions_there, 64);
+    let mut data = DATA;
+    native.run_on(1, async {
+        for i in 0..count {
+            let lmr = &all[i as usize % all.len()];
+            match operation {
+                "write" => lmr.write(0, &DATA).await.unwrap(),
+                "read" => lmr.read(0, &mut data).await.unwrap(),
+                other => return Err(format!("unknown operation {other}: there are write, read, call")),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> Vec<Value> {
+    let rigs: Vec<_> = sizes.iter().map(|(_, count, len)| regions(*count, *len)).collect();
+    let n = effort.operations;
+    let mut samples = vec![[const { Vec::new() }; 2]; rigs.len()];
+    let mut places = vec![[0u64; 2]; rigs.len()];
+    for _ in 0..effort.rounds {
+        for ((rig, samples), places) in rigs.iter().zip(&mut samples).zip(&mut places) {
+            for (random, place) in [false, true].into_iter().zip(places) {
+                samples[usize::from(random)].push(time(n, || writes(&rig.0, &rig.1, place, random, n)));
+            }
+        }
+    }
+    println!("64 B writes by {what}: medians, in ns and as ratios to the first");
+    println!("{unit:>10}{:>14}{:>8}{:>14}{:>8}", "in sequence", "ratio", "at random", "ratio");
+    let mut first = None;
+    let rows = sizes.iter().zip(&mut samples).map(|((size, ..), [sequence, random])| {
+        let (sequence, random) = (median(sequence), median(random));
+        let base = *first.get_or_insert(sequence);
+        let (a, b) = (sequence / base, random / base);
+        println!("{size:>10}{sequence:>14.0}{a:>8.2}{random:>14.0}{b:>8.2}");
+        json!({ "by": what, "size": size, "sequence_ns": sequence, "random_ns": random,
+            "sequence_ratio": a, "random_ratio": b })
+    });
+    rows.collect()
+}
+
+/// Measures and prints both tables.
+pub fn measure(effort: Effort) -> Vec<Value> {
+    let by_regions = REGIONS.map(|n| (u64::from(n), n, 64));
+    let by_memory = MEMORY_MIB.map(|mib| (mib, 1, mib << 20));
+    let mut rows = table("number of regions", "regions", effort, &by_regions);
+    println!();
+    rows.extend(table("size of the region", "MiB", effort, &by_memory));
+    rows
+}

@@ -1,0 +1,207 @@
+//! Nodes in one thread, over an RNIC that completes at once and with as little around them as can be: for figures of
+//! what LITE itself costs.
+
+use super::direct::{DirectFabric, DirectRnic};
+use super::hub::Hub;
+use super::words::Words;
+use crate::{Config, Lite};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::task::Wake;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::pin;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::{Context, Poll, Waker};
+use platform::{Instant, IoAddr, Memory, Platform, Task};
+use spin::Mutex;
+use verbs::{Gid, MacAddr, PortAddress};
+
+/// A clock: nanoseconds since some time before.
+pub type Clock = fn() -> u64;
+
+/// How often the nodes may be polled in a row without anything to do.
+const IDLE: u32 = 1_000_000;
+
+#[derive(Default)]
+struct Queue(Mutex<VecDeque<Arc<Job>>>);
+
+struct Job {
+    queue: Arc<Queue>,
+    task: Mutex<Option<Task>>,
+    queued: AtomicBool,
+}
+
+impl Wake for Job {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::AcqRel) {
+            let queue = self.queue.clone();
+            queue.0.lock().push_back(self);
+        }
+    }
+}
+
+impl Queue {
+    /// Runs what is ready; gives whether there was something.
+    fn run(&self) -> bool {
+        let mut any = false;
+        loop {
+            let job = self.0.lock().pop_front();
+            let Some(job) = job else { return any };
+            any = true;
+            job.queued.store(false, Ordering::Release);
+            let waker = Waker::from(job.clone());
+            let mut task = job.task.lock();
+            if let Some(t) = task.as_mut()
+                && t.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+            {
+                *task = None;
+            }
+        }
+    }
+}
+
+/// One machine.
+pub struct NativeHost {
+    clock: Clock,
+    memory: Arc<Words>,
+    random: AtomicU64,
+    queue: Arc<Queue>,
+}
+
+impl Platform for NativeHost {
+    fn now(&self) -> Instant {
+        Instant::from_nanos((self.clock)())
+    }
+
+    fn fill_random(&self, buf: &mut [u8]) {
+        // splitmix64: the same numbers in every run.
+        for chunk in buf.chunks_mut(8) {
+            let state = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            chunk.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes()[..chunk.len()]);
+        }
+    }
+
+    fn cpus(&self) -> usize {
+        1
+    }
+
+    fn spawn(&self, _: &'static str, task: Task) {
+        let queue = self.queue.clone();
+        let job = Job { queue, task: Mutex::new(Some(task)), queued: AtomicBool::new(false) };
+        Arc::new(job).wake();
+    }
+
+    fn memory(&self) -> &dyn Memory {
+        &*self.memory
+    }
+}
+
+/// A node.
+pub struct NativeNode {
+    /// Its machine.
+    pub host: Arc<NativeHost>,
+    /// Its RNIC.
+    pub rnic: Arc<DirectRnic>,
+    /// Its LITE.
+    pub lite: Lite,
+}
+
+/// Nodes in one thread.
+pub struct Native {
+    /// The first has node id 1.
+    pub nodes: Vec<NativeNode>,
+    /// The network.
+    pub fabric: Arc<DirectFabric>,
+    queue: Arc<Queue>,
+    clock: Clock,
+}
+
+struct Main(AtomicBool);
+
+impl Wake for Main {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Native {
+    /// `memory`: bytes of each node.
+    ///
+    /// # Panics
+    /// If a node cannot start.
+    #[must_use]
+    pub fn new(memory: &[u64], clock: Clock, config: &Config) -> Self {
+        let (fabric, hub, queue) = (DirectFabric::new(), Hub::new(), Arc::<Queue>::default());
+        let nodes = memory.iter().zip(1u8..).map(|(len, i)| {
+            let memory = Arc::new(Words::new(IoAddr(u64::from(i) << 40), *len));
+            let gid = Gid::from_ipv4([10, 0, 0, i]);
+            let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
+            let rnic = fabric.rnic(port, memory.clone());
+            let host = Arc::new(NativeHost {
+                clock,
+                memory,
+                random: AtomicU64::new(u64::from(i)),
+                queue: queue.clone(),
+            });
+            let (link, welcome) = hub.join(&*rnic);
+            let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone());
+            NativeNode { host, rnic, lite: lite.expect("node starts") }
+        });
+        let nodes = nodes.collect();
+        let native = Self { nodes, fabric, queue, clock };
+        while native.queue.run() {
+            native.poll_all();
+        }
+        native
+    }
+
+    fn poll_all(&self) -> bool {
+        let now = Instant::from_nanos((self.clock)());
+        self.nodes.iter().fold(false, |any, n| n.lite.poll(now) | any)
+    }
+
+    /// Runs `task` until it ends, with all nodes polled in turn.
+    pub fn run<T>(&self, task: impl Future<Output = T>) -> T {
+        self.run_on(self.nodes.len(), task)
+    }
+
+    /// Runs `task` until it ends, while only the first `polled` nodes are polled: one-sided operations need no more of
+    /// the others than their RNICs.
+    ///
+    /// # Panics
+    /// If the task waits for something that does not come.
+    pub fn run_on<T>(&self, polled: usize, task: impl Future<Output = T>) -> T {
+        let main = Arc::new(Main(AtomicBool::new(true)));
+        let waker = Waker::from(main.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut task = pin!(task);
+        let mut idle = 0;
+        loop {
+            if main.0.load(Ordering::Acquire) {
+                main.0.store(false, Ordering::Release);
+                if let Poll::Ready(value) = task.as_mut().poll(&mut cx) {
+                    return value;
+                }
+            }
+            let mut worked = self.queue.run();
+            let now = Instant::from_nanos((self.clock)());
+            for node in &self.nodes[..polled] {
+                worked |= node.lite.poll(now);
+            }
+            idle = if worked { 0 } else { idle + 1 };
+            assert!(idle < IDLE, "the task waits for something that does not come");
+        }
+    }
+
+    /// Starts a task of node `i`, counted from 1.
+    pub fn spawn(&self, i: usize, task: impl Future<Output = ()> + Send + 'static) {
+        self.nodes[i - 1].host.spawn("native", Box::pin(task));
+    }
+}
