@@ -32,7 +32,6 @@ struct Source {
 }
 
 const SOURCES: [Source; 3] = [
-    Source { place: "LITE, both nodes, native", package: "lite", example: "cost", read: last_number },
     Source { place: "softroce, both ends, native", package: "softroce", example: "rate", read: rate },
     Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
 ];
@@ -133,7 +132,7 @@ fn words(text: &str) -> String {
 pub fn table(steps: &[Step]) -> Table {
     let mut table = Table::new(
         "Steps of the data path",
-        "the appliance by its self-test `speed` on q35 with 1 processor; native figures by the examples `cost` (lite), \
+        "the appliance by its self-test `speed` on q35 with 1 processor; native figures by the examples \
          `rate` (softroce) and `fabric` (qemu), without emulation",
         &["step", "ns"],
     );
