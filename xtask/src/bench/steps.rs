@@ -31,7 +31,7 @@ struct Source {
     read: fn(&str) -> Option<(String, f64)>,
 }
 
-const SOURCES: [Source; 3] = [
+const SOURCES: [Source; 2] = [
     Source { place: "softroce, both ends, native", package: "softroce", example: "rate", read: rate },
     Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
 ];
