@@ -1,5 +1,6 @@
 //! What can be tuned.
 
+use crate::rpc::OWN_SLOTS;
 use alloc::string::String;
 use core::time::Duration;
 
@@ -26,8 +27,11 @@ pub struct Config {
     /// Bytes of the ring that takes one peer's requests: a power of two, at least 16 KiB. A quarter of it is the longest
     /// request that travels in the ring; longer ones are fetched by the server.
     pub ring: u32,
-    /// Calls outstanding to one peer.
+    /// Calls outstanding to one peer, 1 to 4,088; more wait in line. LITE's own have 8 places besides.
     pub calls: u32,
+    /// Bytes that one peer's requests may hold here before a task takes them, 256 of them for each request besides its
+    /// own; a peer that sends more is put off, as by a full queue. One request always has room.
+    pub backlog: u32,
     /// Bytes of the place for one reply. Longer replies go to a buffer that is taken for the call.
     pub reply_slot: u32,
     /// How long the set-up of a connection may take before it starts anew.
@@ -53,6 +57,7 @@ impl Default for Config {
             window: 4,
             ring: 128 << 10,
             calls: 32,
+            backlog: 1 << 20,
             reply_slot: 4096,
             connect_timeout: Duration::from_secs(2),
             ack_timeout: Duration::from_millis(30),
@@ -70,7 +75,7 @@ impl Config {
         self.operations = self.operations.clamp(16, 1 << 20);
         self.window = self.window.clamp(1, 8);
         self.ring = self.ring.clamp(16 << 10, 1 << 24).next_power_of_two();
-        self.calls = self.calls.clamp(1, 4096);
+        self.calls = self.calls.clamp(1, 4096 - OWN_SLOTS);
         self.reply_slot = self.reply_slot.clamp(256, 1 << 16).next_multiple_of(64);
         self.bounce.sort_unstable();
         for (size, count) in &mut self.bounce {
@@ -85,8 +90,20 @@ impl Config {
         self
     }
 
+    /// Bytes of the node's memory that each connected peer takes: the ring for its requests and the slots for its replies.
+    #[must_use]
+    pub fn peer_memory(&self) -> u64 {
+        let config = self.clone().checked();
+        u64::from(config.ring) + u64::from(config.slots()) * u64::from(config.reply_slot)
+    }
+
+    /// Slots for one peer's replies.
+    pub(crate) fn slots(&self) -> u32 {
+        self.calls + OWN_SLOTS
+    }
+
     /// Receives posted for one peer: all requests and all replies under way, and the credits between them.
     pub(crate) fn recv_depth(&self) -> u32 {
-        2 * self.calls.max(32) + 16
+        2 * self.slots().max(32) + 16
     }
 }

@@ -35,6 +35,7 @@ counters! {
     atomics: "Atomics begun.",
     memsets: "Memsets begun.",
     calls: "Calls begun, LITE's own included.",
+    sends: "Messages begun; they are calls too.",
     served: "Calls given to handlers.",
     bytes_read: "Bytes of reads begun.",
     bytes_written: "Bytes of writes begun.",

@@ -59,11 +59,10 @@ pub use membership::{Change, Watcher};
 pub use permissions::Permissions;
 pub use proto::{Incarnation, Member, NodeId};
 pub use region::Lmr;
-pub use rpc::{Call, FunctionId, RpcOptions, RpcServer};
+pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};
 pub use sync::{Counter, Event, Lock, LockGuard};
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::time::Duration;
 use node::Node;
 use platform::{ControlLink, Instant, Platform};
@@ -135,34 +134,6 @@ impl Lite {
 
     fn deadline(&self) -> Instant {
         self.node.platform.now() + self.patience
-    }
-
-    /// Serves function `f` on this node. Fails with `NameTaken` if it is registered, `Permission` for LITE's own ids.
-    pub fn register(&self, f: FunctionId, options: RpcOptions) -> Result<RpcServer, Error> {
-        if f >= rpc::INTERNAL {
-            return Err(Error::Permission);
-        }
-        let service = Arc::new(rpc::Service::new(options));
-        if !self.node.services.add(f, service.clone()) {
-            return Err(Error::NameTaken);
-        }
-        Ok(RpcServer::new(self.node.clone(), f, service))
-    }
-
-    /// Calls function `f` of `node`, which may be this one, and waits for the reply. The handler runs at most once.
-    ///
-    /// A `max_reply` beyond the reply slot (some 4 KiB) takes a buffer of that size for the call.
-    pub async fn call(
-        &self,
-        node: NodeId,
-        f: FunctionId,
-        request: &[u8],
-        max_reply: usize,
-    ) -> Result<Vec<u8>, Error> {
-        if f >= rpc::INTERNAL {
-            return Err(Error::Permission);
-        }
-        self.node.call(node, f, request, max_reply, self.deadline()).await
     }
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.

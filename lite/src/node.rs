@@ -8,7 +8,7 @@ use crate::lease::Lease;
 use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
 use crate::region::{MappingTable, RegionTable};
-use crate::rpc::ServiceTable;
+use crate::rpc::{LocalReplies, ServiceTable};
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
 use crate::wait::Waiters;
@@ -64,6 +64,7 @@ pub(crate) struct Node {
     pub(crate) stalled: Mutex<Vec<Arc<Conn>>>,
 
     pub(crate) services: ServiceTable,
+    pub(crate) local_replies: LocalReplies,
     pub(crate) regions: RegionTable,
     pub(crate) mappings: MappingTable,
     /// What others wait for here.
@@ -118,6 +119,7 @@ impl Node {
             closing: Mutex::default(),
             stalled: Mutex::default(),
             services: ServiceTable::default(),
+            local_replies: LocalReplies::default(),
             regions: RegionTable::default(),
             mappings: MappingTable::default(),
             objects: Mutex::default(),

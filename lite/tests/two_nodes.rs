@@ -133,9 +133,7 @@ fn names_permissions_and_free() {
     c.world.run_for(Duration::from_secs(1));
     // The ring and slots of two connections are all that is left.
     let after = c.nodes[2].1.platform().memory().stats();
-    let config = Config::default();
-    let connection = u64::from(config.ring) + u64::from(config.reply_slot * config.calls);
-    assert_eq!(before.free - after.free, 2 * connection);
+    assert_eq!(before.free - after.free, 2 * Config::default().peer_memory());
 }
 
 #[test]

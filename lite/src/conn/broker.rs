@@ -370,7 +370,7 @@ impl Node {
             let no_memory = || Error::NoMemory { asked, free: self.platform.memory().stats().largest_free };
             Run::take(&self.platform, asked).ok_or_else(no_memory)
         };
-        let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.calls)?);
+        let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
         Lanes::create(&self.rnic, &*self.platform, self.qp_options(), count, Some(memory))
             .map_err(|e| Error::Refused(alloc::format!("no queue pair: {e}")))
     }
@@ -382,7 +382,7 @@ impl Node {
             ring_len: self.config.ring,
             slots,
             slot_len: self.config.reply_slot,
-            slot_count: self.config.calls,
+            slot_count: self.config.slots(),
         }
     }
 

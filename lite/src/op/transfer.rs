@@ -2,7 +2,7 @@
 
 use super::{Flight, NotPosted, Verb};
 use crate::Error;
-use crate::conn::Conn;
+use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::region::Mapping;
 use alloc::sync::Arc;
@@ -23,7 +23,8 @@ pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) enum Route<'a> {
     /// Any to that life of that node, one after the other if they fail.
     Node(NodeId, Incarnation),
-    /// Only this one: the memory at the other end is lent for as long as it lasts.
+    /// Only this one, and the queue pair of RPC: the memory at the other end is lent for a call, whose reply is to come
+    /// behind all that was posted.
     Conn(&'a Arc<Conn>),
 }
 
@@ -88,7 +89,12 @@ impl Node {
         let mut done = 0;
         while done < data.len() {
             let conn = self.route(route).await?;
-            match self.attempt(&conn, remote, &mut data, &mut done, mapping, issued).await {
+            // All chunks in order on one queue pair.
+            let lane = match route {
+                Route::Node(..) => conn.pick(),
+                Route::Conn(_) => RPC_LANE,
+            };
+            match self.attempt((&conn, lane), remote, &mut data, &mut done, mapping, issued).await {
                 Ok(()) => {}
                 Err(Lost::For(error)) => return Err(error),
                 Err(Lost::Connection) => {
@@ -104,18 +110,16 @@ impl Node {
         Ok(())
     }
 
-    /// As [`transfer`](Self::transfer), on one connection; `done` counts the bytes whose chunks have completed.
+    /// As [`transfer`](Self::transfer), on one queue pair; `done` counts the bytes whose chunks have completed.
     async fn attempt(
         &self,
-        conn: &Arc<Conn>,
+        (conn, lane): (&Arc<Conn>, usize),
         remote: IoAddr,
         data: &mut Data<'_>,
         done: &mut usize,
         mapping: Option<&Arc<Mapping>>,
         issued: &AtomicBool,
     ) -> Result<(), Lost> {
-        // All chunks in order on one queue pair.
-        let lane = conn.pick();
         let mut flights: [Option<(Flight<'_>, usize)>; MAX_WINDOW] = [const { None }; MAX_WINDOW];
         let window = self.config.window.min(MAX_WINDOW);
         let (mut first, mut count, mut next) = (0, 0, *done);

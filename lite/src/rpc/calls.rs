@@ -1,15 +1,22 @@
 //! The RPC state of one connection: both rings, the calls under way, and messages that wait for room.
 
+use super::lent::Lent;
 use super::ring::{RingRx, RingTx};
-use super::wire::{GRAIN, LONGEST, ReplyHeader, ReplyStatus, RequestHeader};
-use crate::bounce::Run;
+use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::conn::RpcArea;
-use crate::wait::Waiters;
+use crate::wait::{Line, Waiters};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::IoAddr;
 use spin::Mutex;
+
+/// Call slots that only LITE's own questions get: they pass calls of applications whose handlers take long, and may be what
+/// such a handler waits for.
+pub(crate) const OWN_SLOTS: u32 = 8;
+/// What a waiting request counts for besides its bytes.
+const OVERHEAD: usize = 256;
 
 /// RPC on one connection, in both directions.
 pub(crate) struct ConnRpc {
@@ -20,8 +27,13 @@ pub(crate) struct ConnRpc {
     pub(crate) tx: Mutex<RingTx>,
     pub(crate) rx: Mutex<RingRx>,
     calls: Mutex<Calls>,
-    /// Tasks that wait for a free call slot or for room in the peer's ring.
+    /// Calls of applications that wait for a slot, and LITE's own.
+    line: Line,
+    own_line: Line,
+    /// Calls that have a slot and wait for room in the peer's ring.
     pub(crate) room: Waiters,
+    /// What the peer's requests hold here that no task has taken yet, in bytes.
+    backlog: AtomicUsize,
     /// Replies and credits that found no room on the queue pair.
     pub(crate) outbox: Mutex<VecDeque<Out>>,
 }
@@ -34,8 +46,8 @@ pub(crate) enum Out {
     Credit(u32),
 }
 
-/// Memory that the peer may use for a call: the request, and the place for a long reply.
-pub(crate) type Buffers = (Option<Run>, Option<Run>);
+/// Memory that the peer may use for a call: a long request, and the place for a long reply.
+pub(crate) type Buffers = (Lent, Lent);
 
 #[derive(Clone, Copy)]
 enum State {
@@ -61,7 +73,7 @@ struct Calls {
 
 impl Calls {
     fn release(&mut self, index: u32) -> Buffers {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return (None, None) };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return Buffers::default() };
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.waker = None;
@@ -86,7 +98,7 @@ impl ConnRpc {
             && (256..=LONGEST).contains(&remote.slot_len)
             && (1..=4096).contains(&remote.slot_count);
         sane.then_some(())?;
-        let slot = |_| Slot { generation: 0, state: State::Free, waker: None, buffers: (None, None) };
+        let slot = |_| Slot { generation: 0, state: State::Free, waker: None, buffers: Buffers::default() };
         let count = local.slot_count;
         Some(Self {
             local,
@@ -98,17 +110,38 @@ impl ConnRpc {
                 free: (0..count).rev().collect(),
                 lost: false,
             }),
+            line: Line::default(),
+            own_line: Line::default(),
             room: Waiters::default(),
+            backlog: AtomicUsize::new(0),
             outbox: Mutex::new(VecDeque::new()),
         })
     }
 
-    /// The longest request that travels in the peer's ring.
-    pub(crate) fn longest_in_ring(&self) -> usize {
-        (self.remote.ring_len / 4).min(LONGEST) as usize - RequestHeader::LEN
+    /// The longest record that is put into the peer's ring.
+    pub(crate) fn longest_record(&self) -> usize {
+        (self.remote.ring_len / 4).min(LONGEST) as usize
     }
 
-    /// The longest reply that fits a slot of this node.
+    /// Takes up `bytes` and a request's overhead of what the peer's requests may hold here, `limit` bytes. Gives what is
+    /// to be given back, or `None` if there is no room.
+    pub(crate) fn charge(&self, bytes: usize, limit: usize) -> Option<usize> {
+        let charge = bytes + OVERHEAD;
+        let before = self.backlog.fetch_add(charge, Ordering::AcqRel);
+        // The first always has room.
+        if before > 0 && before + charge > limit {
+            self.discharge(charge);
+            return None;
+        }
+        Some(charge)
+    }
+
+    /// Gives back what [`charge`](Self::charge) gave.
+    pub(crate) fn discharge(&self, charge: usize) {
+        self.backlog.fetch_sub(charge, Ordering::AcqRel);
+    }
+
+    /// The longest reply that fits a slot.
     pub(crate) fn longest_in_slot(area: &RpcArea) -> usize {
         area.slot_len as usize - ReplyHeader::LEN
     }
@@ -119,12 +152,19 @@ impl ConnRpc {
             .then(|| area.slots.checked_add(u64::from(index) * u64::from(area.slot_len)))?
     }
 
-    /// Takes a slot for a call. `Some(None)`: the connection has failed.
-    pub(crate) fn claim(&self) -> Option<Option<CallSlot<'_>>> {
+    /// Waits for a slot for a call, `own` for one of LITE's. `None`: the connection has failed.
+    pub(crate) async fn claim(&self, own: bool) -> Option<CallSlot<'_>> {
+        let line = if own { &self.own_line } else { &self.line };
+        line.until(|| self.try_claim(own)).await
+    }
+
+    fn try_claim(&self, own: bool) -> Option<Option<CallSlot<'_>>> {
         let mut calls = self.calls.lock();
         if calls.lost {
             return Some(None);
         }
+        let kept = if own { 0 } else { OWN_SLOTS as usize };
+        (calls.free.len() > kept).then_some(())?;
         let index = calls.free.pop()?;
         let slot = calls.slots.get_mut(index as usize)?;
         slot.state = State::Waiting { abandoned: false };
@@ -143,7 +183,7 @@ impl ConnRpc {
             let buffers = calls.release(index);
             drop(calls);
             drop(buffers);
-            self.room.wake_all();
+            self.slot_is_free();
             return Ok(());
         }
         slot.state = State::Done(header);
@@ -153,6 +193,11 @@ impl ConnRpc {
             waker.wake();
         }
         Ok(())
+    }
+
+    fn slot_is_free(&self) {
+        self.own_line.wake();
+        self.line.wake();
     }
 
     /// The queue pairs are destroyed: no call gets a reply any more, and the peer uses no buffer.
@@ -173,6 +218,8 @@ impl ConnRpc {
         drop(buffers);
         self.outbox.lock().clear();
         self.room.wake_all();
+        self.own_line.wake_all();
+        self.line.wake_all();
     }
 }
 
@@ -241,21 +288,15 @@ impl Drop for CallSlot<'_> {
         };
         drop(calls);
         drop(buffers);
-        self.rpc.room.wake_all();
+        self.rpc.slot_is_free();
     }
-}
-
-/// Whether a ring record of that many bytes can be one.
-pub(crate) fn record_len(header: &RequestHeader) -> Option<u32> {
-    let payload = if header.buffer.is_some() { 0 } else { u32::try_from(header.len).ok()? };
-    payload.checked_add(RequestHeader::LEN as u32).filter(|n| n.checked_next_multiple_of(GRAIN).is_some())
 }
 
 /// What the caller is told when the handler gave no reply.
 pub(crate) fn verdict(header: &ReplyHeader) -> Option<crate::Error> {
     use crate::Error;
     match header.status {
-        ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy => None,
+        ReplyStatus::InSlot | ReplyStatus::InBuffer | ReplyStatus::Busy | ReplyStatus::Accepted => None,
         ReplyStatus::NoSuchFunction => Some(Error::NoSuchFunction),
         ReplyStatus::Dropped => Some(Error::Refused("the handler gave no reply".into())),
         ReplyStatus::RequestTooLarge | ReplyStatus::ReplyTooLarge => {

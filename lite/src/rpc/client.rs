@@ -1,17 +1,18 @@
 //! The caller's side.
 
-use super::calls::{Buffers, CallSlot, ConnRpc, Ended, verdict};
-use super::server::{Call, FunctionId, LocalReply, ReplyTo};
-use super::wire::{GRAIN, Imm, ReplyHeader, ReplyStatus, RequestHeader};
+use super::call::Call;
+use super::calls::{CallSlot, ConnRpc, Ended, verdict};
+use super::lent::Lent;
+use super::server::FunctionId;
+use super::wire::{GRAIN, Imm, MAX_PIECES, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::Error;
-use crate::bounce::Run;
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Poll;
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
@@ -22,9 +23,58 @@ const FIRST_BACKOFF: Duration = Duration::from_micros(50);
 /// See [`FIRST_BACKOFF`].
 const LONGEST_BACKOFF: Duration = Duration::from_millis(5);
 
+/// Longest head of a record: the header and what pieces there can be.
+const MAX_HEAD: usize = RequestHeader::LEN + 2 * MAX_PIECES * Piece::LEN;
+
+/// Where a reply is put.
+pub(crate) enum Sink<'a> {
+    /// The start of this.
+    Slice(&'a mut [u8]),
+    /// Appended to `into`, at most `max` bytes.
+    Vec { into: &'a mut Vec<u8>, max: usize },
+    /// Nobody wants one: a message.
+    Nowhere,
+}
+
+impl Sink<'_> {
+    fn max(&self) -> usize {
+        match self {
+            Self::Slice(slice) => slice.len(),
+            Self::Vec { max, .. } => *max,
+            Self::Nowhere => 0,
+        }
+    }
+
+    fn is_one_way(&self) -> bool {
+        matches!(self, Self::Nowhere)
+    }
+
+    /// Place for a reply of `len` bytes, if it takes that many.
+    fn place(&mut self, len: usize) -> Option<&mut [u8]> {
+        match self {
+            Self::Slice(slice) => slice.get_mut(..len),
+            Self::Vec { into, max } => {
+                (len <= *max).then_some(())?;
+                into.clear();
+                into.resize(len, 0);
+                Some(into)
+            }
+            Self::Nowhere => (len == 0).then_some(&mut []),
+        }
+    }
+}
+
+/// What is called, and with what.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) function: FunctionId,
+    pub(crate) data: &'a [u8],
+}
+
 /// How one attempt at a call ended, if not with an error.
 enum Attempt {
-    Reply(Vec<u8>),
+    /// The reply is in its place, so long.
+    Reply(usize),
     /// The server's queue is full; nothing has happened.
     Busy,
     /// The connection ended before the request left; nothing has happened.
@@ -32,27 +82,26 @@ enum Attempt {
 }
 
 impl Node {
-    /// Calls `function` on `node`: gives the reply, by `deadline`.
+    /// Calls `node`, which may be this one; puts the reply into `sink` and gives its length, by `deadline`.
     pub(crate) async fn call(
         self: &Arc<Self>,
         node: NodeId,
-        function: FunctionId,
-        request: &[u8],
-        max_reply: usize,
+        request: Request<'_>,
+        mut sink: Sink<'_>,
         deadline: Instant,
-    ) -> Result<Vec<u8>, Error> {
+    ) -> Result<usize, Error> {
         let issued = AtomicBool::new(false);
         let work = async {
             let mut backoff = FIRST_BACKOFF;
             loop {
                 let attempt = if node == self.me {
-                    self.call_here(function, request, max_reply, &issued).await?
+                    self.call_here(request, &mut sink, &issued).await?
                 } else {
                     let conn = self.connection(node).await?;
-                    self.call_there(&conn, function, request, max_reply, &issued).await?
+                    self.call_there(&conn, request, &mut sink, &issued).await?
                 };
                 match attempt {
-                    Attempt::Reply(reply) => return Ok(reply),
+                    Attempt::Reply(len) => return Ok(len),
                     Attempt::NotSent => {
                         self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                     }
@@ -88,58 +137,61 @@ impl Node {
         }
     }
 
-    fn run(&self, len: usize) -> Result<Run, Error> {
-        let asked = len as u64;
-        Run::take(&self.platform, asked)
-            .ok_or_else(|| Error::NoMemory { asked, free: self.platform.memory().stats().largest_free })
-    }
-
     async fn call_there(
         self: &Arc<Self>,
         conn: &Arc<Conn>,
-        function: FunctionId,
-        request: &[u8],
-        max_reply: usize,
+        request: Request<'_>,
+        sink: &mut Sink<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
         let Some(rpc) = &conn.rpc else { return Err(Error::Unknown) };
-        let Some(mut slot) = rpc.room.until(|| rpc.claim()).await else {
+        let Some(mut slot) = rpc.claim(request.function >= super::INTERNAL).await else {
             self.fail(conn);
             return Ok(Attempt::NotSent);
         };
-        let mut header = RequestHeader {
-            function,
-            slot: slot.index as u16,
-            call: slot.number(),
-            len: request.len() as u64,
-            buffer: None,
-            max_reply: max_reply as u64,
-            reply_buffer: None,
-        };
-        let mut buffers: Buffers = (None, None);
-        let mut payload = request;
-        if request.len() > rpc.longest_in_ring() {
-            let run = self.run(request.len())?;
-            let refused = |e| Error::Refused(alloc::format!("{e}"));
-            self.platform.memory().write(run.addr(), request).map_err(refused)?;
-            header.buffer = Some(run.addr());
-            payload = &[];
-            buffers.0 = Some(run);
-        }
+        let max_reply = sink.max();
+        let (mut lent, mut place) = (Lent::default(), Lent::default());
         if max_reply > ConnRpc::longest_in_slot(&rpc.local) {
-            let run = self.run(max_reply)?;
-            header.reply_buffer = Some(run.addr());
-            buffers.1 = Some(run);
+            place = Lent::take(&self.platform, max_reply as u64)?;
         }
-        slot.lend(buffers);
+        let head = RequestHeader::LEN + usize::from(place.count()) * Piece::LEN;
+        let mut data = request.data;
+        if head + data.len() > rpc.longest_record() {
+            lent = Lent::take(&self.platform, data.len() as u64)?;
+            lent.write(&*self.platform, data)?;
+            data = &[];
+        }
+        let header = RequestHeader {
+            function: request.function,
+            slot: slot.index as u16,
+            one_way: sink.is_one_way(),
+            request_pieces: lent.count(),
+            reply_pieces: place.count(),
+            call: slot.number(),
+            len: request.data.len() as u64,
+            max_reply: max_reply as u64,
+        };
+        let mut head = [0; MAX_HEAD];
+        let (start, mut rest) = head.split_at_mut(RequestHeader::LEN);
+        start.copy_from_slice(&header.emit());
+        for piece in lent.pieces().chain(place.pieces()) {
+            let Some((now, later)) = rest.split_at_mut_checked(Piece::LEN) else { break };
+            now.copy_from_slice(&piece.emit());
+            rest = later;
+        }
+        let head = head.get(..RequestHeader::LEN + header.pieces_len()).unwrap_or_default();
+        slot.lend((lent, place));
         slot.posted = true;
-        let sent = rpc
-            .room
-            .until(|| match self.send_request(conn, rpc, &header, payload) {
-                Err(NotPosted::Busy) => None,
-                other => Some(other),
-            })
-            .await;
+        let mut post = || match self.send_request(conn, rpc, head, data) {
+            Err(NotPosted::Busy) => None,
+            other => Some(other),
+        };
+        // What is missing is room in the ring, or a buffer, a slot, or a place in the queue pair.
+        let sent = core::future::poll_fn(|cx| match rpc.room.poll_until(cx, &mut post) {
+            Poll::Pending => self.resources.poll_until(cx, &mut post),
+            ready => ready,
+        })
+        .await;
         match sent {
             Ok(()) => issued.store(true, Ordering::Relaxed),
             Err(NotPosted::ConnectionLost | NotPosted::Busy | NotPosted::Revoked) => {
@@ -153,7 +205,7 @@ impl Node {
             }
         }
         let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-        let Ended::Replied(reply, buffers) = ended else {
+        let Ended::Replied(reply, (_, place)) = ended else {
             return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown));
         };
         if reply.status == ReplyStatus::Busy {
@@ -162,7 +214,7 @@ impl Node {
         if let Some(error) = verdict(&reply) {
             return Err(error);
         }
-        self.collect(rpc, &slot, &reply, &buffers, max_reply).map(Attempt::Reply)
+        self.collect(rpc, &slot, &reply, &place, sink).map(Attempt::Reply)
     }
 
     /// Copies the reply out of slot or buffer.
@@ -171,43 +223,47 @@ impl Node {
         rpc: &ConnRpc,
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
-        buffers: &Buffers,
-        max_reply: usize,
-    ) -> Result<Vec<u8>, Error> {
+        place: &Lent,
+        sink: &mut Sink<'_>,
+    ) -> Result<usize, Error> {
         let nonsense = || Error::Refused("the server's reply makes no sense".into());
-        let len = usize::try_from(reply.len).ok().filter(|n| *n <= max_reply).ok_or_else(nonsense)?;
-        let from = match (reply.status, &buffers.1) {
-            (ReplyStatus::InBuffer, Some(run)) => Some(run.addr()),
-            (ReplyStatus::InSlot, _) if len <= ConnRpc::longest_in_slot(&rpc.local) => {
-                ConnRpc::slot_addr(&rpc.local, slot.index)
-                    .and_then(|a| a.checked_add(ReplyHeader::LEN as u64))
+        if (reply.status == ReplyStatus::Accepted) != sink.is_one_way() {
+            return Err(nonsense());
+        }
+        let len = usize::try_from(reply.len).map_err(|_| nonsense())?;
+        let into = sink.place(len).ok_or_else(nonsense)?;
+        match reply.status {
+            ReplyStatus::Accepted => {}
+            ReplyStatus::InBuffer if place.count() > 0 => place.read(&*self.platform, into)?,
+            ReplyStatus::InSlot if len <= ConnRpc::longest_in_slot(&rpc.local) => {
+                let from = ConnRpc::slot_addr(&rpc.local, slot.index)
+                    .and_then(|slot| slot.checked_add(ReplyHeader::LEN as u64))
+                    .ok_or_else(nonsense)?;
+                self.platform.memory().read(from, into).map_err(|_| nonsense())?;
             }
-            _ => None,
-        };
-        let mut bytes = vec![0; len];
-        let from = from.ok_or_else(nonsense)?;
-        self.platform.memory().read(from, &mut bytes).map_err(|_| nonsense())?;
-        Ok(bytes)
+            _ => return Err(nonsense()),
+        }
+        Ok(len)
     }
 
     fn send_request(
         &self,
         conn: &Arc<Conn>,
         rpc: &ConnRpc,
-        header: &RequestHeader,
-        payload: &[u8],
+        head: &[u8],
+        data: &[u8],
     ) -> Result<(), NotPosted> {
         // Records lie in the ring in the order in which they are posted.
         let mut tx = rpc.tx.lock();
         if conn.is_shut() {
             return Err(NotPosted::ConnectionLost);
         }
-        let bytes = (RequestHeader::LEN + payload.len()) as u32;
+        let bytes = (head.len() + data.len()) as u32;
         let (offset, end) = tx.place(bytes).ok_or(NotPosted::Busy)?;
         let addr = rpc.remote.ring.checked_add(u64::from(offset)).ok_or(NotPosted::Invalid)?;
         let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
         let imm = Some(Imm::Request(offset / GRAIN).emit());
-        let verb = Verb::Write { head: &header.emit(), tail: payload, imm };
+        let verb = Verb::Write { head, tail: data, imm };
         self.try_post(conn, RPC_LANE, verb, remote, None, true)?;
         tx.commit(end);
         Ok(())
@@ -216,27 +272,38 @@ impl Node {
     /// A call of this node to itself: straight into the function's queue.
     async fn call_here(
         self: &Arc<Self>,
-        function: FunctionId,
-        request: &[u8],
-        max_reply: usize,
+        request: Request<'_>,
+        sink: &mut Sink<'_>,
         issued: &AtomicBool,
     ) -> Result<Attempt, Error> {
-        let reply = Arc::new(LocalReply::default());
-        let to = ReplyTo::Here { reply: reply.clone(), max: max_reply };
-        let service = self.services.get(function).ok_or(Error::NoSuchFunction)?;
-        if request.len() > service.max_request() {
+        let (one_way, max) = (sink.is_one_way(), sink.max());
+        let service = self.services.get(request.function).filter(|s| s.takes(one_way));
+        let service = service.ok_or(Error::NoSuchFunction)?;
+        if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });
         }
         if !service.reserve() {
             return Ok(Attempt::Busy);
         }
-        service.enqueue(Call::new(self.me, self.incarnation, request.to_vec(), to));
+        let mut copy = service.buffer(request.data.len());
+        copy.copy_from_slice(request.data);
+        let reply = self.local_replies.take();
+        service.enqueue(Call::here(self, copy, reply.clone(), max, one_way));
         drop(service);
         issued.store(true, Ordering::Relaxed);
-        let (status, bytes, len) = reply.wait().await;
-        if status == ReplyStatus::Busy {
-            return Ok(Attempt::Busy);
-        }
-        verdict(&ReplyHeader { call: 0, status, len }).map_or(Ok(Attempt::Reply(bytes)), Err)
+        let attempt = reply.wait(|status, len, bytes| match verdict(&ReplyHeader { call: 0, status, len }) {
+            _ if status == ReplyStatus::Busy => Ok(Attempt::Busy),
+            Some(error) => Err(error),
+            None => match sink.place(bytes.len()) {
+                Some(into) => {
+                    into.copy_from_slice(bytes);
+                    Ok(Attempt::Reply(bytes.len()))
+                }
+                None => Err(Error::TooLarge { max: max as u64 }),
+            },
+        });
+        let attempt = attempt.await;
+        self.local_replies.give(reply);
+        attempt
     }
 }

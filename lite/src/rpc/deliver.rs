@@ -1,16 +1,16 @@
 //! Arriving messages, and messages that waited for room on the queue pair. Runs in the poller.
 
-use super::calls::{ConnRpc, Out, record_len};
+use super::call::{Call, Charge, RemoteReply, ReplyTo};
+use super::calls::{ConnRpc, Out};
 use super::ring::Violation;
-use super::server::{Call, RemoteReply, ReplyTo, Service};
-use super::wire::{GRAIN, Imm, ReplyHeader, ReplyStatus, RequestHeader};
+use super::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
+use crate::Error;
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
-use crate::op::{Data, NotPosted, Route, Verb};
-use alloc::boxed::Box;
+use crate::op::{NotPosted, Verb};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicBool;
 use platform::IoAddr;
 use verbs::RemoteAddr;
 
@@ -32,19 +32,18 @@ impl Node {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                let (header, payload) = self.take_record(rpc, offset)?;
+                self.take_record(conn, rpc, offset)?;
                 let credit = rpc.rx.lock().credit_due();
                 if let Some(credit) = credit {
                     self.send_out(conn, Out::Credit(credit));
                 }
-                self.dispatch(conn, header, payload);
                 Ok(())
             }
         }
     }
 
-    /// Copies a record out of the ring, so that nothing the peer writes later changes it.
-    fn take_record(&self, rpc: &ConnRpc, offset: u32) -> Result<(RequestHeader, Vec<u8>), Violation> {
+    /// Copies a request out of the ring, so that nothing the peer writes later changes it, and hands it on.
+    fn take_record(self: &Arc<Self>, conn: &Arc<Conn>, rpc: &ConnRpc, offset: u32) -> Result<(), Violation> {
         let memory = self.platform.memory();
         let mut header = [0; RequestHeader::LEN];
         let end = offset.checked_add(RequestHeader::LEN as u32).ok_or(Violation)?;
@@ -52,72 +51,109 @@ impl Node {
         let at = at.ok_or(Violation)?;
         memory.read(at, &mut header).map_err(|_| Violation)?;
         let header = RequestHeader::parse(&header).ok_or(Violation)?;
-        let len = record_len(&header).ok_or(Violation)?;
         // Checks that the record lies in the ring, and where it must.
-        rpc.rx.lock().consume(offset, len)?;
-        let mut payload = alloc::vec![0; len as usize - RequestHeader::LEN];
+        rpc.rx.lock().consume(offset, header.record_len().ok_or(Violation)?)?;
         let behind = at.checked_add(RequestHeader::LEN as u64).ok_or(Violation)?;
-        memory.read(behind, &mut payload).map_err(|_| Violation)?;
-        Ok((header, payload))
-    }
-
-    fn dispatch(self: &Arc<Self>, conn: &Arc<Conn>, header: RequestHeader, payload: Vec<u8>) {
+        let requested = self.pieces(behind, header.request_pieces)?;
+        let between = behind.checked_add((requested.len() * Piece::LEN) as u64).ok_or(Violation)?;
+        let to_reply = self.pieces(between, header.reply_pieces)?;
+        let sum = |pieces: &[Piece]| pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
+        if (!requested.is_empty() && sum(&requested) != Some(header.len))
+            || (!to_reply.is_empty() && sum(&to_reply).is_none_or(|sum| sum < header.max_reply))
+        {
+            return Err(Violation);
+        }
         let to = RemoteReply {
             node: self.clone(),
             conn: conn.clone(),
             slot: u32::from(header.slot),
             call: header.call,
             max: header.max_reply,
-            buffer: header.reply_buffer,
+            pieces: to_reply,
         };
-        let to = ReplyTo::There(to);
-        let Some(service) = self.services.get(header.function) else {
-            return to.answer(ReplyStatus::NoSuchFunction, 0);
+        let refuse = |to, status, len| {
+            ReplyTo::There(to).answer(status, len);
+            Ok(())
         };
+        let service = self.services.get(header.function).filter(|s| s.takes(header.one_way));
+        let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
         if header.len > service.max_request() as u64 {
-            return to.answer(ReplyStatus::RequestTooLarge, service.max_request() as u64);
+            return refuse(to, ReplyStatus::RequestTooLarge, service.max_request() as u64);
         }
+        let here = if requested.is_empty() { header.len as usize } else { 0 };
+        // LITE's own questions are few, and pass those of applications.
+        let charge = if header.function >= super::INTERNAL {
+            None
+        } else {
+            match rpc.charge(here + header.pieces_len(), self.config.backlog as usize) {
+                Some(bytes) => Some(Charge { conn: conn.clone(), bytes }),
+                None => return refuse(to, ReplyStatus::Busy, 0),
+            }
+        };
         if !service.reserve() {
-            return to.answer(ReplyStatus::Busy, 0);
+            return refuse(to, ReplyStatus::Busy, 0);
         }
-        let call = Call::new(conn.peer, conn.incarnation, payload, to);
-        match header.buffer {
-            None => service.enqueue(call),
-            Some(from) => {
-                let fetch = self.clone().fetch(service, call, conn.clone(), from, header.len as usize);
-                self.platform.spawn("lite-fetch", Box::pin(fetch));
-            }
-        }
-    }
-
-    /// Reads a long request out of the caller's memory, then hands it on.
-    async fn fetch(
-        self: Arc<Self>,
-        service: Arc<Service>,
-        mut call: Call,
-        conn: Arc<Conn>,
-        from: IoAddr,
-        len: usize,
-    ) {
-        let mut bytes = Vec::new();
-        if bytes.try_reserve_exact(len).is_err() {
+        let mut request = service.buffer(here);
+        let from = behind.checked_add(header.pieces_len() as u64);
+        if from.is_none_or(|from| memory.read(from, &mut request).is_err()) {
             service.unreserve();
-            return call.answer(ReplyStatus::NoMemory, len as u64);
+            return Err(Violation);
         }
-        bytes.resize(len, 0);
-        let issued = AtomicBool::new(false);
-        match self.transfer(Route::Conn(&conn), from, Data::Read(&mut bytes), None, &issued).await {
-            Ok(()) => {
-                call.set_request(bytes);
-                service.enqueue(call);
-            }
-            // The connection is gone, and with it the caller's wait.
-            Err(_) => service.unreserve(),
-        }
+        service.enqueue(Call::there(to, request, requested, header.one_way, charge));
+        Ok(())
     }
 
-    /// Sends a reply or credit, now or when the queue pair has room.
-    pub(crate) fn send_out(&self, conn: &Arc<Conn>, out: Out) {
+    fn pieces(&self, at: IoAddr, count: u8) -> Result<Vec<Piece>, Violation> {
+        let mut pieces = Vec::with_capacity(usize::from(count));
+        let mut at = at;
+        for _ in 0..count {
+            let mut bytes = [0; Piece::LEN];
+            self.platform.memory().read(at, &mut bytes).map_err(|_| Violation)?;
+            pieces.push(Piece::parse(&bytes).ok_or(Violation)?);
+            at = at.checked_add(Piece::LEN as u64).ok_or(Violation)?;
+        }
+        Ok(pieces)
+    }
+
+    /// Sends a reply, now or when the queue pair has room.
+    pub(crate) fn send_reply(
+        &self,
+        conn: &Arc<Conn>,
+        slot: u32,
+        header: &ReplyHeader,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
+        {
+            let outbox = rpc.outbox.lock();
+            if outbox.is_empty() {
+                match self.post_reply(conn, rpc, slot, header, data) {
+                    Ok(()) => return Ok(()),
+                    Err(NotPosted::Busy) => {}
+                    Err(_) => return Err(Error::Unknown),
+                }
+            }
+        }
+        self.send_out(conn, Out::Reply(slot, *header, data.to_vec()));
+        Ok(())
+    }
+
+    fn post_reply(
+        &self,
+        conn: &Arc<Conn>,
+        rpc: &ConnRpc,
+        slot: u32,
+        header: &ReplyHeader,
+        data: &[u8],
+    ) -> Result<(), NotPosted> {
+        let addr = ConnRpc::slot_addr(&rpc.remote, slot).ok_or(NotPosted::Invalid)?;
+        let verb = Verb::Write { head: &header.emit(), tail: data, imm: Some(Imm::Reply(slot).emit()) };
+        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
+        self.try_post(conn, RPC_LANE, verb, remote, None, true).map(drop)
+    }
+
+    /// Sends something behind what waits already.
+    fn send_out(&self, conn: &Arc<Conn>, out: Out) {
         let Some(rpc) = &conn.rpc else { return };
         let mut outbox = rpc.outbox.lock();
         let was_empty = outbox.is_empty();
@@ -147,22 +183,16 @@ impl Node {
     }
 
     /// Posts from the front while there is room; gives whether nothing is left.
-    fn flush(&self, conn: &Arc<Conn>, rpc: &ConnRpc, outbox: &mut alloc::collections::VecDeque<Out>) -> bool {
+    fn flush(&self, conn: &Arc<Conn>, rpc: &ConnRpc, outbox: &mut VecDeque<Out>) -> bool {
         let key = conn.remote_key.rkey;
         while let Some(out) = outbox.front() {
             let posted = match out {
-                Out::Reply(slot, header, data) => match ConnRpc::slot_addr(&rpc.remote, *slot) {
-                    Some(addr) => {
-                        let imm = Some(Imm::Reply(*slot).emit());
-                        let verb = Verb::Write { head: &header.emit(), tail: data, imm };
-                        self.try_post(conn, RPC_LANE, verb, RemoteAddr { addr, key }, None, true)
-                    }
-                    None => Err(NotPosted::Invalid),
-                },
+                Out::Reply(slot, header, data) => self.post_reply(conn, rpc, *slot, header, data),
                 Out::Credit(grains) => {
                     let imm = Some(Imm::Credit(*grains).emit());
                     let verb = Verb::Write { head: &[], tail: &[], imm };
-                    self.try_post(conn, RPC_LANE, verb, RemoteAddr { addr: rpc.remote.ring, key }, None, true)
+                    let remote = RemoteAddr { addr: rpc.remote.ring, key };
+                    self.try_post(conn, RPC_LANE, verb, remote, None, true).map(drop)
                 }
             };
             match posted {
@@ -171,7 +201,7 @@ impl Node {
                     outbox.clear();
                     return true;
                 }
-                Ok(_) | Err(_) => drop(outbox.pop_front()),
+                Ok(()) | Err(_) => drop(outbox.pop_front()),
             }
         }
         true

@@ -1,7 +1,10 @@
 //! LITE's own function: what nodes ask of each other about regions and barriers. Served by a task, in order of arrival;
 //! what must wait goes on in a task of its own.
 
-use super::server::{Call, FunctionId, RpcOptions, Service};
+use super::call::Call;
+use super::client::{Request, Sink};
+use super::server::{FunctionId, RpcOptions};
+use super::service::{Service, Takes};
 use crate::node::Node;
 use crate::sync::{Kind, Mode, Outcome, Place};
 use crate::{Error, Permissions};
@@ -88,19 +91,33 @@ impl Node {
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Answer, Error> {
-        let reply = self.call(node, INTERNAL, &proto::encode(ask), MAX_ANSWER, deadline).await?;
-        proto::decode::<Result<Answer, Error>>(&reply)
+        let mut reply = [0; MAX_ANSWER];
+        let request = Request { function: INTERNAL, data: &proto::encode(ask) };
+        let len = self.call(node, request, Sink::Slice(&mut reply), deadline).await?;
+        let reply = reply.get(..len).unwrap_or_default();
+        proto::decode::<Result<Answer, Error>>(reply)
             .map_err(|_| Error::Refused("malformed answer".into()))?
     }
 
     /// Serves LITE's own function for ever.
     pub(crate) fn start_internal(self: &Arc<Self>) {
-        let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: QUEUE }));
+        let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: QUEUE }, Takes::Calls));
         self.services.add(INTERNAL, service.clone());
         let node = self.clone();
         let task = async move {
-            while let Ok(call) = service.next(&node).await {
-                node.serve(call);
+            while let Ok(mut call) = service.next_as_is(&node).await {
+                if !call.is_remote() {
+                    node.serve(call);
+                    continue;
+                }
+                // Nobody waits while it is read.
+                let me = node.clone();
+                let fetch = async move {
+                    if call.fetch().await.is_ok() {
+                        me.serve(call);
+                    }
+                };
+                node.platform.spawn("lite-fetch", Box::pin(fetch));
             }
         };
         self.platform.spawn("lite-rpc", Box::pin(task));
@@ -199,5 +216,6 @@ pub(crate) fn answer(call: Call, result: Result<Answer, Error>) {
     if bytes.len() > MAX_ANSWER {
         bytes = proto::encode(&Err::<Answer, Error>(Error::Refused("answer too long".into())));
     }
-    call.reply_now(bytes);
+    // A caller that is gone needs no answer.
+    let _ = call.reply_now(&bytes);
 }

@@ -1,28 +1,22 @@
-//! The server's side: functions, their queues, and calls waiting for a reply.
+//! Functions and mailboxes as their servers hold them.
 
-use super::calls::{ConnRpc, Out};
-use super::wire::{ReplyHeader, ReplyStatus};
-use crate::Error;
-use crate::conn::Conn;
+use super::call::Call;
+use super::service::{Service, Takes};
 use crate::node::Node;
-use crate::op::{Data, Route};
-use crate::wait::Waiters;
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::{Error, Lite};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use platform::IoAddr;
+use core::time::Duration;
 use proto::{Incarnation, NodeId};
-use spin::Mutex;
 
-/// Names a function on a node. Those from `0xffff_0000` on are LITE's own.
+/// Names a function or mailbox on a node. Those from `0xffff_0000` on are LITE's own.
 pub type FunctionId = u32;
 
-/// What a function takes.
+/// What a function or mailbox takes.
 #[derive(Clone, Copy, Debug)]
 pub struct RpcOptions {
-    /// The longest request in bytes.
+    /// The longest request or message in bytes.
     pub max_request: usize,
     /// Requests that wait for [`RpcServer::receive`]; while there are that many, callers back off.
     pub queue: usize,
@@ -34,315 +28,182 @@ impl Default for RpcOptions {
     }
 }
 
-/// A function's queue.
-pub(crate) struct Service {
-    options: RpcOptions,
-    queue: Mutex<VecDeque<Call>>,
-    /// Requests in the queue or being fetched for it.
-    reserved: AtomicUsize,
-    closed: AtomicBool,
-    arrival: Waiters,
-}
-
-impl Service {
-    pub(crate) fn new(options: RpcOptions) -> Self {
-        Self {
-            options,
-            queue: Mutex::default(),
-            reserved: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-            arrival: Waiters::default(),
-        }
-    }
-
-    pub(crate) fn max_request(&self) -> usize {
-        self.options.max_request
-    }
-
-    /// Takes a place in the queue, if there is one. [`enqueue`](Self::enqueue) or [`unreserve`](Self::unreserve) follows.
-    #[must_use]
-    pub(crate) fn reserve(&self) -> bool {
-        if self.reserved.fetch_add(1, Ordering::AcqRel) < self.options.queue {
-            return true;
-        }
-        self.unreserve();
-        false
-    }
-
-    pub(crate) fn unreserve(&self) {
-        self.reserved.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Puts a call into the place that was reserved.
-    pub(crate) fn enqueue(&self, call: Call) {
-        if self.closed.load(Ordering::SeqCst) {
-            self.unreserve();
-            return call.answer(ReplyStatus::NoSuchFunction, 0);
-        }
-        self.queue.lock().push_back(call);
-        self.arrival.wake_all();
-    }
-
-    fn take(&self) -> Option<Call> {
-        let call = self.queue.lock().pop_front()?;
-        self.unreserve();
-        Some(call)
-    }
-
-    fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        let waiting = core::mem::take(&mut *self.queue.lock());
-        for call in waiting {
-            call.answer(ReplyStatus::NoSuchFunction, 0);
-        }
-        self.arrival.wake_all();
-    }
-
-    pub(crate) fn wake_all(&self) {
-        self.arrival.wake_all();
-    }
-
-    pub(crate) async fn next(&self, node: &Node) -> Result<Call, Error> {
-        self.arrival
-            .until(|| match self.take() {
-                Some(call) => Some(Ok(call)),
-                None if node.is_fenced() => Some(Err(Error::LinkDown)),
-                None => None,
-            })
-            .await
-    }
-}
-
-/// The functions of a node.
-#[derive(Default)]
-pub(crate) struct ServiceTable(Mutex<BTreeMap<FunctionId, Arc<Service>>>);
-
-impl ServiceTable {
-    pub(crate) fn get(&self, function: FunctionId) -> Option<Arc<Service>> {
-        self.0.lock().get(&function).cloned()
-    }
-
-    /// Adds a function; `false` if it is there already.
-    pub(crate) fn add(&self, function: FunctionId, service: Arc<Service>) -> bool {
-        let mut table = self.0.lock();
-        if table.contains_key(&function) {
-            return false;
-        }
-        table.insert(function, service);
-        true
-    }
-
-    fn remove(&self, function: FunctionId) {
-        let service = self.0.lock().remove(&function);
-        if let Some(service) = service {
-            service.close();
-        }
-    }
-
-    pub(crate) fn wake_all(&self) {
-        let all: Vec<_> = self.0.lock().values().cloned().collect();
-        all.iter().for_each(|s| s.wake_all());
-    }
-}
-
-/// A registered function. Dropped, it is unregistered: what waits in its queue, and later calls, get
-/// [`Error::NoSuchFunction`].
-pub struct RpcServer {
+/// A registered function or mailbox. Dropped, it is registered no more.
+struct Registration {
     node: Arc<Node>,
     function: FunctionId,
     service: Arc<Service>,
+    patience: Duration,
 }
 
-impl RpcServer {
-    pub(crate) fn new(node: Arc<Node>, function: FunctionId, service: Arc<Service>) -> Self {
-        Self { node, function, service }
+impl Registration {
+    fn new(lite: &Lite, function: FunctionId, options: RpcOptions, takes: Takes) -> Result<Self, Error> {
+        if function >= super::INTERNAL {
+            return Err(Error::Permission);
+        }
+        let service = Arc::new(Service::new(options, takes));
+        if !lite.node.services.add(function, service.clone()) {
+            return Err(Error::NameTaken);
+        }
+        Ok(Self { node: lite.node.clone(), function, service, patience: lite.patience })
     }
 
-    /// The next request. Several tasks may receive; each request goes to one of them, once. Waits for as long as the node
-    /// is a member: the absence of work is no error.
-    pub async fn receive(&self) -> Result<Call, Error> {
+    async fn receive(&self) -> Result<Call, Error> {
         let call = self.service.next(&self.node).await?;
         self.node.counters.served.add(1);
         Ok(call)
     }
+
+    async fn within(&self, limit: Duration) -> Result<Call, Error> {
+        let deadline = self.node.platform.now() + limit;
+        self.node.timers.before(deadline, self.receive()).await.unwrap_or(Err(Error::Deadline))
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.node.services.remove(self.function, &self.service);
+        let deadline = self.node.platform.now() + self.patience;
+        self.node.timers.before(deadline, self.service.idle()).await.ok_or(Error::Deadline)
+    }
 }
 
-impl Drop for RpcServer {
+impl Drop for Registration {
     fn drop(&mut self) {
-        self.node.services.remove(self.function);
+        self.node.services.remove(self.function, &self.service);
     }
 }
 
-/// A request that waits for its reply. Dropped without one, it tells the caller so ([`Error::Refused`]).
-pub struct Call {
-    from: NodeId,
-    incarnation: Incarnation,
-    request: Vec<u8>,
-    to: Option<ReplyTo>,
-}
-
-/// Where the reply goes.
-pub(crate) enum ReplyTo {
-    Here { reply: Arc<LocalReply>, max: usize },
-    There(RemoteReply),
-}
-
-/// A caller on another node.
-pub(crate) struct RemoteReply {
-    pub(crate) node: Arc<Node>,
-    pub(crate) conn: Arc<Conn>,
-    pub(crate) slot: u32,
-    pub(crate) call: u64,
-    pub(crate) max: u64,
-    pub(crate) buffer: Option<IoAddr>,
-}
-
-impl Call {
-    pub(crate) fn new(from: NodeId, incarnation: Incarnation, request: Vec<u8>, to: ReplyTo) -> Self {
-        Self { from, incarnation, request, to: Some(to) }
+impl Lite {
+    /// Serves function `f` on this node, for all nodes and for this one. Any number of tasks may
+    /// [`receive`](RpcServer::receive) from it.
+    ///
+    /// Fails with `NameTaken` if `f` is registered, `Permission` for LITE's own ids.
+    ///
+    /// ```
+    /// # use lite::{Error, Lite, RpcOptions};
+    /// # async fn example(lite: &Lite) -> Result<(), Error> {
+    /// let server = lite.register(7, RpcOptions::default())?;
+    /// let mut call = server.receive().await?;
+    /// loop {
+    ///     let reply = call.request().to_ascii_uppercase();
+    ///     call = server.reply_and_receive(call, &reply).await?;
+    /// }
+    /// # }
+    /// ```
+    pub fn register(&self, f: FunctionId, options: RpcOptions) -> Result<RpcServer, Error> {
+        Registration::new(self, f, options, Takes::Calls).map(RpcServer)
     }
 
-    /// The caller.
+    /// Opens mailbox `port` on this node, for messages of all nodes and of this one. Ports and functions are one set of ids.
+    ///
+    /// Fails with `NameTaken` if `port` is in use, `Permission` for LITE's own ids.
+    ///
+    /// ```
+    /// # use lite::{Error, Lite, NodeId, RpcOptions};
+    /// # async fn example(lite: &Lite, other: &Lite) -> Result<(), Error> {
+    /// let mailbox = lite.open_mailbox(7, RpcOptions::default())?;
+    /// other.send(lite.node_id(), 7, b"hello").await?;
+    /// let message = mailbox.receive().await?;
+    /// assert_eq!((message.from(), message.data()), (other.node_id(), &b"hello"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open_mailbox(&self, port: FunctionId, options: RpcOptions) -> Result<Mailbox, Error> {
+        Registration::new(self, port, options, Takes::Messages).map(Mailbox)
+    }
+}
+
+/// A registered function. Dropped, it is unregistered at once; see [`unregister`](Self::unregister).
+pub struct RpcServer(Registration);
+
+impl RpcServer {
+    /// The next request. Several tasks may receive; each request goes to one of them, once. Waits for as long as the
+    /// function is registered and the node is a member: the absence of work is no error. `NoSuchFunction` and `LinkDown`
+    /// say that these have ended.
+    ///
+    /// A long request stays with its caller until a task receives it. A request whose future is dropped before it is
+    /// ready goes to another task. Does not allocate, but for requests longer than all before.
+    pub async fn receive(&self) -> Result<Call, Error> {
+        self.0.receive().await
+    }
+
+    /// As [`receive`](Self::receive), with `Deadline` if none comes for so long.
+    pub async fn receive_within(&self, limit: Duration) -> Result<Call, Error> {
+        self.0.within(limit).await
+    }
+
+    /// Replies to `call`, then receives the next. That a caller is gone is no error; that the reply is too large for it is
+    /// one, and nothing is received.
+    pub async fn reply_and_receive(&self, call: Call, reply: &[u8]) -> Result<Call, Error> {
+        match call.reply(reply).await {
+            Err(too_large @ Error::TooLarge { .. }) => Err(too_large),
+            _ => self.0.receive().await,
+        }
+    }
+
+    /// Ends the function, and waits until each call that a task has received is answered or dropped. What waits in the
+    /// queue and later calls get [`Error::NoSuchFunction`], as do tasks that receive; the id is free at once. `Deadline`:
+    /// a task still has a call.
+    pub async fn unregister(&self) -> Result<(), Error> {
+        self.0.close().await
+    }
+}
+
+impl fmt::Debug for RpcServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "function {} of {}", self.0.function, self.0.node.me)
+    }
+}
+
+/// An open mailbox. Dropped, it is closed, and the messages in it are lost.
+pub struct Mailbox(Registration);
+
+impl Mailbox {
+    /// The next message; as [`RpcServer::receive`].
+    pub async fn receive(&self) -> Result<Message, Error> {
+        self.0.receive().await.map(Message)
+    }
+
+    /// As [`receive`](Self::receive), with `Deadline` if none comes for so long.
+    pub async fn receive_within(&self, limit: Duration) -> Result<Message, Error> {
+        self.0.within(limit).await.map(Message)
+    }
+
+    /// Closes the mailbox. The messages in it are lost; later ones fail with [`Error::NoSuchFunction`].
+    pub fn close(self) {}
+}
+
+impl fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mailbox {} of {}", self.0.function, self.0.node.me)
+    }
+}
+
+/// A message from a mailbox.
+#[derive(Debug)]
+pub struct Message(Call);
+
+impl Message {
+    /// The sender.
     #[must_use]
     pub fn from(&self) -> NodeId {
-        self.from
+        self.0.from()
     }
 
-    /// Which life of the caller.
+    /// Which life of the sender.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        self.0.incarnation()
     }
 
-    /// The request. It is this node's own copy.
+    /// What it says.
     #[must_use]
-    pub fn request(&self) -> &[u8] {
-        &self.request
+    pub fn data(&self) -> &[u8] {
+        self.0.request()
     }
 
-    /// Takes the request out, leaving an empty one.
+    /// The data on their own.
     #[must_use]
-    pub fn take_request(&mut self) -> Vec<u8> {
-        core::mem::take(&mut self.request)
-    }
-
-    pub(crate) fn set_request(&mut self, request: Vec<u8>) {
-        self.request = request;
-    }
-
-    /// Sends the reply. `Ok` means that it is on its way; whether the caller still waits is not known.
-    ///
-    /// Fails with `TooLarge` if the caller takes less (it is told so), `Unknown` if the connection has ended.
-    pub async fn reply(mut self, data: &[u8]) -> Result<(), Error> {
-        let len = data.len() as u64;
-        let Some(max) = self.to.as_ref().map(ReplyTo::max) else { return Ok(()) };
-        if len > max {
-            self.answer(ReplyStatus::ReplyTooLarge, max);
-            return Err(Error::TooLarge { max });
-        }
-        if let Some(ReplyTo::There(to)) = &self.to
-            && data.len() > ConnRpc::longest_in_slot(to.area()?)
-        {
-            let buffer = to.buffer.ok_or(Error::TooLarge { max })?;
-            let issued = AtomicBool::new(false);
-            // If this is dropped midway, `self` tells the caller that there is no reply.
-            to.node.transfer(Route::Conn(&to.conn), buffer, Data::Write(data), None, &issued).await?;
-            let Some(ReplyTo::There(to)) = self.to.take() else { return Ok(()) };
-            return to.send(ReplyStatus::InBuffer, len, Vec::new());
-        }
-        match self.to.take() {
-            Some(ReplyTo::There(to)) => to.send(ReplyStatus::InSlot, len, data.to_vec()),
-            Some(ReplyTo::Here { reply, .. }) => {
-                reply.set(ReplyStatus::InSlot, data.to_vec(), len);
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Replies without waiting; `data` must fit a slot, whose least size is 256.
-    pub(crate) fn reply_now(mut self, data: Vec<u8>) {
-        let len = data.len() as u64;
-        match self.to.take() {
-            Some(ReplyTo::There(to)) => {
-                // A connection that has ended has no caller.
-                let _ = to.send(ReplyStatus::InSlot, len, data);
-            }
-            Some(ReplyTo::Here { reply, .. }) => reply.set(ReplyStatus::InSlot, data, len),
-            None => {}
-        }
-    }
-
-    /// Ends the call without a reply.
-    pub(crate) fn answer(mut self, status: ReplyStatus, len: u64) {
-        if let Some(to) = self.to.take() {
-            to.answer(status, len);
-        }
-    }
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call from {} with {} bytes", self.from, self.request.len())
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if let Some(to) = self.to.take() {
-            to.answer(ReplyStatus::Dropped, 0);
-        }
-    }
-}
-
-impl ReplyTo {
-    fn max(&self) -> u64 {
-        match self {
-            Self::Here { max, .. } => *max as u64,
-            Self::There(to) => to.max,
-        }
-    }
-
-    pub(crate) fn answer(self, status: ReplyStatus, len: u64) {
-        match self {
-            Self::Here { reply, .. } => reply.set(status, Vec::new(), len),
-            Self::There(to) => {
-                // A connection that has ended has no caller.
-                let _ = to.send(status, len, Vec::new());
-            }
-        }
-    }
-}
-
-impl RemoteReply {
-    fn area(&self) -> Result<&crate::conn::RpcArea, Error> {
-        self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
-    }
-
-    fn send(self, status: ReplyStatus, len: u64, data: Vec<u8>) -> Result<(), Error> {
-        if self.conn.is_shut() {
-            return Err(Error::Unknown);
-        }
-        let header = ReplyHeader { call: self.call, status, len };
-        self.node.send_out(&self.conn, Out::Reply(self.slot, header, data));
-        Ok(())
-    }
-}
-
-/// Where a caller on the same node waits.
-#[derive(Default)]
-pub(crate) struct LocalReply {
-    reply: Mutex<Option<(ReplyStatus, Vec<u8>, u64)>>,
-    arrival: Waiters,
-}
-
-impl LocalReply {
-    fn set(&self, status: ReplyStatus, bytes: Vec<u8>, len: u64) {
-        *self.reply.lock() = Some((status, bytes, len));
-        self.arrival.wake_all();
-    }
-
-    pub(crate) async fn wait(&self) -> (ReplyStatus, Vec<u8>, u64) {
-        self.arrival.until(|| self.reply.lock().take()).await
+    pub fn into_data(mut self) -> Vec<u8> {
+        self.0.take_request()
     }
 }

@@ -7,23 +7,54 @@ pub(crate) const GRAIN: u32 = 64;
 /// The longest record or reply that is written in one piece.
 pub(crate) const LONGEST: u32 = 65536;
 
-/// In front of a request in the ring; all integers little-endian.
+/// The most pieces of memory that one request or one reply may lie in.
+pub(crate) const MAX_PIECES: usize = 63;
+
+/// A run of the caller's memory that holds a part of a long request, or takes a part of a long reply. On the wire: address,
+/// then length, 8 bytes each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) addr: IoAddr,
+    pub(crate) len: u64,
+}
+
+impl Piece {
+    /// Bytes of one.
+    pub(crate) const LEN: usize = 16;
+
+    pub(crate) fn emit(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        let (addr, len) = out.split_at_mut(8);
+        addr.copy_from_slice(&self.addr.0.to_le_bytes());
+        len.copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        Some(Self { addr: IoAddr(u64_at(bytes, 0)?), len: u64_at(bytes, 8)? })
+    }
+}
+
+/// In front of a request in the ring; all integers little-endian. The pieces follow: those of the request, then those for
+/// the reply. After them the request, if it does not lie in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestHeader {
     /// Bytes 0..4.
     pub(crate) function: u32,
     /// 4..6: index of the caller's slot.
     pub(crate) slot: u16,
+    /// Bit 0 of 6..8: nobody waits for the handler's reply, only for word that the request is in the function's queue.
+    pub(crate) one_way: bool,
+    /// Bits 4..=9 of 6..8: pieces that the request lies in.
+    pub(crate) request_pieces: u8,
+    /// Bits 10..=15 of 6..8: pieces for a reply that is too long for the slot.
+    pub(crate) reply_pieces: u8,
     /// 8..16: the caller's number of the call, given back in the reply.
     pub(crate) call: u64,
     /// 16..24: bytes of the request.
     pub(crate) len: u64,
-    /// Flag bit 0 in 6..8, address in 24..32: where in the caller's memory the request lies, if not behind this header.
-    pub(crate) buffer: Option<IoAddr>,
-    /// 32..40: the longest reply that the caller takes.
+    /// 24..32: the longest reply that the caller takes.
     pub(crate) max_reply: u64,
-    /// Flag bit 1, address in 40..48: where a reply goes that is too long for the slot; `max_reply` bytes.
-    pub(crate) reply_buffer: Option<IoAddr>,
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -32,43 +63,47 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 impl RequestHeader {
     /// Bytes of it.
-    pub(crate) const LEN: usize = 48;
+    pub(crate) const LEN: usize = 32;
 
     pub(crate) fn emit(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
-        let flags = u16::from(self.buffer.is_some()) | u16::from(self.reply_buffer.is_some()) << 1;
+        let pieces = |n: u8, at: u32| u16::from(n & MAX_PIECES as u8) << at;
+        let flags = u16::from(self.one_way) | pieces(self.request_pieces, 4) | pieces(self.reply_pieces, 10);
         out[0..4].copy_from_slice(&self.function.to_le_bytes());
         out[4..6].copy_from_slice(&self.slot.to_le_bytes());
         out[6..8].copy_from_slice(&flags.to_le_bytes());
-        let words = [
-            self.call,
-            self.len,
-            self.buffer.unwrap_or_default().0,
-            self.max_reply,
-            self.reply_buffer.unwrap_or_default().0,
-        ];
-        for (place, word) in out[8..].chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
+        out[8..16].copy_from_slice(&self.call.to_le_bytes());
+        out[16..24].copy_from_slice(&self.len.to_le_bytes());
+        out[24..32].copy_from_slice(&self.max_reply.to_le_bytes());
         out
     }
 
     pub(crate) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let flags = u16::from_le_bytes([bytes[6], bytes[7]]);
-        let address = |flag: u16, at| {
-            let addr = IoAddr(u64_at(bytes, at)?);
-            Some((flags & flag != 0).then_some(addr))
-        };
-        (flags < 4).then_some(())?;
+        let pieces = |at: u32| (flags >> at) as u8 & MAX_PIECES as u8;
+        (flags & 0b1110 == 0).then_some(())?;
         Some(Self {
             function: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
             slot: u16::from_le_bytes([bytes[4], bytes[5]]),
+            one_way: flags & 1 != 0,
+            request_pieces: pieces(4),
+            reply_pieces: pieces(10),
             call: u64_at(bytes, 8)?,
             len: u64_at(bytes, 16)?,
-            buffer: address(1, 24)?,
-            max_reply: u64_at(bytes, 32)?,
-            reply_buffer: address(2, 40)?,
+            max_reply: u64_at(bytes, 24)?,
         })
+    }
+
+    /// Bytes of the pieces that follow.
+    pub(crate) fn pieces_len(&self) -> usize {
+        (usize::from(self.request_pieces) + usize::from(self.reply_pieces)) * Piece::LEN
+    }
+
+    /// Bytes of the whole record. `None` if there are no rings for such records.
+    pub(crate) fn record_len(&self) -> Option<u32> {
+        let request = if self.request_pieces > 0 { 0 } else { u32::try_from(self.len).ok()? };
+        let head = (Self::LEN + self.pieces_len()) as u32;
+        request.checked_add(head).filter(|n| n.checked_next_multiple_of(GRAIN).is_some())
     }
 }
 
@@ -92,6 +127,8 @@ pub(crate) enum ReplyStatus {
     ReplyTooLarge = 6,
     /// The server has no memory for the request; the handler has not run.
     NoMemory = 7,
+    /// The request wants no reply, and is in the function's queue or taken from it.
+    Accepted = 8,
 }
 
 /// In front of a reply in the slot; all integers little-endian.
@@ -128,6 +165,7 @@ impl ReplyHeader {
             5 => S::RequestTooLarge,
             6 => S::ReplyTooLarge,
             7 => S::NoMemory,
+            8 => S::Accepted,
             _ => return None,
         };
         Some(Self { call: u64_at(bytes, 0)?, status, len: u64_at(bytes, 16)? })
@@ -177,20 +215,32 @@ mod tests {
         let request = RequestHeader {
             function: 0x0102_0304,
             slot: 0x0506,
+            one_way: true,
+            request_pieces: 0,
+            reply_pieces: 3,
             call: 7,
             len: 8,
-            buffer: None,
             max_reply: 9,
-            reply_buffer: Some(IoAddr(0xa000)),
         };
-        let mut golden = [0; 48];
-        golden[..8].copy_from_slice(&[4, 3, 2, 1, 6, 5, 2, 0]);
+        let mut golden = [0; 32];
+        golden[..8].copy_from_slice(&[4, 3, 2, 1, 6, 5, 1, 12]);
         golden[8] = 7;
         golden[16] = 8;
-        golden[32] = 9;
-        golden[41] = 0xa0;
+        golden[24] = 9;
         assert_eq!(request.emit(), golden);
         assert_eq!(RequestHeader::parse(&golden), Some(request));
+        assert_eq!(request.record_len(), Some(32 + 3 * 16 + 8));
+        let long = RequestHeader { request_pieces: 63, len: u64::MAX, ..request };
+        assert_eq!(RequestHeader::parse(&long.emit()), Some(long));
+        assert_eq!(long.record_len(), Some(32 + 66 * 16));
+        assert_eq!(RequestHeader { request_pieces: 0, ..long }.record_len(), None);
+
+        let piece = Piece { addr: IoAddr(0xa000), len: 5 };
+        let mut golden = [0; 16];
+        golden[1] = 0xa0;
+        golden[8] = 5;
+        assert_eq!(piece.emit(), golden);
+        assert_eq!(Piece::parse(&golden), Some(piece));
 
         let reply = ReplyHeader { call: 1, status: ReplyStatus::Busy, len: 3 };
         let mut golden = [0; 24];
@@ -207,12 +257,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parsing_never_panics_and_emits_the_same(request: [u8; 32], rest: [u8; 16], reply: [u8; 24], imm: u32) {
-            let mut bytes = [0; 48];
-            bytes[..32].copy_from_slice(&request);
-            bytes[32..].copy_from_slice(&rest);
-            if let Some(h) = RequestHeader::parse(&bytes) {
-                prop_assert_eq!(RequestHeader::parse(&h.emit()), Some(h));
+        fn parsing_never_panics_and_emits_the_same(request: [u8; 32], reply: [u8; 24], imm: u32) {
+            if let Some(h) = RequestHeader::parse(&request) {
+                prop_assert_eq!(h.emit(), request);
             }
             if let Some(h) = ReplyHeader::parse(&reply) {
                 prop_assert_eq!(ReplyHeader::parse(&h.emit()), Some(h));

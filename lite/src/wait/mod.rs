@@ -1,7 +1,9 @@
-//! Waiting: wakers in line, and gates that close.
+//! Waiting: wakers of all who wait, lines, and gates that close.
 
 mod gate;
+mod line;
 mod waiters;
 
 pub(crate) use gate::Gate;
+pub(crate) use line::Line;
 pub(crate) use waiters::Waiters;

@@ -1,0 +1,59 @@
+//! Memory that a caller lends for one call: a long request lies in it, or it takes a long reply.
+
+use super::wire::{MAX_PIECES, Piece};
+use crate::Error;
+use crate::bounce::Run;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use platform::Platform;
+
+/// As many runs as needed, for memory is seldom free in one.
+#[derive(Default)]
+pub(crate) struct Lent(Vec<(Run, u64)>);
+
+impl Lent {
+    /// Takes `len` bytes.
+    pub(crate) fn take(platform: &Arc<dyn Platform>, len: u64) -> Result<Self, Error> {
+        let mut runs = Vec::new();
+        let mut left = len;
+        while left > 0 {
+            let free = platform.memory().stats().largest_free;
+            let most = left.min(free);
+            let run = (most > 0 && runs.len() < MAX_PIECES).then(|| Run::take(platform, most)).flatten();
+            let run = run.ok_or(Error::NoMemory { asked: len, free })?;
+            runs.push((run, most));
+            left -= most;
+        }
+        Ok(Self(runs))
+    }
+
+    /// As many as [`pieces`](Self::pieces) gives.
+    pub(crate) fn count(&self) -> u8 {
+        self.0.len() as u8
+    }
+
+    /// Where it lies.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> {
+        self.0.iter().map(|(run, len)| Piece { addr: run.addr(), len: *len })
+    }
+
+    /// Fills it from `data`.
+    pub(crate) fn write(&self, platform: &dyn Platform, mut data: &[u8]) -> Result<(), Error> {
+        for piece in self.pieces() {
+            let (now, rest) = data.split_at(data.len().min(piece.len as usize));
+            platform.memory().write(piece.addr, now).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
+            data = rest;
+        }
+        Ok(())
+    }
+
+    /// Reads as much as `into` holds, from the front.
+    pub(crate) fn read(&self, platform: &dyn Platform, mut into: &mut [u8]) -> Result<(), Error> {
+        for piece in self.pieces() {
+            let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
+            platform.memory().read(piece.addr, now).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
+            into = rest;
+        }
+        Ok(())
+    }
+}

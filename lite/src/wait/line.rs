@@ -1,0 +1,174 @@
+//! A line: tasks that wait for one of several equal things, the first come first.
+
+use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use spin::Mutex;
+
+/// How many are woken for one thing that comes free. More than one, because a future that was woken may lie unpolled while its
+/// task waits for something else; the others keep their places.
+const WOKEN: usize = 4;
+
+/// Wakers of tasks that wait for a thing of which each takes one, in the order in which they came. Unlike
+/// [`Waiters`](super::Waiters), a thing that comes free does not wake them all. Whoever comes while one is free takes it.
+#[derive(Default)]
+pub(crate) struct Line {
+    count: AtomicUsize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    last: u64,
+    /// By number, ascending.
+    waiting: VecDeque<(u64, Waker)>,
+}
+
+/// A place in the line. Dropped, it lets the next one look: there may be more than it took.
+struct Place<'a> {
+    line: &'a Line,
+    number: Option<u64>,
+}
+
+impl Line {
+    /// Waits until `take` gives something.
+    pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
+        let mut place = Place { line: self, number: None };
+        core::future::poll_fn(|cx| {
+            if let Some(v) = take() {
+                return Poll::Ready(v);
+            }
+            place.wait(cx);
+            // It may have come free in between.
+            take().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
+    /// One more is free.
+    pub(crate) fn wake(&self) {
+        self.wake_some(WOKEN);
+    }
+
+    /// Something has changed for all.
+    pub(crate) fn wake_all(&self) {
+        self.wake_some(usize::MAX);
+    }
+
+    fn wake_some(&self, most: usize) {
+        for _ in 0..self.count.load(Ordering::SeqCst).min(most) {
+            let first = {
+                let mut queue = self.queue.lock();
+                let first = queue.waiting.pop_front();
+                self.count.store(queue.waiting.len(), Ordering::SeqCst);
+                first
+            };
+            let Some((_, waker)) = first else { return };
+            waker.wake();
+        }
+    }
+}
+
+impl Place<'_> {
+    fn wait(&mut self, cx: &Context<'_>) {
+        let mut queue = self.line.queue.lock();
+        let number = *self.number.get_or_insert_with(|| {
+            queue.last += 1;
+            queue.last
+        });
+        match queue.waiting.binary_search_by_key(&number, |(n, _)| *n) {
+            Ok(at) => {
+                if let Some((_, waker)) = queue.waiting.get_mut(at)
+                    && !waker.will_wake(cx.waker())
+                {
+                    *waker = cx.waker().clone();
+                }
+            }
+            Err(at) => queue.waiting.insert(at, (number, cx.waker().clone())),
+        }
+        self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut queue = self.line.queue.lock();
+        let waits = queue.waiting.binary_search_by_key(&number, |(n, _)| *n);
+        let waker = waits.ok().and_then(|at| queue.waiting.remove(at));
+        self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
+        drop(queue);
+        if waker.is_none() {
+            self.line.wake_some(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+    use core::future::Future;
+    use core::pin::{Pin, pin};
+    use std::boxed::Box;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+    use std::vec::Vec;
+
+    type Pinned<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+    fn pinned<'a>(future: impl Future<Output = ()> + 'a) -> Pinned<'a> {
+        Box::pin(future)
+    }
+
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_first_come_is_the_first_woken_and_a_dropped_place_is_nobodys_loss() {
+        let (line, free) = (Line::default(), Cell::new(0));
+        let take = || (free.get() > 0).then(|| free.set(free.get() - 1));
+        let wakers: Vec<_> = (0..8).map(|_| Arc::new(Woken(AtomicU32::new(0)))).collect();
+        let mut futures: Vec<_> = (0..8).map(|_| Some(pinned(line.until(take)))).collect();
+        let poll = |futures: &mut Vec<Option<Pinned<'_>>>, i: usize| {
+            let waker = Waker::from(wakers[i].clone());
+            let future = futures[i].as_mut().unwrap();
+            let ready = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            if ready {
+                futures[i] = None;
+            }
+            ready
+        };
+        let woken = |i: usize| wakers[i].0.load(Ordering::SeqCst);
+        for i in 0..8 {
+            assert!(!poll(&mut futures, i));
+        }
+        free.set(1);
+        line.wake();
+        assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 1, 1, 0, 0, 0, 0]);
+        // The first lies unpolled; the second takes it, and lets the next one look.
+        assert!(poll(&mut futures, 1));
+        assert_eq!(woken(4), 1);
+        // Those who found nothing are in front again.
+        for i in [4, 3, 2] {
+            assert!(!poll(&mut futures, i));
+        }
+        free.set(1);
+        // A place that was woken and is dropped lets the next one look.
+        futures[0] = None;
+        assert_eq!((woken(2), woken(3)), (2, 1));
+        assert!(poll(&mut futures, 2));
+        assert_eq!(woken(3), 2);
+        // One that waits and is dropped was not looking.
+        futures[7] = None;
+        assert_eq!(woken(4), 1);
+        let mut late = pin!(line.until(|| Some(())));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}
