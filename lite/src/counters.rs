@@ -1,5 +1,6 @@
 //! Counts of what this node's LITE has done.
 
+use crate::op::Quick;
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::Counter;
 
@@ -22,8 +23,11 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(crate) fn each(&self, each: &mut dyn FnMut(Counter)) {
-                $(each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed)));)*
+            pub(crate) fn each(&self, quick: &Quick, each: &mut dyn FnMut(Counter)) {
+                $(
+                    let more = quick.of(stringify!($name));
+                    each((concat!("lite_", stringify!($name)), self.$name.0.load(Ordering::Relaxed) + more));
+                )*
             }
         }
     };

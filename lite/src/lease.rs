@@ -49,7 +49,9 @@ impl Lease {
     /// Whether the membership is over; called by the poller.
     pub(crate) fn has_ended(&self, now: Instant) -> bool {
         if now.as_nanos() <= self.until.load(Ordering::SeqCst) {
-            self.lapsed.store(u64::MAX, Ordering::SeqCst);
+            if self.lapsed.load(Ordering::SeqCst) != u64::MAX {
+                self.lapsed.store(u64::MAX, Ordering::SeqCst);
+            }
             return false;
         }
         let seen = self.lapsed.load(Ordering::SeqCst);

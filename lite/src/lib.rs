@@ -138,7 +138,8 @@ impl Lite {
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
-        self.node.counters.each(each);
+        let quick = self.node.ops.lock().quick;
+        self.node.counters.each(&quick, each);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The state of one node's LITE, and its poller.
 
-use crate::bounce::{Bounce, BouncePool};
+use crate::bounce::BouncePool;
 use crate::conn::{Conn, Peer, RPC_LANE};
 use crate::control::Control;
 use crate::counters::Counters;
@@ -17,7 +17,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, Welcome};
@@ -48,7 +48,8 @@ pub(crate) struct Node {
     pub(crate) lease: Lease,
 
     pub(crate) ops: Mutex<OpTable>,
-    pub(crate) bounce: Mutex<BouncePool>,
+    /// Until when the first task waits for its operation, in nanoseconds; not later than that.
+    pub(crate) earliest_op: AtomicU64,
     /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
     pub(crate) resources: Waiters,
     pub(crate) timers: Timers,
@@ -107,8 +108,8 @@ impl Node {
             cq,
             chunk: config.bounce[2].0 as usize,
             lease: Lease::new(platform.now() + lease),
-            ops: Mutex::new(OpTable::new(config.operations)),
-            bounce: Mutex::new(bounce),
+            ops: Mutex::new(OpTable::new(config.operations, bounce)),
+            earliest_op: AtomicU64::new(u64::MAX),
             resources: Waiters::default(),
             timers: Timers::new(platform.clone()),
             counters: Counters::default(),
@@ -191,9 +192,11 @@ impl Node {
                 let Some(id) = stranded else { break };
                 self.complete(id, Status::WorkRequestFlushed);
             }
+            self.ops.lock().forget(&conn);
             worked = true;
         }
         worked |= self.flush_stalled();
+        worked |= self.expire_quick(now);
         worked |= self.timers.expire(now);
         worked
     }
@@ -238,27 +241,13 @@ impl Node {
 
     /// Gives back what an operation held on the wire.
     pub(crate) fn finish(&self, finished: Finished) {
-        let Finished { waker, holds, bounce } = finished;
-        if let Some(bounce) = bounce {
-            self.bounce.lock().give(bounce);
+        let Finished { waker, holds } = finished;
+        if let Some(mapping) = holds.as_ref().and_then(|h| h.mapping.as_ref()) {
+            mapping.gate.exit();
         }
-        if let Some(holds) = holds {
-            if let Some(lane) = holds.conn.lane(holds.lane) {
-                lane.in_flight.fetch_sub(1, Ordering::AcqRel);
-            }
-            if let Some(mapping) = &holds.mapping {
-                mapping.gate.exit();
-            }
-        }
+        drop(holds);
         if let Some(waker) = waker {
             waker.wake();
-        }
-        self.resources.wake_all();
-    }
-
-    pub(crate) fn give_back(&self, bounce: Option<Bounce>) {
-        if let Some(bounce) = bounce {
-            self.bounce.lock().give(bounce);
         }
         self.resources.wake_all();
     }
@@ -301,8 +290,10 @@ impl Node {
             return Some(Instant::ZERO);
         }
         let timer = self.timers.next();
+        let op = self.earliest_op.load(Ordering::Acquire);
+        let op = (op != u64::MAX).then(|| Instant::from_nanos(op));
         let lease = self.lease.next_deadline();
         let stalled = (!self.stalled.lock().is_empty()).then(|| self.platform.now() + STALLED_PAUSE);
-        [timer, lease, stalled].into_iter().flatten().min()
+        [timer, op, lease, stalled].into_iter().flatten().min()
     }
 }

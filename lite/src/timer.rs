@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::pin;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, Platform};
 use spin::Mutex;
@@ -11,6 +12,8 @@ use spin::Mutex;
 /// All timers of a node. They fire in [`expire`](Self::expire).
 pub(crate) struct Timers {
     heap: Mutex<Heap>,
+    /// No timer is earlier than this, in nanoseconds.
+    first: AtomicU64,
     /// Its poller is woken when a timer is started that is earlier than all others.
     platform: Arc<dyn Platform>,
 }
@@ -115,16 +118,21 @@ impl Heap {
 
 impl Timers {
     pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
-        Self { heap: Mutex::default(), platform }
+        Self { heap: Mutex::default(), first: AtomicU64::new(u64::MAX), platform }
     }
 
     /// Fires all timers up to `now`; gives whether there were any.
     pub(crate) fn expire(&self, now: Instant) -> bool {
         let mut any = false;
+        if now.as_nanos() < self.first.load(Ordering::Acquire) {
+            return any;
+        }
         loop {
             let waker = {
                 let mut heap = self.heap.lock();
                 if heap.order.is_empty() || heap.key(0).0 > now {
+                    let first = if heap.order.is_empty() { u64::MAX } else { heap.key(0).0.as_nanos() };
+                    self.first.store(first, Ordering::Release);
                     return any;
                 }
                 let entry = heap.take(0);
@@ -175,6 +183,9 @@ impl Timer<'_> {
             let index = heap.insert(self.at, cx.waker().clone());
             self.index = Some(index);
             let earliest = heap.entries[index as usize].place == 0;
+            if earliest {
+                self.timers.first.store(self.at.as_nanos(), Ordering::Release);
+            }
             drop(heap);
             if earliest {
                 self.timers.platform.wake_poller();
@@ -210,7 +221,7 @@ impl Drop for Timer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::{AtomicU32, Ordering};
+    use core::sync::atomic::AtomicU32;
     use platform::{Memory, Task};
     use proptest::prelude::*;
 

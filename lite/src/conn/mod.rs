@@ -59,6 +59,9 @@ impl Conn {
         if n < 2 {
             return RPC_LANE;
         }
+        if n == 2 {
+            return 1;
+        }
         1 + (self.next.fetch_add(1, Ordering::Relaxed) % (n - 1)) as usize
     }
 

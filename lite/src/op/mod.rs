@@ -2,10 +2,12 @@
 
 mod flight;
 mod post;
+mod quick;
 mod slot;
 mod transfer;
 
-pub(crate) use flight::Flight;
+pub(crate) use flight::{Flight, Lent};
 pub(crate) use post::{NotPosted, Verb};
-pub(crate) use slot::{Finished, Holds, OpId, OpTable};
+pub(crate) use quick::Outcome;
+pub(crate) use slot::{Finished, Holds, OpId, OpTable, Quick, Stands, Waits};
 pub(crate) use transfer::{Data, RECONNECT_PAUSE, Route};

@@ -1,12 +1,12 @@
 //! Posting one work request with all it needs: a credit of the queue pair, a bounce buffer, a slot.
 
-use super::{Holds, OpId};
+use super::{Holds, OpId, Waits};
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::region::Mapping;
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering;
-use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
+use platform::IoAddr;
+use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
 
 /// Longest payload assembled on the stack for an inline work request.
 const MAX_INLINE: usize = 256;
@@ -57,61 +57,62 @@ impl Node {
         {
             return Err(NotPosted::Revoked);
         }
-        let leave = |why| {
-            if let Some(mapping) = mapping {
-                mapping.gate.exit();
+        let holds = Holds { conn: conn.clone(), lane, mapping: mapping.cloned() };
+        let waits = if detached { Waits::Nobody } else { Waits::Task };
+        let depth = self.config.send_depth;
+        let taken = self.ops.lock().take(holds, self.bounce_len(verb), depth, waits);
+        match taken {
+            Ok((id, place)) => self.submit(qp.number, id, verb, place, remote).map(|()| id),
+            Err((why, holds)) => {
+                if let Some(mapping) = &holds.mapping {
+                    mapping.gate.exit();
+                }
+                Err(why)
             }
-            Err(why)
-        };
-        if qp.in_flight.fetch_add(1, Ordering::AcqRel) >= self.config.send_depth {
-            qp.in_flight.fetch_sub(1, Ordering::AcqRel);
-            return leave(NotPosted::Busy);
         }
-        let (inline, bytes) = match verb {
+    }
+
+    /// Bytes of the bounce buffer that `verb` needs, if it needs one.
+    pub(crate) fn bounce_len(&self, verb: Verb<'_>) -> Option<usize> {
+        match verb {
             Verb::Write { head, tail, .. } => {
                 let bytes = head.len() + tail.len();
-                (bytes <= self.max_inline.min(MAX_INLINE), bytes)
+                (bytes > self.max_inline.min(MAX_INLINE)).then_some(bytes)
             }
-            Verb::Read { len } => (false, len as usize),
-            Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (false, 8),
-        };
-        let bounce = if inline {
-            None
-        } else {
-            let Some(bounce) = self.bounce.lock().take(bytes) else {
-                qp.in_flight.fetch_sub(1, Ordering::AcqRel);
-                return leave(NotPosted::Busy);
-            };
-            Some(bounce)
-        };
-        let place = bounce.as_ref().map(|b| b.addr);
-        let holds = Holds { conn: conn.clone(), lane, mapping: mapping.cloned() };
-        let mut ops = self.ops.lock();
-        if !ops.has_room() {
-            drop(ops);
-            qp.in_flight.fetch_sub(1, Ordering::AcqRel);
-            if let Some(bounce) = bounce {
-                self.bounce.lock().give(bounce);
-            }
-            return leave(NotPosted::Busy);
+            Verb::Read { len } => Some(len as usize),
+            Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => Some(8),
         }
-        let id = ops.take(holds, bounce, detached);
-        drop(ops);
-        let Some(id) = id else { return leave(NotPosted::Busy) };
+    }
 
-        let mut buffer = [0u8; MAX_INLINE];
+    /// Hands the RNIC what has a slot, and a bounce buffer at `place` if it needs one. On `Err` the slot is free again.
+    pub(crate) fn submit(
+        &self,
+        qp: QpNum,
+        id: OpId,
+        verb: Verb<'_>,
+        place: Option<IoAddr>,
+        remote: RemoteAddr,
+    ) -> Result<(), NotPosted> {
+        let mut buffer;
         let sge;
         let op = match (verb, place) {
+            (Verb::Write { head, tail: [], imm }, None) => {
+                Some(SendOp::Write { data: Payload::Inline(head), remote, imm })
+            }
             (Verb::Write { head, tail, imm }, None) => {
-                let (a, rest) = buffer.split_at_mut(head.len());
-                a.copy_from_slice(head);
-                let (b, _) = rest.split_at_mut(tail.len());
-                b.copy_from_slice(tail);
-                let data = buffer.get(..bytes).unwrap_or_default();
-                Some(SendOp::Write { data: Payload::Inline(data), remote, imm })
+                buffer = [0u8; MAX_INLINE];
+                let bytes = head.len() + tail.len();
+                let fits = bytes <= MAX_INLINE;
+                if fits {
+                    let (a, rest) = buffer.split_at_mut(head.len());
+                    a.copy_from_slice(head);
+                    rest.split_at_mut(tail.len()).0.copy_from_slice(tail);
+                }
+                let data = buffer.get(..bytes).filter(|_| fits);
+                data.map(|data| SendOp::Write { data: Payload::Inline(data), remote, imm })
             }
             (Verb::Write { head, tail, imm }, Some(addr)) => {
-                sge = [Sge { addr, len: bytes as u32 }];
+                sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
                 let memory = self.platform.memory();
                 let written = addr.checked_add(head.len() as u64).is_some_and(|after| {
                     memory.write(addr, head).is_ok() && memory.write(after, tail).is_ok()
@@ -130,36 +131,22 @@ impl Node {
         };
         let posted = op.ok_or(NotPosted::Invalid).and_then(|op| {
             let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
-            self.rnic.post_send(qp.number, &[work]).map_err(|(_, e)| match e {
+            self.rnic.post_send(qp, &[work]).map_err(|(_, e)| match e {
                 VerbsError::NoResources => NotPosted::Busy,
                 VerbsError::InvalidArgument | VerbsError::LocalProtection => NotPosted::Invalid,
                 _ => NotPosted::ConnectionLost,
             })
         });
-        match posted {
-            Ok(()) => {
-                self.platform.wake_poller();
-                Ok(id)
-            }
-            Err(refused) => {
-                self.take_back(id);
-                Err(refused)
-            }
+        if posted.is_ok() {
+            self.platform.wake_poller();
+            return Ok(());
         }
-    }
-
-    /// Undoes what [`try_post`](Self::try_post) took for a work request that was refused.
-    fn take_back(&self, id: OpId) {
-        let finished = {
-            let mut ops = self.ops.lock();
-            let finished = ops.complete(id, verbs::Status::LocalQpOperationError);
-            let bounce = ops.abandon(id);
-            finished.map(|f| (f, bounce))
-        };
-        if let Some((finished, bounce)) = finished {
+        let finished = self.ops.lock().cancel(id);
+        if let Some(finished) = finished {
             self.finish(finished);
-            self.give_back(bounce);
         }
+        self.resources.wake_all();
+        posted
     }
 }
 

@@ -44,7 +44,7 @@ impl Data<'_> {
 }
 
 /// How an attempt on one connection ended.
-enum Lost {
+pub(super) enum Lost {
     /// The connection failed: the rest may be tried on another.
     Connection,
     /// For good.
@@ -52,7 +52,7 @@ enum Lost {
 }
 
 /// What a completion's status means for the operation.
-fn judge(status: Status) -> Result<(), Lost> {
+pub(super) fn judge(status: Status) -> Result<(), Lost> {
     match status {
         Status::Success => Ok(()),
         Status::RemoteAccessError | Status::RemoteInvalidRequest => {
@@ -70,7 +70,11 @@ impl Node {
         match route {
             Route::Node(node, life) => {
                 let conn = self.connection(node).await?;
-                if conn.incarnation == life { Ok(conn) } else { Err(Error::NodeDown(node)) }
+                if conn.incarnation != life {
+                    return Err(Error::NodeDown(node));
+                }
+                self.ops.lock().remember(&conn);
+                Ok(conn)
             }
             Route::Conn(conn) if conn.is_shut() => Err(Error::Unknown),
             Route::Conn(conn) => Ok(conn.clone()),

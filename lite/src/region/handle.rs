@@ -3,7 +3,7 @@
 use super::mapping::Mapping;
 use crate::names::Named;
 use crate::node::Node;
-use crate::op::{Data, Route, Verb};
+use crate::op::{Data, Outcome, Route, Verb};
 use crate::rpc::{Ask, Undo};
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
@@ -150,6 +150,12 @@ impl Lmr {
         self.held.node.platform.now() + self.patience
     }
 
+    /// Tries the short way.
+    async fn quick(&self, addr: IoAddr, verb: Verb<'_>, deadline: Instant) -> Outcome<'_> {
+        let m = &self.held.mapping;
+        self.held.node.quick((m.home, m.home_life), addr, verb, m, deadline).await
+    }
+
     fn route(&self) -> Route<'_> {
         Route::Node(self.held.mapping.home, self.held.mapping.home_life)
     }
@@ -175,28 +181,61 @@ impl Lmr {
     pub async fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let addr = self.place(Permissions::READ, offset, into.len() as u64)?;
         let node = &self.held.node;
-        node.counters.reads.add(1);
-        node.counters.bytes_read.add(into.len() as u64);
+        let (len, deadline, mut lost) = (into.len(), self.deadline(), false);
+        if self.node() != node.me && (1..=node.chunk).contains(&len) {
+            match self.quick(addr, Verb::Read { len: len as u32 }, deadline).await {
+                Outcome::Done(lent) => {
+                    let from = lent.addr().ok_or(Error::Unknown)?;
+                    return node.platform.memory().read(from, into).map_err(|_| Error::Unknown);
+                }
+                Outcome::Failed(error) => return Err(error),
+                Outcome::Late => return Err(Error::Deadline),
+                Outcome::NotPosted => {}
+                Outcome::Lost => {
+                    node.counters.retries.add(1);
+                    lost = true;
+                }
+            }
+        }
+        if !lost {
+            node.counters.reads.add(1);
+            node.counters.bytes_read.add(len as u64);
+        }
         if self.node() == node.me {
             return self.here(|memory| memory.read(addr, into));
         }
         let (issued, harmless) = (AtomicBool::new(false), AtomicBool::new(false));
         let work = node.transfer(self.route(), addr, Data::Read(into), Some(&self.held.mapping), &issued);
-        node.limit(self.deadline(), &harmless, work).await
+        node.limit(deadline, &harmless, work).await
     }
 
     /// Writes `data` at `offset`.
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let addr = self.place(Permissions::WRITE, offset, data.len() as u64)?;
         let node = &self.held.node;
-        node.counters.writes.add(1);
-        node.counters.bytes_written.add(data.len() as u64);
+        let (deadline, mut lost) = (self.deadline(), false);
+        if self.node() != node.me && (1..=node.chunk).contains(&data.len()) {
+            match self.quick(addr, Verb::Write { head: data, tail: &[], imm: None }, deadline).await {
+                Outcome::Done(_) => return Ok(()),
+                Outcome::Failed(error) => return Err(error),
+                Outcome::Late => return Err(Error::Unknown),
+                Outcome::NotPosted => {}
+                Outcome::Lost => {
+                    node.counters.retries.add(1);
+                    lost = true;
+                }
+            }
+        }
+        if !lost {
+            node.counters.writes.add(1);
+            node.counters.bytes_written.add(data.len() as u64);
+        }
         if self.node() == node.me {
             return self.here(|memory| memory.write(addr, data));
         }
-        let issued = AtomicBool::new(false);
+        let issued = AtomicBool::new(lost);
         let work = node.transfer(self.route(), addr, Data::Write(data), Some(&self.held.mapping), &issued);
-        node.limit(self.deadline(), &issued, work).await
+        node.limit(deadline, &issued, work).await
     }
 
     /// Sets `len` bytes from `offset` to `byte`; the region's node does it.
@@ -224,11 +263,26 @@ impl Lmr {
             return Err(Error::Misaligned);
         }
         let node = &self.held.node;
+        let deadline = self.deadline();
+        match self.quick(addr, verb, deadline).await {
+            Outcome::Done(lent) => {
+                let (mut before, from) = ([0; 8], lent.addr().ok_or(Error::Unknown)?);
+                node.platform.memory().read(from, &mut before).map_err(|_| Error::Unknown)?;
+                return Ok(u64::from_ne_bytes(before));
+            }
+            Outcome::Failed(error) => return Err(error),
+            Outcome::Late => return Err(Error::Unknown),
+            Outcome::Lost => {
+                let m = &self.held.mapping;
+                return Err(node.gone(m.home, m.home_life).unwrap_or(Error::Unknown));
+            }
+            Outcome::NotPosted => {}
+        }
         node.counters.atomics.add(1);
         let issued = AtomicBool::new(false);
         // The node's own memory as well: an RNIC is atomic only against itself.
         let work = node.atomic(self.route(), addr, verb, &self.held.mapping, &issued);
-        node.limit(self.deadline(), &issued, work).await
+        node.limit(deadline, &issued, work).await
     }
 
     /// Publishes the region as `name`. For the master only, and if the region has `SHARE`.

@@ -1,0 +1,144 @@
+//! The short way of an operation that fits one work request: posted at once if its connection is there and has room, under
+//! one lock and without a timer of its own. Whatever is in its way is left to the long one.
+
+use super::transfer::{Lost, judge};
+use super::{Flight, Holds, Lent, NotPosted, OpId, Verb, Waits};
+use crate::Error;
+use crate::membership::Life;
+use crate::node::Node;
+use crate::region::Mapping;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+use core::task::{Poll, Waker};
+use platform::{Instant, IoAddr};
+use verbs::RemoteAddr;
+
+/// How the short way ended.
+pub(crate) enum Outcome<'n> {
+    /// Done; with the bounce buffer.
+    Done(Lent<'n>),
+    /// It could not be posted: nothing has happened.
+    NotPosted,
+    /// It was posted, and its connection failed.
+    Lost,
+    /// It was posted, and its time is over.
+    Late,
+    /// It failed for good.
+    Failed(Error),
+}
+
+impl Node {
+    /// Does `verb` on the memory at `remote` of `to`, through `mapping`, by `deadline`.
+    pub(crate) async fn quick(
+        &self,
+        to: Life,
+        remote: IoAddr,
+        verb: Verb<'_>,
+        mapping: &Arc<Mapping>,
+        deadline: Instant,
+    ) -> Outcome<'_> {
+        let mut flight = Flight::grounded(self);
+        core::future::poll_fn(|cx| {
+            if !flight.is_posted() {
+                return match self.post_quick(to, remote, verb, mapping, deadline, cx.waker()) {
+                    Ok(id) => {
+                        flight.depart(id);
+                        Poll::Pending
+                    }
+                    Err(NotPosted::Revoked) => Poll::Ready(Outcome::Failed(Error::Freed)),
+                    Err(_) => Poll::Ready(Outcome::NotPosted),
+                };
+            }
+            flight.poll_landed(cx).map(|landed| match landed {
+                None => {
+                    self.counters.deadline_misses.add(1);
+                    Outcome::Late
+                }
+                Some((status, lent)) => match judge(status) {
+                    Ok(()) => Outcome::Done(lent),
+                    Err(Lost::For(error)) => Outcome::Failed(error),
+                    Err(Lost::Connection) => Outcome::Lost,
+                },
+            })
+        })
+        .await
+    }
+
+    fn post_quick(
+        &self,
+        (to, life): Life,
+        addr: IoAddr,
+        verb: Verb<'_>,
+        mapping: &Arc<Mapping>,
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Result<OpId, NotPosted> {
+        if self.is_fenced() {
+            return Err(NotPosted::ConnectionLost);
+        }
+        if !mapping.gate.enter() {
+            return Err(NotPosted::Revoked);
+        }
+        let bytes = self.bounce_len(verb);
+        let mut ops = self.ops.lock();
+        let conn = ops.conn(to).filter(|c| c.incarnation == life).cloned();
+        let Some(conn) = conn else {
+            drop(ops);
+            mapping.gate.exit();
+            return Err(NotPosted::ConnectionLost);
+        };
+        let lane = conn.pick();
+        let (qp, key) = (conn.lane(lane).map(|l| l.number), conn.remote_key.rkey);
+        let holds = Holds { conn, lane, mapping: Some(mapping.clone()) };
+        let waits = Waits::Until(waker.clone(), deadline);
+        let taken = ops.take(holds, bytes, self.config.send_depth, waits);
+        if taken.is_ok() {
+            let quick = &mut ops.quick;
+            match verb {
+                Verb::Write { head, .. } => {
+                    quick.writes += 1;
+                    quick.bytes_written += head.len() as u64;
+                }
+                Verb::Read { len } => {
+                    quick.reads += 1;
+                    quick.bytes_read += u64::from(len);
+                }
+                Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => quick.atomics += 1,
+            }
+            // Changed under the table's lock only.
+            if deadline.as_nanos() < self.earliest_op.load(Ordering::Relaxed) {
+                self.earliest_op.store(deadline.as_nanos(), Ordering::Release);
+            }
+        }
+        drop(ops);
+        match (taken, qp) {
+            (Ok((id, place)), Some(qp)) => {
+                self.submit(qp, id, verb, place, RemoteAddr { addr, key }).map(|()| id)
+            }
+            (Ok(_), None) => Err(NotPosted::Invalid),
+            (Err((why, holds)), _) => {
+                mapping.gate.exit();
+                drop(holds);
+                Err(why)
+            }
+        }
+    }
+
+    /// Wakes the tasks whose operations on the short way are late; gives whether there were any.
+    pub(crate) fn expire_quick(&self, now: Instant) -> bool {
+        if now.as_nanos() < self.earliest_op.load(Ordering::Acquire) {
+            return false;
+        }
+        let (mut from, mut any) = (0, false);
+        loop {
+            let mut ops = self.ops.lock();
+            let Some(waker) = ops.next_late(now, &mut from) else {
+                self.earliest_op.store(ops.earliest().as_nanos(), Ordering::Release);
+                return any;
+            };
+            drop(ops);
+            any = true;
+            waker.wake();
+        }
+    }
+}
