@@ -6,6 +6,7 @@ use lite::{Config, Error, Lite, Lock, NodeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use verbs::Gid;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// More than calls to one peer can be outstanding: waits must not take their places.
@@ -57,8 +58,8 @@ fn many_tasks_of_many_nodes_share_a_lock() {
     let lites: Vec<Lite> = (1..=3).map(|i| c.lite(i)).collect();
     let s = shared.clone();
     c.world.run(LIMIT, async move {
-        let lock = lites[0].create_lock(NodeId(2), Some("one")).await.unwrap();
-        assert_eq!(lites[1].create_lock(NodeId(3), Some("one")).await.unwrap_err(), Error::NameTaken);
+        let lock = lites[0].create_lock(NodeId(2), "one").await.unwrap();
+        assert_eq!(lites[1].create_lock(NodeId(3), "one").await.unwrap_err(), Error::NameTaken);
         for lite in &lites {
             let lock = lite.open_lock("one").await.unwrap();
             for n in 0..TASKS {
@@ -80,7 +81,7 @@ fn a_lock_is_waited_for_as_long_as_asked_and_ends_when_destroyed() {
     let mut c = cluster(2);
     let (a, b) = (c.lite(1), c.lite(2));
     c.world.run(LIMIT, async move {
-        let lock = a.create_lock(NodeId(1), Some("x")).await.unwrap();
+        let lock = a.create_lock(NodeId(1), "x").await.unwrap();
         let there = b.open_lock("x").await.unwrap();
         let held = lock.lock().await.unwrap();
         assert!(there.try_lock().await.unwrap().is_none());
@@ -106,7 +107,7 @@ fn a_lock_is_waited_for_as_long_as_asked_and_ends_when_destroyed() {
         assert_eq!(lock.lock().await.unwrap_err(), Error::Freed);
         assert_eq!(b.open_lock("x").await.unwrap_err(), Error::NoSuchName);
         // The name can be used again, for something else.
-        let event = b.create_event(NodeId(2), Some("x")).await.unwrap();
+        let event = b.create_event(NodeId(2), "x").await.unwrap();
         assert!(matches!(a.open_lock("x").await, Err(Error::Refused(why)) if why.contains("is an event")));
         event.destroy().await.unwrap();
     });
@@ -118,7 +119,7 @@ fn the_death_of_a_holder_is_told_to_the_next_once_all_know() {
     let lites: Vec<Lite> = (1..=4).map(|i| c.lite(i)).collect();
     let hub = c.hub.clone();
     c.world.run(LIMIT, async move {
-        let lock = lites[1].create_lock(NodeId(1), Some("x")).await.unwrap();
+        let lock = lites[1].create_lock(NodeId(1), "x").await.unwrap();
         let dying = lites[3].open_lock("x").await.unwrap();
         core::mem::forget(dying.lock().await.unwrap());
         let waiting = lites[3].open_lock("x").await.unwrap();
@@ -158,7 +159,7 @@ fn events_wake_all_who_wait_and_miss_nobody_who_comes_late() {
     let mut c = cluster(2);
     let (a, b) = (c.lite(1), c.lite(2));
     c.world.run(LIMIT, async move {
-        let event = a.create_event(NodeId(2), Some("ready")).await.unwrap();
+        let event = a.create_event(NodeId(2), "ready").await.unwrap();
         let woken = Arc::new(AtomicU64::new(0));
         for lite in [&a, &b] {
             let event = lite.open_event("ready").await.unwrap();
@@ -192,7 +193,7 @@ fn counters_count_from_everywhere() {
     let mut c = cluster(3);
     let lites: Vec<Lite> = (1..=3).map(|i| c.lite(i)).collect();
     c.world.run(LIMIT, async move {
-        let counter = lites[0].create_counter(NodeId(2), Some("tickets")).await.unwrap();
+        let counter = lites[0].create_counter(NodeId(2), "tickets").await.unwrap();
         let mut seen = Vec::new();
         for round in 0..4 {
             for lite in &lites {
@@ -204,7 +205,7 @@ fn counters_count_from_everywhere() {
         assert_eq!(counter.get().await, Ok(30));
         assert_eq!(counter.compare_swap(30, 5).await, Ok(30));
         assert_eq!(counter.compare_swap(30, 6).await, Ok(5));
-        lites[1].create_lock(NodeId(1), Some("lock")).await.unwrap();
+        lites[1].create_lock(NodeId(1), "lock").await.unwrap();
         assert!(lites[0].open_counter("lock").await.is_err());
         counter.destroy().await.unwrap();
     });
@@ -229,4 +230,35 @@ fn many_barriers_are_waited_at_at_once() {
         }
     });
     assert_eq!(passed.load(Ordering::SeqCst), 2 * TASKS);
+}
+
+/// A claim whose connection breaks is made anew; what became of the first one blocks nobody.
+#[test]
+fn claims_and_waits_outlive_a_connection() {
+    let mut c = cluster(2);
+    let (a, b) = (c.lite(1), c.lite(2));
+    let (lock, event) = c.world.run(LIMIT, async move {
+        (a.create_lock(NodeId(2), "lock").await.unwrap(), a.create_event(NodeId(2), "event").await.unwrap())
+    });
+    let got = Arc::new(AtomicU64::new(0));
+    let (l, e) = (lock.clone(), event.clone());
+    let (locked, seen) = (got.clone(), got.clone());
+    c.fabric.cut(Gid::from_ipv4([10, 0, 0, 2]), true);
+    spawn(&c.lite(1), async move {
+        drop(l.lock().await.unwrap());
+        locked.fetch_add(1, Ordering::SeqCst);
+    });
+    spawn(&c.lite(1), async move {
+        assert_eq!(e.wait(0).await, Ok(1));
+        seen.fetch_add(1, Ordering::SeqCst);
+    });
+    c.world.run_for(Duration::from_millis(5));
+    c.fabric.cut(Gid::from_ipv4([10, 0, 0, 2]), false);
+    c.world.run(LIMIT, async move {
+        b.sleep(Duration::from_secs(5)).await;
+        b.open_event("event").await.unwrap().signal().await.unwrap();
+        b.sleep(Duration::from_millis(5)).await;
+        assert_eq!(got.load(Ordering::SeqCst), 2);
+        assert!(lock.try_lock().await.unwrap().is_some(), "nothing is left of the first claim");
+    });
 }

@@ -45,7 +45,7 @@ impl Lite {
     /// The region lives until it is freed, its home or its master leaves, or nobody maps it and it is not published.
     pub async fn alloc(&self, node: NodeId, len: u64, permissions: Permissions) -> Result<Lmr, Error> {
         let secret = self.node.random();
-        let undo = Undo::new(&self.node, node, Ask::Abandon { secret });
+        let undo = Undo::new(&self.node, self.node.life_of(node)?, Ask::Abandon { secret });
         let ask = Ask::Alloc { secret, len, permissions };
         let result = self.node.obtain(node, &ask, secret, self.deadline()).await;
         if !matches!(result, Err(Error::Unknown)) {
@@ -306,7 +306,7 @@ impl Lmr {
         let node = &self.held.node;
         self.held.freed.store(true, Ordering::SeqCst);
         m.gate.close();
-        let undo = Undo::new(node, m.home, Ask::Abandon { secret: m.secret });
+        let undo = Undo::new(node, (m.home, m.home_life), Ask::Abandon { secret: m.secret });
         let free = Ask::Free { region: m.region, secret: m.secret };
         let result = node.ask_node(m.home, &free, self.deadline()).await;
         if !matches!(result, Err(Error::Unknown | Error::Deadline)) {

@@ -8,15 +8,9 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
 use platform::IoAddr;
 use proto::{Incarnation, NodeId};
 use spin::Mutex;
-
-/// How long one attempt at a message takes that only tidies up.
-const TIDY_DEADLINE: Duration = Duration::from_secs(5);
-/// How often such a message is tried. A home that cannot be reached for longer is soon declared dead.
-const TIDY_TRIES: usize = 10;
 
 /// One mapping of a region: the right to operate on its memory until revoked.
 pub(crate) struct Mapping {
@@ -143,25 +137,9 @@ impl Node {
             mapping.gate.close();
             mapping.gate.drained().await;
             node.mappings.remove(&mapping);
-            node.tidy(mapping.home, Ask::Unmap { mapping: mapping.id }).await;
+            let home = (mapping.home, mapping.home_life);
+            node.insist(home, &Ask::Unmap { mapping: mapping.id }).await;
         };
         self.platform.spawn("lite-unmap", Box::pin(task));
-    }
-
-    /// Tells `home` something that tidies up, in a task of its own.
-    pub(crate) fn spawn_tidy(self: &Arc<Self>, home: NodeId, ask: Ask) {
-        let node = self.clone();
-        self.platform.spawn("lite-tidy", Box::pin(async move { node.tidy(home, ask).await }));
-    }
-
-    async fn tidy(self: &Arc<Self>, home: NodeId, ask: Ask) {
-        for _ in 0..TIDY_TRIES {
-            let deadline = self.platform.now() + TIDY_DEADLINE;
-            match self.ask_node(home, &ask, deadline).await {
-                Err(Error::Unknown | Error::Deadline) => {}
-                // Done, or the home is gone and all with it.
-                _ => return,
-            }
-        }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) enum Ask {
     /// Wait no more: whoever waits there fails.
     BarrierLeave { name: String, token: u64 },
     /// Make a lock or event. `secret` is the asker's choice.
-    Create { kind: Kind, secret: u64, name: Option<String> },
+    Create { kind: Kind, secret: u64, name: String },
     /// End what was made under `secret`, if it was.
     Destroy { secret: u64 },
     /// Hold a lock, or if that cannot be now, `wait` in line.

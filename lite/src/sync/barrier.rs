@@ -64,14 +64,14 @@ impl Node {
         if meeting.here.iter().any(|(life, _)| life.0 == by.0) {
             return refuse("this node waits at this barrier already");
         }
-        if meeting.here.len() + 1 < group.len() {
-            meeting.here.push((by, token));
-            return Ok(Answer::Queued);
+        meeting.here.push((by, token));
+        if meeting.here.len() == group.len() {
+            let released = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
+            drop(objects);
+            // The last one too: an answer can be lost, this is said until it is heard.
+            self.tell_barrier(released, &Ok(Outcome::Open));
         }
-        let released = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
-        drop(objects);
-        self.tell_barrier(released, &Ok(Outcome::Open));
-        Ok(Answer::Ended(Outcome::Open))
+        Ok(Answer::Queued)
     }
 
     /// As a home: one who waited does not any more, so the others wait for nothing.
@@ -109,12 +109,14 @@ impl Lite {
                 return Err(Error::Refused(why.into()));
             }
         };
-        let waiting = node.waits.begin(node.life_of(home)?);
+        let life = node.life_of(home)?;
+        let waiting = node.waits.begin(life);
         let token = waiting.token;
-        let undo = Undo::new(node, home, Ask::BarrierLeave { name: name.into(), token });
+        let undo = Undo::new(node, life, Ask::BarrierLeave { name: name.into(), token });
         let ask = Ask::BarrierEnter { name: name.into(), group, token };
         let result = match node.ask_node(home, &ask, deadline).await {
-            Ok(Answer::Queued) => {
+            // If the answer is lost, it may still wait there.
+            Ok(Answer::Queued) | Err(Error::Unknown) => {
                 // Past the deadline it may have opened without this node's hearing of it.
                 let ended = node.wait_until(&waiting, deadline).await;
                 ended.unwrap_or(Err(Error::Unknown)).map(drop)

@@ -11,7 +11,7 @@ use proto::NodeId;
 /// # use lite::{Error, Lite};
 /// # use proto::NodeId;
 /// # async fn example(lite: &Lite) -> Result<(), Error> {
-/// let tickets = lite.create_counter(NodeId(2), Some("tickets")).await?;
+/// let tickets = lite.create_counter(NodeId(2), "tickets").await?;
 /// let mine = tickets.add(1).await?;
 /// # Ok(())
 /// # }
@@ -22,13 +22,11 @@ pub struct Counter {
 }
 
 impl Lite {
-    /// Makes a counter on `home`, which may be this node, at 0, and publishes it under `name` if there is one. Fails with
+    /// Makes a counter on `home`, which may be this node, at 0, and publishes it as `name`. Fails with
     /// `NameTaken`.
-    pub async fn create_counter(&self, home: NodeId, name: Option<&str>) -> Result<Counter, Error> {
+    pub async fn create_counter(&self, home: NodeId, name: &str) -> Result<Counter, Error> {
         let cell = self.alloc(home, 8, Permissions::ATOMIC | Permissions::SHARE).await?;
-        if let Some(name) = name {
-            cell.publish(name).await?;
-        }
+        cell.publish(name).await?;
         Ok(Counter { cell })
     }
 

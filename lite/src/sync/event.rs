@@ -17,7 +17,7 @@ use proto::NodeId;
 /// # use lite::{Error, Lite};
 /// # use proto::NodeId;
 /// # async fn example(lite: &Lite) -> Result<(), Error> {
-/// let ready = lite.create_event(NodeId(1), Some("ready")).await?;
+/// let ready = lite.create_event(NodeId(1), "ready").await?;
 /// ready.signal().await?;
 /// // Anywhere, before or after:
 /// let seen = lite.open_event("ready").await?.wait(0).await?;
@@ -33,8 +33,8 @@ pub struct Event {
 }
 
 impl Lite {
-    /// Makes an event on `home`, which may be this node, and publishes it under `name` if there is one. Fails with `NameTaken`.
-    pub async fn create_event(&self, home: NodeId, name: Option<&str>) -> Result<Event, Error> {
+    /// Makes an event on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
+    pub async fn create_event(&self, home: NodeId, name: &str) -> Result<Event, Error> {
         let place = self.node.new_object(Kind::Event, home, name, self.deadline()).await?;
         Ok(Event { node: self.node.clone(), place, patience: self.patience })
     }
@@ -89,18 +89,14 @@ impl Event {
         let waiting = node.waits.begin(place.home());
         let mut listening = Listening { event: self, token: waiting.token, armed: true };
         let ask = Ask::Await { place, past, token: waiting.token };
-        let answer = node.ask_node(place.home, &ask, deadline).await;
-        let ended = match answer {
+        let ended = match node.ask_until(place.home, &ask, deadline).await {
             Ok(Answer::Queued) => {
-                let Some(outcome) = node.wait_until(&waiting, deadline).await else {
-                    return Err(Error::Deadline);
-                };
-                outcome.and_then(|outcome| count(Answer::Ended(outcome)))
+                let ended = node.wait_until(&waiting, deadline).await;
+                ended.ok_or(Error::Deadline)?.and_then(|outcome| count(Answer::Ended(outcome)))
             }
             // It only waited: nothing has happened.
             Err(Error::Unknown) => return Err(Error::Deadline),
-            Ok(answer) => count(answer),
-            Err(error) => Err(error),
+            other => other.and_then(count),
         };
         listening.armed = false;
         ended

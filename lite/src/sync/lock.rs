@@ -23,7 +23,7 @@ use proto::NodeId;
 /// # use lite::{Error, Lite};
 /// # use proto::NodeId;
 /// # async fn example(lite: &Lite) -> Result<(), Error> {
-/// let lock = lite.create_lock(NodeId(2), Some("table")).await?;
+/// let lock = lite.create_lock(NodeId(2), "table").await?;
 /// let held = lock.lock().await?;
 /// if held.after_death() {
 ///     // Whoever held it before died: what it protects may be half changed.
@@ -40,8 +40,8 @@ pub struct Lock {
 }
 
 impl Lite {
-    /// Makes a lock on `home`, which may be this node, and publishes it under `name` if there is one. Fails with `NameTaken`.
-    pub async fn create_lock(&self, home: NodeId, name: Option<&str>) -> Result<Lock, Error> {
+    /// Makes a lock on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
+    pub async fn create_lock(&self, home: NodeId, name: &str) -> Result<Lock, Error> {
         let place = self.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
         Ok(Lock { node: self.node.clone(), place, patience: self.patience })
     }
@@ -92,15 +92,20 @@ impl Lock {
         node.check_home(&place)?;
         let waiting = node.waits.begin(place.home());
         // From here on the home may hold it for this token: the guard gives it back, whatever happens.
-        let mut guard =
-            LockGuard { node: node.clone(), place, token: waiting.token, after_death: false, held: true };
+        let mut guard = LockGuard {
+            node: node.clone(),
+            place,
+            patience: self.patience,
+            token: waiting.token,
+            after_death: false,
+            held: true,
+        };
         let ask = Ask::Claim { place, mode, token: waiting.token, wait };
-        let outcome = match node.ask_node(place.home, &ask, deadline).await {
+        let outcome = match node.ask_until(place.home, &ask, deadline).await {
             Ok(Answer::Ended(outcome)) => outcome,
-            Ok(Answer::Queued) if wait => match node.wait_until(&waiting, deadline).await {
-                Some(outcome) => outcome?,
-                None => return Err(Error::Deadline),
-            },
+            Ok(Answer::Queued) if wait => {
+                node.wait_until(&waiting, deadline).await.unwrap_or(Err(Error::Deadline))?
+            }
             Ok(Answer::Queued) => {
                 guard.held = false;
                 return Ok(None);
@@ -129,6 +134,7 @@ impl fmt::Debug for Lock {
 pub struct LockGuard {
     node: Arc<Node>,
     place: Place,
+    patience: Duration,
     token: u64,
     after_death: bool,
     /// There may be something to give back.
@@ -149,10 +155,10 @@ impl LockGuard {
         self.node.check_home(&self.place).is_err()
     }
 
-    /// Gives the lock back; on `Ok` its home has it. Otherwise as if dropped: the home is told as soon as it can be.
+    /// Gives the lock back, with the deadline of the [`Lock`] it came from; on `Ok` its home has it. Otherwise as if dropped: the home is told as soon as it can be.
     pub async fn unlock(mut self) -> Result<(), Error> {
         self.node.check_home(&self.place)?;
-        let deadline = self.node.platform.now() + self.node.config.deadline;
+        let deadline = self.node.platform.now() + self.patience;
         let ask = Ask::Leave { place: self.place, token: self.token };
         self.node.ask_node(self.place.home, &ask, deadline).await?;
         self.held = false;

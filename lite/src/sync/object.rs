@@ -20,8 +20,6 @@ use serde::{Deserialize, Serialize};
 
 /// How long the directory may take to bind a name.
 const BIND_DEADLINE: Duration = Duration::from_secs(5);
-/// How long one attempt takes at a message that gives something up.
-const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What an object is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -69,7 +67,7 @@ enum State {
 
 struct Object {
     secret: u64,
-    name: Option<String>,
+    name: String,
     state: State,
 }
 
@@ -99,7 +97,7 @@ impl Node {
     // ---- As a home ----
 
     /// Makes an object and binds its name, then answers.
-    pub(crate) fn create_object(self: &Arc<Self>, call: Call, kind: Kind, secret: u64, name: Option<String>) {
+    pub(crate) fn create_object(self: &Arc<Self>, call: Call, kind: Kind, secret: u64, name: String) {
         let state = match kind {
             Kind::Lock => State::Lock(Queue::default()),
             Kind::Event => State::Event { count: 0, listeners: Vec::new() },
@@ -112,7 +110,6 @@ impl Node {
             number
         };
         let place = Place { kind, home: self.me, life: self.incarnation, number, secret };
-        let Some(name) = name else { return answer(call, Ok(Answer::Created(place))) };
         let node = self.clone();
         let task = async move {
             let deadline = node.platform.now() + BIND_DEADLINE;
@@ -141,16 +138,14 @@ impl Node {
         for (by, token) in waiting {
             self.wake(by, token, Err(Error::Freed));
         }
-        if let Some(name) = object.name {
-            let node = self.clone();
-            let task = async move {
-                let deadline = node.platform.now() + BIND_DEADLINE;
-                if let Err(error) = node.unbind(&name, deadline).await {
-                    log::warn!("lite: the name `{name}` stays bound: {error}");
-                }
-            };
-            self.platform.spawn("lite-unbind", Box::pin(task));
-        }
+        let node = self.clone();
+        let task = async move {
+            let deadline = node.platform.now() + BIND_DEADLINE;
+            if let Err(error) = node.unbind(&object.name, deadline).await {
+                log::warn!("lite: the name `{}` stays bound: {error}", object.name);
+            }
+        };
+        self.platform.spawn("lite-unbind", Box::pin(task));
     }
 
     /// A claim on a lock.
@@ -197,7 +192,9 @@ impl Node {
         if *count > past {
             return Ok(Answer::Ended(Outcome::Count(*count)));
         }
-        listeners.push(Listener { by, token, past });
+        if !listeners.iter().any(|l| (l.by, l.token) == (by, token)) {
+            listeners.push(Listener { by, token, past });
+        }
         Ok(Answer::Queued)
     }
 
@@ -256,15 +253,15 @@ impl Node {
         self: &Arc<Self>,
         kind: Kind,
         home: NodeId,
-        name: Option<&str>,
+        name: &str,
         deadline: Instant,
     ) -> Result<Place, Error> {
-        if name.is_some_and(|name| name.is_empty() || name.len() > LONGEST_NAME) {
+        if name.is_empty() || name.len() > LONGEST_NAME {
             return Err(Error::Refused("a name has 1 to 256 bytes".into()));
         }
         let secret = self.random();
-        let undo = Undo::new(self, home, Ask::Destroy { secret });
-        let ask = Ask::Create { kind, secret, name: name.map(Into::into) };
+        let undo = Undo::new(self, self.life_of(home)?, Ask::Destroy { secret });
+        let ask = Ask::Create { kind, secret, name: name.into() };
         let result = self.ask_node(home, &ask, deadline).await;
         if !matches!(result, Err(Error::Unknown)) {
             undo.disarm();
@@ -308,9 +305,6 @@ impl Node {
         if place.home() == (self.me, self.incarnation) {
             return self.leave_object(place.home(), &place, token);
         }
-        let node = self.clone();
-        let ask = Ask::Leave { place, token };
-        let task = async move { node.insist(place.home(), &ask, LEAVE_DEADLINE).await };
-        self.platform.spawn("lite-leave", Box::pin(task));
+        self.spawn_insist(place.home(), Ask::Leave { place, token });
     }
 }

@@ -24,6 +24,12 @@ pub(crate) struct Claim {
     pub(crate) mode: Mode,
 }
 
+impl Claim {
+    fn is(&self, by: Life, token: u64) -> bool {
+        self.by == by && self.token == token
+    }
+}
+
 /// A claim that has become a hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
@@ -35,7 +41,7 @@ pub(crate) struct Grant {
 /// Holders and waiters of a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    holders: Vec<Claim>,
+    holders: Vec<Grant>,
     waiting: VecDeque<Claim>,
     /// Lives that held it exclusively when they ended, and that others may not have heard of yet.
     unsettled: Vec<Life>,
@@ -44,8 +50,15 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Puts a claim in line; gives whether it may hold at once. If it may not and `wait` is false, it is not put in line.
+    /// Puts a claim in line; gives whether it may hold at once. If it may not and `wait` is false, it is not put in line. A
+    /// claim made twice is one.
     pub(crate) fn claim(&mut self, claim: Claim, wait: bool) -> Option<Grant> {
+        if let Some(held) = self.holders.iter().find(|g| g.claim.is(claim.by, claim.token)) {
+            return Some(*held);
+        }
+        if self.waiting.iter().any(|c| c.is(claim.by, claim.token)) {
+            return None;
+        }
         if self.waiting.is_empty() && self.fits(claim.mode) {
             return Some(self.hold(claim));
         }
@@ -57,9 +70,8 @@ impl Queue {
 
     /// A claim is given up, whether it holds or waits; gives who holds because of that. Unknown ones change nothing.
     pub(crate) fn release(&mut self, by: Life, token: u64) -> Vec<Grant> {
-        let is = |claim: &Claim| claim.by == by && claim.token == token;
-        self.holders.retain(|claim| !is(claim));
-        self.waiting.retain(|claim| !is(claim));
+        self.holders.retain(|g| !g.claim.is(by, token));
+        self.waiting.retain(|claim| !claim.is(by, token));
         self.advance()
     }
 
@@ -67,8 +79,8 @@ impl Queue {
     /// [`settled`](Self::settled): some node may not yet refuse what that life sent.
     pub(crate) fn end(&mut self, life: Life) -> Vec<Grant> {
         self.waiting.retain(|claim| claim.by != life);
-        let exclusive = self.holders.iter().any(|c| c.by == life && c.mode == Mode::Exclusive);
-        self.holders.retain(|claim| claim.by != life);
+        let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
+        self.holders.retain(|g| g.claim.by != life);
         if exclusive {
             self.died = true;
             self.unsettled.push(life);
@@ -91,13 +103,13 @@ impl Queue {
         self.unsettled.is_empty()
             && match mode {
                 Mode::Exclusive => self.holders.is_empty(),
-                Mode::Shared => self.holders.iter().all(|c| c.mode == Mode::Shared),
+                Mode::Shared => self.holders.iter().all(|g| g.claim.mode == Mode::Shared),
             }
     }
 
     fn hold(&mut self, claim: Claim) -> Grant {
-        self.holders.push(claim);
         let grant = Grant { claim, after_death: self.died };
+        self.holders.push(grant);
         self.died &= claim.mode == Mode::Shared;
         grant
     }
@@ -144,6 +156,13 @@ mod tests {
         assert_eq!(tokens(&q.release(life(2), 2)), [3]);
         assert!(q.claim(claim(2, 6, Shared), true).is_none());
         assert_eq!(tokens(&q.release(life(3), 3)), [4, 6]);
+        // Asked twice, it is in line once.
+        assert!(
+            q.claim(claim(3, 7, Exclusive), true).is_none()
+                && q.claim(claim(3, 7, Exclusive), true).is_none()
+        );
+        assert_eq!(q.claim(claim(1, 4, Shared), true).map(|g| g.claim.token), Some(4));
+        assert!(q.release(life(3), 7).is_empty() && q.waiting.is_empty());
         // Another node's token means nothing, nor does one given up before.
         assert!(q.release(life(9), 4).is_empty() && q.release(life(3), 3).is_empty());
     }
@@ -191,7 +210,7 @@ mod tests {
                         let gone: Vec<u64> = q.waiting.iter().filter(|c| c.by == life(node)).map(|c| c.token).collect();
                         waiting.retain(|t| !gone.contains(t));
                         let mut grants = q.end(life(node));
-                        prop_assert!(!q.holders.iter().any(|c| c.by == life(node)));
+                        prop_assert!(!q.holders.iter().any(|g| g.claim.by == life(node)));
                         grants.extend(q.settled(life(node)));
                         grants
                     }
@@ -199,7 +218,7 @@ mod tests {
                 for grant in &grants {
                     prop_assert_eq!(waiting.pop_front(), Some(grant.claim.token), "in the order of asking");
                 }
-                let writers = q.holders.iter().filter(|c| c.mode == Exclusive).count();
+                let writers = q.holders.iter().filter(|g| g.claim.mode == Exclusive).count();
                 prop_assert!(writers == 0 || q.holders.len() == 1);
                 prop_assert!(!q.holders.is_empty() || q.waiting.is_empty(), "nobody waits for nothing");
             }

@@ -3,21 +3,17 @@
 use crate::Error;
 use crate::membership::Life;
 use crate::node::Node;
-use crate::op::RECONNECT_PAUSE;
 use crate::rpc::Ask;
-use crate::wait::Waiters;
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::poll_fn;
 use core::sync::atomic::{AtomicU64, Ordering};
-use core::time::Duration;
+use core::task::{Context, Poll, Waker};
 use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
 use spin::Mutex;
-
-/// How long one attempt to end a wait takes.
-const WAKE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// How a wait has ended, if well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +29,8 @@ pub(crate) enum Outcome {
 struct Wait {
     home: Life,
     ended: Option<Result<Outcome, Error>>,
+    /// Of the task that waits.
+    waker: Option<Waker>,
 }
 
 /// The waits of a node, by the numbers that it chose.
@@ -40,7 +38,6 @@ struct Wait {
 pub(crate) struct Waits {
     last: AtomicU64,
     table: Mutex<BTreeMap<u64, Wait>>,
-    changed: Waiters,
 }
 
 /// One wait. Dropped, it is forgotten here; the home must be told by whoever began it.
@@ -59,18 +56,20 @@ impl Waits {
     /// Begins a wait for something at `home`. To be called before the home is asked, which may end it at once.
     pub(crate) fn begin(&self, home: Life) -> Waiting<'_> {
         let token = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.table.lock().insert(token, Wait { home, ended: None });
+        self.table.lock().insert(token, Wait { home, ended: None, waker: None });
         Waiting { waits: self, token }
     }
 
     /// A home says how a wait has ended. One that nobody waits for any more is ignored, and so is a second end.
     pub(crate) fn end(&self, from: Life, token: u64, outcome: Result<Outcome, Error>) {
-        if let Some(wait) = self.table.lock().get_mut(&token)
-            && wait.home == from
-        {
-            wait.ended.get_or_insert(outcome);
+        let waker = {
+            let mut table = self.table.lock();
+            let wait = table.get_mut(&token).filter(|wait| wait.home == from);
+            wait.and_then(|wait| wait.end(outcome))
+        };
+        if let Some(waker) = waker {
+            waker.wake();
         }
-        self.changed.wake_all();
     }
 
     /// A home is gone.
@@ -84,18 +83,38 @@ impl Waits {
     }
 
     fn end_some(&self, which: impl Fn(&Wait) -> bool, error: &Error) {
-        for wait in self.table.lock().values_mut().filter(|wait| which(wait)) {
-            wait.ended.get_or_insert(Err(error.clone()));
+        let wakers: Vec<Waker> = {
+            let mut table = self.table.lock();
+            let ended = table.values_mut().filter(|wait| which(wait));
+            ended.filter_map(|wait| wait.end(Err(error.clone()))).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn poll_ended(&self, token: u64, cx: &Context<'_>) -> Poll<Result<Outcome, Error>> {
+        let mut table = self.table.lock();
+        // A wait is in the table for as long as its `Waiting`.
+        let Some(wait) = table.get_mut(&token) else { return Poll::Pending };
+        if let Some(ended) = wait.ended.take() {
+            return Poll::Ready(ended);
         }
-        self.changed.wake_all();
+        wait.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Wait {
+    /// Ends it, unless it has ended; gives whom to wake.
+    fn end(&mut self, outcome: Result<Outcome, Error>) -> Option<Waker> {
+        self.ended.get_or_insert(outcome);
+        self.waker.take()
     }
 }
 
 impl Waiting<'_> {
     /// Waits until the home has said how it ended.
     pub(crate) async fn ended(&self) -> Result<Outcome, Error> {
-        let ended = || self.waits.table.lock().get_mut(&self.token).and_then(|wait| wait.ended.take());
-        self.waits.changed.until(ended).await
+        poll_fn(|cx| self.waits.poll_ended(self.token, cx)).await
     }
 }
 
@@ -117,24 +136,7 @@ impl Node {
         if by == (self.me, self.incarnation) {
             return self.waits.end(by, token, outcome);
         }
-        let node = self.clone();
-        let ask = Ask::Woken { token, outcome };
-        self.platform.spawn("lite-wake", Box::pin(async move { node.insist(by, &ask, WAKE_DEADLINE).await }));
-    }
-
-    /// Asks a life of a node again and again until it has answered or is gone.
-    pub(crate) async fn insist(self: &Arc<Self>, whom: Life, ask: &Ask, patience: Duration) {
-        let is_there = || whom == (self.me, self.incarnation) || self.peer_life(whom.0) == Some(whom.1);
-        while is_there() && !self.is_fenced() {
-            let deadline = self.platform.now() + patience;
-            match self.ask_node(whom.0, ask, deadline).await {
-                Err(Error::Unknown | Error::Deadline | Error::NoMemory { .. } | Error::NoSharedLink(_)) => {
-                    self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
-                }
-                // Done, or refused for good, or gone.
-                _ => return,
-            }
-        }
+        self.spawn_insist(by, Ask::Woken { token, outcome });
     }
 
     /// Waits by `deadline` for how a wait ends. `None`: the deadline has passed.
