@@ -127,7 +127,7 @@ struct Pair {
 impl Pair {
     fn new(parameters: Parameters) -> Self {
         // Tables of 131,072 regions and of 1.9 million pages.
-        let sizes = Sizes { log_regions: 17, icm: 16 << 20 };
+        let sizes = Sizes { log_regions: 17, icm: 16 << 20, ..Sizes::default() };
         let node = |number| {
             let costs = Arc::new(Costs::new(parameters));
             let mut card = Card::new(Profile::pro(MacAddr([2, 0, 0, 0, 0, number])));

@@ -129,14 +129,14 @@ impl QueueMemory {
         stride: usize,
         owner: u8,
     ) -> Result<(), DmaError> {
-        const BLOCK: usize = 64 << 10;
-        let mut block = vec![0; BLOCK];
+        const BLOCK: u64 = 64 << 10;
+        let (mut at, end) = (entries.start * stride as u64, entries.end * stride as u64);
+        let mut block = vec![0; end.saturating_sub(at).min(BLOCK) as usize];
         for last in block.iter_mut().skip(stride - 1).step_by(stride) {
             *last = owner;
         }
-        let (mut at, end) = (entries.start * stride as u64, entries.end * stride as u64);
         while at < end {
-            let n = ((end - at) as usize).min(BLOCK);
+            let n = (end - at).min(BLOCK) as usize;
             self.write(host, at, block.get(..n).unwrap_or_default())?;
             at += n as u64;
         }

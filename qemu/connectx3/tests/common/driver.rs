@@ -13,19 +13,23 @@ const MCG_BASE: u64 = 0;
 const MTT_BASE: u64 = 0x8_0000;
 const HCR: u64 = 0x80680;
 
-/// Bytes for queues and data, which follow ICM.
-const HEAP_LEN: u64 = 2 << 20;
-
-/// How large tables are.
+/// How large tables and memory are.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// log2 of the number of regions.
     pub log_regions: u32,
     /// Bytes of ICM: a power of two of at least 1 MiB.
     pub icm: u64,
+    /// Bytes for queues and data, which follow ICM.
+    pub heap: u64,
 }
 
 impl Sizes {
+    /// Bytes of memory in all.
+    const fn memory(&self) -> u64 {
+        ICM + self.icm + self.heap
+    }
+
     /// ICM address of the table of regions.
     const fn regions(&self) -> u64 {
         self.icm - (64 << self.log_regions)
@@ -34,7 +38,7 @@ impl Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self { log_regions: 10, icm: 1 << 20 }
+        Self { log_regions: 10, icm: 1 << 20, heap: 2 << 20 }
     }
 }
 
@@ -141,8 +145,13 @@ impl Node {
 
     /// A card that is up, with one port open and one GID.
     pub fn new(number: u8) -> Self {
+        Self::sized(Sizes::default(), number)
+    }
+
+    /// The same with tables and memory of some sizes.
+    pub fn sized(sizes: Sizes, number: u8) -> Self {
         let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, number]));
-        Self::with(Card::new(profile), Sizes::default(), number)
+        Self::with(Card::new(profile), sizes, number)
     }
 
     /// The same of a card and tables of one's own.
@@ -151,7 +160,7 @@ impl Node {
         let slave = card.profile().function == Function::Virtual;
         let mut node = Self {
             card,
-            machine: Machine::new((ICM + sizes.icm + HEAP_LEN) as usize),
+            machine: Machine::new(sizes.memory() as usize),
             sizes,
             slave,
             roce_v1: slave,
@@ -175,7 +184,7 @@ impl Node {
     pub fn alloc(&mut self, len: u64) -> u64 {
         let at = self.heap.next_multiple_of(4096);
         self.heap = at + len;
-        assert!(self.heap <= ICM + self.sizes.icm + HEAP_LEN);
+        assert!(self.heap <= self.sizes.memory());
         at
     }
 

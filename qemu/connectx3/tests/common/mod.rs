@@ -80,6 +80,11 @@ impl Machine {
         self.ram.lock().unwrap().len()
     }
 
+    /// Looks at all memory.
+    pub fn look<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
+        f(&self.ram.lock().unwrap())
+    }
+
     /// All memory, to be compared.
     pub fn snapshot(&self) -> Vec<u8> {
         self.ram.lock().unwrap().clone()
