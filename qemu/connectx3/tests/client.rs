@@ -7,7 +7,7 @@ use connectx3::trace::{Observer, Watch};
 use connectx3::vfio::{Connection, Ended};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -232,6 +232,40 @@ fn an_interrupt_into_a_full_pipe_does_not_wait() {
     for _ in 0..100_000 {
         connectx3::device::Host::message(client.connection.client(), 0);
     }
+}
+
+#[test]
+fn a_client_that_takes_no_replies_is_left_waiting_and_loses_none() {
+    const READS: u16 = 60_000;
+    const REPLY: usize = 16 + 16 + 4;
+    let mut client = Client::new();
+    let ask = |id: u16| {
+        let mut bytes = message(REGION_READ, &access(0, CONFIG, 4, &[]));
+        bytes[..2].copy_from_slice(&id.to_le_bytes());
+        bytes
+    };
+    // Its requests are taken until so many replies wait, then left in the socket: no call waits.
+    let mut requests = (0..READS).flat_map(ask).collect::<Vec<_>>();
+    for _ in 0..READS {
+        if let Ok(n) = client.socket.write(&requests) {
+            requests.drain(..n);
+        }
+        client.connection.serve(&mut client.card).unwrap();
+    }
+    assert!(client.connection.wants_room() && !requests.is_empty());
+    // It takes them after all.
+    let (mut replies, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
+    for _ in 0..READS {
+        if let Ok(n) = client.socket.write(&requests) {
+            requests.drain(..n);
+        }
+        client.connection.serve(&mut client.card).unwrap();
+        if let Ok(n) = client.socket.read(&mut chunk) {
+            replies.extend_from_slice(&chunk[..n]);
+        }
+    }
+    let ids = replies.chunks(REPLY).map(|reply| u16::from_le_bytes([reply[0], reply[1]]));
+    assert!(ids.eq(0..READS) && !client.connection.wants_room());
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl Server {
                 let Some((seat, source)) = Source::of(event.data.u64()) else { continue };
                 match source {
                     Source::Listener => self.accept(seat)?,
-                    Source::Client => self.seats[seat].serve(seat),
+                    Source::Client => self.seats[seat].serve(seat, &self.poller, event.data.u64())?,
                     Source::Fabric(port) => self.seats[seat].receive_from_fabric(seat, port, &self.poller),
                 }
             }

@@ -105,16 +105,21 @@ impl Seat {
         Ok(Some(self.client.insert(Connection::new(stream, Arc::clone(&self.observer))?).stream()))
     }
 
-    /// Answers the client.
-    pub fn serve(&mut self, index: usize) {
-        let Some(connection) = &mut self.client else { return };
+    /// Answers the client, and has the loop watch for room while it does not take its replies.
+    pub fn serve(&mut self, index: usize, poller: &OwnedFd, token: u64) -> Result<()> {
+        let Some(connection) = &mut self.client else { return Ok(()) };
+        let wanted_room = connection.wants_room();
         if let Err(e) = connection.serve(&mut self.function) {
             if !matches!(e, Ended::Closed) {
                 log::error!("card {index}: {e}");
             }
             self.function.reset(connection.client());
             self.client = None;
+        } else if connection.wants_room() != wanted_room {
+            let ready = if wanted_room { epoll::EventFlags::IN } else { epoll::EventFlags::OUT };
+            epoll::modify(poller, connection.stream(), epoll::EventData::new_u64(token), ready)?;
         }
+        Ok(())
     }
 
     /// A frame arrives at a port. With nobody at home it is lost.

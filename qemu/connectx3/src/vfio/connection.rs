@@ -6,12 +6,11 @@ use super::ram::GuestMemory;
 use crate::device::{DmaError, Host, Observation};
 use crate::trace::Observer;
 use platform::Instant;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -133,10 +132,14 @@ pub struct Connection {
     /// Descriptors, and the position in the stream up to which bytes had come when they did. QEMU sends a message with
     /// its descriptors at once and the kernel ends a read behind them, so they belong to the message around it.
     descriptors: VecDeque<(u64, Vec<OwnedFd>)>,
+    /// Replies that the socket had no room for.
+    replies: Vec<u8>,
+    /// Messages wait in `received` until replies have been sent.
+    behind: bool,
 }
 
-/// How long a client may take to take a reply before it counts as gone.
-const REPLY_WITHIN: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// Bytes of replies that wait, from which on nothing is answered.
+const MOST_REPLIES: usize = 64 << 10;
 /// Bytes asked for at once.
 const READ: usize = 64 << 10;
 /// Descriptors in one message: the most that QEMU accepts to be told.
@@ -160,6 +163,8 @@ impl Connection {
             received: Vec::new(),
             consumed: 0,
             descriptors: VecDeque::new(),
+            replies: Vec::new(),
+            behind: false,
         })
     }
 
@@ -173,11 +178,27 @@ impl Connection {
         &self.client
     }
 
-    /// Takes what has come and answers it.
+    /// Takes what has come and answers it, as far as the client takes answers. To be called when the client's socket is
+    /// ready for what [`wants_room`](Self::wants_room) says.
     pub fn serve(&mut self, function: &mut dyn Function) -> Result<(), Ended> {
-        let open = self.receive()?;
-        let mut received = std::mem::take(&mut self.received);
+        self.send()?;
+        self.answer_received(function)?;
+        let open = self.wants_room() || self.receive()?;
+        self.answer_received(function)?;
+        self.send()?;
+        if open { Ok(()) } else { Err(Ended::Closed) }
+    }
+
+    /// Whether the client has to take replies before it is served further. Then nothing more is read from it.
+    pub const fn wants_room(&self) -> bool {
+        self.behind || !self.replies.is_empty()
+    }
+
+    /// Answers messages until too many replies wait.
+    fn answer_received(&mut self, function: &mut dyn Function) -> Result<(), Ended> {
+        let received = std::mem::take(&mut self.received);
         let mut at = 0;
+        self.behind = false;
         while let Some(front) = received.get(at..).and_then(|rest| rest.first_chunk::<HEADER>()) {
             let header = Header::parse(front);
             let size = header.size as usize;
@@ -185,20 +206,24 @@ impl Connection {
                 return Err(Ended::Protocol("a message of an impossible size"));
             }
             let Some(body) = received.get(at + HEADER..at + size) else { break };
+            if self.replies.len() >= MOST_REPLIES {
+                self.behind = true;
+                break;
+            }
             let start = self.consumed + at as u64;
             let fds = self.take_descriptors(start + size as u64);
             at += size;
             if !header.reply {
                 let result = self.answer(&header, body, fds, function);
                 if !header.no_reply {
-                    self.send(&header.reply(&result))?;
+                    self.replies.extend_from_slice(&header.reply(&result));
                 }
             }
         }
-        received.drain(..at);
         self.received = received;
+        self.received.drain(..at);
         self.consumed += at as u64;
-        if open { Ok(()) } else { Err(Ended::Closed) }
+        Ok(())
     }
 
     /// Reads once, so that a client that never stops leaves the others their turns; gives whether it is still there.
@@ -234,16 +259,12 @@ impl Connection {
         taken
     }
 
-    fn send(&self, mut reply: &[u8]) -> Result<(), Ended> {
-        while !reply.is_empty() {
-            match send(&self.stream, reply, SendFlags::NOSIGNAL) {
-                Ok(n) => reply = &reply[n..],
-                Err(rustix::io::Errno::AGAIN) => {
-                    let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::OUT)];
-                    if poll(&mut fds, Some(&REPLY_WITHIN)).map_err(io::Error::from)? == 0 {
-                        return Err(Ended::Protocol("the client does not take its replies"));
-                    }
-                }
+    /// Sends replies as far as the socket has room.
+    fn send(&mut self) -> Result<(), Ended> {
+        while !self.replies.is_empty() {
+            match send(&self.stream, &self.replies, SendFlags::NOSIGNAL) {
+                Ok(n) => drop(self.replies.drain(..n)),
+                Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => return Err(Ended::Closed),
                 Err(e) => return Err(Ended::Io(e.into())),

@@ -52,7 +52,7 @@ impl Card {
             let log_size = (page & 0x3f) as u8 + 12;
             let pages = 1u64.checked_shl(u32::from(log_size) - 12).ok_or(Status::BadParameter)?;
             match command.opcode {
-                super::opcode::MAP_FA => self.firmware.pages += pages,
+                super::opcode::MAP_FA => self.firmware.pages = self.firmware.pages.saturating_add(pages),
                 super::opcode::MAP_ICM_AUX => {}
                 _ => {
                     let chunks = self.icm.guest().ok_or(Status::BadSystemState)?;
