@@ -21,6 +21,11 @@ impl Run {
     pub(crate) fn addr(&self) -> IoAddr {
         self.addr
     }
+
+    /// Bytes that were asked for.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
 }
 
 impl Drop for Run {

@@ -43,12 +43,12 @@ pub enum Error {
     /// The region has been freed.
     #[error("the region has been freed")]
     Freed,
-    /// No contiguous run of that size is free.
-    #[error("no memory: {asked} bytes asked, longest free run {free}")]
+    /// So much memory is not free.
+    #[error("no memory: {asked} bytes asked, {free} can be had")]
     NoMemory {
         /// Bytes asked for.
         asked: u64,
-        /// The longest free run in bytes.
+        /// Bytes that can be had: all that are free, or where they must be contiguous, the longest run.
         free: u64,
     },
     /// A request or reply is longer than its receiver takes.

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 /// What a name is bound to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Named {
-    /// A region of the node that LITE asks for it.
-    Region { home: NodeId, region: u64, secret: u64 },
+    /// A region of that owner, and the key that it asks for.
+    Region { owner: NodeId, region: u64, key: u64 },
     /// A lock or event.
     Object(Place),
 }

@@ -7,7 +7,7 @@ mod slot;
 mod transfer;
 
 pub(crate) use flight::{Flight, Lent};
-pub(crate) use post::{NotPosted, Verb};
+pub(crate) use post::{NotPosted, Pass, Verb};
 pub(crate) use quick::Outcome;
 pub(crate) use slot::{Finished, Holds, OpId, OpTable, Quick, Stands, Waits};
-pub(crate) use transfer::{Data, RECONNECT_PAUSE, Route};
+pub(crate) use transfer::{Data, RECONNECT_PAUSE};

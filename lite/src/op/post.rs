@@ -4,6 +4,7 @@ use super::{Holds, OpId, Waits};
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::region::Mapping;
+use crate::wait::{Epoch, Shut};
 use alloc::sync::Arc;
 use platform::IoAddr;
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
@@ -24,6 +25,23 @@ pub(crate) enum Verb<'a> {
     CompareSwap { compare: u64, swap: u64 },
 }
 
+/// The right to go through a mapping to the place that was looked up in `epoch`.
+#[derive(Clone, Copy)]
+pub(crate) struct Pass<'a> {
+    pub(crate) mapping: &'a Arc<Mapping>,
+    pub(crate) epoch: Epoch,
+}
+
+impl Pass<'_> {
+    /// Enters the mapping's gate.
+    pub(super) fn enter(&self) -> Result<(), NotPosted> {
+        self.mapping.gate.enter(self.epoch).map_err(|shut| match shut {
+            Shut::Closed => NotPosted::Revoked,
+            Shut::Changed => NotPosted::Changed,
+        })
+    }
+}
+
 /// Why nothing was posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPosted {
@@ -33,31 +51,31 @@ pub(crate) enum NotPosted {
     ConnectionLost,
     /// The mapping has been revoked.
     Revoked,
+    /// The mapping is being changed, or has been since its place was looked up: look again.
+    Changed,
     /// No bounce buffer is that large, or memory refused.
     Invalid,
 }
 
 impl Node {
-    /// Posts `verb` on a queue pair of `conn`, for `mapping` if it touches a region. `detached`: nobody will wait for it.
+    /// Posts `verb` on a queue pair of `conn`, with `pass` if it touches a region. `detached`: nobody will wait for it.
     pub(crate) fn try_post(
         &self,
         conn: &Arc<Conn>,
         lane: usize,
         verb: Verb<'_>,
         remote: RemoteAddr,
-        mapping: Option<&Arc<Mapping>>,
+        pass: Option<Pass<'_>>,
         detached: bool,
     ) -> Result<OpId, NotPosted> {
         if conn.is_shut() {
             return Err(NotPosted::ConnectionLost);
         }
         let Some(qp) = conn.lane(lane) else { return Err(NotPosted::Invalid) };
-        if let Some(mapping) = mapping
-            && !mapping.gate.enter()
-        {
-            return Err(NotPosted::Revoked);
+        if let Some(pass) = pass {
+            pass.enter()?;
         }
-        let holds = Holds { conn: conn.clone(), lane, mapping: mapping.cloned() };
+        let holds = Holds { conn: conn.clone(), lane, mapping: pass.map(|p| p.mapping.clone()) };
         let waits = if detached { Waits::Nobody } else { Waits::Task };
         let depth = self.config.send_depth;
         let taken = self.ops.lock().take(holds, self.bounce_len(verb), depth, waits);

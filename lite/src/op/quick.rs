@@ -1,16 +1,14 @@
 //! The short way of an operation that fits one work request: posted at once if its connection is there and has room, under
 //! one lock and without a timer of its own. Whatever is in its way is left to the long one.
 
-use super::transfer::{Lost, judge};
-use super::{Flight, Holds, Lent, NotPosted, OpId, Verb, Waits};
+use super::transfer::{Lost, Stop, judge};
+use super::{Flight, Holds, Lent, NotPosted, OpId, Pass, Verb, Waits};
 use crate::Error;
-use crate::membership::Life;
 use crate::node::Node;
-use crate::region::Mapping;
-use alloc::sync::Arc;
+use crate::region::Spot;
 use core::sync::atomic::Ordering;
 use core::task::{Poll, Waker};
-use platform::{Instant, IoAddr};
+use platform::Instant;
 use verbs::RemoteAddr;
 
 /// How the short way ended.
@@ -28,24 +26,23 @@ pub(crate) enum Outcome<'n> {
 }
 
 impl Node {
-    /// Does `verb` on the memory at `remote` of `to`, through `mapping`, by `deadline`.
+    /// Does `verb` at `spot`, with `pass`, by `deadline`.
     pub(crate) async fn quick(
         &self,
-        to: Life,
-        remote: IoAddr,
+        spot: Spot,
+        pass: Pass<'_>,
         verb: Verb<'_>,
-        mapping: &Arc<Mapping>,
         deadline: Instant,
     ) -> Outcome<'_> {
         let mut flight = Flight::grounded(self);
         core::future::poll_fn(|cx| {
             if !flight.is_posted() {
-                return match self.post_quick(to, remote, verb, mapping, deadline, cx.waker()) {
+                return match self.post_quick(spot, pass, verb, deadline, cx.waker()) {
                     Ok(id) => {
                         flight.depart(id);
                         Poll::Pending
                     }
-                    Err(NotPosted::Revoked) => Poll::Ready(Outcome::Failed(Error::Freed)),
+                    Err(NotPosted::Revoked) => Poll::Ready(Outcome::Failed(self.ended(pass.mapping))),
                     Err(_) => Poll::Ready(Outcome::NotPosted),
                 };
             }
@@ -56,8 +53,8 @@ impl Node {
                 }
                 Some((status, lent)) => match judge(status) {
                     Ok(()) => Outcome::Done(lent),
-                    Err(Lost::For(error)) => Outcome::Failed(error),
-                    Err(Lost::Connection) => Outcome::Lost,
+                    Err(Lost::Stop(Stop::For(error))) => Outcome::Failed(error),
+                    Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Outcome::Lost,
                 },
             })
         })
@@ -66,19 +63,17 @@ impl Node {
 
     fn post_quick(
         &self,
-        (to, life): Life,
-        addr: IoAddr,
+        Spot { at: (to, life), addr, .. }: Spot,
+        pass: Pass<'_>,
         verb: Verb<'_>,
-        mapping: &Arc<Mapping>,
         deadline: Instant,
         waker: &Waker,
     ) -> Result<OpId, NotPosted> {
         if self.is_fenced() {
             return Err(NotPosted::ConnectionLost);
         }
-        if !mapping.gate.enter() {
-            return Err(NotPosted::Revoked);
-        }
+        pass.enter()?;
+        let mapping = pass.mapping;
         let bytes = self.bounce_len(verb);
         let mut ops = self.ops.lock();
         let conn = ops.conn(to).filter(|c| c.incarnation == life).cloned();

@@ -1,10 +1,10 @@
 //! Reads and writes of any length, cut into chunks of which several are under way; atomics.
 
-use super::{Flight, NotPosted, Verb};
-use crate::Error;
+use super::{Flight, NotPosted, Pass, Verb};
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::region::Mapping;
+use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -41,14 +41,45 @@ impl Data<'_> {
             Self::Read(d) => d.len(),
         }
     }
+
+    /// At most `len` bytes of it from `at` on.
+    fn part(&mut self, at: usize, len: u64) -> Data<'_> {
+        let end = at + usize::try_from(len).unwrap_or(usize::MAX).min(self.len() - at);
+        match self {
+            Self::Write(d) => Data::Write(d.get(at..end).unwrap_or_default()),
+            Self::Read(d) => Data::Read(d.get_mut(at..end).unwrap_or_default()),
+        }
+    }
+
+    /// What the mapping must give.
+    fn right(&self) -> Permissions {
+        match self {
+            Self::Write(_) => Permissions::WRITE,
+            Self::Read(_) => Permissions::READ,
+        }
+    }
+}
+
+/// How a transfer stopped before its end.
+pub(crate) enum Stop {
+    /// Its mapping has been changed: the rest may be tried again, at the place where it is now.
+    Changed,
+    /// For good.
+    For(Error),
 }
 
 /// How an attempt on one connection ended.
 pub(super) enum Lost {
     /// The connection failed: the rest may be tried on another.
     Connection,
-    /// For good.
-    For(Error),
+    /// As [`Stop`] says.
+    Stop(Stop),
+}
+
+impl From<Error> for Lost {
+    fn from(error: Error) -> Self {
+        Self::Stop(Stop::For(error))
+    }
 }
 
 /// What a completion's status means for the operation.
@@ -56,10 +87,10 @@ pub(super) fn judge(status: Status) -> Result<(), Lost> {
     match status {
         Status::Success => Ok(()),
         Status::RemoteAccessError | Status::RemoteInvalidRequest => {
-            Err(Lost::For(Error::Refused("the peer's RNIC refused the access".into())))
+            Err(Error::Refused("the peer's RNIC refused the access".into()).into())
         }
         Status::LocalProtectionError | Status::LocalLengthError => {
-            Err(Lost::For(Error::Refused("the RNIC refused local memory".into())))
+            Err(Error::Refused("the RNIC refused local memory".into()).into())
         }
         _ => Err(Lost::Connection),
     }
@@ -81,30 +112,109 @@ impl Node {
         }
     }
 
-    /// Moves all of `data` from or to `remote` onwards. `issued` tells whether some of it was ever posted.
-    pub(crate) async fn transfer(
+    /// Moves all of `data` from or to a region, from `offset` on, piece by piece. `issued` tells whether some of it was ever
+    /// posted.
+    pub(crate) async fn access(
+        self: &Arc<Self>,
+        mapping: &Arc<Mapping>,
+        offset: u64,
+        mut data: Data<'_>,
+        issued: &AtomicBool,
+    ) -> Result<(), Error> {
+        let (right, len) = (data.right(), data.len());
+        mapping.check(right, offset, len as u64)?;
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
+            let part = data.part(done, spot.run);
+            let pass = Pass { mapping, epoch };
+            let (node, life) = spot.at;
+            let stopped = if node == self.me {
+                self.copy_here(spot.addr, part, pass, &mut done)
+            } else {
+                let mut moved = 0;
+                let route = Route::Node(node, life);
+                let result = self.transfer(route, spot.addr, part, Some(pass), &mut moved, issued).await;
+                done += moved;
+                result
+            };
+            match stopped {
+                // Of a mapping that has been changed the place is looked up anew.
+                Ok(()) | Err(Stop::Changed) => {}
+                Err(Stop::For(Error::Freed)) => return Err(self.ended(mapping)),
+                Err(Stop::For(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies to or from this node's own memory, while the mapping cannot be changed.
+    pub(crate) fn copy_here(
+        &self,
+        addr: IoAddr,
+        data: Data<'_>,
+        pass: Pass<'_>,
+        done: &mut usize,
+    ) -> Result<(), Stop> {
+        if self.is_fenced() {
+            return Err(Stop::For(Error::LinkDown));
+        }
+        pass.enter().map_err(|why| match why {
+            NotPosted::Revoked => Stop::For(self.ended(pass.mapping)),
+            _ => Stop::Changed,
+        })?;
+        let (memory, len) = (self.platform.memory(), data.len());
+        let copied = match data {
+            Data::Write(d) => memory.write(addr, d),
+            Data::Read(d) => memory.read(addr, d),
+        };
+        pass.mapping.gate.exit();
+        copied.map_err(|_| Stop::For(Error::OutOfBounds))?;
+        *done += len;
+        Ok(())
+    }
+
+    /// Moves all of `data` over one connection whose other end lends the memory at `remote`.
+    pub(crate) async fn transfer_lent(
+        self: &Arc<Self>,
+        conn: &Arc<Conn>,
+        remote: IoAddr,
+        data: Data<'_>,
+        issued: &AtomicBool,
+    ) -> Result<(), Error> {
+        match self.transfer(Route::Conn(conn), remote, data, None, &mut 0, issued).await {
+            Ok(()) => Ok(()),
+            Err(Stop::For(error)) => Err(error),
+            Err(Stop::Changed) => Err(Error::Unknown),
+        }
+    }
+
+    /// Moves all of `data` from or to `remote` onwards; `done` counts the bytes that have been. `issued` tells whether some of
+    /// it was ever posted.
+    async fn transfer(
         self: &Arc<Self>,
         route: Route<'_>,
         remote: IoAddr,
         mut data: Data<'_>,
-        mapping: Option<&Arc<Mapping>>,
+        pass: Option<Pass<'_>>,
+        done: &mut usize,
         issued: &AtomicBool,
-    ) -> Result<(), Error> {
-        let mut done = 0;
-        while done < data.len() {
-            let conn = self.route(route).await?;
+    ) -> Result<(), Stop> {
+        while *done < data.len() {
+            let conn = self.route(route).await.map_err(Stop::For)?;
             // All chunks in order on one queue pair.
             let lane = match route {
                 Route::Node(..) => conn.pick(),
                 Route::Conn(_) => RPC_LANE,
             };
-            match self.attempt((&conn, lane), remote, &mut data, &mut done, mapping, issued).await {
+            match self.attempt((&conn, lane), remote, &mut data, done, pass, issued).await {
                 Ok(()) => {}
-                Err(Lost::For(error)) => return Err(error),
+                Err(Lost::Stop(stop)) => return Err(stop),
                 Err(Lost::Connection) => {
                     self.fail(&conn);
                     if matches!(route, Route::Conn(_)) {
-                        return Err(Error::Unknown);
+                        return Err(Stop::For(Error::Unknown));
                     }
                     self.counters.retries.add(1);
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
@@ -121,7 +231,7 @@ impl Node {
         remote: IoAddr,
         data: &mut Data<'_>,
         done: &mut usize,
-        mapping: Option<&Arc<Mapping>>,
+        pass: Option<Pass<'_>>,
         issued: &AtomicBool,
     ) -> Result<(), Lost> {
         let mut flights: [Option<(Flight<'_>, usize)>; MAX_WINDOW] = [const { None }; MAX_WINDOW];
@@ -131,7 +241,7 @@ impl Node {
             while count < window && next < data.len() {
                 let len = (data.len() - next).min(self.chunk);
                 let Some(to) = remote.checked_add(next as u64) else {
-                    return Err(Lost::For(Error::OutOfBounds));
+                    return Err(Error::OutOfBounds.into());
                 };
                 let verb = match data {
                     Data::Write(d) => Verb::Write {
@@ -142,19 +252,21 @@ impl Node {
                     Data::Read(_) => Verb::Read { len: len as u32 },
                 };
                 let to = RemoteAddr { addr: to, key: conn.remote_key.rkey };
-                let post = || match self.try_post(conn, lane, verb, to, mapping, false) {
+                let post = || match self.try_post(conn, lane, verb, to, pass, false) {
                     Err(NotPosted::Busy) => None,
                     other => Some(other),
                 };
                 // Whoever has chunks under way does not wait for more room, or all could wait for each other.
                 let posted = match post() {
+                    // What is under way came in before the change, and counts.
+                    Some(Err(NotPosted::Changed)) | None if count > 0 => break,
                     Some(posted) => posted,
-                    None if count > 0 => break,
                     None => self.resources.until(post).await,
                 };
                 let id = posted.map_err(|why| match why {
-                    NotPosted::Revoked => Lost::For(Error::Freed),
-                    NotPosted::Invalid => Lost::For(Error::Refused("the RNIC refused the request".into())),
+                    NotPosted::Revoked => Error::Freed.into(),
+                    NotPosted::Changed => Lost::Stop(Stop::Changed),
+                    NotPosted::Invalid => Error::Refused("the RNIC refused the request".into()).into(),
                     NotPosted::ConnectionLost | NotPosted::Busy => Lost::Connection,
                 })?;
                 issued.store(true, Ordering::Relaxed);
@@ -170,10 +282,7 @@ impl Node {
             judge(status)?;
             if let (Data::Read(into), Some(addr)) = (&mut *data, lent.addr()) {
                 let into = into.get_mut(*done..*done + *len).unwrap_or_default();
-                self.platform
-                    .memory()
-                    .read(addr, into)
-                    .map_err(|e| Lost::For(Error::Refused(alloc::format!("{e}"))))?;
+                self.platform.memory().read(addr, into).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
             }
             *done += *len;
             flights[first] = None;
@@ -182,27 +291,35 @@ impl Node {
         }
     }
 
-    /// An atomic at `remote`: gives the value before.
+    /// An atomic on the 8 bytes at `offset` of a region: gives the value before. `issued` tells whether it was posted.
+    ///
+    /// The node's own memory is reached through its RNIC as well: an RNIC is atomic only against itself.
     pub(crate) async fn atomic(
         self: &Arc<Self>,
-        route: Route<'_>,
-        remote: IoAddr,
-        verb: Verb<'_>,
         mapping: &Arc<Mapping>,
+        offset: u64,
+        verb: Verb<'_>,
         issued: &AtomicBool,
     ) -> Result<u64, Error> {
+        mapping.check(Permissions::ATOMIC, offset, 8)?;
+        if !offset.is_multiple_of(8) {
+            return Err(Error::Misaligned);
+        }
         loop {
-            let conn = self.route(route).await?;
+            let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
+            let pass = Pass { mapping, epoch };
+            let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
             let lane = conn.pick();
-            let to = RemoteAddr { addr: remote, key: conn.remote_key.rkey };
+            let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
             let posted =
-                self.resources.until(|| match self.try_post(&conn, lane, verb, to, Some(mapping), false) {
+                self.resources.until(|| match self.try_post(&conn, lane, verb, to, Some(pass), false) {
                     Err(NotPosted::Busy) => None,
                     other => Some(other),
                 });
             let id = match posted.await {
                 Ok(id) => id,
-                Err(NotPosted::Revoked) => return Err(Error::Freed),
+                Err(NotPosted::Revoked) => return Err(self.ended(mapping)),
+                Err(NotPosted::Changed) => continue,
                 Err(NotPosted::Invalid) => {
                     return Err(Error::Refused("the RNIC refused the request".into()));
                 }
@@ -222,7 +339,8 @@ impl Node {
                     self.platform.memory().read(addr, &mut before).map_err(|_| Error::Unknown)?;
                     Ok(u64::from_ne_bytes(before))
                 }
-                Err(Lost::For(error)) => Err(error),
+                Err(Lost::Stop(Stop::For(error))) => Err(error),
+                Err(Lost::Stop(Stop::Changed)) => Err(Error::Unknown),
                 Err(Lost::Connection) => {
                     self.fail(&conn);
                     Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown))

@@ -1,45 +1,81 @@
-//! Regions as their home sees them: the node in whose memory they lie.
+//! Regions as their owner sees them: the node that keeps their directory.
 //!
-//! The home decides who maps a region, and fences it when it is freed: its memory is reused only after every node that
-//! mapped it has acknowledged the revocation, or has left and its queue pairs here are destroyed.
+//! The owner decides who maps a region, and fences it when it is freed: its memory is reused only after every node that
+//! mapped it has acknowledged the revocation, or has left and its queue pairs are destroyed.
 
-use crate::bounce::Run;
+use super::layout::Layout;
+use super::memory::{Plan, Share};
 use crate::membership::Life;
 use crate::node::Node;
-use crate::rpc::{Answer, Ask};
-use crate::wait::{Gate, Waiters};
+use crate::rpc::{Answer, Call, answer};
+use crate::wait::{Epoch, Gate, Shut, Waiters};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
-use platform::IoAddr;
 use proto::NodeId;
+use serde::{Deserialize, Serialize};
 use spin::Mutex;
 
-/// How long a node may take to acknowledge a revocation before it is asked again.
-const REVOKE_DEADLINE: Duration = Duration::from_secs(2);
-/// Between two attempts to reach a node that has not acknowledged.
-const REVOKE_PAUSE: Duration = Duration::from_millis(10);
-/// Bytes that memset sets before it lets other tasks run.
-const FILL_STEP: u64 = 1 << 20;
+/// Pieces that travel with the answer to a question for a mapping; the others are asked for.
+const FIRST_PIECES: usize = 3;
+/// Pieces in one answer after that.
+const PAGE_PIECES: usize = 100;
 
-struct Region {
-    secret: u64,
-    run: Run,
-    len: u64,
+/// What a user must know to [lay out](super::layout) a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shape {
+    pub(crate) generation: u64,
+    pub(crate) len: u64,
+    pub(crate) stripe: u64,
+    pub(crate) columns: u32,
+    /// How many pieces there are.
+    pub(crate) count: u32,
+    /// The first of them.
+    pub(crate) first: Vec<super::layout::Piece>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its memory is being taken.
+    Forming,
+    Live,
+    /// Nobody maps it any more, and who does loses it.
+    Freeing,
+}
+
+pub(super) struct Region {
+    /// Without which nobody maps it: known to whoever finds its name.
+    key: u64,
     permissions: Permissions,
     master: Life,
     shared: bool,
-    freeing: bool,
-    /// Operations that this node itself does on the memory for others.
+    stage: Stage,
+    generation: u64,
+    layout: Arc<Layout>,
+    /// Keeps the pieces.
+    memory: Vec<Share>,
+    /// Operations that nodes do on the memory for others because this node has them do it.
     gate: Arc<Gate>,
+}
+
+impl Region {
+    fn shape(&self) -> Shape {
+        Shape {
+            generation: self.generation,
+            len: self.layout.len(),
+            stripe: self.layout.stripe(),
+            columns: self.layout.columns() as u32,
+            count: self.layout.pieces().count() as u32,
+            first: self.layout.pieces().take(FIRST_PIECES).copied().collect(),
+        }
+    }
 }
 
 struct Held {
     region: u64,
-    by: Life,
+    life: Life,
     permissions: Permissions,
 }
 
@@ -47,176 +83,199 @@ struct Held {
 struct Table {
     last: u64,
     regions: BTreeMap<u64, Region>,
-    mappings: BTreeMap<u64, Held>,
+    /// By holder and its own number of the mapping.
+    mappings: BTreeMap<(NodeId, u64), Held>,
 }
 
 impl Table {
-    fn number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    /// The region of a mapping that gives `right`.
+    fn through(&mut self, by: NodeId, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
+        let held = self.mappings.get(&(by, mapping)).ok_or(Error::Freed)?;
+        if !held.permissions.contains(right) {
+            return Err(Error::Permission);
+        }
+        let region = self.regions.get_mut(&held.region).filter(|r| r.stage == Stage::Live);
+        Ok((held.region, region.ok_or(Error::Freed)?))
     }
 
-    fn hold(
-        &mut self,
-        node: &Node,
-        region: u64,
-        by: Life,
-        permissions: Permissions,
-    ) -> Result<Answer, Error> {
-        let mapping = self.number();
-        let r = self.regions.get(&region).ok_or(Error::Freed)?;
-        let (addr, len) = (r.run.addr(), r.len);
-        self.mappings.insert(mapping, Held { region, by, permissions });
-        Ok(Answer::Mapped { mapping, region, home_life: node.incarnation, addr, len, permissions })
+    fn is_held(&self, region: u64) -> bool {
+        self.mappings.values().any(|h| h.region == region)
     }
 }
 
-/// The regions whose home this node is.
+/// The regions whose owner this node is.
 #[derive(Default)]
 pub(crate) struct RegionTable {
     table: Mutex<Table>,
-    changed: Waiters,
+    pub(super) changed: Waiters,
 }
 
-/// A place in a region, for as long as this is held.
-pub(crate) struct Reach {
-    addr: IoAddr,
+/// A region's layout, and the gate that keeps it so.
+struct Way {
+    layout: Arc<Layout>,
     gate: Arc<Gate>,
+}
+
+/// All places of a region, which stay what they are for as long as this is held.
+pub(crate) struct Reach(Way);
+
+impl Reach {
+    /// Where the bytes lie.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
 }
 
 impl Drop for Reach {
     fn drop(&mut self) {
-        self.gate.exit();
+        self.0.gate.exit();
     }
 }
 
 impl RegionTable {
-    pub(crate) fn alloc(
-        &self,
-        node: &Node,
-        by: Life,
-        secret: u64,
-        len: u64,
-        permissions: Permissions,
-    ) -> Result<Answer, Error> {
-        let no_memory = || Error::NoMemory { asked: len, free: node.platform.memory().stats().largest_free };
-        let run = Run::take(&node.platform, len.max(1)).ok_or_else(no_memory)?;
+    /// A new region of `by`, without memory, and `by`'s mapping of it.
+    fn begin(&self, node: &Node, by: Life, mapping: u64, permissions: Permissions) -> Result<u64, Error> {
+        let key = node.random();
         let mut table = self.table.lock();
-        let id = table.number();
+        // Under the lock, so that its end is seen here or ends the region.
+        if !node.is_live(by) {
+            return Err(Error::NodeDown(by.0));
+        }
+        table.last += 1;
+        let id = table.last;
         let region = Region {
-            secret,
-            run,
-            len,
+            key,
             permissions,
             master: by,
             shared: false,
-            freeing: false,
+            stage: Stage::Forming,
+            generation: 1,
+            layout: Arc::default(),
+            memory: Vec::new(),
             gate: Arc::default(),
         };
         table.regions.insert(id, region);
-        table.hold(node, id, by, Permissions::all())
+        let held = Held { region: id, life: by, permissions: Permissions::all() };
+        table.mappings.insert((by.0, mapping), held);
+        Ok(id)
+    }
+
+    /// The region has its memory. If it is to be freed by now: gives the memory back.
+    fn formed(&self, region: u64, layout: Layout, memory: Vec<Share>) -> Result<Answer, Vec<Share>> {
+        let mut table = self.table.lock();
+        match table.regions.get_mut(&region) {
+            Some(r) if r.stage == Stage::Forming => {
+                r.layout = Arc::new(layout);
+                r.memory = memory;
+                r.stage = Stage::Live;
+                Ok(Answer::Mapped { shape: r.shape(), permissions: Permissions::all() })
+            }
+            _ => Err(memory),
+        }
     }
 
     pub(crate) fn map(
         &self,
         node: &Node,
         by: Life,
-        region: u64,
-        secret: u64,
+        mapping: u64,
+        (region, key): (u64, u64),
         wanted: Permissions,
     ) -> Result<Answer, Error> {
         let mut table = self.table.lock();
-        let r =
-            table.regions.get(&region).filter(|r| r.secret == secret && !r.freeing).ok_or(Error::Freed)?;
+        if !node.is_live(by) {
+            return Err(Error::NodeDown(by.0));
+        }
+        let live = |r: &&Region| r.key == key && r.stage == Stage::Live;
+        let r = table.regions.get(&region).filter(live).ok_or(Error::Freed)?;
         let granted = if r.master == by { Permissions::all() } else { r.permissions - Permissions::ADMIN };
         if !r.shared || !granted.contains(wanted) {
             return Err(Error::Permission);
         }
-        table.hold(node, region, by, wanted)
+        let answer = Answer::Mapped { shape: r.shape(), permissions: wanted };
+        table.mappings.insert((by.0, mapping), Held { region, life: by, permissions: wanted });
+        Ok(answer)
+    }
+
+    /// Some pieces of a mapping; if its generation is another, its shape.
+    pub(crate) fn pieces(
+        &self,
+        by: NodeId,
+        mapping: u64,
+        generation: u64,
+        from: u32,
+    ) -> Result<Answer, Error> {
+        let mut table = self.table.lock();
+        let (_, r) = table.through(by, mapping, Permissions::empty())?;
+        if r.generation != generation {
+            return Ok(Answer::Shape(r.shape()));
+        }
+        let page = r.layout.pieces().skip(from as usize).take(PAGE_PIECES);
+        Ok(Answer::Pieces(page.copied().collect()))
     }
 
     /// Gives a region that nobody can reach any more, for [`Node::spawn_fence`].
     pub(crate) fn unmap(&self, by: NodeId, mapping: u64) -> Option<u64> {
         let mut table = self.table.lock();
-        let held = table.mappings.get(&mapping).filter(|h| h.by.0 == by)?;
-        let region = held.region;
-        table.mappings.remove(&mapping);
-        let reachable = table.mappings.values().any(|h| h.region == region);
+        let region = table.mappings.remove(&(by, mapping))?.region;
+        let reachable = table.is_held(region);
         let r = table.regions.get_mut(&region)?;
-        let unreachable = !reachable && !r.shared && !r.freeing;
-        r.freeing |= unreachable;
+        let unreachable = !reachable && !r.shared && r.stage != Stage::Freeing;
+        if unreachable {
+            r.stage = Stage::Freeing;
+        }
         drop(table);
         self.changed.wake_all();
         unreachable.then_some(region)
     }
 
-    pub(crate) fn share(&self, by: NodeId, region: u64, secret: u64, shared: bool) -> Result<Answer, Error> {
+    pub(crate) fn share(&self, by: NodeId, mapping: u64, shared: bool) -> Result<Answer, Error> {
         let mut table = self.table.lock();
-        let r = table.regions.get_mut(&region).filter(|r| r.secret == secret && !r.freeing);
-        let r = r.ok_or(Error::Freed)?;
-        if r.master.0 != by || !r.permissions.contains(Permissions::SHARE) {
+        let (region, r) = table.through(by, mapping, Permissions::ADMIN)?;
+        if !r.permissions.contains(Permissions::SHARE) {
             return Err(Error::Permission);
         }
         r.shared = shared;
-        Ok(Answer::Done)
+        Ok(Answer::Shared { region, key: r.key })
     }
 
-    /// The region that `by` allocated under `secret`, now to be fenced.
-    pub(crate) fn abandoned(&self, by: NodeId, secret: u64) -> Option<u64> {
+    /// Marks a region for a holder with `ADMIN`: nobody maps it any more.
+    pub(crate) fn begin_free(&self, by: NodeId, mapping: u64) -> Result<u64, Error> {
         let mut table = self.table.lock();
-        let found = |r: &&mut Region| r.secret == secret && r.master.0 == by && !r.freeing;
-        let (id, r) = table.regions.iter_mut().map(|(id, r)| (*id, r)).find(|(_, r)| found(r))?;
-        r.freeing = true;
-        Some(id)
+        let (region, r) = table.through(by, mapping, Permissions::ADMIN)?;
+        r.stage = Stage::Freeing;
+        Ok(region)
     }
 
-    /// Marks a region for its master: nobody maps it any more. `Ok` also if that has been done before.
-    pub(crate) fn begin_free(&self, by: NodeId, region: u64, secret: u64) -> Result<(), Error> {
-        let mut table = self.table.lock();
-        let r = table.regions.get_mut(&region).filter(|r| r.secret == secret).ok_or(Error::Freed)?;
-        if r.master.0 != by {
-            return Err(Error::Permission);
-        }
-        r.freeing = true;
-        Ok(())
-    }
-
-    /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and keeps the memory from being
-    /// freed meanwhile.
-    pub(crate) fn reach(
+    /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and gives the way there.
+    fn look(
         &self,
         by: NodeId,
         mapping: u64,
         right: Permissions,
         offset: u64,
         len: u64,
-    ) -> Result<Reach, Error> {
-        let table = self.table.lock();
-        let held = table.mappings.get(&mapping).filter(|h| h.by.0 == by).ok_or(Error::Freed)?;
-        let r = table.regions.get(&held.region).filter(|r| !r.freeing).ok_or(Error::Freed)?;
-        if !held.permissions.contains(right) {
-            return Err(Error::Permission);
-        }
-        if offset.checked_add(len).is_none_or(|end| end > r.len) {
+    ) -> Result<(Way, Result<Epoch, Shut>), Error> {
+        let mut table = self.table.lock();
+        let (_, r) = table.through(by, mapping, right)?;
+        if offset.checked_add(len).is_none_or(|end| end > r.layout.len()) {
             return Err(Error::OutOfBounds);
         }
-        let addr = r.run.addr().checked_add(offset).ok_or(Error::OutOfBounds)?;
-        if !r.gate.enter() {
-            return Err(Error::Freed);
-        }
-        Ok(Reach { addr, gate: r.gate.clone() })
+        let way = Way { layout: r.layout.clone(), gate: r.gate.clone() };
+        Ok((way, r.gate.epoch()))
     }
 
     /// A life has ended and its queue pairs here are destroyed: its mappings are void. Gives the regions to fence: those
     /// whose master it was.
     pub(crate) fn forget(&self, life: Life) -> Vec<u64> {
         let mut table = self.table.lock();
-        table.mappings.retain(|_, h| h.by != life);
-        let orphan = |r: &Region| r.master == life && !r.freeing;
+        table.mappings.retain(|_, h| h.life != life);
         let mut orphans = Vec::new();
-        for (id, r) in table.regions.iter_mut().filter(|(_, r)| orphan(r)) {
-            r.freeing = true;
-            orphans.push(*id);
+        for (id, r) in &mut table.regions {
+            if r.master == life && r.stage != Stage::Freeing {
+                r.stage = Stage::Freeing;
+                orphans.push(*id);
+            }
         }
         drop(table);
         self.changed.wake_all();
@@ -224,87 +283,89 @@ impl RegionTable {
     }
 
     /// Some node that still maps `region`, and its mappings.
-    fn holder(&self, region: u64) -> Option<(Life, Vec<u64>)> {
+    pub(super) fn holder(&self, region: u64) -> Option<(Life, Vec<u64>)> {
         let table = self.table.lock();
         let holds = |h: &&Held| h.region == region;
-        let by = table.mappings.values().find(holds)?.by;
-        let all = table.mappings.iter().filter(|(_, h)| holds(h) && h.by == by).map(|(id, _)| *id);
+        let by = table.mappings.values().find(holds)?.life;
+        let all = table.mappings.iter().filter(|(_, h)| holds(h) && h.life == by).map(|((_, id), _)| *id);
         Some((by, all.take(256).collect()))
     }
 
-    fn drop_mappings(&self, ids: &[u64]) {
+    pub(super) fn drop_mappings(&self, by: NodeId, ids: &[u64]) {
         let mut table = self.table.lock();
         for id in ids {
-            table.mappings.remove(id);
+            table.mappings.remove(&(by, *id));
         }
     }
 
-    fn gate(&self, region: u64) -> Option<Arc<Gate>> {
+    pub(super) fn gate(&self, region: u64) -> Option<Arc<Gate>> {
         Some(self.table.lock().regions.get(&region)?.gate.clone())
     }
 
-    fn remove(&self, region: u64) {
+    /// Takes a region out of the table, and gives its memory.
+    pub(super) fn remove(&self, region: u64) -> Vec<Share> {
         let removed = self.table.lock().regions.remove(&region);
-        drop(removed);
         self.changed.wake_all();
+        removed.map(|r| r.memory).unwrap_or_default()
     }
 }
 
 impl Node {
-    /// Fences and frees a region that is marked for it.
-    pub(crate) fn spawn_fence(self: &Arc<Self>, region: u64) {
+    /// Whether that life of a node is a member, as far as this node knows. This node's own is.
+    pub(crate) fn is_live(&self, life: Life) -> bool {
+        life == (self.me, self.incarnation) || self.peer_life(life.0) == Some(life.1)
+    }
+
+    /// As an owner: makes a region, then answers.
+    pub(crate) fn create_region(
+        self: &Arc<Self>,
+        call: Call,
+        mapping: u64,
+        plan: Plan,
+        permissions: Permissions,
+    ) {
+        let by = (call.from(), call.incarnation());
+        let region = match self.regions.begin(self, by, mapping, permissions) {
+            Ok(region) => region,
+            Err(error) => return answer(call, Err(error)),
+        };
         let node = self.clone();
-        self.platform.spawn("lite-fence", Box::pin(async move { node.fence_region(region).await }));
+        let task = async move {
+            let result = node.form_region(region, &plan).await;
+            if result.is_err() {
+                node.regions.unmap(by.0, mapping);
+                node.regions.remove(region);
+            }
+            answer(call, result);
+        };
+        self.platform.spawn("lite-alloc", Box::pin(task));
     }
 
-    /// Waits until nobody reaches the region's memory, then frees it. Takes as long as it takes: a node that does not
-    /// acknowledge holds it up until it leaves or is declared dead.
-    pub(crate) async fn fence_region(self: &Arc<Self>, region: u64) {
-        let Some(gate) = self.regions.gate(region) else { return };
-        gate.close();
-        while let Some((by, mappings)) = self.regions.holder(region) {
-            if self.is_fenced() {
-                // Without a membership there is nobody to ask, and the memory stays taken.
-                return;
-            }
-            if by.0 == self.me {
-                self.revoke_here(self.me, &mappings).await;
-                self.regions.drop_mappings(&mappings);
-                continue;
-            }
-            let deadline = self.platform.now() + REVOKE_DEADLINE;
-            let ask = Ask::Revoke { mappings: mappings.clone() };
-            let acknowledged = self.peer_life(by.0) == Some(by.1)
-                && self.ask_node(by.0, &ask, deadline).await.is_ok()
-                // A later life cannot speak for this one.
-                && self.peer_life(by.0) == Some(by.1);
-            if acknowledged {
-                self.regions.drop_mappings(&mappings);
-            } else {
-                let again = self.platform.now() + REVOKE_PAUSE;
-                let gone = self
-                    .regions
-                    .changed
-                    .until(|| self.regions.holder(region).is_none_or(|(h, _)| h != by).then_some(()));
-                self.timers.before(again, gone).await;
-            }
-        }
-        gate.drained().await;
-        self.regions.remove(region);
+    async fn form_region(self: &Arc<Self>, region: u64, plan: &Plan) -> Result<Answer, Error> {
+        let (layout, memory) = self.take_memory(plan).await?;
+        self.regions.formed(region, layout, memory).map_err(|memory| {
+            drop(memory);
+            Error::Freed
+        })
     }
 
-    /// Sets bytes of a region that lies here.
-    pub(crate) async fn fill(&self, reach: &Reach, len: u64, byte: u8) -> Result<(), Error> {
-        let mut done = 0;
-        while done < len {
-            if done > 0 {
-                platform::yield_now().await;
+    /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and keeps the memory from being
+    /// freed or moved meanwhile. Waits while it is moved.
+    pub(crate) async fn reach(
+        &self,
+        by: NodeId,
+        mapping: u64,
+        right: Permissions,
+        offset: u64,
+        len: u64,
+    ) -> Result<Reach, Error> {
+        loop {
+            let (way, epoch) = self.regions.look(by, mapping, right, offset, len)?;
+            match epoch.and_then(|epoch| way.gate.enter(epoch)) {
+                Ok(()) => return Ok(Reach(way)),
+                Err(Shut::Closed) => return Err(Error::Freed),
+                Err(Shut::Changed) => drop(way.gate.opened().await),
             }
-            let step = (len - done).min(FILL_STEP);
-            let addr = reach.addr.checked_add(done).ok_or(Error::OutOfBounds)?;
-            self.platform.memory().fill(addr, step, byte).map_err(|_| Error::OutOfBounds)?;
-            done += step;
         }
-        Ok(())
     }
 }

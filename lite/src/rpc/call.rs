@@ -7,7 +7,7 @@ use super::wire::{Piece, ReplyHeader, ReplyStatus};
 use crate::Error;
 use crate::conn::Conn;
 use crate::node::Node;
-use crate::op::{Data, Route};
+use crate::op::Data;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -161,7 +161,7 @@ impl Call {
         for piece in &self.pieces {
             let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
             let data = Data::Read(now);
-            to.node.transfer(Route::Conn(&to.conn), piece.addr, data, None, &issued).await?;
+            to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
             into = rest;
         }
         self.request = bytes;
@@ -199,7 +199,7 @@ impl Call {
                 let (now, rest) = left.split_at(left.len().min(piece.len as usize));
                 // If this is dropped midway, `self` tells the caller that there is no reply, behind what is on the wire.
                 let data = Data::Write(now);
-                to.node.transfer(Route::Conn(&to.conn), piece.addr, data, None, &issued).await?;
+                to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
                 left = rest;
             }
             let Some(ReplyTo::There(to)) = self.to.take() else { return Ok(()) };

@@ -194,7 +194,7 @@ impl Node {
         .await;
         match sent {
             Ok(()) => issued.store(true, Ordering::Relaxed),
-            Err(NotPosted::ConnectionLost | NotPosted::Busy | NotPosted::Revoked) => {
+            Err(NotPosted::ConnectionLost | NotPosted::Busy | NotPosted::Revoked | NotPosted::Changed) => {
                 slot.posted = false;
                 self.fail(conn);
                 return Ok(Attempt::NotSent);

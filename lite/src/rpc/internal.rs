@@ -6,38 +6,41 @@ use super::client::{Request, Sink};
 use super::server::{FunctionId, RpcOptions};
 use super::service::{Service, Takes};
 use crate::node::Node;
+use crate::region::{Piece, Plan, Shape};
 use crate::sync::{Kind, Mode, Outcome, Place};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use platform::{Instant, IoAddr};
-use proto::{Incarnation, NodeId};
+use platform::Instant;
+use proto::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// First of the function ids that applications cannot register.
 pub(crate) const INTERNAL: FunctionId = 0xffff_0000;
-const MAX_ASK: usize = 8192;
+const MAX_ASK: usize = 64 << 10;
 const MAX_ANSWER: usize = 200;
+/// Bytes of the longest answer to [`Ask::Pieces`].
+const LONG_ANSWER: usize = 4000;
 const QUEUE: usize = 1024;
 
 /// What a node asks of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// Allocate; the asker becomes the master. `secret` is the asker's choice.
-    Alloc { secret: u64, len: u64, permissions: Permissions },
-    /// Free what was allocated under `secret` by the asker, if it was: the answer to `Alloc` was lost.
-    Abandon { secret: u64 },
+    /// Make a region; the asker becomes the master. `mapping` is the asker's number of its mapping, as everywhere below.
+    Alloc { mapping: u64, plan: Plan, permissions: Permissions },
     /// Map.
-    Map { region: u64, secret: u64, wanted: Permissions },
+    Map { mapping: u64, region: u64, key: u64, wanted: Permissions },
+    /// The pieces of a mapping from the `from`th on, if its generation is that.
+    Pieces { mapping: u64, generation: u64, from: u32 },
     /// The asker uses a mapping no more.
     Unmap { mapping: u64 },
-    /// The master (un)publishes: from now on the region may be mapped by name (no more).
-    Share { region: u64, secret: u64, shared: bool },
-    /// The master frees. Answered when nobody can reach the memory any more.
-    Free { region: u64, secret: u64 },
-    /// The asker, where the regions lie, takes mappings back. Answered when no operation through them is under way.
+    /// (Un)publish: from now on the region may be mapped by name (no more).
+    Share { mapping: u64, shared: bool },
+    /// Free. Answered when nobody can reach the memory any more.
+    Free { mapping: u64 },
+    /// The asker, who owns the regions, takes mappings back. Answered when no operation through them is under way.
     Revoke { mappings: Vec<u64> },
     /// Set bytes.
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
@@ -67,14 +70,13 @@ pub(crate) enum Answer {
     /// Done.
     Done,
     /// Mapped, or allocated and mapped.
-    Mapped {
-        mapping: u64,
-        region: u64,
-        home_life: Incarnation,
-        addr: IoAddr,
-        len: u64,
-        permissions: Permissions,
-    },
+    Mapped { shape: Shape, permissions: Permissions },
+    /// The region has changed since: its pieces are to be asked for anew.
+    Shape(Shape),
+    /// Some pieces.
+    Pieces(Vec<Piece>),
+    /// May be mapped by name, with this key.
+    Shared { region: u64, key: u64 },
     /// An object was made.
     Created(Place),
     /// In line: [`Ask::Woken`] follows.
@@ -92,6 +94,21 @@ impl Node {
         deadline: Instant,
     ) -> Result<Answer, Error> {
         let mut reply = [0; MAX_ANSWER];
+        let request = Request { function: INTERNAL, data: &proto::encode(ask) };
+        let len = self.call(node, request, Sink::Slice(&mut reply), deadline).await?;
+        let reply = reply.get(..len).unwrap_or_default();
+        proto::decode::<Result<Answer, Error>>(reply)
+            .map_err(|_| Error::Refused("malformed answer".into()))?
+    }
+
+    /// As [`ask_node`](Self::ask_node), for a question whose answer may be long.
+    pub(crate) async fn ask_node_long(
+        self: &Arc<Self>,
+        node: NodeId,
+        ask: &Ask,
+        deadline: Instant,
+    ) -> Result<Answer, Error> {
+        let mut reply = alloc::vec![0; LONG_ANSWER];
         let request = Request { function: INTERNAL, data: &proto::encode(ask) };
         let len = self.call(node, request, Sink::Slice(&mut reply), deadline).await?;
         let reply = reply.get(..len).unwrap_or_default();
@@ -130,11 +147,18 @@ impl Node {
         let from = call.from();
         let life = call.incarnation();
         let at_once = match ask {
-            Ask::Alloc { secret, len, permissions } => {
-                self.regions.alloc(self, (from, life), secret, len, permissions)
+            Ask::Alloc { mapping, plan, permissions } => {
+                return self.create_region(call, mapping, plan, permissions);
             }
-            Ask::Map { region, secret, wanted } => {
-                self.regions.map(self, (from, life), region, secret, wanted)
+            Ask::Map { mapping, region, key, wanted } => {
+                self.regions.map(self, (from, life), mapping, (region, key), wanted)
+            }
+            Ask::Pieces { mapping, generation, from: first } => {
+                let pieces = self.regions.pieces(from, mapping, generation, first);
+                let bytes = proto::encode(&pieces);
+                // A caller that is gone asks no more.
+                let task = async move { drop(call.reply(&bytes).await) };
+                return self.platform.spawn("lite-pieces", Box::pin(task));
             }
             Ask::Unmap { mapping } => {
                 if let Some(unreachable) = self.regions.unmap(from, mapping) {
@@ -142,15 +166,9 @@ impl Node {
                 }
                 Ok(Answer::Done)
             }
-            Ask::Share { region, secret, shared } => self.regions.share(from, region, secret, shared),
-            Ask::Abandon { secret } => {
-                if let Some(region) = self.regions.abandoned(from, secret) {
-                    self.spawn_fence(region);
-                }
-                Ok(Answer::Done)
-            }
-            Ask::Free { region, secret } => match self.regions.begin_free(from, region, secret) {
-                Ok(()) => {
+            Ask::Share { mapping, shared } => self.regions.share(from, mapping, shared),
+            Ask::Free { mapping } => match self.regions.begin_free(from, mapping) {
+                Ok(region) => {
                     let node = self.clone();
                     let task = async move {
                         node.fence_region(region).await;
@@ -169,18 +187,15 @@ impl Node {
                 return self.platform.spawn("lite-revoke", Box::pin(task));
             }
             Ask::Memset { mapping, offset, len, byte } => {
-                match self.regions.reach(from, mapping, Permissions::WRITE, offset, len) {
-                    Ok(reach) => {
-                        let node = self.clone();
-                        let task = async move {
-                            let result = node.fill(&reach, len, byte).await;
-                            drop(reach);
-                            answer(call, result.map(|()| Answer::Done));
-                        };
-                        return self.platform.spawn("lite-memset", Box::pin(task));
-                    }
-                    Err(error) => Err(error),
-                }
+                let node = self.clone();
+                let task = async move {
+                    let result = match node.reach(from, mapping, Permissions::WRITE, offset, len).await {
+                        Ok(reach) => node.fill(&reach, offset, len, byte).await,
+                        Err(error) => Err(error),
+                    };
+                    answer(call, result.map(|()| Answer::Done));
+                };
+                return self.platform.spawn("lite-memset", Box::pin(task));
             }
             Ask::BarrierEnter { name, group, token } => self.enter_barrier((from, life), name, group, token),
             Ask::BarrierLeave { name, token } => {

@@ -1,49 +1,110 @@
-//! A gate: operations pass while it is open; whoever closes it can wait until all are out.
+//! A gate: operations pass while it is open. It can be closed for ever, or for a while: then whatever operations relied on
+//! may be changed once all are out, and an operation that looked before the change does not get in after it.
+
+#![allow(dead_code, reason = "for moves")]
 
 use super::Waiters;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 const CLOSED: u64 = 1 << 63;
+const PAUSED: u64 = 1 << 62;
+/// Who is inside is counted in the low half, how often the gate was opened again in the bits between.
+const INSIDE: u64 = (1 << 32) - 1;
+const REOPENED: u64 = 1 << 32;
 
-/// Counts who is inside; once closed, nobody gets in any more.
+/// Counts who is inside, and lets nobody in who has not seen its present state.
 #[derive(Default)]
 pub(crate) struct Gate {
     state: AtomicU64,
-    empty: Waiters,
+    change: Waiters,
+}
+
+/// A state in which a gate was open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Epoch(u64);
+
+/// Why nobody gets in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shut {
+    /// The gate is closed for ever.
+    Closed,
+    /// It is shut for a while, or was meanwhile: look again when it is [open](Gate::opened).
+    Changed,
+}
+
+fn shut(state: u64) -> Shut {
+    if state & CLOSED != 0 { Shut::Closed } else { Shut::Changed }
 }
 
 impl Gate {
-    /// Goes in; `false` if the gate is closed. Each `true` needs one [`exit`](Self::exit).
-    #[must_use]
-    pub(crate) fn enter(&self) -> bool {
-        if self.state.fetch_add(1, Ordering::SeqCst) & CLOSED == 0 {
-            return true;
+    /// The present state, if it is open.
+    pub(crate) fn epoch(&self) -> Result<Epoch, Shut> {
+        let state = self.state.load(Ordering::SeqCst);
+        if state & (CLOSED | PAUSED) == 0 { Ok(Epoch(state & !INSIDE)) } else { Err(shut(state)) }
+    }
+
+    /// Goes in, unless the gate has been shut since `seen`. Each `Ok` needs one [`exit`](Self::exit).
+    pub(crate) fn enter(&self, seen: Epoch) -> Result<(), Shut> {
+        let state = self.state.fetch_add(1, Ordering::SeqCst);
+        if state & !INSIDE == seen.0 {
+            return Ok(());
         }
         self.exit();
-        false
+        Err(shut(state))
     }
 
     /// Goes out.
     pub(crate) fn exit(&self) {
-        if self.state.fetch_sub(1, Ordering::SeqCst) == CLOSED | 1 {
-            self.empty.wake_all();
+        let state = self.state.fetch_sub(1, Ordering::SeqCst);
+        if state & (CLOSED | PAUSED) != 0 && state & INSIDE == 1 {
+            self.change.wake_all();
         }
     }
 
     /// Closes the gate for ever.
     pub(crate) fn close(&self) {
         self.state.fetch_or(CLOSED, Ordering::SeqCst);
+        self.change.wake_all();
     }
 
-    /// Whether it is closed.
+    /// Whether it is closed for ever.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Waits until nobody is inside. Only after [`close`](Self::close) does that stay so.
-    pub(crate) async fn drained(&self) {
-        self.empty.until(|| (self.state.load(Ordering::SeqCst) & !CLOSED == 0).then_some(())).await;
+    /// Shuts the gate until [`reopen`](Self::reopen).
+    pub(crate) fn pause(&self) {
+        self.state.fetch_or(PAUSED, Ordering::SeqCst);
     }
+
+    /// Ends a pause.
+    pub(crate) fn reopen(&self) {
+        let next = |state| (state & PAUSED != 0).then(|| reopened(state));
+        if self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).is_ok() {
+            self.change.wake_all();
+        }
+    }
+
+    /// Waits while the gate is paused; `false` if it is closed for ever.
+    pub(crate) async fn opened(&self) -> bool {
+        let opened = || match self.epoch() {
+            Ok(_) => Some(true),
+            Err(Shut::Closed) => Some(false),
+            Err(Shut::Changed) => None,
+        };
+        self.change.until(opened).await
+    }
+
+    /// Waits until nobody is inside. Only while the gate is shut does that stay so.
+    pub(crate) async fn drained(&self) {
+        self.change.until(|| (self.state.load(Ordering::SeqCst) & INSIDE == 0).then_some(())).await;
+    }
+}
+
+/// The state after a pause: the same but for the number of times, which goes round after 2^30.
+fn reopened(state: u64) -> u64 {
+    let count = (state & (PAUSED - 1) & !INSIDE).wrapping_add(REOPENED) & (PAUSED - 1);
+    state & (CLOSED | INSIDE) | count
 }
 
 #[cfg(test)]
@@ -56,14 +117,49 @@ mod tests {
     #[test]
     fn closes_and_drains() {
         let gate = Gate::default();
-        assert!(gate.enter());
+        let open = gate.epoch().unwrap();
+        gate.enter(open).unwrap();
         gate.close();
-        assert!(!gate.enter());
+        assert_eq!(gate.enter(open), Err(Shut::Closed));
         let mut cx = Context::from_waker(Waker::noop());
         let mut drained = pin!(gate.drained());
         assert!(drained.as_mut().poll(&mut cx).is_pending());
         gate.exit();
         assert!(drained.as_mut().poll(&mut cx).is_ready());
+        gate.reopen();
         assert!(gate.is_closed());
+        assert!(pin!(gate.opened()).poll(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn who_looked_before_a_pause_does_not_get_in_after_it() {
+        let gate = Gate::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let before = gate.epoch().unwrap();
+        gate.enter(before).unwrap();
+        gate.pause();
+        assert_eq!(gate.epoch(), Err(Shut::Changed));
+        assert_eq!(gate.enter(before), Err(Shut::Changed));
+        let mut opened = pin!(gate.opened());
+        let mut drained = pin!(gate.drained());
+        assert!(opened.as_mut().poll(&mut cx).is_pending() && drained.as_mut().poll(&mut cx).is_pending());
+        gate.exit();
+        assert!(opened.as_mut().poll(&mut cx).is_pending() && drained.as_mut().poll(&mut cx).is_ready());
+        gate.reopen();
+        assert!(opened.as_mut().poll(&mut cx).is_ready());
+        assert_eq!(gate.enter(before), Err(Shut::Changed));
+        let after = gate.epoch().unwrap();
+        gate.enter(after).unwrap();
+        gate.exit();
+        // It was not paused: nothing changes.
+        gate.reopen();
+        assert_eq!(gate.epoch(), Ok(after));
+    }
+
+    #[test]
+    fn the_number_of_times_goes_round() {
+        let last = PAUSED | (PAUSED - 1);
+        assert_eq!(reopened(last), INSIDE);
+        assert_eq!(reopened(CLOSED | PAUSED | 5), CLOSED | REOPENED | 5);
     }
 }

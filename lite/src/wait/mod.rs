@@ -4,6 +4,6 @@ mod gate;
 mod line;
 mod waiters;
 
-pub(crate) use gate::Gate;
+pub(crate) use gate::{Epoch, Gate, Shut};
 pub(crate) use line::Line;
 pub(crate) use waiters::Waiters;
