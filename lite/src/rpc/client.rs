@@ -269,7 +269,7 @@ impl Node {
         Ok(())
     }
 
-    /// A call of this node to itself: straight into the function's queue.
+    /// A call of this node to itself: straight into the function's queue, or in line for it.
     async fn call_here(
         self: &Arc<Self>,
         request: Request<'_>,
@@ -282,9 +282,7 @@ impl Node {
         if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });
         }
-        if !service.reserve() {
-            return Ok(Attempt::Busy);
-        }
+        service.place().await;
         let mut copy = service.buffer(request.data.len());
         copy.copy_from_slice(request.data);
         let reply = self.local_replies.take();
@@ -292,7 +290,6 @@ impl Node {
         drop(service);
         issued.store(true, Ordering::Relaxed);
         let attempt = reply.wait(|status, len, bytes| match verdict(&ReplyHeader { call: 0, status, len }) {
-            _ if status == ReplyStatus::Busy => Ok(Attempt::Busy),
             Some(error) => Err(error),
             None => match sink.place(bytes.len()) {
                 Some(into) => {

@@ -31,6 +31,8 @@ pub(crate) struct Service {
     queue: Mutex<Queue>,
     /// Places in the queue that are taken or about to be.
     reserved: AtomicUsize,
+    /// Callers of this node that wait for a place.
+    room: Line,
     arrival: Line,
     /// Requests that tasks have taken and not answered.
     under_way: AtomicUsize,
@@ -51,6 +53,7 @@ impl Service {
             takes,
             queue: Mutex::default(),
             reserved: AtomicUsize::new(0),
+            room: Line::default(),
             arrival: Line::default(),
             under_way: AtomicUsize::new(0),
             idle: Waiters::default(),
@@ -70,15 +73,25 @@ impl Service {
     /// Takes a place in the queue, if there is one. [`enqueue`](Self::enqueue) or [`unreserve`](Self::unreserve) follows.
     #[must_use]
     pub(crate) fn reserve(&self) -> bool {
-        if self.reserved.fetch_add(1, Ordering::AcqRel) < self.options.queue {
-            return true;
-        }
-        self.unreserve();
-        false
+        let one_more = |taken: usize| (taken < self.options.queue).then_some(taken + 1);
+        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
+    }
+
+    /// Waits for a place in the queue. [`enqueue`](Self::enqueue) follows; it finds out if the function has ended.
+    pub(crate) async fn place(&self) {
+        let free = || {
+            let closed = || {
+                let closed = self.queue.lock().closed;
+                closed.then(|| self.reserved.fetch_add(1, Ordering::AcqRel)).is_some()
+            };
+            (self.reserve() || closed()).then_some(())
+        };
+        self.room.until(free).await;
     }
 
     pub(crate) fn unreserve(&self) {
         self.reserved.fetch_sub(1, Ordering::AcqRel);
+        self.room.wake();
     }
 
     /// Puts a call into the place that was reserved.
@@ -182,6 +195,7 @@ impl Service {
             call.refuse(None, ReplyStatus::NoSuchFunction, 0);
         }
         self.arrival.wake_all();
+        self.room.wake_all();
     }
 
     /// Waits until no task has a call of it.

@@ -45,6 +45,8 @@ struct State {
     ports: BTreeMap<[u8; 16], Port>,
     holding: bool,
     posts: u64,
+    /// While they are recorded: the immediate and length of each write that was done.
+    writes: Option<Vec<(Option<u32>, u32)>>,
 }
 
 /// What connects the RNICs of a process.
@@ -92,6 +94,17 @@ impl Fabric {
         if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
             port.cut = cut;
         }
+    }
+
+    /// Records writes from now on.
+    pub fn record_writes(&self) {
+        self.0.lock().writes = Some(Vec::new());
+    }
+
+    /// The immediate and length of each write that was done since, in order.
+    #[must_use]
+    pub fn writes(&self) -> Vec<(Option<u32>, u32)> {
+        self.0.lock().writes.clone().unwrap_or_default()
     }
 
     /// Work requests posted so far.
@@ -187,6 +200,9 @@ impl State {
                     return access;
                 }
                 let len = bytes.len() as u32;
+                if let Some(writes) = &mut self.writes {
+                    writes.push((*imm, len));
+                }
                 if let Some(imm) = imm {
                     self.receive(to, qp, *imm, len);
                 }

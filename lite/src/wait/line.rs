@@ -6,11 +6,17 @@ use core::task::{Context, Poll, Waker};
 use spin::Mutex;
 
 /// How many are woken for one thing that comes free. More than one, because a future that was woken may lie unpolled while its
-/// task waits for something else; the others keep their places.
-const WOKEN: usize = 4;
+/// task waits for something else.
+const WOKEN: usize = 2;
 
-/// Wakers of tasks that wait for a thing of which each takes one, in the order in which they came. Unlike
-/// [`Waiters`](super::Waiters), a thing that comes free does not wake them all. Whoever comes while one is free takes it.
+/// How far from the front one is looked for that has been woken.
+const NEAR: usize = 16;
+
+/// Tasks that wait for a thing of which each takes one, in the order in which they came. Unlike
+/// [`Waiters`](super::Waiters), a thing that comes free does not wake them all.
+///
+/// Whoever finds something free while one before it has been woken and not looked yet, lets others run once before it
+/// takes it. So the order holds among tasks that run, and a future that nobody polls holds up nobody.
 #[derive(Default)]
 pub(crate) struct Line {
     count: AtomicUsize,
@@ -20,21 +26,26 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Queue {
     last: u64,
-    /// By number, ascending.
-    waiting: VecDeque<(u64, Waker)>,
+    /// By number, ascending. Those without a waker have been woken.
+    waiting: VecDeque<(u64, Option<Waker>)>,
 }
 
 /// A place in the line. Dropped, it lets the next one look: there may be more than it took.
 struct Place<'a> {
     line: &'a Line,
     number: Option<u64>,
+    has_yielded: bool,
 }
 
 impl Line {
     /// Waits until `take` gives something.
     pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
-        let mut place = Place { line: self, number: None };
+        let mut place = Place { line: self, number: None, has_yielded: false };
         core::future::poll_fn(|cx| {
+            if place.yields() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if let Some(v) = take() {
                 return Poll::Ready(v);
             }
@@ -56,21 +67,46 @@ impl Line {
     }
 
     fn wake_some(&self, most: usize) {
-        for _ in 0..self.count.load(Ordering::SeqCst).min(most) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut at = 0;
+        for _ in 0..most {
             let first = {
                 let mut queue = self.queue.lock();
-                let first = queue.waiting.pop_front();
-                self.count.store(queue.waiting.len(), Ordering::SeqCst);
-                first
+                let woken = queue.waiting.iter().skip(at).take_while(|(_, waker)| waker.is_none()).count();
+                at += woken;
+                queue.waiting.get_mut(at).and_then(|(_, waker)| waker.take())
             };
-            let Some((_, waker)) = first else { return };
+            let Some(waker) = first else { return };
             waker.wake();
         }
     }
 }
 
 impl Place<'_> {
+    /// Whether others are to look first: those who came before and have been woken.
+    fn yields(&mut self) -> bool {
+        if self.has_yielded || self.line.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut queue = self.line.queue.lock();
+        let number = self.number.unwrap_or(u64::MAX);
+        let mut before = queue.waiting.iter().take_while(|(n, _)| *n < number).take(NEAR);
+        let yields = before.any(|(_, waker)| waker.is_none());
+        self.has_yielded = yields;
+        if yields && self.number.is_none() {
+            queue.last += 1;
+            self.number = Some(queue.last);
+            let last = queue.last;
+            queue.waiting.push_back((last, None));
+            self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
+        }
+        yields
+    }
+
     fn wait(&mut self, cx: &Context<'_>) {
+        self.has_yielded = false;
         let mut queue = self.line.queue.lock();
         let number = *self.number.get_or_insert_with(|| {
             queue.last += 1;
@@ -79,12 +115,13 @@ impl Place<'_> {
         match queue.waiting.binary_search_by_key(&number, |(n, _)| *n) {
             Ok(at) => {
                 if let Some((_, waker)) = queue.waiting.get_mut(at)
-                    && !waker.will_wake(cx.waker())
+                    && !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker()))
                 {
-                    *waker = cx.waker().clone();
+                    *waker = Some(cx.waker().clone());
                 }
             }
-            Err(at) => queue.waiting.insert(at, (number, cx.waker().clone())),
+            // Only ever at the end.
+            Err(at) => queue.waiting.insert(at, (number, Some(cx.waker().clone()))),
         }
         self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
     }
@@ -94,11 +131,11 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
         let mut queue = self.line.queue.lock();
-        let waits = queue.waiting.binary_search_by_key(&number, |(n, _)| *n);
-        let waker = waits.ok().and_then(|at| queue.waiting.remove(at));
+        let at = queue.waiting.binary_search_by_key(&number, |(n, _)| *n).ok();
+        let was_woken = at.and_then(|at| queue.waiting.remove(at)).is_none_or(|(_, waker)| waker.is_none());
         self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
         drop(queue);
-        if waker.is_none() {
+        if was_woken {
             self.line.wake_some(1);
         }
     }
@@ -151,24 +188,27 @@ mod tests {
         }
         free.set(1);
         line.wake();
-        assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 1, 1, 0, 0, 0, 0]);
-        // The first lies unpolled; the second takes it, and lets the next one look.
+        assert_eq!((0..8).map(woken).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0, 0, 0]);
+        // The second lets the first go before; that one lies unpolled, so the second takes it, and lets the next one look.
+        assert!(!poll(&mut futures, 1));
+        assert_eq!(woken(1), 2);
         assert!(poll(&mut futures, 1));
-        assert_eq!(woken(4), 1);
-        // Those who found nothing are in front again.
-        for i in [4, 3, 2] {
-            assert!(!poll(&mut futures, i));
-        }
+        assert_eq!((woken(2), woken(3)), (1, 0));
+        // One that came before has been woken and not looked yet; then nothing is left.
+        assert!(!poll(&mut futures, 2));
+        assert!(!poll(&mut futures, 2));
         free.set(1);
         // A place that was woken and is dropped lets the next one look.
         futures[0] = None;
-        assert_eq!((woken(2), woken(3)), (2, 1));
+        assert_eq!((woken(2), woken(3)), (3, 0));
         assert!(poll(&mut futures, 2));
-        assert_eq!(woken(3), 2);
+        assert_eq!((woken(3), woken(4)), (1, 0));
         // One that waits and is dropped was not looking.
         futures[7] = None;
-        assert_eq!(woken(4), 1);
+        assert_eq!(woken(4), 0);
+        // Whoever comes while others look lets them.
         let mut late = pin!(line.until(|| Some(())));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 }
