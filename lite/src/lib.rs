@@ -56,6 +56,7 @@ pub use config::Config;
 pub use control::JobMessages;
 pub use error::Error;
 pub use membership::{Change, Watcher};
+pub use op::{Completed, CompletionQueue, Op, OpKind};
 pub use permissions::Permissions;
 pub use proto::{Incarnation, Member, NodeId};
 pub use region::Lmr;

@@ -25,6 +25,10 @@ impl<'n> Flight<'n> {
         Self { node, id: None }
     }
 
+    pub(super) fn node(&self) -> &'n Node {
+        self.node
+    }
+
     /// It has been posted, if it has an id.
     pub(crate) fn is_posted(&self) -> bool {
         self.id.is_some()

@@ -7,7 +7,7 @@ use crate::Error;
 use crate::node::Node;
 use crate::region::Spot;
 use core::sync::atomic::Ordering;
-use core::task::{Poll, Waker};
+use core::task::{Context, Poll, Waker};
 use platform::Instant;
 use verbs::RemoteAddr;
 
@@ -23,6 +23,23 @@ pub(crate) enum Outcome<'n> {
     Late,
     /// It failed for good.
     Failed(Error),
+}
+
+impl<'n> Flight<'n> {
+    /// Ready when it has ended, one way or another.
+    pub(super) fn poll_outcome(&mut self, cx: &Context<'_>) -> Poll<Outcome<'n>> {
+        self.poll_landed(cx).map(|landed| match landed {
+            None => {
+                self.node().counters.deadline_misses.add(1);
+                Outcome::Late
+            }
+            Some((status, lent)) => match judge(status) {
+                Ok(()) => Outcome::Done(lent),
+                Err(Lost::Stop(Stop::For(error))) => Outcome::Failed(error),
+                Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Outcome::Lost,
+            },
+        })
+    }
 }
 
 impl Node {
@@ -46,22 +63,13 @@ impl Node {
                     Err(_) => Poll::Ready(Outcome::NotPosted),
                 };
             }
-            flight.poll_landed(cx).map(|landed| match landed {
-                None => {
-                    self.counters.deadline_misses.add(1);
-                    Outcome::Late
-                }
-                Some((status, lent)) => match judge(status) {
-                    Ok(()) => Outcome::Done(lent),
-                    Err(Lost::Stop(Stop::For(error))) => Outcome::Failed(error),
-                    Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Outcome::Lost,
-                },
-            })
+            flight.poll_outcome(cx)
         })
         .await
     }
 
-    fn post_quick(
+    /// Posts at once or not at all.
+    pub(super) fn post_quick(
         &self,
         Spot { at: (to, life), addr, .. }: Spot,
         pass: Pass<'_>,
@@ -88,22 +96,8 @@ impl Node {
         let waits = Waits::Until(waker.clone(), deadline);
         let taken = ops.take(holds, bytes, self.config.send_depth, waits);
         if taken.is_ok() {
-            let quick = &mut ops.quick;
-            match verb {
-                Verb::Write { head, .. } => {
-                    quick.writes += 1;
-                    quick.bytes_written += head.len() as u64;
-                }
-                Verb::Read { len } => {
-                    quick.reads += 1;
-                    quick.bytes_read += u64::from(len);
-                }
-                Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => quick.atomics += 1,
-            }
-            // Changed under the table's lock only.
-            if deadline.as_nanos() < self.earliest_op.load(Ordering::Relaxed) {
-                self.earliest_op.store(deadline.as_nanos(), Ordering::Release);
-            }
+            ops.quick.count(verb);
+            self.note_deadline(deadline);
         }
         drop(ops);
         match (taken, qp) {
@@ -116,6 +110,13 @@ impl Node {
                 drop(holds);
                 Err(why)
             }
+        }
+    }
+
+    /// An operation has that deadline. To be called under the table's lock.
+    pub(super) fn note_deadline(&self, deadline: Instant) {
+        if deadline.as_nanos() < self.earliest_op.load(Ordering::Relaxed) {
+            self.earliest_op.store(deadline.as_nanos(), Ordering::Release);
         }
     }
 

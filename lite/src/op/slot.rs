@@ -4,7 +4,7 @@
 //! A slot is taken before the work request is posted and given back when its completion has come *and* the task that
 //! issued it has seen it or is gone. Until then its bounce buffer is in quarantine.
 
-use super::NotPosted;
+use super::{NotPosted, Verb};
 use crate::bounce::{Bounce, BouncePool};
 use crate::conn::Conn;
 use crate::region::Mapping;
@@ -94,6 +94,21 @@ pub(crate) struct Quick {
 }
 
 impl Quick {
+    /// One more.
+    pub(crate) fn count(&mut self, verb: Verb<'_>) {
+        match verb {
+            Verb::Write { head, .. } => {
+                self.writes += 1;
+                self.bytes_written += head.len() as u64;
+            }
+            Verb::Read { len } => {
+                self.reads += 1;
+                self.bytes_read += u64::from(len);
+            }
+            Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => self.atomics += 1,
+        }
+    }
+
     /// The count that is part of the node's count of that name.
     pub(crate) fn of(&self, name: &str) -> u64 {
         match name {
@@ -210,6 +225,16 @@ impl OpTable {
             slot.waker = Some(cx.waker().clone());
         }
         Poll::Pending
+    }
+
+    /// Whether the operation has ended, or its time has; if not, the task is woken when it does.
+    pub(crate) fn has_ended(&mut self, id: OpId, cx: &Context<'_>) -> bool {
+        let Some(slot) = self.slots.get_mut(id.index as usize) else { return true };
+        if slot.generation != id.generation || !matches!(slot.state, State::OnWire { .. }) || slot.late {
+            return true;
+        }
+        slot.waker = Some(cx.waker().clone());
+        false
     }
 
     /// The task does not wait any more.

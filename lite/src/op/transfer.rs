@@ -97,7 +97,7 @@ pub(super) fn judge(status: Status) -> Result<(), Lost> {
 }
 
 impl Node {
-    async fn route(self: &Arc<Self>, route: Route<'_>) -> Result<Arc<Conn>, Error> {
+    pub(super) async fn route(self: &Arc<Self>, route: Route<'_>) -> Result<Arc<Conn>, Error> {
         match route {
             Route::Node(node, life) => {
                 let conn = self.connection(node).await?;

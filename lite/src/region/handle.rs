@@ -89,7 +89,7 @@ impl Lite {
         self.node.obtain(owner, mapping, &ask, deadline).await.map(|m| self.lmr(m))
     }
 
-    fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {
+    pub(crate) fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {
         let held = Held { node: self.node.clone(), mapping, freed: AtomicBool::new(false) };
         Lmr { held: Arc::new(held), patience: self.patience }
     }
@@ -134,22 +134,36 @@ impl Lmr {
     }
 
     /// Whether this handle has `right` to `len` bytes at `offset`.
-    fn check(&self, right: Permissions, offset: u64, len: u64) -> Result<(), Error> {
+    pub(crate) fn check(&self, right: Permissions, offset: u64, len: u64) -> Result<(), Error> {
         let m = &self.held.mapping;
         m.check(right, offset, len).map_err(|e| self.explain(e))
     }
 
     /// Why the mapping has ended, if that is what is wrong.
-    fn explain(&self, error: Error) -> Error {
+    pub(crate) fn explain(&self, error: Error) -> Error {
         if error == Error::Freed { self.held.node.ended(&self.held.mapping) } else { error }
     }
 
-    fn deadline(&self) -> Instant {
+    /// What it is made of.
+    pub(crate) fn inner(&self) -> (&Arc<Node>, &Arc<Mapping>) {
+        (&self.held.node, &self.held.mapping)
+    }
+
+    pub(crate) fn platform(&self) -> &dyn platform::Platform {
+        &*self.held.node.platform
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
         self.held.node.platform.now() + self.patience
     }
 
     /// Where `len` bytes at `offset` lie, if they are in one piece that is not being changed.
-    fn piece(&self, right: Permissions, offset: u64, len: u64) -> Result<Option<(Spot, Pass<'_>)>, Error> {
+    pub(crate) fn piece(
+        &self,
+        right: Permissions,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<(Spot, Pass<'_>)>, Error> {
         let mapping = &self.held.mapping;
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
         let found = found.filter(|(spot, _)| len <= spot.run);

@@ -4,6 +4,7 @@
 //! mapped it has acknowledged the revocation, or has left and its queue pairs are destroyed.
 
 use super::layout::Layout;
+use super::lend::{Loan, Loans};
 use super::memory::{Plan, Share};
 use crate::membership::Life;
 use crate::node::Node;
@@ -85,6 +86,8 @@ struct Table {
     regions: BTreeMap<u64, Region>,
     /// By holder and its own number of the mapping.
     mappings: BTreeMap<(NodeId, u64), Held>,
+    /// By token, what is lent and not taken yet.
+    loans: Loans,
 }
 
 impl Table {
@@ -307,6 +310,32 @@ impl RegionTable {
         let removed = self.table.lock().regions.remove(&region);
         self.changed.wake_all();
         removed.map(|r| r.memory).unwrap_or_default()
+    }
+}
+
+/// Loans: see [`Loans`].
+impl RegionTable {
+    /// `by`, who has `mapping`, lends it.
+    pub(crate) fn lend(&self, node: &Node, by: NodeId, token: u64, loan: Loan) -> Result<Answer, Error> {
+        let mut table = self.table.lock();
+        table.through(by, loan.mapping.1, loan.rights)?;
+        let Table { mappings, loans, .. } = &mut *table;
+        loans.add(node.platform.now(), token, loan, |mapping| mappings.contains_key(mapping))?;
+        Ok(Answer::Done)
+    }
+
+    /// `by` maps what was lent to it.
+    pub(crate) fn borrow(&self, node: &Node, by: Life, mapping: u64, token: u64) -> Result<Answer, Error> {
+        let mut table = self.table.lock();
+        if !node.is_live(by) {
+            return Err(Error::NodeDown(by.0));
+        }
+        let loan = table.loans.take(node.platform.now(), token, by.0).ok_or(Error::Freed)?;
+        let (lender, lent) = loan.mapping;
+        let (region, r) = table.through(lender, lent, loan.rights)?;
+        let answer = Answer::Mapped { shape: r.shape(), permissions: loan.rights };
+        table.mappings.insert((by.0, mapping), Held { region, life: by, permissions: loan.rights });
+        Ok(answer)
     }
 }
 

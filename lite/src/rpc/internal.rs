@@ -6,13 +6,15 @@ use super::client::{Request, Sink};
 use super::server::{FunctionId, RpcOptions};
 use super::service::{Service, Takes};
 use crate::node::Node;
-use crate::region::{Piece, Plan, Shape};
+use crate::op::Loan;
+use crate::region::{Lent, Piece, Plan, Shape};
 use crate::sync::{Kind, Mode, Outcome, Place};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,12 @@ pub(crate) enum Ask {
     Revoke { mappings: Vec<u64> },
     /// Set bytes.
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
+    /// Lend a mapping of the asker's to another node for some time, under a number of the asker's choice.
+    Lend { mapping: u64, to: NodeId, rights: Permissions, token: u64, patience_ns: u64 },
+    /// Map what was lent to the asker.
+    Borrow { mapping: u64, token: u64 },
+    /// Copy between two regions that the asker has lent.
+    Copy { from: Loan, to: Loan, len: u64, patience_ns: u64 },
     /// Wait at a barrier under the number `token` of the asker's choice.
     BarrierEnter { name: String, group: Vec<NodeId>, token: u64 },
     /// Wait no more: whoever waits there fails.
@@ -196,6 +204,20 @@ impl Node {
                     answer(call, result.map(|()| Answer::Done));
                 };
                 return self.platform.spawn("lite-memset", Box::pin(task));
+            }
+            Ask::Lend { mapping, to, rights, token, patience_ns } => {
+                let until = self.platform.now() + Duration::from_nanos(patience_ns);
+                let loan = Lent { mapping: (from, mapping), to, rights, until };
+                self.regions.lend(self, from, token, loan)
+            }
+            Ask::Borrow { mapping, token } => self.regions.borrow(self, (from, life), mapping, token),
+            Ask::Copy { from, to, len, patience_ns } => {
+                let node = self.clone();
+                let task = async move {
+                    let result = node.copy_for(from, to, len, patience_ns).await;
+                    answer(call, result);
+                };
+                return self.platform.spawn("lite-copy", Box::pin(task));
             }
             Ask::BarrierEnter { name, group, token } => self.enter_barrier((from, life), name, group, token),
             Ask::BarrierLeave { name, token } => {

@@ -1,0 +1,164 @@
+//! Copies between two regions. They are done by a node that holds one of them, so the bytes cross the network at most once
+//! and never pass through a third node: the caller lends that node its rights for the one copy.
+
+use crate::node::Node;
+use crate::rpc::{Answer, Ask};
+use crate::{Error, Lite, Lmr, Permissions};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+use platform::Instant;
+use proto::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// Bytes that are copied before other tasks get a turn.
+const TURN: u64 = 1 << 20;
+
+/// A region that the caller of a copy lends to the node that does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Loan {
+    /// Who keeps the region's mappings.
+    pub(crate) owner: NodeId,
+    /// What the caller has lent it under.
+    pub(crate) token: u64,
+    /// Where in it.
+    pub(crate) offset: u64,
+}
+
+impl Lmr {
+    /// Copies `len` bytes from `offset` to `to_offset` of `to`, which may be the same region. The ranges may overlap, as in
+    /// C's `memmove`: the target then holds what the source held before.
+    ///
+    /// Needs READ here and WRITE there. A node that holds one of the regions does it. On an error some of the bytes may have
+    /// been copied; after [`Error::Unknown`] the copy may still go on, until the deadline at the latest.
+    pub async fn memmove(&self, offset: u64, to: &Self, to_offset: u64, len: u64) -> Result<(), Error> {
+        self.check(Permissions::READ, offset, len)?;
+        to.check(Permissions::WRITE, to_offset, len)?;
+        let (node, deadline) = (self.inner().0, self.deadline());
+        if node.is_fenced() {
+            return Err(Error::LinkDown);
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let work = self.move_by(offset, to, to_offset, len, deadline);
+        node.timers.before(deadline, work).await.unwrap_or(Err(Error::Unknown))
+    }
+
+    async fn move_by(
+        &self,
+        offset: u64,
+        to: &Self,
+        to_offset: u64,
+        len: u64,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let (node, here) = self.inner();
+        let there = to.inner().1;
+        let from = node.locate(here, Permissions::READ, offset, len).await?.0.at.0;
+        let into = node.locate(there, Permissions::WRITE, to_offset, len).await?.0.at.0;
+        if [from, into].contains(&node.me) {
+            return copy(self, offset, to, to_offset, len, deadline).await;
+        }
+        let left = |deadline: Instant| {
+            u64::try_from((deadline - node.platform.now()).as_nanos()).unwrap_or(u64::MAX)
+        };
+        let mut loans = [None; 2];
+        let sides = [(here, Permissions::READ, offset), (there, Permissions::WRITE, to_offset)];
+        for (loan, (mapping, rights, offset)) in loans.iter_mut().zip(sides) {
+            let (owner, token, patience_ns) = (mapping.owner.0, node.random(), left(deadline));
+            let ask = Ask::Lend { mapping: mapping.id, to: from, rights, token, patience_ns };
+            node.ask_node(owner, &ask, deadline).await.map_err(|e| self.explain(e))?;
+            *loan = Some(Loan { owner, token, offset });
+        }
+        let [Some(source), Some(target)] = loans else { return Err(Error::Unknown) };
+        let ask = Ask::Copy { from: source, to: target, len, patience_ns: left(deadline) };
+        node.ask_node(from, &ask, deadline).await.map(drop)
+    }
+
+    /// As [`memmove`](Self::memmove) for ranges that do not overlap; if they do, which C leaves undefined, it is
+    /// [refused](Error::Refused).
+    pub async fn memcpy(&self, offset: u64, to: &Self, to_offset: u64, len: u64) -> Result<(), Error> {
+        self.check(Permissions::READ, offset, len)?;
+        to.check(Permissions::WRITE, to_offset, len)?;
+        let near = offset.abs_diff(to_offset) < len;
+        if near && self.inner().0.is_same(self, to).await? {
+            return Err(Error::Refused("the ranges overlap".into()));
+        }
+        self.memmove(offset, to, to_offset, len).await
+    }
+}
+
+/// Copies through a buffer of this node, from the end if the target begins within the source.
+async fn copy(
+    from: &Lmr,
+    offset: u64,
+    to: &Lmr,
+    to_offset: u64,
+    len: u64,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let node = from.inner().0;
+    let within = to_offset > offset && to_offset - offset < len;
+    let backwards = within && node.is_same(from, to).await?;
+    let step = len.min(node.chunk as u64);
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(step as usize).map_err(|_| Error::NoMemory { asked: step, free: 0 })?;
+    buffer.resize(step as usize, 0);
+    let (from, to) = (from.until(deadline), to.until(deadline));
+    let (mut done, mut turn) = (0, 0);
+    while done < len {
+        let part = step.min(len - done);
+        let at = if backwards { len - done - part } else { done };
+        let bytes = buffer.get_mut(..part as usize).unwrap_or_default();
+        from.read(offset + at, bytes).await?;
+        to.write(to_offset + at, bytes).await?;
+        done += part;
+        turn += part;
+        if turn >= TURN {
+            turn = 0;
+            platform::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+impl Node {
+    /// Whether two handles are of one region: whether both begin at the same place.
+    async fn is_same(&self, a: &Lmr, b: &Lmr) -> Result<bool, Error> {
+        let (a, b) = (a.inner().1, b.inner().1);
+        if a.owner != b.owner || a.len != b.len {
+            return Ok(false);
+        }
+        let begin = |m| self.locate(m, Permissions::empty(), 0, 0);
+        let (a, b) = (begin(a).await?.0, begin(b).await?.0);
+        Ok((a.at, a.addr) == (b.at, b.addr))
+    }
+
+    /// Does a copy for another node, with the rights that it has lent.
+    pub(crate) async fn copy_for(
+        self: &Arc<Self>,
+        from: Loan,
+        to: Loan,
+        len: u64,
+        patience_ns: u64,
+    ) -> Result<Answer, Error> {
+        let patience = Duration::from_nanos(patience_ns).min(Duration::from_secs(3600));
+        let deadline = self.platform.now() + patience;
+        let lite = Lite { node: self.clone(), patience };
+        let work = async {
+            let mut both = [None, None];
+            for (lmr, loan) in both.iter_mut().zip([from, to]) {
+                let mapping = self.random();
+                let ask = Ask::Borrow { mapping, token: loan.token };
+                let mapping = self.obtain(loan.owner, mapping, &ask, deadline).await?;
+                *lmr = Some(lite.lmr(mapping));
+            }
+            let [Some(source), Some(target)] = both else { return Err(Error::Unknown) };
+            source.check(Permissions::READ, from.offset, len)?;
+            target.check(Permissions::WRITE, to.offset, len)?;
+            copy(&source, from.offset, &target, to.offset, len, deadline).await
+        };
+        self.timers.before(deadline, work).await.unwrap_or(Err(Error::Unknown)).map(|()| Answer::Done)
+    }
+}

@@ -1,0 +1,486 @@
+//! Asynchronous operations: posted many at once, with one doorbell for those that go to the same node, and taken one by
+//! one as they end.
+
+use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
+use super::{Holds, NotPosted, OpId, Stands, Verb, Waits};
+use crate::membership::Life;
+use crate::node::Node;
+use crate::region::{Mapping, Spot};
+use crate::{Error, Lite, Lmr, Permissions};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use platform::{Instant, IoAddr};
+use spin::Mutex;
+use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError, WrId};
+
+/// Work requests that are posted with one doorbell.
+const BATCH: usize = 16;
+
+/// What to do, under a number of the caller's choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Op<'a> {
+    /// Comes back in the [`Completed`].
+    pub tag: u64,
+    /// The region, whose handle's rights count.
+    pub lmr: &'a Lmr,
+    /// Where in it.
+    pub offset: u64,
+    /// What.
+    pub kind: OpKind<'a>,
+}
+
+/// What an asynchronous operation does.
+#[derive(Clone, Copy, Debug)]
+pub enum OpKind<'a> {
+    /// Writes these bytes, which are copied when it is posted.
+    Write(&'a [u8]),
+    /// Reads so many bytes, which are handed out with the completion.
+    Read(usize),
+    /// As [`Lmr::fetch_add`].
+    FetchAdd(u64),
+    /// As [`Lmr::compare_swap`]: compare, swap.
+    CompareSwap(u64, u64),
+}
+
+impl OpKind<'_> {
+    fn right(&self) -> Permissions {
+        match self {
+            Self::Write(_) => Permissions::WRITE,
+            Self::Read(_) => Permissions::READ,
+            Self::FetchAdd(_) | Self::CompareSwap(..) => Permissions::ATOMIC,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Write(data) => data.len(),
+            Self::Read(len) => *len,
+            Self::FetchAdd(_) | Self::CompareSwap(..) => 8,
+        }
+    }
+}
+
+impl<'a> OpKind<'a> {
+    fn verb(&self) -> Verb<'a> {
+        match *self {
+            Self::Write(head) => Verb::Write { head, tail: &[], imm: None },
+            Self::Read(len) => Verb::Read { len: len as u32 },
+            Self::FetchAdd(add) => Verb::FetchAdd { add },
+            Self::CompareSwap(compare, swap) => Verb::CompareSwap { compare, swap },
+        }
+    }
+}
+
+/// The end of an asynchronous operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// The operation's number.
+    pub tag: u64,
+    /// Bytes read or written; of an atomic, the value before.
+    pub result: Result<u64, Error>,
+}
+
+/// What a read or atomic brings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Brings {
+    Nothing,
+    Bytes,
+    Value,
+}
+
+enum Stage {
+    Wire(OpId),
+    /// It was done at once.
+    Done(Result<u64, Error>),
+    /// It was read at once: it lies in several pieces, or in this node's own memory.
+    Read(Result<Vec<u8>, Error>),
+}
+
+struct Entry {
+    tag: u64,
+    stage: Stage,
+    brings: Brings,
+    len: usize,
+}
+
+/// Asynchronous operations under way and ended. Dropped, it forgets them: what was posted may still happen.
+pub struct CompletionQueue {
+    node: Arc<Node>,
+    patience: Duration,
+    depth: usize,
+    entries: Mutex<VecDeque<Entry>>,
+}
+
+impl Lite {
+    /// A queue for at most `depth` operations that are under way or not taken yet.
+    #[must_use]
+    pub fn completion_queue(&self, depth: usize) -> CompletionQueue {
+        let entries = Mutex::new(VecDeque::with_capacity(depth));
+        CompletionQueue { node: self.node.clone(), patience: self.patience, depth, entries }
+    }
+}
+
+/// What an operation has been given.
+#[derive(Clone, Copy)]
+struct Taken {
+    id: OpId,
+    bounce: Option<IoAddr>,
+    /// The bytes at the other end.
+    addr: IoAddr,
+}
+
+/// Why a group was not posted.
+enum Refused {
+    /// No room now.
+    Busy,
+    /// There is no connection now.
+    Disconnected,
+    For(Error),
+}
+
+impl CompletionQueue {
+    /// Operations that are under way or not taken yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.lock().len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Posts operations; gives how many of them, from the first on: fewer than all if there is no room until completions are
+    /// taken. All are checked before any is posted: right, bounds and alignment as for [`Lmr::read`] and the others, and a
+    /// length of at most the chunk ([`Config::bounce`](crate::Config::bounce)'s largest), or `TooLarge`. From the call on
+    /// each has the deadline of the [`Lite`] that made the queue.
+    ///
+    /// Those to one node go out in order. They are not retried on a new connection: one whose connection fails ends with
+    /// [`Error::Unknown`] or [`Error::NodeDown`].
+    pub async fn post(&self, ops: &[Op<'_>]) -> Result<usize, Error> {
+        for op in ops {
+            op.lmr.check(op.kind.right(), op.offset, op.kind.len() as u64)?;
+            if op.kind.right() == Permissions::ATOMIC && !op.offset.is_multiple_of(8) {
+                return Err(Error::Misaligned);
+            }
+            if op.kind.len() > self.node.chunk {
+                return Err(Error::TooLarge { max: self.node.chunk as u64 });
+            }
+        }
+        let deadline = self.node.platform.now() + self.patience;
+        let issued = core::sync::atomic::AtomicBool::new(false);
+        self.node.limit(deadline, &issued, self.post_by(ops, deadline)).await
+    }
+
+    async fn post_by(&self, ops: &[Op<'_>], deadline: Instant) -> Result<usize, Error> {
+        let mut posted = 0;
+        while let Some(op) = ops.get(posted) {
+            let room = self.depth.saturating_sub(self.len());
+            if room == 0 {
+                return Ok(posted);
+            }
+            let rest = ops.get(posted..).unwrap_or_default();
+            let group = rest.get(..rest.len().min(room).min(BATCH)).unwrap_or_default();
+            let Some(to) = self.short(op)? else {
+                self.at_once(op, deadline).await;
+                posted += 1;
+                continue;
+            };
+            match self.post_group(to, group, deadline) {
+                Ok(n) => posted += n,
+                Err(Refused::For(error)) if posted == 0 => return Err(error),
+                Err(Refused::For(_)) => return Ok(posted),
+                // What is under way here gives room when it is taken.
+                Err(_) if !self.is_empty() => return Ok(posted),
+                Err(Refused::Busy) => {
+                    let (mapping, again) = (op.lmr.inner().1, self.node.platform.now() + RECONNECT_PAUSE);
+                    let freed = self.node.resources.until(|| mapping.gate.is_closed().then_some(()));
+                    // Whatever is freed is announced; the pause only bounds the wait.
+                    self.node.timers.before(again, freed).await;
+                }
+                Err(Refused::Disconnected) => {
+                    self.node.route(Route::Node(to.0, to.1)).await?;
+                }
+            }
+        }
+        Ok(posted)
+    }
+
+    /// The node whose RNIC does `op`, if it fits one work request.
+    fn short(&self, op: &Op<'_>) -> Result<Option<Life>, Error> {
+        let piece = op.lmr.piece(op.kind.right(), op.offset, op.kind.len() as u64)?;
+        Ok(piece.map(|(spot, _)| spot.at).filter(|at| self.is_remote(op, *at)))
+    }
+
+    /// Whether `op` on memory of `at` takes the RNIC.
+    fn is_remote(&self, op: &Op<'_>, at: Life) -> bool {
+        let atomic = op.kind.right() == Permissions::ATOMIC;
+        op.kind.len() > 0 && (at.0 != self.node.me || atomic)
+    }
+
+    /// Does `op` now, for its completion to be taken.
+    async fn at_once(&self, op: &Op<'_>, deadline: Instant) {
+        let lmr = op.lmr.until(deadline);
+        let stage = match op.kind {
+            OpKind::Write(data) => Stage::Done(lmr.write(op.offset, data).await.map(|()| data.len() as u64)),
+            OpKind::Read(len) => {
+                let mut bytes = vec![0; len];
+                Stage::Read(lmr.read(op.offset, &mut bytes).await.map(|()| bytes))
+            }
+            OpKind::FetchAdd(add) => Stage::Done(lmr.fetch_add(op.offset, add).await),
+            OpKind::CompareSwap(compare, swap) => {
+                Stage::Done(lmr.compare_swap(op.offset, compare, swap).await)
+            }
+        };
+        let entry = Entry { tag: op.tag, stage, brings: Brings::Nothing, len: op.kind.len() };
+        self.entries.lock().push_back(entry);
+    }
+
+    /// Posts those of `group`, from the first on, that go to `to`.
+    fn post_group(&self, to: Life, group: &[Op<'_>], deadline: Instant) -> Result<usize, Refused> {
+        let node = &self.node;
+        if node.is_fenced() {
+            return Err(Refused::For(Error::LinkDown));
+        }
+        // Who goes through its gate now, and where.
+        let mut entered: [Option<(Spot, &Arc<Mapping>)>; BATCH] = [None; BATCH];
+        let mut why = Refused::Busy;
+        for (place, o) in entered.iter_mut().zip(group) {
+            let piece = o.lmr.piece(o.kind.right(), o.offset, o.kind.len() as u64);
+            let Ok(Some((spot, pass))) = piece else { break };
+            if spot.at != to || !self.is_remote(o, to) {
+                break;
+            }
+            if let Err(reason) = pass.enter() {
+                if reason == NotPosted::Revoked {
+                    why = Refused::For(o.lmr.explain(Error::Freed));
+                }
+                break;
+            }
+            *place = Some((spot, o.lmr.inner().1));
+        }
+        let mut taken: [Option<Taken>; BATCH] = [None; BATCH];
+        let mut ops = node.ops.lock();
+        let conn = ops.conn(to.0).filter(|c| c.incarnation == to.1).cloned();
+        let lane = conn.as_ref().map_or(0, |c| c.pick());
+        let qp = conn.as_ref().and_then(|c| c.lane(lane)).map(|l| l.number);
+        let both = conn.zip(qp);
+        for ((place, (spot, mapping)), o) in taken.iter_mut().zip(entered.iter().flatten()).zip(group) {
+            let Some((conn, _)) = &both else {
+                why = Refused::Disconnected;
+                break;
+            };
+            let holds = Holds { conn: conn.clone(), lane, mapping: Some((*mapping).clone()) };
+            // Whoever takes completions is told when it is late.
+            let waits = Waits::Until(Waker::noop().clone(), deadline);
+            match ops.take(holds, node.bounce_len(o.kind.verb()), node.config.send_depth, waits) {
+                Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
+                Err((NotPosted::Busy, _)) => {
+                    why = Refused::Busy;
+                    break;
+                }
+                Err(_) => {
+                    why = Refused::Disconnected;
+                    break;
+                }
+            }
+            ops.quick.count(o.kind.verb());
+        }
+        node.note_deadline(deadline);
+        drop(ops);
+        let ready = taken.iter().flatten().count();
+        for (_, mapping) in entered.iter().flatten().skip(ready) {
+            mapping.gate.exit();
+        }
+        let Some((conn, qp)) = both.filter(|_| ready > 0) else { return Err(why) };
+        let posted = self.ring(qp, group, &taken, conn.remote_key.rkey);
+        for slot in taken.iter().flatten().skip(posted) {
+            let finished = node.ops.lock().cancel(slot.id);
+            if let Some(finished) = finished {
+                node.finish(finished);
+            }
+        }
+        let mut entries = self.entries.lock();
+        for (o, slot) in group.iter().zip(taken.iter().flatten()).take(posted) {
+            let brings = match o.kind {
+                OpKind::Write(_) => Brings::Nothing,
+                OpKind::Read(_) => Brings::Bytes,
+                OpKind::FetchAdd(_) | OpKind::CompareSwap(..) => Brings::Value,
+            };
+            entries.push_back(Entry { tag: o.tag, stage: Stage::Wire(slot.id), brings, len: o.kind.len() });
+        }
+        drop(entries);
+        if posted < ready {
+            node.resources.wake_all();
+        }
+        if posted == 0 { Err(Refused::Disconnected) } else { Ok(posted) }
+    }
+
+    /// Hands a group to the RNIC at once; gives how many it took.
+    fn ring(
+        &self,
+        qp: verbs::QpNum,
+        group: &[Op<'_>],
+        taken: &[Option<Taken>; BATCH],
+        key: verbs::RemoteKey,
+    ) -> usize {
+        let memory = self.node.platform.memory();
+        let mut sges = [[Sge { addr: IoAddr(0), len: 0 }]; BATCH];
+        for ((sge, slot), o) in sges.iter_mut().zip(taken.iter().flatten()).zip(group) {
+            let Some(addr) = slot.bounce else { continue };
+            *sge = [Sge { addr, len: o.kind.len() as u32 }];
+            if let OpKind::Write(data) = o.kind
+                && memory.write(addr, data).is_err()
+            {
+                return 0;
+            }
+        }
+        let nothing = RemoteAddr { addr: IoAddr(0), key };
+        let op = SendOp::Write { data: Payload::Inline(&[]), remote: nothing, imm: None };
+        let mut work = [SendWr { id: WrId(0), op, signaled: true, solicited: false, fence: false }; BATCH];
+        let mut count = 0;
+        for (((wr, slot), o), sge) in work.iter_mut().zip(taken.iter().flatten()).zip(group).zip(&sges) {
+            let remote = RemoteAddr { addr: slot.addr, key };
+            let result = slot.bounce.unwrap_or_default();
+            wr.id = slot.id.wr_id();
+            wr.op = match o.kind {
+                OpKind::Write(data) => {
+                    let data =
+                        if slot.bounce.is_some() { Payload::Gather(sge) } else { Payload::Inline(data) };
+                    SendOp::Write { data, remote, imm: None }
+                }
+                OpKind::Read(_) => SendOp::Read { into: sge, remote },
+                OpKind::FetchAdd(add) => SendOp::FetchAdd { result, remote, add },
+                OpKind::CompareSwap(compare, swap) => SendOp::CompareSwap { result, remote, compare, swap },
+            };
+            count += 1;
+        }
+        let posted = match self.node.rnic.post_send(qp, work.get(..count).unwrap_or_default()) {
+            Ok(()) => count,
+            Err((n, VerbsError::NoResources)) => n,
+            Err((n, error)) => {
+                log::debug!("lite: {error} after {n} of {count} work requests");
+                n
+            }
+        };
+        if posted > 0 {
+            self.node.platform.wake_poller();
+        }
+        posted
+    }
+
+    /// The next operation that has ended, in no particular order; `None` if none is under way. What it has read goes to the
+    /// front of `into`; if that is too short the bytes are lost, and the result is `TooLarge`.
+    pub async fn next(&self, into: &mut [u8]) -> Option<Completed> {
+        core::future::poll_fn(|cx| self.poll_next(cx, into)).await
+    }
+
+    fn poll_next(&self, cx: &Context<'_>, into: &mut [u8]) -> Poll<Option<Completed>> {
+        let mut entries = self.entries.lock();
+        if entries.is_empty() {
+            return Poll::Ready(None);
+        }
+        for at in 0..entries.len() {
+            let Some(entry) = entries.get(at) else { break };
+            let stands = match &entry.stage {
+                Stage::Wire(id) => {
+                    let polled = self.node.ops.lock().poll(*id, cx);
+                    match polled {
+                        Poll::Pending => continue,
+                        Poll::Ready(stands) => Some((*id, stands)),
+                    }
+                }
+                Stage::Done(_) | Stage::Read(_) => None,
+            };
+            let Some(entry) = entries.remove(at) else { break };
+            drop(entries);
+            let result = match (stands, entry.stage) {
+                (Some((id, stands)), _) => self.collect(id, stands, entry.brings, entry.len, into),
+                (None, Stage::Done(result)) => result,
+                (None, Stage::Read(read)) => read.and_then(|bytes| {
+                    let max = into.len() as u64;
+                    let place = into.get_mut(..bytes.len()).ok_or(Error::TooLarge { max })?;
+                    place.copy_from_slice(&bytes);
+                    Ok(bytes.len() as u64)
+                }),
+                (None, Stage::Wire(_)) => Err(Error::Unknown),
+            };
+            return Poll::Ready(Some(Completed { tag: entry.tag, result }));
+        }
+        Poll::Pending
+    }
+
+    /// What an operation that went over the wire has come to.
+    fn collect(
+        &self,
+        id: OpId,
+        stands: Stands,
+        brings: Brings,
+        len: usize,
+        into: &mut [u8],
+    ) -> Result<u64, Error> {
+        let node = &self.node;
+        let Stands::Ended(status, bounce) = stands else {
+            node.ops.lock().abandon(id);
+            node.resources.wake_all();
+            node.counters.deadline_misses.add(1);
+            return Err(if brings == Brings::Bytes { Error::Deadline } else { Error::Unknown });
+        };
+        let from = bounce.as_ref().map(|b| b.addr);
+        let memory = node.platform.memory();
+        let result = match judge(status) {
+            Err(Lost::Stop(Stop::For(error))) => Err(error),
+            Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Err(Error::Unknown),
+            Ok(()) => match (brings, from) {
+                (Brings::Nothing, _) => Ok(len as u64),
+                (Brings::Bytes, Some(from)) => {
+                    let room = into.len() as u64;
+                    let place = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
+                    place.and_then(|p| memory.read(from, p).map_err(|_| Error::Unknown)).map(|()| len as u64)
+                }
+                (Brings::Value, Some(from)) => {
+                    let mut before = [0; 8];
+                    let read = memory.read(from, &mut before).map_err(|_| Error::Unknown);
+                    read.map(|()| u64::from_ne_bytes(before))
+                }
+                (_, None) => Err(Error::Unknown),
+            },
+        };
+        node.ops.lock().give(bounce);
+        node.resources.wake_all();
+        result
+    }
+
+    /// Waits until all that has been posted so far has ended; the completions stay to be taken. Operations posted after it
+    /// come after those before it, whatever node they go to.
+    pub async fn fence(&self) {
+        core::future::poll_fn(|cx| {
+            let entries = self.entries.lock();
+            for entry in &*entries {
+                if let Stage::Wire(id) = &entry.stage
+                    && !self.node.ops.lock().has_ended(*id, cx)
+                {
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        for entry in self.entries.get_mut().drain(..) {
+            if let Stage::Wire(id) = entry.stage {
+                self.node.ops.lock().abandon(id);
+            }
+        }
+        self.node.resources.wake_all();
+    }
+}

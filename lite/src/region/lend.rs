@@ -1,0 +1,84 @@
+//! Loans: a node that maps a region lets another one map it too, with rights that it has itself, for one operation that the
+//! other does for it. What is lent is a mapping like any other: revoked with the region, given back when it is done.
+
+use crate::{Error, Permissions};
+use alloc::collections::BTreeMap;
+use core::time::Duration;
+use platform::Instant;
+use proto::NodeId;
+
+/// Loans that nobody has taken yet, at one owner.
+const MOST: usize = 4096;
+/// The longest that a loan stands.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// A mapping that another node may have once.
+pub(crate) struct Loan {
+    /// The lender, and its number of the mapping.
+    pub(crate) mapping: (NodeId, u64),
+    pub(crate) to: NodeId,
+    pub(crate) rights: Permissions,
+    pub(crate) until: Instant,
+}
+
+/// By token, what is lent and not taken yet.
+#[derive(Default)]
+pub(super) struct Loans(BTreeMap<u64, Loan>);
+
+impl Loans {
+    /// One more. Those that are out of date, or whose mapping `is_there` no more, go.
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        token: u64,
+        loan: Loan,
+        is_there: impl Fn(&(NodeId, u64)) -> bool,
+    ) -> Result<(), Error> {
+        if loan.rights.contains(Permissions::ADMIN) {
+            return Err(Error::Permission);
+        }
+        self.0.retain(|_, loan| loan.until > now && is_there(&loan.mapping));
+        if self.0.len() >= MOST || self.0.contains_key(&token) {
+            return Err(Error::Refused("no more loans".into()));
+        }
+        let until = loan.until.min(now + LONGEST);
+        self.0.insert(token, Loan { until, ..loan });
+        Ok(())
+    }
+
+    /// What was lent to `by` under `token`, once.
+    pub(super) fn take(&mut self, now: Instant, token: u64, by: NodeId) -> Option<Loan> {
+        self.0.get(&token).filter(|loan| loan.to == by && loan.until > now)?;
+        self.0.remove(&token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loan_is_taken_once_by_whom_it_is_for_and_in_time() {
+        let mut loans = Loans::default();
+        let at = Instant::from_nanos;
+        let loan = |until| Loan {
+            mapping: (NodeId(1), 7),
+            to: NodeId(2),
+            rights: Permissions::READ,
+            until: at(until),
+        };
+        loans.add(at(0), 1, loan(10), |_| true).unwrap();
+        assert!(loans.add(at(0), 1, loan(10), |_| true).is_err(), "a number is used once");
+        assert!(loans.take(at(1), 2, NodeId(2)).is_none());
+        assert!(loans.take(at(1), 1, NodeId(3)).is_none());
+        assert!(loans.take(at(10), 1, NodeId(2)).is_none());
+        assert_eq!(loans.take(at(9), 1, NodeId(2)).map(|l| l.mapping), Some((NodeId(1), 7)));
+        assert!(loans.take(at(9), 1, NodeId(2)).is_none());
+        let admin = Loan { rights: Permissions::ADMIN, ..loan(10) };
+        assert_eq!(loans.add(at(0), 1, admin, |_| true), Err(Error::Permission));
+        // Of mappings that are gone nothing is left.
+        loans.add(at(0), 1, loan(10), |_| true).unwrap();
+        loans.add(at(0), 2, loan(10), |mapping| mapping.1 != 7).unwrap();
+        assert!(loans.take(at(1), 1, NodeId(2)).is_none());
+    }
+}
