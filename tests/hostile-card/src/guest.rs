@@ -3,21 +3,23 @@
 use crate::common::driver::{KEY, PD, Queue};
 use crate::common::keys::PAGE;
 use crate::input::Input;
-use crate::world::{BAD_QP, GOOD_QP, OPEN, OPEN_KEY, World};
+use crate::world::{BAD_QP, GOOD_QP, OPEN, OPEN_KEY, SLAVE_QP, World, numbers};
 
 /// Numbers that mean something: queues, keys, places.
-pub const NUMBERS: [u32; 10] =
-    [BAD_QP, GOOD_QP, 0x81, 0x82, KEY, OPEN_KEY, PD, PD + 4, 0x12000, (OPEN >> 32) as u32];
+pub const NUMBERS: [u32; 12] =
+    [BAD_QP, GOOD_QP, 0x81, 0x82, KEY, OPEN_KEY, PD, PD + 4, 0x12000, (OPEN >> 32) as u32, SLAVE_QP, 0x100];
 
 /// Numbers of the queues that exist, or might.
 const QUEUES: [u32; 10] = [BAD_QP, 0x52, 0x53, 0x54, 0x55, 0x81, 0x82, 1, 0, 0x31];
+/// The same of a virtual function; the last but one are special, its own and its master's.
+const SLAVE_QUEUES: [u32; 10] = [SLAVE_QP, 0x849, 0x84a, 0x84b, 0x84c, 0x80, 0x81, 0x50, 0x52, 0x450];
 /// Opcodes of commands that do something.
-const COMMANDS: [u32; 64] = [
+const COMMANDS: [u32; 70] = [
     0x003, 0x004, 0x006, 0x007, 0x008, 0x009, 0x00a, 0x00b, 0x00c, 0x00d, 0x00e, 0x00f, 0x010, 0x011, 0x012,
     0x013, 0x014, 0x015, 0x016, 0x017, 0x018, 0x019, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020, 0x021,
     0x022, 0x023, 0x024, 0x025, 0x026, 0x027, 0x02c, 0x02d, 0x02f, 0x030, 0x031, 0x034, 0x035, 0x036, 0x037,
     0x038, 0x03a, 0x03b, 0x040, 0x043, 0x047, 0x048, 0x049, 0x04d, 0x054, 0x056, 0x061, 0xff6, 0xff9, 0xffa,
-    0xffb, 0xffd, 0xffe, 0xfff,
+    0xffb, 0xffd, 0xffe, 0xfff, 0xf00, 0xf01, 0xf08, 0xf0a, 0xf0b, 0x03b,
 ];
 /// Where the guest's memory has queues and tables, and so a changed word tells.
 const PLACES: [u64; 6] = [0x10_0000, 0x18_0000, 0x1f_0000, 0x20_0000, 0x20_4000, 0x21_0000];
@@ -30,7 +32,8 @@ const OTHERS: [(u32, u32, u32); 4] = [(0x52, 1, 3), (0x53, 3, 3), (0x54, 7, 7), 
 pub fn make_queues(world: &mut World) {
     let bad = &mut world.bad;
     for (qpn, service, mtu) in OTHERS {
-        let (cq, cq_record) = bad.create_cq(0x82 + qpn, 0, 8);
+        let (qpn, cqn) = numbers(bad, qpn, 0x82 + qpn);
+        let (cq, cq_record) = bad.create_cq(cqn, 0, 8);
         let ring = 1u64 << 12;
         let (buffer, record) = (bad.alloc(2 * ring), bad.alloc(4));
         for entry in 0..64 {
@@ -38,7 +41,6 @@ pub fn make_queues(world: &mut World) {
         }
         let mtt = bad.map_pages(buffer, 2 * ring);
         let size = 6 << 3 | 2;
-        let cqn = 0x82 + qpn;
         let reset_to_init = [
             (0x08, service << 16),
             (0x0c, PD),
@@ -51,7 +53,7 @@ pub fn make_queues(world: &mut World) {
             (0xd4, mtt),
         ];
         bad.command(0x019, 0, qpn, &reset_to_init);
-        let mut path = bad.path_to(&world.good, qpn, if qpn == 0x55 { qpn } else { GOOD_QP });
+        let mut path = bad.path_to(&world.good, qpn, if service == 0 { qpn } else { GOOD_QP });
         path.push((0x10, mtu << 29 | 2 << 6));
         bad.command(0x01a, 0, qpn, &path);
         bad.command(0x01b, 0, qpn, &[(0x28, 14 << 27), (0x78, 4 << 21 | 7 << 16 | 7 << 13), (0x80, 100)]);
@@ -112,14 +114,19 @@ pub fn queue_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     }
 }
 
+/// The number of a queue that exists, or might.
+pub fn queue_number(input: &mut Input<'_>, world: &World) -> u32 {
+    input.pick(if world.bad.is_slave() { &SLAVE_QUEUES } else { &QUEUES })
+}
+
 /// A command with any parameters, and a mailbox of some words.
-fn command(input: &mut Input<'_>, world: &mut World) {
+pub fn command(input: &mut Input<'_>, world: &mut World) {
     let opcode = if input.one_in(8) { input.raw() & 0xfff } else { input.pick(&COMMANDS) };
     let op_mod = u32::from(input.byte() % 4) * u32::from(input.byte() % 2);
     let in_mod = match input.byte() % 4 {
         0 => input.word(),
         1 => u32::from(input.byte() % 4),
-        2 => input.pick(&QUEUES),
+        2 => queue_number(input, world),
         _ => input.pick(&[0x100, 0x120, 0x121, 0x1_0001, 1 << 31 | BAD_QP, 0x205, 0xd01, 256]),
     };
     let status = match input.byte() % 4 {
@@ -136,7 +143,8 @@ fn command(input: &mut Input<'_>, world: &mut World) {
     count(status, world);
 }
 
-fn count(status: u8, world: &mut World) {
+/// Counts a command by how it ended.
+pub fn count(status: u8, world: &mut World) {
     if status == 0 {
         world.report.commands += 1;
     } else {
@@ -145,9 +153,9 @@ fn count(status: u8, world: &mut World) {
 }
 
 /// A command that makes something and is right, but for a few words.
-fn object(input: &mut Input<'_>, world: &mut World) {
+pub fn object(input: &mut Input<'_>, world: &mut World) {
     let log = u32::from(input.byte() % 32);
-    let number = input.pick(&QUEUES);
+    let number = queue_number(input, world);
     let mtt = u32::from(input.byte()) << 3;
     let record = 0x30_0000 + 8 * u32::from(input.byte());
     let (opcode, in_mod, mut mailbox) = match input.byte() % 6 {
@@ -161,7 +169,8 @@ fn object(input: &mut Input<'_>, world: &mut World) {
         ),
         4 => {
             let words = [0xf002_7f00, 0x3002_0100, 0xf002_7d00, 0x0000_0000, 0x3000_0000];
-            let index = 0x120 + u32::from(input.byte() % 4);
+            let first = if world.bad.is_slave() { 0x100 } else { 0x120 };
+            let index = first + u32::from(input.byte() % 4);
             let flags = input.pick(&words);
             let mailbox = vec![
                 (0x00, flags),
@@ -189,7 +198,7 @@ fn object(input: &mut Input<'_>, world: &mut World) {
                 (0xb4, u32::from(input.byte() % 2) << 24 | 0x31),
                 (0xd4, mtt),
             ];
-            (0x019, 0x56 + u32::from(input.byte() % 8), mailbox)
+            (0x019, if input.one_in(2) { number } else { 0x56 + u32::from(input.byte() % 8) }, mailbox)
         }
     };
     for _ in 0..input.byte() % 3 {
@@ -200,10 +209,10 @@ fn object(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// A transition of a queue pair, its context changed in places.
-fn transition(input: &mut Input<'_>, world: &mut World) {
+pub fn transition(input: &mut Input<'_>, world: &mut World) {
     let opcode =
         input.pick(&[0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020, 0x021, 0x022, 0x02d, 0x038, 0x061]);
-    let qpn = input.pick(&[BAD_QP, 0x52, 0x53, 0x54, 0x55, 0x57]);
+    let qpn = queue_number(input, world);
     let mut mailbox = world.bad.path_to(&world.good, qpn, GOOD_QP);
     mailbox.push((0, input.word()));
     for _ in 0..input.byte() % 4 {
@@ -215,7 +224,7 @@ fn transition(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// A write to the doorbell pages.
-fn doorbell(input: &mut Input<'_>, world: &mut World) {
+pub fn doorbell(input: &mut Input<'_>, world: &mut World) {
     let page = input.pick(&[0u64, 1, 0x80, 0x81, 0x7ff]);
     let within = match input.byte() % 4 {
         0 => 0x14,
@@ -223,14 +232,14 @@ fn doorbell(input: &mut Input<'_>, world: &mut World) {
         2 => 0x800 + 8 * u64::from(input.byte() % 4),
         _ => u64::from(input.raw() & 0xfff),
     };
-    let first = if input.one_in(2) { input.pick(&QUEUES) << 8 } else { input.word() };
+    let first = if input.one_in(2) { queue_number(input, world) << 8 } else { input.word() };
     let data = [first, input.word()].map(u32::to_be_bytes).concat();
     let len = input.pick(&[4, 8, 8, 3]);
     world.bad.card.write_bar2(page * PAGE + within, &data[..len], &world.bad.machine);
 }
 
 /// Changes some of the guest's own memory: its tables, rings and doorbell records.
-fn poke(input: &mut Input<'_>, world: &mut World) {
+pub fn poke(input: &mut Input<'_>, world: &mut World) {
     let place = match input.byte() % 4 {
         0 => u64::from(input.raw()) % RAM,
         1 => {
@@ -259,7 +268,7 @@ fn segment(input: &mut Input<'_>) -> [u32; 4] {
 }
 
 /// A work request that makes sense, over the connection to the honest guest.
-fn good_send(input: &mut Input<'_>, world: &mut World) {
+pub fn good_send(input: &mut Input<'_>, world: &mut World) {
     let opcode = input.pick(&[0x08, 0x09, 0x0a, 0x10, 0x12]);
     let (at, len) = (u32::from(input.byte()) << 3, 8 * (1 + u32::from(input.byte() % 128)));
     let mut words = Vec::new();
@@ -272,14 +281,16 @@ fn good_send(input: &mut Input<'_>, world: &mut World) {
     }
     let len = if opcode == 0x12 { 8 } else { len.min(if opcode == 0x0a { 256 } else { 1024 }) };
     words.extend([len, KEY, 0, 0x20_0000 + 16 * at]);
-    let Some(index) = world.queues.iter().position(|queue| queue.qpn == BAD_QP) else { return };
+    let Some(index) = world.queues.iter().position(|queue| matches!(queue.qpn, BAD_QP | SLAVE_QP)) else {
+        return;
+    };
     let mut queue = world.queues.swap_remove(index);
     world.bad.post_send(&mut queue, opcode, 0, &words);
     world.queues.push(queue);
 }
 
 /// A work request of any kind, and its doorbell.
-fn send(input: &mut Input<'_>, world: &mut World) {
+pub fn send(input: &mut Input<'_>, world: &mut World) {
     let opcode = if input.one_in(16) {
         input.word()
     } else {
@@ -311,7 +322,7 @@ fn send(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// A receive, or a doorbell record that says so.
-fn receive(input: &mut Input<'_>, world: &mut World) {
+pub fn receive(input: &mut Input<'_>, world: &mut World) {
     let count = world.queues.len();
     let mut queue = world.queues.swap_remove(usize::from(input.byte()) % count);
     let [len, key, _, at] = segment(input);
@@ -323,7 +334,7 @@ fn receive(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// A frame from the network, which nobody vouches for.
-fn frame(input: &mut Input<'_>, world: &mut World) {
+pub fn frame(input: &mut Input<'_>, world: &mut World) {
     let mut frame = world.bad.mac.0.to_vec();
     frame.extend([2, 0, 0, 0, 0, 2]);
     frame.extend(input.pick(&[[0x08, 0x00], [0x89, 0x15], [0x08, 0x06], [0x81, 0x00], [0x86, 0xdd]]));
@@ -334,7 +345,7 @@ fn frame(input: &mut Input<'_>, world: &mut World) {
 }
 
 /// Time passes, and frames go to and fro.
-fn pass(input: &mut Input<'_>, world: &mut World) {
+pub fn pass(input: &mut Input<'_>, world: &mut World) {
     let ns = 1u64 << (input.byte() % 34);
     world.bad.machine.advance(ns);
     world.good.machine.advance(ns);

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`commands`] | registers, commands and their mailboxes, the memory that tables lie in |
 //! | [`queues`] | work requests, doorbells, contexts, completions, frames, over queue pairs of each service that are up |
+//! | [`slave`] | the same and commands, of a virtual function: its channel, its master's resources, special queue pairs |
 //!
 //! What must hold, after each thing that the guest does:
 //! - The card neither panics nor reaches for memory more often than `MOST_ACCESSES` says, nor holds more frames
@@ -21,6 +22,7 @@
 mod common;
 mod guest;
 mod input;
+mod slave;
 mod world;
 
 pub use world::Report;
@@ -45,6 +47,18 @@ pub fn queues(bytes: &[u8]) -> Report {
     guest::make_queues(&mut world);
     while let Some(action) = input.next() {
         guest::queue_action(action, &mut input, &mut world);
+        world.check();
+    }
+    world.end()
+}
+
+/// A guest with a virtual function, whose queue pairs are as those of [`queues`].
+pub fn slave(bytes: &[u8]) -> Report {
+    let mut input = input::Input::new(bytes);
+    let mut world = World::with_slave();
+    guest::make_queues(&mut world);
+    while let Some(action) = input.next() {
+        slave::slave_action(action, &mut input, &mut world);
         world.check();
     }
     world.end()

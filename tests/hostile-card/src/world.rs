@@ -20,6 +20,8 @@ const GOOD_HEAP: u64 = 256 << 10;
 /// Queue pairs: of the honest guest, and the hostile guest's that it is connected to.
 pub const GOOD_QP: u32 = 0x62;
 pub const BAD_QP: u32 = 0x51;
+/// The same if the hostile guest has a virtual function: the first that its master gives out.
+pub const SLAVE_QP: u32 = 0x848;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,12 +60,22 @@ pub struct World {
 impl World {
     /// Both cards are up, and connected.
     pub fn new() -> Self {
-        let (mut bad, mut good) =
-            (Node::new(1), Node::sized(Sizes { heap: GOOD_HEAP, ..Sizes::default() }, 2));
+        Self::of(Node::new(1), good_node())
+    }
+
+    /// The same if the hostile guest has a virtual function, which speaks RoCE v1.
+    pub fn with_slave() -> Self {
+        let mut good = good_node();
+        good.set_roce_v1();
+        Self::of(Node::slave(1), good)
+    }
+
+    fn of(mut bad: Node, mut good: Node) -> Self {
         let setup = Setup { pd: GOOD_PD, kernel: false, ..Setup::default() };
         let queues = good.alloc(0);
-        let mut good_queue = good.connect_as(GOOD_QP, 0x92, &bad, BAD_QP, setup);
-        let bad_queue = bad.connect(BAD_QP, 0x81, &good, GOOD_QP);
+        let (bad_qpn, bad_cqn) = numbers(&mut bad, BAD_QP, 0x81);
+        let mut good_queue = good.connect_as(GOOD_QP, 0x92, &bad, bad_qpn, setup);
+        let bad_queue = bad.connect(bad_qpn, bad_cqn, &good, GOOD_QP);
         let (open, receives) = (good.alloc(OPEN_LEN), good.alloc(4 * PAGE));
         let mut given = region(OPEN_KEY >> 8, OPEN, OPEN_LEN);
         given.pd = GOOD_PD;
@@ -89,6 +101,12 @@ impl World {
         let report = Report::default();
         let queues = vec![bad_queue];
         Self { bad, good, queues, report, good_queue, before, may_change, open, accesses, bytes: 0 }
+    }
+
+    /// Connects the hostile guest to the honest one anew, which knows nothing of it; its queue pairs before are forgotten.
+    pub fn connect_bad(&mut self) {
+        let (qpn, cqn) = numbers(&mut self.bad, BAD_QP, 0x81);
+        self.queues = vec![self.bad.connect(qpn, cqn, &self.good, GOOD_QP)];
     }
 
     /// Carries frames to and fro, a few times.
@@ -149,10 +167,11 @@ impl World {
         let Self { mut bad, mut good, .. } = self;
         bad.card.reset(&bad.machine);
         bad.forget();
-        bad.bring_up();
-        let mut from = bad.connect(BAD_QP, 0x81, &good, GOOD_QP);
+        bad.come_up();
+        let (bad_qpn, bad_cqn) = numbers(&mut bad, BAD_QP, 0x81);
+        let mut from = bad.connect(bad_qpn, bad_cqn, &good, GOOD_QP);
         assert_eq!(good.raw_command(0x021, 2, GOOD_QP, 0).0, 0, "the honest card takes commands");
-        self.good_queue = good.connect(GOOD_QP, 0x93, &bad, BAD_QP);
+        self.good_queue = good.connect(GOOD_QP, 0x93, &bad, bad_qpn);
         let (here, there) = (bad.alloc(PAGE), good.alloc(PAGE));
         bad.machine.put(here, b"still alive");
         for (opcode, at) in [(WRITE, here), (READ, here + 64)] {
@@ -166,4 +185,13 @@ impl World {
         assert_eq!(bad.machine.bytes(here + 64, 11), b"still alive");
         self.report
     }
+}
+
+fn good_node() -> Node {
+    Node::sized(Sizes { heap: GOOD_HEAP, ..Sizes::default() }, 2)
+}
+
+/// Numbers of a queue pair and its completion queue: a master gives them out, other drivers have them as they like.
+pub fn numbers(node: &mut Node, qpn: u32, cqn: u32) -> (u32, u32) {
+    if node.is_slave() { node.numbers() } else { (qpn, cqn) }
 }

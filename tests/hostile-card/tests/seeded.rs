@@ -1,6 +1,6 @@
 //! Hostile guests from seeds: `hostile_card` says what must hold.
 
-use hostile_card::{Report, commands, queues};
+use hostile_card::{Report, commands, queues, slave};
 use proptest::prelude::*;
 
 const CASES: u32 = if cfg!(miri) { 1 } else { 150 };
@@ -18,6 +18,11 @@ proptest! {
     #[test]
     fn any_work(bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)) {
         queues(&bytes);
+    }
+
+    #[test]
+    fn anything_of_a_slave(bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)) {
+        slave(&bytes);
     }
 }
 
@@ -48,8 +53,10 @@ fn sum(run: fn(&[u8]) -> Report) -> Report {
 #[test]
 #[cfg_attr(miri, ignore = "too many runs")]
 fn everything_happens() {
-    let (by_commands, by_queues) = (sum(commands), sum(queues));
-    println!("{by_commands:?}\n{by_queues:?}");
+    let [by_commands, by_queues, by_slave] = [sum(commands), sum(queues), sum(slave)];
+    println!("{by_commands:?}\n{by_queues:?}\n{by_slave:?}");
     assert!(by_commands.commands > 100 && by_commands.refused > 100, "{by_commands:?}");
     assert!(by_queues.frames > 200 && by_queues.denied > 0 && by_queues.written > 0, "{by_queues:?}");
+    assert!(by_slave.commands > 100 && by_slave.refused > 100, "{by_slave:?}");
+    assert!(by_slave.frames > 100 && by_slave.denied > 0 && by_slave.written > 0, "{by_slave:?}");
 }

@@ -24,11 +24,12 @@ struct Target {
     seeds: fn() -> Result<Vec<Vec<u8>>>,
 }
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
     Target { name: "parse", seeds: captured_frames },
     Target { name: "two_transports", seeds: decisions },
     Target { name: "card_commands", seeds: decisions },
     Target { name: "card_queues", seeds: decisions },
+    Target { name: "card_slave", seeds: decisions },
 ];
 
 pub fn cases(full: bool) -> Vec<Case> {

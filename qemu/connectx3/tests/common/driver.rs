@@ -173,12 +173,21 @@ impl Node {
             eq: 0,
             lid: 0,
         };
-        if slave {
-            node.bring_up_slave();
-        } else {
-            node.bring_up();
-        }
+        node.come_up();
         node
+    }
+
+    /// Brings the card or the slave up.
+    pub fn come_up(&mut self) {
+        if self.slave {
+            self.bring_up_slave();
+        } else {
+            self.bring_up();
+        }
+    }
+
+    pub const fn is_slave(&self) -> bool {
+        self.slave
     }
 
     pub fn alloc(&mut self, len: u64) -> u64 {
