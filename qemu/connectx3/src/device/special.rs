@@ -4,12 +4,12 @@
 use super::Card;
 use super::host::Host;
 use super::infiniband::packets::special_frame;
-use super::memory::{Access, Domain, Keyed, Refused};
+use super::memory::{Domain, Keyed};
 use super::port::Port;
 use super::qp::connected::{Completed, Shared};
 use super::qp::datagram::Outgoing;
-use super::qp::wqe::{Control, Data, Opcode, Segments};
-use super::qp::{Ended, Qp, Transport, flush};
+use super::qp::wqe::{Control, Opcode, Segments};
+use super::qp::{Ended, Qp, Transport, flush, gather};
 
 use super::vlan;
 use roce::transport::Env;
@@ -77,7 +77,11 @@ fn frame(
     if !matches!(control.opcode(), Ok(Opcode::Send)) {
         return Err(Status::LocalQpOperationError);
     }
-    let made = gather(wqe, who, keyed)?;
+    let segments = Segments::new(wqe).map_err(|_| Status::LocalQpOperationError)?;
+    let made = gather(segments, MAX_FRAME, who, keyed).map_err(|e| {
+        log::warn!("a management datagram cannot be gathered: {e}");
+        e.status()
+    })?;
     if let Some(port) = port.filter(|port| port.is_infiniband()) {
         return special_frame(&made, port, control.source_given()).map_err(|e| {
             log::warn!("a special queue pair sends {made:02x?}: {e}");
@@ -97,30 +101,4 @@ fn frame(
         vlan::insert(&mut out, tag);
     }
     Ok(out)
-}
-
-/// All bytes of a work request's message.
-fn gather(wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Status> {
-    let mut made = Vec::new();
-    for data in Segments::new(wqe).map_err(|_| Status::LocalQpOperationError)? {
-        match data {
-            Data::Inline(bytes) => made.extend_from_slice(bytes),
-            Data::Segment { lkey, va, len } => {
-                let start = made.len();
-                if start + len as usize > MAX_FRAME {
-                    return Err(Status::LocalLengthError);
-                }
-                let mut gather = || -> Result<(), Refused> {
-                    keyed.check(lkey, who, va, u64::from(len), Access::LocalRead)?;
-                    made.resize(start + len as usize, 0);
-                    keyed.read(lkey, va, made.get_mut(start..).unwrap_or_default())
-                };
-                gather().map_err(|e| {
-                    log::warn!("a management datagram cannot be gathered: {e}");
-                    Status::LocalProtectionError
-                })?;
-            }
-        }
-    }
-    Ok(made)
 }

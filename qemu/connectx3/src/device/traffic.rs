@@ -326,19 +326,12 @@ impl Card {
         let now = host.now();
         self.progress_events(now, host);
         if now >= self.next_deadline {
-            self.next_deadline = Instant::MAX;
+            let (due, next) = self.qps.due(now);
+            self.next_deadline = next;
             self.train(now);
-            for qpn in self.qps.numbers() {
-                let due = self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
-                    let due = qp.transport.deadline().is_some_and(|at| at <= now);
-                    if due {
-                        qp.transport.on_timer(env);
-                    }
-                    due
-                });
-                if due == Some(true) {
-                    self.pending.insert(qpn);
-                }
+            for qpn in due {
+                self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| qp.transport.on_timer(env));
+                self.pending.insert(qpn);
             }
         }
         self.end_late_receives(host);

@@ -9,29 +9,25 @@ mod segmentation;
 use super::Card;
 use super::cq::Cqe;
 use super::host::Host;
-use super::memory::{Access, Domain, Keyed, Refused};
+use super::memory::{Access, Domain, Keyed};
 use super::profile::Steering;
 use super::qp::connected::{Completed, Shared};
-use super::qp::wqe::{Control, Data, Opcode, Segments};
-use super::qp::{Qp, Scatter, Service, State, flush};
+use super::qp::syndrome::failure;
+use super::qp::wqe::{Control, Opcode, Segments};
+use super::qp::{Qp, Scatter, Service, State, flush, gather};
 use super::queue_memory::MttTable;
 use super::steering::{McgTable, Steer};
 use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
 use roce::transport::Env;
 use segmentation::Cut;
 use std::sync::Arc;
-use verbs::MacAddr;
+use verbs::{MacAddr, Status};
 
 /// The longest frame, and the most data of a large send.
 const MAX_FRAME: usize = 16 << 10;
 const MAX_LARGE_SEND: usize = 256 << 10;
 /// Shorter frames are padded to this before they are sent.
 const MIN_FRAME: usize = 60;
-/// Completion syndromes (Linux `include/linux/mlx4/cq.h`).
-const LOCAL_LENGTH: u8 = 0x01;
-const LOCAL_QP_OPERATION: u8 = 0x02;
-const LOCAL_PROTECTION: u8 = 0x04;
-
 /// Work requests that a queue pair ends before others have their turn.
 const TURN: usize = 64;
 
@@ -70,12 +66,10 @@ impl Card {
                         told = self.cqs.post(cqn, &cqe, &mut self.eqs, host);
                     }
                 }
-                Err(syndrome) => {
-                    log::warn!(
-                        "queue pair {qpn:#x}: work request {index} ({control:?}) fails: {syndrome:#x}"
-                    );
+                Err(status) => {
+                    log::warn!("queue pair {qpn:#x}: work request {index} ({control:?}) fails: {status:?}");
                     qp.state = State::SendQueueError;
-                    let cqe = Cqe::error(qpn, index, true, syndrome, 0);
+                    let cqe = failure(qpn, index, true, status);
                     told = self.cqs.post(cqn, &cqe, &mut self.eqs, host);
                 }
             }
@@ -173,8 +167,8 @@ impl Card {
                 let len = frame.len() - if strip { TAG } else { 0 };
                 completion(qpn, index, frame, headers, hash).with(0x14, &(len as u32).to_be_bytes())
             }
-            Err((index, syndrome)) => {
-                let cqe = Cqe::error(qpn, index, false, syndrome, 0);
+            Err((index, status)) => {
+                let cqe = failure(qpn, index, false, status);
                 self.cqs.post(cqn, &cqe, &mut self.eqs, host);
                 return self.fail_qp(qpn, host);
             }
@@ -213,11 +207,15 @@ fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) 
 }
 
 /// The frames of a send work request, as they go to the cable.
-fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<Vec<u8>>, u8> {
+fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<Vec<u8>>, Status> {
     let mut frames = match control.opcode() {
         Ok(Opcode::Send) => {
-            let mut frame =
-                gather(Segments::new(wqe).map_err(|_| LOCAL_QP_OPERATION)?, MAX_FRAME, who, keyed)?;
+            let mut frame = gathered(
+                Segments::new(wqe).map_err(|_| Status::LocalQpOperationError)?,
+                MAX_FRAME,
+                who,
+                keyed,
+            )?;
             let (ip, transport) = control.checksums();
             if ip || transport {
                 let headers = Headers::parse(&frame, Length::AsStated);
@@ -227,11 +225,11 @@ fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Res
         }
         Ok(Opcode::Lso) => {
             const CONTROL: usize = 16;
-            let (cut, data) = wqe.get(CONTROL..).and_then(Cut::parse).ok_or(LOCAL_QP_OPERATION)?;
-            let data = gather(Segments::after(data), MAX_LARGE_SEND, who, keyed)?;
-            cut.segments(&data).ok_or(LOCAL_QP_OPERATION)?
+            let (cut, data) = wqe.get(CONTROL..).and_then(Cut::parse).ok_or(Status::LocalQpOperationError)?;
+            let data = gathered(Segments::after(data), MAX_LARGE_SEND, who, keyed)?;
+            cut.segments(&data).ok_or(Status::LocalQpOperationError)?
         }
-        _ => return Err(LOCAL_QP_OPERATION),
+        _ => return Err(Status::LocalQpOperationError),
     };
     for frame in &mut frames {
         if let Some((service, tci)) = control.vlan() {
@@ -247,33 +245,20 @@ fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Res
 }
 
 /// The bytes of data segments.
-fn gather(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, u8> {
-    let mut bytes = Vec::new();
-    for data in segments {
-        match data {
-            Data::Inline(inline) => bytes.extend_from_slice(inline),
-            Data::Segment { lkey, va, len } => {
-                let start = bytes.len();
-                if start + len as usize > max {
-                    return Err(LOCAL_LENGTH);
-                }
-                let mut read = || -> Result<(), Refused> {
-                    keyed.check(lkey, who, va, u64::from(len), Access::LocalRead)?;
-                    bytes.resize(start + len as usize, 0);
-                    keyed.read(lkey, va, bytes.get_mut(start..).unwrap_or_default())
-                };
-                read().map_err(|e| {
-                    log::warn!("a frame cannot be gathered: {e}");
-                    LOCAL_PROTECTION
-                })?;
-            }
-        }
-    }
-    Ok(bytes)
+fn gathered(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Status> {
+    gather(segments, max, who, keyed).map_err(|e| {
+        log::warn!("a frame cannot be gathered: {e}");
+        e.status()
+    })
 }
 
 /// Puts a frame into the next receive buffer, without its outermost VLAN tag if `strip`. `Ok(None)`: there is no buffer.
-fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Result<Option<u16>, (u16, u8)> {
+fn scatter_frame(
+    qp: &mut Qp,
+    frame: &[u8],
+    strip: bool,
+    keyed: Keyed<'_>,
+) -> Result<Option<u16>, (u16, Status)> {
     let who = qp.context.domain();
     let mut list = Vec::new();
     let index = match qp.receive.next(&qp.memory, keyed.host, &mut list) {
@@ -281,7 +266,7 @@ fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Re
         Ok(None) => return Ok(None),
         Err(e) => {
             log::warn!("a receive ring cannot be read: {e}");
-            return Err((0, LOCAL_QP_OPERATION));
+            return Err((0, Status::LocalQpOperationError));
         }
     };
     let mut room = list.into_iter();
@@ -291,7 +276,7 @@ fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Re
     for mut part in [addresses, rest.get(skip..).unwrap_or_default()] {
         while !part.is_empty() {
             if current.len == 0 {
-                current = room.next().ok_or((index, LOCAL_LENGTH))?;
+                current = room.next().ok_or((index, Status::LocalLengthError))?;
                 continue;
             }
             let (now, later) = part.split_at(part.len().min(current.len as usize));
@@ -300,7 +285,7 @@ fn scatter_frame(qp: &mut Qp, frame: &[u8], strip: bool, keyed: Keyed<'_>) -> Re
                 .and_then(|()| keyed.write(current.lkey, current.va, now));
             written.map_err(|e| {
                 log::warn!("a frame cannot be scattered: {e}");
-                (index, LOCAL_PROTECTION)
+                (index, Status::LocalProtectionError)
             })?;
             current.va += now.len() as u64;
             current.len -= now.len() as u32;

@@ -51,22 +51,27 @@ fn index(card: &Card, number: u32) -> Result<usize> {
     if index < card.ports.len() { Ok(index) } else { Err(INVALID) }
 }
 
+/// The port, as an index, of an address or VLAN that ALLOC_RES or FREE_RES names.
+fn port_of(card: &Card, command: &Command) -> Result<usize> {
+    const RESERVE_AND_MAP: u8 = 1;
+    if command.op_mod != RESERVE_AND_MAP {
+        return Err(INVALID);
+    }
+    // Old slaves name the port in the output parameter.
+    match command.in_mod >> 8 & 0xff {
+        0 => index(card, command.out_param as u32),
+        number => index(card, number),
+    }
+}
+
 impl Slave {
     /// ALLOC_RES.
     pub fn allocate(&mut self, card: &mut Card, command: &Command) -> Result<Output> {
-        const RESERVE_AND_MAP: u8 = 1;
         let kind = command.in_mod as u8;
         let number = match kind {
             kind::MAC | kind::VLAN => {
-                if command.op_mod != RESERVE_AND_MAP {
-                    return Err(INVALID);
-                }
-                // Old slaves name the port in the output parameter.
-                let number = match command.in_mod >> 8 & 0xff {
-                    0 => command.out_param as u32,
-                    number => number,
-                };
-                self.register(card, index(card, number)?, kind, command.in_param)?
+                let port = port_of(card, command)?;
+                self.register(card, port, kind, command.in_param)?
             }
             _ => self.tracker.allocate(kind, command.op_mod, command.in_param)?,
         };
@@ -75,18 +80,11 @@ impl Slave {
 
     /// FREE_RES.
     pub fn free(&mut self, card: &mut Card, command: &Command) -> Result<Output> {
-        const RESERVE_AND_MAP: u8 = 1;
         let kind = command.in_mod as u8;
         match kind {
             kind::MAC | kind::VLAN => {
-                if command.op_mod != RESERVE_AND_MAP {
-                    return Err(INVALID);
-                }
-                let number = match command.in_mod >> 8 & 0xff {
-                    0 => command.out_param as u32,
-                    number => number,
-                };
-                self.unregister(card, index(card, number)?, kind, command.in_param)?;
+                let port = port_of(card, command)?;
+                self.unregister(card, port, kind, command.in_param)?;
             }
             _ => self.tracker.free(kind, command.op_mod, command.in_param)?,
         }

@@ -2,6 +2,7 @@
 
 use super::context::Context;
 use super::datagram::Origin;
+use super::gather::Ungathered;
 use super::local;
 use super::rings::Scatter;
 use super::syndrome::{MEMORY_MANAGEMENT, failure};
@@ -195,6 +196,8 @@ pub(super) enum Unfit {
     Refused(#[from] Refused),
     #[error("FAST_REG of key {0:#x}: the queue pair is not a kernel's")]
     Forbidden(u32),
+    #[error(transparent)]
+    Ungathered(#[from] Ungathered),
     #[error("{0}")]
     Transport(#[from] VerbsError),
 }
@@ -204,6 +207,7 @@ impl Unfit {
         match self {
             Self::Malformed(_) | Self::Forbidden(_) => Status::LocalQpOperationError,
             Self::Refused(_) => Status::LocalProtectionError,
+            Self::Ungathered(e) => e.status(),
             Self::Transport(_) => Status::LocalLengthError,
         }
     }

@@ -4,6 +4,7 @@ pub mod connected;
 mod context;
 pub mod datagram;
 pub mod flush;
+mod gather;
 pub mod local;
 mod rings;
 pub mod syndrome;
@@ -13,6 +14,7 @@ pub mod wqe;
 
 use context::Live;
 pub use context::{Context, Service, State, Transition};
+pub use gather::gather;
 use rings::Ring;
 pub use rings::{ReceiveRing, Scatter, SendRing, scatter_list};
 pub use transport::{Connection, Ended, Transport};
@@ -23,6 +25,7 @@ use super::host::Host;
 use super::mailbox::Mailbox;
 use super::port::Port;
 use super::queue_memory::{Held, MttTable, QueueMemory};
+use platform::Instant;
 use std::collections::BTreeMap;
 use verbs::QpNum;
 
@@ -98,9 +101,17 @@ impl Qps {
         self.by_number.get_mut(&qpn)
     }
 
-    /// All numbers.
-    pub fn numbers(&self) -> Vec<u32> {
-        self.by_number.keys().copied().collect()
+    /// Those whose deadline has come, and the first deadline of the others.
+    pub fn due(&self, now: Instant) -> (Vec<u32>, Instant) {
+        let (mut due, mut next) = (Vec::new(), Instant::MAX);
+        for (&qpn, qp) in &self.by_number {
+            match qp.transport.deadline() {
+                Some(at) if at <= now => due.push(qpn),
+                Some(at) => next = next.min(at),
+                None => {}
+            }
+        }
+        (due, next)
     }
 
     /// UPDATE_QP.

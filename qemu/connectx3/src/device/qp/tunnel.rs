@@ -2,11 +2,11 @@
 
 use super::connected::Unfit;
 use super::datagram::{Destination, Outgoing};
-use super::wqe::{Data, Segments};
+use super::gather;
+use super::wqe::Segments;
 use crate::device::master::gsi::{GSI, Outbound, is_tunnel};
-use crate::device::memory::{Access, Domain, Keyed, Refused};
+use crate::device::memory::{Domain, Keyed};
 use crate::device::port::Port;
-use verbs::VerbsError;
 
 /// The longest message: header and management datagram.
 const MAX_MESSAGE: usize = 512;
@@ -34,7 +34,7 @@ pub fn forward(
     if !is_tunnel(number, tunnel.qpn) {
         return Ok(Forwarded::Not);
     }
-    let message = gather(segments, who, keyed)?;
+    let message = gather(segments, MAX_MESSAGE, who, keyed)?;
     let sent = Outbound::parse(&message).and_then(|outbound| {
         let to = Destination::parse(outbound.segment, gids);
         let (port, _, headers) = to.route(GSI, ports)?;
@@ -48,24 +48,4 @@ pub fn forward(
         log::warn!("queue pair {number:#x}: the master does not pass on datagram {index}");
     }
     Ok(Forwarded::Taken(sent))
-}
-
-fn gather(segments: Segments<'_>, who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Unfit> {
-    let mut message = Vec::new();
-    for data in segments {
-        match data {
-            Data::Inline(bytes) => message.extend_from_slice(bytes),
-            Data::Segment { lkey, va, len } => {
-                let start = message.len();
-                if start + len as usize > MAX_MESSAGE {
-                    return Err(VerbsError::InvalidArgument.into());
-                }
-                keyed.check(lkey, who, va, u64::from(len), Access::LocalRead)?;
-                message.resize(start + len as usize, 0);
-                let place = message.get_mut(start..).unwrap_or_default();
-                keyed.read(lkey, va, place).map_err(|e: Refused| Unfit::from(e))?;
-            }
-        }
-    }
-    Ok(message)
 }
