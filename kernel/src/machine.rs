@@ -19,6 +19,10 @@ impl Platform for Machine {
         random::fill(buf);
     }
 
+    fn cpu(&self) -> usize {
+        percpu::this_cpu_index()
+    }
+
     fn cpus(&self) -> usize {
         percpu::count().max(1)
     }

@@ -44,12 +44,14 @@ mod names;
 mod node;
 mod op;
 mod permissions;
+mod qos;
 mod region;
 mod rpc;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod timer;
+mod trace;
 mod wait;
 
 pub use config::Config;
@@ -59,9 +61,11 @@ pub use membership::{Change, Watcher};
 pub use op::{Completed, CompletionQueue, Op, OpKind};
 pub use permissions::Permissions;
 pub use proto::{Incarnation, Member, NodeId};
+pub use qos::{App, Limits, Priority, Scheme, Usage};
 pub use region::Lmr;
 pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};
 pub use sync::{Counter, Event, Lock, LockGuard};
+pub use trace::{Event as TraceEvent, Stamped, Work};
 
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -75,6 +79,7 @@ use verbs::Rnic;
 pub struct Lite {
     node: Arc<Node>,
     patience: Duration,
+    class: qos::Class,
 }
 
 impl Lite {
@@ -95,7 +100,7 @@ impl Lite {
         }
         node.start_internal();
         node.start_control(link);
-        Ok(Self { node, patience })
+        Ok(Self { node, patience, class: qos::Class::default() })
     }
 
     /// The poller: call it in task context on the core that owns the RNIC, after the RNIC's own `progress`, and again
@@ -130,7 +135,7 @@ impl Lite {
     /// The same LITE; operations of this handle, and of regions made by it, have `d` from their call on.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
-        Self { node: self.node.clone(), patience: d }
+        Self { patience: d, ..self.clone() }
     }
 
     fn deadline(&self) -> Instant {

@@ -7,10 +7,12 @@ use crate::counters::Counters;
 use crate::lease::Lease;
 use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
+use crate::qos::Qos;
 use crate::region::{MappingTable, RegionTable};
 use crate::rpc::{LocalReplies, ServiceTable};
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
+use crate::trace::{Event, Trace};
 use crate::wait::Waiters;
 use crate::{Config, Error};
 use alloc::collections::BTreeMap;
@@ -54,6 +56,8 @@ pub(crate) struct Node {
     pub(crate) resources: Waiters,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
+    pub(crate) qos: Qos,
+    pub(crate) trace: Trace,
 
     pub(crate) peers: Mutex<BTreeMap<NodeId, Peer>>,
     pub(crate) peer_change: Waiters,
@@ -113,6 +117,8 @@ impl Node {
             resources: Waiters::default(),
             timers: Timers::new(platform.clone()),
             counters: Counters::default(),
+            qos: Qos::default(),
+            trace: Trace::default(),
             peers: Mutex::default(),
             peer_change: Waiters::default(),
             by_qp: Mutex::default(),
@@ -173,6 +179,12 @@ impl Node {
         self.watchers.wake_all();
     }
 
+    /// A deadline has passed.
+    pub(crate) fn missed(&self) {
+        self.counters.deadline_misses.add(1);
+        self.trace(|| Event::Missed);
+    }
+
     // ---- The poller ----
 
     pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
@@ -228,6 +240,7 @@ impl Node {
     fn complete(&self, id: OpId, status: Status) {
         let finished = self.ops.lock().complete(id, status);
         let Some(finished) = finished else { return };
+        self.trace(|| Event::Ended { id: id.wr_id().0, ok: status == Status::Success });
         if status != Status::Success
             && let Some(holds) = &finished.holds
             && !holds.conn.is_shut()
@@ -256,6 +269,7 @@ impl Node {
         let conn = self.by_qp.lock().get(&completion.qp).cloned();
         // A connection that is closed already.
         let Some(conn) = conn else { return };
+        self.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {

@@ -14,6 +14,7 @@ mod setup;
 mod test;
 mod text;
 mod tool;
+mod trace;
 mod ui;
 
 use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
@@ -47,6 +48,8 @@ enum Command {
     Test(test::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
+    /// Shows what a small simulated cluster does: every operation, message and connection, on a timeline
+    Trace(trace::Options),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Perftest(options) => perftest::perftest(&options),
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
+        Command::Trace(options) => trace::trace(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -40,6 +40,11 @@ pub trait Platform: Send + Sync {
     /// Number of processors that run tasks, at least 1.
     fn cpus(&self) -> usize;
 
+    /// The processor that runs this, below [`cpus`](Self::cpus); 0 where that is not known. For statistics.
+    fn cpu(&self) -> usize {
+        0
+    }
+
     /// Starts a task on a processor that the platform chooses; `name` is for diagnosis. Names that begin with `lite-`
     /// are LITE's own tasks, which never compute for long: a platform with threads may keep them apart from applications.
     fn spawn(&self, name: &'static str, task: Task);

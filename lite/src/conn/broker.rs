@@ -9,6 +9,7 @@ use crate::Error;
 use crate::bounce::Run;
 use crate::node::Node;
 use crate::rpc::ConnRpc;
+use crate::trace::Event;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use core::mem;
@@ -311,6 +312,7 @@ impl Node {
             self.by_qp.lock().insert(lane.number, conn.clone());
         }
         self.counters.connections.add(1);
+        self.trace(|| Event::Connected { peer: member.node });
         Ok(conn)
     }
 
@@ -437,6 +439,7 @@ impl Node {
         if !conn.lanes().destroy() {
             return;
         }
+        self.trace(|| Event::Disconnected { peer: conn.peer });
         if let Some(lane) = conn.lane(super::RPC_LANE) {
             self.by_qp.lock().remove(&lane.number);
         }

@@ -8,6 +8,7 @@ pub(crate) use broker::{Peer, PeerLink};
 pub(crate) use lanes::Lanes;
 pub(crate) use wire::RpcArea;
 
+use crate::qos::Share;
 use crate::rpc::ConnRpc;
 use core::sync::atomic::{AtomicU32, Ordering};
 use lanes::Lane;
@@ -54,15 +55,19 @@ impl Conn {
     }
 
     /// The lane for the next one-sided operation: in turn, sparing that of RPC if there are others.
-    pub(crate) fn pick(&self) -> usize {
+    pub(crate) fn pick(&self, share: Share) -> usize {
         let n = self.lanes.lanes.len() as u32;
-        if n < 2 {
-            return RPC_LANE;
+        let (first, count) = match share {
+            _ if n < 2 => return RPC_LANE,
+            Share::All => (1, n - 1),
+            Share::Low => (n - 1, 1),
+            Share::High if n == 2 => return RPC_LANE,
+            Share::High => (1, n - 2),
+        };
+        if count == 1 {
+            return first as usize;
         }
-        if n == 2 {
-            return 1;
-        }
-        1 + (self.next.fetch_add(1, Ordering::Relaxed) % (n - 1)) as usize
+        (first + self.next.fetch_add(1, Ordering::Relaxed) % count) as usize
     }
 
     /// Whether its queue pairs are destroyed.

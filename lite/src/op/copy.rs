@@ -2,6 +2,7 @@
 //! and never pass through a third node: the caller lends that node its rights for the one copy.
 
 use crate::node::Node;
+use crate::qos::Class;
 use crate::rpc::{Answer, Ask};
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::sync::Arc;
@@ -145,7 +146,7 @@ impl Node {
     ) -> Result<Answer, Error> {
         let patience = Duration::from_nanos(patience_ns).min(Duration::from_secs(3600));
         let deadline = self.platform.now() + patience;
-        let lite = Lite { node: self.clone(), patience };
+        let lite = Lite { node: self.clone(), patience, class: Class::default() };
         let work = async {
             let mut both = [None, None];
             for (lmr, loan) in both.iter_mut().zip([from, to]) {

@@ -3,10 +3,13 @@
 use super::{Holds, OpId, Waits};
 use crate::conn::Conn;
 use crate::node::Node;
+use crate::qos::Share;
 use crate::region::Mapping;
+use crate::trace::{Event, Work};
 use crate::wait::{Epoch, Shut};
 use alloc::sync::Arc;
 use platform::IoAddr;
+use proto::NodeId;
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
 
 /// Longest payload assembled on the stack for an inline work request.
@@ -30,6 +33,8 @@ pub(crate) enum Verb<'a> {
 pub(crate) struct Pass<'a> {
     pub(crate) mapping: &'a Arc<Mapping>,
     pub(crate) epoch: Epoch,
+    /// Over which queue pairs.
+    pub(crate) share: Share,
 }
 
 impl Pass<'_> {
@@ -80,7 +85,10 @@ impl Node {
         let depth = self.config.send_depth;
         let taken = self.ops.lock().take(holds, self.bounce_len(verb), depth, waits);
         match taken {
-            Ok((id, place)) => self.submit(qp.number, id, verb, place, remote).map(|()| id),
+            Ok((id, place)) => {
+                self.trace(|| posted(id, verb, conn.peer, lane));
+                self.submit(qp.number, id, verb, place, remote).map(|()| id)
+            }
             Err((why, holds)) => {
                 if let Some(mapping) = &holds.mapping {
                     mapping.gate.exit();
@@ -166,6 +174,17 @@ impl Node {
         self.resources.wake_all();
         posted
     }
+}
+
+/// The event of a work request.
+pub(super) fn posted(id: OpId, verb: Verb<'_>, peer: NodeId, lane: usize) -> Event {
+    let (work, bytes) = match verb {
+        Verb::Write { head, tail, imm: Some(_) } => (Work::Message, head.len() + tail.len()),
+        Verb::Write { head, tail, imm: None } => (Work::Write, head.len() + tail.len()),
+        Verb::Read { len } => (Work::Read, len as usize),
+        Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Work::Atomic, 8),
+    };
+    Event::Posted { id: id.wr_id().0, work, peer, lane: lane as u8, bytes: bytes as u32 }
 }
 
 fn imm_of(verb: Verb<'_>) -> bool {

@@ -5,12 +5,15 @@ use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
 use super::{Holds, NotPosted, OpId, Stands, Verb, Waits};
 use crate::membership::Life;
 use crate::node::Node;
+use crate::qos::{Share, Ticket};
 use crate::region::{Mapping, Spot};
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{Instant, IoAddr};
@@ -105,6 +108,7 @@ struct Entry {
     stage: Stage,
     brings: Brings,
     len: usize,
+    _ticket: Option<Ticket>,
 }
 
 /// Asynchronous operations under way and ended. Dropped, it forgets them: what was posted may still happen.
@@ -179,19 +183,31 @@ impl CompletionQueue {
 
     async fn post_by(&self, ops: &[Op<'_>], deadline: Instant) -> Result<usize, Error> {
         let mut posted = 0;
+        let mut ticket = None;
         while let Some(op) = ops.get(posted) {
             let room = self.depth.saturating_sub(self.len());
             if room == 0 {
                 return Ok(posted);
             }
+            // What has a limit or yields goes by itself.
+            if op.lmr.is_rated() && ticket.is_none() {
+                ticket = match self.admit(op, deadline).await {
+                    Ok(Some(ticket)) => Some(ticket),
+                    Ok(None) => return Ok(posted),
+                    Err(error) if posted == 0 => return Err(error),
+                    Err(_) => return Ok(posted),
+                };
+            }
             let rest = ops.get(posted..).unwrap_or_default();
-            let group = rest.get(..rest.len().min(room).min(BATCH)).unwrap_or_default();
+            let most = if ticket.is_some() { 1 } else { room.min(BATCH) };
+            let count = rest.iter().take(most).take_while(|o| ticket.is_some() || !o.lmr.is_rated()).count();
+            let group = rest.get(..count.max(1)).unwrap_or_default();
             let Some(to) = self.short(op)? else {
-                self.at_once(op, deadline).await;
+                self.at_once(op, deadline, ticket.take()).await;
                 posted += 1;
                 continue;
             };
-            match self.post_group(to, group, deadline) {
+            match self.post_group(to, group, deadline, &mut ticket) {
                 Ok(n) => posted += n,
                 Err(Refused::For(error)) if posted == 0 => return Err(error),
                 Err(Refused::For(_)) => return Ok(posted),
@@ -211,6 +227,16 @@ impl CompletionQueue {
         Ok(posted)
     }
 
+    /// Waits until `op` may go. `None`: that is only when something has been taken out of this queue.
+    async fn admit(&self, op: &Op<'_>, deadline: Instant) -> Result<Option<Ticket>, Error> {
+        let mut rated = pin!(op.lmr.rate(op.kind.len(), deadline));
+        core::future::poll_fn(|cx| match rated.as_mut().poll(cx) {
+            Poll::Pending if op.lmr.is_full() && !self.is_empty() => Poll::Ready(Ok(None)),
+            other => other,
+        })
+        .await
+    }
+
     /// The node whose RNIC does `op`, if it fits one work request.
     fn short(&self, op: &Op<'_>) -> Result<Option<Life>, Error> {
         let piece = op.lmr.piece(op.kind.right(), op.offset, op.kind.len() as u64)?;
@@ -224,8 +250,8 @@ impl CompletionQueue {
     }
 
     /// Does `op` now, for its completion to be taken.
-    async fn at_once(&self, op: &Op<'_>, deadline: Instant) {
-        let lmr = op.lmr.until(deadline);
+    async fn at_once(&self, op: &Op<'_>, deadline: Instant, ticket: Option<Ticket>) {
+        let lmr = op.lmr.until(deadline).without_class();
         let stage = match op.kind {
             OpKind::Write(data) => Stage::Done(lmr.write(op.offset, data).await.map(|()| data.len() as u64)),
             OpKind::Read(len) => {
@@ -237,12 +263,19 @@ impl CompletionQueue {
                 Stage::Done(lmr.compare_swap(op.offset, compare, swap).await)
             }
         };
-        let entry = Entry { tag: op.tag, stage, brings: Brings::Nothing, len: op.kind.len() };
+        let (brings, len) = (Brings::Nothing, op.kind.len());
+        let entry = Entry { tag: op.tag, stage, brings, len, _ticket: ticket };
         self.entries.lock().push_back(entry);
     }
 
     /// Posts those of `group`, from the first on, that go to `to`.
-    fn post_group(&self, to: Life, group: &[Op<'_>], deadline: Instant) -> Result<usize, Refused> {
+    fn post_group(
+        &self,
+        to: Life,
+        group: &[Op<'_>],
+        deadline: Instant,
+        ticket: &mut Option<Ticket>,
+    ) -> Result<usize, Refused> {
         let node = &self.node;
         if node.is_fenced() {
             return Err(Refused::For(Error::LinkDown));
@@ -250,10 +283,11 @@ impl CompletionQueue {
         // Who goes through its gate now, and where.
         let mut entered: [Option<(Spot, &Arc<Mapping>)>; BATCH] = [None; BATCH];
         let mut why = Refused::Busy;
+        let share = group.first().map_or(Share::All, |o| o.lmr.share());
         for (place, o) in entered.iter_mut().zip(group) {
             let piece = o.lmr.piece(o.kind.right(), o.offset, o.kind.len() as u64);
             let Ok(Some((spot, pass))) = piece else { break };
-            if spot.at != to || !self.is_remote(o, to) {
+            if spot.at != to || !self.is_remote(o, to) || pass.share != share {
                 break;
             }
             if let Err(reason) = pass.enter() {
@@ -267,7 +301,7 @@ impl CompletionQueue {
         let mut taken: [Option<Taken>; BATCH] = [None; BATCH];
         let mut ops = node.ops.lock();
         let conn = ops.conn(to.0).filter(|c| c.incarnation == to.1).cloned();
-        let lane = conn.as_ref().map_or(0, |c| c.pick());
+        let lane = conn.as_ref().map_or(0, |c| c.pick(share));
         let qp = conn.as_ref().and_then(|c| c.lane(lane)).map(|l| l.number);
         let both = conn.zip(qp);
         for ((place, (spot, mapping)), o) in taken.iter_mut().zip(entered.iter().flatten()).zip(group) {
@@ -288,6 +322,9 @@ impl CompletionQueue {
                     why = Refused::Disconnected;
                     break;
                 }
+            }
+            if let Some(taken) = place {
+                node.trace(|| super::post::posted(taken.id, o.kind.verb(), to.0, lane));
             }
             ops.quick.count(o.kind.verb());
         }
@@ -312,7 +349,9 @@ impl CompletionQueue {
                 OpKind::Read(_) => Brings::Bytes,
                 OpKind::FetchAdd(_) | OpKind::CompareSwap(..) => Brings::Value,
             };
-            entries.push_back(Entry { tag: o.tag, stage: Stage::Wire(slot.id), brings, len: o.kind.len() });
+            let stage = Stage::Wire(slot.id);
+            let _ticket = ticket.take();
+            entries.push_back(Entry { tag: o.tag, stage, brings, len: o.kind.len(), _ticket });
         }
         drop(entries);
         if posted < ready {
@@ -428,7 +467,7 @@ impl CompletionQueue {
         let Stands::Ended(status, bounce) = stands else {
             node.ops.lock().abandon(id);
             node.resources.wake_all();
-            node.counters.deadline_misses.add(1);
+            node.missed();
             return Err(if brings == Brings::Bytes { Error::Deadline } else { Error::Unknown });
         };
         let from = bounce.as_ref().map(|b| b.addr);

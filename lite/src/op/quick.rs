@@ -1,6 +1,7 @@
 //! The short way of an operation that fits one work request: posted at once if its connection is there and has room, under
 //! one lock and without a timer of its own. Whatever is in its way is left to the long one.
 
+use super::post::posted;
 use super::transfer::{Lost, Stop, judge};
 use super::{Flight, Holds, Lent, NotPosted, OpId, Pass, Verb, Waits};
 use crate::Error;
@@ -30,7 +31,7 @@ impl<'n> Flight<'n> {
     pub(super) fn poll_outcome(&mut self, cx: &Context<'_>) -> Poll<Outcome<'n>> {
         self.poll_landed(cx).map(|landed| match landed {
             None => {
-                self.node().counters.deadline_misses.add(1);
+                self.node().missed();
                 Outcome::Late
             }
             Some((status, lent)) => match judge(status) {
@@ -90,7 +91,7 @@ impl Node {
             mapping.gate.exit();
             return Err(NotPosted::ConnectionLost);
         };
-        let lane = conn.pick();
+        let lane = conn.pick(pass.share);
         let (qp, key) = (conn.lane(lane).map(|l| l.number), conn.remote_key.rkey);
         let holds = Holds { conn, lane, mapping: Some(mapping.clone()) };
         let waits = Waits::Until(waker.clone(), deadline);
@@ -102,6 +103,7 @@ impl Node {
         drop(ops);
         match (taken, qp) {
             (Ok((id, place)), Some(qp)) => {
+                self.trace(|| posted(id, verb, to, lane));
                 self.submit(qp, id, verb, place, RemoteAddr { addr, key }).map(|()| id)
             }
             (Ok(_), None) => Err(NotPosted::Invalid),

@@ -3,6 +3,7 @@
 use super::{Flight, NotPosted, Pass, Verb};
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
+use crate::qos::Share;
 use crate::region::Mapping;
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
@@ -119,6 +120,7 @@ impl Node {
         mapping: &Arc<Mapping>,
         offset: u64,
         mut data: Data<'_>,
+        share: Share,
         issued: &AtomicBool,
     ) -> Result<(), Error> {
         let (right, len) = (data.right(), data.len());
@@ -128,7 +130,7 @@ impl Node {
             let at = offset + done as u64;
             let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
             let part = data.part(done, spot.run);
-            let pass = Pass { mapping, epoch };
+            let pass = Pass { mapping, epoch, share };
             let (node, life) = spot.at;
             let stopped = if node == self.me {
                 self.copy_here(spot.addr, part, pass, &mut done)
@@ -205,7 +207,7 @@ impl Node {
             let conn = self.route(route).await.map_err(Stop::For)?;
             // All chunks in order on one queue pair.
             let lane = match route {
-                Route::Node(..) => conn.pick(),
+                Route::Node(..) => conn.pick(pass.map_or(Share::All, |p| p.share)),
                 Route::Conn(_) => RPC_LANE,
             };
             match self.attempt((&conn, lane), remote, &mut data, done, pass, issued).await {
@@ -299,6 +301,7 @@ impl Node {
         mapping: &Arc<Mapping>,
         offset: u64,
         verb: Verb<'_>,
+        share: Share,
         issued: &AtomicBool,
     ) -> Result<u64, Error> {
         mapping.check(Permissions::ATOMIC, offset, 8)?;
@@ -307,9 +310,9 @@ impl Node {
         }
         loop {
             let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
-            let pass = Pass { mapping, epoch };
+            let pass = Pass { mapping, epoch, share };
             let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
-            let lane = conn.pick();
+            let lane = conn.pick(share);
             let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
             let posted =
                 self.resources.until(|| match self.try_post(&conn, lane, verb, to, Some(pass), false) {

@@ -17,6 +17,8 @@ impl Lmr {
             self.check(Permissions::READ, *offset, into.len() as u64)?;
         }
         let deadline = self.deadline();
+        let bytes = pieces.iter().map(|(_, into)| into.len()).sum();
+        let _ticket = self.rate(bytes, deadline).await?;
         for group in pieces.chunks_mut(AT_ONCE) {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, into), flight) in group.iter().zip(&mut flights) {
@@ -29,7 +31,7 @@ impl Lmr {
                         let memory = self.platform().memory();
                         memory.read(from, into).map_err(|_| Error::Unknown)?;
                     }
-                    Outcome::NotPosted | Outcome::Lost => self.until(deadline).read(*offset, into).await?,
+                    Outcome::NotPosted | Outcome::Lost => self.unrated(deadline).read(*offset, into).await?,
                     Outcome::Late => return Err(Error::Deadline),
                     Outcome::Failed(error) => return Err(error),
                 }
@@ -45,6 +47,8 @@ impl Lmr {
             self.check(Permissions::WRITE, *offset, data.len() as u64)?;
         }
         let deadline = self.deadline();
+        let bytes = pieces.iter().map(|(_, data)| data.len()).sum();
+        let _ticket = self.rate(bytes, deadline).await?;
         for group in pieces.chunks(AT_ONCE) {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, data), flight) in group.iter().zip(&mut flights) {
@@ -54,7 +58,7 @@ impl Lmr {
             for ((offset, data), flight) in group.iter().zip(flights) {
                 match self.land(flight).await {
                     Outcome::Done(_) => {}
-                    Outcome::NotPosted | Outcome::Lost => self.until(deadline).write(*offset, data).await?,
+                    Outcome::NotPosted | Outcome::Lost => self.unrated(deadline).write(*offset, data).await?,
                     Outcome::Late => return Err(Error::Unknown),
                     Outcome::Failed(error) => return Err(error),
                 }
@@ -72,6 +76,11 @@ impl Lmr {
     /// The same handle, whose next operation has until `deadline`.
     pub(crate) fn until(&self, deadline: Instant) -> Self {
         self.with_deadline(deadline - self.platform().now())
+    }
+
+    /// The same handle for a part of an operation that has been let go.
+    fn unrated(&self, deadline: Instant) -> Self {
+        self.until(deadline).without_class()
     }
 
     /// Posts what fits one work request, if it can be posted now.

@@ -6,6 +6,7 @@ use super::memory::Plan;
 use crate::names::Named;
 use crate::node::Node;
 use crate::op::{Data, Outcome, Pass, Verb};
+use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
 use crate::rpc::{Answer, Ask, Undo};
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
@@ -25,6 +26,7 @@ use proto::NodeId;
 pub struct Lmr {
     held: Arc<Held>,
     patience: Duration,
+    class: Class,
 }
 
 struct Held {
@@ -32,6 +34,8 @@ struct Held {
     mapping: Arc<Mapping>,
     /// The region has been freed through this mapping: there is nothing to unmap.
     freed: AtomicBool,
+    /// What an application is charged for it.
+    _charge: MemoryCharge,
 }
 
 impl Drop for Held {
@@ -49,10 +53,12 @@ impl Lite {
     ///
     /// The memory need not be contiguous: a region may take all that is free.
     pub async fn alloc(&self, node: NodeId, len: u64, permissions: Permissions) -> Result<Lmr, Error> {
+        let charge = self.class.hold(len)?;
         let mapping = self.node.random();
         let plan = Plan { stripe: 0, shares: vec![(node, len)] };
         let ask = Ask::Alloc { mapping, plan, permissions };
-        self.node.obtain(node, mapping, &ask, self.deadline()).await.map(|m| self.lmr(m))
+        let mapping = self.node.obtain(node, mapping, &ask, self.deadline()).await?;
+        Ok(self.lmr_charged(mapping, charge))
     }
 
     /// Maps the region that is published as `name`, with the rights `wanted`.
@@ -90,8 +96,13 @@ impl Lite {
     }
 
     pub(crate) fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {
-        let held = Held { node: self.node.clone(), mapping, freed: AtomicBool::new(false) };
-        Lmr { held: Arc::new(held), patience: self.patience }
+        self.lmr_charged(mapping, MemoryCharge::default())
+    }
+
+    fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
+        let freed = AtomicBool::new(false);
+        let held = Held { node: self.node.clone(), mapping, freed, _charge: charge };
+        Lmr { held: Arc::new(held), patience: self.patience, class: self.class.clone() }
     }
 }
 
@@ -130,7 +141,7 @@ impl Lmr {
     /// A handle whose operations have so long.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Self {
-        Self { held: self.held.clone(), patience }
+        Self { patience, ..self.clone() }
     }
 
     /// Whether this handle has `right` to `len` bytes at `offset`.
@@ -167,13 +178,63 @@ impl Lmr {
         let mapping = &self.held.mapping;
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
         let found = found.filter(|(spot, _)| len <= spot.run);
-        Ok(found.map(|(spot, epoch)| (spot, Pass { mapping, epoch })))
+        Ok(found.map(|(spot, epoch)| (spot, Pass { mapping, epoch, share: self.share() })))
+    }
+
+    /// A handle whose operations have that priority.
+    #[must_use]
+    pub fn with_priority(&self, priority: Priority) -> Self {
+        Self { class: self.class.with_priority(priority), ..self.clone() }
+    }
+
+    /// A handle whose operations are nobody's.
+    pub(crate) fn without_class(&self) -> Self {
+        Self { class: Class::default(), ..self.clone() }
+    }
+
+    /// The queue pairs that operations use now.
+    pub(crate) fn share(&self) -> Share {
+        self.class.share(&self.held.node)
+    }
+
+    /// Waits until an operation of `bytes` may go, if something is between it and the wire.
+    async fn admit(
+        &self,
+        right: Permissions,
+        offset: u64,
+        len: usize,
+        deadline: Instant,
+    ) -> Result<Option<Ticket>, Error> {
+        if !self.is_rated() {
+            return Ok(None);
+        }
+        self.check(right, offset, len as u64)?;
+        self.rate(len, deadline).await
+    }
+
+    /// Whether something may be between an operation and the wire.
+    pub(crate) fn is_rated(&self) -> bool {
+        self.class.is_rated(&self.held.node)
+    }
+
+    /// Whether the application has as many operations under way as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.class.is_full()
+    }
+
+    /// As [`admit`](Self::admit), for what has been checked.
+    pub(crate) async fn rate(&self, len: usize, deadline: Instant) -> Result<Option<Ticket>, Error> {
+        if !self.is_rated() {
+            return Ok(None);
+        }
+        self.held.node.admit(&self.class, len as u64, deadline, true).await.map(Some)
     }
 
     /// Reads `into.len()` bytes from `offset`.
     pub async fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         let node = &self.held.node;
         let (len, deadline, mut lost) = (into.len(), self.deadline(), false);
+        let _ticket = self.admit(Permissions::READ, offset, len, deadline).await?;
         match self.piece(Permissions::READ, offset, len as u64)? {
             Some((spot, pass)) if spot.at.0 == node.me => {
                 let mut done = 0;
@@ -205,7 +266,7 @@ impl Lmr {
             node.counters.bytes_read.add(len as u64);
         }
         let (issued, harmless) = (AtomicBool::new(false), AtomicBool::new(false));
-        let work = node.access(&self.held.mapping, offset, Data::Read(into), &issued);
+        let work = node.access(&self.held.mapping, offset, Data::Read(into), self.share(), &issued);
         node.limit(deadline, &harmless, work).await
     }
 
@@ -213,6 +274,7 @@ impl Lmr {
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let node = &self.held.node;
         let (deadline, mut lost) = (self.deadline(), false);
+        let _ticket = self.admit(Permissions::WRITE, offset, data.len(), deadline).await?;
         match self.piece(Permissions::WRITE, offset, data.len() as u64)? {
             Some((spot, pass)) if spot.at.0 == node.me => {
                 let mut done = 0;
@@ -242,7 +304,7 @@ impl Lmr {
             node.counters.bytes_written.add(data.len() as u64);
         }
         let issued = AtomicBool::new(lost);
-        let work = node.access(&self.held.mapping, offset, Data::Write(data), &issued);
+        let work = node.access(&self.held.mapping, offset, Data::Write(data), self.share(), &issued);
         node.limit(deadline, &issued, work).await
     }
 
@@ -268,10 +330,12 @@ impl Lmr {
     async fn atomic(&self, offset: u64, verb: Verb<'_>) -> Result<u64, Error> {
         let node = &self.held.node;
         let deadline = self.deadline();
-        let piece = self.piece(Permissions::ATOMIC, offset, 8)?;
+        self.check(Permissions::ATOMIC, offset, 8)?;
         if !offset.is_multiple_of(8) {
             return Err(Error::Misaligned);
         }
+        let _ticket = self.admit(Permissions::ATOMIC, offset, 8, deadline).await?;
+        let piece = self.piece(Permissions::ATOMIC, offset, 8)?;
         if let Some((spot, pass)) = piece {
             match node.quick(spot, pass, verb, deadline).await {
                 Outcome::Done(lent) => {
@@ -287,7 +351,7 @@ impl Lmr {
         }
         node.counters.atomics.add(1);
         let issued = AtomicBool::new(false);
-        let work = node.atomic(&self.held.mapping, offset, verb, &issued);
+        let work = node.atomic(&self.held.mapping, offset, verb, self.share(), &issued);
         node.limit(deadline, &issued, work).await
     }
 

@@ -20,7 +20,13 @@ impl Lite {
         if function >= INTERNAL {
             return Err(Error::Permission);
         }
-        self.node.call(node, Request { function, data }, sink, self.deadline()).await
+        let deadline = self.deadline();
+        let _ticket = if self.class.is_rated(&self.node) {
+            Some(self.node.admit(&self.class, data.len() as u64, deadline, false).await?)
+        } else {
+            None
+        };
+        self.node.call(node, Request { function, data }, sink, deadline).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and waits for the reply. The handler runs at most once: on

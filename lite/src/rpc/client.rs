@@ -9,6 +9,7 @@ use crate::Error;
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
+use crate::trace::Event;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -115,6 +116,7 @@ impl Node {
             }
         };
         self.counters.calls.add(1);
+        self.trace(|| Event::Called { peer: node, function: request.function });
         self.limit(deadline, &issued, work).await
     }
 
@@ -131,7 +133,7 @@ impl Node {
         match self.timers.before(deadline, work).await {
             Some(result) => result,
             None => {
-                self.counters.deadline_misses.add(1);
+                self.missed();
                 Err(if issued.load(Ordering::Relaxed) { Error::Unknown } else { Error::Deadline })
             }
         }

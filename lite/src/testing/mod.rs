@@ -5,6 +5,7 @@ mod direct;
 mod executor;
 mod hub;
 mod native;
+mod paced;
 mod rnic;
 mod words;
 
@@ -12,6 +13,7 @@ pub use direct::{DirectFabric, DirectRnic};
 pub use executor::{Device, Host, World};
 pub use hub::Hub;
 pub use native::{Clock, Native, NativeHost, NativeNode};
+pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
 pub use words::Words;
 
@@ -50,6 +52,7 @@ pub struct Cluster {
     pub hub: Arc<Hub>,
     /// Host and LITE of each node; the first has node id 1.
     pub nodes: Vec<(Arc<Host>, Lite)>,
+    rate: Option<u64>,
 }
 
 impl Cluster {
@@ -59,8 +62,18 @@ impl Cluster {
     /// If a node cannot start.
     #[must_use]
     pub fn new(seed: u64, count: u8, memory: u64, config: &Config) -> Self {
+        Self::paced(seed, count, memory, config, None)
+    }
+
+    /// The same; with `rate`, each node's link carries so many bytes in a second.
+    ///
+    /// # Panics
+    /// If a node cannot start.
+    #[must_use]
+    pub fn paced(seed: u64, count: u8, memory: u64, config: &Config, rate: Option<u64>) -> Self {
         let world = World::new(seed);
-        let mut cluster = Self { world, fabric: Fabric::new(), hub: Hub::new(), nodes: Vec::new() };
+        let (fabric, hub) = (Fabric::new(), Hub::new());
+        let mut cluster = Self { world, fabric, hub, nodes: Vec::new(), rate };
         for i in 1..=count {
             cluster.join(i, memory, config);
         }
@@ -77,7 +90,10 @@ impl Cluster {
         let host = self.world.host(IoAddr(u64::from(i) << 32), memory);
         let gid = Gid::from_ipv4([10, 0, 0, i]);
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
-        let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
+        let mut rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
+        if let Some(rate) = self.rate {
+            rnic = PacedRnic::new(rnic, rate);
+        }
         let (link, welcome) = self.hub.join(&*rnic);
         let lite =
             Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone()).expect("node starts");

@@ -6,10 +6,12 @@
 
 mod cluster;
 mod manager;
+mod timeline;
 mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
 pub use manager::SimManager;
+pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;
 pub use wire::{SimPort, Wire};
