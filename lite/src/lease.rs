@@ -6,12 +6,28 @@
 //! only then the node fences itself. That is safe: others do not rely on it, they destroy their queue pairs to a dead
 //! node before they reuse what it could reach.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 
 /// How long acknowledgements may lie unread once the poller runs.
 const GRACE: Duration = Duration::from_millis(200);
+
+/// A member.
+const MEMBER: u8 = 0;
+/// About to leave: it begins nothing any more, and ends what it has begun.
+const LEAVING: u8 = 1;
+/// No member any more.
+const FENCED: u8 = 2;
+
+/// How a membership has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// The node has left.
+    Left,
+    /// Against its will.
+    Lost,
+}
 
 /// The lease of this node.
 pub(crate) struct Lease {
@@ -19,7 +35,7 @@ pub(crate) struct Lease {
     until: AtomicU64,
     /// When the poller first saw that it had ended, in nanoseconds; `u64::MAX` while it has not.
     lapsed: AtomicU64,
-    fenced: AtomicBool,
+    standing: AtomicU8,
 }
 
 impl Lease {
@@ -27,7 +43,7 @@ impl Lease {
         Self {
             until: AtomicU64::new(until.as_nanos()),
             lapsed: AtomicU64::new(u64::MAX),
-            fenced: AtomicBool::new(false),
+            standing: AtomicU8::new(MEMBER),
         }
     }
 
@@ -36,14 +52,28 @@ impl Lease {
         self.until.fetch_max(until.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Whether this node must not act as a member any more.
+    /// Whether this node must begin nothing as a member any more.
     pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::SeqCst)
+        self.standing.load(Ordering::SeqCst) != MEMBER
     }
 
-    /// Ends the membership; gives whether it held until now.
-    pub(crate) fn fence(&self) -> bool {
-        !self.fenced.swap(true, Ordering::SeqCst)
+    /// Whether the membership is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.standing.load(Ordering::SeqCst) == FENCED
+    }
+
+    /// The node is about to leave; gives whether it was a member until now.
+    pub(crate) fn leave(&self) -> bool {
+        self.standing.compare_exchange(MEMBER, LEAVING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// Ends the membership; gives how it was until now, if it was not over.
+    pub(crate) fn fence(&self) -> Option<Ended> {
+        match self.standing.swap(FENCED, Ordering::SeqCst) {
+            MEMBER => Some(Ended::Lost),
+            LEAVING => Some(Ended::Left),
+            _ => None,
+        }
     }
 
     /// Whether the membership is over; called by the poller.
@@ -64,7 +94,7 @@ impl Lease {
 
     /// When the poller must look again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if self.is_fenced() {
+        if self.is_over() {
             return None;
         }
         let until = Instant::from_nanos(self.until.load(Ordering::SeqCst).saturating_add(1));
@@ -92,7 +122,10 @@ mod tests {
         assert_eq!(lease.next_deadline(), Some(at(1201)));
         assert!(!lease.has_ended(at(1200)));
         assert!(lease.has_ended(at(1201)));
-        assert!(lease.fence() && !lease.fence() && lease.is_fenced());
+        assert!(!lease.is_fenced() && lease.leave() && !lease.leave());
+        assert!(lease.is_fenced() && !lease.is_over());
+        assert_eq!((lease.fence(), lease.fence()), (Some(Ended::Left), None));
+        assert!(lease.is_over() && !lease.leave());
         assert_eq!(lease.next_deadline(), None);
     }
 

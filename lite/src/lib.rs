@@ -39,6 +39,7 @@ mod control;
 mod counters;
 mod error;
 mod lease;
+mod leave;
 mod membership;
 mod names;
 mod node;
@@ -130,6 +131,12 @@ impl Lite {
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.node.me
+    }
+
+    /// This life of the node.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.node.incarnation
     }
 
     /// The same LITE; operations of this handle, and of regions made by it, have `d` from their call on.

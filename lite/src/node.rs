@@ -4,7 +4,7 @@ use crate::bounce::BouncePool;
 use crate::conn::{Conn, Peer, RPC_LANE};
 use crate::control::Control;
 use crate::counters::Counters;
-use crate::lease::Lease;
+use crate::lease::{Ended, Lease};
 use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
 use crate::qos::Qos;
@@ -149,17 +149,18 @@ impl Node {
 
     // ---- The lease ----
 
-    /// Whether this node must not act as a member any more.
+    /// Whether this node must begin nothing as a member any more.
     pub(crate) fn is_fenced(&self) -> bool {
         self.lease.is_fenced()
     }
 
     /// Ends this node's membership: nothing is issued any more, and nothing of its peers reaches its memory.
     pub(crate) fn fence(&self) {
-        if !self.lease.fence() {
-            return;
+        match self.lease.fence() {
+            None => return,
+            Some(Ended::Left) => log::info!("lite: {} has left", self.me),
+            Some(Ended::Lost) => log::error!("lite: {} has lost its membership", self.me),
         }
-        log::error!("lite: {} has lost its membership", self.me);
         let mut links = Vec::new();
         for peer in self.peers.lock().values_mut() {
             links.push(mem::replace(&mut peer.link, crate::conn::PeerLink::Gone));
@@ -190,7 +191,7 @@ impl Node {
     pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
         let Some(mut poller) = self.poller.try_lock() else { return false };
         let mut worked = false;
-        if !self.is_fenced() && self.lease.has_ended(now) {
+        if !self.lease.is_over() && self.lease.has_ended(now) {
             self.fence();
             worked = true;
         }

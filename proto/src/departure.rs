@@ -29,10 +29,14 @@ impl Departures {
     /// A member has destroyed its queue pairs to that life. Gives the lives that are settled by that.
     #[must_use]
     pub fn seen(&mut self, by: NodeId, node: NodeId, incarnation: Incarnation) -> Vec<(NodeId, Incarnation)> {
-        if let Some(missing) = self.0.get_mut(&(node, incarnation)) {
-            missing.remove(&by);
+        let life = (node, incarnation);
+        let Some(missing) = self.0.get_mut(&life) else { return Vec::new() };
+        missing.remove(&by);
+        if !missing.is_empty() {
+            return Vec::new();
         }
-        self.take_settled()
+        self.0.remove(&life);
+        alloc::vec![life]
     }
 
     fn take_settled(&mut self) -> Vec<(NodeId, Incarnation)> {

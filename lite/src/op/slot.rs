@@ -282,6 +282,11 @@ impl OpTable {
         on_wire.map(|s| s.until).min().unwrap_or(Instant::MAX)
     }
 
+    /// Whether nothing is on the wire.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.slots.iter().all(|s| s.holds.is_none())
+    }
+
     /// Some operation of `conn` that is on the wire. For a connection that is reset and whose completions are all taken.
     pub(crate) fn stranded(&self, conn: &Arc<Conn>) -> Option<OpId> {
         let held = |s: &Slot| s.holds.as_ref().is_some_and(|h| Arc::ptr_eq(&h.conn, conn));

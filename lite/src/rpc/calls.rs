@@ -195,6 +195,15 @@ impl ConnRpc {
         Ok(())
     }
 
+    /// Whether no call is under way, and nothing waits to be sent.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let quiet = {
+            let calls = self.calls.lock();
+            calls.free.len() == calls.slots.len()
+        };
+        quiet && self.outbox.lock().is_empty()
+    }
+
     fn slot_is_free(&self) {
         self.own_line.wake();
         self.line.wake();

@@ -254,7 +254,20 @@ impl ServiceTable {
     }
 
     pub(crate) fn wake_all(&self) {
-        let all: Vec<_> = self.0.lock().values().cloned().collect();
-        all.iter().for_each(|s| s.wake_all());
+        self.all(FunctionId::MAX).iter().for_each(|s| s.wake_all());
+    }
+
+    /// Those with ids up to `last`.
+    fn all(&self, last: FunctionId) -> Vec<Arc<Service>> {
+        self.0.lock().range(..=last).map(|(_, service)| service.clone()).collect()
+    }
+
+    /// Ends the functions of applications, and waits until no task has a call of theirs.
+    pub(crate) async fn end_all(&self) {
+        let all = self.all(super::INTERNAL - 1);
+        all.iter().for_each(|service| service.close());
+        for service in all {
+            service.idle().await;
+        }
     }
 }

@@ -121,6 +121,9 @@ impl Waiting<'_> {
 impl Node {
     /// Which life of a node objects there belong to.
     pub(crate) fn life_of(&self, node: NodeId) -> Result<Life, Error> {
+        if self.is_fenced() {
+            return Err(Error::LinkDown);
+        }
         if node == self.me {
             return Ok((node, self.incarnation));
         }

@@ -29,6 +29,19 @@ struct State {
 }
 
 impl State {
+    /// Ends a membership; gives the member's inbox.
+    fn remove(&mut self, node: NodeId, reason: &str) -> Option<Arc<Mutex<Inbox>>> {
+        let (member, inbox) = self.members.remove(&node)?;
+        self.names.retain(|_, (owner, _)| *owner != node);
+        let incarnation = member.incarnation;
+        for (_, other) in self.members.values() {
+            send(other, &ToNode::Left { node, incarnation, reason: reason.into() });
+        }
+        let settled = self.departures.begin(node, incarnation, self.members.keys().copied());
+        self.tell_settled(settled);
+        Some(inbox)
+    }
+
     fn tell_settled(&self, lives: Vec<(NodeId, Incarnation)>) {
         for (node, incarnation) in lives {
             for (_, inbox) in self.members.values() {
@@ -52,6 +65,17 @@ fn send(inbox: &Mutex<Inbox>, message: &ToNode) {
     let waker = {
         let mut inbox = inbox.lock();
         inbox.messages.push_back(proto::encode(message));
+        inbox.waker.take()
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+fn hang_up(inbox: &Mutex<Inbox>) {
+    let waker = {
+        let mut inbox = inbox.lock();
+        inbox.down = true;
         inbox.waker.take()
     };
     if let Some(waker) = waker {
@@ -102,30 +126,14 @@ impl Hub {
 
     /// Declares a member dead. It is told nothing; its own link stays up.
     pub fn declare_dead(&self, node: NodeId) {
-        let mut state = self.0.lock();
-        let Some((member, _)) = state.members.remove(&node) else { return };
-        state.names.retain(|_, (owner, _)| *owner != node);
-        for (_, other) in state.members.values() {
-            let incarnation = member.incarnation;
-            send(other, &ToNode::Left { node, incarnation, reason: "lease expired".into() });
-        }
-        let State { members, departures, .. } = &mut *state;
-        let settled = departures.begin(node, member.incarnation, members.keys().copied());
-        state.tell_settled(settled);
+        let _ = self.0.lock().remove(node, "lease expired");
     }
 
     /// Breaks the control connection of a member.
     pub fn cut(&self, node: NodeId) {
-        let state = self.0.lock();
-        let Some((_, inbox)) = state.members.get(&node) else { return };
-        let waker = {
-            let mut inbox = inbox.lock();
-            inbox.down = true;
-            inbox.waker.take()
-        };
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
+        let inbox = self.0.lock().members.get(&node).map(|(_, inbox)| inbox.clone());
+        if let Some(inbox) = inbox {
+            hang_up(&inbox);
         }
     }
 
@@ -137,8 +145,18 @@ impl Hub {
         }
     }
 
-    fn handle(&self, from: NodeId, message: ToManager) {
+    fn handle(&self, from: NodeId, via: &Arc<Mutex<Inbox>>, message: ToManager) {
         let mut state = self.0.lock();
+        // A former life has no say.
+        if !state.members.get(&from).is_some_and(|(_, inbox)| Arc::ptr_eq(inbox, via)) {
+            return;
+        }
+        if message == ToManager::Leave {
+            if let Some(inbox) = state.remove(from, "left") {
+                hang_up(&inbox);
+            }
+            return;
+        }
         let State { members, names, departures, .. } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
@@ -181,7 +199,7 @@ impl ControlLink for Link {
             return Poll::Ready(Err(LinkDown));
         }
         let message = proto::decode(message).expect("a node's message is well formed");
-        self.hub.handle(self.node, message);
+        self.hub.handle(self.node, &self.inbox, message);
         Poll::Ready(Ok(()))
     }
 

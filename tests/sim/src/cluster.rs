@@ -17,7 +17,7 @@ pub struct Options {
     /// Decides everything that chance does.
     pub seed: u64,
     /// How many.
-    pub nodes: u8,
+    pub nodes: u16,
     /// Bytes of memory of each.
     pub memory: u64,
     /// How long a member lives without a heartbeat.
@@ -75,10 +75,11 @@ impl Cluster {
     /// # Panics
     /// If it is refused or cannot start.
     pub fn join(&mut self) -> usize {
-        let i = self.nodes.len() as u8 + 1;
+        let i = self.nodes.len() as u16 + 1;
         // Each node's memory at another address, so that none is taken for another's.
         let host = self.world.host(IoAddr(u64::from(i) << 36), self.options.memory);
-        let mac = MacAddr([2, 0xfe, 0, 0, 0, i]);
+        let [high, low] = i.to_be_bytes();
+        let mac = MacAddr([2, 0xfe, 0, 0, high, low]);
         let mut key = [0; 16];
         host.fill_random(&mut key);
         // The RNIC is made once the manager has given a GID; what it offers is known before.

@@ -100,7 +100,8 @@ impl EthernetPort for SimPort {
         let len = fill(&mut frame);
         frame.truncate(len);
         let now = self.host.now().as_nanos();
-        self.wire.trace.event(now, u64::from(self.mac.0[5]), &frame);
+        let [.., high, low] = self.mac.0;
+        self.wire.trace.event(now, u16::from_be_bytes([high, low]).into(), &frame);
         self.wire.lock().queue.push((), frame, now);
         true
     }
