@@ -6,8 +6,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use qemu::cx3::{Cx3, Cx3Config};
 use qemu::fabric::Fabric;
 use qemu::linux::{Card, Exchanged, Guest, GuestConfig, Listens, Network, exchange};
+use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -40,6 +41,8 @@ pub struct Lab {
     guests: Vec<Guest>,
     cards: usize,
     cx3: Cx3,
+    /// Where the record of what the drivers do is left at the end.
+    record: Option<PathBuf>,
     // Goes after those who are plugged in.
     _fabric: Option<Fabric>,
     // Holds the sockets; last, so that it goes after those who use them.
@@ -51,7 +54,7 @@ impl Lab {
     pub fn boot(tools: &Tools, plan: &Plan, log: &Path) -> Result<Self> {
         let image = image(plan.release)?;
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let record = plan.record.then(|| log.with_extension("record.txt"));
+        let record = plan.record.map(|_| log.with_extension("record.txt"));
         let log = log.with_extension("cx3.log");
         let fabric = plan.fabric(dir.path())?;
         let mut config = Cx3Config {
@@ -59,6 +62,7 @@ impl Lab {
             faults: plan.faults,
             log_level: plan.log_level.clone(),
             arguments: record
+                .as_ref()
                 .map(|path| vec!["--record".into(), path.to_string_lossy().into_owned()])
                 .unwrap_or_default(),
             ..Cx3Config::new(dir.path().to_owned(), plan.cards.len(), log.clone())
@@ -100,7 +104,7 @@ impl Lab {
         for machine in starting {
             guests.push(machine.ready().with_context(|| format!("cx3 says: {}", cx3.tail()))?);
         }
-        Ok(Self { guests, cards: plan.cards.len(), cx3, _fabric: fabric, _dir: dir })
+        Ok(Self { guests, cards: plan.cards.len(), cx3, record, _fabric: fabric, _dir: dir })
     }
 
     /// A machine by number, from 0.
@@ -111,6 +115,11 @@ impl Lab {
     /// How many machines there are.
     pub fn len(&self) -> usize {
         self.guests.len()
+    }
+
+    /// How many of them have cards.
+    pub fn cards(&self) -> usize {
+        self.cards
     }
 
     /// The first two: server and client.
@@ -135,7 +144,19 @@ impl Lab {
         ask: &str,
         within: Duration,
     ) -> Result<Exchanged> {
-        let address = address(0).to_string();
+        self.exchange_on(Port::FIRST, serve, listens, ask, within)
+    }
+
+    /// As [`exchange`](Self::exchange), with the first machine's address on a port.
+    pub fn exchange_on(
+        &mut self,
+        port: Port,
+        serve: &str,
+        listens: Listens,
+        ask: &str,
+        within: Duration,
+    ) -> Result<Exchanged> {
+        let address = port.address(0).to_string();
         let [serve, ask] = [serve, ask].map(|command| command.replace("SERVER", &address));
         let (server, client) = self.pair()?;
         exchange(server, &serve, listens, client, &ask, within)
@@ -143,11 +164,17 @@ impl Lab {
 
     /// The words of a shell that give the index of a machine's GID for its IPv4 address: to be run in that machine.
     pub fn gid(&self, number: usize, wire: Wire) -> String {
-        let [a, b, c, d] = address(number).octets();
+        self.gid_on(Port::FIRST, number, wire)
+    }
+
+    /// As [`gid`](Self::gid), on a port.
+    pub fn gid_on(&self, port: Port, number: usize, wire: Wire) -> String {
+        let [a, b, c, d] = port.address(number).octets();
+        let port = port.0;
         let device = self.device(number);
         // Most of the table is empty, and an index that is empty has no type.
         format!(
-            "$(cd /sys/class/infiniband/{device}/ports/1; for n in $(grep -l ffff:{a:02x}{b:02x}:{c:02x}{d:02x} gids/*); do \
+            "$(cd /sys/class/infiniband/{device}/ports/{port}; for n in $(grep -l ffff:{a:02x}{b:02x}:{c:02x}{d:02x} gids/*); do \
              grep -q -x '{}' gid_attrs/types/${{n##*/}} && echo ${{n##*/}}; done)",
             wire.name()
         )
@@ -158,9 +185,9 @@ impl Lab {
         if number < self.cards { "mlx4_0" } else { "rxe0" }
     }
 
-    /// A command with `DEVICE` and `GID` replaced by what a machine has.
-    fn of_machine(&self, number: usize, wire: Wire, command: &str) -> String {
-        command.replace("DEVICE", self.device(number)).replace("GID", &self.gid(number, wire))
+    /// A command with `DEVICE` and `GID` replaced by what a machine has on a port.
+    fn of_machine(&self, port: Port, number: usize, wire: Wire, command: &str) -> String {
+        command.replace("DEVICE", self.device(number)).replace("GID", &self.gid_on(port, number, wire))
     }
 
     /// As [`exchange`](Self::exchange), of a program that is a server alone and a client of the address behind it. `DEVICE` and
@@ -172,15 +199,39 @@ impl Lab {
         listens: Listens,
         within: Duration,
     ) -> Result<Exchanged> {
-        let [serve, ask] = [0, 1].map(|number| self.of_machine(number, wire, command));
-        self.exchange(&serve, listens, &format!("{ask} SERVER"), within)
+        self.both_on(Port::FIRST, wire, command, listens, within)
+    }
+
+    /// As [`both`](Self::both), on a port, which the command names itself.
+    pub fn both_on(
+        &mut self,
+        port: Port,
+        wire: Wire,
+        command: &str,
+        listens: Listens,
+        within: Duration,
+    ) -> Result<Exchanged> {
+        let [serve, ask] = [0, 1].map(|number| self.of_machine(port, number, wire, command));
+        self.exchange_on(port, &serve, listens, &format!("{ask} SERVER"), within)
     }
 
     /// Runs a program of perftest on both sides and returns what the client printed. The device and the GID are given to it here;
     /// options as for a shell.
     pub fn perftest(&mut self, wire: Wire, program: &str, options: &str, within: Duration) -> Result<String> {
-        let command = format!("{program} -d DEVICE -x GID -F {options}");
-        Ok(self.both(wire, &command, Listens::PERFTEST, within)?.client)
+        self.perftest_on(Port::FIRST, wire, program, options, within)
+    }
+
+    /// As [`perftest`](Self::perftest), on a port.
+    pub fn perftest_on(
+        &mut self,
+        port: Port,
+        wire: Wire,
+        program: &str,
+        options: &str,
+        within: Duration,
+    ) -> Result<String> {
+        let command = format!("{program} -d DEVICE -i {} -x GID -F {options}", port.0);
+        Ok(self.both_on(port, wire, &command, Listens::PERFTEST, within)?.client)
     }
 
     /// Whether all machines take commands.
@@ -193,16 +244,36 @@ impl Lab {
         self.cx3.tail()
     }
 
-    /// Ends all; `cx3` must have lived until now and end well.
-    pub fn end(mut self) -> Result<String> {
+    /// Ends all; `cx3` must have lived until now and end well. Gives the record of what the drivers did, if one was wanted.
+    pub fn end(mut self) -> Result<Option<String>> {
         let ended = self.cx3.ended()?;
         ensure!(ended.is_none(), "cx3 has ended ({ended:?}): {}", self.cx3.tail());
         self.guests.clear();
-        self.cx3.stop()
+        self.cx3.stop()?;
+        let read = |path: PathBuf| {
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        self.record.map(read).transpose()
     }
 }
 
-/// A machine's address on its card, as [`Card::numbered`] has it.
+/// A port of a card, by its number for the drivers: from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port(pub u8);
+
+impl Port {
+    /// The one that all cards have.
+    pub const FIRST: Self = Self(1);
+    /// The other one.
+    pub const SECOND: Self = Self(2);
+
+    /// A machine's address on it. That of the first port is as [`Card::numbered`] has it.
+    pub fn address(self, number: usize) -> Ipv4Addr {
+        Ipv4Addr::new(10, 10 - self.0.min(10), 0, u8::try_from(number + 1).unwrap_or(u8::MAX))
+    }
+}
+
+/// A machine's address on its card's first port.
 pub fn address(number: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 9, 0, u8::try_from(number + 1).unwrap_or(u8::MAX))
+    Port::FIRST.address(number)
 }

@@ -30,8 +30,8 @@ pub struct Plan {
     pub mtu: u16,
     /// Processors of each.
     pub cpus: u32,
-    /// Whether a record of what the drivers do (`cx3 --record`) is left beside the log.
-    pub record: bool,
+    /// The committed record that what the drivers do is held against; the new one (`cx3 --record`) is left beside the log.
+    pub record: Option<&'static str>,
     /// What `cx3` logs, as in `RUST_LOG`.
     pub log_level: String,
 }
@@ -50,7 +50,7 @@ impl Default for Plan {
             memory_mib: 384,
             mtu: 4200,
             cpus: 1,
-            record: false,
+            record: None,
             log_level: "warn".into(),
         }
     }

@@ -45,6 +45,22 @@ impl fmt::Display for Line {
     }
 }
 
+impl Line {
+    /// Whether what another line says is within what this one says: the same kind and name, and every value is the same or
+    /// is any value here. A value that a line lacks is zero.
+    #[must_use]
+    pub fn admits(&self, other: &Self) -> bool {
+        let value = |line: &Self, name: &str| line.values.get(name).copied().unwrap_or(Value::Always(0));
+        let admits = |name: &String| {
+            let here = value(self, name);
+            here == Value::Any || here == value(other, name)
+        };
+        self.kind == other.kind
+            && self.name == other.name
+            && self.values.keys().chain(other.values.keys()).all(admits)
+    }
+}
+
 /// What tells lines apart.
 type Key = (String, String, Vec<(String, u32)>);
 
@@ -91,6 +107,15 @@ impl Record {
         for name in fields.into_keys() {
             line.values.entry(name).or_insert(Value::Any);
         }
+    }
+
+    /// In what another record differs from this one, in whatever order things came: its lines that none of this one
+    /// [admits](Line::admits), each behind a `+`, and those of this one that admit none of its, each behind a `-`.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let new = other.lines.iter().filter(|line| !self.lines.iter().any(|known| known.admits(line)));
+        let gone = self.lines.iter().filter(|known| !other.lines.iter().any(|line| known.admits(line)));
+        new.map(|line| format!("+{line}")).chain(gone.map(|line| format!("-{line}"))).collect()
     }
 
     /// Reads a record.
@@ -154,6 +179,28 @@ mod tests {
         assert_eq!(record.to_string(), "command SW2HW_CQ a=0x1 b=* c=* d=* op_mod=0x1\n");
         let again = Record::parse(&format!("# of what\n\n{record}")).unwrap();
         assert_eq!(again.lines, record.lines);
+    }
+
+    #[test]
+    fn records_are_compared_by_what_their_lines_admit() {
+        let record = |text: &str| Record::parse(text).unwrap();
+        let known = record("command A a=* b=0x1\nevent B\n");
+        for same in [
+            "event B\ncommand A b=0x1\n",
+            "command A a=0x7 b=0x1\nevent B\n",
+            "command A a=* b=0x1\nevent B c=0x0\n",
+        ] {
+            assert_eq!(known.differences(&record(same)), Vec::<String>::new(), "{same}");
+        }
+        for (other, differences) in [
+            ("command A b=0x1\n", vec!["-event B"]),
+            ("command A b=0x2\nevent B\n", vec!["+command A b=0x2", "-command A a=* b=0x1"]),
+            ("command A b=*\nevent B\n", vec!["+command A b=*", "-command A a=* b=0x1"]),
+            ("command A b=0x1\nevent B\nevent B c=0x1\n", vec!["+event B c=0x1"]),
+            ("command A b=0x1\nevent B\ndoorbell B\n", vec!["+doorbell B"]),
+        ] {
+            assert_eq!(known.differences(&record(other)), differences, "{other}");
+        }
     }
 
     #[test]

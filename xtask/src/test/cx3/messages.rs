@@ -10,24 +10,50 @@ const LINES: &str = "dmesg -r | grep mlx4 | grep -v -i 'command line'";
 struct Record {
     /// What `uname -r` begins with.
     kernel: &'static str,
+    /// Which cards it is of: profiles, or how the drivers were loaded.
+    of: &'static [&'static str],
     text: &'static str,
 }
 
-const RECORDS: [Record; 2] = [
-    Record { kernel: "6.1.", text: include_str!("messages-6.1.txt") },
-    Record { kernel: "6.12.", text: include_str!("messages-6.12.txt") },
+/// That of cards of which the drivers say what they say of the usual one.
+const USUAL: &str = "";
+
+/// A card whose link comes late: when the drivers say so, and whether the interface has its name by then, is a matter of time.
+const LATE: &str = "slow";
+/// What its record does not have.
+const LINK: &str = ": Link Up";
+
+const RECORDS: [Record; 9] = [
+    Record { kernel: "6.1.", of: &[USUAL], text: include_str!("messages/6.1.txt") },
+    Record { kernel: "6.1.", of: &["pro-2port", "vpi-2port"], text: include_str!("messages/6.1-2port.txt") },
+    Record { kernel: "6.1.", of: &["ib"], text: include_str!("messages/6.1-ib.txt") },
+    Record { kernel: "6.1.", of: &["vf"], text: include_str!("messages/6.1-vf.txt") },
+    Record { kernel: "6.1.", of: &["pro.dmfs"], text: include_str!("messages/6.1-dmfs.txt") },
+    Record { kernel: "6.1.", of: &[LATE], text: include_str!("messages/6.1-slow.txt") },
+    Record { kernel: "6.12.", of: &[USUAL], text: include_str!("messages/6.12.txt") },
+    Record { kernel: "6.12.", of: &["ib"], text: include_str!("messages/6.12-ib.txt") },
+    Record { kernel: "6.12.", of: &["vf"], text: include_str!("messages/6.12-vf.txt") },
 ];
 
-/// The log of a machine whose drivers have been loaded once equals the record of its kernel.
+/// The log of a machine whose drivers have been loaded once equals the record of its kernel, for the usual card.
 pub fn as_recorded(lab: &mut Lab, machine: usize) -> Result<()> {
+    as_recorded_of(lab, machine, USUAL)
+}
+
+/// The same for other cards, or another way to load the drivers. Without a record of its own it is that of the usual card.
+pub fn as_recorded_of(lab: &mut Lab, machine: usize, of: &str) -> Result<()> {
     let kernel = lab.check(machine, "uname -r")?;
-    let record = RECORDS.iter().find(|record| kernel.starts_with(record.kernel));
+    let of_kernel = || RECORDS.iter().filter(|record| kernel.starts_with(record.kernel));
+    let record = of_kernel()
+        .find(|record| record.of.contains(&of))
+        .or_else(|| of_kernel().find(|record| record.of.contains(&USUAL)));
     let said = lab.check(machine, LINES)?;
-    let said: Vec<String> = said.lines().map(masked).collect();
+    let mut said: Vec<String> = said.lines().map(masked).collect();
+    said.retain(|line| of != LATE || !line.ends_with(LINK));
     let Some(record) = record else {
         bail!("there is no record for Linux {}; it says:\n{}", kernel.trim(), said.join("\n"));
     };
-    let recorded: Vec<&str> = record.lines().map(|(line, _)| line).collect();
+    let recorded: Vec<&str> = remarked(record.text).map(|(line, _)| line).collect();
     let new = said.iter().filter(|line| !recorded.contains(&line.as_str())).map(|line| format!("+{line}"));
     let gone = recorded.iter().filter(|line| !said.iter().any(|said| said == *line));
     let gone = gone.map(|line| format!("-{line}"));
@@ -49,16 +75,14 @@ fn masked(line: &str) -> String {
     }
 }
 
-impl Record {
-    /// Its lines, each with whether there is a remark on it.
-    fn lines(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let mut remark = false;
-        self.text.lines().filter_map(move |line| {
-            let is_remark = line.starts_with('#');
-            let before = std::mem::replace(&mut remark, is_remark);
-            (!is_remark && !line.is_empty()).then_some((line, before))
-        })
-    }
+/// The lines of a committed text, each with whether there is a remark on it: a line with `#` before.
+pub fn remarked(text: &'static str) -> impl Iterator<Item = (&'static str, bool)> {
+    let mut remark = false;
+    text.lines().filter_map(move |line| {
+        let is_remark = line.starts_with('#');
+        let before = std::mem::replace(&mut remark, is_remark);
+        (!is_remark && !line.is_empty()).then_some((line, before))
+    })
 }
 
 #[cfg(test)]
@@ -71,7 +95,7 @@ mod tests {
     #[test]
     fn each_warning_has_a_reason() {
         for record in RECORDS {
-            for (line, remark) in record.lines() {
+            for (line, remark) in remarked(record.text) {
                 let level =
                     line.strip_prefix('<').and_then(|rest| rest.split_once('>')?.0.parse::<u32>().ok());
                 let level = level.unwrap_or_else(|| panic!("{}: no level: {line}", record.kernel));

@@ -5,23 +5,31 @@ mod ethernet;
 mod infiniband;
 mod iperf;
 mod messages;
+mod port_types;
+mod ports;
 mod profiles;
 mod quick;
 mod rdma;
 mod services;
+mod snapshots;
 mod virtual_function;
+mod vlan;
 
 use super::cases::{Case, Outcome, Tally};
 use crate::cx3::{Lab, Plan, Tools};
-use crate::{interrupt, ui};
-use anyhow::Result;
-use std::fs::File;
+use crate::{interrupt, paths, ui};
+use anyhow::{Context, Result, ensure};
+use connectx3::trace::Record;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
 /// What the names of these tests begin with.
 pub const GROUP: &str = "cx3::";
+
+/// Where the records of what drivers do are.
+const RECORDS: &str = "qemu/connectx3/tests/linux-traces";
 
 /// Does something with machines; an error says what does not hold.
 type Check = Box<dyn FnOnce(&mut Lab) -> Result<()>>;
@@ -46,10 +54,13 @@ pub fn cases() -> Vec<Case> {
         ethernet::cases(),
         infiniband::cases(),
         iperf::cases(),
+        port_types::cases(),
         profiles::cases(),
         rdma::cases(),
         services::cases(),
+        snapshots::cases(),
         virtual_function::cases(),
+        vlan::cases(),
     ]
     .into_iter()
     .flatten()
@@ -63,6 +74,17 @@ fn session(name: &str, plan: Plan, steps: impl FnOnce() -> Vec<Step> + 'static) 
         Ok(tools) => run(tools, &plan, steps(), log),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     })
+}
+
+/// What the drivers did is what the plan's record says.
+fn record(plan: &Plan, new: &str) -> Result<()> {
+    let name = plan.record.context("no record is wanted")?;
+    let path = paths::root().join(format!("{RECORDS}/{name}.txt"));
+    let known = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let known = Record::parse(&known).with_context(|| format!("{}", path.display()))?;
+    let differences = known.differences(&Record::parse(new).context("the new record")?);
+    ensure!(differences.is_empty(), "the drivers do not what record {name} says: {}", differences.join("; "));
+    Ok(())
 }
 
 fn run(tools: &Tools, plan: &Plan, steps: Vec<Step>, log: &Path) -> Result<Outcome> {
@@ -92,9 +114,17 @@ fn run(tools: &Tools, plan: &Plan, steps: Vec<Step>, log: &Path) -> Result<Outco
         }
     }
     tally.failed = count - tally.passed;
-    if let Err(e) = lab.end() {
-        tally.failed += 1;
-        failures.push(ui::one_line(&e));
+    match lab.end().and_then(|new| new.map(|new| record(plan, &new)).transpose()) {
+        Ok(None) => {}
+        Ok(Some(())) => {
+            tally.passed += 1;
+            writeln!(lines, "record: ok")?;
+        }
+        Err(e) => {
+            tally.failed += 1;
+            writeln!(lines, "end: FAILED: {e:#}")?;
+            failures.push(ui::one_line(&e));
+        }
     }
     let failure = (!failures.is_empty()).then(|| failures.join("; "));
     Ok(Outcome::Many { tally, failure })

@@ -1,59 +1,105 @@
-//! Linux on cards of every profile that it can use: the drivers bind, frames and RDMA pass, and the drivers leave.
-//!
-//! Each session leaves a record of what the drivers did beside its log. Those in `qemu/connectx3/tests/linux-traces` are such.
+//! Linux on cards of every profile: the drivers bind and say what the record says, frames and RDMA pass over every port, the
+//! drivers come again and leave. What they did is held against the record in `qemu/connectx3/tests/linux-traces`.
 
-use super::{Step, session};
-use crate::cx3::Plan;
-use crate::cx3::lab::{SOON, Wire, address};
+use super::infiniband::{self, subnet};
+use super::ports::{configure_second, ethernet, ping};
+use super::rdma::only_v1;
+use super::{Step, drivers, messages, session};
+use crate::cx3::lab::{Port, SOON, Wire};
+use crate::cx3::{Lab, Plan};
 use crate::test::cases::Case;
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use qemu::cx3::CardConfig;
 
-/// The profiles, the RoCE version to use, and whether the quick set has them.
-const PROFILES: [(&str, Wire, bool); 11] = [
-    ("pro", Wire::V2, false),
-    ("pro-2port", Wire::V2, false),
-    ("cx3", Wire::V1, false),
-    ("sys-eqs", Wire::V2, false),
-    ("sw-cq-init", Wire::V2, false),
-    ("large-entries", Wire::V2, true),
-    ("blueflame", Wire::V2, false),
-    ("slow", Wire::V2, false),
-    ("torn-atomics", Wire::V2, false),
-    ("a0", Wire::V2, false),
-    ("dmfs", Wire::V2, false),
+/// What a profile's cards are used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Ethernet and RoCE, over one port.
+    OnePort(Wire),
+    /// Over two.
+    TwoPorts(Wire),
+    /// InfiniBand, over one port.
+    InfiniBand,
+}
+
+/// The profiles, and whether the quick set has them.
+const PROFILES: [(&str, Use, bool); 15] = [
+    ("pro", Use::OnePort(Wire::V2), false),
+    ("pro-2port", Use::TwoPorts(Wire::V2), false),
+    ("cx3", Use::OnePort(Wire::V1), false),
+    ("ib", Use::InfiniBand, false),
+    ("vpi", Use::OnePort(Wire::V2), false),
+    ("vpi-2port", Use::TwoPorts(Wire::V2), false),
+    ("sys-eqs", Use::OnePort(Wire::V2), false),
+    ("vf", Use::OnePort(Wire::V1), false),
+    ("sw-cq-init", Use::OnePort(Wire::V2), false),
+    ("large-entries", Use::OnePort(Wire::V2), true),
+    ("blueflame", Use::OnePort(Wire::V2), false),
+    ("slow", Use::OnePort(Wire::V2), false),
+    ("torn-atomics", Use::OnePort(Wire::V2), false),
+    ("a0", Use::OnePort(Wire::V2), false),
+    // Not a profile: the driver asks for it, and the usual card has it.
+    (DMFS, Use::OnePort(Wire::V2), false),
 ];
 
+/// Device-managed flow steering, as its record is named.
+const DMFS: &str = "pro.dmfs";
+
 pub fn cases() -> Vec<Case> {
-    let cases = PROFILES.into_iter().map(|(name, wire, quick)| {
-        let mut plan = Plan { cards: vec![CardConfig::profile(name); 2], record: true, ..Plan::default() };
-        if name == "dmfs" {
-            // Not a profile: the driver asks for it, and the usual card has it.
-            plan.cards = vec![CardConfig::default(); 2];
+    let cases = PROFILES.into_iter().map(|(name, used, quick)| {
+        let profile = name.split('.').next().unwrap_or(name);
+        let mut plan =
+            Plan { cards: vec![CardConfig::profile(profile); 2], record: Some(name), ..Plan::default() };
+        if name == DMFS {
             plan.module_parameters = vec!["mlx4_core.log_num_mgm_entry_size=-1".into()];
         }
-        session(&format!("profile {name}"), plan, move || steps(wire)).full_if(!quick)
+        session(&format!("profile {name}"), plan, move || steps(name, used)).full_if(!quick)
     });
     cases.collect()
 }
 
-fn steps(wire: Wire) -> Vec<Step> {
-    let rdma = |program: &'static str, options: &'static str| {
-        Step::new(program, move |lab| lab.perftest(wire, program, options, SOON).map(drop))
-    };
-    vec![
-        Step::new("ping", |lab| lab.check(1, &format!("ping -c 3 -W 5 {}", address(0))).map(drop)),
-        rdma("ib_write_lat", "-s 8 -n 100"),
-        rdma("ib_read_lat", "-s 4096 -n 50"),
-        rdma("ib_send_lat", "-s 64 -n 100"),
-        rdma("ib_atomic_lat", "-n 50"),
-        Step::new("unload", |lab| {
-            for machine in 0..lab.len() {
-                lab.guest(machine)?.check("mlx4 unload", SOON)?;
-                let left = lab.check(machine, "lsmod")?;
-                ensure!(!left.contains("mlx4"), "machine {machine} still has {left}");
+fn steps(name: &'static str, used: Use) -> Vec<Step> {
+    let mut steps = vec![Step::new("messages", move |lab| {
+        (0..lab.len()).try_for_each(|machine| messages::as_recorded_of(lab, machine, name))
+    })];
+    match used {
+        Use::OnePort(wire) => {
+            steps.extend(ethernet(Port::FIRST, wire));
+            if wire == Wire::V1 {
+                steps.push(Step::new("RoCE v2 is refused", only_v1));
             }
-            Ok(())
-        }),
-    ]
+            steps.push(Step::new("reload", |lab| drivers::reload(lab, 1)));
+            steps.push(Step::new("ping after that", |lab| ping(lab, Port::FIRST)));
+        }
+        Use::TwoPorts(wire) => {
+            steps.extend(ethernet(Port::FIRST, wire));
+            steps.push(Step::new("second port", configure_second));
+            steps.extend(ethernet(Port::SECOND, wire));
+            steps.push(Step::new("reload", |lab| drivers::reload(lab, 1)));
+            steps.push(Step::new("second port after that", configure_second));
+            for port in [Port::FIRST, Port::SECOND] {
+                steps
+                    .push(Step::new(format!("ping after that, port {}", port.0), move |lab| ping(lab, port)));
+            }
+        }
+        Use::InfiniBand => {
+            steps.extend(subnet(Port::FIRST));
+            steps.extend(infiniband::connected(Port::FIRST));
+            steps.push(Step::new("opensm ends", infiniband::end_subnet));
+            steps.push(Step::new("reload", |lab| drivers::reload(lab, 1)));
+            steps.extend(subnet(Port::FIRST));
+            steps.push(Step::new("opensm ends again", infiniband::end_subnet));
+        }
+    }
+    steps.push(Step::new("unload", unload));
+    steps
+}
+
+fn unload(lab: &mut Lab) -> Result<()> {
+    for machine in 0..lab.len() {
+        lab.guest(machine)?.check("mlx4 unload", SOON)?;
+        let left = lab.check(machine, "lsmod")?;
+        ensure!(!left.contains("mlx4"), "machine {machine} still has {left}");
+    }
+    Ok(())
 }

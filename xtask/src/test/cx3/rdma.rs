@@ -20,17 +20,29 @@ pub const PERFTEST: [&str; 8] = [
     "ib_atomic_lat",
     "ib_atomic_bw",
 ];
+/// Where the setting of the connection manager is, which says by which wire it connects.
+pub const CM_SETTING: &str = "/sys/kernel/config/rdma_cm/mlx4_0";
 /// The longest that a program may take for all sizes, on a host that does much else.
-const ALL_SIZES: Duration = Duration::from_secs(180);
+pub const ALL_SIZES: Duration = Duration::from_secs(180);
 
 pub fn cases() -> Vec<Case> {
     let lossy = Plan { faults: Faults { loss: 0.01, ..Faults::default() }, ..Plan::default() };
     vec![
         session("rdma-in-full", Plan::default(), full).full_if(true),
-        session("rdma-loss", lossy, || {
+        session("rdma-loss", lossy.clone(), || {
             vec![
                 ping_pong("ibv_rc_pingpong", Wire::V2, "-s 4096 -n 500"),
                 ping_pong("ibv_rc_pingpong", Wire::V2, "-s 65536 -n 50"),
+                Step::new("something was lost", lost),
+                Step::new("content of READ and WRITE", |lab| validated(lab, 100)),
+                perftest("ib_atomic_bw", Wire::V2, "-n 500"),
+            ]
+        })
+        .full_if(true),
+        session("rdma-loss-with-rxe", Plan { cards: vec![Default::default()], rxe: 1, ..lossy }, || {
+            vec![
+                ping_pong("ibv_rc_pingpong", Wire::V2, "-s 4096 -n 200"),
+                Step::new("content of READ and WRITE", |lab| validated(lab, 30)),
                 Step::new("something was lost", lost),
             ]
         })
@@ -96,11 +108,36 @@ pub fn ping_pong(program: &'static str, wire: Wire, options: &'static str) -> St
     })
 }
 
+/// The driver has no RoCE v2 on these cards: no GID is of it, and the connection manager refuses it.
+pub fn only_v1(lab: &mut Lab) -> Result<()> {
+    for machine in 0..lab.cards() {
+        let types = lab
+            .check(machine, "cat /sys/class/infiniband/mlx4_0/ports/1/gid_attrs/types/* 2>/dev/null; true")?;
+        let only_v1 = types.contains(Wire::V1.name()) && !types.contains(Wire::V2.name());
+        ensure!(only_v1, "machine {machine}: its GIDs are of {types}");
+        let refused = format!(
+            "mount -t configfs none /sys/kernel/config 2>/dev/null; mkdir -p {CM_SETTING}; \
+             ! echo '{}' >{CM_SETTING}/ports/1/default_roce_mode; status=$?; rmdir {CM_SETTING}; exit $status",
+            Wire::V2.name()
+        );
+        lab.check(machine, &refused)?;
+    }
+    Ok(())
+}
+
+/// The client fills a buffer of some 64 KB, other bytes each time; the server fetches it by READ and puts it into another
+/// buffer of the client's by WRITE; the client compares the two and fails if they differ.
+pub fn validated(lab: &mut Lab, times: u32) -> Result<()> {
+    let options = format!("-V -S 65000 -C {times}");
+    let (serve, ask) = (format!("rping -s -a 0.0.0.0 {options}"), format!("rping -c -a SERVER {options}"));
+    lab.exchange(&serve, Listens::RdmaCm, &ask, ALL_SIZES).map(drop)
+}
+
 /// The card has counted packets that came out of order.
 fn lost(lab: &mut Lab) -> Result<()> {
     let counters = "cat /sys/class/infiniband/mlx4_0/hw_counters/rq_num_oos /sys/class/infiniband/mlx4_0/hw_counters/sq_num_oos";
     let mut sum = 0;
-    for machine in 0..lab.len() {
+    for machine in 0..lab.cards() {
         for number in lab.check(machine, counters)?.split_whitespace() {
             sum += number.parse::<u64>().with_context(|| format!("a counter says {number}"))?;
         }

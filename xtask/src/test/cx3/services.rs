@@ -1,7 +1,7 @@
 //! What is beside reliable connections: datagrams, unreliable connections, shared receive queues, completion events, the
 //! connection manager, multicast groups, and traffic within one card.
 
-use super::rdma::{perftest, ping_pong};
+use super::rdma::{ALL_SIZES, CM_SETTING, perftest, ping_pong};
 use super::{Step, session};
 use crate::cx3::lab::{SOON, Wire, address};
 use crate::cx3::{Lab, Plan};
@@ -10,8 +10,6 @@ use anyhow::{Result, bail, ensure};
 use qemu::linux::Listens;
 
 const WIRES: [Wire; 2] = [Wire::V1, Wire::V2];
-/// Where the setting of the connection manager is, which says by which wire it connects.
-const CM_SETTING: &str = "/sys/kernel/config/rdma_cm/mlx4_0";
 /// Messages of the group test.
 const TO_GROUP: u32 = 10;
 
@@ -38,6 +36,39 @@ pub fn cases() -> Vec<Case> {
             steps
         })
         .full_if(true),
+        session("services, all sizes", Plan::default(), || {
+            let mut steps: Vec<Step> = UNRELIABLE
+                .into_iter()
+                .flat_map(|(program, service)| {
+                    ["-s 1 -n 100", "-a -n 10"].map(|sizes| {
+                        Step::new(format!("{program} {service} {sizes}"), move |lab| {
+                            unreliable(lab, program, service, sizes)
+                        })
+                    })
+                })
+                .collect();
+            steps.extend(
+                [("ib_send_lat", "-c UD -m 4096 -a -n 20"), ("ib_write_lat", "-c UC -a -n 10")]
+                    .map(|(program, options)| perftest(program, Wire::V1, options)),
+            );
+            steps
+        })
+        .full_if(true),
+        session(
+            "services-with-rxe",
+            Plan { cards: vec![Default::default()], rxe: 1, ..Plan::default() },
+            || {
+                UNRELIABLE
+                    .into_iter()
+                    .map(|(program, service)| {
+                        Step::new(format!("{program} {service}"), move |lab| {
+                            unreliable(lab, program, service, "-a -n 10")
+                        })
+                    })
+                    .collect()
+            },
+        )
+        .full_if(true),
         session("connection-manager", Plan::default(), || {
             let mut steps = Vec::new();
             for wire in WIRES {
@@ -63,13 +94,36 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+/// The programs of perftest for services without acknowledgement.
+const UNRELIABLE: [(&str, &str); 6] = [
+    ("ib_send_lat", "UD"),
+    ("ib_send_bw", "UD"),
+    ("ib_send_lat", "UC"),
+    ("ib_send_bw", "UC"),
+    ("ib_write_lat", "UC"),
+    ("ib_write_bw", "UC"),
+];
+
+/// A program with a service over sizes; `-a` is all powers of two, from 2 bytes to the MTU for datagrams and else to 8 MiB.
+fn unreliable(lab: &mut Lab, program: &str, service: &str, sizes: &str) -> Result<()> {
+    // By itself, perftest takes an MTU of 2048 with such a card.
+    let options = format!("-c {service} -m 4096 {sizes}");
+    let said = lab.perftest(Wire::V2, program, &options, ALL_SIZES)?;
+    if sizes.starts_with("-a") {
+        let last = if service == "UD" { "4096" } else { "8388608" };
+        let lines = said.lines().filter(|line| line.split_whitespace().next() == Some(last)).count();
+        ensure!(lines == 1, "there is no line for {last} bytes: {said}");
+    }
+    Ok(())
+}
+
 /// A server and a client that find each other by the connection manager.
 pub fn managed(name: impl Into<String>, serve: &'static str, ask: &'static str) -> Step {
     Step::new(name, move |lab| lab.exchange(serve, Listens::RdmaCm, ask, SOON).map(drop))
 }
 
 /// The connection manager uses a wire from here on. The machines get IPv6 addresses, if they have none.
-fn set_wire(lab: &mut Lab, wire: Wire) -> Result<()> {
+pub fn set_wire(lab: &mut Lab, wire: Wire) -> Result<()> {
     for machine in 0..lab.len() {
         let set = format!(
             "ip -6 addr add fd09::{}/64 dev mlx0 2>/dev/null; mount -t configfs none /sys/kernel/config 2>/dev/null; \

@@ -2,7 +2,7 @@
 
 use crate::device::Card;
 use crate::device::mailbox::Mailbox;
-use crate::device::profile::{EqScheme, limits};
+use crate::device::profile::{EqScheme, LinkTypes, limits};
 use crate::device::statistics::InterfaceCounters;
 
 /// Capability flags (Linux `include/linux/mlx4/device.h`), the low word.
@@ -11,6 +11,8 @@ mod flag {
     pub const UC: u32 = 1 << 1;
     pub const UD: u32 = 1 << 2;
     pub const SRQ: u32 = 1 << 6;
+    /// Ports may be of different kinds at a time.
+    pub const DUAL_PERSONALITY: u32 = 1 << 12;
     /// Large sends whose header is long, and so large sends of Ethernet.
     pub const BIG_LSO_HEADER: u32 = 1 << 15;
     pub const MEMORY_WINDOWS: u32 = 1 << 16;
@@ -117,9 +119,12 @@ impl Card {
             out.put_u8(0x4e, 12 - limits::LOG_BLUE_FLAME);
             out.put_u8(0x4f, limits::LOG_UAR_MIB + 20 - 12);
         }
+        let either = self.profile.ports.iter().all(|port| matches!(port.links, LinkTypes::Either { .. }));
+        let kinds = if either { flag::DUAL_PERSONALITY } else { 0 };
         out.put_u32(
             0x44,
-            flag::RC
+            kinds
+                | flag::RC
                 | flag::UC
                 | flag::UD
                 | flag::SRQ
@@ -186,5 +191,22 @@ impl Card {
             out.put_u16(0x06, max);
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Profile;
+    use verbs::MacAddr;
+
+    /// Without the flag, Linux refuses to give one port another kind than the other has.
+    #[test]
+    fn ports_of_either_kind_may_differ() {
+        for (name, differ) in [("pro-2port", false), ("ib", false), ("vpi", true), ("vpi-2port", true)] {
+            let card = Card::new(Profile::named(name, MacAddr([0; 6])).unwrap());
+            let flags = card.query_dev_cap().u32(0x44);
+            assert_eq!(flags & flag::DUAL_PERSONALITY != 0, differ, "{name}");
+        }
     }
 }

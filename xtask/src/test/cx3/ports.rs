@@ -1,0 +1,46 @@
+//! Ports of a card: the Ethernet interface of the second one, and what a port is used for.
+
+use super::Step;
+use crate::cx3::Lab;
+use crate::cx3::lab::{Port, SOON, Wire};
+use anyhow::Result;
+
+/// What passes over an Ethernet port, as steps.
+pub fn ethernet(port: Port, wire: Wire) -> Vec<Step> {
+    let mut steps = vec![Step::new(format!("ping, port {}", port.0), move |lab| ping(lab, port))];
+    let rdma = |program: &'static str, options: &'static str| {
+        Step::new(format!("{program} {options} {wire:?}, port {}", port.0), move |lab| {
+            lab.perftest_on(port, wire, program, options, SOON).map(drop)
+        })
+    };
+    steps.extend([
+        rdma("ib_write_lat", "-s 8 -n 100"),
+        rdma("ib_read_lat", "-s 4096 -n 50"),
+        rdma("ib_send_lat", "-s 64 -n 100"),
+        rdma("ib_atomic_lat", "-n 50"),
+    ]);
+    steps
+}
+
+pub fn ping(lab: &mut Lab, port: Port) -> Result<()> {
+    lab.check(1, &format!("ping -c 3 -W 5 {}", port.address(0))).map(drop)
+}
+
+/// Names the Ethernet interface of the second port, gives it its address, and waits until it is up.
+pub fn configure_second(lab: &mut Lab) -> Result<()> {
+    for machine in 0..lab.len() {
+        let address = Port::SECOND.address(machine);
+        // Both ports are on one switch, so each answers for its own address only.
+        let script = format!(
+            "for path in /sys/bus/pci/drivers/mlx4_core/*/net/*; do \
+             [ \"$(cat $path/dev_port $path/type | tr '\\n' ' ')\" != '1 1 ' ] || card=${{path##*/}}; done; \
+             [ -n \"$card\" ] || exit 1; [ $card = mlx1 ] || ip link set $card name mlx1; \
+             echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore; echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce; \
+             ip link set mlx1 mtu 4200; echo 0 >/proc/sys/net/ipv6/conf/mlx1/accept_dad; \
+             ip addr add {address}/24 dev mlx1; ip link set mlx1 up; \
+             until [ \"$(cat /sys/class/net/mlx1/operstate)\" = up ]; do usleep 20000; done"
+        );
+        lab.check(machine, &script)?;
+    }
+    Ok(())
+}
