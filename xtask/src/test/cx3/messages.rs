@@ -18,18 +18,18 @@ struct Record {
 /// That of cards of which the drivers say what they say of the usual one.
 const USUAL: &str = "";
 
-/// A card whose link comes late: when the drivers say so, and whether the interface has its name by then, is a matter of time.
-const LATE: &str = "slow";
-/// What its record does not have.
+/// When a link is up is a matter of time, and so is whether its interface has a name by then: of these lines it only counts
+/// whether there are any.
 const LINK: &str = ": Link Up";
 
-const RECORDS: [Record; 9] = [
+const RECORDS: [Record; 10] = [
     Record { kernel: "6.1.", of: &[USUAL], text: include_str!("messages/6.1.txt") },
     Record { kernel: "6.1.", of: &["pro-2port", "vpi-2port"], text: include_str!("messages/6.1-2port.txt") },
     Record { kernel: "6.1.", of: &["ib"], text: include_str!("messages/6.1-ib.txt") },
     Record { kernel: "6.1.", of: &["vf"], text: include_str!("messages/6.1-vf.txt") },
     Record { kernel: "6.1.", of: &["pro.dmfs"], text: include_str!("messages/6.1-dmfs.txt") },
-    Record { kernel: "6.1.", of: &[LATE], text: include_str!("messages/6.1-slow.txt") },
+    Record { kernel: "6.1.", of: &["a0"], text: include_str!("messages/6.1-a0.txt") },
+    Record { kernel: "6.1.", of: &["slow"], text: include_str!("messages/6.1-slow.txt") },
     Record { kernel: "6.12.", of: &[USUAL], text: include_str!("messages/6.12.txt") },
     Record { kernel: "6.12.", of: &["ib"], text: include_str!("messages/6.12-ib.txt") },
     Record { kernel: "6.12.", of: &["vf"], text: include_str!("messages/6.12-vf.txt") },
@@ -48,12 +48,14 @@ pub fn as_recorded_of(lab: &mut Lab, machine: usize, of: &str) -> Result<()> {
         .find(|record| record.of.contains(&of))
         .or_else(|| of_kernel().find(|record| record.of.contains(&USUAL)));
     let said = lab.check(machine, LINES)?;
-    let mut said: Vec<String> = said.lines().map(masked).collect();
-    said.retain(|line| of != LATE || !line.ends_with(LINK));
+    let (links, said): (Vec<String>, Vec<String>) =
+        said.lines().map(masked).partition(|line| line.ends_with(LINK));
     let Some(record) = record else {
         bail!("there is no record for Linux {}; it says:\n{}", kernel.trim(), said.join("\n"));
     };
-    let recorded: Vec<&str> = remarked(record.text).map(|(line, _)| line).collect();
+    let lines = remarked(record.text).map(|(line, _)| line);
+    let (links_recorded, recorded): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.ends_with(LINK));
+    ensure!(links.is_empty() == links_recorded.is_empty(), "machine {machine}: links that are up: {links:?}");
     let new = said.iter().filter(|line| !recorded.contains(&line.as_str())).map(|line| format!("+{line}"));
     let gone = recorded.iter().filter(|line| !said.iter().any(|said| said == *line));
     let gone = gone.map(|line| format!("-{line}"));

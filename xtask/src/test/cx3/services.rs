@@ -58,14 +58,13 @@ pub fn cases() -> Vec<Case> {
             "services-with-rxe",
             Plan { cards: vec![Default::default()], rxe: 1, ..Plan::default() },
             || {
-                UNRELIABLE
-                    .into_iter()
-                    .map(|(program, service)| {
-                        Step::new(format!("{program} {service}"), move |lab| {
-                            unreliable(lab, program, service, "-a -n 10")
-                        })
-                    })
-                    .collect()
+                vec![
+                    ping_pong("ibv_ud_pingpong", Wire::V2, "-n 100 -s 1024"),
+                    ping_pong("ibv_uc_pingpong", Wire::V2, "-n 100 -s 65536"),
+                    Step::new("ib_send_bw UD", |lab| unreliable(lab, "ib_send_bw", "UD", "-a -n 10")),
+                    perftest("ib_send_lat", Wire::V2, "-c UC -m 4096 -s 4096 -n 100"),
+                    perftest("ib_write_lat", Wire::V2, "-c UC -m 4096 -s 65536 -n 20"),
+                ]
             },
         )
         .full_if(true),
