@@ -8,6 +8,7 @@ mod host;
 mod lab;
 mod linux_pair;
 mod lite;
+mod native;
 mod pairs;
 mod rxe;
 mod scaling;
@@ -46,6 +47,8 @@ pub struct Bench {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Alone {
+    /// LITE alone, as native code: nanoseconds and instructions per operation, and as regions and memory grow
+    Lite(native::Options),
     /// SoftRoCE beside Linux rdma_rxe: latencies, message rate, bandwidth; and the transport alone
     Softroce(softroce::Options),
     /// Two Linux machines on emulated ConnectX-3 cards beside two with rdma_rxe: latencies, message rate, bandwidth
@@ -151,6 +154,7 @@ struct Figures {
 /// Measures what is asked for.
 pub fn bench(bench: &Bench) -> Result<()> {
     match &bench.alone {
+        Some(Alone::Lite(options)) => native::bench(options),
         Some(Alone::Softroce(options)) => softroce::bench(options),
         Some(Alone::Cx3(options)) => cx3::bench(options),
         Some(Alone::Scaling(options)) => scaling::bench(options),

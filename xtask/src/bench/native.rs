@@ -1,0 +1,228 @@
+//! `cargo xtask bench lite`: what LITE itself costs as native code, over an RNIC that completes at once.
+
+use super::gaps::Gaps;
+use super::host::Host;
+use super::table::{Table, maybe};
+use super::target::{self, Bound, Target};
+use crate::{interrupt, paths, run, tool};
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long one step may take, building included.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// Operations whose instructions are counted; the count of half as many is taken off.
+const COUNTED: u32 = 2000;
+
+/// How much to measure and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Few repetitions: shows that everything works
+    #[arg(long)]
+    quick: bool,
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    strict: bool,
+}
+
+/// What `cargo bench -p lite` writes.
+#[derive(Debug, Deserialize, Serialize)]
+struct Native {
+    cost: Vec<Cost>,
+    scale: Vec<Scale>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Cost {
+    operation: String,
+    all_ns: f64,
+    verbs_ns: f64,
+    lite_ns: f64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Scale {
+    by: String,
+    size: u64,
+    sequence_ns: f64,
+    random_ns: f64,
+    sequence_ratio: f64,
+    random_ratio: f64,
+}
+
+/// Instructions of one operation.
+#[derive(Debug, Serialize)]
+struct Instructions {
+    operation: &'static str,
+    regions: u32,
+    each: f64,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    native: Native,
+    instructions: Vec<Instructions>,
+    targets: Vec<Target>,
+    /// What could not be measured, and why.
+    gaps: Gaps,
+}
+
+/// Measures all.
+pub fn bench(options: &Options) -> Result<()> {
+    let host = Host::look()?;
+    match host.busy() {
+        Some(busy) if options.strict => bail!("{busy}"),
+        Some(busy) => eprintln!("  warning: {busy}"),
+        None => {}
+    }
+    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
+    let file = dir.path().join("lite.json");
+    let program = program()?;
+    let mut bench = Command::new(&program);
+    bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
+    tool::run_ok(bench.current_dir(paths::root()), &log()?, LIMIT)?;
+    let native: Native =
+        serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
+    let mut gaps = Gaps::default();
+    let instructions = gaps.attempt("instructions, by valgrind", || count(&program))?.unwrap_or_default();
+    let targets = targets(&native, &instructions);
+    for table in tables(&native, &instructions) {
+        println!("\n{}", table.text());
+    }
+    println!("\n{}", target::table(&targets, gaps.all()).text());
+    let missed: Vec<String> = targets.iter().filter(|t| !t.met).map(|t| t.name.clone()).collect();
+    let figures = Figures { host, native, instructions, targets, gaps };
+    if let Some((file, path)) = json {
+        super::write_json(&figures, file, &path)?;
+    }
+    if options.strict && !missed.is_empty() {
+        bail!("not met: {}", missed.join("; "));
+    }
+    Ok(())
+}
+
+fn log() -> Result<PathBuf> {
+    Ok(paths::state()?.join("bench.log"))
+}
+
+/// Builds the benchmark; gives the program.
+fn program() -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["bench", "--quiet", "--package", "lite", "--bench", "native", "--no-run"]);
+    cargo.args(["--message-format", "json"]);
+    let output = tool::run_ok(cargo.current_dir(paths::root()), &log()?, LIMIT)?;
+    executable(&output).context("cargo does not say where the benchmark is")
+}
+
+/// The program that cargo's messages speak of last.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let read = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    };
+    messages.lines().rev().find_map(read)
+}
+
+/// Instructions of an operation, for some numbers of regions: the difference of two runs.
+fn count(program: &Path) -> Result<Vec<Instructions>> {
+    let all = |operation: &'static str, regions: u32, count: u32| {
+        interrupt::check()?;
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
+        valgrind.args(["--count", operation, &regions.to_string(), &count.to_string()]);
+        let output = tool::run_ok(valgrind.current_dir(paths::root()), &log()?, LIMIT)?;
+        collected(&output).context("valgrind tells no count")
+    };
+    let mut counts = Vec::new();
+    for (operation, regions) in
+        [("write", 1), ("write", 1000), ("write", 10_000), ("read", 1), ("read", 1000), ("call", 1)]
+    {
+        let [whole, half] = [COUNTED, COUNTED / 2].map(|n| all(operation, regions, n));
+        let each = (whole? as f64 - half? as f64) / f64::from(COUNTED / 2);
+        counts.push(Instructions { operation, regions, each });
+    }
+    Ok(counts)
+}
+
+/// `==1234== Collected : 123456`.
+fn collected(output: &str) -> Option<u64> {
+    let line = output.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
+    let remark = "cargo bench -p lite: two nodes in one thread over an RNIC that completes at once, one operation at a \
+                  time; the clock is a counter, LITE reads it once an operation; the difference is LITE's";
+    let heads = ["operation", "with LITE, ns", "verbs alone, ns", "LITE, ns"];
+    let mut cost = Table::new("LITE alone", remark, &heads);
+    for row in &native.cost {
+        cost.row([
+            row.operation.clone(),
+            maybe(Some(row.all_ns)),
+            maybe(Some(row.verbs_ns)),
+            maybe(Some(row.lite_ns)),
+        ]);
+    }
+    let remark = "medians of 64 B writes, as ratios to those of the first size in sequence; the RNIC moves no bytes here";
+    let mut scale = Table::new("LITE as regions and memory grow", remark, &["", "in sequence", "at random"]);
+    for row in &native.scale {
+        let what = format!("{}: {}", row.by, row.size);
+        scale.row([what, maybe(Some(row.sequence_ratio)), maybe(Some(row.random_ratio))]);
+    }
+    let remark = "by valgrind; RNIC, executor and poller included";
+    let heads = ["operation", "regions", "instructions"];
+    let mut counts = Table::new("Instructions per operation", remark, &heads);
+    for row in instructions {
+        counts.row([row.operation.to_owned(), row.regions.to_string(), maybe(Some(row.each))]);
+    }
+    vec![cost, scale, counts]
+}
+
+fn targets(native: &Native, instructions: &[Instructions]) -> Vec<Target> {
+    let cost = |name: &str| native.cost.iter().find(|c| c.operation == name).map(|c| c.lite_ns);
+    let most = |of: fn(&Scale) -> f64| native.scale.iter().map(of).max_by(f64::total_cmp);
+    let spread = |name: &str| {
+        let each: Vec<f64> = instructions.iter().filter(|i| i.operation == name).map(|i| i.each).collect();
+        let [most, least] = [f64::max, f64::min].map(|pick| each.iter().copied().reduce(pick));
+        Some(most? / least?)
+    };
+    vec![
+        Target::new("LITE's share of a 64 B write", cost("write 64 B"), "ns", Bound::AtMost(100.0)),
+        Target::new("LITE's share of a 64 B read", cost("read 64 B"), "ns", Bound::AtMost(100.0)),
+        Target::new(
+            "LITE's share of a call, both ends",
+            cost("call 64 B, both ends"),
+            "ns",
+            Bound::AtMost(600.0),
+        ),
+        Target::new("slowest size in sequence, ratio", most(|s| s.sequence_ratio), "", Bound::AtMost(1.3)),
+        Target::new("slowest size at random, ratio", most(|s| s.random_ratio), "", Bound::AtMost(2.0)),
+        Target::new("instructions of a write, most to least", spread("write"), "", Bound::AtMost(1.02)),
+        Target::new("instructions of a read, most to least", spread("read"), "", Bound::AtMost(1.02)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_of_the_tools_is_read() {
+        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n"), Some(123_456));
+        assert_eq!(collected("nothing"), None);
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                        {\"reason\":\"compiler-artifact\",\"executable\":\"/x/native-1\"}\n\
+                        {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/x/native-1")));
+    }
+}
