@@ -45,6 +45,8 @@ pub(crate) struct Bounce {
 struct Class {
     size: u32,
     free: Vec<IoAddr>,
+    #[cfg(feature = "testing")]
+    count: usize,
     /// Keeps the memory that the buffers lie in.
     _run: Run,
 }
@@ -60,9 +62,21 @@ impl BouncePool {
             let len = u64::from(size) * u64::from(count);
             let run = Run::take(platform, len).ok_or(len)?;
             let at = |i: u32| IoAddr(run.addr().0 + u64::from(size) * u64::from(i));
-            pool.push(Class { size, free: (0..count).rev().map(at).collect(), _run: run });
+            pool.push(Class {
+                size,
+                free: (0..count).rev().map(at).collect(),
+                #[cfg(feature = "testing")]
+                count: count as usize,
+                _run: run,
+            });
         }
         Ok(Self(pool))
+    }
+
+    /// Buffers that are taken.
+    #[cfg(feature = "testing")]
+    pub(crate) fn in_use(&self) -> usize {
+        self.0.iter().map(|class| class.count - class.free.len()).sum()
     }
 
     /// The smallest free buffer of at least `len` bytes.

@@ -152,6 +152,12 @@ impl Node {
 }
 
 impl Lite {
+    /// Whether this node is a member: false for ever once it has lost its lease or its manager.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        !self.node.is_fenced()
+    }
+
     /// The live members, this node included, by id. This node's own entry has the name of its
     /// [`Config`](crate::Config), and `physical` is always `false` in it.
     #[must_use]

@@ -148,6 +148,12 @@ impl OpTable {
         Self { slots, free, bounce, conns: Vec::new(), quick: Quick::default() }
     }
 
+    /// Slots that are taken.
+    #[cfg(feature = "testing")]
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one; gives where
     /// that lies. There may be `depth` operations on its queue pair.
     pub(crate) fn take(

@@ -26,6 +26,11 @@ struct Meeting {
 pub(crate) struct Barriers(BTreeMap<String, Meeting>);
 
 impl Barriers {
+    #[cfg(feature = "testing")]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// A node has left: gives who waits in its groups.
     pub(super) fn forget(&mut self, node: NodeId) -> Vec<(Life, u64)> {
         let of_it = self.0.extract_if(.., |_, meeting| meeting.group.contains(&node));

@@ -80,6 +80,12 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
+    /// Locks and events, and barriers that somebody waits at.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.objects.len(), self.barriers.len())
+    }
+
     fn find(&mut self, place: &Place) -> Result<&mut State, Error> {
         let object = self.objects.get_mut(&place.number).filter(|o| o.secret == place.secret);
         object.map(|o| &mut o.state).ok_or(Error::Freed)

@@ -53,6 +53,12 @@ impl Drop for Waiting<'_> {
 }
 
 impl Waits {
+    /// Tasks that wait.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().len()
+    }
+
     /// Begins a wait for something at `home`. To be called before the home is asked, which may end it at once.
     pub(crate) fn begin(&self, home: Life) -> Waiting<'_> {
         let token = self.last.fetch_add(1, Ordering::Relaxed) + 1;

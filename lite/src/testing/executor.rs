@@ -5,7 +5,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::task::Wake;
 use alloc::vec::Vec;
 use core::future::Future;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use core::task::{Context, Waker};
 use core::time::Duration;
 use platform::{Arena, Instant, IoAddr, Memory, Platform, Task};
@@ -15,7 +15,7 @@ use spin::Mutex;
 pub trait Device: Send + Sync {
     /// Does what is due; gives whether there was something.
     fn poll(&self, now: Instant) -> bool;
-    /// When it must be polled again even if nothing else happens.
+    /// When it must be polled again even if nothing else happens; as its host's clock shows it, if it has one.
     fn next_deadline(&self) -> Option<Instant>;
 }
 
@@ -68,6 +68,8 @@ impl Wake for Job {
     }
 }
 
+const MILLION: i64 = 1_000_000;
+
 /// One machine: memory, and tasks that can be paused or ended together.
 pub struct Host {
     me: Weak<Host>,
@@ -75,12 +77,37 @@ pub struct Host {
     memory: Arc<Arena>,
     paused: AtomicBool,
     dead: AtomicBool,
+    /// By how many millionths its clock is fast.
+    drift: AtomicI64,
 }
 
 impl Host {
     /// Stops its tasks and devices, or lets them go on.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::SeqCst);
+    }
+
+    /// Makes its clock fast by so many millionths of the time since the start; slow if negative. To be called before it has
+    /// looked at its clock.
+    pub fn drift(&self, millionths: i32) {
+        self.drift.store(i64::from(millionths).clamp(-500_000, 500_000), Ordering::SeqCst);
+    }
+
+    /// The time of the world, which its own clock may not show.
+    #[must_use]
+    pub fn true_time(&self) -> Instant {
+        self.shared.now()
+    }
+
+    /// The first true time at which its clock shows `local` or later.
+    fn when(&self, local: Instant) -> Instant {
+        let drift = self.drift.load(Ordering::SeqCst);
+        if drift == 0 {
+            return local;
+        }
+        let rate = (MILLION + drift) as u128;
+        let time = (u128::from(local.as_nanos()) * MILLION as u128).div_ceil(rate);
+        Instant::from_nanos(u64::try_from(time).unwrap_or(u64::MAX))
     }
 
     /// Ends its tasks and devices for ever.
@@ -109,7 +136,13 @@ impl Host {
 
 impl Platform for Host {
     fn now(&self) -> Instant {
-        self.shared.now()
+        let time = self.shared.now();
+        let drift = self.drift.load(Ordering::SeqCst);
+        if drift == 0 {
+            return time;
+        }
+        let shown = u128::from(time.as_nanos()) * (MILLION + drift) as u128 / MILLION as u128;
+        Instant::from_nanos(u64::try_from(shown).unwrap_or(u64::MAX))
     }
 
     fn fill_random(&self, buf: &mut [u8]) {
@@ -160,6 +193,7 @@ impl World {
             memory: Arc::new(Arena::new(base, memory)),
             paused: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            drift: AtomicI64::new(0),
         })
     }
 
@@ -220,8 +254,10 @@ impl World {
             let now = self.now();
             let mut worked = tasks;
             for (host, device) in &self.devices {
-                if host.as_ref().is_none_or(|h| h.runs()) {
-                    worked |= device.poll(now);
+                match host {
+                    Some(host) if host.runs() => worked |= device.poll(host.now()),
+                    Some(_) => {}
+                    None => worked |= device.poll(now),
                 }
             }
             if worked {
@@ -229,7 +265,11 @@ impl World {
             }
             // Nothing happens any more at this time.
             let runs = |d: &&Attached| d.0.as_ref().is_none_or(|h| h.runs());
-            let next = self.devices.iter().filter(runs).filter_map(|(_, d)| d.next_deadline()).min();
+            let due = |(host, device): &Attached| {
+                let at = device.next_deadline()?;
+                Some(host.as_ref().map_or(at, |h| h.when(at)))
+            };
+            let next = self.devices.iter().filter(runs).filter_map(due).min();
             let next = next.unwrap_or(end).max(Instant::from_nanos(now.as_nanos() + 1));
             if next > end {
                 self.shared.now.store(end.max(now).as_nanos(), Ordering::SeqCst);

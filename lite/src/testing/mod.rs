@@ -1,6 +1,7 @@
 //! What tests and benchmarks of LITE need, all in one process and decided by one seed: an executor under virtual time,
 //! an RNIC that does its work at once, and a manager that only brokers.
 
+mod audit;
 mod direct;
 mod executor;
 mod hub;

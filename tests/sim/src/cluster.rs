@@ -24,6 +24,8 @@ pub struct Options {
     pub lease: Duration,
     /// What the wire does.
     pub faults: Faults,
+    /// By how many millionths the clock of a node may be fast or slow.
+    pub drift: i32,
     /// LITE's configuration.
     pub config: Config,
 }
@@ -33,7 +35,7 @@ impl Default for Options {
         let config = Config { ack_timeout: Duration::from_millis(2), ..Config::default() };
         let faults = Faults { delay_ns: 5_000, ..Faults::NONE };
         let lease = Duration::from_secs(1);
-        Self { seed: 1, nodes: 4, memory: 8 << 20, lease, faults, config }
+        Self { seed: 1, nodes: 4, memory: 8 << 20, lease, faults, drift: 0, config }
     }
 }
 
@@ -48,7 +50,14 @@ pub struct Cluster {
     /// All that happened.
     pub trace: Arc<Trace>,
     options: Options,
-    nodes: Vec<(Arc<Host>, Lite, Arc<dyn Rnic>)>,
+    nodes: Vec<Machine>,
+}
+
+struct Machine {
+    host: Arc<Host>,
+    lite: Lite,
+    rnic: Arc<dyn Rnic>,
+    mac: MacAddr,
 }
 
 impl Cluster {
@@ -78,6 +87,10 @@ impl Cluster {
         let i = self.nodes.len() as u16 + 1;
         // Each node's memory at another address, so that none is taken for another's.
         let host = self.world.host(IoAddr(u64::from(i) << 36), self.options.memory);
+        if self.options.drift > 0 {
+            let spread = 2 * self.options.drift as u64 + 1;
+            host.drift((self.world.random() % spread) as i32 - self.options.drift);
+        }
         let [high, low] = i.to_be_bytes();
         let mac = MacAddr([2, 0xfe, 0, 0, high, low]);
         let mut key = [0; 16];
@@ -117,25 +130,36 @@ impl Cluster {
         let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config).expect("node starts");
         self.world.attach(&host, Arc::new(Poller { rnic: rnic.clone(), lite: lite.clone() }));
         self.world.attach(&host, heart);
-        self.nodes.push((host, lite, rnic));
+        self.nodes.push(Machine { host, lite, rnic, mac });
         self.nodes.len()
+    }
+
+    /// How many nodes have joined so far, the dead among them.
+    #[must_use]
+    pub fn joined(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Parts the nodes `i` and `j`, or joins them again: what one RNIC sends does not reach the other.
+    pub fn part(&self, i: usize, j: usize, apart: bool) {
+        self.wire.part(self.nodes[i - 1].mac, self.nodes[j - 1].mac, apart);
     }
 
     /// The LITE of node `i`, counted from 1.
     #[must_use]
     pub fn lite(&self, i: usize) -> Lite {
-        self.nodes[i - 1].1.clone()
+        self.nodes[i - 1].lite.clone()
     }
 
     /// The RNIC of node `i`, counted from 1.
     #[must_use]
     pub fn rnic(&self, i: usize) -> Arc<dyn Rnic> {
-        self.nodes[i - 1].2.clone()
+        self.nodes[i - 1].rnic.clone()
     }
 
     /// The machine of node `i`, counted from 1.
     #[must_use]
     pub fn host(&self, i: usize) -> Arc<Host> {
-        self.nodes[i - 1].0.clone()
+        self.nodes[i - 1].host.clone()
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+pub mod explore;
 mod manager;
 mod timeline;
 mod trace;

@@ -4,7 +4,7 @@ use crate::Trace;
 use lite::testing::{Device, Host};
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
 use platform::{ControlLink, Instant, LinkDown, Platform};
-use proto::{Hello, Join, ToManager, ToNode, Welcome};
+use proto::{Hello, Join, NodeId, ToManager, ToNode, Welcome};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -22,6 +22,10 @@ struct State {
     /// What has come on which connection.
     arrived: VecDeque<(ConnId, Vec<u8>)>,
     inboxes: BTreeMap<ConnId, Inbox>,
+    /// The connection of each node that has joined.
+    conns: BTreeMap<NodeId, ConnId>,
+    /// Connections on which nothing arrives for now, and what was sent to the manager on them meanwhile.
+    stalled: BTreeMap<ConnId, Vec<Vec<u8>>>,
     last: u64,
     log: Vec<String>,
 }
@@ -72,8 +76,15 @@ impl SimManager {
     #[must_use]
     pub fn new(lease: Duration, trace: Arc<Trace>) -> Arc<Self> {
         let core = Core::new(Config { lease, ..Config::default() }, Saved::default());
-        let state =
-            State { core, arrived: VecDeque::new(), inboxes: BTreeMap::new(), last: 0, log: Vec::new() };
+        let state = State {
+            core,
+            arrived: VecDeque::new(),
+            inboxes: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            last: 0,
+            log: Vec::new(),
+        };
         Arc::new(Self { state: Mutex::new(state), trace })
     }
 
@@ -96,7 +107,7 @@ impl SimManager {
         host: &Arc<Host>,
         join: Join,
     ) -> (Arc<dyn ControlLink>, Welcome, Arc<Heart>) {
-        let now = host.now();
+        let now = host.true_time();
         let conn = {
             let mut state = self.lock();
             state.last += 1;
@@ -114,12 +125,29 @@ impl SimManager {
             Ok(ToNode::Welcome(welcome)) => welcome,
             other => panic!("{other:?} instead of a welcome"),
         };
+        self.lock().conns.insert(welcome.node, conn);
+        let now = host.now();
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
         let beats = Mutex::new((Vec::new(), now + lease));
         let link = Arc::new(Link { manager: self.clone(), conn, host: host.clone(), lease, beats });
         let period = lease / 4;
         let heart = Heart { link: link.clone(), period, beats: Mutex::new((now + period, 0)) };
         (link, welcome, Arc::new(heart))
+    }
+
+    /// Nothing arrives on a node's connection any more, in neither direction; or what was held arrives after all.
+    pub fn stall(&self, node: NodeId, stalled: bool) {
+        let mut state = self.lock();
+        let Some(conn) = state.conns.get(&node).copied() else { return };
+        if stalled {
+            state.stalled.entry(conn).or_default();
+            return;
+        }
+        let held = state.stalled.remove(&conn).unwrap_or_default();
+        state.arrived.extend(held.into_iter().map(|message| (conn, message)));
+        if let Some(waker) = state.inboxes.get_mut(&conn).and_then(|inbox| inbox.waker.take()) {
+            waker.wake();
+        }
     }
 
     fn perform(&self, state: &mut State, actions: Vec<Action>, now: Instant) {
@@ -176,8 +204,11 @@ impl Link {
         if state.inboxes.get(&self.conn).is_none_or(|i| i.closed) {
             return false;
         }
-        self.manager.trace.event(self.host.now().as_nanos(), 2 << 32 | self.conn.0, message);
-        state.arrived.push_back((self.conn, message.to_vec()));
+        self.manager.trace.event(self.host.true_time().as_nanos(), 2 << 32 | self.conn.0, message);
+        match state.stalled.get_mut(&self.conn) {
+            Some(held) => held.push(message.to_vec()),
+            None => state.arrived.push_back((self.conn, message.to_vec())),
+        }
         true
     }
 }
@@ -189,7 +220,12 @@ impl ControlLink for Link {
 
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
         let mut state = self.manager.lock();
+        let stalled = state.stalled.contains_key(&self.conn);
         let Some(inbox) = state.inboxes.get_mut(&self.conn) else { return Poll::Ready(Err(LinkDown)) };
+        if stalled {
+            inbox.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         if let Some(message) = inbox.messages.pop_front() {
             if let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(&message) {
                 let (sent, until) = &mut *self.beats.lock().expect("no panic under the lock");

@@ -3,9 +3,9 @@
 use crate::Trace;
 use lite::testing::{Device, Host};
 use netfault::{Counters, FaultQueue, Faults};
-use platform::{Instant, Platform};
+use platform::Instant;
 use softroce::EthernetPort;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use verbs::MacAddr;
 
@@ -15,6 +15,8 @@ const MTU: usize = 1500;
 struct State {
     queue: FaultQueue<()>,
     inboxes: BTreeMap<[u8; 6], VecDeque<Vec<u8>>>,
+    /// Pairs of ports, ascending, between which nothing passes.
+    apart: BTreeSet<[[u8; 6]; 2]>,
 }
 
 /// The switch.
@@ -27,7 +29,8 @@ impl Wire {
     /// A switch with those faults.
     #[must_use]
     pub fn new(faults: Faults, seed: u64, trace: Arc<Trace>) -> Arc<Self> {
-        let state = State { queue: FaultQueue::new(faults, seed), inboxes: BTreeMap::new() };
+        let state =
+            State { queue: FaultQueue::new(faults, seed), inboxes: BTreeMap::new(), apart: BTreeSet::new() };
         Arc::new(Self { state: Mutex::new(state), trace })
     }
 
@@ -40,6 +43,17 @@ impl Wire {
     pub fn port(self: &Arc<Self>, mac: MacAddr, host: Arc<Host>) -> SimPort {
         self.lock().inboxes.insert(mac.0, VecDeque::new());
         SimPort { wire: self.clone(), mac, host }
+    }
+
+    /// Parts two ports, or joins them again.
+    pub fn part(&self, a: MacAddr, b: MacAddr, apart: bool) {
+        let pair = [a.0.min(b.0), a.0.max(b.0)];
+        let mut state = self.lock();
+        if apart {
+            state.apart.insert(pair)
+        } else {
+            state.apart.remove(&pair)
+        };
     }
 
     /// What the faults have done so far.
@@ -99,10 +113,14 @@ impl EthernetPort for SimPort {
         let mut frame = vec![0; max_len];
         let len = fill(&mut frame);
         frame.truncate(len);
-        let now = self.host.now().as_nanos();
+        let now = self.host.true_time().as_nanos();
         let [.., high, low] = self.mac.0;
         self.wire.trace.event(now, u16::from_be_bytes([high, low]).into(), &frame);
-        self.wire.lock().queue.push((), frame, now);
+        let to: [u8; 6] = frame.first_chunk().copied().unwrap_or_default();
+        let mut state = self.wire.lock();
+        if !state.apart.contains(&[self.mac.0.min(to), self.mac.0.max(to)]) {
+            state.queue.push((), frame, now);
+        }
         true
     }
 

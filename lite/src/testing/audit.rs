@@ -1,0 +1,24 @@
+//! What a node holds for work that is under way: nothing, once all has ended.
+
+use crate::Lite;
+use alloc::vec::Vec;
+
+impl Lite {
+    /// What is still held, by kind and count; empty if nothing is.
+    #[must_use]
+    pub fn audit(&self) -> Vec<(&'static str, usize)> {
+        let node = &self.node;
+        let (objects, barriers) = node.objects.lock().len();
+        let ops = node.ops.lock();
+        let held = [
+            ("operations", ops.in_use()),
+            ("bounce buffers", ops.bounce.in_use()),
+            ("waits", node.waits.len()),
+            ("objects", objects),
+            ("barriers", barriers),
+            ("connections being closed", node.closing.lock().len()),
+            ("connections with messages that found no room", node.stalled.lock().len()),
+        ];
+        held.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! Runs simulated clusters under random work and faults, and checks what must hold. `cargo xtask sim` calls it.
+//!
+//! Arguments: `--nodes N --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh seeds for
+//! so long, the first of them given by the clock. The first failure is printed with its trace, and ends the program with 1.
+
+use sim::explore::{Scenario, explore};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+struct Arguments {
+    nodes: u8,
+    seed: Option<u64>,
+    steps: u32,
+    seeds: Option<std::ops::Range<u64>>,
+    minutes: Option<f64>,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut a = Arguments { nodes: 4, seed: None, steps: 40, seeds: None, minutes: None };
+    let mut given = std::env::args().skip(1);
+    while let Some(key) = given.next() {
+        let value = given.next().ok_or(format!("{key} needs a value"))?;
+        let bad = |_| format!("{key} {value}: not a number in range");
+        match key.as_str() {
+            "--nodes" => a.nodes = value.parse().map_err(bad)?,
+            "--seed" => a.seed = Some(value.parse().map_err(bad)?),
+            "--steps" => a.steps = value.parse().map_err(bad)?,
+            "--minutes" => {
+                a.minutes = Some(value.parse().map_err(|_| format!("{key} {value}: not a number"))?);
+            }
+            "--seeds" => {
+                let (from, to) =
+                    value.split_once("..").ok_or(format!("{key} {value}: not of the form A..B"))?;
+                a.seeds = Some(from.parse().map_err(bad)?..to.parse().map_err(bad)?);
+            }
+            _ => return Err(format!("unknown argument {key}")),
+        }
+    }
+    if !(3..=40).contains(&a.nodes) {
+        return Err(format!("--nodes {}: from 3 to 40", a.nodes));
+    }
+    Ok(a)
+}
+
+/// Runs one scenario; whether all held.
+fn run(scenario: Scenario, totals: &mut [u64; 4]) -> bool {
+    let Scenario { nodes, seed, steps } = scenario;
+    let replay = format!("cargo xtask sim --nodes {nodes} --seed {seed} --steps {steps}");
+    // What panics in the code under test is a failure of this seed.
+    let outcome = std::panic::catch_unwind(|| explore(scenario));
+    match outcome {
+        Ok(Ok(report)) => {
+            totals[0] += 1;
+            for (total, count) in totals[1..].iter_mut().zip(report.operations) {
+                *total += count;
+            }
+            true
+        }
+        Ok(Err(failure)) => {
+            for line in &failure.log {
+                println!("{line}");
+            }
+            println!("seed {seed} fails: {}", failure.violation);
+            println!("replay: {replay}");
+            false
+        }
+        Err(_) => {
+            println!("seed {seed} panics\nreplay: {replay}");
+            false
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let a = match arguments() {
+        Ok(a) => a,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    let begun = Instant::now();
+    let scenario = |seed| Scenario { nodes: a.nodes, seed, steps: a.steps };
+    let mut totals = [0; 4];
+    let mut held = true;
+    if let Some(seed) = a.seed {
+        match explore(scenario(seed)) {
+            Ok(report) => println!("{report:#?}"),
+            Err(_) => held = run(scenario(seed), &mut totals),
+        }
+        return if held { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (seeds, limit) = match (a.seeds, a.minutes) {
+        (Some(seeds), _) => (seeds, Duration::MAX),
+        (None, minutes) => (
+            fresh << 16..u64::MAX,
+            Duration::try_from_secs_f64(60.0 * minutes.unwrap_or(1.0)).unwrap_or_default(),
+        ),
+    };
+    let mut said = Instant::now();
+    for seed in seeds {
+        held = run(scenario(seed), &mut totals);
+        if !held || begun.elapsed() >= limit {
+            break;
+        }
+        if said.elapsed() >= Duration::from_secs(10) {
+            said = Instant::now();
+            eprintln!("{} runs in {} s", totals[0], begun.elapsed().as_secs());
+        }
+    }
+    let [runs, ok, failed, dropped] = totals;
+    println!(
+        "{runs} runs held in {:.0} s: {ok} operations succeeded, {failed} failed with an error, {dropped} were dropped midway",
+        begun.elapsed().as_secs_f64()
+    );
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

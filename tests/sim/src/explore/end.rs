@@ -1,0 +1,66 @@
+//! After the run: what was written is there, and nothing is left behind.
+
+use super::check::Check;
+use super::work::{EACH, Owned, PART, Stage, Thing};
+use crate::Cluster;
+use lite::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// In which all that goes on by itself comes to its end: leases, timeouts, fences.
+const SETTLE: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Checks what can only be checked now, ends all that is shared, and sees that nobody holds anything.
+pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
+    cluster.world.run_for(SETTLE);
+    check.counters_hold();
+    check.barriers_hold();
+    let owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
+    let live: Vec<usize> = (1..=cluster.joined()).filter(|i| lives(cluster, *i)).collect();
+    for Owned { node, thing } in owned {
+        if !live.contains(&node) {
+            // What it made has ended with it; so do its handles.
+            drop(thing);
+            continue;
+        }
+        let model = check.clone();
+        let end = async move {
+            match thing {
+                Thing::Region(n, region) => {
+                    let mut bytes = vec![0; region.len() as usize];
+                    match region.read(0, &mut bytes).await {
+                        Ok(()) if n < EACH => {
+                            for (who, part) in bytes.chunks(PART).enumerate() {
+                                model.read(n, who, 0, part);
+                            }
+                        }
+                        Ok(()) => {}
+                        // Its home has died.
+                        Err(Error::NodeDown(_) | Error::Freed) => {}
+                        Err(error) => model.violated("a healthy cluster works", error),
+                    }
+                    region.free().await
+                }
+                Thing::Counter(counter) => counter.destroy().await,
+                Thing::Lock(lock) => lock.destroy().await,
+                Thing::Event(event) => event.destroy().await,
+            }
+        };
+        match cluster.world.run(LIMIT, end) {
+            Ok(()) | Err(Error::NodeDown(_) | Error::Freed) => {}
+            Err(error) => check.violated("a healthy cluster works", error),
+        }
+    }
+    cluster.world.run_for(SETTLE * 3);
+    for i in live {
+        let audit = cluster.lite(i).audit();
+        if !audit.is_empty() {
+            check.violated("nothing is left behind", format!("node {i}: {audit:?}"));
+        }
+    }
+}
+
+fn lives(cluster: &Cluster, i: usize) -> bool {
+    !cluster.host(i).is_dead() && cluster.lite(i).is_member()
+}

@@ -1,0 +1,130 @@
+//! Random work under random faults, all decided by one seed, and what must hold whatever happens.
+//!
+//! Tasks on every node do everything that LITE offers, in an order the seed decides ([`work`]), while nodes die, stop for a while,
+//! lose their network or their manager and run out of memory ([`chaos`]). Whatever a task sees is held against a model
+//! ([`check`]); at the end nothing may be left behind ([`end`]). The same [`Scenario`] gives the same run, frame by frame.
+
+mod chaos;
+mod check;
+mod end;
+mod random;
+mod work;
+
+pub use check::{Check, Violation};
+
+use crate::{Cluster, Options};
+use lite::Config;
+use netfault::Faults;
+use random::Random;
+use std::time::Duration;
+
+/// What a run is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// Nodes at the start, 3 to 40.
+    pub nodes: u8,
+    /// Decides everything else.
+    pub seed: u64,
+    /// What each task does, in steps.
+    pub steps: u32,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Operations that succeeded, failed with an error, and were dropped midway.
+    pub operations: [u64; 3],
+    /// Faults by kind.
+    pub faults: Vec<(&'static str, u64)>,
+    /// Virtual time.
+    pub time: Duration,
+    /// Hash and count of all frames and control messages: the same for the same scenario.
+    pub trace: (u64, u64),
+}
+
+/// Why a run failed, and what led to it.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What did not hold.
+    pub violation: Violation,
+    /// The last steps and faults before, oldest first, each with its time.
+    pub log: Vec<String>,
+}
+
+/// Tasks that work on each node.
+const TASKS: usize = 2;
+/// How long a member lives without a heartbeat.
+const LEASE: Duration = Duration::from_secs(1);
+/// Between two looks at the run.
+const PACE: Duration = Duration::from_millis(5);
+/// No step takes longer, with its own waits, unless its node stands still.
+const LONGEST_STEP: Duration = Duration::from_secs(30);
+
+/// Runs a scenario.
+///
+/// # Errors
+/// With the first thing that did not hold.
+pub fn explore(scenario: Scenario) -> Result<Report, Box<Failure>> {
+    let check = Check::new();
+    let failed = |check: &Check| Box::new(check.failure());
+    let mut random = Random::new(scenario.seed);
+    let mut cluster = Cluster::new(options(scenario, &mut random));
+    let initial = usize::from(scenario.nodes);
+    let stage = work::Stage::prepare(&mut cluster, &check, initial, scenario.steps, &mut random);
+    for i in 1..=initial {
+        stage.start(&cluster, i, &mut random);
+    }
+    let mut chaos = chaos::Chaos::new(random.fork());
+    let limit = cluster.world.now() + LONGEST_STEP * scenario.steps.max(1);
+    while !check.all_done() {
+        cluster.world.run_for(PACE);
+        chaos.act(&mut cluster, &stage, &check);
+        if check.is_violated() {
+            return Err(failed(&check));
+        }
+        if cluster.world.now() > limit {
+            check.violated("a task hangs", check.unfinished());
+            return Err(failed(&check));
+        }
+    }
+    chaos.end(&mut cluster, &check);
+    end::verify(&mut cluster, stage, &check);
+    if check.is_violated() {
+        return Err(failed(&check));
+    }
+    Ok(Report {
+        operations: check.operations(),
+        faults: chaos.counts(),
+        time: Duration::from_nanos(cluster.world.now().as_nanos()),
+        trace: cluster.trace.hash(),
+    })
+}
+
+fn options(scenario: Scenario, random: &mut Random) -> Options {
+    let wires = [
+        "delay_us=5",
+        "loss=0.01,dup=0.005,reorder=0.01,corrupt=0.005,delay_us=5",
+        "loss=0.05,reorder=0.05,reorder_us=300,delay_us=20",
+        "delay_us=50,rate_mbit=1000,queue=64",
+    ];
+    let faults = Faults::parse(random.pick(&wires)).expect("well formed");
+    let config = Config {
+        ack_timeout: Duration::from_millis(2),
+        // Little of all, so that tasks wait for each other.
+        operations: random.pick(&[16, 64, 1024]),
+        calls: random.pick(&[2, 8, 32]),
+        queue_pairs: random.pick(&[1, 2, 4]),
+        send_depth: random.pick(&[8, 128]),
+        ..Config::default()
+    };
+    let drift = random.pick(&[0, 200, 20_000]);
+    Options {
+        seed: scenario.seed,
+        nodes: scenario.nodes,
+        memory: 16 << 20,
+        lease: LEASE,
+        faults,
+        drift,
+        config,
+    }
+}
