@@ -7,6 +7,9 @@ use sim::explore::{Scenario, explore};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Lines of the trace that are shown when a seed fails that was not asked for.
+const SHOWN: usize = 100;
+
 struct Arguments {
     nodes: u8,
     seed: Option<u64>,
@@ -43,7 +46,7 @@ fn arguments() -> Result<Arguments, String> {
 }
 
 /// Runs one scenario; whether all held.
-fn run(scenario: Scenario, totals: &mut [u64; 4]) -> bool {
+fn run(scenario: Scenario, whole: bool, totals: &mut [u64; 4]) -> bool {
     let Scenario { nodes, seed, steps } = scenario;
     let replay = format!("cargo xtask sim --nodes {nodes} --seed {seed} --steps {steps}");
     // What panics in the code under test is a failure of this seed.
@@ -57,7 +60,9 @@ fn run(scenario: Scenario, totals: &mut [u64; 4]) -> bool {
             true
         }
         Ok(Err(failure)) => {
-            for line in &failure.log {
+            // A replay shows all.
+            let first = if whole { 0 } else { failure.log.len().saturating_sub(SHOWN) };
+            for line in &failure.log[first..] {
                 println!("{line}");
             }
             println!("seed {seed} fails: {}", failure.violation);
@@ -86,7 +91,7 @@ fn main() -> ExitCode {
     if let Some(seed) = a.seed {
         match explore(scenario(seed)) {
             Ok(report) => println!("{report:#?}"),
-            Err(_) => held = run(scenario(seed), &mut totals),
+            Err(_) => held = run(scenario(seed), true, &mut totals),
         }
         return if held { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
@@ -100,7 +105,7 @@ fn main() -> ExitCode {
     };
     let mut said = Instant::now();
     for seed in seeds {
-        held = run(scenario(seed), &mut totals);
+        held = run(scenario(seed), false, &mut totals);
         if !held || begun.elapsed() >= limit {
             break;
         }

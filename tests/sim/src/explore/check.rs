@@ -3,13 +3,10 @@
 use super::Failure;
 use lite::{Error, NodeId};
 use platform::Instant;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// Lines of the log that a failure shows.
-const LOG: usize = 300;
 
 /// Something that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +64,7 @@ enum Passed {
 #[derive(Default)]
 struct State {
     violation: Option<Violation>,
-    log: VecDeque<String>,
+    log: Vec<String>,
     operations: [u64; 3],
     /// Tasks under way, and what they do.
     tasks: BTreeMap<(usize, usize), String>,
@@ -109,15 +106,12 @@ impl Check {
     pub(super) fn failure(&self) -> Failure {
         let state = self.lock();
         let violation = state.violation.clone().expect("there is one");
-        Failure { violation, log: state.log.iter().cloned().collect() }
+        Failure { violation, log: state.log.clone() }
     }
 
     pub(super) fn log(&self, now: Instant, line: impl Display) {
         let mut state = self.lock();
-        if state.log.len() == LOG {
-            state.log.pop_front();
-        }
-        state.log.push_back(format!("{:>12.6} {line}", now.as_nanos() as f64 / 1e9));
+        state.log.push(format!("{:>12.6} {line}", now.as_nanos() as f64 / 1e9));
     }
 
     pub(super) fn operations(&self) -> [u64; 3] {
@@ -173,18 +167,24 @@ impl Check {
 
     // ---- Memory ----
 
-    /// Task `who` has its part of region `region` written with `data` from `at` on; `sure` if that is certain.
-    pub(super) fn wrote(&self, region: usize, who: usize, at: usize, data: &[u8], sure: bool) {
+    /// Task `who` begins to write `data` into its part of region `region` from `at` on. Until it [has](Self::wrote), and if its
+    /// node dies meanwhile, either may be found.
+    pub(super) fn writes(&self, region: usize, who: usize, at: usize, data: &[u8]) {
         let mut state = self.lock();
         let part = state.parts.entry((region, who)).or_default();
-        let range = at..at + data.len();
-        if part.sure.len() < range.end {
-            part.sure.resize(range.end, 0);
-        }
-        if sure {
-            part.sure[range].copy_from_slice(data);
-        } else {
-            part.maybe.push((range, data.to_vec()));
+        part.maybe.push((at..at + data.len(), data.to_vec()));
+    }
+
+    /// What it began to write last is there, or is not and never will be.
+    pub(super) fn wrote(&self, region: usize, who: usize, there: bool) {
+        let mut state = self.lock();
+        let part = state.parts.entry((region, who)).or_default();
+        let Some((range, data)) = part.maybe.pop() else { return };
+        if there {
+            if part.sure.len() < range.end {
+                part.sure.resize(range.end, 0);
+            }
+            part.sure[range].copy_from_slice(&data);
         }
     }
 
@@ -209,13 +209,17 @@ impl Check {
 
     // ---- Atomics ----
 
+    /// An addition begins. Until it [has](Self::added) ended, and if its node dies meanwhile, it may have happened.
+    pub(super) fn adds(&self, counter: usize) {
+        self.lock().counts.entry(counter).or_default().maybe += 1;
+    }
+
+    /// An addition between these times gave a value, or had no effect.
     pub(super) fn added(&self, counter: usize, from: Instant, to: Instant, value: Option<u64>) {
         let mut state = self.lock();
         let count = state.counts.entry(counter).or_default();
-        match value {
-            Some(value) => count.added.push(Added { from, to, value }),
-            None => count.maybe += 1,
-        }
+        count.maybe -= 1;
+        count.added.extend(value.map(|value| Added { from, to, value }));
     }
 
     /// A compare-and-swap from that value succeeded; no value is there twice.

@@ -43,14 +43,26 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
                     region.free().await
                 }
                 Thing::Counter(counter) => counter.destroy().await,
-                Thing::Lock(lock) => lock.destroy().await,
-                Thing::Event(event) => event.destroy().await,
             }
         };
         match cluster.world.run(LIMIT, end) {
             Ok(()) | Err(Error::NodeDown(_) | Error::Freed) => {}
             Err(error) => check.violated("a healthy cluster works", error),
         }
+    }
+    if let Some(first) = live.first() {
+        let lite = cluster.lite(*first);
+        cluster.world.run(LIMIT, async move {
+            for n in 0..EACH {
+                // There is none if its home has died.
+                if let Ok(lock) = lite.open_lock(&format!("lock-{n}")).await {
+                    let _ = lock.destroy().await;
+                }
+                if let Ok(event) = lite.open_event(&format!("event-{n}")).await {
+                    let _ = event.destroy().await;
+                }
+            }
+        });
     }
     cluster.world.run_for(SETTLE * 3);
     for i in live {

@@ -47,7 +47,7 @@ pub struct Report {
 pub struct Failure {
     /// What did not hold.
     pub violation: Violation,
-    /// The last steps and faults before, oldest first, each with its time.
+    /// All steps and faults before, oldest first, each with its time in seconds.
     pub log: Vec<String>,
 }
 

@@ -43,8 +43,6 @@ pub(super) struct Owned {
 pub(super) enum Thing {
     Region(usize, Lmr),
     Counter(Counter),
-    Lock(Lock),
-    Event(Event),
 }
 
 /// What a task does next.
@@ -108,13 +106,14 @@ impl Stage {
                 region.publish(&format!("region-{n}")).await?;
                 let cell = lite.alloc(homes[1], 16, RW | Permissions::SHARE).await?;
                 cell.publish(&format!("cell-{n}")).await?;
+                // These end with their homes, not with who made them.
+                lite.create_lock(homes[4], &format!("lock-{n}")).await?;
+                lite.create_event(homes[5], &format!("event-{n}")).await?;
                 let things = [
                     Thing::Region(n, region),
                     Thing::Region(EACH + n, cell),
                     Thing::Counter(lite.create_counter(homes[2], &format!("counter-{n}")).await?),
                     Thing::Counter(lite.create_counter(homes[3], &format!("swap-{n}")).await?),
-                    Thing::Lock(lite.create_lock(homes[4], &format!("lock-{n}")).await?),
-                    Thing::Event(lite.create_event(homes[5], &format!("event-{n}")).await?),
                 ];
                 let owned = things.into_iter().map(|thing| Owned { node: maker, thing });
                 place.lock().expect("no panic under the lock").extend(owned);
@@ -364,18 +363,16 @@ impl Worker {
             Step::Memset => vec![self.random.next() as u8; len],
             _ => self.random.bytes(len),
         };
+        self.check.writes(n, self.number, at, &data);
         let result = if matches!(step, Step::Memset) {
             self.run(what, patience, region.memset(offset, len as u64, data[0])).await
         } else {
             self.run(what, patience, region.write(offset, &data)).await
         };
         match result {
-            Some(Ok(())) => self.check.wrote(n, self.number, at, &data, true),
-            None | Some(Err(Error::Unknown | Error::NodeDown(_) | Error::LinkDown)) => {
-                self.check.wrote(n, self.number, at, &data, false);
-            }
-            // No effect.
-            Some(Err(_)) => {}
+            Some(Ok(())) => self.check.wrote(n, self.number, true),
+            None | Some(Err(Error::Unknown | Error::NodeDown(_) | Error::LinkDown)) => {}
+            Some(Err(_)) => self.check.wrote(n, self.number, false),
         }
         Some(())
     }
@@ -392,14 +389,13 @@ impl Worker {
         let patience = self.patience();
         let counter = self.counter("counter", n).await?.with_deadline(patience);
         let from = self.now();
+        self.check.adds(n);
         let result = self.run(format!("add to counter {n}"), patience, counter.add(1)).await;
         let to = self.now();
         match result {
             Some(Ok(value)) => self.check.added(n, from, to, Some(value)),
-            None | Some(Err(Error::Unknown | Error::NodeDown(_) | Error::LinkDown)) => {
-                self.check.added(n, from, to, None);
-            }
-            Some(Err(_)) => {}
+            None | Some(Err(Error::Unknown | Error::NodeDown(_) | Error::LinkDown)) => {}
+            Some(Err(_)) => self.check.added(n, from, to, None),
         }
         Some(())
     }
