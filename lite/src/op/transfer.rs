@@ -52,6 +52,15 @@ impl Data<'_> {
         }
     }
 
+    /// What a transfer ends with that finds no connection for the rest. `issued`: some of it may have arrived.
+    fn unreached(&self, error: Error, issued: &AtomicBool) -> Error {
+        match (self, error) {
+            (_, error @ (Error::NodeDown(_) | Error::LinkDown)) => error,
+            (Self::Write(_), _) if issued.load(Ordering::Relaxed) => Error::Unknown,
+            (_, error) => error,
+        }
+    }
+
     /// What the mapping must give.
     fn right(&self) -> Permissions {
         match self {
@@ -204,7 +213,7 @@ impl Node {
         issued: &AtomicBool,
     ) -> Result<(), Stop> {
         while *done < data.len() {
-            let conn = self.route(route).await.map_err(Stop::For)?;
+            let conn = self.route(route).await.map_err(|error| Stop::For(data.unreached(error, issued)))?;
             // All chunks in order on one queue pair.
             let lane = match route {
                 Route::Node(..) => conn.pick(pass.map_or(Share::All, |p| p.share)),

@@ -1,0 +1,30 @@
+//! Seeds that are run with every change. `cargo xtask sim` runs others.
+#![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
+
+use sim::explore::{Scenario, explore};
+
+fn holds(nodes: u8, seed: u64, steps: u32) {
+    if let Err(failure) = explore(Scenario { nodes, seed, steps }) {
+        failure.log.iter().for_each(|line| eprintln!("{line}"));
+        panic!("nodes {nodes}, seed {seed}, steps {steps}: {}", failure.violation);
+    }
+}
+
+#[test]
+fn what_must_hold_holds() {
+    (1..25).for_each(|seed| holds(4, seed, 30));
+    (1..4).for_each(|seed| holds(9, seed, 20));
+}
+
+/// A write whose connection broke after it had arrived, and that found no memory for another, said that it had no effect.
+#[test]
+fn a_write_that_may_have_arrived_says_so() {
+    holds(4, 372, 40);
+}
+
+#[test]
+fn the_same_scenario_gives_the_same_run() {
+    let scenario = Scenario { nodes: 5, seed: 7, steps: 20 };
+    let run = || explore(scenario).map_err(|failure| failure.violation).unwrap();
+    assert_eq!(run(), run());
+}
