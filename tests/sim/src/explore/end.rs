@@ -25,6 +25,10 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
             continue;
         }
         let model = check.clone();
+        let what = match &thing {
+            Thing::Region(n, region) => format!("freeing region {n} of {node} on {}", region.node()),
+            Thing::Counter(_) => format!("ending a counter of {node}"),
+        };
         let end = async move {
             match thing {
                 Thing::Region(n, region) => {
@@ -47,7 +51,7 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
         };
         match cluster.world.run(LIMIT, end) {
             Ok(()) | Err(Error::NodeDown(_) | Error::Freed) => {}
-            Err(error) => check.violated("a healthy cluster works", error),
+            Err(error) => check.violated("a healthy cluster works", format!("{what}: {error}")),
         }
     }
     if let Some(first) = live.first() {
