@@ -3,7 +3,7 @@
 
 use sim::explore::{Scenario, explore};
 
-fn holds(nodes: u8, seed: u64, steps: u32) {
+fn holds(nodes: u16, seed: u64, steps: u32) {
     if let Err(failure) = explore(Scenario { nodes, seed, steps }) {
         failure.log.iter().for_each(|line| eprintln!("{line}"));
         panic!("nodes {nodes}, seed {seed}, steps {steps}: {}", failure.violation);

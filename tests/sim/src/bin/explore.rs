@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const SHOWN: usize = 100;
 
 struct Arguments {
-    nodes: u8,
+    nodes: u16,
     seed: Option<u64>,
     steps: u32,
     seeds: Option<std::ops::Range<u64>>,

@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// Nodes at the start, 3 to 40.
-    pub nodes: u8,
+    pub nodes: u16,
     /// Decides everything else.
     pub seed: u64,
     /// What each task does, in steps.
