@@ -1,6 +1,8 @@
 //! The control connection: one task that sends, one that receives, the name directory, and messages of jobs.
 
+use crate::names::Named;
 use crate::node::Node;
+use crate::rpc::Ask;
 use crate::wait::Waiters;
 use crate::{Error, Lite};
 use alloc::boxed::Box;
@@ -8,7 +10,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use platform::{ControlLink, Instant};
 use proto::{NameError, NodeId, ToManager, ToNode};
 use spin::Mutex;
@@ -26,6 +28,10 @@ pub(crate) struct Control {
     out_change: Waiters,
     names: Mutex<BTreeMap<u32, Option<NameResult>>>,
     names_change: Waiters,
+    /// What the members have free, once it has been told for a question of that number or a later one.
+    free: Mutex<(u32, Vec<(NodeId, u64)>)>,
+    /// What this node has told of its own; `u64::MAX`: nothing yet.
+    told_free: AtomicU64,
     next_request: AtomicU32,
     jobs: Mutex<VecDeque<ToNode>>,
     jobs_change: Waiters,
@@ -39,6 +45,8 @@ impl Control {
             out_change: Waiters::default(),
             names: Mutex::default(),
             names_change: Waiters::default(),
+            free: Mutex::default(),
+            told_free: AtomicU64::new(u64::MAX),
             next_request: AtomicU32::new(1),
             jobs: Mutex::default(),
             jobs_change: Waiters::default(),
@@ -50,6 +58,16 @@ impl Control {
     pub(crate) fn post(&self, message: &ToManager) {
         self.out.lock().push_back(proto::encode(message));
         self.out_change.wake_all();
+    }
+
+    /// Tells how much memory is free if that differs by more than `much` from what was told last.
+    pub(crate) fn report_free(&self, free: u64, much: u64) {
+        let told = self.told_free.load(Ordering::SeqCst);
+        if (told == u64::MAX || told.abs_diff(free) > much)
+            && self.told_free.compare_exchange(told, free, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        {
+            self.post(&ToManager::MemoryFree { bytes: free });
+        }
     }
 
     /// Membership is over: nobody waits for the manager any more.
@@ -113,7 +131,18 @@ impl Node {
             };
             match message {
                 // The link has seen which heartbeat it acknowledges.
-                ToNode::HeartbeatAck { .. } => self.lease.extend(link.lease_until()),
+                ToNode::HeartbeatAck { .. } => {
+                    self.lease.extend(link.lease_until());
+                    self.report_memory();
+                }
+                ToNode::MemoryFree { request, nodes } => {
+                    let mut free = self.control.free.lock();
+                    if free.0 < request {
+                        *free = (request, nodes);
+                    }
+                    drop(free);
+                    self.control.names_change.wake_all();
+                }
                 ToNode::Joined(member) => self.on_joined(member),
                 ToNode::Left { node, incarnation, reason } => {
                     if (node, incarnation) == (self.me, self.incarnation) {
@@ -183,6 +212,24 @@ impl Node {
         let result = self.timers.before(deadline, self.control.names_change.until(answer)).await;
         drop(waiting);
         result.unwrap_or(Err(after))
+    }
+
+    /// What the members have free, the most first, as far as they have told; by `deadline`.
+    pub(crate) async fn free_memory(&self, deadline: Instant) -> Result<Vec<(NodeId, u64)>, Error> {
+        if self.is_fenced() {
+            return Err(Error::LinkDown);
+        }
+        let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
+        self.control.post(&ToManager::AskMemoryFree { request });
+        let told = || {
+            let free = self.control.free.lock();
+            if free.0 >= request {
+                return Some(Ok(free.1.clone()));
+            }
+            self.control.has_ended().then_some(Err(Error::LinkDown))
+        };
+        let result = self.timers.before(deadline, self.control.names_change.until(told)).await;
+        result.unwrap_or(Err(Error::Deadline))
     }
 
     pub(crate) async fn bind(&self, name: &str, value: Vec<u8>, deadline: Instant) -> Result<(), Error> {
@@ -255,8 +302,17 @@ impl Lite {
         Ok(())
     }
 
-    /// Frees a name that this node has published something under. The region stays.
+    /// Frees a name of a region, or one that this node has published something else under. The region stays if it is mapped
+    /// or has other names. For the region's master, or a node with `ADMIN`.
     pub async fn unpublish(&self, name: &str) -> Result<(), Error> {
-        self.node.unbind(name, self.deadline()).await
+        let (node, deadline) = (&self.node, self.deadline());
+        match node.find_named(name, deadline).await {
+            Ok(Named::Region { owner, region, .. }) => {
+                let ask = Ask::Unpublish { region, name: name.into() };
+                node.ask_node(owner, &ask, deadline).await.map(drop)
+            }
+            Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
+            Err(error) => Err(error),
+        }
     }
 }

@@ -63,7 +63,7 @@ pub use op::{Completed, CompletionQueue, Op, OpKind};
 pub use permissions::Permissions;
 pub use proto::{Incarnation, Member, NodeId};
 pub use qos::{App, Limits, Priority, Scheme, Usage};
-pub use region::Lmr;
+pub use region::{Grantee, Lmr, LocalMemory, Placement};
 pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};
 pub use sync::{Counter, Event, Lock, LockGuard};
 pub use trace::{Event as TraceEvent, Stamped, Work};
@@ -101,6 +101,7 @@ impl Lite {
         }
         node.start_internal();
         node.start_control(link);
+        node.report_memory();
         Ok(Self { node, patience, class: qos::Class::default() })
     }
 

@@ -113,15 +113,27 @@ impl Node {
             core::mem::replace(&mut peer.link, PeerLink::Gone)
         };
         self.retire(link);
-        self.mappings.forget(node);
+        let unused = self.mappings.forget(node);
         let life = (node, incarnation);
         for region in self.regions.forget(life) {
             self.spawn_fence(region);
         }
         self.waits.forget(life);
         self.end_waits_of(life);
-        // Its queue pairs here are destroyed: the manager may count on that.
-        self.control.post(&ToManager::LeftSeen { node, incarnation });
+        // Its queue pairs here are destroyed, and nothing is under way through its regions: the manager may count on that.
+        let seen = ToManager::LeftSeen { node, incarnation };
+        if unused.iter().all(|mapping| mapping.is_drained()) {
+            self.control.post(&seen);
+        } else {
+            let me = self.clone();
+            let task = async move {
+                for mapping in unused {
+                    mapping.gate.drained().await;
+                }
+                me.control.post(&seen);
+            };
+            self.platform.spawn("lite-left", alloc::boxed::Box::pin(task));
+        }
         self.peer_change.wake_all();
         self.watchers.tell(&Change::Left { node, incarnation, reason });
     }
@@ -129,6 +141,11 @@ impl Node {
     /// All who were members have seen the end of a life.
     pub(crate) fn on_settled(self: &Arc<Self>, life: Life) {
         self.unblock_locks(life);
+        self.holdings.settle(life);
+        for region in self.regions.settle(life) {
+            self.spawn_fence(region);
+        }
+        self.report_memory();
     }
 
     /// Whether a node was a member and is none any more. One that this node has not heard of may just have joined.

@@ -8,7 +8,7 @@ use crate::lease::{Ended, Lease};
 use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
 use crate::qos::Qos;
-use crate::region::{MappingTable, RegionTable};
+use crate::region::{Holdings, MappingTable, RegionTable};
 use crate::rpc::{LocalReplies, ServiceTable};
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
@@ -71,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) services: ServiceTable,
     pub(crate) local_replies: LocalReplies,
     pub(crate) regions: RegionTable,
+    /// Memory of this node in regions of other owners.
+    pub(crate) holdings: Holdings,
     pub(crate) mappings: MappingTable,
     /// What others wait for here.
     pub(crate) objects: Mutex<Objects>,
@@ -128,6 +130,7 @@ impl Node {
             services: ServiceTable::default(),
             local_replies: LocalReplies::default(),
             regions: RegionTable::default(),
+            holdings: Holdings::default(),
             mappings: MappingTable::default(),
             objects: Mutex::default(),
             waits: Waits::default(),

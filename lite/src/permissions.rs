@@ -11,9 +11,9 @@ bitflags! {
         const READ = 1;
         /// Write and memset.
         const WRITE = 2;
-        /// May be published, and mapped by name.
+        /// May be mapped by name; a region that grants it to nobody cannot be published.
         const SHARE = 4;
-        /// Publish and free: only ever the master's.
+        /// Publish, grant and revoke, hand over, move, free. The master has it, and whoever it is granted to.
         const ADMIN = 8;
         /// Fetch-and-add, compare-and-swap.
         const ATOMIC = 16;

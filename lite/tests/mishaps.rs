@@ -81,6 +81,22 @@ fn operations() -> Vec<(&'static str, Operation)> {
             }),
         ),
         (
+            "pieces and moves",
+            op(|l| async move {
+                let wide = lite::Placement::Striped { nodes: vec![NodeId(2), NodeId(1)], stripe: 4096 };
+                if let Ok(lmr) = l.alloc(wide.clone(), 20_000, Permissions::all()).await {
+                    let _ = lmr.write(0, &[7; 20_000]).await;
+                    let _ = lmr.move_to(NodeId(1)).await;
+                    let _ = lmr.memset(0, 20_000, 1).await;
+                    let _ = lmr.move_to(wide).await;
+                }
+                drop(l.alloc(lite::Placement::Anywhere, 5000, RW).await);
+                if let Ok(memory) = l.local_memory(5000).await {
+                    drop(l.register_memory(memory, RW).await);
+                }
+            }),
+        ),
+        (
             "locks",
             op(|l| async move {
                 if let Ok(lock) = l.create_lock(NodeId(2), &fresh("lock")).await {
@@ -121,6 +137,8 @@ fn operations() -> Vec<(&'static str, Operation)> {
             op(|l| async move {
                 if let Ok(lmr) = l.alloc(NodeId(2), 8, Permissions::all()).await {
                     let _ = lmr.publish("name").await;
+                    let _ = lmr.grant(NodeId(1), Permissions::ATOMIC).await;
+                    let _ = lmr.revoke(lite::Grantee::Everyone, Permissions::ATOMIC).await;
                     let _ = l.map("name", RW).await;
                     let _ = l.unpublish("name").await;
                     let _ = lmr.free().await;

@@ -124,7 +124,7 @@ fn names_permissions_and_free() {
         lmr.free().await.unwrap();
         assert_eq!(there.write(0, b"x").await, Err(Error::Freed));
         assert_eq!(reader.read(0, &mut got).await, Err(Error::Freed));
-        assert_eq!(b.map("x", RW).await.unwrap_err(), Error::Freed);
+        assert_eq!(b.map("x", RW).await.unwrap_err(), Error::NoSuchName);
         let private = a.alloc(NodeId(2), 10, RW).await.unwrap();
         assert_eq!(private.publish("y").await, Err(Error::Permission));
         let big = a.alloc(NodeId(2), 1 << 40, RW).await.unwrap_err();

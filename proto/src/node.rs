@@ -117,6 +117,16 @@ pub enum ToManager {
         /// Which.
         incarnation: Incarnation,
     },
+    /// How much memory the node has free for regions. Sent when it has changed much.
+    MemoryFree {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Asks which members have the most memory free. Answered by [`ToNode::MemoryFree`].
+    AskMemoryFree {
+        /// Chosen by the node, given back in the answer.
+        request: u32,
+    },
 }
 
 impl ToManager {
@@ -211,4 +221,16 @@ pub enum ToNode {
         /// Which.
         incarnation: Incarnation,
     },
+    /// The members with the most free memory.
+    MemoryFree {
+        /// The request's number.
+        request: u32,
+        /// Node and bytes, the most first; at most [`MOST_FREE`](Self::MOST_FREE).
+        nodes: Vec<(NodeId, u64)>,
+    },
+}
+
+impl ToNode {
+    /// Members in one [`ToNode::MemoryFree`].
+    pub const MOST_FREE: usize = 256;
 }

@@ -1,75 +1,137 @@
-//! What an owner does to a region as a whole: it fences it, frees it, and sets its bytes.
+//! What an owner has holders do: give mappings up, keep still, look anew, lose rights; and how it sets bytes.
 
+use super::layout::Piece;
 use super::owner::Reach;
 use crate::Error;
+use crate::membership::Life;
 use crate::node::Node;
-use crate::rpc::Ask;
+use crate::rpc::{Answer, Ask};
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-/// How long a node may take to acknowledge a revocation before it is asked again.
-const REVOKE_DEADLINE: Duration = Duration::from_secs(2);
-/// Between two attempts to reach a node that has not acknowledged.
-const REVOKE_PAUSE: Duration = Duration::from_millis(10);
+/// How long a holder may take to acknowledge before it is asked again.
+const TELL_DEADLINE: Duration = Duration::from_secs(2);
+/// Between two attempts to reach a holder that has not acknowledged.
+const TELL_PAUSE: Duration = Duration::from_millis(10);
+/// Mappings named in one message.
+const TELL_AT_ONCE: usize = 256;
 /// Bytes that memset sets before it lets other tasks run.
 const FILL_STEP: u64 = 1 << 20;
+/// How long the directory may take to free a name.
+const UNBIND_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Node {
+    /// Has each holder do something, all at the same time. Returns when each has acknowledged, or is gone and nothing of it
+    /// reaches anybody any more; it takes as long as that takes. `false`: this node is no member any more.
+    pub(super) async fn tell_holders(
+        self: &Arc<Self>,
+        holders: BTreeMap<Life, Vec<u64>>,
+        ask: impl Fn(Vec<u64>) -> Ask,
+    ) -> bool {
+        let left = Arc::new(AtomicUsize::new(0));
+        for (holder, mappings) in holders {
+            for some in mappings.chunks(TELL_AT_ONCE) {
+                left.fetch_add(1, Ordering::SeqCst);
+                let (node, left, some, ask) = (self.clone(), left.clone(), some.to_vec(), ask(some.to_vec()));
+                let task = async move {
+                    node.tell_holder(holder, &some, &ask).await;
+                    left.fetch_sub(1, Ordering::SeqCst);
+                    node.regions.changed.wake_all();
+                };
+                self.platform.spawn("lite-tell", Box::pin(task));
+            }
+        }
+        self.regions.changed.until(|| (left.load(Ordering::SeqCst) == 0).then_some(())).await;
+        !self.is_fenced()
+    }
+
+    async fn tell_holder(self: &Arc<Self>, holder: Life, mappings: &[u64], ask: &Ask) {
+        while !self.is_fenced() {
+            let deadline = self.platform.now() + TELL_DEADLINE;
+            let acknowledged = self.is_live(holder)
+                && self.ask_node(holder.0, ask, deadline).await.is_ok()
+                // A later life cannot speak for this one.
+                && self.is_live(holder);
+            let given_up = || !mappings.iter().any(|mapping| self.regions.is_held(holder, *mapping));
+            if acknowledged || given_up() {
+                return;
+            }
+            let again = self.platform.now() + TELL_PAUSE;
+            let gone = self.regions.changed.until(|| given_up().then_some(()));
+            self.timers.before(again, gone).await;
+        }
+    }
+
     /// Fences and frees a region that is marked for it.
     pub(crate) fn spawn_fence(self: &Arc<Self>, region: u64) {
         let node = self.clone();
         self.platform.spawn("lite-fence", Box::pin(async move { node.fence_region(region).await }));
     }
 
-    /// Waits until nobody reaches the region's memory, then frees it. Takes as long as it takes: a node that does not
-    /// acknowledge holds it up until it leaves or is declared dead.
+    /// Waits until nobody reaches the memory of a region that is marked, then frees it. Takes as long as it takes: a node that
+    /// does not acknowledge holds it up until it leaves or is declared dead.
     pub(crate) async fn fence_region(self: &Arc<Self>, region: u64) {
+        self.regions.changed.until(|| self.regions.is_at_rest(region).then_some(())).await;
         let Some(gate) = self.regions.gate(region) else { return };
         gate.close();
-        while let Some((by, mappings)) = self.regions.holder(region) {
-            if self.is_fenced() {
-                // Without a membership there is nobody to ask, and the memory stays taken.
-                return;
-            }
-            if by.0 == self.me {
-                self.revoke_here(self.me, &mappings).await;
-                self.regions.drop_mappings(self.me, &mappings);
-                continue;
-            }
-            let deadline = self.platform.now() + REVOKE_DEADLINE;
-            let ask = Ask::Revoke { mappings: mappings.clone() };
-            let acknowledged = self.peer_life(by.0) == Some(by.1)
-                && self.ask_node(by.0, &ask, deadline).await.is_ok()
-                // A later life cannot speak for this one.
-                && self.peer_life(by.0) == Some(by.1);
-            if acknowledged {
-                self.regions.drop_mappings(by.0, &mappings);
-            } else {
-                let again = self.platform.now() + REVOKE_PAUSE;
-                let gone = self
-                    .regions
-                    .changed
-                    .until(|| self.regions.holder(region).is_none_or(|(h, _)| h != by).then_some(()));
-                self.timers.before(again, gone).await;
-            }
+        let holders = self.regions.holders(region);
+        if !self.tell_holders(holders, |mappings| Ask::Revoke { mappings }).await {
+            // Without a membership there is nobody to ask, and the memory stays taken.
+            return;
         }
         gate.drained().await;
-        drop(self.regions.remove(region));
+        let names = self.regions.take_names(region);
+        for name in names {
+            let deadline = self.platform.now() + UNBIND_DEADLINE;
+            if let Err(error) = self.unbind(&name, deadline).await {
+                log::warn!("lite: the name `{name}` stays bound: {error}");
+            }
+        }
+        let memory = self.regions.remove(region);
+        self.give_memory(memory);
     }
 
-    /// Sets `len` bytes from `offset` of a region that this node owns.
-    pub(crate) async fn fill(&self, reach: &Reach, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
+    /// Sets `len` bytes from `offset` of a region that this node owns: each node those that it holds.
+    pub(crate) async fn fill(
+        self: &Arc<Self>,
+        reach: &Reach,
+        offset: u64,
+        len: u64,
+        byte: u8,
+    ) -> Result<(), Error> {
         let mut done = 0;
         while done < len {
-            if done > 0 {
-                platform::yield_now().await;
-            }
             let spot = reach.layout().find(offset + done).ok_or(Error::OutOfBounds)?;
             let step = spot.run.min(len - done).min(FILL_STEP);
-            self.platform.memory().fill(spot.addr, step, byte).map_err(|_| Error::OutOfBounds)?;
+            let piece = Piece { at: spot.at, addr: spot.addr, len: step };
+            if spot.at.0 == self.me {
+                self.platform.memory().fill(spot.addr, step, byte).map_err(|_| Error::OutOfBounds)?;
+                platform::yield_now().await;
+            } else {
+                let deadline = self.platform.now() + TELL_DEADLINE;
+                match self.ask_until(spot.at.0, &Ask::Fill { piece, byte }, deadline).await? {
+                    Answer::Done => {}
+                    _ => return Err(Error::Refused("unexpected answer".into())),
+                }
+            }
             done += step;
         }
         Ok(())
+    }
+
+    /// For an owner: sets bytes of what this node holds for it.
+    pub(crate) fn fill_held(&self, owner: Life, piece: &Piece, byte: u8) -> Result<Answer, Error> {
+        if piece.at != (self.me, self.incarnation) || piece.len > FILL_STEP {
+            return Err(Error::OutOfBounds);
+        }
+        if !self.holdings.holds(owner, piece) {
+            return Err(Error::Freed);
+        }
+        self.platform.memory().fill(piece.addr, piece.len, byte).map_err(|_| Error::OutOfBounds)?;
+        Ok(Answer::Done)
     }
 }

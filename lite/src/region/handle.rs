@@ -2,17 +2,17 @@
 
 use super::layout::Spot;
 use super::mapping::Mapping;
-use super::memory::Plan;
+use super::owner::MapAsk;
+use super::placement::Placement;
 use crate::names::Named;
 use crate::node::Node;
 use crate::op::{Data, Outcome, Pass, Verb};
 use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
-use crate::rpc::{Answer, Ask, Undo};
+use crate::rpc::Ask;
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
-use alloc::vec;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
@@ -24,16 +24,16 @@ use proto::NodeId;
 /// in ascending order unless it had to be repeated on a new connection.
 #[derive(Clone)]
 pub struct Lmr {
-    held: Arc<Held>,
+    pub(super) held: Arc<Held>,
     patience: Duration,
     class: Class,
 }
 
-struct Held {
-    node: Arc<Node>,
-    mapping: Arc<Mapping>,
+pub(super) struct Held {
+    pub(super) node: Arc<Node>,
+    pub(super) mapping: Arc<Mapping>,
     /// The region has been freed through this mapping: there is nothing to unmap.
-    freed: AtomicBool,
+    pub(super) freed: AtomicBool,
     /// What an application is charged for it.
     _charge: MemoryCharge,
 }
@@ -47,23 +47,58 @@ impl Drop for Held {
 }
 
 impl Lite {
-    /// Allocates `len` zeroed bytes on `node`, which may be this one. This node becomes the region's master and has all
-    /// rights; `permissions` is what those who map it by name may get, and must contain `SHARE` if it is to be published.
-    /// The region lives until it is freed, its home or its master leaves, or nobody maps it and it is not published.
+    /// Allocates `len` zeroed bytes where `placement` says: a [`NodeId`], which may be this one, or a [`Placement`]. This node
+    /// becomes the region's master and has all rights; `permissions` is what it grants to all others, and must contain `SHARE`
+    /// for those who are to map it by name. More can be [granted](Lmr::grant), and taken back.
     ///
-    /// The memory need not be contiguous: a region may take all that is free.
-    pub async fn alloc(&self, node: NodeId, len: u64, permissions: Permissions) -> Result<Lmr, Error> {
+    /// The region lives until it is freed, its [owner](Lmr::owner) or its master leaves, or nobody maps it and it is not
+    /// published. If another node of it leaves, operations on that part fail with `NodeDown`. The memory need not be contiguous:
+    /// a region may take all that is free. Fails with `NoMemory`.
+    ///
+    /// ```
+    /// # use lite::{Error, Lite, NodeId, Permissions, Placement};
+    /// # async fn example(lite: &Lite) -> Result<(), Error> {
+    /// let rights = Permissions::READ | Permissions::WRITE;
+    /// let near = lite.alloc(lite.node_id(), 1 << 20, rights).await?;
+    /// let wide = Placement::Striped { nodes: vec![NodeId(1), NodeId(2)], stripe: 65536 };
+    /// let wide = lite.alloc(wide, 1 << 30, rights).await?;
+    /// let parts = Placement::Shares(vec![(NodeId(1), 4096), (NodeId(3), 100)]);
+    /// let parts = lite.alloc(parts, 4196, rights).await?;
+    /// let somewhere = lite.alloc(Placement::Anywhere, 1 << 20, rights).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn alloc(
+        &self,
+        placement: impl Into<Placement>,
+        len: u64,
+        permissions: Permissions,
+    ) -> Result<Lmr, Error> {
         let charge = self.class.hold(len)?;
-        let mapping = self.node.random();
-        let plan = Plan { stripe: 0, shares: vec![(node, len)] };
-        let ask = Ask::Alloc { mapping, plan, permissions };
-        let mapping = self.node.obtain(node, mapping, &ask, self.deadline()).await?;
-        Ok(self.lmr_charged(mapping, charge))
+        let deadline = self.deadline();
+        let mut last = Error::NoMemory { asked: len, free: 0 };
+        for plan in self.node.plans(placement.into(), len, deadline).await? {
+            let Some(owner) = plan.shares.first().map(|(node, _)| *node) else { continue };
+            let mapping = self.node.random();
+            let ask = Ask::Alloc { mapping, plan, permissions };
+            match self.node.obtain(owner, mapping, &ask, deadline).await {
+                Ok(mapping) => return Ok(self.lmr_charged(mapping, charge)),
+                Err(error @ Error::NoMemory { .. }) => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
     }
 
-    /// Maps the region that is published as `name`, with the rights `wanted`.
+    /// Maps the region that is published as `name`, with the rights `wanted`. Fails with `Permission` if the region does not grant
+    /// this node all of them and `SHARE`, or has a secret.
     pub async fn map(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
-        self.map_by(name, wanted, self.deadline()).await
+        self.map_by(name, wanted, &[], self.deadline()).await
+    }
+
+    /// As [`map`](Self::map), for a region with a [secret](Lmr::set_secret). Fails with `Permission` if it is another.
+    pub async fn map_secret(&self, name: &str, wanted: Permissions, secret: &[u8]) -> Result<Lmr, Error> {
+        self.map_by(name, wanted, secret, self.deadline()).await
     }
 
     /// As [`map`](Self::map), and waits until the name is published.
@@ -73,7 +108,7 @@ impl Lite {
         let deadline = self.deadline();
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.map_by(name, wanted, deadline).await {
+            match self.map_by(name, wanted, &[], deadline).await {
                 Err(Error::NoSuchName) if self.node.platform.now() + pause < deadline => {
                     self.sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
@@ -83,7 +118,13 @@ impl Lite {
         }
     }
 
-    async fn map_by(&self, name: &str, wanted: Permissions, deadline: Instant) -> Result<Lmr, Error> {
+    async fn map_by(
+        &self,
+        name: &str,
+        wanted: Permissions,
+        secret: &[u8],
+        deadline: Instant,
+    ) -> Result<Lmr, Error> {
         let (owner, region, key) = match self.node.find_named(name, deadline).await? {
             Named::Region { owner, region, key } => (owner, region, key),
             other => {
@@ -91,7 +132,8 @@ impl Lite {
             }
         };
         let mapping = self.node.random();
-        let ask = Ask::Map { mapping, region, key, wanted };
+        let ask = MapAsk { region, key, secret: secret.into(), wanted };
+        let ask = Ask::Map { mapping, ask };
         self.node.obtain(owner, mapping, &ask, deadline).await.map(|m| self.lmr(m))
     }
 
@@ -99,7 +141,7 @@ impl Lite {
         self.lmr_charged(mapping, MemoryCharge::default())
     }
 
-    fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
+    pub(super) fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
         let freed = AtomicBool::new(false);
         let held = Held { node: self.node.clone(), mapping, freed, _charge: charge };
         Lmr { held: Arc::new(held), patience: self.patience, class: self.class.clone() }
@@ -126,10 +168,17 @@ impl Lmr {
         self.len() == 0
     }
 
-    /// The node that keeps the region's directory: where it was allocated, or the first of several nodes.
+    /// The node that keeps the region's directory: where it was allocated, or the first of several nodes. The region ends with
+    /// its life, wherever the bytes lie.
+    #[must_use]
+    pub fn owner(&self) -> NodeId {
+        self.held.mapping.owner.0
+    }
+
+    /// The node of the first byte; see [`shares`](Self::shares) for all.
     #[must_use]
     pub fn node(&self) -> NodeId {
-        self.held.mapping.owner.0
+        self.held.mapping.first_node()
     }
 
     /// The rights of this handle.
@@ -314,7 +363,7 @@ impl Lmr {
         let node = &self.held.node;
         node.counters.memsets.add(1);
         let ask = Ask::Memset { mapping: self.held.mapping.id, offset, len, byte };
-        node.ask_node(self.node(), &ask, self.deadline()).await.map(drop)
+        node.ask_node(self.owner(), &ask, self.deadline()).await.map(drop)
     }
 
     /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step; gives the value before.
@@ -353,37 +402,5 @@ impl Lmr {
         let issued = AtomicBool::new(false);
         let work = node.atomic(&self.held.mapping, offset, verb, self.share(), &issued);
         node.limit(deadline, &issued, work).await
-    }
-
-    /// Publishes the region as `name`. For the master only, and if the region has `SHARE`.
-    pub async fn publish(&self, name: &str) -> Result<(), Error> {
-        self.check(Permissions::ADMIN, 0, 0)?;
-        let m = &self.held.mapping;
-        let deadline = self.deadline();
-        let share = Ask::Share { mapping: m.id, shared: true };
-        let Answer::Shared { region, key } = self.held.node.ask_node(m.owner.0, &share, deadline).await?
-        else {
-            return Err(Error::Refused("unexpected answer".into()));
-        };
-        self.held.node.bind_named(name, &Named::Region { owner: m.owner.0, region, key }, deadline).await
-    }
-
-    /// Frees the region: for the master only. On `Ok` nobody can reach the memory any more and it is free; other handles
-    /// fail with [`Error::Freed`]. On [`Error::Unknown`] and [`Error::Deadline`] it is being freed, which goes on.
-    ///
-    /// Names that the region was published under stay bound, to nothing, until this node unbinds them or leaves.
-    pub async fn free(self) -> Result<(), Error> {
-        self.check(Permissions::ADMIN, 0, 0)?;
-        let m = &self.held.mapping;
-        let node = &self.held.node;
-        self.held.freed.store(true, Ordering::SeqCst);
-        m.gate.close();
-        let free = Ask::Free { mapping: m.id };
-        let undo = Undo::new(node, m.owner, free.clone());
-        let result = node.ask_node(m.owner.0, &free, self.deadline()).await;
-        if !matches!(result, Err(Error::Unknown | Error::Deadline)) {
-            undo.disarm();
-        }
-        result.map(drop)
     }
 }

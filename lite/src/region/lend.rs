@@ -51,6 +51,11 @@ impl Loans {
         self.0.get(&token).filter(|loan| loan.to == by && loan.until > now)?;
         self.0.remove(&token)
     }
+
+    /// It was not taken after all.
+    pub(super) fn put_back(&mut self, token: u64, loan: Loan) {
+        self.0.insert(token, loan);
+    }
 }
 
 #[cfg(test)]

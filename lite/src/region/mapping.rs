@@ -5,16 +5,20 @@ use super::owner::Shape;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Ask, Undo};
-use crate::wait::{Epoch, Gate, Shut};
+use crate::wait::{Epoch, Gate, Shut, Waiters};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
 use spin::Mutex;
+
+/// How long it may take to ask for pieces anew.
+const LOOK_DEADLINE: Duration = Duration::from_secs(5);
 
 /// One mapping of a region: the right to operate on its memory until revoked.
 ///
@@ -27,8 +31,9 @@ pub(crate) struct Mapping {
     pub(crate) len: u64,
     rights: AtomicU32,
     /// Of `layout`.
-    #[allow(dead_code, reason = "for moves")]
     generation: AtomicU64,
+    /// Operations wait until `generation` is that at least.
+    awaited: AtomicU64,
     layout: Mutex<Layout>,
     /// Every operation is inside from before it is posted until its completion.
     pub(crate) gate: Gate,
@@ -48,6 +53,7 @@ impl Mapping {
             len: layout.len(),
             rights: AtomicU32::new(rights.bits()),
             generation: AtomicU64::new(generation),
+            awaited: AtomicU64::new(generation),
             layout: Mutex::new(layout),
             gate: Gate::default(),
         })
@@ -88,16 +94,87 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Whether nothing is under way through it, nor will be. For one whose gate is closed.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.gate.is_empty()
+    }
+
+    /// The first byte's node.
+    pub(crate) fn first_node(&self) -> NodeId {
+        self.layout.lock().pieces().next().map_or(self.owner.0, |piece| piece.at.0)
+    }
+
+    /// Nodes and bytes, column after column; pieces of a node that follow each other are one.
+    pub(crate) fn shares(&self) -> Vec<(NodeId, u64)> {
+        let mut shares: Vec<(NodeId, u64)> = Vec::new();
+        for piece in self.layout.lock().pieces() {
+            match shares.last_mut() {
+                Some((node, len)) if *node == piece.at.0 => *len += piece.len,
+                _ => shares.push((piece.at.0, piece.len)),
+            }
+        }
+        shares
+    }
+
+    /// Keeps operations waiting until the mapping is of that generation.
+    fn pause(&self, generation: u64) {
+        // Under the lock, so that it is not mixed with an installation.
+        let _layout = self.layout.lock();
+        if self.generation.load(Ordering::SeqCst) < generation {
+            self.awaited.fetch_max(generation, Ordering::SeqCst);
+            self.gate.pause();
+        }
+    }
+
+    /// Puts newer pieces in the place of the present ones and lets operations go on.
+    fn install(&self, generation: u64, layout: Layout) {
+        {
+            let mut present = self.layout.lock();
+            if layout.len() == self.len && self.generation.load(Ordering::SeqCst) < generation {
+                self.generation.store(generation, Ordering::SeqCst);
+                *present = layout;
+            }
+        }
+        self.reopen();
+    }
+
+    /// Lets operations go on, unless other pieces are awaited.
+    fn reopen(&self) {
+        let _layout = self.layout.lock();
+        if self.awaited.load(Ordering::SeqCst) <= self.generation.load(Ordering::SeqCst) {
+            self.gate.reopen();
+        }
+    }
+
+    fn take(&self, rights: Permissions) {
+        self.rights.fetch_and(!rights.bits(), Ordering::SeqCst);
+    }
+}
+
+/// What has happened to a mapping before the answer that gives it.
+#[derive(Clone, Copy, Default)]
+struct Fate {
+    revoked: bool,
+    /// To be paused until it is of that generation.
+    paused: u64,
+    taken: Option<Permissions>,
+}
+
 #[derive(Default)]
 struct Table {
     live: BTreeMap<(NodeId, u64), Arc<Mapping>>,
-    /// Mappings that have been asked for, by owner and number; whether one was revoked before the answer came.
-    expected: BTreeMap<(NodeId, u64), bool>,
+    /// Mappings that have been asked for, by owner and number.
+    expected: BTreeMap<(NodeId, u64), Fate>,
 }
 
 /// The mappings that this node uses.
 #[derive(Default)]
-pub(crate) struct MappingTable(Mutex<Table>);
+pub(crate) struct MappingTable {
+    table: Mutex<Table>,
+    /// A mapping that was asked for has come, or will not.
+    arrival: Waiters,
+}
 
 /// Stands for a mapping that has been asked for.
 pub(crate) struct Expected<'a> {
@@ -108,38 +185,72 @@ pub(crate) struct Expected<'a> {
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        self.table.0.lock().expected.remove(&(self.owner, self.id));
+        self.table.table.lock().expected.remove(&(self.owner, self.id));
+        self.table.arrival.wake_all();
     }
 }
 
 impl MappingTable {
     pub(crate) fn expect(&self, owner: NodeId, id: u64) -> Expected<'_> {
-        self.0.lock().expected.insert((owner, id), false);
+        self.table.lock().expected.insert((owner, id), Fate::default());
         Expected { table: self, owner, id }
     }
 
     fn remove(&self, mapping: &Mapping) {
-        let removed = self.0.lock().live.remove(&(mapping.owner.0, mapping.id));
+        let removed = self.table.lock().live.remove(&(mapping.owner.0, mapping.id));
         drop(removed);
     }
 
-    /// Ends all mappings of an owner that is gone.
-    pub(crate) fn forget(&self, owner: NodeId) {
-        let mut table = self.0.lock();
+    /// Ends all mappings of an owner that is gone. Gives them: some operations may still be under way.
+    pub(crate) fn forget(&self, owner: NodeId) -> Vec<Arc<Mapping>> {
+        let mut table = self.table.lock();
         let keys: Vec<_> = table.live.range((owner, 0)..=(owner, u64::MAX)).map(|(k, _)| *k).collect();
         let gone: Vec<_> = keys.iter().filter_map(|k| table.live.remove(k)).collect();
         drop(table);
-        for mapping in gone {
+        for mapping in &gone {
             mapping.gate.close();
         }
+        gone
+    }
+
+    /// The live mappings among those.
+    fn find(&self, owner: NodeId, ids: &[u64]) -> Vec<Arc<Mapping>> {
+        let table = self.table.lock();
+        ids.iter().filter_map(|id| table.live.get(&(owner, *id)).cloned()).collect()
+    }
+
+    /// Does one thing to the live mappings among those, which it gives, and notes another for those that are to come.
+    fn act(
+        &self,
+        owner: NodeId,
+        ids: &[u64],
+        now: impl Fn(&Mapping),
+        later: impl Fn(&mut Fate),
+    ) -> Vec<Arc<Mapping>> {
+        let mut table = self.table.lock();
+        let mut found = Vec::new();
+        for id in ids {
+            if let Some(mapping) = table.live.get(&(owner, *id)) {
+                now(mapping);
+                found.push(mapping.clone());
+            } else if let Some(fate) = table.expected.get_mut(&(owner, *id)) {
+                later(fate);
+            }
+        }
+        found
     }
 }
 
 impl Expected<'_> {
-    /// The mapping is there.
+    /// The mapping is there, and gets what has happened to it before.
     pub(crate) fn arrived(self, mapping: &Arc<Mapping>) {
-        let mut table = self.table.0.lock();
-        if table.expected.get(&(self.owner, self.id)) == Some(&true) {
+        let mut table = self.table.table.lock();
+        let fate = table.expected.get(&(self.owner, self.id)).copied().unwrap_or_default();
+        if let Some(rights) = fate.taken {
+            mapping.take(rights);
+        }
+        mapping.pause(fate.paused);
+        if fate.revoked {
             mapping.gate.close();
         } else {
             table.live.insert((self.owner, self.id), mapping.clone());
@@ -192,13 +303,26 @@ impl Node {
                 return Err(error);
             }
         };
+        let mapping = self.mapped(life, id, answer, expected, deadline).await?;
+        undo.disarm();
+        Ok(mapping)
+    }
+
+    /// Takes a mapping that was granted.
+    pub(crate) async fn mapped(
+        self: &Arc<Self>,
+        owner: Life,
+        id: u64,
+        answer: Answer,
+        expected: Expected<'_>,
+        deadline: Instant,
+    ) -> Result<Arc<Mapping>, Error> {
         let Answer::Mapped { shape, permissions } = answer else {
             return Err(Error::Refused("unexpected answer".into()));
         };
-        let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
-        let mapping = Mapping::new(life, id, permissions, generation, layout);
+        let (generation, layout) = self.lay_out(owner.0, id, shape, deadline).await?;
+        let mapping = Mapping::new(owner, id, permissions, generation, layout);
         expected.arrived(&mapping);
-        undo.disarm();
         Ok(mapping)
     }
 
@@ -230,20 +354,67 @@ impl Node {
 
     /// Closes mappings and waits until nothing is under way through them.
     pub(crate) async fn revoke_here(&self, owner: NodeId, ids: &[u64]) {
-        let mut closed = Vec::new();
-        {
-            let mut table = self.mappings.0.lock();
-            for id in ids {
-                if let Some(mapping) = table.live.remove(&(owner, *id)) {
-                    mapping.gate.close();
-                    closed.push(mapping);
-                } else if let Some(revoked) = table.expected.get_mut(&(owner, *id)) {
-                    *revoked = true;
-                }
-            }
-        }
+        let closed = self.mappings.act(owner, ids, |m| m.gate.close(), |fate| fate.revoked = true);
         for mapping in closed {
             mapping.gate.drained().await;
+            // Not before: until then the end of the owner is waited out as well.
+            self.mappings.remove(&mapping);
+        }
+    }
+
+    /// Keeps operations on mappings waiting, until those are of `generation`, and waits until none is under way.
+    pub(crate) async fn pause_here(&self, owner: NodeId, ids: &[u64], generation: u64) {
+        let pause = |m: &Mapping| m.pause(generation);
+        let later = |fate: &mut Fate| fate.paused = fate.paused.max(generation);
+        for mapping in self.mappings.act(owner, ids, pause, later) {
+            if mapping.generation.load(Ordering::SeqCst) < generation {
+                mapping.gate.drained().await;
+            }
+        }
+    }
+
+    /// Asks for the pieces of mappings anew, and lets operations go on.
+    pub(crate) async fn resume_here(
+        self: &Arc<Self>,
+        owner: NodeId,
+        ids: &[u64],
+        generation: u64,
+    ) -> Result<(), Error> {
+        let is_expected = |id: &u64| self.mappings.table.lock().expected.contains_key(&(owner, *id));
+        self.mappings.arrival.until(|| (!ids.iter().any(is_expected)).then_some(())).await;
+        for mapping in self.mappings.find(owner, ids) {
+            if mapping.generation.load(Ordering::SeqCst) >= generation {
+                continue;
+            }
+            let deadline = self.platform.now() + LOOK_DEADLINE;
+            let ask = Ask::Pieces { mapping: mapping.id, generation: 0, from: 0 };
+            let shape = match self.ask_node_long(owner, &ask, deadline).await {
+                Ok(Answer::Shape(shape)) => shape,
+                // The region is being freed, or this mapping is not known any more.
+                Err(Error::Freed) => {
+                    mapping.gate.close();
+                    continue;
+                }
+                Ok(_) => return Err(Error::Refused("unexpected answer".into())),
+                Err(error) => return Err(error),
+            };
+            let (generation, layout) = self.lay_out(owner, mapping.id, shape, deadline).await?;
+            mapping.install(generation, layout);
+        }
+        Ok(())
+    }
+
+    /// Takes rights from mappings, and waits until nothing that relies on them is under way.
+    pub(crate) async fn restrict_here(&self, owner: NodeId, ids: &[u64], rights: Permissions) {
+        let restrict = |m: &Mapping| {
+            // Whoever has looked already looks again.
+            m.gate.pause();
+            m.take(rights);
+        };
+        let later = |fate: &mut Fate| fate.taken = Some(fate.taken.unwrap_or(rights) | rights);
+        for mapping in self.mappings.act(owner, ids, restrict, later) {
+            mapping.gate.drained().await;
+            mapping.reopen();
         }
     }
 

@@ -1,16 +1,24 @@
 //! Regions (LMRs): memory on one node or several that others map, read and write.
 
+mod admin;
+mod change;
 mod fence;
 mod handle;
 mod layout;
 mod lend;
+mod local;
 mod mapping;
 mod memory;
 mod owner;
+mod placement;
+mod rights;
 
 pub use handle::Lmr;
 pub(crate) use layout::{Piece, Spot};
 pub(crate) use lend::Loan as Lent;
+pub use local::LocalMemory;
 pub(crate) use mapping::{Mapping, MappingTable};
-pub(crate) use memory::Plan;
-pub(crate) use owner::{RegionTable, Shape};
+pub(crate) use memory::{Holdings, Plan};
+pub(crate) use owner::{MapAsk, RegionTable, Shape};
+pub use placement::Placement;
+pub use rights::Grantee;

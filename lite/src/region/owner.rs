@@ -1,18 +1,20 @@
 //! Regions as their owner sees them: the node that keeps their directory.
 //!
-//! The owner decides who maps a region, and fences it when it is freed: its memory is reused only after every node that
-//! mapped it has acknowledged the revocation, or has left and its queue pairs are destroyed.
+//! The owner decides who maps a region and with which rights. One change of a region goes on at a time: a move, or rights that
+//! are taken away. A region that is freed is fenced once its last change has ended.
 
-use super::layout::Layout;
+use super::layout::{Layout, Piece};
 use super::lend::{Loan, Loans};
 use super::memory::{Plan, Share};
+use super::rights::{Grantee, Rights};
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Call, answer};
 use crate::wait::{Epoch, Gate, Shut, Waiters};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use proto::NodeId;
@@ -20,13 +22,14 @@ use serde::{Deserialize, Serialize};
 use spin::Mutex;
 
 /// Pieces that travel with the answer to a question for a mapping; the others are asked for.
-const FIRST_PIECES: usize = 3;
+pub(super) const FIRST_PIECES: usize = 3;
 /// Pieces in one answer after that.
-const PAGE_PIECES: usize = 100;
+pub(super) const PAGE_PIECES: usize = 100;
 
 /// What a user must know to [lay out](super::layout) a region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
+    /// Counts the moves, successful or not, from 1.
     pub(crate) generation: u64,
     pub(crate) len: u64,
     pub(crate) stripe: u64,
@@ -34,7 +37,7 @@ pub(crate) struct Shape {
     /// How many pieces there are.
     pub(crate) count: u32,
     /// The first of them.
-    pub(crate) first: Vec<super::layout::Piece>,
+    pub(crate) first: Vec<Piece>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,16 +52,25 @@ enum Stage {
 pub(super) struct Region {
     /// Without which nobody maps it: known to whoever finds its name.
     key: u64,
-    permissions: Permissions,
-    master: Life,
-    shared: bool,
+    /// Without which nobody maps it either: known to whoever was told.
+    pub(super) secret: Vec<u8>,
+    pub(super) rights: Rights,
+    pub(super) master: Life,
+    /// Under which it is published, or is about to be.
+    pub(super) names: Vec<String>,
     stage: Stage,
-    generation: u64,
-    layout: Arc<Layout>,
+    /// A change is under way.
+    changing: bool,
+    /// ... which is a move, and nobody may map it meanwhile.
+    pub(super) moving: bool,
+    pub(super) generation: u64,
+    pub(super) layout: Arc<Layout>,
     /// Keeps the pieces.
-    memory: Vec<Share>,
+    pub(super) memory: Vec<Share>,
     /// Operations that nodes do on the memory for others because this node has them do it.
-    gate: Arc<Gate>,
+    pub(super) gate: Arc<Gate>,
+    /// Who maps it, by holder and its own number of the mapping.
+    holders: BTreeSet<(NodeId, u64)>,
 }
 
 impl Region {
@@ -72,27 +84,49 @@ impl Region {
             first: self.layout.pieces().take(FIRST_PIECES).copied().collect(),
         }
     }
+
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// What a life may have.
+    fn granted(&self, to: Life) -> Permissions {
+        if self.master == to { Permissions::all() } else { self.rights.of(to.0) }
+    }
+
+    fn is_reachable(&self) -> bool {
+        !self.holders.is_empty() || !self.names.is_empty()
+    }
 }
 
-struct Held {
+pub(super) struct Held {
     region: u64,
     life: Life,
+    /// For whom it maps the region, if not for itself.
+    lender: Option<Life>,
     permissions: Permissions,
 }
 
 #[derive(Default)]
-struct Table {
+pub(super) struct Table {
     last: u64,
     regions: BTreeMap<u64, Region>,
     /// By holder and its own number of the mapping.
     mappings: BTreeMap<(NodeId, u64), Held>,
     /// By token, what is lent and not taken yet.
     loans: Loans,
+    /// Mappings that are to be granted once a move has ended.
+    waiting: BTreeSet<(NodeId, u64)>,
 }
 
 impl Table {
     /// The region of a mapping that gives `right`.
-    fn through(&mut self, by: NodeId, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
+    pub(super) fn through(
+        &mut self,
+        by: NodeId,
+        mapping: u64,
+        right: Permissions,
+    ) -> Result<(u64, &mut Region), Error> {
         let held = self.mappings.get(&(by, mapping)).ok_or(Error::Freed)?;
         if !held.permissions.contains(right) {
             return Err(Error::Permission);
@@ -101,15 +135,67 @@ impl Table {
         Ok((held.region, region.ok_or(Error::Freed)?))
     }
 
-    fn is_held(&self, region: u64) -> bool {
-        self.mappings.values().any(|h| h.region == region)
+    pub(super) fn live(&mut self, region: u64) -> Option<&mut Region> {
+        self.regions.get_mut(&region).filter(|r| r.stage == Stage::Live)
+    }
+
+    /// A region of any stage.
+    pub(super) fn any(&mut self, region: u64) -> Option<&mut Region> {
+        self.regions.get_mut(&region)
+    }
+
+    /// Whether a life may administer a region: as its master, or by a right that it has or was granted.
+    pub(super) fn administers(&self, by: Life, region: u64) -> bool {
+        let Some(r) = self.regions.get(&region) else { return false };
+        let mut mine = r.holders.range((by.0, 0)..=(by.0, u64::MAX)).filter_map(|key| self.mappings.get(key));
+        r.granted(by).contains(Permissions::ADMIN)
+            || mine.any(|held| held.life == by && held.permissions.contains(Permissions::ADMIN))
+    }
+
+    fn hold(&mut self, region: u64, by: Life, mapping: u64, permissions: Permissions) {
+        self.mappings.insert((by.0, mapping), Held { region, life: by, lender: None, permissions });
+        if let Some(r) = self.regions.get_mut(&region) {
+            r.holders.insert((by.0, mapping));
+        }
+    }
+
+    /// Marks a region that nobody can reach any more; gives whether it is to be fenced for that.
+    pub(super) fn mark_if_unreachable(&mut self, region: u64) -> bool {
+        let unreachable = |r: &&mut Region| !r.is_reachable() && r.stage != Stage::Freeing;
+        let Some(r) = self.regions.get_mut(&region).filter(unreachable) else { return false };
+        // A region that is forming is seen to by who forms it.
+        let forming = r.stage == Stage::Forming;
+        r.stage = Stage::Freeing;
+        !forming
+    }
+
+    /// Takes rights from the mappings of some holders but the master; gives the mappings, by holder.
+    pub(super) fn restrict(
+        &mut self,
+        region: u64,
+        whose: Grantee,
+        rights: Permissions,
+    ) -> BTreeMap<Life, Vec<u64>> {
+        let mut found: BTreeMap<Life, Vec<u64>> = BTreeMap::new();
+        let Some(r) = self.regions.get(&region) else { return found };
+        for key in &r.holders {
+            let Some(held) = self.mappings.get_mut(key) else { continue };
+            // What is borrowed has the lender's rights.
+            let user = held.lender.unwrap_or(held.life);
+            let concerned = user != r.master && whose.includes(user.0);
+            if concerned && held.permissions.intersects(rights) {
+                held.permissions -= rights;
+                found.entry(held.life).or_default().push(key.1);
+            }
+        }
+        found
     }
 }
 
 /// The regions whose owner this node is.
 #[derive(Default)]
 pub(crate) struct RegionTable {
-    table: Mutex<Table>,
+    pub(super) table: Mutex<Table>,
     pub(super) changed: Waiters,
 }
 
@@ -135,9 +221,31 @@ impl Drop for Reach {
     }
 }
 
+/// A change of a region under way. The next one begins when this is dropped.
+pub(super) struct Changing<'a> {
+    pub(super) table: &'a RegionTable,
+    pub(super) region: u64,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if let Some(r) = self.table.table.lock().regions.get_mut(&self.region) {
+            r.changing = false;
+            r.moving = false;
+        }
+        self.table.changed.wake_all();
+    }
+}
+
 impl RegionTable {
     /// A new region of `by`, without memory, and `by`'s mapping of it.
-    fn begin(&self, node: &Node, by: Life, mapping: u64, permissions: Permissions) -> Result<u64, Error> {
+    pub(super) fn begin(
+        &self,
+        node: &Node,
+        by: Life,
+        mapping: u64,
+        permissions: Permissions,
+    ) -> Result<u64, Error> {
         let key = node.random();
         let mut table = self.table.lock();
         // Under the lock, so that its end is seen here or ends the region.
@@ -148,23 +256,31 @@ impl RegionTable {
         let id = table.last;
         let region = Region {
             key,
-            permissions,
+            secret: Vec::new(),
+            rights: Rights::new(permissions),
             master: by,
-            shared: false,
+            names: Vec::new(),
             stage: Stage::Forming,
+            changing: false,
+            moving: false,
             generation: 1,
             layout: Arc::default(),
             memory: Vec::new(),
             gate: Arc::default(),
+            holders: BTreeSet::new(),
         };
         table.regions.insert(id, region);
-        let held = Held { region: id, life: by, permissions: Permissions::all() };
-        table.mappings.insert((by.0, mapping), held);
+        table.hold(id, by, mapping, Permissions::all());
         Ok(id)
     }
 
     /// The region has its memory. If it is to be freed by now: gives the memory back.
-    fn formed(&self, region: u64, layout: Layout, memory: Vec<Share>) -> Result<Answer, Vec<Share>> {
+    pub(super) fn formed(
+        &self,
+        region: u64,
+        layout: Layout,
+        memory: Vec<Share>,
+    ) -> Result<Answer, Vec<Share>> {
         let mut table = self.table.lock();
         match table.regions.get_mut(&region) {
             Some(r) if r.stage == Stage::Forming => {
@@ -177,27 +293,38 @@ impl RegionTable {
         }
     }
 
-    pub(crate) fn map(
+    /// Grants a mapping. `None`: not while the region is moved.
+    fn map(
         &self,
         node: &Node,
         by: Life,
         mapping: u64,
-        (region, key): (u64, u64),
-        wanted: Permissions,
-    ) -> Result<Answer, Error> {
+        ask: &MapAsk,
+        first: bool,
+    ) -> Option<Result<Answer, Error>> {
         let mut table = self.table.lock();
         if !node.is_live(by) {
-            return Err(Error::NodeDown(by.0));
+            return Some(Err(Error::NodeDown(by.0)));
         }
-        let live = |r: &&Region| r.key == key && r.stage == Stage::Live;
-        let r = table.regions.get(&region).filter(live).ok_or(Error::Freed)?;
-        let granted = if r.master == by { Permissions::all() } else { r.permissions - Permissions::ADMIN };
-        if !r.shared || !granted.contains(wanted) {
-            return Err(Error::Permission);
+        let waited = table.waiting.remove(&(by.0, mapping));
+        if !first && !waited {
+            // It has been unmapped before it was mapped.
+            return Some(Err(Error::Freed));
         }
-        let answer = Answer::Mapped { shape: r.shape(), permissions: wanted };
-        table.mappings.insert((by.0, mapping), Held { region, life: by, permissions: wanted });
-        Ok(answer)
+        let found = table.live(ask.region).filter(|r| r.key == ask.key);
+        let Some(r) = found else { return Some(Err(Error::Freed)) };
+        let is_master = r.master == by;
+        let needed = if is_master { ask.wanted } else { ask.wanted | Permissions::SHARE };
+        if r.names.is_empty() || !r.granted(by).contains(needed) || !same(&r.secret, &ask.secret) {
+            return Some(Err(Error::Permission));
+        }
+        if r.moving {
+            table.waiting.insert((by.0, mapping));
+            return None;
+        }
+        let answer = Answer::Mapped { shape: r.shape(), permissions: ask.wanted };
+        table.hold(ask.region, by, mapping, ask.wanted);
+        Some(Ok(answer))
     }
 
     /// Some pieces of a mapping; if its generation is another, its shape.
@@ -220,26 +347,13 @@ impl RegionTable {
     /// Gives a region that nobody can reach any more, for [`Node::spawn_fence`].
     pub(crate) fn unmap(&self, by: NodeId, mapping: u64) -> Option<u64> {
         let mut table = self.table.lock();
+        table.waiting.remove(&(by, mapping));
         let region = table.mappings.remove(&(by, mapping))?.region;
-        let reachable = table.is_held(region);
-        let r = table.regions.get_mut(&region)?;
-        let unreachable = !reachable && !r.shared && r.stage != Stage::Freeing;
-        if unreachable {
-            r.stage = Stage::Freeing;
-        }
+        table.regions.get_mut(&region)?.holders.remove(&(by, mapping));
+        let unreachable = table.mark_if_unreachable(region);
         drop(table);
         self.changed.wake_all();
         unreachable.then_some(region)
-    }
-
-    pub(crate) fn share(&self, by: NodeId, mapping: u64, shared: bool) -> Result<Answer, Error> {
-        let mut table = self.table.lock();
-        let (region, r) = table.through(by, mapping, Permissions::ADMIN)?;
-        if !r.permissions.contains(Permissions::SHARE) {
-            return Err(Error::Permission);
-        }
-        r.shared = shared;
-        Ok(Answer::Shared { region, key: r.key })
     }
 
     /// Marks a region for a holder with `ADMIN`: nobody maps it any more.
@@ -268,49 +382,117 @@ impl RegionTable {
         Ok((way, r.gate.epoch()))
     }
 
-    /// A life has ended and its queue pairs here are destroyed: its mappings are void. Gives the regions to fence: those
-    /// whose master it was.
+    /// A life has ended. Gives the regions to fence: those whose master it was.
     pub(crate) fn forget(&self, life: Life) -> Vec<u64> {
         let mut table = self.table.lock();
-        table.mappings.retain(|_, h| h.life != life);
         let mut orphans = Vec::new();
         for (id, r) in &mut table.regions {
+            r.rights.forget(life.0);
             if r.master == life && r.stage != Stage::Freeing {
+                if r.stage == Stage::Live {
+                    orphans.push(*id);
+                }
                 r.stage = Stage::Freeing;
-                orphans.push(*id);
+            }
+        }
+        table.waiting.retain(|(by, _)| *by != life.0);
+        orphans
+    }
+
+    /// All have seen the end of a life, and destroyed their queue pairs to it: its mappings are void. Gives the regions to fence:
+    /// those that nobody can reach any more.
+    pub(crate) fn settle(&self, life: Life) -> Vec<u64> {
+        let mut table = self.table.lock();
+        let keys: Vec<_> = table
+            .mappings
+            .range((life.0, 0)..=(life.0, u64::MAX))
+            .filter(|(_, held)| held.life == life)
+            .map(|(key, _)| *key)
+            .collect();
+        let mut unreachable = Vec::new();
+        for key in keys {
+            let Some(region) = table.mappings.remove(&key).map(|held| held.region) else { continue };
+            if let Some(r) = table.regions.get_mut(&region) {
+                r.holders.remove(&key);
+            }
+            if table.mark_if_unreachable(region) {
+                unreachable.push(region);
             }
         }
         drop(table);
         self.changed.wake_all();
-        orphans
+        unreachable
     }
 
-    /// Some node that still maps `region`, and its mappings.
-    pub(super) fn holder(&self, region: u64) -> Option<(Life, Vec<u64>)> {
-        let table = self.table.lock();
-        let holds = |h: &&Held| h.region == region;
-        let by = table.mappings.values().find(holds)?.life;
-        let all = table.mappings.iter().filter(|(_, h)| holds(h) && h.life == by).map(|((_, id), _)| *id);
-        Some((by, all.take(256).collect()))
-    }
-
-    pub(super) fn drop_mappings(&self, by: NodeId, ids: &[u64]) {
+    /// Begins a change if none is under way. `Err`: the region is gone.
+    pub(super) fn begin_change(&self, region: u64) -> Option<Result<Changing<'_>, Error>> {
         let mut table = self.table.lock();
-        for id in ids {
-            table.mappings.remove(&(by, *id));
+        let Some(r) = table.live(region) else { return Some(Err(Error::Freed)) };
+        if r.changing {
+            return None;
         }
+        r.changing = true;
+        Some(Ok(Changing { table: self, region }))
+    }
+
+    /// Whether no change of a region is under way.
+    pub(super) fn is_at_rest(&self, region: u64) -> bool {
+        self.table.lock().regions.get(&region).is_none_or(|r| !r.changing)
+    }
+
+    /// Who maps a region, and as what.
+    pub(super) fn holders(&self, region: u64) -> BTreeMap<Life, Vec<u64>> {
+        let table = self.table.lock();
+        let mut found: BTreeMap<Life, Vec<u64>> = BTreeMap::new();
+        let Some(r) = table.regions.get(&region) else { return found };
+        for key in &r.holders {
+            if let Some(held) = table.mappings.get(key) {
+                found.entry(held.life).or_default().push(key.1);
+            }
+        }
+        found
+    }
+
+    /// Whether a life has that mapping.
+    pub(super) fn is_held(&self, by: Life, mapping: u64) -> bool {
+        self.table.lock().mappings.get(&(by.0, mapping)).is_some_and(|held| held.life == by)
     }
 
     pub(super) fn gate(&self, region: u64) -> Option<Arc<Gate>> {
         Some(self.table.lock().regions.get(&region)?.gate.clone())
     }
 
-    /// Takes a region out of the table, and gives its memory.
-    pub(super) fn remove(&self, region: u64) -> Vec<Share> {
-        let removed = self.table.lock().regions.remove(&region);
-        self.changed.wake_all();
-        removed.map(|r| r.memory).unwrap_or_default()
+    /// Takes the names of a region that is freed.
+    pub(super) fn take_names(&self, region: u64) -> Vec<String> {
+        let mut table = self.table.lock();
+        table.regions.get_mut(&region).map(|r| core::mem::take(&mut r.names)).unwrap_or_default()
     }
+
+    /// Takes a region out of the table, with all mappings of it; gives its memory.
+    pub(super) fn remove(&self, region: u64) -> Vec<Share> {
+        let mut table = self.table.lock();
+        let Some(removed) = table.regions.remove(&region) else { return Vec::new() };
+        for key in &removed.holders {
+            table.mappings.remove(key);
+        }
+        drop(table);
+        self.changed.wake_all();
+        removed.memory
+    }
+}
+
+/// Whether two secrets are the same, in a time that does not tell where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0
+}
+
+/// What a node asks to map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MapAsk {
+    pub(crate) region: u64,
+    pub(crate) key: u64,
+    pub(crate) secret: Vec<u8>,
+    pub(crate) wanted: Permissions,
 }
 
 /// Loans: see [`Loans`].
@@ -324,18 +506,39 @@ impl RegionTable {
         Ok(Answer::Done)
     }
 
-    /// `by` maps what was lent to it.
-    pub(crate) fn borrow(&self, node: &Node, by: Life, mapping: u64, token: u64) -> Result<Answer, Error> {
+    /// `by` maps what was lent to it. `None`: not while the region is moved.
+    fn borrow(
+        &self,
+        node: &Node,
+        by: Life,
+        mapping: u64,
+        token: u64,
+        first: bool,
+    ) -> Option<Result<Answer, Error>> {
         let mut table = self.table.lock();
         if !node.is_live(by) {
-            return Err(Error::NodeDown(by.0));
+            return Some(Err(Error::NodeDown(by.0)));
         }
-        let loan = table.loans.take(node.platform.now(), token, by.0).ok_or(Error::Freed)?;
+        let waited = table.waiting.remove(&(by.0, mapping));
+        let loan = table.loans.take(node.platform.now(), token, by.0).filter(|_| first || waited);
+        let Some(loan) = loan else { return Some(Err(Error::Freed)) };
         let (lender, lent) = loan.mapping;
-        let (region, r) = table.through(lender, lent, loan.rights)?;
+        let (region, r) = match table.through(lender, lent, loan.rights) {
+            Ok(found) => found,
+            Err(error) => return Some(Err(error)),
+        };
+        if r.moving {
+            table.waiting.insert((by.0, mapping));
+            table.loans.put_back(token, loan);
+            return None;
+        }
         let answer = Answer::Mapped { shape: r.shape(), permissions: loan.rights };
-        table.mappings.insert((by.0, mapping), Held { region, life: by, permissions: loan.rights });
-        Ok(answer)
+        let lender = table.mappings.get(&loan.mapping).map(|held| held.life);
+        table.hold(region, by, mapping, loan.rights);
+        if let Some(held) = table.mappings.get_mut(&(by.0, mapping)) {
+            held.lender = lender;
+        }
+        Some(Ok(answer))
     }
 }
 
@@ -360,9 +563,14 @@ impl Node {
         };
         let node = self.clone();
         let task = async move {
-            let result = node.form_region(region, &plan).await;
+            let result = match node.take_memory(&plan).await {
+                Ok((layout, memory)) => node.regions.formed(region, layout, memory).map_err(|memory| {
+                    node.give_memory(memory);
+                    Error::Freed
+                }),
+                Err(error) => Err(error),
+            };
             if result.is_err() {
-                node.regions.unmap(by.0, mapping);
                 node.regions.remove(region);
             }
             answer(call, result);
@@ -370,12 +578,34 @@ impl Node {
         self.platform.spawn("lite-alloc", Box::pin(task));
     }
 
-    async fn form_region(self: &Arc<Self>, region: u64, plan: &Plan) -> Result<Answer, Error> {
-        let (layout, memory) = self.take_memory(plan).await?;
-        self.regions.formed(region, layout, memory).map_err(|memory| {
-            drop(memory);
-            Error::Freed
-        })
+    /// As an owner: grants a mapping, if need be after a move, then answers.
+    pub(crate) fn grant_mapping(self: &Arc<Self>, call: Call, mapping: u64, ask: MapAsk) {
+        let by = (call.from(), call.incarnation());
+        if let Some(result) = self.regions.map(self, by, mapping, &ask, true) {
+            return answer(call, result);
+        }
+        let node = self.clone();
+        let task = async move {
+            let granted = || node.regions.map(&node, by, mapping, &ask, false);
+            let result = node.regions.changed.until(granted).await;
+            answer(call, result);
+        };
+        self.platform.spawn("lite-map", Box::pin(task));
+    }
+
+    /// As an owner: grants a mapping that was lent, if need be after a move, then answers.
+    pub(crate) fn grant_borrowed(self: &Arc<Self>, call: Call, mapping: u64, token: u64) {
+        let by = (call.from(), call.incarnation());
+        if let Some(result) = self.regions.borrow(self, by, mapping, token, true) {
+            return answer(call, result);
+        }
+        let node = self.clone();
+        let task = async move {
+            let granted = || node.regions.borrow(&node, by, mapping, token, false);
+            let result = node.regions.changed.until(granted).await;
+            answer(call, result);
+        };
+        self.platform.spawn("lite-map", Box::pin(task));
     }
 
     /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and keeps the memory from being

@@ -7,7 +7,7 @@ use super::server::{FunctionId, RpcOptions};
 use super::service::{Service, Takes};
 use crate::node::Node;
 use crate::op::Loan;
-use crate::region::{Lent, Piece, Plan, Shape};
+use crate::region::{Grantee, Lent, MapAsk, Piece, Plan, Shape};
 use crate::sync::{Kind, Mode, Outcome, Place};
 use crate::{Error, Permissions};
 use alloc::boxed::Box;
@@ -33,17 +33,43 @@ pub(crate) enum Ask {
     /// Make a region; the asker becomes the master. `mapping` is the asker's number of its mapping, as everywhere below.
     Alloc { mapping: u64, plan: Plan, permissions: Permissions },
     /// Map.
-    Map { mapping: u64, region: u64, key: u64, wanted: Permissions },
-    /// The pieces of a mapping from the `from`th on, if its generation is that.
+    Map { mapping: u64, ask: MapAsk },
+    /// The pieces of a mapping from the `from`th on, if its generation is that; otherwise its shape.
     Pieces { mapping: u64, generation: u64, from: u32 },
     /// The asker uses a mapping no more.
     Unmap { mapping: u64 },
-    /// (Un)publish: from now on the region may be mapped by name (no more).
-    Share { mapping: u64, shared: bool },
+    /// Publish under a name.
+    Publish { mapping: u64, name: String },
+    /// Free that name of that region.
+    Unpublish { region: u64, name: String },
+    /// Grant rights to whoever maps the region from now on.
+    Grant { mapping: u64, to: Grantee, rights: Permissions },
+    /// Take rights away. Answered when no operation that relies on them is under way.
+    Withdraw { mapping: u64, from: Grantee, rights: Permissions },
+    /// Who maps the region from now on must know the secret.
+    SetSecret { mapping: u64, secret: Vec<u8> },
+    /// Make another node the master.
+    HandOver { mapping: u64, to: NodeId },
+    /// Move. Answered when the region is in its new place for all, or stays in the old one.
+    Move { mapping: u64, plan: Plan },
     /// Free. Answered when nobody can reach the memory any more.
     Free { mapping: u64 },
     /// The asker, who owns the regions, takes mappings back. Answered when no operation through them is under way.
     Revoke { mappings: Vec<u64> },
+    /// As before; operations wait until the mappings are of that generation. Answered when none is under way.
+    Pause { mappings: Vec<u64>, generation: u64 },
+    /// As before; the mappings are of that generation, and their pieces to be asked for. Answered when they are known.
+    Resume { mappings: Vec<u64>, generation: u64 },
+    /// As before; the mappings lose rights. Answered when no operation that relies on them is under way.
+    Restrict { mappings: Vec<u64>, rights: Permissions },
+    /// Take memory and hold it for the asker, under its number `holding`.
+    Reserve { holding: u64, len: u64 },
+    /// The pieces of a holding from the `from`th on.
+    Reserved { holding: u64, from: u32 },
+    /// The asker needs a holding no more.
+    Yield { holding: u64 },
+    /// Set bytes of what is held for the asker.
+    Fill { piece: Piece, byte: u8 },
     /// Set bytes.
     Memset { mapping: u64, offset: u64, len: u64, byte: u8 },
     /// Lend a mapping of the asker's to another node for some time, under a number of the asker's choice.
@@ -79,12 +105,10 @@ pub(crate) enum Answer {
     Done,
     /// Mapped, or allocated and mapped.
     Mapped { shape: Shape, permissions: Permissions },
-    /// The region has changed since: its pieces are to be asked for anew.
+    /// What pieces there are.
     Shape(Shape),
     /// Some pieces.
     Pieces(Vec<Piece>),
-    /// May be mapped by name, with this key.
-    Shared { region: u64, key: u64 },
     /// An object was made.
     Created(Place),
     /// In line: [`Ask::Woken`] follows.
@@ -158,15 +182,60 @@ impl Node {
             Ask::Alloc { mapping, plan, permissions } => {
                 return self.create_region(call, mapping, plan, permissions);
             }
-            Ask::Map { mapping, region, key, wanted } => {
-                self.regions.map(self, (from, life), mapping, (region, key), wanted)
-            }
+            Ask::Map { mapping, ask } => return self.grant_mapping(call, mapping, ask),
             Ask::Pieces { mapping, generation, from: first } => {
-                let pieces = self.regions.pieces(from, mapping, generation, first);
-                let bytes = proto::encode(&pieces);
-                // A caller that is gone asks no more.
-                let task = async move { drop(call.reply(&bytes).await) };
-                return self.platform.spawn("lite-pieces", Box::pin(task));
+                return self.answer_long(call, &self.regions.pieces(from, mapping, generation, first));
+            }
+            Ask::Reserve { holding, len } => return self.reserve(call, holding, len),
+            Ask::Reserved { holding, from: first } => {
+                return self.answer_long(call, &self.holdings.pieces((from, life), holding, first));
+            }
+            Ask::Yield { holding } => {
+                self.holdings.give_back((from, life), holding);
+                self.report_memory();
+                Ok(Answer::Done)
+            }
+            Ask::Fill { piece, byte } => self.fill_held((from, life), &piece, byte),
+            Ask::Publish { mapping, name } => {
+                let task = |n: Arc<Self>| async move { n.publish_region(from, mapping, &name).await };
+                return self.answer_later(call, task);
+            }
+            Ask::Unpublish { region, name } => {
+                let task =
+                    |n: Arc<Self>| async move { n.unpublish_region((from, life), region, &name).await };
+                return self.answer_later(call, task);
+            }
+            Ask::Grant { mapping, to, rights } => self.grant(from, mapping, to, rights),
+            Ask::Withdraw { mapping, from: whom, rights } => {
+                let task =
+                    move |n: Arc<Self>| async move { n.revoke_rights(from, mapping, whom, rights).await };
+                return self.answer_later(call, task);
+            }
+            Ask::SetSecret { mapping, secret } => self.set_secret(from, mapping, secret),
+            Ask::HandOver { mapping, to } => self.hand_over(from, mapping, to),
+            Ask::Move { mapping, plan } => {
+                let task = move |n: Arc<Self>| async move { n.move_region(from, mapping, &plan).await };
+                return self.answer_later(call, task);
+            }
+            Ask::Pause { mappings, generation } => {
+                let task = move |n: Arc<Self>| async move {
+                    n.pause_here(from, &mappings, generation).await;
+                    Ok(Answer::Done)
+                };
+                return self.answer_later(call, task);
+            }
+            Ask::Resume { mappings, generation } => {
+                let task = move |n: Arc<Self>| async move {
+                    n.resume_here(from, &mappings, generation).await.map(|()| Answer::Done)
+                };
+                return self.answer_later(call, task);
+            }
+            Ask::Restrict { mappings, rights } => {
+                let task = move |n: Arc<Self>| async move {
+                    n.restrict_here(from, &mappings, rights).await;
+                    Ok(Answer::Done)
+                };
+                return self.answer_later(call, task);
             }
             Ask::Unmap { mapping } => {
                 if let Some(unreachable) = self.regions.unmap(from, mapping) {
@@ -174,7 +243,6 @@ impl Node {
                 }
                 Ok(Answer::Done)
             }
-            Ask::Share { mapping, shared } => self.regions.share(from, mapping, shared),
             Ask::Free { mapping } => match self.regions.begin_free(from, mapping) {
                 Ok(region) => {
                     let node = self.clone();
@@ -210,7 +278,7 @@ impl Node {
                 let loan = Lent { mapping: (from, mapping), to, rights, until };
                 self.regions.lend(self, from, token, loan)
             }
-            Ask::Borrow { mapping, token } => self.regions.borrow(self, (from, life), mapping, token),
+            Ask::Borrow { mapping, token } => return self.grant_borrowed(call, mapping, token),
             Ask::Copy { from, to, len, patience_ns } => {
                 let node = self.clone();
                 let task = async move {
@@ -244,6 +312,25 @@ impl Node {
             }
         };
         answer(call, at_once);
+    }
+}
+
+impl Node {
+    /// Answers an internal call with what a task of its own finds.
+    fn answer_later<F>(self: &Arc<Self>, call: Call, task: impl FnOnce(Arc<Self>) -> F)
+    where
+        F: Future<Output = Result<Answer, Error>> + Send + 'static,
+    {
+        let result = task(self.clone());
+        self.platform.spawn("lite-answer", Box::pin(async move { answer(call, result.await) }));
+    }
+
+    /// Answers an internal call whose answer may be long.
+    fn answer_long(&self, call: Call, result: &Result<Answer, Error>) {
+        let bytes = proto::encode(result);
+        // A caller that is gone asks no more.
+        let task = async move { drop(call.reply(&bytes).await) };
+        self.platform.spawn("lite-pieces", Box::pin(task));
     }
 }
 

@@ -25,6 +25,7 @@ struct State {
     members: BTreeMap<NodeId, (Member, Arc<Mutex<Inbox>>)>,
     names: BTreeMap<String, (NodeId, Vec<u8>)>,
     departures: Departures,
+    free: BTreeMap<NodeId, u64>,
     lives: u64,
 }
 
@@ -157,7 +158,7 @@ impl Hub {
             }
             return;
         }
-        let State { members, names, departures, .. } = &mut *state;
+        let State { members, names, departures, free, .. } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
         match message {
@@ -183,6 +184,15 @@ impl Hub {
             }
             ToManager::NameLookup { request, name } => {
                 answer(request, names.get(&name).cloned().ok_or(NameError::NotFound));
+            }
+            ToManager::MemoryFree { bytes } => {
+                state.free.insert(from, bytes);
+            }
+            ToManager::AskMemoryFree { request } => {
+                let told = members.keys().filter_map(|node| Some((*node, *free.get(node)?)));
+                let mut nodes: Vec<_> = told.collect();
+                nodes.sort_by_key(|(node, free)| (core::cmp::Reverse(*free), *node));
+                send(inbox, &ToNode::MemoryFree { request, nodes });
             }
             ToManager::LeftSeen { node, incarnation } => {
                 let settled = departures.seen(from, node, incarnation);

@@ -1,8 +1,6 @@
 //! A gate: operations pass while it is open. It can be closed for ever, or for a while: then whatever operations relied on
 //! may be changed once all are out, and an operation that looked before the change does not get in after it.
 
-#![allow(dead_code, reason = "for moves")]
-
 use super::Waiters;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,9 +93,14 @@ impl Gate {
         self.change.until(opened).await
     }
 
+    /// Whether nobody is inside.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & INSIDE == 0
+    }
+
     /// Waits until nobody is inside. Only while the gate is shut does that stay so.
     pub(crate) async fn drained(&self) {
-        self.change.until(|| (self.state.load(Ordering::SeqCst) & INSIDE == 0).then_some(())).await;
+        self.change.until(|| self.is_empty().then_some(())).await;
     }
 }
 

@@ -55,6 +55,14 @@ impl Members {
         self.get(node).map_or_else(|| node.to_string(), Live::label)
     }
 
+    /// The members with the most free memory, the most first; of equals the lower id.
+    fn most_free(&self) -> Vec<(NodeId, u64)> {
+        let mut all: Vec<_> = self.0.iter().map(|(&node, live)| (node, live.join.memory_free)).collect();
+        all.sort_by_key(|&(node, free)| (std::cmp::Reverse(free), node));
+        all.truncate(ToNode::MOST_FREE);
+        all
+    }
+
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.0.values().map(|live| live.expires).min()
     }
@@ -218,6 +226,11 @@ impl Core {
             ToManager::NameLookup { request, name } => {
                 let result = self.names.lookup(&name);
                 self.tell_node(conn, ToNode::Name { request, result });
+            }
+            ToManager::MemoryFree { bytes } => live.join.memory_free = bytes,
+            ToManager::AskMemoryFree { request } => {
+                let nodes = self.members.most_free();
+                self.tell_node(conn, ToNode::MemoryFree { request, nodes });
             }
             ToManager::LeftSeen { node: of, incarnation } => {
                 let settled = self.departures.seen(node, of, incarnation);

@@ -1,0 +1,121 @@
+//! [`LocalMemory`]: memory of an application's own that becomes a region when it is registered.
+
+use super::layout::Layout;
+use super::memory::Share;
+use crate::bounce::Run;
+use crate::node::Node;
+use crate::rpc::Undo;
+use crate::{Error, Lite, Lmr, Permissions};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Memory of this node that the platform's allocator gave and no other node reaches. Dropped, it is free again.
+///
+/// ```
+/// # use lite::{Error, Lite, Permissions};
+/// # async fn example(lite: &Lite) -> Result<(), Error> {
+/// let table = lite.local_memory(1 << 20).await?;
+/// table.write(0, b"built in peace")?;
+/// // Now others may read it, where it is.
+/// let region = lite.register_memory(table, Permissions::READ | Permissions::SHARE).await?;
+/// region.publish("table").await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct LocalMemory {
+    node: Arc<Node>,
+    runs: Vec<Run>,
+    layout: Layout,
+}
+
+impl Lite {
+    /// Takes `len` zeroed bytes of this node's memory, contiguous or not. Fails with `NoMemory`.
+    pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
+        let runs = self.node.take_runs(len).await?;
+        let pieces = self.node.pieces_of(&runs, len);
+        let layout = Layout::new(len, 0, 1, pieces).ok_or(Error::OutOfBounds)?;
+        self.node.report_memory();
+        Ok(LocalMemory { node: self.node.clone(), runs, layout })
+    }
+
+    /// Makes `memory` a region, with what is in it and where it is. This node is its owner and master; for `permissions` and
+    /// the region's life see [`alloc`](Self::alloc). The memory is free again when the region is freed.
+    pub async fn register_memory(&self, memory: LocalMemory, permissions: Permissions) -> Result<Lmr, Error> {
+        let node = &self.node;
+        if !Arc::ptr_eq(node, &memory.node) {
+            return Err(Error::Refused("that is memory of another node".into()));
+        }
+        if node.is_fenced() {
+            return Err(Error::LinkDown);
+        }
+        let (me, mapping) = ((node.me, node.incarnation), node.random());
+        let charge = self.class.hold(memory.len())?;
+        let region = node.regions.begin(node, me, mapping, permissions)?;
+        let undo = Undo::new(node, me, crate::rpc::Ask::Unmap { mapping });
+        let expected = node.mappings.expect(me.0, mapping);
+        let share = Share::Here { _runs: memory.runs };
+        let answer =
+            node.regions.formed(region, memory.layout, alloc::vec![share]).map_err(|_| Error::Freed)?;
+        let mapped = node.mapped(me, mapping, answer, expected, self.deadline()).await?;
+        undo.disarm();
+        Ok(self.lmr_charged(mapped, charge))
+    }
+}
+
+impl LocalMemory {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.layout.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads `into.len()` bytes from `offset`. Fails with `OutOfBounds`.
+    pub fn read(&self, offset: u64, mut into: &mut [u8]) -> Result<(), Error> {
+        self.pieces(offset, into.len() as u64, |memory, addr, len| {
+            let (now, rest) = core::mem::take(&mut into).split_at_mut(len);
+            into = rest;
+            memory.read(addr, now)
+        })
+    }
+
+    /// Writes `data` at `offset`. Fails with `OutOfBounds`.
+    pub fn write(&self, offset: u64, mut data: &[u8]) -> Result<(), Error> {
+        self.pieces(offset, data.len() as u64, |memory, addr, len| {
+            let (now, rest) = data.split_at(len);
+            data = rest;
+            memory.write(addr, now)
+        })
+    }
+
+    fn pieces(
+        &self,
+        offset: u64,
+        len: u64,
+        mut each: impl FnMut(&dyn platform::Memory, platform::IoAddr, usize) -> Result<(), platform::MemoryError>,
+    ) -> Result<(), Error> {
+        if offset.checked_add(len).is_none_or(|end| end > self.len()) {
+            return Err(Error::OutOfBounds);
+        }
+        let mut done = 0;
+        while done < len {
+            let spot = self.layout.find(offset + done).ok_or(Error::OutOfBounds)?;
+            let step = spot.run.min(len - done);
+            each(self.node.platform.memory(), spot.addr, step as usize).map_err(|_| Error::OutOfBounds)?;
+            done += step;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LocalMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {}", self.len(), self.node.me)
+    }
+}
