@@ -34,6 +34,7 @@ impl State {
     fn remove(&mut self, node: NodeId, reason: &str) -> Option<Arc<Mutex<Inbox>>> {
         let (member, inbox) = self.members.remove(&node)?;
         self.names.retain(|_, (owner, _)| *owner != node);
+        self.free.remove(&node);
         let incarnation = member.incarnation;
         for (_, other) in self.members.values() {
             send(other, &ToNode::Left { node, incarnation, reason: reason.into() });
