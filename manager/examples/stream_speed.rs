@@ -67,6 +67,7 @@ fn join(address: &str, key: &ClusterKey, index: u16) -> Result<Connection> {
     connection.sending.send(&Hello::Node(Join {
         version: PROTOCOL_VERSION,
         name: format!("n{index}"),
+        keep_id: false,
         rnic,
         memory: 0,
         memory_free: 0,

@@ -37,14 +37,42 @@ fn members_learn_of_each_other() {
 }
 
 #[test]
-fn a_node_that_comes_back_is_the_same_node_in_a_new_life() {
+fn a_node_that_wants_so_is_the_same_node_in_a_new_life() {
+    let mut h = Harness::new();
+    let (a, first) = h.join_keeping("a");
+    h.join("b");
+    h.drop(a);
+    // Its id is nobody else's meanwhile.
+    let (_, other) = h.join("c");
+    let (_, again) = h.join_keeping("a");
+    assert_eq!((again.node, again.gid), (first.node, first.gid));
+    assert_eq!(other.node, NodeId(3));
+    assert!(again.incarnation > first.incarnation);
+}
+
+#[test]
+fn others_get_any_free_id_and_nothing_of_them_is_kept() {
     let mut h = Harness::new();
     let (a, first) = h.join("a");
     h.join("b");
     h.drop(a);
+    let (_, other) = h.join("c");
+    assert_eq!(other.node, first.node);
+    assert!(other.incarnation > first.incarnation);
     let (_, again) = h.join("a");
-    assert_eq!((again.node, again.gid), (first.node, first.gid));
-    assert!(again.incarnation > first.incarnation);
+    assert_eq!(again.node, NodeId(3));
+    assert!(!h.saved.iter().any(|record| matches!(record, Record::Node(..))));
+}
+
+#[test]
+fn whoever_does_not_ask_for_a_kept_id_does_not_get_it() {
+    let mut h = Harness::new();
+    let (a, first) = h.join_keeping("a");
+    h.drop(a);
+    let (a, fresh) = h.join("a");
+    assert_ne!(fresh.node, first.node);
+    h.drop(a);
+    assert_eq!(h.join_keeping("a").1.node, first.node);
 }
 
 #[test]
@@ -260,7 +288,7 @@ fn malformed_messages_end_the_sender() {
 #[test]
 fn numbers_never_repeat_after_a_restart() {
     let mut h = Harness::new();
-    let (_, before) = h.join("a");
+    let (_, before) = h.join_keeping("a");
     let mut saved = Saved::default();
     for record in &h.saved {
         match record.clone() {
@@ -272,7 +300,7 @@ fn numbers_never_repeat_after_a_restart() {
     }
     let mut h = Harness::with(Config::default(), saved);
     let (_, other) = h.join("z");
-    let (_, again) = h.join("a");
+    let (_, again) = h.join_keeping("a");
     assert_eq!(again.node, before.node);
     assert_ne!(other.node, before.node);
     assert!(other.incarnation > before.incarnation);
@@ -282,7 +310,7 @@ fn numbers_never_repeat_after_a_restart() {
 fn ids_of_the_departed_serve_again_when_none_are_left() {
     let nodes = (1..=4095).map(|id| (format!("old{id:04}"), NodeId(id))).collect();
     let mut h = Harness::with(Config::default(), Saved { nodes, ..Saved::default() });
-    let (_, kept) = h.join("old0001");
+    let (_, kept) = h.join_keeping("old0001");
     let (_, new) = h.join("new");
     assert_eq!((kept.node, new.node), (NodeId(1), NodeId(2)));
     assert!(h.saved.contains(&Record::Forget("old0002".into())));

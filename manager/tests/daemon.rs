@@ -127,7 +127,8 @@ fn error_line(ended: &Ended) -> String {
 
 fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
     let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
-    connection.sending.send(&Hello::Node(support::join(name))).unwrap();
+    let wish = Join { keep_id: true, ..support::join(name) };
+    connection.sending.send(&Hello::Node(wish)).unwrap();
     match connection.receiving.receive(Some(Duration::from_secs(10))).unwrap() {
         ToNode::Welcome(welcome) => (connection, welcome),
         other => panic!("{other:?}"),

@@ -43,6 +43,9 @@ pub struct Join {
     pub version: u16,
     /// The name by which operators know it; not empty, at most 64 bytes. A name in use by a live member is refused.
     pub name: String,
+    /// Whether it wants the id that a node of its name had before, over reboots of both and restarts of the manager. Otherwise
+    /// it gets one that no member has and no name keeps.
+    pub keep_id: bool,
     /// Its RNIC.
     pub rnic: RnicOffer,
     /// Bytes of memory it has.

@@ -20,6 +20,7 @@ pub const KEYS: &[Key] = &[
     key("fabric", "RDMA port: Ethernet or PCI address, or auto (default): the second on the bus"),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
+    key("id", "this node's id: fresh (default), or keep the one that its name had"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port"),

@@ -82,7 +82,12 @@ async fn start() -> Result<Node, String> {
     };
     let apps = apps::all(perftest::application(network, fabric, rnic.clone()));
     let name = cmdline::get("node").map_or_else(|| format!("node-{}", fabric.mac()), ToOwned::to_owned);
-    let offer = || join_offer(&rnic, &name, total, &apps);
+    let keep_id = match cmdline::get("id").unwrap_or("fresh") {
+        "fresh" => false,
+        "keep" => true,
+        other => return Err(format!("id={other}: want fresh or keep")),
+    };
+    let offer = || Join { keep_id, ..join_offer(&rnic, &name, total, &apps) };
     let (link, welcome) =
         link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
@@ -123,6 +128,7 @@ fn join_offer(rnic: &Soft, name: &str, memory: u64, apps: &[Box<dyn runtime::App
     Join {
         version: PROTOCOL_VERSION,
         name: name.to_owned(),
+        keep_id: false,
         rnic: RnicOffer {
             driver: attributes.driver.to_owned(),
             links: attributes.links.to_vec(),

@@ -284,6 +284,7 @@ pub async fn join() -> Outcome {
     let wish = || proto::Join {
         version: proto::PROTOCOL_VERSION,
         name: cmdline::get("node").unwrap_or("selftest").into(),
+        keep_id: false,
         rnic: proto::RnicOffer {
             driver: "softroce".into(),
             links: vec![verbs::LinkKind::RoceV2],

@@ -109,6 +109,7 @@ impl<'a> Chosen<'a> {
             manager: self.manager.into(),
             key,
             name: self.name.into(),
+            keep_id: false,
             cpus: 1,
             apps: Vec::new(),
             lite: lite::Config::default(),

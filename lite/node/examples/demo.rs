@@ -37,6 +37,7 @@ fn main() -> Result<()> {
         manager: manager.clone(),
         key: key::load(Path::new(key_file))?,
         name: name.clone(),
+        keep_id: false,
         cpus: 1,
         apps: Vec::new(),
         lite: lite::Config::default(),

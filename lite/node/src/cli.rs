@@ -30,6 +30,9 @@ pub struct Cli {
     /// The node's name in the cluster [default: the host's name].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// Keeps the node's id for its name: it is the same when it joins again.
+    #[arg(long)]
+    keep_id: bool,
     /// The RNIC.
     #[arg(long, value_enum, default_value_t = NicKind::Ibverbs)]
     nic: NicKind,
@@ -105,6 +108,7 @@ impl Cli {
             manager: self.manager,
             key,
             name,
+            keep_id: self.keep_id,
             cpus,
             apps: apps.iter().map(|app| app.manifest()).collect(),
             lite: lite::Config::default(),

@@ -30,6 +30,8 @@ pub struct Options {
     pub key: ClusterKey,
     /// The name of the node, 1 to 64 bytes.
     pub name: String,
+    /// Whether the node keeps its id when it joins again under its name.
+    pub keep_id: bool,
     /// Threads that run tasks of applications.
     pub cpus: usize,
     /// The applications that the node takes jobs for.
@@ -74,11 +76,11 @@ impl Node {
     /// # Errors
     /// As [`JoinError`] says, within the time of the options.
     pub fn join(clock: Clock, nic: Nic, options: Options) -> Result<Self, JoinError> {
-        let Options { manager, key, name, cpus, apps, lite: config, join_within } = options;
+        let Options { manager, key, name, keep_id, cpus, apps, lite: config, join_within } = options;
         let cpus = cpus.max(1);
         let deadline = Instant::now() + join_within;
         let alarm = Alarm::new()?;
-        let offer = offer(&nic, name.clone(), cpus, apps);
+        let offer = Join { keep_id, ..offer(&nic, name.clone(), cpus, apps) };
         let (connection, welcome) = connect(&manager, &key, offer, deadline)?;
         let lease = Duration::from_millis(welcome.lease_ms.into());
         let link = Link::start(clock, connection, lease)?;
@@ -153,6 +155,7 @@ fn offer(nic: &Nic, name: String, cpus: usize, apps: Vec<AppManifest>) -> Join {
     Join {
         version: PROTOCOL_VERSION,
         name,
+        keep_id: false,
         rnic: RnicOffer {
             driver: attributes.driver.into(),
             links: attributes.links.to_vec(),

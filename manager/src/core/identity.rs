@@ -12,7 +12,7 @@ const BLOCK: u64 = 1024;
 /// What a manager remembers of its former life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// The id of each node that ever joined.
+    /// The id of each node that joined and wanted to keep it.
     pub nodes: Vec<(String, NodeId)>,
     /// No incarnation from here on was ever given.
     pub next_incarnation: u64,
@@ -56,28 +56,36 @@ impl Identities {
         }
     }
 
-    /// The id for a node of that name, the one it had if there is one. `live` are the names of members.
+    /// The id for a node of that name: with `keep`, the one it had if it kept one, and from now on it is kept; otherwise any
+    /// that is free. `live` are the ids and names of the members.
     pub(super) fn node(
         &mut self,
         name: &str,
-        live: &BTreeSet<&str>,
+        keep: bool,
+        live: &BTreeMap<NodeId, &str>,
         save: &mut Vec<Record>,
     ) -> Option<NodeId> {
-        if let Some(&node) = self.nodes.get(name) {
+        let kept = self.nodes.get(name).filter(|node| keep && !live.contains_key(node));
+        if let Some(&node) = kept {
             return Some(node);
         }
-        let taken: BTreeSet<u16> = self.nodes.values().map(|node| node.0).collect();
-        let node = match (1..=MAX_NODE).find(|id| !taken.contains(id)) {
-            Some(id) => NodeId(id),
+        let kept: BTreeSet<NodeId> = self.nodes.values().copied().collect();
+        let free = (1..=MAX_NODE).map(NodeId).find(|id| !kept.contains(id) && !live.contains_key(id));
+        let node = match free {
+            Some(node) => node,
             None => {
-                let gone = self.nodes.keys().find(|name| !live.contains(name.as_str()))?.clone();
+                // One that is kept for a name whose node is away.
+                let away = |node: &NodeId| !live.contains_key(node);
+                let gone = self.nodes.iter().find(|(_, node)| away(node)).map(|(name, _)| name.clone())?;
                 let node = self.nodes.remove(&gone)?;
                 save.push(Record::Forget(gone));
                 node
             }
         };
-        self.nodes.insert(name.into(), node);
-        save.push(Record::Node(name.into(), node));
+        if keep {
+            self.nodes.insert(name.into(), node);
+            save.push(Record::Node(name.into(), node));
+        }
         Some(node)
     }
 

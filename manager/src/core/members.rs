@@ -5,7 +5,7 @@ use platform::Instant;
 use proto::{
     Incarnation, JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use verbs::{Gid, LinkKind, MacAddr};
 
@@ -71,8 +71,8 @@ impl Members {
         self.0.iter().filter(|(_, live)| live.expires <= now).map(|(&node, _)| node).collect()
     }
 
-    fn names(&self) -> BTreeSet<&str> {
-        self.0.values().map(|live| live.member.name.as_str()).collect()
+    fn names(&self) -> BTreeMap<NodeId, &str> {
+        self.0.iter().map(|(&node, live)| (node, live.member.name.as_str())).collect()
     }
 
     /// Why a node cannot be a member beside those that are.
@@ -159,7 +159,7 @@ impl Core {
             return self.refuse_node(conn, &who, reason);
         }
         let mut save = Vec::new();
-        let node = self.identities.node(&join.name, &self.members.names(), &mut save);
+        let node = self.identities.node(&join.name, join.keep_id, &self.members.names(), &mut save);
         let placed = node.and_then(|node| {
             let gid = join.rnic.gid.or_else(|| self.members.assign_gid(node))?;
             Some((node, gid))

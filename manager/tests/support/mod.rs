@@ -122,7 +122,16 @@ impl Harness {
     }
 
     pub fn join(&mut self, name: &str) -> (ConnId, Welcome) {
-        match self.try_join(join(name)) {
+        self.join_with(join(name))
+    }
+
+    /// A node that wants the id that its name had.
+    pub fn join_keeping(&mut self, name: &str) -> (ConnId, Welcome) {
+        self.join_with(Join { keep_id: true, ..join(name) })
+    }
+
+    fn join_with(&mut self, wish: Join) -> (ConnId, Welcome) {
+        match self.try_join(wish) {
             (conn, ToNode::Welcome(welcome)) => (conn, welcome),
             (_, other) => panic!("{other:?}"),
         }
@@ -155,6 +164,7 @@ pub fn join(name: &str) -> Join {
     Join {
         version: PROTOCOL_VERSION,
         name: name.into(),
+        keep_id: false,
         rnic: RnicOffer {
             driver: "softroce".into(),
             links: vec![LinkKind::RoceV2, LinkKind::RoceV1],

@@ -116,6 +116,7 @@ impl Cluster {
         let join = Join {
             version: PROTOCOL_VERSION,
             name: format!("sim-{i}"),
+            keep_id: false,
             rnic: offer(rkey),
             memory: len,
             memory_free: len,

@@ -9,6 +9,7 @@ mod lab;
 mod linux_pair;
 mod lite;
 mod native;
+mod nodes;
 mod pairs;
 mod rxe;
 mod scaling;
@@ -55,6 +56,8 @@ enum Alone {
     Cx3(cx3::Options),
     /// Native verbs beside one physical key, as regions and memory grow: a simulation with the emulated card's cost model
     Scaling(scaling::Options),
+    /// A simulated cluster of many nodes: how long they take to join, connect, call and leave, and what a node and a peer cost
+    Nodes(nodes::Options),
 }
 
 /// What to measure and where the figures go.
@@ -158,6 +161,7 @@ pub fn bench(bench: &Bench) -> Result<()> {
         Some(Alone::Softroce(options)) => softroce::bench(options),
         Some(Alone::Cx3(options)) => cx3::bench(options),
         Some(Alone::Scaling(options)) => scaling::bench(options),
+        Some(Alone::Nodes(options)) => nodes::bench(options),
         None => all(&bench.options),
     }
 }

@@ -1,0 +1,49 @@
+//! `cargo xtask bench nodes`: how LITE scales with the number of nodes, in a simulated cluster.
+
+use crate::{paths, run, tool};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long it may take, building included.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// How many nodes do how much, and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Nodes that join, connect on demand, call each other and leave
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(2..=4095))]
+    nodes: u16,
+    /// Calls of each node, to others at random
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    calls: u32,
+    /// Decides who calls whom, and the order of tasks
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the cluster and prints its figures.
+pub fn bench(options: &Options) -> Result<()> {
+    let json = options.json.as_deref().map(|path| run::beside("nodes", path)).transpose()?;
+    let Options { nodes, calls, seed, .. } = options;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["run", "--quiet", "--release", "--package", "sim", "--example", "scale", "--"]);
+    let numbers = [u64::from(*nodes), u64::from(*calls), *seed].map(|n| n.to_string());
+    for (name, number) in ["--nodes", "--calls", "--seed"].iter().zip(&numbers) {
+        cargo.args([name, number.as_str()]);
+    }
+    if let Some((file, _)) = &json {
+        cargo.arg("--json").arg(file.path());
+    }
+    eprintln!("{nodes} nodes in one process; 1000 take about half a minute and 4 GB, after the build");
+    print!("{}", tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("nodes.log"), LIMIT)?);
+    if let Some((file, path)) = json {
+        file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
