@@ -11,6 +11,8 @@ const SEND: u32 = 0x0a;
 const SEND_IMM: u32 = 0x0b;
 const QKEY: u32 = 0x1234;
 const GRH: u64 = 40;
+/// In the first word of a datagram segment: there is to be a tag.
+const TAGGED: u32 = 1 << 29;
 
 fn datagrams(qkey: u32) -> Setup {
     Setup { service: 3, qkey, ..Setup::default() }
@@ -71,6 +73,7 @@ fn a_tag_is_carried_and_told() {
     let buffer = b.alloc(0x1000);
     b.post_receive(&mut qb, buffer, 200);
     let mut to = datagram(V2, b.gid, b.mac, 0x62, QKEY);
+    to[0] |= TAGGED;
     to[10] = to[10] & 0xffff | 0x6064 << 16;
     a.post_send(&mut qa, SEND, 0, &[&to[..], &text].concat());
     let mut tags = Vec::new();
@@ -83,6 +86,23 @@ fn a_tag_is_carried_and_told() {
     let entry = b.last_entry(&qb);
     assert_eq!((entry[0], entry[0x0c..0x0e].to_vec()), (0x20, vec![0x60, 0x64]));
     assert_eq!(b.machine.bytes(buffer + GRH, 6), b"tagged");
+}
+
+/// rdma-core leaves what it finds in memory where the tag would be, if there is to be none.
+#[test]
+fn without_its_flag_no_tag_is_put_in() {
+    let ([mut a, mut b], [mut qa, mut qb]) = pair();
+    let text = message(&mut a, b"not tagged");
+    let buffer = b.alloc(0x1000);
+    b.post_receive(&mut qb, buffer, 200);
+    let mut to = datagram(V2, b.gid, b.mac, 0x62, QKEY);
+    to[10] = to[10] & 0xffff | 0x3c08 << 16;
+    a.post_send(&mut qa, SEND, 0, &[&to[..], &text].concat());
+    exchange(&mut a, &mut b, |frame| {
+        assert_eq!(frame[12..14], [0x08, 0x00], "IPv4, and no tag");
+        false
+    });
+    assert_eq!(b.machine.bytes(buffer + GRH, 10), b"not tagged");
 }
 
 #[test]

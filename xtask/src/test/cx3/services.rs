@@ -61,8 +61,12 @@ pub fn cases() -> Vec<Case> {
                 vec![
                     ping_pong("ibv_ud_pingpong", Wire::V2, "-n 100 -s 1024"),
                     ping_pong("ibv_uc_pingpong", Wire::V2, "-n 100 -s 65536"),
+                    Step::new("ib_send_lat UD", |lab| unreliable(lab, "ib_send_lat", "UD", "-a -n 10")),
                     Step::new("ib_send_bw UD", |lab| unreliable(lab, "ib_send_bw", "UD", "-a -n 10")),
+                    perftest("ib_send_lat", Wire::V2, "-c UC -m 4096 -s 1 -n 100"),
                     perftest("ib_send_lat", Wire::V2, "-c UC -m 4096 -s 4096 -n 100"),
+                    perftest("ib_send_lat", Wire::V2, "-c UC -m 4096 -s 65536 -n 20"),
+                    perftest("ib_write_lat", Wire::V2, "-c UC -m 4096 -s 1 -n 100"),
                     perftest("ib_write_lat", Wire::V2, "-c UC -m 4096 -s 65536 -n 20"),
                 ]
             },

@@ -64,8 +64,11 @@ pub(super) struct Destination {
     gid: Gid,
     pub(super) qpn: u32,
     pub(super) qkey: u32,
-    /// Priority and VLAN, as they stand in a tag.
+    /// Priority and VLAN, as they stand in a tag. Without [`tagged`](Self::tagged) they are for the master of a virtual
+    /// function only, which takes them as they are.
     pub(super) vlan: Option<u16>,
+    /// The card puts a tag in (rdma-core, `mlx4_create_ah`). Where it does not, anything may stand in the field.
+    tagged: bool,
     mac: MacAddr,
 }
 
@@ -73,6 +76,7 @@ impl Destination {
     /// Reads a segment whose GIDs count from row `gids` of the port's table.
     pub(super) fn parse(segment: &[u8; DATAGRAM], gids: usize) -> Self {
         const NO_VLAN: u16 = 0xffff;
+        const TAGGED: u32 = 1 << 29;
         let word = |at: usize| {
             segment.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_be_bytes(*word))
         };
@@ -95,6 +99,7 @@ impl Destination {
             qpn: word(0x20) & 0xff_ffff,
             qkey: word(0x24),
             vlan: (vlan != NO_VLAN).then_some(vlan),
+            tagged: word(0) & TAGGED != 0,
             mac: MacAddr(mac),
         }
     }
@@ -246,7 +251,7 @@ fn post(
     };
     datagram.post_send(&work, Route { headers, within: false }, env)?;
     // The field of the VLAN means nothing to InfiniBand.
-    let vlan = to.vlan.filter(|_| address.link != LinkKind::InfiniBand);
+    let vlan = to.vlan.filter(|_| to.tagged && address.link != LinkKind::InfiniBand);
     Ok(Posted { port, vlan, inside: to.inside || control.inside() })
 }
 
