@@ -11,6 +11,7 @@ mod paths;
 mod perftest;
 mod run;
 mod setup;
+mod sim;
 mod test;
 mod text;
 mod tool;
@@ -48,6 +49,8 @@ enum Command {
     Test(test::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
+    /// Runs simulated clusters under random work and faults, and checks what must hold
+    Sim(sim::Options),
     /// Shows what a small simulated cluster does: every operation, message and connection, on a timeline
     Trace(trace::Options),
 }
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Perftest(options) => perftest::perftest(&options),
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
+        Command::Sim(options) => sim::sim(&options),
         Command::Trace(options) => trace::trace(&options),
     };
     match result {

@@ -50,7 +50,8 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
             }
         };
         match cluster.world.run(LIMIT, end) {
-            Ok(()) | Err(Error::NodeDown(_) | Error::Freed) => {}
+            // A connection that broke at one end in the troubles is found out by its next use; the freeing goes on.
+            Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::Unknown) => {}
             Err(error) => check.violated("a healthy cluster works", format!("{what}: {error}")),
         }
     }

@@ -1,0 +1,51 @@
+//! `cargo xtask sim`: simulated clusters under random work and faults, and what must hold.
+
+use crate::paths;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::process::Command;
+
+/// Which runs.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Nodes of the cluster at the start, 3 to 40
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=40))]
+    nodes: u16,
+    /// What each task does, in steps
+    #[arg(long, value_name = "K", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    steps: u32,
+    /// Runs this seed alone, exactly as it ran before; prints all of it if it fails
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Runs fresh seeds for so long (one minute without this and --seed), until one fails
+    #[arg(long, value_name = "MINUTES", conflicts_with = "seed")]
+    soak: Option<f64>,
+    /// Puts a bug into LITE, which a run must find
+    #[arg(long, value_name = "BUG", value_parser = ["lost-credit", "double-grant", "no-bounds-check", "stale-map"])]
+    planted: Option<String>,
+}
+
+/// Runs them.
+pub fn sim(options: &Options) -> Result<()> {
+    if options.soak.is_some_and(|minutes| !(0.01..=10_000.0).contains(&minutes)) {
+        bail!("--soak takes 0.01 to 10000 minutes");
+    }
+    let mut cargo = Command::new("cargo");
+    cargo.args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"]).current_dir(paths::root());
+    cargo.args(["--nodes", &options.nodes.to_string(), "--steps", &options.steps.to_string()]);
+    if let Some(seed) = options.seed {
+        cargo.args(["--seed", &seed.to_string()]);
+    }
+    if let Some(minutes) = options.soak {
+        cargo.args(["--minutes", &minutes.to_string()]);
+    }
+    if let Some(bug) = &options.planted {
+        cargo.args(["--planted", bug]);
+    }
+    // It says itself how far it is.
+    let status = cargo.status().context("cargo does not start")?;
+    if !status.success() {
+        bail!("something did not hold, see above");
+    }
+    Ok(())
+}
