@@ -45,6 +45,7 @@ mod names;
 mod node;
 mod op;
 mod permissions;
+mod planted;
 mod qos;
 mod region;
 mod rpc;

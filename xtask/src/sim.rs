@@ -31,7 +31,9 @@ pub fn sim(options: &Options) -> Result<()> {
         bail!("--soak takes 0.01 to 10000 minutes");
     }
     let mut cargo = Command::new("cargo");
-    cargo.args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"]).current_dir(paths::root());
+    cargo
+        .args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"])
+        .current_dir(paths::root());
     cargo.args(["--nodes", &options.nodes.to_string(), "--steps", &options.steps.to_string()]);
     if let Some(seed) = options.seed {
         cargo.args(["--seed", &seed.to_string()]);

@@ -5,6 +5,7 @@
 //! bytes each. An offset finds its column by division, and its piece there by binary search.
 
 use crate::membership::Life;
+use crate::planted::{Bug, planted};
 use alloc::vec::Vec;
 use platform::IoAddr;
 use serde::{Deserialize, Serialize};
@@ -51,7 +52,7 @@ impl Column {
         let after = if self.0.len() == 1 { 1 } else { self.0.partition_point(|(start, _)| *start <= offset) };
         let (start, piece) = self.0.get(after.checked_sub(1)?)?;
         let within = offset - start;
-        let run = piece.len.checked_sub(within)?;
+        let run = if planted(Bug::NoBoundsCheck) { u64::MAX } else { piece.len.checked_sub(within)? };
         Some(Spot { at: piece.at, addr: piece.addr.checked_add(within)?, run })
     }
 }

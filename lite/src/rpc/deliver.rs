@@ -8,6 +8,7 @@ use crate::Error;
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::op::{NotPosted, Verb};
+use crate::planted::{Bug, planted};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -34,7 +35,9 @@ impl Node {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
                 self.take_record(conn, rpc, offset)?;
                 let credit = rpc.rx.lock().credit_due();
-                if let Some(credit) = credit {
+                if let Some(credit) = credit
+                    && !planted(Bug::LostCredit)
+                {
                     self.send_out(conn, Out::Credit(credit));
                 }
                 Ok(())

@@ -3,6 +3,7 @@
 //! Fair: whoever asks waits behind everybody who asked before, so neither readers nor writers starve.
 
 use crate::membership::Life;
+use crate::planted::{Bug, planted};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,7 @@ impl Queue {
     fn fits(&self, mode: Mode) -> bool {
         self.unsettled.is_empty()
             && match mode {
-                Mode::Exclusive => self.holders.is_empty(),
+                Mode::Exclusive => self.holders.is_empty() || planted(Bug::DoubleGrant),
                 Mode::Shared => self.holders.iter().all(|g| g.claim.mode == Mode::Shared),
             }
     }

@@ -18,6 +18,8 @@ pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
 pub use words::Words;
 
+#[cfg(debug_assertions)]
+pub use crate::planted::{Bug, plant};
 use crate::{Config, Lite};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -1,8 +1,9 @@
 //! Runs simulated clusters under random work and faults, and checks what must hold. `cargo xtask sim` calls it.
 //!
 //! Arguments: `--nodes N --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh seeds for
-//! so long, the first of them given by the clock. The first failure is printed with its trace, and ends the program with 1.
+//! so long, the first of them given by the clock; `--planted BUG` puts one into LITE. The first failure is printed with its trace, and ends the program with 1.
 
+use lite::testing::{Bug, plant};
 use sim::explore::{Scenario, explore};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,10 +17,11 @@ struct Arguments {
     steps: u32,
     seeds: Option<std::ops::Range<u64>>,
     minutes: Option<f64>,
+    planted: Option<Bug>,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut a = Arguments { nodes: 4, seed: None, steps: 40, seeds: None, minutes: None };
+    let mut a = Arguments { nodes: 4, seed: None, steps: 40, seeds: None, minutes: None, planted: None };
     let mut given = std::env::args().skip(1);
     while let Some(key) = given.next() {
         let value = given.next().ok_or(format!("{key} needs a value"))?;
@@ -35,6 +37,15 @@ fn arguments() -> Result<Arguments, String> {
                 let (from, to) =
                     value.split_once("..").ok_or(format!("{key} {value}: not of the form A..B"))?;
                 a.seeds = Some(from.parse().map_err(bad)?..to.parse().map_err(bad)?);
+            }
+            "--planted" => {
+                a.planted = Some(match value.as_str() {
+                    "lost-credit" => Bug::LostCredit,
+                    "double-grant" => Bug::DoubleGrant,
+                    "no-bounds-check" => Bug::NoBoundsCheck,
+                    "stale-map" => Bug::StaleMap,
+                    _ => return Err(format!("{key} {value}: no such bug")),
+                });
             }
             _ => return Err(format!("unknown argument {key}")),
         }
@@ -84,6 +95,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(bug) = a.planted {
+        plant(bug);
+    }
     let begun = Instant::now();
     let scenario = |seed| Scenario { nodes: a.nodes, seed, steps: a.steps };
     let mut totals = [0; 4];

@@ -22,6 +22,8 @@ pub(super) const EACH: usize = 3;
 const ROUND: u32 = 8;
 const CALLS: u32 = 1;
 const MESSAGES: u32 = 2;
+/// Calls that are answered at once, for the end.
+pub(super) const PROBES: u32 = 3;
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 /// For what the run needs to begin and to end.
 const PATIENT: Duration = Duration::from_secs(20);
@@ -191,6 +193,15 @@ fn serve(lite: &Lite, host: &Arc<Host>, check: &Arc<Check>, delay_us: u64) {
             }),
         );
     }
+    let probes = lite.register(PROBES, RpcOptions::default()).expect("nothing is registered");
+    host.spawn(
+        "probes",
+        Box::pin(async move {
+            while let Ok(call) = probes.receive().await {
+                let _ = call.reply(b"!").await;
+            }
+        }),
+    );
     let mailbox = lite.open_mailbox(MESSAGES, RpcOptions::default()).expect("nothing is registered");
     let check = check.clone();
     host.spawn(
