@@ -1,4 +1,4 @@
-//! The tests of the host workspace's crates, by cargo's own runner; each of them counts.
+//! The tests of the host workspace's crates, by cargo's own runner, each of which counts; and the simulation's fresh seeds.
 
 use super::cases::{Case, Outcome, Tally};
 use crate::{paths, tool};
@@ -15,12 +15,21 @@ const WORKSPACE: [&str; 3] = ["--workspace", "--features", "ibverbs/libibverbs"]
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("host::cargo-test", |log| cargo_test(&WORKSPACE, log)),
+        Case::new("sim::fresh-seeds", fresh_seeds),
         // Those that fetch packages of Debian and boot Linux.
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
         .full_if(true),
     ]
+}
+
+/// The simulated cluster with seeds that nobody has run before, for two minutes. A failing one prints how to replay it.
+fn fresh_seeds(log: &Path) -> Result<Outcome> {
+    let mut command = Command::new("cargo");
+    command.args(["run", "--quiet", "--package", "sim", "--example", "explore", "--", "--minutes", "2"]);
+    tool::run_ok(command.current_dir(paths::root()), log, LIMIT)?;
+    Ok(Outcome::Passed)
 }
 
 /// `cargo test` with these arguments as one test of many.
