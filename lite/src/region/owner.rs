@@ -238,6 +238,12 @@ impl Drop for Changing<'_> {
 }
 
 impl RegionTable {
+    /// How many there are.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().regions.len()
+    }
+
     /// A new region of `by`, without memory, and `by`'s mapping of it.
     pub(super) fn begin(
         &self,

@@ -14,6 +14,8 @@ impl Lite {
             ("operations", ops.in_use()),
             ("bounce buffers", ops.bounce.in_use()),
             ("waits", node.waits.len()),
+            ("regions", node.regions.len()),
+            ("mappings", node.mappings.len()),
             ("objects", objects),
             ("barriers", barriers),
             ("connections being closed", node.closing.lock().len()),

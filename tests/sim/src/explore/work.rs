@@ -6,7 +6,7 @@ use super::check::Check;
 use super::random::Random;
 use crate::Cluster;
 use lite::testing::Host;
-use lite::{Counter, Error, Event, Lite, Lmr, Lock, NodeId, Permissions, RpcOptions};
+use lite::{Counter, Error, Event, Lite, Lmr, Lock, NodeId, Permissions, Placement, RpcOptions};
 use platform::{Instant, Platform};
 use std::future::Future;
 use std::pin::pin;
@@ -64,6 +64,7 @@ enum Step {
     Own,
     Refused,
     Remap,
+    Move,
 }
 
 const STEPS: &[Step] = &[
@@ -86,6 +87,8 @@ const STEPS: &[Step] = &[
     Step::Own,
     Step::Refused,
     Step::Remap,
+    Step::Move,
+    Step::Move,
 ];
 
 impl Stage {
@@ -101,10 +104,16 @@ impl Stage {
         for n in 0..EACH {
             let mut node = || 1 + random.below(initial as u64) as usize;
             let (maker, homes) = (node(), [0; 6].map(|_| NodeId(node() as u16)));
-            let (lite, place) = (cluster.lite(maker).with_deadline(PATIENT), owned.clone());
+            let (lite, things_made) = (cluster.lite(maker).with_deadline(PATIENT), owned.clone());
             let len = (PART * most_tasks(initial)) as u64;
+            let striped = random.one_in(2);
             let make = async move {
-                let region = lite.alloc(homes[0], len, RW | Permissions::SHARE).await?;
+                let place = if striped {
+                    Placement::Striped { nodes: vec![homes[0], homes[1]], stripe: 4096 }
+                } else {
+                    homes[0].into()
+                };
+                let region = lite.alloc(place, len, RW | Permissions::SHARE).await?;
                 region.publish(&format!("region-{n}")).await?;
                 let cell = lite.alloc(homes[1], 16, RW | Permissions::SHARE).await?;
                 cell.publish(&format!("cell-{n}")).await?;
@@ -118,7 +127,7 @@ impl Stage {
                     Thing::Counter(lite.create_counter(homes[3], &format!("swap-{n}")).await?),
                 ];
                 let owned = things.into_iter().map(|thing| Owned { node: maker, thing });
-                place.lock().expect("no panic under the lock").extend(owned);
+                things_made.lock().expect("no panic under the lock").extend(owned);
                 Ok::<(), Error>(())
             };
             if let Err(error) = cluster.world.run(PATIENT, make) {
@@ -126,6 +135,17 @@ impl Stage {
             }
         }
         Self { steps, initial, owned, check: check.clone() }
+    }
+
+    /// The regions that all write to and that this node has made.
+    fn regions_of(&self, node: usize) -> Vec<(usize, Lmr)> {
+        let owned = self.owned.lock().expect("no panic under the lock");
+        let regions =
+            owned.iter().filter(|owned| owned.node == node).filter_map(|owned| match &owned.thing {
+                Thing::Region(n, region) if *n < EACH => Some((*n, region.clone())),
+                _ => None,
+            });
+        regions.collect()
     }
 
     /// Starts the tasks of node `node`, counted from 1.
@@ -147,6 +167,7 @@ impl Stage {
                 initial: self.initial,
                 count: 0,
                 regions: [const { None }; EACH],
+                owned: self.regions_of(node),
             };
             let (steps, check) = (self.steps, self.check.clone());
             check.begin(node, task, "start");
@@ -253,6 +274,8 @@ struct Worker {
     /// Things that it has numbered so far.
     count: u64,
     regions: [Option<Lmr>; EACH],
+    /// Shared regions that its node has made.
+    owned: Vec<(usize, Lmr)>,
 }
 
 impl Worker {
@@ -331,6 +354,7 @@ impl Worker {
             Step::Send => self.send().await,
             Step::Signal => self.signal().await,
             Step::Await => self.wait().await,
+            Step::Move => self.relocate().await,
             Step::Own => self.own_region().await,
             Step::Refused => self.refused().await,
             Step::Remap => {
@@ -545,24 +569,52 @@ impl Worker {
         Some(())
     }
 
+    /// Two different nodes, or one.
+    fn anywhere(&mut self) -> Placement {
+        let (a, b) = (self.anyone(), self.anyone());
+        match self.random.below(4) {
+            0 if a != b => {
+                let stripe = 8 * (1 + self.random.below(1000));
+                Placement::Striped { nodes: vec![a, b], stripe }
+            }
+            1 => Placement::Anywhere,
+            _ => a.into(),
+        }
+    }
+
+    /// Moves a region that all use.
+    async fn relocate(&mut self) -> Option<()> {
+        if self.owned.is_empty() {
+            return None;
+        }
+        let pick = self.random.below(self.owned.len() as u64) as usize;
+        let (n, region) = self.owned[pick].clone();
+        let patience = self.patience();
+        let region = region.with_deadline(patience);
+        let to = self.anywhere();
+        let what = format!("move region {n} to {to:?}");
+        self.run(what, patience, region.move_to(to)).await?.ok()
+    }
+
     /// A region of its own: fresh memory is zero, and holds what is written.
     async fn own_region(&mut self) -> Option<()> {
-        let home = self.anyone();
+        let home = self.anywhere();
+        let on = format!("{home:?}");
         let patience = self.patience();
         let lite = self.lite.with_deadline(patience);
         let len = 1 + self.random.below(100_000) as usize;
         let alloc = lite.alloc(home, len as u64, RW);
-        let region = self.run(format!("alloc {len} on {home}"), patience, alloc).await?.ok()?;
+        let region = self.run(format!("alloc {len} on {on}"), patience, alloc).await?.ok()?;
         let mut got = vec![1; len];
         self.run("read fresh memory", patience, region.read(0, &mut got)).await?.ok()?;
         if got.iter().any(|byte| *byte != 0) {
-            self.check.violated("fresh memory is zero", format!("{} found bytes on {home}", self.name));
+            self.check.violated("fresh memory is zero", format!("{} found bytes on {on}", self.name));
         }
         let data = self.random.bytes(len);
         self.run("write to it", patience, region.write(0, &data)).await?.ok()?;
         self.run("read it", patience, region.read(0, &mut got)).await?.ok()?;
         if got != data {
-            self.check.violated("memory equals the model", format!("{}'s own region on {home}", self.name));
+            self.check.violated("memory equals the model", format!("{}'s own region on {on}", self.name));
         }
         if self.random.one_in(2) {
             self.run("free it", patience, region.free()).await?.ok()?;
