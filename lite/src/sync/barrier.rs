@@ -100,7 +100,8 @@ impl Node {
 impl Lite {
     /// Waits until each node of `group`, this one included, waits at the barrier `name`, once. All name the same group,
     /// in any order. Either all are released or all fail: with `NodeDown` if a node of the group is dead or leaves
-    /// meanwhile, with `Deadline` or `Unknown` if one of them waits no longer.
+    /// meanwhile, with `Deadline` or `Unknown` if one of them waits no longer. Only if the lowest of them, which keeps the barrier,
+    /// dies while it opens may some be released and others get `NodeDown` of it.
     pub async fn barrier(&self, name: &str, group: &[NodeId]) -> Result<(), Error> {
         let deadline = self.deadline();
         let node = &self.node;
