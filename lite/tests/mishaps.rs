@@ -130,6 +130,38 @@ fn operations() -> Vec<(&'static str, Operation)> {
             op(|l| async move {
                 let _ = l.call(NodeId(2), 1, b"short", 10).await;
                 let _ = l.call(NodeId(2), 1, &[3; 100_000], 100_000).await;
+                let _ = l.call_into(NodeId(1), 1, &[3; 100_000], &mut [0; 10]).await;
+                let _ = l.call_each(&[NodeId(2), NodeId(1)], 1, &[3; 50_000], 50_000).await;
+            }),
+        ),
+        (
+            "messages",
+            op(|l| async move {
+                if let Ok(mailbox) = l.open_mailbox(9, RpcOptions { queue: 1, ..RpcOptions::default() }) {
+                    let _ = l.send(NodeId(1), 9, b"short").await;
+                    let hasty = l.with_deadline(Duration::from_micros(50));
+                    let _ = hasty.send(NodeId(1), 9, b"late").await;
+                    let _ = mailbox.receive().await;
+                    let _ = mailbox.receive_within(Duration::from_micros(50)).await;
+                }
+                let _ = l.send(NodeId(2), 1, b"short").await;
+                let _ = l.send(NodeId(2), 1, &[3; 100_000]).await;
+            }),
+        ),
+        (
+            "serving",
+            op(|l| async move {
+                if let Ok(server) = l.register(9, RpcOptions::default()) {
+                    let caller = l.clone();
+                    let call = async move { drop(caller.call(NodeId(1), 9, &[1; 1000], 1000).await) };
+                    l.platform().spawn("calls", Box::pin(call));
+                    if let Ok(call) = server.receive().await {
+                        let hasty = server.receive_within(Duration::from_micros(50));
+                        let _ = hasty.await;
+                        let _ = call.reply(&[1; 1000]).await;
+                    }
+                    let _ = server.unregister().await;
+                }
             }),
         ),
         (
