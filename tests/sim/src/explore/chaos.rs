@@ -5,7 +5,6 @@ use super::random::Random;
 use super::work::Stage;
 use super::{LEASE, TASKS};
 use crate::Cluster;
-use lite::NodeId;
 use platform::{Instant, IoAddr, Platform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -91,7 +90,7 @@ impl Chaos {
                 ("partitions", Trouble::Parted(node, other))
             }
             10..=12 => {
-                cluster.manager.stall(NodeId(node as u16), true);
+                cluster.manager.stall(cluster.lite(node).node_id(), true);
                 ("cut off from the manager", Trouble::Stalled(node))
             }
             _ => {
@@ -137,7 +136,7 @@ fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
             check.log(now, format_args!("-- nodes {a} and {b} see each other"));
         }
         Trouble::Stalled(node) => {
-            cluster.manager.stall(NodeId(node as u16), false);
+            cluster.manager.stall(cluster.lite(node).node_id(), false);
             check.stands(node, now, false);
             check.log(now, format_args!("-- node {node} hears from the manager"));
         }

@@ -70,8 +70,8 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
         });
     }
     for (from, to) in live.iter().flat_map(|from| live.iter().map(move |to| (*from, *to))) {
-        let lite = cluster.lite(from);
-        if let Err(error) = cluster.world.run(LIMIT, async move { calls(&lite, NodeId(to as u16)).await }) {
+        let (lite, target) = (cluster.lite(from), cluster.lite(to).node_id());
+        if let Err(error) = cluster.world.run(LIMIT, async move { calls(&lite, target).await }) {
             check.violated("a healthy cluster works", format!("node {from} calls node {to}: {error}"));
         }
     }
