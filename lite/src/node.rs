@@ -1,7 +1,7 @@
 //! The state of one node's LITE, and its poller.
 
 use crate::bounce::BouncePool;
-use crate::conn::{Conn, Peer, RPC_LANE};
+use crate::conn::{Conn, Peer};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::lease::{Ended, Lease};
@@ -30,6 +30,8 @@ use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic
 const BATCH: usize = 64;
 /// Batches taken in one call of the poller, unless a connection is being closed.
 const BATCHES: usize = 16;
+/// Receives of a connection that are posted at once.
+const REPOSTED: u32 = 8;
 /// How soon to look again at messages that found no room.
 const STALLED_PAUSE: Duration = Duration::from_millis(1);
 
@@ -85,8 +87,6 @@ pub(crate) struct Node {
 
 struct Poller {
     batch: [Completion; BATCH],
-    /// Receives taken in this call, by connection.
-    received: Vec<(Arc<Conn>, u32)>,
 }
 
 impl Node {
@@ -136,7 +136,7 @@ impl Node {
             waits: Waits::default(),
             control: Control::new(),
             watchers: Watchers::default(),
-            poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], received: Vec::new() }),
+            poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH] }),
             attributes,
             config,
             platform,
@@ -200,7 +200,6 @@ impl Node {
         }
         let closing = mem::take(&mut *self.closing.lock());
         worked |= self.take_completions(&mut poller, !closing.is_empty());
-        self.repost(&mut poller);
         for conn in closing {
             // Its queue pairs are destroyed and its completions taken: what is left never completes.
             loop {
@@ -229,7 +228,7 @@ impl Node {
                 let completion = poller.batch[i];
                 match completion.kind {
                     WorkKind::Recv | WorkKind::RecvWriteImm => {
-                        self.received(&mut poller.received, &completion);
+                        self.received(&completion);
                     }
                     _ => self.complete(OpId::from_wr_id(completion.id), completion.status),
                 }
@@ -269,7 +268,7 @@ impl Node {
         self.resources.wake_all();
     }
 
-    fn received(self: &Arc<Self>, received: &mut Vec<(Arc<Conn>, u32)>, completion: &Completion) {
+    fn received(self: &Arc<Self>, completion: &Completion) {
         let conn = self.by_qp.lock().get(&completion.qp).cloned();
         // A connection that is closed already.
         let Some(conn) = conn else { return };
@@ -277,29 +276,26 @@ impl Node {
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {
-                match received.iter_mut().find(|(c, _)| Arc::ptr_eq(c, &conn)) {
-                    Some((_, count)) => *count += 1,
-                    None => received.push((conn.clone(), 1)),
-                }
                 if self.deliver(&conn, imm).is_err() {
                     log::warn!("lite: {} breaks the RPC protocol", conn.peer);
                     self.fail(&conn);
                 }
+                self.repost(&conn);
             }
             None => self.fail(&conn),
         }
     }
 
-    /// Posts as many receives as were taken.
-    fn repost(&self, poller: &mut Poller) {
-        for (conn, count) in poller.received.drain(..) {
-            if !conn.is_shut()
-                && conn.lane(RPC_LANE).is_some()
-                && let Err(error) = conn.lanes().post_receives(count)
-            {
-                log::warn!("lite: cannot post receives for {}: {error}", conn.peer);
-                self.fail(&conn);
-            }
+    /// Posts receives for those that were taken, once there are some. The queue is deeper than it need be by more than that.
+    fn repost(&self, conn: &Arc<Conn>) {
+        let Some(rpc) = &conn.rpc else { return };
+        if rpc.taken.fetch_add(1, Ordering::Relaxed) + 1 < REPOSTED || conn.is_shut() {
+            return;
+        }
+        let count = rpc.taken.swap(0, Ordering::Relaxed);
+        if let Err(error) = conn.lanes().post_receives(count) {
+            log::warn!("lite: cannot post receives for {}: {error}", conn.peer);
+            self.fail(conn);
         }
     }
 

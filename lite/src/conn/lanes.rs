@@ -54,12 +54,12 @@ impl Lanes {
     /// Posts `count` receives that take immediates.
     pub(crate) fn post_receives(&self, count: u32) -> Result<(), VerbsError> {
         const BATCH: usize = 32;
-        let empty = [RecvWr { id: WrId(0), scatter: &[] }; BATCH];
+        const EMPTY: &[RecvWr<'static>] = &[RecvWr { id: WrId(0), scatter: &[] }; BATCH];
         let Some(lane) = self.lanes.get(super::RPC_LANE) else { return Err(VerbsError::NotFound) };
         let mut left = count as usize;
         while left > 0 {
             let n = left.min(BATCH);
-            self.rnic.post_recv(lane.number, empty.get(..n).unwrap_or_default()).map_err(|(_, e)| e)?;
+            self.rnic.post_recv(lane.number, EMPTY.get(..n).unwrap_or_default()).map_err(|(_, e)| e)?;
             left -= n;
         }
         Ok(())

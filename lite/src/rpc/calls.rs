@@ -7,7 +7,7 @@ use crate::conn::RpcArea;
 use crate::wait::{Line, Waiters};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::IoAddr;
 use spin::Mutex;
@@ -32,6 +32,8 @@ pub(crate) struct ConnRpc {
     own_line: Line,
     /// Calls that have a slot and wait for room in the peer's ring.
     pub(crate) room: Waiters,
+    /// Receives that were taken and not posted again.
+    pub(crate) taken: AtomicU32,
     /// What the peer's requests hold here that no task has taken yet, in bytes.
     backlog: AtomicUsize,
     /// Replies and credits that found no room on the queue pair.
@@ -113,6 +115,7 @@ impl ConnRpc {
             line: Line::default(),
             own_line: Line::default(),
             room: Waiters::default(),
+            taken: AtomicU32::new(0),
             backlog: AtomicUsize::new(0),
             outbox: Mutex::new(VecDeque::new()),
         })

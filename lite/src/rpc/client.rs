@@ -4,7 +4,7 @@ use super::call::Call;
 use super::calls::{CallSlot, ConnRpc, Ended, verdict};
 use super::lent::Lent;
 use super::server::FunctionId;
-use super::wire::{GRAIN, Imm, MAX_PIECES, Piece, ReplyHeader, ReplyStatus, RequestHeader};
+use super::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::Error;
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
@@ -12,6 +12,7 @@ use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
 use crate::trace::Event;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use core::time::Duration;
@@ -23,9 +24,6 @@ use verbs::RemoteAddr;
 const FIRST_BACKOFF: Duration = Duration::from_micros(50);
 /// See [`FIRST_BACKOFF`].
 const LONGEST_BACKOFF: Duration = Duration::from_millis(5);
-
-/// Longest head of a record: the header and what pieces there can be.
-const MAX_HEAD: usize = RequestHeader::LEN + 2 * MAX_PIECES * Piece::LEN;
 
 /// Where a reply is put.
 pub(crate) enum Sink<'a> {
@@ -117,7 +115,8 @@ impl Node {
         };
         self.counters.calls.add(1);
         self.trace(|| Event::Called { peer: node, function: request.function });
-        self.limit(deadline, &issued, work).await
+        // Pinned here: moved on, it would be copied.
+        self.limit(deadline, &issued, pin!(work)).await
     }
 
     /// Runs `work` until `deadline`; after it, the result is `Unknown` if something was issued.
@@ -173,18 +172,19 @@ impl Node {
             len: request.data.len() as u64,
             max_reply: max_reply as u64,
         };
-        let mut head = [0; MAX_HEAD];
-        let (start, mut rest) = head.split_at_mut(RequestHeader::LEN);
-        start.copy_from_slice(&header.emit());
-        for piece in lent.pieces().chain(place.pieces()) {
-            let Some((now, later)) = rest.split_at_mut_checked(Piece::LEN) else { break };
-            now.copy_from_slice(&piece.emit());
-            rest = later;
+        let head = header.emit();
+        // Behind the header: the pieces, if there are any, and the request, if it is not in pieces.
+        let mut joined = Vec::new();
+        if header.pieces_len() > 0 {
+            for piece in lent.pieces().chain(place.pieces()) {
+                joined.extend_from_slice(&piece.emit());
+            }
+            joined.extend_from_slice(data);
+            data = &joined;
         }
-        let head = head.get(..RequestHeader::LEN + header.pieces_len()).unwrap_or_default();
         slot.lend((lent, place));
         slot.posted = true;
-        let mut post = || match self.send_request(conn, rpc, head, data) {
+        let mut post = || match self.send_request(conn, rpc, &head, data) {
             Err(NotPosted::Busy) => None,
             other => Some(other),
         };

@@ -169,7 +169,13 @@ impl Node {
 
     /// Sends what has waited. Gives whether something went.
     pub(crate) fn flush_stalled(&self) -> bool {
-        let stalled = core::mem::take(&mut *self.stalled.lock());
+        let stalled = {
+            let mut stalled = self.stalled.lock();
+            if stalled.is_empty() {
+                return false;
+            }
+            core::mem::take(&mut *stalled)
+        };
         let mut any = false;
         for conn in stalled {
             let Some(rpc) = &conn.rpc else { continue };

@@ -19,7 +19,10 @@ const NEAR: usize = 16;
 /// takes it. So the order holds among tasks that run, and a future that nobody polls holds up nobody.
 #[derive(Default)]
 pub(crate) struct Line {
-    count: AtomicUsize,
+    /// How many wait and have not been woken.
+    asleep: AtomicUsize,
+    /// How many have been woken and have not left the line or waited again.
+    woken: AtomicUsize,
     queue: Mutex<Queue>,
 }
 
@@ -67,16 +70,21 @@ impl Line {
     }
 
     fn wake_some(&self, most: usize) {
-        if self.count.load(Ordering::SeqCst) == 0 {
-            return;
-        }
         let mut at = 0;
         for _ in 0..most {
+            if self.asleep.load(Ordering::SeqCst) == 0 {
+                return;
+            }
             let first = {
                 let mut queue = self.queue.lock();
                 let woken = queue.waiting.iter().skip(at).take_while(|(_, waker)| waker.is_none()).count();
                 at += woken;
-                queue.waiting.get_mut(at).and_then(|(_, waker)| waker.take())
+                let first = queue.waiting.get_mut(at).and_then(|(_, waker)| waker.take());
+                if first.is_some() {
+                    self.asleep.fetch_sub(1, Ordering::SeqCst);
+                    self.woken.fetch_add(1, Ordering::SeqCst);
+                }
+                first
             };
             let Some(waker) = first else { return };
             waker.wake();
@@ -87,7 +95,9 @@ impl Line {
 impl Place<'_> {
     /// Whether others are to look first: those who came before and have been woken.
     fn yields(&mut self) -> bool {
-        if self.has_yielded || self.line.count.load(Ordering::SeqCst) == 0 {
+        // One with a place may be the only one that has been woken.
+        let woken = self.line.woken.load(Ordering::SeqCst);
+        if self.has_yielded || woken <= usize::from(self.number.is_some()) {
             return false;
         }
         let mut queue = self.line.queue.lock();
@@ -100,7 +110,7 @@ impl Place<'_> {
             self.number = Some(queue.last);
             let last = queue.last;
             queue.waiting.push_back((last, None));
-            self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
+            self.line.woken.fetch_add(1, Ordering::SeqCst);
         }
         yields
     }
@@ -114,16 +124,21 @@ impl Place<'_> {
         });
         match queue.waiting.binary_search_by_key(&number, |(n, _)| *n) {
             Ok(at) => {
-                if let Some((_, waker)) = queue.waiting.get_mut(at)
-                    && !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker()))
-                {
+                let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
+                if waker.is_none() {
+                    self.line.woken.fetch_sub(1, Ordering::SeqCst);
+                    self.line.asleep.fetch_add(1, Ordering::SeqCst);
+                }
+                if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
                 }
             }
             // Only ever at the end.
-            Err(at) => queue.waiting.insert(at, (number, Some(cx.waker().clone()))),
+            Err(at) => {
+                queue.waiting.insert(at, (number, Some(cx.waker().clone())));
+                self.line.asleep.fetch_add(1, Ordering::SeqCst);
+            }
         }
-        self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
     }
 }
 
@@ -132,8 +147,10 @@ impl Drop for Place<'_> {
         let Some(number) = self.number else { return };
         let mut queue = self.line.queue.lock();
         let at = queue.waiting.binary_search_by_key(&number, |(n, _)| *n).ok();
-        let was_woken = at.and_then(|at| queue.waiting.remove(at)).is_none_or(|(_, waker)| waker.is_none());
-        self.line.count.store(queue.waiting.len(), Ordering::SeqCst);
+        let Some((_, waker)) = at.and_then(|at| queue.waiting.remove(at)) else { return };
+        let was_woken = waker.is_none();
+        let count = if was_woken { &self.line.woken } else { &self.line.asleep };
+        count.fetch_sub(1, Ordering::SeqCst);
         drop(queue);
         if was_woken {
             self.line.wake_some(1);
