@@ -20,6 +20,7 @@ fn serve(cluster: &Cluster, name: &str, port: usize) -> thread::JoinHandle<runti
         manager: cluster.address.clone(),
         key: cluster.key(),
         name: name.into(),
+        keep_id: false,
         cpus: 1,
         apps: vec![echo::Echo.manifest()],
         lite: lite::Config::default(),
