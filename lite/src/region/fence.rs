@@ -108,6 +108,7 @@ impl Node {
             let spot = reach.layout().find(offset + done).ok_or(Error::OutOfBounds)?;
             let step = spot.run.min(len - done).min(FILL_STEP);
             let piece = Piece { at: spot.at, addr: spot.addr, len: step };
+            self.check_spot(&spot)?;
             if spot.at.0 == self.me {
                 self.platform.memory().fill(spot.addr, step, byte).map_err(|_| Error::OutOfBounds)?;
                 platform::yield_now().await;
@@ -125,7 +126,10 @@ impl Node {
 
     /// For an owner: sets bytes of what this node holds for it.
     pub(crate) fn fill_held(&self, owner: Life, piece: &Piece, byte: u8) -> Result<Answer, Error> {
-        if piece.at != (self.me, self.incarnation) || piece.len > FILL_STEP {
+        if piece.at != (self.me, self.incarnation) {
+            return Err(Error::NodeDown(piece.at.0));
+        }
+        if piece.len > FILL_STEP {
             return Err(Error::OutOfBounds);
         }
         if !self.holdings.holds(owner, piece) {

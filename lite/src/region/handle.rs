@@ -226,6 +226,9 @@ impl Lmr {
     ) -> Result<Option<(Spot, Pass<'_>)>, Error> {
         let mapping = &self.held.mapping;
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
+        if let Some((spot, _)) = &found {
+            self.held.node.check_spot(spot)?;
+        }
         let found = found.filter(|(spot, _)| len <= spot.run);
         Ok(found.map(|(spot, epoch)| (spot, Pass { mapping, epoch, share: self.share() })))
     }

@@ -273,6 +273,12 @@ impl Node {
         self.gone(mapping.owner.0, mapping.owner.1).unwrap_or(Error::Freed)
     }
 
+    /// Refuses what lies in memory of a former life under this node's id: that is gone, and its addresses mean something else.
+    pub(crate) fn check_spot(&self, spot: &Spot) -> Result<(), Error> {
+        let former = spot.at.0 == self.me && spot.at.1 != self.incarnation;
+        if former { Err(Error::NodeDown(self.me)) } else { Ok(()) }
+    }
+
     /// Where the byte at `offset` of a mapping lies, as [`Mapping::locate`] says; waits while that changes.
     pub(crate) async fn locate(
         &self,
@@ -283,7 +289,10 @@ impl Node {
     ) -> Result<(Spot, Epoch), Error> {
         loop {
             match mapping.locate(right, offset, len) {
-                Ok(Some(found)) => return Ok(found),
+                Ok(Some(found)) => {
+                    self.check_spot(&found.0)?;
+                    return Ok(found);
+                }
                 Ok(None) => drop(mapping.gate.opened().await),
                 Err(Error::Freed) => return Err(self.ended(mapping)),
                 Err(error) => return Err(error),
