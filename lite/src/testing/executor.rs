@@ -23,6 +23,8 @@ struct Shared {
     now: AtomicU64,
     random: Mutex<u64>,
     ready: Mutex<Vec<Arc<Job>>>,
+    /// All tasks that may still run.
+    jobs: Mutex<Vec<Weak<Job>>>,
 }
 
 impl Shared {
@@ -46,6 +48,13 @@ impl Shared {
             future: Mutex::new(Some(task)),
             queued: AtomicBool::new(false),
         });
+        let mut jobs = self.jobs.lock();
+        if jobs.len() == jobs.capacity() {
+            // Before it grows.
+            jobs.retain(|j| j.strong_count() > 0);
+        }
+        jobs.push(Arc::downgrade(&job));
+        drop(jobs);
         job.wake();
     }
 }
@@ -167,6 +176,9 @@ impl Platform for Host {
 
 type Attached = (Option<Arc<Host>>, Arc<dyn Device>);
 
+/// Rounds of work at one virtual time after which the world runs in circles. Real work of one instant takes some thousand.
+const CIRCLES: u32 = 1_000_000;
+
 /// The executor.
 pub struct World {
     shared: Arc<Shared>,
@@ -176,11 +188,29 @@ pub struct World {
     frozen: Vec<Arc<Job>>,
 }
 
+impl Drop for World {
+    /// Drops all tasks: they hold what they wait for, and that holds their wakers.
+    fn drop(&mut self) {
+        loop {
+            // What is dropped may begin something.
+            let jobs = core::mem::take(&mut *self.shared.jobs.lock());
+            if jobs.is_empty() {
+                break;
+            }
+            for job in jobs.iter().filter_map(Weak::upgrade) {
+                let future = job.future.lock().take();
+                drop(future);
+            }
+        }
+        self.shared.ready.lock().clear();
+    }
+}
+
 impl World {
     /// At time zero.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let shared = Shared { now: AtomicU64::new(0), random: Mutex::new(seed), ready: Mutex::default() };
+        let shared = Shared { now: AtomicU64::new(0), random: Mutex::new(seed), ready: Mutex::default(), jobs: Mutex::default() };
         Self { shared: Arc::new(shared), devices: Vec::new(), frozen: Vec::new() }
     }
 
@@ -245,7 +275,11 @@ impl World {
     }
 
     /// Runs everything until `done` or `end`; gives whether it is done.
+    ///
+    /// # Panics
+    /// If there is ever more to do at one time, so that it never ends.
     pub fn run_until(&mut self, end: Instant, done: impl Fn() -> bool) -> bool {
+        let mut rounds = 0;
         loop {
             if done() {
                 return true;
@@ -261,8 +295,11 @@ impl World {
                 }
             }
             if worked {
+                rounds += 1;
+                assert!(rounds < CIRCLES, "virtual time stands still at {now:?}");
                 continue;
             }
+            rounds = 0;
             // Nothing happens any more at this time.
             let runs = |d: &&Attached| d.0.as_ref().is_none_or(|h| h.runs());
             let due = |(host, device): &Attached| {

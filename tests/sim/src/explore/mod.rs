@@ -1,8 +1,8 @@
 //! Random work under random faults, all decided by one seed, and what must hold whatever happens.
 //!
-//! Tasks on every node do everything that LITE offers, in an order the seed decides ([`work`]), while nodes die, stop for a while,
-//! lose their network or their manager and run out of memory ([`chaos`]). Whatever a task sees is held against a model
-//! ([`check`]); at the end nothing may be left behind ([`end`]). The same [`Scenario`] gives the same run, frame by frame.
+//! Tasks on every node do everything that LITE offers, in an order the seed decides (`work`), while nodes die, stop for a while,
+//! lose their network or their manager and run out of memory (`chaos`). Whatever a task sees is held against a model
+//! (`check`); at the end nothing may be left behind (`end`). The same [`Scenario`] gives the same run, frame by frame.
 
 mod chaos;
 mod check;
