@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`commands`] | registers, commands and their mailboxes, the memory that tables lie in |
 //! | [`queues`] | work requests, doorbells, contexts, completions, frames, over queue pairs of each service that are up |
-//! | [`slave`] | the same and commands, of a virtual function: its channel, its master's resources, special queue pairs |
+//! | [`slave()`] | the same and commands, of a virtual function: its channel, its master's resources, special queue pairs |
 //!
 //! What must hold, after each thing that the guest does:
 //! - The card neither panics nor reaches for memory more often than `MOST_ACCESSES` says, nor holds more frames
