@@ -210,7 +210,12 @@ impl World {
     /// At time zero.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let shared = Shared { now: AtomicU64::new(0), random: Mutex::new(seed), ready: Mutex::default(), jobs: Mutex::default() };
+        let shared = Shared {
+            now: AtomicU64::new(0),
+            random: Mutex::new(seed),
+            ready: Mutex::default(),
+            jobs: Mutex::default(),
+        };
         Self { shared: Arc::new(shared), devices: Vec::new(), frozen: Vec::new() }
     }
 
