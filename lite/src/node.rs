@@ -22,7 +22,7 @@ use core::mem;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use platform::{Instant, Platform};
-use proto::{Incarnation, NodeId, Welcome};
+use proto::{Incarnation, NodeId, ToManager, Welcome};
 use spin::Mutex;
 use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic, Status, WorkKind};
 
@@ -162,7 +162,12 @@ impl Node {
         match self.lease.fence() {
             None => return,
             Some(Ended::Left) => log::info!("lite: {} has left", self.me),
-            Some(Ended::Lost) => log::error!("lite: {} has lost its membership", self.me),
+            Some(Ended::Lost) => {
+                log::error!("lite: {} has lost its membership", self.me);
+                // The manager may not know it: it may have had all heartbeats, and only its answers were lost.
+                let reason = "no answer to its heartbeats came in time".into();
+                self.control.post(&ToManager::LastWords { reason });
+            }
         }
         let mut links = Vec::new();
         for peer in self.peers.lock().values_mut() {

@@ -204,3 +204,22 @@ fn freed_memory_is_used_again() {
     assert!(first.is_some());
     assert!(c.host(2).memory().stats().free < before.free, "rings are taken");
 }
+
+#[test]
+fn a_node_that_has_not_heard_of_its_lease_says_so_when_it_gives_up() {
+    let mut c = Cluster::new(Options { lease: LEASE, ..Options::default() });
+    let (a, d) = (c.lite(1), c.lite(4));
+    let mut watcher = a.watch();
+    // The manager hears all heartbeats of node 4, and so has no reason to end its life; but no answer comes back.
+    for _ in 0..4 {
+        c.manager.stall(NodeId(4), true);
+        c.world.run_for(LEASE / 3);
+        c.manager.stall(NodeId(4), false);
+        c.manager.stall(NodeId(4), true);
+    }
+    assert!(!d.is_member(), "its lease has ended");
+    assert!(a.members().iter().any(|m| m.node == NodeId(4)), "nobody knows it yet");
+    c.manager.stall(NodeId(4), false);
+    let change = c.world.run(LEASE / 10, async move { watcher.next().await.unwrap() });
+    assert!(matches!(change, Change::Left { node: NodeId(4), .. }), "{change:?}");
+}
