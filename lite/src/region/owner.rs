@@ -244,6 +244,28 @@ impl RegionTable {
         self.table.lock().regions.len()
     }
 
+    /// One line for each.
+    #[cfg(feature = "testing")]
+    pub(crate) fn describe(&self) -> Vec<String> {
+        let table = self.table.lock();
+        let line = |(id, r): (&u64, &Region)| {
+            let stage = match r.stage {
+                Stage::Forming => "forming",
+                Stage::Live => "live",
+                Stage::Freeing => "freeing",
+            };
+            let at_rest = if r.changing { "changing" } else { "at rest" };
+            let (master, life) = r.master;
+            alloc::format!(
+                "region {id} of {} bytes: {stage}, {at_rest}, master {master} {life:?}, names {:?}, held by {:?}",
+                r.layout.len(),
+                r.names,
+                r.holders,
+            )
+        };
+        table.regions.iter().map(line).collect()
+    }
+
     /// A new region of `by`, without memory, and `by`'s mapping of it.
     pub(super) fn begin(
         &self,

@@ -37,12 +37,13 @@ impl Node {
         let is_there = || whom == (self.me, self.incarnation) || self.peer_life(whom.0) == Some(whom.1);
         while is_there() && !self.is_fenced() {
             let deadline = self.platform.now() + ATTEMPT;
-            match self.ask_node(whom.0, ask, deadline).await {
-                Err(Error::Unknown | Error::Deadline | Error::NoMemory { .. }) => {
+            match self.put_to(whom.0, ask, deadline).await {
+                // A node that is short of memory, or that has no room for one more connection, has it another time.
+                Err(_) | Ok(Err(Error::NoMemory { .. })) => {
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                 }
-                // Done, or refused for good, or gone.
-                _ => return,
+                // Done, or refused for good.
+                Ok(_) => return,
             }
         }
     }

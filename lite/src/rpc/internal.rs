@@ -125,12 +125,21 @@ impl Node {
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Answer, Error> {
+        self.put_to(node, ask, deadline).await.flatten()
+    }
+
+    /// As [`ask_node`](Self::ask_node), and tells a question that failed from an answer that is an error.
+    pub(super) async fn put_to(
+        self: &Arc<Self>,
+        node: NodeId,
+        ask: &Ask,
+        deadline: Instant,
+    ) -> Result<Result<Answer, Error>, Error> {
         let mut reply = [0; MAX_ANSWER];
         let request = Request { function: INTERNAL, data: &proto::encode(ask) };
         let len = self.call(node, request, Sink::Slice(&mut reply), deadline).await?;
         let reply = reply.get(..len).unwrap_or_default();
-        proto::decode::<Result<Answer, Error>>(reply)
-            .map_err(|_| Error::Refused("malformed answer".into()))?
+        Ok(proto::decode(reply).unwrap_or_else(|_| Err(Error::Refused("malformed answer".into()))))
     }
 
     /// As [`ask_node`](Self::ask_node), for a question whose answer may be long.

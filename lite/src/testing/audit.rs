@@ -1,6 +1,7 @@
 //! What a node holds for work that is under way: nothing, once all has ended.
 
 use crate::Lite;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 impl Lite {
@@ -22,5 +23,11 @@ impl Lite {
             ("connections with messages that found no room", node.stalled.lock().len()),
         ];
         held.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The regions whose owner this node is, a line each.
+    #[must_use]
+    pub fn describe_regions(&self) -> Vec<String> {
+        self.node.regions.describe()
     }
 }

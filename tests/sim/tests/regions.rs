@@ -290,3 +290,37 @@ fn a_paused_holder_holds_up_memory_on_other_nodes_too() {
     let now = free(&c);
     assert!(now[2] >= before[2] && now[3] >= before[3], "{before:?} {now:?}");
 }
+
+#[test]
+fn a_region_is_given_up_once_its_owner_has_memory_for_a_connection() {
+    let mut c = cluster(9, Faults::NONE);
+    let (a, before) = (c.lite(1), free(&c));
+    let (lmr, lite) = c.world.run(LIMIT, async move {
+        let lmr = a.alloc(NodeId(2), 10_000, RW).await.unwrap();
+        (lmr, a)
+    });
+    // The connection breaks at both ends, and the owner has no memory for another one.
+    c.part(1, 2, true);
+    let (lost, b) = (lmr.with_deadline(LEASE), c.lite(2).with_deadline(LEASE));
+    c.world.run(LIMIT, async move {
+        assert!(lost.write(0, &[1]).await.is_err());
+        assert!(b.alloc(NodeId(1), 1, RW).await.is_err());
+    });
+    let memory = c.host(2);
+    let mut taken = Vec::new();
+    while let all @ 1.. = memory.memory().stats().largest_free {
+        taken.push((memory.memory().alloc(all).unwrap(), all));
+    }
+    c.part(1, 2, false);
+    drop(lmr);
+    c.world.run_for(Duration::from_secs(5));
+    assert!(!c.lite(2).audit().is_empty(), "the owner could not be told");
+    for (at, len) in taken {
+        memory.memory().free(at, len);
+    }
+    c.world.run_for(Duration::from_secs(5));
+    assert_eq!(c.lite(2).audit(), []);
+    // The other end of the connection that broke is found out by its next use.
+    c.world.run(LIMIT, async move { drop(lite.alloc(NodeId(2), 1, RW).await.unwrap().free().await) });
+    assert_eq!(free(&c)[2..], before[2..]);
+}

@@ -76,11 +76,18 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
         }
     }
     cluster.world.run_for(SETTLE * 3);
+    // What one node holds may be why another does: all are told.
+    let mut left = Vec::new();
     for i in live {
-        let audit = cluster.lite(i).audit();
+        let lite = cluster.lite(i);
+        let audit = lite.audit();
         if !audit.is_empty() {
-            check.violated("nothing is left behind", format!("node {i}: {audit:?}"));
+            left.push(format!("node {i}: {audit:?}"));
+            left.extend(lite.describe_regions());
         }
+    }
+    if !left.is_empty() {
+        check.violated("nothing is left behind", left.join("; "));
     }
 }
 
