@@ -1,6 +1,7 @@
 //! Priorities and limits, in virtual time, over links of 1 GB/s.
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
+use futures_util::future::join_all;
 use lite::testing::Cluster;
 use lite::{App, Config, Error, Limits, Lite, NodeId, Op, OpKind, Permissions, Priority, RpcOptions, Scheme};
 use std::sync::Arc;
@@ -183,25 +184,4 @@ fn limits_hold_and_accounts_are_kept() {
         assert_eq!(free.usage().operations, before.operations + 1);
         assert_eq!(free.usage().bytes, before.bytes + 3);
     });
-}
-
-async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
-    std::future::poll_fn(move |cx| {
-        let mut pending = false;
-        for (future, result) in &mut futures {
-            if result.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(v) => *result = Some(v),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending {
-            std::task::Poll::Pending
-        } else {
-            std::task::Poll::Ready(futures.iter_mut().map(|(_, r)| r.take().unwrap()).collect())
-        }
-    })
-    .await
 }

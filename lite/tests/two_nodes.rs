@@ -1,6 +1,7 @@
 //! Two to four nodes over the instant RNIC.
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
+use futures_util::future::{join, join_all};
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};
 use std::time::Duration;
@@ -208,59 +209,15 @@ fn a_full_queue_makes_callers_wait() {
                 call.reply(&request).await.unwrap();
             }
         };
-        let (results, ()) = both(join_all(calls), serve).await;
+        let (results, ()) = join(join_all(calls), serve).await;
         assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 3, "{results:?}");
         let failed = results.iter().position(|r| r.is_err()).unwrap();
         // Turned away until its deadline: it has not happened, and the others were served once each.
         assert_eq!((failed, results[failed].clone()), (3, Err(Error::Deadline)));
         // A handler that lets a call go.
-        let (result, ()) = both(a.call(NodeId(2), 1, b"", 0), async { drop(server.receive().await) }).await;
+        let (result, ()) = join(a.call(NodeId(2), 1, b"", 0), async { drop(server.receive().await) }).await;
         assert!(matches!(result, Err(Error::Refused(_))));
         drop(server);
         assert_eq!(a.call(NodeId(2), 1, b"", 0).await, Err(Error::NoSuchFunction));
     });
-}
-
-async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
-    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
-    let (mut x, mut y) = (None, None);
-    std::future::poll_fn(|cx| {
-        if x.is_none()
-            && let std::task::Poll::Ready(v) = a.as_mut().poll(cx)
-        {
-            x = Some(v);
-        }
-        if y.is_none()
-            && let std::task::Poll::Ready(v) = b.as_mut().poll(cx)
-        {
-            y = Some(v);
-        }
-        if x.is_some() && y.is_some() {
-            std::task::Poll::Ready((x.take().unwrap(), y.take().unwrap()))
-        } else {
-            std::task::Poll::Pending
-        }
-    })
-    .await
-}
-
-async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.into_iter().map(|f| (Box::pin(f), None)).collect();
-    std::future::poll_fn(move |cx| {
-        let mut pending = false;
-        for (future, result) in &mut futures {
-            if result.is_none() {
-                match future.as_mut().poll(cx) {
-                    std::task::Poll::Ready(v) => *result = Some(v),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending {
-            std::task::Poll::Pending
-        } else {
-            std::task::Poll::Ready(futures.iter_mut().map(|(_, r)| r.take().unwrap()).collect())
-        }
-    })
-    .await
 }

@@ -609,28 +609,29 @@ impl Node {
     /// As an owner: grants a mapping, if need be after a move, then answers.
     pub(crate) fn grant_mapping(self: &Arc<Self>, call: Call, mapping: u64, ask: MapAsk) {
         let by = (call.from(), call.incarnation());
-        if let Some(result) = self.regions.map(self, by, mapping, &ask, true) {
-            return answer(call, result);
-        }
-        let node = self.clone();
-        let task = async move {
-            let granted = || node.regions.map(&node, by, mapping, &ask, false);
-            let result = node.regions.changed.until(granted).await;
-            answer(call, result);
-        };
-        self.platform.spawn("lite-map", Box::pin(task));
+        self.grant_when_at_rest(call, move |node, first| node.regions.map(node, by, mapping, &ask, first));
     }
 
     /// As an owner: grants a mapping that was lent, if need be after a move, then answers.
     pub(crate) fn grant_borrowed(self: &Arc<Self>, call: Call, mapping: u64, token: u64) {
         let by = (call.from(), call.incarnation());
-        if let Some(result) = self.regions.borrow(self, by, mapping, token, true) {
+        self.grant_when_at_rest(call, move |node, first| {
+            node.regions.borrow(node, by, mapping, token, first)
+        });
+    }
+
+    /// Answers what `grant` gives: at first, or after a move that it has to wait for.
+    fn grant_when_at_rest(
+        self: &Arc<Self>,
+        call: Call,
+        grant: impl Fn(&Self, bool) -> Option<Result<Answer, Error>> + Send + Sync + 'static,
+    ) {
+        if let Some(result) = grant(self, true) {
             return answer(call, result);
         }
         let node = self.clone();
         let task = async move {
-            let granted = || node.regions.borrow(&node, by, mapping, token, false);
-            let result = node.regions.changed.until(granted).await;
+            let result = node.regions.changed.until(|| grant(&node, false)).await;
             answer(call, result);
         };
         self.platform.spawn("lite-map", Box::pin(task));
