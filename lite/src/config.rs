@@ -18,8 +18,12 @@ pub struct Config {
     pub send_depth: u32,
     /// One-sided operations and RPC messages outstanding on this node.
     pub operations: u32,
-    /// Peers that may be connected at once.
+    /// Peers that may be connected at once, 2 at least, for a node that is asked may have to ask another. When one more is
+    /// wanted, the connection that was not used for longest, and on which nothing is under way, is closed by agreement with
+    /// its peer; its next use opens it again. While all are in use, whoever wants another peer waits, until the deadline.
     pub peers: u32,
+    /// How long a connection may be unused at both ends before it is closed; `None`: as long as its place is not wanted.
+    pub idle: Option<Duration>,
     /// Bounce buffers as (size, count), ascending by size. The largest size is the chunk of large transfers.
     pub bounce: [(u32, u32); 3],
     /// Chunks of one large transfer under way at once, 1 to 8.
@@ -53,6 +57,7 @@ impl Default for Config {
             send_depth: 128,
             operations: 1024,
             peers: 64,
+            idle: Some(Duration::from_secs(600)),
             bounce: [(256, 256), (4096, 64), (65536, 16)],
             window: 4,
             ring: 128 << 10,
@@ -72,6 +77,7 @@ impl Config {
     pub(crate) fn checked(mut self) -> Self {
         self.queue_pairs = self.queue_pairs.clamp(1, 4);
         self.send_depth = self.send_depth.max(8);
+        self.peers = self.peers.max(2);
         self.operations = self.operations.clamp(16, 1 << 20);
         self.window = self.window.clamp(1, 8);
         self.ring = self.ring.clamp(16 << 10, 1 << 24).next_power_of_two();

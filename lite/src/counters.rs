@@ -47,4 +47,6 @@ counters! {
     busy: "Calls put off because the server's queue was full.",
     deadline_misses: "Operations whose deadline passed.",
     connections: "Connections made.",
+    closed: "Connections closed by agreement.",
+    crowded: "Times that a connection waited for a place.",
 }

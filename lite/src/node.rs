@@ -1,7 +1,7 @@
 //! The state of one node's LITE, and its poller.
 
 use crate::bounce::BouncePool;
-use crate::conn::{Conn, Peer};
+use crate::conn::{Conn, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::lease::{Ended, Lease};
@@ -19,7 +19,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, ToManager, Welcome};
@@ -65,6 +65,12 @@ pub(crate) struct Node {
     pub(crate) peer_change: Waiters,
     pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
+    /// Of [`Config::peers`], those that are taken.
+    pub(crate) seats: Seats,
+    /// Whether a task sees to those that wait for a place.
+    pub(crate) finding_room: AtomicBool,
+    /// When the poller must look at unused connections, in nanoseconds.
+    pub(crate) next_sweep: AtomicU64,
     /// Connections whose queue pairs are destroyed, but whose completions may not all be taken.
     pub(crate) closing: Mutex<Vec<Arc<Conn>>>,
     /// Connections with messages that found no room.
@@ -125,6 +131,9 @@ impl Node {
             peer_change: Waiters::default(),
             by_qp: Mutex::default(),
             loopback: Mutex::default(),
+            seats: Seats::default(),
+            finding_room: AtomicBool::new(false),
+            next_sweep: AtomicU64::new(u64::MAX),
             closing: Mutex::default(),
             stalled: Mutex::default(),
             services: ServiceTable::default(),
@@ -216,6 +225,7 @@ impl Node {
             worked = true;
         }
         worked |= self.flush_stalled();
+        worked |= self.sweep(now);
         worked |= self.expire_quick(now);
         worked |= self.timers.expire(now);
         worked
@@ -313,6 +323,6 @@ impl Node {
         let op = (op != u64::MAX).then(|| Instant::from_nanos(op));
         let lease = self.lease.next_deadline();
         let stalled = (!self.stalled.lock().is_empty()).then(|| self.platform.now() + STALLED_PAUSE);
-        [timer, op, lease, stalled].into_iter().flatten().min()
+        [timer, op, lease, stalled, self.next_sweep()].into_iter().flatten().min()
     }
 }

@@ -158,6 +158,11 @@ impl Core {
         }
     }
 
+    /// How many queue pairs there are.
+    pub(crate) fn queue_pairs(&self) -> usize {
+        self.slots.iter().count()
+    }
+
     pub(crate) fn destroy_qp(&mut self, qp: QpNum) -> Result<(), VerbsError> {
         self.with_qp(qp, Instant::ZERO, QueuePair::end).ok_or(VerbsError::NotFound)?;
         let index = Slots::index(qp);

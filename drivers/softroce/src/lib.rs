@@ -132,7 +132,10 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         // Copied first: `each` may take its time, or call back.
-        let counters = self.engine.lock().core.counters;
+        let engine = self.engine.lock();
+        let (counters, queue_pairs) = (engine.core.counters, engine.core.queue_pairs());
+        drop(engine);
         counters.for_each(each);
+        each(("queue_pairs", queue_pairs as u64));
     }
 }

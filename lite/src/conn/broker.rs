@@ -3,10 +3,10 @@
 //! The side that needs a connection asks; the other creates and connects its queue pairs and replies; the asker connects
 //! its own and says that it is ready. If both ask at once, the lower node id's question stands and the other's is void.
 
-use super::wire::{End, Envelope, Message, RpcArea, VERSION};
+use super::setup::Unprepared;
+use super::wire::{End, Envelope, Message, VERSION};
 use super::{Conn, Lanes};
 use crate::Error;
-use crate::bounce::Run;
 use crate::node::Node;
 use crate::rpc::ConnRpc;
 use crate::trace::Event;
@@ -16,12 +16,10 @@ use core::mem;
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, Member, NodeId, ToManager};
-use verbs::{AddressVector, LinkKind, PortAddress, Psn, QpConnect, QpNum, QpOptions};
+use verbs::{LinkKind, PortAddress};
 
 /// How long a refusal stands before the peer is asked again.
 const REFUSAL_STANDS: Duration = Duration::from_millis(100);
-/// IP time to live of RDMA packets.
-const HOP_LIMIT: u8 = 64;
 
 /// A member, and how it is connected.
 pub(crate) struct Peer {
@@ -35,16 +33,29 @@ pub(crate) enum PeerLink {
     Idle,
     /// Queue pairs are being created in order to ask.
     Preparing { attempt: u64 },
+    /// To be asked once there is a place here, and not before `from`.
+    Wanted { from: Instant, since: Instant },
+    /// Has asked, and waits for a place here.
+    Asked { attempt: u64, end: End, since: Instant },
     /// Asked.
     Asking { attempt: u64, link: LinkKind, lanes: Lanes },
     /// Replied; the asker is not ready yet.
     Accepted(Arc<Conn>),
     /// Both sides are connected.
     Ready(Arc<Conn>),
+    /// Sealed; the peer has been asked whether it needs it.
+    Closing { conn: Arc<Conn>, since: Instant },
     /// Refused a moment ago.
     Refused { error: Error, until: Instant },
     /// The member has left or is dead.
     Gone,
+}
+
+impl PeerLink {
+    /// Whether it is `conn`, in use.
+    pub(super) fn is_ready(&self, conn: &Arc<Conn>) -> bool {
+        matches!(self, Self::Ready(c) if Arc::ptr_eq(c, conn))
+    }
 }
 
 /// What the caller of [`Node::look`] does next.
@@ -65,8 +76,10 @@ impl Node {
                         Ok(Look::Use(conn)) => break Some(Ok(conn)),
                         Ok(Look::Wait) => break None,
                         Ok(Look::Ask { attempt, member }) => {
-                            if let Err(error) = self.ask(attempt, &member) {
-                                break Some(Err(error));
+                            match self.ask(attempt, &member, self.platform.now()) {
+                                Ok(true) => {}
+                                Ok(false) => self.crowded(),
+                                Err(error) => break Some(Err(error)),
                             }
                         }
                     }
@@ -89,32 +102,45 @@ impl Node {
             PeerLink::Gone => return Err(Error::NodeDown(node)),
             PeerLink::Refused { error, until } if *until > self.platform.now() => return Err(error.clone()),
             PeerLink::Idle | PeerLink::Refused { .. } => {}
-            PeerLink::Preparing { .. } | PeerLink::Asking { .. } | PeerLink::Accepted(_) => {
-                return Ok(Look::Wait);
-            }
+            PeerLink::Preparing { .. }
+            | PeerLink::Wanted { .. }
+            | PeerLink::Asked { .. }
+            | PeerLink::Asking { .. }
+            | PeerLink::Accepted(_)
+            | PeerLink::Closing { .. } => return Ok(Look::Wait),
         }
         let attempt = self.random();
         peer.link = PeerLink::Preparing { attempt };
         Ok(Look::Ask { attempt, member: peer.member.clone() })
     }
 
-    /// Creates queue pairs and asks `member` to connect them.
-    fn ask(self: &Arc<Self>, attempt: u64, member: &Member) -> Result<(), Error> {
+    /// Creates queue pairs and asks `member`, who is wanted since then, to connect them. `false`: there is no place for
+    /// them; it is asked when there is.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        attempt: u64,
+        member: &Member,
+        since: Instant,
+    ) -> Result<bool, Error> {
         let node = member.node;
         let prepared = self
             .common_link(member)
-            .ok_or(Error::NoSharedLink(node))
+            .ok_or(Unprepared::For(Error::NoSharedLink(node)))
             .and_then(|link| Ok((link, self.prepare(self.config.queue_pairs)?)));
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&node) else { return Err(Error::NoSuchNode) };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
             // The peer has asked in between, or is gone.
             drop(peers);
-            return Ok(());
+            return Ok(true);
         }
         let (link, lanes) = match prepared {
             Ok(prepared) => prepared,
-            Err(error) => {
+            Err(Unprepared::Crowded) => {
+                peer.link = PeerLink::Wanted { from: since, since };
+                return Ok(false);
+            }
+            Err(Unprepared::For(error)) => {
                 peer.link = PeerLink::Idle;
                 drop(peers);
                 self.peer_change.wake_all();
@@ -126,7 +152,7 @@ impl Node {
         drop(peers);
         self.tell(member, attempt, request);
         self.watch_attempt(node, attempt);
-        Ok(())
+        Ok(true)
     }
 
     /// Gives up `attempt` if it is not through in time.
@@ -171,7 +197,7 @@ impl Node {
             return;
         }
         match message {
-            Message::Request(end) => self.on_request(&member, attempt, &end),
+            Message::Request(end) => self.on_request(&member, attempt, end),
             Message::Reply(end) => self.on_reply(&member, attempt, &end),
             Message::Ready => {
                 let mut peers = self.peers.lock();
@@ -183,6 +209,12 @@ impl Node {
                 }
                 drop(peers);
             }
+            Message::Full => self.on_full(from, attempt),
+            Message::Close { unused_ns } => {
+                self.on_close(&member, attempt, Duration::from_nanos(unused_ns));
+            }
+            Message::Closed => self.on_close_answer(&member, attempt, true),
+            Message::Used => self.on_close_answer(&member, attempt, false),
             Message::Refused(why) => {
                 let mut peers = self.peers.lock();
                 let Some(peer) = peers.get_mut(&from) else { return };
@@ -198,7 +230,7 @@ impl Node {
         self.peer_change.wake_all();
     }
 
-    fn on_request(self: &Arc<Self>, member: &Member, attempt: u64, end: &End) {
+    fn on_request(self: &Arc<Self>, member: &Member, attempt: u64, end: End) {
         let node = member.node;
         let old = {
             let mut peers = self.peers.lock();
@@ -212,16 +244,31 @@ impl Node {
         };
         // The former connection falls silent before the answer.
         self.retire(old);
-        let answer = self.accept(member, attempt, end);
+        if !self.answer_request(member, attempt, end, self.platform.now()) {
+            self.crowded();
+        }
+    }
+
+    /// Accepts what `member` has asked for, or refuses it; the link is being prepared for that. `false`: there is no place;
+    /// it waits, as since then.
+    pub(super) fn answer_request(
+        self: &Arc<Self>,
+        member: &Member,
+        attempt: u64,
+        end: End,
+        since: Instant,
+    ) -> bool {
+        let node = member.node;
+        let answer = self.accept(member, attempt, &end);
         let mut peers = self.peers.lock();
-        let Some(peer) = peers.get_mut(&node) else { return };
+        let Some(peer) = peers.get_mut(&node) else { return true };
         if !matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt) {
             // Gone in between; dropping the connection destroys its queue pairs.
             drop(peers);
             if let Ok((conn, _)) = answer {
                 self.shut(&conn);
             }
-            return;
+            return true;
         }
         match answer {
             Ok((conn, reply)) => {
@@ -230,12 +277,21 @@ impl Node {
                 self.tell(member, attempt, Message::Reply(reply));
                 self.watch_attempt(node, attempt);
             }
-            Err(why) => {
+            Err(Unprepared::Crowded) => {
+                peer.link = PeerLink::Asked { attempt, end, since };
+                return false;
+            }
+            Err(Unprepared::For(error)) => {
                 peer.link = PeerLink::Idle;
                 drop(peers);
+                let why = match error {
+                    Error::Refused(why) => why,
+                    error => error.to_string(),
+                };
                 self.tell(member, attempt, Message::Refused(why));
             }
         }
+        true
     }
 
     fn accept(
@@ -243,16 +299,17 @@ impl Node {
         member: &Member,
         attempt: u64,
         end: &End,
-    ) -> Result<(Arc<Conn>, End), String> {
+    ) -> Result<(Arc<Conn>, End), Unprepared> {
+        let refused = |why: String| Unprepared::For(Error::Refused(why));
         if !self.attributes.links.contains(&end.link) {
-            return Err(alloc::format!("no {:?} here", end.link));
+            return Err(refused(alloc::format!("no {:?} here", end.link)));
         }
         if !(1..=4).contains(&end.queue_pairs.len()) {
-            return Err("1 to 4 queue pairs, please".into());
+            return Err(refused("1 to 4 queue pairs, please".into()));
         }
-        let lanes = self.prepare(end.queue_pairs.len()).map_err(|e| e.to_string())?;
+        let lanes = self.prepare(end.queue_pairs.len())?;
         let own = self.end(end.link, &lanes);
-        Ok((self.connect(member, attempt, lanes, end)?, own))
+        Ok((self.connect(member, attempt, lanes, end).map_err(refused)?, own))
     }
 
     fn on_reply(self: &Arc<Self>, member: &Member, attempt: u64, end: &End) {
@@ -308,6 +365,8 @@ impl Node {
         let rpc = ConnRpc::new(area, end.rpc).ok_or("unusable RPC area")?;
         let key = member.rnic.key;
         let conn = Arc::new(Conn::new(member.node, member.incarnation, key, attempt, lanes, Some(rpc)));
+        conn.touch(self.platform.now());
+        self.plan_sweep(self.platform.now());
         if let Some(lane) = conn.lane(super::RPC_LANE) {
             self.by_qp.lock().insert(lane.number, conn.clone());
         }
@@ -316,94 +375,7 @@ impl Node {
         Ok(conn)
     }
 
-    /// The connection of this node with itself: one queue pair, its own peer. Atomics on own memory go through it.
-    fn loopback(&self) -> Result<Arc<Conn>, Error> {
-        let mut loopback = self.loopback.lock();
-        if let Some(conn) = loopback.as_ref().filter(|c| !c.is_shut()) {
-            return Ok(conn.clone());
-        }
-        let refused = |e: verbs::VerbsError| Error::Refused(alloc::format!("no loop-back queue pair: {e}"));
-        let options = self.qp_options();
-        let lanes = Lanes::create(&self.rnic, &*self.platform, options, 1, None).map_err(refused)?;
-        let port = PortAddress { gid: self.gid, ..self.rnic.attributes().port };
-        let link = self.attributes.links.first().copied().unwrap_or(LinkKind::RoceV2);
-        let common = self.qp_connect(link, port, self.attributes.max_mtu, u8::MAX);
-        lanes.connect(&lanes.ends(), common).map_err(refused)?;
-        let conn = Conn::new(self.me, self.incarnation, self.key, 0, lanes, None);
-        Ok(loopback.insert(Arc::new(conn)).clone())
-    }
-
-    fn qp_options(&self) -> QpOptions {
-        QpOptions {
-            send_cq: self.cq,
-            recv_cq: self.cq,
-            send_depth: self.config.send_depth,
-            recv_depth: self.config.recv_depth(),
-        }
-    }
-
-    fn qp_connect(&self, link: LinkKind, peer: PortAddress, mtu: verbs::PathMtu, rd_atomic: u8) -> QpConnect {
-        QpConnect {
-            address: AddressVector {
-                link,
-                peer,
-                traffic_class: AddressVector::ECT_0,
-                hop_limit: HOP_LIMIT,
-                service_level: 0,
-            },
-            remote_qp: QpNum::new(0),
-            send_psn: Psn::new(0),
-            recv_psn: Psn::new(0),
-            mtu,
-            max_rd_atomic: rd_atomic.min(self.attributes.max_rd_atomic).max(1),
-            ack_timeout: self.config.ack_timeout,
-            retries: self.config.retries,
-            rnr_retries: 7,
-            min_rnr_delay: self.config.rnr_delay,
-        }
-    }
-
-    fn prepare(&self, count: usize) -> Result<Lanes, Error> {
-        if self.by_qp.lock().len() >= self.config.peers as usize {
-            return Err(Error::Refused(alloc::format!("{} peers are connected already", self.config.peers)));
-        }
-        let run = |len: u32| {
-            let asked = u64::from(len);
-            let no_memory = || Error::NoMemory { asked, free: self.platform.memory().stats().largest_free };
-            Run::take(&self.platform, asked).ok_or_else(no_memory)
-        };
-        let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
-        Lanes::create(&self.rnic, &*self.platform, self.qp_options(), count, Some(memory))
-            .map_err(|e| Error::Refused(alloc::format!("no queue pair: {e}")))
-    }
-
-    fn area(&self, lanes: &Lanes) -> RpcArea {
-        let (ring, slots) = lanes.memory.as_ref().map(|(r, s)| (r.addr(), s.addr())).unwrap_or_default();
-        RpcArea {
-            ring,
-            ring_len: self.config.ring,
-            slots,
-            slot_len: self.config.reply_slot,
-            slot_count: self.config.slots(),
-        }
-    }
-
-    fn end(&self, link: LinkKind, lanes: &Lanes) -> End {
-        End {
-            link,
-            mtu: self.attributes.max_mtu,
-            rd_atomic: self.attributes.max_rd_atomic,
-            queue_pairs: lanes.ends(),
-            rpc: self.area(lanes),
-        }
-    }
-
-    /// The first of this node's link kinds that the member speaks too.
-    fn common_link(&self, member: &Member) -> Option<LinkKind> {
-        self.attributes.links.iter().copied().find(|l| member.rnic.links.contains(l))
-    }
-
-    fn tell(&self, member: &Member, attempt: u64, message: Message) {
+    pub(super) fn tell(&self, member: &Member, attempt: u64, message: Message) {
         let body = proto::encode(&Envelope { version: VERSION, attempt, message });
         self.control.post(&ToManager::Relay { to: member.node, incarnation: member.incarnation, body });
     }
@@ -411,42 +383,11 @@ impl Node {
     /// Ends what a link held.
     pub(crate) fn retire(&self, link: PeerLink) {
         match link {
-            PeerLink::Accepted(conn) | PeerLink::Ready(conn) => self.shut(&conn),
+            PeerLink::Accepted(conn) | PeerLink::Ready(conn) | PeerLink::Closing { conn, .. } => {
+                self.shut(&conn);
+            }
             // Dropping the lanes destroys the queue pairs.
             _ => drop(link),
         }
-    }
-
-    /// A connection has failed: ends it, and the next use opens another.
-    pub(crate) fn fail(&self, conn: &Arc<Conn>) {
-        self.shut(conn);
-        let mut peers = self.peers.lock();
-        let mut old = None;
-        if let Some(peer) = peers.get_mut(&conn.peer)
-            && let PeerLink::Accepted(c) | PeerLink::Ready(c) = &peer.link
-            && Arc::ptr_eq(c, conn)
-        {
-            old = Some(mem::replace(&mut peer.link, PeerLink::Idle));
-        }
-        drop(peers);
-        drop(old);
-        self.peer_change.wake_all();
-    }
-
-    /// Destroys a connection's queue pairs. From the return on the peer reaches no memory of this node through it. The
-    /// poller ends the operations that were under way.
-    pub(crate) fn shut(&self, conn: &Arc<Conn>) {
-        if !conn.lanes().destroy() {
-            return;
-        }
-        self.trace(|| Event::Disconnected { peer: conn.peer });
-        if let Some(lane) = conn.lane(super::RPC_LANE) {
-            self.by_qp.lock().remove(&lane.number);
-        }
-        self.closing.lock().push(conn.clone());
-        if let Some(rpc) = &conn.rpc {
-            rpc.lose_all();
-        }
-        self.resources.wake_all();
     }
 }

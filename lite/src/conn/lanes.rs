@@ -1,10 +1,12 @@
 //! The queue pairs of one connection, from creation to destruction.
 
+use super::seats::Seat;
 use crate::bounce::Run;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use platform::Platform;
+use spin::Mutex;
 use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
 
 /// One queue pair.
@@ -12,8 +14,51 @@ pub(crate) struct Lane {
     pub(crate) number: QpNum,
     /// The first PSN that this side sends.
     pub(crate) psn: Psn,
-    /// Send work requests that have not completed.
-    pub(crate) in_flight: AtomicU32,
+    pub(crate) load: Load,
+}
+
+/// The send work requests of a queue pair: how many have not completed, and how many there ever were. Only ever changed
+/// under the lock of the operation table.
+#[derive(Default)]
+pub(crate) struct Load(AtomicU64);
+
+/// Those that have not completed are counted in the low half; all of it: sealed. In the high half, all.
+const UNDER_WAY: u64 = u32::MAX as u64;
+const BEGUN: u64 = 1 << 32;
+
+impl Load {
+    /// Whether `depth` are under way, or none may begin.
+    pub(crate) fn is_full(&self, depth: u32) -> bool {
+        self.0.load(Ordering::Relaxed) as u32 >= depth
+    }
+
+    /// One more is under way.
+    pub(crate) fn begin(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(BEGUN + 1), Ordering::Relaxed);
+    }
+
+    /// One has ended.
+    pub(crate) fn end(&self) {
+        let load = self.0.load(Ordering::Relaxed);
+        if !matches!(load & UNDER_WAY, 0 | UNDER_WAY) {
+            self.0.store(load - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many there ever were, modulo 2^32.
+    fn begun(&self) -> u32 {
+        (self.0.load(Ordering::Relaxed) >> 32) as u32
+    }
+
+    /// Whether none is under way.
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & UNDER_WAY == 0
+    }
+
+    fn set_sealed(&self, sealed: bool) {
+        let load = self.0.load(Ordering::Relaxed) & !UNDER_WAY;
+        self.0.store(if sealed { load | UNDER_WAY } else { load }, Ordering::Relaxed);
+    }
 }
 
 /// Queue pairs and the memory that the peer writes through them. Destroys the queue pairs, then frees the memory, when
@@ -24,6 +69,8 @@ pub(crate) struct Lanes {
     destroyed: AtomicBool,
     /// The ring for the peer's requests, and the slots for its replies; none on loop-back.
     pub(crate) memory: Option<(Run, Run)>,
+    /// Until the queue pairs are destroyed; none on loop-back.
+    seat: Mutex<Option<Seat>>,
 }
 
 impl Lanes {
@@ -33,17 +80,19 @@ impl Lanes {
         platform: &dyn Platform,
         options: QpOptions,
         count: usize,
-        memory: Option<(Run, Run)>,
+        peer: Option<((Run, Run), Seat)>,
     ) -> Result<Self, VerbsError> {
         let lanes = Vec::with_capacity(count);
-        let mut made = Self { rnic: rnic.clone(), lanes, destroyed: AtomicBool::new(false), memory };
+        let (memory, seat) = peer.unzip();
+        let (rnic, seat) = (rnic.clone(), Mutex::new(seat));
+        let mut made = Self { rnic, lanes, destroyed: AtomicBool::new(false), memory, seat };
         for lane in 0..count {
             let recv_depth = if lane == super::RPC_LANE { options.recv_depth } else { 1 };
-            let number = rnic.create_qp(QpOptions { recv_depth, ..options })?;
+            let number = made.rnic.create_qp(QpOptions { recv_depth, ..options })?;
             let mut psn = [0; 4];
             platform.fill_random(&mut psn);
             let psn = Psn::new(u32::from_le_bytes(psn));
-            made.lanes.push(Lane { number, psn, in_flight: AtomicU32::new(0) });
+            made.lanes.push(Lane { number, psn, load: Load::default() });
             if lane == super::RPC_LANE && made.memory.is_some() {
                 made.post_receives(options.recv_depth)?;
             }
@@ -63,6 +112,12 @@ impl Lanes {
             left -= n;
         }
         Ok(())
+    }
+
+    /// How many.
+    #[cfg(feature = "testing")]
+    pub(crate) fn len(&self) -> usize {
+        self.lanes.len()
     }
 
     /// Numbers and first PSNs, as the peer must know them.
@@ -92,7 +147,28 @@ impl Lanes {
                 log::warn!("lite: cannot destroy {:?}: {error}", lane.number);
             }
         }
+        drop(self.seat.lock().take());
         true
+    }
+
+    /// Lets nothing be posted any more if nothing is under way; gives whether that is so. To be called under the lock of the
+    /// operation table, as [`unseal`](Self::unseal).
+    pub(crate) fn seal(&self) -> bool {
+        let idle = self.lanes.iter().all(|lane| lane.load.is_idle());
+        if idle {
+            self.lanes.iter().for_each(|lane| lane.load.set_sealed(true));
+        }
+        idle
+    }
+
+    /// Ends what [`seal`](Self::seal) began.
+    pub(crate) fn unseal(&self) {
+        self.lanes.iter().for_each(|lane| lane.load.set_sealed(false));
+    }
+
+    /// Send work requests posted so far, modulo 2^32.
+    pub(super) fn begun(&self) -> u32 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.load.begun()))
     }
 
     pub(crate) fn is_destroyed(&self) -> bool {

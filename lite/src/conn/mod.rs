@@ -1,27 +1,53 @@
 //! Connections: the queue pairs that two nodes share.
 
 mod broker;
+mod close;
 mod lanes;
+mod room;
+mod seats;
+mod setup;
 mod wire;
 
 pub(crate) use broker::{Peer, PeerLink};
 pub(crate) use lanes::Lanes;
+pub(crate) use seats::{Seat, Seats};
 pub(crate) use wire::RpcArea;
 
 use crate::qos::Share;
 use crate::rpc::ConnRpc;
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use lanes::Lane;
+use platform::Instant;
 use proto::{Incarnation, NodeId};
+use spin::Mutex;
 use verbs::MemoryKey;
 
 /// The lane of RPC.
 pub(crate) const RPC_LANE: usize = 0;
 
+/// A connection that was used not longer ago stays: those who asked for it have just got it.
+const STAY: Duration = Duration::from_millis(5);
+
+/// How long a peer that uses a connection is not asked again.
+const REFUSED: Duration = Duration::from_millis(20);
+
+/// What is known about the use of a connection.
+#[derive(Default)]
+struct Seen {
+    /// Work requests posted, at the last look.
+    begun: u32,
+    /// When that was another number.
+    since: Instant,
+    /// When the peer may be asked whether it uses it.
+    ask_from: Instant,
+}
+
 /// A connection to one life of one peer: K queue pairs that live and die together.
 ///
 /// It is never repaired. When any queue pair fails, all are destroyed, and the next use opens a new connection; the peer
-/// destroys its side before it answers. So whatever arrives on a connection was sent after its predecessor fell silent.
+/// destroys its side before it answers. So whatever arrives on a connection was sent after its predecessor fell silent. One
+/// that is not used may be [closed](close) by agreement: to give its place to another, or because it is idle.
 pub(crate) struct Conn {
     pub(crate) peer: NodeId,
     pub(crate) incarnation: Incarnation,
@@ -30,6 +56,7 @@ pub(crate) struct Conn {
     pub(crate) id: u64,
     lanes: Lanes,
     next: AtomicU32,
+    seen: Mutex<Seen>,
     /// None on the loop-back connection.
     pub(crate) rpc: Option<ConnRpc>,
 }
@@ -43,7 +70,16 @@ impl Conn {
         lanes: Lanes,
         rpc: Option<ConnRpc>,
     ) -> Self {
-        Self { peer, incarnation, remote_key, id, lanes, next: AtomicU32::new(0), rpc }
+        Self {
+            peer,
+            incarnation,
+            remote_key,
+            id,
+            lanes,
+            next: AtomicU32::new(0),
+            seen: Mutex::default(),
+            rpc,
+        }
     }
 
     pub(crate) fn lane(&self, lane: usize) -> Option<&Lane> {
@@ -68,6 +104,33 @@ impl Conn {
             return first as usize;
         }
         (first + self.next.fetch_add(1, Ordering::Relaxed) % count) as usize
+    }
+
+    /// How long this node has posted nothing on it, as far as its looks tell; whatever a peer sends is answered.
+    fn unused(&self, now: Instant) -> Duration {
+        let begun = self.lanes.begun();
+        let mut seen = self.seen.lock();
+        if seen.begun != begun {
+            (seen.begun, seen.since) = (begun, now);
+        }
+        now.saturating_since(seen.since)
+    }
+
+    /// Counts as used now.
+    fn touch(&self, now: Instant) {
+        let begun = self.lanes.begun();
+        let mut seen = self.seen.lock();
+        (seen.begun, seen.since) = (begun, now);
+    }
+
+    /// The peer uses it: it need not be asked for a while.
+    fn refused(&self, now: Instant) {
+        self.seen.lock().ask_from = now + REFUSED;
+    }
+
+    /// Whether the peer may be asked whether it uses it.
+    fn may_ask(&self, now: Instant) -> bool {
+        self.seen.lock().ask_from <= now
     }
 
     /// Whether its queue pairs are destroyed.

@@ -10,7 +10,6 @@ use crate::conn::Conn;
 use crate::region::Mapping;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
 use proto::NodeId;
@@ -164,9 +163,7 @@ impl OpTable {
         waits: Waits,
     ) -> Result<(OpId, Option<IoAddr>), (NotPosted, Holds)> {
         let Some(lane) = holds.conn.lane(holds.lane) else { return Err((NotPosted::Invalid, holds)) };
-        // Only ever changed under the table's lock.
-        let in_flight = lane.in_flight.load(Ordering::Relaxed);
-        if in_flight >= depth {
+        if lane.load.is_full(depth) {
             return Err((NotPosted::Busy, holds));
         }
         let Some(&index) = self.free.last() else { return Err((NotPosted::Busy, holds)) };
@@ -176,7 +173,7 @@ impl OpTable {
             Some(None) => return Err((NotPosted::Busy, holds)),
         };
         let Some(slot) = self.slots.get_mut(index as usize) else { return Err((NotPosted::Invalid, holds)) };
-        lane.in_flight.store(in_flight + 1, Ordering::Relaxed);
+        lane.load.begin();
         self.free.pop();
         slot.state = State::OnWire { abandoned: matches!(waits, Waits::Nobody) };
         slot.holds = Some(holds);
@@ -196,7 +193,7 @@ impl OpTable {
         let State::OnWire { abandoned } = slot.state else { return None };
         let finished = Finished { waker: slot.waker.take(), holds: slot.holds.take() };
         if let Some(lane) = finished.holds.as_ref().and_then(|h| h.conn.lane(h.lane)) {
-            lane.in_flight.store(lane.in_flight.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+            lane.load.end();
         }
         if abandoned {
             let bounce = self.release(id.index);
@@ -286,6 +283,16 @@ impl OpTable {
     pub(crate) fn earliest(&self) -> Instant {
         let on_wire = self.slots.iter().filter(|s| matches!(s.state, State::OnWire { .. }));
         on_wire.map(|s| s.until).min().unwrap_or(Instant::MAX)
+    }
+
+    /// Lets nothing be posted on `conn` any more if nothing of it is on the wire; gives whether that is so.
+    pub(crate) fn seal(&mut self, conn: &Conn) -> bool {
+        conn.lanes().seal()
+    }
+
+    /// Ends what [`seal`](Self::seal) began.
+    pub(crate) fn unseal(&mut self, conn: &Conn) {
+        conn.lanes().unseal();
     }
 
     /// Whether nothing is on the wire.

@@ -123,7 +123,7 @@ impl Node {
     }
 
     /// Moves all of `data` from or to a region, from `offset` on, piece by piece. `issued` tells whether some of it was ever
-    /// posted.
+    /// posted, or copied here.
     pub(crate) async fn access(
         self: &Arc<Self>,
         mapping: &Arc<Mapping>,
@@ -142,7 +142,9 @@ impl Node {
             let pass = Pass { mapping, epoch, share };
             let (node, life) = spot.at;
             let stopped = if node == self.me {
-                self.copy_here(spot.addr, part, pass, &mut done)
+                let copied = self.copy_here(spot.addr, part, pass, &mut done);
+                issued.fetch_or(done > 0, Ordering::Relaxed);
+                copied
             } else {
                 let mut moved = 0;
                 let route = Route::Node(node, life);

@@ -104,9 +104,27 @@ impl Node {
         byte: u8,
     ) -> Result<(), Error> {
         let mut done = 0;
-        while done < len {
-            let spot = reach.layout().find(offset + done).ok_or(Error::OutOfBounds)?;
-            let step = spot.run.min(len - done).min(FILL_STEP);
+        let result = self.fill_on(reach, offset, len, byte, &mut done).await;
+        result.map_err(|error| match error {
+            // These do not say that nothing has happened.
+            Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::Freed => error,
+            _ if done > 0 => Error::Unknown,
+            error => error,
+        })
+    }
+
+    /// As [`fill`](Self::fill), from `done` on, which counts what has been set.
+    async fn fill_on(
+        self: &Arc<Self>,
+        reach: &Reach,
+        offset: u64,
+        len: u64,
+        byte: u8,
+        done: &mut u64,
+    ) -> Result<(), Error> {
+        while *done < len {
+            let spot = reach.layout().find(offset + *done).ok_or(Error::OutOfBounds)?;
+            let step = spot.run.min(len - *done).min(FILL_STEP);
             let piece = Piece { at: spot.at, addr: spot.addr, len: step };
             self.check_spot(&spot)?;
             if spot.at.0 == self.me {
@@ -119,7 +137,7 @@ impl Node {
                     _ => return Err(Error::Refused("unexpected answer".into())),
                 }
             }
-            done += step;
+            *done += step;
         }
         Ok(())
     }

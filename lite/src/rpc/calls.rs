@@ -207,6 +207,18 @@ impl ConnRpc {
         quiet && self.outbox.lock().is_empty()
     }
 
+    /// Whether a connection that nothing is posted on any more may be closed. `for_room`: calls whose caller is gone do not
+    /// keep it, nor replies that have come.
+    pub(crate) fn is_closable(&self, for_room: bool) -> bool {
+        let needed = |slot: &Slot| match slot.state {
+            State::Free => false,
+            State::Waiting { abandoned: true } | State::Done(_) => !for_room,
+            State::Waiting { abandoned: false } | State::Lost => true,
+        };
+        let needed = self.calls.lock().slots.iter().any(needed);
+        !needed && self.outbox.lock().is_empty()
+    }
+
     fn slot_is_free(&self) {
         self.own_line.wake();
         self.line.wake();

@@ -183,7 +183,6 @@ impl Node {
             data = &joined;
         }
         slot.lend((lent, place));
-        slot.posted = true;
         let mut post = || match self.send_request(conn, rpc, &head, data) {
             Err(NotPosted::Busy) => None,
             other => Some(other),
@@ -195,14 +194,15 @@ impl Node {
         })
         .await;
         match sent {
-            Ok(()) => issued.store(true, Ordering::Relaxed),
+            Ok(()) => {
+                slot.posted = true;
+                issued.store(true, Ordering::Relaxed);
+            }
             Err(NotPosted::ConnectionLost | NotPosted::Busy | NotPosted::Revoked | NotPosted::Changed) => {
-                slot.posted = false;
                 self.fail(conn);
                 return Ok(Attempt::NotSent);
             }
             Err(NotPosted::Invalid) => {
-                slot.posted = false;
                 return Err(Error::Refused("the RNIC refused the request".into()));
             }
         }

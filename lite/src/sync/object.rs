@@ -295,7 +295,7 @@ impl Node {
     pub(crate) async fn end_object(self: &Arc<Self>, place: &Place, deadline: Instant) -> Result<(), Error> {
         self.check_home(place)?;
         let ask = Ask::Destroy { secret: place.secret };
-        self.ask_node(place.home, &ask, deadline).await.map(drop)
+        self.ask_until(place.home, &ask, deadline).await.map(drop)
     }
 
     /// Whether the object's home is still the one it was made on.

@@ -1,6 +1,7 @@
 //! What a node holds for work that is under way: nothing, once all has ended.
 
 use crate::Lite;
+use crate::conn::Seat;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -10,6 +11,7 @@ impl Lite {
     pub fn audit(&self) -> Vec<(&'static str, usize)> {
         let node = &self.node;
         let (objects, barriers) = node.objects.lock().len();
+        let (places, connected) = (Seat::taken(&node.seats) as usize, node.by_qp.lock().len());
         let ops = node.ops.lock();
         let held = [
             ("operations", ops.in_use()),
@@ -20,9 +22,18 @@ impl Lite {
             ("objects", objects),
             ("barriers", barriers),
             ("connections being closed", node.closing.lock().len()),
+            ("connections being closed by agreement, or waiting for a place", node.links_in_change()),
+            ("places without a connection", places.abs_diff(connected)),
             ("connections with messages that found no room", node.stalled.lock().len()),
         ];
         held.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The queue pairs of the connections that are open, that of the node with itself included.
+    #[must_use]
+    pub fn queue_pairs(&self) -> usize {
+        let conns = self.node.by_qp.lock().values().map(|conn| conn.lanes().len()).sum::<usize>();
+        conns + self.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.lanes().len())
     }
 
     /// The regions whose owner this node is, a line each.

@@ -107,6 +107,12 @@ impl Fabric {
         self.0.lock().writes.clone().unwrap_or_default()
     }
 
+    /// Queue pairs that exist at a port.
+    #[must_use]
+    pub fn queue_pairs(&self, gid: Gid) -> usize {
+        self.0.lock().ports.get(&gid.0).map_or(0, |port| port.qps.len())
+    }
+
     /// Work requests posted so far.
     #[must_use]
     pub fn posts(&self) -> u64 {

@@ -85,10 +85,22 @@ pub(super) fn verify(cluster: &mut Cluster, stage: Stage, check: &Arc<Check>) {
             left.push(format!("node {i}: {audit:?}"));
             left.extend(lite.describe_regions());
         }
+        // Connections may stay open; those that are closed have left nothing in the RNIC.
+        let (there, known) = (queue_pairs(cluster, i), lite.queue_pairs());
+        if there != known {
+            left.push(format!("node {i}: {there} queue pairs, of which connections have {known}"));
+        }
     }
     if !left.is_empty() {
         check.violated("nothing is left behind", left.join("; "));
     }
+}
+
+/// The queue pairs of a node's RNIC.
+fn queue_pairs(cluster: &Cluster, i: usize) -> usize {
+    let mut count = None;
+    cluster.rnic(i).counters(&mut |(name, n)| count = if name == "queue_pairs" { Some(n) } else { count });
+    count.expect("it counts them") as usize
 }
 
 /// Calls enough to fill a ring whose credits are lost.

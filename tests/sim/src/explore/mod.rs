@@ -115,6 +115,8 @@ fn options(scenario: Scenario, random: &mut Random) -> Options {
         calls: random.pick(&[2, 8, 32]),
         queue_pairs: random.pick(&[1, 2, 4]),
         send_depth: random.pick(&[8, 128]),
+        peers: random.pick(&[2, 2, 3, 64, 64, 64]),
+        idle: random.pick(&[None, None, Some(Duration::from_millis(8)), Some(Duration::from_millis(300))]),
         ..Config::default()
     };
     let drift = random.pick(&[0, 200, 20_000]);
