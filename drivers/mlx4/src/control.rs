@@ -1,0 +1,321 @@
+//! What is not on the path of data, behind one lock: commands, tables, and the making and ending of queues.
+
+use crate::capabilities::{BoardId, Capabilities, first_eq};
+use crate::command::{Command, Commands, Opcode};
+use crate::config::Config;
+use crate::cq::{Cq, Credit};
+use crate::doorbell::Page;
+use crate::eq::Eq;
+use crate::error::Error;
+use crate::firmware::{Firmware, Version};
+use crate::hardware::{Block, Hardware};
+use crate::icm::layout::LOG_CQS;
+use crate::icm::{Icm, Object};
+use crate::port::{Port, PortInfo};
+use crate::qp::context::{Fixed, Rings, Way};
+use crate::qp::numbers::Numbers;
+use crate::qp::queue::{QueuePair, SLOTS, Shape};
+use crate::qp::{BlueFlameRegister, Parts, Slot};
+use crate::{hca, region, reset};
+use alloc::sync::Arc;
+use verbs::{CqId, CqOptions, Gid, QpConnect, QpNum, QpOptions, VerbsError};
+
+/// Bytes behind the rings of a queue pair, for its doorbell record.
+const RECORD: u64 = 64;
+
+/// What a card is, once it is up.
+#[derive(Clone, Debug)]
+pub(crate) struct Card {
+    pub(crate) firmware: Version,
+    pub(crate) board: BoardId,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) port: Port,
+    pub(crate) info: PortInfo,
+    /// The one key.
+    pub(crate) key: u32,
+    pub(crate) error_buffer: Option<u32>,
+    /// Each queue pair has a page of doorbells of its own.
+    own_pages: bool,
+    domain: u32,
+}
+
+/// The card as it is driven.
+pub(crate) struct Control<B> {
+    commands: Commands<B>,
+    icm: Icm<B>,
+    numbers: Numbers,
+    cqs: u32,
+    eqn: u32,
+    _firmware: Firmware<B>,
+    gid: Gid,
+}
+
+/// What a queue pair completes into.
+pub(crate) struct Target {
+    pub(crate) id: CqId,
+    pub(crate) credit: Arc<Credit>,
+}
+
+impl<B: Block> Control<B> {
+    /// Brings a card up from wherever it is, to a port that is open. Its link takes its time.
+    pub(crate) fn start(
+        hw: &impl Hardware<Block = B>,
+        config: &Config,
+    ) -> Result<(Self, Card, Eq<B>), Error> {
+        reset::take(hw)?;
+        let up = Self::bring_up(hw, config);
+        if up.is_err() {
+            reset::give_up(hw);
+        }
+        up
+    }
+
+    fn bring_up(hw: &impl Hardware<Block = B>, config: &Config) -> Result<(Self, Card, Eq<B>), Error> {
+        let mut commands = Commands::new(hw)?;
+        let firmware = Firmware::start(hw, &mut commands)?;
+        let capabilities = Capabilities::query(hw, &mut commands)?;
+        if config.port == 0 || config.port > capabilities.ports {
+            return Err(Error::Lacks("a port of that number"));
+        }
+        let port = Port::new(config.port, &capabilities);
+        let info = port.query(hw, &mut commands)?;
+        let mut icm = Icm::new(hw, &mut commands, &capabilities)?;
+        hca::start(hw, &mut commands, &capabilities, &icm.layout)?;
+        let board = BoardId::query(hw, &mut commands)?;
+        let eqn = first_eq(hw, &mut commands, capabilities.eqs)?;
+        let eq = Eq::create(hw, &mut commands, &mut icm, eqn, capabilities.large_eqes, config.vector)?;
+        special_queue_pairs(hw, &mut commands, &mut icm, &capabilities)?;
+        let [for_key, for_numbers] = [chance(hw), chance(hw)];
+        let domain = capabilities.reserved_pds;
+        let key = region::create(hw, &mut commands, &mut icm, capabilities.reserved_mpts, domain, for_key)?;
+        let mtu = config.mtu.min(info.max_mtu);
+        port.open(hw, &mut commands, info.mac, mtu)?;
+        log::info!(
+            "mlx4: board {board}, firmware {}, port {} {}, {} KiB of tables",
+            firmware.version,
+            port.number,
+            info.mac,
+            icm.bytes() >> 10,
+        );
+        let card = Card {
+            firmware: firmware.version,
+            board,
+            port,
+            info: PortInfo { max_mtu: mtu, ..info },
+            key,
+            error_buffer: firmware.error_buffer,
+            own_pages: Page::is_own(SLOTS, &capabilities),
+            domain,
+            capabilities,
+        };
+        let control = Self {
+            commands,
+            icm,
+            numbers: Numbers::new(for_numbers),
+            cqs: 0,
+            eqn,
+            _firmware: firmware,
+            gid: Gid([0; 16]),
+        };
+        Ok((control, card, eq))
+    }
+
+    /// Bytes of memory that the card has for its tables.
+    pub(crate) const fn table_bytes(&self) -> u64 {
+        self.icm.bytes()
+    }
+
+    /// The port's GID; all zero as long as it has none.
+    pub(crate) const fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// Whether no more commands are given.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.commands.has_failed()
+    }
+
+    /// Gives no more commands.
+    pub(crate) const fn fail(&mut self) {
+        self.commands.fail();
+    }
+
+    /// Gives the port its GID.
+    pub(crate) fn set_gid(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        gid: Gid,
+    ) -> Result<(), Error> {
+        card.port.set_gid(hw, &mut self.commands, gid)?;
+        self.gid = gid;
+        Ok(())
+    }
+
+    /// Whether the port's link is up.
+    pub(crate) fn link_is_up(&mut self, hw: &impl Hardware<Block = B>, card: &Card) -> Result<bool, Error> {
+        Ok(card.port.query(hw, &mut self.commands)?.up)
+    }
+
+    /// Makes a completion queue. Its number on the card follows those of the firmware.
+    pub(crate) fn create_cq(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        options: CqOptions,
+    ) -> Result<(CqId, Cq<B>), VerbsError> {
+        let capabilities = &card.capabilities;
+        if options.depth == 0 || options.depth >= 1 << capabilities.log_cqes {
+            return Err(VerbsError::InvalidArgument);
+        }
+        if self.cqs >= (1 << LOG_CQS) - capabilities.reserved_cqs {
+            return Err(VerbsError::NoResources);
+        }
+        let numbers = [capabilities.reserved_cqs + self.cqs, self.eqn, options.depth];
+        let cq = Cq::create(hw, &mut self.commands, &mut self.icm, capabilities, numbers)?;
+        let id = CqId(self.cqs as u16);
+        self.cqs += 1;
+        Ok((id, cq))
+    }
+
+    /// Makes a queue pair to which receives may be posted.
+    pub(crate) fn create_qp(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        options: &QpOptions,
+        targets: [Target; 2],
+    ) -> Result<Slot<B>, VerbsError> {
+        let capabilities = &card.capabilities;
+        let most = capabilities.log_send_entries;
+        let shape =
+            Shape::new(options.send_depth, options.recv_depth, most).ok_or(VerbsError::InvalidArgument)?;
+        while let Some((first, count)) = self.numbers.wanted() {
+            self.icm.back(hw, &mut self.commands, Object::Qp, first.into(), count.into())?;
+            self.numbers.were_backed();
+        }
+        let number = self.numbers.take(chance(hw)).ok_or(VerbsError::NoResources)?;
+        let made = self.make_qp(hw, card, QpNum::new(number), shape, targets);
+        if made.is_err() {
+            self.numbers.give(number);
+        }
+        Ok(made?)
+    }
+
+    fn make_qp(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        number: QpNum,
+        shape: Shape,
+        targets: [Target; 2],
+    ) -> Result<Slot<B>, Error> {
+        let capabilities = &card.capabilities;
+        let buffer = hw.allocate(shape.bytes() + RECORD).ok_or(Error::NoMemory("a queue pair"))?;
+        let queue = Arc::new(QueuePair::new(number, buffer, shape));
+        let page = Page::of(QueuePair::<B>::slot_of(number), capabilities);
+        let first_cq = capabilities.reserved_cqs;
+        let [send, receive] = targets;
+        let fixed = Fixed {
+            number,
+            domain: card.domain,
+            shape,
+            uar: page.index(),
+            send_cqn: first_cq + u32::from(send.id.0),
+            receive_cqn: first_cq + u32::from(receive.id.0),
+            responder_reads: capabilities.max_rd_atomic,
+        };
+        let pages = self.icm.map_queue(hw, &mut self.commands, queue.addr(), shape.bytes())?;
+        let rings = Rings { mtt: pages.offset(), record: queue.record_addr() };
+        let init = Command::new(Opcode::Rst2InitQp).of(number.get());
+        if let Err(error) = self.commands.send(hw, init, &fixed.init(rings)) {
+            self.icm.unmap_queue(pages);
+            return Err(error);
+        }
+        let register = |blue_flame| BlueFlameRegister::new(capabilities.uar_len, blue_flame);
+        let blue_flame = capabilities.blue_flame.filter(|_| card.own_pages).map(register);
+        Ok(Slot::new(Parts {
+            queue,
+            fixed,
+            pages,
+            cqs: [send.id, receive.id],
+            credits: [send.credit, receive.credit],
+            page,
+            blue_flame,
+        }))
+    }
+
+    /// Connects a queue pair that was made and not connected.
+    pub(crate) fn connect_qp(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        qp: &Fixed,
+        connect: &QpConnect,
+    ) -> Result<(), VerbsError> {
+        let row = card.port.row(connect.address.link).ok_or(VerbsError::Unsupported)?;
+        if self.gid == Gid([0; 16]) || connect.address.peer.gid == Gid([0; 16]) {
+            // The card would send from nowhere, or to it.
+            return Err(VerbsError::Unreachable);
+        }
+        let way = Way {
+            port: card.port.number,
+            source_gid: row,
+            roce_v2: connect.address.link == verbs::LinkKind::RoceV2,
+            log_message: card.capabilities.log_message,
+        };
+        let number = qp.number.get();
+        let receive = qp.ready_to_receive(connect, way);
+        self.commands.send(hw, Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
+        let send = qp.ready_to_send(connect, way);
+        self.commands.send(hw, Command::new(Opcode::Rtr2RtsQp).of(number), &send)?;
+        Ok(())
+    }
+
+    /// Has the card let go of a queue pair: from here on it touches neither rings nor memory for it.
+    pub(crate) fn reset_qp(&mut self, hw: &impl Hardware<Block = B>, slot: &Slot<B>) -> Result<(), Error> {
+        const WITHOUT_MAILBOX: u8 = 2;
+        let reset = Command::new(Opcode::ToRstQp).of(slot.fixed.number.get()).variant(WITHOUT_MAILBOX);
+        self.commands.run(hw, reset).map(drop)
+    }
+
+    /// Takes what a queue pair that was reset had of the tables.
+    pub(crate) fn release_qp(&mut self, slot: &Slot<B>) {
+        self.icm.unmap_queue(slot.pages);
+        self.numbers.give(slot.fixed.number.get());
+    }
+
+    /// Has the card stop, and gives it up. One that does not is reset, since its memory goes.
+    pub(crate) fn stop(&mut self, hw: &impl Hardware<Block = B>, card: &Card) {
+        let stopped = card
+            .port
+            .close(hw, &mut self.commands)
+            .and_then(|()| self.commands.run(hw, Command::new(Opcode::CloseHca)))
+            .and_then(|_| self.commands.run(hw, Command::new(Opcode::UnmapIcmAux)))
+            .and_then(|_| self.commands.run(hw, Command::new(Opcode::UnmapFa)));
+        if let Err(error) = stopped {
+            log::warn!("mlx4: the card does not stop, and is reset: {error}");
+            reset::silence(hw);
+        }
+        reset::give_up(hw);
+    }
+}
+
+/// Names the eight numbers of queue pairs for management (Linux `mlx4_init_qp_table`). The driver has none there.
+fn special_queue_pairs<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    commands: &mut Commands<B>,
+    icm: &mut Icm<B>,
+    card: &Capabilities,
+) -> Result<(), Error> {
+    const COUNT: u32 = 8;
+    let first = card.reserved_qps.next_multiple_of(COUNT);
+    icm.back(hw, commands, Object::Qp, first.into(), COUNT.into())?;
+    commands.run(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(drop)
+}
+
+fn chance(hw: &impl Hardware) -> u32 {
+    let mut bytes = [0; 4];
+    hw.fill_random(&mut bytes);
+    u32::from_ne_bytes(bytes)
+}

@@ -1,0 +1,224 @@
+//! Completion queues: taking entries that the card has written, and the completions of queue pairs that are gone.
+
+use crate::capabilities::Capabilities;
+use crate::command::{Command, Commands, Opcode};
+use crate::cqe::Cqe;
+use crate::doorbell::{Arm, Page};
+use crate::error::Error;
+use crate::hardware::{Block, Hardware};
+use crate::icm::{Icm, Object};
+use crate::layout::{Field, Mailbox};
+use crate::qp::queue::QueuePair;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+use verbs::Completion;
+
+/// The context (Linux `mlx4_cq_context`, PRM `cqc`).
+mod field {
+    use super::Field;
+    pub(super) const LOG_ENTRIES: Field = Field::bits(0x0c, 28, 24);
+    pub(super) const UAR: Field = Field::bits(0x0c, 23, 0);
+    pub(super) const EQN: Field = Field::bits(0x14, 8, 0);
+    pub(super) const MTT: Field = Field::word(0x1c);
+    pub(super) const RECORD: usize = 0x38;
+}
+
+/// What every byte of a new queue is (Linux): its entries are the card's.
+const UNWRITTEN: u64 = 0xcccc_cccc_cccc_cccc;
+/// Words of the 32 bytes of an entry that say something.
+const WORDS: usize = 4;
+/// Bytes behind the entries, for the doorbell record.
+const RECORD: u64 = 64;
+/// The card counts entries in so many bits.
+const INDEX: u32 = 0xff_ffff;
+
+/// Room of a completion queue for work that has not completed: the card must never find it full.
+pub(crate) struct Credit(AtomicU32);
+
+impl Credit {
+    /// Takes room for one more. `false` if there is none.
+    pub(crate) fn take(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    /// Gives room back.
+    pub(crate) fn give(&self, count: u32) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// A completion queue.
+pub(crate) struct Cq<B> {
+    number: u32,
+    buffer: B,
+    log_entries: u32,
+    /// Words from entry to entry.
+    stride: usize,
+    page: Page,
+    /// Entries taken, as the card counts.
+    consumer: u32,
+    /// Events that it has made, and one more.
+    sequence: u32,
+    pub(crate) credit: Arc<Credit>,
+    /// The queue pairs that complete here, by their slots.
+    queues: Vec<Option<Arc<QueuePair<B>>>>,
+    /// What was taken from the card before its queue pair went, and what it left undone.
+    backlog: VecDeque<Completion>,
+    /// Entries that no work is behind.
+    stray: u64,
+}
+
+impl<B: Block> Cq<B> {
+    /// Makes a queue for `depth` completions.
+    pub(crate) fn create(
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        icm: &mut Icm<B>,
+        card: &Capabilities,
+        [number, eqn, depth]: [u32; 3],
+    ) -> Result<Self, Error> {
+        let log_entries = (depth + 1).next_power_of_two().ilog2();
+        let stride = if card.large_cqes { 2 * WORDS } else { WORDS };
+        let bytes = (stride as u64 * 8) << log_entries;
+        icm.back(hw, commands, Object::Cq, number.into(), 1)?;
+        let buffer = hw.allocate(bytes + RECORD).ok_or(Error::NoMemory("a completion queue"))?;
+        for word in buffer.iter().take(stride << log_entries) {
+            word.store(UNWRITTEN, Ordering::Relaxed);
+        }
+        let pages = icm.map_queue(hw, commands, buffer.addr(), bytes)?;
+        let page = Page::of(0, card);
+        let mut context = Mailbox::new()
+            .with(field::LOG_ENTRIES, log_entries)
+            .with(field::UAR, page.index())
+            .with(field::EQN, eqn)
+            .with(field::MTT, pages.offset() as u32);
+        context.set_wide(field::RECORD, buffer.addr().0 + bytes);
+        let create = Command::new(Opcode::Sw2HwCq).of(number).variant(card.marks_cqs.into());
+        if let Err(error) = commands.send(hw, create, &context) {
+            icm.unmap_queue(pages);
+            return Err(error);
+        }
+        Ok(Self {
+            number,
+            buffer,
+            log_entries,
+            stride,
+            page,
+            consumer: 0,
+            sequence: 1,
+            credit: Arc::new(Credit(AtomicU32::new(depth))),
+            queues: Vec::new(),
+            backlog: VecDeque::new(),
+            stray: 0,
+        })
+    }
+
+    /// The queue pair in a slot completes here from now on.
+    pub(crate) fn attach(&mut self, slot: usize, queue: Arc<QueuePair<B>>) {
+        if self.queues.len() <= slot {
+            self.queues.resize_with(slot + 1, || None);
+        }
+        if let Some(place) = self.queues.get_mut(slot) {
+            *place = Some(queue);
+        }
+    }
+
+    /// The card has let go of the queue pair in a slot: what it has written is taken, and `undone` says what ends with it.
+    pub(crate) fn detach(
+        &mut self,
+        slot: usize,
+        undone: impl FnOnce(&QueuePair<B>, &mut VecDeque<Completion>),
+    ) {
+        while let Some(completion) = self.next() {
+            self.backlog.push_back(completion);
+        }
+        self.tell();
+        if let Some(queue) = self.queues.get_mut(slot).and_then(Option::take) {
+            let before = self.backlog.len();
+            undone(&queue, &mut self.backlog);
+            self.credit.give((self.backlog.len() - before) as u32);
+        }
+    }
+
+    /// Takes up to `out.len()` completions.
+    pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let mut taken = 0;
+        let before = self.consumer;
+        for place in out {
+            let next = if self.backlog.is_empty() { self.next() } else { self.backlog.pop_front() };
+            let Some(completion) = next else { break };
+            *place = completion;
+            taken += 1;
+        }
+        if self.consumer != before {
+            self.tell();
+        }
+        taken
+    }
+
+    /// The words of the entry at the consumer's index, if the card has written it.
+    #[inline]
+    fn entry(&self) -> Option<Cqe> {
+        const OWNER: u64 = 0x80;
+        let mask = (1u32 << self.log_entries) - 1;
+        let end = ((self.consumer & mask) as usize + 1) * self.stride;
+        let [first, second, third, last] = self.buffer.get(end - WORDS..end)? else { return None };
+        let last = u64::from_be(last.load(Ordering::Acquire));
+        let lap = self.consumer >> self.log_entries & 1 != 0;
+        let word = |word: &core::sync::atomic::AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
+        ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
+    }
+
+    /// Takes the next completion that the card has written. Entries that tell of no work are left out.
+    #[inline]
+    fn next(&mut self) -> Option<Completion> {
+        loop {
+            let cqe = self.entry()?;
+            self.consumer = self.consumer.wrapping_add(1);
+            let queue = self.queues.get(QueuePair::<B>::slot_of(cqe.qp())).and_then(Option::as_deref);
+            match queue.filter(|queue| queue.number() == cqe.qp()).and_then(|queue| queue.complete(&cqe)) {
+                Some((completion, retired)) => {
+                    self.credit.give(retired);
+                    return Some(completion);
+                }
+                None => self.stray += 1,
+            }
+        }
+    }
+
+    /// Tells the card how far entries were taken. The arm word of the record stays.
+    fn tell(&self) {
+        let arm = Arm { sequence: self.sequence, consumer: self.consumer }.record();
+        self.store_record(arm);
+    }
+
+    fn store_record(&self, arm: u32) {
+        if let Some(record) = self.buffer.get(self.stride << self.log_entries) {
+            let word = u64::from(self.consumer & INDEX) << 32 | u64::from(arm);
+            record.store(word.to_be(), Ordering::Release);
+        }
+    }
+
+    /// Asks for an event. `true`: completions already wait.
+    pub(crate) fn arm(&self, hw: &impl Hardware) -> bool {
+        if !self.backlog.is_empty() || self.entry().is_some() {
+            return true;
+        }
+        let arm = Arm { sequence: self.sequence, consumer: self.consumer };
+        self.store_record(arm.record());
+        self.page.arm(hw, self.number, arm);
+        false
+    }
+
+    /// It has made an event.
+    pub(crate) const fn had_event(&mut self) {
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// Entries that no work was behind.
+    pub(crate) const fn stray(&self) -> u64 {
+        self.stray
+    }
+}

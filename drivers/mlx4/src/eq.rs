@@ -1,0 +1,144 @@
+//! The event queue: what the card tells beside completions.
+
+use crate::command::{Command, Commands, Opcode};
+use crate::doorbell::ring_events;
+use crate::error::Error;
+use crate::hardware::{Block, Hardware};
+use crate::icm::{Icm, Object};
+use crate::layout::{Field, Mailbox};
+use core::sync::atomic::Ordering;
+
+/// The context (Linux `mlx4_eq_context`, PRM `eqc`).
+mod field {
+    use super::Field;
+    pub(super) const STATE: Field = Field::bits(0x00, 11, 8);
+    pub(super) const LOG_ENTRIES: Field = Field::bits(0x0c, 28, 24);
+    pub(super) const VECTOR: Field = Field::bits(0x14, 9, 0);
+    pub(super) const MTT: Field = Field::word(0x1c);
+}
+
+const ARMED: u32 = 9;
+const LOG_ENTRIES: u32 = 8;
+const ENTRIES: u32 = 1 << LOG_ENTRIES;
+/// The card takes silence about so many entries for an overflow (Linux `mlx4_eq_int`).
+const TELL_AFTER: u32 = 0x40;
+/// The types of events that Linux asks for.
+const ASYNCHRONOUS: u64 = 0x3d1f_46fe;
+const OWNER: u64 = 0x80;
+/// Words of the 32 bytes that say something.
+const WORDS: usize = 4;
+
+/// An event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// A completion queue that was armed has completions.
+    Completion { cqn: u32 },
+    /// A completion queue has overflowed or cannot be written.
+    CqError { cqn: u32 },
+    /// A queue pair has failed in a way that no completion tells.
+    QpError { qpn: u32 },
+    /// A port's link has changed.
+    PortChange { port: u8, up: bool },
+    /// The card has failed.
+    Fatal,
+    /// Anything else.
+    Other(u8),
+}
+
+impl Event {
+    /// Reads an entry of an event queue (PRM `event_queue_entry`).
+    fn parse(words: [u64; WORDS]) -> Self {
+        const UP: u8 = 4;
+        let [head, second, ..] = words;
+        let (kind, subtype, number) = ((head >> 48) as u8, (head >> 32) as u8, head as u32 & 0xff_ffff);
+        match kind {
+            0x00 => Self::Completion { cqn: number },
+            0x04 => Self::CqError { cqn: number },
+            0x05 | 0x10 | 0x11 => Self::QpError { qpn: number },
+            0x08 => Self::Fatal,
+            0x09 => Self::PortChange { port: (second >> 28) as u8 & 3, up: subtype == UP },
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// The queue.
+pub(crate) struct Eq<B> {
+    number: u32,
+    buffer: B,
+    /// Words from entry to entry.
+    stride: usize,
+    consumer: u32,
+    told: u32,
+}
+
+impl<B: Block> Eq<B> {
+    /// Makes the queue, whose interrupts are those of an MSI-X vector, and has all events but completions sent there.
+    pub(crate) fn create(
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        icm: &mut Icm<B>,
+        number: u32,
+        large: bool,
+        vector: u16,
+    ) -> Result<Self, Error> {
+        let stride = if large { 2 * WORDS } else { WORDS };
+        let bytes = (stride as u64 * 8) << LOG_ENTRIES;
+        icm.back(hw, commands, Object::Eq, number.into(), 1)?;
+        let buffer = hw.allocate(bytes).ok_or(Error::NoMemory("an event queue"))?;
+        // All entries are the card's: it may or may not mark them itself.
+        for last in buffer.iter().skip(stride - 1).step_by(stride) {
+            last.store(OWNER.to_be(), Ordering::Relaxed);
+        }
+        let pages = icm.map_queue(hw, commands, buffer.addr(), bytes)?;
+        let context = Mailbox::new()
+            .with(field::STATE, ARMED)
+            .with(field::LOG_ENTRIES, LOG_ENTRIES)
+            .with(field::VECTOR, vector.into())
+            .with(field::MTT, pages.offset() as u32);
+        commands.send(hw, Command::new(Opcode::Sw2HwEq).of(number), &context)?;
+        commands.run(hw, Command::new(Opcode::MapEq).of(number).immediate(ASYNCHRONOUS))?;
+        Ok(Self { number, buffer, stride, consumer: 0, told: 0 })
+    }
+
+    /// Takes the next event, if there is one.
+    pub(crate) fn next(&mut self, hw: &impl Hardware) -> Option<Event> {
+        let end = ((self.consumer & (ENTRIES - 1)) as usize + 1) * self.stride;
+        let entry = self.buffer.get(end - WORDS..end)?;
+        let last = u64::from_be(entry.last()?.load(Ordering::Acquire));
+        if (last & OWNER != 0) != (self.consumer & ENTRIES != 0) {
+            return None;
+        }
+        let mut words = [0; WORDS];
+        for (word, from) in words.iter_mut().zip(entry) {
+            *word = u64::from_be(from.load(Ordering::Relaxed));
+        }
+        self.consumer = self.consumer.wrapping_add(1);
+        if self.consumer.wrapping_sub(self.told) >= TELL_AFTER {
+            self.tell(hw, false);
+        }
+        Some(Event::parse(words))
+    }
+
+    /// Tells the card how far events were taken; `arm`: the next is to make an interrupt.
+    pub(crate) fn tell(&mut self, hw: &impl Hardware, arm: bool) {
+        if arm || self.told != self.consumer {
+            self.told = self.consumer;
+            ring_events(hw, self.number, self.consumer, arm);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_as_the_card_writes_them() {
+        assert_eq!(Event::parse([0x0000_0000_0000_0081, 0, 0, 0]), Event::Completion { cqn: 0x81 });
+        assert_eq!(Event::parse([0x0005_0000_0000_1234, 0, 0, 0]), Event::QpError { qpn: 0x1234 });
+        let port_up = Event::parse([0x0009_0004_0000_0000, 0x1000_0000, 0, 0]);
+        assert_eq!(port_up, Event::PortChange { port: 1, up: true });
+        assert_eq!(Event::parse([0x003e_0000_0000_0000, 0, 0, 0]), Event::Other(0x3e));
+    }
+}

@@ -1,0 +1,72 @@
+//! The card's firmware: its version, the memory it wants, and that it runs.
+
+use crate::command::{Command, Commands, Opcode};
+use crate::error::Error;
+use crate::hardware::{Block, Hardware};
+use crate::icm::pages::{PAGE, lend};
+use crate::layout::{Field, Mailbox};
+use core::fmt;
+
+/// QUERY_FW (Linux `mlx4_QUERY_FW`, PRM `query_fw`).
+mod field {
+    use super::Field;
+    pub(super) const PAGES: Field = Field::half(0x00);
+    pub(super) const MAJOR: Field = Field::half(0x02);
+    pub(super) const SUBMINOR: Field = Field::half(0x04);
+    pub(super) const MINOR: Field = Field::half(0x06);
+    pub(super) const COMMAND_REVISION: Field = Field::half(0x0a);
+    pub(super) const ERROR_BUFFER: usize = 0x30;
+    pub(super) const ERROR_WORDS: Field = Field::word(0x38);
+    /// Half the number of the BAR that the error buffer is in.
+    pub(super) const ERROR_BAR: Field = Field::bits(0x3c, 31, 30);
+}
+
+/// The revision of the command interface with which INIT_PORT takes no mailbox.
+const COMMAND_REVISION: u32 = 3;
+/// Bytes of BAR 0.
+const REGISTERS_LEN: u64 = 1 << 20;
+
+/// A version as firmware has it, like 2.42.5000.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version(pub u16, pub u16, pub u16);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// Firmware that runs, and the memory that it runs in.
+pub(crate) struct Firmware<B> {
+    pub(crate) version: Version,
+    /// The register of BAR 0 that is not 0 once the card has failed.
+    pub(crate) error_buffer: Option<u32>,
+    _memory: B,
+}
+
+impl<B: Block> Firmware<B> {
+    /// Gives the firmware its memory and starts it.
+    pub(crate) fn start(hw: &impl Hardware<Block = B>, commands: &mut Commands<B>) -> Result<Self, Error> {
+        let about = commands.query(hw, Command::new(Opcode::QueryFw))?;
+        if about.get(field::COMMAND_REVISION) != COMMAND_REVISION {
+            return Err(Error::Lacks("the command interface of revision 3"));
+        }
+        let pages = u64::from(about.get(field::PAGES));
+        if pages == 0 {
+            return Err(Error::Nonsense("its firmware needs no memory"));
+        }
+        let memory = hw.allocate(pages * PAGE).ok_or(Error::NoMemory("the card's firmware"))?;
+        lend(hw, commands, Opcode::MapFa, None, memory.addr(), pages)?;
+        commands.run(hw, Command::new(Opcode::RunFw))?;
+        let half = |field| about.get(field) as u16;
+        let version = Version(half(field::MAJOR), half(field::MINOR), half(field::SUBMINOR));
+        Ok(Self { version, error_buffer: error_buffer(&about), _memory: memory })
+    }
+}
+
+fn error_buffer(about: &Mailbox) -> Option<u32> {
+    let at = about.wide(field::ERROR_BUFFER);
+    let there = about.has(field::ERROR_WORDS) && about.get(field::ERROR_BAR) == 0;
+    let fits = at.is_multiple_of(4) && at < REGISTERS_LEN;
+    (there && fits).then_some(at as u32)
+}

@@ -1,0 +1,263 @@
+//! ConnectX-3 and ConnectX-3 Pro as an RNIC: the card of Mellanox behind the [`verbs::Rnic`] trait.
+//!
+//! [`Mlx4::start`] takes a card through all that [`Hardware`] gives of it, from reset to a port that is open. Everything
+//! that the card says is checked, and every wait for it has a deadline: a card that lies or dies yields an [`Error`].
+//!
+//! | module | subject |
+//! |---|---|
+//! | `hardware` | what the driver asks of the machine: registers, doorbells, shared memory, time |
+//! | `layout` | big-endian mailboxes and their fields |
+//! | `command` | giving commands to the card (HCR) |
+//! | `reset`, `firmware`, `capabilities`, `hca` | bringing the card up, in this order |
+//! | `icm` | memory for the card's tables: their places, their pages, page entries of queues |
+//! | `region` | the one key over all memory |
+//! | `port` | link, address and GIDs of the port |
+//! | `eq` | events |
+//! | `cq`, `cqe` | completion queues and their entries |
+//! | `qp` | queue pairs: numbers, contexts, rings, posting |
+//! | `wqe` | work requests as the card reads them |
+//! | `doorbell` | what is rung where |
+//! | `control` | all that is not on the path of data, behind one lock |
+//! | `rnic` | the trait |
+//!
+//! **The path of data** has two locks: a poster's, of its queue pair, because the card takes a ring in order; and a
+//! poller's, of its completion queue. Between the two are only atomics ([`qp`](self)'s rings), and nothing on it allocates. Memory
+//! that the card shares is words that either side may change at any time (`[AtomicU64]`), so nothing here is unsafe.
+//!
+//! Facts are from public drivers, named where they are used: Linux `mlx4`, rdma-core, iPXE `hermon` (its header of the
+//! Programmer's Reference Manual is the PRM meant here), illumos `hermon`. What only this driver does with a card, and so has
+//! been seen on the emulated one alone, is listed in docs/hardware.md.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod capabilities;
+mod command;
+mod config;
+mod control;
+mod cq;
+mod cqe;
+mod doorbell;
+mod eq;
+mod error;
+mod firmware;
+mod hardware;
+mod hca;
+mod icm;
+mod layout;
+mod port;
+mod qp;
+mod region;
+mod reset;
+mod rnic;
+mod wqe;
+
+use alloc::boxed::Box;
+use control::{Card, Control};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use cq::Cq;
+use eq::{Eq, Event};
+use lock_api::{Mutex, RawMutex};
+use platform::Instant;
+use qp::queue::SLOTS;
+use qp::{Posts, Slot};
+use verbs::{CqId, Gid, MacAddr};
+
+pub use capabilities::BoardId;
+pub use command::{Opcode, Status};
+pub use config::Config;
+pub use error::Error;
+pub use firmware::Version;
+pub use hardware::{Block, Hardware};
+
+/// Completion queues that can exist: those of the card's table that are not the firmware's, at most.
+const CQS: usize = 1 << icm::layout::LOG_CQS;
+/// How often the card's error buffer is looked at (Linux `mlx4/catas.c`).
+const HEALTH_EVERY: Duration = Duration::from_secs(5);
+
+/// A card that is up. `R` is the lock of its queues: in the kernel one that masks interrupts.
+pub struct Mlx4<H: Hardware, R> {
+    hw: H,
+    card: Card,
+    control: spin::Mutex<Control<H::Block>>,
+    slots: Box<[SlotLock<R, H::Block>]>,
+    cqs: Box<[CqLock<R, H::Block>]>,
+    eq: Mutex<R, Eq<H::Block>>,
+    posts: Posts,
+    link: AtomicBool,
+    failed: AtomicBool,
+    next_health: AtomicU64,
+    qp_errors: AtomicU64,
+    cq_errors: AtomicU64,
+}
+
+type SlotLock<R, B> = Mutex<R, Option<Box<Slot<B>>>>;
+type CqLock<R, B> = Mutex<R, Option<Box<Cq<B>>>>;
+
+/// What a card is, for an inventory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its firmware.
+    pub firmware: Version,
+    /// Its model.
+    pub board: BoardId,
+    /// The port that is driven, from 1.
+    pub port: u8,
+    /// The port's address.
+    pub mac: MacAddr,
+}
+
+impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
+    /// Resets a card and brings it up: its port is open afterwards, its link may take a while.
+    ///
+    /// # Errors
+    /// If another driver has the card, it lacks something, it refuses something, or it does not answer.
+    pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
+        let (control, card, eq) = Control::start(&hw, config)?;
+        let locks = || core::iter::repeat_with(|| Mutex::new(None));
+        let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
+        let driver = Self {
+            control: spin::Mutex::new(control),
+            slots: locks().take(SLOTS).collect(),
+            cqs: core::iter::repeat_with(|| Mutex::new(None)).take(CQS).collect(),
+            eq: Mutex::new(eq),
+            posts: Posts {
+                sends: AtomicU64::new(0),
+                doorbells: AtomicU64::new(0),
+                blue_flames: AtomicU64::new(0),
+            },
+            link: AtomicBool::new(card.info.up),
+            failed: AtomicBool::new(false),
+            next_health: AtomicU64::new(next_health),
+            qp_errors: AtomicU64::new(0),
+            cq_errors: AtomicU64::new(0),
+            card,
+            hw,
+        };
+        driver.refresh_link()?;
+        Ok(driver)
+    }
+
+    /// What the card is.
+    pub fn identity(&self) -> Identity {
+        let Card { firmware, board, port, info, .. } = &self.card;
+        Identity { firmware: *firmware, board: *board, port: port.number, mac: info.mac }
+    }
+
+    /// Bytes of memory that the card has for its tables.
+    pub fn table_bytes(&self) -> u64 {
+        self.control.lock().table_bytes()
+    }
+
+    /// Gives the port its GID, once the manager has assigned one; to be called before queue pairs are connected.
+    ///
+    /// # Errors
+    /// If the card refuses it.
+    pub fn set_gid(&self, gid: Gid) -> Result<(), Error> {
+        self.with_control(|control| control.set_gid(&self.hw, &self.card, gid))
+    }
+
+    /// Runs `act` on what is not on the path of data. A card that has failed is given no commands, and one that does not end
+    /// a command has failed.
+    fn with_control<T>(&self, act: impl FnOnce(&mut Control<H::Block>) -> T) -> T {
+        let mut control = self.control.lock();
+        if self.has_failed() {
+            control.fail();
+        }
+        let result = act(&mut control);
+        if control.has_failed() {
+            self.fail("it does not answer to commands");
+        }
+        result
+    }
+
+    /// Asks the card for the state of its link, which its events tell from then on.
+    fn refresh_link(&self) -> Result<(), Error> {
+        let up = self.with_control(|control| control.link_is_up(&self.hw, &self.card))?;
+        self.link.store(up, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes up to `budget` events. Gives whether there were any.
+    fn take_events(&self, budget: usize) -> bool {
+        // Whoever has the lock takes them.
+        let Some(mut eq) = self.eq.try_lock() else { return false };
+        let mut any = false;
+        for _ in 0..budget {
+            let Some(event) = eq.next(&self.hw) else { break };
+            any = true;
+            self.on_event(event);
+        }
+        eq.tell(&self.hw, false);
+        any
+    }
+
+    fn on_event(&self, event: Event) {
+        match event {
+            Event::Completion { cqn } => {
+                if let Some(lock) = self.cq_of(cqn)
+                    && let Some(cq) = &mut *lock.lock()
+                {
+                    cq.had_event();
+                }
+            }
+            Event::CqError { cqn } => {
+                log::error!("mlx4: completion queue {cqn:#x} has failed");
+                self.cq_errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::QpError { qpn } => {
+                log::warn!("mlx4: queue pair {qpn:#x} has failed");
+                self.qp_errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Event::PortChange { port, up } if port == self.card.port.number => {
+                log::info!("mlx4: port {port} is {}", if up { "up" } else { "down" });
+                self.link.store(up, Ordering::Relaxed);
+            }
+            Event::Fatal => self.fail("it says so"),
+            Event::PortChange { .. } | Event::Other(_) => {}
+        }
+    }
+
+    /// The completion queue with a number of the card.
+    fn cq_of(&self, cqn: u32) -> Option<&CqLock<R, H::Block>> {
+        self.cqs.get(cqn.checked_sub(self.card.capabilities.reserved_cqs)? as usize)
+    }
+
+    fn cq(&self, id: CqId) -> Option<&CqLock<R, H::Block>> {
+        self.cqs.get(usize::from(id.0))
+    }
+
+    /// Looks whether the card is well, now and then.
+    fn watch_health(&self, now: Instant) {
+        if now.as_nanos() < self.next_health.load(Ordering::Relaxed) {
+            return;
+        }
+        self.next_health.store((now + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
+        let error = self.card.error_buffer.map_or(0, |register| self.hw.register(register));
+        if error != 0 {
+            self.fail(&alloc::format!("its error buffer begins with {error:#010x}"));
+        }
+    }
+
+    /// The card is no longer of use.
+    fn fail(&self, why: &str) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            log::error!("mlx4: the card has failed: {why}");
+            self.link.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl<H: Hardware, R> Drop for Mlx4<H, R> {
+    /// Has the card stop before its memory goes.
+    fn drop(&mut self) {
+        self.control.get_mut().stop(&self.hw, &self.card);
+    }
+}

@@ -1,0 +1,184 @@
+//! The Ethernet port: its link, its address, and the rows by which its frames say whose they are.
+
+use crate::capabilities::Capabilities;
+use crate::command::{Command, Commands, Opcode};
+use crate::error::Error;
+use crate::hardware::{Block, Hardware};
+use crate::layout::{Field, Mailbox};
+use verbs::{Gid, LinkKind, MacAddr};
+
+/// QUERY_PORT (Linux `mlx4_QUERY_PORT`, PRM `query_port_cap`).
+mod query {
+    use super::Field;
+    pub(super) const UP: Field = Field::bit(0x00, 31);
+    pub(super) const ETHERNET: Field = Field::bit(0x00, 25);
+    pub(super) const MAX_MTU: Field = Field::half(0x02);
+    pub(super) const MAC: usize = 0x10;
+}
+
+/// SET_PORT, general part (Linux `mlx4_SET_PORT_general`).
+mod general {
+    use super::Field;
+    pub(super) const FLAGS: Field = Field::byte(0x03);
+    pub(super) const ROCE_MODE: Field = Field::bits(0x04, 31, 28);
+    pub(super) const MTU: Field = Field::half(0x06);
+    pub(super) const PAUSE_SENT: Field = Field::byte(0x08);
+    pub(super) const PAUSE_HEEDED: Field = Field::byte(0x0c);
+    pub(super) const MTU_VALID: u32 = 1 << 0;
+    pub(super) const PAUSE_VALID: u32 = 1 << 1 | 1 << 2;
+    pub(super) const ROCE_MODE_VALID: u32 = 1 << 4;
+    pub(super) const ROCE_V1_AND_V2: u32 = 2;
+    pub(super) const PAUSE: u32 = 0x80;
+}
+
+/// CONFIG_DEV (Linux `mlx4_config_dev`).
+mod config_dev {
+    use super::Field;
+    pub(super) const UPDATE: Field = Field::word(0x00);
+    pub(super) const ROCE_PORT: Field = Field::half(0x16);
+    pub(super) const ROCE_PORT_VALID: u32 = 1 << 3;
+}
+
+/// A row of the table of RoCE addresses (Linux `mlx4_ib_update_gids_v1_v2`).
+mod row {
+    use super::Field;
+    pub(super) const LEN: usize = 32;
+    pub(super) const IPV6: Field = Field::byte(0x1a);
+    pub(super) const VERSION: Field = Field::byte(0x1b);
+    pub(super) const V2: u32 = 2;
+}
+
+/// What a command about an Ethernet port has in its mailbox.
+#[derive(Clone, Copy)]
+enum Part {
+    General = 0x0,
+    MacTable = 0x2,
+    GidTable = 0x5,
+    RoceAddresses = 0xd,
+}
+
+const ETHERNET: u8 = 1;
+/// UDP port of RoCE v2.
+const ROCE_UDP_PORT: u32 = 4791;
+/// Bytes of a frame beside its payload: Ethernet header, two VLAN tags, check sequence.
+const FRAME_OVERHEAD: u16 = 14 + 8 + 4;
+
+/// What the card says of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PortInfo {
+    pub(crate) up: bool,
+    pub(crate) mac: MacAddr,
+    pub(crate) max_mtu: u16,
+}
+
+/// A port of a card, by its number from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Port {
+    pub(crate) number: u8,
+    roce_v2: bool,
+}
+
+impl Port {
+    /// A port that may be brought up.
+    pub(crate) const fn new(number: u8, card: &Capabilities) -> Self {
+        Self { number, roce_v2: card.roce_v2 }
+    }
+
+    /// What kinds of frames it takes, best first.
+    pub(crate) const fn links(self) -> &'static [LinkKind] {
+        if self.roce_v2 { &[LinkKind::RoceV2, LinkKind::RoceV1] } else { &[LinkKind::RoceV1] }
+    }
+
+    /// The row of the GID table for a kind of frames. `None`: the port does not take them.
+    pub(crate) fn row(self, link: LinkKind) -> Option<u8> {
+        self.links().iter().position(|known| *known == link).map(|row| row as u8)
+    }
+
+    /// Asks for its state.
+    pub(crate) fn query<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+    ) -> Result<PortInfo, Error> {
+        let about = commands.query(hw, Command::new(Opcode::QueryPort).of(self.number.into()))?;
+        if !about.has(query::ETHERNET) {
+            return Err(Error::Lacks("an Ethernet link at its port"));
+        }
+        let [_, _, mac @ ..] = about.array::<8>(query::MAC);
+        if mac == [0; 6] || mac[0] & 1 != 0 {
+            return Err(Error::Nonsense("its port has no address"));
+        }
+        let max_mtu = about.get(query::MAX_MTU) as u16;
+        Ok(PortInfo { up: about.has(query::UP), mac: MacAddr(mac), max_mtu })
+    }
+
+    /// Sets it up for frames with payloads of `mtu` bytes, and opens it. Its link takes its time.
+    pub(crate) fn open<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        mac: MacAddr,
+        mtu: u16,
+    ) -> Result<(), Error> {
+        let roce = if self.roce_v2 { general::ROCE_MODE_VALID } else { 0 };
+        let mut mailbox = Mailbox::new()
+            .with(general::FLAGS, general::MTU_VALID | general::PAUSE_VALID | roce)
+            .with(general::MTU, mtu.saturating_add(FRAME_OVERHEAD).into())
+            .with(general::PAUSE_SENT, general::PAUSE)
+            .with(general::PAUSE_HEEDED, general::PAUSE);
+        if self.roce_v2 {
+            mailbox.set(general::ROCE_MODE, general::ROCE_V1_AND_V2);
+        }
+        self.set(hw, commands, Part::General, &mailbox)?;
+        commands.run(hw, Command::new(Opcode::InitPort).of(self.number.into()))?;
+        if self.roce_v2 {
+            let mailbox = Mailbox::new()
+                .with(config_dev::UPDATE, config_dev::ROCE_PORT_VALID)
+                .with(config_dev::ROCE_PORT, ROCE_UDP_PORT);
+            commands.send(hw, Command::new(Opcode::ConfigDev), &mailbox)?;
+        }
+        const VALID: u64 = 1 << 63;
+        let [a, b, c, d, e, f] = mac.0;
+        let mut mailbox = Mailbox::new();
+        mailbox.set_wide(0, u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | VALID);
+        self.set(hw, commands, Part::MacTable, &mailbox)
+    }
+
+    /// Closes it: no frame is sent or taken any more.
+    pub(crate) fn close<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+    ) -> Result<(), Error> {
+        commands.run(hw, Command::new(Opcode::ClosePort).of(self.number.into())).map(drop)
+    }
+
+    /// Gives it its GID, in a row for each kind of frames. The other rows are empty.
+    pub(crate) fn set_gid<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        gid: Gid,
+    ) -> Result<(), Error> {
+        let mut mailbox = Mailbox::new();
+        mailbox.put(0, &gid.0);
+        if !self.roce_v2 {
+            return self.set(hw, commands, Part::GidTable, &mailbox);
+        }
+        mailbox.set(row::VERSION, row::V2);
+        mailbox.set(row::IPV6, gid.ipv4().is_none().into());
+        mailbox.put(row::LEN, &gid.0);
+        self.set(hw, commands, Part::RoceAddresses, &mailbox)
+    }
+
+    fn set<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        part: Part,
+        mailbox: &Mailbox,
+    ) -> Result<(), Error> {
+        let which = (part as u32) << 8 | u32::from(self.number);
+        commands.send(hw, Command::new(Opcode::SetPort).of(which).variant(ETHERNET), mailbox)
+    }
+}

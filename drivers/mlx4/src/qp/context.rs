@@ -1,0 +1,287 @@
+//! The context of a queue pair, as each transition gives it to the card (Linux `include/linux/mlx4/qp.h` and
+//! `hw/mlx4/qp.c`, PRM `qpc`, illumos `hermon_hw_qpc_s`).
+
+use crate::layout::{Field, Mailbox};
+use crate::qp::queue::Shape;
+use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN};
+use core::time::Duration;
+use verbs::{PathMtu, QpConnect, QpNum};
+
+/// Where the context begins in the mailbox, behind the mask of optional parameters.
+const CONTEXT: usize = 0x08;
+/// Where the path to the peer begins in the context.
+const PATH: usize = 0x18;
+
+const fn field(word: usize, high: u32, low: u32) -> Field {
+    Field::bits(word, high, low).after(CONTEXT)
+}
+
+const fn path(word: usize, high: u32, low: u32) -> Field {
+    field(PATH + word, high, low)
+}
+
+const OPTIONAL: Field = Field::word(0x00);
+const STATE: Field = field(0x00, 31, 28);
+const MIGRATION: Field = field(0x00, 12, 11);
+const DOMAIN: Field = field(0x04, 23, 0);
+const MTU: Field = field(0x08, 31, 29);
+const LOG_MESSAGE: Field = field(0x08, 28, 24);
+const LOG_RECEIVES: Field = field(0x08, 22, 19);
+const RECEIVE_STRIDE: Field = field(0x08, 18, 16);
+const LOG_SENDS: Field = field(0x08, 14, 11);
+const SEND_STRIDE: Field = field(0x08, 10, 8);
+const ROCE_MODE: Field = field(0x08, 7, 6);
+const UAR: Field = field(0x0c, 23, 0);
+const LOCAL_QPN: Field = field(0x10, 23, 0);
+const REMOTE_QPN: Field = field(0x14, 23, 0);
+const COUNTER: Field = path(0x04, 31, 24);
+const GRH: Field = path(0x04, 23, 23);
+const SOURCE_MAC: Field = path(0x04, 22, 16);
+const ACK_TIMEOUT: Field = path(0x08, 31, 27);
+const LINK_TYPE: Field = path(0x08, 26, 24);
+const SOURCE_GID: Field = path(0x08, 23, 16);
+const HOP_LIMIT: Field = path(0x08, 7, 0);
+const TRAFFIC_CLASS: Field = path(0x0c, 27, 20);
+const REMOTE_GID: usize = CONTEXT + PATH + 0x10;
+const SCHED_QUEUE: Field = path(0x20, 31, 24);
+const FORCES: Field = path(0x20, 15, 8);
+const REMOTE_MAC: usize = CONTEXT + PATH + 0x26;
+const LOG_ACK_REQUESTS: Field = field(0x70, 31, 28);
+const REQUESTER_READS: Field = field(0x70, 23, 21);
+const RETRIES: Field = field(0x70, 18, 16);
+const RNR_RETRIES: Field = field(0x70, 15, 13);
+const SEND_PSN: Field = field(0x78, 23, 0);
+const SEND_CQN: Field = field(0x7c, 23, 0);
+const UDP_SOURCE: Field = field(0x80, 31, 16);
+const RESPONDER_READS: Field = field(0x90, 23, 21);
+const PEER_READS: Field = field(0x90, 15, 15);
+const PEER_WRITES: Field = field(0x90, 14, 14);
+const PEER_ATOMICS: Field = field(0x90, 13, 13);
+const RNR_TIMER: Field = field(0x94, 28, 24);
+const RECEIVE_PSN: Field = field(0x94, 23, 0);
+const RECEIVE_CQN: Field = field(0x9c, 23, 0);
+const RECORD: usize = CONTEXT + 0xa0;
+const MTT: Field = field(0xcc, 31, 0);
+
+/// Bits of the mask of optional parameters.
+mod optional {
+    pub(super) const PEER_RIGHTS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
+    pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const RNR_TIMER: u32 = 1 << 6;
+    pub(super) const PRIMARY_PATH: u32 = 1 << 7;
+    pub(super) const REQUESTER_READS: u32 = 1 << 8;
+    pub(super) const RESPONDER_READS: u32 = 1 << 9;
+    pub(super) const RETRIES: u32 = 1 << 12;
+    pub(super) const RNR_RETRIES: u32 = 1 << 13;
+    pub(super) const ACK_TIMEOUT: u32 = 1 << 14;
+    pub(super) const SCHED_QUEUE: u32 = 1 << 16;
+    pub(super) const COUNTER: u32 = 1 << 20;
+}
+
+/// Codes of states.
+#[derive(Clone, Copy)]
+enum State {
+    Init = 1,
+    ReadyToReceive = 2,
+    ReadyToSend = 3,
+}
+
+/// Paths do not migrate.
+const MIGRATED: u32 = 3;
+/// log2 of the packets after which the card asks for an acknowledgement (Linux).
+const ACK_REQUESTS: u32 = 8;
+const ETHERNET: u32 = 1;
+const ROCE_V2: u32 = 2;
+/// The priority comes from the path (Linux).
+const FORCE_PRIORITY: u32 = 1 << 6;
+/// The usual scheduling queue, and the bit that says port 2.
+const SCHEDULER: u32 = 0x83;
+const SECOND_PORT: u32 = 1 << 6;
+/// No counter counts the frames.
+const NO_COUNTER: u32 = 0xff;
+
+/// What of a queue pair stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fixed {
+    pub(crate) number: QpNum,
+    pub(crate) domain: u32,
+    pub(crate) shape: Shape,
+    pub(crate) uar: u32,
+    pub(crate) send_cqn: u32,
+    pub(crate) receive_cqn: u32,
+    /// READs and atomics that it answers at once.
+    pub(crate) responder_reads: u8,
+}
+
+/// Where the rings are: byte offset of their page entries, and the address of the record of the receive ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rings {
+    pub(crate) mtt: u64,
+    pub(crate) record: u64,
+}
+
+/// The way to a peer in the terms of a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) port: u8,
+    /// Row of the port's GID table.
+    pub(crate) source_gid: u8,
+    pub(crate) roce_v2: bool,
+    pub(crate) log_message: u32,
+}
+
+impl Fixed {
+    fn mailbox(&self, state: State, mask: u32) -> Mailbox {
+        let mut mailbox = Mailbox::new();
+        for (field, value) in [
+            (OPTIONAL, mask),
+            (STATE, state as u32),
+            (MIGRATION, MIGRATED),
+            (DOMAIN, self.domain),
+            (LOG_RECEIVES, self.shape.log_receives),
+            (RECEIVE_STRIDE, LOG_RECEIVE_LEN - 4),
+            (LOG_SENDS, self.shape.log_sends),
+            (SEND_STRIDE, LOG_LEN - 4),
+            (LOCAL_QPN, self.number.get()),
+            (LOG_ACK_REQUESTS, ACK_REQUESTS),
+            (SEND_CQN, self.send_cqn),
+            (RECEIVE_CQN, self.receive_cqn),
+        ] {
+            mailbox.set(field, value);
+        }
+        mailbox
+    }
+
+    fn allow_peers(mailbox: &mut Mailbox) {
+        for right in [PEER_READS, PEER_WRITES, PEER_ATOMICS] {
+            mailbox.set(right, 1);
+        }
+    }
+
+    /// RST2INIT: receives may be posted.
+    pub(crate) fn init(&self, rings: Rings) -> Mailbox {
+        let mut mailbox = self.mailbox(State::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
+        Self::allow_peers(&mut mailbox);
+        mailbox.set(UAR, self.uar);
+        mailbox.set(MTT, rings.mtt as u32);
+        mailbox.set_wide(RECORD, rings.record);
+        mailbox
+    }
+
+    /// INIT2RTR: what the peer sends is taken.
+    pub(crate) fn ready_to_receive(&self, connect: &QpConnect, way: Way) -> Mailbox {
+        const MASK: u32 = optional::PEER_RIGHTS
+            | optional::RNR_TIMER
+            | optional::PRIMARY_PATH
+            | optional::RESPONDER_READS
+            | optional::SCHED_QUEUE
+            | optional::COUNTER;
+        let mut mailbox = self.mailbox(State::ReadyToReceive, MASK);
+        Self::allow_peers(&mut mailbox);
+        let address = &connect.address;
+        let second = if way.port == 2 { SECOND_PORT } else { 0 };
+        for (field, value) in [
+            (MTU, mtu_code(connect.mtu)),
+            (LOG_MESSAGE, way.log_message),
+            (ROCE_MODE, if way.roce_v2 { ROCE_V2 } else { 0 }),
+            (REMOTE_QPN, connect.remote_qp.get()),
+            (COUNTER, NO_COUNTER),
+            (GRH, 1),
+            // The port's address is the only row of its table.
+            (SOURCE_MAC, 0),
+            (LINK_TYPE, ETHERNET),
+            (SOURCE_GID, way.source_gid.into()),
+            (HOP_LIMIT, address.hop_limit.into()),
+            (TRAFFIC_CLASS, address.traffic_class.into()),
+            (SCHED_QUEUE, SCHEDULER | second),
+            (FORCES, FORCE_PRIORITY),
+            (RESPONDER_READS, log2(self.responder_reads)),
+            (RNR_TIMER, rnr_code(connect.min_rnr_delay)),
+            (RECEIVE_PSN, connect.recv_psn.get()),
+        ] {
+            mailbox.set(field, value);
+        }
+        mailbox.put(REMOTE_GID, &address.peer.gid.0);
+        mailbox.put(REMOTE_MAC, &address.peer.mac.0);
+        mailbox
+    }
+
+    /// RTR2RTS: work is sent.
+    pub(crate) fn ready_to_send(&self, connect: &QpConnect, way: Way) -> Mailbox {
+        const MASK: u32 =
+            optional::REQUESTER_READS | optional::RETRIES | optional::RNR_RETRIES | optional::ACK_TIMEOUT;
+        let mut mailbox = self.mailbox(State::ReadyToSend, MASK);
+        for (field, value) in [
+            (ACK_TIMEOUT, timeout_code(connect.ack_timeout)),
+            (REQUESTER_READS, log2(connect.max_rd_atomic)),
+            (RETRIES, connect.retries.min(7).into()),
+            (RNR_RETRIES, connect.rnr_retries.min(7).into()),
+            (SEND_PSN, connect.send_psn.get()),
+        ] {
+            mailbox.set(field, value);
+        }
+        if way.roce_v2 {
+            mailbox.set(UDP_SOURCE, udp_source(self.number, connect.remote_qp));
+        }
+        mailbox
+    }
+}
+
+const fn log2(count: u8) -> u32 {
+    match count.checked_ilog2() {
+        Some(log) => log,
+        None => 0,
+    }
+}
+
+const fn mtu_code(mtu: PathMtu) -> u32 {
+    mtu as u32 + 1
+}
+
+/// The code of a time of at least so long: 4.096 us times 2 to its power. 0 would mean for ever.
+fn timeout_code(time: Duration) -> u32 {
+    (1..31).find(|&code| Duration::from_nanos(4096 << code) >= time).unwrap_or(31)
+}
+
+/// The code of a delay of at least so long (InfiniBand specification, table 45).
+fn rnr_code(delay: Duration) -> u32 {
+    /// In units of 10 us, by code from 1 on; code 0 is the longest.
+    const TENS_OF_US: [u64; 31] = [
+        1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
+        4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    let long_enough = |tens: &u64| Duration::from_micros(tens * 10) >= delay;
+    TENS_OF_US.iter().position(long_enough).map_or(0, |place| place as u32 + 1)
+}
+
+/// The UDP source port that spreads connections over a network's ways: the same at both ends (Linux).
+const fn udp_source(local: QpNum, remote: QpNum) -> u32 {
+    const fn spread(qp: QpNum) -> u32 {
+        let number = qp.get();
+        ((number ^ number >> 16) & 0xff) | number & 0xff00
+    }
+    (spread(local) ^ spread(remote)) | 0xc000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_never_shorter_than_asked() {
+        assert_eq!(timeout_code(Duration::from_micros(8)), 1);
+        assert_eq!(timeout_code(Duration::from_millis(67)), 14);
+        assert_eq!(timeout_code(Duration::from_millis(68)), 15);
+        assert_eq!(timeout_code(Duration::MAX), 31);
+        assert_eq!(rnr_code(Duration::from_micros(10)), 1);
+        assert_eq!(rnr_code(Duration::from_millis(1)), 14, "1.28 ms");
+        assert_eq!(rnr_code(Duration::from_secs(1)), 0, "the longest there is");
+    }
+
+    #[test]
+    fn both_ends_have_one_source_port() {
+        let (a, b) = (QpNum::new(0x12_3456), QpNum::new(0xab_cdef));
+        assert_eq!(udp_source(a, b), udp_source(b, a));
+        assert!(udp_source(a, b) >> 14 == 3);
+    }
+}

@@ -1,0 +1,105 @@
+//! Taking a card and resetting it (Linux `mlx4/reset.c`, iPXE `hermon_reset`).
+
+use crate::error::Error;
+use crate::hardware::Hardware;
+use core::time::Duration;
+
+/// BAR 0: a read of 0 takes the card, a write of 0 gives it up.
+const OWNERSHIP: u32 = 0x8069c;
+/// BAR 0: not 0 while a tool works on the card's flash.
+const SEMAPHORE: u32 = 0xf03fc;
+/// BAR 0: a 1 resets.
+const RESET: u32 = 0xf0010;
+
+/// How long a tool may take.
+const SEMAPHORE_LIMIT: Duration = Duration::from_secs(10);
+/// How long a reset may take: Linux waits 1 s and looks for 2 s more.
+const RESET_LIMIT: Duration = Duration::from_secs(3);
+/// Between two looks at a card that resets, as iPXE has it.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Words of the configuration space that a reset loses.
+const SAVED: usize = 16;
+const COMMAND: usize = 1;
+const VENDOR: u16 = 0x15b3;
+const CAPABILITIES: u16 = 0x34;
+const PCI_EXPRESS: u32 = 0x10;
+/// Words of the PCI Express capability whose low half is a control register: of the device, and of the link.
+const CONTROLS: [u16; 2] = [0x08, 0x10];
+/// A list of capabilities is no longer than this.
+const MOST_CAPABILITIES: usize = 48;
+
+/// Takes the card and resets it: afterwards its registers are as after power-on, and its BARs as before.
+pub(crate) fn take(hw: &impl Hardware) -> Result<(), Error> {
+    match hw.register(OWNERSHIP) {
+        0 => {}
+        u32::MAX => return Err(Error::Gone),
+        _ => return Err(Error::Owned),
+    }
+    let taken = reset(hw);
+    if taken.is_err() {
+        give_up(hw);
+    }
+    taken
+}
+
+/// Gives the card up, so that another driver can take it.
+pub(crate) fn give_up(hw: &impl Hardware) {
+    hw.set_register(OWNERSHIP, 0);
+}
+
+/// Has a card that does not heed commands let go of all memory.
+pub(crate) fn silence(hw: &impl Hardware) {
+    hw.set_register(RESET, 1);
+    hw.wait(LOOK);
+}
+
+fn reset(hw: &impl Hardware) -> Result<(), Error> {
+    let saved: [u32; SAVED] = core::array::from_fn(|word| hw.config(word as u16 * 4));
+    let express = express_capability(hw);
+    let controls = CONTROLS.map(|offset| express.map(|at| (at + offset, hw.config(at + offset) & 0xffff)));
+
+    poll(hw, SEMAPHORE_LIMIT, Error::ResetLocked, || hw.register(SEMAPHORE) == 0)?;
+    hw.set_register(RESET, 1);
+    poll(hw, RESET_LIMIT, Error::ResetTimeout, || hw.config(0) as u16 == VENDOR)?;
+
+    for (offset, value) in controls.into_iter().flatten() {
+        hw.set_config(offset, value);
+    }
+    for (word, value) in saved.into_iter().enumerate().filter(|(word, _)| *word != COMMAND) {
+        hw.set_config(word as u16 * 4, value);
+    }
+    // Only with its BARs back may it answer to them. The upper half are bits that a 1 clears.
+    hw.set_config(COMMAND as u16 * 4, saved[COMMAND] & 0xffff);
+    Ok(())
+}
+
+/// Looks until something is so. The first look is after a pause.
+fn poll(hw: &impl Hardware, limit: Duration, error: Error, so: impl Fn() -> bool) -> Result<(), Error> {
+    let deadline = hw.now() + limit;
+    loop {
+        hw.wait(LOOK);
+        if so() {
+            return Ok(());
+        }
+        if hw.now() >= deadline {
+            return Err(error);
+        }
+    }
+}
+
+/// Where the PCI Express capability is.
+fn express_capability(hw: &impl Hardware) -> Option<u16> {
+    let mut at = hw.config(CAPABILITIES) as u16 & 0xfc;
+    for _ in 0..MOST_CAPABILITIES {
+        if at < 0x40 {
+            return None;
+        }
+        let head = hw.config(at);
+        if head & 0xff == PCI_EXPRESS {
+            return Some(at);
+        }
+        at = (head >> 8) as u16 & 0xfc;
+    }
+    None
+}

@@ -1,0 +1,210 @@
+//! The card as an [`Rnic`].
+
+use crate::control::Target;
+use crate::cq::Cq;
+use crate::hardware::Hardware;
+use crate::qp::numbers::MAX_QPS;
+use crate::qp::queue::{QueuePair, Shape};
+use crate::qp::{Slot, Stage};
+use crate::wqe::{Bounds, MAX_ELEMENTS, MAX_INLINE};
+use crate::{Mlx4, SlotLock};
+use core::sync::atomic::Ordering;
+use lock_api::RawMutex;
+use platform::Instant;
+use verbs::{
+    Attributes, Completion, Counter, CqId, CqOptions, MemoryKey, PathMtu, PortAddress, PortState, QpConnect,
+    QpNum, QpOptions, RecvWr, RemoteKey, Rnic, SendWr, VerbsError,
+};
+
+impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
+    fn bounds(&self) -> Bounds<'_, H> {
+        let max_message = 1 << self.card.capabilities.log_message;
+        Bounds { hw: &self.hw, key: self.card.key, max_message }
+    }
+
+    fn max_mtu(&self) -> Option<PathMtu> {
+        PathMtu::fitting(self.card.info.max_mtu.into())
+    }
+
+    fn slot(&self, qp: QpNum) -> Option<&SlotLock<R, H::Block>> {
+        self.slots.get(QueuePair::<H::Block>::slot_of(qp))
+    }
+
+    /// Runs `act` on a queue pair.
+    #[inline]
+    fn with_qp<T>(&self, qp: QpNum, act: impl FnOnce(&mut Slot<H::Block>) -> T) -> Option<T> {
+        let mut slot = self.slot(qp)?.lock();
+        slot.as_deref_mut().filter(|slot| slot.queue.number() == qp).map(act)
+    }
+
+    /// Runs `act` on a completion queue.
+    fn with_cq<T>(&self, id: CqId, act: impl FnOnce(&mut Cq<H::Block>) -> T) -> Result<T, VerbsError> {
+        let cq = self.cq(id).ok_or(VerbsError::NotFound)?;
+        cq.lock().as_deref_mut().map(act).ok_or(VerbsError::NotFound)
+    }
+
+    fn check_alive(&self) -> Result<(), VerbsError> {
+        if self.has_failed() { Err(VerbsError::DeviceFailed) } else { Ok(()) }
+    }
+
+    /// What a queue pair that the card has let go of left undone ends as flushed.
+    fn flush(&self, slot: &Slot<H::Block>) -> Result<(), VerbsError> {
+        let index = QueuePair::<H::Block>::slot_of(slot.queue.number());
+        let one = slot.send_cq == slot.recv_cq;
+        self.with_cq(slot.send_cq, |cq| {
+            cq.detach(index, |queue, out| {
+                queue.flush_sends(out);
+                if one {
+                    queue.flush_receives(out);
+                }
+            });
+        })?;
+        if !one {
+            self.with_cq(slot.recv_cq, |cq| cq.detach(index, QueuePair::flush_receives))?;
+        }
+        Ok(())
+    }
+
+    fn target(&self, id: CqId) -> Result<Target, VerbsError> {
+        self.with_cq(id, |cq| Target { id, credit: cq.credit.clone() })
+    }
+}
+
+impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
+    fn attributes(&self) -> Attributes {
+        let capabilities = &self.card.capabilities;
+        Attributes {
+            driver: "mlx4",
+            links: self.card.port.links(),
+            port: PortAddress { mac: self.card.info.mac, gid: self.control.lock().gid(), lid: 0 },
+            port_state: if self.link.load(Ordering::Relaxed) { PortState::Active } else { PortState::Down },
+            max_mtu: self.max_mtu().unwrap_or(PathMtu::B256),
+            max_qps: MAX_QPS,
+            max_depth: (1 << capabilities.log_send_entries) - Shape::SPARE,
+            max_sge: MAX_ELEMENTS as u32,
+            max_inline: MAX_INLINE as u32,
+            max_rd_atomic: capabilities.max_rd_atomic,
+        }
+    }
+
+    fn memory_key(&self) -> MemoryKey {
+        let (base, len) = self.hw.memory().range();
+        MemoryKey { rkey: RemoteKey(self.card.key), base, len }
+    }
+
+    fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
+        self.check_alive()?;
+        let (id, cq) = self.with_control(|control| control.create_cq(&self.hw, &self.card, options))?;
+        *self.cq(id).ok_or(VerbsError::NoResources)?.lock() = Some(cq.into());
+        Ok(id)
+    }
+
+    fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
+        self.check_alive()?;
+        let targets = [self.target(options.send_cq)?, self.target(options.recv_cq)?];
+        let slot = self.with_control(|control| control.create_qp(&self.hw, &self.card, &options, targets))?;
+        let number = slot.queue.number();
+        let index = QueuePair::<H::Block>::slot_of(number);
+        for id in [options.send_cq, options.recv_cq] {
+            self.with_cq(id, |cq| cq.attach(index, slot.queue.clone()))?;
+        }
+        *self.slot(number).ok_or(VerbsError::NoResources)?.lock() = Some(slot.into());
+        Ok(number)
+    }
+
+    fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
+        self.check_alive()?;
+        let rd_atomic = connect.max_rd_atomic <= self.card.capabilities.max_rd_atomic;
+        if !rd_atomic || self.max_mtu().is_none_or(|largest| connect.mtu > largest) {
+            return Err(VerbsError::InvalidArgument);
+        }
+        // To the end, nobody else connects or ends a queue pair.
+        self.with_control(|control| {
+            let known = self.with_qp(qp, |slot| (slot.stage, slot.fixed));
+            let (stage, fixed) = known.ok_or(VerbsError::NotFound)?;
+            if stage != Stage::Created {
+                return Err(VerbsError::InvalidState);
+            }
+            control.connect_qp(&self.hw, &self.card, &fixed, connect)?;
+            self.with_qp(qp, |slot| slot.stage = Stage::Connected).ok_or(VerbsError::NotFound)
+        })
+    }
+
+    fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError> {
+        self.with_control(|control| {
+            // Nothing more is posted.
+            let taken = {
+                let mut place = self.slot(qp).ok_or(VerbsError::NotFound)?.lock();
+                place.take_if(|slot| slot.queue.number() == qp)
+            };
+            let slot = taken.ok_or(VerbsError::NotFound)?;
+            let reset = control.reset_qp(&self.hw, &slot);
+            self.flush(&slot)?;
+            match reset {
+                Ok(()) => {
+                    control.release_qp(&slot);
+                    Ok(())
+                }
+                Err(error) => {
+                    // The card may still use the rings: their memory is never used for anything else.
+                    core::mem::forget(slot);
+                    self.fail("it does not let go of a queue pair");
+                    Err(error.into())
+                }
+            }
+        })
+    }
+
+    fn post_send(&self, qp: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        self.check_alive().map_err(|error| (0, error))?;
+        let posted = self.with_qp(qp, |slot| slot.post_send(&self.bounds(), work, &self.posts));
+        posted.unwrap_or(Err((0, VerbsError::NotFound)))
+    }
+
+    fn post_recv(&self, qp: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        self.check_alive().map_err(|error| (0, error))?;
+        let posted = self.with_qp(qp, |slot| slot.post_recv(&self.bounds(), work));
+        posted.unwrap_or(Err((0, VerbsError::NotFound)))
+    }
+
+    fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
+        self.with_cq(cq, |cq| cq.poll(out)).unwrap_or(0)
+    }
+
+    fn progress(&self, now: Instant, budget: usize) -> bool {
+        self.watch_health(now);
+        self.take_events(budget)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        Some(Instant::from_nanos(self.next_health.load(Ordering::Relaxed)))
+    }
+
+    fn arm(&self) -> bool {
+        let mut waits = false;
+        for lock in &self.cqs {
+            if let Some(cq) = &*lock.lock() {
+                waits |= cq.arm(&self.hw);
+            }
+        }
+        if !waits && let Some(mut eq) = self.eq.try_lock() {
+            eq.tell(&self.hw, true);
+        }
+        waits
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(Counter)) {
+        let stray = self.cqs.iter().map(|lock| lock.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
+        let count = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        for (name, value) in [
+            ("tx_requests", count(&self.posts.sends)),
+            ("tx_doorbells", count(&self.posts.doorbells)),
+            ("tx_blue_flames", count(&self.posts.blue_flames)),
+            ("qp_errors", count(&self.qp_errors)),
+            ("cq_errors", count(&self.cq_errors)),
+            ("stray_completions", stray),
+        ] {
+            each((name, value));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Work requests as the card reads them (Linux `include/linux/mlx4/qp.h`, rdma-core `providers/mlx4`, PRM
+//! `wqe_segment_*`), and the order in which they are stored.
+
+use crate::hardware::Hardware;
+use core::sync::atomic::{AtomicU64, Ordering};
+use platform::IoAddr;
+use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
+
+/// Bytes from one send work request to the next, and their logarithm.
+pub(crate) const LEN: usize = 1 << LOG_LEN;
+pub(crate) const LOG_LEN: u32 = 8;
+/// Words of one.
+pub(crate) const WORDS: usize = LEN / 8;
+/// Bytes that the card fetches ahead in one piece. The first four of each say whether it is written.
+const CHUNK: usize = 64;
+pub(crate) const CHUNK_WORDS: usize = CHUNK / 8;
+/// Bytes of a segment's unit.
+const UNIT: usize = 16;
+/// Bytes of the most payload that lies in a WRITE itself, behind its two segments of 16 bytes and with 4 bytes before each
+/// piece, none of which crosses from one chunk into the next.
+pub(crate) const MAX_INLINE: usize = (CHUNK - 2 * UNIT - 4) + 3 * (CHUNK - 4);
+/// Elements of a scatter or gather list.
+pub(crate) const MAX_ELEMENTS: usize = 4;
+
+/// Bytes from one receive to the next, and their logarithm.
+pub(crate) const LOG_RECEIVE_LEN: u32 = 6;
+pub(crate) const RECEIVE_WORDS: usize = MAX_ELEMENTS * UNIT / 8;
+
+/// What the first word of a chunk holds while it is not written.
+pub(crate) const STAMP: u64 = 0xffff_ffff << 32;
+/// The key of an element that ends a list.
+const NO_KEY: u64 = 0x100;
+
+/// What work requests do.
+pub(crate) mod opcode {
+    pub(crate) const SEND_INVALIDATE: u8 = 0x01;
+    pub(crate) const WRITE: u8 = 0x08;
+    pub(crate) const WRITE_IMM: u8 = 0x09;
+    pub(crate) const SEND: u8 = 0x0a;
+    pub(crate) const SEND_IMM: u8 = 0x0b;
+    pub(crate) const READ: u8 = 0x10;
+    pub(crate) const COMPARE_SWAP: u8 = 0x11;
+    pub(crate) const FETCH_ADD: u8 = 0x12;
+}
+
+/// Bits of the control segment.
+mod control {
+    pub(super) const OWNER: u32 = 1 << 31;
+    pub(super) const FENCE: u32 = 1 << 6;
+    pub(super) const COMPLETE: u32 = 0xc;
+    pub(super) const SOLICITED: u32 = 2;
+    /// Of a data segment: its bytes follow.
+    pub(super) const INLINE: u32 = 1 << 31;
+}
+
+/// What work requests may name.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds<'a, H> {
+    pub(crate) hw: &'a H,
+    /// The key of all memory.
+    pub(crate) key: u32,
+    /// Bytes of a message.
+    pub(crate) max_message: u64,
+}
+
+impl<H: Hardware> Bounds<'_, H> {
+    /// Whether a list may be named.
+    fn check(&self, list: &[Sge]) -> Result<(), VerbsError> {
+        if list.len() > MAX_ELEMENTS {
+            return Err(VerbsError::InvalidArgument);
+        }
+        let mut total = 0;
+        for element in list {
+            total += u64::from(element.len);
+            self.hw
+                .memory()
+                .check(element.addr, element.len.into())
+                .map_err(|_| VerbsError::LocalProtection)?;
+        }
+        if total <= self.max_message { Ok(()) } else { Err(VerbsError::InvalidArgument) }
+    }
+}
+
+/// A send work request under construction: its bytes as the card reads them.
+pub(crate) struct Wqe {
+    bytes: [u8; LEN],
+    len: usize,
+    opcode: u8,
+}
+
+impl Wqe {
+    /// Makes one of a request, all but what depends on its place in the ring.
+    #[inline]
+    pub(crate) fn new<H: Hardware>(wr: &SendWr<'_>, bounds: &Bounds<'_, H>) -> Result<Self, VerbsError> {
+        use opcode as op;
+        let mut wqe = Self { bytes: [0; LEN], len: UNIT, opcode: 0 };
+        let immediate = match wr.op {
+            SendOp::Write { data, remote, imm } => {
+                wqe.opcode = if imm.is_some() { op::WRITE_IMM } else { op::WRITE };
+                wqe.remote(remote);
+                wqe.payload(data, bounds)?;
+                imm.unwrap_or(0)
+            }
+            SendOp::Read { into, remote } => {
+                wqe.opcode = op::READ;
+                wqe.remote(remote);
+                wqe.gather(into, bounds)?;
+                0
+            }
+            SendOp::Send { data, imm } => {
+                wqe.opcode = if imm.is_some() { op::SEND_IMM } else { op::SEND };
+                wqe.payload(data, bounds)?;
+                imm.unwrap_or(0)
+            }
+            SendOp::SendInvalidate { data, key } => {
+                wqe.opcode = op::SEND_INVALIDATE;
+                wqe.payload(data, bounds)?;
+                key.0
+            }
+            SendOp::FetchAdd { result, remote, add } => {
+                wqe.opcode = op::FETCH_ADD;
+                wqe.atomic(result, remote, [add, 0], bounds)?;
+                0
+            }
+            SendOp::CompareSwap { result, remote, compare, swap } => {
+                wqe.opcode = op::COMPARE_SWAP;
+                wqe.atomic(result, remote, [swap, compare], bounds)?;
+                0
+            }
+        };
+        let fence = if wr.fence { control::FENCE } else { 0 };
+        let flags = if wr.signaled { control::COMPLETE } else { 0 }
+            | if wr.solicited { control::SOLICITED } else { 0 };
+        wqe.put32(0x00, wqe.opcode.into());
+        wqe.put32(0x04, fence | (wqe.len / UNIT) as u32);
+        wqe.put32(0x08, flags);
+        wqe.put32(0x0c, immediate);
+        Ok(wqe)
+    }
+
+    /// Chunks that it has.
+    pub(crate) const fn chunks(&self) -> usize {
+        self.len.div_ceil(CHUNK)
+    }
+
+    /// Says, for a request that is copied to the card too, where in the ring it is and of which queue pair (BlueFlame).
+    #[inline]
+    pub(crate) fn address(&mut self, index: u32, qpn: u32) {
+        let size = u32::from(self.bytes[7]);
+        self.put32(0x00, (index & 0xffff) << 8 | u32::from(self.opcode));
+        self.put32(0x04, qpn << 8 | size);
+    }
+
+    /// Stores it in its place in the ring, `entry`, on an even or odd lap. The card may look at any time: the first word of
+    /// a chunk is what says that it is written, and so the last to be stored; and that of the whole request the very last.
+    #[inline]
+    pub(crate) fn store(&mut self, entry: &[AtomicU64], odd: bool) {
+        if odd {
+            self.bytes[0] |= (control::OWNER >> 24) as u8;
+        }
+        let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(entry.chunks(CHUNK_WORDS));
+        for (bytes, places) in chunks.take(self.chunks()).rev() {
+            let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+            let mut pairs = places.iter().zip(words);
+            let first = pairs.next();
+            for (place, word) in pairs {
+                place.store(word, Ordering::Relaxed);
+            }
+            if let Some((place, word)) = first {
+                place.store(word, Ordering::Release);
+            }
+        }
+    }
+
+    /// Its words, in whole chunks, as they lie in memory.
+    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
+        let words = self.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        words.take(self.chunks() * CHUNK_WORDS)
+    }
+
+    #[inline]
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    #[inline]
+    fn put32(&mut self, at: usize, value: u32) {
+        self.put(at, &value.to_be_bytes());
+    }
+
+    #[inline]
+    fn remote(&mut self, remote: RemoteAddr) {
+        self.put(self.len, &remote.addr.0.to_be_bytes());
+        self.put32(self.len + 8, remote.key.0);
+        self.len += UNIT;
+    }
+
+    #[inline]
+    fn payload<H: Hardware>(&mut self, data: Payload<'_>, bounds: &Bounds<'_, H>) -> Result<(), VerbsError> {
+        match data {
+            Payload::Gather(list) => self.gather(list, bounds),
+            Payload::Inline(bytes) => self.inline(bytes),
+        }
+    }
+
+    #[inline]
+    fn gather<H: Hardware>(&mut self, list: &[Sge], bounds: &Bounds<'_, H>) -> Result<(), VerbsError> {
+        bounds.check(list)?;
+        // An element of no bytes would mean 2 GiB.
+        for element in list.iter().filter(|element| element.len > 0) {
+            self.element(bounds.key, element.addr, element.len);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn element(&mut self, key: u32, addr: IoAddr, len: u32) {
+        self.put32(self.len, len);
+        self.put32(self.len + 4, key);
+        self.put(self.len + 8, &addr.0.to_be_bytes());
+        self.len += UNIT;
+    }
+
+    /// Each piece has its own header, and ends where a chunk does.
+    #[inline]
+    fn inline(&mut self, mut bytes: &[u8]) -> Result<(), VerbsError> {
+        if bytes.len() > MAX_INLINE {
+            return Err(VerbsError::InvalidArgument);
+        }
+        while !bytes.is_empty() {
+            let room = CHUNK - self.len % CHUNK - 4;
+            let (piece, rest) = bytes.split_at(bytes.len().min(room));
+            self.put32(self.len, control::INLINE | piece.len() as u32);
+            self.put(self.len + 4, piece);
+            self.len = (self.len + 4 + piece.len()).next_multiple_of(UNIT);
+            bytes = rest;
+        }
+        Ok(())
+    }
+
+    fn atomic<H: Hardware>(
+        &mut self,
+        result: IoAddr,
+        remote: RemoteAddr,
+        operands: [u64; 2],
+        bounds: &Bounds<'_, H>,
+    ) -> Result<(), VerbsError> {
+        if !remote.addr.0.is_multiple_of(8) {
+            return Err(VerbsError::InvalidArgument);
+        }
+        self.remote(remote);
+        for operand in operands {
+            self.put(self.len, &operand.to_be_bytes());
+            self.len += 8;
+        }
+        self.gather(&[Sge { addr: result, len: 8 }], bounds)
+    }
+}
+
+/// Stores a receive in its place in the ring. The list ends with an element that has no key, where there is room for one.
+#[inline]
+pub(crate) fn store_receive<H: Hardware>(
+    scatter: &[Sge],
+    bounds: &Bounds<'_, H>,
+    entry: &[AtomicU64],
+) -> Result<(), VerbsError> {
+    bounds.check(scatter)?;
+    let elements = scatter.iter().filter(|element| element.len > 0);
+    let elements = elements.map(|e| [u64::from(e.len) << 32 | u64::from(bounds.key), e.addr.0]);
+    for (words, places) in elements.chain([[NO_KEY, 0]]).zip(entry.as_chunks::<2>().0) {
+        for (place, word) in places.iter().zip(words) {
+            place.store(word.to_be(), Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! Memory that driver and card share: words, in pieces that go back when they are dropped.
+
+use mlx4::Block;
+use platform::runs::{PAGE, Runs};
+use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// All of it.
+pub struct Pool {
+    base: u64,
+    words: Box<[AtomicU64]>,
+    runs: Mutex<Runs>,
+}
+
+impl Pool {
+    pub fn new(base: IoAddr, len: u64) -> Arc<Self> {
+        let words = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { base: base.0, words, runs: Mutex::new(Runs::new(len)) })
+    }
+
+    /// Bytes that are taken.
+    pub fn in_use(&self) -> u64 {
+        let stats = self.stats();
+        stats.total - stats.free
+    }
+
+    fn offset(&self, addr: IoAddr, len: u64) -> Result<u64, MemoryError> {
+        let offset = addr.0.checked_sub(self.base).ok_or(MemoryError::OutOfRange)?;
+        let end = offset.checked_add(len).ok_or(MemoryError::OutOfRange)?;
+        if end <= self.words.len() as u64 * 8 { Ok(offset) } else { Err(MemoryError::OutOfRange) }
+    }
+
+    /// The parts of words that a range has: word, first byte, and the place of that in the range.
+    fn parts(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let at = offset as usize + done;
+            let n = (8 - at % 8).min(len - done);
+            let part = (at / 8, at % 8, done..done + n);
+            done += n;
+            (n > 0).then_some(part)
+        })
+    }
+}
+
+impl Memory for Pool {
+    fn range(&self) -> (IoAddr, u64) {
+        (IoAddr(self.base), self.words.len() as u64 * 8)
+    }
+    fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
+        self.offset(addr, len).map(drop)
+    }
+    fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
+        let offset = self.offset(addr, buf.len() as u64)?;
+        for (word, first, range) in Self::parts(offset, buf.len()) {
+            let bytes = self.words[word].load(Ordering::Acquire).to_ne_bytes();
+            let len = range.len();
+            buf[range].copy_from_slice(&bytes[first..first + len]);
+        }
+        Ok(())
+    }
+    fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
+        let offset = self.offset(addr, data.len() as u64)?;
+        for (word, first, range) in Self::parts(offset, data.len()) {
+            let mut bytes = self.words[word].load(Ordering::Relaxed).to_ne_bytes();
+            let len = range.len();
+            bytes[first..first + len].copy_from_slice(&data[range]);
+            self.words[word].store(u64::from_ne_bytes(bytes), Ordering::Release);
+        }
+        Ok(())
+    }
+    fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
+        self.write(addr, &vec![byte; len as usize])
+    }
+    fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
+        let mut bytes = vec![0; len as usize];
+        self.read(src, &mut bytes)?;
+        self.write(dst, &bytes)
+    }
+    fn fetch_add(&self, _: IoAddr, _: u64) -> Result<u64, MemoryError> {
+        Err(MemoryError::OutOfRange)
+    }
+    fn compare_swap(&self, _: IoAddr, _: u64, _: u64) -> Result<u64, MemoryError> {
+        Err(MemoryError::OutOfRange)
+    }
+    fn alloc(&self, len: u64) -> Option<IoAddr> {
+        let (start, len) = self.runs.lock().unwrap().take(len)?;
+        self.fill(IoAddr(self.base + start), len, 0).ok()?;
+        Some(IoAddr(self.base + start))
+    }
+    fn free(&self, addr: IoAddr, len: u64) {
+        self.runs.lock().unwrap().give(addr.0 - self.base, len);
+    }
+    fn stats(&self) -> MemoryStats {
+        self.runs.lock().unwrap().stats()
+    }
+}
+
+/// A piece.
+pub struct Piece {
+    pool: Arc<Pool>,
+    addr: IoAddr,
+    len: u64,
+}
+
+impl Piece {
+    pub fn take(pool: &Arc<Pool>, len: u64) -> Option<Self> {
+        let len = len.next_multiple_of(PAGE);
+        Some(Self { pool: pool.clone(), addr: pool.alloc(len)?, len })
+    }
+}
+
+impl Deref for Piece {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        let first = ((self.addr.0 - self.pool.base) / 8) as usize;
+        &self.pool.words[first..first + (self.len / 8) as usize]
+    }
+}
+
+impl Block for Piece {
+    fn addr(&self) -> IoAddr {
+        self.addr
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.pool.free(self.addr, self.len);
+    }
+}

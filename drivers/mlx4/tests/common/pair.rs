@@ -1,0 +1,172 @@
+//! Two RNICs with a connection between them.
+
+use super::wire::{Station, exchange};
+use platform::{Arena, IoAddr, Memory};
+use std::sync::Arc;
+use std::time::Duration;
+use verbs::{
+    AddressVector, Completion, CqId, CqOptions, LinkKind, PathMtu, Payload, Psn, QpConnect, QpNum, QpOptions,
+    RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, WrId,
+};
+
+pub const DEPTH: u32 = 16;
+
+/// One end: an RNIC, its memory, a completion queue and a queue pair.
+pub struct End<'a> {
+    pub rnic: &'a dyn Rnic,
+    pub memory: Arc<Arena>,
+    pub cq: CqId,
+    pub qp: QpNum,
+}
+
+impl<'a> End<'a> {
+    pub fn new(rnic: &'a dyn Rnic, memory: &Arc<Arena>) -> Self {
+        let cq = rnic.create_cq(CqOptions { depth: 4 * DEPTH }).unwrap();
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: DEPTH };
+        Self { rnic, memory: memory.clone(), cq, qp: rnic.create_qp(options).unwrap() }
+    }
+
+    pub fn connect(&self, peer: &End<'_>, link: LinkKind) {
+        self.rnic.connect_qp(self.qp, &to(peer, self.qp, link)).unwrap();
+    }
+
+    /// Memory with these bytes.
+    pub fn put(&self, bytes: &[u8]) -> IoAddr {
+        let at = self.memory.alloc(bytes.len() as u64).unwrap();
+        self.memory.write(at, bytes).unwrap();
+        at
+    }
+
+    pub fn bytes(&self, at: IoAddr, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.read(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Where peers find an address of this end.
+    pub fn remote(&self, addr: IoAddr) -> RemoteAddr {
+        RemoteAddr { addr, key: self.rnic.memory_key().rkey }
+    }
+
+    pub fn post(&self, id: u64, op: SendOp<'_>) {
+        let wr = SendWr { id: WrId(id), op, signaled: true, solicited: false, fence: false };
+        self.rnic.post_send(self.qp, &[wr]).unwrap();
+    }
+
+    pub fn receive(&self, id: u64, scatter: &[Sge]) {
+        self.rnic.post_recv(self.qp, &[RecvWr { id: WrId(id), scatter }]).unwrap();
+    }
+
+    /// The completions that wait.
+    pub fn poll(&self) -> Vec<Completion> {
+        let mut out = [Completion::BLANK; 8];
+        let mut all = Vec::new();
+        loop {
+            let n = self.rnic.poll_cq(self.cq, &mut out);
+            if n == 0 {
+                return all;
+            }
+            all.extend_from_slice(&out[..n]);
+        }
+    }
+
+    /// The one completion that waits.
+    pub fn one(&self) -> Completion {
+        let all = self.poll();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all[0]
+    }
+}
+
+/// How a queue pair is connected to `peer`.
+pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
+    let peer_port = peer.rnic.attributes().port;
+    let address = AddressVector { link, peer: peer_port, traffic_class: 2, hop_limit: 64, service_level: 0 };
+    QpConnect {
+        address,
+        remote_qp: peer.qp,
+        send_psn: Psn::new(own.get()),
+        recv_psn: Psn::new(peer.qp.get()),
+        mtu: PathMtu::B1024,
+        max_rd_atomic: 16,
+        ack_timeout: Duration::from_millis(10),
+        retries: 7,
+        rnr_retries: 3,
+        min_rnr_delay: Duration::from_millis(1),
+    }
+}
+
+pub const fn gather(list: &[Sge]) -> Payload<'_> {
+    Payload::Gather(list)
+}
+
+/// Every verb, from `a` to `b`.
+pub fn every_verb(a: &End<'_>, b: &End<'_>, stations: &[&dyn Station]) {
+    let data: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
+    let (here, there) = (a.put(&data), b.put(&[0; 0x4000]));
+    let sge = |at: IoAddr, skip: u64, len| Sge { addr: at.checked_add(skip).unwrap(), len };
+    let target = |skip: u64| b.remote(there.checked_add(skip).unwrap());
+
+    // WRITE, gathered; then with an immediate, from the request itself.
+    let list = [sge(here, 0, 1), sge(here, 1, 0), sge(here, 1, 8999), sge(here, 9000, 1000)];
+    a.post(1, SendOp::Write { data: gather(&list), remote: target(3), imm: None });
+    exchange(stations);
+    let done = a.one();
+    assert_eq!((done.id, done.status, done.kind), (WrId(1), verbs::Status::Success, verbs::WorkKind::Write));
+    assert_eq!(b.bytes(there.checked_add(3).unwrap(), 10_000), data);
+    for (id, len) in [(2, 0), (3, 1), (4, 28), (5, 29), (6, 64), (7, 88), (8, 89), (9, 128)] {
+        b.receive(id, &[]);
+        let data = Payload::Inline(&data[len..2 * len]);
+        a.post(id, SendOp::Write { data, remote: target(0), imm: Some(0xabcd_0000 + len as u32) });
+        exchange(stations);
+        assert_eq!(a.one().kind, verbs::WorkKind::Write);
+        let received = b.one();
+        assert_eq!(received.imm, Some(0xabcd_0000 + len as u32));
+        assert_eq!(
+            (received.id, received.kind, received.byte_len),
+            (WrId(id), verbs::WorkKind::RecvWriteImm, len as u32)
+        );
+        assert_eq!(b.bytes(there, len), (len..2 * len).map(|i| (i % 251) as u8).collect::<Vec<_>>());
+    }
+
+    // READ into pieces.
+    b.memory.write(there, &data).unwrap();
+    let into = a.put(&[0; 6000]);
+    a.post(10, SendOp::Read { into: &[sge(into, 100, 17), sge(into, 200, 4000)], remote: target(5) });
+    exchange(stations);
+    assert_eq!(
+        (a.one().kind, a.bytes(into.checked_add(100).unwrap(), 17)),
+        (verbs::WorkKind::Read, data[5..22].to_vec())
+    );
+    assert_eq!(a.bytes(into.checked_add(200).unwrap(), 4000), data[22..4022]);
+
+    // SEND, with and without an immediate, scattered.
+    let place = b.put(&[0; 4096]);
+    b.receive(20, &[sge(place, 0, 100), sge(place, 1000, 3000)]);
+    b.receive(21, &[sge(place, 3000, 50), sge(place, 3100, 1), sge(place, 3200, 1), sge(place, 3300, 1)]);
+    a.post(11, SendOp::Send { data: gather(&[sge(here, 0, 2000)]), imm: None });
+    a.post(12, SendOp::Send { data: Payload::Inline(&data[..53]), imm: Some(7) });
+    exchange(stations);
+    assert_eq!(a.poll().iter().map(|c| c.id.0).collect::<Vec<_>>(), [11, 12]);
+    let received = b.poll();
+    assert_eq!(
+        received.iter().map(|c| (c.id.0, c.byte_len, c.imm)).collect::<Vec<_>>(),
+        [(20, 2000, None), (21, 53, Some(7))]
+    );
+    assert_eq!(b.bytes(place, 100), data[..100]);
+    assert_eq!(b.bytes(place.checked_add(1000).unwrap(), 1900), data[100..2000]);
+    assert_eq!(b.bytes(place.checked_add(3300).unwrap(), 1), data[52..53]);
+
+    // Both atomics.
+    b.memory.write(there, &40u64.to_ne_bytes()).unwrap();
+    let result = a.put(&[0; 16]);
+    a.post(13, SendOp::FetchAdd { result, remote: target(0), add: 2 });
+    let second = result.checked_add(8).unwrap();
+    a.post(14, SendOp::CompareSwap { result: second, remote: target(0), compare: 42, swap: 9 });
+    exchange(stations);
+    let kinds: Vec<_> = a.poll().iter().map(|c| (c.id.0, c.kind, c.byte_len)).collect();
+    assert_eq!(kinds, [(13, verbs::WorkKind::FetchAdd, 8), (14, verbs::WorkKind::CompareSwap, 8)]);
+    assert_eq!(a.bytes(result, 16), [40u64.to_ne_bytes(), 42u64.to_ne_bytes()].concat());
+    assert_eq!(b.bytes(there, 8), 9u64.to_ne_bytes());
+    assert!(a.poll().is_empty() && b.poll().is_empty());
+}

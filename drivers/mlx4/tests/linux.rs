@@ -1,0 +1,126 @@
+//! What the driver tells the card, held against what Linux does: each command, with its fields, and each doorbell occurs in a
+//! record of Linux, but for what docs/hardware.md lists as unproven, with its reason.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panic")]
+
+mod common;
+
+use common::node;
+use common::pair::{End, every_verb};
+use connectx3::trace::{Line, Record, Value};
+use std::collections::BTreeSet;
+use std::path::Path;
+use verbs::{LinkKind, Rnic};
+
+/// Fields of commands in which the driver differs from Linux: those of docs/hardware.md.
+const UNPROVEN: &[(&str, &[&str])] = &[
+    ("INIT_HCA", &["log_cqs", "log_mpts", "log_srqs", "log_mcgs", "log_mcg_hash", "rdmarc_base"]),
+    ("SW2HW_MPT", &["flags", "pd_flags"]),
+    ("RST2INIT_QP", &["receive_stride", "peer_reads", "peer_atomics"]),
+    ("INIT2RTR_QP", &["receive_stride", "mtu", "rnr_timer", "source_gid", "traffic_class"]),
+    ("RTR2RTS_QP", &["receive_stride", "ack_timeout", "rnr_retries"]),
+];
+
+/// All that Linux was seen to do with a card of any profile that the driver is for.
+fn linux() -> Vec<Line> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../qemu/connectx3/tests/linux-traces");
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let texts = files.filter(|path| path.extension().is_some_and(|extension| extension == "txt"));
+    let physical = texts.filter(|path| path.file_stem().unwrap() != "vf");
+    physical.flat_map(|path| Record::parse(&std::fs::read_to_string(path).unwrap()).unwrap().lines).collect()
+}
+
+/// The driver's line without the fields that are listed for it. Gives which of them were there.
+fn without_listed(line: &Line) -> (Line, BTreeSet<&'static str>) {
+    let listed = UNPROVEN.iter().filter(|(command, _)| line.name == *command).flat_map(|(_, fields)| *fields);
+    let mut rest = line.clone();
+    let mut gone = BTreeSet::new();
+    for field in listed {
+        rest.values.remove(*field);
+        gone.insert(*field);
+    }
+    (rest, gone)
+}
+
+/// Whether a line of Linux is one of the driver's but for the fields listed.
+fn admits(known: &Line, line: &Line, listed: &BTreeSet<&str>) -> bool {
+    let mut known = known.clone();
+    known.values.retain(|name, _| !listed.contains(name.as_str()));
+    known.admits(line)
+}
+
+/// In which fields a line differs from the nearest of Linux's.
+fn nearest(known: &[Line], line: &Line) -> Vec<String> {
+    let differing = |known: &Line| {
+        let names: BTreeSet<_> = known.values.keys().chain(line.values.keys()).collect();
+        let value = |line: &Line, name: &str| line.values.get(name).copied().unwrap_or(Value::Always(0));
+        let differs = names.into_iter().filter(|name| {
+            let here = value(known, name);
+            here != Value::Any && here != value(line, name)
+        });
+        differs
+            .map(|name| format!("{name}={} (Linux {})", value(line, name), value(known, name)))
+            .collect::<Vec<_>>()
+    };
+    let same = known.iter().filter(|known| known.kind == line.kind && known.name == line.name);
+    same.map(differing).min_by_key(Vec::len).unwrap_or_else(|| vec!["Linux never does it".to_owned()])
+}
+
+#[test]
+fn the_driver_does_with_a_card_what_linux_does() {
+    let known = linux();
+    let mut strange = BTreeSet::new();
+    let mut commands = BTreeSet::new();
+    for (profile, link) in [
+        ("pro", LinkKind::RoceV2),
+        ("pro", LinkKind::RoceV1),
+        ("cx3", LinkKind::RoceV1),
+        ("sys-eqs", LinkKind::RoceV2),
+        ("large-entries", LinkKind::RoceV2),
+        ("sw-cq-init", LinkKind::RoceV2),
+        ("blueflame", LinkKind::RoceV2),
+        ("a0", LinkKind::RoceV2),
+    ] {
+        let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
+        {
+            let (a, b) = (End::new(&da, &ma.bus.data), End::new(&db, &mb.bus.data));
+            a.connect(&b, link);
+            b.connect(&a, link);
+            every_verb(&a, &b, &[&ma, &mb]);
+            assert!(!da.arm());
+            da.destroy_qp(a.qp).unwrap();
+        }
+        drop(da);
+        for line in &ma.record.lock().unwrap().lines {
+            if line.kind == "command" {
+                commands.insert(line.name.clone());
+                assert_eq!(line.values.get("status"), Some(&Value::Always(0)), "{profile}: {line}");
+            }
+            if line.kind == "event" || line.kind == "completion" {
+                // What the card says.
+                continue;
+            }
+            let (rest, listed) = without_listed(line);
+            if !known.iter().any(|known| admits(known, &rest, &listed)) {
+                strange.insert(format!(
+                    "{profile}: {} {}: {:?}",
+                    line.kind,
+                    line.name,
+                    nearest(&known, &rest)
+                ));
+            }
+        }
+    }
+    assert!(strange.is_empty(), "neither in a record of Linux nor in docs/hardware.md: {strange:#?}");
+    // What is listed is used, and said in the document.
+    let document =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hardware.md"));
+    let document = document.unwrap();
+    for (command, fields) in UNPROVEN {
+        assert!(commands.contains(*command), "{command} is not given");
+        for field in *fields {
+            let row =
+                document.lines().any(|line| line.contains(command) && line.contains(&format!("`{field}`")));
+            assert!(row, "docs/hardware.md does not say that {command} differs in {field}");
+        }
+    }
+}
