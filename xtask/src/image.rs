@@ -59,6 +59,15 @@ fn build_anew(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
     Ok(Image { elf, stripped_bytes })
 }
 
+/// Builds the image with the suite of semantics among its applications, which never ships: its size does not matter, and it does
+/// not replace the other. Gives its ELF file.
+pub fn build_with_semantics(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<PathBuf> {
+    let mut command = cargo("build");
+    run(command.args(["--profile", "tested", "--features", "semantics"]))
+        .context("the kernel does not build with the suite of semantics")?;
+    Ok(target().join("tested/ferrolite"))
+}
+
 /// The kernel's own target directory: it shares a target triple with host crates and must share nothing else.
 pub fn target() -> PathBuf {
     paths::target().join("kernel")

@@ -15,5 +15,7 @@ pub fn all(perftest: perftest::Job) -> Vec<Box<dyn App>> {
         Box::new(litebench::Progress),
         Box::new(echo::Echo),
         Box::new(perftest),
+        #[cfg(feature = "semantics")]
+        Box::new(semantics::Suite),
     ]
 }

@@ -16,6 +16,7 @@ mod linux_peer;
 mod misuse;
 mod nodes;
 mod perftest;
+mod semantics;
 mod tools;
 
 use crate::{interrupt, paths, setup, ui};
@@ -88,6 +89,7 @@ fn all(full: bool) -> Result<Vec<Case>> {
         tools::cases(full),
         boot::cases(),
         cluster::cases(),
+        semantics::cases(),
         nodes::cases(),
         misuse::cases(),
         linux::cases(),

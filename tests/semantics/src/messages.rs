@@ -1,0 +1,149 @@
+//! Messages: one way, once, in order, to mailboxes and functions.
+
+use crate::context::{BRIEF, Context, pattern};
+use crate::failure::{Outcome, ensure, fails, same_bytes};
+use alloc::vec;
+use core::time::Duration;
+use futures_util::future::join;
+use lite::{Error, Mailbox, Message, RpcOptions};
+
+fn options() -> RpcOptions {
+    RpcOptions { max_request: 1 << 20, queue: 64 }
+}
+
+/// The next message; they all come soon.
+async fn next(mailbox: &Mailbox) -> Result<Message, Error> {
+    mailbox.receive_within(Duration::from_secs(20)).await
+}
+
+/// Messages of a sender come once and in order, whoever else sends meanwhile, and say whose they are.
+pub async fn once_and_in_order(cx: &Context) -> Outcome {
+    const MESSAGES: u32 = 60;
+    let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
+    cx.meet().await?;
+    let send = async {
+        for i in 0..MESSAGES {
+            for to in cx.nodes() {
+                cx.lite.send(*to, cx.function(0), &i.to_le_bytes()).await?;
+            }
+        }
+        Ok(())
+    };
+    let receive = async {
+        let mut expected = vec![0; cx.count()];
+        for _ in 0..MESSAGES as usize * cx.count() {
+            let message = next(&mailbox).await?;
+            let from = cx.nodes().iter().position(|node| *node == message.from());
+            let Some(next) = from.and_then(|rank| expected.get_mut(rank)) else {
+                return Err(crate::Failure::new("a message of nobody"));
+            };
+            same_bytes(message.data(), &u32::to_le_bytes(*next))?;
+            *next += 1;
+        }
+        Ok(())
+    };
+    let (sent, received): (Outcome, Outcome) = join(send, receive).await;
+    sent.and(received)?;
+    cx.meet().await?;
+    fails(mailbox.receive_within(BRIEF).await, Error::Deadline)
+}
+
+/// A message has any length up to the mailbox's longest; longer ones are refused.
+pub async fn of_any_length(cx: &Context) -> Outcome {
+    let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
+    cx.meet().await?;
+    for to in [cx.next(), cx.me()] {
+        for len in [0, 1, 4000, 4096, 32_000, 33_000, 300_000, 1 << 20] {
+            let data = pattern(len, cx.rank());
+            let (sent, message) = join(cx.lite.send(to, cx.function(0), &data), next(&mailbox)).await;
+            sent?;
+            let message = message?;
+            let from = cx.nodes().iter().position(|node| *node == message.from()).unwrap_or(0);
+            same_bytes(&message.into_data(), &pattern(len, from))?;
+        }
+        let long = cx.lite.send(to, cx.function(0), &vec![0; (1 << 20) + 1]).await;
+        fails(long, Error::TooLarge { max: 1 << 20 })?;
+        cx.meet().await?;
+    }
+    Ok(())
+}
+
+/// A message is delivered when the call returns, whether anybody receives it yet or not.
+pub async fn sent_is_in_the_queue(cx: &Context) -> Outcome {
+    let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
+    cx.meet().await?;
+    for i in 0..10u8 {
+        cx.lite.send(cx.next(), cx.function(0), &[i]).await?;
+    }
+    cx.meet().await?;
+    for i in 0..10u8 {
+        same_bytes(mailbox.receive_within(BRIEF).await?.data(), &[i])?;
+    }
+    Ok(())
+}
+
+/// A mailbox takes no calls; a function takes messages, whose reply goes nowhere.
+pub async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
+    let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
+    let server = cx.lite.register(cx.function(1), options())?;
+    cx.meet().await?;
+    for to in [cx.next(), cx.me()] {
+        fails(cx.lite.call(to, cx.function(0), b"call", 10).await, Error::NoSuchFunction)?;
+        cx.lite.send(to, cx.function(1), b"message").await?;
+        let call = server.receive().await?;
+        ensure(call.is_one_way(), "nobody waits for a message's reply")?;
+        same_bytes(call.request(), b"message")?;
+        call.reply(b"to nobody").await?;
+        cx.meet().await?;
+    }
+    fails(mailbox.receive_within(BRIEF).await, Error::Deadline)
+}
+
+/// To a mailbox that is not open, or is closed, nothing can be sent; a new one under its id is empty.
+pub async fn a_closed_mailbox_is_none(cx: &Context) -> Outcome {
+    let port = cx.function(0);
+    for to in [cx.next(), cx.me()] {
+        fails(cx.lite.send(to, port, b"early").await, Error::NoSuchFunction)?;
+    }
+    cx.meet().await?;
+    let mailbox = cx.lite.open_mailbox(port, options())?;
+    fails(cx.lite.open_mailbox(port, options()), Error::NameTaken)?;
+    cx.meet().await?;
+    cx.lite.send(cx.next(), port, b"lost").await?;
+    cx.meet().await?;
+    mailbox.close();
+    cx.meet().await?;
+    for to in [cx.next(), cx.me()] {
+        fails(cx.lite.send(to, port, b"late").await, Error::NoSuchFunction)?;
+    }
+    cx.meet().await?;
+    let again = cx.lite.open_mailbox(port, options())?;
+    fails(again.receive_within(BRIEF).await, Error::Deadline)?;
+    cx.meet().await
+}
+
+/// While a mailbox is full its senders wait: one that gives up has sent nothing.
+pub async fn a_full_mailbox_makes_senders_wait(cx: &Context) -> Outcome {
+    let mailbox = cx.lite.open_mailbox(cx.function(0), RpcOptions { queue: 4, ..options() })?;
+    cx.meet().await?;
+    for to in [cx.next(), cx.me()] {
+        for i in 0..4u8 {
+            cx.lite.send(to, cx.function(0), &[i]).await?;
+        }
+        cx.meet().await?;
+        fails(cx.lite.with_deadline(BRIEF).send(to, cx.function(0), b"hasty").await, Error::Deadline)?;
+        cx.meet().await?;
+        let send = cx.lite.send(to, cx.function(0), &[4]);
+        let receive = async {
+            for i in 0..5u8 {
+                same_bytes(next(&mailbox).await?.data(), &[i])?;
+            }
+            Ok(())
+        };
+        let (sent, received): (Result<(), Error>, Outcome) = join(send, receive).await;
+        received?;
+        sent?;
+        cx.meet().await?;
+    }
+    fails(mailbox.receive_within(BRIEF).await, Error::Deadline)
+}

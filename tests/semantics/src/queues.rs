@@ -1,0 +1,243 @@
+//! Asynchronous operations: posted, under way, and taken as they end.
+
+use crate::context::{Context, RW, SHARED, USE, pattern};
+use crate::failure::{Failure, Outcome, ensure, fails, same, same_bytes};
+use alloc::collections::BTreeSet;
+use alloc::vec;
+use alloc::vec::Vec;
+use lite::{Completed, Error, Lmr, Op, OpKind};
+
+/// Each operation that was posted ends once, under its number, with what it brings; whatever nodes they go to.
+pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
+    const OPS: usize = 90;
+    let regions = cx.everywhere(200_000).await?;
+    let region = |i: usize| {
+        regions.get(i % regions.len()).map(|(_, lmr)| lmr).ok_or_else(|| Failure::new("no region"))
+    };
+    let data: Vec<_> = (0..OPS).map(|i| pattern(1 + i * 97, i)).collect();
+    let mut ops = Vec::new();
+    for (i, data) in data.iter().enumerate() {
+        ops.push(Op {
+            tag: 1000 + i as u64,
+            lmr: region(i)?,
+            offset: (i / regions.len()) as u64 * 9_001,
+            kind: OpKind::Write(data),
+        });
+    }
+    let queue = cx.lite.completion_queue(16);
+    let (mut posted, mut ended) = (0, BTreeSet::new());
+    while ended.len() < OPS {
+        posted += queue.post(ops.get(posted..).unwrap_or_default()).await?;
+        ensure(queue.len() <= 16 && !queue.is_empty(), "no more are under way than the queue holds")?;
+        let Some(done) = queue.next(&mut []).await else { return Err(Failure::new("nothing ends")) };
+        let len = data.get((done.tag - 1000) as usize).map(Vec::len);
+        same(done.result.ok(), len.map(|len| len as u64))?;
+        ensure(ended.insert(done.tag), "one has ended twice")?;
+    }
+    same((posted, queue.next(&mut []).await), (OPS, None))?;
+    for (op, data) in ops.iter().zip(&data) {
+        let read = Op { kind: OpKind::Read(data.len()), ..*op };
+        same(queue.post(&[read]).await?, 1)?;
+        let mut into = vec![0; data.len() + 5];
+        let done = queue.next(&mut into).await;
+        same(done, Some(Completed { tag: op.tag, result: Ok(data.len() as u64) }))?;
+        same_bytes(into.get(..data.len()).unwrap_or_default(), data)?;
+    }
+    for (_, lmr) in regions {
+        lmr.free().await?;
+    }
+    Ok(())
+}
+
+/// Atomics end with the value before.
+pub async fn atomics_bring_the_value_before(cx: &Context) -> Outcome {
+    let queue = cx.lite.completion_queue(4);
+    for (_, lmr) in cx.everywhere(64).await? {
+        let kinds = [
+            (OpKind::FetchAdd(5), 0),
+            (OpKind::FetchAdd(u64::MAX), 5),
+            (OpKind::CompareSwap(4, 9), 4),
+            (OpKind::CompareSwap(4, 1), 9),
+            (OpKind::FetchAdd(0), 9),
+        ];
+        for (kind, before) in kinds {
+            same(queue.post(&[Op { tag: 1, lmr: &lmr, offset: 56, kind }]).await?, 1)?;
+            same(queue.next(&mut []).await, Some(Completed { tag: 1, result: Ok(before) }))?;
+        }
+        lmr.free().await?;
+    }
+    Ok(())
+}
+
+/// A queue takes as many operations as it has room for, and says how many.
+pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
+    let queue = cx.lite.completion_queue(3);
+    for node in [cx.me(), cx.next()] {
+        let lmr = cx.lite.alloc(node, 64, RW).await?;
+        let op = Op { tag: 7, lmr: &lmr, offset: 0, kind: OpKind::Write(&[1; 8]) };
+        same(queue.post(&[op; 10]).await?, 3)?;
+        same((queue.post(&[op]).await?, queue.len()), (0, 3))?;
+        ensure(queue.next(&mut []).await.is_some(), "one ends")?;
+        same(queue.post(&[op; 10]).await?, 1)?;
+        queue.fence().await;
+        // Ended, they are in the queue until they are taken.
+        same(queue.len(), 3)?;
+        while queue.next(&mut []).await.is_some() {}
+        ensure(queue.is_empty(), "all have been taken")?;
+        same(queue.post(&[]).await?, 0)?;
+        lmr.free().await?;
+    }
+    Ok(())
+}
+
+/// Operations that are wrong are refused, and none of those that were posted with them is done.
+pub async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
+    const LEN: u64 = 1 << 20;
+    let queue = cx.lite.completion_queue(16);
+    for node in [cx.me(), cx.next()] {
+        let lmr = cx.lite.alloc(node, LEN, SHARED).await?;
+        lmr.publish(&cx.name_of("region", cx.rank())).await?;
+        let reader = cx.lite.map(&cx.name_of("region", cx.rank()), lite::Permissions::READ).await?;
+        let op = |lmr, offset, kind| Op { tag: 1, lmr, offset, kind };
+        let good = op(&lmr, 0, OpKind::FetchAdd(1));
+        for (bad, why) in [
+            (op(&lmr, LEN - 7, OpKind::Read(8)), Error::OutOfBounds),
+            (op(&lmr, u64::MAX, OpKind::Write(&[1])), Error::OutOfBounds),
+            (op(&lmr, LEN, OpKind::FetchAdd(1)), Error::OutOfBounds),
+            (op(&lmr, 12, OpKind::CompareSwap(0, 1)), Error::Misaligned),
+            (op(&reader, 0, OpKind::Write(&[1])), Error::Permission),
+            (op(&reader, 0, OpKind::FetchAdd(1)), Error::Permission),
+        ] {
+            fails(queue.post(&[good, good, bad]).await, why)?;
+            ensure(queue.is_empty(), "nothing has been posted")?;
+        }
+        // One operation is one chunk at most.
+        let long = queue.post(&[good, op(&lmr, 0, OpKind::Read(LEN as usize))]).await;
+        ensure(
+            matches!(long, Err(Error::TooLarge { max }) if max < LEN),
+            "a read of many chunks is too large",
+        )?;
+        same(lmr.fetch_add(0, 0).await?, 0)?;
+        lmr.clone().free().await?;
+        fails(queue.post(&[op(&lmr, 0, OpKind::Read(1))]).await, Error::Freed)?;
+        fails(queue.post(&[op(&reader, 0, OpKind::Read(1))]).await, Error::Freed)?;
+    }
+    Ok(())
+}
+
+/// What is read into too short a buffer is lost, and nothing else.
+pub async fn a_buffer_may_be_too_short(cx: &Context) -> Outcome {
+    let queue = cx.lite.completion_queue(4);
+    for node in [cx.me(), cx.next()] {
+        let lmr = cx.lite.alloc(node, 64, RW).await?;
+        let read = |tag| Op { tag, lmr: &lmr, offset: 0, kind: OpKind::Read(8) };
+        same(queue.post(&[read(1)]).await?, 1)?;
+        let short = queue.next(&mut [0; 7]).await;
+        same(short, Some(Completed { tag: 1, result: Err(Error::TooLarge { max: 7 }) }))?;
+        same(queue.post(&[read(2)]).await?, 1)?;
+        same(queue.next(&mut [0; 8]).await, Some(Completed { tag: 2, result: Ok(8) }))?;
+        lmr.free().await?;
+    }
+    Ok(())
+}
+
+/// Operations of one queue to one node are done in the order in which they were posted.
+pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
+    let lmr = cx.lite.alloc(cx.next(), 64, USE).await?;
+    let queue = cx.lite.completion_queue(64);
+    for round in 0..10u64 {
+        let values: Vec<_> = (0..40).map(|i| (round * 100 + i).to_ne_bytes()).collect();
+        let ops: Vec<_> =
+            values.iter().map(|v| Op { tag: 1, lmr: &lmr, offset: 8, kind: OpKind::Write(v) }).collect();
+        let mut posted = 0;
+        while posted < ops.len() {
+            posted += queue.post(ops.get(posted..).unwrap_or_default()).await?;
+            while posted < ops.len() && queue.next(&mut []).await.is_some() {}
+        }
+        let read = Op { tag: 2, lmr: &lmr, offset: 8, kind: OpKind::Read(8) };
+        while queue.post(&[read]).await? == 0 {
+            queue.next(&mut []).await;
+        }
+        let (mut last, mut into) = ([0; 8], [0; 8]);
+        while let Some(done) = queue.next(&mut into).await {
+            done.result?;
+            if done.tag == 2 {
+                last = into;
+            }
+        }
+        // It came behind all the writes.
+        same(u64::from_ne_bytes(last), round * 100 + 39)?;
+    }
+    lmr.free().await?;
+    Ok(())
+}
+
+/// What was posted before a fence is there before anything that is posted after it, whatever nodes they go to: who sees the
+/// flag on one node sees the data on the others.
+pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
+    const ROUNDS: u64 = 15;
+    const DATA: usize = 30_000;
+    let names = [cx.name("data 1"), cx.name("data 2"), cx.name("flag")];
+    let mut own: Vec<Lmr> = Vec::new();
+    if cx.rank() == 0 {
+        for (name, (rank, len)) in names.iter().zip([(1, DATA), (2, DATA), (0, 16)]) {
+            let lmr = cx.lite.alloc(cx.node(rank), len as u64, SHARED).await?;
+            lmr.publish(name).await?;
+            own.push(lmr);
+        }
+    }
+    let mut regions = Vec::new();
+    for name in &names {
+        regions.push(cx.lite.map_wait(name, USE).await?);
+    }
+    let [one, two, flag] = &regions[..] else { return Err(Failure::new("no regions")) };
+    cx.meet().await?;
+    let reads = async || -> Result<u64, Failure> { Ok(flag.fetch_add(0, 0).await?) };
+    for round in 1..=ROUNDS {
+        let data = pattern(DATA, round as usize);
+        if cx.rank() == 0 {
+            let queue = cx.lite.completion_queue(8);
+            let write = |lmr| Op { tag: 1, lmr, offset: 0, kind: OpKind::Write(&data) };
+            let mut posted = queue.post(&[write(one), write(two)]).await?;
+            while posted < 2 {
+                queue.next(&mut []).await;
+                posted += queue.post(&[write(two)]).await?;
+            }
+            queue.fence().await;
+            let raise = Op { tag: 2, lmr: flag, offset: 0, kind: OpKind::FetchAdd(1) };
+            while queue.post(&[raise]).await? == 0 {
+                queue.next(&mut []).await;
+            }
+            while let Some(done) = queue.next(&mut []).await {
+                done.result?;
+            }
+        } else {
+            while reads().await? < round {
+                platform::yield_now().await;
+            }
+            let mut got = vec![0; DATA];
+            for lmr in [one, two] {
+                lmr.read(0, &mut got).await?;
+                same_bytes(&got, &data)?;
+            }
+        }
+        cx.meet().await?;
+    }
+    for lmr in own {
+        lmr.free().await?;
+    }
+    Ok(())
+}
+
+/// A queue that is dropped forgets what is under way, which takes no place from others.
+pub async fn a_queue_may_be_dropped(cx: &Context) -> Outcome {
+    let lmr = cx.lite.alloc(cx.next(), 4096, USE).await?;
+    for _ in 0..200 {
+        let queue = cx.lite.completion_queue(16);
+        let op = Op { tag: 1, lmr: &lmr, offset: 0, kind: OpKind::Write(&[1; 4096]) };
+        ensure(queue.post(&[op; 16]).await? > 0, "there is room")?;
+    }
+    same(lmr.fetch_add(8, 0).await?, 0x0101_0101_0101_0101)?;
+    lmr.free().await?;
+    Ok(())
+}

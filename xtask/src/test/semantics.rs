@@ -1,0 +1,82 @@
+//! The suite of LITE's semantics (`tests/semantics`) on appliances; on the simulated cluster it is a test of `cargo test`.
+
+use super::cases::{Case, Outcome, Tally};
+use super::end_to_end::xtask;
+use crate::run::manager;
+use crate::{image, tool};
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest that the run may take, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How many appliances: as many as every role of a case takes.
+const NODES: &str = "3";
+/// Memory of each in MiB, for regions larger than 128 MiB.
+const MEMORY_MIB: &str = "224";
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("build::semantics-image", |log| {
+            image::build_with_semantics(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
+        }),
+        Case::new("semantics::on-appliances", appliances),
+    ]
+}
+
+/// Each case of the suite counts.
+fn appliances(log: &Path) -> Result<Outcome> {
+    let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
+    let [programs, input, output] = ["programs", "in", "out"].map(|name| dir.path().join(name));
+    std::fs::create_dir(&programs)?;
+    std::fs::write(&input, "")?;
+    let kernel = image::build_with_semantics(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop))?;
+    for (program, name) in [(kernel, "ferrolite"), (manager::build()?, "ferrolite-manager")] {
+        std::os::unix::fs::symlink(program, programs.join(name))?;
+    }
+    let mut run = xtask();
+    run.args(["run", "--app", "semantics", "--nodes", NODES, "--memory", MEMORY_MIB]);
+    run.arg("--programs").arg(programs).arg("--input").arg(input).arg("--output").arg(&output);
+    run.arg("--console").arg(log.with_extension("consoles"));
+    tool::run_ok(&mut run, log, LIMIT)?;
+    let said = std::fs::read_to_string(&output)?;
+    std::io::Write::write_all(&mut std::fs::File::options().append(true).create(true).open(log)?, said.as_bytes())?;
+    outcome(&said)
+}
+
+/// What the suite says, in the form of the Test Anything Protocol: `1..N`, then `ok` or `not ok` for each case.
+fn outcome(said: &str) -> Result<Outcome> {
+    let mut lines = said.lines();
+    let planned = lines.next().and_then(|plan| plan.strip_prefix("1..")?.parse::<u64>().ok());
+    let planned = planned.filter(|cases| *cases > 0).context("the suite does not say how many cases it has")?;
+    let (mut tally, mut failures) = (Tally::default(), Vec::new());
+    for line in lines {
+        if line.starts_with("ok ") {
+            tally.passed += 1;
+        } else {
+            tally.failed += 1;
+            failures.push(line.trim_start_matches("not ok ").to_owned());
+        }
+    }
+    let ended = tally.passed + tally.failed;
+    ensure!(ended == planned, "of {planned} cases {ended} have ended");
+    Ok(Outcome::Many { tally, failure: (!failures.is_empty()).then(|| failures.join("; ")) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_cases_and_misses_those_that_are_missing() {
+        let tally = |passed, failed| Tally { passed, failed, skipped: 0 };
+        let good = outcome("1..2\nok 1 - a\nok 2 - b\n");
+        assert_eq!(good.ok(), Some(Outcome::Many { tally: tally(2, 0), failure: None }));
+        let bad = outcome("1..2\nok 1 - a\nnot ok 2 - b # rank 1: why\n");
+        let failure = Some("2 - b # rank 1: why".to_owned());
+        assert_eq!(bad.ok(), Some(Outcome::Many { tally: tally(1, 1), failure }));
+        for wrong in ["", "1..0\n", "1..2\nok 1 - a\n", "ok 1 - a\n"] {
+            assert!(outcome(wrong).is_err(), "{wrong}");
+        }
+    }
+}
