@@ -66,7 +66,7 @@ pub async fn requests_and_replies_of_any_length(cx: &Context) -> Outcome {
 /// Any number of calls are under way at once, from all nodes to all, served by several tasks: each gets its own reply, and is served
 /// once.
 pub async fn any_number_at_once(cx: &Context) -> Outcome {
-    const CALLS: usize = 150;
+    const CALLS: usize = 300;
     let server = cx.lite.register(cx.function(0), RpcOptions { queue: 1000, ..options() })?;
     cx.meet().await?;
     let work = async {

@@ -38,7 +38,7 @@ pub async fn any_length_at_any_offset(cx: &Context) -> Outcome {
 /// the same bytes.
 pub async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
     const LEN: usize = 70_000;
-    let mut results: Vec<(Vec<Result<u64, Error>>, Vec<u8>)> = Vec::new();
+    let (mut results, mut contents) = (Vec::new(), Vec::new());
     for node in [cx.me(), cx.next(), cx.after_next()] {
         let lmr = cx.lite.alloc(node, LEN as u64, SHARED).await?;
         let done = vec![
@@ -56,15 +56,15 @@ pub async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
             lmr.memcpy(0, &lmr, 10, 20).await.map(|()| 0),
             lmr.write_vectored(&[(1, b"a"), (50_000, b"bc"), (3, b"")]).await.map(|()| 0),
         ];
-        results.push((done, all_of(&lmr).await?));
+        results.push(done);
+        contents.push(all_of(&lmr).await?);
         lmr.free().await?;
     }
-    let mut results = results.into_iter();
-    let (done, bytes) = results.next().ok_or_else(|| Failure::new("no result"))?;
-    ensure(done.iter().filter(|r| r.is_ok()).count() == 10, "three of the operations are refused")?;
-    for (other, there) in results {
-        same(&other, &done)?;
-        same_bytes(&there, &bytes)?;
+    let [here, there, further] = &results[..] else { return Err(Failure::new("a node is missing")) };
+    same(here.iter().filter(|result| result.is_ok()).count(), 10)?;
+    same((there, further), (here, here))?;
+    for other in &contents {
+        same_bytes(other, contents.first().unwrap_or(other))?;
     }
     Ok(())
 }

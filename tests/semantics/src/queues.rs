@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome, ensure, fails, same, same_bytes};
 use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
-use lite::{Completed, Error, Lmr, Op, OpKind};
+use lite::{Completed, CompletionQueue, Error, Lmr, Op, OpKind};
 
 /// Each operation that was posted ends once, under its number, with what it brings; whatever nodes they go to.
 pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
@@ -149,15 +149,8 @@ pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
         let values: Vec<_> = (0..40).map(|i| (round * 100 + i).to_ne_bytes()).collect();
         let ops: Vec<_> =
             values.iter().map(|v| Op { tag: 1, lmr: &lmr, offset: 8, kind: OpKind::Write(v) }).collect();
-        let mut posted = 0;
-        while posted < ops.len() {
-            posted += queue.post(ops.get(posted..).unwrap_or_default()).await?;
-            while posted < ops.len() && queue.next(&mut []).await.is_some() {}
-        }
-        let read = Op { tag: 2, lmr: &lmr, offset: 8, kind: OpKind::Read(8) };
-        while queue.post(&[read]).await? == 0 {
-            queue.next(&mut []).await;
-        }
+        post_all(&queue, &ops).await?;
+        post_all(&queue, &[Op { tag: 2, lmr: &lmr, offset: 8, kind: OpKind::Read(8) }]).await?;
         let (mut last, mut into) = ([0; 8], [0; 8]);
         while let Some(done) = queue.next(&mut into).await {
             done.result?;
@@ -173,14 +166,16 @@ pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
 }
 
 /// What was posted before a fence is there before anything that is posted after it, whatever nodes they go to: who sees the
-/// flag on one node sees the data on the others.
+/// flag on one node sees all of the data on the others.
 pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
-    const ROUNDS: u64 = 15;
-    const DATA: usize = 30_000;
+    const ROUNDS: u64 = 8;
+    /// Bytes of one write, and how many go to each node: more than is on the wire at once.
+    const WRITE: usize = 50_000;
+    const WRITES: usize = 6;
     let names = [cx.name("data 1"), cx.name("data 2"), cx.name("flag")];
     let mut own: Vec<Lmr> = Vec::new();
     if cx.rank() == 0 {
-        for (name, (rank, len)) in names.iter().zip([(1, DATA), (2, DATA), (0, 16)]) {
+        for (name, (rank, len)) in names.iter().zip([(1, WRITE * WRITES), (2, WRITE * WRITES), (0, 16)]) {
             let lmr = cx.lite.alloc(cx.node(rank), len as u64, SHARED).await?;
             lmr.publish(name).await?;
             own.push(lmr);
@@ -190,41 +185,55 @@ pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
     for name in &names {
         regions.push(cx.lite.map_wait(name, USE).await?);
     }
-    let [one, two, flag] = &regions[..] else { return Err(Failure::new("no regions")) };
+    let [one, two, flag] = &regions[..] else { return Err(Failure::new("a region is missing")) };
     cx.meet().await?;
-    let reads = async || -> Result<u64, Failure> { Ok(flag.fetch_add(0, 0).await?) };
     for round in 1..=ROUNDS {
-        let data = pattern(DATA, round as usize);
+        let data = [round as u8; WRITE];
         if cx.rank() == 0 {
-            let queue = cx.lite.completion_queue(8);
-            let write = |lmr| Op { tag: 1, lmr, offset: 0, kind: OpKind::Write(&data) };
-            let mut posted = queue.post(&[write(one), write(two)]).await?;
-            while posted < 2 {
-                queue.next(&mut []).await;
-                posted += queue.post(&[write(two)]).await?;
+            let queue = cx.lite.completion_queue(2 * WRITES + 1);
+            let mut ops = Vec::new();
+            for i in 0..WRITES {
+                for lmr in [one, two] {
+                    ops.push(Op { tag: 1, lmr, offset: (i * WRITE) as u64, kind: OpKind::Write(&data) });
+                }
             }
+            post_all(&queue, &ops).await?;
             queue.fence().await;
-            let raise = Op { tag: 2, lmr: flag, offset: 0, kind: OpKind::FetchAdd(1) };
-            while queue.post(&[raise]).await? == 0 {
-                queue.next(&mut []).await;
-            }
+            post_all(&queue, &[Op { tag: 2, lmr: flag, offset: 0, kind: OpKind::FetchAdd(1) }]).await?;
             while let Some(done) = queue.next(&mut []).await {
                 done.result?;
             }
         } else {
-            while reads().await? < round {
+            while flag.fetch_add(0, 0).await? < round {
                 platform::yield_now().await;
             }
-            let mut got = vec![0; DATA];
-            for lmr in [one, two] {
-                lmr.read(0, &mut got).await?;
-                same_bytes(&got, &data)?;
+            // What came last first.
+            for i in (0..WRITES).rev() {
+                for lmr in [one, two] {
+                    let mut got = [0; 8];
+                    lmr.read(((i + 1) * WRITE - 8) as u64, &mut got).await?;
+                    same_bytes(&got, &[round as u8; 8])?;
+                }
             }
         }
         cx.meet().await?;
     }
     for lmr in own {
         lmr.free().await?;
+    }
+    Ok(())
+}
+
+/// Posts all, taking out what has ended where there is no room.
+async fn post_all(queue: &CompletionQueue, ops: &[Op<'_>]) -> Outcome {
+    let mut posted = 0;
+    while let Some(rest) = ops.get(posted..).filter(|rest| !rest.is_empty()) {
+        posted += queue.post(rest).await?;
+        if posted < ops.len()
+            && let Some(done) = queue.next(&mut []).await
+        {
+            done.result?;
+        }
     }
     Ok(())
 }
