@@ -8,6 +8,7 @@
 
 pub mod memory;
 pub mod pair;
+pub mod soft;
 pub mod wire;
 
 use connectx3::device::{Card, DmaError, Host, Observation, Profile};
@@ -26,7 +27,7 @@ pub type Driver = Mlx4<Plug, spin::Mutex<()>>;
 /// Where memory for data begins, and before it that for driver and card.
 pub const DATA: u64 = 0x1_0000_0000;
 const SHARED: u64 = 0x1000_0000;
-const SHARED_LEN: u64 = 64 << 20;
+const SHARED_LEN: u64 = 16 << 20;
 
 /// What the card sees of its machine.
 pub struct Bus {
@@ -36,6 +37,12 @@ pub struct Bus {
     /// Time that only this machine has passed, by waiting.
     waited: AtomicU64,
     pub interrupts: Mutex<Vec<u16>>,
+    /// How often the card has written to memory.
+    pub writes: AtomicU64,
+    /// While not 0, it lies in what commands give back, as this number decides.
+    pub lies: AtomicU64,
+    /// Where it last wrote the end of an entry of a queue.
+    pub published: AtomicU64,
     observer: Observer,
 }
 
@@ -46,6 +53,8 @@ pub struct Machine {
     config: Mutex<[u32; 64]>,
     /// From then on BAR 0 reads so, if it is not 0.
     pub broken: AtomicU32,
+    /// Accesses of registers after which the card is gone.
+    accesses_left: AtomicU64,
     pub record: Arc<Mutex<Record>>,
 }
 
@@ -76,10 +85,20 @@ impl Machine {
             clock,
             waited: AtomicU64::new(0),
             interrupts: Mutex::default(),
+            writes: AtomicU64::new(0),
+            lies: AtomicU64::new(0),
+            published: AtomicU64::new(0),
             observer: Observer::new("card".to_owned(), watch),
         };
         let card = Mutex::new(Card::new(profile));
-        Arc::new(Self { bus, card, config: Mutex::new(config), broken: AtomicU32::new(0), record })
+        Arc::new(Self {
+            bus,
+            card,
+            config: Mutex::new(config),
+            broken: AtomicU32::new(0),
+            accesses_left: AtomicU64::new(u64::MAX),
+            record,
+        })
     }
 
     /// Lets time pass here.
@@ -95,6 +114,20 @@ impl Machine {
     /// Starts a driver.
     pub fn start(self: &Arc<Self>, config: &Config) -> Result<Driver, mlx4::Error> {
         Mlx4::start(self.plug(), config)
+    }
+
+    /// The card is gone at that many accesses of its registers from now on.
+    pub fn die_at(&self, accesses: u64) {
+        self.accesses_left.store(accesses, Ordering::Relaxed);
+    }
+
+    /// Counts an access of a register.
+    fn touch(&self) {
+        let left = self.accesses_left.load(Ordering::Relaxed).saturating_sub(1);
+        self.accesses_left.store(left, Ordering::Relaxed);
+        if left == 0 {
+            self.broken.store(u32::MAX, Ordering::Relaxed);
+        }
     }
 
     /// The machine as a driver has it.
@@ -124,7 +157,27 @@ pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
     panic!("the link does not come up");
 }
 
+/// Bytes of what commands give back.
+const MAILBOX: usize = 4096;
+
 impl Bus {
+    /// What a card says, some words of it changed.
+    fn lie(&self, said: &[u8]) -> Vec<u8> {
+        let mut said = said.to_vec();
+        let step = |n: u64| n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut seed = self.lies.load(Ordering::Relaxed);
+        for _ in 0..1 + (seed >> 60) {
+            seed = step(seed);
+            let at = (seed >> 40) as usize % 64 * 4;
+            seed = step(seed);
+            let (word, kind) = ((seed >> 20) as u32, seed >> 62);
+            let word = if kind == 0 { word } else { [0, u32::MAX, 1 << (word % 32)][kind as usize - 1] };
+            said[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        self.lies.store(seed | 1, Ordering::Relaxed);
+        said
+    }
+
     fn space(&self, addr: u64) -> &dyn Memory {
         if addr < DATA { &*self.shared } else { &*self.data }
     }
@@ -136,9 +189,14 @@ impl Host for Bus {
         self.space(addr).read(IoAddr(addr), buf).map_err(|_| DmaError { addr, len })
     }
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let lies = self.lies.load(Ordering::Relaxed);
+        let lie = if lies != 0 && data.len() == MAILBOX { Some(self.lie(data)) } else { None };
+        let data = lie.as_deref().unwrap_or(data);
         self.space(addr).write(IoAddr(addr), data).map_err(|_| DmaError { addr, len: data.len() })
     }
     fn publish(&self, addr: u64, word: [u8; 8]) -> Result<(), DmaError> {
+        self.published.store(addr, Ordering::Relaxed);
         self.write(addr, &word)
     }
     fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError> {
@@ -175,6 +233,7 @@ impl Hardware for Plug {
         self.0.config.lock().unwrap()[usize::from(offset) / 4] = value;
     }
     fn register(&self, offset: u32) -> u32 {
+        self.0.touch();
         let broken = self.0.broken.load(Ordering::Relaxed);
         if broken != 0 || self.0.in_reset() {
             return if broken == 0 { u32::MAX } else { broken };
@@ -184,6 +243,7 @@ impl Hardware for Plug {
         u32::from_be_bytes(word)
     }
     fn set_register(&self, offset: u32, value: u32) {
+        self.0.touch();
         if !self.0.in_reset() {
             self.0.card.lock().unwrap().write_bar0(offset.into(), &value.to_be_bytes(), &self.0.bus);
         }

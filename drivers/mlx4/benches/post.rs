@@ -1,0 +1,158 @@
+//! What the driver costs the processor: posting and polling on a card that costs nothing, since nobody is behind its
+//! registers: this program writes the completions itself, beforehand. Beside the time, if the processor tells it, instructions.
+//!
+//! `cargo bench -p mlx4` prints nanoseconds for each operation, the median of many rounds, and WQEs for each doorbell.
+#![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::memory::{Piece, Pool};
+use common::pair::{End, to};
+use common::{DATA, Machine};
+use connectx3::device::Profile;
+use mlx4::{Config, Hardware, Mlx4};
+use platform::{Arena, Instant, IoAddr, Memory};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use verbs::{Completion, CqOptions, Gid, LinkKind, MacAddr, Payload, QpOptions, Rnic, SendOp, SendWr, WrId};
+
+/// A machine with a card, which from some moment on no longer hears its doorbells.
+struct Still {
+    machine: Arc<Machine>,
+    still: Arc<AtomicBool>,
+    doorbells: Arc<AtomicU64>,
+}
+
+impl Hardware for Still {
+    type Block = Piece;
+    fn config(&self, offset: u16) -> u32 {
+        self.machine.plug().config(offset)
+    }
+    fn set_config(&self, offset: u16, value: u32) {
+        self.machine.plug().set_config(offset, value);
+    }
+    fn register(&self, offset: u32) -> u32 {
+        self.machine.plug().register(offset)
+    }
+    fn set_register(&self, offset: u32, value: u32) {
+        self.machine.plug().set_register(offset, value);
+    }
+    fn doorbells_len(&self) -> u64 {
+        self.machine.plug().doorbells_len()
+    }
+    #[inline]
+    fn ring(&self, offset: u64, value: u32) {
+        if self.still.load(Ordering::Relaxed) {
+            // As many stores as a doorbell is.
+            self.doorbells.store(self.doorbells.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        } else {
+            self.machine.plug().ring(offset, value);
+        }
+    }
+    fn ring_wide(&self, offset: u64, value: u64) {
+        self.machine.plug().ring_wide(offset, value);
+    }
+    fn blue_flame(&self, offset: u64, words: &[u64]) {
+        if !self.still.load(Ordering::Relaxed) {
+            self.machine.plug().blue_flame(offset, words);
+        }
+    }
+    fn allocate(&self, len: u64) -> Option<Piece> {
+        self.machine.plug().allocate(len)
+    }
+    fn memory(&self) -> &dyn Memory {
+        &*self.machine.bus.data
+    }
+    fn now(&self) -> Instant {
+        self.machine.plug().now()
+    }
+    fn wait(&self, time: Duration) {
+        self.machine.plug().wait(time);
+    }
+    fn fill_random(&self, buf: &mut [u8]) {
+        self.machine.plug().fill_random(buf);
+    }
+}
+
+const DEPTH: u32 = 64;
+const ROUNDS: usize = 20_000;
+
+/// Writes the entries of completions that the card would, for `count` requests from `first` on.
+fn complete(pool: &Pool, ring: u64, log: u32, qpn: u32, first: u32, indices: impl Iterator<Item = u32>) {
+    for (entry, index) in (first..).zip(indices) {
+        const WRITE: u8 = 0x08;
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&qpn.to_be_bytes());
+        bytes[0x18..0x1a].copy_from_slice(&(index as u16).to_be_bytes());
+        bytes[0x1f] = 0x40 | WRITE | ((entry >> log & 1) as u8) << 7;
+        pool.write(IoAddr(ring + 32 * u64::from(entry & ((1 << log) - 1))), &bytes).unwrap();
+    }
+}
+
+fn median(mut times: Vec<u64>, per: u32) -> f64 {
+    times.sort_unstable();
+    times[times.len() / 2] as f64 / f64::from(per)
+}
+
+fn main() {
+    let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, 1]));
+    let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
+    let (still, doorbells) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let hw = Still { machine: machine.clone(), still: still.clone(), doorbells: doorbells.clone() };
+    let driver = Mlx4::<_, spin::Mutex<()>>::start(hw, &Config::default()).unwrap();
+    driver.set_gid(Gid::from_ipv4([10, 0, 0, 1])).unwrap();
+    let cq = driver.create_cq(CqOptions { depth: 4 * DEPTH - 1 }).unwrap();
+    let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: 1 };
+    let qp = driver.create_qp(options).unwrap();
+    let end = End { rnic: &driver, memory: machine.bus.data.clone(), cq, qp };
+    driver.connect_qp(qp, &to(&end, qp, LinkKind::RoceV2)).unwrap();
+
+    // Where the card would write completions: it writes one.
+    let remote = end.remote(IoAddr(DATA));
+    let payload = [7; 64];
+    let op = SendOp::Write { data: Payload::Inline(&payload), remote, imm: None };
+    end.post(0, op);
+    common::wire::exchange(&[&machine]);
+    end.one();
+    let ring = machine.bus.published.load(Ordering::Relaxed) - 24;
+    let log = (4 * DEPTH).ilog2();
+    still.store(true, Ordering::Relaxed);
+
+    let wr = SendWr { id: WrId(1), op, signaled: true, solicited: false, fence: false };
+    let mut out = [Completion::BLANK; DEPTH as usize];
+    let mut next = 1u32;
+    println!("{:<34} {:>10} {:>10} {:>16}", "64 B inline WRITE", "post ns", "poll ns", "WQEs/doorbell");
+    for batch in [1, 4, 16, DEPTH] {
+        let batched = vec![wr; batch as usize];
+        let (mut posts, mut polls) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+        let rung = doorbells.load(Ordering::Relaxed);
+        for _ in 0..ROUNDS {
+            let begun = std::time::Instant::now();
+            for _ in 0..DEPTH / batch {
+                driver.post_send(qp, &batched).unwrap();
+            }
+            posts.push(begun.elapsed().as_nanos() as u64);
+            complete(&machine.bus.shared, ring, log, qp.get(), next, next..next + DEPTH);
+            next += DEPTH;
+            let begun = std::time::Instant::now();
+            let mut taken = 0;
+            while taken < DEPTH as usize {
+                let n = driver.poll_cq(cq, &mut out[..batch as usize]);
+                assert!(n > 0);
+                taken += n;
+            }
+            polls.push(begun.elapsed().as_nanos() as u64);
+        }
+        let rung = doorbells.load(Ordering::Relaxed) - rung;
+        println!(
+            "{:<34} {:>10.1} {:>10.1} {:>16.1}",
+            format!("batches of {batch}"),
+            median(posts, DEPTH),
+            median(polls, DEPTH),
+            f64::from(DEPTH) * ROUNDS as f64 / rung as f64,
+        );
+    }
+    still.store(false, Ordering::Relaxed);
+}
