@@ -260,6 +260,37 @@ fn abandoned_operations_are_in_quarantine() {
     });
 }
 
+/// A call that never left gives its place back.
+#[test]
+fn calls_given_up_before_they_left_hold_nothing() {
+    let config = Config { send_depth: 8, calls: 32, ..Config::default() };
+    let mut c = Cluster::new(1, 2, 16 << 20, &config);
+    let (a, b) = (c.lite(1), c.lite(2));
+    let server = b.register(1, RpcOptions::default()).unwrap();
+    let serve = async move {
+        while let Ok(call) = server.receive().await {
+            // Some callers have given up.
+            let _ = call.reply(b"!").await;
+        }
+    };
+    b.platform().spawn("serve", Box::pin(serve));
+    let call = |lite: Lite| async move { lite.call(NodeId(2), 1, b"?", 1).await };
+    c.world.run(LIMIT, call(a.clone())).unwrap();
+    c.fabric.hold(true);
+    let hasty = a.with_deadline(Duration::from_millis(1));
+    c.world.run(LIMIT, async move {
+        // The first ones are under way, and leave nothing to send the others with.
+        let results = futures_util::future::join_all((0..32).map(|_| call(hasty.clone()))).await;
+        assert!(
+            results.contains(&Err(Error::Unknown)) && results.contains(&Err(Error::Deadline)),
+            "{results:?}"
+        );
+    });
+    c.fabric.hold(false);
+    c.world.run_for(Duration::from_secs(1));
+    assert_eq!(a.audit(), []);
+}
+
 /// Freed memory waits for abandoned operations.
 #[test]
 fn free_waits_for_what_is_on_the_wire() {

@@ -200,11 +200,13 @@ impl ConnRpc {
 
     /// Whether no call is under way, and nothing waits to be sent.
     pub(crate) fn is_quiet(&self) -> bool {
-        let quiet = {
-            let calls = self.calls.lock();
-            calls.free.len() == calls.slots.len()
-        };
-        quiet && self.outbox.lock().is_empty()
+        self.in_use() == 0 && self.outbox.lock().is_empty()
+    }
+
+    /// Calls under way, those that nobody waits for any more among them.
+    pub(crate) fn in_use(&self) -> usize {
+        let calls = self.calls.lock();
+        calls.slots.len() - calls.free.len()
     }
 
     /// Whether a connection that nothing is posted on any more may be closed. `for_room`: calls whose caller is gone do not

@@ -202,9 +202,7 @@ impl Node {
                 self.fail(conn);
                 return Ok(Attempt::NotSent);
             }
-            Err(NotPosted::Invalid) => {
-                return Err(Error::Refused("the RNIC refused the request".into()));
-            }
+            Err(NotPosted::Invalid) => return Err(Error::Refused("the RNIC refused the request".into())),
         }
         let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
         let Ended::Replied(reply, (_, place)) = ended else {

@@ -12,10 +12,12 @@ impl Lite {
         let node = &self.node;
         let (objects, barriers) = node.objects.lock().len();
         let (places, connected) = (Seat::taken(&node.seats) as usize, node.by_qp.lock().len());
+        let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
         let ops = node.ops.lock();
         let held = [
             ("operations", ops.in_use()),
             ("bounce buffers", ops.bounce.in_use()),
+            ("calls", calls),
             ("waits", node.waits.len()),
             ("regions", node.regions.len()),
             ("mappings", node.mappings.len()),
