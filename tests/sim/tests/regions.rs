@@ -324,3 +324,27 @@ fn a_region_is_given_up_once_its_owner_has_memory_for_a_connection() {
     c.world.run(LIMIT, async move { drop(lite.alloc(NodeId(2), 1, RW).await.unwrap().free().await) });
     assert_eq!(free(&c)[2..], before[2..]);
 }
+
+#[test]
+fn a_write_whose_first_part_lies_here_may_have_happened() {
+    let mut c = cluster(10, Faults::NONE);
+    let a = c.lite(1);
+    let lmr = c.world.run(LIMIT, async move { a.alloc(striped(&[1, 2]), 8192, RW).await.unwrap() });
+    // Without its connection and the manager, node 1 cannot so much as issue the second part.
+    c.part(1, 2, true);
+    let hasty = lmr.with_deadline(LEASE / 4);
+    let broken = c.world.run(LIMIT, {
+        let hasty = hasty.clone();
+        async move { hasty.write(4096, &[1]).await }
+    });
+    assert_eq!(broken, Err(Error::Unknown));
+    c.world.run_for(LEASE * 3);
+    c.manager.stall(NodeId(1), true);
+    c.world.run(LIMIT, async move {
+        assert_eq!(hasty.write(4090, &[2; 12]).await, Err(Error::Unknown));
+        let mut here = [0; 6];
+        hasty.read(4090, &mut here).await.unwrap();
+        assert_eq!(here, [2; 6]);
+        assert_eq!(hasty.write(4096, &[3]).await, Err(Error::Deadline), "nothing of it has");
+    });
+}

@@ -19,8 +19,12 @@ struct Record {
 const USUAL: &str = "";
 
 /// When a link is up is a matter of time, and so is whether its interface has a name by then: of these lines it only counts
-/// whether there are any.
-const LINK: &str = ": Link Up";
+/// whether there is a link that is up, in the end.
+const UP: &str = ": Link Up";
+/// And how often it is said to be down before, on a card whose record says that it is.
+const DOWN: &str = ": Link Down";
+/// Waits until there is one.
+const AWAIT_UP: &str = "for i in $(seq 100); do dmesg | grep -q 'mlx4.*: Link Up' && break; sleep 0.2; done";
 
 const RECORDS: [Record; 10] = [
     Record { kernel: "6.1.", of: &[USUAL], text: include_str!("messages/6.1.txt") },
@@ -47,15 +51,21 @@ pub fn as_recorded_of(lab: &mut Lab, machine: usize, of: &str) -> Result<()> {
     let record = of_kernel()
         .find(|record| record.of.contains(&of))
         .or_else(|| of_kernel().find(|record| record.of.contains(&USUAL)));
+    if record.is_some_and(|record| record.text.contains(UP)) {
+        lab.check(machine, AWAIT_UP)?;
+    }
     let said = lab.check(machine, LINES)?;
-    let (links, said): (Vec<String>, Vec<String>) =
-        said.lines().map(masked).partition(|line| line.ends_with(LINK));
+    let is_late = record.is_some_and(|record| record.text.contains(DOWN));
+    let is_link = |line: &str| line.ends_with(UP) || (is_late && line.ends_with(DOWN));
+    let (links, said): (Vec<String>, Vec<String>) = said.lines().map(masked).partition(|line| is_link(line));
     let Some(record) = record else {
         bail!("there is no record for Linux {}; it says:\n{}", kernel.trim(), said.join("\n"));
     };
     let lines = remarked(record.text).map(|(line, _)| line);
-    let (links_recorded, recorded): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.ends_with(LINK));
-    ensure!(links.is_empty() == links_recorded.is_empty(), "machine {machine}: links that are up: {links:?}");
+    let (links_recorded, recorded): (Vec<&str>, Vec<&str>) = lines.partition(|line| is_link(line));
+    let is_up = links.iter().any(|line| line.ends_with(UP));
+    let was_up = links_recorded.iter().any(|line| line.ends_with(UP));
+    ensure!(is_up == was_up, "machine {machine}: what it says of links: {links:?}");
     let new = said.iter().filter(|line| !recorded.contains(&line.as_str())).map(|line| format!("+{line}"));
     let gone = recorded.iter().filter(|line| !said.iter().any(|said| said == *line));
     let gone = gone.map(|line| format!("-{line}"));
