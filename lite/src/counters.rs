@@ -1,6 +1,6 @@
 //! Counts of what this node's LITE has done.
 
-use crate::op::Quick;
+use crate::op::{Data, Quick};
 use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::Counter;
 
@@ -31,6 +31,18 @@ macro_rules! counters {
             }
         }
     };
+}
+
+impl Counters {
+    /// A read or write begins.
+    pub(crate) fn transfer(&self, data: &Data<'_>) {
+        let (count, bytes) = match data {
+            Data::Read(_) => (&self.reads, &self.bytes_read),
+            Data::Write(_) => (&self.writes, &self.bytes_written),
+        };
+        count.add(1);
+        bytes.add(data.len() as u64);
+    }
 }
 
 counters! {

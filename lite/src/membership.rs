@@ -122,13 +122,13 @@ impl Node {
         self.end_waits_of(life);
         // Its queue pairs here are destroyed, and nothing is under way through its regions: the manager may count on that.
         let seen = ToManager::LeftSeen { node, incarnation };
-        if unused.iter().all(|mapping| mapping.is_drained()) {
+        if unused.iter().all(|mapping| self.is_drained(mapping)) {
             self.control.post(&seen);
         } else {
             let me = self.clone();
             let task = async move {
                 for mapping in unused {
-                    mapping.gate.drained().await;
+                    me.drained(&mapping).await;
                 }
                 me.control.post(&seen);
             };

@@ -8,12 +8,12 @@ use crate::lease::{Ended, Lease};
 use crate::membership::Watchers;
 use crate::op::{Finished, OpId, OpTable};
 use crate::qos::Qos;
-use crate::region::{Holdings, MappingTable, RegionTable};
+use crate::region::{Holdings, MappingTable, RegionTable, Stamps};
 use crate::rpc::{LocalReplies, ServiceTable};
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
 use crate::trace::{Event, Trace};
-use crate::wait::Waiters;
+use crate::wait::{Tray, Waiters};
 use crate::{Config, Error};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -56,6 +56,8 @@ pub(crate) struct Node {
     pub(crate) earliest_op: AtomicU64,
     /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
     pub(crate) resources: Waiters,
+    /// Tasks that wait until nothing of a mapping is on the wire.
+    pub(crate) drains: Waiters,
     pub(crate) timers: Timers,
     pub(crate) counters: Counters,
     pub(crate) qos: Qos,
@@ -72,9 +74,9 @@ pub(crate) struct Node {
     /// When the poller must look at unused connections, in nanoseconds.
     pub(crate) next_sweep: AtomicU64,
     /// Connections whose queue pairs are destroyed, but whose completions may not all be taken.
-    pub(crate) closing: Mutex<Vec<Arc<Conn>>>,
+    pub(crate) closing: Tray<Arc<Conn>>,
     /// Connections with messages that found no room.
-    pub(crate) stalled: Mutex<Vec<Arc<Conn>>>,
+    pub(crate) stalled: Tray<Arc<Conn>>,
 
     pub(crate) services: ServiceTable,
     pub(crate) local_replies: LocalReplies,
@@ -82,6 +84,7 @@ pub(crate) struct Node {
     /// Memory of this node in regions of other owners.
     pub(crate) holdings: Holdings,
     pub(crate) mappings: MappingTable,
+    pub(crate) stamps: Arc<Stamps>,
     /// What others wait for here.
     pub(crate) objects: Mutex<Objects>,
     /// What tasks of this node wait for, here and elsewhere.
@@ -123,6 +126,7 @@ impl Node {
             ops: Mutex::new(OpTable::new(config.operations, bounce)),
             earliest_op: AtomicU64::new(u64::MAX),
             resources: Waiters::default(),
+            drains: Waiters::default(),
             timers: Timers::new(platform.clone()),
             counters: Counters::default(),
             qos: Qos::default(),
@@ -134,13 +138,14 @@ impl Node {
             seats: Seats::default(),
             finding_room: AtomicBool::new(false),
             next_sweep: AtomicU64::new(u64::MAX),
-            closing: Mutex::default(),
-            stalled: Mutex::default(),
+            closing: Tray::default(),
+            stalled: Tray::default(),
             services: ServiceTable::default(),
             local_replies: LocalReplies::default(),
             regions: RegionTable::default(),
             holdings: Holdings::default(),
             mappings: MappingTable::default(),
+            stamps: Arc::default(),
             objects: Mutex::default(),
             waits: Waits::default(),
             control: Control::new(),
@@ -212,39 +217,43 @@ impl Node {
             self.fence();
             worked = true;
         }
-        let closing = mem::take(&mut *self.closing.lock());
-        worked |= self.take_completions(&mut poller, !closing.is_empty());
-        for conn in closing {
-            // Its queue pairs are destroyed and its completions taken: what is left never completes.
-            loop {
-                let stranded = self.ops.lock().stranded(&conn);
-                let Some(id) = stranded else { break };
-                self.complete(id, Status::WorkRequestFlushed);
-            }
-            self.ops.lock().forget(&conn);
+        let closing = (self.closing.len() > 0).then(|| self.closing.take());
+        worked |= self.take_completions(&mut poller, closing.is_some());
+        if let Some(closing) = closing {
+            self.end_connections(closing);
             worked = true;
         }
-        worked |= self.flush_stalled();
+        worked |= self.stalled.len() > 0 && self.flush_stalled();
         worked |= self.sweep(now);
         worked |= self.expire_quick(now);
         worked |= self.timers.expire(now);
         worked
     }
 
+    /// Their queue pairs are destroyed and their completions taken: what is left never completes.
+    #[cold]
+    fn end_connections(&self, closing: Vec<Arc<Conn>>) {
+        for conn in closing {
+            loop {
+                let stranded = self.ops.lock().stranded(&conn);
+                let Some(id) = stranded else { break };
+                self.complete(id, Status::WorkRequestFlushed);
+            }
+            let forgotten = self.ops.lock().forget(&conn);
+            drop(forgotten);
+        }
+    }
+
     fn take_completions(self: &Arc<Self>, poller: &mut Poller, all: bool) -> bool {
         let mut worked = false;
-        for batch in 0.. {
-            if batch >= BATCHES && !all {
-                break;
-            }
+        let mut batches = 0;
+        while batches < BATCHES || all {
+            batches += 1;
             let n = self.rnic.poll_cq(self.cq, &mut poller.batch).min(BATCH);
             worked |= n > 0;
-            for i in 0..n {
-                let completion = poller.batch[i];
+            for completion in poller.batch.iter().take(n) {
                 match completion.kind {
-                    WorkKind::Recv | WorkKind::RecvWriteImm => {
-                        self.received(&completion);
-                    }
+                    WorkKind::Recv | WorkKind::RecvWriteImm => self.received(completion),
                     _ => self.complete(OpId::from_wr_id(completion.id), completion.status),
                 }
             }
@@ -259,25 +268,20 @@ impl Node {
         let finished = self.ops.lock().complete(id, status);
         let Some(finished) = finished else { return };
         self.trace(|| Event::Ended { id: id.wr_id().0, ok: status == Status::Success });
-        if status != Status::Success
-            && let Some(holds) = &finished.holds
-            && !holds.conn.is_shut()
-        {
-            let conn = holds.conn.clone();
+        if let Some(conn) = &finished.failed {
             log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
-            self.fail(&conn);
+            self.fail(conn);
         }
         self.finish(finished);
     }
 
-    /// Gives back what an operation held on the wire.
+    /// Tells those who wait for the end of an operation, and for what it held on the wire.
+    #[inline]
     pub(crate) fn finish(&self, finished: Finished) {
-        let Finished { waker, holds } = finished;
-        if let Some(mapping) = holds.as_ref().and_then(|h| h.mapping.as_ref()) {
-            mapping.gate.exit();
+        if finished.mapped {
+            self.drains.wake_all();
         }
-        drop(holds);
-        if let Some(waker) = waker {
+        if let Some(waker) = finished.waker {
             waker.wake();
         }
         self.resources.wake_all();
@@ -315,14 +319,14 @@ impl Node {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if !self.closing.lock().is_empty() {
+        if self.closing.len() > 0 {
             return Some(Instant::ZERO);
         }
         let timer = self.timers.next();
         let op = self.earliest_op.load(Ordering::Acquire);
         let op = (op != u64::MAX).then(|| Instant::from_nanos(op));
         let lease = self.lease.next_deadline();
-        let stalled = (!self.stalled.lock().is_empty()).then(|| self.platform.now() + STALLED_PAUSE);
+        let stalled = (self.stalled.len() > 0).then(|| self.platform.now() + STALLED_PAUSE);
         [timer, op, lease, stalled, self.next_sweep()].into_iter().flatten().min()
     }
 }

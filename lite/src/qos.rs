@@ -134,6 +134,12 @@ impl App {
         self.0.change.wake_all();
     }
 
+    /// Whether it has as many operations under way as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        let account = self.0.account.lock();
+        account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
+    }
+
     /// Takes a place for an operation of `bytes`, if there is one: when it may go.
     fn enter(&self, now: Instant, bytes: u64, deadline: Instant) -> Option<Result<Instant, Error>> {
         let mut account = self.0.account.lock();
@@ -236,6 +242,22 @@ impl Drop for Ticket {
 }
 
 impl Qos {
+    /// Whether an operation of `app` needs a [`Ticket`].
+    #[inline]
+    pub(crate) fn rates(&self, app: Option<&App>) -> bool {
+        app.is_some() || self.scheme.load(Ordering::Relaxed) == SW_PRI
+    }
+
+    /// The queue pairs that operations of `priority` use now.
+    #[inline]
+    pub(crate) fn share(&self, priority: Priority) -> Share {
+        match (self.scheme.load(Ordering::Relaxed), priority) {
+            (HW_SEP, Priority::Low) => Share::Low,
+            (HW_SEP, _) => Share::High,
+            _ => Share::All,
+        }
+    }
+
     fn is_fresh(&self, now: Instant) -> bool {
         let last = self.last_ns.load(Ordering::Relaxed);
         last != 0 && now.saturating_since(Instant::from_nanos(last)) < WINDOW
@@ -262,24 +284,17 @@ impl Class {
 
     /// Whether an operation needs a [`Ticket`].
     pub(crate) fn is_rated(&self, node: &Node) -> bool {
-        self.app.is_some() || node.qos.scheme.load(Ordering::Relaxed) == SW_PRI
+        node.qos.rates(self.app.as_ref())
     }
 
-    /// Whether its application has as many operations under way as it may.
-    pub(crate) fn is_full(&self) -> bool {
-        self.app.as_ref().is_some_and(|app| {
-            let account = app.0.account.lock();
-            account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
-        })
+    /// The priority, and the application, if it is one's.
+    pub(crate) fn parts(&self) -> (Priority, Option<App>) {
+        (self.priority, self.app.clone())
     }
 
-    /// The queue pairs that its operations use now.
-    pub(crate) fn share(&self, node: &Node) -> Share {
-        match (node.qos.scheme.load(Ordering::Relaxed), self.priority) {
-            (HW_SEP, Priority::Low) => Share::Low,
-            (HW_SEP, _) => Share::High,
-            _ => Share::All,
-        }
+    /// What has these [parts](Self::parts).
+    pub(crate) fn of(priority: Priority, app: Option<App>) -> Self {
+        Self { priority, app }
     }
 
     /// Takes what an allocation of `bytes` needs.

@@ -1,9 +1,12 @@
-//! The same work with verbs alone: what is left of a figure when this is taken off is LITE's.
+//! The same work with verbs alone, as tasks of the same executor: what is left of a figure when this is taken off is LITE's.
 
 use lite::testing::{DirectRnic, Native};
-use platform::{Instant, IoAddr, Platform};
+use platform::{IoAddr, Platform};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 use verbs::{
     AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, Payload, PortAddress, Psn,
@@ -23,6 +26,9 @@ struct End {
 pub struct Bare<'a> {
     native: &'a Native,
     ends: [End; 2],
+    /// Completions that the task has not seen.
+    arrived: Cell<usize>,
+    waker: RefCell<Waker>,
 }
 
 impl<'a> Bare<'a> {
@@ -60,7 +66,7 @@ impl<'a> Bare<'a> {
             };
             ends[here as usize].rnic.connect_qp(ends[here as usize].qp, &connect).unwrap();
         }
-        Self { native, ends }
+        Self { native, ends, arrived: Cell::new(0), waker: RefCell::new(Waker::noop().clone()) }
     }
 
     fn target(&self, end: usize) -> RemoteAddr {
@@ -74,68 +80,99 @@ impl<'a> Bare<'a> {
         end.rnic.post_send(end.qp, &[work]).unwrap();
     }
 
-    /// One turn of a poller: a look at the clock, and at the completions.
-    fn poll(&self, end: usize, out: &mut [Completion]) -> usize {
-        black_box::<Instant>(self.native.nodes[end].host.now());
-        let end = &self.ends[end];
-        end.rnic.poll_cq(end.cq, out)
+    /// Runs `task` while the completions of the first `polled` ends are polled.
+    fn run(&self, polled: usize, task: impl Future<Output = ()>) {
+        let mut out = [Completion::BLANK; 64];
+        let poll = |_| {
+            let ends = self.ends.iter().take(polled);
+            let n: usize = ends.map(|end| end.rnic.poll_cq(end.cq, &mut out)).sum();
+            if n > 0 {
+                self.arrived.set(self.arrived.get() + n);
+                self.waker.borrow().wake_by_ref();
+            }
+            n > 0
+        };
+        self.native.run_polled(poll, task);
+    }
+
+    /// Posts `op` and waits for `count` completions.
+    async fn done(&self, end: usize, op: SendOp<'_>, count: usize) {
+        let mut posted = false;
+        poll_fn(|cx| {
+            if !posted {
+                posted = true;
+                if !self.waker.borrow().will_wake(cx.waker()) {
+                    *self.waker.borrow_mut() = cx.waker().clone();
+                }
+                self.post(end, op);
+            }
+            let left = self.arrived.get().checked_sub(count);
+            left.map_or(Poll::Pending, |left| {
+                self.arrived.set(left);
+                Poll::Ready(())
+            })
+        })
+        .await;
     }
 
     /// `count` WRITEs of `data`, one after the other.
     pub fn writes(&self, data: &[u8], count: u32) {
         let remote = self.target(1);
         let memory = self.native.nodes[0].host.memory();
-        let mut out = [Completion::BLANK; 64];
-        for _ in 0..count {
-            if data.len() <= 128 {
-                self.post(0, SendOp::Write { data: Payload::Inline(black_box(data)), remote, imm: None });
-            } else {
-                let sges = [Sge { addr: self.ends[0].page, len: data.len() as u32 }];
-                memory.write(self.ends[0].page, black_box(data)).unwrap();
-                self.post(0, SendOp::Write { data: Payload::Gather(&sges), remote, imm: None });
+        let page = self.ends[0].page;
+        self.run(1, async {
+            for _ in 0..count {
+                if data.len() <= 128 {
+                    let data = Payload::Inline(black_box(data));
+                    self.done(0, SendOp::Write { data, remote, imm: None }, 1).await;
+                } else {
+                    let sges = [Sge { addr: page, len: data.len() as u32 }];
+                    memory.write(page, black_box(data)).unwrap();
+                    self.done(0, SendOp::Write { data: Payload::Gather(&sges), remote, imm: None }, 1).await;
+                }
             }
-            while self.poll(0, &mut out) == 0 {}
-        }
+        });
     }
 
     /// `count` READs into `data`.
     pub fn reads(&self, data: &mut [u8], count: u32) {
         let remote = self.target(1);
         let memory = self.native.nodes[0].host.memory();
-        let sges = [Sge { addr: self.ends[0].page, len: data.len() as u32 }];
-        let mut out = [Completion::BLANK; 64];
-        for _ in 0..count {
-            self.post(0, SendOp::Read { into: &sges, remote });
-            while self.poll(0, &mut out) == 0 {}
-            memory.read(self.ends[0].page, black_box(&mut *data)).unwrap();
-        }
+        let page = self.ends[0].page;
+        let sges = [Sge { addr: page, len: data.len() as u32 }];
+        self.run(1, async {
+            for _ in 0..count {
+                self.done(0, SendOp::Read { into: &sges, remote }, 1).await;
+                memory.read(page, black_box(&mut *data)).unwrap();
+            }
+        });
     }
 
     /// `count` fetch-and-adds.
     pub fn adds(&self, count: u32) {
         let remote = self.target(1);
-        let mut out = [Completion::BLANK; 64];
-        for _ in 0..count {
-            self.post(0, SendOp::FetchAdd { result: self.ends[0].page, remote, add: 1 });
-            while self.poll(0, &mut out) == 0 {}
-        }
+        let result = self.ends[0].page;
+        self.run(1, async {
+            for _ in 0..count {
+                self.done(0, SendOp::FetchAdd { result, remote, add: 1 }, 1).await;
+            }
+        });
     }
 
     /// `count` messages of `data` there and back, each a WRITE with immediate.
     pub fn round_trips(&self, data: &[u8], count: u32) {
         let (there, back) = (self.target(1), self.target(0));
         let receive = [RecvWr { id: WrId(0), scatter: &[] }];
-        let mut out = [Completion::BLANK; 64];
-        for _ in 0..count {
-            for (end, remote) in [(0, there), (1, back)] {
-                let data = Payload::Inline(black_box(data));
-                self.post(end, SendOp::Write { data, remote, imm: Some(1) });
-                // Its own completion here, and the message at the other end.
-                while self.poll(end, &mut out) == 0 {}
-                while self.poll(1 - end, &mut out) == 0 {}
-                let other = &self.ends[1 - end];
-                other.rnic.post_recv(other.qp, &receive).unwrap();
+        self.run(2, async {
+            for _ in 0..count {
+                for (end, remote) in [(0, there), (1, back)] {
+                    let data = Payload::Inline(black_box(data));
+                    // Its own completion here, and the message at the other end.
+                    self.done(end, SendOp::Write { data, remote, imm: Some(1) }, 2).await;
+                    let other = &self.ends[1 - end];
+                    other.rnic.post_recv(other.qp, &receive).unwrap();
+                }
             }
-        }
+        });
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! The RNIC says that bytes have moved, and moves none: in a machine it is not the processor that does, so how far apart
 //! in memory they lie is not in what LITE costs. The handles, which LITE does touch, are all there.
+//!
+//! Beside the regions stands what the machine takes to get to one line of its cache among as many at random, which is the
+//! least that an operation through one of so many handles can cost.
 
 use crate::{Effort, clock, median, time};
 use lite::testing::Native;
@@ -12,6 +15,34 @@ const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
 const REGIONS: [u32; 4] = [1, 100, 10_000, 100_000];
 const MEMORY_MIB: [u64; 4] = [1, 16, 128, 1024];
 const DATA: [u8; 64] = [7; 64];
+/// As many rounds fewer, and as many more operations in each: so many that what is used again has been used before.
+const LONGER: u32 = 10;
+
+/// One line of the cache.
+#[repr(align(64))]
+#[derive(Clone, Default)]
+struct Line(u32);
+
+/// So many lines, each of which names the next: all of them, in a random order.
+fn chain(count: u32) -> Vec<Line> {
+    let (mut order, mut place) = ((0..count).collect::<Vec<_>>(), 1);
+    for i in (1..count).rev() {
+        let j = next(&mut place, u64::from(i) + 1, true);
+        order.swap(i as usize, j as usize);
+    }
+    let mut lines = vec![Line::default(); count as usize];
+    for (here, there) in order.iter().zip(order.iter().cycle().skip(1)) {
+        lines[*here as usize] = Line(*there);
+    }
+    lines
+}
+
+/// Goes along `count` of them, from where it was.
+fn follow(lines: &[Line], at: &mut u32, count: u32) {
+    for _ in 0..count {
+        *at = std::hint::black_box(lines[*at as usize].0);
+    }
+}
 
 /// One region of so many bytes on the second node, as often as said.
 fn regions(count: u32, len: u64) -> (Native, Vec<Lmr>) {
@@ -26,6 +57,8 @@ fn regions(count: u32, len: u64) -> (Native, Vec<Lmr>) {
         all
     });
     native.fabric.hold_still();
+    // The first use opens connections and grows what grows once.
+    native.run_on(1, async { all[0].write(0, &DATA).await.unwrap() });
     (native, all)
 }
 
@@ -73,26 +106,33 @@ pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), Stri
 
 fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> Vec<Value> {
     let rigs: Vec<_> = sizes.iter().map(|(_, count, len)| regions(*count, *len)).collect();
-    let n = effort.operations;
-    let mut samples = vec![[const { Vec::new() }; 2]; rigs.len()];
-    let mut places = vec![[0u64; 2]; rigs.len()];
-    for _ in 0..effort.rounds {
-        for ((rig, samples), places) in rigs.iter().zip(&mut samples).zip(&mut places) {
+    let chains: Vec<_> = sizes.iter().map(|(_, count, _)| chain(*count)).collect();
+    let n = effort.operations * LONGER;
+    let mut samples = vec![[const { Vec::new() }; 3]; rigs.len()];
+    let mut places = vec![([0u64; 2], 0u32); rigs.len()];
+    for _ in 0..effort.rounds.div_ceil(LONGER) | 1 {
+        for (((rig, lines), samples), (places, at)) in
+            rigs.iter().zip(&chains).zip(&mut samples).zip(&mut places)
+        {
             for (random, place) in [false, true].into_iter().zip(places) {
                 samples[usize::from(random)].push(time(n, || writes(&rig.0, &rig.1, place, random, n)));
             }
+            samples[2].push(time(n, || follow(lines, at, n)));
         }
     }
     println!("64 B writes by {what}: medians, in ns and as ratios to the first");
-    println!("{unit:>10}{:>14}{:>8}{:>14}{:>8}", "in sequence", "ratio", "at random", "ratio");
+    println!(
+        "{unit:>10}{:>14}{:>8}{:>14}{:>8}{:>24}",
+        "in sequence", "ratio", "at random", "ratio", "one line at random, ns"
+    );
     let mut first = None;
-    let rows = sizes.iter().zip(&mut samples).map(|((size, ..), [sequence, random])| {
-        let (sequence, random) = (median(sequence), median(random));
+    let rows = sizes.iter().zip(&mut samples).map(|((size, ..), [sequence, random, line])| {
+        let (sequence, random, line) = (median(sequence), median(random), median(line));
         let base = *first.get_or_insert(sequence);
         let (a, b) = (sequence / base, random / base);
-        println!("{size:>10}{sequence:>14.0}{a:>8.2}{random:>14.0}{b:>8.2}");
+        println!("{size:>10}{sequence:>14.0}{a:>8.2}{random:>14.0}{b:>8.2}{line:>24.0}");
         json!({ "by": what, "size": size, "sequence_ns": sequence, "random_ns": random,
-            "sequence_ratio": a, "random_ratio": b })
+            "sequence_ratio": a, "random_ratio": b, "line_ns": line })
     });
     rows.collect()
 }

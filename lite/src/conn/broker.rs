@@ -66,6 +66,14 @@ enum Look {
 }
 
 impl Node {
+    /// The connection to `node`, if it is there.
+    pub(crate) fn connected(&self, node: NodeId) -> Option<Arc<Conn>> {
+        match &self.peers.lock().get(&node)?.link {
+            PeerLink::Ready(conn) => Some(conn.clone()),
+            _ => None,
+        }
+    }
+
     /// A connection to `node`, opened if there is none. Waits; the caller sets the deadline.
     pub(crate) async fn connection(self: &Arc<Self>, node: NodeId) -> Result<Arc<Conn>, Error> {
         self.peer_change

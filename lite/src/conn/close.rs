@@ -191,7 +191,7 @@ impl Node {
         if let Some(lane) = conn.lane(super::RPC_LANE) {
             self.by_qp.lock().remove(&lane.number);
         }
-        self.closing.lock().push(conn.clone());
+        self.closing.push(conn.clone());
         if let Some(rpc) = &conn.rpc {
             rpc.lose_all();
         }

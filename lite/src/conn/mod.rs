@@ -13,6 +13,7 @@ pub(crate) use lanes::Lanes;
 pub(crate) use seats::{Seat, Seats};
 pub(crate) use wire::RpcArea;
 
+use crate::op::Link;
 use crate::qos::Share;
 use crate::rpc::ConnRpc;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -57,6 +58,8 @@ pub(crate) struct Conn {
     lanes: Lanes,
     next: AtomicU32,
     seen: Mutex<Seen>,
+    /// Which one it is in the table of operations; only changed under that's lock.
+    link: AtomicU32,
     /// None on the loop-back connection.
     pub(crate) rpc: Option<ConnRpc>,
 }
@@ -78,8 +81,17 @@ impl Conn {
             lanes,
             next: AtomicU32::new(0),
             seen: Mutex::default(),
+            link: AtomicU32::new(Link::NONE.bits()),
             rpc,
         }
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        Link::from_bits(self.link.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_link(&self, link: Link) {
+        self.link.store(link.bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn lane(&self, lane: usize) -> Option<&Lane> {

@@ -40,6 +40,7 @@ impl<'n> Flight<'n> {
     }
 
     /// Ready when it has ended, with `None` when its time has.
+    #[inline]
     pub(crate) fn poll_landed(&mut self, cx: &Context<'_>) -> Poll<Option<(Status, Lent<'n>)>> {
         let node = self.node;
         let Some(id) = self.id else { return Poll::Pending };

@@ -14,5 +14,5 @@ pub(crate) use flight::{Flight, Lent};
 pub(crate) use post::{NotPosted, Pass, Verb};
 pub use queue::{Completed, CompletionQueue, Op, OpKind};
 pub(crate) use quick::Outcome;
-pub(crate) use slot::{Finished, Holds, OpId, OpTable, Quick, Stands, Waits};
+pub(crate) use slot::{Finished, Link, OpId, OpTable, Quick, Stands, Waits};
 pub(crate) use transfer::{Data, RECONNECT_PAUSE};

@@ -1,10 +1,10 @@
 //! Posting one work request with all it needs: a credit of the queue pair, a bounce buffer, a slot.
 
-use super::{Holds, OpId, Waits};
+use super::{OpId, Waits};
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::qos::Share;
-use crate::region::Mapping;
+use crate::region::{Mapping, StampId};
 use crate::trace::{Event, Work};
 use crate::wait::{Epoch, Shut};
 use alloc::sync::Arc;
@@ -28,22 +28,28 @@ pub(crate) enum Verb<'a> {
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// The right to go through a mapping to the place that was looked up in `epoch`.
+/// The right to go through a mapping to a place in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
-    pub(crate) mapping: &'a Arc<Mapping>,
-    pub(crate) epoch: Epoch,
+    /// The mapping's.
+    pub(crate) stamp: StampId,
+    /// The mapping, and the epoch that the place was looked up in. `None`: the place is where the mapping was made, and the
+    /// right as it was then.
+    pub(crate) seen: Option<(&'a Mapping, Epoch)>,
     /// Over which queue pairs.
     pub(crate) share: Share,
 }
 
 impl Pass<'_> {
-    /// Enters the mapping's gate.
-    pub(super) fn enter(&self) -> Result<(), NotPosted> {
-        self.mapping.gate.enter(self.epoch).map_err(|shut| match shut {
-            Shut::Closed => NotPosted::Revoked,
-            Shut::Changed => NotPosted::Changed,
-        })
+    /// Whether it still holds. To be called under the lock of the table of operations, where who changes a mapping then looks
+    /// for what came before.
+    #[inline]
+    pub(super) fn check(&self, node: &Node) -> Result<(), NotPosted> {
+        match self.seen {
+            None if node.stamps.is_fresh(self.stamp) => Ok(()),
+            None => Err(NotPosted::Changed),
+            Some((mapping, epoch)) => mapping.gate.check(epoch).map_err(NotPosted::from),
+        }
     }
 }
 
@@ -62,6 +68,15 @@ pub(crate) enum NotPosted {
     Invalid,
 }
 
+impl From<Shut> for NotPosted {
+    fn from(shut: Shut) -> Self {
+        match shut {
+            Shut::Closed => Self::Revoked,
+            Shut::Changed => Self::Changed,
+        }
+    }
+}
+
 impl Node {
     /// Posts `verb` on a queue pair of `conn`, with `pass` if it touches a region. `detached`: nobody will wait for it.
     pub(crate) fn try_post(
@@ -73,32 +88,22 @@ impl Node {
         pass: Option<Pass<'_>>,
         detached: bool,
     ) -> Result<OpId, NotPosted> {
-        if conn.is_shut() {
-            return Err(NotPosted::ConnectionLost);
-        }
         let Some(qp) = conn.lane(lane) else { return Err(NotPosted::Invalid) };
-        if let Some(pass) = pass {
-            pass.enter()?;
-        }
-        let holds = Holds { conn: conn.clone(), lane, mapping: pass.map(|p| p.mapping.clone()) };
+        let stamp = pass.map_or(StampId::NONE, |p| p.stamp);
         let waits = if detached { Waits::Nobody } else { Waits::Task };
-        let depth = self.config.send_depth;
-        let taken = self.ops.lock().take(holds, self.bounce_len(verb), depth, waits);
-        match taken {
-            Ok((id, place)) => {
-                self.trace(|| posted(id, verb, conn.peer, lane));
-                self.submit(qp.number, id, verb, place, remote).map(|()| id)
-            }
-            Err((why, holds)) => {
-                if let Some(mapping) = &holds.mapping {
-                    mapping.gate.exit();
-                }
-                Err(why)
-            }
-        }
+        let taken = {
+            let mut ops = self.ops.lock();
+            pass.map_or(Ok(()), |p| p.check(self))?;
+            let link = ops.link(conn);
+            ops.take((link, lane), stamp, self.bounce_len(verb), self.config.send_depth, waits)
+        };
+        let (id, place) = taken?;
+        self.trace(|| posted(id, verb, conn.peer, lane));
+        self.submit(qp.number, id, verb, place, remote).map(|()| id)
     }
 
     /// Bytes of the bounce buffer that `verb` needs, if it needs one.
+    #[inline]
     pub(crate) fn bounce_len(&self, verb: Verb<'_>) -> Option<usize> {
         match verb {
             Verb::Write { head, tail, .. } => {
@@ -111,6 +116,7 @@ impl Node {
     }
 
     /// Hands the RNIC what has a slot, and a bounce buffer at `place` if it needs one. On `Err` the slot is free again.
+    #[inline]
     pub(crate) fn submit(
         &self,
         qp: QpNum,

@@ -2,11 +2,11 @@
 //! one as they end.
 
 use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
-use super::{Holds, NotPosted, OpId, Stands, Verb, Waits};
+use super::{NotPosted, OpId, Pass, Stands, Verb, Waits};
 use crate::membership::Life;
 use crate::node::Node;
 use crate::qos::{Share, Ticket};
-use crate::region::{Mapping, Spot};
+use crate::region::Spot;
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -280,44 +280,36 @@ impl CompletionQueue {
         if node.is_fenced() {
             return Err(Refused::For(Error::LinkDown));
         }
-        // Who goes through its gate now, and where.
-        let mut entered: [Option<(Spot, &Arc<Mapping>)>; BATCH] = [None; BATCH];
-        let mut why = Refused::Busy;
+        // What may go now, and where.
+        let mut found: [Option<(Spot, Pass<'_>)>; BATCH] = [None; BATCH];
         let share = group.first().map_or(Share::All, |o| o.lmr.share());
-        for (place, o) in entered.iter_mut().zip(group) {
+        for (place, o) in found.iter_mut().zip(group) {
             let piece = o.lmr.piece(o.kind.right(), o.offset, o.kind.len() as u64);
             let Ok(Some((spot, pass))) = piece else { break };
             if spot.at != to || !self.is_remote(o, to) || pass.share != share {
                 break;
             }
-            if let Err(reason) = pass.enter() {
-                if reason == NotPosted::Revoked {
-                    why = Refused::For(o.lmr.explain(Error::Freed));
-                }
-                break;
-            }
-            *place = Some((spot, o.lmr.inner().1));
+            *place = Some((spot, pass));
         }
         let mut taken: [Option<Taken>; BATCH] = [None; BATCH];
         let mut ops = node.ops.lock();
-        let conn = ops.conn(to.0).filter(|c| c.incarnation == to.1).cloned();
-        let lane = conn.as_ref().map_or(0, |c| c.pick(share));
-        let qp = conn.as_ref().and_then(|c| c.lane(lane)).map(|l| l.number);
-        let both = conn.zip(qp);
-        for ((place, (spot, mapping)), o) in taken.iter_mut().zip(entered.iter().flatten()).zip(group) {
-            let Some((conn, _)) = &both else {
-                why = Refused::Disconnected;
+        let route = ops.conn(to).map(|(link, conn)| (link, conn.pick(share), conn.clone()));
+        let mut revoked = None;
+        let mut why = if route.is_some() { Refused::Busy } else { Refused::Disconnected };
+        let qp =
+            route.as_ref().and_then(|(_, lane, conn)| Some((conn.lane(*lane)?.number, conn.remote_key.rkey)));
+        for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
+            let Some((link, lane, _)) = route else { break };
+            if let Err(reason) = pass.check(node) {
+                revoked = (reason == NotPosted::Revoked).then_some(o);
                 break;
-            };
-            let holds = Holds { conn: conn.clone(), lane, mapping: Some((*mapping).clone()) };
+            }
             // Whoever takes completions is told when it is late.
             let waits = Waits::Until(Waker::noop().clone(), deadline);
-            match ops.take(holds, node.bounce_len(o.kind.verb()), node.config.send_depth, waits) {
+            let bytes = node.bounce_len(o.kind.verb());
+            match ops.take((link, lane), pass.stamp, bytes, node.config.send_depth, waits) {
                 Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
-                Err((NotPosted::Busy, _)) => {
-                    why = Refused::Busy;
-                    break;
-                }
+                Err(NotPosted::Busy) => break,
                 Err(_) => {
                     why = Refused::Disconnected;
                     break;
@@ -330,12 +322,13 @@ impl CompletionQueue {
         }
         node.note_deadline(deadline);
         drop(ops);
-        let ready = taken.iter().flatten().count();
-        for (_, mapping) in entered.iter().flatten().skip(ready) {
-            mapping.gate.exit();
+        drop(route);
+        if let Some(o) = revoked {
+            why = Refused::For(o.lmr.explain(Error::Freed));
         }
-        let Some((conn, qp)) = both.filter(|_| ready > 0) else { return Err(why) };
-        let posted = self.ring(qp, group, &taken, conn.remote_key.rkey);
+        let ready = taken.iter().flatten().count();
+        let Some((qp, key)) = qp.filter(|_| ready > 0) else { return Err(why) };
+        let posted = self.ring(qp, group, &taken, key);
         for slot in taken.iter().flatten().skip(posted) {
             let finished = node.ops.lock().cancel(slot.id);
             if let Some(finished) = finished {

@@ -3,7 +3,7 @@
 
 use super::post::posted;
 use super::transfer::{Lost, Stop, judge};
-use super::{Flight, Holds, Lent, NotPosted, OpId, Pass, Verb, Waits};
+use super::{Flight, Lent, NotPosted, OpId, Pass, Verb, Waits};
 use crate::Error;
 use crate::node::Node;
 use crate::region::Spot;
@@ -28,7 +28,8 @@ pub(crate) enum Outcome<'n> {
 
 impl<'n> Flight<'n> {
     /// Ready when it has ended, one way or another.
-    pub(super) fn poll_outcome(&mut self, cx: &Context<'_>) -> Poll<Outcome<'n>> {
+    #[inline]
+    pub(crate) fn poll_outcome(&mut self, cx: &Context<'_>) -> Poll<Outcome<'n>> {
         self.poll_landed(cx).map(|landed| match landed {
             None => {
                 self.node().missed();
@@ -44,35 +45,11 @@ impl<'n> Flight<'n> {
 }
 
 impl Node {
-    /// Does `verb` at `spot`, with `pass`, by `deadline`.
-    pub(crate) async fn quick(
-        &self,
-        spot: Spot,
-        pass: Pass<'_>,
-        verb: Verb<'_>,
-        deadline: Instant,
-    ) -> Outcome<'_> {
-        let mut flight = Flight::grounded(self);
-        core::future::poll_fn(|cx| {
-            if !flight.is_posted() {
-                return match self.post_quick(spot, pass, verb, deadline, cx.waker()) {
-                    Ok(id) => {
-                        flight.depart(id);
-                        Poll::Pending
-                    }
-                    Err(NotPosted::Revoked) => Poll::Ready(Outcome::Failed(self.ended(pass.mapping))),
-                    Err(_) => Poll::Ready(Outcome::NotPosted),
-                };
-            }
-            flight.poll_outcome(cx)
-        })
-        .await
-    }
-
     /// Posts at once or not at all.
-    pub(super) fn post_quick(
+    #[inline]
+    pub(crate) fn post_quick(
         &self,
-        Spot { at: (to, life), addr, .. }: Spot,
+        Spot { at, addr, .. }: Spot,
         pass: Pass<'_>,
         verb: Verb<'_>,
         deadline: Instant,
@@ -81,38 +58,20 @@ impl Node {
         if self.is_fenced() {
             return Err(NotPosted::ConnectionLost);
         }
-        pass.enter()?;
-        let mapping = pass.mapping;
         let bytes = self.bounce_len(verb);
         let mut ops = self.ops.lock();
-        let conn = ops.conn(to).filter(|c| c.incarnation == life).cloned();
-        let Some(conn) = conn else {
-            drop(ops);
-            mapping.gate.exit();
-            return Err(NotPosted::ConnectionLost);
-        };
+        pass.check(self)?;
+        let (link, conn) = ops.conn(at).ok_or(NotPosted::ConnectionLost)?;
         let lane = conn.pick(pass.share);
-        let (qp, key) = (conn.lane(lane).map(|l| l.number), conn.remote_key.rkey);
-        let holds = Holds { conn, lane, mapping: Some(mapping.clone()) };
+        let qp = conn.lane(lane).ok_or(NotPosted::Invalid)?.number;
+        let key = conn.remote_key.rkey;
         let waits = Waits::Until(waker.clone(), deadline);
-        let taken = ops.take(holds, bytes, self.config.send_depth, waits);
-        if taken.is_ok() {
-            ops.quick.count(verb);
-            self.note_deadline(deadline);
-        }
+        let (id, place) = ops.take((link, lane), pass.stamp, bytes, self.config.send_depth, waits)?;
+        ops.quick.count(verb);
+        self.note_deadline(deadline);
         drop(ops);
-        match (taken, qp) {
-            (Ok((id, place)), Some(qp)) => {
-                self.trace(|| posted(id, verb, to, lane));
-                self.submit(qp, id, verb, place, RemoteAddr { addr, key }).map(|()| id)
-            }
-            (Ok(_), None) => Err(NotPosted::Invalid),
-            (Err((why, holds)), _) => {
-                mapping.gate.exit();
-                drop(holds);
-                Err(why)
-            }
-        }
+        self.trace(|| posted(id, verb, at.0, lane));
+        self.submit(qp, id, verb, place, RemoteAddr { addr, key }).map(|()| id)
     }
 
     /// An operation has that deadline. To be called under the table's lock.

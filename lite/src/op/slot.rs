@@ -7,12 +7,12 @@
 use super::{NotPosted, Verb};
 use crate::bounce::{Bounce, BouncePool};
 use crate::conn::Conn;
-use crate::region::Mapping;
+use crate::membership::Life;
+use crate::region::StampId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
-use proto::NodeId;
 use verbs::{Status, WrId};
 
 /// Names a slot in one use of it; travels in the work request.
@@ -32,13 +32,21 @@ impl OpId {
     }
 }
 
-/// What an operation holds while it is on the wire.
-pub(crate) struct Holds {
-    /// Its connection, and which queue pair of it.
-    pub(crate) conn: Arc<Conn>,
-    pub(crate) lane: usize,
-    /// The mapping that it goes through, whose gate it has entered.
-    pub(crate) mapping: Option<Arc<Mapping>>,
+/// Names a connection in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Link(u32);
+
+impl Link {
+    /// Of a connection that is not in the table.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
 }
 
 /// Who waits for an operation.
@@ -51,10 +59,13 @@ pub(crate) enum Waits {
     Until(Waker, Instant),
 }
 
-/// What a completion sets free. Dropped outside of the table's lock.
+/// What a completion sets free. To be dropped outside of the table's lock.
 pub(crate) struct Finished {
     pub(crate) waker: Option<Waker>,
-    pub(crate) holds: Option<Holds>,
+    /// Its connection, if it has failed and that is not shut yet.
+    pub(crate) failed: Option<Arc<Conn>>,
+    /// It went through a mapping.
+    pub(crate) mapped: bool,
 }
 
 enum State {
@@ -70,7 +81,11 @@ struct Slot {
     /// Until when the task waits; [`Instant::MAX`] if it sees to that by itself, and once it has been told.
     until: Instant,
     late: bool,
-    holds: Option<Holds>,
+    /// Its connection, and which queue pair of it.
+    link: Link,
+    lane: u8,
+    /// The mapping that it goes through: while it is on the wire, that is not drained.
+    stamp: StampId,
     bounce: Option<Bounce>,
 }
 
@@ -94,6 +109,7 @@ pub(crate) struct Quick {
 
 impl Quick {
     /// One more.
+    #[inline]
     pub(crate) fn count(&mut self, verb: Verb<'_>) {
         match verb {
             Verb::Write { head, .. } => {
@@ -126,8 +142,10 @@ pub(crate) struct OpTable {
     slots: Vec<Slot>,
     free: Vec<u32>,
     pub(crate) bounce: BouncePool,
-    /// By node id, connections that were there when last used.
-    conns: Vec<Option<Arc<Conn>>>,
+    /// Connections in use, until they are shut and nothing of them is on the wire.
+    links: Vec<Option<Arc<Conn>>>,
+    /// By node id, those for one-sided operations.
+    by_node: Vec<Link>,
     pub(crate) quick: Quick,
 }
 
@@ -139,12 +157,14 @@ impl OpTable {
             waker: None,
             until: Instant::MAX,
             late: false,
-            holds: None,
+            link: Link::NONE,
+            lane: 0,
+            stamp: StampId::NONE,
             bounce: None,
         };
         let free = (0..count).rev().collect();
         let slots = (0..count).map(slot).collect();
-        Self { slots, free, bounce, conns: Vec::new(), quick: Quick::default() }
+        Self { slots, free, bounce, links: Vec::new(), by_node: Vec::new(), quick: Quick::default() }
     }
 
     /// Slots that are taken.
@@ -153,33 +173,35 @@ impl OpTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one; gives where
-    /// that lies. There may be `depth` operations on its queue pair.
+    /// Takes a slot for an operation that is about to be posted through the mapping of `stamp`, and a bounce buffer of `bytes`
+    /// if it needs one; gives where that lies. There may be `depth` operations on its queue pair.
+    #[inline]
     pub(crate) fn take(
         &mut self,
-        holds: Holds,
+        (link, lane): (Link, usize),
+        stamp: StampId,
         bytes: Option<usize>,
         depth: u32,
         waits: Waits,
-    ) -> Result<(OpId, Option<IoAddr>), (NotPosted, Holds)> {
-        let Some(lane) = holds.conn.lane(holds.lane) else { return Err((NotPosted::Invalid, holds)) };
-        if lane.load.is_full(depth) {
-            return Err((NotPosted::Busy, holds));
+    ) -> Result<(OpId, Option<IoAddr>), NotPosted> {
+        let conn = self.links.get(link.0 as usize).and_then(Option::as_ref).filter(|c| !c.is_shut());
+        let conn = conn.ok_or(NotPosted::ConnectionLost)?;
+        let queue_pair = conn.lane(lane).ok_or(NotPosted::Invalid)?;
+        if queue_pair.load.is_full(depth) {
+            return Err(NotPosted::Busy);
         }
-        let Some(&index) = self.free.last() else { return Err((NotPosted::Busy, holds)) };
-        let bounce = match bytes.map(|bytes| self.bounce.take(bytes)) {
+        let &index = self.free.last().ok_or(NotPosted::Busy)?;
+        let bounce = match bytes {
             None => None,
-            Some(Some(bounce)) => Some(bounce),
-            Some(None) => return Err((NotPosted::Busy, holds)),
+            Some(bytes) => Some(self.bounce.take(bytes).ok_or(NotPosted::Busy)?),
         };
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Err((NotPosted::Invalid, holds)) };
-        lane.load.begin();
+        let slot = self.slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
+        queue_pair.load.begin();
         self.free.pop();
         slot.state = State::OnWire { abandoned: matches!(waits, Waits::Nobody) };
-        slot.holds = Some(holds);
+        (slot.link, slot.lane, slot.stamp, slot.late) = (link, lane as u8, stamp, false);
         let place = bounce.as_ref().map(|b| b.addr);
         slot.bounce = bounce;
-        slot.late = false;
         (slot.waker, slot.until) = match waits {
             Waits::Nobody | Waits::Task => (None, Instant::MAX),
             Waits::Until(waker, until) => (Some(waker), until),
@@ -188,13 +210,17 @@ impl OpTable {
     }
 
     /// The operation has ended. `None` if that slot is in another use: a completion that came twice.
+    #[inline]
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Finished> {
         let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
         let State::OnWire { abandoned } = slot.state else { return None };
-        let finished = Finished { waker: slot.waker.take(), holds: slot.holds.take() };
-        if let Some(lane) = finished.holds.as_ref().and_then(|h| h.conn.lane(h.lane)) {
-            lane.load.end();
+        let conn = self.links.get(slot.link.0 as usize).and_then(Option::as_ref);
+        if let Some(queue_pair) = conn.and_then(|c| c.lane(usize::from(slot.lane))) {
+            queue_pair.load.end();
         }
+        let failed = conn.filter(|c| status != Status::Success && !c.is_shut()).cloned();
+        let mapped = slot.stamp != StampId::NONE;
+        let finished = Finished { waker: slot.waker.take(), failed, mapped };
         if abandoned {
             let bounce = self.release(id.index);
             self.give(bounce);
@@ -202,6 +228,11 @@ impl OpTable {
             slot.state = State::Done(status);
         }
         Some(finished)
+    }
+
+    /// Whether something that goes through that mapping is on the wire.
+    pub(crate) fn passes(&self, stamp: StampId) -> bool {
+        self.slots.iter().any(|s| s.stamp == stamp && matches!(s.state, State::OnWire { .. }))
     }
 
     /// The operation was not posted after all.
@@ -214,6 +245,7 @@ impl OpTable {
     }
 
     /// Ready once the operation has ended, or its time.
+    #[inline]
     pub(crate) fn poll(&mut self, id: OpId, cx: &Context<'_>) -> Poll<Stands> {
         let Some(slot) = self.slots.get_mut(id.index as usize) else {
             return Poll::Ready(Stands::Ended(Status::LocalQpOperationError, None));
@@ -297,51 +329,68 @@ impl OpTable {
 
     /// Whether nothing is on the wire.
     pub(crate) fn is_idle(&self) -> bool {
-        self.slots.iter().all(|s| s.holds.is_none())
+        !self.slots.iter().any(|s| matches!(s.state, State::OnWire { .. }))
     }
 
     /// Some operation of `conn` that is on the wire. For a connection that is reset and whose completions are all taken.
-    pub(crate) fn stranded(&self, conn: &Arc<Conn>) -> Option<OpId> {
-        let held = |s: &Slot| s.holds.as_ref().is_some_and(|h| Arc::ptr_eq(&h.conn, conn));
-        let index = self.slots.iter().position(held)?;
+    pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
+        let link = conn.link();
+        let strands = |s: &Slot| s.link == link && matches!(s.state, State::OnWire { .. });
+        let index = self.slots.iter().position(strands).filter(|_| link != Link::NONE)?;
         Some(OpId { index: index as u32, generation: self.slots.get(index)?.generation })
     }
 
-    /// The connection to `node` that was last used.
-    pub(crate) fn conn(&self, node: NodeId) -> Option<&Arc<Conn>> {
-        self.conns.get(usize::from(node.0))?.as_ref().filter(|c| !c.is_shut())
+    /// The connection for one-sided operations to that life of that node, and which it is here.
+    #[inline]
+    pub(crate) fn conn(&self, (node, life): Life) -> Option<(Link, &Arc<Conn>)> {
+        let &link = self.by_node.get(usize::from(node.0))?;
+        let conn = self.links.get(link.0 as usize)?.as_ref()?;
+        ((conn.peer, conn.incarnation) == (node, life) && !conn.is_shut()).then_some((link, conn))
     }
 
-    /// A connection is in use.
+    /// Which one a connection is here; [`Link::NONE`] if it is shut.
+    pub(crate) fn link(&mut self, conn: &Arc<Conn>) -> Link {
+        let known = conn.link();
+        // One that is shut is forgotten by the poller after this, or has been before.
+        if known != Link::NONE || conn.is_shut() {
+            return known;
+        }
+        let free = self.links.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.links.push(None);
+            self.links.len() - 1
+        });
+        if let Some(place) = self.links.get_mut(at) {
+            *place = Some(conn.clone());
+            conn.set_link(Link(at as u32));
+        }
+        conn.link()
+    }
+
+    /// One-sided operations may use a connection.
     pub(crate) fn remember(&mut self, conn: &Arc<Conn>) {
-        let place = usize::from(conn.peer.0);
-        // One that is shut is forgotten by the poller after this or has been before.
-        if conn.is_shut() {
-            return;
+        let (link, place) = (self.link(conn), usize::from(conn.peer.0));
+        if self.by_node.len() <= place {
+            self.by_node.resize(place + 1, Link::NONE);
         }
-        if self.conns.len() <= place {
-            self.conns.resize(place + 1, None);
-        }
-        if let Some(known) = self.conns.get_mut(place) {
-            *known = Some(conn.clone());
+        if let Some(known) = self.by_node.get_mut(place) {
+            *known = link;
         }
     }
 
-    /// A connection is shut.
-    pub(crate) fn forget(&mut self, conn: &Arc<Conn>) {
-        if let Some(known) = self.conns.get_mut(usize::from(conn.peer.0))
-            && known.as_ref().is_some_and(|c| Arc::ptr_eq(c, conn))
-        {
-            *known = None;
-        }
+    /// A connection is shut, and nothing of it is on the wire. What is given is to be dropped outside of the table's lock.
+    pub(crate) fn forget(&mut self, conn: &Conn) -> Option<Arc<Conn>> {
+        let link = conn.link();
+        conn.set_link(Link::NONE);
+        self.links.get_mut(link.0 as usize)?.take()
     }
 
+    #[inline]
     fn release(&mut self, index: u32) -> Option<Bounce> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
         slot.waker = None;
-        slot.holds = None;
         self.free.push(index);
         slot.bounce.take()
     }

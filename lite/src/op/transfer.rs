@@ -1,15 +1,16 @@
 //! Reads and writes of any length, cut into chunks of which several are under way; atomics.
 
-use super::{Flight, NotPosted, Pass, Verb};
+use super::{Flight, Lent, NotPosted, Pass, Verb};
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::qos::Share;
 use crate::region::Mapping;
+use crate::wait::{Epoch, Shut};
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use platform::IoAddr;
+use platform::{IoAddr, Platform};
 use proto::{Incarnation, NodeId};
 use verbs::{RemoteAddr, Status};
 
@@ -36,10 +37,33 @@ pub(crate) enum Data<'a> {
 }
 
 impl Data<'_> {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Write(d) => d.len(),
             Self::Read(d) => d.len(),
+        }
+    }
+
+    /// All of it in one work request.
+    pub(crate) fn verb(&self) -> Verb<'_> {
+        match self {
+            Self::Write(head) => Verb::Write { head, tail: &[], imm: None },
+            Self::Read(into) => Verb::Read { len: into.len() as u32 },
+        }
+    }
+
+    /// What its one work request has read.
+    pub(crate) fn fetch(&mut self, platform: &dyn Platform, lent: &Lent<'_>) -> Result<(), Error> {
+        let Self::Read(into) = self else { return Ok(()) };
+        let from = lent.addr().ok_or(Error::Unknown)?;
+        platform.memory().read(from, into).map_err(|_| Error::Unknown)
+    }
+
+    /// How it ends when its time is over while it is on the wire.
+    pub(crate) fn late(&self) -> Error {
+        match self {
+            Self::Write(_) => Error::Unknown,
+            Self::Read(_) => Error::Deadline,
         }
     }
 
@@ -62,7 +86,7 @@ impl Data<'_> {
     }
 
     /// What the mapping must give.
-    fn right(&self) -> Permissions {
+    pub(crate) fn right(&self) -> Permissions {
         match self {
             Self::Write(_) => Permissions::WRITE,
             Self::Read(_) => Permissions::READ,
@@ -139,12 +163,15 @@ impl Node {
             let at = offset + done as u64;
             let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
             let part = data.part(done, spot.run);
-            let pass = Pass { mapping, epoch, share };
+            let pass = Pass { stamp: mapping.stamp.id(), seen: Some((mapping, epoch)), share };
             let (node, life) = spot.at;
             let stopped = if node == self.me {
-                let copied = self.copy_here(spot.addr, part, pass, &mut done);
-                issued.fetch_or(done > 0, Ordering::Relaxed);
-                copied
+                let mut part = part;
+                let copied = self.copy_here(spot.addr, &mut part, (mapping, epoch));
+                copied.map(|len| {
+                    done += len;
+                    issued.store(true, Ordering::Relaxed);
+                })
             } else {
                 let mut moved = 0;
                 let route = Route::Node(node, life);
@@ -162,30 +189,27 @@ impl Node {
         Ok(())
     }
 
-    /// Copies to or from this node's own memory, while the mapping cannot be changed.
+    /// Copies to or from this node's own memory, while the mapping cannot be changed; gives how many bytes.
     pub(crate) fn copy_here(
         &self,
         addr: IoAddr,
-        data: Data<'_>,
-        pass: Pass<'_>,
-        done: &mut usize,
-    ) -> Result<(), Stop> {
+        data: &mut Data<'_>,
+        (mapping, epoch): (&Mapping, Epoch),
+    ) -> Result<usize, Stop> {
         if self.is_fenced() {
             return Err(Stop::For(Error::LinkDown));
         }
-        pass.enter().map_err(|why| match why {
-            NotPosted::Revoked => Stop::For(self.ended(pass.mapping)),
-            _ => Stop::Changed,
+        mapping.gate.enter(epoch).map_err(|shut| match shut {
+            Shut::Closed => Stop::For(self.ended(mapping)),
+            Shut::Changed => Stop::Changed,
         })?;
         let (memory, len) = (self.platform.memory(), data.len());
         let copied = match data {
             Data::Write(d) => memory.write(addr, d),
             Data::Read(d) => memory.read(addr, d),
         };
-        pass.mapping.gate.exit();
-        copied.map_err(|_| Stop::For(Error::OutOfBounds))?;
-        *done += len;
-        Ok(())
+        mapping.gate.exit();
+        copied.map(|()| len).map_err(|_| Stop::For(Error::OutOfBounds))
     }
 
     /// Moves all of `data` over one connection whose other end lends the memory at `remote`.
@@ -321,7 +345,7 @@ impl Node {
         }
         loop {
             let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
-            let pass = Pass { mapping, epoch, share };
+            let pass = Pass { stamp: mapping.stamp.id(), seen: Some((mapping, epoch)), share };
             let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
             let lane = conn.pick(share);
             let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };

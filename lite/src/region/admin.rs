@@ -118,7 +118,7 @@ impl Lmr {
         let m = &self.held.mapping;
         let node = &self.held.node;
         self.held.freed.store(true, Ordering::SeqCst);
-        m.gate.close();
+        m.close();
         let free = Ask::Free { mapping: m.id };
         let undo = Undo::new(node, m.owner, free.clone());
         let result = node.ask_node(m.owner.0, &free, self.deadline()).await;

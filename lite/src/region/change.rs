@@ -228,7 +228,8 @@ impl Node {
     /// Copies all bytes from one layout to another of the same length. Afterwards nothing of it is under way.
     async fn copy(self: &Arc<Self>, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
         let me = (self.me, self.incarnation);
-        let open = |layout: &Layout| Mapping::new(me, 0, Permissions::all(), 1, layout.clone());
+        let open =
+            |layout: &Layout| Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), self.stamps.stamp());
         let (source, target) = (open(from), open(to));
         let (len, issued) = (from.len(), AtomicBool::new(false));
         let mut buffer = vec![0; COPY_STEP.min(len) as usize];
@@ -252,8 +253,8 @@ impl Node {
         };
         // An attempt that was given up may still be on the wire.
         for mapping in [source, target] {
-            mapping.gate.close();
-            mapping.gate.drained().await;
+            mapping.close();
+            self.drained(&mapping).await;
         }
         result
     }

@@ -4,29 +4,53 @@ use super::layout::Spot;
 use super::mapping::Mapping;
 use super::owner::MapAsk;
 use super::placement::Placement;
+use super::stamp::StampId;
 use crate::names::Named;
 use crate::node::Node;
-use crate::op::{Data, Outcome, Pass, Verb};
-use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
+use crate::op::{Data, Flight, NotPosted, Outcome, Pass, Verb};
+use crate::qos::{App, Class, MemoryCharge, Priority, Share, Ticket};
 use crate::rpc::Ask;
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::AtomicBool;
+use core::task::Poll;
 use core::time::Duration;
-use platform::Instant;
-use proto::NodeId;
+use platform::{Instant, IoAddr};
+use proto::{Incarnation, NodeId};
 
 /// A region of memory on some node, mapped here. Clones share the mapping; the last one dropped unmaps it.
 ///
 /// Every operation checks right, bounds and alignment here before it is issued, and ends by the deadline of the handle
 /// (inherited from the [`Lite`] that made it). A write of more than one chunk is not atomic, and its chunks are written
 /// in ascending order unless it had to be repeated on a new connection.
+///
+/// It keeps where the region lay when it was mapped: as long as that holds, an operation looks at nothing else of the region,
+/// so that what it costs does not grow with their number.
 #[derive(Clone)]
+// One line of the processor's cache.
+#[repr(align(64))]
 pub struct Lmr {
     pub(super) held: Arc<Held>,
-    patience: Duration,
-    class: Class,
+    node: Arc<Node>,
+    app: Option<App>,
+    /// How long an operation may take, in nanoseconds.
+    patience: u64,
+    /// The region's bytes, if they were in one piece of `stamp`'s mapping.
+    addr: IoAddr,
+    len: u64,
+    life: Incarnation,
+    on: NodeId,
+    rights: u8,
+    priority: Priority,
+    /// Of the mapping, or none's.
+    stamp: StampId,
+}
+
+const _: () = assert!(size_of::<Lmr>() == 64 && Permissions::all().bits() <= u8::MAX as u32);
+
+fn nanoseconds(patience: Duration) -> u64 {
+    u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(super) struct Held {
@@ -143,8 +167,26 @@ impl Lite {
 
     pub(super) fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
         let freed = AtomicBool::new(false);
+        let (len, rights, sole) = (mapping.len, mapping.rights(), mapping.sole());
+        // What lies here is copied, and that waits while the mapping changes.
+        let sole = sole.filter(|piece| piece.at.0 != self.node.me);
+        let stamp = if sole.is_some() { mapping.stamp.id() } else { StampId::NONE };
+        let (on, life) = sole.map_or(mapping.owner, |piece| piece.at);
         let held = Held { node: self.node.clone(), mapping, freed, _charge: charge };
-        Lmr { held: Arc::new(held), patience: self.patience, class: self.class.clone() }
+        let (priority, app) = self.class.parts();
+        Lmr {
+            held: Arc::new(held),
+            node: self.node.clone(),
+            app,
+            patience: nanoseconds(self.patience),
+            addr: sole.map_or(IoAddr(0), |piece| piece.addr),
+            len,
+            life,
+            on,
+            rights: rights.bits() as u8,
+            priority,
+            stamp,
+        }
     }
 }
 
@@ -159,7 +201,7 @@ impl Lmr {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.held.mapping.len
+        self.len
     }
 
     /// Whether it has no bytes.
@@ -190,7 +232,7 @@ impl Lmr {
     /// A handle whose operations have so long.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Self {
-        Self { patience, ..self.clone() }
+        Self { patience: nanoseconds(patience), ..self.clone() }
     }
 
     /// Whether this handle has `right` to `len` bytes at `offset`.
@@ -201,169 +243,182 @@ impl Lmr {
 
     /// Why the mapping has ended, if that is what is wrong.
     pub(crate) fn explain(&self, error: Error) -> Error {
-        if error == Error::Freed { self.held.node.ended(&self.held.mapping) } else { error }
+        if error == Error::Freed { self.node.ended(&self.held.mapping) } else { error }
     }
 
     /// What it is made of.
     pub(crate) fn inner(&self) -> (&Arc<Node>, &Arc<Mapping>) {
-        (&self.held.node, &self.held.mapping)
+        (&self.node, &self.held.mapping)
     }
 
     pub(crate) fn platform(&self) -> &dyn platform::Platform {
-        &*self.held.node.platform
+        &*self.node.platform
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.held.node.platform.now() + self.patience
+        Instant::from_nanos(self.node.platform.now().as_nanos().saturating_add(self.patience))
     }
 
     /// Where `len` bytes at `offset` lie, if they are in one piece that is not being changed.
+    #[inline]
     pub(crate) fn piece(
         &self,
         right: Permissions,
         offset: u64,
         len: u64,
     ) -> Result<Option<(Spot, Pass<'_>)>, Error> {
-        let mapping = &self.held.mapping;
+        let share = self.share();
+        let rights = Permissions::from_bits_truncate(u32::from(self.rights));
+        if self.node.stamps.is_fresh(self.stamp)
+            && rights.contains(right)
+            && let Some(run) = self.len.checked_sub(offset)
+            && len <= run
+            && let Some(addr) = self.addr.checked_add(offset)
+        {
+            let spot = Spot { at: (self.on, self.life), addr, run };
+            return Ok(Some((spot, Pass { stamp: self.stamp, seen: None, share })));
+        }
+        let mapping = &*self.held.mapping;
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
         if let Some((spot, _)) = &found {
-            self.held.node.check_spot(spot)?;
+            self.node.check_spot(spot)?;
         }
         let found = found.filter(|(spot, _)| len <= spot.run);
-        Ok(found.map(|(spot, epoch)| (spot, Pass { mapping, epoch, share: self.share() })))
+        let pass = |epoch| Pass { stamp: mapping.stamp.id(), seen: Some((mapping, epoch)), share };
+        Ok(found.map(|(spot, epoch)| (spot, pass(epoch))))
     }
 
     /// A handle whose operations have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
-        Self { class: self.class.with_priority(priority), ..self.clone() }
+        Self { priority, ..self.clone() }
     }
 
     /// A handle whose operations are nobody's.
     pub(crate) fn without_class(&self) -> Self {
-        Self { class: Class::default(), ..self.clone() }
+        Self { app: None, priority: Priority::default(), ..self.clone() }
     }
 
     /// The queue pairs that operations use now.
+    #[inline]
     pub(crate) fn share(&self) -> Share {
-        self.class.share(&self.held.node)
-    }
-
-    /// Waits until an operation of `bytes` may go, if something is between it and the wire.
-    async fn admit(
-        &self,
-        right: Permissions,
-        offset: u64,
-        len: usize,
-        deadline: Instant,
-    ) -> Result<Option<Ticket>, Error> {
-        if !self.is_rated() {
-            return Ok(None);
-        }
-        self.check(right, offset, len as u64)?;
-        self.rate(len, deadline).await
+        self.node.qos.share(self.priority)
     }
 
     /// Whether something may be between an operation and the wire.
+    #[inline]
     pub(crate) fn is_rated(&self) -> bool {
-        self.class.is_rated(&self.held.node)
+        self.node.qos.rates(self.app.as_ref())
     }
 
     /// Whether the application has as many operations under way as it may.
     pub(crate) fn is_full(&self) -> bool {
-        self.class.is_full()
+        self.app.as_ref().is_some_and(App::is_full)
     }
 
-    /// As [`admit`](Self::admit), for what has been checked.
+    /// Waits until an operation of `len` bytes, which has been checked, may go, if something is between it and the wire.
     pub(crate) async fn rate(&self, len: usize, deadline: Instant) -> Result<Option<Ticket>, Error> {
         if !self.is_rated() {
             return Ok(None);
         }
-        self.held.node.admit(&self.class, len as u64, deadline, true).await.map(Some)
+        let class = Class::of(self.priority, self.app.clone());
+        self.node.admit(&class, len as u64, deadline, true).await.map(Some)
+    }
+
+    /// One attempt at an operation that fits one work request.
+    #[inline]
+    fn quick<'a>(
+        &'a self,
+        (spot, pass): (Spot, Pass<'a>),
+        verb: Verb<'_>,
+        deadline: Instant,
+    ) -> impl Future<Output = Outcome<'a>> + Send {
+        let node = &*self.node;
+        let mut flight = Flight::grounded(node);
+        core::future::poll_fn(move |cx| {
+            if flight.is_posted() {
+                return flight.poll_outcome(cx);
+            }
+            match node.post_quick(spot, pass, verb, deadline, cx.waker()) {
+                Ok(id) => {
+                    flight.depart(id);
+                    Poll::Pending
+                }
+                Err(NotPosted::Revoked) => Poll::Ready(Outcome::Failed(self.explain(Error::Freed))),
+                Err(_) => Poll::Ready(Outcome::NotPosted),
+            }
+        })
     }
 
     /// Reads `into.len()` bytes from `offset`.
-    pub async fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        let node = &self.held.node;
-        let (len, deadline, mut lost) = (into.len(), self.deadline(), false);
-        let _ticket = self.admit(Permissions::READ, offset, len, deadline).await?;
-        match self.piece(Permissions::READ, offset, len as u64)? {
-            Some((spot, pass)) if spot.at.0 == node.me => {
-                let mut done = 0;
-                if node.copy_here(spot.addr, Data::Read(into), pass, &mut done).is_ok() {
-                    node.counters.reads.add(1);
-                    node.counters.bytes_read.add(len as u64);
-                    return Ok(());
-                }
-            }
-            Some((spot, pass)) if (1..=node.chunk).contains(&len) => {
-                match node.quick(spot, pass, Verb::Read { len: len as u32 }, deadline).await {
-                    Outcome::Done(lent) => {
-                        let from = lent.addr().ok_or(Error::Unknown)?;
-                        return node.platform.memory().read(from, into).map_err(|_| Error::Unknown);
-                    }
-                    Outcome::Failed(error) => return Err(error),
-                    Outcome::Late => return Err(Error::Deadline),
-                    Outcome::NotPosted => {}
-                    Outcome::Lost => {
-                        node.counters.retries.add(1);
-                        lost = true;
-                    }
-                }
-            }
-            _ => {}
-        }
-        if !lost {
-            node.counters.reads.add(1);
-            node.counters.bytes_read.add(len as u64);
-        }
-        let (issued, harmless) = (AtomicBool::new(false), AtomicBool::new(false));
-        let work = node.access(&self.held.mapping, offset, Data::Read(into), self.share(), &issued);
-        node.limit(deadline, &harmless, work).await
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send {
+        self.transfer(offset, Data::Read(into))
     }
 
     /// Writes `data` at `offset`.
-    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
-        let node = &self.held.node;
-        let (deadline, mut lost) = (self.deadline(), false);
-        let _ticket = self.admit(Permissions::WRITE, offset, data.len(), deadline).await?;
-        match self.piece(Permissions::WRITE, offset, data.len() as u64)? {
-            Some((spot, pass)) if spot.at.0 == node.me => {
-                let mut done = 0;
-                if node.copy_here(spot.addr, Data::Write(data), pass, &mut done).is_ok() {
-                    node.counters.writes.add(1);
-                    node.counters.bytes_written.add(data.len() as u64);
+    pub fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), Error>> + Send {
+        self.transfer(offset, Data::Write(data))
+    }
+
+    /// In one work request at the first attempt if it can be, and else however it takes.
+    #[inline]
+    async fn transfer(&self, offset: u64, mut data: Data<'_>) -> Result<(), Error> {
+        let node = &self.node;
+        let (right, len, deadline) = (data.right(), data.len(), self.deadline());
+        let mut _ticket = None;
+        if self.is_rated() {
+            self.check(right, offset, len as u64)?;
+            _ticket = self.rate(len, deadline).await?;
+        }
+        let mut lost = false;
+        if let Some((spot, pass)) = self.piece(right, offset, len as u64)? {
+            if spot.at.0 == node.me {
+                if let Some(seen) = pass.seen
+                    && node.copy_here(spot.addr, &mut data, seen).is_ok()
+                {
+                    node.counters.transfer(&data);
                     return Ok(());
                 }
-            }
-            Some((spot, pass)) if (1..=node.chunk).contains(&data.len()) => {
-                match node.quick(spot, pass, Verb::Write { head: data, tail: &[], imm: None }, deadline).await
-                {
-                    Outcome::Done(_) => return Ok(()),
+            } else if (1..=node.chunk).contains(&len) {
+                let outcome = self.quick((spot, pass), data.verb(), deadline).await;
+                match outcome {
+                    Outcome::Done(lent) => return data.fetch(&*node.platform, &lent),
                     Outcome::Failed(error) => return Err(error),
-                    Outcome::Late => return Err(Error::Unknown),
+                    Outcome::Late => return Err(data.late()),
                     Outcome::NotPosted => {}
-                    Outcome::Lost => {
-                        node.counters.retries.add(1);
-                        lost = true;
-                    }
+                    Outcome::Lost => lost = true,
                 }
             }
-            _ => {}
         }
-        if !lost {
-            node.counters.writes.add(1);
-            node.counters.bytes_written.add(data.len() as u64);
+        self.transfer_long(offset, data, deadline, lost).await
+    }
+
+    /// However it takes, also if it was `lost` once.
+    #[cold]
+    async fn transfer_long(
+        &self,
+        offset: u64,
+        data: Data<'_>,
+        deadline: Instant,
+        lost: bool,
+    ) -> Result<(), Error> {
+        let node = &self.node;
+        if lost {
+            node.counters.retries.add(1);
+        } else {
+            node.counters.transfer(&data);
         }
-        let issued = AtomicBool::new(lost);
-        let work = node.access(&self.held.mapping, offset, Data::Write(data), self.share(), &issued);
-        node.limit(deadline, &issued, work).await
+        // What is lost may have been done; of a read nobody sees it.
+        let (issued, harmless) = (AtomicBool::new(lost), AtomicBool::new(false));
+        let unknown = if data.right() == Permissions::READ { &harmless } else { &issued };
+        let work = node.access(&self.held.mapping, offset, data, self.share(), &issued);
+        node.limit(deadline, unknown, work).await
     }
 
     /// Sets `len` bytes from `offset` to `byte`; the region's node does it.
     pub async fn memset(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         self.check(Permissions::WRITE, offset, len)?;
-        let node = &self.held.node;
+        let node = &self.node;
         node.counters.memsets.add(1);
         let ask = Ask::Memset { mapping: self.held.mapping.id, offset, len, byte };
         node.ask_node(self.owner(), &ask, self.deadline()).await.map(drop)
@@ -380,16 +435,18 @@ impl Lmr {
     }
 
     async fn atomic(&self, offset: u64, verb: Verb<'_>) -> Result<u64, Error> {
-        let node = &self.held.node;
-        let deadline = self.deadline();
-        self.check(Permissions::ATOMIC, offset, 8)?;
+        let (node, deadline) = (&self.node, self.deadline());
+        let piece = self.piece(Permissions::ATOMIC, offset, 8)?;
         if !offset.is_multiple_of(8) {
             return Err(Error::Misaligned);
         }
-        let _ticket = self.admit(Permissions::ATOMIC, offset, 8, deadline).await?;
-        let piece = self.piece(Permissions::ATOMIC, offset, 8)?;
+        let mut _ticket = None;
+        if self.is_rated() {
+            _ticket = self.rate(8, deadline).await?;
+        }
         if let Some((spot, pass)) = piece {
-            match node.quick(spot, pass, verb, deadline).await {
+            let outcome = self.quick((spot, pass), verb, deadline).await;
+            match outcome {
                 Outcome::Done(lent) => {
                     let (mut before, from) = ([0; 8], lent.addr().ok_or(Error::Unknown)?);
                     node.platform.memory().read(from, &mut before).map_err(|_| Error::Unknown)?;

@@ -1,7 +1,8 @@
 //! Mappings as the node sees them that uses them.
 
-use super::layout::{Layout, Spot};
+use super::layout::{Layout, Piece, Spot};
 use super::owner::Shape;
+use super::stamp::Stamp;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::planted::{Bug, planted};
@@ -36,8 +37,11 @@ pub(crate) struct Mapping {
     /// Operations wait until `generation` is that at least.
     awaited: AtomicU64,
     layout: Mutex<Layout>,
-    /// Every operation is inside from before it is posted until its completion.
+    /// Copies within this node are inside while they go on. Operations on the wire see it open under the lock of their table,
+    /// where they are found by the stamp until their completion.
     pub(crate) gate: Gate,
+    /// Spoiled before the gate is shut for the first time.
+    pub(crate) stamp: Stamp,
 }
 
 impl Mapping {
@@ -47,6 +51,7 @@ impl Mapping {
         rights: Permissions,
         generation: u64,
         layout: Layout,
+        stamp: Stamp,
     ) -> Arc<Self> {
         Arc::new(Self {
             owner,
@@ -57,6 +62,7 @@ impl Mapping {
             awaited: AtomicU64::new(generation),
             layout: Mutex::new(layout),
             gate: Gate::default(),
+            stamp,
         })
     }
 
@@ -96,9 +102,17 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// Whether nothing is under way through it, nor will be. For one whose gate is closed.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.gate.is_empty()
+    /// Nothing goes through it any more, for good.
+    pub(crate) fn close(&self) {
+        self.stamp.spoil();
+        self.gate.close();
+    }
+
+    /// All of it, if that is in one piece.
+    pub(super) fn sole(&self) -> Option<Piece> {
+        let layout = self.layout.lock();
+        let mut pieces = layout.pieces();
+        pieces.next().filter(|piece| piece.len == self.len).copied()
     }
 
     /// The first byte's node.
@@ -124,6 +138,7 @@ impl Mapping {
         let _layout = self.layout.lock();
         if self.generation.load(Ordering::SeqCst) < generation {
             self.awaited.fetch_max(generation, Ordering::SeqCst);
+            self.stamp.spoil();
             self.gate.pause();
         }
     }
@@ -151,6 +166,7 @@ impl Mapping {
     }
 
     fn take(&self, rights: Permissions) {
+        self.stamp.spoil();
         self.rights.fetch_and(!rights.bits(), Ordering::SeqCst);
     }
 }
@@ -217,7 +233,7 @@ impl MappingTable {
         let gone: Vec<_> = keys.iter().filter_map(|k| table.live.remove(k)).collect();
         drop(table);
         for mapping in &gone {
-            mapping.gate.close();
+            mapping.close();
         }
         gone
     }
@@ -260,7 +276,7 @@ impl Expected<'_> {
         }
         mapping.pause(fate.paused);
         if fate.revoked {
-            mapping.gate.close();
+            mapping.close();
         } else {
             table.live.insert((self.owner, self.id), mapping.clone());
         }
@@ -268,6 +284,18 @@ impl Expected<'_> {
 }
 
 impl Node {
+    /// Whether nothing is under way through a mapping. Only while its gate is shut does that stay so.
+    pub(crate) fn is_drained(&self, mapping: &Mapping) -> bool {
+        mapping.gate.is_empty() && !self.ops.lock().passes(mapping.stamp.id())
+    }
+
+    /// Waits for that.
+    pub(crate) async fn drained(&self, mapping: &Mapping) {
+        mapping.gate.drained().await;
+        let stamp = mapping.stamp.id();
+        self.drains.until(|| (!self.ops.lock().passes(stamp)).then_some(())).await;
+    }
+
     /// Why nothing goes through a mapping whose gate is closed.
     pub(crate) fn ended(&self, mapping: &Mapping) -> Error {
         self.gone(mapping.owner.0, mapping.owner.1).unwrap_or(Error::Freed)
@@ -339,7 +367,7 @@ impl Node {
             return Err(Error::Refused("unexpected answer".into()));
         };
         let (generation, layout) = self.lay_out(owner.0, id, shape, deadline).await?;
-        let mapping = Mapping::new(owner, id, permissions, generation, layout);
+        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp());
         expected.arrived(&mapping);
         Ok(mapping)
     }
@@ -372,9 +400,9 @@ impl Node {
 
     /// Closes mappings and waits until nothing is under way through them.
     pub(crate) async fn revoke_here(&self, owner: NodeId, ids: &[u64]) {
-        let closed = self.mappings.act(owner, ids, |m| m.gate.close(), |fate| fate.revoked = true);
+        let closed = self.mappings.act(owner, ids, Mapping::close, |fate| fate.revoked = true);
         for mapping in closed {
-            mapping.gate.drained().await;
+            self.drained(&mapping).await;
             // Not before: until then the end of the owner is waited out as well.
             self.mappings.remove(&mapping);
         }
@@ -386,7 +414,7 @@ impl Node {
         let later = |fate: &mut Fate| fate.paused = fate.paused.max(generation);
         for mapping in self.mappings.act(owner, ids, pause, later) {
             if mapping.generation.load(Ordering::SeqCst) < generation {
-                mapping.gate.drained().await;
+                self.drained(&mapping).await;
             }
         }
     }
@@ -410,7 +438,7 @@ impl Node {
                 Ok(Answer::Shape(shape)) => shape,
                 // The region is being freed, or this mapping is not known any more.
                 Err(Error::Freed) => {
-                    mapping.gate.close();
+                    mapping.close();
                     continue;
                 }
                 Ok(_) => return Err(Error::Refused("unexpected answer".into())),
@@ -426,12 +454,13 @@ impl Node {
     pub(crate) async fn restrict_here(&self, owner: NodeId, ids: &[u64], rights: Permissions) {
         let restrict = |m: &Mapping| {
             // Whoever has looked already looks again.
+            m.stamp.spoil();
             m.gate.pause();
             m.take(rights);
         };
         let later = |fate: &mut Fate| fate.taken = Some(fate.taken.unwrap_or(rights) | rights);
         for mapping in self.mappings.act(owner, ids, restrict, later) {
-            mapping.gate.drained().await;
+            self.drained(&mapping).await;
             mapping.reopen();
         }
     }
@@ -440,8 +469,8 @@ impl Node {
     pub(crate) fn release(self: &Arc<Self>, mapping: Arc<Mapping>) {
         let node = self.clone();
         let task = async move {
-            mapping.gate.close();
-            mapping.gate.drained().await;
+            mapping.close();
+            node.drained(&mapping).await;
             node.mappings.remove(&mapping);
             node.insist(mapping.owner, &Ask::Unmap { mapping: mapping.id }).await;
         };

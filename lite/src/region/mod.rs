@@ -12,6 +12,7 @@ mod memory;
 mod owner;
 mod placement;
 mod rights;
+mod stamp;
 
 pub use handle::Lmr;
 pub(crate) use layout::{Piece, Spot};
@@ -22,3 +23,4 @@ pub(crate) use memory::{Holdings, Plan};
 pub(crate) use owner::{MapAsk, RegionTable, Shape};
 pub use placement::Placement;
 pub use rights::Grantee;
+pub(crate) use stamp::{StampId, Stamps};

@@ -5,6 +5,7 @@ use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::conn::RpcArea;
 use crate::wait::{Line, Waiters};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -49,7 +50,7 @@ pub(crate) enum Out {
 }
 
 /// Memory that the peer may use for a call: a long request, and the place for a long reply.
-pub(crate) type Buffers = (Lent, Lent);
+pub(crate) type Buffers = Box<(Lent, Lent)>;
 
 #[derive(Clone, Copy)]
 enum State {
@@ -64,7 +65,7 @@ struct Slot {
     state: State,
     waker: Option<Waker>,
     /// Held until the reply has come or the connection is destroyed, also when nobody waits any more.
-    buffers: Buffers,
+    buffers: Option<Buffers>,
 }
 
 struct Calls {
@@ -74,20 +75,20 @@ struct Calls {
 }
 
 impl Calls {
-    fn release(&mut self, index: u32) -> Buffers {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return Buffers::default() };
+    fn release(&mut self, index: u32) -> Option<Buffers> {
+        let slot = self.slots.get_mut(index as usize)?;
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.waker = None;
         self.free.push(index);
-        core::mem::take(&mut slot.buffers)
+        slot.buffers.take()
     }
 }
 
 /// How the wait for a reply ended.
 pub(crate) enum Ended {
     /// With this header; the buffers are the caller's again.
-    Replied(ReplyHeader, Buffers),
+    Replied(ReplyHeader, Option<Buffers>),
     /// The connection has failed.
     Lost,
 }
@@ -100,7 +101,7 @@ impl ConnRpc {
             && (256..=LONGEST).contains(&remote.slot_len)
             && (1..=4096).contains(&remote.slot_count);
         sane.then_some(())?;
-        let slot = |_| Slot { generation: 0, state: State::Free, waker: None, buffers: Buffers::default() };
+        let slot = |_| Slot { generation: 0, state: State::Free, waker: None, buffers: None };
         let count = local.slot_count;
         Some(Self {
             local,
@@ -236,7 +237,7 @@ impl ConnRpc {
             if let State::Waiting { .. } = slot.state {
                 slot.state = State::Lost;
                 wakers.extend(slot.waker.take());
-                buffers.push(core::mem::take(&mut slot.buffers));
+                buffers.extend(slot.buffers.take());
             }
         }
         drop(calls);
@@ -272,7 +273,7 @@ impl CallSlot<'_> {
     /// Lends memory to the peer until the reply or the end of the connection.
     pub(crate) fn lend(&self, buffers: Buffers) {
         if let Some(slot) = self.rpc.calls.lock().slots.get_mut(self.index as usize) {
-            slot.buffers = buffers;
+            slot.buffers = Some(buffers);
         }
     }
 
@@ -283,7 +284,7 @@ impl CallSlot<'_> {
         match slot.state {
             State::Done(header) => {
                 self.ended = true;
-                Poll::Ready(Ended::Replied(header, core::mem::take(&mut slot.buffers)))
+                Poll::Ready(Ended::Replied(header, slot.buffers.take()))
             }
             State::Waiting { .. } => {
                 if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {

@@ -10,6 +10,7 @@ use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
 use crate::trace::Event;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::pin::pin;
@@ -96,7 +97,10 @@ impl Node {
                 let attempt = if node == self.me {
                     self.call_here(request, &mut sink, &issued).await?
                 } else {
-                    let conn = self.connection(node).await?;
+                    let conn = match self.connected(node) {
+                        Some(conn) => conn,
+                        None => self.connection(node).await?,
+                    };
                     self.call_there(&conn, request, &mut sink, &issued).await?
                 };
                 match attempt {
@@ -182,7 +186,9 @@ impl Node {
             joined.extend_from_slice(data);
             data = &joined;
         }
-        slot.lend((lent, place));
+        if header.pieces_len() > 0 {
+            slot.lend(Box::new((lent, place)));
+        }
         let mut post = || match self.send_request(conn, rpc, &head, data) {
             Err(NotPosted::Busy) => None,
             other => Some(other),
@@ -205,7 +211,7 @@ impl Node {
             Err(NotPosted::Invalid) => return Err(Error::Refused("the RNIC refused the request".into())),
         }
         let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-        let Ended::Replied(reply, (_, place)) = ended else {
+        let Ended::Replied(reply, buffers) = ended else {
             return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown));
         };
         if reply.status == ReplyStatus::Busy {
@@ -214,7 +220,8 @@ impl Node {
         if let Some(error) = verdict(&reply) {
             return Err(error);
         }
-        self.collect(rpc, &slot, &reply, &place, sink).map(Attempt::Reply)
+        let place = buffers.as_ref().map(|lent| &lent.1);
+        self.collect(rpc, &slot, &reply, place, sink).map(Attempt::Reply)
     }
 
     /// Copies the reply out of slot or buffer.
@@ -223,7 +230,7 @@ impl Node {
         rpc: &ConnRpc,
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
-        place: &Lent,
+        place: Option<&Lent>,
         sink: &mut Sink<'_>,
     ) -> Result<usize, Error> {
         let nonsense = || Error::Refused("the server's reply makes no sense".into());
@@ -234,7 +241,9 @@ impl Node {
         let into = sink.place(len).ok_or_else(nonsense)?;
         match reply.status {
             ReplyStatus::Accepted => {}
-            ReplyStatus::InBuffer if place.count() > 0 => place.read(&*self.platform, into)?,
+            ReplyStatus::InBuffer if place.is_some_and(|place| place.count() > 0) => {
+                place.map_or(Ok(()), |place| place.read(&*self.platform, into))?;
+            }
             ReplyStatus::InSlot if len <= ConnRpc::longest_in_slot(&rpc.local) => {
                 let from = ConnRpc::slot_addr(&rpc.local, slot.index)
                     .and_then(|slot| slot.checked_add(ReplyHeader::LEN as u64))

@@ -106,7 +106,11 @@ impl Node {
         Ok(())
     }
 
+    #[inline]
     fn pieces(&self, at: IoAddr, count: u8) -> Result<Vec<Piece>, Violation> {
+        if count == 0 {
+            return Ok(Vec::new());
+        }
         let mut pieces = Vec::with_capacity(usize::from(count));
         let mut at = at;
         for _ in 0..count {
@@ -163,19 +167,13 @@ impl Node {
         outbox.push_back(out);
         if was_empty && !self.flush(conn, rpc, &mut outbox) {
             drop(outbox);
-            self.stalled.lock().push(conn.clone());
+            self.stalled.push(conn.clone());
         }
     }
 
     /// Sends what has waited. Gives whether something went.
     pub(crate) fn flush_stalled(&self) -> bool {
-        let stalled = {
-            let mut stalled = self.stalled.lock();
-            if stalled.is_empty() {
-                return false;
-            }
-            core::mem::take(&mut *stalled)
-        };
+        let stalled = self.stalled.take();
         let mut any = false;
         for conn in stalled {
             let Some(rpc) = &conn.rpc else { continue };
@@ -185,7 +183,7 @@ impl Node {
             any |= outbox.len() != before;
             drop(outbox);
             if !all {
-                self.stalled.lock().push(conn);
+                self.stalled.push(conn);
             }
         }
         any

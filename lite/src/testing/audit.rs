@@ -23,10 +23,10 @@ impl Lite {
             ("mappings", node.mappings.len()),
             ("objects", objects),
             ("barriers", barriers),
-            ("connections being closed", node.closing.lock().len()),
+            ("connections being closed", node.closing.len()),
             ("connections being closed by agreement, or waiting for a place", node.links_in_change()),
             ("places without a connection", places.abs_diff(connected)),
-            ("connections with messages that found no room", node.stalled.lock().len()),
+            ("connections with messages that found no room", node.stalled.len()),
         ];
         held.into_iter().filter(|(_, count)| *count > 0).collect()
     }

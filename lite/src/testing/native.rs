@@ -178,6 +178,15 @@ impl Native {
     /// # Panics
     /// If the task waits for something that does not come.
     pub fn run_on<T>(&self, polled: usize, task: impl Future<Output = T>) -> T {
+        let nodes = self.nodes.get(..polled).expect("so many nodes");
+        self.run_polled(|now| nodes.iter().fold(false, |any, n| n.lite.poll(now) | any), task)
+    }
+
+    /// Runs `task` until it ends, and `poll` in turn with it, which gives whether there was something to do.
+    ///
+    /// # Panics
+    /// If the task waits for something that does not come.
+    pub fn run_polled<T>(&self, mut poll: impl FnMut(Instant) -> bool, task: impl Future<Output = T>) -> T {
         let main = Arc::new(Main(AtomicBool::new(true)));
         let waker = Waker::from(main.clone());
         let mut cx = Context::from_waker(&waker);
@@ -190,11 +199,8 @@ impl Native {
                     return value;
                 }
             }
-            let mut worked = self.queue.run();
-            let now = Instant::from_nanos((self.clock)());
-            for node in &self.nodes[..polled] {
-                worked |= node.lite.poll(now);
-            }
+            let ran = self.queue.run();
+            let worked = poll(Instant::from_nanos((self.clock)())) | ran;
             idle = if worked { 0 } else { idle + 1 };
             assert!(idle < IDLE, "the task waits for something that does not come");
         }

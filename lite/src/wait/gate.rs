@@ -41,6 +41,12 @@ impl Gate {
         if state & (CLOSED | PAUSED) == 0 { Ok(Epoch(state & !INSIDE)) } else { Err(shut(state)) }
     }
 
+    /// Whether the gate is as it was `seen`.
+    pub(crate) fn check(&self, seen: Epoch) -> Result<(), Shut> {
+        let state = self.state.load(Ordering::SeqCst);
+        if state & !INSIDE == seen.0 { Ok(()) } else { Err(shut(state)) }
+    }
+
     /// Goes in, unless the gate has been shut since `seen`. Each `Ok` needs one [`exit`](Self::exit).
     pub(crate) fn enter(&self, seen: Epoch) -> Result<(), Shut> {
         let state = self.state.fetch_add(1, Ordering::SeqCst);

@@ -60,8 +60,11 @@ impl Line {
     }
 
     /// One more is free.
+    #[inline]
     pub(crate) fn wake(&self) {
-        self.wake_some(WOKEN);
+        if self.asleep.load(Ordering::SeqCst) > 0 {
+            self.wake_some(WOKEN);
+        }
     }
 
     /// Something has changed for all.

@@ -41,8 +41,17 @@ impl Waiters {
     }
 
     /// Wakes all that wait now.
+    #[inline]
     pub(crate) fn wake_all(&self) {
-        for _ in 0..self.count.load(Ordering::SeqCst) {
+        let count = self.count.load(Ordering::SeqCst);
+        if count > 0 {
+            self.wake_some(count);
+        }
+    }
+
+    #[cold]
+    fn wake_some(&self, count: usize) {
+        for _ in 0..count {
             let waker = {
                 let mut queue = self.queue.lock();
                 let waker = queue.pop_front();
