@@ -22,7 +22,8 @@ impl Lite {
     /// changed. Peers that use this node's memory find it gone ([`Error::NodeDown`]).
     ///
     /// `Deadline`: something was still under way, and was cut off; the node has left all the same. The memory of this
-    /// LITE is free again once all handles of it are dropped. To join again, join anew: it is another life of the node.
+    /// LITE is free again, and its completion queue in the RNIC destroyed, once all handles of it are dropped. To join
+    /// again, join anew: it is another life of the node.
     ///
     /// ```
     /// # use lite::{Error, Lite};

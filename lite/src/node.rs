@@ -198,7 +198,7 @@ impl Node {
         self.control.end();
         self.peer_change.wake_all();
         self.resources.wake_all();
-        self.services.wake_all();
+        self.services.close_all();
         self.watchers.wake_all();
     }
 
@@ -328,5 +328,19 @@ impl Node {
         let lease = self.lease.next_deadline();
         let stalled = (self.stalled.len() > 0).then(|| self.platform.now() + STALLED_PAUSE);
         [timer, op, lease, stalled, self.next_sweep()].into_iter().flatten().min()
+    }
+}
+
+impl Drop for Node {
+    /// Nobody polls any more: what this node has in the RNIC goes.
+    fn drop(&mut self) {
+        self.peers.get_mut().clear();
+        let loopback = self.loopback.get_mut().take();
+        for conn in self.by_qp.get_mut().values().chain(&loopback) {
+            conn.lanes().destroy();
+        }
+        if let Err(error) = self.rnic.destroy_cq(self.cq) {
+            log::warn!("lite: cannot destroy {:?}: {error}", self.cq);
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Leaving in good order, and joining again.
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-use lite::testing::Cluster;
+use lite::testing::{Cluster, Device};
 use lite::{Change, Config, Error, Lite, NodeId, Permissions, RpcOptions};
+use platform::{Instant, IoAddr, Platform};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const RWS: Permissions = Permissions::READ.union(Permissions::WRITE).union(Permissions::SHARE);
@@ -158,4 +160,59 @@ fn what_outlasts_the_deadline_is_cut_off() {
     c.world.run_for(Duration::from_millis(1));
     let result = result.lock().unwrap().clone();
     assert!(matches!(result, Some(Err(Error::Unknown | Error::NodeDown(_)))), "{result:?}");
+}
+
+/// A machine that is in the cluster now and then.
+struct Guest {
+    rnic: Arc<dyn Rnic>,
+    lite: Mutex<Option<Lite>>,
+}
+
+impl Device for Guest {
+    fn poll(&self, now: Instant) -> bool {
+        let progress = self.rnic.progress(now, 64);
+        self.lite.lock().unwrap().as_ref().is_some_and(|lite| lite.poll(now)) | progress
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.lite.lock().unwrap().as_ref().and_then(Lite::next_deadline)
+    }
+}
+
+/// A machine leaves and joins again, with the same RNIC: once its handles are dropped, nothing of that life is left in it.
+#[test]
+fn a_former_life_leaves_nothing_in_the_rnic() {
+    let mut c = Cluster::new(1, 1, 16 << 20, &Config::default());
+    let gid = Gid::from_ipv4([10, 0, 0, 9]);
+    let host = c.world.host(IoAddr(9 << 32), 16 << 20);
+    let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, 9]), gid, lid: 0 };
+    let rnic = c.fabric.rnic(port, host.clone());
+    let guest = Arc::new(Guest { rnic: rnic.clone(), lite: Mutex::default() });
+    c.world.attach(&host, guest.clone());
+    let free = host.memory().stats().free;
+    for round in 0..5 {
+        let (link, welcome) = c.hub.join(&*rnic);
+        let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
+        *guest.lite.lock().unwrap() = Some(lite.clone());
+        c.world.run(LIMIT, async move {
+            let lmr = lite.alloc(NodeId(1), 8, RWS).await.unwrap();
+            lmr.write(0, &[1; 8]).await.unwrap();
+            let own = lite.alloc(NodeId(2), 8, RWS | Permissions::ATOMIC).await.unwrap();
+            own.fetch_add(0, 1).await.unwrap();
+            drop((lmr, own));
+            // One in two goes without a word.
+            if round % 2 == 0 {
+                lite.leave().await.unwrap();
+            }
+        });
+        assert_eq!(c.fabric.completion_queues(gid), 1);
+        c.hub.cut(NodeId(2));
+        c.world.run_for(Duration::from_millis(1));
+        let last = guest.lite.lock().unwrap().take();
+        drop(last);
+        c.world.run_for(Duration::from_secs(5));
+        assert_eq!((c.fabric.completion_queues(gid), c.fabric.queue_pairs(gid)), (0, 0), "round {round}");
+        assert_eq!(host.memory().stats().free, free);
+        c.hub.declare_dead(NodeId(2));
+    }
 }

@@ -42,6 +42,9 @@ impl Rnic for IbvRnic {
     fn create_cq(&self, _: CqOptions) -> Result<CqId, VerbsError> {
         match self.0 {}
     }
+    fn destroy_cq(&self, _: CqId) -> Result<(), VerbsError> {
+        match self.0 {}
+    }
     fn create_qp(&self, _: QpOptions) -> Result<QpNum, VerbsError> {
         match self.0 {}
     }

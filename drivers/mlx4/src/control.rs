@@ -18,6 +18,7 @@ use crate::qp::queue::{QueuePair, SLOTS, Shape};
 use crate::qp::{BlueFlameRegister, Parts, Slot};
 use crate::{hca, region, reset};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use verbs::{CqId, CqOptions, Gid, QpConnect, QpNum, QpOptions, VerbsError};
 
 /// Bytes behind the rings of a queue pair, for its doorbell record.
@@ -44,7 +45,9 @@ pub(crate) struct Control<B> {
     commands: Commands<B>,
     icm: Icm<B>,
     numbers: Numbers,
+    /// Completion queues that were ever there at once, and those of them that are free.
     cqs: u32,
+    free_cqs: Vec<u16>,
     eqn: u32,
     _firmware: Firmware<B>,
     gid: Gid,
@@ -113,6 +116,7 @@ impl<B: Block> Control<B> {
             icm,
             numbers: Numbers::new(for_numbers),
             cqs: 0,
+            free_cqs: Vec::new(),
             eqn,
             _firmware: firmware,
             gid: Gid([0; 16]),
@@ -168,14 +172,30 @@ impl<B: Block> Control<B> {
         if options.depth == 0 || options.depth >= 1 << capabilities.log_cqes {
             return Err(VerbsError::InvalidArgument);
         }
-        if self.cqs >= (1 << LOG_CQS) - capabilities.reserved_cqs {
+        let free = self.free_cqs.last().copied();
+        let id = free.map_or(self.cqs, u32::from);
+        if id >= (1 << LOG_CQS) - capabilities.reserved_cqs {
             return Err(VerbsError::NoResources);
         }
-        let numbers = [capabilities.reserved_cqs + self.cqs, self.eqn, options.depth];
+        let numbers = [capabilities.reserved_cqs + id, self.eqn, options.depth];
         let cq = Cq::create(hw, &mut self.commands, &mut self.icm, capabilities, numbers)?;
-        let id = CqId(self.cqs as u16);
-        self.cqs += 1;
-        Ok((id, cq))
+        match free {
+            Some(_) => drop(self.free_cqs.pop()),
+            None => self.cqs += 1,
+        }
+        Ok((CqId(id as u16), cq))
+    }
+
+    /// Takes a completion queue back from the card.
+    pub(crate) fn destroy_cq(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        id: CqId,
+        cq: &Cq<B>,
+    ) -> Result<(), VerbsError> {
+        cq.destroy(hw, &mut self.commands, &mut self.icm)?;
+        self.free_cqs.push(id.0);
+        Ok(())
     }
 
     /// Makes a queue pair to which receives may be posted.

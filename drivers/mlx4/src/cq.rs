@@ -6,7 +6,7 @@ use crate::cqe::Cqe;
 use crate::doorbell::{Arm, Page};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
-use crate::icm::{Icm, Object};
+use crate::icm::{Icm, Object, PageRun};
 use crate::layout::{Field, Mailbox};
 use crate::qp::queue::QueuePair;
 use alloc::collections::VecDeque;
@@ -57,6 +57,8 @@ pub(crate) struct Cq<B> {
     /// Words from entry to entry.
     stride: usize,
     page: Page,
+    /// Where the card finds the buffer's pages.
+    pages: PageRun,
     /// Entries taken, as the card counts.
     consumer: u32,
     /// Events that it has made, and one more.
@@ -106,6 +108,7 @@ impl<B: Block> Cq<B> {
             log_entries,
             stride,
             page,
+            pages,
             consumer: 0,
             sequence: 1,
             credit: Arc::new(Credit(AtomicU32::new(depth))),
@@ -113,6 +116,24 @@ impl<B: Block> Cq<B> {
             backlog: VecDeque::new(),
             stray: 0,
         })
+    }
+
+    /// Whether queue pairs complete here.
+    pub(crate) fn is_used(&self) -> bool {
+        self.queues.iter().any(Option::is_some)
+    }
+
+    /// Takes it back from the card, which writes nothing into it any more.
+    pub(crate) fn destroy(
+        &self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        icm: &mut Icm<B>,
+    ) -> Result<(), Error> {
+        const WITHOUT_MAILBOX: u8 = 1;
+        commands.run(hw, Command::new(Opcode::Hw2SwCq).of(self.number).variant(WITHOUT_MAILBOX))?;
+        icm.unmap_queue(self.pages);
+        Ok(())
     }
 
     /// The queue pair in a slot completes here from now on.

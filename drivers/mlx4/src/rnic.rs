@@ -99,6 +99,25 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         Ok(id)
     }
 
+    fn destroy_cq(&self, id: CqId) -> Result<(), VerbsError> {
+        self.with_control(|control| {
+            let lock = self.cq(id).ok_or(VerbsError::NotFound)?;
+            let taken = {
+                let mut place = lock.lock();
+                let cq = place.as_ref().ok_or(VerbsError::NotFound)?;
+                if cq.is_used() {
+                    return Err(VerbsError::InvalidState);
+                }
+                place.take()
+            };
+            let Some(cq) = taken else { return Err(VerbsError::NotFound) };
+            control.destroy_cq(&self.hw, id, &cq).inspect_err(|_| {
+                // The card may still write into its memory.
+                *lock.lock() = Some(cq);
+            })
+        })
+    }
+
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
         self.check_alive()?;
         let targets = [self.target(options.send_cq)?, self.target(options.recv_cq)?];

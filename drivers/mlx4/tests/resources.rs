@@ -8,7 +8,9 @@ use common::pair::End;
 use common::wire::exchange;
 use mlx4::{Config, Hardware};
 use std::time::Duration;
-use verbs::{Completion, CqOptions, LinkKind, Payload, QpOptions, RecvWr, Rnic, SendOp, SendWr, WrId};
+use verbs::{
+    Completion, CqOptions, LinkKind, Payload, QpOptions, RecvWr, Rnic, SendOp, SendWr, VerbsError, WrId,
+};
 
 /// The figures of docs/hardware.md.
 #[test]
@@ -26,6 +28,26 @@ fn tables_take_memory_for_what_is_there() {
     let with_peers = driver.table_bytes();
     println!("tables: {} KiB at start, {} KiB for {PEERS} peers", at_start >> 10, with_peers >> 10);
     assert!(with_peers <= 3 << 20, "{with_peers}");
+}
+
+/// Completion queues come and go, but not from under a queue pair; what the tables hold does not grow with their number.
+#[test]
+fn completion_queues_are_destroyed() {
+    let (_machine, driver) = node("pro", 1);
+    let mut taken = None;
+    for _ in 0..200 {
+        let cq = driver.create_cq(CqOptions { depth: 1000 }).unwrap();
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: 8, recv_depth: 1 };
+        let qp = driver.create_qp(options).unwrap();
+        assert_eq!(driver.destroy_cq(cq), Err(VerbsError::InvalidState));
+        driver.destroy_qp(qp).unwrap();
+        assert_eq!(driver.destroy_cq(cq), Ok(()));
+        assert_eq!(driver.destroy_cq(cq), Err(VerbsError::NotFound));
+        assert_eq!(driver.create_qp(options), Err(VerbsError::NotFound));
+        // Numbers of queue pairs are not given again at once, and take a little of the tables.
+        let bytes = driver.table_bytes();
+        assert!(bytes <= *taken.get_or_insert(bytes) + (64 << 10), "{bytes}");
+    }
 }
 
 #[test]

@@ -46,14 +46,14 @@ impl Cq {
 
 /// Where the completions of one queue pair go.
 pub(crate) struct Sink<'a> {
-    pub(crate) cqs: &'a mut [Cq],
+    pub(crate) cqs: &'a mut [Option<Cq>],
     pub(crate) send: CqId,
     pub(crate) recv: CqId,
 }
 
 impl Completions for Sink<'_> {
     fn send_ended(&mut self, completion: &Completion, report: bool) {
-        let Some(cq) = self.cqs.get_mut(usize::from(self.send.0)) else { return };
+        let Some(Some(cq)) = self.cqs.get_mut(usize::from(self.send.0)) else { return };
         if report {
             cq.waiting.push_back(*completion);
         } else {
@@ -62,7 +62,7 @@ impl Completions for Sink<'_> {
     }
 
     fn recv_ended(&mut self, completion: &Completion) {
-        if let Some(cq) = self.cqs.get_mut(usize::from(self.recv.0)) {
+        if let Some(Some(cq)) = self.cqs.get_mut(usize::from(self.recv.0)) {
             cq.waiting.push_back(*completion);
         }
     }

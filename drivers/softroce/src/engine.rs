@@ -42,7 +42,8 @@ pub(crate) struct Core {
     pub(crate) mac: MacAddr,
     memory: Arc<dyn Memory>,
     pub(crate) slots: Slots,
-    cqs: Vec<Cq>,
+    /// By number; none where one has been destroyed.
+    cqs: Vec<Option<Cq>>,
     /// Slots of queue pairs with something to send, each at most once.
     ready: VecDeque<usize>,
     /// Counts calls of `progress`: acknowledgements wait for the next.
@@ -89,12 +90,32 @@ impl Core {
         if options.depth == 0 || options.depth > MAX_DEPTH {
             return Err(VerbsError::InvalidArgument);
         }
-        if self.cqs.len() >= MAX_CQS {
-            return Err(VerbsError::NoResources);
+        let free = self.cqs.iter().position(Option::is_none);
+        let id = match free {
+            Some(id) => id,
+            None if self.cqs.len() < MAX_CQS => {
+                self.cqs.push(None);
+                self.cqs.len() - 1
+            }
+            None => return Err(VerbsError::NoResources),
+        };
+        if let Some(place) = self.cqs.get_mut(id) {
+            *place = Some(Cq::new(options.depth));
         }
-        let id = CqId(self.cqs.len() as u16);
-        self.cqs.push(Cq::new(options.depth));
-        Ok(id)
+        Ok(CqId(id as u16))
+    }
+
+    pub(crate) fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        if self.slots.iter().any(|slot| [slot.send_cq, slot.recv_cq].contains(&cq)) {
+            return Err(VerbsError::InvalidState);
+        }
+        let place = self.cqs.get_mut(usize::from(cq.0)).filter(|cq| cq.is_some());
+        *place.ok_or(VerbsError::NotFound)? = None;
+        Ok(())
+    }
+
+    fn cq(&mut self, cq: CqId) -> Option<&mut Cq> {
+        self.cqs.get_mut(usize::from(cq.0))?.as_mut()
     }
 
     pub(crate) fn create_qp(&mut self, options: QpOptions) -> Result<QpNum, VerbsError> {
@@ -120,7 +141,7 @@ impl Core {
         [send_depth, recv_depth]: [u32; 2],
         make: impl FnOnce(QpNum, Psn, &Limits) -> QueuePair,
     ) -> Result<QpNum, VerbsError> {
-        if [send_cq, recv_cq].iter().any(|cq| usize::from(cq.0) >= self.cqs.len()) {
+        if [send_cq, recv_cq].iter().any(|cq| self.cq(*cq).is_none()) {
             return Err(VerbsError::NotFound);
         }
         if [send_depth, recv_depth].iter().any(|&depth| depth == 0 || depth > MAX_DEPTH) {
@@ -158,9 +179,9 @@ impl Core {
         }
     }
 
-    /// How many queue pairs there are.
-    pub(crate) fn queue_pairs(&self) -> usize {
-        self.slots.iter().count()
+    /// How many queue pairs and completion queues there are.
+    pub(crate) fn objects(&self) -> (usize, usize) {
+        (self.slots.iter().count(), self.cqs.iter().flatten().count())
     }
 
     pub(crate) fn destroy_qp(&mut self, qp: QpNum) -> Result<(), VerbsError> {
@@ -225,23 +246,23 @@ impl Core {
     }
 
     fn reserve(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        let cq = self.cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
+        let cq = self.cq(cq).ok_or(VerbsError::NotFound)?;
         if cq.reserve() { Ok(()) } else { Err(VerbsError::NoResources) }
     }
 
     fn release(&mut self, cq: CqId) {
-        if let Some(cq) = self.cqs.get_mut(usize::from(cq.0)) {
+        if let Some(cq) = self.cq(cq) {
             cq.release();
         }
     }
 
     pub(crate) fn poll_cq(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
-        self.cqs.get_mut(usize::from(cq.0)).map_or(0, |cq| cq.poll(out))
+        self.cq(cq).map_or(0, |cq| cq.poll(out))
     }
 
     /// Whether completions wait, or something can be sent.
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || self.cqs.iter().any(|cq| !cq.is_empty())
+        !self.ready.is_empty() || self.cqs.iter().flatten().any(|cq| !cq.is_empty())
     }
 
     /// Runs `f` on a queue pair, then notes what it has to send and when it is due.

@@ -74,6 +74,10 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
         self.engine.lock().core.create_cq(options)
     }
 
+    fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
+        self.engine.lock().core.destroy_cq(cq)
+    }
+
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
         self.engine.lock().core.create_qp(options)
     }
@@ -133,9 +137,11 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         // Copied first: `each` may take its time, or call back.
         let engine = self.engine.lock();
-        let (counters, queue_pairs) = (engine.core.counters, engine.core.queue_pairs());
+        let counters = engine.core.counters;
+        let (queue_pairs, completion_queues) = engine.core.objects();
         drop(engine);
         counters.for_each(each);
         each(("queue_pairs", queue_pairs as u64));
+        each(("completion_queues", completion_queues as u64));
     }
 }

@@ -7,8 +7,8 @@ use common::{Options, Pair, address, drain, wr};
 use platform::Instant;
 use roce::wire::{Frame, Operation};
 use verbs::{
-    CqOptions, LinkKind, PathMtu, Payload, Psn, QpConnect, QpOptions, SendOp, SendWr, Sge, Status,
-    VerbsError, WorkKind,
+    Completion, CqOptions, LinkKind, PathMtu, Payload, Psn, QpConnect, QpOptions, RecvWr, SendOp, SendWr,
+    Sge, Status, VerbsError, WorkKind, WrId,
 };
 
 fn inline_write(pair: &Pair, from: usize, at: u64, bytes: &'static [u8]) -> SendOp<'static> {
@@ -197,4 +197,31 @@ fn calls_with_wrong_arguments_are_refused() {
     assert_eq!(a.rnic.create_qp(nowhere), Err(VerbsError::NotFound));
     let numbers: Vec<_> = (0..50).map(|_| a.rnic.create_qp(options).unwrap().get()).collect();
     assert!(numbers.iter().all(|&n| n > 0xfff), "special queue pairs are left out");
+}
+
+/// Completion queues come and go, but not from under a queue pair; a number is given again.
+#[test]
+fn completion_queues_are_destroyed() {
+    let pair = Pair::new(&Options::default());
+    let [a, _] = &pair.nodes;
+    let count = || {
+        let mut count = None;
+        a.rnic.counters(&mut |(name, n)| count = if name == "completion_queues" { Some(n) } else { count });
+        count.unwrap()
+    };
+    let before = count();
+    for _ in 0..1000 {
+        let cq = a.rnic.create_cq(CqOptions { depth: 4 }).unwrap();
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: 2, recv_depth: 2 };
+        let qp = a.rnic.create_qp(options).unwrap();
+        a.rnic.post_recv(qp, &[RecvWr { id: WrId(1), scatter: &[] }]).unwrap();
+        assert_eq!((count(), a.rnic.destroy_cq(cq)), (before + 1, Err(VerbsError::InvalidState)));
+        a.rnic.destroy_qp(qp).unwrap();
+        assert_eq!(a.rnic.destroy_cq(cq), Ok(()));
+        assert_eq!(a.rnic.destroy_cq(cq), Err(VerbsError::NotFound));
+        assert_eq!(a.rnic.create_qp(options), Err(VerbsError::NotFound));
+        let mut none = [Completion::BLANK; 2];
+        assert_eq!(a.rnic.poll_cq(cq, &mut none), 0);
+    }
+    assert_eq!(count(), before);
 }

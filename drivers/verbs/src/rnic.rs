@@ -162,6 +162,10 @@ pub trait Rnic: Send + Sync {
     /// Makes a completion queue.
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError>;
 
+    /// Ends a completion queue that no queue pair uses any more (`InvalidState` while one does), with the completions that are
+    /// still in it. Its number may be given again.
+    fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError>;
+
     /// Makes a reliable connected queue pair. Receives may be posted at once; sends after [`connect_qp`](Self::connect_qp).
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError>;
 

@@ -168,15 +168,21 @@ impl Node {
         let me = self.clone();
         let until = self.platform.now() + self.config.connect_timeout;
         let task = async move {
-            me.timers.until(until).await;
-            let mut peers = me.peers.lock();
-            let Some(peer) = peers.get_mut(&node) else { return };
-            let late = match &peer.link {
+            let is_open = |link: &PeerLink| match link {
                 PeerLink::Asking { attempt: a, .. } => *a == attempt,
                 PeerLink::Accepted(conn) => conn.id == attempt,
                 _ => false,
             };
-            if late {
+            let over = || {
+                let open = me.peers.lock().get(&node).is_some_and(|peer| is_open(&peer.link));
+                (!open).then_some(())
+            };
+            if me.timers.before(until, me.peer_change.until(over)).await.is_some() {
+                return;
+            }
+            let mut peers = me.peers.lock();
+            let Some(peer) = peers.get_mut(&node) else { return };
+            if is_open(&peer.link) {
                 let old = mem::replace(&mut peer.link, PeerLink::Idle);
                 drop(peers);
                 me.retire(old);

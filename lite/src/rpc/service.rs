@@ -202,10 +202,6 @@ impl Service {
     pub(crate) async fn idle(&self) {
         self.idle.until(|| (self.under_way.load(Ordering::Acquire) == 0).then_some(())).await;
     }
-
-    pub(crate) fn wake_all(&self) {
-        self.arrival.wake_all();
-    }
 }
 
 /// A call whose request is being fetched.
@@ -253,8 +249,9 @@ impl ServiceTable {
         service.close();
     }
 
-    pub(crate) fn wake_all(&self) {
-        self.all(FunctionId::MAX).iter().for_each(|s| s.wake_all());
+    /// Ends all functions: what waits in their queues, and would keep the node, goes.
+    pub(crate) fn close_all(&self) {
+        self.all(FunctionId::MAX).iter().for_each(|service| service.close());
     }
 
     /// Those with ids up to `last`.

@@ -29,7 +29,7 @@ struct Qp {
 struct Port {
     address: PortAddress,
     memory: Arc<Words>,
-    cqs: Vec<(u32, VecDeque<Completion>)>,
+    cqs: Vec<Option<(u32, VecDeque<Completion>)>>,
     qps: Vec<Option<Qp>>,
 }
 
@@ -80,7 +80,7 @@ impl Port {
     }
 
     fn complete(&mut self, cq: CqId, completion: Completion) {
-        let Some((depth, queue)) = self.cqs.get_mut(usize::from(cq.0)) else { return };
+        let Some(Some((depth, queue))) = self.cqs.get_mut(usize::from(cq.0)) else { return };
         assert!(queue.len() < *depth as usize, "completion queue overrun");
         queue.push_back(completion);
     }
@@ -184,8 +184,15 @@ impl Rnic for DirectRnic {
 
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
         self.with(|port| {
-            port.cqs.push((options.depth, VecDeque::with_capacity(options.depth as usize)));
+            port.cqs.push(Some((options.depth, VecDeque::with_capacity(options.depth as usize))));
             Ok(CqId(port.cqs.len() as u16 - 1))
+        })
+    }
+
+    fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
+        self.with(|port| {
+            let place = port.cqs.get_mut(usize::from(cq.0)).and_then(Option::take);
+            place.map(drop).ok_or(VerbsError::NotFound)
         })
     }
 
@@ -258,7 +265,7 @@ impl Rnic for DirectRnic {
 
     fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
         let mut state = self.fabric.state.lock();
-        let Some((_, queue)) = state.ports[self.port].cqs.get_mut(usize::from(cq.0)) else { return 0 };
+        let Some(Some((_, queue))) = state.ports[self.port].cqs.get_mut(usize::from(cq.0)) else { return 0 };
         let n = queue.len().min(out.len());
         for (place, completion) in out.iter_mut().zip(queue.drain(..n)) {
             *place = completion;

@@ -68,6 +68,10 @@ impl Rnic for PacedRnic {
         self.below.create_cq(options)
     }
 
+    fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
+        self.below.destroy_cq(cq)
+    }
+
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
         self.below.create_qp(options)
     }

@@ -34,7 +34,7 @@ enum Work {
 struct Port {
     platform: Arc<dyn Platform>,
     key: RemoteKey,
-    cqs: Vec<(u32, VecDeque<Completion>)>,
+    cqs: Vec<Option<(u32, VecDeque<Completion>)>>,
     qps: BTreeMap<QpNum, Qp>,
     next_qp: u32,
     cut: bool,
@@ -113,6 +113,12 @@ impl Fabric {
         self.0.lock().ports.get(&gid.0).map_or(0, |port| port.qps.len())
     }
 
+    /// Completion queues that exist at a port.
+    #[must_use]
+    pub fn completion_queues(&self, gid: Gid) -> usize {
+        self.0.lock().ports.get(&gid.0).map_or(0, |port| port.cqs.iter().flatten().count())
+    }
+
     /// Work requests posted so far.
     #[must_use]
     pub fn posts(&self) -> u64 {
@@ -122,7 +128,7 @@ impl Fabric {
 
 impl Port {
     fn complete(&mut self, cq: CqId, completion: Completion) {
-        let (depth, queue) = &mut self.cqs[usize::from(cq.0)];
+        let (depth, queue) = self.cqs[usize::from(cq.0)].as_mut().expect("a completion queue");
         assert!(queue.len() < *depth as usize, "completion queue overrun");
         queue.push_back(completion);
     }
@@ -308,8 +314,19 @@ impl Rnic for InstantRnic {
 
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
         self.with(|port| {
-            port.cqs.push((options.depth, VecDeque::new()));
+            port.cqs.push(Some((options.depth, VecDeque::new())));
             Ok(CqId(port.cqs.len() as u16 - 1))
+        })
+    }
+
+    fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
+        self.with(|port| {
+            let uses = |qp: &Qp| [qp.options.send_cq, qp.options.recv_cq].contains(&cq);
+            if port.qps.values().any(uses) {
+                return Err(VerbsError::InvalidState);
+            }
+            let place = port.cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
+            place.take().map(drop).ok_or(VerbsError::NotFound)
         })
     }
 
@@ -400,7 +417,7 @@ impl Rnic for InstantRnic {
     fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
         let mut state = self.fabric.0.lock();
         let Some(port) = state.ports.get_mut(&self.port.gid.0) else { return 0 };
-        let Some((_, queue)) = port.cqs.get_mut(usize::from(cq.0)) else { return 0 };
+        let Some(Some((_, queue))) = port.cqs.get_mut(usize::from(cq.0)) else { return 0 };
         let n = queue.len().min(out.len());
         for (place, completion) in out.iter_mut().zip(queue.drain(..n)) {
             *place = completion;

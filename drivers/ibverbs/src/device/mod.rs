@@ -39,7 +39,7 @@ const MAX_DEPTH: u32 = 16_384;
 pub struct IbvRnic {
     // What is made of what: the later may only end after the earlier, which their owners see to.
     qps: RwLock<HashMap<QpNum, Arc<Qp>>>,
-    cqs: RwLock<Vec<Arc<Cq>>>,
+    cqs: RwLock<Vec<Option<Arc<Cq>>>>,
     channel: Arc<Channel>,
     region: Region,
     domain: Arc<Domain>,
@@ -93,12 +93,12 @@ impl IbvRnic {
         self.qps().get(&number).cloned().ok_or(VerbsError::NotFound)
     }
 
-    fn cqs(&self) -> RwLockReadGuard<'_, Vec<Arc<Cq>>> {
+    fn cqs(&self) -> RwLockReadGuard<'_, Vec<Option<Arc<Cq>>>> {
         self.cqs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cq(&self, id: CqId) -> Option<Arc<Cq>> {
-        self.cqs().get(usize::from(id.0)).cloned()
+        self.cqs().get(usize::from(id.0)).cloned().flatten()
     }
 
     fn limits(&self) -> Limits<'_> {
@@ -179,13 +179,33 @@ impl Rnic for IbvRnic {
             return Err(VerbsError::InvalidArgument);
         }
         let mut cqs = self.cqs.write().unwrap_or_else(PoisonError::into_inner);
-        if cqs.len() as u64 >= u64::from(self.limits.max_cqs) {
+        let free = cqs.iter().position(Option::is_none);
+        let id = free.unwrap_or(cqs.len());
+        if id as u64 >= u64::from(self.limits.max_cqs) {
             return Err(VerbsError::NoResources);
         }
-        let id = u16::try_from(cqs.len()).map_err(|_| VerbsError::NoResources)?;
+        let number = u16::try_from(id).map_err(|_| VerbsError::NoResources)?;
         let cq = Cq::new(self.channel.clone(), options.depth).map_err(|e| verbs_error(&e))?;
-        cqs.push(Arc::new(cq));
-        Ok(CqId(id))
+        if id == cqs.len() {
+            cqs.push(None);
+        }
+        if let Some(place) = cqs.get_mut(id) {
+            *place = Some(Arc::new(cq));
+        }
+        Ok(CqId(number))
+    }
+
+    fn destroy_cq(&self, cq: CqId) -> Result<(), VerbsError> {
+        let mut cqs = self.cqs.write().unwrap_or_else(PoisonError::into_inner);
+        let place = cqs.get_mut(usize::from(cq.0)).ok_or(VerbsError::NotFound)?;
+        let cq = place.as_ref().ok_or(VerbsError::NotFound)?;
+        let uses = |qp: &Arc<Qp>| qp.cqs().iter().any(|used| Arc::ptr_eq(used, cq));
+        if self.qps().values().any(uses) {
+            return Err(VerbsError::InvalidState);
+        }
+        // The device's goes with the last who still polls it.
+        *place = None;
+        Ok(())
     }
 
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
@@ -261,7 +281,7 @@ impl Rnic for IbvRnic {
         self.armed.store(true, Ordering::Release);
         // All of them: one that is not armed would not wake anybody.
         let mut waits = false;
-        for cq in self.cqs().iter() {
+        for cq in self.cqs().iter().flatten() {
             waits |= cq.arm(&mut |wc| self.translate(wc));
         }
         waits
