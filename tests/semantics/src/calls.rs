@@ -339,6 +339,14 @@ pub async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     fails(server.receive_within(BRIEF).await, Error::Deadline)?;
     cx.meet().await?;
+    // From here on the way there is.
+    let warm = served(&server, 1, async {
+        asks(&cx.lite, cx.next(), cx.function(0), b"before").await?;
+        cx.meet().await
+    });
+    warm.await?;
+    // Nobody serves any more.
+    cx.meet().await?;
     let hasty = cx.lite.with_deadline(BRIEF);
     for to in [cx.next(), cx.me()] {
         let begun = cx.lite.platform().now();

@@ -1,7 +1,7 @@
 //! Locks, barriers, counters and events.
 
-use crate::context::{BRIEF, Context, RW, SHARED, USE};
-use crate::failure::{Failure, Outcome, ensure, fails, refused, same};
+use crate::context::{BRIEF, Context, RW, SHARED};
+use crate::failure::{Outcome, ensure, fails, refused, same};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -90,58 +90,32 @@ pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A lock is given in the order in which it was asked for.
+/// A lock is given in the order in which requests come to its home: those of one node's tasks in the order in which they ask.
 pub async fn a_lock_is_fair(cx: &Context) -> Outcome {
-    let (name, order) = (cx.name("lock"), cx.name("order"));
+    const TASKS: usize = 6;
     let mut own = None;
     if cx.rank() == 0 {
-        let word = cx.lite.alloc(cx.node(0), 8, SHARED).await?;
-        word.publish(&order).await?;
-        own = Some((word, cx.lite.create_lock(cx.node(1), &name).await?));
+        let turns = cx.lite.create_counter(cx.node(0), &cx.name("turns")).await?;
+        own = Some((turns, cx.lite.create_lock(cx.node(1), &cx.name("lock")).await?));
     }
     cx.meet().await?;
-    let (lock, word) = (cx.lite.open_lock(&name).await?, cx.lite.map(&order, USE).await?);
-    let held = if cx.rank() == 0 { Some(lock.lock().await?) } else { None };
-    // One after the other joins the line; each meeting finds the one before in it.
-    let mut mine: Option<Outcome> = None;
-    let waits = async {
+    let lock = cx.lite.open_lock(&cx.name("lock")).await?;
+    let turns = cx.lite.open_counter(&cx.name("turns")).await?;
+    // From here on the way to its home is there.
+    lock.lock().await?.unlock().await?;
+    cx.meet().await?;
+    let take = async |_: usize| -> Result<u64, Error> {
         let held = lock.lock().await?;
-        let turn = word.fetch_add(0, 1).await?;
+        let turn = turns.add(1).await?;
         held.unlock().await?;
-        same(turn, cx.rank() as u64 - 1)
+        Ok(turn)
     };
-    let line = async {
-        for rank in 1..cx.count() {
-            if rank < cx.rank() || cx.rank() == 0 {
-                cx.meet().await?;
-            }
-        }
-        Ok::<_, Failure>(())
-    };
-    line.await?;
-    if cx.rank() == 0 {
-        if let Some(held) = held {
-            // The last one of the line gets into it.
-            cx.lite.sleep(BRIEF).await;
-            held.unlock().await?;
-        }
-    } else {
-        let rest = async {
-            for _ in cx.rank()..cx.count() {
-                // This node's claim has had its time to get there.
-                cx.lite.sleep(BRIEF).await;
-                cx.meet().await?;
-            }
-            Ok::<_, Failure>(())
-        };
-        let (waited, met) = join(waits, rest).await;
-        met?;
-        mine = Some(waited);
-    }
-    mine.unwrap_or(Ok(()))?;
+    let taken: Vec<u64> = join_all((0..TASKS).map(take)).await.into_iter().collect::<Result<_, _>>()?;
+    ensure(taken.is_sorted(), "a task got the lock before one that had asked for it earlier")?;
     cx.meet().await?;
-    if let Some((word, lock)) = own {
-        word.free().await?;
+    if let Some((turns, lock)) = own {
+        same(turns.get().await?, (TASKS * cx.count()) as u64)?;
+        turns.destroy().await?;
         lock.destroy().await?;
     }
     Ok(())

@@ -18,7 +18,8 @@ const MEMORY_MIB: &str = "224";
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("build::semantics-image", |log| {
-            image::build_with_semantics(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
+            image::build_with_semantics(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop))
+                .map(|_| Outcome::Passed)
         }),
         Case::new("semantics::on-appliances", appliances),
     ]
@@ -40,7 +41,10 @@ fn appliances(log: &Path) -> Result<Outcome> {
     run.arg("--console").arg(log.with_extension("consoles"));
     tool::run_ok(&mut run, log, LIMIT)?;
     let said = std::fs::read_to_string(&output)?;
-    std::io::Write::write_all(&mut std::fs::File::options().append(true).create(true).open(log)?, said.as_bytes())?;
+    std::io::Write::write_all(
+        &mut std::fs::File::options().append(true).create(true).open(log)?,
+        said.as_bytes(),
+    )?;
     outcome(&said)
 }
 
@@ -48,7 +52,8 @@ fn appliances(log: &Path) -> Result<Outcome> {
 fn outcome(said: &str) -> Result<Outcome> {
     let mut lines = said.lines();
     let planned = lines.next().and_then(|plan| plan.strip_prefix("1..")?.parse::<u64>().ok());
-    let planned = planned.filter(|cases| *cases > 0).context("the suite does not say how many cases it has")?;
+    let planned =
+        planned.filter(|cases| *cases > 0).context("the suite does not say how many cases it has")?;
     let (mut tally, mut failures) = (Tally::default(), Vec::new());
     for line in lines {
         if line.starts_with("ok ") {
