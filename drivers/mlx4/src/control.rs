@@ -12,14 +12,14 @@ use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_CQS;
 use crate::icm::{Icm, Object};
 use crate::port::{Port, PortInfo};
-use crate::qp::context::{Fixed, Rings, Way};
+use crate::qp::context::{Fixed, Rings, Service, Way};
 use crate::qp::numbers::Numbers;
 use crate::qp::queue::{QueuePair, SLOTS, Shape};
 use crate::qp::{BlueFlameRegister, Parts, Slot};
 use crate::{hca, region, reset};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use verbs::{CqId, CqOptions, Gid, QpConnect, QpNum, QpOptions, VerbsError};
+use verbs::{CqId, CqOptions, Gid, Psn, QpConnect, QpNum, VerbsError};
 
 /// Bytes behind the rings of a queue pair, for its doorbell record.
 const RECORD: u64 = 64;
@@ -198,24 +198,24 @@ impl<B: Block> Control<B> {
         Ok(())
     }
 
-    /// Makes a queue pair to which receives may be posted.
+    /// Makes a queue pair to which receives may be posted; one for datagrams may send too. `depths`: of sends, and of
+    /// receives.
     pub(crate) fn create_qp(
         &mut self,
         hw: &impl Hardware<Block = B>,
         card: &Card,
-        options: &QpOptions,
+        service: Service,
+        [send_depth, recv_depth]: [u32; 2],
         targets: [Target; 2],
     ) -> Result<Slot<B>, VerbsError> {
-        let capabilities = &card.capabilities;
-        let most = capabilities.log_send_entries;
-        let shape =
-            Shape::new(options.send_depth, options.recv_depth, most).ok_or(VerbsError::InvalidArgument)?;
+        let most = card.capabilities.log_send_entries;
+        let shape = Shape::new(send_depth, recv_depth, most).ok_or(VerbsError::InvalidArgument)?;
         while let Some((first, count)) = self.numbers.wanted() {
             self.icm.back(hw, &mut self.commands, Object::Qp, first.into(), count.into())?;
             self.numbers.were_backed();
         }
         let number = self.numbers.take(chance(hw)).ok_or(VerbsError::NoResources)?;
-        let made = self.make_qp(hw, card, QpNum::new(number), shape, targets);
+        let made = self.make_qp(hw, card, QpNum::new(number), service, shape, targets);
         if made.is_err() {
             self.numbers.give(number);
         }
@@ -227,17 +227,20 @@ impl<B: Block> Control<B> {
         hw: &impl Hardware<Block = B>,
         card: &Card,
         number: QpNum,
+        service: Service,
         shape: Shape,
         targets: [Target; 2],
     ) -> Result<Slot<B>, Error> {
         let capabilities = &card.capabilities;
         let buffer = hw.allocate(shape.bytes() + RECORD).ok_or(Error::NoMemory("a queue pair"))?;
-        let queue = Arc::new(QueuePair::new(number, buffer, shape));
+        let datagrams = service != Service::Reliable;
+        let queue = Arc::new(QueuePair::new(number, datagrams, buffer, shape));
         let page = Page::of(QueuePair::<B>::slot_of(number), capabilities);
         let first_cq = capabilities.reserved_cqs;
         let [send, receive] = targets;
         let fixed = Fixed {
             number,
+            service,
             domain: card.domain,
             shape,
             uar: page.index(),
@@ -252,6 +255,15 @@ impl<B: Block> Control<B> {
             self.icm.unmap_queue(pages);
             return Err(error);
         }
+        if datagrams && let Err(error) = self.ready_for_datagrams(hw, card, &fixed) {
+            if self.reset_qp(hw, &fixed).is_ok() {
+                self.icm.unmap_queue(pages);
+            } else {
+                // The card may still use the rings: their memory is never used for anything else.
+                core::mem::forget(queue);
+            }
+            return Err(error);
+        }
         let register = |blue_flame| BlueFlameRegister::new(capabilities.uar_len, blue_flame);
         let blue_flame = capabilities.blue_flame.filter(|_| card.own_pages).map(register);
         Ok(Slot::new(Parts {
@@ -263,6 +275,20 @@ impl<B: Block> Control<B> {
             page,
             blue_flame,
         }))
+    }
+
+    /// Has a queue pair without a connection take and send datagrams.
+    fn ready_for_datagrams(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        qp: &Fixed,
+    ) -> Result<(), Error> {
+        let number = qp.number.get();
+        let receive = qp.ready_for_datagrams(card.port.number);
+        self.commands.send(hw, Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
+        let send = qp.ready_to_send_datagrams(Psn::new(chance(hw)));
+        self.commands.send(hw, Command::new(Opcode::Rtr2RtsQp).of(number), &send)
     }
 
     /// Connects a queue pair that was made and not connected.
@@ -293,9 +319,9 @@ impl<B: Block> Control<B> {
     }
 
     /// Has the card let go of a queue pair: from here on it touches neither rings nor memory for it.
-    pub(crate) fn reset_qp(&mut self, hw: &impl Hardware<Block = B>, slot: &Slot<B>) -> Result<(), Error> {
+    pub(crate) fn reset_qp(&mut self, hw: &impl Hardware<Block = B>, qp: &Fixed) -> Result<(), Error> {
         const WITHOUT_MAILBOX: u8 = 2;
-        let reset = Command::new(Opcode::ToRstQp).of(slot.fixed.number.get()).variant(WITHOUT_MAILBOX);
+        let reset = Command::new(Opcode::ToRstQp).of(qp.number.get()).variant(WITHOUT_MAILBOX);
         self.commands.run(hw, reset).map(drop)
     }
 

@@ -34,6 +34,10 @@ impl Cqe {
     pub(crate) const fn immediate(&self) -> u32 {
         self.0[0] as u32
     }
+    /// The queue pair that sent a datagram.
+    pub(crate) const fn remote_qp(&self) -> QpNum {
+        QpNum::new((self.0[1] >> 32) as u32)
+    }
     /// Bytes.
     pub(crate) const fn len(&self) -> u32 {
         self.0[2] as u32

@@ -3,6 +3,7 @@
 use crate::control::Target;
 use crate::cq::Cq;
 use crate::hardware::Hardware;
+use crate::qp::context::Service;
 use crate::qp::numbers::MAX_QPS;
 use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{Slot, Stage};
@@ -13,7 +14,7 @@ use lock_api::RawMutex;
 use platform::Instant;
 use verbs::{
     Attributes, Completion, Counter, CqId, CqOptions, MemoryKey, PathMtu, PortAddress, PortState, QpConnect,
-    QpNum, QpOptions, RecvWr, RemoteKey, Rnic, SendWr, VerbsError,
+    QpNum, QpOptions, RecvWr, RemoteKey, Rnic, SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
 };
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
@@ -45,6 +46,22 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 
     fn check_alive(&self) -> Result<(), VerbsError> {
         if self.has_failed() { Err(VerbsError::DeviceFailed) } else { Ok(()) }
+    }
+
+    /// Makes a queue pair that completes into `cqs`, sends first.
+    fn create(&self, service: Service, cqs: [CqId; 2], depths: [u32; 2]) -> Result<QpNum, VerbsError> {
+        self.check_alive()?;
+        let [send, receive] = cqs.map(|id| self.target(id));
+        let targets = [send?, receive?];
+        let slot =
+            self.with_control(|control| control.create_qp(&self.hw, &self.card, service, depths, targets))?;
+        let number = slot.queue.number();
+        let index = QueuePair::<H::Block>::slot_of(number);
+        for id in cqs {
+            self.with_cq(id, |cq| cq.attach(index, slot.queue.clone()))?;
+        }
+        *self.slot(number).ok_or(VerbsError::NoResources)?.lock() = Some(slot.into());
+        Ok(number)
     }
 
     /// What a queue pair that the card has let go of left undone ends as flushed.
@@ -119,16 +136,23 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn create_qp(&self, options: QpOptions) -> Result<QpNum, VerbsError> {
-        self.check_alive()?;
-        let targets = [self.target(options.send_cq)?, self.target(options.recv_cq)?];
-        let slot = self.with_control(|control| control.create_qp(&self.hw, &self.card, &options, targets))?;
-        let number = slot.queue.number();
-        let index = QueuePair::<H::Block>::slot_of(number);
-        for id in [options.send_cq, options.recv_cq] {
-            self.with_cq(id, |cq| cq.attach(index, slot.queue.clone()))?;
-        }
-        *self.slot(number).ok_or(VerbsError::NoResources)?.lock() = Some(slot.into());
-        Ok(number)
+        let QpOptions { send_cq, recv_cq, send_depth, recv_depth } = options;
+        self.create(Service::Reliable, [send_cq, recv_cq], [send_depth, recv_depth])
+    }
+
+    fn create_ud_qp(&self, options: UdOptions) -> Result<UdQp, VerbsError> {
+        let UdOptions { send_cq, recv_cq, send_depth, recv_depth, qkey } = options;
+        self.create(Service::Datagram(qkey), [send_cq, recv_cq], [send_depth, recv_depth]).map(UdQp::new)
+    }
+
+    fn post_send_ud(&self, qp: UdQp, work: &[UdSendWr<'_>]) -> Result<(), (usize, VerbsError)> {
+        self.check_alive().map_err(|error| (0, error))?;
+        // A datagram is one packet.
+        let most = self.max_mtu().map_or(0, PathMtu::bytes) as u64;
+        let bounds = Bounds { max_message: most, ..self.bounds() };
+        let (port, posts) = (self.card.port, &self.posts);
+        let posted = self.with_qp(qp.number(), |slot| slot.post_datagrams(&bounds, port, work, posts));
+        posted.unwrap_or(Err((0, VerbsError::NotFound)))
     }
 
     fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
@@ -141,6 +165,9 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         self.with_control(|control| {
             let known = self.with_qp(qp, |slot| (slot.stage, slot.fixed));
             let (stage, fixed) = known.ok_or(VerbsError::NotFound)?;
+            if fixed.service != Service::Reliable {
+                return Err(VerbsError::InvalidArgument);
+            }
             if stage != Stage::Created {
                 return Err(VerbsError::InvalidState);
             }
@@ -157,7 +184,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
                 place.take_if(|slot| slot.queue.number() == qp)
             };
             let slot = taken.ok_or(VerbsError::NotFound)?;
-            let reset = control.reset_qp(&self.hw, &slot);
+            let reset = control.reset_qp(&self.hw, &slot.fixed);
             self.flush(&slot)?;
             match reset {
                 Ok(()) => {

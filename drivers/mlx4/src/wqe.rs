@@ -4,7 +4,7 @@
 use crate::hardware::Hardware;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::IoAddr;
-use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
+use verbs::{AddressVector, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
 
 /// Bytes from one send work request to the next, and their logarithm.
 pub(crate) const LEN: usize = 1 << LOG_LEN;
@@ -16,9 +16,9 @@ const CHUNK: usize = 64;
 pub(crate) const CHUNK_WORDS: usize = CHUNK / 8;
 /// Bytes of a segment's unit.
 const UNIT: usize = 16;
-/// Bytes of the most payload that lies in a WRITE itself, behind its two segments of 16 bytes and with 4 bytes before each
-/// piece, none of which crosses from one chunk into the next.
-pub(crate) const MAX_INLINE: usize = (CHUNK - 2 * UNIT - 4) + 3 * (CHUNK - 4);
+/// Bytes of the most payload that lies in a request itself: in three chunks, for that of a datagram begins behind the first,
+/// with 4 bytes before each piece, none of which crosses from one chunk into the next.
+pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - 4);
 /// Elements of a scatter or gather list.
 pub(crate) const MAX_ELEMENTS: usize = 4;
 
@@ -81,6 +81,17 @@ impl<H: Hardware> Bounds<'_, H> {
     }
 }
 
+/// Where a datagram comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    /// The port, from 1.
+    pub(crate) port: u8,
+    /// The row of its GID table.
+    pub(crate) row: u8,
+    /// The protection domain.
+    pub(crate) domain: u32,
+}
+
 /// A send work request under construction: its bytes as the card reads them.
 pub(crate) struct Wqe {
     bytes: [u8; LEN],
@@ -128,14 +139,44 @@ impl Wqe {
                 0
             }
         };
-        let fence = if wr.fence { control::FENCE } else { 0 };
-        let flags = if wr.signaled { control::COMPLETE } else { 0 }
-            | if wr.solicited { control::SOLICITED } else { 0 };
-        wqe.put32(0x00, wqe.opcode.into());
-        wqe.put32(0x04, fence | (wqe.len / UNIT) as u32);
-        wqe.put32(0x08, flags);
-        wqe.put32(0x0c, immediate);
+        wqe.control(wr.signaled, wr.solicited, wr.fence, immediate);
         Ok(wqe)
+    }
+
+    /// Makes one that sends a datagram: from a row of the GID table of a port, by a protection domain.
+    pub(crate) fn datagram<H: Hardware>(
+        wr: &UdSendWr<'_>,
+        bounds: &Bounds<'_, H>,
+        from: Source,
+    ) -> Result<Self, VerbsError> {
+        const NO_VLAN: u32 = 0xffff;
+        let opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
+        let mut wqe = Self { bytes: [0; LEN], len: CHUNK, opcode };
+        let AddressVector { peer, traffic_class, hop_limit, .. } = wr.to;
+        let [a, b, mac @ ..] = peer.mac.0;
+        wqe.put32(0x10, u32::from(from.port) << 24 | from.domain);
+        wqe.put32(0x18, u32::from(from.row) << 16 | u32::from(hop_limit));
+        wqe.put32(0x1c, u32::from(traffic_class) << 20);
+        wqe.put(0x20, &peer.gid.0);
+        wqe.put32(0x30, wr.remote_qp.get());
+        wqe.put32(0x34, wr.qkey.0);
+        wqe.put32(0x38, NO_VLAN << 16 | u32::from(a) << 8 | u32::from(b));
+        wqe.put(0x3c, &mac);
+        wqe.payload(wr.data, bounds)?;
+        wqe.control(wr.signaled, wr.solicited, false, wr.imm.unwrap_or(0));
+        Ok(wqe)
+    }
+
+    /// Writes the control segment, but for what depends on the place in the ring.
+    #[inline]
+    fn control(&mut self, signaled: bool, solicited: bool, fence: bool, immediate: u32) {
+        let fence = if fence { control::FENCE } else { 0 };
+        let flags =
+            if signaled { control::COMPLETE } else { 0 } | if solicited { control::SOLICITED } else { 0 };
+        self.put32(0x00, self.opcode.into());
+        self.put32(0x04, fence | (self.len / UNIT) as u32);
+        self.put32(0x08, flags);
+        self.put32(0x0c, immediate);
     }
 
     /// Chunks that it has.

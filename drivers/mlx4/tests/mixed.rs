@@ -3,7 +3,7 @@
 mod common;
 
 use common::node;
-use common::pair::{End, every_verb};
+use common::pair::{End, Post, datagrams, every_verb};
 use common::soft::Soft;
 use platform::{Arena, IoAddr};
 use std::sync::Arc;
@@ -20,5 +20,8 @@ fn every_verb_between_a_card_and_software() {
         software.connect(&card, link);
         every_verb(&card, &software, &[&machine, &soft]);
         every_verb(&software, &card, &[&machine, &soft]);
+        let (card, software) = (Post::new(&driver, &machine.bus.data), Post::new(&*soft.rnic, &memory));
+        datagrams(&card, &software, link, &[&machine, &soft]);
+        datagrams(&software, &card, link, &[&machine, &soft]);
     }
 }

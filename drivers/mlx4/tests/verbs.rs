@@ -4,7 +4,7 @@
 mod common;
 
 use common::node;
-use common::pair::{DEPTH, End, every_verb, gather, to};
+use common::pair::{DEPTH, End, Post, datagrams, every_verb, gather, to};
 use common::wire::{Station, exchange, exchange_lossy};
 use platform::{IoAddr, Memory};
 use std::time::Duration;
@@ -42,6 +42,24 @@ fn every_verb_moves_its_data() {
             every_verb(a, b, &stations);
             every_verb(b, a, &stations);
         });
+    }
+}
+
+#[test]
+fn datagrams_reach_who_has_their_key() {
+    for (profile, link) in [
+        ("pro", LinkKind::RoceV2),
+        ("pro", LinkKind::RoceV1),
+        ("cx3", LinkKind::RoceV1),
+        ("blueflame", LinkKind::RoceV2),
+        ("large-entries", LinkKind::RoceV2),
+    ] {
+        println!("{profile} {link:?}");
+        let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
+        let (a, b) = (Post::new(&da, &ma.bus.data), Post::new(&db, &mb.bus.data));
+        datagrams(&a, &b, link, &[&ma, &mb]);
+        datagrams(&b, &a, link, &[&ma, &mb]);
+        da.destroy_qp(a.qp.number()).unwrap();
     }
 }
 
@@ -125,7 +143,7 @@ fn what_cannot_be_is_refused_at_once() {
         let write = |data| SendOp::Write { data, remote, imm: None };
         assert_eq!(post(write(gather(&outside))), Err((0, VerbsError::LocalProtection)));
         assert_eq!(post(SendOp::Read { into: &outside, remote }), Err((0, VerbsError::LocalProtection)));
-        assert_eq!(post(write(Payload::Inline(&[0; 209]))), Err((0, VerbsError::InvalidArgument)));
+        assert_eq!(post(write(Payload::Inline(&[0; 181]))), Err((0, VerbsError::InvalidArgument)));
         let here = Sge { addr: a.put(&[0; 64]), len: 8 };
         let many = [here; 5];
         assert_eq!(post(write(gather(&many))), Err((0, VerbsError::InvalidArgument)));

@@ -5,7 +5,7 @@ use crate::layout::{Field, Mailbox};
 use crate::qp::queue::Shape;
 use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN};
 use core::time::Duration;
-use verbs::{PathMtu, QpConnect, QpNum};
+use verbs::{PathMtu, Psn, QKey, QpConnect, QpNum};
 
 /// Where the context begins in the mailbox, behind the mask of optional parameters.
 const CONTEXT: usize = 0x08;
@@ -22,6 +22,7 @@ const fn path(word: usize, high: u32, low: u32) -> Field {
 
 const OPTIONAL: Field = Field::word(0x00);
 const STATE: Field = field(0x00, 31, 28);
+const SERVICE: Field = field(0x00, 23, 16);
 const MIGRATION: Field = field(0x00, 12, 11);
 const DOMAIN: Field = field(0x04, 23, 0);
 const MTU: Field = field(0x08, 31, 29);
@@ -61,12 +62,14 @@ const RNR_TIMER: Field = field(0x94, 28, 24);
 const RECEIVE_PSN: Field = field(0x94, 23, 0);
 const RECEIVE_CQN: Field = field(0x9c, 23, 0);
 const RECORD: usize = CONTEXT + 0xa0;
+const Q_KEY: Field = field(0xa8, 31, 0);
 const MTT: Field = field(0xcc, 31, 0);
 
 /// Bits of the mask of optional parameters.
 mod optional {
     pub(super) const PEER_RIGHTS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
     pub(super) const PKEY_INDEX: u32 = 1 << 4;
+    pub(super) const Q_KEY: u32 = 1 << 5;
     pub(super) const RNR_TIMER: u32 = 1 << 6;
     pub(super) const PRIMARY_PATH: u32 = 1 << 7;
     pub(super) const REQUESTER_READS: u32 = 1 << 8;
@@ -100,10 +103,29 @@ const SECOND_PORT: u32 = 1 << 6;
 /// No counter counts the frames.
 const NO_COUNTER: u32 = 0xff;
 
+/// Which service a queue pair has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    /// Reliable connection.
+    Reliable,
+    /// Unreliable datagrams, for those who name the key.
+    Datagram(QKey),
+}
+
+impl Service {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Reliable => 0,
+            Self::Datagram(_) => 3,
+        }
+    }
+}
+
 /// What of a queue pair stays as it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fixed {
     pub(crate) number: QpNum,
+    pub(crate) service: Service,
     pub(crate) domain: u32,
     pub(crate) shape: Shape,
     pub(crate) uar: u32,
@@ -136,6 +158,7 @@ impl Fixed {
         for (field, value) in [
             (OPTIONAL, mask),
             (STATE, state as u32),
+            (SERVICE, self.service.code()),
             (MIGRATION, MIGRATED),
             (DOMAIN, self.domain),
             (LOG_RECEIVES, self.shape.log_receives),
@@ -149,6 +172,12 @@ impl Fixed {
         ] {
             mailbox.set(field, value);
         }
+        if self.service != Service::Reliable {
+            // Datagrams of any size that a path may have (Linux).
+            const LOG_DATAGRAM: u32 = 13;
+            mailbox.set(MTU, mtu_code(PathMtu::B4096));
+            mailbox.set(LOG_MESSAGE, LOG_DATAGRAM);
+        }
         mailbox
     }
 
@@ -160,12 +189,33 @@ impl Fixed {
 
     /// RST2INIT: receives may be posted.
     pub(crate) fn init(&self, rings: Rings) -> Mailbox {
-        let mut mailbox = self.mailbox(State::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
-        Self::allow_peers(&mut mailbox);
+        let mut mailbox = match self.service {
+            Service::Reliable => {
+                let mut mailbox = self.mailbox(State::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
+                Self::allow_peers(&mut mailbox);
+                mailbox
+            }
+            Service::Datagram(key) => {
+                self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY).with(Q_KEY, key.0)
+            }
+        };
         mailbox.set(UAR, self.uar);
         mailbox.set(MTT, rings.mtt as u32);
         mailbox.set_wide(RECORD, rings.record);
         mailbox
+    }
+
+    /// INIT2RTR of a queue pair without a connection.
+    pub(crate) fn ready_for_datagrams(&self, port: u8) -> Mailbox {
+        self.mailbox(State::ReadyToReceive, optional::SCHED_QUEUE)
+            .with(LINK_TYPE, ETHERNET)
+            .with(FORCES, FORCE_PRIORITY)
+            .with(SCHED_QUEUE, scheduler(port))
+    }
+
+    /// RTR2RTS of a queue pair without a connection.
+    pub(crate) fn ready_to_send_datagrams(&self, first: Psn) -> Mailbox {
+        self.mailbox(State::ReadyToSend, 0).with(SEND_PSN, first.get())
     }
 
     /// INIT2RTR: what the peer sends is taken.
@@ -179,7 +229,6 @@ impl Fixed {
         let mut mailbox = self.mailbox(State::ReadyToReceive, MASK);
         Self::allow_peers(&mut mailbox);
         let address = &connect.address;
-        let second = if way.port == 2 { SECOND_PORT } else { 0 };
         for (field, value) in [
             (MTU, mtu_code(connect.mtu)),
             (LOG_MESSAGE, way.log_message),
@@ -193,7 +242,7 @@ impl Fixed {
             (SOURCE_GID, way.source_gid.into()),
             (HOP_LIMIT, address.hop_limit.into()),
             (TRAFFIC_CLASS, address.traffic_class.into()),
-            (SCHED_QUEUE, SCHEDULER | second),
+            (SCHED_QUEUE, scheduler(way.port)),
             (FORCES, FORCE_PRIORITY),
             (RESPONDER_READS, log2(self.responder_reads)),
             (RNR_TIMER, rnr_code(connect.min_rnr_delay)),
@@ -225,6 +274,10 @@ impl Fixed {
         }
         mailbox
     }
+}
+
+const fn scheduler(port: u8) -> u32 {
+    SCHEDULER | if port == 2 { SECOND_PORT } else { 0 }
 }
 
 const fn log2(count: u8) -> u32 {

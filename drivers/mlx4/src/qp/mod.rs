@@ -9,14 +9,15 @@ use crate::cq::Credit;
 use crate::doorbell::Page;
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
-use crate::wqe::{Bounds, CHUNK_WORDS, WORDS, Wqe, store_receive};
+use crate::port::Port;
+use crate::wqe::{Bounds, CHUNK_WORDS, Source, WORDS, Wqe, store_receive};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
-use context::Fixed;
+use context::{Fixed, Service};
 use core::sync::atomic::{AtomicU64, Ordering};
 use queue::QueuePair;
-use verbs::{CqId, RecvWr, SendWr, VerbsError};
+use verbs::{CqId, RecvWr, SendWr, UdSendWr, VerbsError, WrId};
 
 /// How far a queue pair is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,20 +101,54 @@ impl<B: Block> Slot<B> {
         }
     }
 
-    /// Queues send work, and rings the doorbell once for all of it.
+    /// Queues send work of a connection.
+    #[inline]
     pub(crate) fn post_send<H: Hardware<Block = B>>(
         &mut self,
         bounds: &Bounds<'_, H>,
         work: &[SendWr<'_>],
         posts: &Posts,
     ) -> Result<(), (usize, VerbsError)> {
+        if self.fixed.service != Service::Reliable {
+            return Err((0, VerbsError::InvalidArgument));
+        }
         if self.stage != Stage::Connected {
             return Err((0, VerbsError::InvalidState));
         }
+        self.post(bounds, work, posts, |wr| Ok((wr.id, Wqe::new(wr, bounds)?)))
+    }
+
+    /// Queues datagrams by a port.
+    pub(crate) fn post_datagrams<H: Hardware<Block = B>>(
+        &mut self,
+        bounds: &Bounds<'_, H>,
+        port: Port,
+        work: &[UdSendWr<'_>],
+        posts: &Posts,
+    ) -> Result<(), (usize, VerbsError)> {
+        if self.fixed.service == Service::Reliable {
+            return Err((0, VerbsError::InvalidArgument));
+        }
+        let domain = self.fixed.domain;
+        self.post(bounds, work, posts, |wr| {
+            let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
+            Ok((wr.id, Wqe::datagram(wr, bounds, Source { port: port.number, row, domain })?))
+        })
+    }
+
+    /// Queues requests as `make` makes them, and rings the doorbell once for all of them.
+    #[inline]
+    fn post<T, H: Hardware<Block = B>>(
+        &mut self,
+        bounds: &Bounds<'_, H>,
+        work: &[T],
+        posts: &Posts,
+        make: impl Fn(&T) -> Result<(WrId, Wqe), VerbsError>,
+    ) -> Result<(), (usize, VerbsError)> {
         let (mut done, mut outcome) = (0, Ok(()));
         let alone = work.len() == 1;
         for wr in work {
-            match self.post_one(bounds, wr, alone) {
+            match make(wr).and_then(|(id, wqe)| self.post_one(bounds.hw, id, wqe, alone)) {
                 Ok(()) => done += 1,
                 Err(error) => {
                     outcome = Err((done, error));
@@ -138,14 +173,14 @@ impl<B: Block> Slot<B> {
 
     /// Stores a request; `alone`: it goes to the card with its doorbell where that can be.
     #[inline]
-    fn post_one<H: Hardware<Block = B>>(
+    fn post_one(
         &mut self,
-        bounds: &Bounds<'_, H>,
-        wr: &SendWr<'_>,
+        hw: &impl Hardware<Block = B>,
+        id: WrId,
+        mut wqe: Wqe,
         alone: bool,
     ) -> Result<(), VerbsError> {
         let queue = &*self.queue;
-        let mut wqe = Wqe::new(wr, bounds)?;
         let index = queue.sends.next(queue.shape.send_depth).ok_or(VerbsError::NoResources)?;
         if !self.send_credit.take() {
             return Err(VerbsError::NoResources);
@@ -155,7 +190,7 @@ impl<B: Block> Slot<B> {
         if register.is_some() {
             wqe.address(index, number);
         }
-        queue.sends.post(index, wr.id);
+        queue.sends.post(index, id);
         wqe.store(queue.send_entry(index), index >> queue.shape.log_sends & 1 != 0);
         if let Some(chunks) = self.chunks.get_mut(index as usize & ((1 << queue.shape.log_sends) - 1)) {
             *chunks = wqe.chunks() as u8;
@@ -168,7 +203,7 @@ impl<B: Block> Slot<B> {
             let words = words.get(..wqe.chunks() * CHUNK_WORDS).unwrap_or_default();
             let half = if register.second { register.half } else { 0 };
             register.second = !register.second;
-            self.page.blue_flame(bounds.hw, register.base, half, words);
+            self.page.blue_flame(hw, register.base, half, words);
         }
         Ok(())
     }

@@ -126,6 +126,8 @@ impl Shape {
 /// A queue pair's rings, and what is under way in them.
 pub(crate) struct QueuePair<B> {
     number: QpNum,
+    /// It takes datagrams, of which it says who has sent them.
+    datagrams: bool,
     buffer: B,
     pub(crate) shape: Shape,
     pub(crate) sends: Line,
@@ -134,10 +136,11 @@ pub(crate) struct QueuePair<B> {
 
 impl<B: Block> QueuePair<B> {
     /// Rings in `buffer`, in which the card finds nothing yet.
-    pub(crate) fn new(number: QpNum, buffer: B, shape: Shape) -> Self {
+    pub(crate) fn new(number: QpNum, datagrams: bool, buffer: B, shape: Shape) -> Self {
         const NOT_YET: u64 = 1 << 63;
         let queue = Self {
             number,
+            datagrams,
             buffer,
             shape,
             sends: Line::new(1 << shape.log_sends),
@@ -243,6 +246,7 @@ impl<B: Block> QueuePair<B> {
         let kind = if received == Received::WriteImm { WorkKind::RecvWriteImm } else { WorkKind::Recv };
         let mut completion =
             Completion { byte_len: cqe.len(), ..Completion::new(id, self.number, status, kind) };
+        completion.src_qp = self.datagrams.then(|| cqe.remote_qp());
         match received {
             Received::WriteImm | Received::SendImm => completion.imm = Some(cqe.immediate()),
             Received::SendInvalidate => completion.invalidated = Some(RemoteKey(cqe.immediate())),

@@ -5,8 +5,9 @@ use platform::{Arena, IoAddr, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{
-    AddressVector, Completion, CqId, CqOptions, LinkKind, PathMtu, Payload, Psn, QpConnect, QpNum, QpOptions,
-    RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, WrId,
+    AddressVector, Completion, CqId, CqOptions, LinkKind, PathMtu, Payload, Psn, QKey, QpConnect, QpNum,
+    QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, UdOptions, UdQp, UdSendWr, VerbsError,
+    WorkKind, WrId,
 };
 
 pub const DEPTH: u32 = 16;
@@ -94,6 +95,90 @@ pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
         rnr_retries: 3,
         min_rnr_delay: Duration::from_millis(1),
     }
+}
+
+/// A datagram to a queue pair at a port, and what its receiver is told.
+pub struct Post<'a> {
+    pub rnic: &'a dyn Rnic,
+    pub memory: &'a Arc<Arena>,
+    pub cq: CqId,
+    pub qp: UdQp,
+}
+
+pub const Q_KEY: QKey = QKey(0x1234_5678);
+
+impl<'a> Post<'a> {
+    pub fn new(rnic: &'a dyn Rnic, memory: &'a Arc<Arena>) -> Self {
+        let cq = rnic.create_cq(CqOptions { depth: 4 * DEPTH }).unwrap();
+        let options =
+            UdOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: DEPTH, qkey: Q_KEY };
+        Self { rnic, memory, cq, qp: rnic.create_ud_qp(options).unwrap() }
+    }
+
+    fn poll(&self) -> Vec<Completion> {
+        let mut out = [Completion::BLANK; 8];
+        let n = self.rnic.poll_cq(self.cq, &mut out);
+        out[..n].to_vec()
+    }
+}
+
+/// Datagrams from `a` to `b`, which takes those with its key.
+pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn Station]) {
+    let bytes: Vec<u8> = (0..1024u32).map(|i| (i % 251) as u8).collect();
+    let (here, there) = (a.memory.alloc(1024).unwrap(), b.memory.alloc(2048).unwrap());
+    a.memory.write(here, &bytes).unwrap();
+    let scatter = [Sge { addr: there, len: 2048 }];
+    let peer = b.rnic.attributes().port;
+    let to = AddressVector { link, peer, traffic_class: 0, hop_limit: 64, service_level: 0 };
+    let list = [Sge { addr: here, len: 1000 }, Sge { addr: here, len: 24 }];
+    let inline = |len| Payload::Inline(&bytes[..len]);
+    for (id, data, imm) in [
+        (1, gather(&list), None),
+        (2, inline(0), Some(9)),
+        (3, inline(61), None),
+        (4, inline(a.rnic.attributes().max_inline as usize), None),
+    ] {
+        b.rnic.post_recv(b.qp.number(), &[RecvWr { id: WrId(50 + id), scatter: &scatter }]).unwrap();
+        let wr = |qkey| UdSendWr {
+            id: WrId(id),
+            to,
+            remote_qp: b.qp.number(),
+            qkey,
+            data,
+            imm,
+            signaled: true,
+            solicited: false,
+        };
+        // That with another key is dropped.
+        a.rnic.post_send_ud(a.qp, &[wr(QKey(1)), wr(Q_KEY)]).unwrap();
+        exchange(stations);
+        let left: Vec<_> = a.poll().iter().map(|c| (c.id.0, c.status)).collect();
+        assert_eq!(left, [(id, Status::Success), (id, Status::Success)]);
+        let taken = b.poll();
+        let [received] = taken[..] else { panic!("{taken:?}") };
+        let len = match data {
+            Payload::Inline(bytes) => bytes.len(),
+            Payload::Gather(_) => 1024,
+        };
+        assert_eq!((received.id.0, received.byte_len as usize, received.imm), (50 + id, 40 + len, imm));
+        assert_eq!((received.src_qp, received.kind), (Some(a.qp.number()), WorkKind::Recv));
+        let mut got = vec![0; len];
+        b.memory.read(there.checked_add(40).unwrap(), &mut got).unwrap();
+        let sent = if len == 1024 { [&bytes[..1000], &bytes[..24]].concat() } else { bytes[..len].to_vec() };
+        assert_eq!(got, sent);
+    }
+    let long = [Sge { addr: here, len: 1024 }, Sge { addr: here, len: 1 }];
+    let wr = UdSendWr {
+        id: WrId(9),
+        to,
+        remote_qp: b.qp.number(),
+        qkey: Q_KEY,
+        data: gather(&long),
+        imm: None,
+        signaled: true,
+        solicited: false,
+    };
+    assert_eq!(a.rnic.post_send_ud(a.qp, &[wr]), Err((0, VerbsError::InvalidArgument)));
 }
 
 pub const fn gather(list: &[Sge]) -> Payload<'_> {
