@@ -51,17 +51,18 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// Makes a queue pair that completes into `cqs`, sends first.
     fn create(&self, service: Service, cqs: [CqId; 2], depths: [u32; 2]) -> Result<QpNum, VerbsError> {
         self.check_alive()?;
-        let [send, receive] = cqs.map(|id| self.target(id));
-        let targets = [send?, receive?];
-        let slot =
-            self.with_control(|control| control.create_qp(&self.hw, &self.card, service, depths, targets))?;
-        let number = slot.queue.number();
-        let index = QueuePair::<H::Block>::slot_of(number);
-        for id in cqs {
-            self.with_cq(id, |cq| cq.attach(index, slot.queue.clone()))?;
-        }
-        *self.slot(number).ok_or(VerbsError::NoResources)?.lock() = Some(slot.into());
-        Ok(number)
+        // To the end, nobody takes one of its completion queues away.
+        self.with_control(|control| {
+            let [send, receive] = cqs.map(|id| self.target(id));
+            let slot = control.create_qp(&self.hw, &self.card, service, depths, [send?, receive?])?;
+            let number = slot.queue.number();
+            let index = QueuePair::<H::Block>::slot_of(number);
+            for id in cqs {
+                self.with_cq(id, |cq| cq.attach(index, slot.queue.clone()))?;
+            }
+            *self.slot(number).ok_or(VerbsError::NoResources)?.lock() = Some(slot.into());
+            Ok(number)
+        })
     }
 
     /// What a queue pair that the card has let go of left undone ends as flushed.

@@ -92,7 +92,8 @@ pub(crate) struct Source {
     pub(crate) domain: u32,
 }
 
-/// A send work request under construction: its bytes as the card reads them.
+/// A send work request under construction: its bytes as the card reads them. One is used for request after request: what lies
+/// behind the end of a request, and in the padding of its pieces, is of no meaning.
 pub(crate) struct Wqe {
     bytes: [u8; LEN],
     len: usize,
@@ -100,11 +101,22 @@ pub(crate) struct Wqe {
 }
 
 impl Wqe {
-    /// Makes one of a request, all but what depends on its place in the ring.
+    /// Of no request yet.
     #[inline]
-    pub(crate) fn new<H: Hardware>(wr: &SendWr<'_>, bounds: &Bounds<'_, H>) -> Result<Self, VerbsError> {
+    pub(crate) const fn blank() -> Self {
+        Self { bytes: [0; LEN], len: 0, opcode: 0 }
+    }
+
+    /// Writes a request of a connection, all but what depends on its place in the ring.
+    #[inline]
+    pub(crate) fn request<H: Hardware>(
+        &mut self,
+        wr: &SendWr<'_>,
+        bounds: &Bounds<'_, H>,
+    ) -> Result<(), VerbsError> {
         use opcode as op;
-        let mut wqe = Self { bytes: [0; LEN], len: UNIT, opcode: 0 };
+        let wqe = self;
+        wqe.len = UNIT;
         let immediate = match wr.op {
             SendOp::Write { data, remote, imm } => {
                 wqe.opcode = if imm.is_some() { op::WRITE_IMM } else { op::WRITE };
@@ -140,21 +152,23 @@ impl Wqe {
             }
         };
         wqe.control(wr.signaled, wr.solicited, wr.fence, immediate);
-        Ok(wqe)
+        Ok(())
     }
 
-    /// Makes one that sends a datagram: from a row of the GID table of a port, by a protection domain.
+    /// Writes one that sends a datagram.
     pub(crate) fn datagram<H: Hardware>(
+        &mut self,
         wr: &UdSendWr<'_>,
         bounds: &Bounds<'_, H>,
         from: Source,
-    ) -> Result<Self, VerbsError> {
+    ) -> Result<(), VerbsError> {
         const NO_VLAN: u32 = 0xffff;
-        let opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
-        let mut wqe = Self { bytes: [0; LEN], len: CHUNK, opcode };
+        let wqe = self;
+        (wqe.len, wqe.opcode) = (CHUNK, if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND });
         let AddressVector { peer, traffic_class, hop_limit, .. } = wr.to;
         let [a, b, mac @ ..] = peer.mac.0;
         wqe.put32(0x10, u32::from(from.port) << 24 | from.domain);
+        wqe.put32(0x14, 0);
         wqe.put32(0x18, u32::from(from.row) << 16 | u32::from(hop_limit));
         wqe.put32(0x1c, u32::from(traffic_class) << 20);
         wqe.put(0x20, &peer.gid.0);
@@ -164,7 +178,7 @@ impl Wqe {
         wqe.put(0x3c, &mac);
         wqe.payload(wr.data, bounds)?;
         wqe.control(wr.signaled, wr.solicited, false, wr.imm.unwrap_or(0));
-        Ok(wqe)
+        Ok(())
     }
 
     /// Writes the control segment, but for what depends on the place in the ring.
@@ -219,14 +233,14 @@ impl Wqe {
         words.take(self.chunks() * CHUNK_WORDS)
     }
 
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, at: usize, bytes: &[u8]) {
         if let Some(place) = self.bytes.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn put32(&mut self, at: usize, value: u32) {
         self.put(at, &value.to_be_bytes());
     }
@@ -234,7 +248,7 @@ impl Wqe {
     #[inline]
     fn remote(&mut self, remote: RemoteAddr) {
         self.put(self.len, &remote.addr.0.to_be_bytes());
-        self.put32(self.len + 8, remote.key.0);
+        self.put(self.len + 8, &(u64::from(remote.key.0) << 32).to_be_bytes());
         self.len += UNIT;
     }
 

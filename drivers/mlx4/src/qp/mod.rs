@@ -115,7 +115,7 @@ impl<B: Block> Slot<B> {
         if self.stage != Stage::Connected {
             return Err((0, VerbsError::InvalidState));
         }
-        self.post(bounds, work, posts, |wr| Ok((wr.id, Wqe::new(wr, bounds)?)))
+        self.post(bounds, work, posts, |wr, wqe| wqe.request(wr, bounds).map(|()| wr.id))
     }
 
     /// Queues datagrams by a port.
@@ -130,25 +130,28 @@ impl<B: Block> Slot<B> {
             return Err((0, VerbsError::InvalidArgument));
         }
         let domain = self.fixed.domain;
-        self.post(bounds, work, posts, |wr| {
+        self.post(bounds, work, posts, |wr, wqe| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
-            Ok((wr.id, Wqe::datagram(wr, bounds, Source { port: port.number, row, domain })?))
+            wqe.datagram(wr, bounds, Source { port: port.number, row, domain })?;
+            Ok(wr.id)
         })
     }
 
-    /// Queues requests as `make` makes them, and rings the doorbell once for all of them.
+    /// Queues requests as `write` writes them, giving their names, and rings the doorbell once for all of them.
     #[inline]
     fn post<T, H: Hardware<Block = B>>(
         &mut self,
         bounds: &Bounds<'_, H>,
         work: &[T],
         posts: &Posts,
-        make: impl Fn(&T) -> Result<(WrId, Wqe), VerbsError>,
+        write: impl Fn(&T, &mut Wqe) -> Result<WrId, VerbsError>,
     ) -> Result<(), (usize, VerbsError)> {
         let (mut done, mut outcome) = (0, Ok(()));
         let alone = work.len() == 1;
+        let mut wqe = Wqe::blank();
         for wr in work {
-            match make(wr).and_then(|(id, wqe)| self.post_one(bounds.hw, id, wqe, alone)) {
+            let written = write(wr, &mut wqe);
+            match written.and_then(|id| self.post_one(bounds.hw, id, &mut wqe, alone)) {
                 Ok(()) => done += 1,
                 Err(error) => {
                     outcome = Err((done, error));
@@ -177,7 +180,7 @@ impl<B: Block> Slot<B> {
         &mut self,
         hw: &impl Hardware<Block = B>,
         id: WrId,
-        mut wqe: Wqe,
+        wqe: &mut Wqe,
         alone: bool,
     ) -> Result<(), VerbsError> {
         let queue = &*self.queue;
