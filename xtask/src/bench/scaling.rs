@@ -24,13 +24,13 @@ pub struct Options {
     /// WRITEs of each point
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     writes: u32,
-    /// Regions whose entries the card's cache holds [default: see the simulation's output]
+    /// Entries of the emulated card's cache of regions: with more regions in use, it misses [default: 128]
     #[arg(long, value_name = "N")]
     regions_cached: Option<u32>,
-    /// Pages whose entries the card's cache holds
+    /// Entries of its cache of pages: with more pages in use, it misses [default: 1024]
     #[arg(long, value_name = "N")]
     pages_cached: Option<u32>,
-    /// What a miss costs the card, in nanoseconds
+    /// What a miss of either costs the card, in nanoseconds [default: 250]
     #[arg(long, value_name = "NS")]
     miss_ns: Option<u32>,
     /// Where the figure goes, as SVG [default: scaling.svg in target/ferrolite]

@@ -32,7 +32,7 @@ struct Source {
 }
 
 const SOURCES: [Source; 2] = [
-    Source { place: "softroce, both ends, native", package: "softroce", example: "rate", read: rate },
+    Source { place: "softroce, both ends, native", package: "softroce", example: "native_speed", read: rate },
     Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
 ];
 

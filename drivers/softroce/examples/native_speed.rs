@@ -1,5 +1,5 @@
 //! How fast the software RNIC is at native speed: two of them back to back in one thread, so a figure is what both
-//! ends cost together, ICRC on both sides included. Run with `cargo run --release -p softroce --example rate`.
+//! ends cost together, ICRC on both sides included. Run with `cargo run --release -p softroce --example native_speed`.
 
 use platform::{Arena, Instant, IoAddr, Memory};
 use softroce::{Config, EthernetPort, SoftRoce};
