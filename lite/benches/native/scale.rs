@@ -15,7 +15,7 @@ const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
 const REGIONS: [u32; 4] = [1, 100, 10_000, 100_000];
 const MEMORY_MIB: [u64; 4] = [1, 16, 128, 1024];
 const DATA: [u8; 64] = [7; 64];
-/// As many rounds fewer, and as many more operations in each: so many that what is used again has been used before.
+/// So many times the operations in a round, and fewer rounds: what is used again has then been used before.
 const LONGER: u32 = 10;
 
 /// One line of the cache.
@@ -110,7 +110,7 @@ fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> V
     let n = effort.operations * LONGER;
     let mut samples = vec![[const { Vec::new() }; 3]; rigs.len()];
     let mut places = vec![([0u64; 2], 0u32); rigs.len()];
-    for _ in 0..effort.rounds.div_ceil(LONGER) | 1 {
+    for _ in 0..(effort.rounds / 4).max(7) {
         for (((rig, lines), samples), (places, at)) in
             rigs.iter().zip(&chains).zip(&mut samples).zip(&mut places)
         {

@@ -54,6 +54,8 @@ struct Scale {
     random_ns: f64,
     sequence_ratio: f64,
     random_ratio: f64,
+    /// What the machine takes to get to one line of its cache among as many as there are regions.
+    line_ns: f64,
 }
 
 /// Instructions of one operation.
@@ -162,7 +164,7 @@ fn collected(output: &str) -> Option<u64> {
 
 fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
     let remark = "cargo bench -p lite: two nodes in one thread over an RNIC that completes at once, one operation at a \
-                  time; the clock is a counter, LITE reads it once an operation; the difference is LITE's";
+                  time; the clock is a counter; verbs alone are a task of the same executor; the difference is LITE's";
     let heads = ["operation", "with LITE, ns", "verbs alone, ns", "LITE, ns"];
     let mut cost = Table::new("LITE alone", remark, &heads);
     for row in &native.cost {
@@ -173,11 +175,15 @@ fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
             maybe(Some(row.lite_ns)),
         ]);
     }
-    let remark = "medians of 64 B writes, as ratios to those of the first size in sequence; the RNIC moves no bytes here";
-    let mut scale = Table::new("LITE as regions and memory grow", remark, &["", "in sequence", "at random"]);
+    let remark = "medians of 64 B writes, as ratios to those of the first size in sequence; the RNIC moves no bytes here; one \
+                  line: what the machine takes to get to one line of its cache at random, of as many as there are regions";
+    let heads = ["", "in sequence, ns", "ratio", "at random, ns", "ratio", "one line, ns"];
+    let mut scale = Table::new("LITE as regions and memory grow", remark, &heads);
     for row in &native.scale {
-        let what = format!("{}: {}", row.by, row.size);
-        scale.row([what, maybe(Some(row.sequence_ratio)), maybe(Some(row.random_ratio))]);
+        let figures = [row.sequence_ns, row.sequence_ratio, row.random_ns, row.random_ratio, row.line_ns]
+            .map(|f| maybe(Some(f)));
+        let [a, b, c, d, e] = figures;
+        scale.row([format!("{}: {}", row.by, row.size), a, b, c, d, e]);
     }
     let remark = "by valgrind; RNIC, executor and poller included";
     let heads = ["operation", "regions", "instructions"];
