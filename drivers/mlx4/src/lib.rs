@@ -86,7 +86,8 @@ pub struct Mlx4<H: Hardware, R> {
     slots: Box<[SlotLock<R, H::Block>]>,
     cqs: Box<[CqLock<R, H::Block>]>,
     eq: Mutex<R, Eq<H::Block>>,
-    posts: Posts,
+    /// What queue pairs that are gone have posted.
+    former_posts: spin::Mutex<Posts>,
     link: AtomicBool,
     failed: AtomicBool,
     next_health: AtomicU64,
@@ -124,11 +125,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             slots: locks().take(SLOTS).collect(),
             cqs: core::iter::repeat_with(|| Mutex::new(None)).take(CQS).collect(),
             eq: Mutex::new(eq),
-            posts: Posts {
-                sends: AtomicU64::new(0),
-                doorbells: AtomicU64::new(0),
-                blue_flames: AtomicU64::new(0),
-            },
+            former_posts: spin::Mutex::default(),
             link: AtomicBool::new(card.info.up),
             failed: AtomicBool::new(false),
             next_health: AtomicU64::new(next_health),

@@ -151,8 +151,8 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         // A datagram is one packet.
         let most = self.max_mtu().map_or(0, PathMtu::bytes) as u64;
         let bounds = Bounds { max_message: most, ..self.bounds() };
-        let (port, posts) = (self.card.port, &self.posts);
-        let posted = self.with_qp(qp.number(), |slot| slot.post_datagrams(&bounds, port, work, posts));
+        let port = self.card.port;
+        let posted = self.with_qp(qp.number(), |slot| slot.post_datagrams(&bounds, port, work));
         posted.unwrap_or(Err((0, VerbsError::NotFound)))
     }
 
@@ -185,6 +185,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
                 place.take_if(|slot| slot.queue.number() == qp)
             };
             let slot = taken.ok_or(VerbsError::NotFound)?;
+            self.former_posts.lock().add(slot.posts);
             let reset = control.reset_qp(&self.hw, &slot.fixed);
             self.flush(&slot)?;
             match reset {
@@ -204,7 +205,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn post_send(&self, qp: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
         self.check_alive().map_err(|error| (0, error))?;
-        let posted = self.with_qp(qp, |slot| slot.post_send(&self.bounds(), work, &self.posts));
+        let posted = self.with_qp(qp, |slot| slot.post_send(&self.bounds(), work));
         posted.unwrap_or(Err((0, VerbsError::NotFound)))
     }
 
@@ -242,11 +243,17 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         let stray = self.cqs.iter().map(|lock| lock.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
+        let mut posts = *self.former_posts.lock();
+        for lock in &self.slots {
+            if let Some(slot) = &*lock.lock() {
+                posts.add(slot.posts);
+            }
+        }
         let count = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         for (name, value) in [
-            ("tx_requests", count(&self.posts.sends)),
-            ("tx_doorbells", count(&self.posts.doorbells)),
-            ("tx_blue_flames", count(&self.posts.blue_flames)),
+            ("tx_requests", posts.sends),
+            ("tx_doorbells", posts.doorbells),
+            ("tx_blue_flames", posts.blue_flames),
             ("qp_errors", count(&self.qp_errors)),
             ("cq_errors", count(&self.cq_errors)),
             ("stray_completions", stray),

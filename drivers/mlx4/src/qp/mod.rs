@@ -15,7 +15,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use context::{Fixed, Service};
-use core::sync::atomic::{AtomicU64, Ordering};
 use queue::QueuePair;
 use verbs::{CqId, RecvWr, SendWr, UdSendWr, VerbsError, WrId};
 
@@ -28,13 +27,24 @@ pub(crate) enum Stage {
     Connected,
 }
 
-/// What the card is told and shown of posted work.
+/// How often the card was told of work. Each queue pair counts for itself, behind its lock.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Posts {
     /// Send requests posted.
-    pub(crate) sends: AtomicU64,
-    /// Doorbells rung for them, and those that had the request with them.
-    pub(crate) doorbells: AtomicU64,
-    pub(crate) blue_flames: AtomicU64,
+    pub(crate) sends: u64,
+    /// Doorbells rung for them.
+    pub(crate) doorbells: u64,
+    /// Requests that went to the card along with their doorbell.
+    pub(crate) blue_flames: u64,
+}
+
+impl Posts {
+    /// Adds what another has counted.
+    pub(crate) const fn add(&mut self, other: Self) {
+        self.sends += other.sends;
+        self.doorbells += other.doorbells;
+        self.blue_flames += other.blue_flames;
+    }
 }
 
 /// A queue pair as its poster has it, behind the lock of its slot: what the card needs in order.
@@ -49,6 +59,7 @@ pub(crate) struct Slot<B> {
     pub(crate) recv_credit: Arc<Credit>,
     page: Page,
     blue_flame: Option<BlueFlameRegister>,
+    pub(crate) posts: Posts,
     /// Chunks that the request last stored in each entry had.
     chunks: Box<[u8]>,
 }
@@ -85,7 +96,7 @@ impl<B: Block> Slot<B> {
         let Parts { queue, fixed, pages, cqs, credits, page, blue_flame } = parts;
         let ([send_cq, recv_cq], [send_credit, recv_credit]) = (cqs, credits);
         let chunks = vec![1; 1 << queue.shape.log_sends].into();
-        let stage = Stage::Created;
+        let (stage, posts) = (Stage::Created, Posts::default());
         Self {
             queue,
             fixed,
@@ -97,6 +108,7 @@ impl<B: Block> Slot<B> {
             recv_credit,
             page,
             blue_flame,
+            posts,
             chunks,
         }
     }
@@ -107,7 +119,6 @@ impl<B: Block> Slot<B> {
         &mut self,
         bounds: &Bounds<'_, H>,
         work: &[SendWr<'_>],
-        posts: &Posts,
     ) -> Result<(), (usize, VerbsError)> {
         if self.fixed.service != Service::Reliable {
             return Err((0, VerbsError::InvalidArgument));
@@ -115,7 +126,7 @@ impl<B: Block> Slot<B> {
         if self.stage != Stage::Connected {
             return Err((0, VerbsError::InvalidState));
         }
-        self.post(bounds, work, posts, |wr, wqe| wqe.request(wr, bounds).map(|()| wr.id))
+        self.post(bounds, work, |wr, wqe| wqe.request(wr, bounds).map(|()| wr.id))
     }
 
     /// Queues datagrams by a port.
@@ -124,13 +135,12 @@ impl<B: Block> Slot<B> {
         bounds: &Bounds<'_, H>,
         port: Port,
         work: &[UdSendWr<'_>],
-        posts: &Posts,
     ) -> Result<(), (usize, VerbsError)> {
         if self.fixed.service == Service::Reliable {
             return Err((0, VerbsError::InvalidArgument));
         }
         let domain = self.fixed.domain;
-        self.post(bounds, work, posts, |wr, wqe| {
+        self.post(bounds, work, |wr, wqe| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
             wqe.datagram(wr, bounds, Source { port: port.number, row, domain })?;
             Ok(wr.id)
@@ -143,7 +153,6 @@ impl<B: Block> Slot<B> {
         &mut self,
         bounds: &Bounds<'_, H>,
         work: &[T],
-        posts: &Posts,
         write: impl Fn(&T, &mut Wqe) -> Result<WrId, VerbsError>,
     ) -> Result<(), (usize, VerbsError)> {
         let (mut done, mut outcome) = (0, Ok(()));
@@ -162,12 +171,12 @@ impl<B: Block> Slot<B> {
         if done == 0 {
             return outcome;
         }
-        posts.sends.fetch_add(done as u64, Ordering::Relaxed);
+        self.posts.sends += done as u64;
         if alone && self.blue_flame.is_some() {
-            posts.blue_flames.fetch_add(1, Ordering::Relaxed);
+            self.posts.blue_flames += 1;
         } else {
             self.page.ring_send(bounds.hw, self.fixed.number.get());
-            posts.doorbells.fetch_add(1, Ordering::Relaxed);
+            self.posts.doorbells += 1;
         }
         // The next entry that comes into the card's reach ahead.
         self.stamp_ahead(done);
