@@ -1,7 +1,7 @@
 //! Priorities and limits, in virtual time, over links of 1 GB/s.
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use lite::testing::Cluster;
 use lite::{App, Config, Error, Limits, Lite, NodeId, Op, OpKind, Permissions, Priority, RpcOptions, Scheme};
 use std::sync::Arc;
@@ -171,7 +171,16 @@ fn limits_hold_and_accounts_are_kept() {
         assert_eq!(small.usage().memory, 0);
         small.set_limits(Limits::default());
         drop(mine.alloc(NodeId(2), 1 << 20, RW).await.unwrap());
-        // Calls count as well.
+        // So do memset, messages and calls.
+        let narrow = App::new("narrow", Limits { outstanding: Some(1), ..Limits::default() });
+        let (lite, lmr) =
+            (a.for_app(&narrow), a.for_app(&narrow).alloc(NodeId(2), 1 << 20, RW).await.unwrap());
+        let mailbox = b.open_mailbox(2, RpcOptions::default()).unwrap();
+        let both = join(lmr.memset(0, 1 << 20, 5), lite.send(NodeId(2), 2, b"hello")).await;
+        assert_eq!(both, (Ok(()), Ok(())));
+        let usage = narrow.usage();
+        assert_eq!((usage.operations, usage.outstanding, usage.bytes, usage.delayed), (2, 0, 5, 1));
+        drop(mailbox);
         let server = b.register(1, RpcOptions::default()).unwrap();
         let serve = async move {
             while let Ok(call) = server.receive().await {

@@ -61,6 +61,8 @@ impl Lmr {
         if [from, into].contains(&node.me) {
             return copy(self, offset, to, to_offset, len, deadline).await;
         }
+        // Counted as memset is; what this node copies itself counts as reads and writes.
+        let _ticket = self.rate(0, deadline).await?;
         let left = |deadline: Instant| {
             u64::try_from((deadline - node.platform.now()).as_nanos()).unwrap_or(u64::MAX)
         };

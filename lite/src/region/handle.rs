@@ -415,13 +415,15 @@ impl Lmr {
         node.limit(deadline, unknown, work).await
     }
 
-    /// Sets `len` bytes from `offset` to `byte`; the region's node does it.
+    /// Sets `len` bytes from `offset` to `byte`; the region's node does it. For an application's limits it is an operation
+    /// without bytes: none of them cross the wire from here.
     pub async fn memset(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         self.check(Permissions::WRITE, offset, len)?;
-        let node = &self.node;
+        let (node, deadline) = (&self.node, self.deadline());
+        let _ticket = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
         let ask = Ask::Memset { mapping: self.held.mapping.id, offset, len, byte };
-        node.ask_node(self.owner(), &ask, self.deadline()).await.map(drop)
+        node.ask_node(self.owner(), &ask, deadline).await.map(drop)
     }
 
     /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step; gives the value before.
