@@ -59,12 +59,7 @@ struct Figures {
 
 /// Measures both sides in turn, each time in machines that are booted for it.
 pub fn bench(options: &Options) -> Result<()> {
-    let host = Host::look()?;
-    match host.busy() {
-        Some(busy) if options.strict => bail!("{busy}"),
-        Some(busy) => eprintln!("  warning: {busy}"),
-        None => {}
-    }
+    let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let tools = Tools::get()?.map_err(|why| anyhow!("{why}"))?;

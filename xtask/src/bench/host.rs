@@ -1,7 +1,7 @@
 //! The machine that measures, and whether it has anything else to do.
 
 use crate::{paths, tool};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub struct Host {
 
 impl Host {
     /// Looks at the machine as it is now.
-    pub fn look() -> Result<Self> {
+    fn look() -> Result<Self> {
         let load = std::fs::read_to_string("/proc/loadavg").context("cannot read the load average")?;
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Ok(Self {
@@ -37,8 +37,19 @@ impl Host {
         })
     }
 
+    /// As [`look`](Self::look), before measuring: warns of a machine that is too busy, which `strict` refuses.
+    pub fn ready(strict: bool) -> Result<Self> {
+        let host = Self::look()?;
+        match host.busy() {
+            Some(busy) if strict => bail!("{busy}"),
+            Some(busy) => eprintln!("  warning: {busy}"),
+            None => {}
+        }
+        Ok(host)
+    }
+
     /// What to say if the machine is too busy for its figures to mean anything.
-    pub fn busy(&self) -> Option<String> {
+    fn busy(&self) -> Option<String> {
         let allowed = BUSY * self.host_cpus as f64;
         (self.load[0] > allowed).then(|| {
             format!(

@@ -178,13 +178,7 @@ fn write_json(figures: &impl Serialize, file: NamedTempFile, path: &Path) -> Res
 
 fn all(options: &Options) -> Result<()> {
     let plan = Plan::new(options)?;
-    let host = Host::look()?;
-    if let Some(busy) = host.busy() {
-        if options.strict {
-            bail!("{busy}");
-        }
-        eprintln!("  warning: {busy}");
-    }
+    let host = Host::ready(options.strict)?;
     let page = options.markdown.as_deref().map(Page::open).transpose()?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;

@@ -198,12 +198,7 @@ struct Figures {
 
 /// Measures both sides in turn, then the transport alone.
 pub fn bench(options: &Options) -> Result<()> {
-    let host = Host::look()?;
-    match host.busy() {
-        Some(busy) if options.strict => bail!("{busy}"),
-        Some(busy) => eprintln!("  warning: {busy}"),
-        None => {}
-    }
+    let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let lab = Lab::new()?;
