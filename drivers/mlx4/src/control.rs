@@ -14,7 +14,7 @@ use crate::icm::{Icm, Object};
 use crate::port::{Port, PortInfo};
 use crate::qp::context::{Fixed, Rings, Service, Way};
 use crate::qp::numbers::Numbers;
-use crate::qp::queue::{QueuePair, SLOTS, Shape};
+use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{BlueFlameRegister, Parts, Slot};
 use crate::{hca, region, reset};
 use alloc::sync::Arc;
@@ -35,8 +35,6 @@ pub(crate) struct Card {
     /// The one key.
     pub(crate) key: u32,
     pub(crate) error_buffer: Option<u32>,
-    /// Each queue pair has a page of doorbells of its own.
-    own_pages: bool,
     domain: u32,
 }
 
@@ -107,7 +105,6 @@ impl<B: Block> Control<B> {
             info: PortInfo { max_mtu: mtu, ..info },
             key,
             error_buffer: firmware.error_buffer,
-            own_pages: Page::is_own(SLOTS, &capabilities),
             domain,
             capabilities,
         };
@@ -235,7 +232,8 @@ impl<B: Block> Control<B> {
         let buffer = hw.allocate(shape.bytes() + RECORD).ok_or(Error::NoMemory("a queue pair"))?;
         let datagrams = service != Service::Reliable;
         let queue = Arc::new(QueuePair::new(number, datagrams, buffer, shape));
-        let page = Page::of(QueuePair::<B>::slot_of(number), capabilities);
+        let slot = QueuePair::<B>::slot_of(number);
+        let page = Page::of(slot, capabilities);
         let first_cq = capabilities.reserved_cqs;
         let [send, receive] = targets;
         let fixed = Fixed {
@@ -265,7 +263,8 @@ impl<B: Block> Control<B> {
             return Err(error);
         }
         let register = |blue_flame| BlueFlameRegister::new(capabilities.uar_len, blue_flame);
-        let blue_flame = capabilities.blue_flame.filter(|_| card.own_pages).map(register);
+        let blue_flame =
+            capabilities.blue_flame.filter(|_| Page::has_register(slot, capabilities)).map(register);
         Ok(Slot::new(Parts {
             queue,
             fixed,

@@ -23,13 +23,18 @@ pub(crate) struct Page(u64);
 impl Page {
     /// One for the queues of some number; others may have it too.
     pub(crate) fn of(number: usize, card: &Capabilities) -> Self {
-        let pages = (card.uar_len / PAGE).saturating_sub(EQ_PAGES).max(1);
-        Self(EQ_PAGES + number as u64 % pages)
+        Self(EQ_PAGES + number as u64 % Self::count(card))
     }
 
-    /// Whether no other number below `count` has the same.
-    pub(crate) fn is_own(count: usize, card: &Capabilities) -> bool {
-        card.uar_len / PAGE >= EQ_PAGES + count as u64
+    /// Whether the BlueFlame register that belongs to the page is that number's. A doorbell may be rung by all who have the
+    /// page, at any time; a register is written by one.
+    pub(crate) fn has_register(number: usize, card: &Capabilities) -> bool {
+        (number as u64) < Self::count(card)
+    }
+
+    /// Pages for queues.
+    fn count(card: &Capabilities) -> u64 {
+        (card.uar_len / PAGE).saturating_sub(EQ_PAGES).max(1)
     }
 
     /// As contexts name it.

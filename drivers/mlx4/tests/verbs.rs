@@ -196,6 +196,20 @@ fn rings_go_round_and_take_no_more_than_they_hold() {
 }
 
 #[test]
+fn a_lone_request_goes_to_the_card_with_its_doorbell() {
+    for (profile, flames) in [("blueflame", true), ("pro", false)] {
+        connected(profile, LinkKind::RoceV2, |a, b, stations| {
+            every_verb(a, b, &stations);
+            let mut counters = Vec::new();
+            a.rnic.counters(&mut |counter| counters.push(counter));
+            let of = |name| counters.iter().find(|(n, _)| *n == name).unwrap().1;
+            assert_eq!(of("tx_blue_flames") > 0, flames, "{profile}: {counters:?}");
+            assert_eq!(of("stray_completions"), 0);
+        });
+    }
+}
+
+#[test]
 fn a_destroyed_queue_pair_completes_all_its_work_and_gives_everything_back() {
     let ((ma, da), (mb, db)) = (node("pro", 1), node("pro", 2));
     let before = ma.bus.shared.in_use();
