@@ -309,7 +309,7 @@ impl Lite {
         match node.find_named(name, deadline).await {
             Ok(Named::Region { owner, region, .. }) => {
                 let ask = Ask::Unpublish { region, name: name.into() };
-                node.ask_node(owner, &ask, deadline).await.map(drop)
+                node.ask_node(node.life_of(owner)?, &ask, deadline).await.map(drop)
             }
             Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
             Err(error) => Err(error),

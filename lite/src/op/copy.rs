@@ -56,9 +56,9 @@ impl Lmr {
     ) -> Result<(), Error> {
         let (node, here) = self.inner();
         let there = to.inner().1;
-        let from = node.locate(here, Permissions::READ, offset, len).await?.0.at.0;
-        let into = node.locate(there, Permissions::WRITE, to_offset, len).await?.0.at.0;
-        if [from, into].contains(&node.me) {
+        let from = node.locate(here, Permissions::READ, offset, len).await?.0.at;
+        let into = node.locate(there, Permissions::WRITE, to_offset, len).await?.0.at;
+        if [from.0, into.0].contains(&node.me) {
             return copy(self, offset, to, to_offset, len, deadline).await;
         }
         // Counted as memset is; what this node copies itself counts as reads and writes.
@@ -69,10 +69,10 @@ impl Lmr {
         let mut loans = [None; 2];
         let sides = [(here, Permissions::READ, offset), (there, Permissions::WRITE, to_offset)];
         for (loan, (mapping, rights, offset)) in loans.iter_mut().zip(sides) {
-            let (owner, token, patience_ns) = (mapping.owner.0, node.random(), left(deadline));
-            let ask = Ask::Lend { mapping: mapping.id, to: from, rights, token, patience_ns };
+            let (owner, token, patience_ns) = (mapping.owner, node.random(), left(deadline));
+            let ask = Ask::Lend { mapping: mapping.id, to: from.0, rights, token, patience_ns };
             node.ask_node(owner, &ask, deadline).await.map_err(|e| self.explain(e))?;
-            *loan = Some(Loan { owner, token, offset });
+            *loan = Some(Loan { owner: owner.0, token, offset });
         }
         let [Some(source), Some(target)] = loans else { return Err(Error::Unknown) };
         let ask = Ask::Copy { from: source, to: target, len, patience_ns: left(deadline) };

@@ -19,7 +19,7 @@ impl Lmr {
     async fn administer(&self, ask: &Ask) -> Result<Answer, Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
         let m = &self.held.mapping;
-        self.held.node.ask_node(m.owner.0, ask, self.deadline()).await
+        self.held.node.ask_node(m.owner, ask, self.deadline()).await
     }
 
     /// Publishes the region as `name`: nodes that the region grants `SHARE` may map it by that name, with at most the rights that
@@ -102,7 +102,7 @@ impl Lmr {
         let mut result = Err(Error::NoMemory { asked: self.len(), free: 0 });
         for plan in plans {
             let ask = Ask::Move { mapping: self.held.mapping.id, plan };
-            result = self.held.node.ask_node(self.held.mapping.owner.0, &ask, deadline).await.map(drop);
+            result = self.held.node.ask_node(self.held.mapping.owner, &ask, deadline).await.map(drop);
             if !matches!(result, Err(Error::NoMemory { .. })) {
                 break;
             }
@@ -121,7 +121,7 @@ impl Lmr {
         m.close();
         let free = Ask::Free { mapping: m.id };
         let undo = Undo::new(node, m.owner, free.clone());
-        let result = node.ask_node(m.owner.0, &free, self.deadline()).await;
+        let result = node.ask_node(m.owner, &free, self.deadline()).await;
         if !matches!(result, Err(Error::Unknown | Error::Deadline)) {
             undo.disarm();
         }

@@ -52,10 +52,7 @@ impl Node {
     async fn tell_holder(self: &Arc<Self>, holder: Life, mappings: &[u64], ask: &Ask) {
         while !self.is_fenced() {
             let deadline = self.platform.now() + TELL_DEADLINE;
-            let acknowledged = self.is_live(holder)
-                && self.ask_node(holder.0, ask, deadline).await.is_ok()
-                // A later life cannot speak for this one.
-                && self.is_live(holder);
+            let acknowledged = self.ask_node(holder, ask, deadline).await.is_ok();
             let given_up = || !mappings.iter().any(|mapping| self.regions.is_held(holder, *mapping));
             if acknowledged || given_up() {
                 return;
@@ -132,7 +129,7 @@ impl Node {
                 platform::yield_now().await;
             } else {
                 let deadline = self.platform.now() + TELL_DEADLINE;
-                match self.ask_until(spot.at.0, &Ask::Fill { piece, byte }, deadline).await? {
+                match self.ask_until(spot.at, &Ask::Fill { piece, byte }, deadline).await? {
                     Answer::Done => {}
                     _ => return Err(Error::Refused("unexpected answer".into())),
                 }

@@ -423,7 +423,7 @@ impl Lmr {
         let _ticket = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
         let ask = Ask::Memset { mapping: self.held.mapping.id, offset, len, byte };
-        node.ask_node(self.owner(), &ask, deadline).await.map(drop)
+        node.ask_node(self.held.mapping.owner, &ask, deadline).await.map(drop)
     }
 
     /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step; gives the value before.

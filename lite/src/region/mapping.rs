@@ -340,7 +340,7 @@ impl Node {
         let life = self.life_of(owner)?;
         let expected = self.mappings.expect(owner, id);
         let undo = Undo::new(self, life, Ask::Unmap { mapping: id });
-        let answer = match self.ask_node(owner, ask, deadline).await {
+        let answer = match self.ask_node(life, ask, deadline).await {
             Ok(answer) => answer,
             Err(error) => {
                 if !matches!(error, Error::Unknown) {
@@ -366,7 +366,7 @@ impl Node {
         let Answer::Mapped { shape, permissions } = answer else {
             return Err(Error::Refused("unexpected answer".into()));
         };
-        let (generation, layout) = self.lay_out(owner.0, id, shape, deadline).await?;
+        let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
         let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp());
         expected.arrived(&mapping);
         Ok(mapping)
@@ -375,7 +375,7 @@ impl Node {
     /// Asks for the pieces that a shape does not tell, and gives the layout with its generation.
     async fn lay_out(
         self: &Arc<Self>,
-        owner: NodeId,
+        owner: Life,
         id: u64,
         mut shape: Shape,
         deadline: Instant,
@@ -434,7 +434,7 @@ impl Node {
             }
             let deadline = self.platform.now() + LOOK_DEADLINE;
             let ask = Ask::Pieces { mapping: mapping.id, generation: 0, from: 0 };
-            let shape = match self.ask_node_long(owner, &ask, deadline).await {
+            let shape = match self.ask_node_long(mapping.owner, &ask, deadline).await {
                 Ok(Answer::Shape(shape)) => shape,
                 // The region is being freed, or this mapping is not known any more.
                 Err(Error::Freed) => {
@@ -444,7 +444,7 @@ impl Node {
                 Ok(_) => return Err(Error::Refused("unexpected answer".into())),
                 Err(error) => return Err(error),
             };
-            let (generation, layout) = self.lay_out(owner, mapping.id, shape, deadline).await?;
+            let (generation, layout) = self.lay_out(mapping.owner, mapping.id, shape, deadline).await?;
             mapping.install(generation, layout);
         }
         Ok(())

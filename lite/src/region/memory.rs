@@ -157,14 +157,13 @@ impl Node {
     async fn reserve_there(self: &Arc<Self>, at: Life, holding: u64, len: u64) -> Result<Vec<Piece>, Error> {
         let deadline = self.platform.now() + RESERVE_DEADLINE;
         let nonsense = || Error::Refused("the memory is not what was asked for".into());
-        let Answer::Shape(shape) = self.ask_node(at.0, &Ask::Reserve { holding, len }, deadline).await?
-        else {
+        let Answer::Shape(shape) = self.ask_node(at, &Ask::Reserve { holding, len }, deadline).await? else {
             return Err(nonsense());
         };
         let mut pieces = shape.first;
         while pieces.len() < shape.count as usize {
             let ask = Ask::Reserved { holding, from: pieces.len() as u32 };
-            match self.ask_node_long(at.0, &ask, deadline).await? {
+            match self.ask_node_long(at, &ask, deadline).await? {
                 Answer::Pieces(more) if !more.is_empty() => pieces.extend(more),
                 _ => return Err(nonsense()),
             }

@@ -1,7 +1,7 @@
 //! Calls and messages as applications make them.
 
 use super::INTERNAL;
-use super::client::{Request, Sink};
+use super::client::{Request, Sink, Whom};
 use super::many::all;
 use super::server::FunctionId;
 use crate::{Error, Lite};
@@ -26,7 +26,7 @@ impl Lite {
         } else {
             None
         };
-        self.node.call(node, Request { function, data }, sink, deadline).await
+        self.node.call(Whom::Node(node), Request { function, data }, sink, deadline).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and waits for the reply. The handler runs at most once: on

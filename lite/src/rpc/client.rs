@@ -7,6 +7,7 @@ use super::server::FunctionId;
 use super::wire::{GRAIN, Imm, Piece, ReplyHeader, ReplyStatus, RequestHeader};
 use crate::Error;
 use crate::conn::{Conn, RPC_LANE};
+use crate::membership::Life;
 use crate::node::Node;
 use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
 use crate::trace::Event;
@@ -18,7 +19,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::Poll;
 use core::time::Duration;
 use platform::Instant;
-use proto::NodeId;
+use proto::{Incarnation, NodeId};
 use verbs::RemoteAddr;
 
 /// First wait after a server said that its queue is full; doubles up to [`LONGEST_BACKOFF`].
@@ -64,6 +65,31 @@ impl Sink<'_> {
     }
 }
 
+/// Who is called.
+#[derive(Clone, Copy)]
+pub(crate) enum Whom {
+    /// Whoever is that node when the call is sent.
+    Node(NodeId),
+    /// That life of a node and no later one, to which what is asked would mean nothing, or something else.
+    Life(Life),
+}
+
+impl Whom {
+    fn node(self) -> NodeId {
+        match self {
+            Self::Node(node) | Self::Life((node, _)) => node,
+        }
+    }
+
+    /// `NodeDown` if it is not this life.
+    fn check(self, met: Incarnation) -> Result<(), Error> {
+        match self {
+            Self::Life((node, wanted)) if wanted != met => Err(Error::NodeDown(node)),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What is called, and with what.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
@@ -82,25 +108,35 @@ enum Attempt {
 }
 
 impl Node {
-    /// Calls `node`, which may be this one; puts the reply into `sink` and gives its length, by `deadline`.
+    /// Calls `whom`, which may be this node; puts the reply into `sink` and gives its length, by `deadline`.
     pub(crate) async fn call(
         self: &Arc<Self>,
-        node: NodeId,
+        whom: Whom,
         request: Request<'_>,
         mut sink: Sink<'_>,
         deadline: Instant,
     ) -> Result<usize, Error> {
         let issued = AtomicBool::new(false);
+        let node = whom.node();
         let work = async {
             let mut backoff = FIRST_BACKOFF;
             loop {
                 let attempt = if node == self.me {
+                    whom.check(self.incarnation)?;
                     self.call_here(request, &mut sink, &issued).await?
                 } else {
                     let conn = match self.connected(node) {
                         Some(conn) => conn,
-                        None => self.connection(node).await?,
+                        None => {
+                            if let Whom::Life(life) = whom
+                                && !self.is_live(life)
+                            {
+                                return Err(Error::NodeDown(node));
+                            }
+                            self.connection(node).await?
+                        }
                     };
+                    whom.check(conn.incarnation)?;
                     self.call_there(&conn, request, &mut sink, &issued).await?
                 };
                 match attempt {

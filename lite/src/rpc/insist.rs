@@ -9,7 +9,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
 use platform::Instant;
-use proto::NodeId;
 
 /// How long one attempt takes.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -18,7 +17,7 @@ impl Node {
     /// Asks what may be asked twice: again after each connection that breaks, until `deadline`. `Unknown` then.
     pub(crate) async fn ask_until(
         self: &Arc<Self>,
-        whom: NodeId,
+        whom: Life,
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Answer, Error> {
@@ -37,7 +36,7 @@ impl Node {
         let is_there = || whom == (self.me, self.incarnation) || self.peer_life(whom.0) == Some(whom.1);
         while is_there() && !self.is_fenced() {
             let deadline = self.platform.now() + ATTEMPT;
-            match self.put_to(whom.0, ask, deadline).await {
+            match self.put_to(whom, ask, deadline).await {
                 // A node that is short of memory, or that has no room for one more connection, has it another time.
                 Err(_) | Ok(Err(Error::NoMemory { .. })) => {
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;

@@ -2,9 +2,10 @@
 //! what must wait goes on in a task of its own.
 
 use super::call::Call;
-use super::client::{Request, Sink};
+use super::client::{Request, Sink, Whom};
 use super::server::{FunctionId, RpcOptions};
 use super::service::{Service, Takes};
+use crate::membership::Life;
 use crate::node::Node;
 use crate::op::Loan;
 use crate::region::{Grantee, Lent, MapAsk, Piece, Plan, Shape};
@@ -118,26 +119,26 @@ pub(crate) enum Answer {
 }
 
 impl Node {
-    /// Asks `node`, which may be this one, by `deadline`.
+    /// Asks that life of a node, which may be this one's, by `deadline`; no later life is asked.
     pub(crate) async fn ask_node(
         self: &Arc<Self>,
-        node: NodeId,
+        whom: Life,
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Answer, Error> {
-        self.put_to(node, ask, deadline).await.flatten()
+        self.put_to(whom, ask, deadline).await.flatten()
     }
 
     /// As [`ask_node`](Self::ask_node), and tells a question that failed from an answer that is an error.
     pub(super) async fn put_to(
         self: &Arc<Self>,
-        node: NodeId,
+        whom: Life,
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Result<Answer, Error>, Error> {
         let mut reply = [0; MAX_ANSWER];
         let request = Request { function: INTERNAL, data: &proto::encode(ask) };
-        let len = self.call(node, request, Sink::Slice(&mut reply), deadline).await?;
+        let len = self.call(Whom::Life(whom), request, Sink::Slice(&mut reply), deadline).await?;
         let reply = reply.get(..len).unwrap_or_default();
         Ok(proto::decode(reply).unwrap_or_else(|_| Err(Error::Refused("malformed answer".into()))))
     }
@@ -145,13 +146,13 @@ impl Node {
     /// As [`ask_node`](Self::ask_node), for a question whose answer may be long.
     pub(crate) async fn ask_node_long(
         self: &Arc<Self>,
-        node: NodeId,
+        whom: Life,
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Answer, Error> {
         let mut reply = alloc::vec![0; LONG_ANSWER];
         let request = Request { function: INTERNAL, data: &proto::encode(ask) };
-        let len = self.call(node, request, Sink::Slice(&mut reply), deadline).await?;
+        let len = self.call(Whom::Life(whom), request, Sink::Slice(&mut reply), deadline).await?;
         let reply = reply.get(..len).unwrap_or_default();
         proto::decode::<Result<Answer, Error>>(reply)
             .map_err(|_| Error::Refused("malformed answer".into()))?

@@ -120,7 +120,7 @@ impl Lite {
         let token = waiting.token;
         let undo = Undo::new(node, life, Ask::BarrierLeave { name: name.into(), token });
         let ask = Ask::BarrierEnter { name: name.into(), group, token };
-        let result = match node.ask_node(home, &ask, deadline).await {
+        let result = match node.ask_node(life, &ask, deadline).await {
             // If the answer is lost, it may still wait there.
             Ok(Answer::Queued) | Err(Error::Unknown) => {
                 // Past the deadline it may have opened without this node's hearing of it.

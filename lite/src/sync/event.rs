@@ -78,7 +78,7 @@ impl Event {
     pub async fn signal(&self) -> Result<u64, Error> {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;
-        count(self.node.ask_node(self.place.home, &Ask::Signal { place: self.place }, deadline).await?)
+        count(self.node.ask_node(self.place.home(), &Ask::Signal { place: self.place }, deadline).await?)
     }
 
     /// Waits until the count is above `past`; gives it.
@@ -89,7 +89,7 @@ impl Event {
         let waiting = node.waits.begin(place.home());
         let mut listening = Listening { event: self, token: waiting.token, armed: true };
         let ask = Ask::Await { place, past, token: waiting.token };
-        let ended = match node.ask_until(place.home, &ask, deadline).await {
+        let ended = match node.ask_until(place.home(), &ask, deadline).await {
             Ok(Answer::Queued) => {
                 let ended = node.wait_until(&waiting, deadline).await;
                 ended.ok_or(Error::Deadline)?.and_then(|outcome| count(Answer::Ended(outcome)))

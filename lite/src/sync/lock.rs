@@ -101,7 +101,7 @@ impl Lock {
             held: true,
         };
         let ask = Ask::Claim { place, mode, token: waiting.token, wait };
-        let outcome = match node.ask_until(place.home, &ask, deadline).await {
+        let outcome = match node.ask_until(place.home(), &ask, deadline).await {
             Ok(Answer::Ended(outcome)) => outcome,
             Ok(Answer::Queued) if wait => {
                 node.wait_until(&waiting, deadline).await.unwrap_or(Err(Error::Deadline))?
@@ -160,7 +160,7 @@ impl LockGuard {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;
         let ask = Ask::Leave { place: self.place, token: self.token };
-        self.node.ask_node(self.place.home, &ask, deadline).await?;
+        self.node.ask_node(self.place.home(), &ask, deadline).await?;
         self.held = false;
         Ok(())
     }

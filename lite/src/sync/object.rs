@@ -266,7 +266,8 @@ impl Node {
             return Err(Error::Refused("a name has 1 to 256 bytes".into()));
         }
         let secret = self.random();
-        let undo = Undo::new(self, self.life_of(home)?, Ask::Destroy { secret });
+        let home = self.life_of(home)?;
+        let undo = Undo::new(self, home, Ask::Destroy { secret });
         let ask = Ask::Create { kind, secret, name: name.into() };
         let result = self.ask_node(home, &ask, deadline).await;
         if !matches!(result, Err(Error::Unknown)) {
@@ -295,7 +296,7 @@ impl Node {
     pub(crate) async fn end_object(self: &Arc<Self>, place: &Place, deadline: Instant) -> Result<(), Error> {
         self.check_home(place)?;
         let ask = Ask::Destroy { secret: place.secret };
-        self.ask_until(place.home, &ask, deadline).await.map(drop)
+        self.ask_until(place.home(), &ask, deadline).await.map(drop)
     }
 
     /// Whether the object's home is still the one it was made on.
