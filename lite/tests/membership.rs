@@ -136,6 +136,34 @@ fn a_node_leaves_the_others_go_on_and_it_joins_again() {
     assert_eq!(served.load(Ordering::SeqCst), 3);
 }
 
+/// A node hears in one breath that a peer has died and that another has joined under its number: what it was about to ask of
+/// the first is not asked of the second, which would keep what it gives for one that is dead.
+#[test]
+fn a_question_to_one_life_is_not_put_to_the_next() {
+    let config = Config::default();
+    let mut c = Cluster::new(1, 2, 16 << 20, &config);
+    let a = c.lite(1);
+    c.nodes[1].0.pause(true);
+    let result = Arc::new(Mutex::new(None));
+    let (place, l) = (result.clone(), a.clone());
+    spawn(&a, async move {
+        let got = l.alloc(NodeId(2), 100, RWS).await.map(drop);
+        *place.lock().unwrap() = Some(got);
+    });
+    c.world.run_for(Duration::from_millis(1));
+    c.nodes[0].0.pause(true);
+    c.nodes[1].0.kill();
+    c.hub.declare_dead(NodeId(2));
+    let again = c.join(2, 16 << 20, &config).clone();
+    assert_eq!(again.node_id(), NodeId(2));
+    c.nodes[0].0.pause(false);
+    c.world.run_for(Duration::from_secs(1));
+    assert_eq!(*result.lock().unwrap(), Some(Err(Error::NodeDown(NodeId(2)))));
+    assert_eq!(again.describe_regions(), [""; 0]);
+    // Its next question is for whoever is there.
+    c.world.run(LIMIT, async move { a.alloc(NodeId(2), 100, RWS).await.unwrap().free().await.unwrap() });
+}
+
 /// A handler that takes longer than the node waits is cut off; the node has left, and its caller does not know.
 #[test]
 fn what_outlasts_the_deadline_is_cut_off() {

@@ -1,7 +1,7 @@
 //! Runs simulated clusters under random work and faults, and checks what must hold. `cargo xtask sim` calls it.
 //!
 //! Arguments: `--nodes N --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh seeds for
-//! so long, the first of them given by the clock; `--planted BUG` puts one into LITE. The first failure is printed with its trace, and ends the program with 1.
+//! so long, the first of them given by the clock; `--planted BUG` puts one into LITE. The first failure is printed with its trace, what failed in the last line, and ends the program with 1.
 
 use lite::testing::{Bug, plant};
 use sim::explore::{Scenario, explore};
@@ -56,8 +56,8 @@ fn arguments() -> Result<Arguments, String> {
     Ok(a)
 }
 
-/// Runs one scenario; whether all held.
-fn run(scenario: Scenario, whole: bool, totals: &mut [u64; 4]) -> bool {
+/// Runs one scenario; what did not hold, and how it is run again.
+fn run(scenario: Scenario, whole: bool, totals: &mut [u64; 4]) -> Result<(), String> {
     let Scenario { nodes, seed, steps } = scenario;
     let replay = format!("cargo xtask sim --nodes {nodes} --seed {seed} --steps {steps}");
     // What panics in the code under test is a failure of this seed.
@@ -68,7 +68,7 @@ fn run(scenario: Scenario, whole: bool, totals: &mut [u64; 4]) -> bool {
             for (total, count) in totals[1..].iter_mut().zip(report.operations) {
                 *total += count;
             }
-            true
+            Ok(())
         }
         Ok(Err(failure)) => {
             // A replay shows all.
@@ -76,14 +76,9 @@ fn run(scenario: Scenario, whole: bool, totals: &mut [u64; 4]) -> bool {
             for line in &failure.log[first..] {
                 println!("{line}");
             }
-            println!("seed {seed} fails: {}", failure.violation);
-            println!("replay: {replay}");
-            false
+            Err(format!("seed {seed} fails: {}; {replay}", failure.violation))
         }
-        Err(_) => {
-            println!("seed {seed} panics\nreplay: {replay}");
-            false
-        }
+        Err(_) => Err(format!("seed {seed} panics; {replay}")),
     }
 }
 
@@ -101,13 +96,13 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let scenario = |seed| Scenario { nodes: a.nodes, seed, steps: a.steps };
     let mut totals = [0; 4];
-    let mut held = true;
+    let mut held = Ok(());
     if let Some(seed) = a.seed {
         match explore(scenario(seed)) {
             Ok(report) => println!("{report:#?}"),
             Err(_) => held = run(scenario(seed), true, &mut totals),
         }
-        return if held { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return end(held);
     }
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (seeds, limit) = match (a.seeds, a.minutes) {
@@ -120,7 +115,7 @@ fn main() -> ExitCode {
     let mut said = Instant::now();
     for seed in seeds {
         held = run(scenario(seed), false, &mut totals);
-        if !held || begun.elapsed() >= limit {
+        if held.is_err() || begun.elapsed() >= limit {
             break;
         }
         if said.elapsed() >= Duration::from_secs(10) {
@@ -133,5 +128,16 @@ fn main() -> ExitCode {
         "{runs} runs held in {:.0} s: {ok} operations succeeded, {failed} failed with an error, {dropped} were dropped midway",
         begun.elapsed().as_secs_f64()
     );
-    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    end(held)
+}
+
+/// Says last what did not hold: a runner that shows one line of it shows that.
+fn end(held: Result<(), String>) -> ExitCode {
+    match held {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            println!("{why}");
+            ExitCode::FAILURE
+        }
+    }
 }
