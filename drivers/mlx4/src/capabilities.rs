@@ -3,6 +3,7 @@
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
+use crate::hca::Running;
 use crate::layout::{Field, Mailbox};
 use core::fmt;
 
@@ -128,6 +129,11 @@ impl Capabilities {
             return Err(Error::Nonsense("its doorbells are beyond BAR 2"));
         }
         Ok(capabilities)
+    }
+
+    /// Those of a card that was started by its physical function's driver.
+    pub(crate) fn in_modes(self, hca: &Running) -> Self {
+        Self { large_eqes: hca.large_eqes, large_cqes: hca.large_cqes, ..self }
     }
 
     /// Reads the mailbox.

@@ -1,22 +1,21 @@
 //! What is not on the path of data, behind one lock: commands, tables, and the making and ending of queues.
 
-use crate::capabilities::{BoardId, Capabilities, first_eq};
+use crate::capabilities::{BoardId, Capabilities};
 use crate::command::{Command, Commands, Opcode};
-use crate::config::Config;
 use crate::cq::{Cq, Credit};
 use crate::doorbell::Page;
-use crate::eq::Eq;
 use crate::error::Error;
 use crate::firmware::{Firmware, Version};
 use crate::hardware::{Block, Hardware};
-use crate::icm::layout::LOG_CQS;
-use crate::icm::{Icm, Object};
+use crate::icm::Object;
 use crate::port::{Port, PortInfo};
 use crate::qp::context::{Fixed, Rings, Service, Way};
 use crate::qp::numbers::Numbers;
 use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{BlueFlameRegister, Parts, Slot};
-use crate::{hca, region, reset};
+use crate::reset;
+use crate::tables::Tables;
+use crate::{CQS, start};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use verbs::{CqId, CqOptions, Gid, Psn, QpConnect, QpNum, VerbsError};
@@ -24,9 +23,30 @@ use verbs::{CqId, CqOptions, Gid, Psn, QpConnect, QpNum, VerbsError};
 /// Bytes behind the rings of a queue pair, for its doorbell record.
 const RECORD: u64 = 64;
 
+/// Which function of a card it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Function {
+    /// The card itself.
+    Physical,
+    /// A part of it, which the driver of the physical function serves.
+    Virtual,
+}
+
+/// Where it shows that the card has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Health {
+    /// In no place.
+    Unseen,
+    /// In the register of BAR 0 that is not 0 from then on.
+    Register(u32),
+    /// In what the master has answered last.
+    Channel,
+}
+
 /// What a card is, once it is up.
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
+    pub(crate) function: Function,
     pub(crate) firmware: Version,
     pub(crate) board: BoardId,
     pub(crate) capabilities: Capabilities,
@@ -34,96 +54,40 @@ pub(crate) struct Card {
     pub(crate) info: PortInfo,
     /// The one key.
     pub(crate) key: u32,
-    pub(crate) error_buffer: Option<u32>,
-    domain: u32,
+    pub(crate) health: Health,
+    /// Queue pairs that can exist.
+    pub(crate) max_qps: u32,
+    /// Requests go with their doorbells where a queue has a register for it.
+    pub(crate) blue_flame: bool,
+    pub(crate) domain: u32,
 }
 
 /// The card as it is driven.
 pub(crate) struct Control<B> {
-    commands: Commands<B>,
-    icm: Icm<B>,
-    numbers: Numbers,
+    pub(crate) commands: Commands<B>,
+    pub(crate) tables: Tables<B>,
+    pub(crate) numbers: Numbers,
     /// Completion queues that were ever there at once, and those of them that are free.
-    cqs: u32,
-    free_cqs: Vec<u16>,
-    eqn: u32,
-    _firmware: Firmware<B>,
-    gid: Gid,
+    pub(crate) cqs: u32,
+    pub(crate) free_cqs: Vec<u16>,
+    pub(crate) eqn: u32,
+    /// A virtual function's is its master's.
+    pub(crate) _firmware: Option<Firmware<B>>,
+    pub(crate) gid: Gid,
 }
 
 /// What a queue pair completes into.
 pub(crate) struct Target {
     pub(crate) id: CqId,
+    /// Its number on the card.
+    pub(crate) number: u32,
     pub(crate) credit: Arc<Credit>,
 }
 
 impl<B: Block> Control<B> {
-    /// Brings a card up from wherever it is, to a port that is open. Its link takes its time.
-    pub(crate) fn start(
-        hw: &impl Hardware<Block = B>,
-        config: &Config,
-    ) -> Result<(Self, Card, Eq<B>), Error> {
-        reset::take(hw)?;
-        let up = Self::bring_up(hw, config);
-        if up.is_err() {
-            reset::give_up(hw);
-        }
-        up
-    }
-
-    fn bring_up(hw: &impl Hardware<Block = B>, config: &Config) -> Result<(Self, Card, Eq<B>), Error> {
-        let mut commands = Commands::new(hw)?;
-        let firmware = Firmware::start(hw, &mut commands)?;
-        let capabilities = Capabilities::query(hw, &mut commands)?;
-        if config.port == 0 || config.port > capabilities.ports {
-            return Err(Error::Lacks("a port of that number"));
-        }
-        let port = Port::new(config.port, &capabilities);
-        let info = port.query(hw, &mut commands)?;
-        let mut icm = Icm::new(hw, &mut commands, &capabilities)?;
-        hca::start(hw, &mut commands, &capabilities, &icm.layout)?;
-        let board = BoardId::query(hw, &mut commands)?;
-        let eqn = first_eq(hw, &mut commands, capabilities.eqs)?;
-        let eq = Eq::create(hw, &mut commands, &mut icm, eqn, capabilities.large_eqes, config.vector)?;
-        special_queue_pairs(hw, &mut commands, &mut icm, &capabilities)?;
-        let [for_key, for_numbers] = [chance(hw), chance(hw)];
-        let domain = capabilities.reserved_pds;
-        let key = region::create(hw, &mut commands, &mut icm, capabilities.reserved_mpts, domain, for_key)?;
-        let mtu = config.mtu.min(info.max_mtu);
-        port.open(hw, &mut commands, info.mac, mtu)?;
-        log::info!(
-            "mlx4: board {board}, firmware {}, port {} {}, {} KiB of tables",
-            firmware.version,
-            port.number,
-            info.mac,
-            icm.bytes() >> 10,
-        );
-        let card = Card {
-            firmware: firmware.version,
-            board,
-            port,
-            info: PortInfo { max_mtu: mtu, ..info },
-            key,
-            error_buffer: firmware.error_buffer,
-            domain,
-            capabilities,
-        };
-        let control = Self {
-            commands,
-            icm,
-            numbers: Numbers::new(for_numbers),
-            cqs: 0,
-            free_cqs: Vec::new(),
-            eqn,
-            _firmware: firmware,
-            gid: Gid([0; 16]),
-        };
-        Ok((control, card, eq))
-    }
-
     /// Bytes of memory that the card has for its tables.
     pub(crate) const fn table_bytes(&self) -> u64 {
-        self.icm.bytes()
+        self.tables.bytes()
     }
 
     /// The port's GID; all zero as long as it has none.
@@ -158,7 +122,7 @@ impl<B: Block> Control<B> {
         Ok(card.port.query(hw, &mut self.commands)?.up)
     }
 
-    /// Makes a completion queue. Its number on the card follows those of the firmware.
+    /// Makes a completion queue.
     pub(crate) fn create_cq(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -171,11 +135,16 @@ impl<B: Block> Control<B> {
         }
         let free = self.free_cqs.last().copied();
         let id = free.map_or(self.cqs, u32::from);
-        if id >= (1 << LOG_CQS) - capabilities.reserved_cqs {
+        if id as usize >= CQS {
             return Err(VerbsError::NoResources);
         }
-        let numbers = [capabilities.reserved_cqs + id, self.eqn, options.depth];
-        let cq = Cq::create(hw, &mut self.commands, &mut self.icm, capabilities, numbers)?;
+        let (tables, commands) = (&mut self.tables, &mut self.commands);
+        let number = tables.take_cq(hw, commands, capabilities, id)?;
+        let cq = Cq::create(hw, commands, tables, capabilities, [number, self.eqn, options.depth]);
+        if cq.is_err() {
+            tables.give_cq(hw, commands, number)?;
+        }
+        let cq = cq?;
         match free {
             Some(_) => drop(self.free_cqs.pop()),
             None => self.cqs += 1,
@@ -190,7 +159,7 @@ impl<B: Block> Control<B> {
         id: CqId,
         cq: &Cq<B>,
     ) -> Result<(), VerbsError> {
-        cq.destroy(hw, &mut self.commands, &mut self.icm)?;
+        cq.destroy(hw, &mut self.commands, &mut self.tables)?;
         self.free_cqs.push(id.0);
         Ok(())
     }
@@ -208,10 +177,10 @@ impl<B: Block> Control<B> {
         let most = card.capabilities.log_send_entries;
         let shape = Shape::new(send_depth, recv_depth, most).ok_or(VerbsError::InvalidArgument)?;
         while let Some((first, count)) = self.numbers.wanted() {
-            self.icm.back(hw, &mut self.commands, Object::Qp, first.into(), count.into())?;
+            self.tables.back(hw, &mut self.commands, Object::Qp, first.into(), count.into())?;
             self.numbers.were_backed();
         }
-        let number = self.numbers.take(chance(hw)).ok_or(VerbsError::NoResources)?;
+        let number = self.numbers.take(start::chance(hw)).ok_or(VerbsError::NoResources)?;
         let made = self.make_qp(hw, card, QpNum::new(number), service, shape, targets);
         if made.is_err() {
             self.numbers.give(number);
@@ -234,7 +203,6 @@ impl<B: Block> Control<B> {
         let queue = Arc::new(QueuePair::new(number, datagrams, buffer, shape));
         let slot = QueuePair::<B>::slot_of(number);
         let page = Page::of(slot, capabilities);
-        let first_cq = capabilities.reserved_cqs;
         let [send, receive] = targets;
         let fixed = Fixed {
             number,
@@ -242,20 +210,20 @@ impl<B: Block> Control<B> {
             domain: card.domain,
             shape,
             uar: page.index(),
-            send_cqn: first_cq + u32::from(send.id.0),
-            receive_cqn: first_cq + u32::from(receive.id.0),
+            send_cqn: send.number,
+            receive_cqn: receive.number,
             responder_reads: capabilities.max_rd_atomic,
         };
-        let pages = self.icm.map_queue(hw, &mut self.commands, queue.addr(), shape.bytes())?;
+        let pages = self.tables.map_queue(hw, &mut self.commands, queue.addr(), shape.bytes())?;
         let rings = Rings { mtt: pages.offset(), record: queue.record_addr() };
         let init = Command::new(Opcode::Rst2InitQp).of(number.get());
         if let Err(error) = self.commands.send(hw, init, &fixed.init(rings)) {
-            self.icm.unmap_queue(pages);
+            self.tables.unmap_queue(hw, &mut self.commands, pages);
             return Err(error);
         }
         if datagrams && let Err(error) = self.ready_for_datagrams(hw, card, &fixed) {
             if self.reset_qp(hw, &fixed).is_ok() {
-                self.icm.unmap_queue(pages);
+                self.tables.unmap_queue(hw, &mut self.commands, pages);
             } else {
                 // The card may still use the rings: their memory is never used for anything else.
                 core::mem::forget(queue);
@@ -263,8 +231,8 @@ impl<B: Block> Control<B> {
             return Err(error);
         }
         let register = |blue_flame| BlueFlameRegister::new(capabilities.uar_len, blue_flame);
-        let blue_flame =
-            capabilities.blue_flame.filter(|_| Page::has_register(slot, capabilities)).map(register);
+        let may = card.blue_flame && Page::has_register(slot, capabilities);
+        let blue_flame = capabilities.blue_flame.filter(|_| may).map(register);
         Ok(Slot::new(Parts {
             queue,
             fixed,
@@ -284,9 +252,9 @@ impl<B: Block> Control<B> {
         qp: &Fixed,
     ) -> Result<(), Error> {
         let number = qp.number.get();
-        let receive = qp.ready_for_datagrams(card.port.number);
+        let receive = qp.ready_for_datagrams(card.port);
         self.commands.send(hw, Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
-        let send = qp.ready_to_send_datagrams(Psn::new(chance(hw)));
+        let send = qp.ready_to_send_datagrams(Psn::new(start::chance(hw)));
         self.commands.send(hw, Command::new(Opcode::Rtr2RtsQp).of(number), &send)
     }
 
@@ -304,7 +272,7 @@ impl<B: Block> Control<B> {
             return Err(VerbsError::Unreachable);
         }
         let way = Way {
-            port: card.port.number,
+            port: card.port,
             source_gid: row,
             roce_v2: connect.address.link == verbs::LinkKind::RoceV2,
             log_message: card.capabilities.log_message,
@@ -325,42 +293,29 @@ impl<B: Block> Control<B> {
     }
 
     /// Takes what a queue pair that was reset had of the tables.
-    pub(crate) fn release_qp(&mut self, slot: &Slot<B>) {
-        self.icm.unmap_queue(slot.pages);
+    pub(crate) fn release_qp(&mut self, hw: &impl Hardware<Block = B>, slot: &Slot<B>) {
+        self.tables.unmap_queue(hw, &mut self.commands, slot.pages);
         self.numbers.give(slot.fixed.number.get());
     }
 
     /// Has the card stop, and gives it up. One that does not is reset, since its memory goes.
     pub(crate) fn stop(&mut self, hw: &impl Hardware<Block = B>, card: &Card) {
-        let stopped = card
-            .port
-            .close(hw, &mut self.commands)
-            .and_then(|()| self.commands.run(hw, Command::new(Opcode::CloseHca)))
-            .and_then(|_| self.commands.run(hw, Command::new(Opcode::UnmapIcmAux)))
-            .and_then(|_| self.commands.run(hw, Command::new(Opcode::UnmapFa)));
+        let closed = card.port.close(hw, &mut self.commands);
+        let stopped = closed.and_then(|()| match card.function {
+            Function::Physical => self
+                .commands
+                .run(hw, Command::new(Opcode::CloseHca))
+                .and_then(|_| self.commands.run(hw, Command::new(Opcode::UnmapIcmAux)))
+                .and_then(|_| self.commands.run(hw, Command::new(Opcode::UnmapFa)))
+                .map(drop),
+            Function::Virtual => self.commands.leave(hw),
+        });
         if let Err(error) = stopped {
             log::warn!("mlx4: the card does not stop, and is reset: {error}");
-            reset::silence(hw);
+            reset::silence(hw, card.function);
         }
-        reset::give_up(hw);
+        if card.function == Function::Physical {
+            reset::give_up(hw);
+        }
     }
-}
-
-/// Names the eight numbers of queue pairs for management (Linux `mlx4_init_qp_table`). The driver has none there.
-fn special_queue_pairs<B: Block>(
-    hw: &impl Hardware<Block = B>,
-    commands: &mut Commands<B>,
-    icm: &mut Icm<B>,
-    card: &Capabilities,
-) -> Result<(), Error> {
-    const COUNT: u32 = 8;
-    let first = card.reserved_qps.next_multiple_of(COUNT);
-    icm.back(hw, commands, Object::Qp, first.into(), COUNT.into())?;
-    commands.run(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(drop)
-}
-
-fn chance(hw: &impl Hardware) -> u32 {
-    let mut bytes = [0; 4];
-    hw.fill_random(&mut bytes);
-    u32::from_ne_bytes(bytes)
 }

@@ -6,9 +6,10 @@ use crate::cqe::Cqe;
 use crate::doorbell::{Arm, Page};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
-use crate::icm::{Icm, Object, PageRun};
+use crate::icm::{Object, PageRun};
 use crate::layout::{Field, Mailbox};
 use crate::qp::queue::QueuePair;
+use crate::tables::Tables;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -77,19 +78,19 @@ impl<B: Block> Cq<B> {
     pub(crate) fn create(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
-        icm: &mut Icm<B>,
+        tables: &mut Tables<B>,
         card: &Capabilities,
         [number, eqn, depth]: [u32; 3],
     ) -> Result<Self, Error> {
         let log_entries = (depth + 1).next_power_of_two().ilog2();
         let stride = if card.large_cqes { 2 * WORDS } else { WORDS };
         let bytes = (stride as u64 * 8) << log_entries;
-        icm.back(hw, commands, Object::Cq, number.into(), 1)?;
+        tables.back(hw, commands, Object::Cq, number.into(), 1)?;
         let buffer = hw.allocate(bytes + RECORD).ok_or(Error::NoMemory("a completion queue"))?;
         for word in buffer.iter().take(stride << log_entries) {
             word.store(UNWRITTEN, Ordering::Relaxed);
         }
-        let pages = icm.map_queue(hw, commands, buffer.addr(), bytes)?;
+        let pages = tables.map_queue(hw, commands, buffer.addr(), bytes)?;
         let page = Page::of(0, card);
         let mut context = Mailbox::new()
             .with(field::LOG_ENTRIES, log_entries)
@@ -99,7 +100,7 @@ impl<B: Block> Cq<B> {
         context.set_wide(field::RECORD, buffer.addr().0 + bytes);
         let create = Command::new(Opcode::Sw2HwCq).of(number).variant(card.marks_cqs.into());
         if let Err(error) = commands.send(hw, create, &context) {
-            icm.unmap_queue(pages);
+            tables.unmap_queue(hw, commands, pages);
             return Err(error);
         }
         Ok(Self {
@@ -118,6 +119,11 @@ impl<B: Block> Cq<B> {
         })
     }
 
+    /// Its number on the card.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Whether queue pairs complete here.
     pub(crate) fn is_used(&self) -> bool {
         self.queues.iter().any(Option::is_some)
@@ -128,12 +134,12 @@ impl<B: Block> Cq<B> {
         &self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
-        icm: &mut Icm<B>,
+        tables: &mut Tables<B>,
     ) -> Result<(), Error> {
         const WITHOUT_MAILBOX: u8 = 1;
         commands.run(hw, Command::new(Opcode::Hw2SwCq).of(self.number).variant(WITHOUT_MAILBOX))?;
-        icm.unmap_queue(self.pages);
-        Ok(())
+        tables.unmap_queue(hw, commands, self.pages);
+        tables.give_cq(hw, commands, self.number)
     }
 
     /// The queue pair in a slot completes here from now on.

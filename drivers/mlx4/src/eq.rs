@@ -4,8 +4,9 @@ use crate::command::{Command, Commands, Opcode};
 use crate::doorbell::ring_events;
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
-use crate::icm::{Icm, Object};
+use crate::icm::Object;
 use crate::layout::{Field, Mailbox};
+use crate::tables::Tables;
 use core::sync::atomic::Ordering;
 
 /// The context (Linux `mlx4_eq_context`, PRM `eqc`).
@@ -77,20 +78,20 @@ impl<B: Block> Eq<B> {
     pub(crate) fn create(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
-        icm: &mut Icm<B>,
+        tables: &mut Tables<B>,
         number: u32,
         large: bool,
         vector: u16,
     ) -> Result<Self, Error> {
         let stride = if large { 2 * WORDS } else { WORDS };
         let bytes = (stride as u64 * 8) << LOG_ENTRIES;
-        icm.back(hw, commands, Object::Eq, number.into(), 1)?;
+        tables.back(hw, commands, Object::Eq, number.into(), 1)?;
         let buffer = hw.allocate(bytes).ok_or(Error::NoMemory("an event queue"))?;
         // All entries are the card's: it may or may not mark them itself.
         for last in buffer.iter().skip(stride - 1).step_by(stride) {
             last.store(OWNER.to_be(), Ordering::Relaxed);
         }
-        let pages = icm.map_queue(hw, commands, buffer.addr(), bytes)?;
+        let pages = tables.map_queue(hw, commands, buffer.addr(), bytes)?;
         let context = Mailbox::new()
             .with(field::STATE, ARMED)
             .with(field::LOG_ENTRIES, LOG_ENTRIES)

@@ -12,6 +12,12 @@ pub enum Error {
     /// Another driver's semaphore is taken.
     #[error("another driver owns the card")]
     Owned,
+    /// A virtual function whose physical function has no driver that serves it.
+    #[error("no driver of the physical function answers")]
+    NoMaster,
+    /// A virtual function whose master has taken all from it.
+    #[error("the driver of the physical function has given this one up")]
+    GivenUp,
     /// A tool of its flash keeps it from being reset.
     #[error("the card is locked against a reset")]
     ResetLocked,

@@ -30,6 +30,21 @@ const REGISTERS_LEN: u64 = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Version(pub u16, pub u16, pub u16);
 
+impl Version {
+    fn of(about: &Mailbox) -> Self {
+        let half = |field| about.get(field) as u16;
+        Self(half(field::MAJOR), half(field::MINOR), half(field::SUBMINOR))
+    }
+}
+
+/// The version of firmware that runs.
+pub(crate) fn version<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    commands: &mut Commands<B>,
+) -> Result<Version, Error> {
+    commands.query(hw, Command::new(Opcode::QueryFw)).map(|about| Version::of(&about))
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.0, self.1, self.2)
@@ -58,9 +73,7 @@ impl<B: Block> Firmware<B> {
         let memory = hw.allocate(pages * PAGE).ok_or(Error::NoMemory("the card's firmware"))?;
         lend(hw, commands, Opcode::MapFa, None, memory.addr(), pages)?;
         commands.run(hw, Command::new(Opcode::RunFw))?;
-        let half = |field| about.get(field) as u16;
-        let version = Version(half(field::MAJOR), half(field::MINOR), half(field::SUBMINOR));
-        Ok(Self { version, error_buffer: error_buffer(&about), _memory: memory })
+        Ok(Self { version: Version::of(&about), error_buffer: error_buffer(&about), _memory: memory })
     }
 }
 

@@ -15,13 +15,15 @@ pub trait Hardware: Send + Sync {
     /// Writes it.
     fn set_config(&self, offset: u16, value: u32);
 
-    /// Reads the register at `offset` of BAR 0. Registers are big-endian: the value is what the four bytes say.
+    /// Reads the register at `offset` of BAR 0, which a virtual function does not have and is not asked for. Registers are big-endian: the value is what the four bytes say.
     fn register(&self, offset: u32) -> u32;
     /// Writes it, after all stores to memory before.
     fn set_register(&self, offset: u32, value: u32);
 
     /// Bytes of BAR 2, in which the doorbells are.
     fn doorbells_len(&self) -> u64;
+    /// Reads the big-endian word at `offset` of BAR 2. Only a virtual function has some to be read.
+    fn doorbell(&self, offset: u64) -> u32;
     /// Stores a big-endian word at `offset` of BAR 2, after all stores to memory before.
     fn ring(&self, offset: u64, value: u32);
     /// Stores a big-endian double word at once.

@@ -15,6 +15,8 @@ use crate::layout::{Field, Mailbox};
 mod field {
     use super::Field;
     pub(super) const VERSION: Field = Field::byte(0x000);
+    /// Of a card that runs: what a slave has to know, if anything.
+    pub(super) const GLOBAL_CAPABILITIES: usize = 0x004;
     pub(super) const CACHE_LINE: Field = Field::byte(0x00e);
     pub(super) const FLAGS: Field = Field::word(0x014);
     pub(super) const QPC: usize = 0x030;
@@ -43,6 +45,8 @@ mod field {
     pub(super) const MTT: usize = 0x100;
     pub(super) const CMPT: usize = 0x108;
     pub(super) const LOG_UARS: Field = Field::bits(0x128, 11, 8);
+    /// log2 of the units of 4096 bytes that a page of doorbells has.
+    pub(super) const LOG_UAR_PAGE: Field = Field::byte(0x12b);
 }
 
 /// Version of the mailbox.
@@ -53,6 +57,34 @@ const CACHE_LINE: u32 = 2 << 5 | 1 << 4;
 const SYSTEM_EQS: u32 = 0x1f;
 const CHECK_PORT: u32 = 1 << 0;
 const COUNTERS: u32 = 1 << 4;
+
+/// How a card that runs was started, as its virtual functions have to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Running {
+    pub(crate) large_eqes: bool,
+    pub(crate) large_cqes: bool,
+    /// log2 of memory keys.
+    pub(crate) log_keys: u32,
+}
+
+/// Asks how a card that runs was started.
+pub(crate) fn query<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    commands: &mut Commands<B>,
+) -> Result<Running, Error> {
+    let hca = commands.query(hw, Command::new(Opcode::QueryHca))?;
+    if hca.wide(field::GLOBAL_CAPABILITIES) != 0 {
+        return Err(Error::Lacks("a state that the driver knows"));
+    }
+    if hca.has(field::LOG_UAR_PAGE) {
+        return Err(Error::Lacks("doorbell pages of 4096 bytes"));
+    }
+    let log_keys = hca.get(field::LOG_MPTS);
+    if !(8..=24).contains(&log_keys) {
+        return Err(Error::Nonsense("its table of keys has an impossible size"));
+    }
+    Ok(Running { large_eqes: hca.has(field::LARGE_EQES), large_cqes: hca.has(field::LARGE_CQES), log_keys })
+}
 
 /// Starts a card that has the memory of its tables.
 pub(crate) fn start<B: Block>(

@@ -7,8 +7,11 @@
 //! |---|---|
 //! | `hardware` | what the driver asks of the machine: registers, doorbells, shared memory, time |
 //! | `layout` | big-endian mailboxes and their fields |
-//! | `command` | giving commands to the card (HCR) |
-//! | `reset`, `firmware`, `capabilities`, `hca` | bringing the card up, in this order |
+//! | `command` | giving commands to the card: by its registers (HCR), or over the channel to a master (vHCR) |
+//! | `start` | bringing a card up, a physical function and a virtual one |
+//! | `reset`, `firmware`, `capabilities`, `hca` | what that takes, in this order |
+//! | `slave`, `grants` | what a virtual function may do, and what its master gives it |
+//! | `tables` | numbers of objects and page entries of queues, from `icm` or from `grants` |
 //! | `icm` | memory for the card's tables: their places, their pages, page entries of queues |
 //! | `region` | the one key over all memory |
 //! | `port` | link, address and GIDs of the port |
@@ -43,6 +46,7 @@ mod doorbell;
 mod eq;
 mod error;
 mod firmware;
+mod grants;
 mod hardware;
 mod hca;
 mod icm;
@@ -52,11 +56,14 @@ mod qp;
 mod region;
 mod reset;
 mod rnic;
+mod slave;
+mod start;
+mod tables;
 mod wqe;
 
 use alloc::boxed::Box;
-use control::{Card, Control};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use control::{Card, Control, Health};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use cq::Cq;
 use eq::{Eq, Event};
@@ -69,6 +76,7 @@ use verbs::{CqId, Gid, MacAddr};
 pub use capabilities::BoardId;
 pub use command::{Opcode, Status};
 pub use config::Config;
+pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
 pub use hardware::{Block, Hardware};
@@ -84,7 +92,7 @@ pub struct Mlx4<H: Hardware, R> {
     card: Card,
     control: spin::Mutex<Control<H::Block>>,
     slots: Box<[SlotLock<R, H::Block>]>,
-    cqs: Box<[CqLock<R, H::Block>]>,
+    cqs: Box<[CqPlace<R, H::Block>]>,
     eq: Mutex<R, Eq<H::Block>>,
     /// What queue pairs that are gone have posted.
     former_posts: spin::Mutex<Posts>,
@@ -96,11 +104,30 @@ pub struct Mlx4<H: Hardware, R> {
 }
 
 type SlotLock<R, B> = Mutex<R, Option<Box<Slot<B>>>>;
-type CqLock<R, B> = Mutex<R, Option<Box<Cq<B>>>>;
+
+/// A place for a completion queue.
+struct CqPlace<R, B> {
+    /// The number on the card of the queue that was there last.
+    number: AtomicU32,
+    queue: Mutex<R, Option<Box<Cq<B>>>>,
+}
+
+impl<R: RawMutex, B: Block> CqPlace<R, B> {
+    fn empty() -> Self {
+        Self { number: AtomicU32::new(u32::MAX), queue: Mutex::new(None) }
+    }
+
+    fn put(&self, cq: Cq<B>) {
+        self.number.store(cq.number(), Ordering::Relaxed);
+        *self.queue.lock() = Some(cq.into());
+    }
+}
 
 /// What a card is, for an inventory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
+    /// Which function of it is driven.
+    pub function: Function,
     /// Its firmware.
     pub firmware: Version,
     /// Its model.
@@ -117,13 +144,13 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// # Errors
     /// If another driver has the card, it lacks something, it refuses something, or it does not answer.
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
-        let (control, card, eq) = Control::start(&hw, config)?;
+        let (control, card, eq) = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
         let driver = Self {
             control: spin::Mutex::new(control),
             slots: locks().take(SLOTS).collect(),
-            cqs: core::iter::repeat_with(|| Mutex::new(None)).take(CQS).collect(),
+            cqs: core::iter::repeat_with(CqPlace::empty).take(CQS).collect(),
             eq: Mutex::new(eq),
             former_posts: spin::Mutex::default(),
             link: AtomicBool::new(card.info.up),
@@ -140,8 +167,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 
     /// What the card is.
     pub fn identity(&self) -> Identity {
-        let Card { firmware, board, port, info, .. } = &self.card;
-        Identity { firmware: *firmware, board: *board, port: port.number, mac: info.mac }
+        let Card { function, firmware, board, port, info, .. } = &self.card;
+        Identity { function: *function, firmware: *firmware, board: *board, port: port.number, mac: info.mac }
     }
 
     /// Bytes of memory that the card has for its tables.
@@ -195,8 +222,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn on_event(&self, event: Event) {
         match event {
             Event::Completion { cqn } => {
-                if let Some(lock) = self.cq_of(cqn)
-                    && let Some(cq) = &mut *lock.lock()
+                // Numbers of virtual functions are of any kind. There are few queues that are armed.
+                let named = |place: &&CqPlace<R, H::Block>| place.number.load(Ordering::Relaxed) == cqn;
+                if let Some(place) = self.cqs.iter().find(named)
+                    && let Some(cq) = place.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
                 {
                     cq.had_event();
                 }
@@ -218,12 +247,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
     }
 
-    /// The completion queue with a number of the card.
-    fn cq_of(&self, cqn: u32) -> Option<&CqLock<R, H::Block>> {
-        self.cqs.get(cqn.checked_sub(self.card.capabilities.reserved_cqs)? as usize)
-    }
-
-    fn cq(&self, id: CqId) -> Option<&CqLock<R, H::Block>> {
+    fn cq(&self, id: CqId) -> Option<&CqPlace<R, H::Block>> {
         self.cqs.get(usize::from(id.0))
     }
 
@@ -233,9 +257,17 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             return;
         }
         self.next_health.store((now + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
-        let error = self.card.error_buffer.map_or(0, |register| self.hw.register(register));
-        if error != 0 {
-            self.fail(&alloc::format!("its error buffer begins with {error:#010x}"));
+        match self.card.health {
+            Health::Unseen => {}
+            Health::Register(register) => match self.hw.register(register) {
+                0 => {}
+                error => self.fail(&alloc::format!("its error buffer begins with {error:#010x}")),
+            },
+            Health::Channel => {
+                if let Some(error) = command::trouble(&self.hw) {
+                    self.fail(&alloc::format!("{error}"));
+                }
+            }
         }
     }
 

@@ -76,12 +76,39 @@ pub(crate) struct PortInfo {
 pub(crate) struct Port {
     pub(crate) number: u8,
     roce_v2: bool,
+    /// Other functions have it too, and a master sees to it that each has its own counter and addresses.
+    pub(crate) shared: bool,
+    /// The row of its table of addresses that frames come from.
+    pub(crate) mac_row: u8,
+    /// What counts the frames of queue pairs.
+    pub(crate) counter: u8,
 }
+
+/// No counter counts the frames.
+const NO_COUNTER: u8 = 0xff;
 
 impl Port {
     /// A port that may be brought up.
-    pub(crate) const fn new(number: u8, card: &Capabilities) -> Self {
-        Self { number, roce_v2: card.roce_v2 }
+    pub(crate) const fn physical(number: u8, card: &Capabilities) -> Self {
+        Self { number, roce_v2: card.roce_v2, shared: false, mac_row: 0, counter: NO_COUNTER }
+    }
+
+    /// One that other functions have too. Masters have it take RoCE v1 only, whatever the card can.
+    pub(crate) const fn of_slave(number: u8) -> Self {
+        Self { number, roce_v2: false, shared: true, mac_row: 0, counter: NO_COUNTER }
+    }
+
+    /// With a counter, if there is one.
+    pub(crate) const fn with_counter(self, counter: Option<u8>) -> Self {
+        match counter {
+            Some(counter) => Self { counter, ..self },
+            None => self,
+        }
+    }
+
+    /// With a row of its table of addresses.
+    pub(crate) const fn with_mac_row(self, mac_row: u8) -> Self {
+        Self { mac_row, ..self }
     }
 
     /// What kinds of frames it takes, best first.
@@ -117,7 +144,6 @@ impl Port {
         self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
-        mac: MacAddr,
         mtu: u16,
     ) -> Result<(), Error> {
         let roce = if self.roce_v2 { general::ROCE_MODE_VALID } else { 0 };
@@ -137,6 +163,16 @@ impl Port {
                 .with(config_dev::ROCE_PORT, ROCE_UDP_PORT);
             commands.send(hw, Command::new(Opcode::ConfigDev), &mailbox)?;
         }
+        Ok(())
+    }
+
+    /// Gives it the address that frames come from and go to.
+    pub(crate) fn set_mac<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        mac: MacAddr,
+    ) -> Result<(), Error> {
         const VALID: u64 = 1 << 63;
         let [a, b, c, d, e, f] = mac.0;
         let mut mailbox = Mailbox::new();

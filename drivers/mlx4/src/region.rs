@@ -3,9 +3,9 @@
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
-use crate::icm::layout::LOG_MPTS;
-use crate::icm::{Icm, Object};
+use crate::icm::Object;
 use crate::layout::{Field, Mailbox};
+use crate::tables::Tables;
 
 /// The mailbox (Linux `mlx4_mpt_entry`, PRM `mpt`).
 mod field {
@@ -28,26 +28,37 @@ const LOCAL_READ: u32 = 1 << 10;
 const PHYSICAL: u32 = 1 << 9;
 const REGION: u32 = 1 << 8;
 
+/// A place in the table of keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Its number. Bits beyond the table are the master's, if one gave it.
+    pub(crate) index: u32,
+    /// log2 of the table's entries, below 32.
+    pub(crate) log_count: u32,
+}
+
 /// Makes the key, with every right but that to be invalidated, and gives it. `chance` decides its variable bits: the
 /// eight of the key proper, and those of its index that are beyond the table, which the card compares too.
 pub(crate) fn create<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
-    icm: &mut Icm<B>,
-    first: u32,
+    tables: &mut Tables<B>,
+    place: Place,
     domain: u32,
     chance: u32,
 ) -> Result<u32, Error> {
     const RIGHTS: u32 = ATOMIC | REMOTE_WRITE | REMOTE_READ | LOCAL_WRITE | LOCAL_READ;
-    icm.back(hw, commands, Object::Key, first.into(), 1)?;
+    let Place { index, log_count } = place;
+    tables.back(hw, commands, Object::Key, index.into(), 1)?;
+    let in_table = (1 << log_count) - 1;
     // The variable byte comes first in the entry, last in the key.
-    let stored = chance & !((1 << LOG_MPTS) - 1) | first;
+    let stored = chance & !in_table | index & in_table;
     let mut mailbox = Mailbox::new()
         .with(field::STATUS, SOFTWARE)
         .with(field::FLAGS, MIO | RIGHTS | PHYSICAL | REGION)
         .with(field::KEY, stored)
         .with(field::DOMAIN, domain);
     mailbox.set_wide(field::LEN, u64::MAX);
-    commands.send(hw, Command::new(Opcode::Sw2HwMpt).of(first), &mailbox)?;
+    commands.send(hw, Command::new(Opcode::Sw2HwMpt).of(index & in_table), &mailbox)?;
     Ok(stored.rotate_left(8))
 }

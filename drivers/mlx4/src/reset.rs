@@ -1,5 +1,7 @@
 //! Taking a card and resetting it (Linux `mlx4/reset.c`, iPXE `hermon_reset`).
 
+use crate::command::reset_by_flag;
+use crate::control::Function;
 use crate::error::Error;
 use crate::hardware::Hardware;
 use core::time::Duration;
@@ -29,6 +31,18 @@ const CONTROLS: [u16; 2] = [0x08, 0x10];
 /// A list of capabilities is no longer than this.
 const MOST_CAPABILITIES: usize = 48;
 
+/// Device numbers of virtual functions: of a ConnectX-2, and of a ConnectX-3 and ConnectX-3 Pro.
+const VIRTUAL: [u16; 2] = [0x1002, 0x1004];
+
+/// Which function of a card is there.
+pub(crate) fn function(hw: &impl Hardware) -> Result<Function, Error> {
+    let id = hw.config(0);
+    if id as u16 != VENDOR {
+        return Err(Error::Gone);
+    }
+    Ok(if VIRTUAL.contains(&((id >> 16) as u16)) { Function::Virtual } else { Function::Physical })
+}
+
 /// Takes the card and resets it: afterwards its registers are as after power-on, and its BARs as before.
 pub(crate) fn take(hw: &impl Hardware) -> Result<(), Error> {
     match hw.register(OWNERSHIP) {
@@ -49,9 +63,18 @@ pub(crate) fn give_up(hw: &impl Hardware) {
 }
 
 /// Has a card that does not heed commands let go of all memory.
-pub(crate) fn silence(hw: &impl Hardware) {
-    hw.set_register(RESET, 1);
-    hw.wait(LOOK);
+pub(crate) fn silence(hw: &impl Hardware, function: Function) {
+    match function {
+        Function::Physical => {
+            hw.set_register(RESET, 1);
+            hw.wait(LOOK);
+        }
+        Function::Virtual => {
+            if let Err(error) = reset_by_flag(hw) {
+                log::warn!("mlx4: the function is not reset: {error}");
+            }
+        }
+    }
 }
 
 fn reset(hw: &impl Hardware) -> Result<(), Error> {

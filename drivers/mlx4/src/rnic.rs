@@ -4,7 +4,6 @@ use crate::control::Target;
 use crate::cq::Cq;
 use crate::hardware::Hardware;
 use crate::qp::context::Service;
-use crate::qp::numbers::MAX_QPS;
 use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{Slot, Stage};
 use crate::wqe::{Bounds, MAX_ELEMENTS, MAX_INLINE};
@@ -41,7 +40,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// Runs `act` on a completion queue.
     fn with_cq<T>(&self, id: CqId, act: impl FnOnce(&mut Cq<H::Block>) -> T) -> Result<T, VerbsError> {
         let cq = self.cq(id).ok_or(VerbsError::NotFound)?;
-        cq.lock().as_deref_mut().map(act).ok_or(VerbsError::NotFound)
+        cq.queue.lock().as_deref_mut().map(act).ok_or(VerbsError::NotFound)
     }
 
     fn check_alive(&self) -> Result<(), VerbsError> {
@@ -84,7 +83,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     }
 
     fn target(&self, id: CqId) -> Result<Target, VerbsError> {
-        self.with_cq(id, |cq| Target { id, credit: cq.credit.clone() })
+        self.with_cq(id, |cq| Target { id, number: cq.number(), credit: cq.credit.clone() })
     }
 }
 
@@ -97,7 +96,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             port: PortAddress { mac: self.card.info.mac, gid: self.control.lock().gid(), lid: 0 },
             port_state: if self.link.load(Ordering::Relaxed) { PortState::Active } else { PortState::Down },
             max_mtu: self.max_mtu().unwrap_or(PathMtu::B256),
-            max_qps: MAX_QPS,
+            max_qps: self.card.max_qps,
             max_depth: (1 << capabilities.log_send_entries) - Shape::SPARE,
             max_sge: MAX_ELEMENTS as u32,
             max_inline: MAX_INLINE as u32,
@@ -113,7 +112,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
         self.check_alive()?;
         let (id, cq) = self.with_control(|control| control.create_cq(&self.hw, &self.card, options))?;
-        *self.cq(id).ok_or(VerbsError::NoResources)?.lock() = Some(cq.into());
+        self.cq(id).ok_or(VerbsError::NoResources)?.put(cq);
         Ok(id)
     }
 
@@ -121,7 +120,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         self.with_control(|control| {
             let lock = self.cq(id).ok_or(VerbsError::NotFound)?;
             let taken = {
-                let mut place = lock.lock();
+                let mut place = lock.queue.lock();
                 let cq = place.as_ref().ok_or(VerbsError::NotFound)?;
                 if cq.is_used() {
                     return Err(VerbsError::InvalidState);
@@ -131,7 +130,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             let Some(cq) = taken else { return Err(VerbsError::NotFound) };
             control.destroy_cq(&self.hw, id, &cq).inspect_err(|_| {
                 // The card may still write into its memory.
-                *lock.lock() = Some(cq);
+                *lock.queue.lock() = Some(cq);
             })
         })
     }
@@ -190,7 +189,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             self.flush(&slot)?;
             match reset {
                 Ok(()) => {
-                    control.release_qp(&slot);
+                    control.release_qp(&self.hw, &slot);
                     Ok(())
                 }
                 Err(error) => {
@@ -230,8 +229,8 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn arm(&self) -> bool {
         let mut waits = false;
-        for lock in &self.cqs {
-            if let Some(cq) = &*lock.lock() {
+        for place in &self.cqs {
+            if let Some(cq) = &*place.queue.lock() {
                 waits |= cq.arm(&self.hw);
             }
         }
@@ -242,7 +241,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
-        let stray = self.cqs.iter().map(|lock| lock.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
+        let stray = self.cqs.iter().map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
         let mut posts = *self.former_posts.lock();
         for lock in &self.slots {
             if let Some(slot) = &*lock.lock() {

@@ -163,3 +163,8 @@ fn a_card_with_all_it_has_one_with_little_and_a_node_without() {
 fn by_the_first_roce_and_with_loss() {
     run(&["cx3", "cx3"], false, 5);
 }
+
+#[test]
+fn a_virtual_function_a_physical_one_and_a_node_without_by_the_first_roce() {
+    run(&["vf", "cx3"], true, 0);
+}

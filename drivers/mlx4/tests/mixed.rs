@@ -11,7 +11,12 @@ use verbs::{Gid, LinkKind};
 
 #[test]
 fn every_verb_between_a_card_and_software() {
-    for (profile, link) in [("pro", LinkKind::RoceV2), ("pro", LinkKind::RoceV1), ("cx3", LinkKind::RoceV1)] {
+    for (profile, link) in [
+        ("pro", LinkKind::RoceV2),
+        ("pro", LinkKind::RoceV1),
+        ("cx3", LinkKind::RoceV1),
+        ("vf", LinkKind::RoceV1),
+    ] {
         let (machine, driver) = node(profile, 1);
         let memory = Arc::new(Arena::new(IoAddr(0x77_0000_0000), 8 << 20));
         let soft = Soft::new(2, Gid::from_ipv4([10, 9, 0, 2]), memory.clone());

@@ -4,7 +4,8 @@
 mod common;
 
 use common::node;
-use common::pair::{DEPTH, End, Post, datagrams, every_verb, gather, to};
+use common::nodes::{Nodes, on_every_card};
+use common::pair::{DEPTH, End, datagrams, every_verb, gather, to};
 use common::wire::{Station, exchange, exchange_lossy};
 use platform::{IoAddr, Memory};
 use std::time::Duration;
@@ -15,52 +16,28 @@ use verbs::{
 
 /// Runs `test` on two connected ends.
 fn connected(profile: &str, link: LinkKind, test: impl FnOnce(&End<'_>, &End<'_>, [&dyn Station; 2])) {
-    let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
-    let (a, b) = (End::new(&da, &ma.bus.data), End::new(&db, &mb.bus.data));
-    a.connect(&b, link);
-    b.connect(&a, link);
-    test(&a, &b, [&ma, &mb]);
+    let nodes = Nodes::new(profile);
+    let [a, b] = nodes.connect(link);
+    test(&a, &b, nodes.stations());
 }
 
 #[test]
 fn every_verb_moves_its_data() {
-    for (profile, link) in [
-        ("pro", LinkKind::RoceV2),
-        ("pro", LinkKind::RoceV1),
-        ("cx3", LinkKind::RoceV1),
-        ("sys-eqs", LinkKind::RoceV2),
-        ("large-entries", LinkKind::RoceV2),
-        ("sw-cq-init", LinkKind::RoceV2),
-        ("blueflame", LinkKind::RoceV2),
-        ("a0", LinkKind::RoceV2),
-        ("slow", LinkKind::RoceV2),
-        ("vpi", LinkKind::RoceV2),
-        ("torn-atomics", LinkKind::RoceV2),
-    ] {
-        println!("{profile} {link:?}");
-        connected(profile, link, |a, b, stations| {
-            every_verb(a, b, &stations);
-            every_verb(b, a, &stations);
-        });
-    }
+    on_every_card(|_, link, nodes| {
+        let [a, b] = nodes.connect(link);
+        every_verb(&a, &b, &nodes.stations());
+        every_verb(&b, &a, &nodes.stations());
+    });
 }
 
 #[test]
 fn datagrams_reach_who_has_their_key() {
-    for (profile, link) in [
-        ("pro", LinkKind::RoceV2),
-        ("pro", LinkKind::RoceV1),
-        ("cx3", LinkKind::RoceV1),
-        ("blueflame", LinkKind::RoceV2),
-        ("large-entries", LinkKind::RoceV2),
-    ] {
-        println!("{profile} {link:?}");
-        let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
-        let (a, b) = (Post::new(&da, &ma.bus.data), Post::new(&db, &mb.bus.data));
-        datagrams(&a, &b, link, &[&ma, &mb]);
-        datagrams(&b, &a, link, &[&ma, &mb]);
-        da.destroy_qp(a.qp.number()).unwrap();
-    }
+    on_every_card(|_, link, nodes| {
+        let [a, b] = nodes.posts();
+        datagrams(&a, &b, link, &nodes.stations());
+        datagrams(&b, &a, link, &nodes.stations());
+        a.rnic.destroy_qp(a.qp.number()).unwrap();
+    });
 }
 
 #[test]
@@ -107,26 +84,21 @@ fn errors_end_work_as_they_should() {
 
 #[test]
 fn a_peer_that_is_not_there_or_not_ready_ends_in_time() {
-    let wait = |a: &End<'_>,
-                stations: &[&dyn Station],
-                machines: &[&std::sync::Arc<common::Machine>],
-                dead: bool| {
+    let wait = |a: &End<'_>, nodes: &Nodes, dead: bool| {
         for _ in 0..10_000 {
-            exchange_lossy(stations, |_| dead);
+            exchange_lossy(&nodes.stations(), |_| dead);
             if let [done] = a.poll()[..] {
                 return done;
             }
-            machines.iter().for_each(|machine| machine.advance(Duration::from_millis(10)));
+            nodes.machines.iter().for_each(|machine| machine.advance(Duration::from_millis(10)));
         }
         panic!("no end");
     };
     for (dead, status) in [(true, Status::RetryExceeded), (false, Status::RnrRetryExceeded)] {
-        let ((ma, da), (mb, db)) = (node("pro", 1), node("pro", 2));
-        let (a, b) = (End::new(&da, &ma.bus.data), End::new(&db, &mb.bus.data));
-        a.connect(&b, LinkKind::RoceV2);
-        b.connect(&a, LinkKind::RoceV2);
+        let nodes = Nodes::new("pro");
+        let [a, _b] = nodes.connect(LinkKind::RoceV2);
         a.post(1, SendOp::Send { data: Payload::Inline(b"anybody?"), imm: None });
-        assert_eq!(wait(&a, &[&ma, &mb], &[&ma, &mb], dead).status, status);
+        assert_eq!(wait(&a, &nodes, dead).status, status);
     }
 }
 
@@ -211,43 +183,44 @@ fn a_lone_request_goes_to_the_card_with_its_doorbell() {
 
 #[test]
 fn a_destroyed_queue_pair_completes_all_its_work_and_gives_everything_back() {
-    let ((ma, da), (mb, db)) = (node("pro", 1), node("pro", 2));
-    let before = ma.bus.shared.in_use();
-    let mut peak = 0;
-    for round in 0..40u64 {
-        let (a, b) = (End::new(&da, &ma.bus.data), End::new(&db, &mb.bus.data));
-        a.connect(&b, LinkKind::RoceV2);
-        b.connect(&a, LinkKind::RoceV2);
-        let there = b.put(&[0; 64]);
-        let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(there), imm: None };
-        a.receive(1, &[]);
-        a.receive(2, &[]);
-        a.post(3, write);
-        if round % 2 == 0 {
-            // Written by the card, but not polled before the end.
-            exchange(&[&ma, &mb]);
+    for (profile, link) in [("pro", LinkKind::RoceV2), ("vf", LinkKind::RoceV1)] {
+        let nodes = Nodes::new(profile);
+        let memory = nodes.machines[0].bus.shared.clone();
+        let before = memory.in_use();
+        let mut peak = 0;
+        for round in 0..40u64 {
+            let [a, b] = nodes.connect(link);
+            let there = b.put(&[0; 64]);
+            let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(there), imm: None };
+            a.receive(1, &[]);
+            a.receive(2, &[]);
+            a.post(3, write);
+            if round % 2 == 0 {
+                // Written by the card, but not polled before the end.
+                exchange(&nodes.stations());
+            }
+            a.post(4, write);
+            a.rnic.destroy_qp(a.qp).unwrap();
+            b.rnic.destroy_qp(b.qp).unwrap();
+            let ended: Vec<_> = a.poll().iter().map(|c: &Completion| (c.id.0, c.status)).collect();
+            let flushed = Status::WorkRequestFlushed;
+            let first = if round % 2 == 0 { Status::Success } else { flushed };
+            assert_eq!(ended, [(3, first), (4, flushed), (1, flushed), (2, flushed)]);
+            assert_eq!(a.rnic.destroy_qp(a.qp), Err(VerbsError::NotFound));
+            let late = [SendWr { id: WrId(5), op: write, signaled: true, solicited: false, fence: false }];
+            assert_eq!(a.rnic.post_send(a.qp, &late), Err((0, VerbsError::NotFound)));
+            if round == 0 {
+                peak = memory.in_use();
+            }
+            b.memory.free(there, 64);
         }
-        a.post(4, write);
-        a.rnic.destroy_qp(a.qp).unwrap();
-        b.rnic.destroy_qp(b.qp).unwrap();
-        let ended: Vec<_> = a.poll().iter().map(|c: &Completion| (c.id.0, c.status)).collect();
-        let flushed = Status::WorkRequestFlushed;
-        let first = if round % 2 == 0 { Status::Success } else { flushed };
-        assert_eq!(ended, [(3, first), (4, flushed), (1, flushed), (2, flushed)]);
-        assert_eq!(a.rnic.destroy_qp(a.qp), Err(VerbsError::NotFound));
-        let late = [SendWr { id: WrId(5), op: write, signaled: true, solicited: false, fence: false }];
-        assert_eq!(a.rnic.post_send(a.qp, &late), Err((0, VerbsError::NotFound)));
-        if round == 0 {
-            peak = ma.bus.shared.in_use();
-        }
-        b.memory.free(there, 64);
+        // Completion queues stay: a page of entries and one for the record each, and their own entries in tables. The rest
+        // went back.
+        let (queues, tables) = (39 * 2 * 4096, 4 * 4096);
+        assert!(memory.in_use() <= peak + queues + tables, "{profile}: {} {peak}", memory.in_use());
+        drop(nodes);
+        assert_eq!(memory.in_use(), 0, "{profile}: of {before}");
     }
-    // Completion queues stay: a page of entries and one for the record each, and their own entries in tables. The rest
-    // went back.
-    let (queues, tables) = (39 * 2 * 4096, 4 * 4096);
-    assert!(ma.bus.shared.in_use() <= peak + queues + tables, "{} {peak}", ma.bus.shared.in_use());
-    drop(da);
-    assert_eq!(ma.bus.shared.in_use(), 0, "of {before}");
 }
 
 #[test]

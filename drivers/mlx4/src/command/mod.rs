@@ -1,30 +1,27 @@
-//! Commands: the register block by which they are given (HCR), one at a time, and polled for.
+//! Commands, one at a time, and polled for: by the card's registers, or over a virtual function's channel to its master.
 
+mod channel;
 mod opcode;
+mod registers;
 
+pub(crate) use channel::{reset_by_flag, trouble};
 pub use opcode::{Opcode, Status};
 
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::layout::{MAILBOX, Mailbox};
+use channel::Channel;
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
-
-/// The register block in BAR 0: input parameter, modifier, output parameter, token, and control (PRM
-/// `hca_command_register`).
-const HCR: u32 = 0x80680;
-const OUT_PARAM: u32 = HCR + 0x0c;
-const CONTROL: u32 = HCR + 0x18;
-const GO: u32 = 1 << 23;
-const TOGGLE: u32 = 1 << 21;
-/// What Linux names a command that is polled for.
-const POLL_TOKEN: u32 = 0xffff << 16;
+use registers::Registers;
 
 /// No command of a card that works takes longer: those of Linux's classes end within milliseconds.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Looks at the register without a pause between them, then with one.
+/// Looks at a register without a pause between them, then with one.
 const EAGER_LOOKS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(2);
+/// What Linux names a command that is polled for.
+const POLL_TOKEN: u16 = 0xffff;
 
 /// A command.
 #[derive(Clone, Copy, Debug)]
@@ -52,21 +49,47 @@ impl Command {
     pub(crate) const fn immediate(self, parameter: u64) -> Self {
         Self { parameter, ..self }
     }
+
+    /// The opcode with its modifier, as both kinds of registers have them.
+    const fn operation(self) -> u16 {
+        ((self.op_modifier & 0xf) as u16) << 12 | self.opcode as u16
+    }
+}
+
+/// How a command ended: its status code, and its immediate output.
+struct Ended {
+    code: u8,
+    output: u64,
+}
+
+/// By what commands are given.
+enum Given<B> {
+    Registers(Registers),
+    Channel(Channel<B>),
 }
 
 /// Gives commands to a card.
 pub(crate) struct Commands<B> {
-    toggle: bool,
+    given: Given<B>,
     input: B,
     output: B,
     failed: bool,
 }
 
 impl<B: Block> Commands<B> {
-    /// For a card that was just reset.
-    pub(crate) fn new(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
+    /// For the physical function of a card that was just reset.
+    pub(crate) fn of_card(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
+        Self::new(hw, Given::Registers(Registers::new()))
+    }
+
+    /// For a virtual function: resets it and makes it known to its master.
+    pub(crate) fn of_slave(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
+        Self::new(hw, Given::Channel(Channel::open(hw)?))
+    }
+
+    fn new(hw: &impl Hardware<Block = B>, given: Given<B>) -> Result<Self, Error> {
         let mailbox = || hw.allocate(MAILBOX as u64).ok_or(Error::NoMemory("mailboxes"));
-        Ok(Self { toggle: true, input: mailbox()?, output: mailbox()?, failed: false })
+        Ok(Self { given, input: mailbox()?, output: mailbox()?, failed: false })
     }
 
     /// Whether a command has not ended, so that no more are given.
@@ -77,6 +100,15 @@ impl<B: Block> Commands<B> {
     /// Gives no more commands: the card has failed.
     pub(crate) const fn fail(&mut self) {
         self.failed = true;
+    }
+
+    /// Has the master take all from a virtual function.
+    pub(crate) fn leave(&mut self, hw: &impl Hardware<Block = B>) -> Result<(), Error> {
+        match &mut self.given {
+            _ if self.failed => Err(Error::Failed),
+            Given::Channel(channel) => channel.close(hw),
+            Given::Registers(_) => Ok(()),
+        }
     }
 
     /// A command without mailboxes; gives its immediate output.
@@ -112,57 +144,41 @@ impl<B: Block> Commands<B> {
         if self.failed {
             return Err(Error::Failed);
         }
-        let Command { opcode, modifier, op_modifier, parameter } = command;
-        let toggle = if self.toggle { TOGGLE } else { 0 };
-        let control = GO | toggle | u32::from(op_modifier & 0xf) << 12 | opcode as u32;
-        let words = [
-            (parameter >> 32) as u32,
-            parameter as u32,
-            modifier,
-            (output >> 32) as u32,
-            output as u32,
-            POLL_TOKEN,
-        ];
         fence(Ordering::Release);
-        for (offset, word) in (HCR..).step_by(4).zip(words) {
-            hw.set_register(offset, word);
-        }
-        hw.set_register(CONTROL, control);
-        self.toggle = !self.toggle;
-        let code = match self.wait(hw, opcode, toggle) {
-            Ok(code) => code,
-            Err(error) => {
-                self.failed = true;
-                return Err(error);
-            }
+        let ended = match &mut self.given {
+            Given::Registers(registers) => registers.execute(hw, command, output),
+            Given::Channel(channel) => channel.execute(hw, command, output),
         };
         fence(Ordering::Acquire);
+        let Ended { code, output } = ended.inspect_err(|_| self.failed = true)?;
         if let Some(status) = Status::from_code(code) {
+            let Command { opcode, modifier, .. } = command;
             log::debug!("mlx4: {opcode:?} {modifier:#x}: {status}");
             return Err(Error::Refused { command: opcode, status });
         }
-        Ok(u64::from(hw.register(OUT_PARAM)) << 32 | u64::from(hw.register(OUT_PARAM + 4)))
+        Ok(output)
     }
+}
 
-    /// Waits for a command's end; gives its status code.
-    fn wait(&self, hw: &impl Hardware, opcode: Opcode, toggle: u32) -> Result<u8, Error> {
-        let deadline = hw.now() + TIME_LIMIT;
-        let mut looks = 0;
-        loop {
-            let control = hw.register(CONTROL);
-            if control == u32::MAX {
-                return Err(Error::Gone);
-            }
-            if control & GO == 0 && control & TOGGLE == toggle {
-                return Ok((control >> 24) as u8);
-            }
-            if hw.now() >= deadline {
-                return Err(Error::CommandTimeout(opcode));
-            }
-            looks += 1;
-            if looks > EAGER_LOOKS {
-                hw.wait(PAUSE);
-            }
+/// Looks at a register until it says what is wanted, or `limit` has passed: then `late`.
+fn look<T>(
+    hw: &impl Hardware,
+    limit: Duration,
+    late: Error,
+    mut at: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    let deadline = hw.now() + limit;
+    let mut looks = 0;
+    loop {
+        if let Some(found) = at()? {
+            return Ok(found);
+        }
+        if hw.now() >= deadline {
+            return Err(late);
+        }
+        looks += 1;
+        if looks > EAGER_LOOKS {
+            hw.wait(PAUSE);
         }
     }
 }

@@ -65,6 +65,21 @@ pub(crate) struct PageRun {
 }
 
 impl PageRun {
+    /// Those of `bytes` bytes, the first of them by its index.
+    pub(crate) const fn new(first: u64, bytes: u64) -> Self {
+        Self { first, bytes }
+    }
+
+    /// The index of the first entry.
+    pub(crate) const fn first(self) -> u64 {
+        self.first
+    }
+
+    /// How many there are.
+    pub(crate) const fn pages(self) -> u64 {
+        self.bytes >> LOG_PAGE
+    }
+
     /// Byte offset in the table of the first entry, as contexts name it.
     pub(crate) const fn offset(self) -> u64 {
         self.first * 8

@@ -2,6 +2,7 @@
 //! `hw/mlx4/qp.c`, PRM `qpc`, illumos `hermon_hw_qpc_s`).
 
 use crate::layout::{Field, Mailbox};
+use crate::port::Port;
 use crate::qp::queue::Shape;
 use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN};
 use core::time::Duration;
@@ -100,9 +101,6 @@ const FORCE_PRIORITY: u32 = 1 << 6;
 /// The usual scheduling queue, and the bit that says port 2.
 const SCHEDULER: u32 = 0x83;
 const SECOND_PORT: u32 = 1 << 6;
-/// No counter counts the frames.
-const NO_COUNTER: u32 = 0xff;
-
 /// Which service a queue pair has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
@@ -145,7 +143,7 @@ pub(crate) struct Rings {
 /// The way to a peer in the terms of a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    pub(crate) port: u8,
+    pub(crate) port: Port,
     /// Row of the port's GID table.
     pub(crate) source_gid: u8,
     pub(crate) roce_v2: bool,
@@ -206,11 +204,14 @@ impl Fixed {
     }
 
     /// INIT2RTR of a queue pair without a connection.
-    pub(crate) fn ready_for_datagrams(&self, port: u8) -> Mailbox {
-        self.mailbox(State::ReadyToReceive, optional::SCHED_QUEUE)
+    pub(crate) fn ready_for_datagrams(&self, port: Port) -> Mailbox {
+        let counter = if port.shared { (optional::COUNTER, port.counter) } else { (0, 0) };
+        self.mailbox(State::ReadyToReceive, optional::SCHED_QUEUE | counter.0)
+            .with(COUNTER, counter.1.into())
+            .with(SOURCE_MAC, port.mac_row.into())
             .with(LINK_TYPE, ETHERNET)
             .with(FORCES, FORCE_PRIORITY)
-            .with(SCHED_QUEUE, scheduler(port))
+            .with(SCHED_QUEUE, scheduler(port.number))
     }
 
     /// RTR2RTS of a queue pair without a connection.
@@ -234,15 +235,14 @@ impl Fixed {
             (LOG_MESSAGE, way.log_message),
             (ROCE_MODE, if way.roce_v2 { ROCE_V2 } else { 0 }),
             (REMOTE_QPN, connect.remote_qp.get()),
-            (COUNTER, NO_COUNTER),
+            (COUNTER, way.port.counter.into()),
             (GRH, 1),
-            // The port's address is the only row of its table.
-            (SOURCE_MAC, 0),
+            (SOURCE_MAC, way.port.mac_row.into()),
             (LINK_TYPE, ETHERNET),
             (SOURCE_GID, way.source_gid.into()),
             (HOP_LIMIT, address.hop_limit.into()),
             (TRAFFIC_CLASS, address.traffic_class.into()),
-            (SCHED_QUEUE, scheduler(way.port)),
+            (SCHED_QUEUE, scheduler(way.port.number)),
             (FORCES, FORCE_PRIORITY),
             (RESPONDER_READS, log2(self.responder_reads)),
             (RNR_TIMER, rnr_code(connect.min_rnr_delay)),

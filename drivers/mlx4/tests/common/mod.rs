@@ -7,6 +7,7 @@
 )]
 
 pub mod memory;
+pub mod nodes;
 pub mod pair;
 pub mod soft;
 pub mod wire;
@@ -250,6 +251,16 @@ impl Hardware for Plug {
     }
     fn doorbells_len(&self) -> u64 {
         self.0.card.lock().unwrap().bar2_len()
+    }
+    fn doorbell(&self, offset: u64) -> u32 {
+        self.0.touch();
+        let broken = self.0.broken.load(Ordering::Relaxed);
+        if broken != 0 {
+            return broken;
+        }
+        let mut word = [0; 4];
+        self.0.card.lock().unwrap().read_bar2(offset, &mut word);
+        u32::from_be_bytes(word)
     }
     fn ring(&self, offset: u64, value: u32) {
         self.0.card.lock().unwrap().write_bar2(offset, &value.to_be_bytes(), &self.0.bus);

@@ -1,0 +1,166 @@
+//! Bringing a card up: from a reset to a port that is open.
+
+use crate::capabilities::{BoardId, Capabilities, first_eq};
+use crate::command::{Command, Commands, Opcode};
+use crate::config::Config;
+use crate::control::{Card, Control, Function, Health};
+use crate::eq::Eq;
+use crate::error::Error;
+use crate::firmware::{self, Firmware};
+use crate::hardware::{Block, Hardware};
+use crate::icm::layout::LOG_MPTS;
+use crate::icm::{Icm, Object};
+use crate::port::{Port, PortInfo};
+use crate::qp::numbers::Numbers;
+use crate::region::{self, Place};
+use crate::tables::Tables;
+use crate::{grants, hca, reset, slave};
+use alloc::vec::Vec;
+use verbs::Gid;
+
+/// A card that is up, how it is driven, and its event queue.
+type Up<B> = (Control<B>, Card, Eq<B>);
+
+/// Brings a card up from wherever it is, to a port that is open. Its link takes its time.
+pub(crate) fn start<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
+    match reset::function(hw)? {
+        Function::Physical => {
+            reset::take(hw)?;
+            let up = physical(hw, config);
+            if up.is_err() {
+                reset::give_up(hw);
+            }
+            up
+        }
+        Function::Virtual => {
+            let up = of_slave(hw, config);
+            if up.is_err() {
+                // What it had is the master's again before its memory goes.
+                reset::silence(hw, Function::Virtual);
+            }
+            up
+        }
+    }
+}
+
+fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
+    let mut commands = Commands::of_card(hw)?;
+    let firmware = Firmware::start(hw, &mut commands)?;
+    let capabilities = Capabilities::query(hw, &mut commands)?;
+    let number = port_number(config, &capabilities)?;
+    let port = Port::physical(number, &capabilities);
+    let info = port.query(hw, &mut commands)?;
+    let icm = Icm::new(hw, &mut commands, &capabilities)?;
+    hca::start(hw, &mut commands, &capabilities, &icm.layout)?;
+    let board = BoardId::query(hw, &mut commands)?;
+    let eqn = first_eq(hw, &mut commands, capabilities.eqs)?;
+    let mut tables = Tables::Own(icm.into());
+    let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
+    special_queue_pairs(hw, &mut commands, &mut tables, &capabilities)?;
+    let [for_key, for_numbers] = [chance(hw), chance(hw)];
+    let domain = capabilities.reserved_pds;
+    let place = Place { index: capabilities.reserved_mpts, log_count: LOG_MPTS };
+    let key = region::create(hw, &mut commands, &mut tables, place, domain, for_key)?;
+    let mtu = config.mtu.min(info.max_mtu);
+    port.open(hw, &mut commands, mtu)?;
+    port.set_mac(hw, &mut commands, info.mac)?;
+    let numbers = Numbers::own(for_numbers);
+    let card = Card {
+        function: Function::Physical,
+        firmware: firmware.version,
+        board,
+        port,
+        info: PortInfo { max_mtu: mtu, ..info },
+        key,
+        health: firmware.error_buffer.map_or(Health::Unseen, Health::Register),
+        max_qps: numbers.most(),
+        blue_flame: config.blue_flame,
+        domain,
+        capabilities,
+    };
+    Ok((control(commands, tables, numbers, eqn, Some(firmware)), card, eq))
+}
+
+/// The same of a virtual function, for which the master has brought the card up.
+fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
+    let mut commands = Commands::of_slave(hw)?;
+    let hca = hca::query(hw, &mut commands)?;
+    let capabilities = Capabilities::query(hw, &mut commands)?.in_modes(&hca);
+    let number = port_number(config, &capabilities)?;
+    let version = firmware::version(hw, &mut commands)?;
+    let eqn = slave::first_eq(hw, &mut commands, number)?;
+    let info = Port::of_slave(number).query(hw, &mut commands)?;
+    let board = BoardId::query(hw, &mut commands)?;
+    let mut tables = Tables::Granted;
+    let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
+    let counter = grants::counter(hw, &mut commands)?;
+    let domain = capabilities.reserved_pds;
+    let place = Place { index: grants::key(hw, &mut commands)?, log_count: hca.log_keys };
+    let key = region::create(hw, &mut commands, &mut tables, place, domain, chance(hw))?;
+    let (first, count) = grants::queue_pairs(hw, &mut commands)?;
+    let numbers = Numbers::granted(first, count);
+    let mtu = config.mtu.min(info.max_mtu);
+    let mut port = Port::of_slave(number).with_counter(counter);
+    port.open(hw, &mut commands, mtu)?;
+    port = port.with_mac_row(grants::mac_row(hw, &mut commands, number, info.mac.0)?);
+    let card = Card {
+        function: Function::Virtual,
+        firmware: version,
+        board,
+        port,
+        info: PortInfo { max_mtu: mtu, ..info },
+        key,
+        health: Health::Channel,
+        max_qps: numbers.most(),
+        blue_flame: config.blue_flame,
+        domain,
+        capabilities,
+    };
+    Ok((control(commands, tables, numbers, eqn, None), card, eq))
+}
+
+const fn control<B>(
+    commands: Commands<B>,
+    tables: Tables<B>,
+    numbers: Numbers,
+    eqn: u32,
+    firmware: Option<Firmware<B>>,
+) -> Control<B> {
+    Control {
+        commands,
+        tables,
+        numbers,
+        cqs: 0,
+        free_cqs: Vec::new(),
+        eqn,
+        _firmware: firmware,
+        gid: Gid([0; 16]),
+    }
+}
+
+fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {
+    if config.port == 0 || config.port > card.ports {
+        return Err(Error::Lacks("a port of that number"));
+    }
+    Ok(config.port)
+}
+
+/// Names the eight numbers of queue pairs for management (Linux `mlx4_init_qp_table`). The driver has none there.
+fn special_queue_pairs<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    commands: &mut Commands<B>,
+    tables: &mut Tables<B>,
+    card: &Capabilities,
+) -> Result<(), Error> {
+    const COUNT: u32 = 8;
+    let first = card.reserved_qps.next_multiple_of(COUNT);
+    tables.back(hw, commands, Object::Qp, first.into(), COUNT.into())?;
+    commands.run(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(drop)
+}
+
+/// A number that nobody can tell before.
+pub(crate) fn chance(hw: &impl Hardware) -> u32 {
+    let mut bytes = [0; 4];
+    hw.fill_random(&mut bytes);
+    u32::from_ne_bytes(bytes)
+}

@@ -1,0 +1,67 @@
+//! Two machines with cards of one profile, each with its driver, on one wire.
+
+use super::pair::{End, Post};
+use super::wire::Station;
+use super::{Driver, Machine, node};
+use std::sync::Arc;
+use verbs::LinkKind;
+
+/// The cards that the driver is for, each with the kinds of frames that it has.
+pub const CARDS: &[(&str, &[LinkKind])] = &[
+    ("pro", BOTH),
+    ("cx3", &[LinkKind::RoceV1]),
+    ("vf", &[LinkKind::RoceV1]),
+    ("sys-eqs", SECOND),
+    ("large-entries", SECOND),
+    ("sw-cq-init", SECOND),
+    ("blueflame", SECOND),
+    ("a0", SECOND),
+    ("slow", SECOND),
+    ("vpi", SECOND),
+    ("torn-atomics", SECOND),
+];
+
+const BOTH: &[LinkKind] = &[LinkKind::RoceV2, LinkKind::RoceV1];
+const SECOND: &[LinkKind] = &[LinkKind::RoceV2];
+
+/// Runs `test` on two nodes of each card with each kind of frames.
+pub fn on_every_card(mut test: impl FnMut(&str, LinkKind, Nodes)) {
+    for (profile, links) in CARDS {
+        for link in *links {
+            println!("{profile} {link:?}");
+            test(profile, *link, Nodes::new(profile));
+        }
+    }
+}
+
+/// The two.
+pub struct Nodes {
+    pub machines: [Arc<Machine>; 2],
+    pub drivers: [Driver; 2],
+}
+
+impl Nodes {
+    pub fn new(profile: &str) -> Self {
+        let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
+        Self { machines: [ma, mb], drivers: [da, db] }
+    }
+
+    /// A queue pair at each that is connected to the other.
+    pub fn connect(&self, link: LinkKind) -> [End<'_>; 2] {
+        let [a, b] = [0, 1].map(|n| End::new(&self.drivers[n], &self.machines[n].bus.data));
+        a.connect(&b, link);
+        b.connect(&a, link);
+        [a, b]
+    }
+
+    /// A queue pair for datagrams at each.
+    pub fn posts(&self) -> [Post<'_>; 2] {
+        [0, 1].map(|n| Post::new(&self.drivers[n], &self.machines[n].bus.data))
+    }
+
+    /// What is on the wire.
+    pub fn stations(&self) -> [&dyn Station; 2] {
+        let [a, b] = &self.machines;
+        [a, b]
+    }
+}
