@@ -45,6 +45,13 @@ pub fn cases() -> Vec<Case> {
         .collect();
     cases.push(Case::new("misuse::input-beyond-memory", |log| large(log).map(|()| Outcome::Passed)));
     cases.push(Case::new("misuse::unreadable-file", |log| unreadable(log).map(|()| Outcome::Passed)));
+    cases.push(Case::new("misuse::unknown-test", |log| {
+        let done = tool::run(xtask().args(["test", "lint", "no-such"]), log, Duration::from_secs(60))?;
+        ensure!(!done.status.success(), "it succeeded");
+        let says = "error: no test of this set has `no-such` in its name";
+        ensure!(done.output.lines().next().is_some_and(|line| line.starts_with(says)), "{}", done.output);
+        Ok(Outcome::Passed)
+    }));
     cases.push(Case::new("misuse::busy-port", |log| {
         let taken = TcpListener::bind("127.0.0.1:0")?;
         let port = taken.local_addr()?.port().to_string();

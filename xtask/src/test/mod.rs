@@ -20,7 +20,7 @@ mod semantics;
 mod tools;
 
 use crate::{interrupt, paths, setup, ui};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use cases::{Case, Outcome, Tally};
 use clap::Args;
 use std::path::PathBuf;
@@ -61,11 +61,19 @@ pub fn test(options: &Options) -> ExitCode {
 }
 
 fn try_test(options: &Options) -> Result<Option<Tally>> {
-    let wanted = |case: &Case| {
-        let chosen = if options.cx3 { case.name.starts_with(cx3::GROUP) } else { options.full || !case.full };
-        chosen && (options.filter.is_empty() || options.filter.iter().any(|f| case.name.contains(f)))
-    };
-    let cases: Vec<Case> = all(options.full)?.into_iter().filter(wanted).collect();
+    let mut cases = all(options.full)?;
+    cases.retain(
+        |case| {
+            if options.cx3 { case.name.starts_with(cx3::GROUP) } else { options.full || !case.full }
+        },
+    );
+    let matches = |case: &Case, filter: &String| case.name.contains(filter);
+    if let Some(filter) = options.filter.iter().find(|f| !cases.iter().any(|case| matches(case, f))) {
+        bail!(
+            "no test of this set has `{filter}` in its name; --list shows them, --full and --cx3 choose other sets"
+        );
+    }
+    cases.retain(|case| options.filter.is_empty() || options.filter.iter().any(|f| matches(case, f)));
     if options.list {
         cases.iter().for_each(|case| println!("{}", case.name));
         return Ok(None);
