@@ -4,7 +4,27 @@ use super::pairs::Line;
 use super::target::{Bound, Target};
 use crate::ui;
 use anyhow::{Context, Result};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use qemu::linux::perftest;
+use std::path::PathBuf;
+
+/// How often to measure and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// How often both sides are measured, in turn; medians are printed
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    pub runs: u32,
+    /// Operations of each latency measurement; those of throughput have more
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<u32>::new().range(100..=100_000))]
+    pub iterations: u32,
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    pub strict: bool,
+}
 
 /// What is measured, in order: name and unit.
 pub const FIGURES: [(&str, &str); 6] = [

@@ -51,9 +51,9 @@ enum Alone {
     /// LITE alone, as native code: nanoseconds and instructions per operation, and as regions and memory grow
     Lite(native::Options),
     /// SoftRoCE beside Linux rdma_rxe: latencies, message rate, bandwidth; and the transport alone
-    Softroce(softroce::Options),
+    Softroce(linux_pair::Options),
     /// Two Linux machines on emulated ConnectX-3 cards beside two with rdma_rxe: latencies, message rate, bandwidth
-    Cx3(cx3::Options),
+    Cx3(linux_pair::Options),
     /// Native verbs beside one physical key, as regions and memory grow: a simulation with the emulated card's cost model
     Scaling(scaling::Options),
     /// A simulated cluster of many nodes: how long they take to join, connect, call and leave, and what a node and a peer cost
@@ -194,12 +194,7 @@ fn all(options: &Options) -> Result<()> {
         let text: String = tables.iter().map(|table| format!("{}\n", table.markdown())).collect();
         page.write(&format!("\n{}\n\n{text}", figures.host.sentence(figures.runs)))?;
     }
-    let missed = figures.targets.iter().filter(|target| !target.met).map(|target| &target.name);
-    let missed: Vec<_> = missed.chain(figures.gaps.all()).map(String::as_str).collect();
-    if options.strict && !missed.is_empty() {
-        bail!("not met: {}", missed.join("; "));
-    }
-    Ok(())
+    target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
 /// Runs the parts. Without the appliance nothing can be measured; without Linux, the rest can.

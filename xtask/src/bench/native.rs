@@ -5,7 +5,7 @@ use super::host::Host;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use crate::{interrupt, paths, run, tool};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -97,15 +97,11 @@ pub fn bench(options: &Options) -> Result<()> {
         println!("\n{}", table.text());
     }
     println!("\n{}", target::table(&targets, gaps.all()).text());
-    let missed: Vec<String> = targets.iter().filter(|t| !t.met).map(|t| t.name.clone()).collect();
     let figures = Figures { host, native, instructions, targets, gaps };
     if let Some((file, path)) = json {
         super::write_json(&figures, file, &path)?;
     }
-    if options.strict && !missed.is_empty() {
-        bail!("not met: {}", missed.join("; "));
-    }
-    Ok(())
+    target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
 fn log() -> Result<PathBuf> {

@@ -4,7 +4,7 @@
 use super::table::Table;
 use super::target::{self, Bound, Target};
 use crate::{interrupt, paths, run, tool, ui};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -93,11 +93,7 @@ pub fn bench(options: &Options) -> Result<()> {
     if let Some((file, path)) = json {
         super::write_json(&output, file, &path)?;
     }
-    let missed: Vec<_> = targets.iter().filter(|t| !t.met).map(|t| t.name.as_str()).collect();
-    if options.strict && !missed.is_empty() {
-        bail!("not met: {}", missed.join("; "));
-    }
-    Ok(())
+    target::judge(options.strict, &targets, &[])
 }
 
 fn simulate(options: &Options) -> Result<Output> {

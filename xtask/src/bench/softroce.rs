@@ -4,40 +4,20 @@
 use super::gaps::Gaps;
 use super::host::Host;
 use super::lab::Lab;
-use super::linux_pair::{self, RATE_FACTOR, Sample};
+use super::linux_pair::{self, Options, RATE_FACTOR, Sample};
 use super::pairs::Line;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use crate::perftest::cell::{Cell, Direction, Figure};
 use crate::perftest::lab::Lab as AppliancePair;
 use crate::{interrupt, paths, run, tool, ui};
-use anyhow::{Context, Result, bail};
-use clap::Args;
-use clap::builder::RangedU64ValueParser;
+use anyhow::{Context, Result};
 use qemu::Qemu;
 use qemu::linux::Image;
 use qemu::linux::baseline::{RxePair, Wire};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-/// How often to measure and where the figures go.
-#[derive(Args, Clone, Debug)]
-pub struct Options {
-    /// How often both sides are measured, in turn; medians are printed
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
-    runs: u32,
-    /// Operations of each latency measurement; those of throughput have more
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<u32>::new().range(100..=100_000))]
-    iterations: u32,
-    /// Where the figures go, as one JSON object
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
-    #[arg(long)]
-    strict: bool,
-}
 
 /// How long one program may take on Linux, with much room.
 const TEST: Duration = Duration::from_secs(120);
@@ -224,16 +204,12 @@ pub fn bench(options: &Options) -> Result<()> {
     native.iter().for_each(|native| println!("{}", native.table().text()));
     println!("{}", target::table(&targets, gaps.all()).text());
 
-    let missed: Vec<String> = targets.iter().filter(|t| !t.met).map(|t| t.name.clone()).collect();
     let (runs, iterations) = (options.runs, options.iterations);
     let figures = Figures { host, runs, iterations, lines, rxe_by_wire: by_wire, native, targets, gaps };
     if let Some((file, path)) = json {
         super::write_json(&figures, file, &path)?;
     }
-    if options.strict && !missed.is_empty() {
-        bail!("not met: {}", missed.join("; "));
-    }
-    Ok(())
+    target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
 fn table(lines: &[Line]) -> Table {

@@ -1,6 +1,7 @@
 //! Figures that must be reached.
 
 use super::table::{Table, number};
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 /// A figure and its bound.
@@ -50,6 +51,14 @@ pub fn table(targets: &[Target], gaps: &[String]) -> Table {
     table
 }
 
+/// With `strict`, fails if a target is missed or something could not be measured.
+pub fn judge(strict: bool, targets: &[Target], gaps: &[String]) -> Result<()> {
+    let missed = targets.iter().filter(|target| !target.met).map(|target| &target.name);
+    let missed: Vec<_> = missed.chain(gaps).map(String::as_str).collect();
+    ensure!(!strict || missed.is_empty(), "not met: {}", missed.join("; "));
+    Ok(())
+}
+
 /// With one digit more than elsewhere where a bound is near: what misses it shall be seen to.
 fn exact(figure: f64) -> String {
     if figure < 10.0 { format!("{figure:.3}") } else { number(figure) }
@@ -64,6 +73,10 @@ mod tests {
         let met = |figure, bound| Target::new("x", figure, "", bound).met;
         assert!(met(Some(0.5), Bound::AtMost(0.5)) && met(Some(0.5), Bound::AtLeast(0.5)));
         assert!(!met(Some(0.6), Bound::AtMost(0.5)) && !met(Some(0.4), Bound::AtLeast(0.5)));
+        let target = |figure| Target::new("x", Some(figure), "", Bound::AtMost(0.5));
+        let both = [target(0.4), target(0.6)];
+        assert!(judge(true, &both[..1], &[]).is_ok() && judge(false, &both, &[]).is_ok());
+        assert_eq!(judge(true, &both, &["y".to_owned()]).unwrap_err().to_string(), "not met: x; y");
         assert!(!met(None, Bound::AtMost(0.5)) && !met(Some(f64::NAN), Bound::AtLeast(0.5)));
     }
 }
