@@ -2,111 +2,13 @@
 //! when packets get lost and come again.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
-use platform::{Arena, Instant, IoAddr, Memory};
-use softroce::{Config, EthernetPort, SoftRoce};
-use std::sync::{Arc, Mutex};
+#[path = "common/back_to_back.rs"]
+mod back_to_back;
+
+use back_to_back::{Node, Pair};
+use platform::{Instant, IoAddr, Memory};
 use std::time::Duration;
-use verbs::{
-    AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, Payload, Psn, QpConnect,
-    QpNum, QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WrId,
-};
-
-const SLOTS: usize = 256;
-
-/// A ring of frames, each in a place of its own, that loses every so manieth.
-struct Ring {
-    frames: Vec<(usize, Vec<u8>)>,
-    head: usize,
-    tail: usize,
-    sent: usize,
-    lose_every: usize,
-}
-
-/// One end of a wire in memory.
-struct Port {
-    side: u8,
-    to: Arc<Mutex<Ring>>,
-    from: Arc<Mutex<Ring>>,
-}
-
-impl EthernetPort for Port {
-    fn mac(&self) -> MacAddr {
-        MacAddr([2, 0, 0, 0, 0, self.side])
-    }
-    fn mtu(&self) -> usize {
-        4200
-    }
-    fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
-        let mut ring = self.from.lock().unwrap();
-        let n = budget.min(ring.tail - ring.head);
-        for _ in 0..n {
-            let (len, frame) = &ring.frames[ring.head % SLOTS];
-            each(&frame[..*len]);
-            ring.head += 1;
-        }
-        n
-    }
-    fn transmit(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
-        let mut ring = self.to.lock().unwrap();
-        if ring.tail - ring.head == SLOTS {
-            return false;
-        }
-        let at = ring.tail % SLOTS;
-        let (len, frame) = &mut ring.frames[at];
-        *len = fill(&mut frame[..max_len]);
-        ring.sent += 1;
-        let lost = ring.lose_every > 0 && ring.sent.is_multiple_of(ring.lose_every);
-        ring.tail += usize::from(!lost);
-        true
-    }
-    fn flush(&mut self) {}
-    fn arm(&mut self) -> bool {
-        false
-    }
-}
-
-struct Node {
-    rnic: SoftRoce<Port, spin::Mutex<()>>,
-    memory: Arc<Arena>,
-    cq: CqId,
-    qp: QpNum,
-}
-
-impl Node {
-    fn new(side: u8, to: &Arc<Mutex<Ring>>, from: &Arc<Mutex<Ring>>) -> Self {
-        let memory = Arc::new(Arena::new(IoAddr(1 << 20), 1 << 20));
-        let port = Port { side, to: Arc::clone(to), from: Arc::clone(from) };
-        let config = Config::new(Gid::from_ipv4([10, 0, 0, side]), [side; 16]);
-        let rnic = SoftRoce::new(port, memory.clone(), config);
-        let cq = rnic.create_cq(CqOptions { depth: 256 }).unwrap();
-        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: 64, recv_depth: 64 };
-        let qp = rnic.create_qp(options).unwrap();
-        Self { rnic, memory, cq, qp }
-    }
-
-    fn connect(&self, peer: &Self) {
-        let address = AddressVector {
-            link: LinkKind::RoceV2,
-            peer: peer.rnic.attributes().port,
-            traffic_class: 0,
-            hop_limit: 64,
-            service_level: 0,
-        };
-        let connect = QpConnect {
-            address,
-            remote_qp: peer.qp,
-            send_psn: Psn::new(0xff_fff0),
-            recv_psn: Psn::new(0xff_fff0),
-            mtu: PathMtu::B1024,
-            max_rd_atomic: 16,
-            ack_timeout: Duration::from_millis(1),
-            retries: 7,
-            rnr_retries: 7,
-            min_rnr_delay: Duration::from_micros(100),
-        };
-        self.rnic.connect_qp(self.qp, &connect).unwrap();
-    }
-}
+use verbs::{Completion, PathMtu, Payload, Psn, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WrId};
 
 /// Does one of each kind of work, small and large, `rounds` times; gives how many completions there were.
 fn work(nodes: &[Node; 2], now: &mut u64, rounds: u64) -> usize {
@@ -167,14 +69,15 @@ fn work(nodes: &[Node; 2], now: &mut u64, rounds: u64) -> usize {
 #[test]
 fn the_data_path_allocates_nothing() {
     for lose_every in [0, 7] {
-        let ring = || {
-            let frames = vec![(0, vec![0; 4300]); SLOTS];
-            Arc::new(Mutex::new(Ring { frames, head: 0, tail: 0, sent: 0, lose_every }))
+        let pair = Pair {
+            lose_every,
+            depth: 64,
+            mtu: PathMtu::B1024,
+            first_psn: Psn::new(0xff_fff0),
+            ack_timeout: Duration::from_millis(1),
+            rnr_delay: Duration::from_micros(100),
         };
-        let (there, back) = (ring(), ring());
-        let nodes = [Node::new(1, &there, &back), Node::new(2, &back, &there)];
-        nodes[0].connect(&nodes[1]);
-        nodes[1].connect(&nodes[0]);
+        let nodes = pair.nodes();
         let (mut now, mut ended) = (1_000, 0);
         let allocated = allocation_counter::measure(|| ended = work(&nodes, &mut now, 40));
         assert_eq!(ended, 40 * 12);

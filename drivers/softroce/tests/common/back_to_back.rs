@@ -1,0 +1,135 @@
+//! Two software RNICs back to back by rings in memory, for what is measured: nothing sleeps, and the wire costs a copy.
+#![allow(clippy::unwrap_used, reason = "whoever uses it may fail")]
+
+use platform::{Arena, IoAddr};
+use softroce::{Config, EthernetPort, SoftRoce};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use verbs::{
+    AddressVector, CqId, CqOptions, Gid, LinkKind, MacAddr, PathMtu, Psn, QpConnect, QpNum, QpOptions, Rnic,
+};
+
+const SLOTS: usize = 256;
+
+/// A ring of frames, each in a place of its own, that loses every so manieth.
+struct Ring {
+    frames: Vec<(usize, Vec<u8>)>,
+    head: usize,
+    tail: usize,
+    sent: usize,
+    lose_every: usize,
+}
+
+/// One end of a wire in memory.
+pub struct Port {
+    side: u8,
+    to: Arc<Mutex<Ring>>,
+    from: Arc<Mutex<Ring>>,
+}
+
+impl EthernetPort for Port {
+    fn mac(&self) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, self.side])
+    }
+    fn mtu(&self) -> usize {
+        4200
+    }
+    fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
+        let mut ring = self.from.lock().unwrap();
+        let n = budget.min(ring.tail - ring.head);
+        for _ in 0..n {
+            let (len, frame) = &ring.frames[ring.head % SLOTS];
+            each(&frame[..*len]);
+            ring.head += 1;
+        }
+        n
+    }
+    fn transmit(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
+        let mut ring = self.to.lock().unwrap();
+        if ring.tail - ring.head == SLOTS {
+            return false;
+        }
+        let at = ring.tail % SLOTS;
+        let (len, frame) = &mut ring.frames[at];
+        *len = fill(&mut frame[..max_len]);
+        ring.sent += 1;
+        let lost = ring.lose_every > 0 && ring.sent.is_multiple_of(ring.lose_every);
+        ring.tail += usize::from(!lost);
+        true
+    }
+    fn flush(&mut self) {}
+    fn arm(&mut self) -> bool {
+        false
+    }
+}
+
+/// One of them, with one queue pair.
+pub struct Node {
+    pub rnic: SoftRoce<Port, spin::Mutex<()>>,
+    pub memory: Arc<Arena>,
+    pub cq: CqId,
+    pub qp: QpNum,
+}
+
+/// How the two are connected.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// The wire loses every so manieth frame; none if 0.
+    pub lose_every: usize,
+    /// Work requests that a queue holds.
+    pub depth: u32,
+    pub mtu: PathMtu,
+    pub first_psn: Psn,
+    pub ack_timeout: Duration,
+    pub rnr_delay: Duration,
+}
+
+impl Pair {
+    pub fn nodes(self) -> [Node; 2] {
+        let ring = || {
+            let frames = vec![(0, vec![0; 4300]); SLOTS];
+            Arc::new(Mutex::new(Ring { frames, head: 0, tail: 0, sent: 0, lose_every: self.lose_every }))
+        };
+        let (there, back) = (ring(), ring());
+        let nodes = [Node::new(self, 1, &there, &back), Node::new(self, 2, &back, &there)];
+        nodes[0].connect(self, &nodes[1]);
+        nodes[1].connect(self, &nodes[0]);
+        nodes
+    }
+}
+
+impl Node {
+    fn new(pair: Pair, side: u8, to: &Arc<Mutex<Ring>>, from: &Arc<Mutex<Ring>>) -> Self {
+        let memory = Arc::new(Arena::new(IoAddr(1 << 20), 1 << 20));
+        let port = Port { side, to: Arc::clone(to), from: Arc::clone(from) };
+        let config = Config::new(Gid::from_ipv4([10, 0, 0, side]), [side; 16]);
+        let rnic = SoftRoce::new(port, memory.clone(), config);
+        let cq = rnic.create_cq(CqOptions { depth: 8 * pair.depth }).unwrap();
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: pair.depth, recv_depth: pair.depth };
+        let qp = rnic.create_qp(options).unwrap();
+        Self { rnic, memory, cq, qp }
+    }
+
+    fn connect(&self, pair: Pair, peer: &Self) {
+        let address = AddressVector {
+            link: LinkKind::RoceV2,
+            peer: peer.rnic.attributes().port,
+            traffic_class: 0,
+            hop_limit: 64,
+            service_level: 0,
+        };
+        let connect = QpConnect {
+            address,
+            remote_qp: peer.qp,
+            send_psn: pair.first_psn,
+            recv_psn: pair.first_psn,
+            mtu: pair.mtu,
+            max_rd_atomic: 16,
+            ack_timeout: pair.ack_timeout,
+            retries: 7,
+            rnr_retries: 7,
+            min_rnr_delay: pair.rnr_delay,
+        };
+        self.rnic.connect_qp(self.qp, &connect).unwrap();
+    }
+}
