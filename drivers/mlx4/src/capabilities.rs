@@ -113,6 +113,7 @@ pub(crate) struct Capabilities {
     pub(crate) large_cqes: bool,
     /// The driver marks new completion queues.
     pub(crate) marks_cqs: bool,
+    pub(crate) roce: bool,
     pub(crate) roce_v2: bool,
     pub(crate) sizes: EntrySizes,
     pub(crate) max_icm: u64,
@@ -140,11 +141,7 @@ impl Capabilities {
     pub(crate) fn parse(mailbox: &Mailbox) -> Result<Self, Error> {
         let get = |field| mailbox.get(field);
         let (flags, high) = (get(field::FLAGS), get(field::FLAGS_HIGH));
-        for (bit, what) in [
-            (flag::RC, "reliable connections"),
-            (flag::ATOMIC, "atomic operations"),
-            (flag::ROCE, "RDMA over Ethernet"),
-        ] {
+        for (bit, what) in [(flag::RC, "reliable connections"), (flag::ATOMIC, "atomic operations")] {
             if flags & bit == 0 {
                 return Err(Error::Lacks(what));
             }
@@ -190,6 +187,7 @@ impl Capabilities {
             large_eqes: high & flag::HIGH_LARGE_EQE != 0,
             large_cqes: high & flag::HIGH_LARGE_CQE != 0,
             marks_cqs: get(field::FLAGS2) & flag::SECOND_SW_CQ_INIT != 0,
+            roce: flags & flag::ROCE != 0,
             roce_v2: get(field::BMME) & flag::BMME_ROCE_V2 != 0,
             sizes: entry_sizes(mailbox)?,
             max_icm: mailbox.wide(field::MAX_ICM),

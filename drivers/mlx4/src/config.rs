@@ -1,10 +1,21 @@
 //! What a driver is started with.
 
+/// What the frames of a port are made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layer {
+    /// Ethernet, with RoCE.
+    Ethernet,
+    /// Native InfiniBand.
+    InfiniBand,
+}
+
 /// What a driver is started with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// The port, from 1.
     pub port: u8,
+    /// What a port that can be of either layer is to be. `None`: what the card suggests. One that cannot is an error.
+    pub layer: Option<Layer>,
     /// Bytes of the payload of an Ethernet frame on the port's network.
     pub mtu: u16,
     /// The MSI-X vector of interrupts.
@@ -16,6 +27,6 @@ pub struct Config {
 impl Default for Config {
     /// The first port on a network with frames of the usual size, with BlueFlame.
     fn default() -> Self {
-        Self { port: 1, mtu: 1500, vector: 0, blue_flame: true }
+        Self { port: 1, layer: None, mtu: 1500, vector: 0, blue_flame: true }
     }
 }

@@ -2,13 +2,15 @@
 
 use crate::capabilities::{BoardId, Capabilities};
 use crate::command::{Command, Commands, Opcode};
+use crate::config::Layer;
 use crate::cq::{Cq, Credit};
 use crate::doorbell::Page;
 use crate::error::Error;
 use crate::firmware::{Firmware, Version};
 use crate::hardware::{Block, Hardware};
 use crate::icm::Object;
-use crate::port::{Port, PortInfo};
+use crate::packets::{Packets, Room};
+use crate::port::{Link, Port, PortInfo};
 use crate::qp::context::{Fixed, Rings, Service, Way};
 use crate::qp::numbers::Numbers;
 use crate::qp::queue::{QueuePair, Shape};
@@ -20,6 +22,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use verbs::{CqId, CqOptions, Gid, Psn, QpConnect, QpNum, VerbsError};
 
+/// LIDs from here on are of groups.
+const FIRST_MULTICAST_LID: u16 = 0xc000;
 /// Bytes behind the rings of a queue pair, for its doorbell record.
 const RECORD: u64 = 64;
 
@@ -73,7 +77,6 @@ pub(crate) struct Control<B> {
     pub(crate) eqn: u32,
     /// A virtual function's is its master's.
     pub(crate) _firmware: Option<Firmware<B>>,
-    pub(crate) gid: Gid,
 }
 
 /// What a queue pair completes into.
@@ -88,11 +91,6 @@ impl<B: Block> Control<B> {
     /// Bytes of memory that the card has for its tables.
     pub(crate) const fn table_bytes(&self) -> u64 {
         self.tables.bytes()
-    }
-
-    /// The port's GID; all zero as long as it has none.
-    pub(crate) const fn gid(&self) -> Gid {
-        self.gid
     }
 
     /// Whether no more commands are given.
@@ -112,14 +110,38 @@ impl<B: Block> Control<B> {
         card: &Card,
         gid: Gid,
     ) -> Result<(), Error> {
-        card.port.set_gid(hw, &mut self.commands, gid)?;
-        self.gid = gid;
-        Ok(())
+        card.port.set_gid(hw, &mut self.commands, gid)
     }
 
-    /// Whether the port's link is up.
-    pub(crate) fn link_is_up(&mut self, hw: &impl Hardware<Block = B>, card: &Card) -> Result<bool, Error> {
-        Ok(card.port.query(hw, &mut self.commands)?.up)
+    /// The state of the port's link.
+    pub(crate) fn look(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        known: Link,
+    ) -> Result<Link, Error> {
+        card.port.look(hw, &mut self.commands, known)
+    }
+
+    /// Makes a queue pair of the driver's own. It has room in a completion queue of its own for all its packets.
+    pub(crate) fn create_packets(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        card: &Card,
+        service: Service,
+        number: u32,
+        room: Room,
+    ) -> Result<Packets<B>, Error> {
+        let memory = hw.allocate(room.bytes()).ok_or(Error::NoMemory("packets"))?;
+        let depth = room.receives + room.sends;
+        let none = |_| Error::Exhausted("completion queues");
+        let (id, mut cq) = self.create_cq(hw, card, CqOptions { depth }).map_err(none)?;
+        let target = || Target { id, number: cq.number(), credit: cq.credit.clone() };
+        let shape = Shape::new(room.sends, room.receives, card.capabilities.log_send_entries);
+        let shape = shape.ok_or(Error::Lacks("rings of some entries"))?;
+        let slot = self.make_qp(hw, card, QpNum::new(number), service, shape, [target(), target()])?;
+        cq.attach(QueuePair::<B>::slot_of(slot.queue.number()), slot.queue.clone());
+        Ok(Packets::new(cq, slot, memory, room, card.key))
     }
 
     /// Makes a completion queue.
@@ -231,7 +253,9 @@ impl<B: Block> Control<B> {
             return Err(error);
         }
         let register = |blue_flame| BlueFlameRegister::new(capabilities.uar_len, blue_flame);
-        let may = card.blue_flame && Page::has_register(slot, capabilities);
+        // Two queues may have one place for a register: that of the driver's own goes without.
+        let own = service == Service::Management;
+        let may = card.blue_flame && !own && Page::has_register(slot, capabilities);
         let blue_flame = capabilities.blue_flame.filter(|_| may).map(register);
         Ok(Slot::new(Parts {
             queue,
@@ -254,7 +278,8 @@ impl<B: Block> Control<B> {
         let number = qp.number.get();
         let receive = qp.ready_for_datagrams(card.port);
         self.commands.send(hw, Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
-        let send = qp.ready_to_send_datagrams(Psn::new(start::chance(hw)));
+        let first = if matches!(qp.service, Service::Datagram(_)) { start::chance(hw) } else { 0 };
+        let send = qp.ready_to_send_datagrams(Psn::new(first));
         self.commands.send(hw, Command::new(Opcode::Rtr2RtsQp).of(number), &send)
     }
 
@@ -265,10 +290,16 @@ impl<B: Block> Control<B> {
         card: &Card,
         qp: &Fixed,
         connect: &QpConnect,
+        link: &Link,
     ) -> Result<(), VerbsError> {
-        let row = card.port.row(connect.address.link).ok_or(VerbsError::Unsupported)?;
-        if self.gid == Gid([0; 16]) || connect.address.peer.gid == Gid([0; 16]) {
-            // The card would send from nowhere, or to it.
+        let (to, none) = (&connect.address, Gid([0; 16]));
+        let row = card.port.row(to.link).ok_or(VerbsError::Unsupported)?;
+        // The card would send from nowhere, or to it.
+        let reachable = match card.port.layer {
+            Layer::Ethernet => link.gid != none && to.peer.gid != none,
+            Layer::InfiniBand => link.lid != 0 && (1..FIRST_MULTICAST_LID).contains(&to.peer.lid),
+        };
+        if !reachable {
             return Err(VerbsError::Unreachable);
         }
         let way = Way {

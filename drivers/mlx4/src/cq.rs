@@ -158,7 +158,7 @@ impl<B: Block> Cq<B> {
         slot: usize,
         undone: impl FnOnce(&QueuePair<B>, &mut VecDeque<Completion>),
     ) {
-        while let Some(completion) = self.next() {
+        while let Some((completion, _)) = self.next() {
             self.backlog.push_back(completion);
         }
         self.tell();
@@ -174,7 +174,11 @@ impl<B: Block> Cq<B> {
         let mut taken = 0;
         let before = self.consumer;
         for place in out {
-            let next = if self.backlog.is_empty() { self.next() } else { self.backlog.pop_front() };
+            let next = if self.backlog.is_empty() {
+                self.next().map(|(completion, _)| completion)
+            } else {
+                self.backlog.pop_front()
+            };
             let Some(completion) = next else { break };
             *place = completion;
             taken += 1;
@@ -183,6 +187,13 @@ impl<B: Block> Cq<B> {
             self.tell();
         }
         taken
+    }
+
+    /// Takes one completion, with all that the card says of it.
+    pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
+        let taken = self.next()?;
+        self.tell();
+        Some(taken)
     }
 
     /// The words of the entry at the consumer's index, if the card has written it.
@@ -201,7 +212,7 @@ impl<B: Block> Cq<B> {
     /// Takes the next completion that the card has written. Entries that tell of no work are left out, as many as the queue
     /// holds: a card that writes nothing else keeps nobody.
     #[inline]
-    fn next(&mut self) -> Option<Completion> {
+    fn next(&mut self) -> Option<(Completion, Cqe)> {
         for _ in 0..1u32 << self.log_entries {
             let cqe = self.entry()?;
             self.consumer = self.consumer.wrapping_add(1);
@@ -209,7 +220,7 @@ impl<B: Block> Cq<B> {
             match queue.filter(|queue| queue.number() == cqe.qp()).and_then(|queue| queue.complete(&cqe)) {
                 Some((completion, retired)) => {
                     self.credit.give(retired);
-                    return Some(completion);
+                    return Some((completion, cqe));
                 }
                 None => self.stray += 1,
             }

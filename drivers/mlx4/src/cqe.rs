@@ -38,6 +38,10 @@ impl Cqe {
     pub(crate) const fn remote_qp(&self) -> QpNum {
         QpNum::new((self.0[1] >> 32) as u32)
     }
+    /// Where a datagram of InfiniBand came from: its LID, and the service level.
+    pub(crate) const fn origin(&self) -> (u16, u8) {
+        (self.0[1] as u16, (self.0[1] >> 28) as u8 & 0xf)
+    }
     /// Bytes.
     pub(crate) const fn len(&self) -> u32 {
         self.0[2] as u32

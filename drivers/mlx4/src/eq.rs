@@ -40,6 +40,8 @@ pub(crate) enum Event {
     QpError { qpn: u32 },
     /// A port's link has changed.
     PortChange { port: u8, up: bool },
+    /// What a subnet manager has made of a port has changed.
+    PortManagement { port: u8 },
     /// The card has failed.
     Fatal,
     /// Anything else.
@@ -58,6 +60,7 @@ impl Event {
             0x05 | 0x10 | 0x11 => Self::QpError { qpn: number },
             0x08 => Self::Fatal,
             0x09 => Self::PortChange { port: (second >> 28) as u8 & 3, up: subtype == UP },
+            0x1d => Self::PortManagement { port: number as u8 },
             other => Self::Other(other),
         }
     }

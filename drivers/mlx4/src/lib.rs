@@ -14,7 +14,8 @@
 //! | `tables` | numbers of objects and page entries of queues, from `icm` or from `grants` |
 //! | `icm` | memory for the card's tables: their places, their pages, page entries of queues |
 //! | `region` | the one key over all memory |
-//! | `port` | link, address and GIDs of the port |
+//! | `port` | the port: its layer, link, addresses |
+//! | `mad`, `agent`, `packets` | management datagrams, who answers a subnet manager, and the queue pair for that |
 //! | `eq` | events |
 //! | `cq`, `cqe` | completion queues and their entries |
 //! | `qp` | queue pairs: numbers, contexts, rings, posting |
@@ -36,6 +37,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod agent;
 mod capabilities;
 mod command;
 mod config;
@@ -51,6 +53,8 @@ mod hardware;
 mod hca;
 mod icm;
 mod layout;
+mod mad;
+mod packets;
 mod port;
 mod qp;
 mod region;
@@ -68,14 +72,17 @@ use core::time::Duration;
 use cq::Cq;
 use eq::{Eq, Event};
 use lock_api::{Mutex, RawMutex};
+use packets::Packets;
 use platform::Instant;
+use port::Link;
 use qp::queue::SLOTS;
 use qp::{Posts, Slot};
-use verbs::{CqId, Gid, MacAddr};
+use start::Up;
+use verbs::{CqId, Gid, MacAddr, PortState};
 
 pub use capabilities::BoardId;
 pub use command::{Opcode, Status};
-pub use config::Config;
+pub use config::{Config, Layer};
 pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
@@ -96,7 +103,11 @@ pub struct Mlx4<H: Hardware, R> {
     eq: Mutex<R, Eq<H::Block>>,
     /// What queue pairs that are gone have posted.
     former_posts: spin::Mutex<Posts>,
-    link: AtomicBool,
+    /// On an InfiniBand port, what its subnet manager speaks to.
+    agent: Mutex<R, Option<Packets<H::Block>>>,
+    link: Mutex<R, Link>,
+    /// The link is to be looked at again.
+    stale: AtomicBool,
     failed: AtomicBool,
     next_health: AtomicU64,
     qp_errors: AtomicU64,
@@ -144,7 +155,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// # Errors
     /// If another driver has the card, it lacks something, it refuses something, or it does not answer.
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
-        let (control, card, eq) = start::start(&hw, config)?;
+        let Up { control, card, eq, agent, link } = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
         let driver = Self {
@@ -153,7 +164,9 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             cqs: core::iter::repeat_with(CqPlace::empty).take(CQS).collect(),
             eq: Mutex::new(eq),
             former_posts: spin::Mutex::default(),
-            link: AtomicBool::new(card.info.up),
+            agent: Mutex::new(agent),
+            link: Mutex::new(link),
+            stale: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             next_health: AtomicU64::new(next_health),
             qp_errors: AtomicU64::new(0),
@@ -161,7 +174,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             card,
             hw,
         };
-        driver.refresh_link()?;
+        driver.refresh()?;
         Ok(driver)
     }
 
@@ -176,12 +189,18 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.control.lock().table_bytes()
     }
 
-    /// Gives the port its GID, once the manager has assigned one; to be called before queue pairs are connected.
+    /// Gives an Ethernet port its GID, once the manager has assigned one; to be called before queue pairs are connected. An
+    /// InfiniBand port has its own of its subnet, and keeps it.
     ///
     /// # Errors
     /// If the card refuses it.
     pub fn set_gid(&self, gid: Gid) -> Result<(), Error> {
-        self.with_control(|control| control.set_gid(&self.hw, &self.card, gid))
+        if self.card.port.layer == Layer::InfiniBand {
+            return Ok(());
+        }
+        self.with_control(|control| control.set_gid(&self.hw, &self.card, gid))?;
+        self.link.lock().gid = gid;
+        Ok(())
     }
 
     /// Runs `act` on what is not on the path of data. A card that has failed is given no commands, and one that does not end
@@ -198,11 +217,51 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         result
     }
 
-    /// Asks the card for the state of its link, which its events tell from then on.
-    fn refresh_link(&self) -> Result<(), Error> {
-        let up = self.with_control(|control| control.link_is_up(&self.hw, &self.card))?;
-        self.link.store(up, Ordering::Relaxed);
+    /// Asks the card for the state of its link, which its events tell from then on. (A link of InfiniBand that waits for its
+    /// subnet manager makes none.)
+    ///
+    /// # Errors
+    /// If the card does not say.
+    pub fn refresh(&self) -> Result<(), Error> {
+        let known = *self.link.lock();
+        let link = self.with_control(|control| control.look(&self.hw, &self.card, known))?;
+        self.saw(link);
         Ok(())
+    }
+
+    fn saw(&self, link: Link) {
+        let before = core::mem::replace(&mut *self.link.lock(), link);
+        if (before.state, before.lid) != (link.state, link.lid) {
+            let Link { state, lid, .. } = link;
+            log::info!("mlx4: port {} is {state:?}, LID {lid}", self.card.port.number);
+        }
+    }
+
+    /// What an InfiniBand port has to do: its subnet manager is answered, and what that has changed is looked at. Whoever has
+    /// the locks does it; it may be called while they are held.
+    fn serve_subnet(&self, budget: usize) -> bool {
+        let Some(mut agent) = self.agent.try_lock() else { return false };
+        let Some(mut control) = self.control.try_lock() else { return false };
+        if self.has_failed() {
+            return false;
+        }
+        let mut any = false;
+        if let Some(packets) = &mut *agent {
+            let port = self.card.port.number;
+            any = agent::serve(&self.hw, &mut control.commands, packets, port, budget);
+        }
+        if self.stale.swap(false, Ordering::Relaxed) {
+            any = true;
+            let known = *self.link.lock();
+            match control.look(&self.hw, &self.card, known) {
+                Ok(link) => self.saw(link),
+                Err(error) => log::warn!("mlx4: the state of the port is not known: {error}"),
+            }
+        }
+        if control.has_failed() {
+            self.fail("it does not answer to commands");
+        }
+        any
     }
 
     /// Takes up to `budget` events. Gives whether there were any.
@@ -228,6 +287,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                     && let Some(cq) = place.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
                 {
                     cq.had_event();
+                } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {
+                    packets.cq.had_event();
                 }
             }
             Event::CqError { cqn } => {
@@ -239,11 +300,20 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                 self.qp_errors.fetch_add(1, Ordering::Relaxed);
             }
             Event::PortChange { port, up } if port == self.card.port.number => {
-                log::info!("mlx4: port {port} is {}", if up { "up" } else { "down" });
-                self.link.store(up, Ordering::Relaxed);
+                let state = if up { PortState::Active } else { PortState::Down };
+                match self.card.port.layer {
+                    Layer::Ethernet => {
+                        let link = Link { state, ..*self.link.lock() };
+                        self.saw(link);
+                    }
+                    Layer::InfiniBand => self.stale.store(true, Ordering::Relaxed),
+                }
+            }
+            Event::PortManagement { port } if port == self.card.port.number => {
+                self.stale.store(true, Ordering::Relaxed);
             }
             Event::Fatal => self.fail("it says so"),
-            Event::PortChange { .. } | Event::Other(_) => {}
+            Event::PortChange { .. } | Event::PortManagement { .. } | Event::Other(_) => {}
         }
     }
 
@@ -275,7 +345,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn fail(&self, why: &str) {
         if !self.failed.swap(true, Ordering::Relaxed) {
             log::error!("mlx4: the card has failed: {why}");
-            self.link.store(false, Ordering::Relaxed);
+            self.link.lock().state = PortState::Down;
         }
     }
 

@@ -1,8 +1,10 @@
 //! The card as an [`Rnic`].
 
+use crate::config::Layer;
 use crate::control::Target;
 use crate::cq::Cq;
 use crate::hardware::Hardware;
+use crate::port::Link;
 use crate::qp::context::Service;
 use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{Slot, Stage};
@@ -12,9 +14,12 @@ use core::sync::atomic::Ordering;
 use lock_api::RawMutex;
 use platform::Instant;
 use verbs::{
-    Attributes, Completion, Counter, CqId, CqOptions, MemoryKey, PathMtu, PortAddress, PortState, QpConnect,
-    QpNum, QpOptions, RecvWr, RemoteKey, Rnic, SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
+    Attributes, Completion, Counter, CqId, CqOptions, MemoryKey, PathMtu, PortAddress, QpConnect, QpNum,
+    QpOptions, RecvWr, RemoteKey, Rnic, SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
 };
+
+/// Of InfiniBand.
+const MAX_SERVICE_LEVEL: u8 = 15;
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn bounds(&self) -> Bounds<'_, H> {
@@ -23,7 +28,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     }
 
     fn max_mtu(&self) -> Option<PathMtu> {
-        PathMtu::fitting(self.card.info.max_mtu.into())
+        self.link.lock().mtu
     }
 
     fn slot(&self, qp: QpNum) -> Option<&SlotLock<R, H::Block>> {
@@ -90,12 +95,13 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn attributes(&self) -> Attributes {
         let capabilities = &self.card.capabilities;
+        let Link { state, gid, lid, mtu } = *self.link.lock();
         Attributes {
             driver: "mlx4",
             links: self.card.port.links(),
-            port: PortAddress { mac: self.card.info.mac, gid: self.control.lock().gid(), lid: 0 },
-            port_state: if self.link.load(Ordering::Relaxed) { PortState::Active } else { PortState::Down },
-            max_mtu: self.max_mtu().unwrap_or(PathMtu::B256),
+            port: PortAddress { mac: self.card.info.mac, gid, lid },
+            port_state: state,
+            max_mtu: mtu.unwrap_or(PathMtu::B256),
             max_qps: self.card.max_qps,
             max_depth: (1 << capabilities.log_send_entries) - Shape::SPARE,
             max_sge: MAX_ELEMENTS as u32,
@@ -158,7 +164,9 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
         self.check_alive()?;
         let rd_atomic = connect.max_rd_atomic <= self.card.capabilities.max_rd_atomic;
-        if !rd_atomic || self.max_mtu().is_none_or(|largest| connect.mtu > largest) {
+        let link = *self.link.lock();
+        let level = connect.address.service_level <= MAX_SERVICE_LEVEL;
+        if !rd_atomic || !level || link.mtu.is_none_or(|largest| connect.mtu > largest) {
             return Err(VerbsError::InvalidArgument);
         }
         // To the end, nobody else connects or ends a queue pair.
@@ -171,7 +179,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             if stage != Stage::Created {
                 return Err(VerbsError::InvalidState);
             }
-            control.connect_qp(&self.hw, &self.card, &fixed, connect)?;
+            control.connect_qp(&self.hw, &self.card, &fixed, connect, &link)?;
             self.with_qp(qp, |slot| slot.stage = Stage::Connected).ok_or(VerbsError::NotFound)
         })
     }
@@ -220,7 +228,14 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn progress(&self, now: Instant, budget: usize) -> bool {
         self.watch_health(now);
-        self.take_events(budget)
+        if self.has_failed() {
+            return false;
+        }
+        let any = self.take_events(budget);
+        match self.card.port.layer {
+            Layer::Ethernet => any,
+            Layer::InfiniBand => self.serve_subnet(budget) | any,
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -233,6 +248,9 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             if let Some(cq) = &*place.queue.lock() {
                 waits |= cq.arm(&self.hw);
             }
+        }
+        if let Some(packets) = &*self.agent.lock() {
+            waits |= packets.cq.arm(&self.hw);
         }
         if !waits && let Some(mut eq) = self.eq.try_lock() {
             eq.tell(&self.hw, true);

@@ -1,8 +1,9 @@
 //! Bringing a card up: from a reset to a port that is open.
 
+use crate::agent;
 use crate::capabilities::{BoardId, Capabilities, first_eq};
 use crate::command::{Command, Commands, Opcode};
-use crate::config::Config;
+use crate::config::{Config, Layer};
 use crate::control::{Card, Control, Function, Health};
 use crate::eq::Eq;
 use crate::error::Error;
@@ -10,16 +11,25 @@ use crate::firmware::{self, Firmware};
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_MPTS;
 use crate::icm::{Icm, Object};
-use crate::port::{Port, PortInfo};
+use crate::packets::Packets;
+use crate::port::{Link, Port, PortInfo};
+use crate::qp::context::Service;
 use crate::qp::numbers::Numbers;
 use crate::region::{self, Place};
 use crate::tables::Tables;
 use crate::{grants, hca, reset, slave};
 use alloc::vec::Vec;
-use verbs::Gid;
+use verbs::{Gid, PathMtu, PortState};
 
 /// A card that is up, how it is driven, and its event queue.
-type Up<B> = (Control<B>, Card, Eq<B>);
+pub(crate) struct Up<B> {
+    pub(crate) control: Control<B>,
+    pub(crate) card: Card,
+    pub(crate) eq: Eq<B>,
+    /// Of an InfiniBand port, what its subnet manager speaks to, unless that is the master's.
+    pub(crate) agent: Option<Packets<B>>,
+    pub(crate) link: Link,
+}
 
 /// Brings a card up from wherever it is, to a port that is open. Its link takes its time.
 pub(crate) fn start<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
@@ -48,22 +58,23 @@ fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
     let firmware = Firmware::start(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?;
     let number = port_number(config, &capabilities)?;
-    let port = Port::physical(number, &capabilities);
-    let info = port.query(hw, &mut commands)?;
+    let info = Port::query(hw, &mut commands, number, config.layer)?;
+    if info.layer == Layer::Ethernet && !capabilities.roce {
+        return Err(Error::Lacks("RDMA over Ethernet"));
+    }
+    let port = Port::physical(number, info.layer, &capabilities);
     let icm = Icm::new(hw, &mut commands, &capabilities)?;
     hca::start(hw, &mut commands, &capabilities, &icm.layout)?;
     let board = BoardId::query(hw, &mut commands)?;
     let eqn = first_eq(hw, &mut commands, capabilities.eqs)?;
     let mut tables = Tables::Own(icm.into());
     let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
-    special_queue_pairs(hw, &mut commands, &mut tables, &capabilities)?;
+    let special = special_queue_pairs(hw, &mut commands, &mut tables, &capabilities)?;
     let [for_key, for_numbers] = [chance(hw), chance(hw)];
     let domain = capabilities.reserved_pds;
     let place = Place { index: capabilities.reserved_mpts, log_count: LOG_MPTS };
     let key = region::create(hw, &mut commands, &mut tables, place, domain, for_key)?;
     let mtu = config.mtu.min(info.max_mtu);
-    port.open(hw, &mut commands, mtu)?;
-    port.set_mac(hw, &mut commands, info.mac)?;
     let numbers = Numbers::own(for_numbers);
     let card = Card {
         function: Function::Physical,
@@ -78,7 +89,19 @@ fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
         domain,
         capabilities,
     };
-    Ok((control(commands, tables, numbers, eqn, Some(firmware)), card, eq))
+    let mut control = control(commands, tables, numbers, eqn, Some(firmware));
+    let agent = match info.layer {
+        Layer::Ethernet => None,
+        Layer::InfiniBand => {
+            let number = special + u32::from(number) - 1;
+            Some(control.create_packets(hw, &card, Service::Management, number, agent::ROOM)?)
+        }
+    };
+    port.open(hw, &mut control.commands, mtu)?;
+    if info.layer == Layer::Ethernet {
+        port.set_mac(hw, &mut control.commands, info.mac)?;
+    }
+    Ok(Up { link: first_link(&card.info), control, card, eq, agent })
 }
 
 /// The same of a virtual function, for which the master has brought the card up.
@@ -89,20 +112,24 @@ fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
     let number = port_number(config, &capabilities)?;
     let version = firmware::version(hw, &mut commands)?;
     let eqn = slave::first_eq(hw, &mut commands, number)?;
-    let info = Port::of_slave(number).query(hw, &mut commands)?;
+    let info = Port::query(hw, &mut commands, number, config.layer)?;
     let board = BoardId::query(hw, &mut commands)?;
     let mut tables = Tables::Granted;
     let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
-    let counter = grants::counter(hw, &mut commands)?;
+    let mut port = Port::of_slave(number, info.layer);
+    if info.layer == Layer::Ethernet {
+        port = port.with_counter(grants::counter(hw, &mut commands)?);
+    }
     let domain = capabilities.reserved_pds;
     let place = Place { index: grants::key(hw, &mut commands)?, log_count: hca.log_keys };
     let key = region::create(hw, &mut commands, &mut tables, place, domain, chance(hw))?;
     let (first, count) = grants::queue_pairs(hw, &mut commands)?;
     let numbers = Numbers::granted(first, count);
     let mtu = config.mtu.min(info.max_mtu);
-    let mut port = Port::of_slave(number).with_counter(counter);
     port.open(hw, &mut commands, mtu)?;
-    port = port.with_mac_row(grants::mac_row(hw, &mut commands, number, info.mac.0)?);
+    if info.layer == Layer::Ethernet {
+        port = port.with_mac_row(grants::mac_row(hw, &mut commands, number, info.mac.0)?);
+    }
     let card = Card {
         function: Function::Virtual,
         firmware: version,
@@ -116,7 +143,13 @@ fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
         domain,
         capabilities,
     };
-    Ok((control(commands, tables, numbers, eqn, None), card, eq))
+    let control = control(commands, tables, numbers, eqn, None);
+    Ok(Up { link: first_link(&card.info), control, card, eq, agent: None })
+}
+
+/// What is known of a link before it is looked at.
+fn first_link(info: &PortInfo) -> Link {
+    Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu: PathMtu::fitting(info.max_mtu.into()) }
 }
 
 const fn control<B>(
@@ -126,16 +159,7 @@ const fn control<B>(
     eqn: u32,
     firmware: Option<Firmware<B>>,
 ) -> Control<B> {
-    Control {
-        commands,
-        tables,
-        numbers,
-        cqs: 0,
-        free_cqs: Vec::new(),
-        eqn,
-        _firmware: firmware,
-        gid: Gid([0; 16]),
-    }
+    Control { commands, tables, numbers, cqs: 0, free_cqs: Vec::new(), eqn, _firmware: firmware }
 }
 
 fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {
@@ -145,17 +169,18 @@ fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {
     Ok(config.port)
 }
 
-/// Names the eight numbers of queue pairs for management (Linux `mlx4_init_qp_table`). The driver has none there.
+/// Names the eight numbers of queue pairs for management (Linux `mlx4_init_qp_table`), and gives the first: the first two are
+/// those of the ports' subnet management.
 fn special_queue_pairs<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     tables: &mut Tables<B>,
     card: &Capabilities,
-) -> Result<(), Error> {
+) -> Result<u32, Error> {
     const COUNT: u32 = 8;
     let first = card.reserved_qps.next_multiple_of(COUNT);
     tables.back(hw, commands, Object::Qp, first.into(), COUNT.into())?;
-    commands.run(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(drop)
+    commands.run(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(|_| first)
 }
 
 /// A number that nobody can tell before.

@@ -2,9 +2,10 @@
 //! `wqe_segment_*`), and the order in which they are stored.
 
 use crate::hardware::Hardware;
+use crate::qp::context::has_grh;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::IoAddr;
-use verbs::{AddressVector, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
+use verbs::{AddressVector, LinkKind, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
 
 /// Bytes from one send work request to the next, and their logarithm.
 pub(crate) const LEN: usize = 1 << LOG_LEN;
@@ -49,6 +50,9 @@ mod control {
     pub(super) const FENCE: u32 = 1 << 6;
     pub(super) const COMPLETE: u32 = 0xc;
     pub(super) const SOLICITED: u32 = 2;
+    /// Of a datagram whose headers are given: it goes by the lane of management, and its source is in the headers.
+    pub(super) const MANAGEMENT_LANE: u32 = 1 << 17;
+    pub(super) const SOURCE_GIVEN: u32 = 1 << 16;
     /// Of a data segment: its bytes follow.
     pub(super) const INLINE: u32 = 1 << 31;
 }
@@ -79,6 +83,16 @@ impl<H: Hardware> Bounds<'_, H> {
         }
         if total <= self.max_message { Ok(()) } else { Err(VerbsError::InvalidArgument) }
     }
+}
+
+/// The LID of whoever is at the end of the cable.
+pub(crate) const PERMISSIVE_LID: u16 = 0xffff;
+
+/// Where a management datagram goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Way {
+    pub(crate) lid: u16,
+    pub(crate) service_level: u8,
 }
 
 /// Where a datagram comes from.
@@ -163,15 +177,21 @@ impl Wqe {
         from: Source,
     ) -> Result<(), VerbsError> {
         const NO_VLAN: u32 = 0xffff;
+        const GRH: u32 = 1 << 23;
         let wqe = self;
         (wqe.len, wqe.opcode) = (CHUNK, if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND });
-        let AddressVector { peer, traffic_class, hop_limit, .. } = wr.to;
+        let AddressVector { peer, traffic_class, hop_limit, service_level, link } = wr.to;
         let [a, b, mac @ ..] = peer.mac.0;
+        let (lid, level) = match link {
+            LinkKind::InfiniBand => (u32::from(peer.lid), u32::from(service_level & 0xf) << 28),
+            LinkKind::RoceV1 | LinkKind::RoceV2 => (0, 0),
+        };
+        let grh = has_grh(&wr.to);
         wqe.put32(0x10, u32::from(from.port) << 24 | from.domain);
-        wqe.put32(0x14, 0);
-        wqe.put32(0x18, u32::from(from.row) << 16 | u32::from(hop_limit));
-        wqe.put32(0x1c, u32::from(traffic_class) << 20);
-        wqe.put(0x20, &peer.gid.0);
+        wqe.put32(0x14, if grh && link == LinkKind::InfiniBand { GRH } else { 0 } | lid);
+        wqe.put32(0x18, u32::from(from.row) << 16 | if grh { u32::from(hop_limit) } else { 0 });
+        wqe.put32(0x1c, level | if grh { u32::from(traffic_class) << 20 } else { 0 });
+        wqe.put(0x20, if grh { &peer.gid.0 } else { &[0; 16] });
         wqe.put32(0x30, wr.remote_qp.get());
         wqe.put32(0x34, wr.qkey.0);
         wqe.put32(0x38, NO_VLAN << 16 | u32::from(a) << 8 | u32::from(b));
@@ -179,6 +199,20 @@ impl Wqe {
         wqe.payload(wr.data, bounds)?;
         wqe.control(wr.signaled, wr.solicited, false, wr.imm.unwrap_or(0));
         Ok(())
+    }
+
+    /// Writes one that sends a management datagram by its own lane: `headers` first, then `len` bytes from `addr` on. The card
+    /// puts its check behind.
+    pub(crate) fn management(&mut self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) {
+        let wqe = self;
+        (wqe.len, wqe.opcode) = (UNIT, opcode::SEND);
+        wqe.piece(headers);
+        wqe.element(key, addr, len);
+        wqe.piece(&[0; 4]);
+        wqe.control(true, false, false, u32::from(way.lid) << 16);
+        let source = if way.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
+        let flags = control::MANAGEMENT_LANE | source | u32::from(way.service_level) << 8 | control::COMPLETE;
+        wqe.put32(0x08, flags);
     }
 
     /// Writes the control segment, but for what depends on the place in the ring.
@@ -287,12 +321,18 @@ impl Wqe {
         while !bytes.is_empty() {
             let room = CHUNK - self.len % CHUNK - 4;
             let (piece, rest) = bytes.split_at(bytes.len().min(room));
-            self.put32(self.len, control::INLINE | piece.len() as u32);
-            self.put(self.len + 4, piece);
-            self.len = (self.len + 4 + piece.len()).next_multiple_of(UNIT);
+            self.piece(piece);
             bytes = rest;
         }
         Ok(())
+    }
+
+    /// Bytes in the request itself, which all lie in one chunk.
+    #[inline]
+    fn piece(&mut self, bytes: &[u8]) {
+        self.put32(self.len, control::INLINE | bytes.len() as u32);
+        self.put(self.len + 4, bytes);
+        self.len = (self.len + 4 + bytes.len()).next_multiple_of(UNIT);
     }
 
     fn atomic<H: Hardware>(
@@ -311,6 +351,14 @@ impl Wqe {
             self.len += 8;
         }
         self.gather(&[Sge { addr: result, len: 8 }], bounds)
+    }
+}
+
+/// Stores a receive into one buffer of the driver's own.
+pub(crate) fn store_buffer(key: u32, addr: IoAddr, len: u32, entry: &[AtomicU64]) {
+    let words = [u64::from(len) << 32 | u64::from(key), addr.0, NO_KEY, 0];
+    for (place, word) in entry.iter().zip(words) {
+        place.store(word.to_be(), Ordering::Relaxed);
     }
 }
 

@@ -140,6 +140,25 @@ impl<B: Block> Commands<B> {
         Ok(Mailbox::from_words(self.output.iter().map(|word| word.load(Ordering::Relaxed))))
     }
 
+    /// A command with both mailboxes, of which `input` and `output` are the beginnings. It takes nothing from the heap.
+    pub(crate) fn converse(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        command: Command,
+        input: &[u64],
+        output: &mut [u64],
+    ) -> Result<(), Error> {
+        for (place, word) in self.input.iter().zip(input) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        let parameter = self.input.addr().0;
+        self.execute(hw, Command { parameter, ..command }, self.output.addr().0)?;
+        for (place, word) in output.iter_mut().zip(self.output.iter()) {
+            *place = word.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn execute(&mut self, hw: &impl Hardware, command: Command, output: u64) -> Result<u64, Error> {
         if self.failed {
             return Err(Error::Failed);

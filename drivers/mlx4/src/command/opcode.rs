@@ -27,6 +27,7 @@ pub enum Opcode {
     Rtr2RtsQp = 0x01b,
     ToRstQp = 0x021,
     ConfSpecialQp = 0x023,
+    MadIfc = 0x024,
     ConfigDev = 0x03a,
     QueryPort = 0x043,
     QueryFunc = 0x056,

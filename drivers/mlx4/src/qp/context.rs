@@ -1,12 +1,13 @@
 //! The context of a queue pair, as each transition gives it to the card (Linux `include/linux/mlx4/qp.h` and
 //! `hw/mlx4/qp.c`, PRM `qpc`, illumos `hermon_hw_qpc_s`).
 
+use crate::config::Layer;
 use crate::layout::{Field, Mailbox};
 use crate::port::Port;
 use crate::qp::queue::Shape;
 use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN};
 use core::time::Duration;
-use verbs::{PathMtu, Psn, QKey, QpConnect, QpNum};
+use verbs::{AddressVector, Gid, LinkKind, PathMtu, Psn, QKey, QpConnect, QpNum};
 
 /// Where the context begins in the mailbox, behind the mask of optional parameters.
 const CONTEXT: usize = 0x08;
@@ -44,6 +45,7 @@ const LINK_TYPE: Field = path(0x08, 26, 24);
 const SOURCE_GID: Field = path(0x08, 23, 16);
 const HOP_LIMIT: Field = path(0x08, 7, 0);
 const TRAFFIC_CLASS: Field = path(0x0c, 27, 20);
+const REMOTE_LID: Field = path(0x04, 15, 0);
 const REMOTE_GID: usize = CONTEXT + PATH + 0x10;
 const SCHED_QUEUE: Field = path(0x20, 31, 24);
 const FORCES: Field = path(0x20, 15, 8);
@@ -101,6 +103,8 @@ const FORCE_PRIORITY: u32 = 1 << 6;
 /// The usual scheduling queue, and the bit that says port 2.
 const SCHEDULER: u32 = 0x83;
 const SECOND_PORT: u32 = 1 << 6;
+/// That of subnet management (Linux).
+const MANAGEMENT_SCHEDULER: u32 = 0x3f;
 /// Which service a queue pair has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
@@ -108,6 +112,8 @@ pub(crate) enum Service {
     Reliable,
     /// Unreliable datagrams, for those who name the key.
     Datagram(QKey),
+    /// Datagrams of subnet management, whose headers the driver makes.
+    Management,
 }
 
 impl Service {
@@ -115,6 +121,7 @@ impl Service {
         match self {
             Self::Reliable => 0,
             Self::Datagram(_) => 3,
+            Self::Management => 7,
         }
     }
 }
@@ -170,11 +177,17 @@ impl Fixed {
         ] {
             mailbox.set(field, value);
         }
-        if self.service != Service::Reliable {
-            // Datagrams of any size that a path may have (Linux).
-            const LOG_DATAGRAM: u32 = 13;
+        // Datagrams of any size that a path may have, and of management (Linux).
+        const LOG_DATAGRAM: u32 = 13;
+        const LOG_MANAGEMENT: u32 = 11;
+        let log_message = match self.service {
+            Service::Reliable => None,
+            Service::Datagram(_) => Some(LOG_DATAGRAM),
+            Service::Management => Some(LOG_MANAGEMENT),
+        };
+        if let Some(log_message) = log_message {
             mailbox.set(MTU, mtu_code(PathMtu::B4096));
-            mailbox.set(LOG_MESSAGE, LOG_DATAGRAM);
+            mailbox.set(LOG_MESSAGE, log_message);
         }
         mailbox
     }
@@ -196,6 +209,7 @@ impl Fixed {
             Service::Datagram(key) => {
                 self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY).with(Q_KEY, key.0)
             }
+            Service::Management => self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY),
         };
         mailbox.set(UAR, self.uar);
         mailbox.set(MTT, rings.mtt as u32);
@@ -205,13 +219,23 @@ impl Fixed {
 
     /// INIT2RTR of a queue pair without a connection.
     pub(crate) fn ready_for_datagrams(&self, port: Port) -> Mailbox {
-        let counter = if port.shared { (optional::COUNTER, port.counter) } else { (0, 0) };
-        self.mailbox(State::ReadyToReceive, optional::SCHED_QUEUE | counter.0)
+        if self.service == Service::Management {
+            return self
+                .mailbox(State::ReadyToReceive, optional::COUNTER)
+                .with(SCHED_QUEUE, MANAGEMENT_SCHEDULER | second_port(port));
+        }
+        let ethernet = port.layer == Layer::Ethernet;
+        let counter = if port.shared && ethernet { (optional::COUNTER, port.counter) } else { (0, 0) };
+        let mut mailbox = self
+            .mailbox(State::ReadyToReceive, optional::SCHED_QUEUE | counter.0)
             .with(COUNTER, counter.1.into())
-            .with(SOURCE_MAC, port.mac_row.into())
-            .with(LINK_TYPE, ETHERNET)
-            .with(FORCES, FORCE_PRIORITY)
-            .with(SCHED_QUEUE, scheduler(port.number))
+            .with(SCHED_QUEUE, scheduler(port, 0));
+        if ethernet {
+            mailbox.set(SOURCE_MAC, port.mac_row.into());
+            mailbox.set(LINK_TYPE, ETHERNET);
+            mailbox.set(FORCES, FORCE_PRIORITY);
+        }
+        mailbox
     }
 
     /// RTR2RTS of a queue pair without a connection.
@@ -236,22 +260,29 @@ impl Fixed {
             (ROCE_MODE, if way.roce_v2 { ROCE_V2 } else { 0 }),
             (REMOTE_QPN, connect.remote_qp.get()),
             (COUNTER, way.port.counter.into()),
-            (GRH, 1),
-            (SOURCE_MAC, way.port.mac_row.into()),
-            (LINK_TYPE, ETHERNET),
-            (SOURCE_GID, way.source_gid.into()),
-            (HOP_LIMIT, address.hop_limit.into()),
-            (TRAFFIC_CLASS, address.traffic_class.into()),
-            (SCHED_QUEUE, scheduler(way.port.number)),
-            (FORCES, FORCE_PRIORITY),
+            (SCHED_QUEUE, scheduler(way.port, address.service_level)),
             (RESPONDER_READS, log2(self.responder_reads)),
             (RNR_TIMER, rnr_code(connect.min_rnr_delay)),
             (RECEIVE_PSN, connect.recv_psn.get()),
         ] {
             mailbox.set(field, value);
         }
-        mailbox.put(REMOTE_GID, &address.peer.gid.0);
-        mailbox.put(REMOTE_MAC, &address.peer.mac.0);
+        if has_grh(address) {
+            mailbox.set(GRH, 1);
+            mailbox.set(SOURCE_GID, way.source_gid.into());
+            mailbox.set(HOP_LIMIT, address.hop_limit.into());
+            mailbox.set(TRAFFIC_CLASS, address.traffic_class.into());
+            mailbox.put(REMOTE_GID, &address.peer.gid.0);
+        }
+        match way.port.layer {
+            Layer::Ethernet => {
+                mailbox.set(SOURCE_MAC, way.port.mac_row.into());
+                mailbox.set(LINK_TYPE, ETHERNET);
+                mailbox.set(FORCES, FORCE_PRIORITY);
+                mailbox.put(REMOTE_MAC, &address.peer.mac.0);
+            }
+            Layer::InfiniBand => mailbox.set(REMOTE_LID, address.peer.lid.into()),
+        }
         mailbox
     }
 
@@ -276,8 +307,22 @@ impl Fixed {
     }
 }
 
-const fn scheduler(port: u8) -> u32 {
-    SCHEDULER | if port == 2 { SECOND_PORT } else { 0 }
+/// Whether packets have a global header: all of RoCE, and those of InfiniBand to a peer whose GID is of InfiniBand.
+pub(crate) fn has_grh(to: &AddressVector) -> bool {
+    to.link != LinkKind::InfiniBand || to.peer.gid != Gid([0; 16]) && to.peer.gid.ipv4().is_none()
+}
+
+/// The scheduling queue of a service level, which Ethernet has fewer of.
+const fn scheduler(port: Port, service_level: u8) -> u32 {
+    let level = match port.layer {
+        Layer::Ethernet => (service_level as u32 & 7) << 3,
+        Layer::InfiniBand => (service_level as u32 & 0xf) << 2,
+    };
+    SCHEDULER | level | second_port(port)
+}
+
+const fn second_port(port: Port) -> u32 {
+    if port.number == 2 { SECOND_PORT } else { 0 }
 }
 
 const fn log2(count: u8) -> u32 {

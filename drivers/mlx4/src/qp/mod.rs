@@ -126,7 +126,7 @@ impl<B: Block> Slot<B> {
         if self.stage != Stage::Connected {
             return Err((0, VerbsError::InvalidState));
         }
-        self.post(bounds, work, |wr, wqe| wqe.request(wr, bounds).map(|()| wr.id))
+        self.post(bounds.hw, work, |wr, wqe| wqe.request(wr, bounds).map(|()| wr.id))
     }
 
     /// Queues datagrams by a port.
@@ -136,11 +136,11 @@ impl<B: Block> Slot<B> {
         port: Port,
         work: &[UdSendWr<'_>],
     ) -> Result<(), (usize, VerbsError)> {
-        if self.fixed.service == Service::Reliable {
+        if !matches!(self.fixed.service, Service::Datagram(_)) {
             return Err((0, VerbsError::InvalidArgument));
         }
         let domain = self.fixed.domain;
-        self.post(bounds, work, |wr, wqe| {
+        self.post(bounds.hw, work, |wr, wqe| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
             wqe.datagram(wr, bounds, Source { port: port.number, row, domain })?;
             Ok(wr.id)
@@ -149,9 +149,9 @@ impl<B: Block> Slot<B> {
 
     /// Queues requests as `write` writes them, giving their names, and rings the doorbell once for all of them.
     #[inline]
-    fn post<T, H: Hardware<Block = B>>(
+    pub(crate) fn post<T, H: Hardware<Block = B>>(
         &mut self,
-        bounds: &Bounds<'_, H>,
+        hw: &H,
         work: &[T],
         write: impl Fn(&T, &mut Wqe) -> Result<WrId, VerbsError>,
     ) -> Result<(), (usize, VerbsError)> {
@@ -160,7 +160,7 @@ impl<B: Block> Slot<B> {
         let mut wqe = Wqe::blank();
         for wr in work {
             let written = write(wr, &mut wqe);
-            match written.and_then(|id| self.post_one(bounds.hw, id, &mut wqe, alone)) {
+            match written.and_then(|id| self.post_one(hw, id, &mut wqe, alone)) {
                 Ok(()) => done += 1,
                 Err(error) => {
                     outcome = Err((done, error));
@@ -175,7 +175,7 @@ impl<B: Block> Slot<B> {
         if alone && self.blue_flame.is_some() {
             self.posts.blue_flames += 1;
         } else {
-            self.page.ring_send(bounds.hw, self.fixed.number.get());
+            self.page.ring_send(hw, self.fixed.number.get());
             self.posts.doorbells += 1;
         }
         // The next entry that comes into the card's reach ahead.

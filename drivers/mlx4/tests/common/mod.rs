@@ -10,6 +10,7 @@ pub mod memory;
 pub mod nodes;
 pub mod pair;
 pub mod soft;
+pub mod subnet;
 pub mod wire;
 
 use connectx3::device::{Card, DmaError, Host, Observation, Profile};
@@ -141,12 +142,18 @@ impl Machine {
     }
 }
 
-/// A machine whose driver is up, with the address and GID that end in `number`.
-pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
+/// A machine whose driver has begun, with the address and GID that end in `number`.
+pub fn begun(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
     let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
     let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA * u64::from(number)), 8 << 20)));
     let driver = machine.start(&Config::default()).unwrap();
     driver.set_gid(Gid::from_ipv4([10, 9, 0, number])).unwrap();
+    (machine, driver)
+}
+
+/// One whose link is up too.
+pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
+    let (machine, driver) = begun(profile, number);
     for _ in 0..1000 {
         if driver.attributes().port_state == PortState::Active {
             return (machine, driver);
@@ -162,6 +169,11 @@ pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
 const MAILBOX: usize = 4096;
 
 impl Bus {
+    /// The time here.
+    pub fn clock(&self) -> Instant {
+        Host::now(self)
+    }
+
     /// What a card says, some words of it changed.
     fn lie(&self, said: &[u8]) -> Vec<u8> {
         let mut said = said.to_vec();

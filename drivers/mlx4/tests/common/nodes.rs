@@ -1,10 +1,11 @@
 //! Two machines with cards of one profile, each with its driver, on one wire.
 
 use super::pair::{End, Post};
+use super::subnet::{configure, train};
 use super::wire::Station;
-use super::{Driver, Machine, node};
+use super::{Driver, Machine, begun, node};
 use std::sync::Arc;
-use verbs::LinkKind;
+use verbs::{LinkKind, PortState, Rnic};
 
 /// The cards that the driver is for, each with the kinds of frames that it has.
 pub const CARDS: &[(&str, &[LinkKind])] = &[
@@ -19,8 +20,11 @@ pub const CARDS: &[(&str, &[LinkKind])] = &[
     ("slow", SECOND),
     ("vpi", SECOND),
     ("torn-atomics", SECOND),
+    ("ib", &[LinkKind::InfiniBand]),
 ];
 
+/// The code of a path MTU.
+const MTU_4096: u8 = 5;
 const BOTH: &[LinkKind] = &[LinkKind::RoceV2, LinkKind::RoceV1];
 const SECOND: &[LinkKind] = &[LinkKind::RoceV2];
 
@@ -41,8 +45,24 @@ pub struct Nodes {
 }
 
 impl Nodes {
+    /// Two whose links are up, by a subnet manager where it takes one.
     pub fn new(profile: &str) -> Self {
-        let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
+        if profile != "ib" {
+            let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
+            return Self { machines: [ma, mb], drivers: [da, db] };
+        }
+        let nodes = Self::cold(profile);
+        train(&nodes);
+        for (lid, (machine, driver)) in (1..).zip(nodes.machines.iter().zip(&nodes.drivers)) {
+            configure(machine, driver, lid, MTU_4096);
+            assert_eq!(driver.attributes().port_state, PortState::Active);
+        }
+        nodes
+    }
+
+    /// Two that have begun, whatever their links do.
+    pub fn cold(profile: &str) -> Self {
+        let ((ma, da), (mb, db)) = (begun(profile, 1), begun(profile, 2));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 

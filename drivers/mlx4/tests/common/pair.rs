@@ -3,9 +3,10 @@
 use super::wire::{Station, exchange};
 use platform::{Arena, IoAddr, Memory};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use verbs::{
-    AddressVector, Completion, CqId, CqOptions, LinkKind, PathMtu, Payload, Psn, QKey, QpConnect, QpNum,
+    AddressVector, Completion, CqId, CqOptions, Gid, LinkKind, PathMtu, Payload, Psn, QKey, QpConnect, QpNum,
     QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, UdOptions, UdQp, UdSendWr, VerbsError,
     WorkKind, WrId,
 };
@@ -81,7 +82,11 @@ impl<'a> End<'a> {
 
 /// How a queue pair is connected to `peer`.
 pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
-    let peer_port = peer.rnic.attributes().port;
+    let mut peer_port = peer.rnic.attributes().port;
+    if link == LinkKind::InfiniBand {
+        // As LITE knows a peer: by the GID that the manager has assigned, so that the LID is the way.
+        peer_port.gid = Gid::from_ipv4([10, 9, 0, 99]);
+    }
     let address = AddressVector { link, peer: peer_port, traffic_class: 2, hop_limit: 64, service_level: 0 };
     QpConnect {
         address,
@@ -103,6 +108,7 @@ pub struct Post<'a> {
     pub memory: &'a Arc<Arena>,
     pub cq: CqId,
     pub qp: UdQp,
+    place: AtomicU64,
 }
 
 pub const Q_KEY: QKey = QKey(0x1234_5678);
@@ -112,7 +118,14 @@ impl<'a> Post<'a> {
         let cq = rnic.create_cq(CqOptions { depth: 4 * DEPTH }).unwrap();
         let options =
             UdOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: DEPTH, qkey: Q_KEY };
-        Self { rnic, memory, cq, qp: rnic.create_ud_qp(options).unwrap() }
+        Self { rnic, memory, cq, qp: rnic.create_ud_qp(options).unwrap(), place: AtomicU64::new(0) }
+    }
+
+    /// What stood before the datagram that came last.
+    pub fn last_header(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 40];
+        self.memory.read(IoAddr(self.place.load(Ordering::Relaxed)), &mut bytes).unwrap();
+        bytes
     }
 
     fn poll(&self) -> Vec<Completion> {
@@ -127,6 +140,7 @@ pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn St
     let bytes: Vec<u8> = (0..1024u32).map(|i| (i % 251) as u8).collect();
     let (here, there) = (a.memory.alloc(1024).unwrap(), b.memory.alloc(2048).unwrap());
     a.memory.write(here, &bytes).unwrap();
+    b.place.store(there.0, Ordering::Relaxed);
     let scatter = [Sge { addr: there, len: 2048 }];
     let peer = b.rnic.attributes().port;
     let to = AddressVector { link, peer, traffic_class: 0, hop_limit: 64, service_level: 0 };
@@ -167,7 +181,8 @@ pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn St
         let sent = if len == 1024 { [&bytes[..1000], &bytes[..24]].concat() } else { bytes[..len].to_vec() };
         assert_eq!(got, sent);
     }
-    let long = [Sge { addr: here, len: 1024 }, Sge { addr: here, len: 1 }];
+    let most = a.rnic.attributes().max_mtu.bytes() as u32;
+    let long = [Sge { addr: a.memory.alloc(8192).unwrap(), len: most }, Sge { addr: here, len: 1 }];
     let wr = UdSendWr {
         id: WrId(9),
         to,

@@ -1,20 +1,11 @@
-//! The Ethernet port: its link, its address, and the rows by which its frames say whose they are.
+//! What an Ethernet port is set to: frames, its address, and the rows by which its frames say whose they are.
 
-use crate::capabilities::Capabilities;
+use super::Port;
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::layout::{Field, Mailbox};
-use verbs::{Gid, LinkKind, MacAddr};
-
-/// QUERY_PORT (Linux `mlx4_QUERY_PORT`, PRM `query_port_cap`).
-mod query {
-    use super::Field;
-    pub(super) const UP: Field = Field::bit(0x00, 31);
-    pub(super) const ETHERNET: Field = Field::bit(0x00, 25);
-    pub(super) const MAX_MTU: Field = Field::half(0x02);
-    pub(super) const MAC: usize = 0x10;
-}
+use verbs::{Gid, MacAddr};
 
 /// SET_PORT, general part (Linux `mlx4_SET_PORT_general`).
 mod general {
@@ -57,90 +48,16 @@ enum Part {
     RoceAddresses = 0xd,
 }
 
+/// The form of SET_PORT.
 const ETHERNET: u8 = 1;
 /// UDP port of RoCE v2.
 const ROCE_UDP_PORT: u32 = 4791;
 /// Bytes of a frame beside its payload: Ethernet header, two VLAN tags, check sequence.
 const FRAME_OVERHEAD: u16 = 14 + 8 + 4;
 
-/// What the card says of a port.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PortInfo {
-    pub(crate) up: bool,
-    pub(crate) mac: MacAddr,
-    pub(crate) max_mtu: u16,
-}
-
-/// A port of a card, by its number from 1.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Port {
-    pub(crate) number: u8,
-    roce_v2: bool,
-    /// Other functions have it too, and a master sees to it that each has its own counter and addresses.
-    pub(crate) shared: bool,
-    /// The row of its table of addresses that frames come from.
-    pub(crate) mac_row: u8,
-    /// What counts the frames of queue pairs.
-    pub(crate) counter: u8,
-}
-
-/// No counter counts the frames.
-const NO_COUNTER: u8 = 0xff;
-
 impl Port {
-    /// A port that may be brought up.
-    pub(crate) const fn physical(number: u8, card: &Capabilities) -> Self {
-        Self { number, roce_v2: card.roce_v2, shared: false, mac_row: 0, counter: NO_COUNTER }
-    }
-
-    /// One that other functions have too. Masters have it take RoCE v1 only, whatever the card can.
-    pub(crate) const fn of_slave(number: u8) -> Self {
-        Self { number, roce_v2: false, shared: true, mac_row: 0, counter: NO_COUNTER }
-    }
-
-    /// With a counter, if there is one.
-    pub(crate) const fn with_counter(self, counter: Option<u8>) -> Self {
-        match counter {
-            Some(counter) => Self { counter, ..self },
-            None => self,
-        }
-    }
-
-    /// With a row of its table of addresses.
-    pub(crate) const fn with_mac_row(self, mac_row: u8) -> Self {
-        Self { mac_row, ..self }
-    }
-
-    /// What kinds of frames it takes, best first.
-    pub(crate) const fn links(self) -> &'static [LinkKind] {
-        if self.roce_v2 { &[LinkKind::RoceV2, LinkKind::RoceV1] } else { &[LinkKind::RoceV1] }
-    }
-
-    /// The row of the GID table for a kind of frames. `None`: the port does not take them.
-    pub(crate) fn row(self, link: LinkKind) -> Option<u8> {
-        self.links().iter().position(|known| *known == link).map(|row| row as u8)
-    }
-
-    /// Asks for its state.
-    pub(crate) fn query<B: Block>(
-        self,
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
-    ) -> Result<PortInfo, Error> {
-        let about = commands.query(hw, Command::new(Opcode::QueryPort).of(self.number.into()))?;
-        if !about.has(query::ETHERNET) {
-            return Err(Error::Lacks("an Ethernet link at its port"));
-        }
-        let [_, _, mac @ ..] = about.array::<8>(query::MAC);
-        if mac == [0; 6] || mac[0] & 1 != 0 {
-            return Err(Error::Nonsense("its port has no address"));
-        }
-        let max_mtu = about.get(query::MAX_MTU) as u16;
-        Ok(PortInfo { up: about.has(query::UP), mac: MacAddr(mac), max_mtu })
-    }
-
-    /// Sets it up for frames with payloads of `mtu` bytes, and opens it. Its link takes its time.
-    pub(crate) fn open<B: Block>(
+    /// Sets it up for frames with payloads of `mtu` bytes.
+    pub(super) fn set_ethernet<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -156,7 +73,6 @@ impl Port {
             mailbox.set(general::ROCE_MODE, general::ROCE_V1_AND_V2);
         }
         self.set(hw, commands, Part::General, &mailbox)?;
-        commands.run(hw, Command::new(Opcode::InitPort).of(self.number.into()))?;
         if self.roce_v2 {
             let mailbox = Mailbox::new()
                 .with(config_dev::UPDATE, config_dev::ROCE_PORT_VALID)
@@ -178,15 +94,6 @@ impl Port {
         let mut mailbox = Mailbox::new();
         mailbox.set_wide(0, u64::from_be_bytes([0, 0, a, b, c, d, e, f]) | VALID);
         self.set(hw, commands, Part::MacTable, &mailbox)
-    }
-
-    /// Closes it: no frame is sent or taken any more.
-    pub(crate) fn close<B: Block>(
-        self,
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
-    ) -> Result<(), Error> {
-        commands.run(hw, Command::new(Opcode::ClosePort).of(self.number.into())).map(drop)
     }
 
     /// Gives it its GID, in a row for each kind of frames. The other rows are empty.

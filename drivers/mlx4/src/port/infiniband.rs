@@ -1,0 +1,125 @@
+//! What an InfiniBand port is set to, and what its subnet manager has made of it.
+
+use super::{Link, Port};
+use crate::command::{Command, Commands, Opcode};
+use crate::error::Error;
+use crate::hardware::{Block, Hardware};
+use crate::layout::{Field, Mailbox};
+use crate::mad::{DATA_LEN, ask, attribute};
+use verbs::{Gid, PathMtu, PortState};
+
+/// SET_PORT, InfiniBand form (Linux `mlx4_SET_PORT`, PRM `set_port`).
+mod field {
+    use super::Field;
+    pub(super) const MTU_CHANGES: Field = Field::bit(0x00, 22);
+    pub(super) const LANES_CHANGE: Field = Field::bit(0x00, 21);
+    pub(super) const MTU: Field = Field::bits(0x00, 15, 12);
+    pub(super) const LANES: Field = Field::bits(0x00, 7, 4);
+    pub(super) const CAPABILITIES: Field = Field::word(0x04);
+}
+
+/// The code of 4096 bytes.
+const MTU_4096: u32 = 5;
+/// Lanes that a port may have, most first, as Linux asks for them.
+const LANES: [u32; 4] = [8, 4, 2, 1];
+
+/// PortInfo (specification 14.2.5.6).
+mod port_info {
+    pub(super) const PREFIX: usize = 8;
+    pub(super) const LID: usize = 16;
+    pub(super) const CAPABILITIES: usize = 20;
+    pub(super) const STATE: usize = 32;
+    pub(super) const NEIGHBOR_MTU: usize = 36;
+}
+
+/// What a port is in its subnet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Subnet {
+    state: u8,
+    lid: u16,
+    gid: Gid,
+    mtu: u8,
+}
+
+impl Subnet {
+    /// Asks the firmware.
+    pub(super) fn ask<B: Block>(
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        port: u8,
+    ) -> Result<Self, Error> {
+        let info = ask(hw, commands, port, attribute::PORT_INFO, port.into())?;
+        let guids = ask(hw, commands, port, attribute::GUID_INFO, 0)?;
+        let mut gid = [0; 16];
+        gid[..8].copy_from_slice(&bytes::<8>(&info, port_info::PREFIX));
+        gid[8..].copy_from_slice(&bytes::<8>(&guids, 0));
+        Ok(Self {
+            state: info[port_info::STATE] & 0xf,
+            lid: u16::from_be_bytes(bytes(&info, port_info::LID)),
+            gid: Gid(gid),
+            mtu: info[port_info::NEIGHBOR_MTU] >> 4,
+        })
+    }
+}
+
+impl From<Subnet> for Link {
+    fn from(subnet: Subnet) -> Self {
+        /// States.
+        const DOWN: u8 = 1;
+        const ACTIVE: u8 = 4;
+        let Subnet { state, lid, gid, mtu } = subnet;
+        Self {
+            state: match state {
+                0..=DOWN => PortState::Down,
+                ACTIVE if lid != 0 => PortState::Active,
+                _ => PortState::Initializing,
+            },
+            gid,
+            lid,
+            mtu: usize::from(mtu).checked_sub(1).and_then(|code| PathMtu::ALL.get(code).copied()),
+        }
+    }
+}
+
+fn bytes<const N: usize>(data: &[u8; DATA_LEN], at: usize) -> [u8; N] {
+    data.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+}
+
+impl Port {
+    /// Sets it up with all that the card has.
+    pub(super) fn set_infiniband<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+    ) -> Result<(), Error> {
+        let info = ask(hw, commands, self.number, attribute::PORT_INFO, self.number.into())?;
+        let capabilities = u32::from_be_bytes(bytes(&info, port_info::CAPABILITIES));
+        if self.shared {
+            // Of the port a slave has its capabilities only.
+            return self.set_lanes(hw, commands, Mailbox::new().with(field::CAPABILITIES, capabilities));
+        }
+        let mut result = Ok(());
+        for lanes in LANES {
+            let mailbox = Mailbox::new()
+                .with(field::MTU_CHANGES, 1)
+                .with(field::LANES_CHANGE, 1)
+                .with(field::MTU, MTU_4096)
+                .with(field::LANES, lanes)
+                .with(field::CAPABILITIES, capabilities);
+            result = self.set_lanes(hw, commands, mailbox);
+            if !matches!(result, Err(Error::Refused { .. })) {
+                break;
+            }
+        }
+        result
+    }
+
+    fn set_lanes<B: Block>(
+        self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        mailbox: Mailbox,
+    ) -> Result<(), Error> {
+        commands.send(hw, Command::new(Opcode::SetPort).of(self.number.into()), &mailbox)
+    }
+}
