@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod arch;
 mod boot;
+mod connectx3;
 mod console;
 mod diag;
 mod exec;

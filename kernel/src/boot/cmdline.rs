@@ -25,7 +25,7 @@ pub const KEYS: &[Key] = &[
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port"),
     key("mgmt", "management port: Ethernet or PCI address, or auto (default): the first on the bus"),
-    key("nic", "RNIC to use: auto (default) or softroce"),
+    key("nic", "RNIC to use: mlx4 (a ConnectX-3), softroce, or auto (default): mlx4 where there is a card"),
     key("node", "this node's name"),
     key("perftest", "be no node but perftest: a program and its options, separated by commas"),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),

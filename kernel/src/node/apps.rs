@@ -6,16 +6,17 @@ use alloc::vec::Vec;
 use mapreduce::Job;
 use runtime::App;
 
-/// All of them. perftest alone is given more than LITE.
-pub fn all(perftest: perftest::Job) -> Vec<Box<dyn App>> {
-    vec![
+/// All of them. perftest alone is given more than LITE, where there is that.
+pub fn all(perftest: Option<perftest::Job>) -> Vec<Box<dyn App>> {
+    let mut apps: Vec<Box<dyn App>> = vec![
         Box::new(Job::<wordcount::WordCount>::default()),
         Box::new(Job::<grep::Grep>::default()),
         Box::new(litebench::Bench),
         Box::new(litebench::Progress),
         Box::new(echo::Echo),
-        Box::new(perftest),
         #[cfg(feature = "semantics")]
         Box::new(semantics::Suite),
-    ]
+    ];
+    apps.extend(perftest.map(|job| Box::new(job) as Box<dyn App>));
+    apps
 }

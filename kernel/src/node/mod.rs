@@ -3,6 +3,7 @@
 mod apps;
 mod perftest;
 mod pollers;
+mod rnic;
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -14,23 +15,18 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 use lite::Lite;
 use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer, ToManager, Welcome};
-use softroce::SoftRoce;
 use verbs::Rnic;
 
 use crate::boot::{chart, cmdline};
 use crate::machine::Machine;
 use crate::mm::memory::PhysicalMemory;
 use crate::net::link::{self, Link};
-use crate::net::port::{Port, RocePort};
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
-use crate::sync::IrqRawMutex;
-use crate::{exec, mm, random};
+use crate::{exec, mm};
 use platform::{Memory, Platform};
-
-/// The software RNIC of this kernel.
-type Soft = SoftRoce<RocePort, IrqRawMutex>;
+use rnic::{Fabric, Wanted};
 
 /// How long a message may take to leave the machine before it ends.
 const FAREWELL: Duration = Duration::from_millis(20);
@@ -66,12 +62,12 @@ struct Node {
 
 async fn start() -> Result<Node, String> {
     let manager = manager()?;
+    let wanted = Wanted::asked()?;
     let key = link::cluster_key()?;
     let network = net::init(true)?;
     chart::mark("network devices");
     let stack = network.stack.ok_or("no network device for the management network")?;
-    let fabric = network.fabric.ok_or("no network device for the fabric")?;
-    let rnic = rnic(fabric)?;
+    let fabric = Fabric::start(wanted, network.fabric).await?;
     chart::mark("rnic");
 
     let (total, _) = mm::frames::totals();
@@ -80,19 +76,20 @@ async fn start() -> Result<Node, String> {
     } else {
         Buffers { receive: 1 << 20, send: 256 << 10 }
     };
-    let apps = apps::all(perftest::application(network, fabric, rnic.clone()));
-    let name = cmdline::get("node").map_or_else(|| format!("node-{}", fabric.mac()), ToOwned::to_owned);
+    let apps = apps::all(perftest::application(network, &fabric));
+    let name = cmdline::get("node")
+        .map_or_else(|| format!("node-{}", fabric.rnic().attributes().port.mac), ToOwned::to_owned);
     let keep_id = match cmdline::get("id").unwrap_or("fresh") {
         "fresh" => false,
         "keep" => true,
         other => return Err(format!("id={other}: want fresh or keep")),
     };
-    let offer = || Join { keep_id, ..join_offer(&rnic, &name, total, &apps) };
+    let offer = || Join { keep_id, ..join_offer(&*fabric.rnic(), &name, total, &apps) };
     let (link, welcome) =
         link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
-    let lite = attach(rnic, fabric, link, welcome, name, total)?;
+    let lite = attach(&fabric, link, welcome, name, total)?;
     chart::mark("lite");
     chart::print();
     Ok(Node { lite, apps })
@@ -104,24 +101,8 @@ fn manager() -> Result<SocketAddrV4, String> {
     text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
 }
 
-/// The RNIC that `nic=` asks for.
-fn rnic(fabric: &'static Port) -> Result<Arc<Soft>, String> {
-    match cmdline::get("nic").unwrap_or("auto") {
-        "auto" | "softroce" => {}
-        other => return Err(format!("nic={other}: this image has auto and softroce")),
-    }
-    if !random::is_seeded() {
-        return Err("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)".to_owned());
-    }
-    let mut seed = [0; 16];
-    random::fill(&mut seed);
-    // The manager assigns the address with the join.
-    let config = softroce::Config::new(verbs::Gid([0; 16]), seed);
-    Ok(Arc::new(SoftRoce::new(fabric.attach_rnic(), Arc::new(PhysicalMemory), config)))
-}
-
 /// What this node tells the manager of itself.
-fn join_offer(rnic: &Soft, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
+fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
     let attributes = rnic.attributes();
     let mut stages = Vec::new();
     chart::each(|stage, us| stages.push((stage.to_owned(), us)));
@@ -150,15 +131,14 @@ fn join_offer(rnic: &Soft, name: &str, memory: u64, apps: &[Box<dyn runtime::App
 
 /// Brings the RNIC up with the address that the manager gave, and LITE on it.
 fn attach(
-    rnic: Arc<Soft>,
-    fabric: &'static Port,
+    fabric: &Fabric,
     link: Arc<Link>,
     welcome: Welcome,
     name: String,
     total: u64,
 ) -> Result<Lite, String> {
-    rnic.set_gid(welcome.gid);
-    fabric.add_address(core::net::Ipv6Addr::from(welcome.gid.0).to_canonical());
+    fabric.set_gid(welcome.gid)?;
+    let rnic = fabric.rnic();
     let mut config = lite::Config { name, ..lite::Config::default() };
     if total < SMALL {
         config.operations = 256;

@@ -3,16 +3,16 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv4Addr;
 use perftest::{Error, Host, Options, Perftest};
 use platform::NetworkError;
-use verbs::{Gid, Rnic};
+use verbs::Gid;
 
-use super::{Soft, pollers};
+use super::pollers;
+use super::rnic::{Fabric, Wanted};
 use crate::boot::cmdline;
 use crate::machine::Machine;
 use crate::net::fabric::FabricNetwork;
-use crate::net::port::Port;
 use crate::net::{self, Net};
 use crate::power::{self, Code};
 use crate::println;
@@ -20,16 +20,16 @@ use crate::println;
 /// Bits of prefix of the network in which the manager assigns addresses: 10.77.0.0/16.
 const PREFIX: u8 = 16;
 
-/// perftest over `rnic` on the fabric port.
-pub fn on(net: &'static Net, fabric: &'static Port, rnic: Arc<Soft>, prefix: u8) -> Arc<Perftest> {
-    let rnic: Arc<dyn Rnic> = rnic;
-    let network = Arc::new(FabricNetwork::new(net, fabric, rnic.clone(), prefix));
-    Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic, network }))
+/// perftest over the RNIC, if that has a port for the TCP connection of its programs.
+fn on(net: &'static Net, fabric: &Fabric, prefix: u8) -> Option<Arc<Perftest>> {
+    let rnic = fabric.rnic();
+    let network = Arc::new(FabricNetwork::new(net, fabric.port()?, rnic.clone(), prefix));
+    Some(Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic, network })))
 }
 
 /// As an application of a node that has joined.
-pub fn application(net: &'static Net, fabric: &'static Port, rnic: Arc<Soft>) -> perftest::Job {
-    perftest::Job(on(net, fabric, rnic, PREFIX))
+pub fn application(net: &'static Net, fabric: &Fabric) -> Option<perftest::Job> {
+    on(net, fabric, PREFIX).map(perftest::Job)
 }
 
 /// What `perftest=` asks for: the words of a command line, separated by commas.
@@ -42,13 +42,13 @@ pub fn asked() -> Option<&'static str> {
 pub async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
+    let wanted = Wanted::asked()?;
     let network = net::init(false)?;
-    let fabric = network.fabric.ok_or("no network device for the fabric")?;
-    let rnic = super::rnic(fabric)?;
-    rnic.set_gid(Gid::from_ipv4(address.octets()));
-    fabric.add_address(IpAddr::V4(address));
-    pollers::register_rnic(rnic.clone());
-    let perftest = on(network, fabric, rnic, prefix);
+    let fabric = Fabric::start(wanted, network.fabric).await?;
+    let perftest = on(network, &fabric, prefix)
+        .ok_or("perftest= needs TCP at the RNIC's own port, which mlx4 does not give: want nic=softroce")?;
+    fabric.set_gid(Gid::from_ipv4(address.octets()))?;
+    pollers::register_rnic(fabric.rnic());
     if options.server.is_some() {
         let report = perftest.run(&options).await.map_err(|e| format!("{}: {e}", options.program))?;
         say(&report);

@@ -110,7 +110,8 @@ impl Config {
         }
         match *self {
             // SAFETY: as in `read`. What a write to configuration space may do to memory (bus mastering, windows over
-            // RAM) this module decides: only `enable`, sizing and `assign` write the registers concerned.
+            // RAM) this module decides: only `enable`, sizing and `assign` write the registers concerned, and a driver that
+            // has reset its device writes back what was there.
             Self::Memory { base, .. } => unsafe { Self::at(base, a, offset).write_volatile(value) },
             Self::Ports => {
                 let mut ports = PORTS.lock();

@@ -8,6 +8,7 @@ mod config;
 mod msix;
 mod names;
 mod scan;
+mod window;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -18,6 +19,7 @@ use crate::mm;
 use crate::sync::IrqMutex;
 pub use config::Config;
 pub use msix::{Message, MsixError, MsixTable};
+pub use window::Window;
 
 /// A function's place: segment, bus, device, function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

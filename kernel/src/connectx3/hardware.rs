@@ -1,0 +1,96 @@
+//! The machine as the driver of a ConnectX-3 asks for it.
+
+use core::time::Duration;
+use mlx4::{Block, Hardware};
+use platform::{Instant, IoAddr, Memory};
+
+use crate::mm::dma::Dma;
+use crate::mm::memory::PhysicalMemory;
+use crate::pci::{BarError, Function, Window};
+use crate::{random, time};
+
+/// The BARs of a ConnectX-3: registers, and doorbells.
+const REGISTERS: usize = 0;
+const DOORBELLS: usize = 2;
+
+/// A card in its place on the bus.
+pub struct Slot {
+    function: Function,
+    registers: Window,
+    doorbells: Window,
+}
+
+impl Slot {
+    /// Maps a card's windows and lets it reach memory.
+    pub fn new(function: Function) -> Result<Self, BarError> {
+        let registers = Window::map(&function, REGISTERS)?;
+        let doorbells = Window::map(&function, DOORBELLS)?;
+        function.enable();
+        Ok(Self { function, registers, doorbells })
+    }
+}
+
+impl Hardware for Slot {
+    type Block = Dma;
+
+    fn config(&self, offset: u16) -> u32 {
+        self.function.read(offset)
+    }
+
+    fn set_config(&self, offset: u16, value: u32) {
+        self.function.write(offset, value);
+    }
+
+    fn register(&self, offset: u32) -> u32 {
+        self.registers.read32(offset.into())
+    }
+
+    fn set_register(&self, offset: u32, value: u32) {
+        self.registers.write32(offset.into(), value);
+    }
+
+    fn doorbells_len(&self) -> u64 {
+        self.doorbells.len()
+    }
+
+    fn ring(&self, offset: u64, value: u32) {
+        self.doorbells.write32(offset, value);
+    }
+
+    fn ring_wide(&self, offset: u64, value: u64) {
+        self.doorbells.write64(offset, value);
+    }
+
+    fn blue_flame(&self, offset: u64, words: &[u64]) {
+        for (n, word) in words.iter().enumerate() {
+            // As it lies in memory.
+            self.doorbells.write64(offset + 8 * n as u64, u64::from_be(*word));
+        }
+    }
+
+    fn allocate(&self, len: u64) -> Option<Dma> {
+        Dma::zeroed(len)
+    }
+
+    fn memory(&self) -> &dyn Memory {
+        &PhysicalMemory
+    }
+
+    fn now(&self) -> Instant {
+        time::now()
+    }
+
+    fn wait(&self, time: Duration) {
+        time::spin_for(time);
+    }
+
+    fn fill_random(&self, buf: &mut [u8]) {
+        random::fill(buf);
+    }
+}
+
+impl Block for Dma {
+    fn addr(&self) -> IoAddr {
+        IoAddr(Self::addr(self).as_u64())
+    }
+}

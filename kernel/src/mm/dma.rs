@@ -1,0 +1,44 @@
+//! Memory that a driver shares with its device: whole frames, as words that either may change at any time.
+
+use core::ops::Deref;
+use core::slice;
+use core::sync::atomic::AtomicU64;
+use x86_64::PhysAddr;
+
+use super::{frames, phys_to_virt};
+
+/// A contiguous run of frames. It goes back when it is dropped, so that the device must have let go of it before.
+pub struct Dma {
+    at: PhysAddr,
+    bytes: u64,
+}
+
+impl Dma {
+    /// At least `bytes` bytes, zeroed, from a multiple of 4096 on. `None` if no such run is free.
+    pub fn zeroed(bytes: u64) -> Option<Self> {
+        let bytes = bytes.checked_next_multiple_of(super::PAGE)?;
+        Some(Self { at: frames::alloc_zeroed(bytes)?, bytes })
+    }
+
+    /// The physical address of the first byte.
+    pub fn addr(&self) -> PhysAddr {
+        self.at
+    }
+}
+
+impl Deref for Dma {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        let words = (self.bytes / 8) as usize;
+        // SAFETY: the run is this value's until it is dropped, mapped at the direct map, aligned and zeroed at first. The
+        // device changes it behind the compiler's back, which atomics allow.
+        unsafe { slice::from_raw_parts(phys_to_virt(self.at).cast::<AtomicU64>(), words) }
+    }
+}
+
+impl Drop for Dma {
+    fn drop(&mut self) {
+        frames::free(self.at, self.bytes);
+    }
+}
