@@ -2,6 +2,7 @@
 
 use crate::fabric::Plug;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ pub struct FwCfg {
     pub file: PathBuf,
 }
 
-/// A virtio network device.
+/// A network device: virtio's, if nothing else is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nic {
     /// On QEMU's user-mode network: DHCP, and the host is 10.0.2.2.
@@ -45,6 +46,12 @@ pub enum Nic {
     Fabric {
         /// The port.
         plug: Plug,
+    },
+    /// A ConnectX-3, which another process serves on this socket ([`crate::Cx3`]). QEMU must have vfio-user devices
+    /// ([`crate::Qemu::has_vfio_user`]).
+    Card {
+        /// The socket.
+        socket: PathBuf,
     },
 }
 
@@ -127,7 +134,9 @@ impl VmSpec {
             if let Nic::Fabric { plug: Plug::Memory(socket) } = nic {
                 arg("-chardev", &option(&format!("socket,id=port{n},server=off,path="), socket));
             }
-            arg("-netdev", &nic.netdev(n));
+            if let Some(netdev) = nic.netdev(n) {
+                arg("-netdev", &netdev);
+            }
             arg("-device", &nic.device(n, self.index, self.accel));
         }
         for file in &self.fw_cfg {
@@ -141,9 +150,10 @@ impl VmSpec {
         args
     }
 
-    /// Whether the fabric reaches into its memory.
+    /// Whether the fabric or a card in another process reaches into its memory.
     fn shares_memory(&self) -> bool {
-        self.nics.iter().any(|nic| matches!(nic, Nic::Fabric { plug: Plug::Memory(_) }))
+        let reaches = |nic: &Nic| matches!(nic, Nic::Fabric { plug: Plug::Memory(_) } | Nic::Card { .. });
+        self.nics.iter().any(reaches)
     }
 }
 
@@ -183,23 +193,25 @@ impl Accel {
 }
 
 impl Nic {
-    fn netdev(&self, n: usize) -> OsString {
-        match self {
+    fn netdev(&self, n: usize) -> Option<OsString> {
+        Some(match self {
             Self::Management => format!("user,id=net{n},ipv6=off").into(),
             Self::Fabric { plug: Plug::Memory(_) } => format!("vhost-user,id=net{n},chardev=port{n}").into(),
             Self::Fabric { plug: Plug::Stream(socket) } => {
                 option(&format!("stream,id=net{n},server=off,addr.type=unix,addr.path="), socket)
             }
-        }
+            Self::Card { .. } => return None,
+        })
     }
 
     fn device(&self, n: usize, index: u16, accel: Accel) -> String {
+        let slot = RNG_SLOT + 1 + n;
         let (mac, mtu) = match self {
+            Self::Card { socket } => return card(socket, slot),
             Self::Management => (management_mac(index), String::new()),
             Self::Fabric { .. } => (fabric_mac(index), format!(",host_mtu={FABRIC_MTU}")),
         };
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-        let slot = RNG_SLOT + 1 + n;
         // The fabric hears of a doorbell by an eventfd.
         let doorbell = match self {
             Self::Fabric { plug: Plug::Memory(_) } => "",
@@ -209,6 +221,18 @@ impl Nic {
             "virtio-net-pci,netdev=net{n},mac={mac},bus=pcie.0,addr={slot:#x},disable-legacy=on,romfile={mtu}{doorbell}"
         )
     }
+}
+
+/// A card as QEMU's option in JSON, which alone can say what its socket is.
+fn card(socket: &Path, slot: usize) -> String {
+    let path = socket.to_string_lossy();
+    json!({
+        "driver": "vfio-user-pci",
+        "bus": "pcie.0",
+        "addr": format!("{slot:#x}"),
+        "socket": { "type": "unix", "path": path },
+    })
+    .to_string()
 }
 
 /// A QEMU option that ends with a path; a comma in the path is written twice.
@@ -289,7 +313,7 @@ mod tests {
         }
         let shared = line(&VmSpec {
             nics: vec![Nic::Management, Nic::Fabric { plug: Plug::Memory("s,t".into()) }],
-            ..spec
+            ..spec.clone()
         });
         for part in [
             "-object memory-backend-memfd,id=memory,size=96M,share=on -machine q35,vmport=off,usb=off,memory-backend=memory",
@@ -297,6 +321,14 @@ mod tests {
             "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200 -fw_cfg",
         ] {
             assert!(shared.contains(part), "{part}\nnot in\n{shared}");
+        }
+        let carded = line(&VmSpec { nics: vec![Nic::Management, Nic::Card { socket: "c".into() }], ..spec });
+        for part in [
+            "-machine q35,vmport=off,usb=off,memory-backend=memory",
+            r#"addr=0x2,disable-legacy=on,romfile=,ioeventfd=off -device {"addr":"0x3","bus":"pcie.0","driver":"vfio-user-pci""#,
+            r#""socket":{"path":"c","type":"unix"}} -fw_cfg"#,
+        ] {
+            assert!(carded.contains(part), "{part}\nnot in\n{carded}");
         }
     }
 }

@@ -5,6 +5,7 @@ use super::{Options, SUCCESS};
 use crate::interrupt;
 use anyhow::{Context, Result, bail};
 use qemu::Qemu;
+use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use qemu::fabric::{Fabric, FabricConfig, FabricCounters};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Nic, Vm, VmSpec};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ const GRACE: Duration = Duration::from_millis(500);
 /// What the appliances of a run are made of.
 pub struct Cluster<'a> {
     pub qemu: &'a Qemu,
+    /// The program that serves cards, if the appliances have such.
+    pub cx3: Option<&'a Path>,
     pub kernel: &'a Path,
     pub accel: Accel,
     pub memory_mb: u32,
@@ -31,6 +34,8 @@ pub struct Cluster<'a> {
 pub struct Running {
     vms: Vec<Vm>,
     events: Receiver<Event>,
+    // Goes after those whose cards it serves.
+    cards: Option<Cx3>,
     fabric: Fabric,
     _visitors: Option<Link>,
 }
@@ -67,13 +72,18 @@ impl Cluster<'_> {
         let visitors = options.fabric_socket.as_deref();
         let visitors =
             visitors.map(|path| Link::new(fabric.socket(options.nodes.into()), path)).transpose()?;
+        let cards = self.cx3.map(|program| self.serve_cards(program, &fabric)).transpose()?;
         let (sender, events) = channel();
         let port = manager.port()?;
         let mut vms = Vec::new();
         for index in 0..options.nodes {
             let name = format!("node{index}");
+            let rdma = match &cards {
+                Some(cards) => Nic::Card { socket: cards.socket(index.into()).to_owned() },
+                None => Nic::Fabric { plug: fabric.plug(index.into()) },
+            };
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{port} node={name} nic={}", options.nic),
+                cmdline: format!("manager=10.0.2.2:{port} node={name} nic={}", options.nic.driver()),
                 index,
                 machine: options.machine,
                 accel: self.accel,
@@ -81,13 +91,27 @@ impl Cluster<'_> {
                 memory_mb: self.memory_mb,
                 kernel: self.kernel.to_owned(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
-                nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
+                nics: vec![Nic::Management, rdma],
                 name,
             };
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));
             vms.push(Vm::start(self.qemu, spec, console.as_deref(), sender.clone())?);
         }
-        Ok(Running { vms, events, fabric, _visitors: visitors })
+        Ok(Running { vms, events, cards, fabric, _visitors: visitors })
+    }
+
+    /// Starts a card for each appliance, with its cable in the appliance's port of the fabric.
+    fn serve_cards(&self, program: &Path, fabric: &Fabric) -> Result<Cx3> {
+        let card = |n| CardConfig { fabric: Some(fabric.socket(n).to_owned()), ..CardConfig::default() };
+        let log = self.consoles.unwrap_or(self.work).join("cx3.log");
+        Cx3::start(
+            program,
+            &Cx3Config {
+                cards: (0..self.options.nodes.into()).map(card).collect(),
+                log_level: "warn".into(),
+                ..Cx3Config::new(self.work.to_owned(), 0, log)
+            },
+        )
     }
 }
 
@@ -107,6 +131,11 @@ impl Running {
                 Err(failure) => return self.blame().and(Err(failure)),
             }
             manager.check()?;
+            if let Some(cards) = &mut self.cards
+                && let Some(status) = cards.ended()?
+            {
+                bail!("cx3 ended with {status}: {}", cards.tail());
+            }
             interrupt::check()?;
             if Instant::now() >= deadline {
                 bail!("the run did not end within the time set by --timeout");
@@ -117,6 +146,7 @@ impl Running {
     /// Ends all appliances; says what the fabric did.
     pub fn stop(self) -> Result<FabricCounters> {
         drop(self.vms);
+        self.cards.map(Cx3::stop).transpose()?;
         self.fabric.stop()
     }
 

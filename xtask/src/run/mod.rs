@@ -7,10 +7,11 @@ mod report;
 
 pub use cluster::reason;
 pub use manager::Manager;
-pub use options::Options;
+pub use options::{Options, RdmaNic};
 
+use crate::cx3::Tools;
 use crate::{image, interrupt, paths, setup, text, ui};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use cluster::Cluster;
 use qemu::Qemu;
 use qemu::accel::{Choice, Probe};
@@ -47,7 +48,13 @@ pub fn run(options: &Options) -> Result<()> {
     let consoles = options.console.clone().map(paths::made).transpose()?;
     interrupt::watch()?;
 
-    let qemu = setup::qemu()?;
+    let (qemu, cx3) = match options.nic {
+        RdmaNic::SoftRoce => (setup::qemu()?, None),
+        RdmaNic::Cx3 => {
+            let tools = Tools::get()?.map_err(|why| anyhow!("--nic cx3: {why}"))?;
+            (tools.qemu.clone(), Some(tools.program.as_path()))
+        }
+    };
     let programs = match &options.programs {
         Some(dir) => Programs::of(dir),
         None => Programs { kernel: image::build()?.elf, manager: manager::build()? },
@@ -61,6 +68,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut manager = Manager::start(&programs.manager, options.port, work.path())?;
     let cluster = Cluster {
         qemu: &qemu,
+        cx3,
         kernel: &programs.kernel,
         accel,
         memory_mb: options.memory_mb(input_bytes),

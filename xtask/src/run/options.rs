@@ -9,6 +9,35 @@ use qemu::vm::Machine;
 use std::fs::File;
 use std::path::PathBuf;
 
+/// The RDMA device of an appliance.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RdmaNic {
+    /// RoCEv2 in software over virtio-net
+    #[value(name = "softroce")]
+    SoftRoce,
+    /// An emulated ConnectX-3 Pro, for which QEMU must have vfio-user devices
+    #[value(name = "cx3")]
+    Cx3,
+}
+
+impl RdmaNic {
+    /// Its name here.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SoftRoce => "softroce",
+            Self::Cx3 => "cx3",
+        }
+    }
+
+    /// Its name on the kernel's command line.
+    pub const fn driver(self) -> &'static str {
+        match self {
+            Self::SoftRoce => "softroce",
+            Self::Cx3 => "mlx4",
+        }
+    }
+}
+
 /// What to run, on what, and where the results go.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -37,9 +66,9 @@ pub struct Options {
     /// Where the figures of the run go, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// RDMA device of the appliances: softroce (RoCEv2 in software over virtio-net)
-    #[arg(long, value_name = "NIC", default_value = "softroce", value_parser = ["softroce"])]
-    pub nic: String,
+    /// RDMA device of the appliances
+    #[arg(long, value_name = "NIC", default_value = "softroce", value_enum)]
+    pub nic: RdmaNic,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
     /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from
     /// that many frames in the queue); as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
