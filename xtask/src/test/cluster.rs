@@ -34,6 +34,10 @@ pub fn cases() -> Vec<Case> {
         case("wrong-key-node", wrong_key_node),
         case("wrong-key-client", wrong_key_client),
         case("absent-manager-node", absent_manager_node),
+        case("unknown-nic-node", |log| refused_nic("nic=cx9", "nic=cx9: want auto, mlx4 or softroce", log)),
+        case("absent-card-node", |log| {
+            refused_nic("nic=mlx4", "nic=mlx4: this machine has no ConnectX-3", log)
+        }),
         case("absent-manager-client", absent_manager_client),
         case("busy-port-daemon", busy_port),
     ]
@@ -113,6 +117,12 @@ fn absent_manager_node(log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, "manager=10.0.2.2:1", None, log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "no manager at 10.0.2.2:1")
+}
+
+fn refused_nic(options: &str, why: &str, log: &Path) -> Result<()> {
+    let cluster = Cluster::start(1, options, None, log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, why)
 }
 
 fn says(cluster: &Cluster, what: &str) -> Result<()> {

@@ -1,5 +1,6 @@
-//! The emulated ConnectX-3 under Linux's own drivers: machines are booted once, and many steps done with them.
+//! The emulated ConnectX-3 under Linux's own drivers: machines are booted once, and many steps done with them. And under ours.
 
+mod appliances;
 mod drivers;
 mod ethernet;
 mod infiniband;
@@ -50,6 +51,7 @@ impl Step {
 pub fn cases() -> Vec<Case> {
     [
         quick::cases(),
+        appliances::cases(),
         drivers::cases(),
         ethernet::cases(),
         infiniband::cases(),
