@@ -19,7 +19,7 @@ pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
 pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
 pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
-pub use node::{NameError, ToManager, ToNode};
+pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
 
 use alloc::string::String;
 use alloc::vec::Vec;

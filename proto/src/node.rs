@@ -5,6 +5,23 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
+/// Bytes of the longest name in the directory.
+pub const MAX_NAME: usize = 256;
+/// Bytes of the longest value there.
+pub const MAX_VALUE: usize = 1024;
+
+/// Whether the directory takes a name with that value.
+///
+/// # Errors
+/// [`NameError::Length`].
+pub fn check_lengths(name: &str, value: &[u8]) -> Result<(), NameError> {
+    if (1..=MAX_NAME).contains(&name.len()) && value.len() <= MAX_VALUE {
+        Ok(())
+    } else {
+        Err(NameError::Length)
+    }
+}
+
 /// Why a request to the name directory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NameError {
@@ -17,7 +34,7 @@ pub enum NameError {
     /// The name is bound by another node.
     #[error("the name belongs to another node")]
     NotOwner,
-    /// The name is empty or longer than 256 bytes, or the value longer than 1024.
+    /// The name is empty or longer than [`MAX_NAME`], or the value longer than [`MAX_VALUE`].
     #[error("name or value of a forbidden length")]
     Length,
 }

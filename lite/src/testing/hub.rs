@@ -169,6 +169,9 @@ impl Hub {
                 }
             }
             ToManager::NameBind { request, name, value } => {
+                if let Err(error) = proto::check_lengths(&name, &value) {
+                    return answer(request, Err(error));
+                }
                 if names.contains_key(&name) {
                     return answer(request, Err(NameError::Taken));
                 }

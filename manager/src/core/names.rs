@@ -3,12 +3,6 @@
 use proto::{NameError, NodeId};
 use std::collections::BTreeMap;
 
-/// Bytes of the longest name.
-const MAX_NAME: usize = 256;
-
-/// Bytes of the longest value.
-const MAX_VALUE: usize = 1024;
-
 /// Names with their owners and values.
 #[derive(Debug, Default)]
 pub struct Directory(BTreeMap<String, (NodeId, Vec<u8>)>);
@@ -16,9 +10,7 @@ pub struct Directory(BTreeMap<String, (NodeId, Vec<u8>)>);
 impl Directory {
     /// Binds a free name.
     pub fn bind(&mut self, owner: NodeId, name: String, value: Vec<u8>) -> Result<(), NameError> {
-        if !(1..=MAX_NAME).contains(&name.len()) || value.len() > MAX_VALUE {
-            return Err(NameError::Length);
-        }
+        proto::check_lengths(&name, &value)?;
         if self.0.contains_key(&name) {
             return Err(NameError::Taken);
         }

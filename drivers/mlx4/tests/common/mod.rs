@@ -6,6 +6,7 @@
     reason = "each test file uses a part, and a test may fail by panic"
 )]
 
+pub mod lite;
 pub mod memory;
 pub mod nodes;
 pub mod pair;

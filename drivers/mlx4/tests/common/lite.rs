@@ -1,0 +1,89 @@
+//! LITE over the driver: a cluster in one process under virtual time, nodes on emulated cards and one on the software RNIC, on one
+//! wire.
+
+use super::Machine;
+use super::soft::{Soft, SoftWire};
+use super::wire::{Station, exchange_lossy};
+use connectx3::device::Profile;
+use lite::testing::{Device, Host, Hub, Poller, World};
+use lite::{Config, Lite};
+use mlx4::Config as CardConfig;
+use platform::{Instant, IoAddr, Platform};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use verbs::{Gid, MacAddr, Rnic};
+
+/// Everything between the nodes, and the cards themselves.
+struct Wire {
+    machines: Vec<Arc<Machine>>,
+    soft: Option<Soft>,
+    /// Of 1000 frames so many are lost.
+    loss: u32,
+    chance: Mutex<u32>,
+}
+
+impl Device for Wire {
+    fn poll(&self, _: Instant) -> bool {
+        let writes = || self.machines.iter().map(|m| m.bus.writes.load(Ordering::Relaxed)).sum::<u64>();
+        let before = writes();
+        let soft = self.soft.as_ref().map(SoftWire);
+        let mut stations: Vec<&dyn Station> = self.machines.iter().map(|m| m as &dyn Station).collect();
+        stations.extend(soft.as_ref().map(|soft| soft as &dyn Station));
+        let frames = exchange_lossy(&stations, |_| {
+            let mut chance = self.chance.lock().unwrap();
+            *chance = chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (*chance >> 8) % 1000 < self.loss
+        });
+        frames > 0 || writes() != before
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let deadline = |machine: &Arc<Machine>| {
+            let at = machine.card.lock().unwrap().next_deadline()?;
+            Some(Instant::from_nanos(at.as_nanos().saturating_sub(machine.waited().as_nanos() as u64)))
+        };
+        self.machines.iter().filter_map(deadline).min()
+    }
+}
+
+/// The nodes of a cluster, and the world that they are in.
+pub struct Cluster {
+    pub world: World,
+    /// Host and LITE of each; the first has node id 1.
+    pub nodes: Vec<(Arc<Host>, Lite)>,
+}
+
+/// A cluster whose first nodes have cards of the profiles, and if so the last has none, with so much memory each.
+pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cluster {
+    let mut world = World::new(1);
+    let hub = Hub::new();
+    let (mut machines, mut nodes, mut soft) = (Vec::new(), Vec::new(), None);
+    let mut join = |world: &mut World, host: Arc<Host>, rnic: Arc<dyn Rnic>| {
+        let (link, welcome) = hub.join(&*rnic);
+        let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
+        world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
+        nodes.push((host, lite));
+    };
+    let gid = |number| Gid::from_ipv4([10, 9, 0, number]);
+    for (number, profile) in (1..).zip(profiles) {
+        let host = world.host(IoAddr(u64::from(number) << 32), memory);
+        let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
+        let clock = host.clone();
+        let machine = Machine::with_clock(profile, host.arena(), Box::new(move || clock.now()));
+        let driver = machine.start(&CardConfig::default()).unwrap();
+        driver.set_gid(gid(number)).unwrap();
+        machines.push(machine);
+        join(&mut world, host, Arc::new(driver));
+    }
+    if with_soft {
+        let number = profiles.len() as u8 + 1;
+        let host = world.host(IoAddr(u64::from(number) << 32), memory);
+        let software = Soft::new(number, gid(number), host.arena());
+        join(&mut world, host, software.rnic.clone());
+        soft = Some(software);
+    }
+    world.attach_free(Arc::new(Wire { machines, soft, loss, chance: Mutex::new(1) }));
+    world.run_for(Duration::from_millis(1));
+    Cluster { world, nodes }
+}
