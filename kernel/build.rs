@@ -14,6 +14,8 @@ fn main() {
         "-Wl,-z,noexecstack",
         "-Wl,-z,max-page-size=4096",
         "-Wl,--gc-sections",
+        // Functions that are the same are there once: rustc links with LLD, which can.
+        "-Wl,--icf=all",
     ] {
         println!("cargo::rustc-link-arg-bins={arg}");
     }

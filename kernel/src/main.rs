@@ -59,6 +59,7 @@ pub fn hardware() -> &'static Hardware {
 extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     time::start(tsc);
     cpu::init_floating_point();
+    cpu::init_memory_types();
     arch::mem::init();
     console::init();
     // SAFETY: what the loader passed; the boot page tables map the first 4 GiB one to one.

@@ -32,12 +32,14 @@ pub use job::Job;
 pub use options::{Atomic, Figure, Options, Program, Verb};
 pub use report::{Content, Report, Row};
 
+use alloc::boxed::Box;
 use core::net::SocketAddrV4;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use error::During as _;
 use exchange::Exchange;
 use platform::Listener;
+use runtime::BoxFuture;
 use session::Queues;
 use spin::Once;
 
@@ -72,7 +74,7 @@ impl Perftest {
     }
 
     /// Listens for as long as the caller serves.
-    pub fn listen(&self, options: &Options) -> Result<alloc::boxed::Box<dyn Listener>, Error> {
+    pub fn listen(&self, options: &Options) -> Result<Box<dyn Listener>, Error> {
         self.host.network.listen(options.port).during("listening")
     }
 
@@ -83,10 +85,7 @@ impl Perftest {
         turn.test(options, Exchange::serve(connection)).await
     }
 
-    async fn accept(
-        &self,
-        listener: &dyn Listener,
-    ) -> Result<alloc::boxed::Box<dyn platform::Connection>, Error> {
+    async fn accept(&self, listener: &dyn Listener) -> Result<Box<dyn platform::Connection>, Error> {
         listener.accept(self.host.now() + CLIENT).await.during("waiting for a client")
     }
 
@@ -102,10 +101,13 @@ impl Perftest {
 struct Turn<'a>(&'a Perftest);
 
 impl Turn<'_> {
-    async fn test(&self, options: &Options, exchange: Exchange) -> Result<Report, Error> {
-        let Perftest { host, queues, .. } = self.0;
-        let queues = *queues.try_call_once(|| Queues::new(host))?;
-        test::run(host, queues, options, exchange).await
+    /// In a box, so that the image has the tests once and not where each caller is.
+    fn test<'a>(&'a self, options: &'a Options, exchange: Exchange) -> BoxFuture<'a, Result<Report, Error>> {
+        Box::pin(async move {
+            let Perftest { host, queues, .. } = self.0;
+            let queues = *queues.try_call_once(|| Queues::new(host))?;
+            test::run(host, queues, options, exchange).await
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::error::During;
 use crate::output::Credit;
 use crate::task::Tasks;
-use crate::{JobError, Join, Output, Split, memory};
+use crate::{BoxFuture, JobError, Join, Output, Split, memory};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -63,6 +64,7 @@ pub struct Region {
     pub lmr: Lmr,
 }
 
+/// The calls below that wait are in boxes, so that the image has each once and not where each application is.
 impl JobContext {
     pub(crate) fn new(
         lite: Lite,
@@ -149,51 +151,63 @@ impl JobContext {
     }
 
     /// Takes `len` bytes of LITE memory on this node, zeroed, freed at the end of the job.
-    pub async fn alloc(&self, len: u64) -> Result<Region, JobError> {
-        let lite = &self.0.lite.with_deadline(STEADY);
-        let lmr = match lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await {
-            Err(lite::Error::NoMemory { asked, free }) => {
-                return Err(JobError::OutOfMemory { wanted: asked, has: free });
-            }
-            other => other.during("allocating memory")?,
-        };
-        let mut regions = self.0.regions.lock();
-        regions.next += 1;
-        let number = regions.next;
-        regions.live.insert(number, Taken { lmr: lmr.clone(), names: Vec::new() });
-        Ok(Region { number, lmr })
+    pub fn alloc(&self, len: u64) -> BoxFuture<'_, Result<Region, JobError>> {
+        Box::pin(async move {
+            let lite = &self.0.lite.with_deadline(STEADY);
+            let lmr = match lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await {
+                Err(lite::Error::NoMemory { asked, free }) => {
+                    return Err(JobError::OutOfMemory { wanted: asked, has: free });
+                }
+                other => other.during("allocating memory")?,
+            };
+            let mut regions = self.0.regions.lock();
+            regions.next += 1;
+            let number = regions.next;
+            regions.live.insert(number, Taken { lmr: lmr.clone(), names: Vec::new() });
+            Ok(Region { number, lmr })
+        })
     }
 
     /// Frees what [`alloc`](Self::alloc) gave, before the job's end.
-    pub async fn free(&self, region: Region) -> Result<(), JobError> {
-        let taken = self.0.regions.lock().live.remove(&region.number);
-        drop(region);
-        match taken {
-            Some(taken) => self.give_back(taken).await.during("freeing memory"),
-            None => Ok(()),
-        }
+    pub fn free(&self, region: Region) -> BoxFuture<'_, Result<(), JobError>> {
+        Box::pin(async move {
+            let taken = self.0.regions.lock().live.remove(&region.number);
+            drop(region);
+            match taken {
+                Some(taken) => self.give_back(taken).await.during("freeing memory"),
+                None => Ok(()),
+            }
+        })
     }
 
     /// Gives a region a name within the job.
-    pub async fn publish(&self, region: &Region, name: &str) -> Result<(), JobError> {
+    pub fn publish<'a>(&'a self, region: &'a Region, name: &str) -> BoxFuture<'a, Result<(), JobError>> {
         let name = self.name(name);
-        if let Some(taken) = self.0.regions.lock().live.get_mut(&region.number) {
-            taken.names.push(name.clone());
-        }
-        region.lmr.publish(&name).await.during("publishing memory")
+        Box::pin(async move {
+            if let Some(taken) = self.0.regions.lock().live.get_mut(&region.number) {
+                taken.names.push(name.clone());
+            }
+            region.lmr.publish(&name).await.during("publishing memory")
+        })
     }
 
     /// Maps a region that another node of the job has given a name, for reading; waits until it is there.
-    pub async fn open(&self, name: &str) -> Result<Lmr, JobError> {
-        self.0.patient.map_wait(&self.name(name), Permissions::READ).await.during("mapping memory")
+    pub fn open(&self, name: &str) -> BoxFuture<'_, Result<Lmr, JobError>> {
+        let name = self.name(name);
+        Box::pin(
+            async move { self.0.patient.map_wait(&name, Permissions::READ).await.during("mapping memory") },
+        )
     }
 
     /// Waits until all nodes of the job have come here.
-    pub async fn barrier(&self, name: &str) -> Result<(), JobError> {
-        if self.nodes().len() < 2 {
-            return Ok(());
-        }
-        self.0.patient.barrier(&self.name(name), self.nodes()).await.during("waiting for the other nodes")
+    pub fn barrier(&self, name: &str) -> BoxFuture<'_, Result<(), JobError>> {
+        let name = self.name(name);
+        Box::pin(async move {
+            if self.nodes().len() < 2 {
+                return Ok(());
+            }
+            self.0.patient.barrier(&name, self.nodes()).await.during("waiting for the other nodes")
+        })
     }
 
     /// A name that no other job uses.
@@ -202,17 +216,24 @@ impl JobContext {
     }
 
     /// Tells how far this node is; sent now and then, and when all is done.
-    pub async fn progress(&self, phase: &str, done: u64, total: u64) -> Result<(), JobError> {
-        let now = self.now();
-        {
-            let mut last = self.0.progress.lock();
-            if done < total && last.is_some_and(|last| now - last < PROGRESS_INTERVAL) {
-                return Ok(());
+    pub fn progress<'a>(
+        &'a self,
+        phase: &'a str,
+        done: u64,
+        total: u64,
+    ) -> BoxFuture<'a, Result<(), JobError>> {
+        Box::pin(async move {
+            let now = self.now();
+            {
+                let mut last = self.0.progress.lock();
+                if done < total && last.is_some_and(|last| now - last < PROGRESS_INTERVAL) {
+                    return Ok(());
+                }
+                *last = Some(now);
             }
-            *last = Some(now);
-        }
-        let message = ToManager::JobProgress { job: self.id(), phase: phase.to_string(), done, total };
-        self.0.lite.send_control(&message).await.during("reporting progress")
+            let message = ToManager::JobProgress { job: self.id(), phase: phase.to_string(), done, total };
+            self.0.lite.send_control(&message).await.during("reporting progress")
+        })
     }
 
     /// Where the output goes. Only rank 0 has one.

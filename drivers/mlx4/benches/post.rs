@@ -57,6 +57,9 @@ impl Hardware for Still {
     fn ring_wide(&self, offset: u64, value: u64) {
         self.machine.plug().ring_wide(offset, value);
     }
+    fn combine_writes(&self, offset: u64) -> bool {
+        self.machine.plug().combine_writes(offset)
+    }
     fn blue_flame(&self, offset: u64, words: &[u64]) {
         if !self.still.load(Ordering::Relaxed) {
             self.machine.plug().blue_flame(offset, words);

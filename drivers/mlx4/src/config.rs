@@ -20,13 +20,11 @@ pub struct Config {
     pub mtu: u16,
     /// The MSI-X vector of interrupts.
     pub vector: u16,
-    /// Whether BlueFlame is used where the card has it: only if the machine combines writes to its part of BAR 2.
-    pub blue_flame: bool,
 }
 
 impl Default for Config {
-    /// The first port on a network with frames of the usual size, with BlueFlame.
+    /// The first port on a network with frames of the usual size.
     fn default() -> Self {
-        Self { port: 1, layer: None, mtu: 1500, vector: 0, blue_flame: true }
+        Self { port: 1, layer: None, mtu: 1500, vector: 0 }
     }
 }

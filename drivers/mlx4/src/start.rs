@@ -85,7 +85,7 @@ fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
         key,
         health: firmware.error_buffer.map_or(Health::Unseen, Health::Register),
         max_qps: numbers.most(),
-        blue_flame: config.blue_flame,
+        blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
         domain,
         capabilities,
     };
@@ -139,7 +139,7 @@ fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
         key,
         health: Health::Channel,
         max_qps: numbers.most(),
-        blue_flame: config.blue_flame,
+        blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
         domain,
         capabilities,
     };

@@ -6,7 +6,6 @@ mod common;
 
 use common::lite::{Cluster, cluster};
 use lite::{Error, Lite, NodeId, Permissions, RpcOptions};
-use platform::Platform;
 use std::time::Duration;
 
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);

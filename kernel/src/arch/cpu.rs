@@ -1,9 +1,10 @@
 //! One processor's instructions and features: time stamp counter, interrupt flag, CPUID, SSE and AVX state.
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid_count, _mm_lfence, _rdtsc, CpuidResult};
+use core::arch::x86_64::{__cpuid_count, _mm_lfence, _mm_sfence, _rdtsc, CpuidResult};
 use core::sync::atomic::{AtomicBool, Ordering};
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
+use x86_64::registers::model_specific::Msr;
 use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 
 /// The time stamp counter, not ordered against other instructions.
@@ -107,6 +108,35 @@ pub fn init_floating_point() {
     if avx {
         XSAVE_ON.store(true, Ordering::Release);
     }
+}
+
+/// The register of memory types, and what pages say is in it (Intel SDM volume 3, 12.12): 8 bits for each combination of the
+/// bits PAT, cache disable and write through.
+const PAT: u32 = 0x277;
+const PAT_BYTES: u64 = u64::from_le_bytes([BACK, COMBINING, WEAK, NONE, BACK, THROUGH, WEAK, NONE]);
+const BACK: u8 = 6;
+const COMBINING: u8 = 1;
+const WEAK: u8 = 7;
+const NONE: u8 = 0;
+const THROUGH: u8 = 4;
+
+/// Has pages that are marked for writing through combine writes on this processor. Before there is such a page.
+pub fn init_memory_types() {
+    // SAFETY: each x86-64 processor has the register, the types are valid, and what changes concerns pages that there are none of.
+    unsafe { Msr::new(PAT).write(PAT_BYTES) };
+}
+
+/// Whether [`init_memory_types`] has been here.
+pub fn combines_writes() -> bool {
+    // SAFETY: each x86-64 processor has the register.
+    unsafe { Msr::new(PAT).read() == PAT_BYTES }
+}
+
+/// All stores before are done, those to memory that combines writes among them, before any that follows.
+#[inline]
+pub fn store_fence() {
+    // SAFETY: SFENCE is SSE, which x86-64 always has.
+    unsafe { _mm_sfence() };
 }
 
 /// The processor's name as CPUID gives it, into `buf`.

@@ -119,6 +119,7 @@ pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
 #[unsafe(no_mangle)]
 extern "C" fn ap_entry(index: u32) -> ! {
     cpu::init_floating_point();
+    cpu::init_memory_types();
     // SAFETY: `index` is this processor's alone (`AP_NEXT`); `start` has prepared it and mapped its stacks.
     unsafe { percpu::install(index) };
     interrupts::load();

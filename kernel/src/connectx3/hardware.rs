@@ -61,11 +61,12 @@ impl Hardware for Slot {
         self.doorbells.write64(offset, value);
     }
 
+    fn combine_writes(&self, offset: u64) -> bool {
+        self.doorbells.combine_from(offset).inspect_err(|why| log::warn!("no BlueFlame: {why}")).is_ok()
+    }
+
     fn blue_flame(&self, offset: u64, words: &[u64]) {
-        for (n, word) in words.iter().enumerate() {
-            // As it lies in memory.
-            self.doorbells.write64(offset + 8 * n as u64, u64::from_be(*word));
-        }
+        self.doorbells.copy(offset, words);
     }
 
     fn allocate(&self, len: u64) -> Option<Dma> {

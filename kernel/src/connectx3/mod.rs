@@ -83,8 +83,7 @@ pub async fn start() -> Result<Arc<Card>, NoCard> {
 
 async fn bring_up(function: &Function) -> Result<Card, String> {
     let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
-    // Its doorbells are not mapped as BlueFlame wants them: so that the processor combines writes.
-    let config = Config { vector: ENTRY, blue_flame: false, ..Config::default() };
+    let config = Config { vector: ENTRY, ..Config::default() };
     let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;
     // Not before, for the reset that it begins with turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;

@@ -35,6 +35,8 @@ pub enum Rights {
     Data,
     /// Read and write device registers: uncached.
     Device,
+    /// Write to a device, in long writes that the processor makes of several (see [`cpu::init_memory_types`]).
+    Combining,
 }
 
 impl Rights {
@@ -45,6 +47,7 @@ impl Rights {
                 Self::ReadOnly => NO_EXECUTE,
                 Self::Data => WRITE | NO_EXECUTE,
                 Self::Device => WRITE | NO_EXECUTE | WRITE_THROUGH | NO_CACHE,
+                Self::Combining => WRITE | NO_EXECUTE | WRITE_THROUGH,
             }
     }
 }

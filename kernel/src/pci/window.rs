@@ -2,7 +2,12 @@
 
 use core::sync::atomic::{Ordering, fence};
 
+use x86_64::VirtAddr;
+
 use super::{BarError, Function};
+use crate::arch::cpu;
+use crate::mm::PAGE;
+use crate::mm::paging::{self, MapError, Rights};
 
 /// A window that is mapped. Reads outside of it give all ones and writes there do nothing, as on a bus where nobody answers.
 pub struct Window {
@@ -20,6 +25,30 @@ impl Window {
     pub fn map(function: &Function, n: usize) -> Result<Self, BarError> {
         let (base, len) = function.map_bar(n)?;
         Ok(Self { base, len })
+    }
+
+    /// What is copied to `offset` (whole pages) and beyond, the processor combines into long writes. No other processor may
+    /// have been there.
+    pub fn combine_from(&self, offset: u64) -> Result<(), BarError> {
+        let len = self.len.checked_sub(offset).filter(|len| *len > 0 && offset.is_multiple_of(PAGE));
+        let len = len.ok_or(BarError::Map(MapError::OutOfRange))?;
+        let at = VirtAddr::from_ptr(self.base) + offset;
+        paging::protect(at, len.next_multiple_of(PAGE), Rights::Combining).map_err(BarError::Map)
+    }
+
+    /// Copies words, as they lie in memory, to `offset`, after all stores to memory before and before all that follow. Nothing
+    /// if not all are inside.
+    #[inline]
+    pub fn copy(&self, offset: u64, words: &[u64]) {
+        let inside = offset.checked_add(size_of_val(words) as u64).is_some_and(|end| end <= self.len);
+        let Some(at) = self.at::<u64>(offset).filter(|_| inside) else { return };
+        cpu::store_fence();
+        for (n, word) in words.iter().enumerate() {
+            // SAFETY: `at` is aligned, and all words are inside the window. What they have the device do to memory is the driver's
+            // to answer for.
+            unsafe { at.add(n).write_volatile(*word) };
+        }
+        cpu::store_fence();
     }
 
     /// Its bytes.

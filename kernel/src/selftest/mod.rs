@@ -6,7 +6,7 @@
 //! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
 //! | `smp` | all processors run tasks, wake each other and agree on the time |
 //! | `kvm-probe` | what a hypervisor must be able to do: two processors, timers, 64 KB over virtio with interrupts |
-//! | `wx` | text, page tables, guard pages and data have the rights they should, on each processor |
+//! | `wx` | text, page tables, guard pages and data have the rights they should, and pages their memory types, on each processor |
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 use super::{Outcome, ensure};
-use crate::arch::{percpu, probe};
+use crate::arch::{cpu, percpu, probe};
 use crate::exec;
 use crate::mm::stacks::{Kind, Stack};
 use crate::mm::{self, DIRECT_MAP, paging};
@@ -72,6 +72,7 @@ fn check_all(cpu: usize) -> Outcome {
         places.push(place("bottom of a guard page", stack.bottom() - 4096, NONE));
         places.push(place("page above a stack", stack.top(), NONE));
     }
+    ensure!(cpu::combines_writes(), "cpu {cpu}: pages for combined writes are something else");
     let outcome = places.iter().try_for_each(|p| check(p).map(|_| ()));
     mm::frames::free(frame, 4096);
     outcome.map(|()| alloc::format!("{}", places.len()))

@@ -281,6 +281,9 @@ impl Hardware for Plug {
     fn ring_wide(&self, offset: u64, value: u64) {
         self.0.card.lock().unwrap().write_bar2(offset, &value.to_be_bytes(), &self.0.bus);
     }
+    fn combine_writes(&self, _: u64) -> bool {
+        true
+    }
     fn blue_flame(&self, offset: u64, words: &[u64]) {
         let mut card = self.0.card.lock().unwrap();
         for (n, chunk) in words.chunks(8).enumerate() {
