@@ -16,8 +16,8 @@ use std::time::Duration;
 const MEMORY: u64 = 192 << 20;
 /// Longer than all cases may take.
 const LIMIT: Duration = Duration::from_secs(100_000);
-/// Cards whose link the driver does not drive, and functions that it does not.
-const NOT_DRIVEN: [&str; 2] = ["ib", "vf"];
+/// Cards whose link the driver does not drive.
+const NOT_DRIVEN: [&str; 1] = ["ib"];
 
 /// Runs the cases on all nodes; gives what the first one says of them.
 fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
@@ -78,6 +78,7 @@ profiles! {
     large_entries: "large-entries",
     blueflame: "blueflame",
     slow: "slow",
+    virtual_functions: "vf",
     torn_atomics: "torn-atomics",
     steering_by_addresses: "a0",
 }
@@ -85,4 +86,9 @@ profiles! {
 #[test]
 fn cards_beside_a_node_without() {
     check(&["pro", "large-entries"], true);
+}
+
+#[test]
+fn a_virtual_function_a_physical_one_and_a_node_without() {
+    check(&["vf", "cx3"], true);
 }

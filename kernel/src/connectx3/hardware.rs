@@ -16,14 +16,18 @@ const DOORBELLS: usize = 2;
 /// A card in its place on the bus.
 pub struct Slot {
     function: Function,
-    registers: Window,
+    /// Not of a virtual function.
+    registers: Option<Window>,
     doorbells: Window,
 }
 
 impl Slot {
     /// Maps a card's windows and lets it reach memory.
     pub fn new(function: Function) -> Result<Self, BarError> {
-        let registers = Window::map(&function, REGISTERS)?;
+        let registers = match Window::map(&function, REGISTERS) {
+            Err(BarError::Absent) => None,
+            other => Some(other?),
+        };
         let doorbells = Window::map(&function, DOORBELLS)?;
         function.enable();
         Ok(Self { function, registers, doorbells })
@@ -42,15 +46,21 @@ impl Hardware for Slot {
     }
 
     fn register(&self, offset: u32) -> u32 {
-        self.registers.read32(offset.into())
+        self.registers.as_ref().map_or(u32::MAX, |registers| registers.read32(offset.into()))
     }
 
     fn set_register(&self, offset: u32, value: u32) {
-        self.registers.write32(offset.into(), value);
+        if let Some(registers) = &self.registers {
+            registers.write32(offset.into(), value);
+        }
     }
 
     fn doorbells_len(&self) -> u64 {
         self.doorbells.len()
+    }
+
+    fn doorbell(&self, offset: u64) -> u32 {
+        self.doorbells.read32(offset)
     }
 
     fn ring(&self, offset: u64, value: u32) {

@@ -39,8 +39,6 @@ const EVENTS: usize = 64;
 pub enum NoCard {
     /// There is none.
     Absent,
-    /// There is only a virtual function.
-    Virtual(Address),
     /// It does not come up.
     Fails(Address, String),
 }
@@ -49,10 +47,6 @@ impl fmt::Display for NoCard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("this machine has no ConnectX-3"),
-            Self::Virtual(address) => write!(
-                f,
-                "pci {address} is a virtual function of a ConnectX-3, and mlx4 drives only physical ones"
-            ),
             Self::Fails(address, why) => write!(f, "the ConnectX-3 at pci {address} does not start: {why}"),
         }
     }
@@ -60,10 +54,11 @@ impl fmt::Display for NoCard {
 
 /// Brings the first card on the bus up, until its link is.
 pub async fn start() -> Result<Arc<Card>, NoCard> {
-    let of_vendor = || pci::functions().into_iter().filter(|f| f.id.0 == VENDOR);
-    let Some(function) = of_vendor().find(|f| PHYSICAL.contains(&f.id.1)) else {
-        let virtual_one = of_vendor().find(|f| f.id.1 == VIRTUAL);
-        return Err(virtual_one.map_or(NoCard::Absent, |f| NoCard::Virtual(f.address)));
+    let found = pci::functions().into_iter().filter(|f| f.id.0 == VENDOR);
+    let found = found.filter(|f| f.id.1 == VIRTUAL || PHYSICAL.contains(&f.id.1));
+    // A physical function before a virtual one, and otherwise in the order of the bus.
+    let Some(function) = found.min_by_key(|f| f.id.1 == VIRTUAL) else {
+        return Err(NoCard::Absent);
     };
     let card = bring_up(&function).await.map_err(|why| NoCard::Fails(function.address, why))?;
     pci::claim(function.address, "mlx4");

@@ -78,12 +78,13 @@ impl Cluster<'_> {
         let mut vms = Vec::new();
         for index in 0..options.nodes {
             let name = format!("node{index}");
-            let rdma = match &cards {
-                Some(cards) => Nic::Card { socket: cards.socket(index.into()).to_owned() },
-                None => Nic::Fabric { plug: fabric.plug(index.into()) },
+            let card = options.cards().position(|(appliance, _)| appliance == index);
+            let rdma = match (&cards, card) {
+                (Some(cards), Some(card)) => Nic::Card { socket: cards.socket(card).to_owned() },
+                _ => Nic::Fabric { plug: fabric.plug(index.into()) },
             };
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{port} node={name} nic={}", options.nic.driver()),
+                cmdline: format!("manager=10.0.2.2:{port} node={name} nic={}", options.nic(index).driver()),
                 index,
                 machine: options.machine,
                 accel: self.accel,
@@ -100,14 +101,17 @@ impl Cluster<'_> {
         Ok(Running { vms, events, cards, fabric, _visitors: visitors })
     }
 
-    /// Starts a card for each appliance, with its cable in the appliance's port of the fabric.
+    /// Starts the cards of the appliances that have one, each with its cable in the appliance's port of the fabric.
     fn serve_cards(&self, program: &Path, fabric: &Fabric) -> Result<Cx3> {
-        let card = |n| CardConfig { fabric: Some(fabric.socket(n).to_owned()), ..CardConfig::default() };
+        let card = |(index, profile): (u16, &str)| CardConfig {
+            fabric: Some(fabric.socket(index.into()).to_owned()),
+            ..CardConfig::profile(profile)
+        };
         let log = self.consoles.unwrap_or(self.work).join("cx3.log");
         Cx3::start(
             program,
             &Cx3Config {
-                cards: (0..self.options.nodes.into()).map(card).collect(),
+                cards: self.options.cards().map(card).collect(),
                 log_level: "warn".into(),
                 ..Cx3Config::new(self.work.to_owned(), 0, log)
             },

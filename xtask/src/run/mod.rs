@@ -7,7 +7,7 @@ mod report;
 
 pub use cluster::reason;
 pub use manager::Manager;
-pub use options::{Options, RdmaNic};
+pub use options::Options;
 
 use crate::cx3::Tools;
 use crate::{image, interrupt, paths, setup, text, ui};
@@ -48,12 +48,11 @@ pub fn run(options: &Options) -> Result<()> {
     let consoles = options.console.clone().map(paths::made).transpose()?;
     interrupt::watch()?;
 
-    let (qemu, cx3) = match options.nic {
-        RdmaNic::SoftRoce => (setup::qemu()?, None),
-        RdmaNic::Cx3 => {
-            let tools = Tools::get()?.map_err(|why| anyhow!("--nic cx3: {why}"))?;
-            (tools.qemu.clone(), Some(tools.program.as_path()))
-        }
+    let (qemu, cx3) = if options.cards().next().is_some() {
+        let tools = Tools::get()?.map_err(|why| anyhow!("--nic {}: {why}", options.nics()))?;
+        (tools.qemu.clone(), Some(tools.program.as_path()))
+    } else {
+        (setup::qemu()?, None)
     };
     let programs = match &options.programs {
         Some(dir) => Programs::of(dir),

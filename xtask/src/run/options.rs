@@ -3,38 +3,63 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use connectx3::device::Profile;
 use netfault::Faults;
 use qemu::accel::Choice;
 use qemu::vm::Machine;
+use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// The RDMA device of an appliance.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RdmaNic {
-    /// RoCEv2 in software over virtio-net
-    #[value(name = "softroce")]
+    /// RoCE v2 and v1 in software over virtio-net.
     SoftRoce,
-    /// An emulated ConnectX-3 Pro, for which QEMU must have vfio-user devices
-    #[value(name = "cx3")]
-    Cx3,
+    /// An emulated ConnectX-3 of a profile, for which QEMU must have vfio-user devices.
+    Card(&'static str),
 }
 
 impl RdmaNic {
-    /// Its name here.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::SoftRoce => "softroce",
-            Self::Cx3 => "cx3",
-        }
-    }
+    /// The usual card, and a virtual function.
+    const USUAL: Self = Self::Card(Profile::NAMES[0]);
+    const VIRTUAL: Self = Self::Card("vf");
 
     /// Its name on the kernel's command line.
-    pub const fn driver(self) -> &'static str {
+    pub const fn driver(&self) -> &'static str {
         match self {
             Self::SoftRoce => "softroce",
-            Self::Cx3 => "mlx4",
+            Self::Card(_) => "mlx4",
         }
+    }
+}
+
+impl fmt::Display for RdmaNic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SoftRoce => f.write_str("softroce"),
+            card if *card == Self::USUAL => f.write_str("cx3"),
+            card if *card == Self::VIRTUAL => f.write_str("cx3-vf"),
+            Self::Card(profile) => write!(f, "cx3:{profile}"),
+        }
+    }
+}
+
+impl FromStr for RdmaNic {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "softroce" => return Ok(Self::SoftRoce),
+            "cx3" => return Ok(Self::USUAL),
+            "cx3-vf" => return Ok(Self::VIRTUAL),
+            _ => {}
+        }
+        let profile = text.strip_prefix("cx3:").and_then(|name| Profile::NAMES.iter().find(|p| **p == name));
+        profile.map(|profile| Self::Card(profile)).ok_or_else(|| {
+            format!("want softroce, cx3, cx3-vf or cx3:PROFILE, of {}", Profile::NAMES.join(", "))
+        })
     }
 }
 
@@ -66,9 +91,11 @@ pub struct Options {
     /// Where the figures of the run go, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// RDMA device of the appliances
-    #[arg(long, value_name = "NIC", default_value = "softroce", value_enum)]
-    pub nic: RdmaNic,
+    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3 Pro), cx3-vf (a virtual
+    /// function of one), cx3:PROFILE (one of the cards that docs/connectx3.md lists); several, as in cx3,softroce, are
+    /// given to the appliances in turn
+    #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
+    pub nic: Vec<RdmaNic>,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
     /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from
     /// that many frames in the queue); as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
@@ -105,6 +132,24 @@ pub struct Options {
 }
 
 impl Options {
+    /// The RDMA device of the appliance `index`.
+    pub fn nic(&self, index: u16) -> &RdmaNic {
+        self.nic.iter().cycle().nth(index.into()).unwrap_or(&RdmaNic::SoftRoce)
+    }
+
+    /// The appliances that have a card, each with its profile.
+    pub fn cards(&self) -> impl Iterator<Item = (u16, &'static str)> {
+        (0..self.nodes).filter_map(|index| match self.nic(index) {
+            RdmaNic::Card(profile) => Some((index, *profile)),
+            RdmaNic::SoftRoce => None,
+        })
+    }
+
+    /// What was asked for as RDMA devices.
+    pub fn nics(&self) -> String {
+        self.nic.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+
     /// The length of the input in bytes; an error names the file that cannot be read.
     pub fn input_bytes(&self) -> Result<u64> {
         let mut total = 0;
@@ -135,7 +180,7 @@ fn default_memory_mb(nodes: u16, input_bytes: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::default_memory_mb;
+    use super::{RdmaNic, default_memory_mb};
 
     #[test]
     fn memory_for_the_share_and_for_one_long_record() {
@@ -143,5 +188,19 @@ mod tests {
         assert_eq!(default_memory_mb(1, 50 << 20), 64 + 400);
         assert_eq!(default_memory_mb(8, 50 << 20), 64 + 200);
         assert_eq!(default_memory_mb(16, 4 << 30), 64 + 2048);
+    }
+
+    #[test]
+    fn nics_have_one_name_each() {
+        for (text, driver) in
+            [("softroce", "softroce"), ("cx3", "mlx4"), ("cx3-vf", "mlx4"), ("cx3:blueflame", "mlx4")]
+        {
+            let nic: RdmaNic = text.parse().unwrap();
+            assert_eq!((nic.to_string().as_str(), nic.driver()), (text, driver));
+        }
+        assert_eq!("cx3:pro".parse::<RdmaNic>(), "cx3".parse());
+        for wrong in ["", "cx4", "cx3:", "cx3:none", "cx3-"] {
+            assert!(wrong.parse::<RdmaNic>().is_err(), "{wrong}");
+        }
     }
 }

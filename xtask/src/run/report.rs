@@ -62,7 +62,7 @@ impl Report {
         let reports = figures.get("reports").and_then(Value::as_array).into_iter().flatten();
         let boot_ms: Vec<_> = reports.map(|report| members.boot_ms(report)).collect();
         figures.insert("boot_ms".into(), json!(boot_ms));
-        figures.insert("nic".into(), json!(options.nic.name()));
+        figures.insert("nic".into(), json!(options.nics()));
         figures.insert("machine".into(), json!(options.machine.to_string()));
         figures.insert("accel".into(), json!(accel));
         figures.insert("cpus".into(), json!(options.cpus));

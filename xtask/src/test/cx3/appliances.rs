@@ -5,23 +5,36 @@ use crate::cx3::Tools;
 use crate::test::cases::{Case, Outcome};
 use crate::test::end_to_end::word_count;
 use crate::test::inputs::Input;
+use connectx3::device::Profile;
+
+/// Profiles that stand above under another name, and the one whose link our driver does not drive.
+const NOT_DRIVEN: [&str; 3] = ["pro", "vf", "ib"];
 
 pub fn cases() -> Vec<Case> {
-    vec![
-        case(Input::SmallText, 2, false, &[]),
-        case(Input::Text, 4, false, &[]).full_if(true),
-        case(Input::Text, 4, true, &[]).full_if(true),
-        case(Input::SmallText, 2, false, &["--machine", "q35"]).full_if(true),
-        case(Input::SmallText, 2, false, &["--cpus", "2"]).full_if(true),
-    ]
+    let mut cases = vec![
+        case(Input::SmallText, 2, false, "cx3", &[]),
+        case(Input::SmallText, 3, false, "cx3-vf,softroce,cx3:cx3", &[]),
+        case(Input::Text, 4, false, "cx3", &[]).full_if(true),
+        case(Input::Text, 4, true, "cx3", &[]).full_if(true),
+        case(Input::Text, 4, false, "cx3-vf", &[]).full_if(true),
+        case(Input::Text, 4, true, "cx3-vf,softroce", &[]).full_if(true),
+        case(Input::Text, 4, false, "cx3,softroce", &[]).full_if(true),
+        case(Input::SmallText, 2, false, "cx3", &["--machine", "q35"]).full_if(true),
+        case(Input::SmallText, 2, false, "cx3", &["--cpus", "2"]).full_if(true),
+    ];
+    for profile in Profile::NAMES.iter().filter(|profile| !NOT_DRIVEN.contains(profile)) {
+        cases.push(case(Input::SmallText, 2, false, &format!("cx3:{profile}"), &[]).full_if(true));
+    }
+    cases
 }
 
-fn case(input: Input, nodes: u16, faulty: bool, options: &'static [&'static str]) -> Case {
+fn case(input: Input, nodes: u16, faulty: bool, nic: &str, options: &'static [&'static str]) -> Case {
     let faults = if faulty { " with faults" } else { "" };
     let more: String = options.iter().map(|option| format!(" {}", option.trim_start_matches('-'))).collect();
-    let name = format!("{GROUP}appliances {} {nodes} nodes{faults}{more}", input.name());
+    let name = format!("{GROUP}appliances {nic} {} {nodes} nodes{faults}{more}", input.name());
+    let nic = nic.to_owned();
     Case::new(name, move |log| match Tools::get()? {
-        Ok(_) => word_count(input, nodes, faulty, "cx3", options, log).map(|()| Outcome::Passed),
+        Ok(_) => word_count(input, nodes, faulty, &nic, options, log).map(|()| Outcome::Passed),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     })
 }
