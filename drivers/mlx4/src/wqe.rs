@@ -17,6 +17,8 @@ const CHUNK: usize = 64;
 pub(crate) const CHUNK_WORDS: usize = CHUNK / 8;
 /// Bytes of a segment's unit.
 const UNIT: usize = 16;
+/// Where what follows the remote address begins.
+const AFTER_REMOTE: usize = 2 * UNIT;
 /// Bytes of the most payload that lies in a request itself: in three chunks, for that of a datagram begins behind the first,
 /// with 4 bytes before each piece, none of which crosses from one chunk into the next.
 pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - 4);
@@ -130,41 +132,31 @@ impl Wqe {
     ) -> Result<(), VerbsError> {
         use opcode as op;
         let wqe = self;
-        wqe.len = UNIT;
-        let immediate = match wr.op {
+        let (opcode, len, immediate) = match wr.op {
             SendOp::Write { data, remote, imm } => {
-                wqe.opcode = if imm.is_some() { op::WRITE_IMM } else { op::WRITE };
                 wqe.remote(remote);
-                wqe.payload(data, bounds)?;
-                imm.unwrap_or(0)
+                let len = wqe.payload(AFTER_REMOTE, data, bounds)?;
+                (if imm.is_some() { op::WRITE_IMM } else { op::WRITE }, len, imm.unwrap_or(0))
             }
             SendOp::Read { into, remote } => {
-                wqe.opcode = op::READ;
                 wqe.remote(remote);
-                wqe.gather(into, bounds)?;
-                0
+                (op::READ, wqe.gather(AFTER_REMOTE, into, bounds)?, 0)
             }
             SendOp::Send { data, imm } => {
-                wqe.opcode = if imm.is_some() { op::SEND_IMM } else { op::SEND };
-                wqe.payload(data, bounds)?;
-                imm.unwrap_or(0)
+                let len = wqe.payload(UNIT, data, bounds)?;
+                (if imm.is_some() { op::SEND_IMM } else { op::SEND }, len, imm.unwrap_or(0))
             }
             SendOp::SendInvalidate { data, key } => {
-                wqe.opcode = op::SEND_INVALIDATE;
-                wqe.payload(data, bounds)?;
-                key.0
+                (op::SEND_INVALIDATE, wqe.payload(UNIT, data, bounds)?, key.0)
             }
             SendOp::FetchAdd { result, remote, add } => {
-                wqe.opcode = op::FETCH_ADD;
-                wqe.atomic(result, remote, [add, 0], bounds)?;
-                0
+                (op::FETCH_ADD, wqe.atomic(result, remote, [add, 0], bounds)?, 0)
             }
             SendOp::CompareSwap { result, remote, compare, swap } => {
-                wqe.opcode = op::COMPARE_SWAP;
-                wqe.atomic(result, remote, [swap, compare], bounds)?;
-                0
+                (op::COMPARE_SWAP, wqe.atomic(result, remote, [swap, compare], bounds)?, 0)
             }
         };
+        (wqe.opcode, wqe.len) = (opcode, len);
         wqe.control(wr.signaled, wr.solicited, wr.fence, immediate);
         Ok(())
     }
@@ -179,7 +171,7 @@ impl Wqe {
         const NO_VLAN: u32 = 0xffff;
         const GRH: u32 = 1 << 23;
         let wqe = self;
-        (wqe.len, wqe.opcode) = (CHUNK, if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND });
+        wqe.opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
         let AddressVector { peer, traffic_class, hop_limit, service_level, link } = wr.to;
         let [a, b, mac @ ..] = peer.mac.0;
         let (lid, level) = match link {
@@ -196,7 +188,7 @@ impl Wqe {
         wqe.put32(0x34, wr.qkey.0);
         wqe.put32(0x38, NO_VLAN << 16 | u32::from(a) << 8 | u32::from(b));
         wqe.put(0x3c, &mac);
-        wqe.payload(wr.data, bounds)?;
+        wqe.len = wqe.payload(CHUNK, wr.data, bounds)?;
         wqe.control(wr.signaled, wr.solicited, false, wr.imm.unwrap_or(0));
         Ok(())
     }
@@ -205,10 +197,10 @@ impl Wqe {
     /// puts its check behind.
     pub(crate) fn management(&mut self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) {
         let wqe = self;
-        (wqe.len, wqe.opcode) = (UNIT, opcode::SEND);
-        wqe.piece(headers);
-        wqe.element(key, addr, len);
-        wqe.piece(&[0; 4]);
+        wqe.opcode = opcode::SEND;
+        let after_headers = wqe.pieces(UNIT, headers);
+        wqe.element(after_headers, key, addr, len);
+        wqe.len = wqe.pieces(after_headers + UNIT, &[0; 4]);
         wqe.control(true, false, false, u32::from(way.lid) << 16);
         let source = if way.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
         let flags = control::MANAGEMENT_LANE | source | u32::from(way.service_level) << 8 | control::COMPLETE;
@@ -247,17 +239,14 @@ impl Wqe {
         if odd {
             self.bytes[0] |= (control::OWNER >> 24) as u8;
         }
-        let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(entry.chunks(CHUNK_WORDS));
+        let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(entry.as_chunks::<CHUNK_WORDS>().0);
         for (bytes, places) in chunks.take(self.chunks()).rev() {
-            let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
-            let mut pairs = places.iter().zip(words);
-            let first = pairs.next();
-            for (place, word) in pairs {
+            let words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+            for (place, word) in places.iter().zip(words).skip(1) {
                 place.store(word, Ordering::Relaxed);
             }
-            if let Some((place, word)) = first {
-                place.store(word, Ordering::Release);
-            }
+            let ([first, ..], Some(word)) = (places, bytes.first_chunk()) else { continue };
+            first.store(u64::from_ne_bytes(*word), Ordering::Release);
         }
     }
 
@@ -279,79 +268,106 @@ impl Wqe {
         self.put(at, &value.to_be_bytes());
     }
 
-    #[inline]
+    /// Where a WRITE, READ or atomic goes; always the second unit.
+    #[inline(always)]
     fn remote(&mut self, remote: RemoteAddr) {
-        self.put(self.len, &remote.addr.0.to_be_bytes());
-        self.put(self.len + 8, &(u64::from(remote.key.0) << 32).to_be_bytes());
-        self.len += UNIT;
+        let unit = u128::from(remote.addr.0) << 64 | u128::from(remote.key.0) << 32;
+        self.put(UNIT, &unit.to_be_bytes());
     }
 
-    #[inline]
-    fn payload<H: Hardware>(&mut self, data: Payload<'_>, bounds: &Bounds<'_, H>) -> Result<(), VerbsError> {
+    /// Writes the payload from `at` on; gives where it ends.
+    #[inline(always)]
+    fn payload<H: Hardware>(
+        &mut self,
+        at: usize,
+        data: Payload<'_>,
+        bounds: &Bounds<'_, H>,
+    ) -> Result<usize, VerbsError> {
         match data {
-            Payload::Gather(list) => self.gather(list, bounds),
-            Payload::Inline(bytes) => self.inline(bytes),
+            Payload::Gather(list) => self.gather(at, list, bounds),
+            Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(self.pieces(at, bytes)),
+            Payload::Inline(_) => Err(VerbsError::InvalidArgument),
         }
     }
 
     #[inline]
-    fn gather<H: Hardware>(&mut self, list: &[Sge], bounds: &Bounds<'_, H>) -> Result<(), VerbsError> {
+    fn gather<H: Hardware>(
+        &mut self,
+        mut at: usize,
+        list: &[Sge],
+        bounds: &Bounds<'_, H>,
+    ) -> Result<usize, VerbsError> {
         bounds.check(list)?;
         // An element of no bytes would mean 2 GiB.
         for element in list.iter().filter(|element| element.len > 0) {
-            self.element(bounds.key, element.addr, element.len);
+            self.element(at, bounds.key, element.addr, element.len);
+            at += UNIT;
         }
-        Ok(())
+        Ok(at)
     }
 
     #[inline]
-    fn element(&mut self, key: u32, addr: IoAddr, len: u32) {
-        self.put32(self.len, len);
-        self.put32(self.len + 4, key);
-        self.put(self.len + 8, &addr.0.to_be_bytes());
-        self.len += UNIT;
+    fn element(&mut self, at: usize, key: u32, addr: IoAddr, len: u32) {
+        let unit = u128::from(len) << 96 | u128::from(key) << 64 | u128::from(addr.0);
+        self.put(at, &unit.to_be_bytes());
     }
 
-    /// Each piece has its own header, and ends where a chunk does.
-    #[inline]
-    fn inline(&mut self, mut bytes: &[u8]) -> Result<(), VerbsError> {
-        if bytes.len() > MAX_INLINE {
-            return Err(VerbsError::InvalidArgument);
+    /// Writes bytes that lie in the request itself: each piece has its own header, and ends where a chunk does.
+    #[inline(always)]
+    fn pieces(&mut self, mut at: usize, mut bytes: &[u8]) -> usize {
+        let (first, mut from) = (at / CHUNK, at % CHUNK);
+        for (n, chunk) in self.bytes.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate().skip(first) {
+            let place = chunk.get_mut(from..).and_then(|chunk| chunk.split_first_chunk_mut());
+            let Some((header, room)) = place.filter(|_| !bytes.is_empty()) else { break };
+            let (piece, rest) = bytes.split_at(bytes.len().min(room.len()));
+            *header = (control::INLINE | piece.len() as u32).to_be_bytes();
+            copy(room, piece);
+            at = (n * CHUNK + from + header.len() + piece.len()).next_multiple_of(UNIT);
+            (bytes, from) = (rest, 0);
         }
-        while !bytes.is_empty() {
-            let room = CHUNK - self.len % CHUNK - 4;
-            let (piece, rest) = bytes.split_at(bytes.len().min(room));
-            self.piece(piece);
-            bytes = rest;
-        }
-        Ok(())
+        at
     }
 
-    /// Bytes in the request itself, which all lie in one chunk.
     #[inline]
-    fn piece(&mut self, bytes: &[u8]) {
-        self.put32(self.len, control::INLINE | bytes.len() as u32);
-        self.put(self.len + 4, bytes);
-        self.len = (self.len + 4 + bytes.len()).next_multiple_of(UNIT);
-    }
-
     fn atomic<H: Hardware>(
         &mut self,
         result: IoAddr,
         remote: RemoteAddr,
-        operands: [u64; 2],
+        [first, second]: [u64; 2],
         bounds: &Bounds<'_, H>,
-    ) -> Result<(), VerbsError> {
+    ) -> Result<usize, VerbsError> {
         if !remote.addr.0.is_multiple_of(8) {
             return Err(VerbsError::InvalidArgument);
         }
         self.remote(remote);
-        for operand in operands {
-            self.put(self.len, &operand.to_be_bytes());
-            self.len += 8;
-        }
-        self.gather(&[Sge { addr: result, len: 8 }], bounds)
+        self.put(AFTER_REMOTE, &(u128::from(first) << 64 | u128::from(second)).to_be_bytes());
+        self.gather(AFTER_REMOTE + UNIT, &[Sge { addr: result, len: 8 }], bounds)
     }
+}
+
+/// Copies `from`, 64 bytes at most, to the start of `to`: in steps of known lengths, without a call.
+#[inline(always)]
+fn copy(to: &mut [u8], from: &[u8]) {
+    let Some(to) = to.get_mut(..from.len()) else { return };
+    if !(ends::<32>(to, from) || ends::<16>(to, from) || ends::<8>(to, from) || ends::<4>(to, from)) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = *from;
+        }
+    }
+}
+
+/// Copies the first `N` bytes and the last, which is all if there are not more than twice so many. `false`: there are not
+/// even `N`.
+#[inline(always)]
+fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
+    let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else { return false };
+    if let Some(place) = to.first_chunk_mut() {
+        *place = *first;
+    }
+    if let Some(place) = to.last_chunk_mut() {
+        *place = *last;
+    }
+    true
 }
 
 /// Stores a receive into one buffer of the driver's own.
