@@ -87,7 +87,7 @@ pub(crate) struct BlueFlame {
 }
 
 /// What the card can do.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Capabilities {
     pub(crate) reserved_qps: u32,
     pub(crate) reserved_srqs: u32,

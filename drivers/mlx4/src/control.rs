@@ -14,7 +14,7 @@ use crate::port::{Link, Port, PortInfo};
 use crate::qp::context::{Fixed, Rings, Service, Way};
 use crate::qp::numbers::Numbers;
 use crate::qp::queue::{QueuePair, Shape};
-use crate::qp::{BlueFlameRegister, Parts, Slot};
+use crate::qp::{BlueFlameRegister, Parts, Slot, Stage};
 use crate::reset;
 use crate::tables::Tables;
 use crate::{CQS, start};
@@ -68,6 +68,7 @@ pub(crate) struct Card {
 
 /// The card as it is driven.
 pub(crate) struct Control<B> {
+    pub(crate) card: Arc<Card>,
     pub(crate) commands: Commands<B>,
     pub(crate) tables: Tables<B>,
     pub(crate) numbers: Numbers,
@@ -172,6 +173,26 @@ impl<B: Block> Control<B> {
             None => self.cqs += 1,
         }
         Ok((CqId(id as u16), cq))
+    }
+
+    /// Takes over from one whose card was reset: its completion queues stay, and its queue pairs keep their numbers until they
+    /// are destroyed.
+    pub(crate) fn succeed(&mut self, former: &mut Self) {
+        self.numbers.take_over(&mut former.numbers);
+        self.cqs = former.cqs;
+        self.free_cqs = core::mem::take(&mut former.free_cqs);
+    }
+
+    /// Makes a completion queue anew on a card that was reset.
+    pub(crate) fn renew_cq(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        index: u32,
+        cq: &mut Cq<B>,
+    ) -> Result<(), Error> {
+        let (tables, commands) = (&mut self.tables, &mut self.commands);
+        let number = tables.take_cq(hw, commands, &self.card.capabilities, index)?;
+        cq.renew(hw, commands, tables, &self.card.capabilities, [number, self.eqn])
     }
 
     /// Takes a completion queue back from the card.
@@ -325,7 +346,9 @@ impl<B: Block> Control<B> {
 
     /// Takes what a queue pair that was reset had of the tables.
     pub(crate) fn release_qp(&mut self, hw: &impl Hardware<Block = B>, slot: &Slot<B>) {
-        self.tables.unmap_queue(hw, &mut self.commands, slot.pages);
+        if slot.stage != Stage::Lost {
+            self.tables.unmap_queue(hw, &mut self.commands, slot.pages);
+        }
         self.numbers.give(slot.fixed.number.get());
     }
 

@@ -85,38 +85,57 @@ impl<B: Block> Cq<B> {
         let log_entries = (depth + 1).next_power_of_two().ilog2();
         let stride = if card.large_cqes { 2 * WORDS } else { WORDS };
         let bytes = (stride as u64 * 8) << log_entries;
-        tables.back(hw, commands, Object::Cq, number.into(), 1)?;
         let buffer = hw.allocate(bytes + RECORD).ok_or(Error::NoMemory("a completion queue"))?;
-        for word in buffer.iter().take(stride << log_entries) {
-            word.store(UNWRITTEN, Ordering::Relaxed);
-        }
-        let pages = tables.map_queue(hw, commands, buffer.addr(), bytes)?;
-        let page = Page::of(0, card);
-        let mut context = Mailbox::new()
-            .with(field::LOG_ENTRIES, log_entries)
-            .with(field::UAR, page.index())
-            .with(field::EQN, eqn)
-            .with(field::MTT, pages.offset() as u32);
-        context.set_wide(field::RECORD, buffer.addr().0 + bytes);
-        let create = Command::new(Opcode::Sw2HwCq).of(number).variant(card.marks_cqs.into());
-        if let Err(error) = commands.send(hw, create, &context) {
-            tables.unmap_queue(hw, commands, pages);
-            return Err(error);
-        }
-        Ok(Self {
+        let mut queue = Self {
             number,
             buffer,
             log_entries,
             stride,
-            page,
-            pages,
+            page: Page::of(0, card),
+            pages: PageRun::new(0, 0),
             consumer: 0,
             sequence: 1,
             credit: Arc::new(Credit(AtomicU32::new(depth))),
             queues: Vec::new(),
             backlog: VecDeque::new(),
             stray: 0,
-        })
+        };
+        queue.renew(hw, commands, tables, card, [number, eqn])?;
+        Ok(queue)
+    }
+
+    /// Has a card that does not know the queue know it, as a new one by a number. What was taken from it before stays.
+    pub(crate) fn renew(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        tables: &mut Tables<B>,
+        card: &Capabilities,
+        [number, eqn]: [u32; 2],
+    ) -> Result<(), Error> {
+        let bytes = (self.stride as u64 * 8) << self.log_entries;
+        tables.back(hw, commands, Object::Cq, number.into(), 1)?;
+        for word in self.buffer.iter().take(self.stride << self.log_entries) {
+            word.store(UNWRITTEN, Ordering::Relaxed);
+        }
+        (self.number, self.consumer, self.sequence) = (number, 0, 1);
+        if let Some(record) = self.buffer.get(self.stride << self.log_entries) {
+            record.store(0, Ordering::Release);
+        }
+        let pages = tables.map_queue(hw, commands, self.buffer.addr(), bytes)?;
+        let mut context = Mailbox::new()
+            .with(field::LOG_ENTRIES, self.log_entries)
+            .with(field::UAR, self.page.index())
+            .with(field::EQN, eqn)
+            .with(field::MTT, pages.offset() as u32);
+        context.set_wide(field::RECORD, self.buffer.addr().0 + bytes);
+        let create = Command::new(Opcode::Sw2HwCq).of(number).variant(card.marks_cqs.into());
+        if let Err(error) = commands.send(hw, create, &context) {
+            tables.unmap_queue(hw, commands, pages);
+            return Err(error);
+        }
+        self.pages = pages;
+        Ok(())
     }
 
     /// Its number on the card.

@@ -21,6 +21,7 @@
 //! | `qp` | queue pairs: numbers, contexts, rings, posting |
 //! | `wqe` | work requests as the card reads them |
 //! | `doorbell` | what is rung where |
+//! | `mend` | resetting a card that has failed, and bringing it up again |
 //! | `control` | all that is not on the path of data, behind one lock |
 //! | `rnic` | the trait |
 //!
@@ -54,6 +55,7 @@ mod hca;
 mod icm;
 mod layout;
 mod mad;
+mod mend;
 mod packets;
 mod port;
 mod qp;
@@ -66,12 +68,14 @@ mod tables;
 mod wqe;
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use control::{Card, Control, Health};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use cq::Cq;
 use eq::{Eq, Event};
 use lock_api::{Mutex, RawMutex};
+use mend::Mending;
 use packets::Packets;
 use platform::Instant;
 use port::Link;
@@ -87,6 +91,7 @@ pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
 pub use hardware::{Block, Hardware};
+pub use mend::Condition;
 
 /// Completion queues that can exist: those of the card's table that are not the firmware's, at most.
 const CQS: usize = 1 << icm::layout::LOG_CQS;
@@ -96,7 +101,10 @@ const HEALTH_EVERY: Duration = Duration::from_secs(5);
 /// A card that is up. `R` is the lock of its queues: in the kernel one that masks interrupts.
 pub struct Mlx4<H: Hardware, R> {
     hw: H,
-    card: Card,
+    config: Config,
+    /// As it was first brought up. What may be another after a reset is in [`Control`].
+    card: Arc<Card>,
+    key: AtomicU32,
     control: spin::Mutex<Control<H::Block>>,
     slots: Box<[SlotLock<R, H::Block>]>,
     cqs: Box<[CqPlace<R, H::Block>]>,
@@ -110,6 +118,8 @@ pub struct Mlx4<H: Hardware, R> {
     stale: AtomicBool,
     failed: AtomicBool,
     next_health: AtomicU64,
+    mending: spin::Mutex<Mending>,
+    resets: AtomicU64,
     qp_errors: AtomicU64,
     cq_errors: AtomicU64,
 }
@@ -155,7 +165,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// # Errors
     /// If another driver has the card, it lacks something, it refuses something, or it does not answer.
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
-        let Up { control, card, eq, agent, link } = start::start(&hw, config)?;
+        let (Up { control, card, eq, agent, link }, saved) = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
         let driver = Self {
@@ -169,6 +179,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             stale: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             next_health: AtomicU64::new(next_health),
+            mending: spin::Mutex::new(Mending::new(saved)),
+            resets: AtomicU64::new(0),
+            key: AtomicU32::new(card.key),
+            config: *config,
             qp_errors: AtomicU64::new(0),
             cq_errors: AtomicU64::new(0),
             card,
@@ -180,7 +194,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 
     /// What the card is.
     pub fn identity(&self) -> Identity {
-        let Card { function, firmware, board, port, info, .. } = &self.card;
+        let Card { function, firmware, board, port, info, .. } = &*self.card;
         Identity { function: *function, firmware: *firmware, board: *board, port: port.number, mac: info.mac }
     }
 
@@ -357,6 +371,11 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 impl<H: Hardware, R> Drop for Mlx4<H, R> {
     /// Has the card stop before its memory goes.
     fn drop(&mut self) {
-        self.control.get_mut().stop(&self.hw, &self.card);
+        let failed = *self.failed.get_mut();
+        let control = self.control.get_mut();
+        if failed {
+            control.fail();
+        }
+        control.stop(&self.hw, &self.card);
     }
 }

@@ -16,9 +16,9 @@ const RESET: u32 = 0xf0010;
 /// How long a tool may take.
 const SEMAPHORE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a reset may take: Linux waits 1 s and looks for 2 s more.
-const RESET_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const LIMIT: Duration = Duration::from_secs(3);
 /// Between two looks at a card that resets, as iPXE has it.
-const LOOK: Duration = Duration::from_millis(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 
 /// Words of the configuration space that a reset loses.
 const SAVED: usize = 16;
@@ -43,8 +43,15 @@ pub(crate) fn function(hw: &impl Hardware) -> Result<Function, Error> {
     Ok(if VIRTUAL.contains(&((id >> 16) as u16)) { Function::Virtual } else { Function::Physical })
 }
 
+/// What of the configuration space a reset loses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Saved {
+    words: [u32; SAVED],
+    controls: [Option<(u16, u32)>; CONTROLS.len()],
+}
+
 /// Takes the card and resets it: afterwards its registers are as after power-on, and its BARs as before.
-pub(crate) fn take(hw: &impl Hardware) -> Result<(), Error> {
+pub(crate) fn take(hw: &impl Hardware) -> Result<Saved, Error> {
     match hw.register(OWNERSHIP) {
         0 => {}
         u32::MAX => return Err(Error::Gone),
@@ -77,24 +84,44 @@ pub(crate) fn silence(hw: &impl Hardware, function: Function) {
     }
 }
 
-fn reset(hw: &impl Hardware) -> Result<(), Error> {
-    let saved: [u32; SAVED] = core::array::from_fn(|word| hw.config(word as u16 * 4));
+fn reset(hw: &impl Hardware) -> Result<Saved, Error> {
+    let words = core::array::from_fn(|word| hw.config(word as u16 * 4));
     let express = express_capability(hw);
     let controls = CONTROLS.map(|offset| express.map(|at| (at + offset, hw.config(at + offset) & 0xffff)));
+    poll(hw, SEMAPHORE_LIMIT, Error::ResetLocked, || begin(hw).is_ok())?;
+    poll(hw, LIMIT, Error::ResetTimeout, || is_back(hw))?;
+    let saved = Saved { words, controls };
+    finish(hw, &saved);
+    Ok(saved)
+}
 
-    poll(hw, SEMAPHORE_LIMIT, Error::ResetLocked, || hw.register(SEMAPHORE) == 0)?;
-    hw.set_register(RESET, 1);
-    poll(hw, RESET_LIMIT, Error::ResetTimeout, || hw.config(0) as u16 == VENDOR)?;
+/// Begins a reset, unless a tool keeps the card from it.
+pub(crate) fn begin(hw: &impl Hardware) -> Result<(), Error> {
+    match hw.register(SEMAPHORE) {
+        0 => {
+            hw.set_register(RESET, 1);
+            Ok(())
+        }
+        u32::MAX => Err(Error::Gone),
+        _ => Err(Error::ResetLocked),
+    }
+}
 
-    for (offset, value) in controls.into_iter().flatten() {
+/// Whether the card is back. Between two looks some time has to pass.
+pub(crate) fn is_back(hw: &impl Hardware) -> bool {
+    hw.config(0) as u16 == VENDOR
+}
+
+/// Gives the card back what the reset has lost.
+pub(crate) fn finish(hw: &impl Hardware, saved: &Saved) {
+    for (offset, value) in saved.controls.into_iter().flatten() {
         hw.set_config(offset, value);
     }
-    for (word, value) in saved.into_iter().enumerate().filter(|(word, _)| *word != COMMAND) {
+    for (word, value) in saved.words.into_iter().enumerate().filter(|(word, _)| *word != COMMAND) {
         hw.set_config(word as u16 * 4, value);
     }
     // Only with its BARs back may it answer to them. The upper half are bits that a 1 clears.
-    hw.set_config(COMMAND as u16 * 4, saved[COMMAND] & 0xffff);
-    Ok(())
+    hw.set_config(COMMAND as u16 * 4, saved.words[COMMAND] & 0xffff);
 }
 
 /// Looks until something is so. The first look is after a pause.

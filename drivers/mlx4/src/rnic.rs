@@ -24,7 +24,7 @@ const MAX_SERVICE_LEVEL: u8 = 15;
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn bounds(&self) -> Bounds<'_, H> {
         let max_message = 1 << self.card.capabilities.log_message;
-        Bounds { hw: &self.hw, key: self.card.key, max_message }
+        Bounds { hw: &self.hw, key: self.key.load(Ordering::Relaxed), max_message }
     }
 
     fn max_mtu(&self) -> Option<PathMtu> {
@@ -58,7 +58,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         // To the end, nobody takes one of its completion queues away.
         self.with_control(|control| {
             let [send, receive] = cqs.map(|id| self.target(id));
-            let slot = control.create_qp(&self.hw, &self.card, service, depths, [send?, receive?])?;
+            let slot =
+                control.create_qp(&self.hw, &control.card.clone(), service, depths, [send?, receive?])?;
             let number = slot.queue.number();
             let index = QueuePair::<H::Block>::slot_of(number);
             for id in cqs {
@@ -70,7 +71,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     }
 
     /// What a queue pair that the card has let go of left undone ends as flushed.
-    fn flush(&self, slot: &Slot<H::Block>) -> Result<(), VerbsError> {
+    pub(crate) fn flush(&self, slot: &Slot<H::Block>) -> Result<(), VerbsError> {
         let index = QueuePair::<H::Block>::slot_of(slot.queue.number());
         let one = slot.send_cq == slot.recv_cq;
         self.with_cq(slot.send_cq, |cq| {
@@ -112,12 +113,13 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn memory_key(&self) -> MemoryKey {
         let (base, len) = self.hw.memory().range();
-        MemoryKey { rkey: RemoteKey(self.card.key), base, len }
+        MemoryKey { rkey: RemoteKey(self.key.load(Ordering::Relaxed)), base, len }
     }
 
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {
         self.check_alive()?;
-        let (id, cq) = self.with_control(|control| control.create_cq(&self.hw, &self.card, options))?;
+        let (id, cq) =
+            self.with_control(|control| control.create_cq(&self.hw, &control.card.clone(), options))?;
         self.cq(id).ok_or(VerbsError::NoResources)?.put(cq);
         Ok(id)
     }
@@ -179,7 +181,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             if stage != Stage::Created {
                 return Err(VerbsError::InvalidState);
             }
-            control.connect_qp(&self.hw, &self.card, &fixed, connect, &link)?;
+            control.connect_qp(&self.hw, &control.card.clone(), &fixed, connect, &link)?;
             self.with_qp(qp, |slot| slot.stage = Stage::Connected).ok_or(VerbsError::NotFound)
         })
     }
@@ -193,7 +195,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             };
             let slot = taken.ok_or(VerbsError::NotFound)?;
             self.former_posts.lock().add(slot.posts);
-            let reset = control.reset_qp(&self.hw, &slot.fixed);
+            let reset = match slot.stage {
+                Stage::Lost => Ok(()),
+                Stage::Created | Stage::Connected => control.reset_qp(&self.hw, &slot.fixed),
+            };
             self.flush(&slot)?;
             match reset {
                 Ok(()) => {
@@ -274,6 +279,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             ("qp_errors", count(&self.qp_errors)),
             ("cq_errors", count(&self.cq_errors)),
             ("stray_completions", stray),
+            ("card_resets", count(&self.resets)),
         ] {
             each((name, value));
         }

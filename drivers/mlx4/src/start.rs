@@ -16,44 +16,76 @@ use crate::port::{Link, Port, PortInfo};
 use crate::qp::context::Service;
 use crate::qp::numbers::Numbers;
 use crate::region::{self, Place};
+use crate::reset::Saved;
 use crate::tables::Tables;
 use crate::{grants, hca, reset, slave};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use verbs::{Gid, PathMtu, PortState};
 
 /// A card that is up, how it is driven, and its event queue.
 pub(crate) struct Up<B> {
     pub(crate) control: Control<B>,
-    pub(crate) card: Card,
+    pub(crate) card: Arc<Card>,
     pub(crate) eq: Eq<B>,
     /// Of an InfiniBand port, what its subnet manager speaks to, unless that is the master's.
     pub(crate) agent: Option<Packets<B>>,
     pub(crate) link: Link,
 }
 
-/// Brings a card up from wherever it is, to a port that is open. Its link takes its time.
-pub(crate) fn start<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
+/// What a card had before it failed, and keeps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Former {
+    /// The one key, which peers know.
+    pub(crate) key: u32,
+}
+
+/// Brings a card up from wherever it is, to a port that is open. Its link takes its time. Gives what a reset loses too.
+pub(crate) fn start<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    config: &Config,
+) -> Result<(Up<B>, Option<Saved>), Error> {
     match reset::function(hw)? {
         Function::Physical => {
-            reset::take(hw)?;
-            let up = physical(hw, config);
+            let saved = reset::take(hw)?;
+            let up = again(hw, config, Function::Physical, None);
             if up.is_err() {
                 reset::give_up(hw);
             }
-            up
+            up.map(|up| (up, Some(saved)))
         }
-        Function::Virtual => {
-            let up = of_slave(hw, config);
-            if up.is_err() {
-                // What it had is the master's again before its memory goes.
-                reset::silence(hw, Function::Virtual);
-            }
-            up
-        }
+        Function::Virtual => again(hw, config, Function::Virtual, None).map(|up| (up, None)),
     }
 }
 
-fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
+/// Brings up a card that was reset. One that fails has nothing any more.
+pub(crate) fn again<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    config: &Config,
+    function: Function,
+    former: Option<Former>,
+) -> Result<Up<B>, Error> {
+    let up = match function {
+        Function::Physical => physical(hw, config, former),
+        Function::Virtual => of_slave(hw, config, former),
+    };
+    if up.is_err() {
+        // The card has memory that goes.
+        reset::silence(hw, function);
+    }
+    up
+}
+
+/// What chance decides of the key: once.
+fn key_bits(hw: &impl Hardware, former: Option<Former>) -> u32 {
+    former.map_or_else(|| chance(hw), |former| former.key.rotate_right(8))
+}
+
+fn physical<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    config: &Config,
+    former: Option<Former>,
+) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_card(hw)?;
     let firmware = Firmware::start(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?;
@@ -70,7 +102,7 @@ fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
     let mut tables = Tables::Own(icm.into());
     let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
     let special = special_queue_pairs(hw, &mut commands, &mut tables, &capabilities)?;
-    let [for_key, for_numbers] = [chance(hw), chance(hw)];
+    let [for_key, for_numbers] = [key_bits(hw, former), chance(hw)];
     let domain = capabilities.reserved_pds;
     let place = Place { index: capabilities.reserved_mpts, log_count: LOG_MPTS };
     let key = region::create(hw, &mut commands, &mut tables, place, domain, for_key)?;
@@ -89,7 +121,8 @@ fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
         domain,
         capabilities,
     };
-    let mut control = control(commands, tables, numbers, eqn, Some(firmware));
+    let card = Arc::new(card);
+    let mut control = control(card.clone(), commands, tables, numbers, eqn, Some(firmware));
     let agent = match info.layer {
         Layer::Ethernet => None,
         Layer::InfiniBand => {
@@ -105,7 +138,11 @@ fn physical<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
 }
 
 /// The same of a virtual function, for which the master has brought the card up.
-fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<Up<B>, Error> {
+fn of_slave<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    config: &Config,
+    former: Option<Former>,
+) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_slave(hw)?;
     let hca = hca::query(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?.in_modes(&hca);
@@ -122,7 +159,7 @@ fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
     }
     let domain = capabilities.reserved_pds;
     let place = Place { index: grants::key(hw, &mut commands)?, log_count: hca.log_keys };
-    let key = region::create(hw, &mut commands, &mut tables, place, domain, chance(hw))?;
+    let key = region::create(hw, &mut commands, &mut tables, place, domain, key_bits(hw, former))?;
     let (first, count) = grants::queue_pairs(hw, &mut commands)?;
     let numbers = Numbers::granted(first, count);
     let mtu = config.mtu.min(info.max_mtu);
@@ -143,7 +180,8 @@ fn of_slave<B: Block>(hw: &impl Hardware<Block = B>, config: &Config) -> Result<
         domain,
         capabilities,
     };
-    let control = control(commands, tables, numbers, eqn, None);
+    let card = Arc::new(card);
+    let control = control(card.clone(), commands, tables, numbers, eqn, None);
     Ok(Up { link: first_link(&card.info), control, card, eq, agent: None })
 }
 
@@ -153,13 +191,14 @@ fn first_link(info: &PortInfo) -> Link {
 }
 
 const fn control<B>(
+    card: Arc<Card>,
     commands: Commands<B>,
     tables: Tables<B>,
     numbers: Numbers,
     eqn: u32,
     firmware: Option<Firmware<B>>,
 ) -> Control<B> {
-    Control { commands, tables, numbers, cqs: 0, free_cqs: Vec::new(), eqn, _firmware: firmware }
+    Control { card, commands, tables, numbers, cqs: 0, free_cqs: Vec::new(), eqn, _firmware: firmware }
 }
 
 fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {

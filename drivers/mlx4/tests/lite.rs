@@ -7,6 +7,7 @@ mod common;
 use common::lite::{Cluster, cluster};
 use lite::{Error, Lite, NodeId, Permissions, RpcOptions};
 use std::time::Duration;
+use verbs::Rnic;
 
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -58,7 +59,7 @@ async fn use_each_other(a: Lite, b: Lite, to: NodeId) {
 }
 
 fn run(profiles: &[&str], with_soft: bool, loss: u32) {
-    let Cluster { mut world, nodes } = cluster(profiles, with_soft, loss, MEMORY);
+    let Cluster { mut world, nodes, .. } = cluster(profiles, with_soft, loss, MEMORY);
     let nodes: Vec<Lite> = nodes.into_iter().map(|(_, lite)| lite).collect();
     let ids: Vec<_> = (1..).map(NodeId).take(nodes.len()).collect();
     for lite in &nodes {
@@ -92,4 +93,44 @@ fn by_the_first_roce_and_with_loss() {
 #[test]
 fn a_virtual_function_a_physical_one_and_a_node_without_by_the_first_roce() {
     run(&["vf", "cx3"], true, 0);
+}
+
+/// A card fails while the nodes are connected, on one node and then on the other: LITE connects anew over the card that was
+/// reset, by the same key, and goes on.
+#[test]
+fn lite_goes_on_over_a_card_that_was_reset() {
+    let Cluster { mut world, nodes, cards } = cluster(&["pro", "pro"], false, 0, MEMORY);
+    let nodes: Vec<Lite> = nodes.into_iter().map(|(_, lite)| lite).collect();
+    let [a, b] = &nodes[..] else { panic!("two nodes") };
+    for lite in &nodes {
+        let lite = lite.clone();
+        lite.platform().clone().spawn("reverse", Box::pin(async move { drop(reverse(lite).await) }));
+    }
+    world.run_for(Duration::from_millis(1));
+    world.run(LIMIT, use_each_other(a.clone(), b.clone(), NodeId(2)));
+    for (machine, driver) in &cards {
+        machine.fail_until_reset(0xdead);
+        // Until the driver looks at the card's health.
+        let lost = world.run(LIMIT, {
+            let a = a.clone();
+            async move {
+                let mut lost = 0;
+                let until = a.platform().now() + Duration::from_secs(12);
+                while a.platform().now() < until {
+                    if a.call(NodeId(2), 7, b"going on?", 9).await.is_err() {
+                        lost += 1;
+                    }
+                    a.sleep(Duration::from_millis(20)).await;
+                }
+                lost
+            }
+        });
+        let mut resets = 0;
+        driver.counters(&mut |(name, count)| resets += if name == "card_resets" { count } else { 0 });
+        println!("{lost} calls were lost");
+        assert_eq!(resets, 1);
+        for (from, to, id) in [(a, b, NodeId(2)), (b, a, NodeId(1))] {
+            world.run(LIMIT, use_each_other(from.clone(), to.clone(), id));
+        }
+    }
 }

@@ -21,7 +21,7 @@ const NOT_DRIVEN: [&str; 1] = ["ib"];
 
 /// Runs the cases on all nodes; gives what the first one says of them.
 fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
-    let Cluster { mut world, nodes } = cluster;
+    let Cluster { mut world, nodes, .. } = cluster;
     let ids: Vec<_> = nodes.iter().map(|(_, lite)| lite.node_id()).collect();
     let ended: Arc<Mutex<Vec<(usize, Vec<Verdict>)>>> = Arc::default();
     for (rank, (host, lite)) in nodes.iter().enumerate() {

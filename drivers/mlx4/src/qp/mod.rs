@@ -25,6 +25,8 @@ pub(crate) enum Stage {
     Created,
     /// It is connected.
     Connected,
+    /// The card was reset. All its work has ended.
+    Lost,
 }
 
 /// How often the card was told of work. Each queue pair counts for itself, behind its lock.
@@ -139,6 +141,9 @@ impl<B: Block> Slot<B> {
         if !matches!(self.fixed.service, Service::Datagram(_)) {
             return Err((0, VerbsError::InvalidArgument));
         }
+        if self.stage == Stage::Lost {
+            return Err((0, VerbsError::InvalidState));
+        }
         let domain = self.fixed.domain;
         self.post(bounds.hw, work, |wr, wqe| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
@@ -242,6 +247,9 @@ impl<B: Block> Slot<B> {
         bounds: &Bounds<'_, H>,
         work: &[RecvWr<'_>],
     ) -> Result<(), (usize, VerbsError)> {
+        if self.stage == Stage::Lost {
+            return Err((0, VerbsError::InvalidState));
+        }
         let queue = &*self.queue;
         let mut outcome = Ok(());
         for (done, wr) in work.iter().enumerate() {

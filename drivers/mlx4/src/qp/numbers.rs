@@ -38,6 +38,12 @@ impl Numbers {
         self.len as u32 / 2
     }
 
+    /// Leaves out what was taken before a reset of the card, until it is given back.
+    pub(crate) fn take_over(&mut self, former: &mut Self) {
+        self.taken = core::mem::take(&mut former.taken);
+        self.count = former.count;
+    }
+
     /// The numbers that entries are needed for before the next is taken: the first, and how many.
     pub(crate) fn wanted(&self) -> Option<(u32, u32)> {
         let rest = self.len - self.backed;

@@ -1,13 +1,13 @@
 //! LITE over the driver: a cluster in one process under virtual time, nodes on emulated cards and one on the software RNIC, on one
 //! wire.
 
-use super::Machine;
 use super::soft::{Soft, SoftWire};
 use super::wire::{Station, exchange_lossy};
+use super::{Driver, Machine};
 use connectx3::device::Profile;
 use lite::testing::{Device, Host, Hub, Poller, World};
 use lite::{Config, Lite};
-use mlx4::Config as CardConfig;
+use mlx4::{Condition, Config as CardConfig};
 use platform::{Instant, IoAddr, Platform};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,28 @@ use verbs::{Gid, MacAddr, Rnic};
 /// Everything between the nodes, and the cards themselves.
 struct Wire {
     machines: Vec<Arc<Machine>>,
+    drivers: Vec<Arc<Driver>>,
     soft: Option<Soft>,
     /// Of 1000 frames so many are lost.
     loss: u32,
     chance: Mutex<u32>,
 }
 
+impl Wire {
+    /// Mends cards that have failed; says when to go on with each.
+    fn mend(&self) -> impl Iterator<Item = Option<Instant>> {
+        self.machines.iter().zip(&self.drivers).map(|(machine, driver)| {
+            match driver.mend(machine.bus.clock()) {
+                Condition::Mending { next } => Some(next),
+                Condition::Well | Condition::Lost { .. } => None,
+            }
+        })
+    }
+}
+
 impl Device for Wire {
     fn poll(&self, _: Instant) -> bool {
+        self.mend().for_each(drop);
         let writes = || self.machines.iter().map(|m| m.bus.writes.load(Ordering::Relaxed)).sum::<u64>();
         let before = writes();
         let soft = self.soft.as_ref().map(SoftWire);
@@ -39,11 +53,12 @@ impl Device for Wire {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let deadline = |machine: &Arc<Machine>| {
-            let at = machine.card.lock().unwrap().next_deadline()?;
+        let deadline = |(machine, mend): (&Arc<Machine>, Option<Instant>)| {
+            let of_card = machine.card.lock().unwrap().next_deadline();
+            let at = of_card.into_iter().chain(mend).min()?;
             Some(Instant::from_nanos(at.as_nanos().saturating_sub(machine.waited().as_nanos() as u64)))
         };
-        self.machines.iter().filter_map(deadline).min()
+        self.machines.iter().zip(self.mend()).filter_map(deadline).min()
     }
 }
 
@@ -52,13 +67,15 @@ pub struct Cluster {
     pub world: World,
     /// Host and LITE of each; the first has node id 1.
     pub nodes: Vec<(Arc<Host>, Lite)>,
+    /// The cards of the first ones, with their drivers.
+    pub cards: Vec<(Arc<Machine>, Arc<Driver>)>,
 }
 
 /// A cluster whose first nodes have cards of the profiles, and if so the last has none, with so much memory each.
 pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cluster {
     let mut world = World::new(1);
     let hub = Hub::new();
-    let (mut machines, mut nodes, mut soft) = (Vec::new(), Vec::new(), None);
+    let (mut machines, mut drivers, mut nodes, mut soft) = (Vec::new(), Vec::new(), Vec::new(), None);
     let mut join = |world: &mut World, host: Arc<Host>, rnic: Arc<dyn Rnic>| {
         let (link, welcome) = hub.join(&*rnic);
         let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
@@ -74,7 +91,9 @@ pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cl
         let driver = machine.start(&CardConfig::default()).unwrap();
         driver.set_gid(gid(number)).unwrap();
         machines.push(machine);
-        join(&mut world, host, Arc::new(driver));
+        let driver = Arc::new(driver);
+        drivers.push(driver.clone());
+        join(&mut world, host, driver);
     }
     if with_soft {
         let number = profiles.len() as u8 + 1;
@@ -83,7 +102,9 @@ pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cl
         join(&mut world, host, software.rnic.clone());
         soft = Some(software);
     }
-    world.attach_free(Arc::new(Wire { machines, soft, loss, chance: Mutex::new(1) }));
+    let cards = machines.iter().cloned().zip(drivers.iter().cloned()).collect();
+    let wire = Wire { machines, drivers, soft, loss, chance: Mutex::new(1) };
+    world.attach_free(Arc::new(wire));
     world.run_for(Duration::from_millis(1));
-    Cluster { world, nodes }
+    Cluster { world, nodes, cards }
 }

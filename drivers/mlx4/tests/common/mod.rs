@@ -19,7 +19,7 @@ use connectx3::trace::{Observer, Record, Watch};
 use memory::{Piece, Pool};
 use mlx4::{Config, Hardware, Mlx4};
 use platform::{Arena, Instant, IoAddr, Memory};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::{Gid, MacAddr, PortState, Rnic};
@@ -56,6 +56,8 @@ pub struct Machine {
     config: Mutex<[u32; 64]>,
     /// From then on BAR 0 reads so, if it is not 0.
     pub broken: AtomicU32,
+    /// A reset heals it.
+    heals: AtomicBool,
     /// Accesses of registers after which the card is gone.
     accesses_left: AtomicU64,
     pub record: Arc<Mutex<Record>>,
@@ -99,6 +101,7 @@ impl Machine {
             card,
             config: Mutex::new(config),
             broken: AtomicU32::new(0),
+            heals: AtomicBool::new(false),
             accesses_left: AtomicU64::new(u64::MAX),
             record,
         })
@@ -122,6 +125,12 @@ impl Machine {
     /// The card is gone at that many accesses of its registers from now on.
     pub fn die_at(&self, accesses: u64) {
         self.accesses_left.store(accesses, Ordering::Relaxed);
+    }
+
+    /// From now on registers read so, until the card is reset.
+    pub fn fail_until_reset(&self, registers: u32) {
+        self.heals.store(true, Ordering::Relaxed);
+        self.broken.store(registers, Ordering::Relaxed);
     }
 
     /// Counts an access of a register.
@@ -166,6 +175,9 @@ pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
     panic!("the link does not come up");
 }
 
+/// The registers that are not 0 while the flash is worked on, and that reset.
+const SEMAPHORE: u32 = 0xf03fc;
+const RESET: u32 = 0xf0010;
 /// Bytes of what commands give back.
 const MAILBOX: usize = 4096;
 
@@ -248,7 +260,10 @@ impl Hardware for Plug {
     }
     fn register(&self, offset: u32) -> u32 {
         self.0.touch();
-        let broken = self.0.broken.load(Ordering::Relaxed);
+        let mut broken = self.0.broken.load(Ordering::Relaxed);
+        if offset == SEMAPHORE && self.0.heals.load(Ordering::Relaxed) {
+            broken = 0;
+        }
         if broken != 0 || self.0.in_reset() {
             return if broken == 0 { u32::MAX } else { broken };
         }
@@ -258,6 +273,10 @@ impl Hardware for Plug {
     }
     fn set_register(&self, offset: u32, value: u32) {
         self.0.touch();
+        if offset == RESET && self.0.heals.swap(false, Ordering::Relaxed) {
+            self.0.broken.store(0, Ordering::Relaxed);
+            self.0.die_at(u64::MAX);
+        }
         if !self.0.in_reset() {
             self.0.card.lock().unwrap().write_bar0(offset.into(), &value.to_be_bytes(), &self.0.bus);
         }
