@@ -1,5 +1,7 @@
 //! What a driver is started with.
 
+use platform::IoAddr;
+
 /// What the frames of a port are made for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
@@ -9,6 +11,20 @@ pub enum Layer {
     InfiniBand,
 }
 
+/// What of this machine's memory peers may reach, if they name the key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remote {
+    /// All of it, by the one key that work of this side names too.
+    All,
+    /// A part of it only, by a key of its own. The card refuses the rest.
+    Part {
+        /// The first byte, at the beginning of a page.
+        base: IoAddr,
+        /// Bytes.
+        len: u64,
+    },
+}
+
 /// What a driver is started with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -16,6 +32,8 @@ pub struct Config {
     pub port: u8,
     /// What a port that can be of either layer is to be. `None`: what the card suggests. One that cannot is an error.
     pub layer: Option<Layer>,
+    /// What peers may reach.
+    pub remote: Remote,
     /// Bytes of the payload of an Ethernet frame on the port's network.
     pub mtu: u16,
     /// The MSI-X vector of interrupts.
@@ -25,6 +43,6 @@ pub struct Config {
 impl Default for Config {
     /// The first port on a network with frames of the usual size.
     fn default() -> Self {
-        Self { port: 1, layer: None, mtu: 1500, vector: 0 }
+        Self { port: 1, layer: None, remote: Remote::All, mtu: 1500, vector: 0 }
     }
 }

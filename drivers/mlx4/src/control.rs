@@ -15,6 +15,7 @@ use crate::qp::context::{Fixed, Rings, Service, Way};
 use crate::qp::numbers::Numbers;
 use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{BlueFlameRegister, Parts, Slot, Stage};
+use crate::region::Keys;
 use crate::reset;
 use crate::tables::Tables;
 use crate::{CQS, start};
@@ -56,8 +57,7 @@ pub(crate) struct Card {
     pub(crate) capabilities: Capabilities,
     pub(crate) port: Port,
     pub(crate) info: PortInfo,
-    /// The one key.
-    pub(crate) key: u32,
+    pub(crate) keys: Keys,
     pub(crate) health: Health,
     /// Queue pairs that can exist.
     pub(crate) max_qps: u32,
@@ -142,7 +142,7 @@ impl<B: Block> Control<B> {
         let shape = shape.ok_or(Error::Lacks("rings of some entries"))?;
         let slot = self.make_qp(hw, card, QpNum::new(number), service, shape, [target(), target()])?;
         cq.attach(QueuePair::<B>::slot_of(slot.queue.number()), slot.queue.clone());
-        Ok(Packets::new(cq, slot, memory, room, card.key))
+        Ok(Packets::new(cq, slot, memory, room, card.keys.local))
     }
 
     /// Makes a completion queue.

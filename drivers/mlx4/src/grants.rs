@@ -4,7 +4,7 @@
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
-use crate::icm::pages::{LOG_PAGE, PAGE};
+use crate::icm::pages::LOG_PAGE;
 use crate::icm::{Object, PageRun};
 use crate::layout::{Field, Mailbox};
 use platform::IoAddr;
@@ -34,6 +34,8 @@ mod step {
 /// Queue pair numbers that are asked for first, and at least.
 const MOST_QPS: u32 = crate::qp::queue::SLOTS as u32;
 const LEAST_QPS: u32 = 64;
+/// Page entries of one object.
+const MOST_PAGES: u64 = 1 << 20;
 
 fn allocate<B: Block>(
     hw: &impl Hardware<Block = B>,
@@ -141,17 +143,19 @@ pub(crate) fn back<B: Block>(
         .try_for_each(|number| allocate(hw, commands, kind, step::ENTRIES, number).map(drop))
 }
 
-/// Has page entries written for `bytes` of memory from `addr` on.
-pub(crate) fn map_queue<B: Block>(
+/// Has entries written for `count` pages of `1 << log_page` bytes from `addr` on.
+pub(crate) fn map<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     addr: IoAddr,
-    bytes: u64,
+    count: u64,
+    log_page: u32,
 ) -> Result<PageRun, Error> {
-    let pages = bytes.div_ceil(PAGE).max(1);
+    let pages = Some(count).filter(|count| (1..=MOST_PAGES).contains(count));
+    let pages = pages.ok_or(Error::Exhausted("page entries"))?;
     let first = allocate(hw, commands, kind::PAGES, step::ALL, order(pages).into())?;
     let run = PageRun::new(first.into(), pages << LOG_PAGE);
-    let written = write_pages(hw, commands, first, addr, pages);
+    let written = write_pages(hw, commands, first, addr, pages, log_page);
     if written.is_err() {
         unmap_queue(hw, commands, run);
     }
@@ -177,6 +181,7 @@ fn write_pages<B: Block>(
     first: u32,
     addr: IoAddr,
     pages: u64,
+    log_page: u32,
 ) -> Result<(), Error> {
     const FIRST: Field = Field::word(0x04);
     const ENTRIES: usize = 0x10;
@@ -187,7 +192,7 @@ fn write_pages<B: Block>(
         let count = MOST.min(pages - skip);
         let mut mailbox = Mailbox::new().with(FIRST, first + skip as u32);
         for page in 0..count {
-            mailbox.set_wide(ENTRIES + 8 * page as usize, (addr.0 + (skip + page) * PAGE) | PRESENT);
+            mailbox.set_wide(ENTRIES + 8 * page as usize, (addr.0 + ((skip + page) << log_page)) | PRESENT);
         }
         commands.send(hw, Command::new(Opcode::WriteMtt).of(count as u32), &mailbox)?;
     }

@@ -86,7 +86,7 @@ use verbs::{CqId, Gid, MacAddr, PortState};
 
 pub use capabilities::BoardId;
 pub use command::{Opcode, Status};
-pub use config::{Config, Layer};
+pub use config::{Config, Layer, Remote};
 pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
@@ -104,7 +104,9 @@ pub struct Mlx4<H: Hardware, R> {
     config: Config,
     /// As it was first brought up. What may be another after a reset is in [`Control`].
     card: Arc<Card>,
+    /// What work of this side names, and what peers do.
     key: AtomicU32,
+    remote_key: AtomicU32,
     control: spin::Mutex<Control<H::Block>>,
     slots: Box<[SlotLock<R, H::Block>]>,
     cqs: Box<[CqPlace<R, H::Block>]>,
@@ -181,7 +183,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             next_health: AtomicU64::new(next_health),
             mending: spin::Mutex::new(Mending::new(saved)),
             resets: AtomicU64::new(0),
-            key: AtomicU32::new(card.key),
+            key: AtomicU32::new(card.keys.local),
+            remote_key: AtomicU32::new(card.keys.remote),
             config: *config,
             qp_errors: AtomicU64::new(0),
             cq_errors: AtomicU64::new(0),

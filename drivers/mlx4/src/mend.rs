@@ -7,8 +7,9 @@ use crate::control::{Control, Function};
 use crate::error::Error;
 use crate::hardware::Hardware;
 use crate::qp::Stage;
+use crate::region::Keys;
 use crate::reset::{self, Saved};
-use crate::start::{self, Former, Up};
+use crate::start::{self, Up};
 use crate::{HEALTH_EVERY, Mlx4};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -168,7 +169,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             reset::finish(&self.hw, saved);
         }
         let mut control = self.control.lock();
-        let former = Former { key: self.key.load(Ordering::Relaxed) };
+        let [local, remote] = [&self.key, &self.remote_key].map(|key| key.load(Ordering::Relaxed));
+        let former = Keys { local, remote };
         let up = start::again(&self.hw, &self.config, self.card.function, Some(former))?;
         let Up { control: mut new, card, eq, agent, link } = up;
         new.succeed(&mut control);
@@ -191,7 +193,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         if let Some(gid) = gid {
             self.link.lock().gid = gid;
         }
-        self.key.store(card.key, Ordering::Relaxed);
+        self.key.store(card.keys.local, Ordering::Relaxed);
+        self.remote_key.store(card.keys.remote, Ordering::Relaxed);
         *self.eq.lock() = eq;
         *self.agent.lock() = agent;
         self.next_health.store((self.hw.now() + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The card as an [`Rnic`].
 
-use crate::config::Layer;
+use crate::config::{Layer, Remote};
 use crate::control::Target;
 use crate::cq::Cq;
 use crate::hardware::Hardware;
@@ -112,8 +112,11 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn memory_key(&self) -> MemoryKey {
-        let (base, len) = self.hw.memory().range();
-        MemoryKey { rkey: RemoteKey(self.key.load(Ordering::Relaxed)), base, len }
+        let (base, len) = match self.config.remote {
+            Remote::All => self.hw.memory().range(),
+            Remote::Part { base, len } => (base, len),
+        };
+        MemoryKey { rkey: RemoteKey(self.remote_key.load(Ordering::Relaxed)), base, len }
     }
 
     fn create_cq(&self, options: CqOptions) -> Result<CqId, VerbsError> {

@@ -3,7 +3,7 @@
 use crate::agent;
 use crate::capabilities::{BoardId, Capabilities, first_eq};
 use crate::command::{Command, Commands, Opcode};
-use crate::config::{Config, Layer};
+use crate::config::{Config, Layer, Remote};
 use crate::control::{Card, Control, Function, Health};
 use crate::eq::Eq;
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::packets::Packets;
 use crate::port::{Link, Port, PortInfo};
 use crate::qp::context::Service;
 use crate::qp::numbers::Numbers;
-use crate::region::{self, Place};
+use crate::region::{self, Keys, Place};
 use crate::reset::Saved;
 use crate::tables::Tables;
 use crate::{grants, hca, reset, slave};
@@ -31,13 +31,6 @@ pub(crate) struct Up<B> {
     /// Of an InfiniBand port, what its subnet manager speaks to, unless that is the master's.
     pub(crate) agent: Option<Packets<B>>,
     pub(crate) link: Link,
-}
-
-/// What a card had before it failed, and keeps.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Former {
-    /// The one key, which peers know.
-    pub(crate) key: u32,
 }
 
 /// Brings a card up from wherever it is, to a port that is open. Its link takes its time. Gives what a reset loses too.
@@ -63,7 +56,7 @@ pub(crate) fn again<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
     function: Function,
-    former: Option<Former>,
+    former: Option<Keys>,
 ) -> Result<Up<B>, Error> {
     let up = match function {
         Function::Physical => physical(hw, config, former),
@@ -76,15 +69,10 @@ pub(crate) fn again<B: Block>(
     up
 }
 
-/// What chance decides of the key: once.
-fn key_bits(hw: &impl Hardware, former: Option<Former>) -> u32 {
-    former.map_or_else(|| chance(hw), |former| former.key.rotate_right(8))
-}
-
 fn physical<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-    former: Option<Former>,
+    former: Option<Keys>,
 ) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_card(hw)?;
     let firmware = Firmware::start(hw, &mut commands)?;
@@ -102,10 +90,11 @@ fn physical<B: Block>(
     let mut tables = Tables::Own(icm.into());
     let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
     let special = special_queue_pairs(hw, &mut commands, &mut tables, &capabilities)?;
-    let [for_key, for_numbers] = [key_bits(hw, former), chance(hw)];
+    let for_numbers = chance(hw);
     let domain = capabilities.reserved_pds;
-    let place = Place { index: capabilities.reserved_mpts, log_count: LOG_MPTS };
-    let key = region::create(hw, &mut commands, &mut tables, place, domain, for_key)?;
+    let first = capabilities.reserved_mpts;
+    let places = [first, first + 1].map(|index| Place { index, log_count: LOG_MPTS });
+    let keys = region::create(hw, &mut commands, &mut tables, places, domain, config.remote, former)?;
     let mtu = config.mtu.min(info.max_mtu);
     let numbers = Numbers::own(for_numbers);
     let card = Card {
@@ -114,7 +103,7 @@ fn physical<B: Block>(
         board,
         port,
         info: PortInfo { max_mtu: mtu, ..info },
-        key,
+        keys,
         health: firmware.error_buffer.map_or(Health::Unseen, Health::Register),
         max_qps: numbers.most(),
         blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
@@ -141,7 +130,7 @@ fn physical<B: Block>(
 fn of_slave<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-    former: Option<Former>,
+    former: Option<Keys>,
 ) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_slave(hw)?;
     let hca = hca::query(hw, &mut commands)?;
@@ -158,8 +147,10 @@ fn of_slave<B: Block>(
         port = port.with_counter(grants::counter(hw, &mut commands)?);
     }
     let domain = capabilities.reserved_pds;
-    let place = Place { index: grants::key(hw, &mut commands)?, log_count: hca.log_keys };
-    let key = region::create(hw, &mut commands, &mut tables, place, domain, key_bits(hw, former))?;
+    let first = grants::key(hw, &mut commands)?;
+    let second = if config.remote == Remote::All { first } else { grants::key(hw, &mut commands)? };
+    let places = [first, second].map(|index| Place { index, log_count: hca.log_keys });
+    let keys = region::create(hw, &mut commands, &mut tables, places, domain, config.remote, former)?;
     let (first, count) = grants::queue_pairs(hw, &mut commands)?;
     let numbers = Numbers::granted(first, count);
     let mtu = config.mtu.min(info.max_mtu);
@@ -173,7 +164,7 @@ fn of_slave<B: Block>(
         board,
         port,
         info: PortInfo { max_mtu: mtu, ..info },
-        key,
+        keys,
         health: Health::Channel,
         max_qps: numbers.most(),
         blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),

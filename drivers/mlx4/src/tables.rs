@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::grants;
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_CQS;
+use crate::icm::pages::{LOG_PAGE, PAGE};
 use crate::icm::{Icm, Object, PageRun};
 use alloc::boxed::Box;
 use platform::IoAddr;
@@ -71,7 +72,7 @@ impl<B: Block> Tables<B> {
         }
     }
 
-    /// Makes page entries for `bytes` of memory from `addr` on.
+    /// Makes page entries for a queue's `bytes` of memory from `addr` on.
     pub(crate) fn map_queue(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -79,9 +80,21 @@ impl<B: Block> Tables<B> {
         addr: IoAddr,
         bytes: u64,
     ) -> Result<PageRun, Error> {
+        self.map(hw, commands, addr, bytes.div_ceil(PAGE), LOG_PAGE)
+    }
+
+    /// Makes entries for `count` pages of `1 << log_page` bytes from `addr` on.
+    pub(crate) fn map(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        commands: &mut Commands<B>,
+        addr: IoAddr,
+        count: u64,
+        log_page: u32,
+    ) -> Result<PageRun, Error> {
         match self {
-            Self::Own(icm) => icm.map_queue(hw, commands, addr, bytes),
-            Self::Granted => grants::map_queue(hw, commands, addr, bytes),
+            Self::Own(icm) => icm.map(hw, commands, addr, count, log_page),
+            Self::Granted => grants::map(hw, commands, addr, count, log_page),
         }
     }
 

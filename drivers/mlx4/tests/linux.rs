@@ -4,12 +4,15 @@
 
 mod common;
 
-use common::nodes::on_every_card;
+use common::DATA;
+use common::nodes::{Nodes, on_every_card};
 use common::pair::{datagrams, every_verb};
 use connectx3::trace::{Line, Record, Value};
-use mlx4::Hardware;
+use mlx4::{Config, Hardware, Remote};
+use platform::IoAddr;
 use std::collections::BTreeSet;
 use std::path::Path;
+use verbs::LinkKind;
 
 /// Fields of commands in which the driver differs from Linux: those of docs/hardware.md.
 const UNPROVEN: &[(&str, &[&str])] = &[
@@ -86,7 +89,7 @@ fn the_driver_does_with_a_card_what_linux_does() {
     of_slaves.extend(physical.iter().filter(|line| title(line).ends_with("(UD)")).cloned());
     let mut strange = BTreeSet::new();
     let mut commands = BTreeSet::new();
-    on_every_card(|profile, link, nodes| {
+    let mut compare = |profile: &str, link, nodes: Nodes| {
         let known = if profile == "vf" { &of_slaves } else { &physical };
         let [machine, _] = nodes.machines.clone();
         {
@@ -118,7 +121,13 @@ fn the_driver_does_with_a_card_what_linux_does() {
                 ));
             }
         }
-    });
+    };
+    on_every_card(&mut compare);
+    for (profile, link) in [("pro", LinkKind::RoceV2), ("vf", LinkKind::RoceV1)] {
+        let remote = |number| Remote::Part { base: IoAddr(DATA * u64::from(number)), len: 8 << 20 };
+        let nodes = Nodes::with(profile, |number| Config { remote: remote(number), ..Config::default() });
+        compare(profile, link, nodes);
+    }
     assert!(strange.is_empty(), "neither in a record of Linux nor in docs/hardware.md: {strange:#?}");
     // What is listed is used, and said in the document.
     let document =

@@ -171,26 +171,28 @@ impl<B: Block> Icm<B> {
         Ok(())
     }
 
-    /// Writes page entries for `bytes` of memory from `addr` on.
-    pub(crate) fn map_queue(
+    /// Writes entries for `count` pages of `1 << log_page` bytes from `addr` on.
+    pub(crate) fn map(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
         addr: IoAddr,
-        bytes: u64,
+        count: u64,
+        log_page: u32,
     ) -> Result<PageRun, Error> {
+        let bytes = count.checked_mul(PAGE).ok_or(Error::Exhausted("page entries"))?;
         let (start, bytes) = self.page_entries.take(bytes).ok_or(Error::Exhausted("page entries"))?;
         let run = PageRun { first: start >> LOG_PAGE, bytes };
         let written = self
             .fill(hw, commands, TableId::Mtt, run.first, bytes >> LOG_PAGE)
-            .and_then(|()| self.write_pages(run, addr));
+            .and_then(|()| self.write_pages(run, addr, log_page));
         if written.is_err() {
             self.unmap_queue(run);
         }
         written.map(|()| run)
     }
 
-    fn write_pages(&self, run: PageRun, addr: IoAddr) -> Result<(), Error> {
+    fn write_pages(&self, run: PageRun, addr: IoAddr, log_page: u32) -> Result<(), Error> {
         const PRESENT: u64 = 1;
         const IN_PAGE: u64 = PAGE / 8;
         let missing = Error::Exhausted("page entries");
@@ -199,7 +201,7 @@ impl<B: Block> Icm<B> {
             let entry = run.first + index;
             let (at, block) = lent.range(..=entry / IN_PAGE).next_back().ok_or(missing)?;
             let word = block.get((entry - at * IN_PAGE) as usize).ok_or(missing)?;
-            word.store(((addr.0 + index * PAGE) | PRESENT).to_be(), Ordering::Release);
+            word.store((addr.0.wrapping_add(index << log_page) | PRESENT).to_be(), Ordering::Release);
         }
         Ok(())
     }

@@ -153,17 +153,22 @@ impl Machine {
 }
 
 /// A machine whose driver has begun, with the address and GID that end in `number`.
-pub fn begun(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
+pub fn begun(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
     let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
     let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA * u64::from(number)), 8 << 20)));
-    let driver = machine.start(&Config::default()).unwrap();
+    let driver = machine.start(config).unwrap();
     driver.set_gid(Gid::from_ipv4([10, 9, 0, number])).unwrap();
     (machine, driver)
 }
 
 /// One whose link is up too.
 pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
-    let (machine, driver) = begun(profile, number);
+    node_with(profile, number, &Config::default())
+}
+
+/// One that is not as usual.
+pub fn node_with(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
+    let (machine, driver) = begun(profile, number, config);
     for _ in 0..1000 {
         if driver.attributes().port_state == PortState::Active {
             return (machine, driver);

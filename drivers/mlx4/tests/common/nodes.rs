@@ -3,7 +3,8 @@
 use super::pair::{End, Post};
 use super::subnet::{configure, train};
 use super::wire::Station;
-use super::{Driver, Machine, begun, node};
+use super::{Driver, Machine, begun, node, node_with};
+use mlx4::Config;
 use std::sync::Arc;
 use verbs::{LinkKind, PortState, Rnic};
 
@@ -60,9 +61,15 @@ impl Nodes {
         nodes
     }
 
+    /// Two on Ethernet that are not as usual.
+    pub fn with(profile: &str, config: impl Fn(u8) -> Config) -> Self {
+        let [(ma, da), (mb, db)] = [1, 2].map(|number| node_with(profile, number, &config(number)));
+        Self { machines: [ma, mb], drivers: [da, db] }
+    }
+
     /// Two that have begun, whatever their links do.
     pub fn cold(profile: &str) -> Self {
-        let ((ma, da), (mb, db)) = (begun(profile, 1), begun(profile, 2));
+        let [(ma, da), (mb, db)] = [1, 2].map(|number| begun(profile, number, &Config::default()));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
