@@ -1,7 +1,8 @@
 //! What the driver costs the processor: posting and polling on a card that costs nothing, since nobody is behind its
-//! registers: this program writes the completions itself, beforehand. Beside the time, if the processor tells it, instructions.
+//! registers: this program writes the completions itself, beforehand.
 //!
-//! `cargo bench -p mlx4` prints nanoseconds for each operation, the median of many rounds, and WQEs for each doorbell.
+//! `cargo bench -p mlx4 [-- --json FILE]` prints nanoseconds for each operation, the median of many rounds, and requests for
+//! each doorbell. With `-- --count N` it posts N, one at a time, polls them 16 at a time, and says nothing: for a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/common/mod.rs"]
@@ -16,7 +17,10 @@ use platform::{Arena, Instant, IoAddr, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use verbs::{Completion, CqOptions, Gid, LinkKind, MacAddr, Payload, QpOptions, Rnic, SendOp, SendWr, WrId};
+use verbs::{
+    Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, Payload, QpNum, QpOptions, Rnic, SendOp, SendWr,
+    WrId,
+};
 
 /// A machine with a card, which from some moment on no longer hears its doorbells.
 struct Still {
@@ -102,63 +106,120 @@ fn median(mut times: Vec<u64>, per: u32) -> f64 {
     times[times.len() / 2] as f64 / f64::from(per)
 }
 
+/// A connected queue pair on a card that is still.
+struct Bench {
+    // As LITE calls it.
+    rnic: Box<dyn Rnic>,
+    machine: Arc<Machine>,
+    doorbells: Arc<AtomicU64>,
+    cq: CqId,
+    qp: QpNum,
+    /// The ring of completions, and the logarithm of its length.
+    ring: u64,
+    log: u32,
+    /// Requests posted so far.
+    posted: u32,
+    wr: SendWr<'static>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, 1]));
+        let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
+        let (still, doorbells) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let hw = Still { machine: machine.clone(), still: still.clone(), doorbells: doorbells.clone() };
+        let driver = Mlx4::<_, spin::Mutex<()>>::start(hw, &Config::default()).unwrap();
+        driver.set_gid(Gid::from_ipv4([10, 0, 0, 1])).unwrap();
+        let cq = driver.create_cq(CqOptions { depth: 4 * DEPTH - 1 }).unwrap();
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: 1 };
+        let qp = driver.create_qp(options).unwrap();
+        let end = End { rnic: &driver, memory: machine.bus.data.clone(), cq, qp };
+        driver.connect_qp(qp, &to(&end, qp, LinkKind::RoceV2)).unwrap();
+        // Where the card would write completions: it writes one.
+        let op =
+            SendOp::Write { data: Payload::Inline(&[7; 64]), remote: end.remote(IoAddr(DATA)), imm: None };
+        end.post(0, op);
+        common::wire::exchange(&[&machine]);
+        end.one();
+        let ring = machine.bus.published.load(Ordering::Relaxed) - 24;
+        still.store(true, Ordering::Relaxed);
+        let wr = SendWr { id: WrId(1), op, signaled: true, solicited: false, fence: false };
+        let log = (4 * DEPTH).ilog2();
+        Self { rnic: Box::new(driver), machine, doorbells, cq, qp, ring, log, posted: 1, wr }
+    }
+
+    /// Posts a whole round, so many at once.
+    fn post(&mut self, batch: &[SendWr<'_>]) {
+        for _ in 0..DEPTH as usize / batch.len() {
+            self.rnic.post_send(self.qp, batch).unwrap();
+        }
+    }
+
+    /// Completes a round in place of the card.
+    fn complete(&mut self) {
+        let indices = self.posted..self.posted + DEPTH;
+        complete(&self.machine.bus.shared, self.ring, self.log, self.qp.get(), self.posted, indices);
+        self.posted += DEPTH;
+    }
+
+    /// Polls a whole round, so many at once.
+    fn poll(&self, out: &mut [Completion]) {
+        let mut taken = 0;
+        while taken < DEPTH as usize {
+            let n = self.rnic.poll_cq(self.cq, out);
+            assert!(n > 0);
+            taken += n;
+        }
+    }
+}
+
 fn main() {
-    let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, 1]));
-    let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
-    let (still, doorbells) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let hw = Still { machine: machine.clone(), still: still.clone(), doorbells: doorbells.clone() };
-    let driver = Mlx4::<_, spin::Mutex<()>>::start(hw, &Config::default()).unwrap();
-    driver.set_gid(Gid::from_ipv4([10, 0, 0, 1])).unwrap();
-    let cq = driver.create_cq(CqOptions { depth: 4 * DEPTH - 1 }).unwrap();
-    let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: DEPTH, recv_depth: 1 };
-    let qp = driver.create_qp(options).unwrap();
-    let end = End { rnic: &driver, memory: machine.bus.data.clone(), cq, qp };
-    driver.connect_qp(qp, &to(&end, qp, LinkKind::RoceV2)).unwrap();
+    let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    match (args.next().as_deref(), args.next()) {
+        (None, _) => measure(None),
+        (Some("--json"), Some(file)) => measure(Some(&file)),
+        (Some("--count"), Some(n)) => count(n.parse().unwrap()),
+        _ => panic!("usage: [--json FILE | --count N]"),
+    }
+}
 
-    // Where the card would write completions: it writes one.
-    let remote = end.remote(IoAddr(DATA));
-    let payload = [7; 64];
-    let op = SendOp::Write { data: Payload::Inline(&payload), remote, imm: None };
-    end.post(0, op);
-    common::wire::exchange(&[&machine]);
-    end.one();
-    let ring = machine.bus.published.load(Ordering::Relaxed) - 24;
-    let log = (4 * DEPTH).ilog2();
-    still.store(true, Ordering::Relaxed);
+/// Posts so many requests, in whole rounds.
+fn count(requests: u32) {
+    let mut bench = Bench::new();
+    for _ in 0..requests.div_ceil(DEPTH) {
+        bench.post(&[bench.wr]);
+        bench.complete();
+        bench.poll(&mut [Completion::BLANK; 16]);
+    }
+}
 
-    let wr = SendWr { id: WrId(1), op, signaled: true, solicited: false, fence: false };
+fn measure(json: Option<&str>) {
+    let mut bench = Bench::new();
     let mut out = [Completion::BLANK; DEPTH as usize];
-    let mut next = 1u32;
-    println!("{:<34} {:>10} {:>10} {:>16}", "64 B inline WRITE", "post ns", "poll ns", "WQEs/doorbell");
+    let mut figures = Vec::new();
+    println!("{:<34} {:>10} {:>10} {:>20}", "64 B inline WRITE", "post ns", "poll ns", "requests/doorbell");
     for batch in [1, 4, 16, DEPTH] {
-        let batched = vec![wr; batch as usize];
+        let batched = vec![bench.wr; batch as usize];
         let (mut posts, mut polls) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
-        let rung = doorbells.load(Ordering::Relaxed);
+        let rung = bench.doorbells.load(Ordering::Relaxed);
         for _ in 0..ROUNDS {
             let begun = std::time::Instant::now();
-            for _ in 0..DEPTH / batch {
-                driver.post_send(qp, &batched).unwrap();
-            }
+            bench.post(&batched);
             posts.push(begun.elapsed().as_nanos() as u64);
-            complete(&machine.bus.shared, ring, log, qp.get(), next, next..next + DEPTH);
-            next += DEPTH;
+            bench.complete();
             let begun = std::time::Instant::now();
-            let mut taken = 0;
-            while taken < DEPTH as usize {
-                let n = driver.poll_cq(cq, &mut out[..batch as usize]);
-                assert!(n > 0);
-                taken += n;
-            }
+            bench.poll(&mut out[..batch as usize]);
             polls.push(begun.elapsed().as_nanos() as u64);
         }
-        let rung = doorbells.load(Ordering::Relaxed) - rung;
-        println!(
-            "{:<34} {:>10.1} {:>10.1} {:>16.1}",
-            format!("batches of {batch}"),
-            median(posts, DEPTH),
-            median(polls, DEPTH),
-            f64::from(DEPTH) * ROUNDS as f64 / rung as f64,
-        );
+        let rung = bench.doorbells.load(Ordering::Relaxed) - rung;
+        let (post, poll) = (median(posts, DEPTH), median(polls, DEPTH));
+        let each = f64::from(DEPTH) * ROUNDS as f64 / rung as f64;
+        println!("{:<34} {post:>10.1} {poll:>10.1} {each:>20.1}", format!("batches of {batch}"));
+        figures.push(serde_json::json!({
+            "batch": batch, "post_ns": post, "poll_ns": poll, "requests_per_doorbell": each,
+        }));
     }
-    still.store(false, Ordering::Relaxed);
+    if let Some(file) = json {
+        std::fs::write(file, serde_json::to_vec(&figures).unwrap()).unwrap();
+    }
 }

@@ -23,7 +23,7 @@ const NOT_DRIVEN: [&str; 1] = ["ib"];
 fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
     let Cluster { mut world, nodes, .. } = cluster;
     let ids: Vec<_> = nodes.iter().map(|(_, lite)| lite.node_id()).collect();
-    let ended: Arc<Mutex<Vec<(usize, Vec<Verdict>)>>> = Arc::default();
+    let ended = Arc::new(Mutex::new(Vec::<(usize, Vec<Verdict>)>::new()));
     for (rank, (host, lite)) in nodes.iter().enumerate() {
         let (lite, ids, ended): (Lite, _, _) = (lite.clone(), ids.clone(), ended.clone());
         let part = async move {

@@ -44,7 +44,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let tools = Tools::get()?.map_err(|why| anyhow!("{why}"))?;
-    let image = ui::step("the image of the Linux guests", || image(Release::Host))?;
+    let image = ui::step("the image of the Linux guests", || image(Release::Host, &[]))?;
     let dir = TempDir::with_prefix("ferrolite-")?;
     let mut gaps = Gaps::default();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());

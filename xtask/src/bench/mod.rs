@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: figures. What the documentation quotes, this prints; what it is compared to runs in the same run.
 
 mod boot;
+mod callgrind;
 mod cx3;
 mod document;
 mod gaps;
@@ -11,6 +12,7 @@ mod lite;
 mod native;
 mod nodes;
 mod pairs;
+mod post;
 mod rxe;
 mod scaling;
 mod size;
@@ -58,6 +60,8 @@ enum Alone {
     Scaling(scaling::Options),
     /// A simulated cluster of many nodes: how long they take to join, connect, call and leave, and what a node and a peer cost
     Nodes(nodes::Options),
+    /// Our mlx4 driver, as native code: what posting and polling take, beside rdma-core's instructions in a Linux guest
+    Post(post::Options),
 }
 
 /// What to measure and where the figures go.
@@ -162,6 +166,7 @@ pub fn bench(bench: &Bench) -> Result<()> {
         Some(Alone::Cx3(options)) => cx3::bench(options),
         Some(Alone::Scaling(options)) => scaling::bench(options),
         Some(Alone::Nodes(options)) => nodes::bench(options),
+        Some(Alone::Post(options)) => post::bench(options),
         None => all(&bench.options),
     }
 }

@@ -118,7 +118,7 @@ fn program() -> Result<PathBuf> {
 }
 
 /// The program that cargo's messages speak of last.
-fn executable(messages: &str) -> Option<PathBuf> {
+pub fn executable(messages: &str) -> Option<PathBuf> {
     let read = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message.get("executable")?.as_str().map(PathBuf::from)

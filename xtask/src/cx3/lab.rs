@@ -52,7 +52,7 @@ pub struct Lab {
 impl Lab {
     /// Boots the machines, at the same time. Consoles and the log of `cx3` go to files beside `log`.
     pub fn boot(tools: &Tools, plan: &Plan, log: &Path) -> Result<Self> {
-        let image = image(plan.release)?;
+        let image = image(plan.release, plan.packages)?;
         let dir = TempDir::with_prefix("ferrolite-")?;
         let record = plan.record.map(|_| log.with_extension("record.txt"));
         let log = log.with_extension("cx3.log");
@@ -93,6 +93,7 @@ impl Lab {
                 network,
                 module_parameters: plan.module_parameters.clone(),
                 reboots: plan.reboots,
+                files: plan.files.clone(),
                 console: Some(log.with_extension(format!("{number}.log"))),
                 boot_within: BOOT,
                 ..GuestConfig::default()

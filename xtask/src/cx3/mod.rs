@@ -46,7 +46,7 @@ fn build() -> Result<PathBuf> {
     Ok(paths::target().join("release/cx3"))
 }
 
-/// The image of the Linux guests, by release.
-pub fn image(release: Release) -> Result<Image> {
-    Image::build_of(&paths::target().join("linux-guest"), release, &[])
+/// The image of the Linux guests, by release, with further packages.
+pub fn image(release: Release, packages: &[&str]) -> Result<Image> {
+    Image::build_of(&paths::target().join("linux-guest"), release, packages)
 }

@@ -5,7 +5,7 @@ use netfault::Faults;
 use qemu::cx3::CardConfig;
 use qemu::fabric::{Fabric, FabricConfig};
 use qemu::linux::Release;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Machines with a card each; all cards are in one process and, unless they say otherwise, on its switch.
 #[derive(Clone, Debug)]
@@ -24,6 +24,10 @@ pub struct Plan {
     pub load: bool,
     /// Whether they come back from a reboot.
     pub reboots: bool,
+    /// Further Debian packages that they have.
+    pub packages: &'static [&'static str],
+    /// Files in each: the path there, and the file here.
+    pub files: Vec<(String, PathBuf)>,
     /// Memory of each, in MiB.
     pub memory_mib: u32,
     /// Largest IP packet on the cards' Ethernet interfaces, in bytes.
@@ -47,6 +51,8 @@ impl Default for Plan {
             module_parameters: Vec::new(),
             load: true,
             reboots: false,
+            packages: &[],
+            files: Vec::new(),
             memory_mib: 384,
             mtu: 4200,
             cpus: 1,

@@ -1,0 +1,71 @@
+//! What callgrind writes (its manual, "Callgrind Format Specification"): who has called whom, and for how many instructions.
+
+use std::collections::HashMap;
+
+/// A function, and the program or library that it is in. A library without symbols has numbers for names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Site {
+    pub object: String,
+    pub function: String,
+}
+
+/// Calls of one function by another, with all that was called in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Calls {
+    pub caller: Site,
+    pub callee: Site,
+    pub count: u64,
+    pub instructions: u64,
+}
+
+/// All calls that a profile tells of. Lines that are no part of the format are left out.
+pub fn calls(profile: &str) -> Vec<Calls> {
+    let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
+    let (mut here, mut there) = (Site::default(), Site::default());
+    let (mut calls, mut count) = (Vec::new(), None);
+    for line in profile.lines() {
+        if let Some(n) = count.take() {
+            let instructions = line.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+            calls.push(Calls { caller: here.clone(), callee: there.clone(), count: n, instructions });
+            there.object.clone_from(&here.object);
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
+        match key {
+            "ob" => {
+                here.object = name(&mut objects, value);
+                there.object.clone_from(&here.object);
+            }
+            "fn" => here.function = name(&mut functions, value),
+            "cob" => there.object = name(&mut objects, value),
+            "cfn" => there.function = name(&mut functions, value),
+            "calls" => count = value.split(' ').next().and_then(|n| n.parse().ok()),
+            _ => {}
+        }
+    }
+    calls
+}
+
+/// `(7) name` says what 7 stands for from then on, `(7)` is that.
+fn name(known: &mut HashMap<String, String>, value: &str) -> String {
+    let (number, name) = value.split_once(' ').unwrap_or((value, ""));
+    if !name.is_empty() {
+        known.insert(number.to_owned(), name.to_owned());
+    }
+    known.get(number).cloned().unwrap_or_else(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_with_their_objects() {
+        let profile = "positions: line\nevents: Ir\n\nob=(1) /bin/a\nfl=(1) a.c\nfn=(1) main\n5 10\ncob=(2) /lib/b.so\n\
+            cfi=(2) b.c\ncfn=(2) 0x10\ncalls=3 0\n6 300\ncfn=(3) own\ncalls=1 9\n7 5\n\nfn=(3)\n9 5\n\nob=(2)\nfn=(2)\n0 300\n";
+        let site = |object: &str, function: &str| Site { object: object.into(), function: function.into() };
+        let main = site("/bin/a", "main");
+        let to = |callee, count, instructions| Calls { caller: main.clone(), callee, count, instructions };
+        assert_eq!(calls(profile), [to(site("/lib/b.so", "0x10"), 3, 300), to(site("/bin/a", "own"), 1, 5)]);
+    }
+}

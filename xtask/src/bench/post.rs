@@ -1,0 +1,208 @@
+//! `cargo xtask bench post`: what our mlx4 driver takes to post a request and to poll a completion, beside rdma-core's.
+
+use super::callgrind::{self, Calls};
+use super::gaps::Gaps;
+use super::host::Host;
+use super::native::executable;
+use super::table::{Table, maybe};
+use super::target::{self, Bound, Target};
+use crate::cx3::lab::address;
+use crate::cx3::{Lab, Plan, Tools};
+use crate::{interrupt, paths, run, tool, ui};
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use qemu::cx3::CardConfig;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
+    #[arg(long)]
+    strict: bool,
+}
+
+/// How long a program may take, building included.
+const LIMIT: Duration = Duration::from_secs(900);
+/// WRITEs that are counted. Both programs post them one at a time and poll 16 at a time.
+const COUNTED: u64 = 1600;
+/// The program for the guest, there and among ours.
+const PROGRAM: &str = "post-cost";
+
+/// What `cargo bench -p mlx4` writes, for each length of the batches that are posted and polled at once.
+#[derive(Debug, Deserialize, Serialize)]
+struct Batch {
+    batch: u32,
+    post_ns: f64,
+    poll_ns: f64,
+    requests_per_doorbell: f64,
+}
+
+/// Instructions for a 64 B inline WRITE.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Instructions {
+    post: f64,
+    poll: f64,
+}
+
+impl Instructions {
+    /// Those of calls by the name of what posts and of what polls, per WRITE.
+    fn of(profile: &str, [post, poll]: [&str; 2], is: impl Fn(&Calls, &str) -> bool) -> Result<Self> {
+        let calls = callgrind::calls(profile);
+        let each = |name: &str| {
+            let those = calls.iter().filter(|calls| is(calls, name));
+            let (count, sum) = those.fold((0, 0), |(n, sum), c| (n + c.count, sum + c.instructions));
+            ensure!(count > 0, "the profile tells of no {name}");
+            Ok(sum as f64 / COUNTED as f64)
+        };
+        Ok(Self { post: each(post)?, poll: each(poll)? })
+    }
+
+    fn sum(self) -> f64 {
+        self.post + self.poll
+    }
+}
+
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    native: Vec<Batch>,
+    ours: Option<Instructions>,
+    rdma_core: Option<Instructions>,
+    targets: Vec<Target>,
+    /// What could not be measured, and why.
+    gaps: Gaps,
+}
+
+/// Measures all.
+pub fn bench(options: &Options) -> Result<()> {
+    let host = Host::ready(options.strict)?;
+    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let program = ui::step("the benchmark of the driver", program)?;
+    let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
+    let native = ui::step("our driver, native", || {
+        let file = dir.path().join("post.json");
+        let mut bench = Command::new(&program);
+        tool::run_ok(bench.arg("--json").arg(&file).current_dir(paths::root()), &log()?, LIMIT)?;
+        serde_json::from_slice::<Vec<Batch>>(&std::fs::read(&file)?).context("the figures of the benchmark")
+    })?;
+    let mut gaps = Gaps::default();
+    let ours = gaps.attempt("our driver's instructions, by valgrind", || {
+        let file = dir.path().join("callgrind");
+        let mut valgrind = Command::new("valgrind");
+        valgrind.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display()));
+        valgrind.arg(&program).args(["--count", &COUNTED.to_string()]);
+        tool::run_ok(valgrind.current_dir(paths::root()), &log()?, LIMIT)?;
+        let is = |c: &Calls, name: &str| {
+            c.callee.function.contains(name)
+                && c.callee.function.contains("mlx4")
+                && !c.caller.function.contains(name)
+        };
+        Instructions::of(&std::fs::read_to_string(&file)?, ["post_send", "poll_cq"], is)
+    })?;
+    let rdma_core = gaps.attempt("rdma-core's instructions, in a Linux guest", rdma_core)?;
+
+    let targets = targets(&native, ours, rdma_core);
+    for table in tables(&native, ours, rdma_core) {
+        println!("\n{}", table.text());
+    }
+    println!("\n{}", target::table(&targets, gaps.all()).text());
+    let figures = Figures { host, native, ours, rdma_core, targets, gaps };
+    if let Some((file, path)) = json {
+        super::write_json(&figures, file, &path)?;
+    }
+    target::judge(options.strict, &figures.targets, figures.gaps.all())
+}
+
+fn log() -> Result<PathBuf> {
+    Ok(paths::state()?.join("bench.log"))
+}
+
+/// Builds the benchmark.
+fn program() -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["bench", "--quiet", "--package", "mlx4", "--bench", "post", "--no-run"]);
+    cargo.args(["--message-format", "json"]);
+    let output = tool::run_ok(cargo.current_dir(paths::root()), &log()?, LIMIT)?;
+    executable(&output).context("cargo does not say where the benchmark is")
+}
+
+/// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs: what counts is
+/// what that calls in `libmlx4`.
+fn rdma_core() -> Result<Instructions> {
+    const PROFILE: &str = "/tmp/callgrind";
+    let tools = Tools::get()?.map_err(|why| anyhow!("{why}"))?;
+    let mut cargo = Command::new("cargo");
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "ibverbs",
+        "--features",
+        "libibverbs",
+        "--example",
+        PROGRAM,
+    ]);
+    tool::run_ok(cargo.current_dir(paths::root()), &log()?, LIMIT)?;
+    let there = format!("/opt/{PROGRAM}");
+    let plan = Plan {
+        packages: &["valgrind"],
+        memory_mib: 2048,
+        files: vec![(there.clone(), paths::target().join("debug/examples").join(PROGRAM))],
+        cards: vec![CardConfig::default()],
+        ..Plan::default()
+    };
+    let mut lab = Lab::boot(tools, &plan, &log()?)?;
+    let command = format!(
+        "valgrind --tool=callgrind --callgrind-out-file={PROFILE} {there} {} {COUNTED} >&2 && cat {PROFILE}",
+        address(0)
+    );
+    let output = lab.guest(0)?.run(&command, LIMIT)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{PROGRAM} failed: {said}");
+    lab.end()?;
+    let is = |c: &Calls, name: &str| {
+        c.caller.function.contains(name)
+            && c.callee.object.contains("libmlx4")
+            && !c.caller.object.contains("libmlx4")
+    };
+    Instructions::of(&String::from_utf8_lossy(&output.stdout), ["post_send", "poll"], is)
+}
+
+fn targets(native: &[Batch], ours: Option<Instructions>, theirs: Option<Instructions>) -> Vec<Target> {
+    let alone = native.iter().find(|batch| batch.batch == 1).map(|batch| batch.post_ns + batch.poll_ns);
+    let share = ours.zip(theirs).map(|(ours, theirs)| ours.sum() / theirs.sum());
+    vec![
+        Target::new("post and poll of a 64 B inline WRITE", alone, "ns", Bound::AtMost(60.0)),
+        Target::new("instructions, as a share of rdma-core's", share, "", Bound::AtMost(1.0)),
+    ]
+}
+
+fn tables(native: &[Batch], ours: Option<Instructions>, theirs: Option<Instructions>) -> [Table; 2] {
+    let remark = "cargo bench -p mlx4: the driver on a card that nobody is behind; the benchmark writes the completions";
+    let heads = ["posted and polled at once", "post, ns", "poll, ns", "requests per doorbell"];
+    let mut times = Table::new("64 B inline WRITE by our driver, native", remark, &heads);
+    for batch in native {
+        let figures = [batch.post_ns, batch.poll_ns, batch.requests_per_doorbell].map(|f| maybe(Some(f)));
+        let [post, poll, each] = figures;
+        times.row([batch.batch.to_string(), post, poll, each]);
+    }
+    let remark = "posted one at a time, polled 16 at a time, all that is called included; ours: the benchmark under callgrind \
+                  on this machine; rdma-core: libmlx4 of Debian under callgrind in a Linux guest with an emulated card, without \
+                  libibverbs and our program above it";
+    let mut counts = Table::new("Instructions for one", remark, &["driver", "post", "poll", "together"]);
+    for (driver, counted) in [("ours", ours), ("rdma-core's", theirs)] {
+        let [post, poll, sum] =
+            [counted.map(|c| c.post), counted.map(|c| c.poll), counted.map(Instructions::sum)].map(maybe);
+        counts.row([driver.to_owned(), post, poll, sum]);
+    }
+    [times, counts]
+}
