@@ -34,6 +34,8 @@ pub struct Config {
     pub layer: Option<Layer>,
     /// What peers may reach.
     pub remote: Remote,
+    /// Whether the port sends and takes plain Ethernet frames too ([`Mlx4::receive_frames`](crate::Mlx4::receive_frames)).
+    pub frames: bool,
     /// Bytes of the payload of an Ethernet frame on the port's network.
     pub mtu: u16,
     /// The MSI-X vector of interrupts.
@@ -43,6 +45,6 @@ pub struct Config {
 impl Default for Config {
     /// The first port on a network with frames of the usual size.
     fn default() -> Self {
-        Self { port: 1, layer: None, remote: Remote::All, mtu: 1500, vector: 0 }
+        Self { port: 1, layer: None, remote: Remote::All, frames: false, mtu: 1500, vector: 0 }
     }
 }

@@ -175,10 +175,8 @@ impl<B: Block> Control<B> {
         Ok((CqId(id as u16), cq))
     }
 
-    /// Takes over from one whose card was reset: its completion queues stay, and its queue pairs keep their numbers until they
-    /// are destroyed.
+    /// Takes over from one whose card was reset: its completion queues stay.
     pub(crate) fn succeed(&mut self, former: &mut Self) {
-        self.numbers.take_over(&mut former.numbers);
         self.cqs = former.cqs;
         self.free_cqs = core::mem::take(&mut former.free_cqs);
     }
@@ -219,16 +217,21 @@ impl<B: Block> Control<B> {
     ) -> Result<Slot<B>, VerbsError> {
         let most = card.capabilities.log_send_entries;
         let shape = Shape::new(send_depth, recv_depth, most).ok_or(VerbsError::InvalidArgument)?;
-        while let Some((first, count)) = self.numbers.wanted() {
-            self.tables.back(hw, &mut self.commands, Object::Qp, first.into(), count.into())?;
-            self.numbers.were_backed();
-        }
-        let number = self.numbers.take(start::chance(hw)).ok_or(VerbsError::NoResources)?;
+        let number = self.take_number(hw)?;
         let made = self.make_qp(hw, card, QpNum::new(number), service, shape, targets);
         if made.is_err() {
             self.numbers.give(number);
         }
         Ok(made?)
+    }
+
+    /// A number for a queue pair, which has entries in the card's tables.
+    pub(crate) fn take_number(&mut self, hw: &impl Hardware<Block = B>) -> Result<u32, Error> {
+        while let Some((first, count)) = self.numbers.wanted() {
+            self.tables.back(hw, &mut self.commands, Object::Qp, first.into(), count.into())?;
+            self.numbers.were_backed();
+        }
+        self.numbers.take(start::chance(hw)).ok_or(Error::Exhausted("queue pairs"))
     }
 
     fn make_qp(
@@ -242,7 +245,8 @@ impl<B: Block> Control<B> {
     ) -> Result<Slot<B>, Error> {
         let capabilities = &card.capabilities;
         let buffer = hw.allocate(shape.bytes() + RECORD).ok_or(Error::NoMemory("a queue pair"))?;
-        let datagrams = service != Service::Reliable;
+        let connected = service == Service::Reliable;
+        let datagrams = matches!(service, Service::Datagram(_) | Service::Management);
         let queue = Arc::new(QueuePair::new(number, datagrams, buffer, shape));
         let slot = QueuePair::<B>::slot_of(number);
         let page = Page::of(slot, capabilities);
@@ -260,11 +264,11 @@ impl<B: Block> Control<B> {
         let pages = self.tables.map_queue(hw, &mut self.commands, queue.addr(), shape.bytes())?;
         let rings = Rings { mtt: pages.offset(), record: queue.record_addr() };
         let init = Command::new(Opcode::Rst2InitQp).of(number.get());
-        if let Err(error) = self.commands.send(hw, init, &fixed.init(rings)) {
+        if let Err(error) = self.commands.send(hw, init, &fixed.init(rings, card.port)) {
             self.tables.unmap_queue(hw, &mut self.commands, pages);
             return Err(error);
         }
-        if datagrams && let Err(error) = self.ready_for_datagrams(hw, card, &fixed) {
+        if !connected && let Err(error) = self.ready_for_datagrams(hw, card, &fixed, rings) {
             if self.reset_qp(hw, &fixed).is_ok() {
                 self.tables.unmap_queue(hw, &mut self.commands, pages);
             } else {
@@ -275,7 +279,7 @@ impl<B: Block> Control<B> {
         }
         let register = |blue_flame| BlueFlameRegister::new(capabilities.uar_len, blue_flame);
         // Two queues may have one place for a register: that of the driver's own goes without.
-        let own = service == Service::Management;
+        let own = matches!(service, Service::Management | Service::Frames);
         let may = card.blue_flame && !own && Page::has_register(slot, capabilities);
         let blue_flame = capabilities.blue_flame.filter(|_| may).map(register);
         Ok(Slot::new(Parts {
@@ -295,12 +299,13 @@ impl<B: Block> Control<B> {
         hw: &impl Hardware<Block = B>,
         card: &Card,
         qp: &Fixed,
+        rings: Rings,
     ) -> Result<(), Error> {
         let number = qp.number.get();
-        let receive = qp.ready_for_datagrams(card.port);
+        let receive = qp.ready_for_datagrams(rings, card.port);
         self.commands.send(hw, Command::new(Opcode::Init2RtrQp).of(number), &receive)?;
         let first = if matches!(qp.service, Service::Datagram(_)) { start::chance(hw) } else { 0 };
-        let send = qp.ready_to_send_datagrams(Psn::new(first));
+        let send = qp.ready_to_send_datagrams(rings, card.port, Psn::new(first));
         self.commands.send(hw, Command::new(Opcode::Rtr2RtsQp).of(number), &send)
     }
 

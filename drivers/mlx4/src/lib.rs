@@ -13,7 +13,7 @@
 //! | `slave`, `grants` | what a virtual function may do, and what its master gives it |
 //! | `tables` | numbers of objects and page entries of queues, from `icm` or from `grants` |
 //! | `icm` | memory for the card's tables: their places, their pages, page entries of queues |
-//! | `region` | the one key over all memory |
+//! | `region` | the one key over all memory, and the second over what peers may reach |
 //! | `port` | the port: its layer, link, addresses |
 //! | `mad`, `agent`, `packets` | management datagrams, who answers a subnet manager, and the queue pair for that |
 //! | `eq` | events |
@@ -22,6 +22,7 @@
 //! | `wqe` | work requests as the card reads them |
 //! | `doorbell` | what is rung where |
 //! | `mend` | resetting a card that has failed, and bringing it up again |
+//! | `frames`, `steering` | plain Ethernet frames, and which addresses they come in by |
 //! | `control` | all that is not on the path of data, behind one lock |
 //! | `rnic` | the trait |
 //!
@@ -49,6 +50,7 @@ mod doorbell;
 mod eq;
 mod error;
 mod firmware;
+mod frames;
 mod grants;
 mod hardware;
 mod hca;
@@ -64,6 +66,7 @@ mod reset;
 mod rnic;
 mod slave;
 mod start;
+mod steering;
 mod tables;
 mod wqe;
 
@@ -74,6 +77,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use cq::Cq;
 use eq::{Eq, Event};
+use frames::Frames;
 use lock_api::{Mutex, RawMutex};
 use mend::Mending;
 use packets::Packets;
@@ -115,6 +119,7 @@ pub struct Mlx4<H: Hardware, R> {
     former_posts: spin::Mutex<Posts>,
     /// On an InfiniBand port, what its subnet manager speaks to.
     agent: Mutex<R, Option<Packets<H::Block>>>,
+    frames: Mutex<R, Option<Frames<H::Block>>>,
     link: Mutex<R, Link>,
     /// The link is to be looked at again.
     stale: AtomicBool,
@@ -167,7 +172,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// # Errors
     /// If another driver has the card, it lacks something, it refuses something, or it does not answer.
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
-        let (Up { control, card, eq, agent, link }, saved) = start::start(&hw, config)?;
+        let (Up { control, card, eq, agent, frames, link }, saved) = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
         let driver = Self {
@@ -177,6 +182,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             eq: Mutex::new(eq),
             former_posts: spin::Mutex::default(),
             agent: Mutex::new(agent),
+            frames: Mutex::new(frames),
             link: Mutex::new(link),
             stale: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -306,6 +312,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                     cq.had_event();
                 } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {
                     packets.cq.had_event();
+                } else if let Some(frames) =
+                    self.frames.lock().as_mut().filter(|frames| frames.packets.cq.number() == cqn)
+                {
+                    frames.packets.cq.had_event();
                 }
             }
             Event::CqError { cqn } => {

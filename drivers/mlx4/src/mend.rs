@@ -9,8 +9,9 @@ use crate::hardware::Hardware;
 use crate::qp::Stage;
 use crate::region::Keys;
 use crate::reset::{self, Saved};
-use crate::start::{self, Up};
+use crate::start::{self, Former, Up};
 use crate::{HEALTH_EVERY, Mlx4};
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use lock_api::RawMutex;
@@ -170,9 +171,17 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
         let mut control = self.control.lock();
         let [local, remote] = [&self.key, &self.remote_key].map(|key| key.load(Ordering::Relaxed));
-        let former = Keys { local, remote };
-        let up = start::again(&self.hw, &self.config, self.card.function, Some(former))?;
-        let Up { control: mut new, card, eq, agent, link } = up;
+        let mut numbers = control.numbers.clone();
+        let (mut groups, mut own) = (Vec::new(), None);
+        if let Some(frames) = &*self.frames.lock() {
+            groups.extend_from_slice(frames.groups());
+            own = Some(frames.number());
+        }
+        // That of the queue pair for frames is not kept.
+        own.into_iter().for_each(|number| numbers.give(number));
+        let former = Former { keys: Keys { local, remote }, numbers };
+        let up = start::again(&self.hw, &self.config, self.card.function, Some(&former))?;
+        let Up { control: mut new, card, eq, agent, mut frames, link } = up;
         new.succeed(&mut control);
         // What it had goes only once the card has other memory, which it has from here on.
         *control = new;
@@ -184,7 +193,13 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             } else {
                 Err(Error::Nonsense("it is another card since its reset"))
             };
-        let told = renewed.and_then(|()| gid.map_or(Ok(()), |gid| control.set_gid(&self.hw, &card, gid)));
+        let joined = renewed.and_then(|()| match &mut frames {
+            Some(frames) => {
+                groups.into_iter().try_for_each(|group| frames.join(&self.hw, &mut control, group))
+            }
+            None => Ok(()),
+        });
+        let told = joined.and_then(|()| gid.map_or(Ok(()), |gid| control.set_gid(&self.hw, &card, gid)));
         if let Err(error) = told {
             control.fail();
             reset::silence(&self.hw, self.card.function);
@@ -197,6 +212,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.remote_key.store(card.keys.remote, Ordering::Relaxed);
         *self.eq.lock() = eq;
         *self.agent.lock() = agent;
+        *self.frames.lock() = frames;
         self.next_health.store((self.hw.now() + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
         self.failed.store(false, Ordering::Relaxed);
         drop(control);

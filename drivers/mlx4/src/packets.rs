@@ -7,6 +7,7 @@ use crate::hardware::{Block, Hardware};
 use crate::qp::Slot;
 use crate::wqe::{Wqe, store_buffer};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use core::sync::atomic::AtomicU64;
 use platform::IoAddr;
 use verbs::{Status, WorkKind, WrId};
@@ -38,6 +39,8 @@ pub(crate) struct Packets<B> {
     /// Packets sent, and those that have left.
     posted: u32,
     left: u32,
+    /// What has arrived, and was found when room was looked for.
+    found: VecDeque<Arrival>,
 }
 
 /// A packet that has arrived: its buffer is the card's again after [`Packets::give_back`].
@@ -53,15 +56,54 @@ pub(crate) struct Arrival {
 impl<B: Block> Packets<B> {
     /// A queue pair that is ready, whose buffers are all the card's from now on.
     pub(crate) fn new(cq: Cq<B>, slot: Slot<B>, memory: B, room: Room, key: u32) -> Self {
-        let packets = Self { cq, slot: Box::new(slot), memory, room, key, posted: 0, left: 0 };
+        let packets = Self {
+            cq,
+            slot: Box::new(slot),
+            memory,
+            room,
+            key,
+            posted: 0,
+            left: 0,
+            found: VecDeque::with_capacity(room.receives as usize),
+        };
         for buffer in 0..room.receives {
             packets.post_buffer(buffer);
         }
         packets
     }
 
+    /// The number of the queue pair.
+    pub(crate) fn number(&self) -> u32 {
+        self.slot.queue.number().get()
+    }
+
     /// The next packet that has arrived.
     pub(crate) fn next(&mut self) -> Option<Arrival> {
+        if let Some(found) = self.found.pop_front() { Some(found) } else { self.look() }
+    }
+
+    /// Whether another packet can be sent.
+    pub(crate) fn has_room(&mut self) -> bool {
+        let full = |packets: &Self| packets.posted.wrapping_sub(packets.left) >= packets.room.sends;
+        if full(self) {
+            while let Some(arrival) = self.look() {
+                // There are no more than there are buffers.
+                self.found.push_back(arrival);
+            }
+        }
+        !full(self)
+    }
+
+    /// Asks for an event of the next packet. `true`: one waits already.
+    pub(crate) fn arm(&mut self, hw: &impl Hardware<Block = B>) -> bool {
+        // What has left is no reason to wake up.
+        while let Some(arrival) = self.look() {
+            self.found.push_back(arrival);
+        }
+        !self.found.is_empty() || self.cq.arm(hw)
+    }
+
+    fn look(&mut self) -> Option<Arrival> {
         loop {
             let (completion, cqe) = self.cq.take()?;
             if completion.kind != WorkKind::Recv {
@@ -106,7 +148,7 @@ impl<B: Block> Packets<B> {
         fill: impl FnOnce(&[AtomicU64]),
         write: impl Fn(&mut Wqe, u32, IoAddr),
     ) -> bool {
-        if self.posted.wrapping_sub(self.left) >= self.room.sends {
+        if !self.has_room() {
             return false;
         }
         let place = u64::from(self.posted % self.room.sends);

@@ -257,8 +257,11 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
                 waits |= cq.arm(&self.hw);
             }
         }
-        if let Some(packets) = &*self.agent.lock() {
-            waits |= packets.cq.arm(&self.hw);
+        if let Some(packets) = &mut *self.agent.lock() {
+            waits |= packets.arm(&self.hw);
+        }
+        if let Some(frames) = &mut *self.frames.lock() {
+            waits |= frames.packets.arm(&self.hw);
         }
         if !waits && let Some(mut eq) = self.eq.try_lock() {
             eq.tell(&self.hw, true);

@@ -8,6 +8,7 @@ use crate::control::{Card, Control, Function, Health};
 use crate::eq::Eq;
 use crate::error::Error;
 use crate::firmware::{self, Firmware};
+use crate::frames::Frames;
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_MPTS;
 use crate::icm::{Icm, Object};
@@ -30,7 +31,17 @@ pub(crate) struct Up<B> {
     pub(crate) eq: Eq<B>,
     /// Of an InfiniBand port, what its subnet manager speaks to, unless that is the master's.
     pub(crate) agent: Option<Packets<B>>,
+    /// On an Ethernet port, if frames are wanted.
+    pub(crate) frames: Option<Frames<B>>,
     pub(crate) link: Link,
+}
+
+/// What a card had before it failed, and keeps.
+pub(crate) struct Former {
+    /// Which peers know.
+    pub(crate) keys: Keys,
+    /// Of queue pairs that are lost, until they are destroyed.
+    pub(crate) numbers: Numbers,
 }
 
 /// Brings a card up from wherever it is, to a port that is open. Its link takes its time. Gives what a reset loses too.
@@ -56,7 +67,7 @@ pub(crate) fn again<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
     function: Function,
-    former: Option<Keys>,
+    former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
     let up = match function {
         Function::Physical => physical(hw, config, former),
@@ -72,7 +83,7 @@ pub(crate) fn again<B: Block>(
 fn physical<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-    former: Option<Keys>,
+    former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_card(hw)?;
     let firmware = Firmware::start(hw, &mut commands)?;
@@ -94,9 +105,17 @@ fn physical<B: Block>(
     let domain = capabilities.reserved_pds;
     let first = capabilities.reserved_mpts;
     let places = [first, first + 1].map(|index| Place { index, log_count: LOG_MPTS });
-    let keys = region::create(hw, &mut commands, &mut tables, places, domain, config.remote, former)?;
+    let keys = region::create(
+        hw,
+        &mut commands,
+        &mut tables,
+        places,
+        domain,
+        config.remote,
+        former.map(|former| former.keys),
+    )?;
     let mtu = config.mtu.min(info.max_mtu);
-    let numbers = Numbers::own(for_numbers);
+    let numbers = Numbers::own(for_numbers).beside(former);
     let card = Card {
         function: Function::Physical,
         firmware: firmware.version,
@@ -123,14 +142,15 @@ fn physical<B: Block>(
     if info.layer == Layer::Ethernet {
         port.set_mac(hw, &mut control.commands, info.mac)?;
     }
-    Ok(Up { link: first_link(&card.info), control, card, eq, agent })
+    let frames = start_frames(hw, &mut control, config)?;
+    Ok(Up { link: first_link(&card.info), control, card, eq, agent, frames })
 }
 
 /// The same of a virtual function, for which the master has brought the card up.
 fn of_slave<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-    former: Option<Keys>,
+    former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_slave(hw)?;
     let hca = hca::query(hw, &mut commands)?;
@@ -150,9 +170,17 @@ fn of_slave<B: Block>(
     let first = grants::key(hw, &mut commands)?;
     let second = if config.remote == Remote::All { first } else { grants::key(hw, &mut commands)? };
     let places = [first, second].map(|index| Place { index, log_count: hca.log_keys });
-    let keys = region::create(hw, &mut commands, &mut tables, places, domain, config.remote, former)?;
+    let keys = region::create(
+        hw,
+        &mut commands,
+        &mut tables,
+        places,
+        domain,
+        config.remote,
+        former.map(|former| former.keys),
+    )?;
     let (first, count) = grants::queue_pairs(hw, &mut commands)?;
-    let numbers = Numbers::granted(first, count);
+    let numbers = Numbers::granted(first, count).beside(former);
     let mtu = config.mtu.min(info.max_mtu);
     port.open(hw, &mut commands, mtu)?;
     if info.layer == Layer::Ethernet {
@@ -172,8 +200,22 @@ fn of_slave<B: Block>(
         capabilities,
     };
     let card = Arc::new(card);
-    let control = control(card.clone(), commands, tables, numbers, eqn, None);
-    Ok(Up { link: first_link(&card.info), control, card, eq, agent: None })
+    let mut control = control(card.clone(), commands, tables, numbers, eqn, None);
+    let frames = start_frames(hw, &mut control, config)?;
+    Ok(Up { link: first_link(&card.info), control, card, eq, agent: None, frames })
+}
+
+fn start_frames<B: Block>(
+    hw: &impl Hardware<Block = B>,
+    control: &mut Control<B>,
+    config: &Config,
+) -> Result<Option<Frames<B>>, Error> {
+    let card = control.card.clone();
+    match card.port.layer {
+        _ if !config.frames => Ok(None),
+        Layer::Ethernet => Frames::start(hw, control, &card).map(Some),
+        Layer::InfiniBand => Err(Error::Lacks("an Ethernet link at its port")),
+    }
 }
 
 /// What is known of a link before it is looked at.

@@ -193,6 +193,19 @@ impl Wqe {
         Ok(())
     }
 
+    /// Writes one that sends an Ethernet frame. With `to`, functions of the card that have that address get it too.
+    pub(crate) fn frame(&mut self, key: u32, addr: IoAddr, len: u32, to: Option<[u8; 6]>) {
+        let wqe = self;
+        wqe.opcode = opcode::SEND;
+        wqe.element(UNIT, key, addr, len);
+        wqe.len = 2 * UNIT;
+        let [a, b, rest @ ..] = to.unwrap_or([0; 6]);
+        wqe.control(true, true, false, u32::from_be_bytes(rest));
+        // Of a frame, the bit that asks for an event says that it has no check of its transport.
+        let flags = control::COMPLETE | control::SOLICITED;
+        wqe.put32(0x08, u32::from(a) << 24 | u32::from(b) << 16 | flags);
+    }
+
     /// Writes one that sends a management datagram by its own lane: `headers` first, then `len` bytes from `addr` on. The card
     /// puts its check behind.
     pub(crate) fn management(&mut self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) {

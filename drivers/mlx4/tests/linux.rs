@@ -12,7 +12,7 @@ use mlx4::{Config, Hardware, Remote};
 use platform::IoAddr;
 use std::collections::BTreeSet;
 use std::path::Path;
-use verbs::LinkKind;
+use verbs::{LinkKind, MacAddr};
 
 /// Fields of commands in which the driver differs from Linux: those of docs/hardware.md.
 const UNPROVEN: &[(&str, &[&str])] = &[
@@ -24,6 +24,9 @@ const UNPROVEN: &[(&str, &[&str])] = &[
     ("RST2INIT_QP (UD)", &["receive_stride", "send_stride"]),
     ("INIT2RTR_QP (UD)", &["receive_stride", "send_stride", "link_type", "forces", "counter"]),
     ("RTR2RTS_QP (UD)", &["receive_stride", "send_stride"]),
+    ("RST2INIT_QP (MLX)", &["send_stride", "path_control", "path_flags"]),
+    ("INIT2RTR_QP (MLX)", &["send_stride", "path_control", "path_flags"]),
+    ("RTR2RTS_QP (MLX)", &["send_stride", "path_control", "path_flags"]),
     ("doorbell events", &["arm"]),
 ];
 
@@ -40,6 +43,7 @@ fn linux(is_virtual: bool) -> Vec<Line> {
 fn title(line: &Line) -> String {
     match (line.kind.as_str(), line.values.get("service")) {
         ("command", Some(Value::Always(3))) => format!("{} (UD)", line.name),
+        ("command", Some(Value::Always(7))) => format!("{} (MLX)", line.name),
         ("command", _) => line.name.clone(),
         (kind, _) => format!("{kind} {}", line.name),
     }
@@ -126,6 +130,18 @@ fn the_driver_does_with_a_card_what_linux_does() {
     for (profile, link) in [("pro", LinkKind::RoceV2), ("vf", LinkKind::RoceV1)] {
         let remote = |number| Remote::Part { base: IoAddr(DATA * u64::from(number)), len: 8 << 20 };
         let nodes = Nodes::with(profile, |number| Config { remote: remote(number), ..Config::default() });
+        compare(profile, link, nodes);
+    }
+    for (profile, link) in [
+        ("pro", LinkKind::RoceV2),
+        ("cx3", LinkKind::RoceV1),
+        ("a0", LinkKind::RoceV2),
+        ("vf", LinkKind::RoceV1),
+    ] {
+        let nodes = Nodes::with(profile, |_| Config { frames: true, ..Config::default() });
+        let [driver, _] = &nodes.drivers;
+        driver.join_group(MacAddr([0x33, 0x33, 0, 0, 0, 1])).unwrap();
+        assert!(driver.transmit_frame(60, &mut |place| place.len()));
         compare(profile, link, nodes);
     }
     assert!(strange.is_empty(), "neither in a record of Linux nor in docs/hardware.md: {strange:#?}");

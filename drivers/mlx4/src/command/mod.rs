@@ -123,11 +123,7 @@ impl<B: Block> Commands<B> {
         command: Command,
         mailbox: &Mailbox,
     ) -> Result<(), Error> {
-        for (place, word) in self.input.iter().zip(mailbox.words()) {
-            place.store(word, Ordering::Relaxed);
-        }
-        let parameter = self.input.addr().0;
-        self.execute(hw, Command { parameter, ..command }, 0).map(drop)
+        self.send_for(hw, command, mailbox).map(drop)
     }
 
     /// A command with an output mailbox.
@@ -138,6 +134,20 @@ impl<B: Block> Commands<B> {
     ) -> Result<Mailbox, Error> {
         self.execute(hw, command, self.output.addr().0)?;
         Ok(Mailbox::from_words(self.output.iter().map(|word| word.load(Ordering::Relaxed))))
+    }
+
+    /// A command with an input mailbox; gives its immediate output.
+    pub(crate) fn send_for(
+        &mut self,
+        hw: &impl Hardware<Block = B>,
+        command: Command,
+        mailbox: &Mailbox,
+    ) -> Result<u64, Error> {
+        for (place, word) in self.input.iter().zip(mailbox.words()) {
+            place.store(word, Ordering::Relaxed);
+        }
+        let parameter = self.input.addr().0;
+        self.execute(hw, Command { parameter, ..command }, 0)
     }
 
     /// A command with both mailboxes, of which `input` and `output` are the beginnings. It takes nothing from the heap.

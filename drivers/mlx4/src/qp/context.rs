@@ -114,6 +114,8 @@ pub(crate) enum Service {
     Datagram(QKey),
     /// Datagrams of subnet management, whose headers the driver makes.
     Management,
+    /// Ethernet frames.
+    Frames,
 }
 
 impl Service {
@@ -121,7 +123,7 @@ impl Service {
         match self {
             Self::Reliable => 0,
             Self::Datagram(_) => 3,
-            Self::Management => 7,
+            Self::Management | Self::Frames => 7,
         }
     }
 }
@@ -181,7 +183,7 @@ impl Fixed {
         const LOG_DATAGRAM: u32 = 13;
         const LOG_MANAGEMENT: u32 = 11;
         let log_message = match self.service {
-            Service::Reliable => None,
+            Service::Reliable | Service::Frames => None,
             Service::Datagram(_) => Some(LOG_DATAGRAM),
             Service::Management => Some(LOG_MANAGEMENT),
         };
@@ -199,7 +201,7 @@ impl Fixed {
     }
 
     /// RST2INIT: receives may be posted.
-    pub(crate) fn init(&self, rings: Rings) -> Mailbox {
+    pub(crate) fn init(&self, rings: Rings, port: Port) -> Mailbox {
         let mut mailbox = match self.service {
             Service::Reliable => {
                 let mut mailbox = self.mailbox(State::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
@@ -210,6 +212,7 @@ impl Fixed {
                 self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY).with(Q_KEY, key.0)
             }
             Service::Management => self.mailbox(State::Init, optional::PKEY_INDEX | optional::Q_KEY),
+            Service::Frames => return self.frames(State::Init, rings, port),
         };
         mailbox.set(UAR, self.uar);
         mailbox.set(MTT, rings.mtt as u32);
@@ -217,8 +220,31 @@ impl Fixed {
         mailbox
     }
 
+    /// Each transition of a queue pair of frames has all of its context (Linux `en_resources.c`).
+    fn frames(&self, state: State, rings: Rings, port: Port) -> Mailbox {
+        const ANY_MTU: u32 = 7;
+        const LOG_MESSAGE_OF_FRAMES: u32 = 31;
+        let mut mailbox = self
+            .mailbox(state, 0)
+            .with(MIGRATION, 0)
+            .with(LOG_ACK_REQUESTS, 0)
+            .with(MTU, ANY_MTU)
+            .with(LOG_MESSAGE, LOG_MESSAGE_OF_FRAMES)
+            .with(UAR, self.uar)
+            .with(MTT, rings.mtt as u32)
+            .with(LINK_TYPE, ETHERNET)
+            .with(COUNTER, port.counter.into())
+            .with(SOURCE_MAC, port.mac_row.into())
+            .with(SCHED_QUEUE, scheduler(port, 0));
+        mailbox.set_wide(RECORD, rings.record);
+        mailbox
+    }
+
     /// INIT2RTR of a queue pair without a connection.
-    pub(crate) fn ready_for_datagrams(&self, port: Port) -> Mailbox {
+    pub(crate) fn ready_for_datagrams(&self, rings: Rings, port: Port) -> Mailbox {
+        if self.service == Service::Frames {
+            return self.frames(State::ReadyToReceive, rings, port);
+        }
         if self.service == Service::Management {
             return self
                 .mailbox(State::ReadyToReceive, optional::COUNTER)
@@ -239,7 +265,10 @@ impl Fixed {
     }
 
     /// RTR2RTS of a queue pair without a connection.
-    pub(crate) fn ready_to_send_datagrams(&self, first: Psn) -> Mailbox {
+    pub(crate) fn ready_to_send_datagrams(&self, rings: Rings, port: Port, first: Psn) -> Mailbox {
+        if self.service == Service::Frames {
+            return self.frames(State::ReadyToSend, rings, port);
+        }
         self.mailbox(State::ReadyToSend, 0).with(SEND_PSN, first.get())
     }
 

@@ -2,12 +2,14 @@
 
 use crate::icm::layout::LOG_QPS;
 use crate::qp::queue::{SLOT_BITS, SLOTS};
+use crate::start::Former;
 use alloc::boxed::Box;
 use alloc::vec;
 
 /// Numbers that are given entries in the card's tables together.
 const BLOCK: usize = 64;
 /// The numbers from one base on. Their low bits are their slots.
+#[derive(Clone)]
 pub(crate) struct Numbers {
     base: u32,
     /// How many there are: at most as many as slots.
@@ -39,9 +41,12 @@ impl Numbers {
     }
 
     /// Leaves out what was taken before a reset of the card, until it is given back.
-    pub(crate) fn take_over(&mut self, former: &mut Self) {
-        self.taken = core::mem::take(&mut former.taken);
-        self.count = former.count;
+    pub(crate) fn beside(mut self, former: Option<&Former>) -> Self {
+        if let Some(Former { numbers, .. }) = former {
+            self.taken.clone_from(&numbers.taken);
+            self.count = numbers.count;
+        }
+        self
     }
 
     /// The numbers that entries are needed for before the next is taken: the first, and how many.
