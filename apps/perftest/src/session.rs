@@ -146,10 +146,12 @@ impl<'a> Session<'a> {
             let ip = Ipv6Addr::from(peer.gid.0).to_canonical();
             let found = self.host.network.resolve(ip, self.host.now() + RESOLVE).await;
             let mac = MacAddr(found.ok_or(Error::Unreachable(peer.gid))?);
-            let most = self.host.rnic.attributes().max_rd_atomic;
+            let attributes = self.host.rnic.attributes();
+            // As Linux, which has the newer first among the GIDs of an address.
+            let v2 = attributes.links.contains(&LinkKind::RoceV2);
             let connect = QpConnect {
                 address: AddressVector {
-                    link: LinkKind::RoceV2,
+                    link: if v2 { LinkKind::RoceV2 } else { LinkKind::RoceV1 },
                     peer: PortAddress { mac, gid: peer.gid, lid: peer.lid },
                     traffic_class: 0,
                     hop_limit: 255,
@@ -159,7 +161,9 @@ impl<'a> Session<'a> {
                 send_psn: mine.psn,
                 recv_psn: peer.psn,
                 mtu: self.agreed.mtu,
-                max_rd_atomic: u8::try_from(peer.outstanding).unwrap_or(u8::MAX).clamp(1, most),
+                max_rd_atomic: u8::try_from(peer.outstanding)
+                    .unwrap_or(u8::MAX)
+                    .clamp(1, attributes.max_rd_atomic),
                 ack_timeout: Duration::from_nanos(TIMEOUT_UNIT_NS << self.options.qp_timeout),
                 retries: RETRIES,
                 // For ever: the test's own patience ends it.

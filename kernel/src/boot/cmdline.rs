@@ -28,6 +28,10 @@ pub const KEYS: &[Key] = &[
     key("nic", "RNIC to use: mlx4 (a ConnectX-3), softroce, or auto (default): mlx4 where there is a card"),
     key("node", "this node's name"),
     key("perftest", "be no node but perftest: a program and its options, separated by commas"),
+    key(
+        "rdma_ip",
+        "with perftest= and a ConnectX-3, IPv4 address of the card; fabric_ip= is then of a port for TCP beside it",
+    ),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
     key("selftest_s", "seconds that a test lasts"),
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),

@@ -1,4 +1,4 @@
-//! [`platform::Network`] on the fabric port: TCP at the address that RDMA has there.
+//! [`platform::Network`] on the fabric port: TCP at the address that RDMA has there, or at another.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,24 +14,35 @@ use super::stack::{Buffers, Ipv4Config, Stack, TcpStream};
 /// What an exchange of short messages needs.
 const BUFFERS: Buffers = Buffers { receive: 64 << 10, send: 64 << 10 };
 
-/// TCP at the IPv4 address of an RNIC. The port has a TCP stack from the first use on: one that nobody uses costs
+/// TCP on an Ethernet port. The port has a TCP stack from the first use on: one that nobody uses costs
 /// nothing.
 pub struct FabricNetwork {
     net: &'static Net,
     port: &'static Port,
-    rnic: Arc<dyn Rnic>,
+    at: At,
     prefix: u8,
+}
+
+/// The IPv4 address of TCP.
+pub enum At {
+    /// That of an RNIC, once it has one.
+    Rnic(Arc<dyn Rnic>),
+    /// The port's own.
+    Own(Ipv4Addr),
 }
 
 impl FabricNetwork {
     /// TCP on `port` of `net`, in a network with that many bits of prefix, all of which is on the fabric.
-    pub fn new(net: &'static Net, port: &'static Port, rnic: Arc<dyn Rnic>, prefix: u8) -> Self {
-        Self { net, port, rnic, prefix }
+    pub fn new(net: &'static Net, port: &'static Port, at: At, prefix: u8) -> Self {
+        Self { net, port, at, prefix }
     }
 
     fn stack(&self) -> Result<&'static Stack, NetworkError> {
-        let gid = self.rnic.attributes().port.gid;
-        let address = gid.ipv4().map(Ipv4Addr::from).ok_or(NetworkError::NoAddress)?;
+        let address = match &self.at {
+            At::Rnic(rnic) => rnic.attributes().port.gid.ipv4().map(Ipv4Addr::from),
+            At::Own(address) => Some(*address),
+        };
+        let address = address.ok_or(NetworkError::NoAddress)?;
         Ok(self.net.fabric_stack(self.port, Ipv4Config { address, prefix: self.prefix, gateway: None }))
     }
 }

@@ -1,4 +1,4 @@
-//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`).
+//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`, `rdma_ip=`).
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,8 @@ use super::pollers;
 use super::rnic::{Fabric, Wanted};
 use crate::boot::cmdline;
 use crate::machine::Machine;
-use crate::net::fabric::FabricNetwork;
+use crate::net::fabric::{At, FabricNetwork};
+use crate::net::port::Port;
 use crate::net::{self, Net};
 use crate::power::{self, Code};
 use crate::println;
@@ -20,16 +21,16 @@ use crate::println;
 /// Bits of prefix of the network in which the manager assigns addresses: 10.77.0.0/16.
 const PREFIX: u8 = 16;
 
-/// perftest over the RNIC, if that has a port for the TCP connection of its programs.
-fn on(net: &'static Net, fabric: &Fabric, prefix: u8) -> Option<Arc<Perftest>> {
-    let rnic = fabric.rnic();
-    let network = Arc::new(FabricNetwork::new(net, fabric.port()?, rnic.clone(), prefix));
-    Some(Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic, network })))
+/// perftest over the RNIC, with the TCP connection of its programs on a port.
+fn on(net: &'static Net, fabric: &Fabric, port: &'static Port, at: At, prefix: u8) -> Arc<Perftest> {
+    let network = Arc::new(FabricNetwork::new(net, port, at, prefix));
+    Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic: fabric.rnic(), network }))
 }
 
-/// As an application of a node that has joined.
+/// As an application of a node that has joined, if its RNIC has a port for TCP.
 pub fn application(net: &'static Net, fabric: &Fabric) -> Option<perftest::Job> {
-    on(net, fabric, PREFIX).map(perftest::Job)
+    let at = At::Rnic(fabric.rnic());
+    Some(perftest::Job(on(net, fabric, fabric.port()?, at, PREFIX)))
 }
 
 /// What `perftest=` asks for: the words of a command line, separated by commas.
@@ -45,9 +46,16 @@ pub async fn run(words: &str) -> Result<(), String> {
     let wanted = Wanted::asked()?;
     let network = net::init(false)?;
     let fabric = Fabric::start(wanted, network.fabric).await?;
-    let perftest = on(network, &fabric, prefix)
-        .ok_or("perftest= needs TCP at the RNIC's own port, which mlx4 does not give: want nic=softroce")?;
-    fabric.set_gid(Gid::from_ipv4(address.octets()))?;
+    let (perftest, gid) = if let Some(port) = fabric.port() {
+        (on(network, &fabric, port, At::Rnic(fabric.rnic()), prefix), address)
+    } else {
+        // The card's own port does not carry TCP: another does, and the two have an address each.
+        let text = cmdline::get("rdma_ip").ok_or("perftest= on a ConnectX-3 needs rdma_ip=ADDRESS")?;
+        let gid: Ipv4Addr = text.parse().map_err(|_| format!("rdma_ip={text}: want ADDRESS"))?;
+        let port = network.fabric.ok_or("perftest= needs a network device for TCP beside a ConnectX-3")?;
+        (on(network, &fabric, port, At::Own(address), prefix), gid)
+    };
+    fabric.set_gid(Gid::from_ipv4(gid.octets()))?;
     pollers::register_rnic(fabric.rnic());
     if options.server.is_some() {
         let report = perftest.run(&options).await.map_err(|e| format!("{}: {e}", options.program))?;

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use qemu::cx3::{Cx3, Cx3Config};
 use qemu::fabric::Fabric;
 use qemu::linux::{Card, Exchanged, Guest, GuestConfig, Listens, Network, exchange};
+use qemu::vm::Nic;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ pub struct Lab {
     /// Where the record of what the drivers do is left at the end.
     record: Option<PathBuf>,
     // Goes after those who are plugged in.
-    _fabric: Option<Fabric>,
+    fabric: Option<Fabric>,
     // Holds the sockets; last, so that it goes after those who use them.
     _dir: TempDir,
 }
@@ -58,18 +59,20 @@ impl Lab {
         let log = log.with_extension("cx3.log");
         let fabric = plan.fabric(dir.path())?;
         let mut config = Cx3Config {
-            cards: plan.cards.clone(),
+            cards: plan.cards.iter().chain(&plan.appliance).cloned().collect(),
             faults: plan.faults,
             log_level: plan.log_level.clone(),
             arguments: record
                 .as_ref()
                 .map(|path| vec!["--record".into(), path.to_string_lossy().into_owned()])
                 .unwrap_or_default(),
-            ..Cx3Config::new(dir.path().to_owned(), plan.cards.len(), log.clone())
+            ..Cx3Config::new(dir.path().to_owned(), 0, log.clone())
         };
         if let Some(fabric) = &fabric {
             for (n, card) in config.cards.iter_mut().enumerate() {
-                card.fabric = Some(fabric.socket(n).to_owned());
+                // Machines with rdma_rxe come between.
+                let port = if n < plan.cards.len() { n } else { plan.machines() };
+                card.fabric = Some(fabric.socket(port).to_owned());
             }
         }
         let cx3 = Cx3::start(&tools.program, &config)?;
@@ -105,7 +108,7 @@ impl Lab {
         for machine in starting {
             guests.push(machine.ready().with_context(|| format!("cx3 says: {}", cx3.tail()))?);
         }
-        Ok(Self { guests, cards: plan.cards.len(), cx3, record, _fabric: fabric, _dir: dir })
+        Ok(Self { guests, cards: plan.cards.len(), cx3, record, fabric, _dir: dir })
     }
 
     /// A machine by number, from 0.
@@ -129,6 +132,13 @@ impl Lab {
             [server, client, ..] => Ok((server, client)),
             _ => Err(anyhow!("there are no two machines")),
         }
+    }
+
+    /// The network devices of the plan's appliance: one on the fabric, and its card.
+    pub fn appliance(&self) -> Result<Vec<Nic>> {
+        let fabric = self.fabric.as_ref().context("there is no fabric")?;
+        let plug = fabric.plug(self.guests.len() + 1);
+        Ok(vec![Nic::Fabric { plug }, Nic::Card { socket: self.cx3.socket(self.cards).to_owned() }])
     }
 
     /// Runs a command in a machine, which must succeed.

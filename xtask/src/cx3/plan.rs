@@ -14,8 +14,11 @@ pub struct Plan {
     pub release: Release,
     /// A machine per card.
     pub cards: Vec<CardConfig>,
-    /// Further machines with rdma_rxe. If there are such, all cables go to a fabric outside.
+    /// Further machines with rdma_rxe. If there are such, or an appliance, all cables go to a fabric outside.
     pub rxe: usize,
+    /// The card of a further machine, which steps boot: an appliance. It has two ports of the fabric outside, one of them its
+    /// card's.
+    pub appliance: Option<CardConfig>,
     /// What the switch or fabric between them does to frames.
     pub faults: Faults,
     /// Parameters of kernel modules: `MODULE.NAME=VALUE`.
@@ -47,6 +50,7 @@ impl Default for Plan {
             release: Release::Host,
             cards: vec![CardConfig::default(); 2],
             rxe: 0,
+            appliance: None,
             faults: Faults::default(),
             module_parameters: Vec::new(),
             load: true,
@@ -70,11 +74,11 @@ impl Plan {
 
     /// A fabric with a port per machine, if one is needed.
     pub fn fabric(&self, dir: &Path) -> Result<Option<Fabric>> {
-        if self.rxe == 0 {
+        if self.rxe == 0 && self.appliance.is_none() {
             return Ok(None);
         }
         let config = FabricConfig {
-            ports: self.machines(),
+            ports: self.machines() + if self.appliance.is_some() { 2 } else { 0 },
             dir: dir.to_owned(),
             faults: self.faults,
             seed: 1,

@@ -132,7 +132,7 @@ impl Lab {
     }
 
     fn linux_as_server(&mut self, cell: &Cell) -> Result<Figure> {
-        linux::serve(self.linux()?, cell)?;
+        linux::serve(self.linux()?, &linux::Device::rxe(), cell)?;
         let client = self.submit(0, cell, Some(LINUX))?;
         let client = self.finish(client, cell, true, cell.limit())?;
         linux::served(self.linux()?, AFTER)?;
@@ -144,7 +144,7 @@ impl Lab {
     fn linux_as_client(&mut self, cell: &Cell) -> Result<Figure> {
         let server = self.submit(0, cell, None)?;
         let address = self.address(0)?;
-        let found = linux::client(self.linux()?, cell, address, cell.limit());
+        let found = linux::client(self.linux()?, &linux::Device::rxe(), cell, address, cell.limit());
         if found.is_err() {
             // Most often it is the appliance that knows why.
             if let Err(why) = self.finish(server, cell, false, Duration::from_secs(2)) {

@@ -1,4 +1,4 @@
-//! perftest in the Linux guest: as client and server, its buffers, and what rdma_rxe counts.
+//! perftest in a Linux guest: as client and server, its buffers, and what rdma_rxe counts.
 
 use super::cell::{Cell, Figure};
 use super::judge::{Buffers, Layout};
@@ -25,10 +25,29 @@ const SMALL: u32 = 4096;
 /// What rdma_rxe has counted.
 pub type Counters = BTreeMap<String, u64>;
 
-/// The command line of a program.
-fn command(cell: &Cell) -> String {
-    // -F: a guest has no frequency governor to complain about; -x 1: the GID of the IPv4 address.
-    format!("{} -d rxe0 -x 1 -F --mmap={BUFFERS}", cell.words().join(" "))
+/// What RDMA goes by in a guest, in the words of a shell.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// The index of the GID of its IPv4 address.
+    pub gid: String,
+    /// Further options of the programs.
+    pub options: String,
+}
+
+impl Device {
+    /// rdma_rxe's, as guests have it.
+    pub fn rxe() -> Self {
+        Self { name: "rxe0".into(), gid: "1".into(), options: String::new() }
+    }
+
+    /// The command line of a program.
+    fn command(&self, cell: &Cell) -> String {
+        let Self { name, gid, options } = self;
+        // -F: a guest has no frequency governor to complain about.
+        format!("{} -d {name} -x {gid} -F --mmap={BUFFERS} {options}", cell.words().join(" "))
+    }
 }
 
 /// Makes the file for the buffers anew.
@@ -38,9 +57,9 @@ fn prepare(guest: &mut Guest, cell: &Cell) -> Result<()> {
 }
 
 /// Starts a server; when this returns it listens.
-pub fn serve(guest: &mut Guest, cell: &Cell) -> Result<()> {
+pub fn serve(guest: &mut Guest, device: &Device, cell: &Cell) -> Result<()> {
     prepare(guest, cell)?;
-    let command = command(cell);
+    let command = device.command(cell);
     let listen = format!(
         "rm -f /tmp/ended; ( {command} >/tmp/server 2>&1; echo $? >/tmp/status; mv /tmp/status /tmp/ended ) &\n\
          until grep -q ':{PORT} .* 0A ' /proc/net/tcp; do\n\
@@ -62,9 +81,15 @@ pub fn clean_up(guest: &mut Guest, cell: &Cell) {
 }
 
 /// Runs a client; the server may be about to listen.
-pub fn client(guest: &mut Guest, cell: &Cell, server: Ipv4Addr, within: Duration) -> Result<Figure> {
+pub fn client(
+    guest: &mut Guest,
+    device: &Device,
+    cell: &Cell,
+    server: Ipv4Addr,
+    within: Duration,
+) -> Result<Figure> {
     prepare(guest, cell)?;
-    let command = format!("{} {server} 2>&1", command(cell));
+    let command = format!("{} {server} 2>&1", device.command(cell));
     let deadline = Instant::now() + within;
     let printed = loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -4,9 +4,9 @@
 //! buffers; Linux' are in a file that its perftest maps), and on a clean fabric Linux counts no bad packet.
 
 pub mod cell;
-mod judge;
+pub mod judge;
 pub mod lab;
-mod linux;
+pub mod linux;
 
 use crate::bench::Table;
 use crate::run::{Programs, manager};

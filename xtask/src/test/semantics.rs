@@ -21,12 +21,12 @@ pub fn cases() -> Vec<Case> {
             image::build_with_semantics(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop))
                 .map(|_| Outcome::Passed)
         }),
-        Case::new("semantics::on-appliances", appliances),
+        Case::new("semantics::on-appliances", |log| on_appliances("softroce", log)),
     ]
 }
 
-/// Each case of the suite counts.
-fn appliances(log: &Path) -> Result<Outcome> {
+/// The suite on appliances with an RDMA device: each of its cases counts.
+pub fn on_appliances(nic: &str, log: &Path) -> Result<Outcome> {
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
     let [programs, input, output] = ["programs", "in", "out"].map(|name| dir.path().join(name));
     std::fs::create_dir(&programs)?;
@@ -36,7 +36,7 @@ fn appliances(log: &Path) -> Result<Outcome> {
         std::os::unix::fs::symlink(program, programs.join(name))?;
     }
     let mut run = xtask();
-    run.args(["run", "--app", "semantics", "--nodes", NODES, "--memory", MEMORY_MIB]);
+    run.args(["run", "--app", "semantics", "--nodes", NODES, "--memory", MEMORY_MIB, "--nic", nic]);
     run.arg("--programs").arg(programs).arg("--input").arg(input).arg("--output").arg(&output);
     run.arg("--console").arg(log.with_extension("consoles"));
     tool::run_ok(&mut run, log, LIMIT)?;

@@ -1,10 +1,12 @@
-//! Appliances whose RNIC is the emulated card: `cargo xtask run --nic cx3`, judged by coreutils.
+//! Appliances whose RNIC is the emulated card: `cargo xtask run --nic cx3`, judged by coreutils, and the suite of LITE's semantics on
+//! them.
 
 use super::GROUP;
 use crate::cx3::Tools;
 use crate::test::cases::{Case, Outcome};
 use crate::test::end_to_end::word_count;
 use crate::test::inputs::Input;
+use crate::test::semantics::on_appliances;
 use connectx3::device::Profile;
 
 /// Profiles that stand above under another name, and the one whose link our driver does not drive.
@@ -24,8 +26,21 @@ pub fn cases() -> Vec<Case> {
     ];
     for profile in Profile::NAMES.iter().filter(|profile| !NOT_DRIVEN.contains(profile)) {
         cases.push(case(Input::SmallText, 2, false, &format!("cx3:{profile}"), &[]).full_if(true));
+        cases.push(semantics(&format!("cx3:{profile}")).full_if(true));
     }
+    cases.push(semantics("cx3"));
+    cases.push(semantics("cx3-vf").full_if(true));
+    cases.push(semantics("cx3-vf,softroce,cx3").full_if(true));
     cases
+}
+
+/// All that `tests/semantics` says of LITE, each case of which counts.
+fn semantics(nic: &str) -> Case {
+    let owned = nic.to_owned();
+    Case::new(format!("{GROUP}semantics {nic}"), move |log| match Tools::get()? {
+        Ok(_) => on_appliances(&owned, log),
+        Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+    })
 }
 
 fn case(input: Input, nodes: u16, faulty: bool, nic: &str, options: &'static [&'static str]) -> Case {

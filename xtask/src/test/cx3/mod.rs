@@ -6,6 +6,7 @@ mod ethernet;
 mod infiniband;
 mod iperf;
 mod messages;
+mod perftest;
 mod port_types;
 mod ports;
 mod profiles;
@@ -56,6 +57,7 @@ pub fn cases() -> Vec<Case> {
         ethernet::cases(),
         infiniband::cases(),
         iperf::cases(),
+        perftest::cases(),
         port_types::cases(),
         profiles::cases(),
         rdma::cases(),

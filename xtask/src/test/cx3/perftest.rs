@@ -1,0 +1,157 @@
+//! perftest on an appliance with the emulated card, our driver's, against Linux's: a card of the same kind, and `rdma_rxe`. What both
+//! sides hold at the end is compared.
+
+use super::{Step, session};
+use crate::cx3::Plan;
+use crate::cx3::lab::{Lab, SOON, Wire, address};
+use crate::image;
+use crate::perftest::cell::{Cell, Direction, PROGRAMS};
+use crate::perftest::judge;
+use crate::perftest::linux::{self, Device};
+use crate::run::{self, SUCCESS};
+use crate::test::cases::Case;
+use anyhow::{Result, bail, ensure};
+use qemu::cx3::CardConfig;
+use qemu::vm::{Event, EventKind, Machine, Vm, VmSpec};
+use std::net::Ipv4Addr;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// The appliance's addresses in the network of the Linux machines: its card's, and that of the port beside it for TCP.
+const CARD: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 50);
+const TCP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 51);
+/// Its card's Ethernet address, which Linux is told: the card's own port does not answer for it.
+const MAC: &str = "02:00:00:00:00:50";
+const MEMORY_MB: u32 = 96;
+const TICK: Duration = Duration::from_millis(10);
+/// READs that the cards take at once, where Linux's programs would ask for as many as `rdma_rxe` takes.
+const READS: &str = "-o 16";
+
+pub fn cases() -> Vec<Case> {
+    let plan = |profile: &str| Plan {
+        cards: vec![CardConfig::profile(profile)],
+        rxe: usize::from(profile == "pro"),
+        appliance: Some(CardConfig {
+            keys: vec![format!("profile={profile}"), format!("mac={MAC}")],
+            fabric: None,
+        }),
+        mtu: 1500,
+        ..Plan::default()
+    };
+    vec![
+        session("perftest quick", Plan { rxe: 0, ..plan("pro") }, || {
+            steps(0, Wire::V2, &["ib_send_bw", "ib_read_lat", "ib_atomic_bw"], &[65536])
+        }),
+        session("perftest", plan("pro"), || {
+            let of = |machine| steps(machine, Wire::V2, &PROGRAMS, &[8, 4096, 1 << 20]);
+            [0, 1].into_iter().flat_map(of).collect()
+        })
+        .full_if(true),
+        session("perftest RoCE v1", plan("cx3"), || steps(0, Wire::V1, &PROGRAMS, &[8, 65536])).full_if(true),
+        session("perftest virtual function", plan("vf"), || steps(0, Wire::V1, &PROGRAMS, &[8, 65536]))
+            .full_if(true),
+    ]
+}
+
+/// Both directions of each program and size against a Linux machine.
+fn steps(machine: usize, wire: Wire, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
+    let mut steps = vec![Step::new("Linux knows the appliance", move |lab| {
+        let port = format!("$(ip -o route get {CARD} | sed 's/.* dev \\([^ ]*\\).*/\\1/')");
+        lab.check(machine, &format!("ip neigh replace {CARD} lladdr {MAC} dev {port}")).map(drop)
+    })];
+    for program in programs {
+        for size in if program.starts_with("ib_atomic") { &[8][..] } else { sizes } {
+            for direction in [Direction::ApplianceLinux, Direction::LinuxAppliance] {
+                let cell = Cell::new(program, direction, *size, 1024, 0.0, true);
+                let name = format!("{cell}, machine {machine}");
+                steps.push(Step::new(name, move |lab| run(lab, machine, wire, &cell)));
+            }
+        }
+    }
+    steps
+}
+
+/// An appliance that is nothing but perftest.
+struct Appliance {
+    vm: Vm,
+    events: Receiver<Event>,
+}
+
+impl Appliance {
+    fn boot(lab: &Lab, cell: &Cell, server: Option<Ipv4Addr>) -> Result<Self> {
+        let mut words = cell.words();
+        words.extend(server.map(|address| address.to_string()));
+        let kernel = image::build()?.elf;
+        let qemu = &crate::cx3::Tools::get()?.map_err(|why| anyhow::anyhow!("{why}"))?.qemu;
+        let spec = VmSpec {
+            name: "appliance".into(),
+            index: 50,
+            machine: Machine::Microvm,
+            accel: run::decide(qemu, Machine::Microvm, &kernel)?,
+            cpus: 1,
+            memory_mb: MEMORY_MB,
+            cmdline: format!("perftest={} fabric_ip={TCP}/24 rdma_ip={CARD} nic=mlx4", words.join(",")),
+            kernel,
+            fw_cfg: Vec::new(),
+            nics: lab.appliance()?,
+        };
+        let (sender, events) = channel();
+        Ok(Self { vm: Vm::start(qemu, spec, None, sender)?, events })
+    }
+
+    /// Waits until it has said such a line, and gives all that it has said.
+    fn says(&self, wanted: impl Fn(&str) -> bool, within: Duration) -> Result<String> {
+        let deadline = Instant::now() + within;
+        loop {
+            let said = self.vm.tail();
+            if let Some(at) = said.iter().rposition(|line| wanted(line)) {
+                return Ok(said[..=at].join("\n"));
+            }
+            let ended = self.events.try_iter().find_map(|event| match event.kind {
+                EventKind::Exited(exit) if exit != SUCCESS => Some(exit),
+                _ => None,
+            });
+            if let Some(exit) = ended {
+                bail!("the appliance has ended: {exit}: {}", run::reason(&said).unwrap_or("it said nothing"));
+            }
+            ensure!(Instant::now() < deadline, "the appliance says nothing more: {}", said.join("; "));
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// What it found.
+    fn found(&self, cell: &Cell, client: bool, within: Duration) -> Result<judge::Appliance> {
+        let said = self.says(|line| line.starts_with('{'), within)?;
+        judge::appliance(&said, cell, client)
+    }
+}
+
+fn run(lab: &mut Lab, machine: usize, wire: Wire, cell: &Cell) -> Result<()> {
+    let reads = cell.program.starts_with("ib_read") || cell.is_atomic();
+    let device = Device {
+        name: lab.device(machine).into(),
+        gid: lab.gid(machine, wire),
+        options: if reads { READS.into() } else { String::new() },
+    };
+    match cell.direction {
+        Direction::ApplianceLinux => {
+            linux::serve(lab.guest(machine)?, &device, cell)?;
+            let server = address(machine);
+            let client = Appliance::boot(lab, cell, Some(server))?.found(cell, true, cell.limit())?;
+            let guest = lab.guest(machine)?;
+            linux::served(guest, SOON)?;
+            let server = linux::buffers(guest, cell)?;
+            ensure!(client.figure.is_some(), "the client says no figure");
+            judge::compare(cell, &client.buffers, &server)
+        }
+        _ => {
+            let appliance = Appliance::boot(lab, cell, None)?;
+            appliance.says(|line| line.contains(" serves at "), SOON)?;
+            let guest = lab.guest(machine)?;
+            linux::client(guest, &device, cell, TCP, cell.limit())?;
+            let client = linux::buffers(guest, cell)?;
+            let server = appliance.found(cell, false, SOON)?;
+            judge::compare(cell, &client, &server.buffers)
+        }
+    }
+}
