@@ -4,6 +4,7 @@
 mod apt;
 mod bench;
 mod cx3;
+mod doctor;
 mod image;
 mod interrupt;
 mod linux_peer;
@@ -45,6 +46,8 @@ enum Command {
     LinuxPeer(Box<linux_peer::Options>),
     /// Runs perftest between appliances and a Linux guest, in each direction, and checks what was carried
     Perftest(perftest::Options),
+    /// Says what a ConnectX-3 of this host is, and what an appliance would make of it; changes nothing
+    Doctor(doctor::Options),
     /// Runs the tests; the last line is `N passed, N failed`
     Test(test::Options),
     /// Measures boot times, latencies and throughput
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
             });
         }
         Command::Perftest(options) => perftest::perftest(&options),
+        Command::Doctor(options) => doctor::doctor(&options),
         Command::Test(options) => return test::test(&options),
         Command::Bench(options) => bench::bench(&options),
         Command::Sim(options) => sim::sim(&options),

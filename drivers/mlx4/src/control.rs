@@ -21,6 +21,7 @@ use crate::tables::Tables;
 use crate::{CQS, start};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use platform::Instant;
 use verbs::{CqId, CqOptions, Gid, Psn, QpConnect, QpNum, VerbsError};
 
 /// LIDs from here on are of groups.
@@ -52,6 +53,8 @@ pub(crate) enum Health {
 #[derive(Clone, Debug)]
 pub(crate) struct Card {
     pub(crate) function: Function,
+    /// When its reset had ended, if it was reset.
+    pub(crate) reset: Option<Instant>,
     pub(crate) firmware: Version,
     pub(crate) board: BoardId,
     pub(crate) capabilities: Capabilities,

@@ -29,7 +29,7 @@ pub trait Hardware: Send + Sync {
     /// Stores a big-endian double word at once.
     fn ring_wide(&self, offset: u64, value: u64);
     /// From `offset` of BAR 2 on, the processor is to combine the words of [`blue_flame`](Self::blue_flame) into one write. Called
-    /// once, before anything is there. Whether the machine does so: if not, BlueFlame is not used.
+    /// each time the card is brought up, before anything is there. Whether the machine does so: if not, BlueFlame is not used.
     fn combine_writes(&self, offset: u64) -> bool;
     /// Copies words, as they lie in memory, to `offset` of BAR 2 in ascending order, each 64 bytes in one piece where the
     /// machine can, and sends them on their way.

@@ -207,6 +207,12 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         Identity { function: *function, firmware: *firmware, board: *board, port: port.number, mac: info.mac }
     }
 
+    /// When the reset had ended from which the card was brought up: what came after is the driver's own time. A virtual function
+    /// is not reset.
+    pub fn reset_ended(&self) -> Option<Instant> {
+        self.card.reset
+    }
+
     /// Bytes of memory that the card has for its tables.
     pub fn table_bytes(&self) -> u64 {
         self.control.lock().table_bytes()

@@ -85,6 +85,7 @@ fn physical<B: Block>(
     config: &Config,
     former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
+    let reset = Some(hw.now());
     let mut commands = Commands::of_card(hw)?;
     let firmware = Firmware::start(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?;
@@ -118,6 +119,7 @@ fn physical<B: Block>(
     let numbers = Numbers::own(for_numbers).beside(former);
     let card = Card {
         function: Function::Physical,
+        reset,
         firmware: firmware.version,
         board,
         port,
@@ -188,6 +190,7 @@ fn of_slave<B: Block>(
     }
     let card = Card {
         function: Function::Virtual,
+        reset: None,
         firmware: version,
         board,
         port,

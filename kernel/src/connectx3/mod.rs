@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 use mlx4::{Config, Mlx4};
+use platform::Instant;
 use verbs::{PortState, Rnic};
 
 use crate::arch::interrupts;
@@ -52,6 +53,13 @@ impl fmt::Display for NoCard {
     }
 }
 
+/// When a card was begun with, was up, and had its link.
+struct Times {
+    begun: Instant,
+    up: Instant,
+    linked: Instant,
+}
+
 /// Brings the first card on the bus up, until its link is.
 pub async fn start() -> Result<Arc<Card>, NoCard> {
     let found = pci::functions().into_iter().filter(|f| f.id.0 == VENDOR);
@@ -60,7 +68,7 @@ pub async fn start() -> Result<Arc<Card>, NoCard> {
     let Some(function) = found.min_by_key(|f| f.id.1 == VIRTUAL) else {
         return Err(NoCard::Absent);
     };
-    let card = bring_up(&function).await.map_err(|why| NoCard::Fails(function.address, why))?;
+    let (card, times) = bring_up(&function).await.map_err(|why| NoCard::Fails(function.address, why))?;
     pci::claim(function.address, "mlx4");
     let identity = card.identity();
     log::info!(
@@ -73,13 +81,24 @@ pub async fn start() -> Result<Arc<Card>, NoCard> {
         identity.mac,
         card.table_bytes() >> 10,
     );
+    let us = |from: Instant, to: Instant| to.saturating_since(from).as_micros();
+    let Times { begun, up, linked } = times;
+    let reset = card.reset_ended().unwrap_or(begun);
+    log::info!(
+        "rnic mlx4: reset {} us, brought up in {} us, link after {} us",
+        us(begun, reset),
+        us(reset, up),
+        us(up, linked)
+    );
     Ok(Arc::new(card))
 }
 
-async fn bring_up(function: &Function) -> Result<Card, String> {
+async fn bring_up(function: &Function) -> Result<(Card, Times), String> {
+    let begun = time::now();
     let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
     let config = Config { vector: ENTRY, ..Config::default() };
     let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;
+    let up = time::now();
     // Not before, for the reset that it begins with turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;
     let mut messages = MsixTable::enable(function).map_err(|e| format!("{e}"))?;
@@ -92,5 +111,5 @@ async fn bring_up(function: &Function) -> Result<Card, String> {
         exec::sleep(LOOK).await;
         card.progress(time::now(), EVENTS);
     }
-    Ok(card)
+    Ok((card, Times { begun, up, linked: time::now() }))
 }

@@ -4,10 +4,19 @@
 use super::GROUP;
 use crate::cx3::Tools;
 use crate::test::cases::{Case, Outcome};
-use crate::test::end_to_end::word_count;
+use crate::test::end_to_end::{word_count, xtask};
 use crate::test::inputs::Input;
 use crate::test::semantics::on_appliances;
+use crate::tool;
+use anyhow::{Context, Result, ensure};
 use connectx3::device::Profile;
+use std::path::Path;
+use std::time::Duration;
+
+/// The longest that the driver may take beside the card's reset and its link.
+const BRING_UP: Duration = Duration::from_millis(100);
+/// The longest that a run may take, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Profiles that stand above under another name, and the one whose link our driver does not drive.
 const NOT_DRIVEN: [&str; 3] = ["pro", "vf", "ib"];
@@ -28,6 +37,10 @@ pub fn cases() -> Vec<Case> {
         cases.push(case(Input::SmallText, 2, false, &format!("cx3:{profile}"), &[]).full_if(true));
         cases.push(semantics(&format!("cx3:{profile}")).full_if(true));
     }
+    cases.push(Case::new(format!("{GROUP}appliances come up"), |log| match Tools::get()? {
+        Ok(_) => comes_up(log).map(|()| Outcome::Passed),
+        Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+    }));
     cases.push(semantics("cx3"));
     cases.push(semantics("cx3-vf").full_if(true));
     cases.push(semantics("cx3-vf,softroce,cx3").full_if(true));
@@ -52,4 +65,37 @@ fn case(input: Input, nodes: u16, faulty: bool, nic: &str, options: &'static [&'
         Ok(_) => word_count(input, nodes, faulty, &nic, options, log).map(|()| Outcome::Passed),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     })
+}
+
+/// The consoles of a physical function and a virtual one name the card, and say how long it took to come up, beside its reset and
+/// its link: no more than [`BRING_UP`].
+fn comes_up(log: &Path) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let (input, consoles) = (dir.path().join("in"), dir.path().join("consoles"));
+    std::fs::write(&input, "a")?;
+    let mut run = xtask();
+    run.args(["run", "--nic", "cx3,cx3-vf", "--nodes", "2"]);
+    run.arg("--input").arg(&input).arg("--console").arg(&consoles);
+    tool::run_ok(&mut run, log, LIMIT)?;
+    for (node, card) in [
+        ("node0", "Mellanox ConnectX-3 Pro at pci "),
+        ("node1", "Mellanox ConnectX-3 virtual function at pci "),
+    ] {
+        let console = std::fs::read_to_string(consoles.join(format!("{node}.log")))?;
+        let line = |wanted: &str| {
+            let line = console.lines().find(|line| line.contains(wanted));
+            line.with_context(|| format!("{node} does not say `{wanted}`: {console}"))
+        };
+        let about = line(card)?;
+        for part in ["board FER", "firmware 2.42.5000", "port 1 ", " active", " KiB of tables"] {
+            ensure!(about.contains(part), "{node}: no `{part}` in `{about}`");
+        }
+        line("rnic: GID 10.77.0.")?;
+        let times = line("brought up in ")?;
+        let us =
+            times.split_once("brought up in ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+        let us: u64 = us.with_context(|| format!("no time in `{times}`"))?;
+        ensure!(Duration::from_micros(us) <= BRING_UP, "{node}: {times}");
+    }
+    Ok(())
 }
