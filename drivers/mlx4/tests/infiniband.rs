@@ -27,7 +27,7 @@ fn a_manager_brings_a_port_up_and_says_what_it_is() {
     let [driver, _] = &nodes.drivers;
     let is = driver.attributes();
     assert_eq!((is.links, is.port_state, is.port.lid), (&[LinkKind::InfiniBand][..], PortState::Down, 0));
-    train(&nodes);
+    train(&nodes.machines);
     driver.refresh().unwrap();
     assert_eq!(driver.attributes().port_state, PortState::Initializing);
     configure(machine, driver, 5, MTU_2048);
@@ -50,7 +50,7 @@ fn a_manager_brings_a_port_up_and_says_what_it_is() {
 #[test]
 fn what_is_not_for_the_agent_is_not_answered() {
     let nodes = Nodes::cold("ib");
-    train(&nodes);
+    train(&nodes.machines);
     let ([machine, _], [driver, _]) = (&nodes.machines, &nodes.drivers);
     let mut seed = 1u64;
     for round in 0..400 {

@@ -95,6 +95,12 @@ fn a_virtual_function_a_physical_one_and_a_node_without_by_the_first_roce() {
     run(&["vf", "cx3"], true, 0);
 }
 
+#[test]
+fn by_lid_on_infiniband() {
+    run(&["ib", "ib"], false, 0);
+    run(&["ib", "ib", "ib"], false, 5);
+}
+
 /// A card fails while the nodes are connected, on one node and then on the other: LITE connects anew over the card that was
 /// reset, by the same key, and goes on.
 #[test]

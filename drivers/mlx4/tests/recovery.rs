@@ -98,7 +98,7 @@ fn a_card_that_fails_is_reset_and_goes_on() {
             assert_eq!(da.connect_qp(a.qp, &again), Err(VerbsError::InvalidState));
             // Its completion queue takes another.
             if profile == "ib" {
-                train(&nodes);
+                train(&nodes.machines);
                 // The other port has lost its partner for a while.
                 while db.progress(nodes.machines[1].bus.clock(), 64) {}
                 configure(ma, da, 1, 5);

@@ -1,7 +1,9 @@
 //! LITE over the driver: a cluster in one process under virtual time, nodes on emulated cards and one on the software RNIC, on one
 //! wire.
 
+use super::nodes::MTU_4096;
 use super::soft::{Soft, SoftWire};
+use super::subnet::{configure, train};
 use super::wire::{Station, exchange_lossy};
 use super::{Driver, Machine};
 use connectx3::device::Profile;
@@ -12,7 +14,7 @@ use platform::{Instant, IoAddr, Platform};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use verbs::{Gid, MacAddr, Rnic};
+use verbs::{Gid, LinkKind, MacAddr, Rnic};
 
 /// Everything between the nodes, and the cards themselves.
 struct Wire {
@@ -75,7 +77,8 @@ pub struct Cluster {
 pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cluster {
     let mut world = World::new(1);
     let hub = Hub::new();
-    let (mut machines, mut drivers, mut nodes, mut soft) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let (mut machines, mut drivers, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut nodes, mut soft) = (Vec::new(), None);
     let mut join = |world: &mut World, host: Arc<Host>, rnic: Arc<dyn Rnic>| {
         let (link, welcome) = hub.join(&*rnic);
         let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, Config::default()).unwrap();
@@ -91,9 +94,19 @@ pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cl
         let driver = machine.start(&CardConfig::default()).unwrap();
         driver.set_gid(gid(number)).unwrap();
         machines.push(machine);
-        let driver = Arc::new(driver);
-        drivers.push(driver.clone());
-        join(&mut world, host, driver);
+        drivers.push(Arc::new(driver));
+        hosts.push(host);
+    }
+    // What InfiniBand ports are their subnet manager says, before the nodes say it to each other.
+    let infiniband = |driver: &Driver| driver.attributes().links == [LinkKind::InfiniBand];
+    if drivers.iter().any(|driver| infiniband(driver)) {
+        train(&machines);
+        for (lid, (machine, driver)) in (1..).zip(machines.iter().zip(&drivers)) {
+            configure(machine, driver, lid, MTU_4096);
+        }
+    }
+    for (host, driver) in hosts.into_iter().zip(&drivers) {
+        join(&mut world, host, driver.clone());
     }
     if with_soft {
         let number = profiles.len() as u8 + 1;

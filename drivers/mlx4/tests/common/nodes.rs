@@ -25,7 +25,7 @@ pub const CARDS: &[(&str, &[LinkKind])] = &[
 ];
 
 /// The code of a path MTU.
-const MTU_4096: u8 = 5;
+pub const MTU_4096: u8 = 5;
 const BOTH: &[LinkKind] = &[LinkKind::RoceV2, LinkKind::RoceV1];
 const SECOND: &[LinkKind] = &[LinkKind::RoceV2];
 
@@ -53,7 +53,7 @@ impl Nodes {
             return Self { machines: [ma, mb], drivers: [da, db] };
         }
         let nodes = Self::cold(profile);
-        train(&nodes);
+        train(&nodes.machines);
         for (lid, (machine, driver)) in (1..).zip(nodes.machines.iter().zip(&nodes.drivers)) {
             configure(machine, driver, lid, MTU_4096);
             assert_eq!(driver.attributes().port_state, PortState::Active);

@@ -3,7 +3,6 @@
 #[path = "../../../../qemu/connectx3/tests/common/smp.rs"]
 pub mod smp;
 
-use super::nodes::Nodes;
 use super::wire::{Station, exchange};
 use super::{Driver, Machine};
 use smp::{GET, PORT_INFO, SET, directed, open};
@@ -39,12 +38,13 @@ pub fn ask(
     (u16::from_be_bytes([mad[4] & 0x7f, mad[5]]), mad[64..128].try_into().unwrap())
 }
 
-/// Lets the two ports find each other.
-pub fn train(nodes: &Nodes) {
-    for machine in &nodes.machines {
+/// Lets ports find each other.
+pub fn train(machines: &[Arc<Machine>]) {
+    for machine in machines {
         machine.advance(Duration::from_secs(1));
     }
-    exchange(&nodes.stations());
+    let stations: Vec<_> = machines.iter().map(|machine| machine as &dyn Station).collect();
+    exchange(&stations);
 }
 
 /// Gives a port a LID and a path MTU by its code, and makes it active.
