@@ -3,31 +3,40 @@
 
 mod common;
 
-use common::node;
 use common::pair::End;
 use common::wire::exchange;
+use common::{begun, node};
+use connectx3::device::Profile;
 use mlx4::{Config, Hardware};
 use std::time::Duration;
 use verbs::{
     Completion, CqOptions, LinkKind, Payload, QpOptions, RecvWr, Rnic, SendOp, SendWr, VerbsError, WrId,
 };
 
-/// The figures of docs/hardware.md.
+/// The figures of docs/hardware.md, on each profile; printed with `--nocapture`.
 #[test]
 fn tables_take_memory_for_what_is_there() {
     const PEERS: u32 = 256;
     const LANES: u32 = 4;
-    let (_machine, driver) = node("pro", 1);
-    let at_start = driver.table_bytes();
-    assert!(at_start <= 512 << 10, "{at_start}");
-    let cq = driver.create_cq(CqOptions { depth: 1000 }).unwrap();
-    let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: 8, recv_depth: 1 };
-    for _ in 0..PEERS * LANES {
-        driver.create_qp(options).unwrap();
+    for profile in Profile::NAMES {
+        let (_machine, driver) = begun(profile, 1, &Config::default());
+        let at_start = driver.table_bytes();
+        assert!(at_start <= 512 << 10, "{profile}: {at_start}");
+        let cq = driver.create_cq(CqOptions { depth: 1000 }).unwrap();
+        let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: 8, recv_depth: 1 };
+        for _ in 0..PEERS * LANES {
+            driver.create_qp(options).unwrap();
+        }
+        let with_peers = driver.table_bytes();
+        println!(
+            "{profile:>13}: {:>4} KiB at start, {:>4} KiB for {PEERS} peers",
+            at_start >> 10,
+            with_peers >> 10
+        );
+        assert!(with_peers <= 3 << 20, "{profile}: {with_peers}");
+        // A virtual function's tables are its master's.
+        assert_eq!(with_peers == 0, profile == "vf", "{profile}");
     }
-    let with_peers = driver.table_bytes();
-    println!("tables: {} KiB at start, {} KiB for {PEERS} peers", at_start >> 10, with_peers >> 10);
-    assert!(with_peers <= 3 << 20, "{with_peers}");
 }
 
 /// Completion queues come and go, but not from under a queue pair; what the tables hold does not grow with their number.
