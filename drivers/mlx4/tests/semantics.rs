@@ -17,14 +17,16 @@ const MEMORY: u64 = 192 << 20;
 /// Longer than all cases may take.
 const LIMIT: Duration = Duration::from_secs(100_000);
 
+/// What each node has found, by its place.
+type Ended = Arc<Mutex<Vec<(usize, Vec<Verdict>)>>>;
+
 /// Runs the cases on all nodes; gives what the first one says of them.
 fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
     let Cluster { mut world, nodes, .. } = cluster;
     let ids: Vec<_> = nodes.iter().map(|(_, lite)| lite.node_id()).collect();
     let ended = Arc::new(Mutex::new(Vec::<(usize, Vec<Verdict>)>::new()));
     for (rank, (host, lite)) in nodes.iter().enumerate() {
-        let (lite, ids, ended): (Lite, _, Arc<Mutex<Vec<(usize, Vec<Verdict>)>>>) =
-            (lite.clone(), ids.clone(), ended.clone());
+        let (lite, ids, ended): (Lite, _, Ended) = (lite.clone(), ids.clone(), ended.clone());
         let part = async move {
             let mut session = Session::begin(&lite, &ids, "mlx4", cases).await.unwrap();
             let mut verdicts = Vec::new();
