@@ -230,7 +230,7 @@ impl<B: Block> Cq<B> {
 
     /// Takes the next completion that the card has written. Entries that tell of no work are left out, as many as the queue
     /// holds: a card that writes nothing else keeps nobody.
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<(Completion, Cqe)> {
         for _ in 0..1u32 << self.log_entries {
             let cqe = self.entry()?;

@@ -62,6 +62,8 @@ pub(crate) struct Slot<B> {
     page: Page,
     blue_flame: Option<BlueFlameRegister>,
     pub(crate) posts: Posts,
+    /// Where requests are written.
+    wqe: Wqe,
     /// Chunks that the request last stored in each entry had.
     chunks: Box<[u8]>,
 }
@@ -111,6 +113,7 @@ impl<B: Block> Slot<B> {
             page,
             blue_flame,
             posts,
+            wqe: Wqe::blank(),
             chunks,
         }
     }
@@ -162,10 +165,9 @@ impl<B: Block> Slot<B> {
     ) -> Result<(), (usize, VerbsError)> {
         let (mut done, mut outcome) = (0, Ok(()));
         let alone = work.len() == 1;
-        let mut wqe = Wqe::blank();
         for wr in work {
-            let written = write(wr, &mut wqe);
-            match written.and_then(|id| self.post_one(hw, id, &mut wqe, alone)) {
+            let written = write(wr, &mut self.wqe);
+            match written.and_then(|id| self.post_one(hw, id, alone)) {
                 Ok(()) => done += 1,
                 Err(error) => {
                     outcome = Err((done, error));
@@ -188,16 +190,10 @@ impl<B: Block> Slot<B> {
         outcome
     }
 
-    /// Stores a request; `alone`: it goes to the card with its doorbell where that can be.
+    /// Stores the request that was written; `alone`: it goes to the card with its doorbell where that can be.
     #[inline]
-    fn post_one(
-        &mut self,
-        hw: &impl Hardware<Block = B>,
-        id: WrId,
-        wqe: &mut Wqe,
-        alone: bool,
-    ) -> Result<(), VerbsError> {
-        let queue = &*self.queue;
+    fn post_one(&mut self, hw: &impl Hardware<Block = B>, id: WrId, alone: bool) -> Result<(), VerbsError> {
+        let (queue, wqe) = (&*self.queue, &mut self.wqe);
         let index = queue.sends.next(queue.shape.send_depth).ok_or(VerbsError::NoResources)?;
         if !self.send_credit.take() {
             return Err(VerbsError::NoResources);

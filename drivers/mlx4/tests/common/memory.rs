@@ -3,7 +3,7 @@
 use mlx4::Block;
 use platform::runs::{PAGE, Runs};
 use platform::{IoAddr, Memory, MemoryError, MemoryStats};
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -103,21 +103,24 @@ pub struct Piece {
     pool: Arc<Pool>,
     addr: IoAddr,
     len: u64,
+    words: Range<usize>,
 }
 
 impl Piece {
     pub fn take(pool: &Arc<Pool>, len: u64) -> Option<Self> {
         let len = len.next_multiple_of(PAGE);
-        Some(Self { pool: pool.clone(), addr: pool.alloc(len)?, len })
+        let addr = pool.alloc(len)?;
+        let first = ((addr.0 - pool.base) / 8) as usize;
+        Some(Self { pool: pool.clone(), addr, len, words: first..first + (len / 8) as usize })
     }
 }
 
 impl Deref for Piece {
     type Target = [AtomicU64];
 
+    #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        let first = ((self.addr.0 - self.pool.base) / 8) as usize;
-        &self.pool.words[first..first + (self.len / 8) as usize]
+        &self.pool.words[self.words.clone()]
     }
 }
 
