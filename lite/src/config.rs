@@ -78,7 +78,7 @@ impl Config {
         self.queue_pairs = self.queue_pairs.clamp(1, 4);
         self.send_depth = self.send_depth.max(8);
         self.peers = self.peers.max(2);
-        self.operations = self.operations.clamp(16, 1 << 20);
+        self.operations = self.operations.clamp(16, crate::op::MOST_SLOTS);
         self.window = self.window.clamp(1, 8);
         self.ring = self.ring.clamp(16 << 10, 1 << 24).next_power_of_two();
         self.calls = self.calls.clamp(1, 4096 - OWN_SLOTS);

@@ -280,12 +280,12 @@ impl Lite {
     /// The control messages of jobs. One task should take them: each message goes to whoever asks first.
     #[must_use]
     pub fn jobs(&self) -> JobMessages {
-        JobMessages { node: self.node.clone() }
+        JobMessages { node: self.by.node.clone() }
     }
 
     /// Sends a message to the manager; waits while many others wait to be sent.
     pub async fn send_control(&self, message: &ToManager) -> Result<(), Error> {
-        let control = &self.node.control;
+        let control = &self.by.node.control;
         let room = || {
             if control.has_ended() {
                 return Some(Err(Error::LinkDown));
@@ -296,7 +296,7 @@ impl Lite {
                 Ok(())
             })
         };
-        let sent = self.node.timers.before(self.deadline(), control.out_change.until(room)).await;
+        let sent = self.by.node.timers.before(self.deadline(), control.out_change.until(room)).await;
         sent.unwrap_or(Err(Error::Deadline))?;
         control.out_change.wake_all();
         Ok(())
@@ -305,7 +305,7 @@ impl Lite {
     /// Frees a name of a region, or one that this node has published something else under. The region stays if it is mapped
     /// or has other names. For the region's master, or a node with `ADMIN`.
     pub async fn unpublish(&self, name: &str) -> Result<(), Error> {
-        let (node, deadline) = (&self.node, self.deadline());
+        let (node, deadline) = (&self.by.node, self.deadline());
         match node.find_named(name, deadline).await {
             Ok(Named::Region { owner, region, .. }) => {
                 let ask = Ask::Unpublish { region, name: name.into() };

@@ -34,7 +34,7 @@ impl Lite {
     /// # }
     /// ```
     pub async fn leave(&self) -> Result<(), Error> {
-        let node = &self.node;
+        let node = &self.by.node;
         if !node.lease.leave() {
             return Err(Error::LinkDown);
         }

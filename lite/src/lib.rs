@@ -38,6 +38,7 @@ mod conn;
 mod control;
 mod counters;
 mod error;
+mod issuer;
 mod lease;
 mod leave;
 mod membership;
@@ -71,6 +72,7 @@ pub use trace::{Event as TraceEvent, Stamped, Work};
 
 use alloc::sync::Arc;
 use core::time::Duration;
+use issuer::Issuer;
 use node::Node;
 use platform::{ControlLink, Instant, Platform};
 use proto::Welcome;
@@ -79,9 +81,7 @@ use verbs::Rnic;
 /// A node's LITE, with the deadline that its operations get. Cheap to clone.
 #[derive(Clone)]
 pub struct Lite {
-    node: Arc<Node>,
-    patience: Duration,
-    class: qos::Class,
+    by: Arc<Issuer>,
 }
 
 impl Lite {
@@ -103,58 +103,58 @@ impl Lite {
         node.start_internal();
         node.start_control(link);
         node.report_memory();
-        Ok(Self { node, patience, class: qos::Class::default() })
+        Ok(Self { by: Issuer::new(node, patience, qos::Class::default()) })
     }
 
     /// The poller: call it in task context on the core that owns the RNIC, after the RNIC's own `progress`, and again
     /// before that core halts. Gives whether there was something to do.
     pub fn poll(&self, now: Instant) -> bool {
-        self.node.poll(now)
+        self.by.node.poll(now)
     }
 
     /// When [`poll`](Self::poll) must be called even if nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.node.next_deadline()
+        self.by.node.next_deadline()
     }
 
     /// The platform below.
     #[must_use]
     pub fn platform(&self) -> &Arc<dyn Platform> {
-        &self.node.platform
+        &self.by.node.platform
     }
 
     /// Waits for `d`.
     pub async fn sleep(&self, d: Duration) {
-        self.node.timers.until(self.node.platform.now() + d).await;
+        self.by.node.timers.until(self.by.node.platform.now() + d).await;
     }
 
     /// This node.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
-        self.node.me
+        self.by.node.me
     }
 
     /// This life of the node.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        self.node.incarnation
+        self.by.node.incarnation
     }
 
     /// The same LITE; operations of this handle, and of regions made by it, have `d` from their call on.
     #[must_use]
     pub fn with_deadline(&self, d: Duration) -> Self {
-        Self { patience: d, ..self.clone() }
+        Self { by: self.by.patient(d) }
     }
 
     fn deadline(&self) -> Instant {
-        self.node.platform.now() + self.patience
+        self.by.deadline()
     }
 
     /// Calls `each` for every count of this node's LITE: `lite_reads`, `lite_retries`, and so on.
     pub fn counters(&self, each: &mut dyn FnMut(verbs::Counter)) {
-        let quick = self.node.ops.lock().quick;
-        self.node.counters.each(&quick, each);
+        let quick = self.by.node.ops.lock().quick;
+        self.by.node.counters.each(&quick, each);
     }
 }
 

@@ -172,14 +172,14 @@ impl Lite {
     /// Whether this node is a member: false for ever once it has lost its lease or its manager.
     #[must_use]
     pub fn is_member(&self) -> bool {
-        !self.node.is_fenced()
+        !self.by.node.is_fenced()
     }
 
     /// The live members, this node included, by id. This node's own entry has the name of its
     /// [`Config`](crate::Config), and `physical` is always `false` in it.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
-        let node = &self.node;
+        let node = &self.by.node;
         let attributes = node.rnic.attributes();
         let own = Member {
             node: node.me,
@@ -212,7 +212,7 @@ impl Lite {
     #[must_use]
     pub fn watch(&self) -> Watcher {
         let feed = Arc::new(Feed::default());
-        self.node.watchers.0.lock().push(Arc::downgrade(&feed));
-        Watcher { node: self.node.clone(), feed }
+        self.by.node.watchers.0.lock().push(Arc::downgrade(&feed));
+        Watcher { node: self.by.node.clone(), feed }
     }
 }

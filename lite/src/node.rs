@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::counters::Counters;
 use crate::lease::{Ended, Lease};
 use crate::membership::Watchers;
-use crate::op::{Finished, OpId, OpTable};
+use crate::op::{Ends, OpId, OpTable};
 use crate::qos::Qos;
 use crate::region::{Holdings, MappingTable, RegionTable, Stamps};
 use crate::rpc::{LocalReplies, ServiceTable};
@@ -20,6 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::Waker;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, ToManager, Welcome};
@@ -30,6 +31,8 @@ use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic
 const BATCH: usize = 64;
 /// Batches taken in one call of the poller, unless a connection is being closed.
 const BATCHES: usize = 16;
+/// Connections that the poller finds without a look at the table.
+const KNOWN: usize = 32;
 /// Receives of a connection that are posted at once.
 const REPOSTED: u32 = 8;
 /// How soon to look again at messages that found no room.
@@ -52,8 +55,12 @@ pub(crate) struct Node {
     pub(crate) lease: Lease,
 
     pub(crate) ops: Mutex<OpTable>,
+    /// How those operations stand.
+    pub(crate) ends: Ends,
     /// Until when the first task waits for its operation, in nanoseconds; not later than that.
     pub(crate) earliest_op: AtomicU64,
+    /// The same for calls.
+    pub(crate) earliest_call: AtomicU64,
     /// Tasks that wait for a slot, a bounce buffer or room in a queue pair.
     pub(crate) resources: Waiters,
     /// Tasks that wait until nothing of a mapping is on the wire.
@@ -96,7 +103,11 @@ pub(crate) struct Node {
 
 struct Poller {
     batch: [Completion; BATCH],
+    known: Known,
 }
+
+/// Connections that messages have come from, by number of the queue pair: [`Node::by_qp`] is looked at for others.
+type Known = [Option<(QpNum, Arc<Conn>)>; KNOWN];
 
 impl Node {
     pub(crate) fn new(
@@ -114,6 +125,7 @@ impl Node {
             .create_cq(CqOptions { depth })
             .map_err(|e| Error::Refused(alloc::format!("no completion queue: {e}")))?;
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let ops = OpTable::new(config.operations, bounce);
         Ok(Self {
             max_inline: attributes.max_inline as usize,
             me: welcome.node,
@@ -123,8 +135,10 @@ impl Node {
             cq,
             chunk: config.bounce[2].0 as usize,
             lease: Lease::new(platform.now() + lease),
-            ops: Mutex::new(OpTable::new(config.operations, bounce)),
+            ends: ops.ends(),
+            ops: Mutex::new(ops),
             earliest_op: AtomicU64::new(u64::MAX),
+            earliest_call: AtomicU64::new(u64::MAX),
             resources: Waiters::default(),
             drains: Waiters::default(),
             timers: Timers::new(platform.clone()),
@@ -150,7 +164,7 @@ impl Node {
             waits: Waits::default(),
             control: Control::new(),
             watchers: Watchers::default(),
-            poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH] }),
+            poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], known: [const { None }; KNOWN] }),
             attributes,
             config,
             platform,
@@ -220,12 +234,14 @@ impl Node {
         let closing = (self.closing.len() > 0).then(|| self.closing.take());
         worked |= self.take_completions(&mut poller, closing.is_some());
         if let Some(closing) = closing {
+            poller.known = [const { None }; KNOWN];
             self.end_connections(closing);
             worked = true;
         }
         worked |= self.stalled.len() > 0 && self.flush_stalled();
         worked |= self.sweep(now);
         worked |= self.expire_quick(now);
+        worked |= self.expire_calls(now);
         worked |= self.timers.expire(now);
         worked
     }
@@ -239,22 +255,27 @@ impl Node {
                 let Some(id) = stranded else { break };
                 self.complete(id, Status::WorkRequestFlushed);
             }
-            let forgotten = self.ops.lock().forget(&conn);
+            let forgotten = self.ops.lock().links.forget(&conn);
             drop(forgotten);
         }
     }
 
     fn take_completions(self: &Arc<Self>, poller: &mut Poller, all: bool) -> bool {
+        let Poller { batch, known } = poller;
         let mut worked = false;
         let mut batches = 0;
         while batches < BATCHES || all {
             batches += 1;
-            let n = self.rnic.poll_cq(self.cq, &mut poller.batch).min(BATCH);
+            let n = self.rnic.poll_cq(self.cq, batch).min(BATCH);
             worked |= n > 0;
-            for completion in poller.batch.iter().take(n) {
+            for completion in batch.iter().take(n) {
                 match completion.kind {
-                    WorkKind::Recv | WorkKind::RecvWriteImm => self.received(completion),
-                    _ => self.complete(OpId::from_wr_id(completion.id), completion.status),
+                    WorkKind::Recv | WorkKind::RecvWriteImm => self.received(known, completion),
+                    _ => {
+                        if let Some(id) = OpId::from_wr_id(completion.id) {
+                            self.complete(id, completion.status);
+                        }
+                    }
                 }
             }
             if n < BATCH {
@@ -265,53 +286,79 @@ impl Node {
     }
 
     fn complete(&self, id: OpId, status: Status) {
-        let finished = self.ops.lock().complete(id, status);
-        let Some(finished) = finished else { return };
-        self.trace(|| Event::Ended { id: id.wr_id().0, ok: status == Status::Success });
-        if let Some(conn) = &finished.failed {
+        let done = status == Status::Success;
+        let (failed, waker) = {
+            let mut ops = self.ops.lock();
+            let failed = if done { None } else { ops.conn_of(id) };
+            (failed, ops.complete(id, status))
+        };
+        self.trace(|| Event::Ended { id: id.wr_id().0, ok: done });
+        if let Some(conn) = failed {
             log::warn!("lite: connection to {} failed: {status:?}", conn.peer);
-            self.fail(conn);
+            self.fail(&conn);
         }
-        self.finish(finished);
+        self.finish(waker);
     }
 
     /// Tells those who wait for the end of an operation, and for what it held on the wire.
     #[inline]
-    pub(crate) fn finish(&self, finished: Finished) {
-        if finished.mapped {
-            self.drains.wake_all();
-        }
-        if let Some(waker) = finished.waker {
+    pub(crate) fn finish(&self, waker: Option<Waker>) {
+        self.drains.wake_all();
+        if let Some(waker) = waker {
             waker.wake();
         }
         self.resources.wake_all();
     }
 
-    fn received(self: &Arc<Self>, completion: &Completion) {
-        let conn = self.by_qp.lock().get(&completion.qp).cloned();
-        // A connection that is closed already.
-        let Some(conn) = conn else { return };
+    /// Wakes the tasks whose calls are late; gives whether it has looked for some.
+    fn expire_calls(&self, now: Instant) -> bool {
+        if now.as_nanos() < self.earliest_call.load(Ordering::SeqCst) {
+            return false;
+        }
+        self.earliest_call.store(u64::MAX, Ordering::SeqCst);
+        let conns: Vec<_> = self.by_qp.lock().values().cloned().collect();
+        let earliest = conns.iter().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.expire(now)).min();
+        if let Some(earliest) = earliest {
+            self.earliest_call.fetch_min(earliest.as_nanos(), Ordering::SeqCst);
+        }
+        true
+    }
+
+    /// The connection of a queue pair, unless it is closed already.
+    fn known<'k>(&self, known: &'k mut Known, qp: QpNum) -> Option<&'k Arc<Conn>> {
+        let place = known.get_mut(qp.get() as usize % KNOWN)?;
+        if !place.as_ref().is_some_and(|(number, conn)| *number == qp && !conn.is_shut()) {
+            *place = self.by_qp.lock().get(&qp).map(|conn| (qp, conn.clone()));
+        }
+        place.as_ref().map(|(_, conn)| conn)
+    }
+
+    fn received(self: &Arc<Self>, known: &mut Known, completion: &Completion) {
+        let Some(conn) = self.known(known, completion.qp) else { return };
         self.trace(|| Event::Arrived { peer: conn.peer });
         let imm = completion.imm.filter(|_| completion.status == Status::Success);
         match imm {
             Some(imm) => {
-                if self.deliver(&conn, imm).is_err() {
+                if self.deliver(conn, imm).is_err() {
                     log::warn!("lite: {} breaks the RPC protocol", conn.peer);
-                    self.fail(&conn);
+                    self.fail(conn);
                 }
-                self.repost(&conn);
+                self.repost(conn);
             }
-            None => self.fail(&conn),
+            None => self.fail(conn),
         }
     }
 
     /// Posts receives for those that were taken, once there are some. The queue is deeper than it need be by more than that.
     fn repost(&self, conn: &Arc<Conn>) {
         let Some(rpc) = &conn.rpc else { return };
-        if rpc.taken.fetch_add(1, Ordering::Relaxed) + 1 < REPOSTED || conn.is_shut() {
+        // Nobody but the poller counts them.
+        let count = rpc.taken.load(Ordering::Relaxed) + 1;
+        let now = count >= REPOSTED && !conn.is_shut();
+        rpc.taken.store(if now { 0 } else { count }, Ordering::Relaxed);
+        if !now {
             return;
         }
-        let count = rpc.taken.swap(0, Ordering::Relaxed);
         if let Err(error) = conn.lanes().post_receives(count) {
             log::warn!("lite: cannot post receives for {}: {error}", conn.peer);
             self.fail(conn);
@@ -324,6 +371,7 @@ impl Node {
         }
         let timer = self.timers.next();
         let op = self.earliest_op.load(Ordering::Acquire);
+        let op = op.min(self.earliest_call.load(Ordering::Acquire));
         let op = (op != u64::MAX).then(|| Instant::from_nanos(op));
         let lease = self.lease.next_deadline();
         let stalled = (self.stalled.len() > 0).then(|| self.platform.now() + STALLED_PAUSE);

@@ -135,7 +135,7 @@ impl App {
     }
 
     /// Whether it has as many operations under way as it may.
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         let account = self.0.account.lock();
         account.limits.outstanding.is_some_and(|most| account.usage.outstanding >= most.max(1))
     }
@@ -244,13 +244,13 @@ impl Drop for Ticket {
 impl Qos {
     /// Whether an operation of `app` needs a [`Ticket`].
     #[inline]
-    pub(crate) fn rates(&self, app: Option<&App>) -> bool {
+    fn rates(&self, app: Option<&App>) -> bool {
         app.is_some() || self.scheme.load(Ordering::Relaxed) == SW_PRI
     }
 
     /// The queue pairs that operations of `priority` use now.
     #[inline]
-    pub(crate) fn share(&self, priority: Priority) -> Share {
+    fn share(&self, priority: Priority) -> Share {
         match (self.scheme.load(Ordering::Relaxed), priority) {
             (HW_SEP, Priority::Low) => Share::Low,
             (HW_SEP, _) => Share::High,
@@ -283,18 +283,20 @@ impl Class {
     }
 
     /// Whether an operation needs a [`Ticket`].
+    #[inline]
     pub(crate) fn is_rated(&self, node: &Node) -> bool {
         node.qos.rates(self.app.as_ref())
     }
 
-    /// The priority, and the application, if it is one's.
-    pub(crate) fn parts(&self) -> (Priority, Option<App>) {
-        (self.priority, self.app.clone())
+    /// The queue pairs that operations use now.
+    #[inline]
+    pub(crate) fn share(&self, node: &Node) -> Share {
+        node.qos.share(self.priority)
     }
 
-    /// What has these [parts](Self::parts).
-    pub(crate) fn of(priority: Priority, app: Option<App>) -> Self {
-        Self { priority, app }
+    /// Whether the application has as many operations under way as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.app.as_ref().is_some_and(App::is_full)
     }
 
     /// Takes what an allocation of `bytes` needs.
@@ -380,7 +382,7 @@ impl Node {
 impl Lite {
     /// Tells priorities apart from now on, as `scheme` says, or no more. Concerns what this node sends.
     pub fn configure_qos(&self, scheme: Scheme) {
-        let qos = &self.node.qos;
+        let qos = &self.by.node.qos;
         let which = match scheme {
             Scheme::None => NONE,
             Scheme::HwSep => HW_SEP,
@@ -397,14 +399,12 @@ impl Lite {
     /// The same LITE; operations of this handle, and of regions made by it, have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
-        let class = self.class.with_priority(priority);
-        Self { class, ..self.clone() }
+        Self { by: self.by.classed(self.by.class.with_priority(priority)) }
     }
 
     /// The same LITE; what goes through this handle, and regions made by it, is `app`'s.
     #[must_use]
     pub fn for_app(&self, app: &App) -> Self {
-        let class = Class { app: Some(app.clone()), ..self.class.clone() };
-        Self { class, ..self.clone() }
+        Self { by: self.by.classed(Class { app: Some(app.clone()), ..self.by.class.clone() }) }
     }
 }

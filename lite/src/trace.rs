@@ -208,9 +208,9 @@ impl Node {
 impl Lite {
     /// Keeps a trace from now on, or no more. The first time takes 128 KiB for each processor.
     pub fn set_tracing(&self, on: bool) {
-        let trace = &self.node.trace;
+        let trace = &self.by.node.trace;
         if on {
-            trace.rings.call_once(|| (0..self.node.platform.cpus()).map(|_| Ring::new()).collect());
+            trace.rings.call_once(|| (0..self.by.node.platform.cpus()).map(|_| Ring::new()).collect());
         }
         trace.on.store(on, Ordering::Release);
     }
@@ -219,7 +219,7 @@ impl Lite {
     #[must_use]
     pub fn traced(&self) -> Vec<Stamped> {
         let mut all = Vec::new();
-        for (cpu, ring) in self.node.trace.rings.get().into_iter().flatten().enumerate() {
+        for (cpu, ring) in self.by.node.trace.rings.get().into_iter().flatten().enumerate() {
             all.extend(ring.all().map(|(at, event)| Stamped { at, cpu, event }));
         }
         all.sort_by_key(|e| e.at);

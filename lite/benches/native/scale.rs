@@ -3,8 +3,8 @@
 //! The RNIC says that bytes have moved, and moves none: in a machine it is not the processor that does, so how far apart
 //! in memory they lie is not in what LITE costs. The handles, which LITE does touch, are all there.
 //!
-//! Beside the regions stands what the machine takes to get to one line of its cache among as many at random, which is the
-//! least that an operation through one of so many handles can cost.
+//! Beside the regions stands what the machine takes to get to one line of its cache at random, among as many as the handles
+//! fill, which is the least that an operation through one of so many handles can cost.
 
 use crate::{Effort, clock, median, time};
 use lite::testing::Native;
@@ -106,7 +106,8 @@ pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), Stri
 
 fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> Vec<Value> {
     let rigs: Vec<_> = sizes.iter().map(|(_, count, len)| regions(*count, *len)).collect();
-    let chains: Vec<_> = sizes.iter().map(|(_, count, _)| chain(*count)).collect();
+    let lines = |count: u32| (count as usize * size_of::<Lmr>()).div_ceil(size_of::<Line>()) as u32;
+    let chains: Vec<_> = sizes.iter().map(|(_, count, _)| chain(lines(*count))).collect();
     let n = effort.operations * LONGER;
     let mut samples = vec![[const { Vec::new() }; 3]; rigs.len()];
     let mut places = vec![([0u64; 2], 0u32); rigs.len()];

@@ -9,7 +9,7 @@ mod setup;
 mod wire;
 
 pub(crate) use broker::{Peer, PeerLink};
-pub(crate) use lanes::Lanes;
+pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use seats::{Seat, Seats};
 pub(crate) use wire::RpcArea;
 
@@ -18,7 +18,6 @@ use crate::qos::Share;
 use crate::rpc::ConnRpc;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
-use lanes::Lane;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
 use spin::Mutex;
@@ -103,6 +102,7 @@ impl Conn {
     }
 
     /// The lane for the next one-sided operation: in turn, sparing that of RPC if there are others.
+    #[inline]
     pub(crate) fn pick(&self, share: Share) -> usize {
         let n = self.lanes.lanes.len() as u32;
         let (first, count) = match share {
@@ -115,7 +115,10 @@ impl Conn {
         if count == 1 {
             return first as usize;
         }
-        (first + self.next.fetch_add(1, Ordering::Relaxed) % count) as usize
+        // That two take the same at once is no harm.
+        let next = self.next.load(Ordering::Relaxed);
+        self.next.store(next.wrapping_add(1), Ordering::Relaxed);
+        (first + next % count) as usize
     }
 
     /// How long this node has posted nothing on it, as far as its looks tell; whatever a peer sends is answered.

@@ -1,6 +1,7 @@
 //! Copies between two regions. They are done by a node that holds one of them, so the bytes cross the network at most once
 //! and never pass through a third node: the caller lends that node its rights for the one copy.
 
+use crate::issuer::Issuer;
 use crate::node::Node;
 use crate::qos::Class;
 use crate::rpc::{Answer, Ask};
@@ -148,7 +149,7 @@ impl Node {
     ) -> Result<Answer, Error> {
         let patience = Duration::from_nanos(patience_ns).min(Duration::from_secs(3600));
         let deadline = self.platform.now() + patience;
-        let lite = Lite { node: self.clone(), patience, class: Class::default() };
+        let lite = Lite { by: Issuer::new(self.clone(), patience, Class::default()) };
         let work = async {
             let mut both = [None, None];
             for (lmr, loan) in both.iter_mut().zip([from, to]) {

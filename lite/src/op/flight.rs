@@ -1,102 +1,119 @@
 //! One work request under way, as the task that issued it sees it.
 
-use super::{OpId, Stands};
-use crate::bounce::Bounce;
+use super::OpId;
+use super::ends::Stage;
 use crate::node::Node;
 use core::future::Future;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use platform::IoAddr;
 use verbs::Status;
 
-/// Gives the status and the bounce buffer when the work request has ended. Dropped before, it leaves both in quarantine.
+/// The waker of the task that awaits this.
+pub(crate) struct TaskWaker;
+
+impl Future for TaskWaker {
+    type Output = Waker;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Waker> {
+        Poll::Ready(cx.waker().clone())
+    }
+}
+
+/// Lets the task rest until something wakes it that has its waker.
+#[derive(Default)]
+pub(crate) struct Rest(bool);
+
+impl Future for Rest {
+    type Output = ();
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if core::mem::replace(&mut self.0, true) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// How the wait for a work request has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// It has succeeded.
+    Done,
+    /// It has [failed](Flight::status).
+    Failed,
+    /// Its time is over while it is under way.
+    Late,
+}
+
+/// A work request, and its bounce buffer, if it has one. Dropped before it has ended, it leaves both in quarantine; after that
+/// others may have them.
 pub(crate) struct Flight<'n> {
     node: &'n Node,
+    /// `None` once nothing is held any more.
     id: Option<OpId>,
 }
 
 impl<'n> Flight<'n> {
+    #[inline]
     pub(crate) fn new(node: &'n Node, id: OpId) -> Self {
         Self { node, id: Some(id) }
     }
 
-    /// One that has not been posted yet.
-    pub(crate) fn grounded(node: &'n Node) -> Self {
-        Self { node, id: None }
-    }
-
-    pub(super) fn node(&self) -> &'n Node {
-        self.node
-    }
-
-    /// It has been posted, if it has an id.
-    pub(crate) fn is_posted(&self) -> bool {
-        self.id.is_some()
-    }
-
-    /// It has been posted as `id`.
-    pub(crate) fn depart(&mut self, id: OpId) {
-        self.id = Some(id);
-    }
-
-    /// Ready when it has ended, with `None` when its time has.
+    /// Where the bounce buffer lies of what has [`Ended`] and has one.
     #[inline]
-    pub(crate) fn poll_landed(&mut self, cx: &Context<'_>) -> Poll<Option<(Status, Lent<'n>)>> {
-        let node = self.node;
-        let Some(id) = self.id else { return Poll::Pending };
-        let polled = node.ops.lock().poll(id, cx);
-        polled.map(|stands| match stands {
-            Stands::Late => None,
-            Stands::Ended(status, bounce) => {
-                self.id = None;
-                if bounce.is_none() {
-                    // With a buffer, the slot's release is announced together with the buffer's.
-                    node.resources.wake_all();
-                }
-                Some((status, Lent { node, bounce }))
-            }
+    pub(crate) fn place(&self) -> Option<IoAddr> {
+        self.id.map(|id| self.node.ends.place(id))
+    }
+
+    /// What it has come to.
+    pub(crate) fn status(&self) -> Status {
+        self.id.map_or(Status::Success, |id| self.node.ops.lock().status(id))
+    }
+}
+
+impl Node {
+    /// How a work request stands that somebody waits for.
+    #[inline]
+    pub(super) fn poll_op(&self, id: OpId, cx: &Context<'_>) -> Poll<(Ended, Option<OpId>)> {
+        let stage = match self.ends.look(id) {
+            Some(Stage::OnWire) if self.ops.lock().wait(id, cx) => return Poll::Pending,
+            Some(Stage::OnWire) => self.ends.look(id),
+            stage => stage,
+        };
+        Poll::Ready(match stage {
+            None => (Ended::Done, None),
+            Some(Stage::Done) => (Ended::Done, Some(id)),
+            Some(Stage::Failed) => (Ended::Failed, Some(id)),
+            Some(Stage::Late | Stage::OnWire) => (Ended::Late, Some(id)),
+        })
+    }
+
+    /// Nobody waits for a work request any more, or needs what it has brought.
+    #[inline]
+    pub(super) fn let_go(&self, id: OpId) {
+        self.ops.lock().let_go(id);
+        self.resources.wake_all();
+    }
+}
+
+impl Future for Flight<'_> {
+    type Output = Ended;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+        let Some(id) = self.id else { return Poll::Ready(Ended::Done) };
+        self.node.poll_op(id, cx).map(|(ended, id)| {
+            self.id = id;
+            ended
         })
     }
 }
 
-impl<'n> Future for Flight<'n> {
-    type Output = (Status, Lent<'n>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.poll_landed(cx) {
-            Poll::Ready(Some(landed)) => Poll::Ready(landed),
-            // What is polled like this has no time of its own.
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
 impl Drop for Flight<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(id) = self.id else { return };
-        self.node.ops.lock().abandon(id);
-        self.node.resources.wake_all();
-    }
-}
-
-/// A bounce buffer that is no longer on the wire; goes back to the pool when dropped.
-pub(crate) struct Lent<'n> {
-    node: &'n Node,
-    bounce: Option<Bounce>,
-}
-
-impl Lent<'_> {
-    /// Where it lies; `None` after an inline operation.
-    pub(crate) fn addr(&self) -> Option<IoAddr> {
-        self.bounce.as_ref().map(|b| b.addr)
-    }
-}
-
-impl Drop for Lent<'_> {
-    fn drop(&mut self) {
-        if let Some(bounce) = self.bounce.take() {
-            self.node.ops.lock().give(Some(bounce));
-            self.node.resources.wake_all();
+        if let Some(id) = self.id {
+            self.node.let_go(id);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! One-sided operations: slots, posting, and transfers of any length.
 
 mod copy;
+mod ends;
 mod flight;
+mod links;
 mod post;
 mod queue;
 mod quick;
@@ -10,9 +12,11 @@ mod transfer;
 mod vector;
 
 pub(crate) use copy::Loan;
-pub(crate) use flight::{Flight, Lent};
+pub(crate) use ends::{Ends, MOST_SLOTS, OpId};
+pub(crate) use flight::{Ended, Flight, Rest, TaskWaker};
+pub(crate) use links::{Link, PlaceId};
 pub(crate) use post::{NotPosted, Pass, Verb};
 pub use queue::{Completed, CompletionQueue, Op, OpKind};
-pub(crate) use quick::Outcome;
-pub(crate) use slot::{Finished, Link, OpId, OpTable, Quick, Stands, Waits};
-pub(crate) use transfer::{Data, RECONNECT_PAUSE};
+pub(crate) use quick::Way;
+pub(crate) use slot::{OpTable, Quick, Waits};
+pub(crate) use transfer::{Data, Lost, RECONNECT_PAUSE, Stop, judge};

@@ -31,11 +31,8 @@ pub(crate) enum Verb<'a> {
 /// The right to go through a mapping to a place in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
-    /// The mapping's.
-    pub(crate) stamp: StampId,
-    /// The mapping, and the epoch that the place was looked up in. `None`: the place is where the mapping was made, and the
-    /// right as it was then.
-    pub(crate) seen: Option<(&'a Mapping, Epoch)>,
+    /// The mapping, and the epoch that the place was looked up in.
+    pub(crate) seen: (&'a Mapping, Epoch),
     /// Over which queue pairs.
     pub(crate) share: Share,
 }
@@ -43,13 +40,14 @@ pub(crate) struct Pass<'a> {
 impl Pass<'_> {
     /// Whether it still holds. To be called under the lock of the table of operations, where who changes a mapping then looks
     /// for what came before.
-    #[inline]
-    pub(super) fn check(&self, node: &Node) -> Result<(), NotPosted> {
-        match self.seen {
-            None if node.stamps.is_fresh(self.stamp) => Ok(()),
-            None => Err(NotPosted::Changed),
-            Some((mapping, epoch)) => mapping.gate.check(epoch).map_err(NotPosted::from),
-        }
+    pub(super) fn check(&self) -> Result<(), NotPosted> {
+        let (mapping, epoch) = self.seen;
+        mapping.gate.check(epoch).map_err(NotPosted::from)
+    }
+
+    /// The mapping's.
+    pub(super) fn stamp(&self) -> StampId {
+        self.seen.0.stamp.id()
     }
 }
 
@@ -89,17 +87,19 @@ impl Node {
         detached: bool,
     ) -> Result<OpId, NotPosted> {
         let Some(qp) = conn.lane(lane) else { return Err(NotPosted::Invalid) };
-        let stamp = pass.map_or(StampId::NONE, |p| p.stamp);
+        let stamp = pass.map_or(StampId::NONE, |p| p.stamp());
         let waits = if detached { Waits::Nobody } else { Waits::Task };
         let taken = {
             let mut ops = self.ops.lock();
-            pass.map_or(Ok(()), |p| p.check(self))?;
-            let link = ops.link(conn);
-            ops.take((link, lane), stamp, self.bounce_len(verb), self.config.send_depth, waits)
+            pass.map_or(Ok(()), |p| p.check())?;
+            let link = ops.links.link(conn);
+            let depth = self.config.send_depth;
+            let id = ops.take((link, lane), stamp, self.bounce_len(verb), depth, waits)?;
+            (id, ops.bounce_of(id))
         };
-        let (id, place) = taken?;
+        let (id, place) = taken;
         self.trace(|| posted(id, verb, conn.peer, lane));
-        self.submit(qp.number, id, verb, place, remote).map(|()| id)
+        self.submit(qp.number, id, place, verb, remote).map(|()| id)
     }
 
     /// Bytes of the bounce buffer that `verb` needs, if it needs one.
@@ -115,70 +115,81 @@ impl Node {
         }
     }
 
-    /// Hands the RNIC what has a slot, and a bounce buffer at `place` if it needs one. On `Err` the slot is free again.
-    #[inline]
+    /// Hands the RNIC what has a slot, and a bounce buffer if it needs one. On `Err` the slot is free again.
+    #[inline(always)]
     pub(crate) fn submit(
         &self,
         qp: QpNum,
         id: OpId,
-        verb: Verb<'_>,
         place: Option<IoAddr>,
+        verb: Verb<'_>,
         remote: RemoteAddr,
     ) -> Result<(), NotPosted> {
         let mut buffer;
         let sge;
         let op = match (verb, place) {
             (Verb::Write { head, tail: [], imm }, None) => {
-                Some(SendOp::Write { data: Payload::Inline(head), remote, imm })
+                SendOp::Write { data: Payload::Inline(head), remote, imm }
             }
             (Verb::Write { head, tail, imm }, None) => {
                 buffer = [0u8; MAX_INLINE];
-                let bytes = head.len() + tail.len();
-                let fits = bytes <= MAX_INLINE;
-                if fits {
-                    let (a, rest) = buffer.split_at_mut(head.len());
-                    a.copy_from_slice(head);
-                    rest.split_at_mut(tail.len()).0.copy_from_slice(tail);
-                }
-                let data = buffer.get(..bytes).filter(|_| fits);
-                data.map(|data| SendOp::Write { data: Payload::Inline(data), remote, imm })
+                let Some(bytes) = join(&mut buffer, head, tail) else { return Err(self.cancel(id)) };
+                SendOp::Write { data: Payload::Inline(bytes), remote, imm }
             }
             (Verb::Write { head, tail, imm }, Some(addr)) => {
                 sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
                 let memory = self.platform.memory();
-                let written = addr.checked_add(head.len() as u64).is_some_and(|after| {
-                    memory.write(addr, head).is_ok() && memory.write(after, tail).is_ok()
-                });
-                written.then_some(SendOp::Write { data: Payload::Gather(&sge), remote, imm })
+                let after = addr.checked_add(head.len() as u64).filter(|_| memory.write(addr, head).is_ok());
+                if after.is_none_or(|after| !tail.is_empty() && memory.write(after, tail).is_err()) {
+                    return Err(self.cancel(id));
+                }
+                SendOp::Write { data: Payload::Gather(&sge), remote, imm }
             }
             (Verb::Read { len }, Some(addr)) => {
                 sge = [Sge { addr, len }];
-                Some(SendOp::Read { into: &sge, remote })
+                SendOp::Read { into: &sge, remote }
             }
-            (Verb::FetchAdd { add }, Some(result)) => Some(SendOp::FetchAdd { result, remote, add }),
+            (Verb::FetchAdd { add }, Some(result)) => SendOp::FetchAdd { result, remote, add },
             (Verb::CompareSwap { compare, swap }, Some(result)) => {
-                Some(SendOp::CompareSwap { result, remote, compare, swap })
+                SendOp::CompareSwap { result, remote, compare, swap }
             }
-            (_, None) => None,
+            (_, None) => return Err(self.cancel(id)),
         };
-        let posted = op.ok_or(NotPosted::Invalid).and_then(|op| {
-            let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
-            self.rnic.post_send(qp, &[work]).map_err(|(_, e)| match e {
-                VerbsError::NoResources => NotPosted::Busy,
-                VerbsError::InvalidArgument | VerbsError::LocalProtection => NotPosted::Invalid,
-                _ => NotPosted::ConnectionLost,
-            })
-        });
-        if posted.is_ok() {
-            self.platform.wake_poller();
-            return Ok(());
+        let work = SendWr { id: id.wr_id(), op, signaled: true, solicited: imm_of(verb), fence: false };
+        match self.rnic.post_send(qp, &[work]) {
+            Ok(()) => {
+                self.platform.wake_poller();
+                Ok(())
+            }
+            Err((_, error)) => {
+                let invalid = self.cancel(id);
+                Err(match error {
+                    VerbsError::NoResources => NotPosted::Busy,
+                    VerbsError::InvalidArgument | VerbsError::LocalProtection => invalid,
+                    _ => NotPosted::ConnectionLost,
+                })
+            }
         }
-        let finished = self.ops.lock().cancel(id);
-        if let Some(finished) = finished {
-            self.finish(finished);
-        }
-        self.resources.wake_all();
-        posted
+    }
+}
+
+/// Puts one behind the other, if there is room.
+#[inline]
+fn join<'b>(buffer: &'b mut [u8], head: &[u8], tail: &[u8]) -> Option<&'b [u8]> {
+    let bytes = buffer.get_mut(..head.len() + tail.len())?;
+    let (first, rest) = bytes.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    rest.copy_from_slice(tail);
+    Some(bytes)
+}
+
+impl Node {
+    /// What has a slot is not posted after all: why, unless it is known better.
+    #[cold]
+    pub(super) fn cancel(&self, id: OpId) -> NotPosted {
+        let waker = self.ops.lock().cancel(id);
+        self.finish(waker);
+        NotPosted::Invalid
     }
 }
 

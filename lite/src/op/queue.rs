@@ -2,9 +2,9 @@
 //! one as they end.
 
 use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
-use super::{NotPosted, OpId, Pass, Stands, Verb, Waits};
+use super::{Ended, NotPosted, OpId, Pass, Verb, Waits};
+use crate::issuer::Issuer;
 use crate::membership::Life;
-use crate::node::Node;
 use crate::qos::{Share, Ticket};
 use crate::region::Spot;
 use crate::{Error, Lite, Lmr, Permissions};
@@ -15,7 +15,6 @@ use alloc::vec::Vec;
 use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
-use core::time::Duration;
 use platform::{Instant, IoAddr};
 use spin::Mutex;
 use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError, WrId};
@@ -113,8 +112,7 @@ struct Entry {
 
 /// Asynchronous operations under way and ended. Dropped, it forgets them: what was posted may still happen.
 pub struct CompletionQueue {
-    node: Arc<Node>,
-    patience: Duration,
+    by: Arc<Issuer>,
     depth: usize,
     entries: Mutex<VecDeque<Entry>>,
 }
@@ -124,7 +122,7 @@ impl Lite {
     #[must_use]
     pub fn completion_queue(&self, depth: usize) -> CompletionQueue {
         let entries = Mutex::new(VecDeque::with_capacity(depth));
-        CompletionQueue { node: self.node.clone(), patience: self.patience, depth, entries }
+        CompletionQueue { by: self.by.clone(), depth, entries }
     }
 }
 
@@ -172,13 +170,13 @@ impl CompletionQueue {
             if op.kind.right() == Permissions::ATOMIC && !op.offset.is_multiple_of(8) {
                 return Err(Error::Misaligned);
             }
-            if op.kind.len() > self.node.chunk {
-                return Err(Error::TooLarge { max: self.node.chunk as u64 });
+            if op.kind.len() > self.by.node.chunk {
+                return Err(Error::TooLarge { max: self.by.node.chunk as u64 });
             }
         }
-        let deadline = self.node.platform.now() + self.patience;
+        let deadline = self.by.deadline();
         let issued = core::sync::atomic::AtomicBool::new(false);
-        self.node.limit(deadline, &issued, self.post_by(ops, deadline)).await
+        self.by.node.limit(deadline, &issued, self.post_by(ops, deadline)).await
     }
 
     async fn post_by(&self, ops: &[Op<'_>], deadline: Instant) -> Result<usize, Error> {
@@ -214,13 +212,13 @@ impl CompletionQueue {
                 // What is under way here gives room when it is taken.
                 Err(_) if !self.is_empty() => return Ok(posted),
                 Err(Refused::Busy) => {
-                    let (mapping, again) = (op.lmr.inner().1, self.node.platform.now() + RECONNECT_PAUSE);
-                    let freed = self.node.resources.until(|| mapping.gate.is_closed().then_some(()));
+                    let (mapping, again) = (op.lmr.inner().1, self.by.node.platform.now() + RECONNECT_PAUSE);
+                    let freed = self.by.node.resources.until(|| mapping.gate.is_closed().then_some(()));
                     // Whatever is freed is announced; the pause only bounds the wait.
-                    self.node.timers.before(again, freed).await;
+                    self.by.node.timers.before(again, freed).await;
                 }
                 Err(Refused::Disconnected) => {
-                    self.node.route(Route::Node(to.0, to.1)).await?;
+                    self.by.node.route(Route::Node(to.0, to.1)).await?;
                 }
             }
         }
@@ -246,7 +244,7 @@ impl CompletionQueue {
     /// Whether `op` on memory of `at` takes the RNIC.
     fn is_remote(&self, op: &Op<'_>, at: Life) -> bool {
         let atomic = op.kind.right() == Permissions::ATOMIC;
-        op.kind.len() > 0 && (at.0 != self.node.me || atomic)
+        op.kind.len() > 0 && (at.0 != self.by.node.me || atomic)
     }
 
     /// Does `op` now, for its completion to be taken.
@@ -276,7 +274,7 @@ impl CompletionQueue {
         deadline: Instant,
         ticket: &mut Option<Ticket>,
     ) -> Result<usize, Refused> {
-        let node = &self.node;
+        let node = &self.by.node;
         if node.is_fenced() {
             return Err(Refused::For(Error::LinkDown));
         }
@@ -293,22 +291,22 @@ impl CompletionQueue {
         }
         let mut taken: [Option<Taken>; BATCH] = [None; BATCH];
         let mut ops = node.ops.lock();
-        let route = ops.conn(to).map(|(link, conn)| (link, conn.pick(share), conn.clone()));
+        let route = ops.links.conn(to).map(|(link, conn)| (link, conn.pick(share), conn.clone()));
         let mut revoked = None;
         let mut why = if route.is_some() { Refused::Busy } else { Refused::Disconnected };
         let qp =
             route.as_ref().and_then(|(_, lane, conn)| Some((conn.lane(*lane)?.number, conn.remote_key.rkey)));
         for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
             let Some((link, lane, _)) = route else { break };
-            if let Err(reason) = pass.check(node) {
+            if let Err(reason) = pass.check() {
                 revoked = (reason == NotPosted::Revoked).then_some(o);
                 break;
             }
             // Whoever takes completions is told when it is late.
             let waits = Waits::Until(Waker::noop().clone(), deadline);
             let bytes = node.bounce_len(o.kind.verb());
-            match ops.take((link, lane), pass.stamp, bytes, node.config.send_depth, waits) {
-                Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
+            match ops.take((link, lane), pass.stamp(), bytes, node.config.send_depth, waits) {
+                Ok(id) => *place = Some(Taken { id, bounce: ops.bounce_of(id), addr: spot.addr }),
                 Err(NotPosted::Busy) => break,
                 Err(_) => {
                     why = Refused::Disconnected;
@@ -330,10 +328,7 @@ impl CompletionQueue {
         let Some((qp, key)) = qp.filter(|_| ready > 0) else { return Err(why) };
         let posted = self.ring(qp, group, &taken, key);
         for slot in taken.iter().flatten().skip(posted) {
-            let finished = node.ops.lock().cancel(slot.id);
-            if let Some(finished) = finished {
-                node.finish(finished);
-            }
+            node.cancel(slot.id);
         }
         let mut entries = self.entries.lock();
         for (o, slot) in group.iter().zip(taken.iter().flatten()).take(posted) {
@@ -361,7 +356,7 @@ impl CompletionQueue {
         taken: &[Option<Taken>; BATCH],
         key: verbs::RemoteKey,
     ) -> usize {
-        let memory = self.node.platform.memory();
+        let memory = self.by.node.platform.memory();
         let mut sges = [[Sge { addr: IoAddr(0), len: 0 }]; BATCH];
         for ((sge, slot), o) in sges.iter_mut().zip(taken.iter().flatten()).zip(group) {
             let Some(addr) = slot.bounce else { continue };
@@ -382,8 +377,8 @@ impl CompletionQueue {
             wr.id = slot.id.wr_id();
             wr.op = match o.kind {
                 OpKind::Write(data) => {
-                    let data =
-                        if slot.bounce.is_some() { Payload::Gather(sge) } else { Payload::Inline(data) };
+                    let gathered = slot.bounce.is_some();
+                    let data = if gathered { Payload::Gather(sge) } else { Payload::Inline(data) };
                     SendOp::Write { data, remote, imm: None }
                 }
                 OpKind::Read(_) => SendOp::Read { into: sge, remote },
@@ -392,7 +387,7 @@ impl CompletionQueue {
             };
             count += 1;
         }
-        let posted = match self.node.rnic.post_send(qp, work.get(..count).unwrap_or_default()) {
+        let posted = match self.by.node.rnic.post_send(qp, work.get(..count).unwrap_or_default()) {
             Ok(()) => count,
             Err((n, VerbsError::NoResources)) => n,
             Err((n, error)) => {
@@ -401,7 +396,7 @@ impl CompletionQueue {
             }
         };
         if posted > 0 {
-            self.node.platform.wake_poller();
+            self.by.node.platform.wake_poller();
         }
         posted
     }
@@ -419,28 +414,24 @@ impl CompletionQueue {
         }
         for at in 0..entries.len() {
             let Some(entry) = entries.get(at) else { break };
-            let stands = match &entry.stage {
-                Stage::Wire(id) => {
-                    let polled = self.node.ops.lock().poll(*id, cx);
-                    match polled {
-                        Poll::Pending => continue,
-                        Poll::Ready(stands) => Some((*id, stands)),
-                    }
-                }
-                Stage::Done(_) | Stage::Read(_) => None,
+            let ended = match &entry.stage {
+                Stage::Wire(id) => match self.by.node.poll_op(*id, cx) {
+                    Poll::Pending => continue,
+                    Poll::Ready(ended) => ended,
+                },
+                Stage::Done(_) | Stage::Read(_) => (Ended::Done, None),
             };
             let Some(entry) = entries.remove(at) else { break };
             drop(entries);
-            let result = match (stands, entry.stage) {
-                (Some((id, stands)), _) => self.collect(id, stands, entry.brings, entry.len, into),
-                (None, Stage::Done(result)) => result,
-                (None, Stage::Read(read)) => read.and_then(|bytes| {
+            let result = match entry.stage {
+                Stage::Wire(_) => self.collect(ended, entry.brings, entry.len, into),
+                Stage::Done(result) => result,
+                Stage::Read(read) => read.and_then(|bytes| {
                     let max = into.len() as u64;
                     let place = into.get_mut(..bytes.len()).ok_or(Error::TooLarge { max })?;
                     place.copy_from_slice(&bytes);
                     Ok(bytes.len() as u64)
                 }),
-                (None, Stage::Wire(_)) => Err(Error::Unknown),
             };
             return Poll::Ready(Some(Completed { tag: entry.tag, result }));
         }
@@ -450,41 +441,38 @@ impl CompletionQueue {
     /// What an operation that went over the wire has come to.
     fn collect(
         &self,
-        id: OpId,
-        stands: Stands,
+        (ended, id): (Ended, Option<OpId>),
         brings: Brings,
         len: usize,
         into: &mut [u8],
     ) -> Result<u64, Error> {
-        let node = &self.node;
-        let Stands::Ended(status, bounce) = stands else {
-            node.ops.lock().abandon(id);
-            node.resources.wake_all();
-            node.missed();
-            return Err(if brings == Brings::Bytes { Error::Deadline } else { Error::Unknown });
-        };
-        let from = bounce.as_ref().map(|b| b.addr);
-        let memory = node.platform.memory();
-        let result = match judge(status) {
-            Err(Lost::Stop(Stop::For(error))) => Err(error),
-            Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Err(Error::Unknown),
-            Ok(()) => match (brings, from) {
-                (Brings::Nothing, _) => Ok(len as u64),
-                (Brings::Bytes, Some(from)) => {
-                    let room = into.len() as u64;
-                    let place = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
-                    place.and_then(|p| memory.read(from, p).map_err(|_| Error::Unknown)).map(|()| len as u64)
-                }
-                (Brings::Value, Some(from)) => {
-                    let mut before = [0; 8];
-                    let read = memory.read(from, &mut before).map_err(|_| Error::Unknown);
-                    read.map(|()| u64::from_ne_bytes(before))
-                }
-                (_, None) => Err(Error::Unknown),
+        let (node, memory) = (&self.by.node, self.by.node.platform.memory());
+        let result = match (ended, brings, id) {
+            (Ended::Late, ..) => {
+                node.missed();
+                Err(if brings == Brings::Bytes { Error::Deadline } else { Error::Unknown })
+            }
+            (Ended::Failed, _, Some(id)) => match judge(node.ops.lock().status(id)) {
+                Err(Lost::Stop(Stop::For(error))) => Err(error),
+                _ => Err(Error::Unknown),
             },
+            (Ended::Done, Brings::Nothing, _) => Ok(len as u64),
+            (Ended::Done, Brings::Bytes, Some(id)) => {
+                let room = into.len() as u64;
+                let place = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
+                let read = |p: &mut [u8]| memory.read(node.ends.place(id), p).map_err(|_| Error::Unknown);
+                place.and_then(read).map(|()| len as u64)
+            }
+            (Ended::Done, Brings::Value, Some(id)) => {
+                let mut before = [0; 8];
+                let read = memory.read(node.ends.place(id), &mut before).map_err(|_| Error::Unknown);
+                read.map(|()| u64::from_ne_bytes(before))
+            }
+            (_, _, None) => Err(Error::Unknown),
         };
-        node.ops.lock().give(bounce);
-        node.resources.wake_all();
+        if let Some(id) = id {
+            node.let_go(id);
+        }
         result
     }
 
@@ -495,7 +483,7 @@ impl CompletionQueue {
             let entries = self.entries.lock();
             for entry in &*entries {
                 if let Stage::Wire(id) = &entry.stage
-                    && !self.node.ops.lock().has_ended(*id, cx)
+                    && self.by.node.ops.lock().wait(*id, cx)
                 {
                     return Poll::Pending;
                 }
@@ -510,9 +498,9 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         for entry in self.entries.get_mut().drain(..) {
             if let Stage::Wire(id) = entry.stage {
-                self.node.ops.lock().abandon(id);
+                self.by.node.ops.lock().let_go(id);
             }
         }
-        self.node.resources.wake_all();
+        self.by.node.resources.wake_all();
     }
 }

@@ -1,77 +1,46 @@
 //! The short way of an operation that fits one work request: posted at once if its connection is there and has room, under
 //! one lock and without a timer of its own. Whatever is in its way is left to the long one.
 
-use super::post::posted;
-use super::transfer::{Lost, Stop, judge};
-use super::{Flight, Lent, NotPosted, OpId, Pass, Verb, Waits};
-use crate::Error;
+use super::{OpId, PlaceId, Verb};
 use crate::node::Node;
-use crate::region::Spot;
+use crate::qos::Share;
+use crate::region::StampId;
 use core::sync::atomic::Ordering;
-use core::task::{Context, Poll, Waker};
-use platform::Instant;
+use core::task::Waker;
+use platform::{Instant, IoAddr};
 use verbs::RemoteAddr;
 
-/// How the short way ended.
-pub(crate) enum Outcome<'n> {
-    /// Done; with the bounce buffer.
-    Done(Lent<'n>),
-    /// It could not be posted: nothing has happened.
-    NotPosted,
-    /// It was posted, and its connection failed.
-    Lost,
-    /// It was posted, and its time is over.
-    Late,
-    /// It failed for good.
-    Failed(Error),
-}
-
-impl<'n> Flight<'n> {
-    /// Ready when it has ended, one way or another.
-    #[inline]
-    pub(crate) fn poll_outcome(&mut self, cx: &Context<'_>) -> Poll<Outcome<'n>> {
-        self.poll_landed(cx).map(|landed| match landed {
-            None => {
-                self.node().missed();
-                Outcome::Late
-            }
-            Some((status, lent)) => match judge(status) {
-                Ok(()) => Outcome::Done(lent),
-                Err(Lost::Stop(Stop::For(error))) => Outcome::Failed(error),
-                Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Outcome::Lost,
-            },
-        })
-    }
+/// The short way: where an operation goes if the mapping of `stamp` is as it was when it was made.
+pub(crate) struct Way {
+    pub(crate) place: PlaceId,
+    pub(crate) addr: IoAddr,
+    pub(crate) stamp: StampId,
+    pub(crate) share: Share,
 }
 
 impl Node {
-    /// Posts at once or not at all.
-    #[inline]
-    pub(crate) fn post_quick(
-        &self,
-        Spot { at, addr, .. }: Spot,
-        pass: Pass<'_>,
-        verb: Verb<'_>,
-        deadline: Instant,
-        waker: &Waker,
-    ) -> Result<OpId, NotPosted> {
+    /// Posts at once, with the waker of the task that waits, or not at all: then nothing has happened, and the long way finds out why.
+    #[inline(always)]
+    pub(crate) fn depart(&self, way: &Way, verb: Verb<'_>, deadline: Instant, waker: Waker) -> Option<OpId> {
         if self.is_fenced() {
-            return Err(NotPosted::ConnectionLost);
+            return None;
         }
         let bytes = self.bounce_len(verb);
-        let mut ops = self.ops.lock();
-        pass.check(self)?;
-        let (link, conn) = ops.conn(at).ok_or(NotPosted::ConnectionLost)?;
-        let lane = conn.pick(pass.share);
-        let qp = conn.lane(lane).ok_or(NotPosted::Invalid)?.number;
-        let key = conn.remote_key.rkey;
-        let waits = Waits::Until(waker.clone(), deadline);
-        let (id, place) = ops.take((link, lane), pass.stamp, bytes, self.config.send_depth, waits)?;
-        ops.quick.count(verb);
-        self.note_deadline(deadline);
-        drop(ops);
-        self.trace(|| posted(id, verb, at.0, lane));
-        self.submit(qp, id, verb, place, RemoteAddr { addr, key }).map(|()| id)
+        let to = {
+            let mut ops = self.ops.lock();
+            // Under this lock, where who changes a mapping then looks for what came before.
+            if !self.stamps.is_fresh(way.stamp) {
+                return None;
+            }
+            let waits = (waker, deadline);
+            let to = ops.depart(way.place, way.share, way.stamp, bytes, self.config.send_depth, waits)?;
+            ops.quick.count(verb);
+            self.note_deadline(deadline);
+            to
+        };
+        self.trace(|| super::post::posted(to.id, verb, to.peer, to.lane));
+        let remote = RemoteAddr { addr: way.addr, key: to.key };
+        self.submit(to.qp, to.id, to.place, verb, remote).ok().map(|()| to.id)
     }
 
     /// An operation has that deadline. To be called under the table's lock.

@@ -4,50 +4,19 @@
 //! A slot is taken before the work request is posted and given back when its completion has come *and* the task that
 //! issued it has seen it or is gone. Until then its bounce buffer is in quarantine.
 
-use super::{NotPosted, Verb};
+use super::ends::{Ends, Stage};
+use super::links::{Link, Links, PlaceId};
+use super::{NotPosted, OpId, Verb};
 use crate::bounce::{Bounce, BouncePool};
-use crate::conn::Conn;
-use crate::membership::Life;
+use crate::conn::{Conn, Lane};
+use crate::qos::Share;
 use crate::region::StampId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Waker};
 use platform::{Instant, IoAddr};
-use verbs::{Status, WrId};
-
-/// Names a slot in one use of it; travels in the work request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct OpId {
-    index: u32,
-    generation: u32,
-}
-
-impl OpId {
-    pub(crate) fn wr_id(self) -> WrId {
-        WrId(u64::from(self.generation) << 32 | u64::from(self.index))
-    }
-
-    pub(crate) fn from_wr_id(id: WrId) -> Self {
-        Self { index: id.0 as u32, generation: (id.0 >> 32) as u32 }
-    }
-}
-
-/// Names a connection in the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Link(u32);
-
-impl Link {
-    /// Of a connection that is not in the table.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-}
+use proto::NodeId;
+use verbs::{QpNum, RemoteKey, Status};
 
 /// Who waits for an operation.
 pub(crate) enum Waits {
@@ -59,28 +28,19 @@ pub(crate) enum Waits {
     Until(Waker, Instant),
 }
 
-/// What a completion sets free. To be dropped outside of the table's lock.
-pub(crate) struct Finished {
-    pub(crate) waker: Option<Waker>,
-    /// Its connection, if it has failed and that is not shut yet.
-    pub(crate) failed: Option<Arc<Conn>>,
-    /// It went through a mapping.
-    pub(crate) mapped: bool,
-}
-
 enum State {
     Free,
     OnWire { abandoned: bool },
-    Done(Status),
+    Ended(Status),
 }
 
 struct Slot {
-    generation: u32,
+    /// The present use, or the next one.
+    id: OpId,
     state: State,
     waker: Option<Waker>,
     /// Until when the task waits; [`Instant::MAX`] if it sees to that by itself, and once it has been told.
     until: Instant,
-    late: bool,
     /// Its connection, and which queue pair of it.
     link: Link,
     lane: u8,
@@ -89,12 +49,54 @@ struct Slot {
     bounce: Option<Bounce>,
 }
 
-/// How an operation stands for the task that waits for it.
-pub(crate) enum Stands {
-    /// It has ended: the slot is free again, and the bounce buffer the caller's.
-    Ended(Status, Option<Bounce>),
-    /// Its deadline has passed.
-    Late,
+/// An operation that has all it takes, and where it leaves.
+pub(crate) struct Departure {
+    pub(crate) id: OpId,
+    /// Where its bounce buffer lies.
+    pub(crate) place: Option<IoAddr>,
+    pub(crate) qp: QpNum,
+    /// Of the other end's memory.
+    pub(crate) key: RemoteKey,
+    pub(crate) peer: NodeId,
+    pub(crate) lane: usize,
+}
+
+impl Slot {
+    #[inline]
+    fn begin(&mut self, (link, lane): (Link, usize), stamp: StampId, waits: Waits) {
+        self.state = State::OnWire { abandoned: matches!(waits, Waits::Nobody) };
+        (self.link, self.lane, self.stamp) = (link, lane as u8, stamp);
+        (self.waker, self.until) = match waits {
+            Waits::Nobody | Waits::Task => (None, Instant::MAX),
+            Waits::Until(waker, until) => (Some(waker), until),
+        };
+    }
+}
+
+/// Takes a free slot, a bounce buffer of `bytes` if that is wanted, and a place on a queue pair that has `depth` of them.
+#[inline(always)]
+fn reserve<'a>(
+    slots: &'a mut [Slot],
+    free: &mut Vec<u32>,
+    ends: &Ends,
+    pool: &mut BouncePool,
+    queue_pair: &Lane,
+    bytes: Option<usize>,
+    depth: u32,
+) -> Result<&'a mut Slot, NotPosted> {
+    if queue_pair.load.is_full(depth) {
+        return Err(NotPosted::Busy);
+    }
+    let &index = free.last().ok_or(NotPosted::Busy)?;
+    let slot = slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
+    if let Some(bytes) = bytes {
+        let bounce = pool.take(bytes).ok_or(NotPosted::Busy)?;
+        ends.set_place(slot.id, bounce.addr);
+        slot.bounce = Some(bounce);
+    }
+    queue_pair.load.begin();
+    free.pop();
+    Ok(slot)
 }
 
 /// Counts of operations that were posted at the first attempt; the others are counted where they begin.
@@ -140,23 +142,20 @@ impl Quick {
 /// All slots of a node, and the bounce buffers.
 pub(crate) struct OpTable {
     slots: Vec<Slot>,
+    ends: Ends,
     free: Vec<u32>,
     pub(crate) bounce: BouncePool,
-    /// Connections in use, until they are shut and nothing of them is on the wire.
-    links: Vec<Option<Arc<Conn>>>,
-    /// By node id, those for one-sided operations.
-    by_node: Vec<Link>,
+    pub(crate) links: Links,
     pub(crate) quick: Quick,
 }
 
 impl OpTable {
     pub(crate) fn new(count: u32, bounce: BouncePool) -> Self {
-        let slot = |_| Slot {
-            generation: 0,
+        let slot = |index| Slot {
+            id: OpId::first(index),
             state: State::Free,
             waker: None,
             until: Instant::MAX,
-            late: false,
             link: Link::NONE,
             lane: 0,
             stamp: StampId::NONE,
@@ -164,7 +163,13 @@ impl OpTable {
         };
         let free = (0..count).rev().collect();
         let slots = (0..count).map(slot).collect();
-        Self { slots, free, bounce, links: Vec::new(), by_node: Vec::new(), quick: Quick::default() }
+        let (ends, links, quick) = (Ends::new(count), Links::default(), Quick::default());
+        Self { slots, ends, free, bounce, links, quick }
+    }
+
+    /// How its operations stand.
+    pub(crate) fn ends(&self) -> Ends {
+        self.ends.clone()
     }
 
     /// Slots that are taken.
@@ -174,8 +179,7 @@ impl OpTable {
     }
 
     /// Takes a slot for an operation that is about to be posted through the mapping of `stamp`, and a bounce buffer of `bytes`
-    /// if it needs one; gives where that lies. There may be `depth` operations on its queue pair.
-    #[inline]
+    /// if it needs one. There may be `depth` operations on its queue pair.
     pub(crate) fn take(
         &mut self,
         (link, lane): (Link, usize),
@@ -183,51 +187,70 @@ impl OpTable {
         bytes: Option<usize>,
         depth: u32,
         waits: Waits,
-    ) -> Result<(OpId, Option<IoAddr>), NotPosted> {
-        let conn = self.links.get(link.0 as usize).and_then(Option::as_ref).filter(|c| !c.is_shut());
-        let conn = conn.ok_or(NotPosted::ConnectionLost)?;
+    ) -> Result<OpId, NotPosted> {
+        let conn = self.links.open(link).ok_or(NotPosted::ConnectionLost)?;
         let queue_pair = conn.lane(lane).ok_or(NotPosted::Invalid)?;
-        if queue_pair.load.is_full(depth) {
-            return Err(NotPosted::Busy);
-        }
-        let &index = self.free.last().ok_or(NotPosted::Busy)?;
-        let bounce = match bytes {
-            None => None,
-            Some(bytes) => Some(self.bounce.take(bytes).ok_or(NotPosted::Busy)?),
-        };
-        let slot = self.slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
-        queue_pair.load.begin();
-        self.free.pop();
-        slot.state = State::OnWire { abandoned: matches!(waits, Waits::Nobody) };
-        (slot.link, slot.lane, slot.stamp, slot.late) = (link, lane as u8, stamp, false);
-        let place = bounce.as_ref().map(|b| b.addr);
-        slot.bounce = bounce;
-        (slot.waker, slot.until) = match waits {
-            Waits::Nobody | Waits::Task => (None, Instant::MAX),
-            Waits::Until(waker, until) => (Some(waker), until),
-        };
-        Ok((OpId { index, generation: slot.generation }, place))
+        let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
+        let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth)?;
+        slot.begin((link, lane), stamp, waits);
+        Ok(slot.id)
     }
 
-    /// The operation has ended. `None` if that slot is in another use: a completion that came twice.
-    #[inline]
-    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Finished> {
-        let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation)?;
+    /// As [`take`](Self::take), for an operation on the memory of `place`, over whichever of its queue pairs `share` says.
+    #[inline(always)]
+    pub(crate) fn depart(
+        &mut self,
+        place: PlaceId,
+        share: Share,
+        stamp: StampId,
+        bytes: Option<usize>,
+        depth: u32,
+        (waker, deadline): (Waker, Instant),
+    ) -> Option<Departure> {
+        let (link, conn) = self.links.conn_to(place)?;
+        let lane = conn.pick(share);
+        let queue_pair = conn.lane(lane)?;
+        let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
+        let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
+        slot.begin((link, lane), stamp, Waits::Until(waker, deadline));
+        let place = slot.bounce.as_ref().map(|b| b.addr);
+        let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
+        Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
+    }
+
+    /// Where the bounce buffer of an operation lies, if it has one.
+    pub(crate) fn bounce_of(&self, id: OpId) -> Option<IoAddr> {
+        self.slots.get(id.index()).filter(|s| s.id == id)?.bounce.as_ref().map(|b| b.addr)
+    }
+
+    /// The operation has ended; gives whom to wake. Nobody if that slot is in another use: a completion that came twice.
+    ///
+    /// If it succeeded and has no bounce buffer, its slot is free again: that it has gone on to its next use is all that
+    /// whoever waits needs to know.
+    pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
+        let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let State::OnWire { abandoned } = slot.state else { return None };
-        let conn = self.links.get(slot.link.0 as usize).and_then(Option::as_ref);
+        let conn = self.links.get(slot.link);
         if let Some(queue_pair) = conn.and_then(|c| c.lane(usize::from(slot.lane))) {
             queue_pair.load.end();
         }
-        let failed = conn.filter(|c| status != Status::Success && !c.is_shut()).cloned();
-        let mapped = slot.stamp != StampId::NONE;
-        let finished = Finished { waker: slot.waker.take(), failed, mapped };
-        if abandoned {
-            let bounce = self.release(id.index);
-            self.give(bounce);
+        let done = status == Status::Success;
+        let waker = slot.waker.take();
+        if abandoned || (done && slot.bounce.is_none()) {
+            self.release(id);
         } else {
-            slot.state = State::Done(status);
+            slot.state = State::Ended(status);
+            self.ends.set(id, if done { Stage::Done } else { Stage::Failed });
         }
-        Some(finished)
+        waker
+    }
+
+    /// The connection of an operation on the wire, unless it is shut.
+    #[cold]
+    pub(crate) fn conn_of(&self, id: OpId) -> Option<Arc<Conn>> {
+        let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
+        let on_wire = matches!(slot.state, State::OnWire { .. });
+        self.links.open(slot.link).filter(|_| on_wire).cloned()
     }
 
     /// Whether something that goes through that mapping is on the wire.
@@ -236,45 +259,38 @@ impl OpTable {
     }
 
     /// The operation was not posted after all.
-    pub(crate) fn cancel(&mut self, id: OpId) -> Option<Finished> {
-        let finished = self.complete(id, Status::LocalQpOperationError);
-        if self.slots.get(id.index as usize).is_some_and(|s| s.generation == id.generation) {
-            self.abandon(id);
-        }
-        finished
+    #[cold]
+    pub(crate) fn cancel(&mut self, id: OpId) -> Option<Waker> {
+        let waker = self.complete(id, Status::LocalQpOperationError);
+        self.let_go(id);
+        waker
     }
 
-    /// Ready once the operation has ended, or its time.
-    #[inline]
-    pub(crate) fn poll(&mut self, id: OpId, cx: &Context<'_>) -> Poll<Stands> {
-        let Some(slot) = self.slots.get_mut(id.index as usize) else {
-            return Poll::Ready(Stands::Ended(Status::LocalQpOperationError, None));
-        };
-        if let State::Done(status) = slot.state {
-            return Poll::Ready(Stands::Ended(status, self.release(id.index)));
+    /// Has `cx`'s task woken when the operation has ended, or its time; `false` if that is so.
+    pub(crate) fn wait(&mut self, id: OpId, cx: &Context<'_>) -> bool {
+        if self.ends.look(id) != Some(Stage::OnWire) {
+            return false;
         }
-        if slot.late {
-            return Poll::Ready(Stands::Late);
-        }
-        if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+        if let Some(slot) = self.slots.get_mut(id.index())
+            && !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker()))
+        {
             slot.waker = Some(cx.waker().clone());
         }
-        Poll::Pending
+        true
     }
 
-    /// Whether the operation has ended, or its time has; if not, the task is woken when it does.
-    pub(crate) fn has_ended(&mut self, id: OpId, cx: &Context<'_>) -> bool {
-        let Some(slot) = self.slots.get_mut(id.index as usize) else { return true };
-        if slot.generation != id.generation || !matches!(slot.state, State::OnWire { .. }) || slot.late {
-            return true;
+    /// What an operation that has ended has come to.
+    pub(crate) fn status(&self, id: OpId) -> Status {
+        match self.slots.get(id.index()).filter(|s| s.id == id).map(|s| &s.state) {
+            Some(State::Ended(status)) => *status,
+            _ => Status::LocalQpOperationError,
         }
-        slot.waker = Some(cx.waker().clone());
-        false
     }
 
-    /// The task does not wait any more.
-    pub(crate) fn abandon(&mut self, id: OpId) {
-        let Some(slot) = self.slots.get_mut(id.index as usize) else { return };
+    /// Nobody waits for the operation any more, or needs what it has brought.
+    #[inline]
+    pub(crate) fn let_go(&mut self, id: OpId) {
+        let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
         match &mut slot.state {
             State::Free => {}
             State::OnWire { abandoned } => {
@@ -282,17 +298,7 @@ impl OpTable {
                 slot.waker = None;
                 slot.until = Instant::MAX;
             }
-            State::Done(_) => {
-                let bounce = self.release(id.index);
-                self.give(bounce);
-            }
-        }
-    }
-
-    /// Takes a bounce buffer back.
-    pub(crate) fn give(&mut self, bounce: Option<Bounce>) {
-        if let Some(bounce) = bounce {
-            self.bounce.give(bounce);
+            State::Ended(_) => self.release(id),
         }
     }
 
@@ -301,7 +307,7 @@ impl OpTable {
         while let Some(slot) = self.slots.get_mut(*from) {
             *from += 1;
             if matches!(slot.state, State::OnWire { .. }) && slot.until <= now {
-                slot.late = true;
+                self.ends.set(slot.id, Stage::Late);
                 slot.until = Instant::MAX;
                 if let Some(waker) = slot.waker.take() {
                     return Some(waker);
@@ -336,62 +342,19 @@ impl OpTable {
     pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
         let link = conn.link();
         let strands = |s: &Slot| s.link == link && matches!(s.state, State::OnWire { .. });
-        let index = self.slots.iter().position(strands).filter(|_| link != Link::NONE)?;
-        Some(OpId { index: index as u32, generation: self.slots.get(index)?.generation })
+        self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
     }
 
-    /// The connection for one-sided operations to that life of that node, and which it is here.
+    /// The slot of an operation that has ended is free for its next use, and its bounce buffer for others.
     #[inline]
-    pub(crate) fn conn(&self, (node, life): Life) -> Option<(Link, &Arc<Conn>)> {
-        let &link = self.by_node.get(usize::from(node.0))?;
-        let conn = self.links.get(link.0 as usize)?.as_ref()?;
-        ((conn.peer, conn.incarnation) == (node, life) && !conn.is_shut()).then_some((link, conn))
-    }
-
-    /// Which one a connection is here; [`Link::NONE`] if it is shut.
-    pub(crate) fn link(&mut self, conn: &Arc<Conn>) -> Link {
-        let known = conn.link();
-        // One that is shut is forgotten by the poller after this, or has been before.
-        if known != Link::NONE || conn.is_shut() {
-            return known;
-        }
-        let free = self.links.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
-            self.links.push(None);
-            self.links.len() - 1
-        });
-        if let Some(place) = self.links.get_mut(at) {
-            *place = Some(conn.clone());
-            conn.set_link(Link(at as u32));
-        }
-        conn.link()
-    }
-
-    /// One-sided operations may use a connection.
-    pub(crate) fn remember(&mut self, conn: &Arc<Conn>) {
-        let (link, place) = (self.link(conn), usize::from(conn.peer.0));
-        if self.by_node.len() <= place {
-            self.by_node.resize(place + 1, Link::NONE);
-        }
-        if let Some(known) = self.by_node.get_mut(place) {
-            *known = link;
-        }
-    }
-
-    /// A connection is shut, and nothing of it is on the wire. What is given is to be dropped outside of the table's lock.
-    pub(crate) fn forget(&mut self, conn: &Conn) -> Option<Arc<Conn>> {
-        let link = conn.link();
-        conn.set_link(Link::NONE);
-        self.links.get_mut(link.0 as usize)?.take()
-    }
-
-    #[inline]
-    fn release(&mut self, index: u32) -> Option<Bounce> {
-        let slot = self.slots.get_mut(index as usize)?;
+    fn release(&mut self, id: OpId) {
+        let Some(slot) = self.slots.get_mut(id.index()) else { return };
         slot.state = State::Free;
-        slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
-        slot.waker = None;
-        self.free.push(index);
-        slot.bounce.take()
+        slot.id = id.next();
+        self.ends.set(slot.id, Stage::OnWire);
+        if let Some(bounce) = slot.bounce.take() {
+            self.bounce.give(bounce);
+        }
+        self.free.push(id.index() as u32);
     }
 }

@@ -1,6 +1,6 @@
 //! Reads and writes of any length, cut into chunks of which several are under way; atomics.
 
-use super::{Flight, Lent, NotPosted, Pass, Verb};
+use super::{Flight, NotPosted, Pass, Verb};
 use crate::conn::{Conn, RPC_LANE};
 use crate::node::Node;
 use crate::qos::Share;
@@ -10,7 +10,7 @@ use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use platform::{IoAddr, Platform};
+use platform::IoAddr;
 use proto::{Incarnation, NodeId};
 use verbs::{RemoteAddr, Status};
 
@@ -41,29 +41,6 @@ impl Data<'_> {
         match self {
             Self::Write(d) => d.len(),
             Self::Read(d) => d.len(),
-        }
-    }
-
-    /// All of it in one work request.
-    pub(crate) fn verb(&self) -> Verb<'_> {
-        match self {
-            Self::Write(head) => Verb::Write { head, tail: &[], imm: None },
-            Self::Read(into) => Verb::Read { len: into.len() as u32 },
-        }
-    }
-
-    /// What its one work request has read.
-    pub(crate) fn fetch(&mut self, platform: &dyn Platform, lent: &Lent<'_>) -> Result<(), Error> {
-        let Self::Read(into) = self else { return Ok(()) };
-        let from = lent.addr().ok_or(Error::Unknown)?;
-        platform.memory().read(from, into).map_err(|_| Error::Unknown)
-    }
-
-    /// How it ends when its time is over while it is on the wire.
-    pub(crate) fn late(&self) -> Error {
-        match self {
-            Self::Write(_) => Error::Unknown,
-            Self::Read(_) => Error::Deadline,
         }
     }
 
@@ -103,7 +80,7 @@ pub(crate) enum Stop {
 }
 
 /// How an attempt on one connection ended.
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// The connection failed: the rest may be tried on another.
     Connection,
     /// As [`Stop`] says.
@@ -117,7 +94,7 @@ impl From<Error> for Lost {
 }
 
 /// What a completion's status means for the operation.
-pub(super) fn judge(status: Status) -> Result<(), Lost> {
+pub(crate) fn judge(status: Status) -> Result<(), Lost> {
     match status {
         Status::Success => Ok(()),
         Status::RemoteAccessError | Status::RemoteInvalidRequest => {
@@ -138,7 +115,7 @@ impl Node {
                 if conn.incarnation != life {
                     return Err(Error::NodeDown(node));
                 }
-                self.ops.lock().remember(&conn);
+                self.ops.lock().links.remember(&conn);
                 Ok(conn)
             }
             Route::Conn(conn) if conn.is_shut() => Err(Error::Unknown),
@@ -163,7 +140,7 @@ impl Node {
             let at = offset + done as u64;
             let (spot, epoch) = self.locate(mapping, right, at, (len - done) as u64).await?;
             let part = data.part(done, spot.run);
-            let pass = Pass { stamp: mapping.stamp.id(), seen: Some((mapping, epoch)), share };
+            let pass = Pass { seen: (mapping, epoch), share };
             let (node, life) = spot.at;
             let stopped = if node == self.me {
                 let mut part = part;
@@ -315,9 +292,9 @@ impl Node {
             }
             let oldest = flights.get_mut(first).and_then(Option::as_mut);
             let Some((flight, len)) = oldest else { return Ok(()) };
-            let (status, lent) = flight.await;
-            judge(status)?;
-            if let (Data::Read(into), Some(addr)) = (&mut *data, lent.addr()) {
+            (&mut *flight).await;
+            judge(flight.status())?;
+            if let (Data::Read(into), Some(addr)) = (&mut *data, flight.place()) {
                 let into = into.get_mut(*done..*done + *len).unwrap_or_default();
                 self.platform.memory().read(addr, into).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
             }
@@ -345,7 +322,7 @@ impl Node {
         }
         loop {
             let (spot, epoch) = self.locate(mapping, Permissions::ATOMIC, offset, 8).await?;
-            let pass = Pass { stamp: mapping.stamp.id(), seen: Some((mapping, epoch)), share };
+            let pass = Pass { seen: (mapping, epoch), share };
             let conn = self.route(Route::Node(spot.at.0, spot.at.1)).await?;
             let lane = conn.pick(share);
             let to = RemoteAddr { addr: spot.addr, key: conn.remote_key.rkey };
@@ -369,11 +346,12 @@ impl Node {
                 }
             };
             issued.store(true, Ordering::Relaxed);
-            let (status, lent) = Flight::new(self, id).await;
-            return match judge(status) {
+            let mut flight = Flight::new(self, id);
+            (&mut flight).await;
+            return match judge(flight.status()) {
                 Ok(()) => {
                     let mut before = [0; 8];
-                    let addr = lent.addr().ok_or(Error::Unknown)?;
+                    let addr = flight.place().ok_or(Error::Unknown)?;
                     self.platform.memory().read(addr, &mut before).map_err(|_| Error::Unknown)?;
                     Ok(u64::from_ne_bytes(before))
                 }

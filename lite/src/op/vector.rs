@@ -1,9 +1,7 @@
 //! Reads and writes of several places of a region at once.
 
-use super::quick::Outcome;
-use super::{Flight, NotPosted, Verb};
+use super::{Ended, Flight, TaskWaker, Verb};
 use crate::{Error, Lmr, Permissions};
-use core::task::{Context, Poll};
 use platform::Instant;
 
 /// Pieces under way at once.
@@ -22,18 +20,11 @@ impl Lmr {
         for group in pieces.chunks_mut(AT_ONCE) {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, into), flight) in group.iter().zip(&mut flights) {
-                *flight = self.launch(*offset, Verb::Read { len: into.len() as u32 }, deadline).await?;
+                *flight = self.launch(*offset, Verb::Read { len: into.len() as u32 }, deadline).await;
             }
             for ((offset, into), flight) in group.iter_mut().zip(flights) {
-                match self.land(flight).await {
-                    Outcome::Done(lent) => {
-                        let from = lent.addr().ok_or(Error::Unknown)?;
-                        let memory = self.platform().memory();
-                        memory.read(from, into).map_err(|_| Error::Unknown)?;
-                    }
-                    Outcome::NotPosted | Outcome::Lost => self.unrated(deadline).read(*offset, into).await?,
-                    Outcome::Late => return Err(Error::Deadline),
-                    Outcome::Failed(error) => return Err(error),
+                if !self.land(flight, Error::Deadline, Some(into)).await? {
+                    self.unrated(deadline).read(*offset, into).await?;
                 }
             }
         }
@@ -53,14 +44,11 @@ impl Lmr {
             let mut flights = [const { None }; AT_ONCE];
             for ((offset, data), flight) in group.iter().zip(&mut flights) {
                 let verb = Verb::Write { head: data, tail: &[], imm: None };
-                *flight = self.launch(*offset, verb, deadline).await?;
+                *flight = self.launch(*offset, verb, deadline).await;
             }
             for ((offset, data), flight) in group.iter().zip(flights) {
-                match self.land(flight).await {
-                    Outcome::Done(_) => {}
-                    Outcome::NotPosted | Outcome::Lost => self.unrated(deadline).write(*offset, data).await?,
-                    Outcome::Late => return Err(Error::Unknown),
-                    Outcome::Failed(error) => return Err(error),
+                if !self.land(flight, Error::Unknown, None).await? {
+                    self.unrated(deadline).write(*offset, data).await?;
                 }
             }
         }
@@ -84,34 +72,28 @@ impl Lmr {
     }
 
     /// Posts what fits one work request, if it can be posted now.
-    async fn launch(
-        &self,
-        offset: u64,
-        verb: Verb<'_>,
-        deadline: Instant,
-    ) -> Result<Option<Flight<'_>>, Error> {
-        let node = self.inner().0;
-        let (right, len) = match verb {
-            Verb::Write { head, .. } => (Permissions::WRITE, head.len()),
-            Verb::Read { len } => (Permissions::READ, len as usize),
-            Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Permissions::ATOMIC, 8),
-        };
-        let Some((spot, pass)) = self.piece(right, offset, len as u64)? else { return Ok(None) };
-        if spot.at.0 == node.me || !(1..=node.chunk).contains(&len) {
-            return Ok(None);
-        }
-        let post = |cx: &mut Context<'_>| node.post_quick(spot, pass, verb, deadline, cx.waker());
-        match core::future::poll_fn(|cx| Poll::Ready(post(cx))).await {
-            Ok(id) => Ok(Some(Flight::new(node, id))),
-            Err(NotPosted::Revoked) => Err(self.explain(Error::Freed)),
-            Err(_) => Ok(None),
-        }
+    async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<Flight<'_>> {
+        let waker = TaskWaker.await;
+        self.depart(offset, verb, deadline, waker).map(|id| Flight::new(self.inner().0, id))
     }
 
-    async fn land<'n>(&self, flight: Option<Flight<'n>>) -> Outcome<'n> {
-        match flight {
-            None => Outcome::NotPosted,
-            Some(mut flight) => core::future::poll_fn(|cx| flight.poll_outcome(cx)).await,
+    /// Waits for a piece, and copies what it has read; `late`: what it ends with when its time is over. `false`: it must be done
+    /// again.
+    async fn land(
+        &self,
+        flight: Option<Flight<'_>>,
+        late: Error,
+        into: Option<&mut [u8]>,
+    ) -> Result<bool, Error> {
+        let Some(mut flight) = flight else { return Ok(false) };
+        let ended = (&mut flight).await;
+        if ended != Ended::Done {
+            return self.failed(&flight, ended, late).map(|()| false);
         }
+        if let Some(into) = into {
+            let from = flight.place().ok_or(Error::Unknown)?;
+            self.platform().memory().read(from, into).map_err(|_| Error::Unknown)?;
+        }
+        Ok(true)
     }
 }

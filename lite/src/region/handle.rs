@@ -4,20 +4,21 @@ use super::layout::Spot;
 use super::mapping::Mapping;
 use super::owner::MapAsk;
 use super::placement::Placement;
-use super::stamp::StampId;
+use super::shortcut::Shortcut;
+use crate::issuer::Issuer;
 use crate::names::Named;
 use crate::node::Node;
-use crate::op::{Data, Flight, NotPosted, Outcome, Pass, Verb};
-use crate::qos::{App, Class, MemoryCharge, Priority, Share, Ticket};
+use crate::op::{Data, Ended, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, Way, judge};
+use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
 use crate::rpc::Ask;
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::AtomicBool;
-use core::task::Poll;
+use core::task::Waker;
 use core::time::Duration;
-use platform::{Instant, IoAddr};
-use proto::{Incarnation, NodeId};
+use platform::Instant;
+use proto::NodeId;
 
 /// A region of memory on some node, mapped here. Clones share the mapping; the last one dropped unmaps it.
 ///
@@ -28,30 +29,15 @@ use proto::{Incarnation, NodeId};
 /// It keeps where the region lay when it was mapped: as long as that holds, an operation looks at nothing else of the region,
 /// so that what it costs does not grow with their number.
 #[derive(Clone)]
-// One line of the processor's cache.
-#[repr(align(64))]
+// Half a line of the processor's cache, and never in two.
+#[repr(align(32))]
 pub struct Lmr {
+    by: Arc<Issuer>,
     pub(super) held: Arc<Held>,
-    node: Arc<Node>,
-    app: Option<App>,
-    /// How long an operation may take, in nanoseconds.
-    patience: u64,
-    /// The region's bytes, if they were in one piece of `stamp`'s mapping.
-    addr: IoAddr,
-    len: u64,
-    life: Incarnation,
-    on: NodeId,
-    rights: u8,
-    priority: Priority,
-    /// Of the mapping, or none's.
-    stamp: StampId,
+    short: Shortcut,
 }
 
-const _: () = assert!(size_of::<Lmr>() == 64 && Permissions::all().bits() <= u8::MAX as u32);
-
-fn nanoseconds(patience: Duration) -> u64 {
-    u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)
-}
+const _: () = assert!(size_of::<Lmr>() == 32);
 
 pub(super) struct Held {
     pub(super) node: Arc<Node>,
@@ -98,14 +84,14 @@ impl Lite {
         len: u64,
         permissions: Permissions,
     ) -> Result<Lmr, Error> {
-        let charge = self.class.hold(len)?;
+        let charge = self.by.class.hold(len)?;
         let deadline = self.deadline();
         let mut last = Error::NoMemory { asked: len, free: 0 };
-        for plan in self.node.plans(placement.into(), len, deadline).await? {
+        for plan in self.by.node.plans(placement.into(), len, deadline).await? {
             let Some(owner) = plan.shares.first().map(|(node, _)| *node) else { continue };
-            let mapping = self.node.random();
+            let mapping = self.by.node.random();
             let ask = Ask::Alloc { mapping, plan, permissions };
-            match self.node.obtain(owner, mapping, &ask, deadline).await {
+            match self.by.node.obtain(owner, mapping, &ask, deadline).await {
                 Ok(mapping) => return Ok(self.lmr_charged(mapping, charge)),
                 Err(error @ Error::NoMemory { .. }) => last = error,
                 Err(error) => return Err(error),
@@ -133,7 +119,7 @@ impl Lite {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.map_by(name, wanted, &[], deadline).await {
-                Err(Error::NoSuchName) if self.node.platform.now() + pause < deadline => {
+                Err(Error::NoSuchName) if self.by.node.platform.now() + pause < deadline => {
                     self.sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -149,16 +135,16 @@ impl Lite {
         secret: &[u8],
         deadline: Instant,
     ) -> Result<Lmr, Error> {
-        let (owner, region, key) = match self.node.find_named(name, deadline).await? {
+        let (owner, region, key) = match self.by.node.find_named(name, deadline).await? {
             Named::Region { owner, region, key } => (owner, region, key),
             other => {
                 return Err(Error::Refused(alloc::format!("`{name}` is {}, not a region", other.what())));
             }
         };
-        let mapping = self.node.random();
+        let mapping = self.by.node.random();
         let ask = MapAsk { region, key, secret: secret.into(), wanted };
         let ask = Ask::Map { mapping, ask };
-        self.node.obtain(owner, mapping, &ask, deadline).await.map(|m| self.lmr(m))
+        self.by.node.obtain(owner, mapping, &ask, deadline).await.map(|m| self.lmr(m))
     }
 
     pub(crate) fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {
@@ -166,27 +152,15 @@ impl Lite {
     }
 
     pub(super) fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
-        let freed = AtomicBool::new(false);
-        let (len, rights, sole) = (mapping.len, mapping.rights(), mapping.sole());
+        let (freed, node) = (AtomicBool::new(false), &self.by.node);
         // What lies here is copied, and that waits while the mapping changes.
-        let sole = sole.filter(|piece| piece.at.0 != self.node.me);
-        let stamp = if sole.is_some() { mapping.stamp.id() } else { StampId::NONE };
-        let (on, life) = sole.map_or(mapping.owner, |piece| piece.at);
-        let held = Held { node: self.node.clone(), mapping, freed, _charge: charge };
-        let (priority, app) = self.class.parts();
-        Lmr {
-            held: Arc::new(held),
-            node: self.node.clone(),
-            app,
-            patience: nanoseconds(self.patience),
-            addr: sole.map_or(IoAddr(0), |piece| piece.addr),
-            len,
-            life,
-            on,
-            rights: rights.bits() as u8,
-            priority,
-            stamp,
-        }
+        let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
+        let short = sole.and_then(|piece| {
+            let place = node.ops.lock().links.place(piece.at);
+            Shortcut::new(place, piece.addr, mapping.len, mapping.rights(), mapping.stamp.id())
+        });
+        let held = Held { node: node.clone(), mapping, freed, _charge: charge };
+        Lmr { by: self.by.clone(), held: Arc::new(held), short: short.unwrap_or(Shortcut::NONE) }
     }
 }
 
@@ -201,7 +175,7 @@ impl Lmr {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.len
+        self.held.mapping.len
     }
 
     /// Whether it has no bytes.
@@ -232,7 +206,7 @@ impl Lmr {
     /// A handle whose operations have so long.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Self {
-        Self { patience: nanoseconds(patience), ..self.clone() }
+        Self { by: self.by.patient(patience), ..self.clone() }
     }
 
     /// Whether this handle has `right` to `len` bytes at `offset`.
@@ -243,77 +217,88 @@ impl Lmr {
 
     /// Why the mapping has ended, if that is what is wrong.
     pub(crate) fn explain(&self, error: Error) -> Error {
-        if error == Error::Freed { self.node.ended(&self.held.mapping) } else { error }
+        if error == Error::Freed { self.by.node.ended(&self.held.mapping) } else { error }
     }
 
     /// What it is made of.
     pub(crate) fn inner(&self) -> (&Arc<Node>, &Arc<Mapping>) {
-        (&self.node, &self.held.mapping)
+        (&self.by.node, &self.held.mapping)
     }
 
     pub(crate) fn platform(&self) -> &dyn platform::Platform {
-        &*self.node.platform
+        &*self.by.node.platform
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::from_nanos(self.node.platform.now().as_nanos().saturating_add(self.patience))
+        self.by.deadline()
     }
 
     /// Where `len` bytes at `offset` lie, if they are in one piece that is not being changed.
-    #[inline]
     pub(crate) fn piece(
         &self,
         right: Permissions,
         offset: u64,
         len: u64,
     ) -> Result<Option<(Spot, Pass<'_>)>, Error> {
-        let share = self.share();
-        let rights = Permissions::from_bits_truncate(u32::from(self.rights));
-        if self.node.stamps.is_fresh(self.stamp)
-            && rights.contains(right)
-            && let Some(run) = self.len.checked_sub(offset)
-            && len <= run
-            && let Some(addr) = self.addr.checked_add(offset)
-        {
-            let spot = Spot { at: (self.on, self.life), addr, run };
-            return Ok(Some((spot, Pass { stamp: self.stamp, seen: None, share })));
-        }
         let mapping = &*self.held.mapping;
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
         if let Some((spot, _)) = &found {
-            self.node.check_spot(spot)?;
+            self.by.node.check_spot(spot)?;
         }
         let found = found.filter(|(spot, _)| len <= spot.run);
-        let pass = |epoch| Pass { stamp: mapping.stamp.id(), seen: Some((mapping, epoch)), share };
+        let pass = |epoch| Pass { seen: (mapping, epoch), share: self.share() };
         Ok(found.map(|(spot, epoch)| (spot, pass(epoch))))
+    }
+
+    /// Posts at once what takes the short way; `None` if it cannot, and then nothing has happened. Not for a handle with limits.
+    #[inline(always)]
+    pub(crate) fn depart(
+        &self,
+        offset: u64,
+        verb: Verb<'_>,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<OpId> {
+        let node = &*self.by.node;
+        let (right, len) = match verb {
+            Verb::Write { head, .. } => (Permissions::WRITE, head.len()),
+            Verb::Read { len } => (Permissions::READ, len as usize),
+            Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Permissions::ATOMIC, 8),
+        };
+        let addr = self.short.find(right, offset, len as u64)?;
+        if len == 0 || len > node.chunk {
+            return None;
+        }
+        let (place, stamp, share) = (self.short.place(), self.short.stamp(), self.share());
+        node.depart(&Way { place, addr, stamp, share }, verb, deadline, waker)
     }
 
     /// A handle whose operations have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
-        Self { priority, ..self.clone() }
+        Self { by: self.by.classed(self.by.class.with_priority(priority)), ..self.clone() }
     }
 
     /// A handle whose operations are nobody's.
     pub(crate) fn without_class(&self) -> Self {
-        Self { app: None, priority: Priority::default(), ..self.clone() }
+        Self { by: self.by.classed(Class::default()), ..self.clone() }
     }
 
     /// The queue pairs that operations use now.
     #[inline]
     pub(crate) fn share(&self) -> Share {
-        self.node.qos.share(self.priority)
+        self.by.class.share(&self.by.node)
     }
 
     /// Whether something may be between an operation and the wire.
     #[inline]
     pub(crate) fn is_rated(&self) -> bool {
-        self.node.qos.rates(self.app.as_ref())
+        self.by.class.is_rated(&self.by.node)
     }
 
     /// Whether the application has as many operations under way as it may.
     pub(crate) fn is_full(&self) -> bool {
-        self.app.as_ref().is_some_and(App::is_full)
+        self.by.class.is_full()
     }
 
     /// Waits until an operation of `len` bytes, which has been checked, may go, if something is between it and the wire.
@@ -321,92 +306,114 @@ impl Lmr {
         if !self.is_rated() {
             return Ok(None);
         }
-        let class = Class::of(self.priority, self.app.clone());
-        self.node.admit(&class, len as u64, deadline, true).await.map(Some)
+        self.by.node.admit(&self.by.class, len as u64, deadline, true).await.map(Some)
     }
 
-    /// One attempt at an operation that fits one work request.
+    /// Whether an operation may find its way by what the handle keeps.
     #[inline]
-    fn quick<'a>(
-        &'a self,
-        (spot, pass): (Spot, Pass<'a>),
-        verb: Verb<'_>,
-        deadline: Instant,
-    ) -> impl Future<Output = Outcome<'a>> + Send {
-        let node = &*self.node;
-        let mut flight = Flight::grounded(node);
-        core::future::poll_fn(move |cx| {
-            if flight.is_posted() {
-                return flight.poll_outcome(cx);
-            }
-            match node.post_quick(spot, pass, verb, deadline, cx.waker()) {
-                Ok(id) => {
-                    flight.depart(id);
-                    Poll::Pending
-                }
-                Err(NotPosted::Revoked) => Poll::Ready(Outcome::Failed(self.explain(Error::Freed))),
-                Err(_) => Poll::Ready(Outcome::NotPosted),
-            }
-        })
+    fn is_short(&self) -> bool {
+        self.short != Shortcut::NONE && !self.is_rated()
+    }
+
+    /// How an operation on the short way has failed, if that is for good; `late`: what it ends with when its time is over.
+    #[cold]
+    pub(crate) fn failed(&self, flight: &Flight<'_>, ended: Ended, late: Error) -> Result<(), Error> {
+        if ended == Ended::Late {
+            self.by.node.missed();
+            return Err(late);
+        }
+        match judge(flight.status()) {
+            Err(Lost::Stop(Stop::For(error))) => Err(error),
+            Ok(()) | Err(Lost::Connection | Lost::Stop(Stop::Changed)) => Ok(()),
+        }
     }
 
     /// Reads `into.len()` bytes from `offset`.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
+    )]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send {
-        self.transfer(offset, Data::Read(into))
+        async move {
+            let deadline = self.deadline();
+            let mut lost = false;
+            if self.is_short() {
+                let waker = TaskWaker.await;
+                let verb = Verb::Read { len: into.len() as u32 };
+                if let Some(id) = self.depart(offset, verb, deadline, waker) {
+                    let mut flight = Flight::new(&self.by.node, id);
+                    Rest::default().await;
+                    let ended = (&mut flight).await;
+                    if ended == Ended::Done {
+                        let from = flight.place().ok_or(Error::Unknown)?;
+                        return self.platform().memory().read(from, into).map_err(|_| Error::Unknown);
+                    }
+                    self.failed(&flight, ended, Error::Deadline)?;
+                    lost = true;
+                }
+            }
+            self.transfer_long(offset, Data::Read(into), deadline, lost).await
+        }
     }
 
     /// Writes `data` at `offset`.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an async fn moves its arguments before it begins, a block uses them where they lie"
+    )]
     pub fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), Error>> + Send {
-        self.transfer(offset, Data::Write(data))
-    }
-
-    /// In one work request at the first attempt if it can be, and else however it takes.
-    #[inline]
-    async fn transfer(&self, offset: u64, mut data: Data<'_>) -> Result<(), Error> {
-        let node = &self.node;
-        let (right, len, deadline) = (data.right(), data.len(), self.deadline());
-        let mut _ticket = None;
-        if self.is_rated() {
-            self.check(right, offset, len as u64)?;
-            _ticket = self.rate(len, deadline).await?;
-        }
-        let mut lost = false;
-        if let Some((spot, pass)) = self.piece(right, offset, len as u64)? {
-            if spot.at.0 == node.me {
-                if let Some(seen) = pass.seen
-                    && node.copy_here(spot.addr, &mut data, seen).is_ok()
-                {
-                    node.counters.transfer(&data);
-                    return Ok(());
-                }
-            } else if (1..=node.chunk).contains(&len) {
-                let outcome = self.quick((spot, pass), data.verb(), deadline).await;
-                match outcome {
-                    Outcome::Done(lent) => return data.fetch(&*node.platform, &lent),
-                    Outcome::Failed(error) => return Err(error),
-                    Outcome::Late => return Err(data.late()),
-                    Outcome::NotPosted => {}
-                    Outcome::Lost => lost = true,
+        async move {
+            let deadline = self.deadline();
+            let mut lost = false;
+            if self.is_short() {
+                let waker = TaskWaker.await;
+                let verb = Verb::Write { head: data, tail: &[], imm: None };
+                if let Some(id) = self.depart(offset, verb, deadline, waker) {
+                    let mut flight = Flight::new(&self.by.node, id);
+                    Rest::default().await;
+                    let ended = (&mut flight).await;
+                    if ended == Ended::Done {
+                        return Ok(());
+                    }
+                    self.failed(&flight, ended, Error::Unknown)?;
+                    lost = true;
                 }
             }
+            self.transfer_long(offset, Data::Write(data), deadline, lost).await
         }
-        self.transfer_long(offset, data, deadline, lost).await
+    }
+
+    /// Copies what lies on this node, unless its place is being changed; `false` if nothing has been copied.
+    fn copy_here(&self, offset: u64, data: &mut Data<'_>) -> Result<bool, Error> {
+        let node = &self.by.node;
+        let piece = self.piece(data.right(), offset, data.len() as u64)?;
+        let Some((spot, pass)) = piece.filter(|(spot, _)| spot.at.0 == node.me) else { return Ok(false) };
+        let copied = node.copy_here(spot.addr, data, pass.seen).is_ok();
+        if copied {
+            node.counters.transfer(data);
+        }
+        Ok(copied)
     }
 
     /// However it takes, also if it was `lost` once.
-    #[cold]
     async fn transfer_long(
         &self,
         offset: u64,
-        data: Data<'_>,
+        mut data: Data<'_>,
         deadline: Instant,
         lost: bool,
     ) -> Result<(), Error> {
-        let node = &self.node;
-        if lost {
-            node.counters.retries.add(1);
-        } else {
+        let node = &self.by.node;
+        let mut _ticket = None;
+        if !lost && !self.is_rated() && self.copy_here(offset, &mut data)? {
+            return Ok(());
+        }
+        if !lost {
+            self.check(data.right(), offset, data.len() as u64)?;
+            _ticket = self.rate(data.len(), deadline).await?;
             node.counters.transfer(&data);
+        } else {
+            node.counters.retries.add(1);
         }
         // What is lost may have been done; of a read nobody sees it.
         let (issued, harmless) = (AtomicBool::new(lost), AtomicBool::new(false));
@@ -419,7 +426,7 @@ impl Lmr {
     /// without bytes: none of them cross the wire from here.
     pub async fn memset(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         self.check(Permissions::WRITE, offset, len)?;
-        let (node, deadline) = (&self.node, self.deadline());
+        let (node, deadline) = (&self.by.node, self.deadline());
         let _ticket = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
         let ask = Ask::Memset { mapping: self.held.mapping.id, offset, len, byte };
@@ -437,29 +444,41 @@ impl Lmr {
     }
 
     async fn atomic(&self, offset: u64, verb: Verb<'_>) -> Result<u64, Error> {
-        let (node, deadline) = (&self.node, self.deadline());
-        let piece = self.piece(Permissions::ATOMIC, offset, 8)?;
+        let deadline = self.deadline();
+        if self.is_short() && offset.is_multiple_of(8) {
+            let waker = TaskWaker.await;
+            if let Some(id) = self.depart(offset, verb, deadline, waker) {
+                let mut flight = Flight::new(&self.by.node, id);
+                Rest::default().await;
+                let ended = (&mut flight).await;
+                if ended == Ended::Done {
+                    let (mut before, from) = ([0; 8], flight.place().ok_or(Error::Unknown)?);
+                    self.platform().memory().read(from, &mut before).map_err(|_| Error::Unknown)?;
+                    return Ok(u64::from_ne_bytes(before));
+                }
+                self.failed(&flight, ended, Error::Unknown)?;
+                return Err(self.lost());
+            }
+        }
+        self.atomic_long(offset, verb, deadline).await
+    }
+
+    /// Why what was on the wire was lost.
+    #[cold]
+    fn lost(&self) -> Error {
+        let at = self.by.node.ops.lock().links.life(self.short.place());
+        at.and_then(|(node, life)| self.by.node.gone(node, life)).unwrap_or(Error::Unknown)
+    }
+
+    /// However it takes.
+    #[cold]
+    async fn atomic_long(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Result<u64, Error> {
+        let node = &self.by.node;
+        self.check(Permissions::ATOMIC, offset, 8)?;
         if !offset.is_multiple_of(8) {
             return Err(Error::Misaligned);
         }
-        let mut _ticket = None;
-        if self.is_rated() {
-            _ticket = self.rate(8, deadline).await?;
-        }
-        if let Some((spot, pass)) = piece {
-            let outcome = self.quick((spot, pass), verb, deadline).await;
-            match outcome {
-                Outcome::Done(lent) => {
-                    let (mut before, from) = ([0; 8], lent.addr().ok_or(Error::Unknown)?);
-                    node.platform.memory().read(from, &mut before).map_err(|_| Error::Unknown)?;
-                    return Ok(u64::from_ne_bytes(before));
-                }
-                Outcome::Failed(error) => return Err(error),
-                Outcome::Late => return Err(Error::Unknown),
-                Outcome::Lost => return Err(node.gone(spot.at.0, spot.at.1).unwrap_or(Error::Unknown)),
-                Outcome::NotPosted => {}
-            }
-        }
+        let _ticket = self.rate(8, deadline).await?;
         node.counters.atomics.add(1);
         let issued = AtomicBool::new(false);
         let work = node.atomic(&self.held.mapping, offset, verb, self.share(), &issued);

@@ -32,17 +32,17 @@ pub struct LocalMemory {
 impl Lite {
     /// Takes `len` zeroed bytes of this node's memory, contiguous or not. Fails with `NoMemory`.
     pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
-        let runs = self.node.take_runs(len).await?;
-        let pieces = self.node.pieces_of(&runs, len);
+        let runs = self.by.node.take_runs(len).await?;
+        let pieces = self.by.node.pieces_of(&runs, len);
         let layout = Layout::new(len, 0, 1, pieces).ok_or(Error::OutOfBounds)?;
-        self.node.report_memory();
-        Ok(LocalMemory { node: self.node.clone(), runs, layout })
+        self.by.node.report_memory();
+        Ok(LocalMemory { node: self.by.node.clone(), runs, layout })
     }
 
     /// Makes `memory` a region, with what is in it and where it is. This node is its owner and master; for `permissions` and
     /// the region's life see [`alloc`](Self::alloc). The memory is free again when the region is freed.
     pub async fn register_memory(&self, memory: LocalMemory, permissions: Permissions) -> Result<Lmr, Error> {
-        let node = &self.node;
+        let node = &self.by.node;
         if !Arc::ptr_eq(node, &memory.node) {
             return Err(Error::Refused("that is memory of another node".into()));
         }
@@ -50,7 +50,7 @@ impl Lite {
             return Err(Error::LinkDown);
         }
         let (me, mapping) = ((node.me, node.incarnation), node.random());
-        let charge = self.class.hold(memory.len())?;
+        let charge = self.by.class.hold(memory.len())?;
         let region = node.regions.begin(node, me, mapping, permissions)?;
         let undo = Undo::new(node, me, crate::rpc::Ask::Unmap { mapping });
         let expected = node.mappings.expect(me.0, mapping);

@@ -12,6 +12,7 @@ mod memory;
 mod owner;
 mod placement;
 mod rights;
+mod shortcut;
 mod stamp;
 
 pub use handle::Lmr;

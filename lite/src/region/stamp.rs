@@ -19,6 +19,14 @@ pub(crate) struct StampId(u32);
 impl StampId {
     /// No mapping's.
     pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    pub(super) fn from_number(number: u32) -> Self {
+        Self(number)
+    }
 }
 
 #[derive(Default)]

@@ -21,12 +21,12 @@ impl Lite {
             return Err(Error::Permission);
         }
         let deadline = self.deadline();
-        let _ticket = if self.class.is_rated(&self.node) {
-            Some(self.node.admit(&self.class, data.len() as u64, deadline, false).await?)
+        let _ticket = if self.by.class.is_rated(&self.by.node) {
+            Some(self.by.node.admit(&self.by.class, data.len() as u64, deadline, false).await?)
         } else {
             None
         };
-        self.node.call(Whom::Node(node), Request { function, data }, sink, deadline).await
+        self.by.node.call(Whom::Node(node), Request { function, data }, sink, deadline).await
     }
 
     /// Calls function `f` of `node`, which may be this one, and waits for the reply. The handler runs at most once: on
@@ -109,7 +109,7 @@ impl Lite {
     ///
     /// Messages of one task, each sent when the one before was `Ok`, are received in that order.
     pub async fn send(&self, node: NodeId, port: FunctionId, message: &[u8]) -> Result<(), Error> {
-        self.node.counters.sends.add(1);
+        self.by.node.counters.sends.add(1);
         self.call_to(node, port, message, Sink::Nowhere).await.map(drop)
     }
 }

@@ -8,6 +8,7 @@ use crate::Error;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::op::Data;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -16,16 +17,25 @@ use proto::{Incarnation, NodeId};
 
 /// A request that waits for its reply. Dropped without one, it tells the caller so ([`Error::Refused`]).
 pub struct Call {
-    from: NodeId,
-    incarnation: Incarnation,
-    request: Vec<u8>,
+    /// `None` only while this is dropped.
+    record: Option<Box<Record>>,
+}
+
+/// All about one request. Its function keeps it for a later one.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// Who asks.
+    from: Option<(NodeId, Incarnation)>,
+    pub(crate) request: Vec<u8>,
     /// Where the request lies with the caller, if it is not here.
     pieces: Vec<Piece>,
     one_way: bool,
     to: Option<ReplyTo>,
     charge: Option<Charge>,
-    /// Whose task has taken it.
+    /// Whose it is.
     service: Option<Arc<Service>>,
+    /// A task has it.
+    taken: bool,
 }
 
 /// What a request that no task has taken counts for in its connection's backlog.
@@ -59,98 +69,122 @@ pub(crate) struct RemoteReply {
     pub(crate) pieces: Vec<Piece>,
 }
 
+impl Record {
+    /// What may be kept: nothing but buffers.
+    pub(crate) fn clear(&mut self) {
+        let (request, pieces) = (core::mem::take(&mut self.request), core::mem::take(&mut self.pieces));
+        *self = Self { request, pieces, ..Self::default() };
+        self.request.clear();
+        self.pieces.clear();
+    }
+}
+
 impl Call {
-    /// A call from another node.
+    /// A call from another node to `service`; `record` holds the request, if it is here.
     pub(crate) fn there(
+        mut record: Box<Record>,
+        service: Arc<Service>,
         to: RemoteReply,
-        request: Vec<u8>,
         pieces: Vec<Piece>,
         one_way: bool,
         charge: Option<Charge>,
     ) -> Self {
-        let (from, incarnation) = (to.conn.peer, to.conn.incarnation);
-        let to = Some(ReplyTo::There(to));
-        Self { from, incarnation, request, pieces, one_way, to, charge, service: None }
+        record.from = Some((to.conn.peer, to.conn.incarnation));
+        record.to = Some(ReplyTo::There(to));
+        record.pieces = pieces;
+        record.one_way = one_way;
+        record.charge = charge;
+        record.service = Some(service);
+        Self { record: Some(record) }
     }
 
     /// A call of the node to itself.
     pub(crate) fn here(
+        mut record: Box<Record>,
+        service: Arc<Service>,
         node: &Node,
-        request: Vec<u8>,
         reply: Arc<LocalReply>,
         max: usize,
         one_way: bool,
     ) -> Self {
-        Self {
-            from: node.me,
-            incarnation: node.incarnation,
-            request,
-            pieces: Vec::new(),
-            one_way,
-            to: Some(ReplyTo::Here { reply, max }),
-            charge: None,
-            service: None,
-        }
+        record.from = Some((node.me, node.incarnation));
+        record.to = Some(ReplyTo::Here { reply, max });
+        record.one_way = one_way;
+        record.service = Some(service);
+        Self { record: Some(record) }
+    }
+
+    fn peer(&self) -> (NodeId, Incarnation) {
+        self.record.as_ref().and_then(|r| r.from).unwrap_or((NodeId(0), Incarnation(0)))
     }
 
     /// The caller.
     #[must_use]
     pub fn from(&self) -> NodeId {
-        self.from
+        self.peer().0
     }
 
     /// Which life of the caller.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        self.peer().1
     }
 
     /// The request. It is this node's own copy.
     #[must_use]
     pub fn request(&self) -> &[u8] {
-        &self.request
+        self.record.as_ref().map_or(&[], |r| &r.request)
     }
 
     /// Takes the request out, leaving an empty one. Its buffer then does not serve the function's next requests.
     #[must_use]
     pub fn take_request(&mut self) -> Vec<u8> {
-        core::mem::take(&mut self.request)
+        self.record.as_mut().map_or_else(Vec::new, |r| core::mem::take(&mut r.request))
     }
 
     /// Whether nobody waits for a reply: a message of [`Lite::send`](crate::Lite::send). A reply to it goes nowhere.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
-        self.one_way
+        self.record.as_ref().is_some_and(|r| r.one_way)
     }
 
-    /// A task of `service` has it.
-    pub(crate) fn taken_by(&mut self, service: Arc<Service>) {
-        self.charge = None;
-        self.service = Some(service);
+    /// A task has it, or has it no more.
+    pub(crate) fn set_taken(&mut self, taken: bool) {
+        if let Some(record) = &mut self.record {
+            record.charge = None;
+            record.taken = taken;
+        }
     }
 
-    /// It goes back into the queue.
-    pub(crate) fn not_taken(&mut self) {
-        self.service = None;
+    fn to(&self) -> Option<&ReplyTo> {
+        self.record.as_ref()?.to.as_ref()
+    }
+
+    fn take_to(&mut self) -> Option<ReplyTo> {
+        self.record.as_mut()?.to.take()
     }
 
     /// Whether the request lies with the caller.
     pub(crate) fn is_remote(&self) -> bool {
-        !self.pieces.is_empty()
+        self.record.as_ref().is_some_and(|r| !r.pieces.is_empty())
     }
 
     /// Reads a long request out of the caller's memory. On an error the call has been answered, or its caller is gone.
+    #[inline]
     pub(crate) async fn fetch(&mut self) -> Result<(), Error> {
-        if self.pieces.is_empty() {
+        if self.is_remote() { self.fetch_pieces().await } else { Ok(()) }
+    }
+
+    async fn fetch_pieces(&mut self) -> Result<(), Error> {
+        let Some(Record { pieces, to: Some(ReplyTo::There(to)), .. }) = self.record.as_deref() else {
             return Ok(());
-        }
-        let Some(ReplyTo::There(to)) = &self.to else { return Ok(()) };
+        };
         // The pieces are as long as the request, which is within the function's limit.
-        let len = self.pieces.iter().map(|p| p.len as usize).sum();
+        let len = pieces.iter().map(|p| p.len as usize).sum();
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(len).is_err() {
             let asked = len as u64;
-            if let Some(to) = self.to.take() {
+            if let Some(to) = self.take_to() {
                 to.answer(ReplyStatus::NoMemory, asked);
             }
             return Err(Error::NoMemory { asked, free: 0 });
@@ -158,14 +192,16 @@ impl Call {
         bytes.resize(len, 0);
         let issued = AtomicBool::new(false);
         let mut into = &mut bytes[..];
-        for piece in &self.pieces {
+        for piece in pieces {
             let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
             let data = Data::Read(now);
             to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
             into = rest;
         }
-        self.request = bytes;
-        self.pieces.clear();
+        if let Some(record) = &mut self.record {
+            record.request = bytes;
+            record.pieces.clear();
+        }
         if let Some(to) = self.accepted() {
             to.answer(ReplyStatus::Accepted, 0);
         }
@@ -174,7 +210,7 @@ impl Call {
 
     /// Whom to tell that a message is here, if it is.
     pub(crate) fn accepted(&mut self) -> Option<ReplyTo> {
-        if self.one_way && self.pieces.is_empty() { self.to.take() } else { None }
+        if self.is_one_way() && !self.is_remote() { self.take_to() } else { None }
     }
 
     /// Sends the reply. `Ok` means that it is on its way; whether the caller still waits is not known.
@@ -182,12 +218,12 @@ impl Call {
     /// Fails with `TooLarge` if the caller takes less (it is told so), `Unknown` if the connection has ended.
     pub async fn reply(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
-        let Some(max) = self.to.as_ref().map(ReplyTo::max) else { return Ok(()) };
+        let Some(max) = self.to().map(ReplyTo::max) else { return Ok(()) };
         if len > max {
             self.refuse(None, ReplyStatus::ReplyTooLarge, max);
             return Err(Error::TooLarge { max });
         }
-        if let Some(ReplyTo::There(to)) = &self.to
+        if let Some(ReplyTo::There(to)) = self.to()
             && data.len() > ConnRpc::longest_in_slot(to.area()?)
         {
             if to.pieces.is_empty() {
@@ -202,7 +238,7 @@ impl Call {
                 to.node.transfer_lent(&to.conn, piece.addr, data, &issued).await?;
                 left = rest;
             }
-            let Some(ReplyTo::There(to)) = self.to.take() else { return Ok(()) };
+            let Some(ReplyTo::There(to)) = self.take_to() else { return Ok(()) };
             return to.send(ReplyStatus::InBuffer, len, &[]);
         }
         self.reply_now(data)
@@ -211,19 +247,23 @@ impl Call {
     /// Replies without waiting; `data` must fit a slot, whose least size is 256.
     pub(crate) fn reply_now(mut self, data: &[u8]) -> Result<(), Error> {
         let len = data.len() as u64;
-        match self.to.take() {
+        let sent = match self.to() {
             Some(ReplyTo::There(to)) => to.send(ReplyStatus::InSlot, len, data),
             Some(ReplyTo::Here { reply, .. }) => {
                 reply.set(ReplyStatus::InSlot, data, len);
                 Ok(())
             }
             None => Ok(()),
+        };
+        if let Some(record) = &mut self.record {
+            record.to = None;
         }
+        sent
     }
 
     /// Ends the call without a reply; `to` is whom [`accepted`](Self::accepted) gave.
     pub(crate) fn refuse(mut self, to: Option<ReplyTo>, status: ReplyStatus, len: u64) {
-        if let Some(to) = to.or_else(|| self.to.take()) {
+        if let Some(to) = to.or_else(|| self.take_to()) {
             to.answer(status, len);
         }
     }
@@ -231,17 +271,20 @@ impl Call {
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "call from {} with {} bytes", self.from, self.request.len())
+        write!(f, "call from {} with {} bytes", self.from(), self.request().len())
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(to) = self.to.take() {
+        let Some(mut record) = self.record.take() else { return };
+        if let Some(to) = record.to.take() {
             to.answer(ReplyStatus::Dropped, 0);
         }
-        if let Some(service) = self.service.take() {
-            service.ended(core::mem::take(&mut self.request));
+        if record.taken
+            && let Some(service) = record.service.take()
+        {
+            service.ended(record);
         }
     }
 }
@@ -270,7 +313,7 @@ impl RemoteReply {
         self.conn.rpc.as_ref().map(|rpc| &rpc.remote).ok_or(Error::Unknown)
     }
 
-    fn send(self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
+    fn send(&self, status: ReplyStatus, len: u64, data: &[u8]) -> Result<(), Error> {
         let header = ReplyHeader { call: self.call, status, len };
         self.node.send_reply(&self.conn, self.slot, &header, data)
     }

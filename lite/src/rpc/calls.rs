@@ -8,9 +8,9 @@ use crate::wait::{Line, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
-use platform::IoAddr;
+use platform::{Instant, IoAddr};
 use spin::Mutex;
 
 /// Call slots that only LITE's own questions get: they pass calls of applications whose handlers take long, and may be what
@@ -64,6 +64,10 @@ struct Slot {
     generation: u32,
     state: State,
     waker: Option<Waker>,
+    /// Until when the task waits; [`Instant::MAX`] if it sees to that by itself.
+    until: Instant,
+    /// Its time is over.
+    late: bool,
     /// Held until the reply has come or the connection is destroyed, also when nobody waits any more.
     buffers: Option<Buffers>,
 }
@@ -79,7 +83,7 @@ impl Calls {
         let slot = self.slots.get_mut(index as usize)?;
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
-        slot.waker = None;
+        (slot.waker, slot.until, slot.late) = (None, Instant::MAX, false);
         self.free.push(index);
         slot.buffers.take()
     }
@@ -91,6 +95,8 @@ pub(crate) enum Ended {
     Replied(ReplyHeader, Option<Buffers>),
     /// The connection has failed.
     Lost,
+    /// Its time is over.
+    Late,
 }
 
 impl ConnRpc {
@@ -101,7 +107,14 @@ impl ConnRpc {
             && (256..=LONGEST).contains(&remote.slot_len)
             && (1..=4096).contains(&remote.slot_count);
         sane.then_some(())?;
-        let slot = |_| Slot { generation: 0, state: State::Free, waker: None, buffers: None };
+        let slot = |_| Slot {
+            generation: 0,
+            state: State::Free,
+            waker: None,
+            until: Instant::MAX,
+            late: false,
+            buffers: None,
+        };
         let count = local.slot_count;
         Some(Self {
             local,
@@ -160,6 +173,56 @@ impl ConnRpc {
     pub(crate) async fn claim(&self, own: bool) -> Option<CallSlot<'_>> {
         let line = if own { &self.own_line } else { &self.line };
         line.until(|| self.try_claim(own)).await
+    }
+
+    /// A slot for a call of the task of `waker`, which waits until `deadline`, if one is free and nobody is in line for it.
+    /// `earliest` becomes no later than that.
+    pub(crate) fn claim_now(
+        &self,
+        own: bool,
+        waker: Waker,
+        deadline: Instant,
+        earliest: &AtomicU64,
+    ) -> Option<CallSlot<'_>> {
+        if !(if own { &self.own_line } else { &self.line }).is_empty() {
+            return None;
+        }
+        let mut calls = self.calls.lock();
+        let kept = if own { 0 } else { OWN_SLOTS as usize };
+        if calls.lost || calls.free.len() <= kept {
+            return None;
+        }
+        let index = calls.free.pop()?;
+        let slot = calls.slots.get_mut(index as usize)?;
+        slot.state = State::Waiting { abandoned: false };
+        (slot.waker, slot.until) = (Some(waker), deadline);
+        // Under the lock: whoever looks for late ones sets it anew before it looks here.
+        if deadline.as_nanos() < earliest.load(Ordering::SeqCst) {
+            earliest.fetch_min(deadline.as_nanos(), Ordering::SeqCst);
+        }
+        Some(CallSlot { rpc: self, index, generation: slot.generation, posted: false, ended: false })
+    }
+
+    /// Wakes the tasks whose calls are late; gives until when the first of the others waits.
+    pub(crate) fn expire(&self, now: Instant) -> Instant {
+        let mut from = 0;
+        loop {
+            let mut calls = self.calls.lock();
+            let late = |slot: &Slot| matches!(slot.state, State::Waiting { .. }) && slot.until <= now;
+            let Some(at) = calls.slots.iter().skip(from).position(late) else {
+                let waiting = calls.slots.iter().filter(|s| matches!(s.state, State::Waiting { .. }));
+                return waiting.map(|s| s.until).min().unwrap_or(Instant::MAX);
+            };
+            from += at + 1;
+            let waker = calls.slots.get_mut(from - 1).and_then(|slot| {
+                (slot.until, slot.late) = (Instant::MAX, true);
+                slot.waker.take()
+            });
+            drop(calls);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
     }
 
     fn try_claim(&self, own: bool) -> Option<Option<CallSlot<'_>>> {
@@ -286,6 +349,7 @@ impl CallSlot<'_> {
                 self.ended = true;
                 Poll::Ready(Ended::Replied(header, slot.buffers.take()))
             }
+            State::Waiting { .. } if slot.late => Poll::Ready(Ended::Late),
             State::Waiting { .. } => {
                 if !slot.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     slot.waker = Some(cx.waker().clone());
@@ -307,7 +371,7 @@ impl Drop for CallSlot<'_> {
         let buffers = match slot.state {
             State::Waiting { .. } if self.posted => {
                 slot.state = State::Waiting { abandoned: true };
-                slot.waker = None;
+                (slot.waker, slot.until) = (None, Instant::MAX);
                 return;
             }
             State::Free => return,

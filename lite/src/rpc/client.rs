@@ -9,14 +9,14 @@ use crate::Error;
 use crate::conn::{Conn, RPC_LANE};
 use crate::membership::Life;
 use crate::node::Node;
-use crate::op::{NotPosted, RECONNECT_PAUSE, Verb};
+use crate::op::{NotPosted, RECONNECT_PAUSE, Rest, TaskWaker, Verb};
 use crate::trace::Event;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::task::Poll;
+use core::task::{Poll, Waker};
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
@@ -116,11 +116,109 @@ impl Node {
         mut sink: Sink<'_>,
         deadline: Instant,
     ) -> Result<usize, Error> {
+        self.counters.calls.add(1);
+        let node = whom.node();
+        self.trace(|| Event::Called { peer: node, function: request.function });
+        let mut busy = false;
+        if node != self.me
+            && !self.is_fenced()
+            && let Some(conn) = self.connected(node)
+            && whom.check(conn.incarnation).is_ok()
+        {
+            let waker = TaskWaker.await;
+            if let Some(mut slot) = self.begin_call(&conn, request, &sink, deadline, waker) {
+                Rest::default().await;
+                let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
+                match self.finish_call(&conn, &slot, ended, &mut sink)? {
+                    Attempt::Reply(len) => return Ok(len),
+                    Attempt::Busy | Attempt::NotSent => busy = true,
+                }
+            }
+        }
+        self.call_long(whom, request, sink, deadline, busy).await
+    }
+
+    /// Posts a call at once that needs nothing but a slot, if it can be posted now.
+    fn begin_call<'c>(
+        &self,
+        conn: &'c Arc<Conn>,
+        request: Request<'_>,
+        sink: &Sink<'_>,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<CallSlot<'c>> {
+        let rpc = conn.rpc.as_ref()?;
+        let (max_reply, len) = (sink.max(), request.data.len());
+        let short = max_reply <= ConnRpc::longest_in_slot(&rpc.local)
+            && RequestHeader::LEN + len <= rpc.longest_record();
+        if !short {
+            return None;
+        }
+        let own = request.function >= super::INTERNAL;
+        let mut slot = rpc.claim_now(own, waker, deadline, &self.earliest_call)?;
+        let header = RequestHeader {
+            function: request.function,
+            slot: slot.index as u16,
+            one_way: sink.is_one_way(),
+            request_pieces: 0,
+            reply_pieces: 0,
+            call: slot.number(),
+            len: len as u64,
+            max_reply: max_reply as u64,
+        };
+        self.send_request(conn, rpc, &header.emit(), request.data).ok()?;
+        slot.posted = true;
+        Some(slot)
+    }
+
+    /// What a call has come to that was posted.
+    fn finish_call(
+        &self,
+        conn: &Conn,
+        slot: &CallSlot<'_>,
+        ended: Ended,
+        sink: &mut Sink<'_>,
+    ) -> Result<Attempt, Error> {
+        let (reply, buffers) = match ended {
+            Ended::Replied(reply, buffers) => (reply, buffers),
+            Ended::Lost => return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown)),
+            Ended::Late => {
+                self.missed();
+                return Err(Error::Unknown);
+            }
+        };
+        if reply.status == ReplyStatus::Busy {
+            return Ok(Attempt::Busy);
+        }
+        if let Some(error) = verdict(&reply) {
+            return Err(error);
+        }
+        let (Some(rpc), place) = (&conn.rpc, buffers.as_ref().map(|lent| &lent.1)) else {
+            return Err(Error::Unknown);
+        };
+        self.collect(rpc, slot, &reply, place, sink).map(Attempt::Reply)
+    }
+
+    /// As [`call`](Self::call), however it takes; `busy`: the server's queue was full a moment ago.
+    async fn call_long(
+        self: &Arc<Self>,
+        whom: Whom,
+        request: Request<'_>,
+        mut sink: Sink<'_>,
+        deadline: Instant,
+        mut busy: bool,
+    ) -> Result<usize, Error> {
         let issued = AtomicBool::new(false);
         let node = whom.node();
         let work = async {
             let mut backoff = FIRST_BACKOFF;
             loop {
+                if core::mem::take(&mut busy) {
+                    issued.store(false, Ordering::Relaxed);
+                    self.counters.busy.add(1);
+                    self.timers.until(self.platform.now() + backoff).await;
+                    backoff = (backoff * 2).min(LONGEST_BACKOFF);
+                }
                 let attempt = if node == self.me {
                     whom.check(self.incarnation)?;
                     self.call_here(request, &mut sink, &issued).await?
@@ -144,17 +242,10 @@ impl Node {
                     Attempt::NotSent => {
                         self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                     }
-                    Attempt::Busy => {
-                        issued.store(false, Ordering::Relaxed);
-                        self.counters.busy.add(1);
-                        self.timers.until(self.platform.now() + backoff).await;
-                        backoff = (backoff * 2).min(LONGEST_BACKOFF);
-                    }
+                    Attempt::Busy => busy = true,
                 }
             }
         };
-        self.counters.calls.add(1);
-        self.trace(|| Event::Called { peer: node, function: request.function });
         // Pinned here: moved on, it would be copied.
         self.limit(deadline, &issued, pin!(work)).await
     }
@@ -247,17 +338,7 @@ impl Node {
             Err(NotPosted::Invalid) => return Err(Error::Refused("the RNIC refused the request".into())),
         }
         let ended = core::future::poll_fn(|cx| slot.poll(cx)).await;
-        let Ended::Replied(reply, buffers) = ended else {
-            return Err(self.gone(conn.peer, conn.incarnation).unwrap_or(Error::Unknown));
-        };
-        if reply.status == ReplyStatus::Busy {
-            return Ok(Attempt::Busy);
-        }
-        if let Some(error) = verdict(&reply) {
-            return Err(error);
-        }
-        let place = buffers.as_ref().map(|lent| &lent.1);
-        self.collect(rpc, &slot, &reply, place, sink).map(Attempt::Reply)
+        self.finish_call(conn, &slot, ended, sink)
     }
 
     /// Copies the reply out of slot or buffer.
@@ -327,11 +408,10 @@ impl Node {
         if request.data.len() > service.max_request() {
             return Err(Error::TooLarge { max: service.max_request() as u64 });
         }
-        service.place().await;
-        let mut copy = service.buffer(request.data.len());
-        copy.copy_from_slice(request.data);
+        let mut record = service.place(request.data.len()).await;
+        record.request.copy_from_slice(request.data);
         let reply = self.local_replies.take();
-        service.enqueue(Call::here(self, copy, reply.clone(), max, one_way));
+        service.enqueue(Call::here(record, service.clone(), self, reply.clone(), max, one_way));
         drop(service);
         issued.store(true, Ordering::Relaxed);
         let attempt = reply.wait(|status, len, bytes| match verdict(&ReplyHeader { call: 0, status, len }) {

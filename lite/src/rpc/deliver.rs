@@ -33,8 +33,7 @@ impl Node {
             }
             Imm::Request(grains) => {
                 let offset = grains.checked_mul(GRAIN).ok_or(Violation)?;
-                self.take_record(conn, rpc, offset)?;
-                let credit = rpc.rx.lock().credit_due();
+                let credit = self.take_record(conn, rpc, offset)?;
                 if let Some(credit) = credit
                     && !planted(Bug::LostCredit)
                 {
@@ -45,8 +44,14 @@ impl Node {
         }
     }
 
-    /// Copies a request out of the ring, so that nothing the peer writes later changes it, and hands it on.
-    fn take_record(self: &Arc<Self>, conn: &Arc<Conn>, rpc: &ConnRpc, offset: u32) -> Result<(), Violation> {
+    /// Copies a request out of the ring, so that nothing the peer writes later changes it, and hands it on. Gives the credit
+    /// that is then due.
+    fn take_record(
+        self: &Arc<Self>,
+        conn: &Arc<Conn>,
+        rpc: &ConnRpc,
+        offset: u32,
+    ) -> Result<Option<u32>, Violation> {
         let memory = self.platform.memory();
         let mut header = [0; RequestHeader::LEN];
         let end = offset.checked_add(RequestHeader::LEN as u32).ok_or(Violation)?;
@@ -55,7 +60,7 @@ impl Node {
         memory.read(at, &mut header).map_err(|_| Violation)?;
         let header = RequestHeader::parse(&header).ok_or(Violation)?;
         // Checks that the record lies in the ring, and where it must.
-        rpc.rx.lock().consume(offset, header.record_len().ok_or(Violation)?)?;
+        let credit = rpc.rx.lock().consume(offset, header.record_len().ok_or(Violation)?)?;
         let behind = at.checked_add(RequestHeader::LEN as u64).ok_or(Violation)?;
         let requested = self.pieces(behind, header.request_pieces)?;
         let between = behind.checked_add((requested.len() * Piece::LEN) as u64).ok_or(Violation)?;
@@ -76,7 +81,7 @@ impl Node {
         };
         let refuse = |to, status, len| {
             ReplyTo::There(to).answer(status, len);
-            Ok(())
+            Ok(credit)
         };
         let service = self.services.get(header.function).filter(|s| s.takes(header.one_way));
         let Some(service) = service else { return refuse(to, ReplyStatus::NoSuchFunction, 0) };
@@ -93,17 +98,15 @@ impl Node {
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
         };
-        if !service.reserve() {
-            return refuse(to, ReplyStatus::Busy, 0);
-        }
-        let mut request = service.buffer(here);
+        let Some(mut record) = service.reserve(here) else { return refuse(to, ReplyStatus::Busy, 0) };
         let from = behind.checked_add(header.pieces_len() as u64);
-        if from.is_none_or(|from| memory.read(from, &mut request).is_err()) {
+        if from.is_none_or(|from| memory.read(from, &mut record.request).is_err()) {
             service.unreserve();
             return Err(Violation);
         }
-        service.enqueue(Call::there(to, request, requested, header.one_way, charge));
-        Ok(())
+        let call = Call::there(record, service.clone(), to, requested, header.one_way, charge);
+        service.enqueue(call);
+        Ok(credit)
     }
 
     #[inline]

@@ -62,8 +62,9 @@ impl RingRx {
         Self { len: u64::from(len), consumed: 0, credited: 0 }
     }
 
-    /// A record of `bytes` at `offset` has been read. It must be the next one.
-    pub(crate) fn consume(&mut self, offset: u32, bytes: u32) -> Result<(), Violation> {
+    /// A record of `bytes` at `offset` is read. It must be the next one. Gives the credit to tell the writer once it has been,
+    /// when a quarter of the ring has been consumed since the last.
+    pub(crate) fn consume(&mut self, offset: u32, bytes: u32) -> Result<Option<u32>, Violation> {
         let (offset, bytes) = (u64::from(offset), grains(bytes));
         let at = self.consumed % self.len;
         let skip = match offset {
@@ -75,16 +76,11 @@ impl RingRx {
             return Err(Violation);
         }
         self.consumed += skip + bytes;
-        Ok(())
-    }
-
-    /// The credit to tell the writer, once a quarter of the ring has been consumed since the last.
-    pub(crate) fn credit_due(&mut self) -> Option<u32> {
         if self.consumed - self.credited < self.len / 4 {
-            return None;
+            return Ok(None);
         }
         self.credited = self.consumed;
-        Some(((self.consumed / u64::from(GRAIN)) & 0xff_ffff) as u32)
+        Ok(Some(((self.consumed / u64::from(GRAIN)) & 0xff_ffff) as u32))
     }
 }
 
@@ -114,15 +110,13 @@ mod tests {
                     }
                     // No room although all is read would be a deadlock.
                     let (at, n) = unread.pop_front().expect("stuck");
-                    prop_assert_eq!(rx.consume(at, n), Ok(()));
-                    if let Some(credit) = rx.credit_due() {
+                    if let Some(credit) = rx.consume(at, n).expect("the next record") {
                         prop_assert_eq!(tx.credit(credit), Ok(()));
                     }
                 }
                 while unread.len() > lag {
                     let (at, n) = unread.pop_front().unwrap();
-                    prop_assert_eq!(rx.consume(at, n), Ok(()));
-                    if let Some(credit) = rx.credit_due() {
+                    if let Some(credit) = rx.consume(at, n).expect("the next record") {
                         prop_assert_eq!(tx.credit(credit), Ok(()));
                     }
                 }

@@ -42,10 +42,10 @@ impl Registration {
             return Err(Error::Permission);
         }
         let service = Arc::new(Service::new(options, takes));
-        if !lite.node.services.add(function, service.clone()) {
+        if !lite.by.node.services.add(function, service.clone()) {
             return Err(Error::NameTaken);
         }
-        Ok(Self { node: lite.node.clone(), function, service, patience: lite.patience })
+        Ok(Self { node: lite.by.node.clone(), function, service, patience: lite.by.patience() })
     }
 
     async fn receive(&self) -> Result<Call, Error> {

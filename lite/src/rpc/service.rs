@@ -1,18 +1,18 @@
 //! A function's queue: requests that wait for a task, and buffers that requests are read into.
 
-use super::call::Call;
+use super::call::{Call, Record};
 use super::server::{FunctionId, RpcOptions};
 use super::wire::{LONGEST, ReplyStatus};
 use crate::Error;
 use crate::node::Node;
 use crate::wait::{Line, Waiters};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use spin::Mutex;
 
-/// Buffers that a function keeps for its next requests, each at most [`LONGEST`] bytes.
+/// Records that a function keeps for its next requests, each with a buffer of at most [`LONGEST`] bytes.
 const SPARES: usize = 16;
 
 /// What a function serves.
@@ -29,21 +29,32 @@ pub(crate) struct Service {
     options: RpcOptions,
     takes: Takes,
     queue: Mutex<Queue>,
-    /// Places in the queue that are taken or about to be.
-    reserved: AtomicUsize,
     /// Callers of this node that wait for a place.
     room: Line,
     arrival: Line,
-    /// Requests that tasks have taken and not answered.
-    under_way: AtomicUsize,
     idle: Waiters,
-    spares: Mutex<Vec<Vec<u8>>>,
 }
 
 #[derive(Default)]
 struct Queue {
     calls: VecDeque<Call>,
     closed: bool,
+    /// Places that are taken or about to be.
+    reserved: usize,
+    /// Requests that tasks have taken and not answered.
+    under_way: usize,
+    /// For the next requests.
+    #[allow(clippy::vec_box, reason = "a record moves as a pointer, here and in its call")]
+    spares: Vec<Box<Record>>,
+}
+
+impl Queue {
+    /// Takes one of `most` places, if one is free; gives a record that is left over, if there is one.
+    fn reserve(&mut self, most: usize) -> Option<Option<Box<Record>>> {
+        (self.reserved < most).then_some(())?;
+        self.reserved += 1;
+        Some(self.spares.pop())
+    }
 }
 
 impl Service {
@@ -52,12 +63,9 @@ impl Service {
             options,
             takes,
             queue: Mutex::default(),
-            reserved: AtomicUsize::new(0),
             room: Line::default(),
             arrival: Line::default(),
-            under_way: AtomicUsize::new(0),
             idle: Waiters::default(),
-            spares: Mutex::default(),
         }
     }
 
@@ -70,27 +78,30 @@ impl Service {
         one_way || self.takes == Takes::Calls
     }
 
-    /// Takes a place in the queue, if there is one. [`enqueue`](Self::enqueue) or [`unreserve`](Self::unreserve) follows.
+    /// Takes a place in the queue, if there is one. [`enqueue`](Self::enqueue) or [`unreserve`](Self::unreserve) follows. Gives
+    /// what the request is put into, with a buffer for `len` bytes.
     #[must_use]
-    pub(crate) fn reserve(&self) -> bool {
-        let one_more = |taken: usize| (taken < self.options.queue).then_some(taken + 1);
-        self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
+    pub(crate) fn reserve(&self, len: usize) -> Option<Box<Record>> {
+        let spare = self.queue.lock().reserve(self.options.queue)?;
+        let mut record = spare.unwrap_or_default();
+        record.request.resize(len, 0);
+        Some(record)
     }
 
-    /// Waits for a place in the queue. [`enqueue`](Self::enqueue) follows; it finds out if the function has ended.
-    pub(crate) async fn place(&self) {
+    /// As [`reserve`](Self::reserve), once there is a place. [`enqueue`](Self::enqueue) finds out if the function has ended.
+    pub(crate) async fn place(&self, len: usize) -> Box<Record> {
         let free = || {
-            let closed = || {
-                let closed = self.queue.lock().closed;
-                closed.then(|| self.reserved.fetch_add(1, Ordering::AcqRel)).is_some()
-            };
-            (self.reserve() || closed()).then_some(())
+            let mut queue = self.queue.lock();
+            let most = if queue.closed { usize::MAX } else { self.options.queue };
+            queue.reserve(most)
         };
-        self.room.until(free).await;
+        let mut record = self.room.until(free).await.unwrap_or_default();
+        record.request.resize(len, 0);
+        record
     }
 
     pub(crate) fn unreserve(&self) {
-        self.reserved.fetch_sub(1, Ordering::AcqRel);
+        self.queue.lock().reserved -= 1;
         self.room.wake();
     }
 
@@ -112,20 +123,29 @@ impl Service {
     }
 
     /// Gives a call back that was taken and not looked at.
-    fn put_back(&self, call: Call) {
-        self.reserved.fetch_add(1, Ordering::AcqRel);
+    fn put_back(&self, mut call: Call) {
+        call.set_taken(false);
         let mut queue = self.queue.lock();
-        if queue.closed {
-            drop(queue);
-            self.unreserve();
-            return call.refuse(None, ReplyStatus::NoSuchFunction, 0);
-        }
-        queue.calls.push_front(call);
+        queue.under_way -= 1;
+        let idle = queue.under_way == 0;
+        let refused = if queue.closed {
+            Some(call)
+        } else {
+            queue.reserved += 1;
+            queue.calls.push_front(call);
+            None
+        };
         drop(queue);
-        self.arrival.wake();
+        if idle {
+            self.idle.wake_all();
+        }
+        match refused {
+            Some(call) => call.refuse(None, ReplyStatus::NoSuchFunction, 0),
+            None => self.arrival.wake(),
+        }
     }
 
-    fn take(self: &Arc<Self>, node: &Node) -> Option<Result<Call, Error>> {
+    fn take(&self, node: &Node) -> Option<Result<Call, Error>> {
         let mut queue = self.queue.lock();
         let Some(mut call) = queue.calls.pop_front() else {
             let closed = queue.closed;
@@ -136,20 +156,21 @@ impl Service {
                 false => None,
             };
         };
+        queue.reserved -= 1;
+        queue.under_way += 1;
         drop(queue);
-        self.unreserve();
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        call.taken_by(self.clone());
+        self.room.wake();
+        call.set_taken(true);
         Some(Ok(call))
     }
 
     /// The next call as it has come: the request may still lie with its caller.
-    pub(crate) async fn next_as_is(self: &Arc<Self>, node: &Node) -> Result<Call, Error> {
+    pub(crate) async fn next_as_is(&self, node: &Node) -> Result<Call, Error> {
         self.arrival.until(|| self.take(node)).await
     }
 
     /// The next call. Dropped before it is ready, it leaves the call to others.
-    pub(crate) async fn next(self: &Arc<Self>, node: &Node) -> Result<Call, Error> {
+    pub(crate) async fn next(&self, node: &Node) -> Result<Call, Error> {
         loop {
             let mut held = Held { service: self, call: Some(self.next_as_is(node).await?) };
             let Some(call) = &mut held.call else { continue };
@@ -162,25 +183,23 @@ impl Service {
         }
     }
 
-    /// A call that a task had taken is no more; its buffer is.
-    pub(crate) fn ended(&self, buffer: Vec<u8>) {
-        if (1..=LONGEST as usize).contains(&buffer.capacity()) {
-            let mut spares = self.spares.lock();
-            if spares.len() < SPARES {
-                spares.push(buffer);
-            }
-        }
-        if self.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+    /// A call that a task had taken is no more; its record is.
+    pub(crate) fn ended(&self, mut record: Box<Record>) {
+        record.clear();
+        let mut queue = self.queue.lock();
+        let dropped = if queue.spares.len() < SPARES && record.request.capacity() <= LONGEST as usize {
+            queue.spares.push(record);
+            None
+        } else {
+            Some(record)
+        };
+        queue.under_way -= 1;
+        let idle = queue.under_way == 0;
+        drop(queue);
+        drop(dropped);
+        if idle {
             self.idle.wake_all();
         }
-    }
-
-    /// A buffer of `len` bytes; of no use for long ones.
-    pub(crate) fn buffer(&self, len: usize) -> Vec<u8> {
-        let mut buffer = self.spares.lock().pop().unwrap_or_default();
-        buffer.clear();
-        buffer.resize(len, 0);
-        buffer
     }
 
     /// Nothing is taken any more: what waits, and who waits, is told.
@@ -200,21 +219,19 @@ impl Service {
 
     /// Waits until no task has a call of it.
     pub(crate) async fn idle(&self) {
-        self.idle.until(|| (self.under_way.load(Ordering::Acquire) == 0).then_some(())).await;
+        self.idle.until(|| (self.queue.lock().under_way == 0).then_some(())).await;
     }
 }
 
 /// A call whose request is being fetched.
 struct Held<'a> {
-    service: &'a Arc<Service>,
+    service: &'a Service,
     call: Option<Call>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if let Some(mut call) = self.call.take() {
-            call.not_taken();
-            self.service.ended(Vec::new());
+        if let Some(call) = self.call.take() {
             self.service.put_back(call);
         }
     }

@@ -104,7 +104,7 @@ impl Lite {
     /// dies while it opens may some be released and others get `NodeDown` of it.
     pub async fn barrier(&self, name: &str, group: &[NodeId]) -> Result<(), Error> {
         let deadline = self.deadline();
-        let node = &self.node;
+        let node = &self.by.node;
         let mut group = group.to_vec();
         group.sort_unstable();
         group.dedup();

@@ -35,14 +35,14 @@ pub struct Event {
 impl Lite {
     /// Makes an event on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
     pub async fn create_event(&self, home: NodeId, name: &str) -> Result<Event, Error> {
-        let place = self.node.new_object(Kind::Event, home, name, self.deadline()).await?;
-        Ok(Event { node: self.node.clone(), place, patience: self.patience })
+        let place = self.by.node.new_object(Kind::Event, home, name, self.deadline()).await?;
+        Ok(Event { node: self.by.node.clone(), place, patience: self.by.patience() })
     }
 
     /// The event that is published as `name`.
     pub async fn open_event(&self, name: &str) -> Result<Event, Error> {
-        let place = self.node.find_object(Kind::Event, name, self.deadline()).await?;
-        Ok(Event { node: self.node.clone(), place, patience: self.patience })
+        let place = self.by.node.find_object(Kind::Event, name, self.deadline()).await?;
+        Ok(Event { node: self.by.node.clone(), place, patience: self.by.patience() })
     }
 }
 

@@ -42,14 +42,14 @@ pub struct Lock {
 impl Lite {
     /// Makes a lock on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
     pub async fn create_lock(&self, home: NodeId, name: &str) -> Result<Lock, Error> {
-        let place = self.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
-        Ok(Lock { node: self.node.clone(), place, patience: self.patience })
+        let place = self.by.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
+        Ok(Lock { node: self.by.node.clone(), place, patience: self.by.patience() })
     }
 
     /// The lock that is published as `name`.
     pub async fn open_lock(&self, name: &str) -> Result<Lock, Error> {
-        let place = self.node.find_object(Kind::Lock, name, self.deadline()).await?;
-        Ok(Lock { node: self.node.clone(), place, patience: self.patience })
+        let place = self.by.node.find_object(Kind::Lock, name, self.deadline()).await?;
+        Ok(Lock { node: self.by.node.clone(), place, patience: self.by.patience() })
     }
 }
 

@@ -9,7 +9,7 @@ impl Lite {
     /// What is still held, by kind and count; empty if nothing is.
     #[must_use]
     pub fn audit(&self) -> Vec<(&'static str, usize)> {
-        let node = &self.node;
+        let node = &self.by.node;
         let (objects, barriers) = node.objects.lock().len();
         let (places, connected) = (Seat::taken(&node.seats) as usize, node.by_qp.lock().len());
         let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
@@ -34,13 +34,13 @@ impl Lite {
     /// The queue pairs of the connections that are open, that of the node with itself included.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
-        let conns = self.node.by_qp.lock().values().map(|conn| conn.lanes().len()).sum::<usize>();
-        conns + self.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.lanes().len())
+        let conns = self.by.node.by_qp.lock().values().map(|conn| conn.lanes().len()).sum::<usize>();
+        conns + self.by.node.loopback.lock().as_ref().filter(|c| !c.is_shut()).map_or(0, |c| c.lanes().len())
     }
 
     /// The regions whose owner this node is, a line each.
     #[must_use]
     pub fn describe_regions(&self) -> Vec<String> {
-        self.node.regions.describe()
+        self.by.node.regions.describe()
     }
 }

@@ -15,6 +15,9 @@ const NEAR: usize = 16;
 /// Tasks that wait for a thing of which each takes one, in the order in which they came. Unlike
 /// [`Waiters`](super::Waiters), a thing that comes free does not wake them all.
 ///
+/// What `take` looks at must be behind a lock that whoever [wakes](Self::wake) has taken before: then either `take` sees it, or
+/// the one who wakes sees who waits. The counts change under the queue's lock only.
+///
 /// Whoever finds something free while one before it has been woken and not looked yet, lets others run once before it
 /// takes it. So the order holds among tasks that run, and a future that nobody polls holds up nobody.
 #[derive(Default)]
@@ -40,7 +43,17 @@ struct Place<'a> {
     has_yielded: bool,
 }
 
+/// One more or less, under the lock.
+fn change(count: &AtomicUsize, by: isize) {
+    count.store(count.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
+}
+
 impl Line {
+    /// Whether nobody is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.asleep.load(Ordering::Acquire) == 0 && self.woken.load(Ordering::Acquire) == 0
+    }
+
     /// Waits until `take` gives something.
     pub(crate) async fn until<T>(&self, mut take: impl FnMut() -> Option<T>) -> T {
         let mut place = Place { line: self, number: None, has_yielded: false };
@@ -84,8 +97,8 @@ impl Line {
                 at += woken;
                 let first = queue.waiting.get_mut(at).and_then(|(_, waker)| waker.take());
                 if first.is_some() {
-                    self.asleep.fetch_sub(1, Ordering::SeqCst);
-                    self.woken.fetch_add(1, Ordering::SeqCst);
+                    change(&self.asleep, -1);
+                    change(&self.woken, 1);
                 }
                 first
             };
@@ -113,7 +126,7 @@ impl Place<'_> {
             self.number = Some(queue.last);
             let last = queue.last;
             queue.waiting.push_back((last, None));
-            self.line.woken.fetch_add(1, Ordering::SeqCst);
+            change(&self.line.woken, 1);
         }
         yields
     }
@@ -129,8 +142,8 @@ impl Place<'_> {
             Ok(at) => {
                 let Some((_, waker)) = queue.waiting.get_mut(at) else { return };
                 if waker.is_none() {
-                    self.line.woken.fetch_sub(1, Ordering::SeqCst);
-                    self.line.asleep.fetch_add(1, Ordering::SeqCst);
+                    change(&self.line.woken, -1);
+                    change(&self.line.asleep, 1);
                 }
                 if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                     *waker = Some(cx.waker().clone());
@@ -139,7 +152,7 @@ impl Place<'_> {
             // Only ever at the end.
             Err(at) => {
                 queue.waiting.insert(at, (number, Some(cx.waker().clone())));
-                self.line.asleep.fetch_add(1, Ordering::SeqCst);
+                change(&self.line.asleep, 1);
             }
         }
     }
@@ -153,7 +166,7 @@ impl Drop for Place<'_> {
         let Some((_, waker)) = at.and_then(|at| queue.waiting.remove(at)) else { return };
         let was_woken = waker.is_none();
         let count = if was_woken { &self.line.woken } else { &self.line.asleep };
-        count.fetch_sub(1, Ordering::SeqCst);
+        change(count, -1);
         drop(queue);
         if was_woken {
             self.line.wake_some(1);

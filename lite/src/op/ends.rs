@@ -1,0 +1,154 @@
+//! How operations stand: one word for each slot, which the task that waits for the operation reads without a lock.
+
+use alloc::sync::Arc;
+use core::num::NonZeroU64;
+use core::sync::atomic::{AtomicU64, Ordering};
+use platform::IoAddr;
+use verbs::WrId;
+
+/// Bits of a slot's index, and the most slots that there can be.
+const INDEX_BITS: u32 = 20;
+const INDEX: u64 = (1 << INDEX_BITS) - 1;
+pub(crate) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
+/// Bits of the stage in a word; the use of the slot is above them.
+const STAGE_BITS: u32 = 2;
+
+/// Names a slot in one use of it; travels in the work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OpId(NonZeroU64);
+
+/// The first use of a slot.
+const FIRST: u64 = 1 << INDEX_BITS;
+
+impl OpId {
+    /// The first use of a slot.
+    pub(super) fn first(index: u32) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(FIRST - 1)).with(u64::from(index) & INDEX)
+    }
+
+    /// The next use of the slot. They go round after 2^44, which takes one slot weeks.
+    #[inline]
+    pub(super) fn next(self) -> Self {
+        NonZeroU64::new(self.0.get().wrapping_add(FIRST)).map_or(Self::first(0), Self)
+    }
+
+    fn with(self, index: u64) -> Self {
+        Self(self.0 | index)
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        (self.0.get() & INDEX) as usize
+    }
+
+    pub(crate) fn wr_id(self) -> WrId {
+        WrId(self.0.get())
+    }
+
+    /// `None` for what is no operation's.
+    pub(crate) fn from_wr_id(id: WrId) -> Option<Self> {
+        NonZeroU64::new(id.0).map(Self)
+    }
+
+    #[inline]
+    fn word(self, stage: Stage) -> u64 {
+        self.0.get() >> INDEX_BITS << STAGE_BITS | stage as u64
+    }
+}
+
+/// How an operation stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub(crate) enum Stage {
+    /// Under way.
+    OnWire = 0,
+    /// Under way, and its deadline has passed.
+    Late = LATE,
+    /// It has succeeded. The slot and the bounce buffer are still its.
+    Done = DONE,
+    /// It has failed. The slot knows why.
+    Failed = FAILED,
+}
+
+const LATE: u64 = 1;
+const DONE: u64 = 2;
+const FAILED: u64 = 3;
+
+/// What is told of one slot.
+struct End {
+    /// Which use of it is meant, and its stage.
+    word: AtomicU64,
+    /// Where the bounce buffer of that use lies, if it has one.
+    place: AtomicU64,
+}
+
+/// What is told of all slots. It only changes under the lock of the table.
+#[derive(Clone)]
+pub(crate) struct Ends(Arc<[End]>);
+
+impl Ends {
+    pub(super) fn new(count: u32) -> Self {
+        let end =
+            |i| End { word: AtomicU64::new(OpId::first(i).word(Stage::OnWire)), place: AtomicU64::new(0) };
+        Self((0..count).map(end).collect())
+    }
+
+    #[inline]
+    pub(super) fn set(&self, id: OpId, stage: Stage) {
+        if let Some(end) = self.0.get(id.index()) {
+            end.word.store(id.word(stage), Ordering::Release);
+        }
+    }
+
+    /// The slot is taken, with a bounce buffer there.
+    #[inline]
+    pub(super) fn set_place(&self, id: OpId, place: IoAddr) {
+        if let Some(end) = self.0.get(id.index()) {
+            end.place.store(place.0, Ordering::Relaxed);
+        }
+    }
+
+    /// How `id` stands; `None` if the slot has gone on to its next use: then `id` has succeeded and had no bounce buffer, or
+    /// nobody was to wait for it any more.
+    #[inline]
+    pub(super) fn look(&self, id: OpId) -> Option<Stage> {
+        let word = self.0.get(id.index())?.word.load(Ordering::Acquire);
+        match word ^ id.word(Stage::OnWire) {
+            LATE => Some(Stage::Late),
+            DONE => Some(Stage::Done),
+            FAILED => Some(Stage::Failed),
+            0 => Some(Stage::OnWire),
+            _ => None,
+        }
+    }
+
+    /// Where the bounce buffer of `id` lies, which has one and its slot still.
+    #[inline]
+    pub(crate) fn place(&self, id: OpId) -> IoAddr {
+        IoAddr(self.0.get(id.index()).map_or(0, |end| end.place.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_tells_each_stage_of_one_use_of_one_slot() {
+        let ends = Ends::new(3);
+        let id = OpId::first(2);
+        assert_eq!(OpId::from_wr_id(id.next().wr_id()), Some(id.next()));
+        assert_eq!(OpId::from_wr_id(WrId(0)), None);
+        for stage in [Stage::Late, Stage::Done, Stage::Failed, Stage::OnWire] {
+            ends.set(id, stage);
+            assert_eq!((ends.look(id), ends.look(id.next())), (Some(stage), None));
+            assert_eq!(ends.look(OpId::first(1)), Some(Stage::OnWire));
+        }
+        ends.set(id.next(), Stage::OnWire);
+        assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(Stage::OnWire)));
+        // After the last use they begin anew, and none is nothing.
+        let last = OpId(id.0 | !INDEX);
+        assert_eq!((last.next().0.get(), last.next().next()), (2, id));
+        assert_eq!(OpId(OpId::first(0).0 | !INDEX).next(), OpId::first(0));
+    }
+}

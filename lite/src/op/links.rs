@@ -1,0 +1,141 @@
+//! Connections as operations find them: by number, and by the life of the peer whose memory they are meant for.
+
+use crate::conn::Conn;
+use crate::membership::Life;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Names a connection in the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Link(u32);
+
+impl Link {
+    /// Of a connection that is not in the table.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Names a life of a peer among those that the table knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PlaceId(u32);
+
+impl PlaceId {
+    pub(crate) fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// A life of a peer, and the connection to it for one-sided operations.
+struct Place {
+    life: Life,
+    link: Link,
+}
+
+/// Connections in use, and the lives of peers.
+#[derive(Default)]
+pub(crate) struct Links {
+    /// Until they are shut and nothing of them is on the wire.
+    links: Vec<Option<Arc<Conn>>>,
+    /// The lives of peers that one-sided operations have been meant for, for good: handles name them by their numbers here.
+    places: Vec<Place>,
+    /// By node id, the last of them.
+    by_node: Vec<Option<PlaceId>>,
+}
+
+impl Links {
+    /// The connection of that number, unless it is shut.
+    #[inline]
+    pub(super) fn open(&self, link: Link) -> Option<&Arc<Conn>> {
+        self.get(link).filter(|conn| !conn.is_shut())
+    }
+
+    /// The connection of that number.
+    #[inline]
+    pub(super) fn get(&self, link: Link) -> Option<&Arc<Conn>> {
+        self.links.get(link.0 as usize)?.as_ref()
+    }
+
+    /// The number of that life of that node.
+    pub(crate) fn place(&mut self, life: Life) -> PlaceId {
+        let node = usize::from(life.0.0);
+        if self.by_node.len() <= node {
+            self.by_node.resize(node + 1, None);
+        }
+        let known = self.known(life);
+        known.unwrap_or_else(|| {
+            let new = PlaceId(self.places.len() as u32);
+            self.places.push(Place { life, link: Link::NONE });
+            if let Some(last) = self.by_node.get_mut(node) {
+                *last = Some(new);
+            }
+            new
+        })
+    }
+
+    /// The life of that number.
+    pub(crate) fn life(&self, place: PlaceId) -> Option<Life> {
+        self.places.get(place.0 as usize).map(|p| p.life)
+    }
+
+    fn known(&self, life: Life) -> Option<PlaceId> {
+        let place = (*self.by_node.get(usize::from(life.0.0))?)?;
+        self.places.get(place.0 as usize).filter(|p| p.life == life).map(|_| place)
+    }
+
+    /// The connection for one-sided operations to that life of that node, and which it is here.
+    pub(crate) fn conn(&self, life: Life) -> Option<(Link, &Arc<Conn>)> {
+        self.conn_to(self.known(life)?)
+    }
+
+    #[inline]
+    pub(super) fn conn_to(&self, place: PlaceId) -> Option<(Link, &Arc<Conn>)> {
+        let place = self.places.get(place.0 as usize)?;
+        let conn = self.links.get(place.link.0 as usize)?.as_ref()?;
+        ((conn.peer, conn.incarnation) == place.life && !conn.is_shut()).then_some((place.link, conn))
+    }
+
+    /// Which one a connection is here; [`Link::NONE`] if it is shut.
+    pub(crate) fn link(&mut self, conn: &Arc<Conn>) -> Link {
+        let known = conn.link();
+        // One that is shut is forgotten by the poller after this, or has been before.
+        if known != Link::NONE || conn.is_shut() {
+            return known;
+        }
+        let free = self.links.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.links.push(None);
+            self.links.len() - 1
+        });
+        if let Some(place) = self.links.get_mut(at) {
+            *place = Some(conn.clone());
+            conn.set_link(Link(at as u32));
+        }
+        conn.link()
+    }
+
+    /// One-sided operations may use a connection.
+    pub(crate) fn remember(&mut self, conn: &Arc<Conn>) {
+        let (link, place) = (self.link(conn), self.place((conn.peer, conn.incarnation)));
+        if let Some(place) = self.places.get_mut(place.0 as usize) {
+            place.link = link;
+        }
+    }
+
+    /// A connection is shut, and nothing of it is on the wire. What is given is to be dropped outside of the table's lock.
+    pub(crate) fn forget(&mut self, conn: &Conn) -> Option<Arc<Conn>> {
+        let link = conn.link();
+        conn.set_link(Link::NONE);
+        self.links.get_mut(link.0 as usize)?.take()
+    }
+}
