@@ -5,6 +5,10 @@
 //!
 //! Beside the regions stands what the machine takes to get to one line of its cache at random, among as many as the handles
 //! fill, which is the least that an operation through one of so many handles can cost.
+//!
+//! What is measured is a program that goes on: before each time is taken, all regions have been used
+//! several times, for the processor's last cache keeps what comes again. What it costs when
+//! something else has run between, and the processor's caches are full of that, stands beside it.
 
 use crate::{Effort, clock, median, time};
 use lite::testing::Native;
@@ -15,8 +19,11 @@ const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
 const REGIONS: [u32; 4] = [1, 100, 10_000, 100_000];
 const MEMORY_MIB: [u64; 4] = [1, 16, 128, 1024];
 const DATA: [u8; 64] = [7; 64];
-/// So many times the operations in a round, and fewer rounds: what is used again has then been used before.
+/// So many times the operations in a round, and fewer rounds.
 const LONGER: u32 = 10;
+
+/// How often all regions are used before it counts.
+const PASSES: u32 = 8;
 
 /// One line of the cache.
 #[repr(align(64))]
@@ -109,31 +116,38 @@ fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> V
     let lines = |count: u32| (count as usize * size_of::<Lmr>()).div_ceil(size_of::<Line>()) as u32;
     let chains: Vec<_> = sizes.iter().map(|(_, count, _)| chain(lines(*count))).collect();
     let n = effort.operations * LONGER;
-    let mut samples = vec![[const { Vec::new() }; 3]; rigs.len()];
+    let mut samples = vec![[const { Vec::new() }; 4]; rigs.len()];
     let mut places = vec![([0u64; 2], 0u32); rigs.len()];
     for _ in 0..(effort.rounds / 4).max(7) {
         for (((rig, lines), samples), (places, at)) in
             rigs.iter().zip(&chains).zip(&mut samples).zip(&mut places)
         {
-            for (random, place) in [false, true].into_iter().zip(places) {
-                samples[usize::from(random)].push(time(n, || writes(&rig.0, &rig.1, place, random, n)));
-            }
+            let [sequence, random] = places;
+            let writes =
+                |place: &mut u64, random, n| time(n, || writes(&rig.0, &rig.1, place, random, n));
+            // The others' turns lie between.
+            samples[3].push(writes(random, true, n));
+            writes(random, true, PASSES * rig.1.len() as u32);
+            samples[1].push(writes(random, true, n));
+            samples[0].push(writes(sequence, false, n));
+            follow(lines, at, PASSES * lines.len() as u32);
             samples[2].push(time(n, || follow(lines, at, n)));
         }
     }
     println!("64 B writes by {what}: medians, in ns and as ratios to the first");
     println!(
-        "{unit:>10}{:>14}{:>8}{:>14}{:>8}{:>24}",
-        "in sequence", "ratio", "at random", "ratio", "one line at random, ns"
+        "{unit:>10}{:>14}{:>8}{:>14}{:>8}{:>24}{:>18}{:>8}",
+        "in sequence", "ratio", "at random", "ratio", "one line at random, ns", "after others", "ratio"
     );
     let mut first = None;
-    let rows = sizes.iter().zip(&mut samples).map(|((size, ..), [sequence, random, line])| {
-        let (sequence, random, line) = (median(sequence), median(random), median(line));
+    let rows = sizes.iter().zip(&mut samples).map(|((size, ..), samples)| {
+        let [sequence, random, line, cold] = samples.each_mut().map(|times| median(times));
         let base = *first.get_or_insert(sequence);
-        let (a, b) = (sequence / base, random / base);
-        println!("{size:>10}{sequence:>14.0}{a:>8.2}{random:>14.0}{b:>8.2}{line:>24.0}");
+        let [a, b, c] = [sequence, random, cold].map(|ns| ns / base);
+        println!("{size:>10}{sequence:>14.0}{a:>8.2}{random:>14.0}{b:>8.2}{line:>24.0}{cold:>18.0}{c:>8.2}");
         json!({ "by": what, "size": size, "sequence_ns": sequence, "random_ns": random,
-            "sequence_ratio": a, "random_ratio": b, "line_ns": line })
+            "sequence_ratio": a, "random_ratio": b, "line_ns": line,
+            "cold_ns": cold, "cold_ratio": c })
     });
     rows.collect()
 }

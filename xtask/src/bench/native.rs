@@ -56,6 +56,9 @@ struct Scale {
     random_ratio: f64,
     /// What the machine takes to get to one line of its cache among as many as there are regions.
     line_ns: f64,
+    /// At random, when something else has run before.
+    cold_ns: f64,
+    cold_ratio: f64,
 }
 
 /// Instructions of one operation.
@@ -167,14 +170,31 @@ fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
         ]);
     }
     let remark = "medians of 64 B writes, as ratios to those of the first size in sequence; the RNIC moves no bytes here; one \
-                  line: what the machine takes to get to one line of its cache at random, of as many as there are regions";
-    let heads = ["", "in sequence, ns", "ratio", "at random, ns", "ratio", "one line, ns"];
+                  line: what the machine takes to get to one line of its cache at random, of as many as the handles fill; after \
+                  others: at random, when other things have run since and fill the caches";
+    let heads = [
+        "",
+        "in sequence, ns",
+        "ratio",
+        "at random, ns",
+        "ratio",
+        "one line, ns",
+        "after others, ns",
+        "ratio",
+    ];
     let mut scale = Table::new("LITE as regions and memory grow", remark, &heads);
     for row in &native.scale {
-        let figures = [row.sequence_ns, row.sequence_ratio, row.random_ns, row.random_ratio, row.line_ns]
-            .map(|f| maybe(Some(f)));
-        let [a, b, c, d, e] = figures;
-        scale.row([format!("{}: {}", row.by, row.size), a, b, c, d, e]);
+        let figures = [
+            row.sequence_ns,
+            row.sequence_ratio,
+            row.random_ns,
+            row.random_ratio,
+            row.line_ns,
+            row.cold_ns,
+            row.cold_ratio,
+        ];
+        let [a, b, c, d, e, f, g] = figures.map(|figure| maybe(Some(figure)));
+        scale.row([format!("{}: {}", row.by, row.size), a, b, c, d, e, f, g]);
     }
     let remark = "by valgrind; RNIC, executor and poller included";
     let heads = ["operation", "regions", "instructions"];
