@@ -123,8 +123,7 @@ fn table(what: &str, unit: &str, effort: Effort, sizes: &[(u64, u32, u64)]) -> V
             rigs.iter().zip(&chains).zip(&mut samples).zip(&mut places)
         {
             let [sequence, random] = places;
-            let writes =
-                |place: &mut u64, random, n| time(n, || writes(&rig.0, &rig.1, place, random, n));
+            let writes = |place: &mut u64, random, n| time(n, || writes(&rig.0, &rig.1, place, random, n));
             // The others' turns lie between.
             samples[3].push(writes(random, true, n));
             writes(random, true, PASSES * rig.1.len() as u32);

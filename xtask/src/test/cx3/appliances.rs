@@ -41,7 +41,7 @@ pub fn cases() -> Vec<Case> {
         Ok(_) => comes_up(log).map(|()| Outcome::Passed),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     }));
-    cases.push(semantics("cx3"));
+    cases.push(semantics("cx3").full_if(true));
     cases.push(semantics("cx3-vf").full_if(true));
     cases.push(semantics("cx3-vf,softroce,cx3").full_if(true));
     cases
