@@ -13,6 +13,7 @@ mod native;
 mod nodes;
 mod pairs;
 mod post;
+mod program;
 mod rxe;
 mod scaling;
 mod size;

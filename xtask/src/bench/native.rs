@@ -2,18 +2,16 @@
 
 use super::gaps::Gaps;
 use super::host::Host;
+use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
-use crate::{interrupt, paths, run, tool};
+use crate::{interrupt, run};
 use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
-/// How long one step may take, building included.
-const LIMIT: Duration = Duration::from_secs(1800);
 /// Operations whose instructions are counted; the count of half as many is taken off.
 const COUNTED: u32 = 2000;
 
@@ -87,10 +85,10 @@ pub fn bench(options: &Options) -> Result<()> {
     interrupt::watch()?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let file = dir.path().join("lite.json");
-    let program = program()?;
+    let program = program::build("lite", "native")?;
     let mut bench = Command::new(&program);
     bench.args(options.quick.then_some("--quick")).arg("--json").arg(&file);
-    tool::run_ok(bench.current_dir(paths::root()), &log()?, LIMIT)?;
+    program::run(&mut bench)?;
     let native: Native =
         serde_json::from_slice(&std::fs::read(&file)?).context("the figures of the native benchmark")?;
     let mut gaps = Gaps::default();
@@ -107,28 +105,6 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-fn log() -> Result<PathBuf> {
-    Ok(paths::state()?.join("bench.log"))
-}
-
-/// Builds the benchmark; gives the program.
-fn program() -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["bench", "--quiet", "--package", "lite", "--bench", "native", "--no-run"]);
-    cargo.args(["--message-format", "json"]);
-    let output = tool::run_ok(cargo.current_dir(paths::root()), &log()?, LIMIT)?;
-    executable(&output).context("cargo does not say where the benchmark is")
-}
-
-/// The program that cargo's messages speak of last.
-pub fn executable(messages: &str) -> Option<PathBuf> {
-    let read = |line: &str| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message.get("executable")?.as_str().map(PathBuf::from)
-    };
-    messages.lines().rev().find_map(read)
-}
-
 /// Instructions of an operation, for some numbers of regions: the difference of two runs.
 fn count(program: &Path) -> Result<Vec<Instructions>> {
     let all = |operation: &'static str, regions: u32, count: u32| {
@@ -136,7 +112,7 @@ fn count(program: &Path) -> Result<Vec<Instructions>> {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
         valgrind.args(["--count", operation, &regions.to_string(), &count.to_string()]);
-        let output = tool::run_ok(valgrind.current_dir(paths::root()), &log()?, LIMIT)?;
+        let output = program::run(&mut valgrind)?;
         collected(&output).context("valgrind tells no count")
     };
     let mut counts = Vec::new();
@@ -237,9 +213,5 @@ mod tests {
     fn output_of_the_tools_is_read() {
         assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n"), Some(123_456));
         assert_eq!(collected("nothing"), None);
-        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
-                        {\"reason\":\"compiler-artifact\",\"executable\":\"/x/native-1\"}\n\
-                        {\"reason\":\"build-finished\",\"success\":true}\n";
-        assert_eq!(executable(messages), Some(PathBuf::from("/x/native-1")));
     }
 }

@@ -3,12 +3,12 @@
 use super::callgrind::{self, Calls};
 use super::gaps::Gaps;
 use super::host::Host;
-use super::native::executable;
+use super::program;
 use super::table::{Table, maybe};
 use super::target::{self, Bound, Target};
 use crate::cx3::lab::address;
 use crate::cx3::{Lab, Plan, Tools};
-use crate::{interrupt, paths, run, tool, ui};
+use crate::{interrupt, paths, run, ui};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use qemu::cx3::CardConfig;
@@ -86,12 +86,12 @@ pub fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
-    let program = ui::step("the benchmark of the driver", program)?;
+    let program = ui::step("the benchmark of the driver", || program::build("mlx4", "post"))?;
     let dir = tempfile::tempdir().context("cannot make a directory for the figures")?;
     let native = ui::step("our driver, native", || {
         let file = dir.path().join("post.json");
         let mut bench = Command::new(&program);
-        tool::run_ok(bench.arg("--json").arg(&file).current_dir(paths::root()), &log()?, LIMIT)?;
+        program::run(bench.arg("--json").arg(&file))?;
         serde_json::from_slice::<Vec<Batch>>(&std::fs::read(&file)?).context("the figures of the benchmark")
     })?;
     let mut gaps = Gaps::default();
@@ -100,7 +100,7 @@ pub fn bench(options: &Options) -> Result<()> {
         let mut valgrind = Command::new("valgrind");
         valgrind.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display()));
         valgrind.arg(&program).args(["--count", &COUNTED.to_string()]);
-        tool::run_ok(valgrind.current_dir(paths::root()), &log()?, LIMIT)?;
+        program::run(&mut valgrind)?;
         let is = |c: &Calls, name: &str| {
             c.callee.function.contains(name)
                 && c.callee.function.contains("mlx4")
@@ -122,19 +122,6 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-fn log() -> Result<PathBuf> {
-    Ok(paths::state()?.join("bench.log"))
-}
-
-/// Builds the benchmark.
-fn program() -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["bench", "--quiet", "--package", "mlx4", "--bench", "post", "--no-run"]);
-    cargo.args(["--message-format", "json"]);
-    let output = tool::run_ok(cargo.current_dir(paths::root()), &log()?, LIMIT)?;
-    executable(&output).context("cargo does not say where the benchmark is")
-}
-
 /// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs: what counts is
 /// what that calls in `libmlx4`.
 fn rdma_core() -> Result<Instructions> {
@@ -151,7 +138,7 @@ fn rdma_core() -> Result<Instructions> {
         "--example",
         PROGRAM,
     ]);
-    tool::run_ok(cargo.current_dir(paths::root()), &log()?, LIMIT)?;
+    program::run(&mut cargo)?;
     let there = format!("/opt/{PROGRAM}");
     let plan = Plan {
         packages: &["valgrind"],
@@ -160,7 +147,7 @@ fn rdma_core() -> Result<Instructions> {
         cards: vec![CardConfig::default()],
         ..Plan::default()
     };
-    let mut lab = Lab::boot(tools, &plan, &log()?)?;
+    let mut lab = Lab::boot(tools, &plan, &program::log()?)?;
     let command = format!(
         "valgrind --tool=callgrind --callgrind-out-file={PROFILE} {there} {} {COUNTED} >&2 && cat {PROFILE}",
         address(0)

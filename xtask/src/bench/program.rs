@@ -1,0 +1,50 @@
+//! Benchmarks that are programs of their own, built by `cargo bench`.
+
+use crate::{paths, tool};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// How long one may take, building included.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// Where what they say goes.
+pub fn log() -> Result<PathBuf> {
+    Ok(paths::state()?.join("bench.log"))
+}
+
+/// Builds a benchmark of a package; gives the program.
+pub fn build(package: &str, bench: &str) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["bench", "--quiet", "--package", package, "--bench", bench, "--no-run"]);
+    cargo.args(["--message-format", "json"]);
+    executable(&run(&mut cargo)?).context("cargo does not say where the benchmark is")
+}
+
+/// Runs a command in the repository, which must succeed; gives what it said.
+pub fn run(command: &mut Command) -> Result<String> {
+    tool::run_ok(command.current_dir(paths::root()), &log()?, LIMIT)
+}
+
+/// The program that cargo's messages speak of last.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let read = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    };
+    messages.lines().rev().find_map(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_cargo_are_read() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"executable\":null}\n\
+                        {\"reason\":\"compiler-artifact\",\"executable\":\"/x/native-1\"}\n\
+                        {\"reason\":\"build-finished\",\"success\":true}\n";
+        assert_eq!(executable(messages), Some(PathBuf::from("/x/native-1")));
+    }
+}
