@@ -29,7 +29,7 @@ const MOST_CAPABILITIES: usize = 48;
 /// Which card, and where sysfs is.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// The card's place on the bus, as lspci has it: [DOMAIN:]BUS:DEVICE.FUNCTION
+    /// The card's place on the bus, as lspci has it: `[DOMAIN:]BUS:DEVICE.FUNCTION`
     #[arg(long, value_name = "ADDRESS")]
     pci: String,
     /// Where sysfs is mounted

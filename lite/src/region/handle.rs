@@ -111,15 +111,23 @@ impl Lite {
         self.map_by(name, wanted, secret, self.deadline()).await
     }
 
-    /// As [`map`](Self::map), and waits until the name is published.
+    /// As [`map`](Self::map), and waits until the name is published. Fails with `NoSuchName` if it was not when it was last heard of,
+    /// however the last question ended.
     pub async fn map_wait(&self, name: &str, wanted: Permissions) -> Result<Lmr, Error> {
         const FIRST_PAUSE: Duration = Duration::from_micros(500);
         const LONGEST_PAUSE: Duration = Duration::from_millis(20);
         let deadline = self.deadline();
         let mut pause = FIRST_PAUSE;
+        let mut missing = false;
         loop {
-            match self.map_by(name, wanted, &[], deadline).await {
+            let mapped = match self.find_region(name, deadline).await {
+                Ok(found) => self.map_found(found, wanted, &[], deadline).await,
+                Err(Error::Deadline) if missing => Err(Error::NoSuchName),
+                Err(error) => Err(error),
+            };
+            match mapped {
                 Err(Error::NoSuchName) if self.by.node.platform.now() + pause < deadline => {
+                    missing = true;
                     self.sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -135,12 +143,25 @@ impl Lite {
         secret: &[u8],
         deadline: Instant,
     ) -> Result<Lmr, Error> {
-        let (owner, region, key) = match self.by.node.find_named(name, deadline).await? {
-            Named::Region { owner, region, key } => (owner, region, key),
-            other => {
-                return Err(Error::Refused(alloc::format!("`{name}` is {}, not a region", other.what())));
-            }
-        };
+        let found = self.find_region(name, deadline).await?;
+        self.map_found(found, wanted, secret, deadline).await
+    }
+
+    /// Owner, number and key of the region of that name.
+    async fn find_region(&self, name: &str, deadline: Instant) -> Result<(NodeId, u64, u64), Error> {
+        match self.by.node.find_named(name, deadline).await? {
+            Named::Region { owner, region, key } => Ok((owner, region, key)),
+            other => Err(Error::Refused(alloc::format!("`{name}` is {}, not a region", other.what()))),
+        }
+    }
+
+    async fn map_found(
+        &self,
+        (owner, region, key): (NodeId, u64, u64),
+        wanted: Permissions,
+        secret: &[u8],
+        deadline: Instant,
+    ) -> Result<Lmr, Error> {
         let mapping = self.by.node.random();
         let ask = MapAsk { region, key, secret: secret.into(), wanted };
         let ask = Ask::Map { mapping, ask };

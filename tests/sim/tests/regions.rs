@@ -348,3 +348,18 @@ fn a_write_whose_first_part_lies_here_may_have_happened() {
         assert_eq!(hasty.write(4096, &[3]).await, Err(Error::Deadline), "nothing of it has");
     });
 }
+
+/// Whoever waits for a name hears that it is not there, also if the last question for it is not answered in time.
+#[test]
+fn a_name_that_is_waited_for_in_vain_is_missing() {
+    let mut c = cluster(1, Faults::NONE);
+    let lite = c.lite(1).with_deadline(Duration::from_millis(200));
+    let (manager, sleeper) = (c.manager.clone(), c.lite(2));
+    let stalls = async move {
+        sleeper.sleep(Duration::from_millis(100)).await;
+        manager.stall(NodeId(1), true);
+    };
+    c.host(2).spawn("stalls", Box::pin(stalls));
+    let result = c.world.run(LIMIT, async move { lite.map_wait("never", RW).await.map(drop) });
+    assert_eq!(result, Err(Error::NoSuchName));
+}
