@@ -22,6 +22,8 @@ const DATA: [u8; 64] = [7; 64];
 /// So many times the operations in a round, and fewer rounds.
 const LONGER: u32 = 10;
 
+/// The operation of [`count`] that goes at random.
+const RANDOM: &str = "random-write";
 /// How often all regions are used before it counts.
 const PASSES: u32 = 8;
 
@@ -90,21 +92,25 @@ fn writes(native: &Native, all: &[Lmr], place: &mut u64, random: bool, count: u3
     });
 }
 
-/// Does `count` operations on `regions` regions in sequence, and nothing else once they are there.
+/// Does `count` operations on `regions` regions in sequence, or as the operation says at random, and nothing else once they
+/// are there.
 pub fn count(operation: &str, regions_there: u32, count: u32) -> Result<(), String> {
     if operation == "call" {
         crate::cost::calls_only(count);
         return Ok(());
     }
     let (native, all) = regions(regions_there, 64);
-    let mut data = DATA;
+    let (mut data, mut place) = (DATA, 0);
     native.run_on(1, async {
         for i in 0..count {
-            let lmr = &all[i as usize % all.len()];
+            let random = (operation == RANDOM).then(|| next(&mut place, all.len() as u64, true));
+            let lmr = &all[random.map_or(i as usize % all.len(), |at| at as usize)];
             match operation {
-                "write" => lmr.write(0, &DATA).await.unwrap(),
+                "write" | RANDOM => lmr.write(0, &DATA).await.unwrap(),
                 "read" => lmr.read(0, &mut data).await.unwrap(),
-                other => return Err(format!("unknown operation {other}: there are write, read, call")),
+                other => {
+                    return Err(format!("unknown operation {other}: there are write, {RANDOM}, read, call"));
+                }
             }
         }
         Ok(())
