@@ -301,12 +301,12 @@ fn outcome(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Physical { pro: true } => &[
             "reset it, and bring it up with memory for its tables of less than 512 KiB, and 3 MiB with 256 peers",
-            "open its first port: RoCE v2 and RoCE v1 on Ethernet, or InfiniBand once a subnet manager has given it a LID",
+            "open its first port: RoCE v2 and RoCE v1 on Ethernet, or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
             "give up the start after 10 s without a link, and with nic=auto take softroce",
         ],
         Kind::Physical { pro: false } => &[
             "reset it, and bring it up with memory for its tables of less than 512 KiB, and 3 MiB with 256 peers",
-            "open its first port: RoCE v1 on Ethernet (no RoCE v2: peers with that alone are refused), or InfiniBand once a subnet manager has given it a LID",
+            "open its first port: RoCE v1 on Ethernet (no RoCE v2: peers with that alone are refused), or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
             "give up the start after 10 s without a link, and with nic=auto take softroce",
         ],
         Kind::Virtual => &[
