@@ -106,6 +106,23 @@ fn each_refusal_has_its_reason() {
 }
 
 #[test]
+fn each_pair_must_have_a_kind_of_link_in_common() {
+    let mut h = Harness::new();
+    let with = |name: &str, links: &[LinkKind], last: u8| {
+        let mut wish = join(name);
+        (wish.rnic.links, wish.rnic.mac) = (links.to_vec(), MacAddr([2, 0, 0, 0, 0, last]));
+        wish
+    };
+    for wish in
+        [with("a", &[LinkKind::RoceV2, LinkKind::RoceV1], 1), with("function", &[LinkKind::RoceV1], 2)]
+    {
+        assert!(matches!(h.try_join(wish).1, ToNode::Welcome(_)));
+    }
+    let reason = refusal(&mut h, with("linux", &[LinkKind::RoceV2], 3));
+    assert_eq!(reason, "linux speaks RoCE v2 and node 2 (function) speaks RoCE v1: no link in common");
+}
+
+#[test]
 fn a_refusal_is_clear_even_if_the_layout_has_changed() {
     let mut h = Harness::new();
     let other = u8::try_from(PROTOCOL_VERSION).unwrap() + 1;

@@ -133,6 +133,11 @@ impl Cx3 {
         &self.sockets[card]
     }
 
+    /// The sockets of all cards, in their order.
+    pub fn sockets(&self) -> impl Iterator<Item = &Path> {
+        self.sockets.iter().map(PathBuf::as_path)
+    }
+
     /// What it has logged so far.
     pub fn log(&self) -> Result<String> {
         let bytes = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;

@@ -1,8 +1,9 @@
 //! The appliances of a run: started together, watched, ended together.
 
 use super::manager::{Manager, Process};
-use super::{Options, SUCCESS};
-use crate::interrupt;
+use super::subnet::SubnetManager;
+use super::{Options, RdmaNic, SUCCESS};
+use crate::{interrupt, ui};
 use anyhow::{Context, Result, bail};
 use qemu::Qemu;
 use qemu::cx3::{CardConfig, Cx3, Cx3Config};
@@ -34,6 +35,7 @@ pub struct Cluster<'a> {
 pub struct Running {
     vms: Vec<Vm>,
     events: Receiver<Event>,
+    subnet: Option<SubnetManager>,
     // Goes after those whose cards it serves.
     cards: Option<Cx3>,
     fabric: Fabric,
@@ -67,12 +69,19 @@ impl Cluster<'_> {
             dir: self.work.to_owned(),
             faults: options.fabric,
             seed: options.seed,
-            pcap: options.pcap.clone(),
+            pcap: options.pcap.clone().filter(|_| !options.has_infiniband()),
         })?;
         let visitors = options.fabric_socket.as_deref();
         let visitors =
             visitors.map(|path| Link::new(fabric.socket(options.nodes.into()), path)).transpose()?;
         let cards = self.cx3.map(|program| self.serve_cards(program, &fabric)).transpose()?;
+        let subnet = match &cards {
+            Some(cards) if options.has_infiniband() => {
+                let start = || self.start_subnet(cards);
+                Some(ui::step("starting a subnet manager", start)?)
+            }
+            _ => None,
+        };
         let (sender, events) = channel();
         let port = manager.port()?;
         let mut vms = Vec::new();
@@ -98,24 +107,37 @@ impl Cluster<'_> {
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));
             vms.push(Vm::start(self.qemu, spec, console.as_deref(), sender.clone())?);
         }
-        Ok(Running { vms, events, cards, fabric, _visitors: visitors })
+        Ok(Running { vms, events, subnet, cards, fabric, _visitors: visitors })
     }
 
-    /// Starts the cards of the appliances that have one, each with its cable in the appliance's port of the fabric.
     fn serve_cards(&self, program: &Path, fabric: &Fabric) -> Result<Cx3> {
-        let card = |(index, profile): (u16, &str)| CardConfig {
-            fabric: Some(fabric.socket(index.into()).to_owned()),
-            ..CardConfig::profile(profile)
-        };
+        let options = self.options;
         let log = self.consoles.unwrap_or(self.work).join("cx3.log");
-        Cx3::start(
-            program,
-            &Cx3Config {
-                cards: self.options.cards().map(card).collect(),
-                log_level: "warn".into(),
-                ..Cx3Config::new(self.work.to_owned(), 0, log)
-            },
-        )
+        let mut config =
+            Cx3Config { log_level: "warn".into(), ..Cx3Config::new(self.work.to_owned(), 0, log) };
+        config.cards = options.cards().map(|(index, _)| card_of(options.nic(index), fabric, index)).collect();
+        if options.has_infiniband() {
+            config.cards.push(SubnetManager::card());
+            (config.faults, config.seed) = (options.fabric, options.seed);
+            if let Some(path) = &options.pcap {
+                config.arguments.extend(["--capture".into(), path.to_string_lossy().into_owned()]);
+            }
+        }
+        Cx3::start(program, &config)
+    }
+
+    fn start_subnet(&self, cards: &Cx3) -> Result<SubnetManager> {
+        // Its card is the last.
+        let socket = cards.sockets().last().context("there is no card")?;
+        SubnetManager::start(self.qemu, cards, socket, self.consoles)
+    }
+}
+
+/// The card of an appliance. An Ethernet cable goes to the appliance's port of the fabric, an InfiniBand one to the switch of `cx3`.
+pub fn card_of(nic: &RdmaNic, fabric: &Fabric, port: u16) -> CardConfig {
+    CardConfig {
+        fabric: (!nic.is_infiniband()).then(|| fabric.socket(port.into()).to_owned()),
+        ..CardConfig::profile(nic.profile().unwrap_or_default())
     }
 }
 
@@ -150,6 +172,7 @@ impl Running {
     /// Ends all appliances; says what the fabric did.
     pub fn stop(self) -> Result<FabricCounters> {
         drop(self.vms);
+        self.subnet.map(SubnetManager::stop).transpose()?;
         self.cards.map(Cx3::stop).transpose()?;
         self.fabric.stop()
     }

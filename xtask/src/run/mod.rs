@@ -4,10 +4,11 @@ mod cluster;
 pub mod manager;
 mod options;
 mod report;
+mod subnet;
 
-pub use cluster::reason;
+pub use cluster::{card_of, reason};
 pub use manager::Manager;
-pub use options::Options;
+pub use options::{Options, RdmaNic};
 
 use crate::cx3::Tools;
 use crate::{image, interrupt, paths, setup, text, ui};

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use connectx3::device::Profile;
+use connectx3::device::{LinkType, Profile};
 use netfault::Faults;
 use qemu::accel::Choice;
 use qemu::vm::Machine;
@@ -11,6 +11,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
+use verbs::MacAddr;
 
 /// The RDMA device of an appliance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +24,23 @@ pub enum RdmaNic {
 
 impl RdmaNic {
     /// The usual card, and a virtual function.
-    const USUAL: Self = Self::Card(Profile::NAMES[0]);
-    const VIRTUAL: Self = Self::Card("vf");
+    pub const USUAL: Self = Self::Card(Profile::NAMES[0]);
+    pub const VIRTUAL: Self = Self::Card("vf");
+
+    /// The profile of its card.
+    pub const fn profile(&self) -> Option<&'static str> {
+        match self {
+            Self::SoftRoce => None,
+            Self::Card(profile) => Some(profile),
+        }
+    }
+
+    /// Whether its port is an InfiniBand one.
+    pub fn is_infiniband(&self) -> bool {
+        let profile = self.profile().and_then(|name| Profile::named(name, MacAddr([0; 6])));
+        let link = profile.and_then(|profile| Some(profile.ports.first()?.links.suggested()));
+        link == Some(LinkType::InfiniBand)
+    }
 
     /// Its name on the kernel's command line.
     pub const fn driver(&self) -> &'static str {
@@ -93,7 +109,7 @@ pub struct Options {
     pub json: Option<PathBuf>,
     /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3 Pro), cx3-vf (a virtual
     /// function of one), cx3:PROFILE (one of the cards that docs/connectx3.md lists); several, as in cx3,softroce, are
-    /// given to the appliances in turn
+    /// given to the appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is their subnet manager
     #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
     pub nic: Vec<RdmaNic>,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
@@ -111,7 +127,7 @@ pub struct Options {
     /// Where all frames between the appliances are captured, for Wireshark, as they were sent (before faults)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Directory for each appliance's console, as nodeN.log [default: not kept]
+    /// Directory for each appliance's console, as nodeN.log, and for what a subnet manager says [default: not kept]
     #[arg(long, value_name = "DIR")]
     pub console: Option<PathBuf>,
     /// Machine model of QEMU: microvm or q35
@@ -139,10 +155,12 @@ impl Options {
 
     /// The appliances that have a card, each with its profile.
     pub fn cards(&self) -> impl Iterator<Item = (u16, &'static str)> {
-        (0..self.nodes).filter_map(|index| match self.nic(index) {
-            RdmaNic::Card(profile) => Some((index, *profile)),
-            RdmaNic::SoftRoce => None,
-        })
+        (0..self.nodes).filter_map(|index| Some((index, self.nic(index).profile()?)))
+    }
+
+    /// Whether there are InfiniBand ports, which need a subnet manager.
+    pub fn has_infiniband(&self) -> bool {
+        (0..self.nodes).any(|index| self.nic(index).is_infiniband())
     }
 
     /// What was asked for as RDMA devices.
@@ -197,8 +215,10 @@ mod tests {
         {
             let nic: RdmaNic = text.parse().unwrap();
             assert_eq!((nic.to_string().as_str(), nic.driver()), (text, driver));
+            assert!(!nic.is_infiniband());
         }
         assert_eq!("cx3:pro".parse::<RdmaNic>(), "cx3".parse());
+        assert!("cx3:ib".parse::<RdmaNic>().is_ok_and(|nic| nic.is_infiniband()));
         for wrong in ["", "cx4", "cx3:", "cx3:none", "cx3-"] {
             assert!(wrong.parse::<RdmaNic>().is_err(), "{wrong}");
         }

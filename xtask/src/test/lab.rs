@@ -1,9 +1,11 @@
 //! What the tests that boot machines share: the programs under test, built once, and clusters made by hand.
 
-use crate::run::{self, Manager, manager};
+use crate::cx3;
+use crate::run::{self, Manager, RdmaNic, manager};
 use crate::{image, setup, tool, ui};
 use anyhow::{Result, anyhow, bail, ensure};
 use qemu::Qemu;
+use qemu::cx3::{Cx3, Cx3Config};
 use qemu::fabric::{Fabric, FabricConfig};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Machine, Nic, Vm, VmSpec};
 use std::path::{Path, PathBuf};
@@ -41,30 +43,44 @@ pub struct Cluster {
     pub vms: Vec<Vm>,
     pub fabric: Fabric,
     events: Receiver<Event>,
+    // Goes after those whose cards it serves.
+    _cards: Option<Cx3>,
     _dir: TempDir,
+}
+
+/// What the machines of a cluster are.
+struct Wanted<'a> {
+    /// The RDMA device of each.
+    nics: &'a [RdmaNic],
+    /// Ports of the fabric for others, behind those of the machines.
+    hosts: u16,
+    /// On the machines' command lines.
+    options: &'a str,
+    /// What they get instead of the manager's key.
+    key: Option<&'a Path>,
+    /// Options of the manager.
+    manager: &'a [&'a str],
 }
 
 impl Cluster {
     /// Starts `count` machines with `options` on their command lines. `key`: they get this file and not the manager's.
     pub fn start(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
-        Self::make(count, 0, options, key, &[], log)
+        let nics = vec![RdmaNic::SoftRoce; count.into()];
+        Self::make(&Wanted { nics: &nics, hosts: 0, options, key, manager: &[] }, log)
     }
 
-    /// As [`start`](Self::start), with ports of the fabric for `hosts` others behind those of the machines. The manager
-    /// gets `more` options.
-    pub fn beside_hosts(count: u16, hosts: u16, more: &[&str], log: &Path) -> Result<Self> {
-        Self::make(count, hosts, "", None, more, log)
+    /// A machine for each RDMA device, and ports of the fabric for `hosts` others behind those of the machines. The manager
+    /// gets the options `manager`.
+    pub fn beside_hosts(nics: &[RdmaNic], hosts: u16, manager: &[&str], log: &Path) -> Result<Self> {
+        Self::make(&Wanted { nics, hosts, options: "", key: None, manager }, log)
     }
 
-    fn make(
-        count: u16,
-        hosts: u16,
-        options: &str,
-        key: Option<&Path>,
-        more: &[&str],
-        log: &Path,
-    ) -> Result<Self> {
+    fn make(wanted: &Wanted, log: &Path) -> Result<Self> {
         let lab = Lab::get()?;
+        let &Wanted { nics, hosts, options, key, manager: more } = wanted;
+        let (count, cards) = (u16::try_from(nics.len())?, nics.iter().any(|nic| *nic != RdmaNic::SoftRoce));
+        let tools = cards.then(cx3::Tools::get).transpose()?.transpose().map_err(|why| anyhow!("{why}"))?;
+        let qemu = tools.map_or(&lab.qemu, |tools| &tools.qemu);
         // Short, because of the sockets in it.
         let dir = TempDir::with_prefix("ferrolite-")?;
         let manager = Manager::start_with(&manager::build()?, 0, dir.path(), more)?;
@@ -75,13 +91,32 @@ impl Cluster {
             seed: 0,
             pcap: None,
         })?;
+        let cards = tools.map(|tools| {
+            let cards = (0..).zip(nics).filter(|(_, nic)| nic.profile().is_some());
+            let config = Cx3Config {
+                cards: cards.map(|(port, nic)| run::card_of(nic, &fabric, port)).collect(),
+                log_level: "warn".into(),
+                ..Cx3Config::new(dir.path().to_owned(), 0, log.with_extension("cx3.log"))
+            };
+            Cx3::start(&tools.program, &config)
+        });
+        let cards = cards.transpose()?;
+        let mut sockets = cards.iter().flat_map(Cx3::sockets);
         let (sender, events) = channel();
         let mut vms = Vec::new();
-        for index in 0..count {
+        for (index, nic) in (0..count).zip(nics) {
             let name = format!("node{index}");
+            let rdma = match nic.profile().and_then(|_| sockets.next()) {
+                Some(socket) => Nic::Card { socket: socket.to_owned() },
+                None => Nic::Fabric { plug: fabric.plug(index.into()) },
+            };
             let key = key.unwrap_or(manager.key()).to_owned();
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{} node={name} {options}", manager.port()?),
+                cmdline: format!(
+                    "manager=10.0.2.2:{} node={name} nic={} {options}",
+                    manager.port()?,
+                    nic.driver()
+                ),
                 index,
                 machine: Machine::Microvm,
                 accel: lab.accel,
@@ -89,13 +124,14 @@ impl Cluster {
                 memory_mb: 64,
                 kernel: lab.kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: key }],
-                nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
+                nics: vec![Nic::Management, rdma],
                 name,
             };
             let console = log.with_extension(format!("{}.log", spec.name));
-            vms.push(Vm::start(&lab.qemu, spec, Some(&console), sender.clone())?);
+            vms.push(Vm::start(qemu, spec, Some(&console), sender.clone())?);
         }
-        Ok(Self { manager, vms, fabric, events, _dir: dir })
+        drop(sockets);
+        Ok(Self { manager, vms, fabric, events, _cards: cards, _dir: dir })
     }
 
     /// Waits until all machines are members.

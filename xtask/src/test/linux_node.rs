@@ -4,9 +4,10 @@ use super::cases::{Case, Outcome};
 use super::inputs::{Input, compare};
 use super::lab::Cluster;
 use super::nodes::wait_for;
+use crate::run::RdmaNic;
 use crate::{paths, setup, tool};
 use anyhow::{Context, Result, bail, ensure};
-use qemu::linux::{Guest, GuestConfig, Image, Network};
+use qemu::linux::{Guest, GuestConfig, Image, Job, Network, Starting};
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -19,8 +20,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const BUILD: Duration = Duration::from_secs(1200);
 /// From the death of the process to the end of its job: less than the silence of a whole machine would take.
 const NOTICED: Duration = Duration::from_secs(30);
-/// The machine's address, in the network of those that the manager assigns, of which it is the last.
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 255, 1);
 /// How many appliances.
 const APPLIANCES: u16 = 3;
 /// What the manager's client says once the nodes have started a job.
@@ -39,37 +38,82 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Appliances, and a Linux machine on their fabric with files in [`IN_GUEST`].
-struct Lab {
-    cluster: Cluster,
-    guest: Guest,
+/// A Linux machine's address, in the network of those that the manager assigns, of which it is among the last.
+fn address(machine: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 255, machine + 1)
+}
+
+/// What a lab is to be.
+pub struct Plan<'a> {
+    /// An appliance for each.
+    pub appliances: &'a [RdmaNic],
+    /// Linux machines with `rdma_rxe`.
+    pub machines: u8,
+    /// Options of the manager.
+    pub manager: &'a [&'a str],
+    /// Further packages of the machines.
+    pub packages: &'a [&'a str],
+    /// Their files in [`IN_GUEST`].
+    pub files: &'a [(&'a str, PathBuf)],
+}
+
+/// Appliances, and Linux machines on their fabric.
+pub struct Lab {
+    pub cluster: Cluster,
+    guests: Vec<Guest>,
 }
 
 impl Lab {
-    fn start(manager: &[&str], packages: &[&str], files: &[(&str, PathBuf)], log: &Path) -> Result<Self> {
+    /// One machine beside appliances on softroce.
+    fn of_one(manager: &[&str], packages: &[&str], files: &[(&str, PathBuf)], log: &Path) -> Result<Self> {
+        let appliances = &vec![RdmaNic::SoftRoce; APPLIANCES.into()];
+        Self::start(&Plan { appliances, machines: 1, manager, packages, files }, log)
+    }
+
+    /// Starts all; appliances may not have joined yet.
+    pub fn start(plan: &Plan, log: &Path) -> Result<Self> {
+        let &Plan { appliances, machines, manager, packages, files } = plan;
         let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
-        let cluster = Cluster::beside_hosts(APPLIANCES, 1, manager, log)?;
+        let cluster = Cluster::beside_hosts(appliances, machines.into(), manager, log)?;
         let mut files: Vec<_> =
             files.iter().map(|(name, path)| (format!("{IN_GUEST}/{name}"), path.clone())).collect();
         files.push((format!("{IN_GUEST}/cluster.key"), cluster.manager.key().to_owned()));
-        let network = Network {
-            address: ADDRESS,
-            prefix: 16,
-            ..Network::numbered(1, cluster.fabric.plug(APPLIANCES.into()))
-        };
         let size: u64 = files.iter().map(|(_, path)| path.metadata().map_or(0, |meta| meta.len())).sum();
         let files_mib = u32::try_from(size >> 20).unwrap_or(u32::MAX);
-        let config = GuestConfig {
-            memory_mib: 320 + 2 * (image.size_mib() + files_mib),
-            network: Some(network),
-            management: true,
-            files,
-            console: Some(log.with_extension("linux.log")),
-            boot_within: LIMIT,
-            ..GuestConfig::default()
+        let qemu = setup::qemu()?;
+        let start = |machine: u8| {
+            let plug = cluster.fabric.plug(appliances.len() + usize::from(machine));
+            let network =
+                Network { address: address(machine), prefix: 16, ..Network::numbered(machine + 1, plug) };
+            let config = GuestConfig {
+                memory_mib: 320 + 2 * (image.size_mib() + files_mib),
+                network: Some(network),
+                management: true,
+                files: files.clone(),
+                console: Some(log.with_extension(format!("linux{machine}.log"))),
+                boot_within: LIMIT,
+                ..GuestConfig::default()
+            };
+            Guest::start(&qemu, &image, &config)
         };
-        let guest = Guest::boot(&setup::qemu()?, &image, &config)?;
-        Ok(Self { cluster, guest })
+        let starting = (0..machines).map(start).collect::<Result<Vec<_>>>()?;
+        let guests = starting.into_iter().map(Starting::ready).collect::<Result<Vec<_>>>()?;
+        Ok(Self { cluster, guests })
+    }
+
+    /// A Linux machine.
+    pub fn guest(&mut self, machine: u8) -> Result<&mut Guest> {
+        self.guests.get_mut(usize::from(machine)).context("there is no such machine")
+    }
+
+    /// Starts the daemon in a machine and waits until it has joined.
+    pub fn join(&mut self, machine: u8) -> Result<Job> {
+        let command = self.daemon(machine)?;
+        let guest = self.guest(machine)?;
+        let process = guest.background(&command)?;
+        let joined = guest.wait_until_printed(&process, "joined as", LIMIT);
+        joined.with_context(|| format!("lite-node does not join from machine {machine}"))?;
+        Ok(process)
     }
 
     /// `HOST:PORT` of the manager, as the guest reaches it.
@@ -77,26 +121,33 @@ impl Lab {
         Ok(format!("10.0.2.2:{}", self.cluster.manager.port()?))
     }
 
-    /// The daemon's command line in the guest.
-    fn daemon(&self) -> Result<String> {
+    /// The daemon's command line in a machine.
+    pub fn daemon(&self, machine: u8) -> Result<String> {
         let manager = self.manager()?;
         Ok(format!(
-            "exec {IN_GUEST}/lite-node --manager {manager} --key-file {IN_GUEST}/cluster.key --name linux --memory 64M"
+            "exec {IN_GUEST}/lite-node --manager {manager} --key-file {IN_GUEST}/cluster.key --name linux{machine} \
+             --memory 64M"
         ))
     }
 
     /// Waits until there are so many members.
-    fn members(&self, count: u16, log: &Path) -> Result<()> {
+    pub fn members(&self, count: u16, log: &Path) -> Result<()> {
         let mut nodes = self.cluster.manager.client("nodes");
         nodes.args(["--wait", &count.to_string(), "--timeout", "120"]);
         tool::run_ok(&mut nodes, log, LIMIT + LIMIT).map(drop)
     }
 
-    fn submit(&self, app: &str, input: &Path, output: &Path) -> Command {
+    /// A command that runs a job.
+    pub fn submit(&self, app: &str, input: &Path, output: &Path) -> Command {
         let mut submit = self.cluster.manager.client("submit");
         submit.args(["--app", app, "--input"]).arg(input).arg("--output").arg(output);
         submit
     }
+}
+
+/// The daemon, built and stripped.
+pub fn lite_node(log: &Path) -> Result<(&'static str, PathBuf)> {
+    Ok(("lite-node", program("lite-node", "lite-node", log)?))
 }
 
 /// Builds a program of the workspace, and strips it.
@@ -116,12 +167,8 @@ fn program(package: &str, file: &str, log: &Path) -> Result<PathBuf> {
 /// A process on Linux and three appliances count words together; the process is killed in mid-job, which fails by its
 /// name; the appliances go on.
 fn word_count(log: &Path) -> Result<()> {
-    let daemon = program("lite-node", "lite-node", log)?;
-    let mut lab = Lab::start(&["--trust-hosts"], &[], &[("lite-node", daemon)], log)?;
-    let command = lab.daemon()?;
-    let process = lab.guest.background(&command)?;
-    let joined = lab.guest.wait_until_printed(&process, "joined as", LIMIT);
-    joined.context("lite-node does not join")?;
+    let mut lab = Lab::of_one(&["--trust-hosts"], &[], &[lite_node(log)?], log)?;
+    let process = lab.join(0)?;
     lab.members(APPLIANCES + 1, log)?;
 
     let dir = tempfile::tempdir()?;
@@ -143,17 +190,18 @@ fn word_count(log: &Path) -> Result<()> {
     submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
     let mut child = qemu::die_with_this_thread(&mut submit).spawn()?;
     let begun = wait_for(RUNS, &said, &mut child);
-    let alive = lab.guest.status_of(&process)?.is_none();
+    let guest = lab.guest(0)?;
+    let alive = guest.status_of(&process)?.is_none();
     if begun.is_err() || !alive {
-        let (_, printed) = lab.guest.printed(&process)?;
+        let (_, printed) = guest.printed(&process)?;
         bail!("the job does not begin, or lite-node has ended: {}", String::from_utf8_lossy(&printed).trim());
     }
-    lab.guest.signal(&process, "KILL")?;
+    guest.signal(&process, "KILL")?;
     let killed = Instant::now();
     let status = tool::wait(&mut child, NOTICED)?.context("the job goes on without its node")?;
     let text = std::fs::read_to_string(&said)?;
     ensure!(!status.success(), "the job succeeded without its node");
-    ensure!(text.lines().last().is_some_and(|l| l.contains("(linux)")), "it does not name the node: {text}");
+    ensure!(text.lines().last().is_some_and(|l| l.contains("(linux0)")), "it does not name the node: {text}");
     ensure!(!unwanted.exists(), "there is an output file");
     let line = format!("noticed within {:.2} s\n", killed.elapsed().as_secs_f64());
     std::io::Write::write_all(&mut File::options().append(true).open(log)?, line.as_bytes())?;
@@ -164,9 +212,9 @@ fn word_count(log: &Path) -> Result<()> {
 
 /// A manager without `--trust-hosts` keeps a process away from appliances, which says so in one line.
 fn refused(log: &Path) -> Result<()> {
-    let daemon = program("lite-node", "lite-node", log)?;
-    let mut lab = Lab::start(&[], &[], &[("lite-node", daemon)], log)?;
-    let done = lab.guest.run(&lab.daemon()?, LIMIT)?;
+    let mut lab = Lab::of_one(&[], &[], &[lite_node(log)?], log)?;
+    let command = lab.daemon(0)?;
+    let done = lab.guest(0)?.run(&command, LIMIT)?;
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     ensure!(!done.status.success(), "it joined");
     ensure!(said.lines().count() == 1 && said.contains("--trust-hosts allows it"), "it says: {said}");
@@ -190,7 +238,7 @@ fn examples(log: &Path) -> Result<()> {
         ("ferrolite.py", source.join("python/ferrolite.py")),
         ("demo.py", source.join("examples/demo.py")),
     ];
-    let mut lab = Lab::start(&["--trust-hosts"], &["python3"], &files, log)?;
+    let mut lab = Lab::of_one(&["--trust-hosts"], &["python3"], &files, log)?;
     lab.members(APPLIANCES, log)?;
 
     let dir = tempfile::tempdir()?;
@@ -209,7 +257,7 @@ fn examples(log: &Path) -> Result<()> {
     ] {
         let key = format!("{IN_GUEST}/cluster.key");
         let words = format!("{program} {manager} {key} {name} ibverbs=rxe0 {peers} {end}");
-        let said = lab.guest.check(&words, LIMIT)?;
+        let said = lab.guest(0)?.check(&words, LIMIT)?;
         std::io::Write::write_all(&mut File::options().append(true).open(log)?, said.as_bytes())?;
         ensure!(said.ends_with("all is well\n"), "{name} says: {said}");
     }

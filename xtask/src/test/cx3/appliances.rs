@@ -18,7 +18,7 @@ const BRING_UP: Duration = Duration::from_millis(100);
 /// The longest that a run may take, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Profiles that stand above under another name, and the one of InfiniBand, for there is no subnet manager on a run's fabric.
+/// Profiles that stand above or below by themselves.
 const ELSEWHERE: [&str; 3] = ["pro", "vf", "ib"];
 
 pub fn cases() -> Vec<Case> {
@@ -41,6 +41,12 @@ pub fn cases() -> Vec<Case> {
         Ok(_) => comes_up(log).map(|()| Outcome::Passed),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     }));
+    cases.push(Case::new(format!("{GROUP}appliances on InfiniBand"), |log| match Tools::get()? {
+        Ok(_) => infiniband(log).map(|()| Outcome::Passed),
+        Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+    }));
+    cases.push(case(Input::Text, 4, true, "cx3:ib", &[]).full_if(true));
+    cases.push(semantics("cx3:ib").full_if(true));
     cases.push(semantics("cx3").full_if(true));
     cases.push(semantics("cx3-vf").full_if(true));
     cases.push(semantics("cx3-vf,softroce,cx3").full_if(true));
@@ -65,6 +71,18 @@ fn case(input: Input, nodes: u16, faulty: bool, nic: &str, options: &'static [&'
         Ok(_) => word_count(input, nodes, faulty, &nic, options, log).map(|()| Outcome::Passed),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     })
+}
+
+/// opensm gives the appliances their LIDs, finds nothing amiss with them, and they count words.
+fn infiniband(log: &Path) -> Result<()> {
+    let consoles = log.with_extension("consoles");
+    let options = ["--console", consoles.to_str().context("the log's path is not text")?];
+    word_count(Input::SmallText, 3, false, "cx3:ib", &options, log)?;
+    let said = std::fs::read_to_string(consoles.join("opensm.log"))?;
+    ensure!(said.contains("SUBNET UP"), "opensm has not brought the subnet up: {said}");
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains(" ERR ")).collect();
+    ensure!(complaints.is_empty(), "opensm says: {}", complaints.join("; "));
+    Ok(())
 }
 
 /// The consoles of a physical function and a virtual one name the card, and say how long it took to come up, beside its reset and

@@ -6,6 +6,7 @@ mod ethernet;
 mod infiniband;
 mod iperf;
 mod messages;
+mod mixed;
 mod perftest;
 mod port_types;
 mod ports;
@@ -57,6 +58,7 @@ pub fn cases() -> Vec<Case> {
         ethernet::cases(),
         infiniband::cases(),
         iperf::cases(),
+        mixed::cases(),
         perftest::cases(),
         port_types::cases(),
         profiles::cases(),

@@ -1,0 +1,64 @@
+//! The subnet manager of a run whose appliances have InfiniBand cards: opensm in a Linux machine on their fabric.
+
+use crate::cx3;
+use anyhow::{Context, Result};
+use qemu::Qemu;
+use qemu::cx3::{CardConfig, Cx3};
+use qemu::linux::{Card, Guest, GuestConfig, Release};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The profile of its card.
+const PROFILE: &str = "ib";
+const MEMORY_MIB: u32 = 384;
+/// What the machine may take to start, on a host that does much else.
+const BOOT: Duration = Duration::from_secs(180);
+const SOON: Duration = Duration::from_secs(60);
+/// Where opensm writes what it does, in the machine.
+const LOG: &str = "/var/log/opensm.log";
+/// In the background, on the only port, looking every second for ports that have come.
+const OPENSM: &str = "mkdir -p /var/log /var/cache/opensm && \
+     opensm -B -s 1 -f LOG \
+     -g 0x$(cut -d: -f5- /sys/class/infiniband/mlx4_0/ports/1/gids/0 | tr -d :)";
+
+/// A running subnet manager. Ends when dropped.
+pub struct SubnetManager {
+    guest: Guest,
+    /// Where its console and its log are kept.
+    logs: Option<PathBuf>,
+}
+
+impl SubnetManager {
+    /// Its card.
+    pub fn card() -> CardConfig {
+        CardConfig::profile(PROFILE)
+    }
+
+    /// Boots the machine, whose card is served by the socket, and starts opensm. Ports may come up later. Its console goes to
+    /// `subnet-manager.log` in `logs`, and at the end opensm's log to `opensm.log` there.
+    pub fn start(qemu: &Qemu, cards: &Cx3, socket: &Path, logs: Option<&Path>) -> Result<Self> {
+        let image = cx3::image(Release::Host, &[])?;
+        let config = GuestConfig {
+            name: "subnet-manager".into(),
+            memory_mib: MEMORY_MIB,
+            card: Some(Card { address: None, ..Card::numbered(1, socket.to_owned()) }),
+            console: logs.map(|dir| dir.join("subnet-manager.log")),
+            boot_within: BOOT,
+            ..GuestConfig::default()
+        };
+        let booted = Guest::boot(qemu, &image, &config);
+        let mut guest = booted.with_context(|| format!("no subnet manager; cx3 says: {}", cards.tail()))?;
+        guest.check(&OPENSM.replace("LOG", LOG), SOON).context("no subnet manager")?;
+        Ok(Self { guest, logs: logs.map(Path::to_owned) })
+    }
+
+    /// Ends it.
+    pub fn stop(mut self) -> Result<()> {
+        if let Some(dir) = &self.logs {
+            let log = self.guest.check(&format!("cat {LOG}"), SOON)?;
+            fs::write(dir.join("opensm.log"), log).context("cannot write the log of opensm")?;
+        }
+        Ok(())
+    }
+}
