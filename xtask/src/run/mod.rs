@@ -9,6 +9,7 @@ mod subnet;
 pub use cluster::{card_of, reason};
 pub use manager::Manager;
 pub use options::{Options, RdmaNic};
+pub use subnet::start_opensm;
 
 use crate::cx3::Tools;
 use crate::{image, interrupt, paths, setup, text, ui};

@@ -26,6 +26,8 @@ impl RdmaNic {
     /// The usual card, and a virtual function.
     pub const USUAL: Self = Self::Card(Profile::NAMES[0]);
     pub const VIRTUAL: Self = Self::Card("vf");
+    /// An InfiniBand card.
+    pub const INFINIBAND: Self = Self::Card("ib");
 
     /// The profile of its card.
     pub const fn profile(&self) -> Option<&'static str> {

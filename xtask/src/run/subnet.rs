@@ -49,7 +49,7 @@ impl SubnetManager {
         };
         let booted = Guest::boot(qemu, &image, &config);
         let mut guest = booted.with_context(|| format!("no subnet manager; cx3 says: {}", cards.tail()))?;
-        guest.check(&OPENSM.replace("LOG", LOG), SOON).context("no subnet manager")?;
+        start_opensm(&mut guest)?;
         Ok(Self { guest, logs: logs.map(Path::to_owned) })
     }
 
@@ -61,4 +61,9 @@ impl SubnetManager {
         }
         Ok(())
     }
+}
+
+/// Starts opensm in a Linux machine with an InfiniBand card, in the background.
+pub fn start_opensm(guest: &mut Guest) -> Result<()> {
+    guest.check(&OPENSM.replace("LOG", LOG), SOON).context("no subnet manager").map(drop)
 }

@@ -41,58 +41,45 @@ impl Lab {
 pub struct Cluster {
     pub manager: Manager,
     pub vms: Vec<Vm>,
-    pub fabric: Fabric,
+    fabric: Fabric,
     events: Receiver<Event>,
+    /// The RDMA devices: of the machines, and of hosts beside them.
+    nics: Vec<RdmaNic>,
+    /// The QEMU for who has a card.
+    qemu: Qemu,
     // Goes after those whose cards it serves.
-    _cards: Option<Cx3>,
+    cards: Option<Cx3>,
     _dir: TempDir,
-}
-
-/// What the machines of a cluster are.
-struct Wanted<'a> {
-    /// The RDMA device of each.
-    nics: &'a [RdmaNic],
-    /// Ports of the fabric for others, behind those of the machines.
-    hosts: u16,
-    /// On the machines' command lines.
-    options: &'a str,
-    /// What they get instead of the manager's key.
-    key: Option<&'a Path>,
-    /// Options of the manager.
-    manager: &'a [&'a str],
 }
 
 impl Cluster {
     /// Starts `count` machines with `options` on their command lines. `key`: they get this file and not the manager's.
     pub fn start(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
-        Self::make(&Wanted { nics: &nics, hosts: 0, options, key, manager: &[] }, log)
+        let mut cluster = Self::without_machines(nics, &[], log)?;
+        cluster.boot(count, options, key, log)?;
+        Ok(cluster)
     }
 
-    /// A machine for each RDMA device, and ports of the fabric for `hosts` others behind those of the machines. The manager
-    /// gets the options `manager`.
-    pub fn beside_hosts(nics: &[RdmaNic], hosts: u16, manager: &[&str], log: &Path) -> Result<Self> {
-        Self::make(&Wanted { nics, hosts, options: "", key: None, manager }, log)
-    }
-
-    fn make(wanted: &Wanted, log: &Path) -> Result<Self> {
+    /// What machines and hosts beside them with such RDMA devices need; [`boot`](Self::boot) starts machines. The manager gets
+    /// the options `manager`.
+    pub fn without_machines(nics: Vec<RdmaNic>, manager: &[&str], log: &Path) -> Result<Self> {
         let lab = Lab::get()?;
-        let &Wanted { nics, hosts, options, key, manager: more } = wanted;
-        let (count, cards) = (u16::try_from(nics.len())?, nics.iter().any(|nic| *nic != RdmaNic::SoftRoce));
-        let tools = cards.then(cx3::Tools::get).transpose()?.transpose().map_err(|why| anyhow!("{why}"))?;
-        let qemu = tools.map_or(&lab.qemu, |tools| &tools.qemu);
+        let has_cards = nics.iter().any(|nic| nic.profile().is_some());
+        let tools = has_cards.then(cx3::Tools::get).transpose()?;
+        let tools = tools.transpose().map_err(|why| anyhow!("{why}"))?;
         // Short, because of the sockets in it.
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let manager = Manager::start_with(&manager::build()?, 0, dir.path(), more)?;
+        let manager = Manager::start_with(&manager::build()?, 0, dir.path(), manager)?;
         let fabric = Fabric::start(&FabricConfig {
-            ports: (count + hosts).into(),
+            ports: nics.len(),
             dir: dir.path().to_owned(),
             faults: netfault::Faults::default(),
             seed: 0,
             pcap: None,
         })?;
         let cards = tools.map(|tools| {
-            let cards = (0..).zip(nics).filter(|(_, nic)| nic.profile().is_some());
+            let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());
             let config = Cx3Config {
                 cards: cards.map(|(port, nic)| run::card_of(nic, &fabric, port)).collect(),
                 log_level: "warn".into(),
@@ -100,23 +87,46 @@ impl Cluster {
             };
             Cx3::start(&tools.program, &config)
         });
-        let cards = cards.transpose()?;
-        let mut sockets = cards.iter().flat_map(Cx3::sockets);
+        let qemu = tools.map_or(&lab.qemu, |tools| &tools.qemu).clone();
+        let (_, events) = channel();
+        Ok(Self {
+            manager,
+            vms: Vec::new(),
+            fabric,
+            events,
+            nics,
+            qemu,
+            cards: cards.transpose()?,
+            _dir: dir,
+        })
+    }
+
+    /// The QEMU that its machines and hosts run in.
+    pub fn qemu(&self) -> &Qemu {
+        &self.qemu
+    }
+
+    /// The RDMA device of a place: a card, or a port of the fabric.
+    pub fn rdma(&self, place: usize) -> Nic {
+        let is_card = |nic: &&RdmaNic| nic.profile().is_some();
+        let before = self.nics.iter().take(place).filter(is_card).count();
+        match (&self.cards, self.nics.get(place).filter(is_card)) {
+            (Some(cards), Some(_)) => Nic::Card { socket: cards.socket(before).to_owned() },
+            _ => Nic::Fabric { plug: self.fabric.plug(place) },
+        }
+    }
+
+    /// Starts machines in the first `count` places. `options` and `key` are as for [`start`](Self::start).
+    pub fn boot(&mut self, count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<()> {
+        let lab = Lab::get()?;
         let (sender, events) = channel();
-        let mut vms = Vec::new();
-        for (index, nic) in (0..count).zip(nics) {
+        self.events = events;
+        for (index, nic) in (0..count).zip(&self.nics) {
             let name = format!("node{index}");
-            let rdma = match nic.profile().and_then(|_| sockets.next()) {
-                Some(socket) => Nic::Card { socket: socket.to_owned() },
-                None => Nic::Fabric { plug: fabric.plug(index.into()) },
-            };
-            let key = key.unwrap_or(manager.key()).to_owned();
+            let key = key.unwrap_or(self.manager.key()).to_owned();
+            let (manager, driver) = (self.manager.port()?, nic.driver());
             let spec = VmSpec {
-                cmdline: format!(
-                    "manager=10.0.2.2:{} node={name} nic={} {options}",
-                    manager.port()?,
-                    nic.driver()
-                ),
+                cmdline: format!("manager=10.0.2.2:{manager} node={name} nic={driver} {options}"),
                 index,
                 machine: Machine::Microvm,
                 accel: lab.accel,
@@ -124,14 +134,13 @@ impl Cluster {
                 memory_mb: 64,
                 kernel: lab.kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: key }],
-                nics: vec![Nic::Management, rdma],
+                nics: vec![Nic::Management, self.rdma(index.into())],
                 name,
             };
             let console = log.with_extension(format!("{}.log", spec.name));
-            vms.push(Vm::start(qemu, spec, Some(&console), sender.clone())?);
+            self.vms.push(Vm::start(&self.qemu, spec, Some(&console), sender.clone())?);
         }
-        drop(sockets);
-        Ok(Self { manager, vms, fabric, events, _cards: cards, _dir: dir })
+        Ok(())
     }
 
     /// Waits until all machines are members.

@@ -4,10 +4,11 @@ use super::cases::{Case, Outcome};
 use super::inputs::{Input, compare};
 use super::lab::Cluster;
 use super::nodes::wait_for;
-use crate::run::RdmaNic;
+use crate::run::{self, RdmaNic};
 use crate::{paths, setup, tool};
 use anyhow::{Context, Result, bail, ensure};
-use qemu::linux::{Guest, GuestConfig, Image, Job, Network, Starting};
+use qemu::linux::{Card, Guest, GuestConfig, Image, Job, Network, Starting};
+use qemu::vm::Nic;
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,9 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
+/// Bits of an address that are the network's.
+const PREFIX: u8 = 16;
+
 /// A Linux machine's address, in the network of those that the manager assigns, of which it is among the last.
 fn address(machine: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 255, machine + 1)
@@ -47,8 +51,9 @@ fn address(machine: u8) -> Ipv4Addr {
 pub struct Plan<'a> {
     /// An appliance for each.
     pub appliances: &'a [RdmaNic],
-    /// Linux machines with `rdma_rxe`.
-    pub machines: u8,
+    /// A Linux machine for each; with `rdma_rxe` where an appliance would have softroce. If the first has an InfiniBand card, it is
+    /// the subnet manager.
+    pub machines: &'a [RdmaNic],
     /// Options of the manager.
     pub manager: &'a [&'a str],
     /// Further packages of the machines.
@@ -67,37 +72,51 @@ impl Lab {
     /// One machine beside appliances on softroce.
     fn of_one(manager: &[&str], packages: &[&str], files: &[(&str, PathBuf)], log: &Path) -> Result<Self> {
         let appliances = &vec![RdmaNic::SoftRoce; APPLIANCES.into()];
-        Self::start(&Plan { appliances, machines: 1, manager, packages, files }, log)
+        Self::start(&Plan { appliances, machines: &[RdmaNic::SoftRoce], manager, packages, files }, log)
     }
 
-    /// Starts all; appliances may not have joined yet.
+    /// Starts all, the appliances last; they may not have joined yet.
     pub fn start(plan: &Plan, log: &Path) -> Result<Self> {
         let &Plan { appliances, machines, manager, packages, files } = plan;
         let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
-        let cluster = Cluster::beside_hosts(appliances, machines.into(), manager, log)?;
+        let nics = [appliances, machines].concat();
+        let mut cluster = Cluster::without_machines(nics, manager, log)?;
         let mut files: Vec<_> =
             files.iter().map(|(name, path)| (format!("{IN_GUEST}/{name}"), path.clone())).collect();
         files.push((format!("{IN_GUEST}/cluster.key"), cluster.manager.key().to_owned()));
         let size: u64 = files.iter().map(|(_, path)| path.metadata().map_or(0, |meta| meta.len())).sum();
         let files_mib = u32::try_from(size >> 20).unwrap_or(u32::MAX);
-        let qemu = setup::qemu()?;
         let start = |machine: u8| {
-            let plug = cluster.fabric.plug(appliances.len() + usize::from(machine));
-            let network =
-                Network { address: address(machine), prefix: 16, ..Network::numbered(machine + 1, plug) };
+            let (number, address) = (machine + 1, address(machine));
+            let (card, network) = match cluster.rdma(appliances.len() + usize::from(machine)) {
+                Nic::Card { socket } => {
+                    let address = Some((address, PREFIX));
+                    (Some(Card { address, ..Card::numbered(number, socket) }), None)
+                }
+                Nic::Fabric { plug } => {
+                    (None, Some(Network { address, prefix: PREFIX, ..Network::numbered(number, plug) }))
+                }
+                Nic::Management => bail!("an RDMA device is none of the management network"),
+            };
             let config = GuestConfig {
                 memory_mib: 320 + 2 * (image.size_mib() + files_mib),
-                network: Some(network),
+                card,
+                network,
                 management: true,
                 files: files.clone(),
                 console: Some(log.with_extension(format!("linux{machine}.log"))),
                 boot_within: LIMIT,
                 ..GuestConfig::default()
             };
-            Guest::start(&qemu, &image, &config)
+            Guest::start(cluster.qemu(), &image, &config)
         };
-        let starting = (0..machines).map(start).collect::<Result<Vec<_>>>()?;
-        let guests = starting.into_iter().map(Starting::ready).collect::<Result<Vec<_>>>()?;
+        let starting = (0..).zip(machines).map(|(machine, _)| start(machine)).collect::<Result<Vec<_>>>()?;
+        let mut guests = starting.into_iter().map(Starting::ready).collect::<Result<Vec<_>>>()?;
+        if let (Some(guest), Some(true)) = (guests.first_mut(), machines.first().map(RdmaNic::is_infiniband))
+        {
+            run::start_opensm(guest)?;
+        }
+        cluster.boot(u16::try_from(appliances.len())?, "", None, log)?;
         Ok(Self { cluster, guests })
     }
 

@@ -14,8 +14,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-/// The address of the first card that `cx3` serves.
-const MAC: &str = "00:02:c9:00:00:01";
 /// Longest wait for anything, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -28,7 +26,21 @@ pub fn cases() -> Vec<Case> {
     };
     vec![
         case("no link in common", no_common_link),
-        case("cards, softroce and Linux nodes count words", word_count).full_if(true),
+        // RoCE v2.
+        case("cards, softroce and Linux nodes count words", |log| {
+            word_count(&[RdmaNic::USUAL, RdmaNic::SoftRoce], &[RdmaNic::SoftRoce, RdmaNic::SoftRoce], log)
+        })
+        .full_if(true),
+        // RoCE v1: virtual functions under our driver and under Linux's.
+        case("virtual functions of two drivers count words", |log| {
+            word_count(&[RdmaNic::VIRTUAL, RdmaNic::SoftRoce], &[RdmaNic::VIRTUAL], log)
+        })
+        .full_if(true),
+        // The Linux node is the subnet manager, too.
+        case("InfiniBand cards of two drivers count words", |log| {
+            word_count(&[RdmaNic::INFINIBAND, RdmaNic::INFINIBAND], &[RdmaNic::INFINIBAND], log)
+        })
+        .full_if(true),
     ]
 }
 
@@ -37,7 +49,7 @@ pub fn cases() -> Vec<Case> {
 fn no_common_link(log: &Path) -> Result<()> {
     let plan = Plan {
         appliances: &[RdmaNic::VIRTUAL],
-        machines: 1,
+        machines: &[RdmaNic::SoftRoce],
         manager: &["--trust-hosts"],
         packages: &[],
         files: &[lite_node(log)?],
@@ -53,32 +65,41 @@ fn no_common_link(log: &Path) -> Result<()> {
     lab.members(1, log)
 }
 
-/// Two Linux machines, a card and softroce, of which each two have RoCE v2.
-fn word_count(log: &Path) -> Result<()> {
-    let plan = Plan {
-        appliances: &[RdmaNic::USUAL, RdmaNic::SoftRoce],
-        machines: 2,
-        manager: &["--trust-hosts"],
-        packages: &[],
-        files: &[lite_node(log)?],
-    };
+/// All nodes of a plan count words together.
+fn word_count(appliances: &[RdmaNic], machines: &[RdmaNic], log: &Path) -> Result<()> {
+    let manager = &["--trust-hosts"];
+    let plan = Plan { appliances, machines, manager, packages: &[], files: &[lite_node(log)?] };
     let mut lab = Lab::start(&plan, log)?;
-    for machine in 0..plan.machines {
+    lab.members(u16::try_from(appliances.len())?, log)?;
+    let count = u8::try_from(machines.len())?;
+    for (index, nic) in appliances.iter().enumerate() {
+        if nic.profile().is_some() && !nic.is_infiniband() {
+            // Nobody answers ARP for a card.
+            let node = format!("node{index}");
+            let know = format!("arp -s {} {}", gid(&lab, &node, log)?, mac(&node, log)?);
+            for machine in 0..count {
+                lab.guest(machine)?.check(&know, LIMIT)?;
+            }
+        }
+    }
+    for machine in 0..count {
         lab.join(machine)?;
     }
-    lab.members(4, log)?;
-    let card = gid(&lab, "node0", log)?;
-    for machine in 0..plan.machines {
-        // Nobody answers ARP for it.
-        let know = format!("arp -s {card} {MAC}");
-        lab.guest(machine)?.check(&know, LIMIT)?;
-    }
+    let nodes = u16::try_from(appliances.len() + machines.len())?;
+    lab.members(nodes, log)?;
     let dir = tempfile::tempdir()?;
     let output = dir.path().join("out");
     let prepared = Input::SmallText.prepared(log)?;
     let mut submit = lab.submit("wordcount", &prepared.input, &output);
-    tool::run_ok(submit.args(["--nodes", "4"]), log, LIMIT)?;
+    tool::run_ok(submit.args(["--nodes", &nodes.to_string()]), log, LIMIT)?;
     compare(&prepared.expected, &output, log)
+}
+
+/// The Ethernet address of an appliance's card, which its console says.
+fn mac(node: &str, log: &Path) -> Result<String> {
+    let console = std::fs::read_to_string(log.with_extension(format!("{node}.log")))?;
+    let after = console.split_once(", port 1 ").and_then(|(_, rest)| rest.split(' ').next());
+    after.map(str::to_owned).with_context(|| format!("{node} does not say what address its card has"))
 }
 
 /// The IPv4 address that the manager has given a node.
