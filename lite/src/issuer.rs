@@ -2,32 +2,35 @@
 
 use crate::node::Node;
 use crate::qos::Class;
+use crate::region::TermsTable;
 use alloc::sync::Arc;
 use core::time::Duration;
 use platform::Instant;
 
 /// Shared by a [`Lite`](crate::Lite) and the handles that come from it, so that an operation finds here what is the same for
 /// all of them.
-#[derive(Clone)]
 pub(crate) struct Issuer {
     pub(crate) node: Arc<Node>,
     pub(crate) class: Class,
+    /// Of its handles.
+    pub(crate) terms: TermsTable,
     patience_ns: u64,
 }
 
 impl Issuer {
     pub(crate) fn new(node: Arc<Node>, patience: Duration, class: Class) -> Arc<Self> {
-        Arc::new(Self { node, class, patience_ns: nanoseconds(patience) })
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        Arc::new(Self { node, class, terms: TermsTable::default(), patience_ns })
     }
 
     /// The same with that patience.
     pub(crate) fn patient(&self, patience: Duration) -> Arc<Self> {
-        Arc::new(Self { patience_ns: nanoseconds(patience), ..self.clone() })
+        Self::new(self.node.clone(), patience, self.class.clone())
     }
 
     /// The same for that class.
     pub(crate) fn classed(&self, class: Class) -> Arc<Self> {
-        Arc::new(Self { class, ..self.clone() })
+        Self::new(self.node.clone(), self.patience(), class)
     }
 
     /// How long an operation may take.
@@ -40,8 +43,4 @@ impl Issuer {
     pub(crate) fn deadline(&self) -> Instant {
         Instant::from_nanos(self.node.platform.now().as_nanos().saturating_add(self.patience_ns))
     }
-}
-
-fn nanoseconds(patience: Duration) -> u64 {
-    u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)
 }

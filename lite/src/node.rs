@@ -8,7 +8,7 @@ use crate::lease::{Ended, Lease};
 use crate::membership::Watchers;
 use crate::op::{Ends, OpId, OpTable};
 use crate::qos::Qos;
-use crate::region::{Holdings, MappingTable, RegionTable, Stamps};
+use crate::region::{Holdings, Holds, MappingTable, RegionTable, Stamps};
 use crate::rpc::{LocalReplies, ServiceTable};
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
@@ -92,6 +92,8 @@ pub(crate) struct Node {
     pub(crate) holdings: Holdings,
     pub(crate) mappings: MappingTable,
     pub(crate) stamps: Arc<Stamps>,
+    /// What applications hold by their handles.
+    pub(crate) holds: Holds,
     /// What others wait for here.
     pub(crate) objects: Mutex<Objects>,
     /// What tasks of this node wait for, here and elsewhere.
@@ -160,6 +162,7 @@ impl Node {
             holdings: Holdings::default(),
             mappings: MappingTable::default(),
             stamps: Arc::default(),
+            holds: Holds::default(),
             objects: Mutex::default(),
             waits: Waits::default(),
             control: Control::new(),

@@ -49,7 +49,11 @@ fn all_closed(c: &Cluster) {
     for (i, (_, lite)) in c.nodes.iter().enumerate() {
         assert_eq!(c.fabric.queue_pairs(Gid::from_ipv4([10, 0, 0, i as u8 + 1])), 0, "node {}", i + 1);
         let held: Vec<_> = lite.audit();
-        assert!(held.iter().all(|(what, _)| ["regions", "mappings", "objects"].contains(what)), "{held:?}");
+        assert!(
+            held.iter()
+                .all(|(what, _)| ["regions", "mappings", "terms of handles", "objects"].contains(what)),
+            "{held:?}"
+        );
     }
 }
 

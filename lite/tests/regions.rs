@@ -67,6 +67,45 @@ fn a_region_takes_all_that_is_free() {
     });
 }
 
+/// Handles of regions of many lengths, with clones, and clones of other patience: each knows its own region, each region is
+/// unmapped with its last handle, and what handles share is shared and goes with them.
+#[test]
+fn handles_share_what_they_have_in_common() {
+    let mut c = cluster(2);
+    let a = c.lite(1);
+    let (lite, world) = (a.clone(), c.lite(2));
+    c.world.run(LIMIT, async move {
+        let count = |what| lite.audit().iter().find(|(kind, _)| *kind == what).map_or(0, |(_, n)| *n);
+        let mut all = Vec::new();
+        for i in 0..60u64 {
+            let lmr = lite.alloc(NodeId(2), 8 * (i % 3 + 1), RW).await.unwrap();
+            lmr.write(0, &i.to_ne_bytes()).await.unwrap();
+            all.push(lmr);
+        }
+        assert_eq!((count("mappings"), count("terms of handles")), (60, 3), "as many as lengths");
+        let clones: Vec<_> = all.iter().rev().cloned().collect();
+        let mut patient: Vec<_> = all.iter().map(|l| l.with_deadline(Duration::from_secs(9))).collect();
+        for kept in [&clones, &patient] {
+            for lmr in kept {
+                let mut got = [0; 8];
+                lmr.read(0, &mut got).await.unwrap();
+                let i = u64::from_ne_bytes(got);
+                assert_eq!(lmr.len(), 8 * (i % 3 + 1));
+                assert_eq!(lmr.write(lmr.len() - 7, &[0; 8]).await, Err(Error::OutOfBounds));
+            }
+        }
+        drop(all);
+        drop(clones);
+        assert_eq!((count("mappings"), count("terms of handles")), (60, 0), "others have these terms");
+        patient.truncate(20);
+        lite.sleep(Duration::from_millis(100)).await;
+        assert_eq!(count("mappings"), 20);
+        drop(patient);
+        lite.sleep(Duration::from_millis(100)).await;
+        assert_eq!((count("mappings"), world.audit().iter().any(|(kind, _)| *kind == "regions")), (0, false));
+    });
+}
+
 /// Free bytes of each node.
 fn free(c: &Cluster) -> Vec<u64> {
     c.nodes.iter().map(|(host, _)| platform::Platform::memory(&**host).stats().free).collect()

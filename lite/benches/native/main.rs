@@ -84,12 +84,15 @@ fn options() -> Result<Work, String> {
 /// Starts this program anew with large pages for its heap, unless it has been.
 fn take_large_pages() -> Result<(), String> {
     const NAME: &str = "GLIBC_TUNABLES";
+    // All from one heap in such pages, however large, which grows by 64 MiB and never shrinks.
+    const LARGE: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.top_pad=67108864:\
+                         glibc.malloc.trim_threshold=17179869184";
     if std::env::var_os(NAME).is_some() {
         return Ok(());
     }
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut again = std::process::Command::new(program);
-    again.args(std::env::args_os().skip(1)).env(NAME, "glibc.malloc.hugetlb=1");
+    again.args(std::env::args_os().skip(1)).env(NAME, LARGE);
     Err(format!("cannot start anew: {}", std::os::unix::process::CommandExt::exec(&mut again)))
 }
 

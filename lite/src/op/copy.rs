@@ -36,7 +36,7 @@ impl Lmr {
     pub async fn memmove(&self, offset: u64, to: &Self, to_offset: u64, len: u64) -> Result<(), Error> {
         self.check(Permissions::READ, offset, len)?;
         to.check(Permissions::WRITE, to_offset, len)?;
-        let (node, deadline) = (self.inner().0, self.deadline());
+        let (node, deadline) = (self.here(), self.deadline());
         if node.is_fenced() {
             return Err(Error::LinkDown);
         }
@@ -55,8 +55,7 @@ impl Lmr {
         len: u64,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let (node, here) = self.inner();
-        let there = to.inner().1;
+        let (node, here, there) = (self.here(), &self.mapping(), &to.mapping());
         let from = node.locate(here, Permissions::READ, offset, len).await?.0.at;
         let into = node.locate(there, Permissions::WRITE, to_offset, len).await?.0.at;
         if [from.0, into.0].contains(&node.me) {
@@ -86,7 +85,7 @@ impl Lmr {
         self.check(Permissions::READ, offset, len)?;
         to.check(Permissions::WRITE, to_offset, len)?;
         let near = offset.abs_diff(to_offset) < len;
-        if near && self.inner().0.is_same(self, to).await? {
+        if near && self.here().is_same(self, to).await? {
             return Err(Error::Refused("the ranges overlap".into()));
         }
         self.memmove(offset, to, to_offset, len).await
@@ -102,7 +101,7 @@ async fn copy(
     len: u64,
     deadline: Instant,
 ) -> Result<(), Error> {
-    let node = from.inner().0;
+    let node = from.here();
     let within = to_offset > offset && to_offset - offset < len;
     let backwards = within && node.is_same(from, to).await?;
     let step = len.min(node.chunk as u64);
@@ -130,7 +129,7 @@ async fn copy(
 impl Node {
     /// Whether two handles are of one region: whether both begin at the same place.
     async fn is_same(&self, a: &Lmr, b: &Lmr) -> Result<bool, Error> {
-        let (a, b) = (a.inner().1, b.inner().1);
+        let (a, b) = (&a.mapping(), &b.mapping());
         if a.owner != b.owner || a.len != b.len {
             return Ok(false);
         }

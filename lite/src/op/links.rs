@@ -27,10 +27,6 @@ impl Link {
 pub(crate) struct PlaceId(u32);
 
 impl PlaceId {
-    pub(crate) fn from_number(number: u32) -> Self {
-        Self(number)
-    }
-
     pub(crate) fn number(self) -> u32 {
         self.0
     }

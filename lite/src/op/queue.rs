@@ -212,7 +212,7 @@ impl CompletionQueue {
                 // What is under way here gives room when it is taken.
                 Err(_) if !self.is_empty() => return Ok(posted),
                 Err(Refused::Busy) => {
-                    let (mapping, again) = (op.lmr.inner().1, self.by.node.platform.now() + RECONNECT_PAUSE);
+                    let (mapping, again) = (op.lmr.mapping(), self.by.node.platform.now() + RECONNECT_PAUSE);
                     let freed = self.by.node.resources.until(|| mapping.gate.is_closed().then_some(()));
                     // Whatever is freed is announced; the pause only bounds the wait.
                     self.by.node.timers.before(again, freed).await;
@@ -237,7 +237,8 @@ impl CompletionQueue {
 
     /// The node whose RNIC does `op`, if it fits one work request.
     fn short(&self, op: &Op<'_>) -> Result<Option<Life>, Error> {
-        let piece = op.lmr.piece(op.kind.right(), op.offset, op.kind.len() as u64)?;
+        let mapping = op.lmr.mapping();
+        let piece = op.lmr.piece(&mapping, op.kind.right(), op.offset, op.kind.len() as u64)?;
         Ok(piece.map(|(spot, _)| spot.at).filter(|at| self.is_remote(op, *at)))
     }
 
@@ -279,10 +280,14 @@ impl CompletionQueue {
             return Err(Refused::For(Error::LinkDown));
         }
         // What may go now, and where.
+        let mut mappings = [const { None }; BATCH];
+        for (mapping, o) in mappings.iter_mut().zip(group) {
+            *mapping = Some(o.lmr.mapping());
+        }
         let mut found: [Option<(Spot, Pass<'_>)>; BATCH] = [None; BATCH];
         let share = group.first().map_or(Share::All, |o| o.lmr.share());
-        for (place, o) in found.iter_mut().zip(group) {
-            let piece = o.lmr.piece(o.kind.right(), o.offset, o.kind.len() as u64);
+        for ((place, mapping), o) in found.iter_mut().zip(mappings.iter().flatten()).zip(group) {
+            let piece = o.lmr.piece(mapping, o.kind.right(), o.offset, o.kind.len() as u64);
             let Ok(Some((spot, pass))) = piece else { break };
             if spot.at != to || !self.is_remote(o, to) || pass.share != share {
                 break;

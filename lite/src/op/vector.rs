@@ -74,7 +74,7 @@ impl Lmr {
     /// Posts what fits one work request, if it can be posted now.
     async fn launch(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Option<Flight<'_>> {
         let waker = TaskWaker.await;
-        self.depart(offset, verb, deadline, waker).map(|id| Flight::new(self.inner().0, id))
+        self.depart(offset, verb, deadline, waker).map(|id| Flight::new(self.here(), id))
     }
 
     /// Waits for a piece, and copies what it has read; `late`: what it ends with when its time is over. `false`: it must be done

@@ -7,7 +7,6 @@ use crate::node::Node;
 use crate::rpc::{Answer, Ask, Undo};
 use crate::{Error, Lmr, Permissions};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 use platform::Instant;
 use proto::NodeId;
 
@@ -18,8 +17,8 @@ impl Lmr {
     /// Has the owner do something, for holders with `ADMIN`.
     async fn administer(&self, ask: &Ask) -> Result<Answer, Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
-        let m = &self.held.mapping;
-        self.held.node.ask_node(m.owner, ask, self.deadline()).await
+        let owner = self.mapping().owner;
+        self.here().ask_node(owner, ask, self.deadline()).await
     }
 
     /// Publishes the region as `name`: nodes that the region grants `SHARE` may map it by that name, with at most the rights that
@@ -27,7 +26,7 @@ impl Lmr {
     ///
     /// Costs a message to the owner and one to the directory.
     pub async fn publish(&self, name: &str) -> Result<(), Error> {
-        let ask = Ask::Publish { mapping: self.held.mapping.id, name: name.into() };
+        let ask = Ask::Publish { mapping: self.mapping().id, name: name.into() };
         self.administer(&ask).await.map(drop)
     }
 
@@ -47,7 +46,7 @@ impl Lmr {
     /// # }
     /// ```
     pub async fn grant(&self, whom: impl Into<Grantee>, rights: Permissions) -> Result<(), Error> {
-        let ask = Ask::Grant { mapping: self.held.mapping.id, to: whom.into(), rights };
+        let ask = Ask::Grant { mapping: self.mapping().id, to: whom.into(), rights };
         self.administer(&ask).await.map(drop)
     }
 
@@ -58,7 +57,7 @@ impl Lmr {
     /// refused, so that a write may have been done in part. Operations that do not need these rights wait for a moment. On
     /// `Unknown` and `Deadline` it goes on.
     pub async fn revoke(&self, whom: impl Into<Grantee>, rights: Permissions) -> Result<(), Error> {
-        let ask = Ask::Withdraw { mapping: self.held.mapping.id, from: whom.into(), rights };
+        let ask = Ask::Withdraw { mapping: self.mapping().id, from: whom.into(), rights };
         self.administer(&ask).await.map(drop)
     }
 
@@ -68,14 +67,14 @@ impl Lmr {
         if secret.len() > LONGEST_SECRET {
             return Err(Error::TooLarge { max: LONGEST_SECRET as u64 });
         }
-        let ask = Ask::SetSecret { mapping: self.held.mapping.id, secret: secret.into() };
+        let ask = Ask::SetSecret { mapping: self.mapping().id, secret: secret.into() };
         self.administer(&ask).await.map(drop)
     }
 
     /// Makes another node the region's master: it may map the region with all rights, and the region ends when *it* leaves.
     /// Needs `ADMIN`. This handle keeps its rights until they are revoked.
     pub async fn hand_over(&self, to: NodeId) -> Result<(), Error> {
-        let ask = Ask::HandOver { mapping: self.held.mapping.id, to };
+        let ask = Ask::HandOver { mapping: self.mapping().id, to };
         self.administer(&ask).await.map(drop)
     }
 
@@ -98,11 +97,11 @@ impl Lmr {
     pub async fn move_to(&self, to: impl Into<Placement>) -> Result<(), Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
         let deadline = self.deadline();
-        let plans = self.held.node.plans(to.into(), self.len(), deadline).await?;
+        let plans = self.here().plans(to.into(), self.len(), deadline).await?;
         let mut result = Err(Error::NoMemory { asked: self.len(), free: 0 });
         for plan in plans {
-            let ask = Ask::Move { mapping: self.held.mapping.id, plan };
-            result = self.held.node.ask_node(self.held.mapping.owner, &ask, deadline).await.map(drop);
+            let ask = Ask::Move { mapping: self.mapping().id, plan };
+            result = self.here().ask_node(self.mapping().owner, &ask, deadline).await.map(drop);
             if !matches!(result, Err(Error::NoMemory { .. })) {
                 break;
             }
@@ -115,9 +114,8 @@ impl Lmr {
     /// [`Error::Deadline`] it is being freed, which goes on.
     pub async fn free(self) -> Result<(), Error> {
         self.check(Permissions::ADMIN, 0, 0)?;
-        let m = &self.held.mapping;
-        let node = &self.held.node;
-        self.held.freed.store(true, Ordering::SeqCst);
+        let (m, node) = (self.mapping(), self.here());
+        self.forget();
         m.close();
         let free = Ask::Free { mapping: m.id };
         let undo = Undo::new(node, m.owner, free.clone());
@@ -131,7 +129,7 @@ impl Lmr {
     /// Where the region's bytes lie: nodes and bytes, in the order of the layout.
     #[must_use]
     pub fn shares(&self) -> Vec<(NodeId, u64)> {
-        self.held.mapping.shares()
+        self.mapping().shares()
     }
 }
 

@@ -228,9 +228,11 @@ impl Node {
     /// Copies all bytes from one layout to another of the same length. Afterwards nothing of it is under way.
     async fn copy(self: &Arc<Self>, from: &Arc<Layout>, to: &Arc<Layout>) -> Result<(), Error> {
         let me = (self.me, self.incarnation);
-        let open =
-            |layout: &Layout| Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), self.stamps.stamp());
-        let (source, target) = (open(from), open(to));
+        let open = |layout: &Layout| {
+            let stamp = self.stamps.stamp()?;
+            Ok::<_, Error>(Mapping::new(me, 0, Permissions::all(), 1, layout.clone(), stamp))
+        };
+        let (source, target) = (open(from)?, open(to)?);
         let (len, issued) = (from.len(), AtomicBool::new(false));
         let mut buffer = vec![0; COPY_STEP.min(len) as usize];
         let mut done = 0;

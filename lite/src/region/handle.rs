@@ -1,10 +1,12 @@
 //! [`Lmr`]: a mapped region as applications hold it.
 
+use super::holds::Hold;
 use super::layout::Spot;
 use super::mapping::Mapping;
 use super::owner::MapAsk;
 use super::placement::Placement;
 use super::shortcut::Shortcut;
+use super::terms::{Extent, Terms};
 use crate::issuer::Issuer;
 use crate::names::Named;
 use crate::node::Node;
@@ -28,30 +30,27 @@ use proto::NodeId;
 ///
 /// It keeps where the region lay when it was mapped: as long as that holds, an operation looks at nothing else of the region,
 /// so that what it costs does not grow with their number.
-#[derive(Clone)]
-// Half a line of the processor's cache, and never in two.
-#[repr(align(32))]
+// A quarter of a line of the processor's cache, and never in two.
+#[repr(align(16))]
 pub struct Lmr {
-    by: Arc<Issuer>,
-    pub(super) held: Arc<Held>,
+    terms: Arc<Terms>,
     short: Shortcut,
 }
 
-const _: () = assert!(size_of::<Lmr>() == 32);
+const _: () = assert!(size_of::<Lmr>() == 16);
 
-pub(super) struct Held {
-    pub(super) node: Arc<Node>,
-    pub(super) mapping: Arc<Mapping>,
-    /// The region has been freed through this mapping: there is nothing to unmap.
-    pub(super) freed: AtomicBool,
-    /// What an application is charged for it.
-    _charge: MemoryCharge,
+impl Clone for Lmr {
+    fn clone(&self) -> Self {
+        self.here().holds.more(self.short.stamp());
+        Self { terms: self.terms.clone(), short: self.short }
+    }
 }
 
-impl Drop for Held {
+impl Drop for Lmr {
     fn drop(&mut self) {
-        if !*self.freed.get_mut() && !self.mapping.gate.is_closed() {
-            self.node.release(self.mapping.clone());
+        let Some(hold) = self.here().holds.fewer(self.short.stamp()) else { return };
+        if !hold.freed && !hold.mapping.gate.is_closed() {
+            self.here().release(hold.mapping);
         }
     }
 }
@@ -173,21 +172,21 @@ impl Lite {
     }
 
     pub(super) fn lmr_charged(&self, mapping: Arc<Mapping>, charge: MemoryCharge) -> Lmr {
-        let (freed, node) = (AtomicBool::new(false), &self.by.node);
+        let (node, stamp) = (&self.by.node, mapping.stamp.id());
         // What lies here is copied, and that waits while the mapping changes.
         let sole = mapping.sole().filter(|piece| piece.at.0 != node.me);
-        let short = sole.and_then(|piece| {
-            let place = node.ops.lock().links.place(piece.at);
-            Shortcut::new(place, piece.addr, mapping.len, mapping.rights(), mapping.stamp.id())
-        });
-        let held = Held { node: node.clone(), mapping, freed, _charge: charge };
-        Lmr { by: self.by.clone(), held: Arc::new(held), short: short.unwrap_or(Shortcut::NONE) }
+        let known = sole.and_then(|piece| Some((piece.at, Shortcut::new(stamp, piece.addr)?)));
+        let place = known.map(|(at, _)| node.ops.lock().links.place(at));
+        let short = known.map_or_else(|| Shortcut::without_address(stamp), |(_, short)| short);
+        let extent = Extent { place, rights: mapping.rights(), len: mapping.len };
+        node.holds.open(Hold { mapping, freed: false, _charge: charge });
+        Lmr { terms: Terms::of(&self.by, extent), short }
     }
 }
 
 impl fmt::Debug for Lmr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let m = &self.held.mapping;
+        let m = self.mapping();
         write!(f, "region of {}: {} bytes, {:?}", m.owner.0, m.len, m.rights())
     }
 }
@@ -196,7 +195,7 @@ impl Lmr {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.held.mapping.len
+        self.terms.extent.len
     }
 
     /// Whether it has no bytes.
@@ -209,62 +208,83 @@ impl Lmr {
     /// its life, wherever the bytes lie.
     #[must_use]
     pub fn owner(&self) -> NodeId {
-        self.held.mapping.owner.0
+        self.with(|m| m.owner.0)
     }
 
     /// The node of the first byte; see [`shares`](Self::shares) for all.
     #[must_use]
     pub fn node(&self) -> NodeId {
-        self.held.mapping.first_node()
+        self.with(Mapping::first_node)
     }
 
     /// The rights of this handle.
     #[must_use]
     pub fn permissions(&self) -> Permissions {
-        self.held.mapping.rights()
+        self.with(Mapping::rights)
     }
 
     /// A handle whose operations have so long.
     #[must_use]
     pub fn with_deadline(&self, patience: Duration) -> Self {
-        Self { by: self.by.patient(patience), ..self.clone() }
+        self.by(&self.terms.by.patient(patience))
     }
 
     /// Whether this handle has `right` to `len` bytes at `offset`.
     pub(crate) fn check(&self, right: Permissions, offset: u64, len: u64) -> Result<(), Error> {
-        let m = &self.held.mapping;
-        m.check(right, offset, len).map_err(|e| self.explain(e))
+        self.with(|m| m.check(right, offset, len)).map_err(|e| self.explain(e))
     }
 
     /// Why the mapping has ended, if that is what is wrong.
     pub(crate) fn explain(&self, error: Error) -> Error {
-        if error == Error::Freed { self.by.node.ended(&self.held.mapping) } else { error }
+        if error == Error::Freed { self.here().ended(&self.mapping()) } else { error }
     }
 
-    /// What it is made of.
-    pub(crate) fn inner(&self) -> (&Arc<Node>, &Arc<Mapping>) {
-        (&self.by.node, &self.held.mapping)
+    /// The node whose handle this is.
+    #[inline]
+    pub(crate) fn here(&self) -> &Arc<Node> {
+        &self.terms.by.node
+    }
+
+    /// What it stands for.
+    pub(crate) fn mapping(&self) -> Arc<Mapping> {
+        self.here().holds.with(self.short.stamp(), |hold| hold.mapping.clone())
+    }
+
+    /// A look at it.
+    fn with<R>(&self, look: impl FnOnce(&Mapping) -> R) -> R {
+        self.here().holds.with(self.short.stamp(), |hold| look(&hold.mapping))
+    }
+
+    /// There is nothing to unmap when this is dropped.
+    pub(super) fn forget(&self) {
+        self.here().holds.with(self.short.stamp(), |hold| hold.freed = true);
+    }
+
+    /// The same handle, with what another issuer says of its operations.
+    fn by(&self, issuer: &Arc<Issuer>) -> Self {
+        self.here().holds.more(self.short.stamp());
+        Self { terms: Terms::of(issuer, self.terms.extent), short: self.short }
     }
 
     pub(crate) fn platform(&self) -> &dyn platform::Platform {
-        &*self.by.node.platform
+        &*self.here().platform
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.by.deadline()
+        self.terms.by.deadline()
     }
 
-    /// Where `len` bytes at `offset` lie, if they are in one piece that is not being changed.
-    pub(crate) fn piece(
+    /// Where `len` bytes at `offset` of its `mapping` lie, if they are in one piece that is not being changed.
+    pub(crate) fn piece<'a>(
         &self,
+        mapping: &'a Mapping,
         right: Permissions,
         offset: u64,
         len: u64,
-    ) -> Result<Option<(Spot, Pass<'_>)>, Error> {
-        let mapping = &*self.held.mapping;
+    ) -> Result<Option<(Spot, Pass<'a>)>, Error> {
         let found = mapping.locate(right, offset, len).map_err(|e| self.explain(e))?;
         if let Some((spot, _)) = &found {
-            self.by.node.check_spot(spot)?;
+            self.here().check_spot(spot)?;
         }
         let found = found.filter(|(spot, _)| len <= spot.run);
         let pass = |epoch| Pass { seen: (mapping, epoch), share: self.share() };
@@ -280,46 +300,48 @@ impl Lmr {
         deadline: Instant,
         waker: Waker,
     ) -> Option<OpId> {
-        let node = &*self.by.node;
+        let node = &**self.here();
         let (right, len) = match verb {
             Verb::Write { head, .. } => (Permissions::WRITE, head.len()),
             Verb::Read { len } => (Permissions::READ, len as usize),
             Verb::FetchAdd { .. } | Verb::CompareSwap { .. } => (Permissions::ATOMIC, 8),
         };
-        let addr = self.short.find(right, offset, len as u64)?;
-        if len == 0 || len > node.chunk {
+        let Extent { place, rights, len: room } = self.terms.extent;
+        let place = place.filter(|_| rights.contains(right))?;
+        if len == 0 || len > node.chunk || len as u64 > room.checked_sub(offset)? {
             return None;
         }
-        let (place, stamp, share) = (self.short.place(), self.short.stamp(), self.share());
+        let (addr, stamp, share) = (self.short.at(offset), self.short.stamp(), self.share());
         node.depart(&Way { place, addr, stamp, share }, verb, deadline, waker)
     }
 
     /// A handle whose operations have that priority.
     #[must_use]
     pub fn with_priority(&self, priority: Priority) -> Self {
-        Self { by: self.by.classed(self.by.class.with_priority(priority)), ..self.clone() }
+        let by = &self.terms.by;
+        self.by(&by.classed(by.class.with_priority(priority)))
     }
 
     /// A handle whose operations are nobody's.
     pub(crate) fn without_class(&self) -> Self {
-        Self { by: self.by.classed(Class::default()), ..self.clone() }
+        self.by(&self.terms.by.classed(Class::default()))
     }
 
     /// The queue pairs that operations use now.
     #[inline]
     pub(crate) fn share(&self) -> Share {
-        self.by.class.share(&self.by.node)
+        self.terms.by.class.share(self.here())
     }
 
     /// Whether something may be between an operation and the wire.
     #[inline]
     pub(crate) fn is_rated(&self) -> bool {
-        self.by.class.is_rated(&self.by.node)
+        self.terms.by.class.is_rated(self.here())
     }
 
     /// Whether the application has as many operations under way as it may.
     pub(crate) fn is_full(&self) -> bool {
-        self.by.class.is_full()
+        self.terms.by.class.is_full()
     }
 
     /// Waits until an operation of `len` bytes, which has been checked, may go, if something is between it and the wire.
@@ -327,20 +349,20 @@ impl Lmr {
         if !self.is_rated() {
             return Ok(None);
         }
-        self.by.node.admit(&self.by.class, len as u64, deadline, true).await.map(Some)
+        self.here().admit(&self.terms.by.class, len as u64, deadline, true).await.map(Some)
     }
 
     /// Whether an operation may find its way by what the handle keeps.
     #[inline]
     fn is_short(&self) -> bool {
-        self.short != Shortcut::NONE && !self.is_rated()
+        self.terms.extent.place.is_some() && !self.is_rated()
     }
 
     /// How an operation on the short way has failed, if that is for good; `late`: what it ends with when its time is over.
     #[cold]
     pub(crate) fn failed(&self, flight: &Flight<'_>, ended: Ended, late: Error) -> Result<(), Error> {
         if ended == Ended::Late {
-            self.by.node.missed();
+            self.here().missed();
             return Err(late);
         }
         match judge(flight.status()) {
@@ -362,7 +384,7 @@ impl Lmr {
                 let waker = TaskWaker.await;
                 let verb = Verb::Read { len: into.len() as u32 };
                 if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                    let mut flight = Flight::new(&self.by.node, id);
+                    let mut flight = Flight::new(self.here(), id);
                     Rest::default().await;
                     let ended = (&mut flight).await;
                     if ended == Ended::Done {
@@ -390,7 +412,7 @@ impl Lmr {
                 let waker = TaskWaker.await;
                 let verb = Verb::Write { head: data, tail: &[], imm: None };
                 if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                    let mut flight = Flight::new(&self.by.node, id);
+                    let mut flight = Flight::new(self.here(), id);
                     Rest::default().await;
                     let ended = (&mut flight).await;
                     if ended == Ended::Done {
@@ -406,8 +428,9 @@ impl Lmr {
 
     /// Copies what lies on this node, unless its place is being changed; `false` if nothing has been copied.
     fn copy_here(&self, offset: u64, data: &mut Data<'_>) -> Result<bool, Error> {
-        let node = &self.by.node;
-        let piece = self.piece(data.right(), offset, data.len() as u64)?;
+        let node = self.here();
+        let mapping = self.mapping();
+        let piece = self.piece(&mapping, data.right(), offset, data.len() as u64)?;
         let Some((spot, pass)) = piece.filter(|(spot, _)| spot.at.0 == node.me) else { return Ok(false) };
         let copied = node.copy_here(spot.addr, data, pass.seen).is_ok();
         if copied {
@@ -424,7 +447,7 @@ impl Lmr {
         deadline: Instant,
         lost: bool,
     ) -> Result<(), Error> {
-        let node = &self.by.node;
+        let node = self.here();
         let mut _ticket = None;
         if !lost && !self.is_rated() && self.copy_here(offset, &mut data)? {
             return Ok(());
@@ -439,7 +462,8 @@ impl Lmr {
         // What is lost may have been done; of a read nobody sees it.
         let (issued, harmless) = (AtomicBool::new(lost), AtomicBool::new(false));
         let unknown = if data.right() == Permissions::READ { &harmless } else { &issued };
-        let work = node.access(&self.held.mapping, offset, data, self.share(), &issued);
+        let mapping = self.mapping();
+        let work = node.access(&mapping, offset, data, self.share(), &issued);
         node.limit(deadline, unknown, work).await
     }
 
@@ -447,11 +471,12 @@ impl Lmr {
     /// without bytes: none of them cross the wire from here.
     pub async fn memset(&self, offset: u64, len: u64, byte: u8) -> Result<(), Error> {
         self.check(Permissions::WRITE, offset, len)?;
-        let (node, deadline) = (&self.by.node, self.deadline());
+        let (node, deadline) = (self.here(), self.deadline());
         let _ticket = self.rate(0, deadline).await?;
         node.counters.memsets.add(1);
-        let ask = Ask::Memset { mapping: self.held.mapping.id, offset, len, byte };
-        node.ask_node(self.held.mapping.owner, &ask, deadline).await.map(drop)
+        let (owner, mapping) = self.with(|m| (m.owner, m.id));
+        let ask = Ask::Memset { mapping, offset, len, byte };
+        node.ask_node(owner, &ask, deadline).await.map(drop)
     }
 
     /// Adds `add` to the 8 bytes at `offset` (native endian, wrapping) in one step; gives the value before.
@@ -469,7 +494,7 @@ impl Lmr {
         if self.is_short() && offset.is_multiple_of(8) {
             let waker = TaskWaker.await;
             if let Some(id) = self.depart(offset, verb, deadline, waker) {
-                let mut flight = Flight::new(&self.by.node, id);
+                let mut flight = Flight::new(self.here(), id);
                 Rest::default().await;
                 let ended = (&mut flight).await;
                 if ended == Ended::Done {
@@ -487,14 +512,15 @@ impl Lmr {
     /// Why what was on the wire was lost.
     #[cold]
     fn lost(&self) -> Error {
-        let at = self.by.node.ops.lock().links.life(self.short.place());
-        at.and_then(|(node, life)| self.by.node.gone(node, life)).unwrap_or(Error::Unknown)
+        let place = self.terms.extent.place;
+        let at = place.and_then(|place| self.here().ops.lock().links.life(place));
+        at.and_then(|(node, life)| self.here().gone(node, life)).unwrap_or(Error::Unknown)
     }
 
     /// However it takes.
     #[cold]
     async fn atomic_long(&self, offset: u64, verb: Verb<'_>, deadline: Instant) -> Result<u64, Error> {
-        let node = &self.by.node;
+        let node = self.here();
         self.check(Permissions::ATOMIC, offset, 8)?;
         if !offset.is_multiple_of(8) {
             return Err(Error::Misaligned);
@@ -502,7 +528,8 @@ impl Lmr {
         let _ticket = self.rate(8, deadline).await?;
         node.counters.atomics.add(1);
         let issued = AtomicBool::new(false);
-        let work = node.atomic(&self.held.mapping, offset, verb, self.share(), &issued);
+        let mapping = self.mapping();
+        let work = node.atomic(&mapping, offset, verb, self.share(), &issued);
         node.limit(deadline, &issued, work).await
     }
 }

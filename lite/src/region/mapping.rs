@@ -367,7 +367,7 @@ impl Node {
             return Err(Error::Refused("unexpected answer".into()));
         };
         let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
-        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp());
+        let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp()?);
         expected.arrived(&mapping);
         Ok(mapping)
     }

@@ -2,8 +2,10 @@
 
 mod admin;
 mod change;
+mod chunks;
 mod fence;
 mod handle;
+mod holds;
 mod layout;
 mod lend;
 mod local;
@@ -14,8 +16,10 @@ mod placement;
 mod rights;
 mod shortcut;
 mod stamp;
+mod terms;
 
 pub use handle::Lmr;
+pub(crate) use holds::Holds;
 pub(crate) use layout::{Piece, Spot};
 pub(crate) use lend::Loan as Lent;
 pub use local::LocalMemory;
@@ -25,3 +29,4 @@ pub(crate) use owner::{MapAsk, RegionTable, Shape};
 pub use placement::Placement;
 pub use rights::Grantee;
 pub(crate) use stamp::{StampId, Stamps};
+pub(crate) use terms::TermsTable;

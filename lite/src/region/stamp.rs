@@ -1,16 +1,15 @@
 //! Stamps: one bit for each mapping of a node says whether the mapping is still as it was when it was made. A handle that
 //! keeps what it was mapped with need look at nothing else, however many there are.
 
-use alloc::boxed::Box;
+use super::chunks::Chunks;
+use crate::Error;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use spin::{Mutex, Once};
+use spin::Mutex;
 
-/// Stamps in the first chunk; each further one has twice as many as the one before.
-const FIRST: u32 = 4096;
-/// As many as numbers of 32 bits need.
-const CHUNKS: usize = 20;
+/// Of the number of a mapping.
+pub(super) const STAMP_BITS: u32 = 28;
 
 /// Names a mapping among those that its node has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +37,7 @@ struct Numbers {
 /// The stamps of a node.
 #[derive(Default)]
 pub(crate) struct Stamps {
-    chunks: [Once<Box<[AtomicU64]>>; CHUNKS],
+    words: Chunks<AtomicU64>,
     numbers: Mutex<Numbers>,
 }
 
@@ -49,59 +48,41 @@ pub(crate) struct Stamp {
 }
 
 impl Stamps {
-    /// A stamp for a new mapping. Those beyond 2^32 are spoiled from the start and share one name.
-    pub(crate) fn stamp(self: &Arc<Self>) -> Stamp {
+    /// A stamp for a new mapping. Fails with `Refused` if the node has 2^28 of them.
+    pub(crate) fn stamp(self: &Arc<Self>) -> Result<Stamp, Error> {
         let number = {
             let mut numbers = self.numbers.lock();
             let next = numbers.next;
             numbers.free.pop().or_else(|| {
-                numbers.next = next.checked_add(1).filter(|n| *n < u32::MAX - FIRST)?;
+                numbers.next = next.checked_add(1).filter(|n| *n <= 1 << STAMP_BITS)?;
                 Some(next)
             })
         };
-        let id = number.map_or(StampId::NONE, StampId);
-        if let Some((chunk, at)) = place(id).and_then(|(chunk, at)| Some((self.chunks.get(chunk)?, at))) {
-            let words = || (0..at.words).map(|_| AtomicU64::new(0)).collect();
-            if let Some(word) = chunk.call_once(words).get(at.word) {
-                word.fetch_or(at.bit, Ordering::SeqCst);
-            }
+        let number = number.ok_or_else(|| Error::Refused("this node has 2^28 mappings".into()))?;
+        let id = StampId(number);
+        if let Some(word) = self.words.grow(number / 64) {
+            word.fetch_or(bit(id), Ordering::SeqCst);
         }
-        Stamp { stamps: self.clone(), id }
-    }
-
-    fn word(&self, id: StampId) -> Option<(&AtomicU64, u64)> {
-        let (chunk, at) = place(id)?;
-        Some((self.chunks.get(chunk)?.get()?.get(at.word)?, at.bit))
+        Ok(Stamp { stamps: self.clone(), id })
     }
 
     /// Whether that mapping is as it was when it was made.
     #[inline]
     pub(crate) fn is_fresh(&self, id: StampId) -> bool {
-        self.word(id).is_some_and(|(word, bit)| word.load(Ordering::SeqCst) & bit != 0)
+        self.words.get(id.0 / 64).is_some_and(|word| word.load(Ordering::SeqCst) & bit(id) != 0)
     }
 
     fn spoil(&self, id: StampId) {
-        if let Some((word, bit)) = self.word(id) {
-            word.fetch_and(!bit, Ordering::SeqCst);
+        if let Some(word) = self.words.get(id.0 / 64) {
+            word.fetch_and(!bit(id), Ordering::SeqCst);
         }
     }
 }
 
-/// Where a stamp is in its chunk, which has so many words.
-struct At {
-    words: usize,
-    word: usize,
-    bit: u64,
-}
-
-/// The chunk of a stamp, and where it is there.
+/// Where it is in its word.
 #[inline]
-fn place(StampId(number): StampId) -> Option<(usize, At)> {
-    let number = number.checked_add(FIRST)?;
-    let size = number.ilog2();
-    let within = number - (1 << size);
-    let at = At { words: 1 << (size - 6), word: (within / 64) as usize, bit: 1 << (within % 64) };
-    Some(((size - FIRST.ilog2()) as usize, at))
+fn bit(id: StampId) -> u64 {
+    1 << (id.0 % 64)
 }
 
 impl Stamp {
@@ -118,9 +99,7 @@ impl Stamp {
 impl Drop for Stamp {
     fn drop(&mut self) {
         self.spoil();
-        if self.id != StampId::NONE {
-            self.stamps.numbers.lock().free.push(self.id.0);
-        }
+        self.stamps.numbers.lock().free.push(self.id.0);
     }
 }
 
@@ -131,7 +110,7 @@ mod tests {
     #[test]
     fn each_stamp_is_spoiled_by_itself_and_a_number_that_is_used_again_is_fresh() {
         let stamps = Arc::<Stamps>::default();
-        let mut all: Vec<_> = (0..3 * FIRST).map(|_| stamps.stamp()).collect();
+        let mut all: Vec<_> = (0..10_000).map(|_| stamps.stamp().unwrap()).collect();
         assert!(all.iter().all(|s| stamps.is_fresh(s.id())));
         for stamp in all.iter().step_by(3) {
             stamp.spoil();
@@ -141,19 +120,7 @@ mod tests {
         }
         let last = all.pop().unwrap().id();
         assert!(!stamps.is_fresh(last) && !stamps.is_fresh(StampId::NONE));
-        let again = stamps.stamp();
+        let again = stamps.stamp().unwrap();
         assert!(again.id() == last && stamps.is_fresh(last));
-    }
-
-    #[test]
-    fn every_number_has_a_place_of_its_own() {
-        assert!(place(StampId::NONE).is_none());
-        let all =
-            |number| place(StampId(number)).map(|(chunk, at)| (chunk, at.word, at.bit, at.words)).unwrap();
-        assert_eq!(all(0), (0, 0, 1, 64));
-        assert_eq!(all(FIRST - 1), (0, 63, 1 << 63, 64));
-        assert_eq!(all(FIRST), (1, 0, 1, 128));
-        let last = all(u32::MAX - FIRST);
-        assert!(last.0 < CHUNKS && last.1 < last.3);
     }
 }

@@ -21,6 +21,7 @@ impl Lite {
             ("waits", node.waits.len()),
             ("regions", node.regions.len()),
             ("mappings", node.mappings.len()),
+            ("terms of handles", self.by.terms.len()),
             ("objects", objects),
             ("barriers", barriers),
             ("connections being closed", node.closing.len()),

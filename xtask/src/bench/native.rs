@@ -52,8 +52,8 @@ struct Scale {
     random_ns: f64,
     sequence_ratio: f64,
     random_ratio: f64,
-    /// What the machine takes to get to one line of its cache among as many as there are regions.
-    line_ns: f64,
+    /// To one and the same region, after one line of the cache at random, of as many as the handles fill.
+    one_by_line_ns: f64,
     /// At random, when something else has run before.
     cold_ns: f64,
     cold_ratio: f64,
@@ -146,15 +146,15 @@ fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
         ]);
     }
     let remark = "medians of 64 B writes, as ratios to those of the first size in sequence; the RNIC moves no bytes here; one \
-                  line: what the machine takes to get to one line of its cache at random, of as many as the handles fill; after \
-                  others: at random, when other things have run since and fill the caches";
+                  and a line: to one and the same region, after one line of the cache at random, of as many as the \
+                  handles fill; after others: at random, when other things have run since and fill the caches";
     let heads = [
         "",
         "in sequence, ns",
         "ratio",
         "at random, ns",
         "ratio",
-        "one line, ns",
+        "one and a line, ns",
         "after others, ns",
         "ratio",
     ];
@@ -165,7 +165,7 @@ fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
             row.sequence_ratio,
             row.random_ns,
             row.random_ratio,
-            row.line_ns,
+            row.one_by_line_ns,
             row.cold_ns,
             row.cold_ratio,
         ];
