@@ -111,6 +111,8 @@ pub struct Mlx4<H: Hardware, R> {
     /// What work of this side names, and what peers do.
     key: AtomicU32,
     remote_key: AtomicU32,
+    /// Bytes of a message of a connection.
+    max_message: u64,
     control: spin::Mutex<Control<H::Block>>,
     slots: Box<[SlotLock<R, H::Block>]>,
     cqs: Box<[CqPlace<R, H::Block>]>,
@@ -191,6 +193,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             resets: AtomicU64::new(0),
             key: AtomicU32::new(card.keys.local),
             remote_key: AtomicU32::new(card.keys.remote),
+            max_message: 1 << card.capabilities.log_message,
             config: *config,
             qp_errors: AtomicU64::new(0),
             cq_errors: AtomicU64::new(0),

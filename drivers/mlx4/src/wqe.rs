@@ -3,7 +3,7 @@
 
 use crate::hardware::Hardware;
 use crate::qp::context::has_grh;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use platform::IoAddr;
 use verbs::{AddressVector, LinkKind, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
 
@@ -17,11 +17,14 @@ const CHUNK: usize = 64;
 pub(crate) const CHUNK_WORDS: usize = CHUNK / 8;
 /// Bytes of a segment's unit.
 const UNIT: usize = 16;
-/// Where what follows the remote address begins.
-const AFTER_REMOTE: usize = 2 * UNIT;
+/// The unit behind the control segment, and that behind the remote address.
+const AFTER_CONTROL: usize = 1;
+const AFTER_REMOTE: usize = 2;
+/// Bytes before each piece of payload that lies in a request.
+const HEADER: usize = 4;
 /// Bytes of the most payload that lies in a request itself: in three chunks, for that of a datagram begins behind the first,
 /// with 4 bytes before each piece, none of which crosses from one chunk into the next.
-pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - 4);
+pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - HEADER);
 /// Elements of a scatter or gather list.
 pub(crate) const MAX_ELEMENTS: usize = 4;
 
@@ -64,9 +67,9 @@ mod control {
 pub(crate) struct Bounds<'a, H> {
     pub(crate) hw: &'a H,
     /// The key of all memory.
-    pub(crate) key: u32,
+    pub(crate) key: &'a AtomicU32,
     /// Bytes of a message.
-    pub(crate) max_message: u64,
+    pub(crate) max_message: &'a u64,
 }
 
 impl<H: Hardware> Bounds<'_, H> {
@@ -83,7 +86,7 @@ impl<H: Hardware> Bounds<'_, H> {
                 .check(element.addr, element.len.into())
                 .map_err(|_| VerbsError::LocalProtection)?;
         }
-        if total <= self.max_message { Ok(()) } else { Err(VerbsError::InvalidArgument) }
+        if total <= *self.max_message { Ok(()) } else { Err(VerbsError::InvalidArgument) }
     }
 }
 
@@ -108,284 +111,294 @@ pub(crate) struct Source {
     pub(crate) domain: u32,
 }
 
-/// A send work request under construction: its bytes as the card reads them. One is used for request after request: what lies
-/// behind the end of a request, and in the padding of its pieces, is of no meaning.
-pub(crate) struct Wqe {
-    bytes: [u8; LEN],
-    len: usize,
+/// The place of a send work request in the ring, where one is written as the card reads it. What lies behind its end, and in the
+/// padding of its pieces, is of no meaning.
+///
+/// The card may look at any time. The first word of a chunk says whether that is written, and so is the last of it to be
+/// stored; that of the first chunk is in the [`Head`], which is stored when all else is in place.
+#[derive(Clone, Copy)]
+pub(crate) struct Wqe<'a>(&'a Entry);
+
+/// The words of a send work request.
+pub(crate) type Entry = [AtomicU64; WORDS];
+
+/// The first word of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
     opcode: u8,
+    fence: bool,
+    units: usize,
 }
 
-impl Wqe {
-    /// Of no request yet.
+impl Head {
+    /// Units of the longest.
+    pub(crate) const LONGEST: Self = Self { opcode: 0, fence: false, units: LEN / UNIT };
+
+    /// The word, on an even or odd lap.
     #[inline]
-    pub(crate) const fn blank() -> Self {
-        Self { bytes: [0; LEN], len: 0, opcode: 0 }
+    pub(crate) fn word(self, odd: bool) -> u64 {
+        let owner = if odd { control::OWNER } else { 0 };
+        let fence = if self.fence { control::FENCE } else { 0 };
+        u64::from(owner | u32::from(self.opcode)) << 32 | u64::from(fence | self.units as u32)
     }
 
-    /// Writes a request of a connection, all but what depends on its place in the ring.
+    /// What a request that is copied to the card too says besides: where in the ring it is, and of which queue pair
+    /// (BlueFlame).
     #[inline]
+    pub(crate) const fn address(index: u32, qpn: u32) -> u64 {
+        ((index & 0xffff) as u64) << 40 | (qpn as u64) << 8
+    }
+
+    /// Chunks of a request that begins with some word.
+    #[inline]
+    pub(crate) const fn chunks(word: u64) -> usize {
+        (word as usize & 0x3f).div_ceil(CHUNK / UNIT)
+    }
+}
+
+impl<'a> Wqe<'a> {
+    /// A place that the card will not look at.
+    #[inline]
+    pub(crate) const fn of(entry: &'a Entry) -> Self {
+        Self(entry)
+    }
+
+    /// Writes a request of a connection.
+    #[inline(always)]
     pub(crate) fn request<H: Hardware>(
-        &mut self,
+        self,
         wr: &SendWr<'_>,
         bounds: &Bounds<'_, H>,
-    ) -> Result<(), VerbsError> {
+    ) -> Result<Head, VerbsError> {
         use opcode as op;
-        let wqe = self;
-        let (opcode, len, immediate) = match wr.op {
+        let (opcode, units, immediate) = match wr.op {
             SendOp::Write { data, remote, imm } => {
-                wqe.remote(remote);
-                let len = wqe.payload(AFTER_REMOTE, data, bounds)?;
-                (if imm.is_some() { op::WRITE_IMM } else { op::WRITE }, len, imm.unwrap_or(0))
+                let units = self.payload(AFTER_REMOTE, data, bounds)?;
+                self.remote(remote);
+                (if imm.is_some() { op::WRITE_IMM } else { op::WRITE }, units, imm.unwrap_or(0))
             }
             SendOp::Read { into, remote } => {
-                wqe.remote(remote);
-                (op::READ, wqe.gather(AFTER_REMOTE, into, bounds)?, 0)
+                let units = self.gather(AFTER_REMOTE, into, bounds)?;
+                self.remote(remote);
+                (op::READ, units, 0)
             }
             SendOp::Send { data, imm } => {
-                let len = wqe.payload(UNIT, data, bounds)?;
-                (if imm.is_some() { op::SEND_IMM } else { op::SEND }, len, imm.unwrap_or(0))
+                let units = self.payload(AFTER_CONTROL, data, bounds)?;
+                (if imm.is_some() { op::SEND_IMM } else { op::SEND }, units, imm.unwrap_or(0))
             }
             SendOp::SendInvalidate { data, key } => {
-                (op::SEND_INVALIDATE, wqe.payload(UNIT, data, bounds)?, key.0)
+                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, data, bounds)?, key.0)
             }
             SendOp::FetchAdd { result, remote, add } => {
-                (op::FETCH_ADD, wqe.atomic(result, remote, [add, 0], bounds)?, 0)
+                (op::FETCH_ADD, self.atomic(result, remote, [add, 0], bounds)?, 0)
             }
             SendOp::CompareSwap { result, remote, compare, swap } => {
-                (op::COMPARE_SWAP, wqe.atomic(result, remote, [swap, compare], bounds)?, 0)
+                (op::COMPARE_SWAP, self.atomic(result, remote, [swap, compare], bounds)?, 0)
             }
         };
-        (wqe.opcode, wqe.len) = (opcode, len);
-        wqe.control(wr.signaled, wr.solicited, wr.fence, immediate);
-        Ok(())
+        self.control(flags(wr.signaled, wr.solicited), immediate);
+        Ok(Head { opcode, fence: wr.fence, units })
     }
 
     /// Writes one that sends a datagram.
     pub(crate) fn datagram<H: Hardware>(
-        &mut self,
+        self,
         wr: &UdSendWr<'_>,
         bounds: &Bounds<'_, H>,
         from: Source,
-    ) -> Result<(), VerbsError> {
-        const NO_VLAN: u32 = 0xffff;
+    ) -> Result<Head, VerbsError> {
+        const NO_VLAN: u64 = 0xffff;
         const GRH: u32 = 1 << 23;
-        let wqe = self;
-        wqe.opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
+        const HEADERS: usize = 4;
+        let units = self.payload(HEADERS, wr.data, bounds)?;
         let AddressVector { peer, traffic_class, hop_limit, service_level, link } = wr.to;
-        let [a, b, mac @ ..] = peer.mac.0;
         let (lid, level) = match link {
             LinkKind::InfiniBand => (u32::from(peer.lid), u32::from(service_level & 0xf) << 28),
             LinkKind::RoceV1 | LinkKind::RoceV2 => (0, 0),
         };
         let grh = has_grh(&wr.to);
-        wqe.put32(0x10, u32::from(from.port) << 24 | from.domain);
-        wqe.put32(0x14, if grh && link == LinkKind::InfiniBand { GRH } else { 0 } | lid);
-        wqe.put32(0x18, u32::from(from.row) << 16 | if grh { u32::from(hop_limit) } else { 0 });
-        wqe.put32(0x1c, level | if grh { u32::from(traffic_class) << 20 } else { 0 });
-        wqe.put(0x20, if grh { &peer.gid.0 } else { &[0; 16] });
-        wqe.put32(0x30, wr.remote_qp.get());
-        wqe.put32(0x34, wr.qkey.0);
-        wqe.put32(0x38, NO_VLAN << 16 | u32::from(a) << 8 | u32::from(b));
-        wqe.put(0x3c, &mac);
-        wqe.len = wqe.payload(CHUNK, wr.data, bounds)?;
-        wqe.control(wr.signaled, wr.solicited, false, wr.imm.unwrap_or(0));
-        Ok(())
+        let gid = u128::from_be_bytes(if grh { peer.gid.0 } else { [0; 16] });
+        let [a, b, c, d, e, f] = peer.mac.0;
+        let port = u32::from(from.port) << 24 | from.domain;
+        let path = if grh && link == LinkKind::InfiniBand { GRH } else { 0 } | lid;
+        let hops = u32::from(from.row) << 16 | if grh { u32::from(hop_limit) } else { 0 };
+        let class = level | if grh { u32::from(traffic_class) << 20 } else { 0 };
+        self.unit(1, [pair(port, path), pair(hops, class)]);
+        self.unit(2, [(gid >> 64) as u64, gid as u64]);
+        let mac = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+        self.unit(3, [pair(wr.remote_qp.get(), wr.qkey.0), NO_VLAN << 48 | mac]);
+        self.control(flags(wr.signaled, wr.solicited), wr.imm.unwrap_or(0));
+        let opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
+        Ok(Head { opcode, fence: false, units })
     }
 
     /// Writes one that sends an Ethernet frame. With `to`, functions of the card that have that address get it too.
-    pub(crate) fn frame(&mut self, key: u32, addr: IoAddr, len: u32, to: Option<[u8; 6]>) {
-        let wqe = self;
-        wqe.opcode = opcode::SEND;
-        wqe.element(UNIT, key, addr, len);
-        wqe.len = 2 * UNIT;
+    pub(crate) fn frame(self, key: u32, addr: IoAddr, len: u32, to: Option<[u8; 6]>) -> Head {
+        self.element(AFTER_CONTROL, key, addr, len);
         let [a, b, rest @ ..] = to.unwrap_or([0; 6]);
-        wqe.control(true, true, false, u32::from_be_bytes(rest));
         // Of a frame, the bit that asks for an event says that it has no check of its transport.
         let flags = control::COMPLETE | control::SOLICITED;
-        wqe.put32(0x08, u32::from(a) << 24 | u32::from(b) << 16 | flags);
+        self.control(u32::from(a) << 24 | u32::from(b) << 16 | flags, u32::from_be_bytes(rest));
+        Head { opcode: opcode::SEND, fence: false, units: AFTER_CONTROL + 1 }
     }
 
     /// Writes one that sends a management datagram by its own lane: `headers` first, then `len` bytes from `addr` on. The card
     /// puts its check behind.
-    pub(crate) fn management(&mut self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) {
-        let wqe = self;
-        wqe.opcode = opcode::SEND;
-        let after_headers = wqe.pieces(UNIT, headers);
-        wqe.element(after_headers, key, addr, len);
-        wqe.len = wqe.pieces(after_headers + UNIT, &[0; 4]);
-        wqe.control(true, false, false, u32::from(way.lid) << 16);
+    pub(crate) fn management(self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) -> Head {
+        let after_headers = self.pieces(AFTER_CONTROL, headers);
+        self.element(after_headers, key, addr, len);
+        let units = self.pieces(after_headers + 1, &[0; 4]);
         let source = if way.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
         let flags = control::MANAGEMENT_LANE | source | u32::from(way.service_level) << 8 | control::COMPLETE;
-        wqe.put32(0x08, flags);
+        self.control(flags, u32::from(way.lid) << 16);
+        Head { opcode: opcode::SEND, fence: false, units }
     }
 
-    /// Writes the control segment, but for what depends on the place in the ring.
-    #[inline]
-    fn control(&mut self, signaled: bool, solicited: bool, fence: bool, immediate: u32) {
-        let fence = if fence { control::FENCE } else { 0 };
-        let flags =
-            if signaled { control::COMPLETE } else { 0 } | if solicited { control::SOLICITED } else { 0 };
-        self.put32(0x00, self.opcode.into());
-        self.put32(0x04, fence | (self.len / UNIT) as u32);
-        self.put32(0x08, flags);
-        self.put32(0x0c, immediate);
-    }
-
-    /// Chunks that it has.
-    pub(crate) const fn chunks(&self) -> usize {
-        self.len.div_ceil(CHUNK)
-    }
-
-    /// Says, for a request that is copied to the card too, where in the ring it is and of which queue pair (BlueFlame).
-    #[inline]
-    pub(crate) fn address(&mut self, index: u32, qpn: u32) {
-        let size = u32::from(self.bytes[7]);
-        self.put32(0x00, (index & 0xffff) << 8 | u32::from(self.opcode));
-        self.put32(0x04, qpn << 8 | size);
-    }
-
-    /// Stores it in its place in the ring, `entry`, on an even or odd lap. The card may look at any time: the first word of
-    /// a chunk is what says that it is written, and so the last to be stored; and that of the whole request the very last.
-    #[inline]
-    pub(crate) fn store(&mut self, entry: &[AtomicU64], odd: bool) {
-        if odd {
-            self.bytes[0] |= (control::OWNER >> 24) as u8;
-        }
-        let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(entry.as_chunks::<CHUNK_WORDS>().0);
-        for (bytes, places) in chunks.take(self.chunks()).rev() {
-            let words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
-            for (place, word) in places.iter().zip(words).skip(1) {
-                place.store(word, Ordering::Relaxed);
-            }
-            let ([first, ..], Some(word)) = (places, bytes.first_chunk()) else { continue };
-            first.store(u64::from_ne_bytes(*word), Ordering::Release);
-        }
-    }
-
-    /// Its words, in whole chunks, as they lie in memory.
-    pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
-        let words = self.bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
-        words.take(self.chunks() * CHUNK_WORDS)
-    }
-
+    /// Writes the second word.
     #[inline(always)]
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(place) = self.bytes.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
+    fn control(self, flags: u32, immediate: u32) {
+        let [_, second, ..] = self.0;
+        second.store(pair(flags, immediate).to_be(), Ordering::Relaxed);
     }
 
+    /// Writes a unit, its first word last.
     #[inline(always)]
-    fn put32(&mut self, at: usize, value: u32) {
-        self.put(at, &value.to_be_bytes());
+    fn unit(self, unit: usize, [first, second]: [u64; 2]) {
+        if let Some(place) = self.0.as_chunks::<2>().0.get(unit) {
+            place[1].store(second.to_be(), Ordering::Relaxed);
+            place[0].store(first.to_be(), Ordering::Release);
+        }
     }
 
     /// Where a WRITE, READ or atomic goes; always the second unit.
     #[inline(always)]
-    fn remote(&mut self, remote: RemoteAddr) {
-        let unit = u128::from(remote.addr.0) << 64 | u128::from(remote.key.0) << 32;
-        self.put(UNIT, &unit.to_be_bytes());
+    fn remote(self, remote: RemoteAddr) {
+        self.unit(1, [remote.addr.0, u64::from(remote.key.0) << 32]);
     }
 
-    /// Writes the payload from `at` on; gives where it ends.
+    #[inline]
+    fn element(self, unit: usize, key: u32, addr: IoAddr, len: u32) {
+        self.unit(unit, [pair(len, key), addr.0]);
+    }
+
+    /// Writes the payload from a unit on; gives the unit behind it. One that is refused leaves the place as it was.
     #[inline(always)]
     fn payload<H: Hardware>(
-        &mut self,
-        at: usize,
+        self,
+        unit: usize,
         data: Payload<'_>,
         bounds: &Bounds<'_, H>,
     ) -> Result<usize, VerbsError> {
         match data {
-            Payload::Gather(list) => self.gather(at, list, bounds),
-            Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(self.pieces(at, bytes)),
+            Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(self.pieces(unit, bytes)),
             Payload::Inline(_) => Err(VerbsError::InvalidArgument),
+            Payload::Gather(list) => self.gather(unit, list, bounds),
         }
     }
 
-    #[inline]
+    /// Writes a list from a unit on; gives the unit behind it.
     fn gather<H: Hardware>(
-        &mut self,
-        mut at: usize,
+        self,
+        mut unit: usize,
         list: &[Sge],
         bounds: &Bounds<'_, H>,
     ) -> Result<usize, VerbsError> {
         bounds.check(list)?;
+        let key = bounds.key.load(Ordering::Relaxed);
         // An element of no bytes would mean 2 GiB.
         for element in list.iter().filter(|element| element.len > 0) {
-            self.element(at, bounds.key, element.addr, element.len);
-            at += UNIT;
+            self.element(unit, key, element.addr, element.len);
+            unit += 1;
         }
-        Ok(at)
+        Ok(unit)
     }
 
-    #[inline]
-    fn element(&mut self, at: usize, key: u32, addr: IoAddr, len: u32) {
-        let unit = u128::from(len) << 96 | u128::from(key) << 64 | u128::from(addr.0);
-        self.put(at, &unit.to_be_bytes());
-    }
-
-    /// Writes bytes that lie in the request itself: each piece has its own header, and ends where a chunk does.
+    /// Writes bytes that lie in the request itself from a unit on: each piece has its own header, and ends where a chunk does.
+    /// Gives the unit behind them.
     #[inline(always)]
-    fn pieces(&mut self, mut at: usize, mut bytes: &[u8]) -> usize {
-        let (first, mut from) = (at / CHUNK, at % CHUNK);
-        for (n, chunk) in self.bytes.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate().skip(first) {
-            let place = chunk.get_mut(from..).and_then(|chunk| chunk.split_first_chunk_mut());
-            let Some((header, room)) = place.filter(|_| !bytes.is_empty()) else { break };
-            let (piece, rest) = bytes.split_at(bytes.len().min(room.len()));
-            *header = (control::INLINE | piece.len() as u32).to_be_bytes();
-            copy(room, piece);
-            at = (n * CHUNK + from + header.len() + piece.len()).next_multiple_of(UNIT);
-            (bytes, from) = (rest, 0);
+    fn pieces(self, unit: usize, mut bytes: &[u8]) -> usize {
+        const UNITS: usize = CHUNK / UNIT;
+        let (first, mut skipped) = (unit / UNITS, unit % UNITS);
+        for (n, chunk) in self.0.as_chunks::<CHUNK_WORDS>().0.iter().enumerate().skip(first) {
+            let Some(places) = chunk.get(skipped * 2..).filter(|_| !bytes.is_empty()) else { break };
+            match bytes.split_at_checked(places.len() * 8 - HEADER) {
+                Some((piece, rest)) => {
+                    fill(places, piece);
+                    if rest.is_empty() {
+                        return (n + 1) * UNITS;
+                    }
+                    bytes = rest;
+                }
+                None => {
+                    fill(places, bytes);
+                    return n * UNITS + skipped + (HEADER + bytes.len()).div_ceil(UNIT);
+                }
+            }
+            skipped = 0;
         }
-        at
+        unit
     }
 
     #[inline]
     fn atomic<H: Hardware>(
-        &mut self,
+        self,
         result: IoAddr,
         remote: RemoteAddr,
-        [first, second]: [u64; 2],
+        operands: [u64; 2],
         bounds: &Bounds<'_, H>,
     ) -> Result<usize, VerbsError> {
         if !remote.addr.0.is_multiple_of(8) {
             return Err(VerbsError::InvalidArgument);
         }
+        let units = self.gather(AFTER_REMOTE + 1, &[Sge { addr: result, len: 8 }], bounds)?;
         self.remote(remote);
-        self.put(AFTER_REMOTE, &(u128::from(first) << 64 | u128::from(second)).to_be_bytes());
-        self.gather(AFTER_REMOTE + UNIT, &[Sge { addr: result, len: 8 }], bounds)
+        self.unit(AFTER_REMOTE, operands);
+        Ok(units)
     }
 }
 
-/// Copies `from`, 64 bytes at most, to the start of `to`: in steps of known lengths, without a call.
+/// Two words that follow each other.
 #[inline(always)]
-fn copy(to: &mut [u8], from: &[u8]) {
-    let Some(to) = to.get_mut(..from.len()) else { return };
-    if !(ends::<32>(to, from) || ends::<16>(to, from) || ends::<8>(to, from) || ends::<4>(to, from)) {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = *from;
+const fn pair(first: u32, second: u32) -> u64 {
+    (first as u64) << 32 | second as u64
+}
+
+#[inline(always)]
+const fn flags(signaled: bool, solicited: bool) -> u32 {
+    (if signaled { control::COMPLETE } else { 0 }) | if solicited { control::SOLICITED } else { 0 }
+}
+
+/// Writes a piece of bytes behind its header, whose word is stored last.
+#[inline(always)]
+fn fill(places: &[AtomicU64], piece: &[u8]) {
+    let Some((first, places)) = places.split_first() else { return };
+    let header = control::INLINE | piece.len() as u32;
+    let head = if let Some((head, behind)) = piece.split_first_chunk() {
+        let (words, rest) = behind.as_chunks();
+        for (place, word) in places.iter().zip(words) {
+            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
-    }
+        if !rest.is_empty()
+            && let Some(place) = places.get(words.len())
+        {
+            place.store(padded(rest).to_be(), Ordering::Relaxed);
+        }
+        u32::from_be_bytes(*head)
+    } else {
+        (padded(piece) >> 32) as u32
+    };
+    first.store(pair(header, head).to_be(), Ordering::Release);
 }
 
-/// Copies the first `N` bytes and the last, which is all if there are not more than twice so many. `false`: there are not
-/// even `N`.
-#[inline(always)]
-fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> bool {
-    let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) else { return false };
-    if let Some(place) = to.first_chunk_mut() {
-        *place = *first;
-    }
-    if let Some(place) = to.last_chunk_mut() {
-        *place = *last;
-    }
-    true
+/// Up to 8 bytes as the first of a word.
+#[inline]
+fn padded(bytes: &[u8]) -> u64 {
+    bytes.iter().zip((0..8).rev()).fold(0, |word, (byte, place)| word | u64::from(*byte) << (8 * place))
 }
 
 /// Stores a receive into one buffer of the driver's own.
 pub(crate) fn store_buffer(key: u32, addr: IoAddr, len: u32, entry: &[AtomicU64]) {
-    let words = [u64::from(len) << 32 | u64::from(key), addr.0, NO_KEY, 0];
+    let words = [pair(len, key), addr.0, NO_KEY, 0];
     for (place, word) in entry.iter().zip(words) {
         place.store(word.to_be(), Ordering::Relaxed);
     }
@@ -399,8 +412,9 @@ pub(crate) fn store_receive<H: Hardware>(
     entry: &[AtomicU64],
 ) -> Result<(), VerbsError> {
     bounds.check(scatter)?;
+    let key = bounds.key.load(Ordering::Relaxed);
     let elements = scatter.iter().filter(|element| element.len > 0);
-    let elements = elements.map(|e| [u64::from(e.len) << 32 | u64::from(bounds.key), e.addr.0]);
+    let elements = elements.map(|e| [pair(e.len, key), e.addr.0]);
     for (words, places) in elements.chain([[NO_KEY, 0]]).zip(entry.as_chunks::<2>().0) {
         for (place, word) in places.iter().zip(words) {
             place.store(word.to_be(), Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use crate::cqe::{Cqe, Received, sent};
 use crate::hardware::Block;
-use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, WORDS};
+use crate::wqe::{CHUNK_WORDS, Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, STAMP};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -37,12 +37,6 @@ impl Line {
     pub(crate) fn next(&self, most: u32) -> Option<u32> {
         let posted = self.posted.load(Ordering::Relaxed);
         (posted.wrapping_sub(self.ended.load(Ordering::Acquire)) < most).then_some(posted)
-    }
-
-    /// How many were posted.
-    #[inline]
-    pub(crate) fn posted(&self) -> u32 {
-        self.posted.load(Ordering::Relaxed)
     }
 
     /// The next request has this name. To be called before the card can see it.
@@ -112,6 +106,12 @@ impl Shape {
         fits.then_some(Self { log_sends, log_receives, send_depth, recv_depth })
     }
 
+    /// Bits of an index that say where in the send ring a request is.
+    #[inline]
+    pub(crate) const fn send_mask(self) -> u32 {
+        (1 << self.log_sends) - 1
+    }
+
     /// Bytes of the send ring.
     pub(crate) const fn send_bytes(self) -> u64 {
         1 << (self.log_sends + LOG_LEN)
@@ -120,6 +120,19 @@ impl Shape {
     /// Bytes of both rings. The receive ring's doorbell record is behind them.
     pub(crate) const fn bytes(self) -> u64 {
         self.send_bytes() + (1 << (self.log_receives + LOG_RECEIVE_LEN))
+    }
+}
+
+/// Marks the chunks of a send request that has ended, but the first, as not written.
+#[inline]
+pub(crate) fn stamp(entry: &Entry) {
+    let [first, ..] = entry;
+    let chunks = Head::chunks(u64::from_be(first.load(Ordering::Relaxed)));
+    for (n, [first, ..]) in entry.as_chunks::<CHUNK_WORDS>().0.iter().enumerate().skip(1) {
+        if n >= chunks {
+            break;
+        }
+        first.store(STAMP.to_be(), Ordering::Relaxed);
     }
 }
 
@@ -146,13 +159,10 @@ impl<B: Block> QueuePair<B> {
             sends: Line::new(1 << shape.log_sends),
             receives: Line::new(1 << shape.log_receives),
         };
-        for index in 0..1 << shape.log_sends {
-            let entry = queue.send_entry(index);
-            let size = (WORDS / 2) as u64;
-            if let Some(first) = entry.first() {
-                first.store((NOT_YET | size).to_be(), Ordering::Relaxed);
-            }
-            Self::stamp(entry, WORDS);
+        for entry in queue.send_ring().iter().take(1 << shape.log_sends) {
+            let [first, ..] = entry;
+            first.store((NOT_YET | Head::LONGEST.word(false)).to_be(), Ordering::Relaxed);
+            stamp(entry);
         }
         queue
     }
@@ -178,11 +188,10 @@ impl<B: Block> QueuePair<B> {
         self.buffer.addr().0 + self.shape.bytes()
     }
 
-    /// The send request with an index.
+    /// The send ring, and behind it what is not of it: a request has its place by its index and [`Shape::send_mask`].
     #[inline]
-    pub(crate) fn send_entry(&self, index: u32) -> &[AtomicU64] {
-        let place = (index & ((1 << self.shape.log_sends) - 1)) as usize * WORDS;
-        self.buffer.get(place..place + WORDS).unwrap_or_default()
+    pub(crate) fn send_ring(&self) -> &[Entry] {
+        self.buffer.as_chunks().0
     }
 
     /// The receive with an index.
@@ -191,15 +200,6 @@ impl<B: Block> QueuePair<B> {
         let index = (index & ((1 << self.shape.log_receives) - 1)) as usize;
         let place = self.shape.send_bytes() as usize / 8 + index * RECEIVE_WORDS;
         self.buffer.get(place..place + RECEIVE_WORDS).unwrap_or_default()
-    }
-
-    /// Marks the chunks of a send request but the first as not written, `words` words of it.
-    #[inline]
-    pub(crate) fn stamp(entry: &[AtomicU64], words: usize) {
-        use crate::wqe::{CHUNK_WORDS, STAMP};
-        for first in entry.iter().take(words).skip(CHUNK_WORDS).step_by(CHUNK_WORDS) {
-            first.store(STAMP.to_be(), Ordering::Relaxed);
-        }
     }
 
     /// Tells the card how many receives were posted, ever.
@@ -233,7 +233,7 @@ impl<B: Block> QueuePair<B> {
     /// What kind of work lies in the ring: an entry that tells of an error does not say.
     #[cold]
     fn posted_kind(&self, index: u16) -> Option<WorkKind> {
-        let first = self.send_entry(index.into()).first()?;
+        let [first, ..] = self.send_ring().get((u32::from(index) & self.shape.send_mask()) as usize)?;
         sent((u64::from_be(first.load(Ordering::Relaxed)) >> 32) as u8 & 0x1f)
     }
 
