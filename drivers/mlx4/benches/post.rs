@@ -29,6 +29,13 @@ struct Still {
     doorbells: Arc<AtomicU64>,
 }
 
+impl Still {
+    #[cold]
+    fn ring_before(&self, offset: u64, value: u32) {
+        self.machine.plug().ring(offset, value);
+    }
+}
+
 impl Hardware for Still {
     type Block = Piece;
     fn config(&self, offset: u16) -> u32 {
@@ -55,7 +62,7 @@ impl Hardware for Still {
             // As many stores as a doorbell is.
             self.doorbells.store(self.doorbells.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         } else {
-            self.machine.plug().ring(offset, value);
+            self.ring_before(offset, value);
         }
     }
     fn ring_wide(&self, offset: u64, value: u64) {

@@ -276,7 +276,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         let stray = self.cqs.iter().map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
         let mut posts = *self.former_posts.lock();
-        for lock in &self.slots {
+        for lock in &*self.slots {
             if let Some(slot) = &*lock.lock() {
                 posts.add(slot.posts);
             }

@@ -33,7 +33,7 @@ pub(crate) const LOG_RECEIVE_LEN: u32 = 6;
 pub(crate) const RECEIVE_WORDS: usize = MAX_ELEMENTS * UNIT / 8;
 
 /// What the first word of a chunk holds while it is not written.
-pub(crate) const STAMP: u64 = 0xffff_ffff << 32;
+const STAMP: u64 = 0xffff_ffff << 32;
 /// The key of an element that ends a list.
 const NO_KEY: u64 = 0x100;
 
@@ -51,8 +51,7 @@ pub(crate) mod opcode {
 
 /// Bits of the control segment.
 mod control {
-    pub(super) const OWNER: u32 = 1 << 31;
-    pub(super) const FENCE: u32 = 1 << 6;
+    pub(super) const LOG_FENCE: u32 = 6;
     pub(super) const COMPLETE: u32 = 0xc;
     pub(super) const SOLICITED: u32 = 2;
     /// Of a datagram whose headers are given: it goes by the lane of management, and its source is in the headers.
@@ -122,24 +121,23 @@ pub(crate) struct Wqe<'a>(&'a Entry);
 /// The words of a send work request.
 pub(crate) type Entry = [AtomicU64; WORDS];
 
-/// The first word of a request.
+/// The first word of a request, of an even lap.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
-    opcode: u8,
-    fence: bool,
-    units: usize,
-}
+pub(crate) struct Head(u64);
 
 impl Head {
-    /// Units of the longest.
-    pub(crate) const LONGEST: Self = Self { opcode: 0, fence: false, units: LEN / UNIT };
+    /// That of the longest request.
+    pub(crate) const LONGEST: Self = Self::new(0, false, LEN / UNIT);
+
+    #[inline(always)]
+    const fn new(opcode: u8, fence: bool, units: usize) -> Self {
+        Self(pair(opcode as u32, (fence as u32) << control::LOG_FENCE | units as u32))
+    }
 
     /// The word, on an even or odd lap.
     #[inline]
-    pub(crate) fn word(self, odd: bool) -> u64 {
-        let owner = if odd { control::OWNER } else { 0 };
-        let fence = if self.fence { control::FENCE } else { 0 };
-        u64::from(owner | u32::from(self.opcode)) << 32 | u64::from(fence | self.units as u32)
+    pub(crate) const fn word(self, odd: bool) -> u64 {
+        self.0 | (odd as u64) << 63
     }
 
     /// What a request that is copied to the card too says besides: where in the ring it is, and of which queue pair
@@ -149,10 +147,28 @@ impl Head {
         ((index & 0xffff) as u64) << 40 | (qpn as u64) << 8
     }
 
-    /// Chunks of a request that begins with some word.
+    /// Units of a request that begins with some word.
     #[inline]
+    const fn units(word: u64) -> usize {
+        word as usize & 0x3f
+    }
+
+    /// Chunks of one.
     pub(crate) const fn chunks(word: u64) -> usize {
-        (word as usize & 0x3f).div_ceil(CHUNK / UNIT)
+        Self::units(word).div_ceil(CHUNK / UNIT)
+    }
+}
+
+/// Marks the chunks of a request that has ended, but the first, as not written.
+#[inline]
+pub(crate) fn stamp(entry: &Entry) {
+    let [first, ..] = entry;
+    let units = Head::units(u64::from_be(first.load(Ordering::Relaxed)));
+    for (n, [first, ..]) in entry.as_chunks::<CHUNK_WORDS>().0.iter().enumerate().skip(1) {
+        if units <= n * (CHUNK / UNIT) {
+            break;
+        }
+        first.store(STAMP.to_be(), Ordering::Relaxed);
     }
 }
 
@@ -163,20 +179,26 @@ impl<'a> Wqe<'a> {
         Self(entry)
     }
 
-    /// Writes a request of a connection.
+    /// Writes a request of a connection. A WRITE is in line here: most of what LITE posts are such.
     #[inline(always)]
     pub(crate) fn request<H: Hardware>(
         self,
         wr: &SendWr<'_>,
         bounds: &Bounds<'_, H>,
     ) -> Result<Head, VerbsError> {
+        let SendOp::Write { data, remote, imm } = wr.op else { return self.other(wr, bounds) };
+        let units = self.payload(AFTER_REMOTE, data, bounds)?;
+        self.remote(remote);
+        self.control(flags(wr.signaled, wr.solicited), imm.unwrap_or(0));
+        let opcode = if imm.is_some() { opcode::WRITE_IMM } else { opcode::WRITE };
+        Ok(Head::new(opcode, wr.fence, units))
+    }
+
+    #[inline(never)]
+    fn other<H: Hardware>(self, wr: &SendWr<'_>, bounds: &Bounds<'_, H>) -> Result<Head, VerbsError> {
         use opcode as op;
         let (opcode, units, immediate) = match wr.op {
-            SendOp::Write { data, remote, imm } => {
-                let units = self.payload(AFTER_REMOTE, data, bounds)?;
-                self.remote(remote);
-                (if imm.is_some() { op::WRITE_IMM } else { op::WRITE }, units, imm.unwrap_or(0))
-            }
+            SendOp::Write { .. } => return self.request(wr, bounds),
             SendOp::Read { into, remote } => {
                 let units = self.gather(AFTER_REMOTE, into, bounds)?;
                 self.remote(remote);
@@ -197,7 +219,7 @@ impl<'a> Wqe<'a> {
             }
         };
         self.control(flags(wr.signaled, wr.solicited), immediate);
-        Ok(Head { opcode, fence: wr.fence, units })
+        Ok(Head::new(opcode, wr.fence, units))
     }
 
     /// Writes one that sends a datagram.
@@ -229,7 +251,7 @@ impl<'a> Wqe<'a> {
         self.unit(3, [pair(wr.remote_qp.get(), wr.qkey.0), NO_VLAN << 48 | mac]);
         self.control(flags(wr.signaled, wr.solicited), wr.imm.unwrap_or(0));
         let opcode = if wr.imm.is_some() { opcode::SEND_IMM } else { opcode::SEND };
-        Ok(Head { opcode, fence: false, units })
+        Ok(Head::new(opcode, false, units))
     }
 
     /// Writes one that sends an Ethernet frame. With `to`, functions of the card that have that address get it too.
@@ -239,7 +261,7 @@ impl<'a> Wqe<'a> {
         // Of a frame, the bit that asks for an event says that it has no check of its transport.
         let flags = control::COMPLETE | control::SOLICITED;
         self.control(u32::from(a) << 24 | u32::from(b) << 16 | flags, u32::from_be_bytes(rest));
-        Head { opcode: opcode::SEND, fence: false, units: AFTER_CONTROL + 1 }
+        Head::new(opcode::SEND, false, AFTER_CONTROL + 1)
     }
 
     /// Writes one that sends a management datagram by its own lane: `headers` first, then `len` bytes from `addr` on. The card
@@ -251,7 +273,7 @@ impl<'a> Wqe<'a> {
         let source = if way.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
         let flags = control::MANAGEMENT_LANE | source | u32::from(way.service_level) << 8 | control::COMPLETE;
         self.control(flags, u32::from(way.lid) << 16);
-        Head { opcode: opcode::SEND, fence: false, units }
+        Head::new(opcode::SEND, false, units)
     }
 
     /// Writes the second word.
@@ -297,6 +319,7 @@ impl<'a> Wqe<'a> {
     }
 
     /// Writes a list from a unit on; gives the unit behind it.
+    #[inline(never)]
     fn gather<H: Hardware>(
         self,
         mut unit: usize,

@@ -10,11 +10,11 @@ use crate::doorbell::Page;
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
 use crate::port::Port;
-use crate::wqe::{Bounds, CHUNK_WORDS, Entry, Head, Source, WORDS, Wqe, store_receive};
+use crate::wqe::{Bounds, CHUNK_WORDS, Entry, Head, Source, WORDS, Wqe, stamp, store_receive};
 use alloc::sync::Arc;
 use context::{Fixed, Service};
 use core::sync::atomic::Ordering;
-use queue::{QueuePair, Shape, stamp};
+use queue::{QueuePair, Shape};
 use verbs::{CqId, RecvWr, SendWr, UdSendWr, VerbsError, WrId};
 
 /// How far a queue pair is.
@@ -78,6 +78,7 @@ impl BlueFlameRegister {
     }
 
     /// Copies a request to the register of a page, along with its doorbell.
+    #[inline(never)]
     fn write(&mut self, hw: &impl Hardware, page: Page, entry: &Entry) {
         let mut words = [0; WORDS];
         for (word, place) in words.iter_mut().zip(entry) {
@@ -104,43 +105,6 @@ pub(crate) struct Parts<B> {
 
 /// What a poster is told: which request was refused, and why.
 pub(crate) type Posted = Result<(), (usize, VerbsError)>;
-
-/// Where send requests go.
-struct Place<'a, B> {
-    queue: &'a QueuePair<B>,
-    ring: &'a [Entry],
-    credit: &'a Credit,
-}
-
-impl<'a, B: Block> Place<'a, B> {
-    /// Has `write` write the next request, and gives it to the card; gives where it is. `copied`: the queue pair of one that is
-    /// copied to the card too.
-    #[inline(always)]
-    fn post(
-        &self,
-        copied: Option<u32>,
-        write: impl FnOnce(Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
-    ) -> Result<&'a Entry, VerbsError> {
-        let Self { queue, ring, credit } = *self;
-        let shape = &queue.shape;
-        let at = |index: u32| ring.get((index & shape.send_mask()) as usize).ok_or(VerbsError::NoResources);
-        let index = queue.sends.next(shape.send_depth).ok_or(VerbsError::NoResources)?;
-        let (entry, ahead) = (at(index)?, at(index.wrapping_add(Shape::SPARE))?);
-        if !credit.take() {
-            return Err(VerbsError::NoResources);
-        }
-        let (id, head) = write(Wqe::of(entry)).inspect_err(|_| credit.give(1))?;
-        // The card will fetch this one ahead from now on: that of the lap before, which has ended, must not look as if it were
-        // written.
-        stamp(ahead);
-        queue.sends.post(index, id);
-        let address = copied.map_or(0, |qpn| Head::address(index, qpn));
-        let word = head.word(index >> shape.log_sends & 1 != 0) | address;
-        let [first, ..] = entry;
-        first.store(word.to_be(), Ordering::Release);
-        Ok(entry)
-    }
-}
 
 impl<B: Block> Slot<B> {
     /// A queue pair that the card knows.
@@ -205,37 +169,55 @@ impl<B: Block> Slot<B> {
         work: &[T],
         write: impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
     ) -> Posted {
-        let alone = work.len() == 1;
-        let mut register = self.blue_flame.as_mut().filter(|_| alone);
-        let number = self.fixed.number.get();
+        let copied = work.len() == 1 && self.blue_flame.is_some();
         let (mut done, mut outcome) = (0, Ok(()));
-        let place = Place { queue: &self.queue, ring: self.queue.send_ring(), credit: &self.send_credit };
         for wr in work {
-            let copied = register.is_some().then_some(number);
-            match place.post(copied, |wqe| write(wr, wqe)) {
-                Ok(entry) => {
-                    if let Some(register) = &mut register {
-                        register.write(hw, self.page, entry);
-                    }
-                    done += 1;
-                }
-                Err(error) => {
-                    outcome = Err((done, error));
-                    break;
-                }
+            if let Err(error) = self.post_one(hw, wr, copied, &write) {
+                outcome = Err((done, error));
+                break;
             }
-        }
-        if done == 0 {
-            return outcome;
+            done += 1;
         }
         self.posts.sends += done as u64;
-        if register.is_some() {
-            self.posts.blue_flames += 1;
-        } else {
-            self.page.ring_send(hw, number);
+        if done > 0 && !copied {
+            self.page.ring_send(hw, self.fixed.number.get());
             self.posts.doorbells += 1;
         }
         outcome
+    }
+
+    /// Has `write` write a request, and gives it to the card. `copied`: it goes there along with its doorbell.
+    #[inline(never)]
+    fn post_one<T, H: Hardware<Block = B>>(
+        &mut self,
+        hw: &H,
+        wr: &T,
+        copied: bool,
+        write: &impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let queue = &*self.queue;
+        let ring = queue.send_ring();
+        let at = |index: u32| ring.get((index & queue.send_mask) as usize).ok_or(VerbsError::NoResources);
+        let index = queue.sends.next(queue.shape.send_depth).ok_or(VerbsError::NoResources)?;
+        let (entry, ahead) = (at(index)?, at(index.wrapping_add(Shape::SPARE))?);
+        if !self.send_credit.take() {
+            return Err(VerbsError::NoResources);
+        }
+        let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.send_credit.give(1))?;
+        // The card will fetch this one ahead from now on: that of the lap before, which has ended, must not look as if it were
+        // written.
+        stamp(ahead);
+        queue.sends.post(index, id);
+        let word = head.word(index & (queue.send_mask + 1) != 0);
+        let [first, ..] = entry;
+        if copied && let Some(register) = &mut self.blue_flame {
+            first.store((word | Head::address(index, self.fixed.number.get())).to_be(), Ordering::Release);
+            register.write(hw, self.page, entry);
+            self.posts.blue_flames += 1;
+        } else {
+            first.store(word.to_be(), Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Queues receives, and tells the card once of all of them.

@@ -2,7 +2,7 @@
 
 use crate::cqe::{Cqe, Received, sent};
 use crate::hardware::Block;
-use crate::wqe::{CHUNK_WORDS, Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, STAMP};
+use crate::wqe::{Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, stamp};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -106,12 +106,6 @@ impl Shape {
         fits.then_some(Self { log_sends, log_receives, send_depth, recv_depth })
     }
 
-    /// Bits of an index that say where in the send ring a request is.
-    #[inline]
-    pub(crate) const fn send_mask(self) -> u32 {
-        (1 << self.log_sends) - 1
-    }
-
     /// Bytes of the send ring.
     pub(crate) const fn send_bytes(self) -> u64 {
         1 << (self.log_sends + LOG_LEN)
@@ -123,19 +117,6 @@ impl Shape {
     }
 }
 
-/// Marks the chunks of a send request that has ended, but the first, as not written.
-#[inline]
-pub(crate) fn stamp(entry: &Entry) {
-    let [first, ..] = entry;
-    let chunks = Head::chunks(u64::from_be(first.load(Ordering::Relaxed)));
-    for (n, [first, ..]) in entry.as_chunks::<CHUNK_WORDS>().0.iter().enumerate().skip(1) {
-        if n >= chunks {
-            break;
-        }
-        first.store(STAMP.to_be(), Ordering::Relaxed);
-    }
-}
-
 /// A queue pair's rings, and what is under way in them.
 pub(crate) struct QueuePair<B> {
     number: QpNum,
@@ -143,6 +124,8 @@ pub(crate) struct QueuePair<B> {
     datagrams: bool,
     buffer: B,
     pub(crate) shape: Shape,
+    /// Bits of an index that say where in the send ring a request is.
+    pub(crate) send_mask: u32,
     pub(crate) sends: Line,
     pub(crate) receives: Line,
 }
@@ -156,6 +139,7 @@ impl<B: Block> QueuePair<B> {
             datagrams,
             buffer,
             shape,
+            send_mask: (1 << shape.log_sends) - 1,
             sends: Line::new(1 << shape.log_sends),
             receives: Line::new(1 << shape.log_receives),
         };
@@ -188,7 +172,7 @@ impl<B: Block> QueuePair<B> {
         self.buffer.addr().0 + self.shape.bytes()
     }
 
-    /// The send ring, and behind it what is not of it: a request has its place by its index and [`Shape::send_mask`].
+    /// The send ring, and behind it what is not of it: a request has its place by its index and `send_mask`.
     #[inline]
     pub(crate) fn send_ring(&self) -> &[Entry] {
         self.buffer.as_chunks().0
@@ -212,12 +196,12 @@ impl<B: Block> QueuePair<B> {
 
     /// What an entry of a completion queue says of this queue pair, and how many work requests have ended with it. `None`: no
     /// such work is under way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
         if cqe.is_send() { self.complete_send(cqe) } else { self.complete_receive(cqe) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete_send(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
         let status = cqe.status();
         let kind =
@@ -233,11 +217,11 @@ impl<B: Block> QueuePair<B> {
     /// What kind of work lies in the ring: an entry that tells of an error does not say.
     #[cold]
     fn posted_kind(&self, index: u16) -> Option<WorkKind> {
-        let [first, ..] = self.send_ring().get((u32::from(index) & self.shape.send_mask()) as usize)?;
+        let [first, ..] = self.send_ring().get((u32::from(index) & self.send_mask) as usize)?;
         sent((u64::from_be(first.load(Ordering::Relaxed)) >> 32) as u8 & 0x1f)
     }
 
-    #[inline]
+    #[inline(never)]
     fn complete_receive(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
         let status = cqe.status();
         let received = if status == Status::Success { cqe.received()? } else { Received::Send };
