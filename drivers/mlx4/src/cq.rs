@@ -102,20 +102,22 @@ impl<'a, B: Block> Entries<'a, B> {
         ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
     }
 
-    /// Takes the next completion. Entries that tell of no work are left out, as many as the queue holds: a card that writes
-    /// nothing else keeps nobody.
+    /// Takes the next completion, to `place`; gives its entry. Entries that tell of no work are left out, as many as the queue
+    /// holds: a card that writes nothing else keeps nobody.
     #[inline(always)]
-    fn next(&mut self) -> Option<(Completion, Cqe)> {
-        while self.stray >> self.log_entries == 0 {
+    fn next(&mut self, place: &mut Completion) -> Option<Cqe> {
+        loop {
             let cqe = self.peek()?;
             self.consumer = self.consumer.wrapping_add(1);
-            if let Some((completion, retired)) = self.queue(cqe.qp()).and_then(|queue| queue.complete(&cqe)) {
+            if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, place)) {
                 self.retired = self.retired.wrapping_add(retired);
-                return Some((completion, cqe));
+                return Some(cqe);
             }
             self.stray += 1;
+            if self.stray >> self.log_entries != 0 {
+                return None;
+            }
         }
-        None
     }
 
     /// The queue pair with a number, if it completes here.
@@ -234,11 +236,14 @@ impl<B: Block> Cq<B> {
         slot: usize,
         undone: impl FnOnce(&QueuePair<B>, &mut VecDeque<Completion>),
     ) {
-        self.take_entries(|entries, backlog| {
-            while let Some((completion, _)) = entries.next() {
-                backlog.push_back(completion);
+        let mut taken = core::mem::take(&mut self.backlog);
+        self.take_entries(|entries| {
+            let mut completion = Completion::BLANK;
+            while entries.next(&mut completion).is_some() {
+                taken.push_back(completion);
             }
         });
+        self.backlog = taken;
         if let Some(queue) = self.queues.get_mut(slot).and_then(Option::take) {
             let before = self.backlog.len();
             undone(&queue, &mut self.backlog);
@@ -249,25 +254,34 @@ impl<B: Block> Cq<B> {
     /// Takes up to `out.len()` completions.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
-        self.take_entries(|entries, backlog| {
-            let mut taken = 0;
-            for place in out {
-                if let Some(completion) = backlog.pop_front() {
-                    *place = completion;
-                } else if let Some((completion, _)) = entries.next() {
-                    *place = completion;
-                } else {
-                    break;
+        let before = self.take_backlog(out);
+        let rest = out.get_mut(before..).unwrap_or_default();
+        before
+            + self.take_entries(|entries| {
+                let mut taken = 0;
+                for place in rest {
+                    if entries.next(place).is_none() {
+                        break;
+                    }
+                    taken += 1;
                 }
-                taken += 1;
-            }
-            taken
-        })
+                taken
+            })
+    }
+
+    fn take_backlog(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.backlog.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(self.backlog.drain(..count)) {
+            *place = completion;
+        }
+        count
     }
 
     /// Takes one completion, with all that the card says of it.
     pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
-        self.take_entries(|entries, _| entries.next())
+        let mut completion = Completion::BLANK;
+        let cqe = self.take_entries(|entries| entries.next(&mut completion))?;
+        Some((completion, cqe))
     }
 
     /// The entries that the card has written and nobody has taken.
@@ -287,15 +301,10 @@ impl<B: Block> Cq<B> {
 
     /// Has `take` take entries, and then tells the card, and whoever posts, how many were taken.
     #[inline(always)]
-    fn take_entries<T>(
-        &mut self,
-        take: impl FnOnce(&mut Entries<'_, B>, &mut VecDeque<Completion>) -> T,
-    ) -> T {
-        let mut backlog = core::mem::take(&mut self.backlog);
+    fn take_entries<T>(&mut self, take: impl FnOnce(&mut Entries<'_, B>) -> T) -> T {
         let mut entries = self.entries();
-        let taken = take(&mut entries, &mut backlog);
+        let taken = take(&mut entries);
         let Entries { consumer, retired, stray, .. } = entries;
-        self.backlog = backlog;
         self.stray += u64::from(stray);
         if consumer != self.consumer {
             self.consumer = consumer;

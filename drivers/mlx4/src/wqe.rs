@@ -186,10 +186,10 @@ impl<'a> Wqe<'a> {
         wr: &SendWr<'_>,
         bounds: &Bounds<'_, H>,
     ) -> Result<Head, VerbsError> {
-        let SendOp::Write { data, remote, imm } = wr.op else { return self.other(wr, bounds) };
-        let units = self.payload(AFTER_REMOTE, data, bounds)?;
-        self.remote(remote);
+        let SendOp::Write { data, remote, imm } = &wr.op else { return self.other(wr, bounds) };
+        self.remote(*remote);
         self.control(flags(wr.signaled, wr.solicited), imm.unwrap_or(0));
+        let units = self.payload(AFTER_REMOTE, data, bounds)?;
         let opcode = if imm.is_some() { opcode::WRITE_IMM } else { opcode::WRITE };
         Ok(Head::new(opcode, wr.fence, units))
     }
@@ -205,11 +205,11 @@ impl<'a> Wqe<'a> {
                 (op::READ, units, 0)
             }
             SendOp::Send { data, imm } => {
-                let units = self.payload(AFTER_CONTROL, data, bounds)?;
+                let units = self.payload(AFTER_CONTROL, &data, bounds)?;
                 (if imm.is_some() { op::SEND_IMM } else { op::SEND }, units, imm.unwrap_or(0))
             }
             SendOp::SendInvalidate { data, key } => {
-                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, data, bounds)?, key.0)
+                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, &data, bounds)?, key.0)
             }
             SendOp::FetchAdd { result, remote, add } => {
                 (op::FETCH_ADD, self.atomic(result, remote, [add, 0], bounds)?, 0)
@@ -232,7 +232,7 @@ impl<'a> Wqe<'a> {
         const NO_VLAN: u64 = 0xffff;
         const GRH: u32 = 1 << 23;
         const HEADERS: usize = 4;
-        let units = self.payload(HEADERS, wr.data, bounds)?;
+        let units = self.payload(HEADERS, &wr.data, bounds)?;
         let AddressVector { peer, traffic_class, hop_limit, service_level, link } = wr.to;
         let (lid, level) = match link {
             LinkKind::InfiniBand => (u32::from(peer.lid), u32::from(service_level & 0xf) << 28),
@@ -303,15 +303,16 @@ impl<'a> Wqe<'a> {
         self.unit(unit, [pair(len, key), addr.0]);
     }
 
-    /// Writes the payload from a unit on; gives the unit behind it. One that is refused leaves the place as it was.
+    /// Writes the payload from a unit on; gives the unit behind it. One that is refused leaves the first words of chunks as
+    /// they were.
     #[inline(always)]
     fn payload<H: Hardware>(
         self,
         unit: usize,
-        data: Payload<'_>,
+        data: &Payload<'_>,
         bounds: &Bounds<'_, H>,
     ) -> Result<usize, VerbsError> {
-        match data {
+        match *data {
             Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(self.pieces(unit, bytes)),
             Payload::Inline(_) => Err(VerbsError::InvalidArgument),
             Payload::Gather(list) => self.gather(unit, list, bounds),
@@ -339,27 +340,36 @@ impl<'a> Wqe<'a> {
     /// Writes bytes that lie in the request itself from a unit on: each piece has its own header, and ends where a chunk does.
     /// Gives the unit behind them.
     #[inline(always)]
-    fn pieces(self, unit: usize, mut bytes: &[u8]) -> usize {
+    fn pieces(self, unit: usize, bytes: &[u8]) -> usize {
         const UNITS: usize = CHUNK / UNIT;
-        let (first, mut skipped) = (unit / UNITS, unit % UNITS);
-        for (n, chunk) in self.0.as_chunks::<CHUNK_WORDS>().0.iter().enumerate().skip(first) {
-            let Some(places) = chunk.get(skipped * 2..).filter(|_| !bytes.is_empty()) else { break };
-            match bytes.split_at_checked(places.len() * 8 - HEADER) {
-                Some((piece, rest)) => {
-                    fill(places, piece);
-                    if rest.is_empty() {
-                        return (n + 1) * UNITS;
-                    }
-                    bytes = rest;
-                }
-                None => {
-                    fill(places, bytes);
-                    return n * UNITS + skipped + (HEADER + bytes.len()).div_ceil(UNIT);
-                }
-            }
-            skipped = 0;
+        const ROOM: usize = CHUNK - HEADER;
+        let behind = |bytes: &[u8]| (HEADER + bytes.len() + UNIT - 1) / UNIT;
+        let chunks = self.0.as_chunks::<CHUNK_WORDS>().0;
+        let Some((first, others)) = chunks.get(unit / UNITS..).and_then(<[_]>::split_first) else {
+            return unit;
+        };
+        let (_, places) = first.split_at(unit % UNITS * 2);
+        if bytes.is_empty() {
+            return unit;
         }
-        unit
+        let Some((piece, mut bytes)) = bytes.split_at_checked(places.len() * 8 - HEADER) else {
+            fill_part(places, bytes);
+            return unit + behind(bytes);
+        };
+        fill(places, piece);
+        let mut end = (unit / UNITS + 1) * UNITS;
+        for chunk in others {
+            let Some((piece, rest)) = bytes.split_first_chunk::<ROOM>() else {
+                if !bytes.is_empty() {
+                    fill_part(chunk, bytes);
+                    end += behind(bytes);
+                }
+                break;
+            };
+            fill(chunk, piece);
+            (bytes, end) = (rest, end + UNITS);
+        }
+        end
     }
 
     #[inline]
@@ -391,26 +401,58 @@ const fn flags(signaled: bool, solicited: bool) -> u32 {
     (if signaled { control::COMPLETE } else { 0 }) | if solicited { control::SOLICITED } else { 0 }
 }
 
-/// Writes a piece of bytes behind its header, whose word is stored last.
+/// Writes a piece that fills its place behind its header, whose word is stored last.
 #[inline(always)]
 fn fill(places: &[AtomicU64], piece: &[u8]) {
-    let Some((first, places)) = places.split_first() else { return };
-    let header = control::INLINE | piece.len() as u32;
-    let head = if let Some((head, behind)) = piece.split_first_chunk() {
-        let (words, rest) = behind.as_chunks();
-        for (place, word) in places.iter().zip(words) {
+    if let (Some((first, places)), Some((head, behind))) = (places.split_first(), piece.split_first_chunk()) {
+        for (place, word) in places.iter().zip(behind.as_chunks().0) {
             place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
         }
-        if !rest.is_empty()
-            && let Some(place) = places.get(words.len())
+        first.store(header(piece.len(), u32::from_be_bytes(*head)), Ordering::Release);
+    }
+}
+
+/// Writes one that may be shorter.
+#[inline(never)]
+fn fill_part(places: &[AtomicU64], piece: &[u8]) {
+    let Some((first, places)) = places.split_first() else { return };
+    let head = if let Some((head, behind)) = piece.split_first_chunk() {
+        let (places, behind) = fill_words::<4>(places, behind);
+        let (places, behind) = fill_words::<2>(places, behind);
+        let (places, behind) = fill_words::<1>(places, behind);
+        if !behind.is_empty()
+            && let Some(place) = places.first()
         {
-            place.store(padded(rest).to_be(), Ordering::Relaxed);
+            place.store(padded(behind).to_be(), Ordering::Relaxed);
         }
         u32::from_be_bytes(*head)
     } else {
         (padded(piece) >> 32) as u32
     };
-    first.store(pair(header, head).to_be(), Ordering::Release);
+    first.store(header(piece.len(), head), Ordering::Release);
+}
+
+/// Stores `N` words if there are so many; gives what is behind them.
+#[inline(always)]
+fn fill_words<'a, 'b, const N: usize>(
+    places: &'a [AtomicU64],
+    bytes: &'b [u8],
+) -> (&'a [AtomicU64], &'b [u8]) {
+    match (places.split_first_chunk::<N>(), bytes.split_at_checked(8 * N)) {
+        (Some((places, behind)), Some((words, rest))) => {
+            for (place, word) in places.iter().zip(words.as_chunks().0) {
+                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            }
+            (behind, rest)
+        }
+        _ => (places, bytes),
+    }
+}
+
+/// The header of a piece of some length and its first bytes, as they lie in memory.
+#[inline(always)]
+const fn header(len: usize, head: u32) -> u64 {
+    pair(control::INLINE | len as u32, head).to_be()
 }
 
 /// Up to 8 bytes as the first of a word.

@@ -203,10 +203,10 @@ impl<B: Block> Slot<B> {
         if !self.send_credit.take() {
             return Err(VerbsError::NoResources);
         }
-        let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.send_credit.give(1))?;
         // The card will fetch this one ahead from now on: that of the lap before, which has ended, must not look as if it were
         // written.
         stamp(ahead);
+        let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.send_credit.give(1))?;
         queue.sends.post(index, id);
         let word = head.word(index & (queue.send_mask + 1) != 0);
         let [first, ..] = entry;

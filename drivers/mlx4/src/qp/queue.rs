@@ -194,15 +194,15 @@ impl<B: Block> QueuePair<B> {
         }
     }
 
-    /// What an entry of a completion queue says of this queue pair, and how many work requests have ended with it. `None`: no
-    /// such work is under way.
+    /// What an entry of a completion queue says of this queue pair goes to `place`. Gives how many work requests have ended with
+    /// it. `None`: no such work is under way, and `place` is as it was.
     #[inline(always)]
-    pub(crate) fn complete(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
-        if cqe.is_send() { self.complete_send(cqe) } else { self.complete_receive(cqe) }
+    pub(crate) fn complete(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
+        if cqe.is_send() { self.complete_send(cqe, place) } else { self.complete_receive(cqe, place) }
     }
 
     #[inline(always)]
-    fn complete_send(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
+    fn complete_send(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let kind =
             if status == Status::Success { sent(cqe.opcode()) } else { self.posted_kind(cqe.index()) }?;
@@ -211,7 +211,8 @@ impl<B: Block> QueuePair<B> {
             WorkKind::FetchAdd | WorkKind::CompareSwap => 8,
             _ => cqe.len(),
         };
-        Some((Completion { byte_len, ..Completion::new(id, self.number, status, kind) }, retired))
+        *place = Completion { byte_len, ..Completion::new(id, self.number, status, kind) };
+        Some(retired)
     }
 
     /// What kind of work lies in the ring: an entry that tells of an error does not say.
@@ -222,7 +223,7 @@ impl<B: Block> QueuePair<B> {
     }
 
     #[inline(never)]
-    fn complete_receive(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
+    fn complete_receive(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let received = if status == Status::Success { cqe.received()? } else { Received::Send };
         // Receives end in order, each with an entry of its own (rdma-core does not look at the index either).
@@ -236,7 +237,8 @@ impl<B: Block> QueuePair<B> {
             Received::SendInvalidate => completion.invalidated = Some(RemoteKey(cqe.immediate())),
             Received::Send => {}
         }
-        Some((completion, 1))
+        *place = completion;
+        Some(1)
     }
 
     /// Ends what is under way in the send ring as flushed.
