@@ -254,7 +254,7 @@ impl<B: Block> Cq<B> {
     /// Takes up to `out.len()` completions.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
-        let before = self.take_backlog(out);
+        let before = if self.backlog.is_empty() { 0 } else { self.take_backlog(out) };
         let rest = out.get_mut(before..).unwrap_or_default();
         before
             + self.take_entries(|entries| {
@@ -269,6 +269,7 @@ impl<B: Block> Cq<B> {
             })
     }
 
+    #[cold]
     fn take_backlog(&mut self, out: &mut [Completion]) -> usize {
         let count = self.backlog.len().min(out.len());
         for (place, completion) in out.iter_mut().zip(self.backlog.drain(..count)) {

@@ -187,7 +187,7 @@ impl<B: Block> Slot<B> {
     }
 
     /// Has `write` write a request, and gives it to the card. `copied`: it goes there along with its doorbell.
-    #[inline(never)]
+    #[inline(always)]
     fn post_one<T, H: Hardware<Block = B>>(
         &mut self,
         hw: &H,

@@ -1,6 +1,8 @@
 //! Work requests as the card reads them (Linux `include/linux/mlx4/qp.h`, rdma-core `providers/mlx4`, PRM
 //! `wqe_segment_*`), and the order in which they are stored.
 
+mod pieces;
+
 use crate::hardware::Hardware;
 use crate::qp::context::has_grh;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,11 +22,9 @@ const UNIT: usize = 16;
 /// The unit behind the control segment, and that behind the remote address.
 const AFTER_CONTROL: usize = 1;
 const AFTER_REMOTE: usize = 2;
-/// Bytes before each piece of payload that lies in a request.
-const HEADER: usize = 4;
 /// Bytes of the most payload that lies in a request itself: in three chunks, for that of a datagram begins behind the first,
 /// with 4 bytes before each piece, none of which crosses from one chunk into the next.
-pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - HEADER);
+pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - pieces::HEADER);
 /// Elements of a scatter or gather list.
 pub(crate) const MAX_ELEMENTS: usize = 4;
 
@@ -57,8 +57,6 @@ mod control {
     /// Of a datagram whose headers are given: it goes by the lane of management, and its source is in the headers.
     pub(super) const MANAGEMENT_LANE: u32 = 1 << 17;
     pub(super) const SOURCE_GIVEN: u32 = 1 << 16;
-    /// Of a data segment: its bytes follow.
-    pub(super) const INLINE: u32 = 1 << 31;
 }
 
 /// What work requests may name.
@@ -267,9 +265,9 @@ impl<'a> Wqe<'a> {
     /// Writes one that sends a management datagram by its own lane: `headers` first, then `len` bytes from `addr` on. The card
     /// puts its check behind.
     pub(crate) fn management(self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) -> Head {
-        let after_headers = self.pieces(AFTER_CONTROL, headers);
+        let after_headers = pieces::write(self.0, AFTER_CONTROL, headers);
         self.element(after_headers, key, addr, len);
-        let units = self.pieces(after_headers + 1, &[0; 4]);
+        let units = pieces::write(self.0, after_headers + 1, &[0; 4]);
         let source = if way.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
         let flags = control::MANAGEMENT_LANE | source | u32::from(way.service_level) << 8 | control::COMPLETE;
         self.control(flags, u32::from(way.lid) << 16);
@@ -313,7 +311,7 @@ impl<'a> Wqe<'a> {
         bounds: &Bounds<'_, H>,
     ) -> Result<usize, VerbsError> {
         match *data {
-            Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(self.pieces(unit, bytes)),
+            Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(pieces::write(self.0, unit, bytes)),
             Payload::Inline(_) => Err(VerbsError::InvalidArgument),
             Payload::Gather(list) => self.gather(unit, list, bounds),
         }
@@ -335,41 +333,6 @@ impl<'a> Wqe<'a> {
             unit += 1;
         }
         Ok(unit)
-    }
-
-    /// Writes bytes that lie in the request itself from a unit on: each piece has its own header, and ends where a chunk does.
-    /// Gives the unit behind them.
-    #[inline(always)]
-    fn pieces(self, unit: usize, bytes: &[u8]) -> usize {
-        const UNITS: usize = CHUNK / UNIT;
-        const ROOM: usize = CHUNK - HEADER;
-        let behind = |bytes: &[u8]| (HEADER + bytes.len() + UNIT - 1) / UNIT;
-        let chunks = self.0.as_chunks::<CHUNK_WORDS>().0;
-        let Some((first, others)) = chunks.get(unit / UNITS..).and_then(<[_]>::split_first) else {
-            return unit;
-        };
-        let (_, places) = first.split_at(unit % UNITS * 2);
-        if bytes.is_empty() {
-            return unit;
-        }
-        let Some((piece, mut bytes)) = bytes.split_at_checked(places.len() * 8 - HEADER) else {
-            fill_part(places, bytes);
-            return unit + behind(bytes);
-        };
-        fill(places, piece);
-        let mut end = (unit / UNITS + 1) * UNITS;
-        for chunk in others {
-            let Some((piece, rest)) = bytes.split_first_chunk::<ROOM>() else {
-                if !bytes.is_empty() {
-                    fill_part(chunk, bytes);
-                    end += behind(bytes);
-                }
-                break;
-            };
-            fill(chunk, piece);
-            (bytes, end) = (rest, end + UNITS);
-        }
-        end
     }
 
     #[inline]
@@ -399,66 +362,6 @@ const fn pair(first: u32, second: u32) -> u64 {
 #[inline(always)]
 const fn flags(signaled: bool, solicited: bool) -> u32 {
     (if signaled { control::COMPLETE } else { 0 }) | if solicited { control::SOLICITED } else { 0 }
-}
-
-/// Writes a piece that fills its place behind its header, whose word is stored last.
-#[inline(always)]
-fn fill(places: &[AtomicU64], piece: &[u8]) {
-    if let (Some((first, places)), Some((head, behind))) = (places.split_first(), piece.split_first_chunk()) {
-        for (place, word) in places.iter().zip(behind.as_chunks().0) {
-            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-        }
-        first.store(header(piece.len(), u32::from_be_bytes(*head)), Ordering::Release);
-    }
-}
-
-/// Writes one that may be shorter.
-#[inline(never)]
-fn fill_part(places: &[AtomicU64], piece: &[u8]) {
-    let Some((first, places)) = places.split_first() else { return };
-    let head = if let Some((head, behind)) = piece.split_first_chunk() {
-        let (places, behind) = fill_words::<4>(places, behind);
-        let (places, behind) = fill_words::<2>(places, behind);
-        let (places, behind) = fill_words::<1>(places, behind);
-        if !behind.is_empty()
-            && let Some(place) = places.first()
-        {
-            place.store(padded(behind).to_be(), Ordering::Relaxed);
-        }
-        u32::from_be_bytes(*head)
-    } else {
-        (padded(piece) >> 32) as u32
-    };
-    first.store(header(piece.len(), head), Ordering::Release);
-}
-
-/// Stores `N` words if there are so many; gives what is behind them.
-#[inline(always)]
-fn fill_words<'a, 'b, const N: usize>(
-    places: &'a [AtomicU64],
-    bytes: &'b [u8],
-) -> (&'a [AtomicU64], &'b [u8]) {
-    match (places.split_first_chunk::<N>(), bytes.split_at_checked(8 * N)) {
-        (Some((places, behind)), Some((words, rest))) => {
-            for (place, word) in places.iter().zip(words.as_chunks().0) {
-                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-            }
-            (behind, rest)
-        }
-        _ => (places, bytes),
-    }
-}
-
-/// The header of a piece of some length and its first bytes, as they lie in memory.
-#[inline(always)]
-const fn header(len: usize, head: u32) -> u64 {
-    pair(control::INLINE | len as u32, head).to_be()
-}
-
-/// Up to 8 bytes as the first of a word.
-#[inline]
-fn padded(bytes: &[u8]) -> u64 {
-    bytes.iter().zip((0..8).rev()).fold(0, |word, (byte, place)| word | u64::from(*byte) << (8 * place))
 }
 
 /// Stores a receive into one buffer of the driver's own.
