@@ -8,7 +8,7 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::memory::{Piece, Pool};
+use cards::{Piece, Pool};
 use common::pair::{End, to};
 use common::{DATA, Machine};
 use connectx3::device::Profile;
