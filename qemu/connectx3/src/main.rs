@@ -3,7 +3,6 @@
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use connectx3::device::Card;
 use connectx3::options;
 use connectx3::server::{Network, Server};
 use connectx3::trace::{Observer, Record, Sink, Watch};
@@ -21,7 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Parser)]
 struct Options {
     /// A card: the socket where QEMU connects to, then what the card is: profile=NAME, mac=ADDRESS, and fabric=SOCKET
-    /// (fabric2= for a second port) for a cable to a fabric's port rather than to the switch
+    /// (fabric2= for a second port) for a cable to a fabric's port rather than to the switch. fails=FRAMES has it fail after so
+    /// many sent frames, until it is reset; dies=FRAMES for good
     #[arg(required = true, value_name = "SOCKET[,KEY=VALUE...]")]
     cards: Vec<String>,
     /// What the switch does to frames, such as loss=0.01,reorder=0.001
@@ -58,8 +58,7 @@ fn main() -> ExitCode {
 fn run(options: Options) -> Result<()> {
     let cards = options.cards.iter().enumerate().map(|(index, card)| {
         let index = u8::try_from(index).context("a process serves at most 256 cards")?;
-        let (slot, profile) = options::card(card, index)?;
-        Ok((slot, Card::new(profile)))
+        options::card(card, index)
     });
     let cards = cards.collect::<Result<Vec<_>>>()?;
     let capture = options.capture.map(|path| {

@@ -1,21 +1,22 @@
 //! A card as the command line names it: `SOCKET[,key=value...]`.
 
-use crate::device::Profile;
+use crate::device::{Breakdown, Card, Function, Profile};
 use crate::server::{Plug, Slot};
 use anyhow::{Context, Result, bail, ensure};
 use verbs::MacAddr;
 
 /// Its keys, for help and errors.
-pub const KEYS: &str = "profile, mac, fabric, fabric2";
+pub const KEYS: &str = "profile, mac, fabric, fabric2, fails, dies";
 
 /// Reads a card's text. `index` numbers the cards of the process: without `mac` it decides the card's address.
 ///
 /// # Errors
 /// If a key or value means nothing.
-pub fn card(text: &str, index: u8) -> Result<(Slot, Profile)> {
+pub fn card(text: &str, index: u8) -> Result<(Slot, Card)> {
     let mut parts = text.split(',');
     let client = parts.next().filter(|socket| !socket.is_empty()).context("a card needs a socket")?;
     let mut slot = Slot { client: client.into(), plugs: Vec::new() };
+    let mut breakdown = None;
     let (mut profile, mut mac) = (Profile::NAMES[0], MacAddr([0x00, 0x02, 0xc9, 0x00, index, 0x01]));
     for part in parts {
         let Some((key, value)) = part.split_once('=') else {
@@ -26,6 +27,16 @@ pub fn card(text: &str, index: u8) -> Result<(Slot, Profile)> {
             "mac" => mac = address(value).with_context(|| format!("card {client}: mac={value}"))?,
             "fabric" => plug(&mut slot, 0, value),
             "fabric2" => plug(&mut slot, 1, value),
+            "fails" | "dies" => {
+                let how = if key == "fails" { Breakdown::Once } else { Breakdown::ForGood };
+                let frames: Option<u64> = value.parse().ok().filter(|frames| *frames > 0);
+                breakdown = Some((
+                    how,
+                    frames.with_context(|| {
+                        format!("card {client}: {text}: {key}= takes a number of frames, from 1")
+                    })?,
+                ));
+            }
             _ => bail!("card {client}: there is no key \"{key}\"; the keys are {KEYS}"),
         }
     }
@@ -36,7 +47,15 @@ pub fn card(text: &str, index: u8) -> Result<(Slot, Profile)> {
         slot.plugs.len() <= profile.ports.len(),
         "card {client}: this profile has one port, and so no fabric2"
     );
-    Ok((slot, profile))
+    ensure!(
+        breakdown.is_none() || profile.function == Function::Physical,
+        "card {client}: a virtual function has no error buffer, and so neither fails nor dies"
+    );
+    let mut card = Card::new(profile);
+    if let Some((how, frames)) = breakdown {
+        card.break_down(how, frames);
+    }
+    Ok((slot, card))
 }
 
 fn plug(slot: &mut Slot, port: usize, path: &str) {
@@ -64,13 +83,13 @@ mod tests {
 
     #[test]
     fn keys_say_what_the_card_is() {
-        let (slot, profile) = card("a.sock,mac=02:00:00:00:00:0a,fabric=/tmp/f", 3).unwrap();
+        let (slot, made) = card("a.sock,mac=02:00:00:00:00:0a,fabric=/tmp/f,fails=7", 3).unwrap();
         assert_eq!(slot.client.to_str(), Some("a.sock"));
         assert_eq!(slot.plugs, [Plug::Fabric("/tmp/f".into())]);
-        assert_eq!(profile.ports[0].mac, MacAddr([2, 0, 0, 0, 0, 10]));
-        let (slot, profile) = card("b.sock", 3).unwrap();
+        assert_eq!(made.profile().ports[0].mac, MacAddr([2, 0, 0, 0, 0, 10]));
+        let (slot, made) = card("b.sock", 3).unwrap();
         assert!(slot.plugs.is_empty());
-        assert_eq!(profile.ports[0].mac, MacAddr([0, 2, 0xc9, 0, 3, 1]));
+        assert_eq!(made.profile().ports[0].mac, MacAddr([0, 2, 0xc9, 0, 3, 1]));
     }
 
     #[test]
@@ -91,8 +110,11 @@ mod tests {
             ("s,mac=1:2", "mac=1:2"),
             ("s,mac=01:00:00:00:00:00", "mac=01"),
             ("s,fabric2=/f", "one port"),
+            ("s,fails=0", "fails= takes a number"),
+            ("s,dies=soon", "dies= takes a number"),
+            ("s,profile=vf,fails=9", "virtual function"),
         ] {
-            let error = format!("{:#}", card(text, 0).unwrap_err());
+            let error = format!("{:#}", card(text, 0).map(|_| ()).unwrap_err());
             assert!(error.contains(says), "{text}: {error}");
         }
     }

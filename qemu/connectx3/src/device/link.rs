@@ -88,10 +88,10 @@ impl Card {
         self.ports.get(index).is_some_and(|port| port.link)
     }
 
-    /// Whether the card is still in a reset: then reads give all ones and writes do nothing.
+    /// Whether the card is still in a reset, or has left the bus: then reads give all ones and writes do nothing.
     #[must_use]
     pub fn in_reset(&self, now: Instant) -> bool {
-        now < self.reset_until
+        now < self.reset_until || self.is_gone()
     }
 
     /// What has become due of links, and of events and interrupts that were moderated.

@@ -4,6 +4,7 @@
 //! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
 //! cards. Where a comment names one source, the others agree or are silent.
 
+mod breakdown;
 mod command;
 pub mod cost;
 mod cq;
@@ -34,6 +35,7 @@ mod traffic;
 mod uar;
 mod vlan;
 
+pub use breakdown::Breakdown;
 pub use hcr::{Command, Status};
 pub use host::{DmaError, Host};
 pub use mailbox::Mailbox;
@@ -41,6 +43,7 @@ pub use observe::{Doorbell, Observation, Register};
 pub use profile::{EqScheme, Function, LinkType, LinkTypes, PortProfile, Profile};
 pub use registers::BAR0_LEN;
 
+use breakdown::Fate;
 use command::{Firmware, Hca};
 use cost::Costs;
 use cq::Cqs;
@@ -106,6 +109,8 @@ pub struct Card {
     reset_until: Instant,
     /// What work costs, if that is counted.
     costs: Option<Arc<Costs>>,
+    /// If it is to fail.
+    fate: Option<Fate>,
 }
 
 /// What happened to frames.
@@ -149,6 +154,7 @@ impl Card {
             next_deadline: Instant::MAX,
             reset_until: Instant::from_nanos(0),
             costs: None,
+            fate: None,
             profile,
         };
         if virtual_function {
@@ -168,13 +174,13 @@ impl Card {
         self.costs = Some(costs);
     }
 
-    /// Forgets all but the profile and the account of costs.
+    /// Forgets all but the profile, the account of costs, and when it is to fail.
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
-        let outbox = self.silence();
+        let (outbox, fate) = (self.silence(), self.fate_after_reset());
         let (costs, cables) =
             (self.costs.take(), self.ports.iter().map(|port| port.cable).collect::<Vec<_>>());
-        *self = Self { outbox, costs, ..Self::new(self.profile.clone()) };
+        *self = Self { outbox, costs, fate, ..Self::new(self.profile.clone()) };
         for (index, cable) in cables.into_iter().enumerate() {
             self.set_cable(index, cable, host);
         }
@@ -182,6 +188,9 @@ impl Card {
 
     /// A frame has arrived at a port, its check sequence taken off.
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
+        if self.is_broken() {
+            return;
+        }
         let Some(at) = self.ports.get_mut(port).filter(|port| port.open && port.link) else { return };
         if at.is_infiniband() {
             self.receive_cable(port, frame, host);
@@ -199,6 +208,7 @@ impl Card {
         if at.send(&frame) {
             self.interface_counters.sent(counter, frame.len());
             self.outbox.push((port, frame));
+            self.wear();
         }
     }
 

@@ -24,8 +24,8 @@ impl Card {
         match offset {
             HCR..HCR_END => self.hcr.read(offset - HCR),
             OWNERSHIP => u32::from(std::mem::replace(&mut self.owned, true)),
-            // The semaphore of a reset is always free, the card always well.
-            _ => 0,
+            // The semaphore of a reset is always free.
+            _ => self.error_word(offset).unwrap_or(0),
         }
     }
 
@@ -34,7 +34,7 @@ impl Card {
         const CLEAR_INTERRUPT_END: u64 = CLEAR_INTERRUPT + 8;
         match offset {
             HCR..HCR_END => {
-                if let Some(command) = self.hcr.write(offset - HCR, value) {
+                if let Some(command) = self.hcr.write(offset - HCR, value).filter(|_| !self.is_broken()) {
                     self.execute(&command, host);
                 }
             }

@@ -323,6 +323,9 @@ impl Card {
     /// Sends what frames and timers have made due. To be called after each batch of frames and at
     /// [`next_deadline`](Self::next_deadline).
     pub fn progress(&mut self, host: &dyn Host) {
+        if self.is_broken() {
+            return;
+        }
         let now = host.now();
         self.progress_events(now, host);
         if now >= self.next_deadline {
@@ -355,6 +358,9 @@ impl Card {
     /// When [`progress`](Self::progress) is due even if no frame arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        if self.is_broken() {
+            return None;
+        }
         if !self.inside.is_empty() || !self.pending.is_empty() {
             return Some(Instant::ZERO);
         }

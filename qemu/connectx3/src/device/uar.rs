@@ -30,7 +30,7 @@ impl Card {
 
     /// A write to BAR 2.
     pub fn write_bar2(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
-        if self.write_channel(offset, data, host) {
+        if self.is_broken() || self.write_channel(offset, data, host) {
             return;
         }
         if offset >= UAR_LEN {
