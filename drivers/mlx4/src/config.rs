@@ -34,7 +34,7 @@ pub struct Config {
     pub layer: Option<Layer>,
     /// What peers may reach.
     pub remote: Remote,
-    /// Whether the port sends and takes plain Ethernet frames too ([`Mlx4::receive_frames`](crate::Mlx4::receive_frames)).
+    /// Whether a port on Ethernet sends and takes plain frames too ([`Mlx4::receive_frames`](crate::Mlx4::receive_frames)).
     pub frames: bool,
     /// Bytes of the payload of an Ethernet frame on the port's network.
     pub mtu: u16,

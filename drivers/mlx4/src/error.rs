@@ -44,6 +44,14 @@ pub enum Error {
     /// It lacks something that the driver needs.
     #[error("the card does not have {0}")]
     Lacks(&'static str),
+    /// A port that it does not have.
+    #[error("the card has {has} {}, and no port {asked}", if *has == 1 { "port" } else { "ports" })]
+    NoPort {
+        /// That port, from 1.
+        asked: u8,
+        /// How many there are.
+        has: u8,
+    },
     /// The machine has no memory for it.
     #[error("no contiguous memory for {0}")]
     NoMemory(&'static str),
@@ -56,7 +64,7 @@ impl From<Error> for VerbsError {
     fn from(error: Error) -> Self {
         match error {
             Error::NoMemory(_) | Error::Exhausted(_) => Self::NoResources,
-            Error::Lacks(_) => Self::Unsupported,
+            Error::Lacks(_) | Error::NoPort { .. } => Self::Unsupported,
             Error::Refused { status: Status::ExceedsLimit, .. } => Self::NoResources,
             Error::Refused { status: Status::BadQpState, .. } => Self::InvalidState,
             Error::Refused { status: Status::BadParameter, .. } => Self::InvalidArgument,

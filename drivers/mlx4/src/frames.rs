@@ -148,6 +148,16 @@ impl<B: Block> Frames<B> {
 /// port's own address are taken; of groups, that of all and those that were joined. [`Rnic::arm`](verbs::Rnic::arm) asks for an
 /// interrupt at the next frame too.
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
+    /// Bytes of the largest payload of a frame. `None`: the port has no frames.
+    pub fn frame_payload(&self) -> Option<u16> {
+        self.frames.lock().as_ref().map(|_| self.card.info.max_mtu)
+    }
+
+    /// Whether a frame can be sent at once. A card that has failed takes all that there is, and sends nothing.
+    pub fn has_frame_room(&self) -> bool {
+        self.has_failed() || self.frames.lock().as_mut().is_some_and(|frames| frames.packets.has_room())
+    }
+
     /// Calls `each` with up to `budget` frames that have arrived, each without its check sequence; gives how many.
     pub fn receive_frames(&self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         if self.has_failed() {

@@ -72,6 +72,7 @@ mod wqe;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use control::{Card, Control, Health};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -82,7 +83,7 @@ use lock_api::{Mutex, RawMutex};
 use mend::Mending;
 use packets::Packets;
 use platform::Instant;
-use port::Link;
+use port::{Link, Port, PortInfo};
 use qp::queue::SLOTS;
 use qp::{Posts, Slot};
 use start::Up;
@@ -99,8 +100,9 @@ pub use mend::Condition;
 
 /// Completion queues that can exist: those of the card's table that are not the firmware's, at most.
 const CQS: usize = 1 << icm::layout::LOG_CQS;
-/// How often the card's error buffer is looked at (Linux `mlx4/catas.c`).
-const HEALTH_EVERY: Duration = Duration::from_secs(5);
+/// How often the card's error buffer is looked at. Linux does so every 5 s (`mlx4/catas.c`); here the card is to be up again
+/// before a node's lease ends.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// A card that is up. `R` is the lock of its queues: in the kernel one that masks interrupts.
 pub struct Mlx4<H: Hardware, R> {
@@ -111,10 +113,8 @@ pub struct Mlx4<H: Hardware, R> {
     /// What work of this side names, and what peers do.
     key: AtomicU32,
     remote_key: AtomicU32,
-    /// Bytes of a message of a connection.
-    max_message: u64,
     control: spin::Mutex<Control<H::Block>>,
-    slots: Box<[SlotLock<R, H::Block>; SLOTS]>,
+    slots: Box<[SlotLock<R, H::Block>]>,
     cqs: Box<[CqPlace<R, H::Block>]>,
     eq: Mutex<R, Eq<H::Block>>,
     /// What queue pairs that are gone have posted.
@@ -168,6 +168,19 @@ pub struct Identity {
     pub mac: MacAddr,
 }
 
+/// A port of a card, for an inventory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CardPort {
+    /// Its number, from 1.
+    pub number: u8,
+    /// What its frames are made for, or can be.
+    pub layer: Layer,
+    /// Its address. Zero on InfiniBand.
+    pub mac: MacAddr,
+    /// Whether it has a link.
+    pub link: bool,
+}
+
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// Resets a card and brings it up: its port is open afterwards, its link may take a while.
     ///
@@ -176,12 +189,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
         let (Up { control, card, eq, agent, frames, link }, saved) = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
-        let slots: Box<[_]> = locks().take(SLOTS).collect();
-        let slots = slots.try_into().map_err(|_| Error::NoMemory("queue pairs"))?;
         let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
         let driver = Self {
             control: spin::Mutex::new(control),
-            slots,
+            slots: locks().take(SLOTS).collect(),
             cqs: core::iter::repeat_with(CqPlace::empty).take(CQS).collect(),
             eq: Mutex::new(eq),
             former_posts: spin::Mutex::default(),
@@ -195,7 +206,6 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             resets: AtomicU64::new(0),
             key: AtomicU32::new(card.keys.local),
             remote_key: AtomicU32::new(card.keys.remote),
-            max_message: 1 << card.capabilities.log_message,
             config: *config,
             qp_errors: AtomicU64::new(0),
             cq_errors: AtomicU64::new(0),
@@ -210,6 +220,22 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     pub fn identity(&self) -> Identity {
         let Card { function, firmware, board, port, info, .. } = &*self.card;
         Identity { function: *function, firmware: *firmware, board: *board, port: port.number, mac: info.mac }
+    }
+
+    /// The ports of the card, in their order; of a virtual function, the one that is driven.
+    ///
+    /// # Errors
+    /// If the card does not say.
+    pub fn ports(&self) -> Result<Vec<CardPort>, Error> {
+        let numbers = match self.card.function {
+            Function::Physical => 1..=self.card.capabilities.ports,
+            Function::Virtual => self.card.port.number..=self.card.port.number,
+        };
+        let query = |control: &mut Control<H::Block>, number| {
+            let PortInfo { up, layer, mac, .. } = Port::query(&self.hw, &mut control.commands, number, None)?;
+            Ok(CardPort { number, layer, mac, link: up })
+        };
+        self.with_control(|control| numbers.map(|number| query(control, number)).collect())
     }
 
     /// When the reset had ended from which the card was brought up: what came after is the driver's own time. A virtual function

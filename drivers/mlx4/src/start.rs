@@ -215,9 +215,8 @@ fn start_frames<B: Block>(
 ) -> Result<Option<Frames<B>>, Error> {
     let card = control.card.clone();
     match card.port.layer {
-        _ if !config.frames => Ok(None),
-        Layer::Ethernet => Frames::start(hw, control, &card).map(Some),
-        Layer::InfiniBand => Err(Error::Lacks("an Ethernet link at its port")),
+        Layer::Ethernet if config.frames => Frames::start(hw, control, &card).map(Some),
+        Layer::Ethernet | Layer::InfiniBand => Ok(None),
     }
 }
 
@@ -239,7 +238,7 @@ const fn control<B>(
 
 fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {
     if config.port == 0 || config.port > card.ports {
-        return Err(Error::Lacks("a port of that number"));
+        return Err(Error::NoPort { asked: config.port, has: card.ports });
     }
     Ok(config.port)
 }

@@ -33,7 +33,7 @@ fn a_card_that_is_not_there_or_taken_is_named() {
     let other = machine();
     assert_eq!(
         other.start(&Config { port: 2, ..Config::default() }).err(),
-        Some(Error::Lacks("a port of that number"))
+        Some(Error::NoPort { asked: 2, has: 1 })
     );
     // What failed has given the card up, and all memory.
     assert_eq!(other.bus.shared.in_use(), 0);

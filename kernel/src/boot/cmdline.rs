@@ -17,21 +17,26 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 /// Every key there is. Whoever reads a key adds it here.
 pub const KEYS: &[Key] = &[
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
-    key("fabric", "RDMA port: Ethernet or PCI address, or auto (default): the second on the bus"),
+    key(
+        "fabric",
+        "port of RDMA in software: Ethernet or PCI address, or auto (default): the second on the bus",
+    ),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
     key("id", "this node's id: fresh (default), or keep the one that its name had"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port"),
-    key("mgmt", "management port: Ethernet or PCI address, or auto (default): the first on the bus"),
-    key("nic", "RNIC to use: mlx4 (a ConnectX-3), softroce, or auto (default): mlx4 where there is a card"),
+    key(
+        "mgmt",
+        "management port: Ethernet or PCI address, or auto (default): the first on the bus, or else the card's",
+    ),
+    key(
+        "nic",
+        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT says which), or auto (default): mlx4 where there is a card",
+    ),
     key("node", "this node's name"),
     key("perftest", "be no node but perftest: a program and its options, separated by commas"),
-    key(
-        "rdma_ip",
-        "with perftest= and a ConnectX-3, IPv4 address of the card; fabric_ip= is then of a port for TCP beside it",
-    ),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
     key("selftest_s", "seconds that a test lasts"),
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),

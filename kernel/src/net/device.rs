@@ -9,8 +9,8 @@ use platform::Instant;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use verbs::MacAddr;
 
+use super::nic::{ETHERNET_HEADER, Transmit};
 use super::port::{HostFrames, Inner};
-use super::virtio::Transmitter;
 
 /// How long an address is asked for; smoltcp asks again a second after it got no answer.
 const RESOLVE: Duration = Duration::from_secs(3);
@@ -78,7 +78,7 @@ pub enum Rx<'a> {
 
 /// Room for a frame of smoltcp's.
 pub struct Tx<'a> {
-    tx: &'a mut Transmitter,
+    tx: &'a mut dyn Transmit,
     resolver: &'a mut neighbour::Resolver,
     asked: &'a mut Asked,
     now: Instant,
@@ -125,7 +125,7 @@ impl Device for PortDevice<'_> {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut caps = DeviceCapabilities::default();
         caps.medium = Medium::Ethernet;
-        caps.max_transmission_unit = 14 + self.mtu;
+        caps.max_transmission_unit = ETHERNET_HEADER + self.mtu;
         caps
     }
 }

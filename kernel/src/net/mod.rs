@@ -1,13 +1,16 @@
 //! The network: ports, TCP on the management port and, on demand, on the fabric, the control connection, and the poller
 //! that drives them.
 //!
-//! Which device is which port: `mgmt=` and `fabric=` name one by its Ethernet address or its place on the bus; without
-//! them the first in the order of the bus is the management port and the second the fabric. A single device is both.
+//! Which virtio device is which port: `mgmt=` and `fabric=` name one by its Ethernet address or its place on the bus; without
+//! them the first in the order of the bus is the management port and the second the fabric. A single device is both. The
+//! port of a card can be the management port too: if `mgmt=` names it, or there is no virtio device.
 
+mod card;
 mod device;
 pub mod fabric;
 pub mod link;
 mod listen;
+mod nic;
 pub mod port;
 pub mod stack;
 mod virtio;
@@ -15,6 +18,7 @@ mod virtio;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::{Future, poll_fn};
 use core::net::Ipv4Addr;
@@ -25,46 +29,92 @@ use spin::Once;
 
 use crate::arch::interrupts;
 use crate::boot::cmdline;
+use crate::connectx3::Card;
 use crate::exec::{self, Poller};
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
 use crate::{mm, random, time};
+use nic::Nic;
 use port::Port;
 use stack::{Addressing, Ipv4Config, Stack};
-use virtio::{Sizes, VirtioNet};
+use virtio::Sizes;
 
 /// A machine with less memory gets short rings.
 const SMALL: u64 = 96 << 20;
 
 /// The machine's network, for as long as the kernel lives.
 pub struct Net {
-    /// All ports, in the order of the bus.
+    /// The ports of virtio devices, in the order of the bus.
     ports: Vec<&'static Port>,
-    /// The one that RDMA uses.
+    /// That of the card that is the RNIC.
+    card: Once<&'static Port>,
+    /// The one that RDMA in software uses.
     pub fabric: Option<&'static Port>,
+    /// How the management port gets its address, if TCP is wanted there.
+    addressing: Option<Addressing>,
     /// TCP on the management port.
-    pub stack: Option<&'static Stack>,
+    stack: Once<&'static Stack>,
     /// TCP on the fabric port, where that is another and something has asked for it.
     fabric_stack: Once<&'static Stack>,
 }
 
 impl Net {
+    /// All ports.
+    fn ports(&self) -> impl Iterator<Item = &'static Port> {
+        self.ports.iter().copied().chain(self.card.get().copied())
+    }
+
+    /// TCP on the management port, once all devices are there.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn management(&self) -> Result<&'static Stack, String> {
+        let missing = || match wanted("mgmt") {
+            Some(address) => format!("mgmt={address}: no network device has that address"),
+            None => "no network device for the management network".into(),
+        };
+        self.stack.get().copied().ok_or_else(missing)
+    }
+
+    /// Has the port of a card take part, if it is on Ethernet: it answers for its addresses, and is the management port if no
+    /// other is.
+    pub fn attach_card(&self, address: pci::Address, card: &Arc<Card>) -> Option<&'static Port> {
+        let nic = card::start(card)?;
+        let is_management = is_named("mgmt", address, &nic).unwrap_or(self.stack.get().is_none());
+        let name = if is_management { "mgmt+rdma" } else { "rdma" };
+        let port = *self.card.call_once(|| leak(name, address, nic));
+        if let Some(addressing) = self.addressing.filter(|_| is_management) {
+            self.stack.call_once(|| start_stack(port, addressing));
+        }
+        Some(port)
+    }
+
     /// TCP on the fabric port with that address; the first call makes it so.
     fn fabric_stack(&self, port: &'static Port, config: Ipv4Config) -> &'static Stack {
-        self.fabric_stack.call_once(|| match self.stack.filter(|stack| core::ptr::eq(stack.port(), port)) {
-            Some(shared) => {
-                shared.add_address(config);
-                shared
+        self.fabric_stack.call_once(|| {
+            match self.stack.get().copied().filter(|stack| core::ptr::eq(stack.port(), port)) {
+                Some(shared) => {
+                    shared.add_address(config);
+                    shared
+                }
+                None => start_stack(port, Addressing::Static(config)),
             }
-            None => start_stack(port, Addressing::Static(config)),
         })
     }
 
     /// All stacks, each once.
     fn stacks(&self) -> impl Iterator<Item = &'static Stack> {
-        let other = |stack: &&'static Stack| self.stack.is_none_or(|first| !core::ptr::eq(*stack, first));
-        self.stack.into_iter().chain(self.fabric_stack.get().copied().filter(other))
+        let first = self.stack.get().copied();
+        let other = move |stack: &&'static Stack| first.is_none_or(|first| !core::ptr::eq(*stack, first));
+        first.into_iter().chain(self.fabric_stack.get().copied().filter(other))
     }
+}
+
+/// A port for as long as the kernel lives.
+fn leak(name: &str, address: pci::Address, nic: Nic) -> &'static Port {
+    let port: &'static Port = Box::leak(Box::new(Port::new(nic)));
+    log::info!("net {name}: {} at pci {address}, MTU {}", port.mac(), port.mtu());
+    port
 }
 
 fn start_stack(port: &'static Port, addressing: Addressing) -> &'static Stack {
@@ -86,7 +136,8 @@ pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F:
     .await
 }
 
-/// Starts all network devices and, unless `stack` is false, TCP on the management port. Once, after [`pci::init`].
+/// Starts all virtio network devices and, unless `stack` is false, TCP on the management port, if that is one of them. Once,
+/// after [`pci::init`].
 ///
 /// # Errors
 /// What on the command line is wrong, for people. A device that does not start is said on the console and left out.
@@ -94,13 +145,13 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
     let addressing = addressing()?;
     let sizes =
         if mm::frames::totals().0 < SMALL { Sizes { rx: 128, tx: 64 } } else { Sizes { rx: 256, tx: 256 } };
-    let mut found: Vec<(pci::Address, VirtioNet)> = Vec::new();
+    let mut found: Vec<(pci::Address, Nic)> = Vec::new();
     for function in pci::functions().iter().filter(|f| virtio::is_network(f)) {
         let device = interrupts::allocate("virtio-net", Box::new(|| ()))
             .map_err(|_| SetupError::Vectors)
             .and_then(|irq| {
                 let message = Message { address: irq.msi_address, data: irq.msi_data };
-                VirtioNet::start(function, sizes, message)
+                virtio::start(function, sizes, message)
             });
         match device {
             Ok(device) => {
@@ -110,43 +161,58 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
             Err(e) => log::error!("pci {}: network device {e}", function.address),
         }
     }
-    let mgmt = choose("mgmt", &found)?.unwrap_or(0);
-    let fabric = choose("fabric", &found)?.unwrap_or_else(|| {
-        let other = (0..found.len()).find(|i| *i != mgmt);
-        other.unwrap_or(mgmt)
-    });
-    let ports: Vec<&'static Port> = found
-        .into_iter()
-        .enumerate()
-        .map(|(i, (address, device))| {
-            let name = match (i == mgmt, i == fabric) {
-                (true, true) => "mgmt+fabric",
-                (true, false) => "mgmt",
-                (false, true) => "fabric",
-                (false, false) => "spare",
-            };
-            let port: &'static Port = Box::leak(Box::new(Port::new(device)));
-            log::info!("net {name}: {} at pci {address}, MTU {}", port.mac(), port.mtu());
-            port
-        })
-        .collect();
-    let (mgmt, fabric) = (ports.get(mgmt).copied(), ports.get(fabric).copied());
-    let stack = mgmt.filter(|_| stack).map(|port| start_stack(port, addressing));
-    let net: &'static Net = Box::leak(Box::new(Net { ports, fabric, stack, fabric_stack: Once::new() }));
+    // One that is not here may be the card's.
+    let mgmt = match wanted("mgmt") {
+        Some(_) => position("mgmt", &found),
+        None => (!found.is_empty()).then_some(0),
+    };
+    let fabric = match wanted("fabric") {
+        Some(address) => {
+            let named = position("fabric", &found);
+            Some(
+                named
+                    .ok_or_else(|| format!("fabric={address}: no virtio network device has that address"))?,
+            )
+        }
+        None => (0..found.len()).find(|i| Some(*i) != mgmt).or(mgmt),
+    };
+    let port = |(i, (address, nic))| {
+        let name = match (Some(i) == mgmt, Some(i) == fabric) {
+            (true, true) => "mgmt+fabric",
+            (true, false) => "mgmt",
+            (false, true) => "fabric",
+            (false, false) => "spare",
+        };
+        leak(name, address, nic)
+    };
+    let ports: Vec<&'static Port> = found.into_iter().enumerate().map(port).collect();
+    let at = |place: Option<usize>| ports.get(place?).copied();
+    let (mgmt, fabric) = (at(mgmt), at(fabric));
+    let addressing = stack.then_some(addressing);
+    let net =
+        Net { ports, card: Once::new(), fabric, addressing, stack: Once::new(), fabric_stack: Once::new() };
+    if let (Some(port), Some(addressing)) = (mgmt, addressing) {
+        net.stack.call_once(|| start_stack(port, addressing));
+    }
+    let net: &'static Net = Box::leak(Box::new(net));
     exec::register_poller(0, Box::new(NetPoller { net, armed: false }));
     Ok(net)
 }
 
-/// The device that `key` names on the command line.
-fn choose(key: &'static str, found: &[(pci::Address, VirtioNet)]) -> Result<Option<usize>, String> {
-    let Some(wanted) = cmdline::get(key).filter(|w| *w != "auto") else { return Ok(None) };
-    let is = |(address, device): &(pci::Address, VirtioNet)| {
-        format!("{}", device.mac).eq_ignore_ascii_case(wanted) || format!("{address}") == wanted
-    };
-    match found.iter().position(is) {
-        Some(i) => Ok(Some(i)),
-        None => Err(format!("{key}={wanted}: no network device has that address")),
-    }
+/// The device that `key` is to be, if the command line says so.
+fn wanted(key: &'static str) -> Option<&'static str> {
+    cmdline::get(key).filter(|wanted| *wanted != "auto")
+}
+
+/// Whether `key` on the command line names this device. `None`: it names none.
+fn is_named(key: &'static str, address: pci::Address, nic: &Nic) -> Option<bool> {
+    let wanted = wanted(key)?;
+    Some(format!("{}", nic.mac).eq_ignore_ascii_case(wanted) || format!("{address}") == wanted)
+}
+
+/// Which device `key` names on the command line.
+fn position(key: &'static str, found: &[(pci::Address, Nic)]) -> Option<usize> {
+    found.iter().position(|(address, nic)| is_named(key, *address, nic) == Some(true))
 }
 
 /// `ip=` and `gw=`.
@@ -175,7 +241,7 @@ struct NetPoller {
 impl NetPoller {
     /// Ports that no RNIC polls and arms.
     fn own_ports(&self) -> impl Iterator<Item = &'static Port> {
-        self.net.ports.iter().copied().filter(|p| !p.has_rnic() || p.has_stack())
+        self.net.ports().filter(|p| !p.has_rnic() || p.has_stack())
     }
 }
 
@@ -189,7 +255,7 @@ impl Poller for NetPoller {
             self.own_ports().for_each(Port::disarm);
         }
         let mut worked = false;
-        for port in &self.net.ports {
+        for port in self.net.ports() {
             if !port.has_stack() {
                 worked |= port.service(now);
             }
@@ -201,7 +267,7 @@ impl Poller for NetPoller {
     }
 
     fn next_deadline(&self) -> Instant {
-        let ports = self.net.ports.iter().filter_map(|p| p.next_deadline());
+        let ports = self.net.ports().filter_map(Port::next_deadline);
         let stacks = self.net.stacks().filter_map(Stack::next_deadline);
         ports.chain(stacks).chain(link::next_deadline()).min().unwrap_or(Instant::MAX)
     }

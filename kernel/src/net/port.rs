@@ -13,7 +13,7 @@ use neighbour::{FRAME_MAX, Resolution, Resolver, Traffic, classify};
 use platform::Instant;
 use verbs::MacAddr;
 
-use super::virtio::{Receiver, Transmitter, VirtioNet};
+use super::nic::{ETHERNET_HEADER, Nic, Receive, Transmit};
 use crate::sync::IrqMutex;
 use crate::time;
 
@@ -67,7 +67,7 @@ impl Aside {
 /// What of a port its lock protects.
 pub struct Inner {
     /// The device.
-    pub device: VirtioNet,
+    pub device: Nic,
     /// Who is where on its network.
     pub resolver: Resolver,
     aside: Aside,
@@ -97,9 +97,15 @@ pub struct Counters {
 
 impl Port {
     /// A port over a device that is up. The one allocation in a port's life.
-    pub fn new(device: VirtioNet) -> Self {
+    pub fn new(device: Nic) -> Self {
         let (mac, mtu) = (device.mac, device.mtu);
-        let aside = Aside { bytes: Vec::new(), lengths: [0; ASIDE], head: 0, len: 0, frame_max: 14 + mtu };
+        let aside = Aside {
+            bytes: Vec::new(),
+            lengths: [0; ASIDE],
+            head: 0,
+            len: 0,
+            frame_max: ETHERNET_HEADER + mtu,
+        };
         let waiters = Vec::with_capacity(MAX_WAITERS);
         let inner = Inner { device, resolver: Resolver::new(mac), aside, waiters, dropped: 0 };
         let no = || AtomicBool::new(false);
@@ -119,7 +125,11 @@ impl Port {
     /// Frames so far.
     pub fn counters(&self) -> Counters {
         let inner = self.inner.lock();
-        Counters { received: inner.device.rx.frames, sent: inner.device.tx.frames, dropped: inner.dropped }
+        Counters {
+            received: inner.device.rx.frames(),
+            sent: inner.device.tx.frames(),
+            dropped: inner.dropped,
+        }
     }
 
     /// The host's stack takes frames of this port from now on.
@@ -311,10 +321,10 @@ impl Inner {
     }
 
     /// The parts that the stack needs at the same time.
-    pub fn split(&mut self) -> (HostFrames<'_>, &mut Transmitter, &mut Resolver) {
+    pub fn split(&mut self) -> (HostFrames<'_>, &mut dyn Transmit, &mut Resolver) {
         (
-            HostFrames { rx: &mut self.device.rx, aside: &mut self.aside },
-            &mut self.device.tx,
+            HostFrames { rx: &mut *self.device.rx, aside: &mut self.aside },
+            &mut *self.device.tx,
             &mut self.resolver,
         )
     }
@@ -322,7 +332,7 @@ impl Inner {
 
 /// The frames of the host's stack.
 pub struct HostFrames<'a> {
-    rx: &'a mut Receiver,
+    rx: &'a mut dyn Receive,
     aside: &'a mut Aside,
 }
 

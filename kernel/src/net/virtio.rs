@@ -2,11 +2,13 @@
 //!
 //! After set-up nothing allocates, and nothing waits.
 
+use alloc::boxed::Box;
 use core::ptr::NonNull;
 use verbs::MacAddr;
 use virtio_drivers::transport::Transport;
 use virtqueue::{Broken, Queue};
 
+use super::nic::{ETHERNET_HEADER, Nic, Receive, Transmit};
 use crate::mm::{self, frames};
 use crate::pci::{Function, Message};
 use crate::virtio::{Device, Doorbell, Running, SetupError, VENDOR};
@@ -22,7 +24,6 @@ const WANTED: u64 = F_MTU | F_MAC | F_STATUS;
 
 /// `struct virtio_net_hdr` with `num_buffers`, before every frame. All zero: no offload.
 const HEADER: usize = 12;
-const ETHERNET_HEADER: usize = 14;
 const STANDARD_MTU: u16 = 1500;
 const RX: u16 = 0;
 const TX: u16 = 1;
@@ -87,18 +88,16 @@ impl Buffers {
 }
 
 /// Frames from the device.
-pub struct Receiver {
+struct Receiver {
     queue: Queue,
     buffers: Buffers,
     doorbell: Doorbell,
     broken: bool,
-    /// Frames received.
-    pub frames: u64,
+    frames: u64,
 }
 
-impl Receiver {
-    /// The oldest frame received that was not taken yet.
-    pub fn peek(&self) -> Option<&[u8]> {
+impl Receive for Receiver {
+    fn peek(&mut self) -> Option<&[u8]> {
         if self.broken {
             return None;
         }
@@ -108,8 +107,7 @@ impl Receiver {
         Some(&unsafe { self.buffers.get(used.id) }[HEADER..len])
     }
 
-    /// Takes the frame that [`peek`](Self::peek) shows: its buffer goes back to the device.
-    pub fn pop(&mut self) {
+    fn pop(&mut self) {
         // `arm` notices and says that the device is broken.
         if let Ok(Some(used)) = self.queue.take() {
             self.queue.give(used.id);
@@ -117,16 +115,31 @@ impl Receiver {
         }
     }
 
-    /// Shows the device the buffers that were handed back.
-    pub fn flush(&mut self) {
+    fn flush(&mut self) {
         if self.queue.publish() {
             self.doorbell.ring();
         }
     }
+
+    fn arm(&mut self) -> bool {
+        if !self.broken && self.queue.peek().is_err() {
+            log::error!("network: the device gave back a buffer it did not have; receiving no more");
+            self.broken = true;
+        }
+        !self.broken && self.queue.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+
+    fn frames(&self) -> u64 {
+        self.frames
+    }
 }
 
 /// Frames to the device.
-pub struct Transmitter {
+struct Transmitter {
     queue: Queue,
     buffers: Buffers,
     doorbell: Doorbell,
@@ -138,8 +151,8 @@ pub struct Transmitter {
     broken: bool,
     /// A frame found no room since the last `arm`.
     starved: bool,
-    /// Frames sent.
-    pub frames: u64,
+    frames: u64,
+    _running: Running,
 }
 
 impl Transmitter {
@@ -162,9 +175,10 @@ impl Transmitter {
             }
         }
     }
+}
 
-    /// Whether there is room for a frame.
-    pub fn has_room(&mut self) -> bool {
+impl Transmit for Transmitter {
+    fn has_room(&mut self) -> bool {
         if self.free_len == 0 && !self.broken {
             self.reclaim();
         }
@@ -173,9 +187,7 @@ impl Transmitter {
         room
     }
 
-    /// Room for a frame of `len` bytes, where the device will read it. `None` while there is none, and for a frame
-    /// longer than the device's. What is written goes out with [`send`](Self::send), or not at all.
-    pub fn buffer(&mut self, len: usize) -> Option<&mut [u8]> {
+    fn buffer(&mut self, len: usize) -> Option<&mut [u8]> {
         if len > self.frame_max || !self.has_room() {
             return None;
         }
@@ -184,11 +196,7 @@ impl Transmitter {
         unsafe { self.buffers.get_mut(id) }.get_mut(HEADER..HEADER + len)
     }
 
-    /// Queues the first `len` bytes of the last [`buffer`](Self::buffer) as a frame.
-    ///
-    /// # Panics
-    /// If there was no such buffer.
-    pub fn send(&mut self, len: usize) {
+    fn send(&mut self, len: usize) {
         assert!(len <= self.frame_max && self.free_len > 0, "no buffer to send");
         self.free_len -= 1;
         let id = self.free[self.free_len];
@@ -201,93 +209,70 @@ impl Transmitter {
         self.frames += 1;
     }
 
-    /// Tells the device about the frames since the last time.
-    pub fn flush(&mut self) {
+    fn flush(&mut self) {
         if self.queue.publish() {
             self.doorbell.ring();
         }
     }
+
+    fn arm(&mut self) -> bool {
+        core::mem::take(&mut self.starved) && self.queue.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+
+    fn frames(&self) -> u64 {
+        self.frames
+    }
 }
 
-/// A network device that is up.
-pub struct VirtioNet {
-    /// Its Ethernet address.
-    pub mac: MacAddr,
-    /// The largest payload of a frame.
-    pub mtu: usize,
-    /// Frames in.
-    pub rx: Receiver,
-    /// Frames out.
-    pub tx: Transmitter,
-    _running: Running,
-}
-
-impl VirtioNet {
-    /// Starts the device. It interrupts with `message`, once armed.
-    pub fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Self, SetupError> {
-        let mut virtio = Device::negotiate(function, F_MAC, WANTED, Some(message))?;
-        let (transport, features) = (&virtio.transport, virtio.features);
-        let read_u16 = |offset| transport.read_config_space::<u16>(offset).map_err(|_| SetupError::Transport);
-        let words = [read_u16(0)?, read_u16(2)?, read_u16(4)?].map(u16::to_le_bytes);
-        let mac = MacAddr([words[0][0], words[0][1], words[1][0], words[1][1], words[2][0], words[2][1]]);
-        if mac.0[0] & 1 != 0 || mac.0 == [0; 6] {
-            return Err(SetupError::Address);
-        }
-        let mtu = if features & F_MTU != 0 { read_u16(10)? } else { STANDARD_MTU };
-        let mtu = usize::from(mtu.clamp(68, 9216));
-
-        let frame_max = ETHERNET_HEADER + mtu;
-        // A multiple of a cache line; a VLAN tag more than the frame needs, so that a longer one is seen to be.
-        let stride = (HEADER + frame_max + 4).next_multiple_of(64);
-        let mut start = |index: u16, size: u16| {
-            let (queue, doorbell) = virtio.queue(index, size)?;
-            Ok::<_, SetupError>((queue, doorbell, Buffers::new(size, stride)?))
-        };
-        let (mut queue, doorbell, buffers) = start(RX, sizes.rx)?;
-        for id in 0..sizes.rx {
-            queue.set_buffer(id, buffers.bus_address(id), stride as u32, true);
-            queue.give(id);
-        }
-        let mut rx = Receiver { queue, buffers, doorbell, broken: false, frames: 0 };
-        let (mut queue, doorbell, buffers) = start(TX, sizes.tx)?;
-        let mut free = [0; virtqueue::MAX_SIZE as usize];
-        for id in 0..sizes.tx {
-            queue.set_buffer(id, buffers.bus_address(id), 0, false);
-            free[usize::from(id)] = id;
-        }
-        let tx = Transmitter {
-            queue,
-            buffers,
-            doorbell,
-            free,
-            free_len: usize::from(sizes.tx),
-            frame_max,
-            broken: false,
-            starved: false,
-            frames: 0,
-        };
-        let running = virtio.start(2)?;
-        rx.flush();
-        Ok(Self { mac, mtu, rx, tx, _running: running })
+/// Starts the device. It interrupts with `message`, once armed.
+pub fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Nic, SetupError> {
+    let mut virtio = Device::negotiate(function, F_MAC, WANTED, Some(message))?;
+    let (transport, features) = (&virtio.transport, virtio.features);
+    let read_u16 = |offset| transport.read_config_space::<u16>(offset).map_err(|_| SetupError::Transport);
+    let words = [read_u16(0)?, read_u16(2)?, read_u16(4)?].map(u16::to_le_bytes);
+    let mac = MacAddr([words[0][0], words[0][1], words[1][0], words[1][1], words[2][0], words[2][1]]);
+    if mac.0[0] & 1 != 0 || mac.0 == [0; 6] {
+        return Err(SetupError::Address);
     }
+    let mtu = if features & F_MTU != 0 { read_u16(10)? } else { STANDARD_MTU };
+    let mtu = usize::from(mtu.clamp(68, 9216));
 
-    /// Asks for an interrupt at the next frame, or at the next free transmit buffer if one was missing. `true`: such
-    /// wait already, and no interrupt may come.
-    pub fn arm(&mut self) -> bool {
-        if !self.rx.broken && self.rx.queue.peek().is_err() {
-            log::error!("network: the device gave back a buffer it did not have; receiving no more");
-            self.rx.broken = true;
-        }
-        let mut waits = !self.rx.broken && self.rx.queue.arm();
-        if core::mem::take(&mut self.tx.starved) {
-            waits |= self.tx.queue.arm();
-        }
-        waits
+    let frame_max = ETHERNET_HEADER + mtu;
+    // A multiple of a cache line; a VLAN tag more than the frame needs, so that a longer one is seen to be.
+    let stride = (HEADER + frame_max + 4).next_multiple_of(64);
+    let mut start = |index: u16, size: u16| {
+        let (queue, doorbell) = virtio.queue(index, size)?;
+        Ok::<_, SetupError>((queue, doorbell, Buffers::new(size, stride)?))
+    };
+    let (mut queue, doorbell, buffers) = start(RX, sizes.rx)?;
+    for id in 0..sizes.rx {
+        queue.set_buffer(id, buffers.bus_address(id), stride as u32, true);
+        queue.give(id);
     }
-
-    /// Asks for no interrupts: the device is polled.
-    pub fn disarm(&mut self) {
-        self.rx.queue.disarm();
-        self.tx.queue.disarm();
+    let mut rx = Receiver { queue, buffers, doorbell, broken: false, frames: 0 };
+    let (mut queue, doorbell, buffers) = start(TX, sizes.tx)?;
+    let mut free = [0; virtqueue::MAX_SIZE as usize];
+    for id in 0..sizes.tx {
+        queue.set_buffer(id, buffers.bus_address(id), 0, false);
+        free[usize::from(id)] = id;
     }
+    let running = virtio.start(2)?;
+    let tx = Transmitter {
+        queue,
+        buffers,
+        doorbell,
+        free,
+        free_len: usize::from(sizes.tx),
+        frame_max,
+        broken: false,
+        starved: false,
+        frames: 0,
+        _running: running,
+    };
+    rx.flush();
+    Ok(Nic { mac, mtu, rx: Box::new(rx), tx: Box::new(tx) })
 }

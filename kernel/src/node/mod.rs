@@ -66,9 +66,9 @@ async fn start() -> Result<Node, String> {
     let key = link::cluster_key()?;
     let network = net::init(true)?;
     chart::mark("network devices");
-    let stack = network.stack.ok_or("no network device for the management network")?;
-    let fabric = Fabric::start(wanted, network.fabric).await?;
+    let fabric = Fabric::start(wanted, network).await?;
     chart::mark("rnic");
+    let stack = network.management()?;
 
     let (total, _) = mm::frames::totals();
     let buffers = if total < SMALL {
@@ -90,6 +90,12 @@ async fn start() -> Result<Node, String> {
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
     let lite = attach(&fabric, link, welcome, name, total)?;
+    let manager = lite.clone();
+    fabric.watch(|reason| async move {
+        // The manager learns of the end at any rate.
+        let _ = manager.send_control(&ToManager::LastWords { reason }).await;
+        exec::sleep(FAREWELL).await;
+    });
     chart::mark("lite");
     chart::print();
     Ok(Node { lite, apps })
@@ -145,7 +151,6 @@ fn attach(
         config.bounce = [(256, 64), (4096, 32), (32768, 8)];
         config.ring = 32 << 10;
     }
-    pollers::register_rnic(rnic.clone());
     let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| match e {
         lite::Error::NoMemory { .. } => {
             format!("too little memory: a node needs {} MiB, has {} MiB ({e})", LEAST >> 20, total >> 20)

@@ -1,4 +1,4 @@
-//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`, `rdma_ip=`).
+//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`).
 
 use alloc::format;
 use alloc::string::String;
@@ -8,7 +8,6 @@ use perftest::{Error, Host, Options, Perftest};
 use platform::NetworkError;
 use verbs::Gid;
 
-use super::pollers;
 use super::rnic::{Fabric, Wanted};
 use crate::boot::cmdline;
 use crate::machine::Machine;
@@ -45,18 +44,17 @@ pub async fn run(words: &str) -> Result<(), String> {
     let (address, prefix) = address()?;
     let wanted = Wanted::asked()?;
     let network = net::init(false)?;
-    let fabric = Fabric::start(wanted, network.fabric).await?;
-    let (perftest, gid) = if let Some(port) = fabric.port() {
-        (on(network, &fabric, port, At::Rnic(fabric.rnic()), prefix), address)
+    let fabric = Fabric::start(wanted, network).await?;
+    fabric.set_gid(Gid::from_ipv4(address.octets()))?;
+    let perftest = if let Some(port) = fabric.port() {
+        on(network, &fabric, port, At::Rnic(fabric.rnic()), prefix)
     } else {
-        // The card's own port does not carry TCP: another does, and the two have an address each.
-        let text = cmdline::get("rdma_ip").ok_or("perftest= on a ConnectX-3 needs rdma_ip=ADDRESS")?;
-        let gid: Ipv4Addr = text.parse().map_err(|_| format!("rdma_ip={text}: want ADDRESS"))?;
-        let port = network.fabric.ok_or("perftest= needs a network device for TCP beside a ConnectX-3")?;
-        (on(network, &fabric, port, At::Own(address), prefix), gid)
+        // InfiniBand carries no TCP here: another port does, and the card has a GID of its own.
+        let port =
+            network.fabric.ok_or("perftest= on InfiniBand needs a network device beside it, for TCP")?;
+        on(network, &fabric, port, At::Own(address), prefix)
     };
-    fabric.set_gid(Gid::from_ipv4(gid.octets()))?;
-    pollers::register_rnic(fabric.rnic());
+    fabric.watch(|_| async {});
     if options.server.is_some() {
         let report = perftest.run(&options).await.map_err(|e| format!("{}: {e}", options.program))?;
         say(&report);

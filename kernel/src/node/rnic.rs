@@ -1,6 +1,7 @@
 //! The RNIC of this machine: what `nic=` asks for, of what there is.
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -8,12 +9,15 @@ use core::net::Ipv6Addr;
 use softroce::SoftRoce;
 use verbs::{Gid, Rnic};
 
+use super::pollers;
 use crate::boot::cmdline;
-use crate::connectx3::{self, Card, NoCard};
+use crate::connectx3::{self, Choice, Driven, NoCard};
 use crate::mm::memory::PhysicalMemory;
+use crate::net::Net;
 use crate::net::port::{Port, RocePort};
-use crate::random;
+use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
+use crate::{exec, random};
 
 /// What `nic=` asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +25,7 @@ pub enum Wanted {
     /// A card that starts, or else the software.
     Auto,
     /// A card.
-    Mlx4,
+    Mlx4(Choice),
     /// The software.
     SoftRoce,
 }
@@ -29,12 +33,28 @@ pub enum Wanted {
 impl Wanted {
     /// What the command line says.
     pub fn asked() -> Result<Self, String> {
-        match cmdline::get("nic").unwrap_or("auto") {
-            "auto" => Ok(Self::Auto),
-            "mlx4" => Ok(Self::Mlx4),
-            "softroce" => Ok(Self::SoftRoce),
-            other => Err(format!("nic={other}: want auto, mlx4 or softroce")),
+        let text = cmdline::get("nic").unwrap_or("auto");
+        match text {
+            "auto" => return Ok(Self::Auto),
+            "softroce" => return Ok(Self::SoftRoce),
+            _ => {}
         }
+        let choice = text.strip_prefix("mlx4").and_then(Self::card);
+        let wrong = || format!("nic={text}: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT");
+        choice.map(Self::Mlx4).ok_or_else(wrong)
+    }
+
+    /// What follows `mlx4`: `:ADDRESS`, `/PORT`, both or neither.
+    fn card(text: &str) -> Option<Choice> {
+        let (address, port) = match text.split_once('/') {
+            Some((address, port)) => (address, Some(port.parse().ok()?)),
+            None => (text, None),
+        };
+        let address = match address {
+            "" => None,
+            address => Some(address.strip_prefix(':')?.parse().ok()?),
+        };
+        Some(Choice { address, port })
     }
 }
 
@@ -43,27 +63,43 @@ type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
 /// The RNIC, which has no address yet.
 pub enum Fabric {
-    /// A ConnectX-3.
-    Card(Arc<Card>),
+    /// A ConnectX-3, and its port if that is on Ethernet.
+    Card(Box<Driven>, Option<&'static Port>),
     /// The software, over an Ethernet port.
     Soft(Arc<Soft>, &'static Port),
 }
 
 impl Fabric {
-    /// Starts what is wanted. `port`: where the software would be.
-    pub async fn start(wanted: Wanted, port: Option<&'static Port>) -> Result<Self, String> {
+    /// Starts what is wanted, polled by core 0, and gives a card's port to the network.
+    pub async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
+        let fabric = Self::find(wanted, net).await?;
+        pollers::register_rnic(fabric.rnic());
+        Ok(fabric)
+    }
+
+    async fn find(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
         if !random::is_seeded() {
             return Err("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)".to_owned());
         }
-        if wanted != Wanted::SoftRoce {
-            match connectx3::start().await {
-                Ok(card) => return Ok(Self::Card(card)),
-                Err(why) if wanted == Wanted::Mlx4 => return Err(format!("nic=mlx4: {why}")),
+        let choice = match wanted {
+            Wanted::Auto => Some(Choice::default()),
+            Wanted::Mlx4(choice) => Some(choice),
+            Wanted::SoftRoce => None,
+        };
+        if let Some(choice) = choice {
+            match connectx3::start(choice).await {
+                Ok(driven) => {
+                    let port = net.attach_card(driven.address(), &driven.card);
+                    return Ok(Self::Card(driven.into(), port));
+                }
+                Err(why) if wanted != Wanted::Auto => {
+                    return Err(format!("nic={}: {why}", cmdline::get("nic").unwrap_or("auto")));
+                }
                 Err(NoCard::Absent) => {}
                 Err(why) => log::warn!("nic=auto takes softroce: {why}"),
             }
         }
-        let port = port.ok_or("no network device for the fabric")?;
+        let port = net.fabric.ok_or("no network device for the fabric")?;
         let mut seed = [0; 16];
         random::fill(&mut seed);
         let config = softroce::Config::new(Gid([0; 16]), seed);
@@ -72,10 +108,26 @@ impl Fabric {
         Ok(Self::Soft(Arc::new(soft), port))
     }
 
+    /// Keeps a card going from here on. `farewell` is done with the reason before the machine ends, if the card cannot be used any more.
+    pub fn watch<F>(&self, farewell: impl FnOnce(String) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let Self::Card(driven, _) = self else { return };
+        let driven = (**driven).clone();
+        let watch = async move {
+            let why = driven.watch().await;
+            log::error!("this node ends: {why}");
+            farewell(why).await;
+            power::exit(Code::Refused);
+        };
+        exec::spawn_on(0, "card", watch).detach();
+    }
+
     /// The RNIC itself.
     pub fn rnic(&self) -> Arc<dyn Rnic> {
         match self {
-            Self::Card(card) => card.clone(),
+            Self::Card(driven, _) => driven.card.clone(),
             Self::Soft(soft, _) => soft.clone(),
         }
     }
@@ -84,20 +136,22 @@ impl Fabric {
     pub fn set_gid(&self, gid: Gid) -> Result<(), String> {
         let address = Ipv6Addr::from(gid.0).to_canonical();
         match self {
-            Self::Card(card) => card.set_gid(gid).map_err(|e| format!("no address for the card: {e}"))?,
-            Self::Soft(soft, port) => {
-                soft.set_gid(gid);
-                port.add_address(address);
+            Self::Card(driven, _) => {
+                driven.card.set_gid(gid).map_err(|e| format!("no address for the card: {e}"))?;
             }
+            Self::Soft(soft, _) => soft.set_gid(gid),
+        }
+        if let Some(port) = self.port() {
+            port.add_address(address);
         }
         log::info!("rnic: GID {address}");
         Ok(())
     }
 
-    /// The Ethernet port that the RNIC's address is at, also for IP. A card's own is not driven.
+    /// The Ethernet port that the RNIC's address is at, also for IP. InfiniBand has none.
     pub fn port(&self) -> Option<&'static Port> {
         match self {
-            Self::Card(_) => None,
+            Self::Card(_, port) => *port,
             Self::Soft(_, port) => Some(port),
         }
     }

@@ -12,6 +12,7 @@ mod window;
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::str::FromStr;
 use x86_64::PhysAddr;
 
 use crate::Hardware;
@@ -41,6 +42,26 @@ impl fmt::Display for Address {
             write!(f, "{segment:04x}:")?;
         }
         write!(f, "{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+impl FromStr for Address {
+    type Err = ();
+
+    /// Reads what [`Display`](fmt::Display) writes; the segment may be written though it is 0.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let hex = |text: &str, digits: usize| {
+            let right = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+            right.then(|| u16::from_str_radix(text, 16).ok()).flatten().ok_or(())
+        };
+        let (front, function) = text.rsplit_once('.').ok_or(())?;
+        let (front, device) = front.rsplit_once(':').ok_or(())?;
+        let (segment, bus) = front.rsplit_once(':').unwrap_or(("0000", front));
+        let (device, function) = (hex(device, 2)? as u8, hex(function, 1)? as u8);
+        if device > 31 || function > 7 {
+            return Err(());
+        }
+        Ok(Self { segment: hex(segment, 4)?, bus: hex(bus, 2)? as u8, device, function })
     }
 }
 

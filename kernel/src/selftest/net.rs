@@ -222,7 +222,7 @@ fn manager() -> Result<SocketAddrV4, String> {
 
 /// Reads to the end of what the server at `manager=` sends, then echoes small messages until it hangs up.
 pub async fn tcp() -> Outcome {
-    let stack = net::init(true)?.stack.ok_or("no management port")?;
+    let stack = net::init(true)?.management()?;
     chart::mark("net");
     let config = net::with_deadline(in_ms(5000), stack.configured()).await.ok_or("no DHCP answer")?;
     chart::mark("address");
@@ -275,7 +275,7 @@ pub async fn tcp() -> Outcome {
 /// time meanwhile, twice its lease; with `app=panic` it dies at the first message.
 pub async fn join() -> Outcome {
     let net = net::init(true)?;
-    let stack = net.stack.ok_or("no management port")?;
+    let stack = net.management()?;
     let fabric = net.fabric.ok_or("no fabric port")?;
     chart::mark("net");
     let key = net::link::cluster_key()?;

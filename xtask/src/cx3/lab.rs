@@ -45,7 +45,7 @@ pub struct Lab {
     /// Where the record of what the drivers do is left at the end.
     record: Option<PathBuf>,
     // Goes after those who are plugged in.
-    fabric: Option<Fabric>,
+    _fabric: Option<Fabric>,
     // Holds the sockets; last, so that it goes after those who use them.
     _dir: TempDir,
 }
@@ -108,7 +108,7 @@ impl Lab {
         for machine in starting {
             guests.push(machine.ready().with_context(|| format!("cx3 says: {}", cx3.tail()))?);
         }
-        Ok(Self { guests, cards: plan.cards.len(), cx3, record, fabric, _dir: dir })
+        Ok(Self { guests, cards: plan.cards.len(), cx3, record, _fabric: fabric, _dir: dir })
     }
 
     /// A machine by number, from 0.
@@ -134,11 +134,9 @@ impl Lab {
         }
     }
 
-    /// The network devices of the plan's appliance: one on the fabric, and its card.
-    pub fn appliance(&self) -> Result<Vec<Nic>> {
-        let fabric = self.fabric.as_ref().context("there is no fabric")?;
-        let plug = fabric.plug(self.guests.len() + 1);
-        Ok(vec![Nic::Fabric { plug }, Nic::Card { socket: self.cx3.socket(self.cards).to_owned() }])
+    /// The network device of the plan's appliance: its card.
+    pub fn appliance(&self) -> Nic {
+        Nic::Card { socket: self.cx3.socket(self.cards).to_owned() }
     }
 
     /// Runs a command in a machine, which must succeed.

@@ -16,8 +16,7 @@ pub struct Plan {
     pub cards: Vec<CardConfig>,
     /// Further machines with rdma_rxe. If there are such, or an appliance, all cables go to a fabric outside.
     pub rxe: usize,
-    /// The card of a further machine, which steps boot: an appliance. It has two ports of the fabric outside, one of them its
-    /// card's.
+    /// The card of a further machine, which steps boot: an appliance.
     pub appliance: Option<CardConfig>,
     /// What the switch or fabric between them does to frames.
     pub faults: Faults,
@@ -78,7 +77,7 @@ impl Plan {
             return Ok(None);
         }
         let config = FabricConfig {
-            ports: self.machines() + if self.appliance.is_some() { 2 } else { 0 },
+            ports: self.machines() + usize::from(self.appliance.is_some()),
             dir: dir.to_owned(),
             faults: self.faults,
             seed: 1,

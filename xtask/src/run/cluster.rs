@@ -5,10 +5,10 @@ use super::subnet::SubnetManager;
 use super::{Options, RdmaNic, SUCCESS};
 use crate::{interrupt, ui};
 use anyhow::{Context, Result, bail};
-use qemu::Qemu;
 use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use qemu::fabric::{Fabric, FabricConfig, FabricCounters};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Nic, Vm, VmSpec};
+use qemu::{Qemu, Uplink};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -38,6 +38,7 @@ pub struct Running {
     subnet: Option<SubnetManager>,
     // Goes after those whose cards it serves.
     cards: Option<Cx3>,
+    uplink: Option<Uplink>,
     fabric: Fabric,
     _visitors: Option<Link>,
 }
@@ -65,7 +66,9 @@ impl Cluster<'_> {
     pub fn start(&self, manager: &Manager) -> Result<Running> {
         let options = self.options;
         let fabric = Fabric::start(&FabricConfig {
-            ports: usize::from(options.nodes) + usize::from(options.fabric_socket.is_some()),
+            ports: usize::from(options.nodes)
+                + usize::from(options.fabric_socket.is_some())
+                + usize::from(options.one_nic),
             dir: self.work.to_owned(),
             faults: options.fabric,
             seed: options.seed,
@@ -74,6 +77,8 @@ impl Cluster<'_> {
         let visitors = options.fabric_socket.as_deref();
         let visitors =
             visitors.map(|path| Link::new(fabric.socket(options.nodes.into()), path)).transpose()?;
+        let uplink = usize::from(options.nodes) + usize::from(visitors.is_some());
+        let uplink = options.one_nic.then(|| Uplink::start(self.qemu, fabric.socket(uplink))).transpose()?;
         let cards = self.cx3.map(|program| self.serve_cards(program, &fabric)).transpose()?;
         let subnet = match &cards {
             Some(cards) if options.has_infiniband() => {
@@ -101,13 +106,13 @@ impl Cluster<'_> {
                 memory_mb: self.memory_mb,
                 kernel: self.kernel.to_owned(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
-                nics: vec![Nic::Management, rdma],
+                nics: if options.one_nic { vec![rdma] } else { vec![Nic::Management, rdma] },
                 name,
             };
             let console = self.consoles.map(|dir| dir.join(format!("node{index}.log")));
             vms.push(Vm::start(self.qemu, spec, console.as_deref(), sender.clone())?);
         }
-        Ok(Running { vms, events, subnet, cards, fabric, _visitors: visitors })
+        Ok(Running { vms, events, subnet, cards, uplink, fabric, _visitors: visitors })
     }
 
     fn serve_cards(&self, program: &Path, fabric: &Fabric) -> Result<Cx3> {
@@ -116,6 +121,9 @@ impl Cluster<'_> {
         let mut config =
             Cx3Config { log_level: "warn".into(), ..Cx3Config::new(self.work.to_owned(), 0, log) };
         config.cards = options.cards().map(|(index, _)| card_of(options.nic(index), fabric, index)).collect();
+        for ((index, _), card) in options.cards().zip(&mut config.cards) {
+            card.keys.extend(options.card_keys(index));
+        }
         if options.has_infiniband() {
             config.cards.push(SubnetManager::card());
             (config.faults, config.seed) = (options.fabric, options.seed);
@@ -162,6 +170,7 @@ impl Running {
             {
                 bail!("cx3 ended with {status}: {}", cards.tail());
             }
+            self.uplink.as_mut().map_or(Ok(()), Uplink::check)?;
             interrupt::check()?;
             if Instant::now() >= deadline {
                 bail!("the run did not end within the time set by --timeout");
@@ -172,6 +181,7 @@ impl Running {
     /// Ends all appliances; says what the fabric did.
     pub fn stop(self) -> Result<FabricCounters> {
         drop(self.vms);
+        drop(self.uplink);
         self.subnet.map(SubnetManager::stop).transpose()?;
         self.cards.map(Cx3::stop).transpose()?;
         self.fabric.stop()

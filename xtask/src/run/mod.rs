@@ -43,6 +43,7 @@ impl Programs {
 
 /// Runs a job. Whatever goes wrong, nothing is left running and no output file is there.
 pub fn run(options: &Options) -> Result<()> {
+    options.check()?;
     let options = &with_input(options)?;
     let input_bytes = options.input_bytes()?;
     let output = options.output.as_deref().map(|path| beside("output", path)).transpose()?;

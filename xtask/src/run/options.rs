@@ -81,6 +81,27 @@ impl FromStr for RdmaNic {
     }
 }
 
+/// What `cx3` is told of an appliance's card beside its profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardKey {
+    /// The appliance.
+    pub node: u16,
+    /// `key=value`.
+    pub key: String,
+}
+
+impl FromStr for CardKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once(':').and_then(|(node, key)| Some((node.parse().ok()?, key)));
+        let (node, key) = parts.ok_or("want N:KEY=VALUE, as in 1:fails=500")?;
+        // Better now than by the end of the program that serves the card.
+        connectx3::options::card(&format!("card,{key}"), 0).map_err(|error| format!("{error:#}"))?;
+        Ok(Self { node, key: key.to_owned() })
+    }
+}
+
 /// What to run, on what, and where the results go.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -114,6 +135,14 @@ pub struct Options {
     /// given to the appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is their subnet manager
     #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
     pub nic: Vec<RdmaNic>,
+    /// A further key of the emulated card of an appliance, by its number from 0, as in 1:fails=500; repeatable. docs/connectx3.md
+    /// lists them
+    #[arg(long = "card", value_name = "N:KEY=VALUE")]
+    pub card_keys: Vec<CardKey>,
+    /// Give the appliances no network device beside the RDMA device: the control connection goes over it too, with DHCP and
+    /// the way to the manager on the same fabric
+    #[arg(long)]
+    pub one_nic: bool,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
     /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from
     /// that many frames in the queue); as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
@@ -165,6 +194,22 @@ impl Options {
         (0..self.nodes).any(|index| self.nic(index).is_infiniband())
     }
 
+    /// The further keys of an appliance's card.
+    pub fn card_keys(&self, index: u16) -> impl Iterator<Item = String> {
+        self.card_keys.iter().filter(move |card| card.node == index).map(|card| card.key.clone())
+    }
+
+    /// An error if options do not go together.
+    pub fn check(&self) -> Result<()> {
+        if self.one_nic && self.has_infiniband() {
+            bail!("--one-nic: an InfiniBand port carries no control connection");
+        }
+        match self.card_keys.iter().find(|card| self.cards().all(|(index, _)| index != card.node)) {
+            Some(CardKey { node, key }) => bail!("--card {node}:{key}: appliance {node} has no card"),
+            None => Ok(()),
+        }
+    }
+
     /// What was asked for as RDMA devices.
     pub fn nics(&self) -> String {
         self.nic.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
@@ -200,7 +245,7 @@ fn default_memory_mb(nodes: u16, input_bytes: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{RdmaNic, default_memory_mb};
+    use super::{CardKey, RdmaNic, default_memory_mb};
 
     #[test]
     fn memory_for_the_share_and_for_one_long_record() {
@@ -223,6 +268,15 @@ mod tests {
         assert!("cx3:ib".parse::<RdmaNic>().is_ok_and(|nic| nic.is_infiniband()));
         for wrong in ["", "cx4", "cx3:", "cx3:none", "cx3-"] {
             assert!(wrong.parse::<RdmaNic>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_of_cards_are_those_that_cx3_takes() {
+        let key = "2:fails=500".parse::<CardKey>();
+        assert_eq!(key, Ok(CardKey { node: 2, key: "fails=500".into() }));
+        for wrong in ["", "fails=500", "x:fails=500", "1:fails=0", "1:colour=red"] {
+            assert!(wrong.parse::<CardKey>().is_err(), "{wrong}");
         }
     }
 }

@@ -34,7 +34,9 @@ pub fn cases() -> Vec<Case> {
         case("wrong-key-node", wrong_key_node),
         case("wrong-key-client", wrong_key_client),
         case("absent-manager-node", absent_manager_node),
-        case("unknown-nic-node", |log| refused_nic("nic=cx9", "nic=cx9: want auto, mlx4 or softroce", log)),
+        case("unknown-nic-node", |log| {
+            refused_nic("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
+        }),
         case("absent-card-node", |log| {
             refused_nic("nic=mlx4", "nic=mlx4: this machine has no ConnectX-3", log)
         }),

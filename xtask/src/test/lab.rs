@@ -5,7 +5,7 @@ use crate::run::{self, Manager, RdmaNic, manager};
 use crate::{image, setup, tool, ui};
 use anyhow::{Result, anyhow, bail, ensure};
 use qemu::Qemu;
-use qemu::cx3::{Cx3, Cx3Config};
+use qemu::cx3::{CardConfig, Cx3, Cx3Config};
 use qemu::fabric::{Fabric, FabricConfig};
 use qemu::vm::{Accel, Event, EventKind, Exit, FwCfg, Machine, Nic, Vm, VmSpec};
 use std::path::{Path, PathBuf};
@@ -52,6 +52,15 @@ pub struct Cluster {
     _dir: TempDir,
 }
 
+/// What is special about the cards of a cluster.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cards<'a> {
+    /// What `cx3` is told of the first one beside its profile: `key=value`.
+    pub first: Option<&'a str>,
+    /// A further card of each machine, on the switch of `cx3`.
+    pub spare: Option<&'a RdmaNic>,
+}
+
 impl Cluster {
     /// Starts `count` machines with `options` on their command lines. `key`: they get this file and not the manager's.
     pub fn start(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
@@ -64,6 +73,18 @@ impl Cluster {
     /// What machines and hosts beside them with such RDMA devices need; [`boot`](Self::boot) starts machines. The manager gets
     /// the options `manager`.
     pub fn without_machines(nics: Vec<RdmaNic>, manager: &[&str], log: &Path) -> Result<Self> {
+        Self::prepare(nics, Cards::default(), manager, log)
+    }
+
+    /// As [`start`](Self::start), a machine for each RDMA device.
+    pub fn on_cards(nics: Vec<RdmaNic>, special: Cards<'_>, options: &str, log: &Path) -> Result<Self> {
+        let count = u16::try_from(nics.len())?;
+        let mut cluster = Self::prepare(nics, special, &[], log)?;
+        cluster.boot(count, options, None, log)?;
+        Ok(cluster)
+    }
+
+    fn prepare(nics: Vec<RdmaNic>, special: Cards<'_>, manager: &[&str], log: &Path) -> Result<Self> {
         let lab = Lab::get()?;
         let has_cards = nics.iter().any(|nic| nic.profile().is_some());
         let tools = has_cards.then(cx3::Tools::get).transpose()?;
@@ -80,8 +101,15 @@ impl Cluster {
         })?;
         let cards = tools.map(|tools| {
             let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());
+            let mut cards: Vec<_> = cards.map(|(port, nic)| run::card_of(nic, &fabric, port)).collect();
+            if let (Some(card), Some(key)) = (cards.first_mut(), special.first) {
+                card.keys.push(key.to_owned());
+            }
+            if let Some(profile) = special.spare.and_then(RdmaNic::profile) {
+                cards.extend(nics.iter().map(|_| CardConfig::profile(profile)));
+            }
             let config = Cx3Config {
-                cards: cards.map(|(port, nic)| run::card_of(nic, &fabric, port)).collect(),
+                cards,
                 log_level: "warn".into(),
                 ..Cx3Config::new(dir.path().to_owned(), 0, log.with_extension("cx3.log"))
             };
@@ -116,6 +144,13 @@ impl Cluster {
         }
     }
 
+    /// The further card of a place.
+    fn spare(&self, place: usize) -> Option<Nic> {
+        let carded = self.nics.iter().filter(|nic| nic.profile().is_some()).count();
+        let socket = self.cards.as_ref()?.sockets().nth(carded + place)?;
+        Some(Nic::Card { socket: socket.to_owned() })
+    }
+
     /// Starts machines in the first `count` places. `options` and `key` are as for [`start`](Self::start).
     pub fn boot(&mut self, count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<()> {
         let lab = Lab::get()?;
@@ -134,7 +169,10 @@ impl Cluster {
                 memory_mb: 64,
                 kernel: lab.kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: key }],
-                nics: vec![Nic::Management, self.rdma(index.into())],
+                nics: [Nic::Management, self.rdma(index.into())]
+                    .into_iter()
+                    .chain(self.spare(index.into()))
+                    .collect(),
                 name,
             };
             let console = log.with_extension(format!("{}.log", spec.name));

@@ -6,6 +6,7 @@ mod ethernet;
 mod infiniband;
 mod iperf;
 mod messages;
+mod mishaps;
 mod mixed;
 mod perftest;
 mod port_types;
@@ -58,6 +59,7 @@ pub fn cases() -> Vec<Case> {
         ethernet::cases(),
         infiniband::cases(),
         iperf::cases(),
+        mishaps::cases(),
         mixed::cases(),
         perftest::cases(),
         port_types::cases(),

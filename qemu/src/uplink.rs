@@ -1,0 +1,54 @@
+//! QEMU's user-mode network on a port of a fabric: whoever is on the fabric gets an address by DHCP, and reaches the host at
+//! 10.0.2.2. For machines that have no other network device.
+
+use crate::{Qemu, die_with_this_thread};
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+/// A QEMU without a machine, which joins the two networks. It ends when this is dropped, and when the thread that started it
+/// does.
+#[derive(Debug)]
+pub struct Uplink {
+    child: Child,
+}
+
+impl Uplink {
+    /// Starts it on a port of a fabric, by the port's socket.
+    pub fn start(qemu: &Qemu, socket: &Path) -> Result<Self> {
+        let mut command = qemu.command();
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "none"]);
+        command.args(["-netdev", "user,id=user,ipv6=off", "-netdev", "hubport,id=hub0,hubid=0,netdev=user"]);
+        let mut stream = OsString::from("stream,id=fabric,server=off,addr.type=unix,addr.path=");
+        stream.push(comma_twice(socket)?);
+        command.arg("-netdev").arg(stream).args(["-netdev", "hubport,id=hub1,hubid=0,netdev=fabric"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = die_with_this_thread(&mut command).spawn().context("cannot start qemu-system-x86_64")?;
+        Ok(Self { child })
+    }
+
+    /// An error if it has ended, which it does not by itself.
+    pub fn check(&mut self) -> Result<()> {
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
+        let mut said = String::new();
+        if let Some(stderr) = &mut self.child.stderr {
+            std::io::Read::read_to_string(stderr, &mut said)?;
+        }
+        bail!("the QEMU of the user-mode network has ended with {status}: {}", said.trim());
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        // It keeps nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A path in an option of QEMU's.
+fn comma_twice(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not text", path.display()))?;
+    Ok(text.replace(',', ",,"))
+}

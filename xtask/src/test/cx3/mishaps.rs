@@ -1,0 +1,117 @@
+//! Appliances whose card fails while a job runs, or that have several cards and ports.
+
+use super::GROUP;
+use crate::cx3::Tools;
+use crate::run::RdmaNic;
+use crate::test::boot::REFUSED;
+use crate::test::cases::{Case, Outcome};
+use crate::test::end_to_end::word_count;
+use crate::test::inputs::Input;
+use crate::test::lab::{Cards, Cluster};
+use crate::tool;
+use anyhow::{Context, Result, ensure};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Frames after which the card of one appliance fails: the job is about to move its data then.
+const FRAMES: u32 = 40;
+/// Longest wait for anything, on a machine that does much else.
+const LIMIT: Duration = Duration::from_secs(120);
+
+pub fn cases() -> Vec<Case> {
+    let case = |name: &str, check: fn(&Path) -> Result<()>| {
+        Case::new(format!("{GROUP}{name}"), move |log| match Tools::get()? {
+            Ok(_) => check(log).map(|()| Outcome::Passed),
+            Err(why) => Ok(Outcome::Skipped(why.to_owned())),
+        })
+    };
+    vec![
+        case("appliances a card fails", fails),
+        case("appliances a card is lost", lost).full_if(true),
+        case("appliances a card and a port are chosen", chosen),
+        case("appliances no such card", no_such_card),
+        case("appliances no such port", no_such_port),
+    ]
+}
+
+/// The card is reset and goes on, and so does the job.
+fn fails(log: &Path) -> Result<()> {
+    let consoles = log.with_extension("consoles");
+    let to = consoles.to_str().context("the log's path is not text")?;
+    let card = format!("0:fails={FRAMES}");
+    word_count(Input::Text, 2, false, "cx3", &["--card", &card, "--console", to], log)?;
+    let said = std::fs::read_to_string(consoles.join("node0.log"))?;
+    for line in
+        ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " is well again after "]
+    {
+        let times = said.lines().filter(|said| said.contains(line)).count();
+        ensure!(times == 1, "node0 says `{line}` {times} times: {said}");
+    }
+    Ok(())
+}
+
+/// The card has left the bus and does not come back: its node ends, and says why.
+fn lost(log: &Path) -> Result<()> {
+    let dies = format!("dies={FRAMES}");
+    let cards = Cards { first: Some(&dies), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "", log)?;
+    cluster.joined(log)?;
+    // What it moves has the card die; that it fails is not what this is about.
+    tool::run(&mut submission(&cluster, log)?, log, LIMIT)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "this node ends: the ConnectX-3 at pci 00:03.0 is lost: the card does not answer")
+}
+
+/// The second port of the second card carries a job; the console names the card and the port beside it.
+fn chosen(log: &Path) -> Result<()> {
+    let spare: RdmaNic = "cx3:pro-2port".parse().map_err(anyhow::Error::msg)?;
+    let cards = Cards { spare: Some(&spare), ..Cards::default() };
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "nic=mlx4:00:04.0/2", log)?;
+    cluster.joined(log)?;
+    tool::run_ok(&mut submission(&cluster, log)?, log, LIMIT)?;
+    for line in [
+        "at pci 00:04.0, board FER",
+        "firmware 2.42.5000, port 2 00:02:c9:",
+        "port 1 is not used: Ethernet, 00:02:c9:",
+        "Mellanox ConnectX-3 Pro at pci 00:03.0, board FER",
+        "firmware 2.42.5000, not used",
+    ] {
+        says(&cluster, line)?;
+    }
+    Ok(())
+}
+
+fn no_such_card(log: &Path) -> Result<()> {
+    refused(
+        "nic=mlx4:00:09.0",
+        "nic=mlx4:00:09.0: no ConnectX-3 is at pci 00:09.0; there is 00:03.0 (Mellanox ConnectX-3 Pro)",
+        log,
+    )
+}
+
+fn no_such_port(log: &Path) -> Result<()> {
+    refused("nic=mlx4/2", "does not start: the card has 1 port, and no port 2", log)
+}
+
+fn refused(options: &str, why: &str, log: &Path) -> Result<()> {
+    let cluster = Cluster::on_cards(vec![RdmaNic::USUAL], Cards::default(), options, log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, why)
+}
+
+/// The first machine says it.
+fn says(cluster: &Cluster, what: &str) -> Result<()> {
+    let tail = cluster.vms.first().map(qemu::vm::Vm::tail).unwrap_or_default();
+    ensure!(tail.iter().any(|line| line.contains(what)), "node0 does not say `{what}`: {}", tail.join("; "));
+    Ok(())
+}
+
+/// A job on two nodes.
+fn submission(cluster: &Cluster, log: &Path) -> Result<Command> {
+    let prepared = Input::Text.prepared(log)?;
+    let mut submit = cluster.manager.client("submit");
+    submit.args(["--app", "wordcount", "--nodes", "2", "--input"]).arg(&prepared.input);
+    submit.arg("--output").arg(log.with_extension("out"));
+    Ok(submit)
+}
