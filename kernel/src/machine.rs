@@ -1,10 +1,25 @@
 //! [`platform::Platform`] for the code above: the clock, randomness, executor and memory of this kernel.
 
+use alloc::sync::Arc;
 use platform::{Instant, Memory, Platform, Task};
+use spin::Once;
 
 use crate::arch::percpu;
 use crate::mm::memory::PhysicalMemory;
 use crate::{exec, random, time};
+
+/// What peers may reach, if that is a part of memory only.
+static ARENA: Once<Arc<dyn Memory>> = Once::new();
+
+/// From now on peers reach this part only, and what they are given is allocated in it. Once, before there is an RNIC.
+pub fn set_arena(arena: Arc<dyn Memory>) {
+    ARENA.call_once(|| arena);
+}
+
+/// The part of memory that peers may reach, if it is not all.
+pub fn arena() -> Option<&'static Arc<dyn Memory>> {
+    ARENA.get()
+}
 
 /// This machine.
 pub struct Machine;
@@ -37,6 +52,6 @@ impl Platform for Machine {
     }
 
     fn memory(&self) -> &dyn Memory {
-        &PhysicalMemory
+        arena().map_or(&PhysicalMemory, |arena| &**arena)
     }
 }

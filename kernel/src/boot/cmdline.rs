@@ -37,6 +37,10 @@ pub const KEYS: &[Key] = &[
     ),
     key("node", "this node's name"),
     key("perftest", "be no node but perftest: a program and its options, separated by commas"),
+    key(
+        "remote",
+        "memory that peers reach: all (default), or arena: a part that is LITE's (arena:MIB says how large, otherwise half)",
+    ),
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
     key("selftest_s", "seconds that a test lasts"),
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),

@@ -9,14 +9,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
-use mlx4::{CardPort, Condition, Config, Identity, Mlx4};
+use mlx4::{CardPort, Condition, Config, Identity, Mlx4, Remote};
 use platform::Instant;
 use verbs::{PortState, Rnic};
 
 use crate::arch::interrupts;
 use crate::pci::{self, Address, Function, Message, MsixError, MsixTable};
 use crate::sync::IrqRawMutex;
-use crate::{exec, time};
+use crate::{exec, machine, time};
 use hardware::Slot;
 
 /// A card that is up.
@@ -224,7 +224,11 @@ fn look_at(function: &Function) {
 async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times), String> {
     let begun = time::now();
     let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
-    let config = Config { port, vector: ENTRY, frames: true, ..Config::default() };
+    let remote = machine::arena().map_or(Remote::All, |arena| {
+        let (base, len) = arena.range();
+        Remote::Part { base, len }
+    });
+    let config = Config { port, remote, vector: ENTRY, frames: true, ..Config::default() };
     let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
     // Not before, for the reset that it begins with turns messages off.

@@ -6,6 +6,7 @@
 //! | `DIRECT_MAP + physical` | all RAM; device registers that [`map_device`] added | RW-, but R-- for kernel text, read-only data and page tables |
 //! | `STACKS..` | stacks, each at the top of a slot whose rest is not mapped | RW- |
 
+pub mod arena;
 pub mod dma;
 pub mod frames;
 pub mod heap;

@@ -3,6 +3,7 @@
 mod apps;
 mod perftest;
 mod pollers;
+mod reach;
 mod rnic;
 
 use alloc::borrow::ToOwned;
@@ -19,13 +20,12 @@ use verbs::Rnic;
 
 use crate::boot::{chart, cmdline};
 use crate::machine::Machine;
-use crate::mm::memory::PhysicalMemory;
 use crate::net::link::{self, Link};
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
 use crate::{exec, mm};
-use platform::{Memory, Platform};
+use platform::Platform;
 use rnic::{Fabric, Wanted};
 
 /// How long a message may take to leave the machine before it ends.
@@ -64,6 +64,7 @@ async fn start() -> Result<Node, String> {
     let manager = manager()?;
     let wanted = Wanted::asked()?;
     let key = link::cluster_key()?;
+    reach::set()?;
     let network = net::init(true)?;
     chart::mark("network devices");
     let fabric = Fabric::start(wanted, network).await?;
@@ -128,7 +129,7 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
             physical: true,
         },
         memory,
-        memory_free: PhysicalMemory.stats().free,
+        memory_free: Machine.memory().stats().free,
         cpus: u16::try_from(Machine.cpus()).unwrap_or(u16::MAX),
         apps: apps.iter().map(|app| app.manifest()).collect(),
         boot: BootReport { stages },

@@ -8,6 +8,7 @@ use perftest::{Error, Host, Options, Perftest};
 use platform::NetworkError;
 use verbs::Gid;
 
+use super::reach;
 use super::rnic::{Fabric, Wanted};
 use crate::boot::cmdline;
 use crate::machine::Machine;
@@ -43,6 +44,7 @@ pub async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
     let wanted = Wanted::asked()?;
+    reach::set()?;
     let network = net::init(false)?;
     let fabric = Fabric::start(wanted, network).await?;
     fabric.set_gid(Gid::from_ipv4(address.octets()))?;

@@ -17,7 +17,7 @@ use crate::net::Net;
 use crate::net::port::{Port, RocePort};
 use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
-use crate::{exec, random};
+use crate::{exec, machine, random};
 
 /// What `nic=` asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,8 @@ impl Fabric {
         let mut seed = [0; 16];
         random::fill(&mut seed);
         let config = softroce::Config::new(Gid([0; 16]), seed);
-        let soft = SoftRoce::new(port.attach_rnic(), Arc::new(PhysicalMemory), config);
+        let memory = machine::arena().cloned().unwrap_or_else(|| Arc::new(PhysicalMemory));
+        let soft = SoftRoce::new(port.attach_rnic(), memory, config);
         log::info!("rnic softroce: over port {}", port.mac());
         Ok(Self::Soft(Arc::new(soft), port))
     }

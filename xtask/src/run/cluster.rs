@@ -98,7 +98,11 @@ impl Cluster<'_> {
                 _ => Nic::Fabric { plug: fabric.plug(index.into()) },
             };
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{port} node={name} nic={}", options.nic(index).driver()),
+                cmdline: format!(
+                    "manager=10.0.2.2:{port} node={name} nic={} remote={}",
+                    options.nic(index).driver(),
+                    options.remote
+                ),
                 index,
                 machine: options.machine,
                 accel: self.accel,
@@ -120,6 +124,7 @@ impl Cluster<'_> {
         let log = self.consoles.unwrap_or(self.work).join("cx3.log");
         let mut config =
             Cx3Config { log_level: "warn".into(), ..Cx3Config::new(self.work.to_owned(), 0, log) };
+        config.arguments.push("--counts".into());
         config.cards = options.cards().map(|(index, _)| card_of(options.nic(index), fabric, index)).collect();
         for ((index, _), card) in options.cards().zip(&mut config.cards) {
             card.keys.extend(options.card_keys(index));

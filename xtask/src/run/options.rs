@@ -143,6 +143,9 @@ pub struct Options {
     /// the way to the manager on the same fabric
     #[arg(long)]
     pub one_nic: bool,
+    /// What of an appliance's memory its peers may reach: all, or arena, the part that LITE has
+    #[arg(long, value_name = "PART", default_value = "all", value_parser = ["all", "arena"])]
+    pub remote: String,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
     /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from
     /// that many frames in the queue); as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]

@@ -35,10 +35,16 @@ pub fn cases() -> Vec<Case> {
         case("wrong-key-client", wrong_key_client),
         case("absent-manager-node", absent_manager_node),
         case("unknown-nic-node", |log| {
-            refused_nic("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
+            refused_option("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
+        }),
+        case("unknown-remote-node", |log| {
+            refused_option("remote=some", "remote=some: want all, arena or arena:MIB", log)
+        }),
+        case("too-large-arena-node", |log| {
+            refused_option("remote=arena:4096", "remote=arena:4096: no 4096 MiB in one run; ", log)
         }),
         case("absent-card-node", |log| {
-            refused_nic("nic=mlx4", "nic=mlx4: this machine has no ConnectX-3", log)
+            refused_option("nic=mlx4", "nic=mlx4: this machine has no ConnectX-3", log)
         }),
         case("absent-manager-client", absent_manager_client),
         case("busy-port-daemon", busy_port),
@@ -121,7 +127,7 @@ fn absent_manager_node(log: &Path) -> Result<()> {
     says(&cluster, "no manager at 10.0.2.2:1")
 }
 
-fn refused_nic(options: &str, why: &str, log: &Path) -> Result<()> {
+fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, options, None, log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, why)

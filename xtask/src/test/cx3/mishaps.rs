@@ -30,6 +30,7 @@ pub fn cases() -> Vec<Case> {
         case("appliances a card fails", fails),
         case("appliances a card is lost", lost).full_if(true),
         case("appliances a card and a port are chosen", chosen),
+        case("appliances write by BlueFlame", blue_flame),
         case("appliances no such card", no_such_card),
         case("appliances no such port", no_such_port),
     ]
@@ -48,6 +49,23 @@ fn fails(log: &Path) -> Result<()> {
         let times = said.lines().filter(|said| said.contains(line)).count();
         ensure!(times == 1, "node0 says `{line}` {times} times: {said}");
     }
+    Ok(())
+}
+
+/// On a card that has it, requests go with their doorbells, as the card counts them.
+fn blue_flame(log: &Path) -> Result<()> {
+    let consoles = log.with_extension("consoles");
+    let to = consoles.to_str().context("the log's path is not text")?;
+    word_count(Input::SmallText, 2, false, "cx3:blueflame,cx3", &["--console", to], log)?;
+    let said = std::fs::read_to_string(consoles.join("cx3.log"))?;
+    let count = |card: &str| {
+        let count = said
+            .lines()
+            .find_map(|line| line.strip_prefix(card)?.strip_suffix(" doorbell blueflame")?.parse().ok());
+        count.unwrap_or(0u64)
+    };
+    ensure!(count("card0: ") > 0, "the card saw no BlueFlame: {said}");
+    ensure!(count("card1: ") == 0, "a card without BlueFlame saw some: {said}");
     Ok(())
 }
 

@@ -1,0 +1,39 @@
+//! What of this machine's memory peers may reach: `remote=`.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use platform::Memory;
+
+use crate::boot::cmdline;
+use crate::machine;
+use crate::mm::arena::Arena;
+use crate::mm::frames;
+
+const MIB: u64 = 1 << 20;
+
+/// Sets what the command line says. Before anything of LITE's or of an RNIC is there.
+///
+/// # Errors
+/// What on the command line is wrong, for people, or that there is too little memory.
+pub fn set() -> Result<(), String> {
+    let text = cmdline::get("remote").unwrap_or("all");
+    let free = frames::stats().free;
+    let len = match text.strip_prefix("arena") {
+        None if text == "all" => return Ok(()),
+        // The rest is for the heap: the tables of applications, queues and connections.
+        Some("") => free / 2,
+        Some(size) => {
+            let mib = size.strip_prefix(':').and_then(|mib| mib.parse::<u64>().ok());
+            let bytes = mib.filter(|mib| *mib >= 2).and_then(|mib| mib.checked_mul(MIB));
+            bytes.ok_or_else(|| format!("remote={text}: want arena:MIB, from 2 on"))?
+        }
+        None => return Err(format!("remote={text}: want all, arena or arena:MIB")),
+    };
+    let missing = || format!("remote={text}: no {} MiB in one run; {} MiB are free", len / MIB, free / MIB);
+    let arena = Arena::take(len).ok_or_else(missing)?;
+    let (base, len) = arena.range();
+    log::info!("peers reach {} MiB from {:#x} on", len / MIB, base.0);
+    machine::set_arena(Arc::new(arena));
+    Ok(())
+}
