@@ -13,8 +13,8 @@ use crate::tables::Tables;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering};
-use verbs::Completion;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use verbs::{Completion, QpNum};
 
 /// The context (Linux `mlx4_cq_context`, PRM `cqc`).
 mod field {
@@ -71,6 +71,65 @@ pub(crate) struct Cq<B> {
     backlog: VecDeque<Completion>,
     /// Entries that no work is behind.
     stray: u64,
+}
+
+/// Entries of a completion queue as they are taken.
+struct Entries<'a, B> {
+    words: &'a [AtomicU64],
+    log_entries: u32,
+    stride: usize,
+    consumer: u32,
+    queues: &'a [Option<Arc<QueuePair<B>>>],
+    /// The queue pair of the entry taken last.
+    last: Option<&'a QueuePair<B>>,
+    /// Work requests that have ended with what was taken.
+    retired: u32,
+    /// Entries that no work is behind.
+    stray: u32,
+}
+
+impl<'a, B: Block> Entries<'a, B> {
+    /// The entry at the consumer's index, if the card has written it.
+    #[inline(always)]
+    fn peek(&self) -> Option<Cqe> {
+        const OWNER: u64 = 0x80;
+        let mask = (1u32 << self.log_entries) - 1;
+        let end = ((self.consumer & mask) as usize + 1) * self.stride;
+        let [first, second, third, last] = self.words.get(end - WORDS..end)? else { return None };
+        let last = u64::from_be(last.load(Ordering::Acquire));
+        let lap = self.consumer >> self.log_entries & 1 != 0;
+        let word = |word: &AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
+        ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
+    }
+
+    /// Takes the next completion, to `place`; gives its entry. Entries that tell of no work are left out, as many as the queue
+    /// holds: a card that writes nothing else keeps nobody.
+    #[inline(always)]
+    fn next(&mut self, place: &mut Completion) -> Option<Cqe> {
+        loop {
+            let cqe = self.peek()?;
+            self.consumer = self.consumer.wrapping_add(1);
+            if let Some(retired) = self.queue(cqe.qp()).and_then(|queue| queue.complete(cqe, place)) {
+                self.retired = self.retired.wrapping_add(retired);
+                return Some(cqe);
+            }
+            self.stray += 1;
+            if self.stray >> self.log_entries != 0 {
+                return None;
+            }
+        }
+    }
+
+    /// The queue pair with a number, if it completes here.
+    #[inline(always)]
+    fn queue(&mut self, number: QpNum) -> Option<&'a QueuePair<B>> {
+        if let Some(queue) = self.last.filter(|queue| queue.number() == number) {
+            return Some(queue);
+        }
+        let queue = self.queues.get(QueuePair::<B>::slot_of(number))?.as_deref()?;
+        self.last = Some(queue).filter(|queue| queue.number() == number);
+        self.last
+    }
 }
 
 impl<B: Block> Cq<B> {
@@ -177,10 +236,14 @@ impl<B: Block> Cq<B> {
         slot: usize,
         undone: impl FnOnce(&QueuePair<B>, &mut VecDeque<Completion>),
     ) {
-        while let Some((completion, _)) = self.next() {
-            self.backlog.push_back(completion);
-        }
-        self.tell();
+        let mut taken = core::mem::take(&mut self.backlog);
+        self.take_entries(|entries| {
+            let mut completion = Completion::BLANK;
+            while entries.next(&mut completion).is_some() {
+                taken.push_back(completion);
+            }
+        });
+        self.backlog = taken;
         if let Some(queue) = self.queues.get_mut(slot).and_then(Option::take) {
             let before = self.backlog.len();
             undone(&queue, &mut self.backlog);
@@ -189,62 +252,67 @@ impl<B: Block> Cq<B> {
     }
 
     /// Takes up to `out.len()` completions.
+    #[inline]
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
-        let mut taken = 0;
-        let before = self.consumer;
-        for place in out {
-            let next = if self.backlog.is_empty() {
-                self.next().map(|(completion, _)| completion)
-            } else {
-                self.backlog.pop_front()
-            };
-            let Some(completion) = next else { break };
+        let before = if self.backlog.is_empty() { 0 } else { self.take_backlog(out) };
+        let rest = out.get_mut(before..).unwrap_or_default();
+        before
+            + self.take_entries(|entries| {
+                let mut taken = 0;
+                for place in rest {
+                    if entries.next(place).is_none() {
+                        break;
+                    }
+                    taken += 1;
+                }
+                taken
+            })
+    }
+
+    #[cold]
+    fn take_backlog(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.backlog.len().min(out.len());
+        for (place, completion) in out.iter_mut().zip(self.backlog.drain(..count)) {
             *place = completion;
-            taken += 1;
         }
-        if self.consumer != before {
-            self.tell();
-        }
-        taken
+        count
     }
 
     /// Takes one completion, with all that the card says of it.
     pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
-        let taken = self.next()?;
-        self.tell();
-        Some(taken)
+        let mut completion = Completion::BLANK;
+        let cqe = self.take_entries(|entries| entries.next(&mut completion))?;
+        Some((completion, cqe))
     }
 
-    /// The words of the entry at the consumer's index, if the card has written it.
-    #[inline]
-    fn entry(&self) -> Option<Cqe> {
-        const OWNER: u64 = 0x80;
-        let mask = (1u32 << self.log_entries) - 1;
-        let end = ((self.consumer & mask) as usize + 1) * self.stride;
-        let [first, second, third, last] = self.buffer.get(end - WORDS..end)? else { return None };
-        let last = u64::from_be(last.load(Ordering::Acquire));
-        let lap = self.consumer >> self.log_entries & 1 != 0;
-        let word = |word: &core::sync::atomic::AtomicU64| u64::from_be(word.load(Ordering::Relaxed));
-        ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
-    }
-
-    /// Takes the next completion that the card has written. Entries that tell of no work are left out, as many as the queue
-    /// holds: a card that writes nothing else keeps nobody.
+    /// The entries that the card has written and nobody has taken.
     #[inline(always)]
-    fn next(&mut self) -> Option<(Completion, Cqe)> {
-        for _ in 0..1u32 << self.log_entries {
-            let cqe = self.entry()?;
-            self.consumer = self.consumer.wrapping_add(1);
-            let queue = self.queues.get(QueuePair::<B>::slot_of(cqe.qp())).and_then(Option::as_deref);
-            match queue.filter(|queue| queue.number() == cqe.qp()).and_then(|queue| queue.complete(&cqe)) {
-                Some((completion, retired)) => {
-                    self.credit.give(retired);
-                    return Some((completion, cqe));
-                }
-                None => self.stray += 1,
-            }
+    fn entries(&self) -> Entries<'_, B> {
+        Entries {
+            words: &self.buffer,
+            log_entries: self.log_entries,
+            stride: self.stride,
+            consumer: self.consumer,
+            queues: &self.queues,
+            last: None,
+            retired: 0,
+            stray: 0,
         }
-        None
+    }
+
+    /// Has `take` take entries, and then tells the card, and whoever posts, how many were taken.
+    #[inline(always)]
+    fn take_entries<T>(&mut self, take: impl FnOnce(&mut Entries<'_, B>) -> T) -> T {
+        let mut entries = self.entries();
+        let taken = take(&mut entries);
+        let Entries { consumer, retired, stray, .. } = entries;
+        self.stray += u64::from(stray);
+        if consumer != self.consumer {
+            self.consumer = consumer;
+            self.credit.give(retired);
+            self.tell();
+        }
+        taken
     }
 
     /// Tells the card how far entries were taken. The arm word of the record stays.
@@ -262,7 +330,7 @@ impl<B: Block> Cq<B> {
 
     /// Asks for an event. `true`: completions already wait.
     pub(crate) fn arm(&self, hw: &impl Hardware) -> bool {
-        if !self.backlog.is_empty() || self.entry().is_some() {
+        if !self.backlog.is_empty() || self.entries().peek().is_some() {
             return true;
         }
         let arm = Arm { sequence: self.sequence, consumer: self.consumer };

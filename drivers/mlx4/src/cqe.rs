@@ -80,7 +80,20 @@ impl Cqe {
 
 /// What work the opcode of a work request is, which its entry repeats. `None`: none that the driver posts.
 #[inline]
-pub(crate) const fn sent(opcode: u8) -> Option<WorkKind> {
+pub(crate) fn sent(opcode: u8) -> Option<WorkKind> {
+    const KINDS: [Option<WorkKind>; 32] = {
+        let mut kinds = [None; 32];
+        let mut opcode = 0;
+        while opcode < kinds.len() {
+            kinds[opcode] = kind(opcode as u8);
+            opcode += 1;
+        }
+        kinds
+    };
+    KINDS.get(usize::from(opcode)).copied().flatten()
+}
+
+const fn kind(opcode: u8) -> Option<WorkKind> {
     use crate::wqe::opcode as op;
     Some(match opcode {
         op::WRITE | op::WRITE_IMM => WorkKind::Write,

@@ -113,8 +113,10 @@ pub struct Mlx4<H: Hardware, R> {
     /// What work of this side names, and what peers do.
     key: AtomicU32,
     remote_key: AtomicU32,
+    /// Bytes of a message of a connection.
+    max_message: u64,
     control: spin::Mutex<Control<H::Block>>,
-    slots: Box<[SlotLock<R, H::Block>]>,
+    slots: Box<[SlotLock<R, H::Block>; SLOTS]>,
     cqs: Box<[CqPlace<R, H::Block>]>,
     eq: Mutex<R, Eq<H::Block>>,
     /// What queue pairs that are gone have posted.
@@ -189,10 +191,12 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
         let (Up { control, card, eq, agent, frames, link }, saved) = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
+        let slots: Box<[_]> = locks().take(SLOTS).collect();
+        let slots = slots.try_into().map_err(|_| Error::NoMemory("queue pairs"))?;
         let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
         let driver = Self {
             control: spin::Mutex::new(control),
-            slots: locks().take(SLOTS).collect(),
+            slots,
             cqs: core::iter::repeat_with(CqPlace::empty).take(CQS).collect(),
             eq: Mutex::new(eq),
             former_posts: spin::Mutex::default(),
@@ -206,6 +210,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             resets: AtomicU64::new(0),
             key: AtomicU32::new(card.keys.local),
             remote_key: AtomicU32::new(card.keys.remote),
+            max_message: 1 << card.capabilities.log_message,
             config: *config,
             qp_errors: AtomicU64::new(0),
             cq_errors: AtomicU64::new(0),

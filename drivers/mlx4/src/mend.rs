@@ -154,7 +154,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     /// All queue pairs are lost, and what was under way ends as flushed.
     fn end_all(&self) {
         self.control.lock().fail();
-        for place in &self.slots {
+        for place in &*self.slots {
             let mut taken = place.lock();
             if let Some(slot) = taken.as_deref_mut().filter(|slot| slot.stage != Stage::Lost) {
                 slot.stage = Stage::Lost;

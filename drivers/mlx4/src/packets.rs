@@ -5,7 +5,7 @@ use crate::cq::Cq;
 use crate::cqe::Cqe;
 use crate::hardware::{Block, Hardware};
 use crate::qp::Slot;
-use crate::wqe::{Wqe, store_buffer};
+use crate::wqe::{Head, Wqe, store_buffer};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::AtomicU64;
@@ -146,7 +146,7 @@ impl<B: Block> Packets<B> {
         &mut self,
         hw: &impl Hardware<Block = B>,
         fill: impl FnOnce(&[AtomicU64]),
-        write: impl Fn(&mut Wqe, u32, IoAddr),
+        write: impl Fn(Wqe<'_>, u32, IoAddr) -> Head,
     ) -> bool {
         if !self.has_room() {
             return false;
@@ -159,10 +159,7 @@ impl<B: Block> Packets<B> {
         fill(words);
         let at = IoAddr(self.memory.addr().0 + skip);
         let key = self.key;
-        let posted = self.slot.post(hw, &[()], |(), wqe| {
-            write(wqe, key, at);
-            Ok(WrId(place))
-        });
+        let posted = self.slot.post(hw, &[()], |(), wqe| Ok((WrId(place), write(wqe, key, at))));
         if posted.is_ok() {
             self.posted = self.posted.wrapping_add(1);
         }

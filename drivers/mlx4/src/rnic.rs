@@ -7,7 +7,7 @@ use crate::hardware::Hardware;
 use crate::port::Link;
 use crate::qp::context::Service;
 use crate::qp::queue::{QueuePair, Shape};
-use crate::qp::{Slot, Stage};
+use crate::qp::{Posted, Slot, Stage};
 use crate::wqe::{Bounds, MAX_ELEMENTS, MAX_INLINE};
 use crate::{Mlx4, SlotLock};
 use core::sync::atomic::Ordering;
@@ -23,8 +23,7 @@ const MAX_SERVICE_LEVEL: u8 = 15;
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn bounds(&self) -> Bounds<'_, H> {
-        let max_message = 1 << self.card.capabilities.log_message;
-        Bounds { hw: &self.hw, key: self.key.load(Ordering::Relaxed), max_message }
+        Bounds { hw: &self.hw, key: &self.key, max_message: &self.max_message }
     }
 
     fn max_mtu(&self) -> Option<PathMtu> {
@@ -40,6 +39,18 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
     fn with_qp<T>(&self, qp: QpNum, act: impl FnOnce(&mut Slot<H::Block>) -> T) -> Option<T> {
         let mut slot = self.slot(qp)?.lock();
         slot.as_deref_mut().filter(|slot| slot.queue.number() == qp).map(act)
+    }
+
+    /// Runs `act` on a queue pair that is to be posted to.
+    #[inline(always)]
+    fn posting(&self, qp: QpNum, act: impl FnOnce(&mut Slot<H::Block>) -> Posted) -> Posted {
+        self.check_alive().map_err(|error| (0, error))?;
+        let Some(lock) = self.slot(qp) else { return Err((0, VerbsError::NotFound)) };
+        let mut place = lock.lock();
+        match &mut *place {
+            Some(slot) if slot.fixed.number == qp => act(slot),
+            _ => Err((0, VerbsError::NotFound)),
+        }
     }
 
     /// Runs `act` on a completion queue.
@@ -157,13 +168,10 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn post_send_ud(&self, qp: UdQp, work: &[UdSendWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.check_alive().map_err(|error| (0, error))?;
         // A datagram is one packet.
         let most = self.max_mtu().map_or(0, PathMtu::bytes) as u64;
-        let bounds = Bounds { max_message: most, ..self.bounds() };
-        let port = self.card.port;
-        let posted = self.with_qp(qp.number(), |slot| slot.post_datagrams(&bounds, port, work));
-        posted.unwrap_or(Err((0, VerbsError::NotFound)))
+        let bounds = Bounds { max_message: &most, ..self.bounds() };
+        self.posting(qp.number(), |slot| slot.post_datagrams(&bounds, self.card.port, work))
     }
 
     fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
@@ -219,15 +227,11 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn post_send(&self, qp: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.check_alive().map_err(|error| (0, error))?;
-        let posted = self.with_qp(qp, |slot| slot.post_send(&self.bounds(), work));
-        posted.unwrap_or(Err((0, VerbsError::NotFound)))
+        self.posting(qp, |slot| slot.post_send(&self.bounds(), work))
     }
 
     fn post_recv(&self, qp: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.check_alive().map_err(|error| (0, error))?;
-        let posted = self.with_qp(qp, |slot| slot.post_recv(&self.bounds(), work));
-        posted.unwrap_or(Err((0, VerbsError::NotFound)))
+        self.posting(qp, |slot| slot.post_recv(&self.bounds(), work))
     }
 
     fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
@@ -272,7 +276,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         let stray = self.cqs.iter().map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
         let mut posts = *self.former_posts.lock();
-        for lock in &self.slots {
+        for lock in &*self.slots {
             if let Some(slot) = &*lock.lock() {
                 posts.add(slot.posts);
             }

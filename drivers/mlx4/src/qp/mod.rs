@@ -10,12 +10,11 @@ use crate::doorbell::Page;
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
 use crate::port::Port;
-use crate::wqe::{Bounds, CHUNK_WORDS, Source, WORDS, Wqe, store_receive};
-use alloc::boxed::Box;
+use crate::wqe::{Bounds, CHUNK_WORDS, Entry, Head, Source, WORDS, Wqe, stamp, store_receive};
 use alloc::sync::Arc;
-use alloc::vec;
 use context::{Fixed, Service};
-use queue::QueuePair;
+use core::sync::atomic::Ordering;
+use queue::{QueuePair, Shape};
 use verbs::{CqId, RecvWr, SendWr, UdSendWr, VerbsError, WrId};
 
 /// How far a queue pair is.
@@ -62,10 +61,6 @@ pub(crate) struct Slot<B> {
     page: Page,
     blue_flame: Option<BlueFlameRegister>,
     pub(crate) posts: Posts,
-    /// Where requests are written.
-    wqe: Wqe,
-    /// Chunks that the request last stored in each entry had.
-    chunks: Box<[u8]>,
 }
 
 /// The BlueFlame register of a queue pair's own page.
@@ -81,6 +76,20 @@ impl BlueFlameRegister {
     pub(crate) const fn new(uar_len: u64, blue_flame: BlueFlame) -> Self {
         Self { base: uar_len, half: blue_flame.half, second: false }
     }
+
+    /// Copies a request to the register of a page, along with its doorbell.
+    #[inline(never)]
+    fn write(&mut self, hw: &impl Hardware, page: Page, entry: &Entry) {
+        let mut words = [0; WORDS];
+        for (word, place) in words.iter_mut().zip(entry) {
+            *word = place.load(Ordering::Relaxed);
+        }
+        let chunks = Head::chunks(u64::from_be(words[0]));
+        let words = words.get(..chunks * CHUNK_WORDS).unwrap_or_default();
+        let half = if self.second { self.half } else { 0 };
+        self.second = !self.second;
+        page.blue_flame(hw, self.base, half, words);
+    }
 }
 
 /// What a queue pair is made of.
@@ -94,12 +103,14 @@ pub(crate) struct Parts<B> {
     pub(crate) blue_flame: Option<BlueFlameRegister>,
 }
 
+/// What a poster is told: which request was refused, and why.
+pub(crate) type Posted = Result<(), (usize, VerbsError)>;
+
 impl<B: Block> Slot<B> {
     /// A queue pair that the card knows.
     pub(crate) fn new(parts: Parts<B>) -> Self {
         let Parts { queue, fixed, pages, cqs, credits, page, blue_flame } = parts;
         let ([send_cq, recv_cq], [send_credit, recv_credit]) = (cqs, credits);
-        let chunks = vec![1; 1 << queue.shape.log_sends].into();
         let (stage, posts) = (Stage::Created, Posts::default());
         Self {
             queue,
@@ -113,25 +124,21 @@ impl<B: Block> Slot<B> {
             page,
             blue_flame,
             posts,
-            wqe: Wqe::blank(),
-            chunks,
         }
     }
 
     /// Queues send work of a connection.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_send<H: Hardware<Block = B>>(
         &mut self,
         bounds: &Bounds<'_, H>,
         work: &[SendWr<'_>],
-    ) -> Result<(), (usize, VerbsError)> {
-        if self.fixed.service != Service::Reliable {
-            return Err((0, VerbsError::InvalidArgument));
-        }
+    ) -> Posted {
         if self.stage != Stage::Connected {
-            return Err((0, VerbsError::InvalidState));
+            let connects = self.fixed.service == Service::Reliable;
+            return Err((0, if connects { VerbsError::InvalidState } else { VerbsError::InvalidArgument }));
         }
-        self.post(bounds.hw, work, |wr, wqe| wqe.request(wr, bounds).map(|()| wr.id))
+        self.post(bounds.hw, work, |wr, wqe| Ok((wr.id, wqe.request(wr, bounds)?)))
     }
 
     /// Queues datagrams by a port.
@@ -140,7 +147,7 @@ impl<B: Block> Slot<B> {
         bounds: &Bounds<'_, H>,
         port: Port,
         work: &[UdSendWr<'_>],
-    ) -> Result<(), (usize, VerbsError)> {
+    ) -> Posted {
         if !matches!(self.fixed.service, Service::Datagram(_)) {
             return Err((0, VerbsError::InvalidArgument));
         }
@@ -150,91 +157,67 @@ impl<B: Block> Slot<B> {
         let domain = self.fixed.domain;
         self.post(bounds.hw, work, |wr, wqe| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
-            wqe.datagram(wr, bounds, Source { port: port.number, row, domain })?;
-            Ok(wr.id)
+            Ok((wr.id, wqe.datagram(wr, bounds, Source { port: port.number, row, domain })?))
         })
     }
 
     /// Queues requests as `write` writes them, giving their names, and rings the doorbell once for all of them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post<T, H: Hardware<Block = B>>(
         &mut self,
         hw: &H,
         work: &[T],
-        write: impl Fn(&T, &mut Wqe) -> Result<WrId, VerbsError>,
-    ) -> Result<(), (usize, VerbsError)> {
+        write: impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
+    ) -> Posted {
+        let copied = work.len() == 1 && self.blue_flame.is_some();
         let (mut done, mut outcome) = (0, Ok(()));
-        let alone = work.len() == 1;
         for wr in work {
-            let written = write(wr, &mut self.wqe);
-            match written.and_then(|id| self.post_one(hw, id, alone)) {
-                Ok(()) => done += 1,
-                Err(error) => {
-                    outcome = Err((done, error));
-                    break;
-                }
+            if let Err(error) = self.post_one(hw, wr, copied, &write) {
+                outcome = Err((done, error));
+                break;
             }
-        }
-        if done == 0 {
-            return outcome;
+            done += 1;
         }
         self.posts.sends += done as u64;
-        if alone && self.blue_flame.is_some() {
-            self.posts.blue_flames += 1;
-        } else {
+        if done > 0 && !copied {
             self.page.ring_send(hw, self.fixed.number.get());
             self.posts.doorbells += 1;
         }
-        // The next entry that comes into the card's reach ahead.
-        self.stamp_ahead(done);
         outcome
     }
 
-    /// Stores the request that was written; `alone`: it goes to the card with its doorbell where that can be.
-    #[inline]
-    fn post_one(&mut self, hw: &impl Hardware<Block = B>, id: WrId, alone: bool) -> Result<(), VerbsError> {
-        let (queue, wqe) = (&*self.queue, &mut self.wqe);
+    /// Has `write` write a request, and gives it to the card. `copied`: it goes there along with its doorbell.
+    #[inline(always)]
+    fn post_one<T, H: Hardware<Block = B>>(
+        &mut self,
+        hw: &H,
+        wr: &T,
+        copied: bool,
+        write: &impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let queue = &*self.queue;
+        let ring = queue.send_ring();
+        let at = |index: u32| ring.get((index & queue.send_mask) as usize).ok_or(VerbsError::NoResources);
         let index = queue.sends.next(queue.shape.send_depth).ok_or(VerbsError::NoResources)?;
+        let (entry, ahead) = (at(index)?, at(index.wrapping_add(Shape::SPARE))?);
         if !self.send_credit.take() {
             return Err(VerbsError::NoResources);
         }
-        let number = self.fixed.number.get();
-        let register = self.blue_flame.as_mut().filter(|_| alone);
-        if register.is_some() {
-            wqe.address(index, number);
-        }
+        // The card will fetch this one ahead from now on: that of the lap before, which has ended, must not look as if it were
+        // written.
+        stamp(ahead);
+        let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.send_credit.give(1))?;
         queue.sends.post(index, id);
-        wqe.store(queue.send_entry(index), index >> queue.shape.log_sends & 1 != 0);
-        if let Some(chunks) = self.chunks.get_mut(index as usize & ((1 << queue.shape.log_sends) - 1)) {
-            *chunks = wqe.chunks() as u8;
-        }
-        if let Some(register) = register {
-            let mut words = [0; WORDS];
-            for (place, word) in words.iter_mut().zip(wqe.words()) {
-                *place = word;
-            }
-            let words = words.get(..wqe.chunks() * CHUNK_WORDS).unwrap_or_default();
-            let half = if register.second { register.half } else { 0 };
-            register.second = !register.second;
-            self.page.blue_flame(hw, register.base, half, words);
+        let word = head.word(index & (queue.send_mask + 1) != 0);
+        let [first, ..] = entry;
+        if copied && let Some(register) = &mut self.blue_flame {
+            first.store((word | Head::address(index, self.fixed.number.get())).to_be(), Ordering::Release);
+            register.write(hw, self.page, entry);
+            self.posts.blue_flames += 1;
+        } else {
+            first.store(word.to_be(), Ordering::Release);
         }
         Ok(())
-    }
-
-    /// Marks the entries that the card will fetch ahead from now on as not written: those of the lap before that lie
-    /// [`Shape::SPARE`](queue::Shape::SPARE) ahead of the last `count` requests, and so have ended.
-    #[inline]
-    fn stamp_ahead(&mut self, count: usize) {
-        let queue = &*self.queue;
-        let mask = (1u32 << queue.shape.log_sends) - 1;
-        let next = queue.sends.posted();
-        for n in 0..count as u32 {
-            let index = next.wrapping_sub(1 + n).wrapping_add(queue::Shape::SPARE);
-            if let Some(chunks) = self.chunks.get_mut((index & mask) as usize).filter(|chunks| **chunks > 1) {
-                QueuePair::<B>::stamp(queue.send_entry(index), usize::from(*chunks) * CHUNK_WORDS);
-                *chunks = 1;
-            }
-        }
     }
 
     /// Queues receives, and tells the card once of all of them.
@@ -242,7 +225,7 @@ impl<B: Block> Slot<B> {
         &mut self,
         bounds: &Bounds<'_, H>,
         work: &[RecvWr<'_>],
-    ) -> Result<(), (usize, VerbsError)> {
+    ) -> Posted {
         if self.stage == Stage::Lost {
             return Err((0, VerbsError::InvalidState));
         }

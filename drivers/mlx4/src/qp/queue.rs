@@ -2,7 +2,7 @@
 
 use crate::cqe::{Cqe, Received, sent};
 use crate::hardware::Block;
-use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, WORDS};
+use crate::wqe::{Entry, Head, LOG_LEN, LOG_RECEIVE_LEN, RECEIVE_WORDS, stamp};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -37,12 +37,6 @@ impl Line {
     pub(crate) fn next(&self, most: u32) -> Option<u32> {
         let posted = self.posted.load(Ordering::Relaxed);
         (posted.wrapping_sub(self.ended.load(Ordering::Acquire)) < most).then_some(posted)
-    }
-
-    /// How many were posted.
-    #[inline]
-    pub(crate) fn posted(&self) -> u32 {
-        self.posted.load(Ordering::Relaxed)
     }
 
     /// The next request has this name. To be called before the card can see it.
@@ -130,6 +124,8 @@ pub(crate) struct QueuePair<B> {
     datagrams: bool,
     buffer: B,
     pub(crate) shape: Shape,
+    /// Bits of an index that say where in the send ring a request is.
+    pub(crate) send_mask: u32,
     pub(crate) sends: Line,
     pub(crate) receives: Line,
 }
@@ -143,16 +139,14 @@ impl<B: Block> QueuePair<B> {
             datagrams,
             buffer,
             shape,
+            send_mask: (1 << shape.log_sends) - 1,
             sends: Line::new(1 << shape.log_sends),
             receives: Line::new(1 << shape.log_receives),
         };
-        for index in 0..1 << shape.log_sends {
-            let entry = queue.send_entry(index);
-            let size = (WORDS / 2) as u64;
-            if let Some(first) = entry.first() {
-                first.store((NOT_YET | size).to_be(), Ordering::Relaxed);
-            }
-            Self::stamp(entry, WORDS);
+        for entry in queue.send_ring().iter().take(1 << shape.log_sends) {
+            let [first, ..] = entry;
+            first.store((NOT_YET | Head::LONGEST.word(false)).to_be(), Ordering::Relaxed);
+            stamp(entry);
         }
         queue
     }
@@ -178,11 +172,10 @@ impl<B: Block> QueuePair<B> {
         self.buffer.addr().0 + self.shape.bytes()
     }
 
-    /// The send request with an index.
+    /// The send ring, and behind it what is not of it: a request has its place by its index and `send_mask`.
     #[inline]
-    pub(crate) fn send_entry(&self, index: u32) -> &[AtomicU64] {
-        let place = (index & ((1 << self.shape.log_sends) - 1)) as usize * WORDS;
-        self.buffer.get(place..place + WORDS).unwrap_or_default()
+    pub(crate) fn send_ring(&self) -> &[Entry] {
+        self.buffer.as_chunks().0
     }
 
     /// The receive with an index.
@@ -193,15 +186,6 @@ impl<B: Block> QueuePair<B> {
         self.buffer.get(place..place + RECEIVE_WORDS).unwrap_or_default()
     }
 
-    /// Marks the chunks of a send request but the first as not written, `words` words of it.
-    #[inline]
-    pub(crate) fn stamp(entry: &[AtomicU64], words: usize) {
-        use crate::wqe::{CHUNK_WORDS, STAMP};
-        for first in entry.iter().take(words).skip(CHUNK_WORDS).step_by(CHUNK_WORDS) {
-            first.store(STAMP.to_be(), Ordering::Relaxed);
-        }
-    }
-
     /// Tells the card how many receives were posted, ever.
     pub(crate) fn tell_receives(&self) {
         if let Some(record) = self.buffer.get(self.shape.bytes() as usize / 8) {
@@ -210,15 +194,15 @@ impl<B: Block> QueuePair<B> {
         }
     }
 
-    /// What an entry of a completion queue says of this queue pair, and how many work requests have ended with it. `None`: no
-    /// such work is under way.
-    #[inline]
-    pub(crate) fn complete(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
-        if cqe.is_send() { self.complete_send(cqe) } else { self.complete_receive(cqe) }
+    /// What an entry of a completion queue says of this queue pair goes to `place`. Gives how many work requests have ended with
+    /// it. `None`: no such work is under way, and `place` is as it was.
+    #[inline(always)]
+    pub(crate) fn complete(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
+        if cqe.is_send() { self.complete_send(cqe, place) } else { self.complete_receive(cqe, place) }
     }
 
-    #[inline]
-    fn complete_send(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
+    #[inline(always)]
+    fn complete_send(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let kind =
             if status == Status::Success { sent(cqe.opcode()) } else { self.posted_kind(cqe.index()) }?;
@@ -227,18 +211,19 @@ impl<B: Block> QueuePair<B> {
             WorkKind::FetchAdd | WorkKind::CompareSwap => 8,
             _ => cqe.len(),
         };
-        Some((Completion { byte_len, ..Completion::new(id, self.number, status, kind) }, retired))
+        *place = Completion { byte_len, ..Completion::new(id, self.number, status, kind) };
+        Some(retired)
     }
 
     /// What kind of work lies in the ring: an entry that tells of an error does not say.
     #[cold]
     fn posted_kind(&self, index: u16) -> Option<WorkKind> {
-        let first = self.send_entry(index.into()).first()?;
+        let [first, ..] = self.send_ring().get((u32::from(index) & self.send_mask) as usize)?;
         sent((u64::from_be(first.load(Ordering::Relaxed)) >> 32) as u8 & 0x1f)
     }
 
-    #[inline]
-    fn complete_receive(&self, cqe: &Cqe) -> Option<(Completion, u32)> {
+    #[inline(never)]
+    fn complete_receive(&self, cqe: Cqe, place: &mut Completion) -> Option<u32> {
         let status = cqe.status();
         let received = if status == Status::Success { cqe.received()? } else { Received::Send };
         // Receives end in order, each with an entry of its own (rdma-core does not look at the index either).
@@ -252,7 +237,8 @@ impl<B: Block> QueuePair<B> {
             Received::SendInvalidate => completion.invalidated = Some(RemoteKey(cqe.immediate())),
             Received::Send => {}
         }
-        Some((completion, 1))
+        *place = completion;
+        Some(1)
     }
 
     /// Ends what is under way in the send ring as flushed.
