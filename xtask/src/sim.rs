@@ -11,6 +11,9 @@ pub struct Options {
     /// Nodes of the cluster at the start, 3 to 40
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(3..=40))]
     nodes: u16,
+    /// What the nodes have for RNICs, in turn: softroce, cx3, cx3-vf, or cx3:PROFILE, the emulated card with our driver
+    #[arg(long, value_name = "LIST", default_value = "softroce")]
+    nic: String,
     /// What each task does, in steps
     #[arg(long, value_name = "K", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,
@@ -35,6 +38,7 @@ pub fn sim(options: &Options) -> Result<()> {
         .args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"])
         .current_dir(paths::root());
     cargo.args(["--nodes", &options.nodes.to_string(), "--steps", &options.steps.to_string()]);
+    cargo.args(["--nic", &options.nic]);
     if let Some(seed) = options.seed {
         cargo.args(["--seed", &seed.to_string()]);
     }

@@ -275,14 +275,16 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
         let stray = self.cqs.iter().map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
-        let mut posts = *self.former_posts.lock();
+        let (mut posts, mut queue_pairs) = (*self.former_posts.lock(), 0);
         for lock in &*self.slots {
             if let Some(slot) = &*lock.lock() {
+                queue_pairs += 1;
                 posts.add(slot.posts);
             }
         }
         let count = |counter: &core::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         for (name, value) in [
+            ("queue_pairs", queue_pairs),
             ("tx_requests", posts.sends),
             ("tx_doorbells", posts.doorbells),
             ("tx_blue_flames", posts.blue_flames),

@@ -1,9 +1,10 @@
 //! Runs simulated clusters under random work and faults, and checks what must hold. `cargo xtask sim` calls it.
 //!
-//! Arguments: `--nodes N --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh seeds for
+//! Arguments: `--nodes N --nic LIST --seed S --steps K` replays one scenario; `--seeds A..B` runs those; `--minutes M` runs fresh seeds for
 //! so long, the first of them given by the clock; `--planted BUG` puts one into LITE. The first failure is printed with its trace, what failed in the last line, and ends the program with 1.
 
 use lite::testing::{Bug, plant};
+use sim::Nics;
 use sim::explore::{Scenario, explore};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,6 +14,9 @@ const SHOWN: usize = 100;
 
 struct Arguments {
     nodes: u16,
+    /// As it was given.
+    nic: String,
+    nics: Nics,
     seed: Option<u64>,
     steps: u32,
     seeds: Option<std::ops::Range<u64>>,
@@ -21,13 +25,20 @@ struct Arguments {
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut a = Arguments { nodes: 4, seed: None, steps: 40, seeds: None, minutes: None, planted: None };
+    let nic = "softroce".to_owned();
+    let nics = nic.parse()?;
+    let mut a =
+        Arguments { nodes: 4, nic, nics, seed: None, steps: 40, seeds: None, minutes: None, planted: None };
     let mut given = std::env::args().skip(1);
     while let Some(key) = given.next() {
         let value = given.next().ok_or(format!("{key} needs a value"))?;
         let bad = |_| format!("{key} {value}: not a number in range");
         match key.as_str() {
             "--nodes" => a.nodes = value.parse().map_err(bad)?,
+            "--nic" => {
+                a.nics = value.parse().map_err(|why| format!("{key}: {why}"))?;
+                a.nic = value;
+            }
             "--seed" => a.seed = Some(value.parse().map_err(bad)?),
             "--steps" => a.steps = value.parse().map_err(bad)?,
             "--minutes" => {
@@ -57,9 +68,9 @@ fn arguments() -> Result<Arguments, String> {
 }
 
 /// Runs one scenario; what did not hold, and how it is run again.
-fn run(scenario: Scenario, whole: bool, totals: &mut [u64; 4]) -> Result<(), String> {
-    let Scenario { nodes, seed, steps } = scenario;
-    let replay = format!("cargo xtask sim --nodes {nodes} --seed {seed} --steps {steps}");
+fn run(scenario: &Scenario, nic: &str, whole: bool, totals: &mut [u64; 4]) -> Result<(), String> {
+    let Scenario { nodes, seed, steps, .. } = scenario;
+    let replay = format!("cargo xtask sim --nodes {nodes} --nic {nic} --seed {seed} --steps {steps}");
     // What panics in the code under test is a failure of this seed.
     let outcome = std::panic::catch_unwind(|| explore(scenario));
     match outcome {
@@ -94,13 +105,13 @@ fn main() -> ExitCode {
         plant(bug);
     }
     let begun = Instant::now();
-    let scenario = |seed| Scenario { nodes: a.nodes, seed, steps: a.steps };
+    let scenario = |seed| Scenario { nodes: a.nodes, nics: a.nics.clone(), seed, steps: a.steps };
     let mut totals = [0; 4];
     let mut held = Ok(());
     if let Some(seed) = a.seed {
-        match explore(scenario(seed)) {
+        match explore(&scenario(seed)) {
             Ok(report) => println!("{report:#?}"),
-            Err(_) => held = run(scenario(seed), true, &mut totals),
+            Err(_) => held = run(&scenario(seed), &a.nic, true, &mut totals),
         }
         return end(held);
     }
@@ -114,7 +125,7 @@ fn main() -> ExitCode {
     };
     let mut said = Instant::now();
     for seed in seeds {
-        held = run(scenario(seed), false, &mut totals);
+        held = run(&scenario(seed), &a.nic, false, &mut totals);
         if held.is_err() || begun.elapsed() >= limit {
             break;
         }

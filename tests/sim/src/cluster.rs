@@ -1,12 +1,12 @@
 //! Nodes, wire and manager together.
 
-use crate::{SimManager, Trace, Wire};
+use crate::nic::Plugged;
+use crate::{Nics, SimManager, Trace, Wire};
 use lite::testing::{Host, Poller, World};
 use lite::{Config, Lite};
 use netfault::Faults;
 use platform::{IoAddr, Platform};
 use proto::{BootReport, Join, PROTOCOL_VERSION, RnicOffer};
-use softroce::SoftRoce;
 use std::sync::Arc;
 use std::time::Duration;
 use verbs::{MacAddr, PathMtu, Rnic};
@@ -18,6 +18,8 @@ pub struct Options {
     pub seed: u64,
     /// How many.
     pub nodes: u16,
+    /// What they have for RNICs.
+    pub nics: Nics,
     /// Bytes of memory of each.
     pub memory: u64,
     /// How long a member lives without a heartbeat.
@@ -35,7 +37,7 @@ impl Default for Options {
         let config = Config { ack_timeout: Duration::from_millis(2), ..Config::default() };
         let faults = Faults { delay_ns: 5_000, ..Faults::NONE };
         let lease = Duration::from_secs(1);
-        Self { seed: 1, nodes: 4, memory: 8 << 20, lease, faults, drift: 0, config }
+        Self { seed: 1, nodes: 4, nics: Nics::default(), memory: 8 << 20, lease, faults, drift: 0, config }
     }
 }
 
@@ -56,7 +58,7 @@ pub struct Cluster {
 struct Machine {
     host: Arc<Host>,
     lite: Lite,
-    rnic: Arc<dyn Rnic>,
+    plugged: Plugged,
     mac: MacAddr,
 }
 
@@ -93,31 +95,26 @@ impl Cluster {
         }
         let [high, low] = i.to_be_bytes();
         let mac = MacAddr([2, 0xfe, 0, 0, high, low]);
-        let mut key = [0; 16];
-        host.fill_random(&mut key);
-        // The RNIC is made once the manager has given a GID; what it offers is known before.
-        let (base, len) = host.memory().range();
-        let offer = |rkey| RnicOffer {
-            driver: "softroce".into(),
-            links: vec![verbs::LinkKind::RoceV2, verbs::LinkKind::RoceV1],
+        let port = self.wire.port(mac, host.clone());
+        let plugged = Plugged::new(self.options.nics.of(i.into()), mac, port, &host);
+        let rnic = plugged.rnic();
+        let (len, attributes) = (host.memory().range().1, rnic.attributes());
+        let offer = RnicOffer {
+            driver: attributes.driver.into(),
+            links: attributes.links.to_vec(),
             mac,
             gid: None,
             lid: 0,
             mtu: PathMtu::B1024,
-            max_rd_atomic: 16,
-            key: verbs::MemoryKey { rkey, base, len },
+            max_rd_atomic: attributes.max_rd_atomic,
+            key: rnic.memory_key(),
             physical: true,
         };
-        let rnic = |gid| {
-            let config = softroce::Config::new(gid, key);
-            SoftRoce::<_, spin::Mutex<()>>::new(self.wire.port(mac, host.clone()), host.arena(), config)
-        };
-        let rkey = rnic(verbs::Gid::from_ipv4([0, 0, 0, 0])).memory_key().rkey;
         let join = Join {
             version: PROTOCOL_VERSION,
             name: format!("sim-{i}"),
             keep_id: false,
-            rnic: offer(rkey),
+            rnic: offer,
             memory: len,
             memory_free: len,
             cpus: 1,
@@ -125,13 +122,15 @@ impl Cluster {
             boot: BootReport::default(),
         };
         let (link, welcome, heart) = self.manager.join(&host, join);
-        let rnic: Arc<dyn Rnic> = Arc::new(rnic(welcome.gid));
-        assert_eq!(rnic.memory_key().rkey, rkey);
+        plugged.set_gid(welcome.gid);
         let config = self.options.config.clone();
         let lite = Lite::start(host.clone(), rnic.clone(), link, welcome, config).expect("node starts");
+        if let Some(device) = plugged.device() {
+            self.world.attach(&host, device);
+        }
         self.world.attach(&host, Arc::new(Poller { rnic: rnic.clone(), lite: lite.clone() }));
         self.world.attach(&host, heart);
-        self.nodes.push(Machine { host, lite, rnic, mac });
+        self.nodes.push(Machine { host, lite, plugged, mac });
         self.nodes.len()
     }
 
@@ -155,7 +154,21 @@ impl Cluster {
     /// The RNIC of node `i`, counted from 1.
     #[must_use]
     pub fn rnic(&self, i: usize) -> Arc<dyn Rnic> {
-        self.nodes[i - 1].rnic.clone()
+        self.nodes[i - 1].plugged.rnic()
+    }
+
+    /// Lets the RNIC of node `i` work, also if the node is paused: hardware does.
+    pub fn progress_rnic(&self, i: usize) {
+        let Machine { host, plugged, .. } = &self.nodes[i - 1];
+        plugged.rnic().progress(host.now(), 64);
+        if let Some(device) = plugged.device() {
+            device.poll(host.now());
+        }
+    }
+
+    /// Has the card of node `i` fail, until its driver mends it; `false` if it has none that can.
+    pub fn fail_card(&self, i: usize) -> bool {
+        self.nodes[i - 1].plugged.fail()
     }
 
     /// The machine of node `i`, counted from 1.

@@ -7,12 +7,14 @@
 mod cluster;
 pub mod explore;
 mod manager;
+mod nic;
 mod timeline;
 mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
 pub use manager::SimManager;
+pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;
 pub use wire::{SimPort, Wire};

@@ -154,7 +154,7 @@ fn a_node_that_wakes_up_late_writes_nothing() {
         let before = c.wire.counters().pushed;
         // The RNIC wakes up first, as one in hardware would, and as the poller in an interrupt does.
         for _ in 0..200 {
-            c.rnic(1).progress(c.world.now(), 64);
+            c.progress_rnic(1);
             c.world.run_for(Duration::from_micros(50));
         }
         c.host(1).pause(false);

@@ -1,10 +1,11 @@
 //! Seeds that are run with every change. `cargo xtask sim` runs others.
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
+use sim::Nics;
 use sim::explore::{Scenario, explore};
 
 fn holds(nodes: u16, seed: u64, steps: u32) {
-    if let Err(failure) = explore(Scenario { nodes, seed, steps }) {
+    if let Err(failure) = explore(&Scenario { nodes, nics: Nics::default(), seed, steps }) {
         failure.log.iter().for_each(|line| eprintln!("{line}"));
         panic!("nodes {nodes}, seed {seed}, steps {steps}: {}", failure.violation);
     }
@@ -30,7 +31,7 @@ fn a_former_lifes_memory_is_not_this_ones() {
 
 #[test]
 fn the_same_scenario_gives_the_same_run() {
-    let scenario = Scenario { nodes: 5, seed: 7, steps: 20 };
-    let run = || explore(scenario).map_err(|failure| failure.violation).unwrap();
+    let scenario = Scenario { nodes: 5, nics: Nics::default(), seed: 7, steps: 20 };
+    let run = || explore(&scenario).map_err(|failure| failure.violation).unwrap();
     assert_eq!(run(), run());
 }

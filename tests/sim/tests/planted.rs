@@ -5,12 +5,13 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something fails")]
 
 use lite::testing::{Bug, plant};
+use sim::Nics;
 use sim::explore::{Scenario, explore};
 
 /// What the first of some seeds to fail says, with its seed.
 fn first_failure() -> (u64, &'static str) {
     let failing = (1..40).find_map(|seed| {
-        let failure = explore(Scenario { nodes: 4, seed, steps: 40 }).err()?;
+        let failure = explore(&Scenario { nodes: 4, nics: Nics::default(), seed, steps: 40 }).err()?;
         Some((seed, failure.violation.property))
     });
     failing.expect("the bug is found")

@@ -12,31 +12,51 @@ const LIMIT: Duration = Duration::from_secs(1200);
 /// All crates, and those that need a library of the host's as well.
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", "ibverbs/libibverbs"];
 
+/// What simulated nodes have in turn, where LITE's tests run on emulated cards: RoCE v2, RoCE v1, virtual functions, all kinds.
+const CARDS: [&str; 4] = ["cx3", "cx3:cx3", "cx3-vf", "cx3,cx3:large-entries,cx3-vf,softroce"];
+
 pub fn cases() -> Vec<Case> {
-    vec![
+    let on_cards = |nics: &'static str| {
+        Case::new(format!("sim::every-test-on {nics}"), move |log| every_test_on(nics, log)).full_if(true)
+    };
+    let mut cases = vec![
         Case::new("host::cargo-test", |log| cargo_test(&WORKSPACE, log)),
-        Case::new("sim::fresh-seeds", fresh_seeds),
+        Case::new("sim::fresh-seeds", |log| fresh_seeds("softroce", "2", log)),
+        Case::new("sim::fresh-seeds-on-cards", |log| fresh_seeds("cx3,cx3-vf,softroce", "0.5", log)),
         // Those that fetch packages of Debian and boot Linux.
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
         .full_if(true),
-    ]
+    ];
+    cases.extend(CARDS.map(on_cards));
+    cases
 }
 
-/// The simulated cluster with seeds that nobody has run before, for two minutes. A failing one prints how to replay it.
-fn fresh_seeds(log: &Path) -> Result<Outcome> {
+/// The simulated cluster with seeds that nobody has run before, for so many minutes. A failing one prints how to replay it.
+fn fresh_seeds(nics: &str, minutes: &str, log: &Path) -> Result<Outcome> {
     let mut command = Command::new("cargo");
-    command.args(["run", "--quiet", "--package", "sim", "--example", "explore", "--", "--minutes", "2"]);
+    command.args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"]);
+    command.args(["--nic", nics, "--minutes", minutes]);
     tool::run_ok(command.current_dir(paths::root()), log, LIMIT)?;
     Ok(Outcome::Passed)
+}
+
+/// All tests on simulated clusters, whose nodes have those RNICs.
+fn every_test_on(nics: &str, log: &Path) -> Result<Outcome> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "--no-fail-fast", "--package", "sim", "--package", "semantics"]);
+    many(command.env("FERROLITE_SIM_NIC", nics), log)
 }
 
 /// `cargo test` with these arguments as one test of many.
 pub fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
     let mut command = Command::new("cargo");
-    command.args(["test", "--no-fail-fast"]).args(args).current_dir(paths::root());
-    let done = tool::run(&mut command, log, LIMIT)?;
+    many(command.args(["test", "--no-fail-fast"]).args(args), log)
+}
+
+fn many(cargo: &mut Command, log: &Path) -> Result<Outcome> {
+    let done = tool::run(cargo.current_dir(paths::root()), log, LIMIT)?;
     let mut tally = tally(&done.output);
     let failure = (!done.status.success()).then(|| reason(&done.output));
     if failure.is_some() && tally.failed == 0 {

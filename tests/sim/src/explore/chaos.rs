@@ -14,6 +14,9 @@ const SURVIVORS: usize = 3;
 /// Replacements that join at most.
 const REPLACEMENTS: usize = 3;
 
+/// How often the card of a node fails at most.
+const CARD_FAILURES: u32 = 3;
+
 /// Something that ends by itself.
 enum Trouble {
     Paused(usize),
@@ -28,12 +31,15 @@ pub(super) struct Chaos {
     troubles: Vec<(Instant, Trouble)>,
     dead: BTreeSet<usize>,
     replaced: usize,
+    /// How often the card of each node has.
+    failed: BTreeMap<usize, u32>,
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl Chaos {
     pub(super) fn new(random: Random) -> Self {
-        Self { random, troubles: Vec::new(), dead: BTreeSet::new(), replaced: 0, counts: BTreeMap::new() }
+        let (troubles, counts) = (Vec::new(), BTreeMap::new());
+        Self { random, troubles, dead: BTreeSet::new(), replaced: 0, failed: BTreeMap::new(), counts }
     }
 
     /// Faults by kind.
@@ -93,6 +99,11 @@ impl Chaos {
                 cluster.manager.stall(cluster.lite(node).node_id(), true);
                 ("cut off from the manager", Trouble::Stalled(node))
             }
+            13 if self.may_fail(node) && cluster.fail_card(node) => {
+                check.log(now, format_args!("-- the card of node {node} fails"));
+                *self.counts.entry("cards that fail").or_default() += 1;
+                return;
+            }
             _ => {
                 let memory = host.memory();
                 let mut taken = Vec::new();
@@ -113,6 +124,13 @@ impl Chaos {
         check.log(now, format_args!("-- node {node}: {kind} until {:.6}", until.as_nanos() as f64 / 1e9));
         *self.counts.entry(kind).or_default() += 1;
         self.troubles.push((until, trouble));
+    }
+
+    /// Whether the card of a node may fail once more: fewer times than its driver mends it in a row.
+    fn may_fail(&mut self, node: usize) -> bool {
+        let failed = self.failed.entry(node).or_default();
+        *failed += 1;
+        *failed <= CARD_FAILURES
     }
 
     /// Ends everything but death.

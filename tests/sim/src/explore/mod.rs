@@ -12,17 +12,19 @@ mod work;
 
 pub use check::{Check, Violation};
 
-use crate::{Cluster, Options};
+use crate::{Cluster, Nics, Options};
 use lite::Config;
 use netfault::Faults;
 use random::Random;
 use std::time::Duration;
 
 /// What a run is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// Nodes at the start, 3 to 40.
     pub nodes: u16,
+    /// What they have for RNICs.
+    pub nics: Nics,
     /// Decides everything else.
     pub seed: u64,
     /// What each task does, in steps.
@@ -64,7 +66,7 @@ const LONGEST_STEP: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// With the first thing that did not hold.
-pub fn explore(scenario: Scenario) -> Result<Report, Box<Failure>> {
+pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     let check = Check::new();
     let failed = |check: &Check| Box::new(check.failure());
     let mut random = Random::new(scenario.seed);
@@ -100,7 +102,7 @@ pub fn explore(scenario: Scenario) -> Result<Report, Box<Failure>> {
     })
 }
 
-fn options(scenario: Scenario, random: &mut Random) -> Options {
+fn options(scenario: &Scenario, random: &mut Random) -> Options {
     let wires = [
         "delay_us=5",
         "loss=0.01,dup=0.005,reorder=0.01,corrupt=0.005,delay_us=5",
@@ -123,6 +125,7 @@ fn options(scenario: Scenario, random: &mut Random) -> Options {
     Options {
         seed: scenario.seed,
         nodes: scenario.nodes,
+        nics: scenario.nics.clone(),
         memory: 16 << 20,
         lease: LEASE,
         faults,

@@ -1,0 +1,216 @@
+//! What nodes have for RNICs: the software, or an emulated card with the mlx4 driver in the same process.
+
+use crate::SimPort;
+use cards::{Driver, Machine};
+use connectx3::device::Profile;
+use lite::testing::{Device, Host};
+use mlx4::{Condition, Config as CardConfig};
+use platform::{Instant, Platform};
+use softroce::{EthernetPort, SoftRoce};
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use verbs::{Gid, MacAddr, PortState, Rnic};
+
+/// The variable that says what nodes have if a test does not: a list as [`Nics`] reads it.
+const VARIABLE: &str = "FERROLITE_SIM_NIC";
+/// Frames that a card takes at once.
+const BUDGET: usize = 64;
+/// How long a link may take to come up.
+const LINK_LIMIT: Duration = Duration::from_secs(10);
+
+/// One RNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nic {
+    /// The software.
+    SoftRoce,
+    /// An emulated card of that profile, on Ethernet.
+    Card(&'static str),
+}
+
+impl FromStr for Nic {
+    type Err = String;
+
+    /// As `cargo xtask run --nic` takes it: `softroce`, `cx3`, `cx3-vf`, `cx3:PROFILE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let profile = match text {
+            "softroce" => return Ok(Self::SoftRoce),
+            "cx3" => "pro",
+            "cx3-vf" => "vf",
+            other => other.strip_prefix("cx3:").ok_or_else(|| {
+                format!("`{other}` is no RNIC: there are softroce, cx3, cx3-vf, cx3:PROFILE")
+            })?,
+        };
+        let known = Profile::NAMES.iter().find(|name| **name == profile);
+        let known =
+            known.ok_or_else(|| format!("there is no card `{profile}`: {}", Profile::NAMES.join(", ")))?;
+        if *known == "ib" {
+            return Err("`cx3:ib` takes a subnet manager, which a simulated cluster has not".to_owned());
+        }
+        Ok(Self::Card(known))
+    }
+}
+
+/// What the nodes of a cluster have, in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nics(Vec<Nic>);
+
+impl FromStr for Nics {
+    type Err = String;
+
+    fn from_str(list: &str) -> Result<Self, String> {
+        list.split(',').map(Nic::from_str).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Default for Nics {
+    /// What the variable says, or else the software.
+    ///
+    /// # Panics
+    /// If the variable says nothing that can be had.
+    fn default() -> Self {
+        match std::env::var(VARIABLE) {
+            Ok(list) => list.parse().unwrap_or_else(|why| panic!("{VARIABLE}={list}: {why}")),
+            Err(_) => Self(vec![Nic::SoftRoce]),
+        }
+    }
+}
+
+impl Nics {
+    /// What node `i` has, counted from 1.
+    pub(crate) fn of(&self, i: usize) -> Nic {
+        self.0[(i - 1) % self.0.len()]
+    }
+}
+
+/// An RNIC in its node, which has no address yet.
+pub(crate) enum Plugged {
+    SoftRoce(Arc<SoftRoce<SimPort, spin::Mutex<()>>>),
+    Card(Arc<Card>),
+}
+
+impl Plugged {
+    /// One on `port`, in `host`.
+    pub(crate) fn new(nic: Nic, mac: MacAddr, port: SimPort, host: &Arc<Host>) -> Self {
+        match nic {
+            Nic::SoftRoce => {
+                let mut key = [0; 16];
+                host.fill_random(&mut key);
+                let config = softroce::Config::new(Gid([0; 16]), key);
+                Self::SoftRoce(Arc::new(SoftRoce::new(port, host.arena(), config)))
+            }
+            Nic::Card(profile) => Self::Card(Card::new(profile, mac, port, host)),
+        }
+    }
+
+    pub(crate) fn rnic(&self) -> Arc<dyn Rnic> {
+        match self {
+            Self::SoftRoce(rnic) => rnic.clone(),
+            Self::Card(card) => card.driver.clone(),
+        }
+    }
+
+    pub(crate) fn set_gid(&self, gid: Gid) {
+        match self {
+            Self::SoftRoce(rnic) => rnic.set_gid(gid),
+            Self::Card(card) => card.driver.set_gid(gid).expect("a card takes an address"),
+        }
+    }
+
+    /// Has a card fail; `false` if this is none that can.
+    pub(crate) fn fail(&self) -> bool {
+        match self {
+            Self::SoftRoce(_) => false,
+            Self::Card(card) => card.fail(),
+        }
+    }
+
+    /// What is to be polled besides the RNIC itself.
+    pub(crate) fn device(&self) -> Option<Arc<dyn Device>> {
+        match self {
+            Self::SoftRoce(_) => None,
+            Self::Card(card) => Some(card.clone()),
+        }
+    }
+}
+
+/// A card with its driver, on a port of the switch. It is mended when it has failed.
+pub(crate) struct Card {
+    machine: Arc<Machine>,
+    driver: Arc<Driver>,
+    is_virtual: bool,
+    port: Mutex<SimPort>,
+}
+
+impl Card {
+    fn new(profile: &str, mac: MacAddr, port: SimPort, host: &Arc<Host>) -> Arc<Self> {
+        let (clock, is_virtual) = (host.clone(), profile == "vf");
+        let profile = Profile::named(profile, mac).expect("a name that was looked up");
+        let machine = Machine::with_clock(profile, host.arena(), Box::new(move || clock.now()));
+        let driver = machine.start(&CardConfig::default()).expect("a card that starts");
+        let end = machine.bus.clock() + LINK_LIMIT;
+        while driver.attributes().port_state != PortState::Active {
+            assert!(machine.bus.clock() < end, "the link does not come up");
+            machine.advance(Duration::from_millis(1));
+            machine.card.lock().expect("no panic under the lock").progress(&machine.bus);
+            driver.progress(machine.bus.clock(), BUDGET);
+        }
+        Arc::new(Self { machine, driver: Arc::new(driver), is_virtual, port: Mutex::new(port) })
+    }
+
+    /// It fails, until it is reset; `false` for a virtual function, which its master has to mend.
+    fn fail(&self) -> bool {
+        /// What its error buffer then says: anything.
+        const ERROR: u32 = 0xdead;
+        if !self.is_virtual {
+            self.machine.fail_until_reset(ERROR);
+        }
+        !self.is_virtual
+    }
+
+    /// When it is to be mended next, if it has failed and it is not time yet.
+    fn mend(&self) -> Option<Instant> {
+        match self.driver.mend(self.machine.bus.clock()) {
+            Condition::Mending { next } => Some(next),
+            Condition::Well | Condition::Lost { .. } => None,
+        }
+    }
+}
+
+impl Device for Card {
+    fn poll(&self, _: Instant) -> bool {
+        self.mend();
+        // By its own clock, which is before its host's by what commands have waited.
+        self.driver.progress(self.machine.bus.clock(), BUDGET);
+        let Machine { bus, card, .. } = &*self.machine;
+        let writes = || bus.writes.load(Ordering::Relaxed);
+        let (before, mut any) = (writes(), false);
+        let mut port = self.port.lock().expect("no panic under the lock");
+        let mut card = card.lock().expect("no panic under the lock");
+        loop {
+            let taken = port.receive(BUDGET, &mut |frame| card.receive(0, frame, bus));
+            card.progress(bus);
+            let sent = card.take_outbox();
+            if taken == 0 && sent.is_empty() {
+                break;
+            }
+            any = true;
+            for (_, frame) in sent {
+                port.transmit(frame.len(), &mut |buf| {
+                    buf.copy_from_slice(&frame);
+                    frame.len()
+                });
+            }
+        }
+        // Nobody waits for messages here: the driver is polled.
+        bus.interrupts.lock().expect("no panic under the lock").clear();
+        any || writes() != before
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let of_card = self.machine.card.lock().expect("no panic under the lock").next_deadline();
+        let at = of_card.into_iter().chain(self.mend()).min()?;
+        Some(Instant::from_nanos(at.as_nanos().saturating_sub(self.machine.waited().as_nanos() as u64)))
+    }
+}
