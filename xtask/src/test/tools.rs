@@ -24,12 +24,13 @@ struct Target {
     seeds: fn() -> Result<Vec<Vec<u8>>>,
 }
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     Target { name: "parse", seeds: captured_frames },
     Target { name: "two_transports", seeds: decisions },
     Target { name: "card_commands", seeds: decisions },
     Target { name: "card_queues", seeds: decisions },
     Target { name: "card_slave", seeds: decisions },
+    Target { name: "device", seeds: decisions },
 ];
 
 pub fn cases(full: bool) -> Vec<Case> {
@@ -39,6 +40,7 @@ pub fn cases(full: bool) -> Vec<Case> {
         .collect();
     cases.push(Case::new("miri::roce", move |log| miri_of_transport(full, log)));
     cases.push(Case::new("miri::connectx3", move |log| miri_of_card(full, log)));
+    cases.push(Case::new("miri::mlx4", move |log| miri(["--package", "mlx4", "--lib"], full, log)));
     cases
 }
 

@@ -1,0 +1,46 @@
+//! The byte string that decides everything.
+
+/// Bytes still to be used. Once there are none, every choice is the first.
+pub struct Input {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Input {
+    pub fn new(bytes: &[u8]) -> Self {
+        Self { bytes: bytes.to_vec(), at: 0 }
+    }
+
+    /// The next byte; `None` at the end.
+    pub fn next(&mut self) -> Option<u8> {
+        let byte = self.bytes.get(self.at).copied()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    /// The next byte, or zero.
+    pub fn byte(&mut self) -> u8 {
+        self.next().unwrap_or(0)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        usize::from(self.byte()) % n
+    }
+
+    /// Four bytes.
+    fn raw(&mut self) -> u32 {
+        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+
+    /// A word: any, a small one, one with one bit, or one at an edge.
+    pub fn word(&mut self) -> u32 {
+        match self.byte() % 5 {
+            0 => self.raw(),
+            1 => self.byte().into(),
+            2 => 1 << (self.byte() % 32),
+            3 => u32::from(self.byte()) << 24,
+            _ => [0, u32::MAX, 0x8000_0000, 0x7fff_ffff, 0xffff_f000][self.below(5)],
+        }
+    }
+}

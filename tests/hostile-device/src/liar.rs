@@ -1,0 +1,227 @@
+//! What is between the driver and the emulated card: it passes on what the card says, until the bytes say otherwise.
+
+use crate::common::memory::{Piece, Pool};
+use crate::common::{Machine, Plug};
+use crate::input::Input;
+use mlx4::Hardware;
+use platform::{Instant, IoAddr, Memory};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Virtual time that a call of the driver may take: some commands, each of which is waited for up to 10 s.
+pub const MOST_TIME: Duration = Duration::from_secs(60);
+/// Accesses of registers, doorbells and configuration space of a call.
+pub const MOST_ACCESSES: u64 = 2_000_000;
+/// Accesses between one lie and the next, at most.
+const MOST_BETWEEN: u32 = 200;
+/// Bytes of an entry of a completion queue; those of event queues are as long.
+const ENTRY: u64 = 32;
+
+/// Whom the lies are told to.
+#[derive(Clone)]
+pub struct Liar {
+    pub machine: Arc<Machine>,
+    state: Arc<Mutex<State>>,
+}
+
+/// What is to come.
+pub struct State {
+    pub input: Input,
+    /// Queue pairs that there were, for entries that name them.
+    pub numbers: Vec<u32>,
+    /// Lies told.
+    pub lies: u64,
+    /// Accesses until the next; 0: there is none any more.
+    until_next: u32,
+    /// What is read instead, and how often still.
+    instead: (u32, u32),
+    accesses: u64,
+    /// Time that passed by a lie.
+    passed: Duration,
+}
+
+impl Liar {
+    pub fn new(machine: Arc<Machine>, input: Input) -> Self {
+        let state = State {
+            input,
+            numbers: Vec::new(),
+            lies: 0,
+            until_next: 0,
+            instead: (0, 0),
+            accesses: 0,
+            passed: Duration::ZERO,
+        };
+        let liar = Self { machine, state: Arc::new(Mutex::new(state)) };
+        liar.state().schedule();
+        liar
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody has panicked")
+    }
+
+    /// Runs a call of the driver, which must end in time.
+    pub fn timed<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
+        {
+            let mut state = self.state();
+            (state.accesses, state.passed) = (0, Duration::ZERO);
+        }
+        let begun = self.machine.waited();
+        let result = call();
+        let state = self.state();
+        let took = (self.machine.waited() - begun).saturating_sub(state.passed);
+        assert!(took <= MOST_TIME, "{what} took {took:?}");
+        result
+    }
+
+    /// An access that the card answers with `truth`.
+    fn access(&self, truth: u32) -> u32 {
+        let mut state = self.state();
+        state.accesses += 1;
+        assert!(state.accesses <= MOST_ACCESSES, "a call does not end");
+        let (instead, left) = state.instead;
+        if left > 0 {
+            state.instead.1 = left - 1;
+            return instead;
+        }
+        if state.until_next == 0 {
+            return truth;
+        }
+        state.until_next -= 1;
+        if state.until_next > 0 { truth } else { self.lie(&mut state, truth) }
+    }
+
+    /// Tells a lie, or does something worse.
+    fn lie(&self, state: &mut State, truth: u32) -> u32 {
+        state.lies += 1;
+        let said = match state.input.below(8) {
+            0 => state.input.word(),
+            1 => truth ^ 1 << (state.input.byte() % 32),
+            2 => {
+                let often = u32::from(state.input.byte()) * 50;
+                state.instead = (state.input.word(), often);
+                state.instead.0
+            }
+            3 => {
+                let passed = Duration::from_millis(u64::from(state.input.byte()) * 20);
+                self.machine.advance(passed);
+                state.passed += passed;
+                truth
+            }
+            4 => {
+                // What commands give back is wrong from now on, until this comes up again.
+                let seed = u64::from(state.input.byte()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                self.machine.bus.lies.store(seed, Ordering::Relaxed);
+                truth
+            }
+            5 => {
+                self.forge(state);
+                truth
+            }
+            6 => {
+                self.scribble(state);
+                truth
+            }
+            _ => u32::MAX,
+        };
+        state.schedule();
+        said
+    }
+
+    fn shared(&self) -> &Pool {
+        &self.machine.bus.shared
+    }
+
+    /// Writes words anywhere in the memory that driver and card share.
+    pub fn scribble(&self, state: &mut State) {
+        let (base, _) = self.shared().range();
+        let words = (self.shared().in_use() / 4).max(1);
+        for _ in 0..=state.input.below(16) {
+            let place = u64::from(state.input.byte()) << 16
+                | u64::from(state.input.byte()) << 8
+                | u64::from(state.input.byte());
+            let word = state.input.word();
+            let at = IoAddr(base.0 + place % words * 4);
+            self.shared().write(at, &word.to_be_bytes()).expect("it is in the memory");
+        }
+    }
+
+    /// Writes entries behind the one that the card published last, of events or of completions.
+    pub fn forge(&self, state: &mut State) {
+        let published = self.machine.bus.published.load(Ordering::Relaxed);
+        let lap = state.input.byte() & 0x80;
+        for n in 0..=state.input.below(8) as u64 {
+            let mut bytes: Vec<u8> = (0..ENTRY / 4).flat_map(|_| state.input.word().to_be_bytes()).collect();
+            if !state.numbers.is_empty() {
+                let number = state.numbers[state.input.below(state.numbers.len())];
+                bytes[..4].copy_from_slice(&number.to_be_bytes());
+            }
+            let small = u16::from(state.input.byte() & 0x1f);
+            bytes[0x18..0x1a].copy_from_slice(&small.to_be_bytes());
+            bytes[0x1f] = bytes[0x1f] & 0x7f | lap;
+            let at = (published & !(ENTRY - 1)) + ENTRY * (n + 1);
+            // Behind the last of the memory there is nothing.
+            let _ = self.shared().write(IoAddr(at), &bytes);
+        }
+    }
+}
+
+impl State {
+    fn schedule(&mut self) {
+        self.until_next = match self.input.next() {
+            Some(byte) => 1 + u32::from(byte) * u32::from(self.input.byte()) % MOST_BETWEEN,
+            None => 0,
+        };
+    }
+}
+
+impl Hardware for Liar {
+    type Block = Piece;
+
+    fn config(&self, offset: u16) -> u32 {
+        self.access(Plug(self.machine.clone()).config(offset))
+    }
+    fn set_config(&self, offset: u16, value: u32) {
+        Plug(self.machine.clone()).set_config(offset, value);
+    }
+    fn register(&self, offset: u32) -> u32 {
+        self.access(Plug(self.machine.clone()).register(offset))
+    }
+    fn set_register(&self, offset: u32, value: u32) {
+        Plug(self.machine.clone()).set_register(offset, value);
+    }
+    fn doorbells_len(&self) -> u64 {
+        Plug(self.machine.clone()).doorbells_len()
+    }
+    fn doorbell(&self, offset: u64) -> u32 {
+        self.access(Plug(self.machine.clone()).doorbell(offset))
+    }
+    fn ring(&self, offset: u64, value: u32) {
+        Plug(self.machine.clone()).ring(offset, value);
+    }
+    fn ring_wide(&self, offset: u64, value: u64) {
+        Plug(self.machine.clone()).ring_wide(offset, value);
+    }
+    fn combine_writes(&self, offset: u64) -> bool {
+        Plug(self.machine.clone()).combine_writes(offset)
+    }
+    fn blue_flame(&self, offset: u64, words: &[u64]) {
+        Plug(self.machine.clone()).blue_flame(offset, words);
+    }
+    fn allocate(&self, len: u64) -> Option<Piece> {
+        Piece::take(&self.machine.bus.shared, len)
+    }
+    fn memory(&self) -> &dyn Memory {
+        &*self.machine.bus.data
+    }
+    fn now(&self) -> Instant {
+        Plug(self.machine.clone()).now()
+    }
+    fn wait(&self, time: Duration) {
+        Plug(self.machine.clone()).wait(time);
+    }
+    fn fill_random(&self, buf: &mut [u8]) {
+        Plug(self.machine.clone()).fill_random(buf);
+    }
+}

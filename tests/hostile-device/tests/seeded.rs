@@ -1,0 +1,46 @@
+//! Hostile cards from seeds: `hostile_device` says what must hold.
+
+use hostile_device::{Report, device};
+use proptest::prelude::*;
+
+const CASES: u32 = 100;
+/// Bytes of a run.
+const LONGEST: usize = 1200;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn anything_that_a_card_says(bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST)) {
+        device(&bytes);
+    }
+}
+
+/// Bytes that the seed decides (xorshift64*).
+fn random(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+/// The runs are worth their time: over some seeds each thing that can happen does.
+#[test]
+fn everything_happens() {
+    let all = (1..=60).map(|seed| device(&random(seed, 1500))).fold(Report::default(), |all, one| Report {
+        up: all.up + one.up,
+        refused: all.refused + one.refused,
+        lies: all.lies + one.lies,
+        calls: all.calls + one.calls,
+        errors: all.errors + one.errors,
+        completions: all.completions + one.completions,
+        mended: all.mended + one.mended,
+    });
+    println!("{all:?}");
+    assert!(all.up > 5 && all.refused > 5 && all.lies > 100, "{all:?}");
+    assert!(all.calls > 100 && all.errors > 20 && all.completions > 20 && all.mended > 0, "{all:?}");
+}
