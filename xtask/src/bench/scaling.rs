@@ -1,5 +1,5 @@
 //! `cargo xtask bench scaling`: what LITE exists for, by simulation. Native verbs slow down as regions and memory grow,
-//! because a card's caches for its tables are small; one physical key does not.
+//! because a card's caches for its tables are small; one physical key does not, nor does LITE over our driver.
 
 use super::table::Table;
 use super::target::{self, Bound, Target};
@@ -7,6 +7,7 @@ use crate::{interrupt, paths, run, tool, ui};
 use anyhow::{Context, Result};
 use clap::Args;
 use plotters::prelude::*;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::Command;
@@ -65,6 +66,33 @@ struct Point {
     native: f64,
     physical: f64,
     misses: [f64; 2],
+    /// By LITE over our driver: of the second simulation.
+    #[serde(default)]
+    lite: f64,
+}
+
+/// What LITE over our driver gives at the same points (`mlx4`'s example `lite_scaling`).
+#[derive(Debug, Deserialize)]
+struct LiteOutput {
+    memory: Vec<LitePoint>,
+    regions: Vec<LitePoint>,
+}
+
+/// Millions of WRITEs per second at one of them.
+#[derive(Debug, Deserialize)]
+struct LitePoint {
+    x: u32,
+    size: u32,
+    lite: f64,
+}
+
+/// Puts LITE's figures to the others.
+fn join(points: &mut [Point], lite: &[LitePoint]) -> Result<()> {
+    for point in points {
+        let same = lite.iter().find(|other| (other.x, other.size) == (point.x, point.size));
+        point.lite = same.context("the simulations have other points")?.lite;
+    }
+    Ok(())
 }
 
 /// The points of a size, in order.
@@ -81,7 +109,14 @@ pub fn bench(options: &Options) -> Result<()> {
     let (file, svg) = run::beside("figure", &svg)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
-    let output = ui::step("WRITEs between two emulated cards, in virtual time", || simulate(options))?;
+    let mut output: Output = ui::step("WRITEs between two emulated cards, in virtual time", || {
+        simulate(options, ["connectx3", "scaling"]).context("the simulation of verbs")
+    })?;
+    let lite: LiteOutput = ui::step("the same by LITE over our driver", || {
+        simulate(options, ["mlx4", "lite_scaling"]).context("the simulation of LITE")
+    })?;
+    join(&mut output.memory, &lite.memory)?;
+    join(&mut output.regions, &lite.regions)?;
     let targets = output.targets();
     for table in output.tables() {
         println!("\n{}", table.text());
@@ -96,10 +131,11 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &targets, &[])
 }
 
-fn simulate(options: &Options) -> Result<Output> {
+/// Runs a package's example.
+fn simulate<T: DeserializeOwned>(options: &Options, [package, example]: [&str; 2]) -> Result<T> {
     let out = NamedTempFile::new().context("cannot make a file for the figures")?;
     let mut cargo = Command::new("cargo");
-    cargo.args(["run", "--quiet", "--release", "--package", "connectx3", "--example", "scaling", "--"]);
+    cargo.args(["run", "--quiet", "--release", "--package", package, "--example", example, "--"]);
     cargo.arg("--json").arg(out.path()).arg("--writes").arg(options.writes.to_string());
     let given = [
         ("--regions-cached", options.regions_cached),
@@ -127,6 +163,7 @@ impl Output {
                     targets.push(Target::new(format!("{size} B, {who}, {axis}"), figure, "", bound));
                 };
                 share("one physical key", ends(|p| p.physical), Bound::AtLeast(0.99));
+                share("LITE over our driver", ends(|p| p.lite), Bound::AtLeast(0.99));
                 share("native", ends(|p| p.native), Bound::AtMost(0.6));
             }
         }
@@ -143,7 +180,15 @@ impl Output {
 
     fn tables(&self) -> [Table; 2] {
         let table = |title, axis, points: &[Point]| {
-            let heads = [axis, "64 B native", "64 B one key", "1 KB native", "1 KB one key"];
+            let heads = [
+                axis,
+                "64 B native",
+                "64 B one key",
+                "64 B LITE",
+                "1 KB native",
+                "1 KB one key",
+                "1 KB LITE",
+            ];
             let mut table = Table::new(title, self.remark(), &heads);
             for (small, large) in of_size(points, SIZES[0]).zip(of_size(points, SIZES[1])) {
                 let figure = |figure: f64| format!("{figure:.2}");
@@ -151,8 +196,10 @@ impl Output {
                     small.x.to_string(),
                     figure(small.native),
                     figure(small.physical),
+                    figure(small.lite),
                     figure(large.native),
                     figure(large.physical),
+                    figure(large.lite),
                 ]);
             }
             table
@@ -192,7 +239,7 @@ fn chart(
     points: &[Point],
 ) -> Result<()> {
     let last = points.iter().map(|point| point.x).max().unwrap_or(1);
-    let top = points.iter().map(|point| point.native.max(point.physical)).fold(0.0, f64::max);
+    let top = points.iter().map(|point| point.native.max(point.physical).max(point.lite)).fold(0.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .margin_right(30)
@@ -202,9 +249,11 @@ fn chart(
         .map_err(drawing)?;
     chart.configure_mesh().x_desc(axis).disable_x_mesh().draw().map_err(drawing)?;
     type Line = (u32, &'static str, fn(&Point) -> f64, RGBColor);
-    let lines: [Line; 4] = [
+    let lines: [Line; 6] = [
         (SIZES[0], "64 B, one physical key", |p| p.physical, BLUE),
         (SIZES[1], "1 KB, one physical key", |p| p.physical, CYAN),
+        (SIZES[0], "64 B, LITE over our driver", |p| p.lite, GREEN),
+        (SIZES[1], "1 KB, LITE over our driver", |p| p.lite, BLACK),
         (SIZES[0], "64 B, native", |p| p.native, RED),
         (SIZES[1], "1 KB, native", |p| p.native, MAGENTA),
     ];
@@ -229,7 +278,14 @@ mod tests {
 
     fn output(last_native: f64, last_physical: f64) -> Output {
         let points = || {
-            let point = |x, size, native, physical| Point { x, size, native, physical, misses: [0.0; 2] };
+            let point = |x, size, native, physical| Point {
+                x,
+                size,
+                native,
+                physical,
+                misses: [0.0; 2],
+                lite: physical,
+            };
             SIZES
                 .iter()
                 .flat_map(|&s| [point(1, s, 5.0, 5.0), point(9, s, last_native, last_physical)])
@@ -251,13 +307,23 @@ mod tests {
     fn a_flat_line_beside_a_falling_one_meets_the_targets() {
         assert!(output(2.0, 5.0).targets().iter().all(|target| target.met));
         assert_eq!(output(4.0, 5.0).targets().iter().filter(|target| !target.met).count(), 4);
-        assert_eq!(output(2.0, 4.0).targets().iter().filter(|target| !target.met).count(), 4);
+        assert_eq!(output(2.0, 4.0).targets().iter().filter(|target| !target.met).count(), 8);
+    }
+
+    #[test]
+    fn figures_of_other_points_are_refused() {
+        let lite = |x| LitePoint { x, size: 64, lite: 3.0 };
+        let mut points = output(2.0, 5.0).memory;
+        points.truncate(1);
+        join(&mut points, &[lite(7), lite(1)]).unwrap();
+        assert_eq!(points[0].lite, 3.0);
+        assert!(join(&mut points, &[lite(7)]).is_err());
     }
 
     #[test]
     fn the_figure_names_what_it_shows() {
         let svg = draw(&output(2.0, 5.0)).unwrap();
-        for text in ["Simulated", "one physical key", "native", "regions of 4 KiB"] {
+        for text in ["Simulated", "one physical key", "LITE over our driver", "native", "regions of 4 KiB"] {
             assert!(svg.contains(text), "{text}");
         }
     }
