@@ -17,6 +17,10 @@ pub const MOST_ACCESSES: u64 = 2_000_000;
 const MOST_BETWEEN: u32 = 200;
 /// Bytes of an entry of a completion queue; those of event queues are as long.
 const ENTRY: u64 = 32;
+/// How far from the truth the index of an entry is, at most.
+const NEAR: u8 = 8;
+/// What entries say has ended: sends of some kinds, receives, errors of both.
+const OPCODES: [u8; 8] = [0x48, 0x4a, 0x50, 0x52, 0x01, 0x02, 0x5e, 0x1e];
 
 /// Whom the lies are told to.
 #[derive(Clone)]
@@ -28,8 +32,8 @@ pub struct Liar {
 /// What is to come.
 pub struct State {
     pub input: Input,
-    /// Queue pairs that there were, for entries that name them.
-    pub numbers: Vec<u32>,
+    /// Queue pairs that there were, and how many sends each has taken, for entries that name them.
+    pub numbers: Vec<(u32, u16)>,
     /// Lies told.
     pub lies: u64,
     /// Accesses until the next; 0: there is none any more.
@@ -153,12 +157,15 @@ impl Liar {
         let lap = state.input.byte() & 0x80;
         for n in 0..=state.input.below(8) as u64 {
             let mut bytes: Vec<u8> = (0..ENTRY / 4).flat_map(|_| state.input.word().to_be_bytes()).collect();
-            if !state.numbers.is_empty() {
-                let number = state.numbers[state.input.below(state.numbers.len())];
+            // Most of them are nearly right.
+            if !state.numbers.is_empty() && state.input.byte() % 8 != 0 {
+                let (number, sent) = state.numbers[state.input.below(state.numbers.len())];
+                let index =
+                    sent.wrapping_add((state.input.byte() % (2 * NEAR)).into()).wrapping_sub(NEAR.into());
                 bytes[..4].copy_from_slice(&number.to_be_bytes());
+                bytes[0x18..0x1a].copy_from_slice(&index.to_be_bytes());
+                bytes[0x1f] = OPCODES[state.input.below(OPCODES.len())];
             }
-            let small = u16::from(state.input.byte() & 0x1f);
-            bytes[0x18..0x1a].copy_from_slice(&small.to_be_bytes());
             bytes[0x1f] = bytes[0x1f] & 0x7f | lap;
             let at = (published & !(ENTRY - 1)) + ENTRY * (n + 1);
             // Behind the last of the memory there is nothing.

@@ -163,7 +163,7 @@ impl Session {
         let options = QpOptions { send_cq, recv_cq, send_depth, recv_depth };
         let made = self.liar.timed("create_qp", || self.driver.create_qp(options));
         made.map(|qp| {
-            self.liar.state().numbers.push(qp.get());
+            self.liar.state().numbers.push((qp.get(), 0));
             self.qps.push(qp);
         })
         .is_ok()
@@ -174,7 +174,7 @@ impl Session {
         let options = UdOptions { send_cq: cq, recv_cq: cq, send_depth: 8, recv_depth: 8, qkey: KEY };
         let made = self.liar.timed("create_ud_qp", || self.driver.create_ud_qp(options));
         made.map(|qp| {
-            self.liar.state().numbers.push(qp.number().get());
+            self.liar.state().numbers.push((qp.number().get(), 0));
             self.datagrams.push(qp);
         })
         .is_ok()
@@ -244,6 +244,10 @@ impl Session {
             })
             .collect();
         let result = self.liar.timed("post_send", || self.driver.post_send(qp, &wrs));
+        let count = result.map_or_else(|(count, _)| count, |()| ids.len());
+        if let Some((_, sent)) = self.liar.state().numbers.iter_mut().find(|(n, _)| *n == qp.get()) {
+            *sent = sent.wrapping_add(count as u16);
+        }
         self.posted(qp, &ids, result)
     }
 
