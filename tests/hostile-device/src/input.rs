@@ -23,6 +23,11 @@ impl Input {
         self.next().unwrap_or(0)
     }
 
+    /// Whether something happens that does so one time in `n`.
+    pub fn one_in(&mut self, n: u8) -> bool {
+        self.byte().is_multiple_of(n)
+    }
+
     /// A number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         usize::from(self.byte()) % n

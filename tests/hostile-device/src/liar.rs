@@ -1,8 +1,7 @@
 //! What is between the driver and the emulated card: it passes on what the card says, until the bytes say otherwise.
 
-use crate::common::memory::{Piece, Pool};
-use crate::common::{Machine, Plug};
 use crate::input::Input;
+use cards::{Machine, Piece, Plug, Pool};
 use mlx4::Hardware;
 use platform::{Instant, IoAddr, Memory};
 use std::sync::atomic::Ordering;
@@ -158,7 +157,7 @@ impl Liar {
         for n in 0..=state.input.below(8) as u64 {
             let mut bytes: Vec<u8> = (0..ENTRY / 4).flat_map(|_| state.input.word().to_be_bytes()).collect();
             // Most of them are nearly right.
-            if !state.numbers.is_empty() && state.input.byte() % 8 != 0 {
+            if !state.numbers.is_empty() && !state.input.one_in(8) {
                 let (number, sent) = state.numbers[state.input.below(state.numbers.len())];
                 let index =
                     sent.wrapping_add((state.input.byte() % (2 * NEAR)).into()).wrapping_sub(NEAR.into());

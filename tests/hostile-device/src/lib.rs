@@ -13,8 +13,6 @@
 //! - Each completion is of work that was posted to its queue pair, and of each at most one.
 #![forbid(unsafe_code)]
 
-#[path = "../../../drivers/mlx4/tests/common/mod.rs"]
-mod common;
 mod input;
 mod liar;
 mod run;

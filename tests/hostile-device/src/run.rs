@@ -1,9 +1,8 @@
 //! What the driver is asked to do.
 
-use crate::common::wire::Station;
-use crate::common::{DATA, Machine};
 use crate::input::Input;
 use crate::liar::Liar;
+use cards::{DATA, Machine};
 use connectx3::device::Profile;
 use mlx4::{Condition, Config, Mlx4};
 use platform::{Arena, IoAddr};
@@ -240,7 +239,13 @@ impl Session {
                     5 => SendOp::CompareSwap { result: IoAddr(DATA + LEN), remote, compare: 0, swap: 1 },
                     _ => SendOp::SendInvalidate { data: gather, key: remote.key },
                 };
-                SendWr { id, op, signaled: self.byte() % 4 != 0, solicited: false, fence: false }
+                SendWr {
+                    id,
+                    op,
+                    signaled: !self.liar.state().input.one_in(4),
+                    solicited: false,
+                    fence: false,
+                }
             })
             .collect();
         let result = self.liar.timed("post_send", || self.driver.post_send(qp, &wrs));
@@ -306,9 +311,11 @@ impl Session {
         const MOST: usize = 64;
         let machine = &self.liar.machine;
         for _ in 0..4 {
-            machine.progress();
-            let frames = machine.sent();
-            frames.iter().take(MOST).for_each(|frame| machine.receive(frame));
+            let mut card = machine.card.lock().expect("nobody has panicked");
+            card.progress(&machine.bus);
+            for (_, frame) in card.take_outbox().into_iter().take(MOST) {
+                card.receive(0, &frame, &machine.bus);
+            }
         }
         true
     }
