@@ -27,7 +27,8 @@ pub fn cases() -> Vec<Case> {
         })
     };
     vec![
-        case("appliances a card fails", fails),
+        case("appliances a card fails", |log| fails(&[], log)),
+        case("appliances a card fails that is all there is", |log| fails(&["--one-nic"], log)).full_if(true),
         case("appliances a card is lost", lost).full_if(true),
         case("appliances a card and a port are chosen", chosen),
         case("appliances write by BlueFlame", blue_flame),
@@ -36,12 +37,13 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The card is reset and goes on, and so does the job.
-fn fails(log: &Path) -> Result<()> {
+/// The card is reset and goes on, and so does the job, also if the control connection is over that card.
+fn fails(options: &[&str], log: &Path) -> Result<()> {
     let consoles = log.with_extension("consoles");
     let to = consoles.to_str().context("the log's path is not text")?;
     let card = format!("0:fails={FRAMES}");
-    word_count(Input::Text, 2, false, "cx3", &["--card", &card, "--console", to], log)?;
+    let options = [&["--card", &card, "--console", to], options].concat();
+    word_count(Input::Text, 2, false, "cx3", &options, log)?;
     let said = std::fs::read_to_string(consoles.join("node0.log"))?;
     for line in
         ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " is well again after "]

@@ -8,9 +8,7 @@ use crate::test::cases::{Case, Outcome};
 use crate::test::inputs::{Input, compare};
 use crate::test::linux_node::{Lab, Plan, lite_node};
 use crate::tool;
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::Duration;
 
@@ -72,16 +70,6 @@ fn word_count(appliances: &[RdmaNic], machines: &[RdmaNic], log: &Path) -> Resul
     let mut lab = Lab::start(&plan, log)?;
     lab.members(u16::try_from(appliances.len())?, log)?;
     let count = u8::try_from(machines.len())?;
-    for (index, nic) in appliances.iter().enumerate() {
-        if nic.profile().is_some() && !nic.is_infiniband() {
-            // Nobody answers ARP for a card.
-            let node = format!("node{index}");
-            let know = format!("arp -s {} {}", gid(&lab, &node, log)?, mac(&node, log)?);
-            for machine in 0..count {
-                lab.guest(machine)?.check(&know, LIMIT)?;
-            }
-        }
-    }
     for machine in 0..count {
         lab.join(machine)?;
     }
@@ -93,24 +81,4 @@ fn word_count(appliances: &[RdmaNic], machines: &[RdmaNic], log: &Path) -> Resul
     let mut submit = lab.submit("wordcount", &prepared.input, &output);
     tool::run_ok(submit.args(["--nodes", &nodes.to_string()]), log, LIMIT)?;
     compare(&prepared.expected, &output, log)
-}
-
-/// The Ethernet address of an appliance's card, which its console says.
-fn mac(node: &str, log: &Path) -> Result<String> {
-    let console = std::fs::read_to_string(log.with_extension(format!("{node}.log")))?;
-    let after = console.split_once(", port 1 ").and_then(|(_, rest)| rest.split(' ').next());
-    after.map(str::to_owned).with_context(|| format!("{node} does not say what address its card has"))
-}
-
-/// The IPv4 address that the manager has given a node.
-fn gid(lab: &Lab, node: &str, log: &Path) -> Result<Ipv4Addr> {
-    let json = tempfile::NamedTempFile::new()?;
-    let mut nodes = lab.cluster.manager.client("nodes");
-    tool::run_ok(nodes.arg("--json").arg(json.path()), log, LIMIT)?;
-    let members: Value = serde_json::from_slice(&std::fs::read(json.path())?)?;
-    let members = members["nodes"].as_array().context("no nodes")?;
-    let member = members.iter().find(|member| member["name"] == node).context("it is no member")?;
-    let words = member["rnic"].as_str().context("no RNIC")?.split(' ');
-    let mapped = words.filter_map(|word| word.parse().ok()).find_map(|ip: Ipv6Addr| ip.to_ipv4_mapped());
-    mapped.with_context(|| format!("no address in {member}"))
 }
