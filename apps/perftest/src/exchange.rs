@@ -2,7 +2,9 @@
 
 use crate::Host;
 use crate::error::{During, Error};
-use crate::message::{Bandwidth, DONE, Keys, VERSION, is_compatible, mtu_bytes, parse_mtu};
+use crate::message::{
+    Bandwidth, DONE, KEYS_BY_LID_LEN, KEYS_LEN, Keys, VERSION, is_compatible, mtu_bytes, parse_mtu,
+};
 use alloc::boxed::Box;
 use core::future::Future;
 use core::net::SocketAddrV4;
@@ -95,14 +97,29 @@ impl Exchange {
 
     /// Exchanges keys: what a queue pair is, and that both sides have come here.
     pub async fn keys(&mut self, host: &Host, mine: &Keys) -> Result<Keys, Error> {
-        let theirs = self.swap(host, &mine.encode(), "exchanging keys").await?;
-        Keys::parse(&theirs).ok_or(Error::Malformed("keys"))
+        self.swap_keys(host, mine, STEP, "exchanging keys").await
     }
 
     /// Meets the peer, which may be in the middle of its test; drives the RNIC.
     pub async fn meet(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
-        let theirs = spin(host, self.swap_within(host, &mine.encode(), TEST, "waiting for the peer")).await?;
-        Keys::parse(&theirs).map(drop).ok_or(Error::Malformed("keys"))
+        spin(host, self.swap_keys(host, mine, TEST, "waiting for the peer")).await.map(drop)
+    }
+
+    async fn swap_keys(
+        &mut self,
+        host: &Host,
+        mine: &Keys,
+        within: Duration,
+        step: &'static str,
+    ) -> Result<Keys, Error> {
+        let theirs = if mine.gid.is_some() {
+            let mine: [u8; KEYS_LEN] = mine.encode();
+            Keys::parse(&self.swap_within(host, &mine, within, step).await?)
+        } else {
+            let mine: [u8; KEYS_BY_LID_LEN] = mine.encode();
+            Keys::parse(&self.swap_within(host, &mine, within, step).await?)
+        };
+        theirs.ok_or(Error::Malformed("keys"))
     }
 
     /// Exchanges what was found.

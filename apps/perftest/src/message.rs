@@ -13,8 +13,10 @@ pub const VERSION_LEN: usize = 16;
 pub const VERSION: [u8; VERSION_LEN] = *b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Versions before this one exchange something else.
 const OLDEST: (u32, u32) = (5, 70);
-/// Bytes of the message about a queue pair.
+/// Bytes of the message about a queue pair, with a GID.
 pub const KEYS_LEN: usize = 108;
+/// Without, as between InfiniBand ports.
+pub const KEYS_BY_LID_LEN: usize = 59;
 /// The last message, both ways.
 pub const DONE: [u8; 5] = *b"done\0";
 
@@ -56,33 +58,33 @@ pub struct Keys {
     pub key: RemoteKey,
     /// What the peer's operations on this queue pair name.
     pub addr: IoAddr,
-    /// Its port.
-    pub gid: Gid,
+    /// Its port; none where LIDs say it.
+    pub gid: Option<Gid>,
 }
 
 impl Keys {
-    /// As text with a zero at its end.
+    /// As text with a zero at its end, in the message's bytes.
     #[must_use]
-    pub fn encode(&self) -> [u8; KEYS_LEN] {
+    pub fn encode<const LEN: usize>(&self) -> [u8; LEN] {
         let Self { lid, outstanding, qp, psn, key, addr, gid } = self;
         let (qp, psn) = (qp.get(), psn.get());
         let mut text =
             format!("{lid:04x}:{outstanding:04x}:{qp:06x}:{psn:06x}:{:08x}:{:016x}:", key.0, addr.0);
-        for byte in gid.0 {
+        for byte in gid.iter().flat_map(|gid| gid.0) {
             text.push_str(&format!("{byte:02x}:"));
         }
         // The shared receive queue, which there is none of.
-        text.push_str("00000000:");
-        let mut message = [0; KEYS_LEN];
+        text.push_str(if gid.is_some() { "00000000:" } else { "00000000" });
+        let mut message = [0; LEN];
         for (to, from) in message.iter_mut().zip(text.bytes()) {
             *to = from;
         }
         message
     }
 
-    /// Reads a peer's; `None` if it is not of this form.
+    /// Reads a peer's, whose length says whether it has a GID; `None` if it is not of this form.
     #[must_use]
-    pub fn parse(message: &[u8; KEYS_LEN]) -> Option<Self> {
+    pub fn parse(message: &[u8]) -> Option<Self> {
         let text = str::from_utf8(message.split(|b| *b == 0).next()?).ok()?;
         let mut fields = text.split(':');
         let mut hex = |digits: usize| {
@@ -94,15 +96,16 @@ impl Keys {
         let (lid, outstanding) = (hex(4)? as u16, hex(4)? as u16);
         let (qp, psn) = (QpNum::new(hex(6)? as u32), Psn::new(hex(6)? as u32));
         let (key, addr) = (RemoteKey(hex(8)? as u32), IoAddr(hex(16)?));
+        let with_gid = message.len() == KEYS_LEN;
         let mut gid = [0; 16];
-        for byte in &mut gid {
+        for byte in gid.iter_mut().filter(|_| with_gid) {
             *byte = hex(2)? as u8;
         }
         hex(8)?;
-        if fields.next() != Some("") || fields.next().is_some() {
+        if (with_gid && fields.next() != Some("")) || fields.next().is_some() {
             return None;
         }
-        Some(Self { lid, outstanding, qp, psn, key, addr, gid: Gid(gid) })
+        Some(Self { lid, outstanding, qp, psn, key, addr, gid: with_gid.then_some(Gid(gid)) })
     }
 }
 
@@ -160,8 +163,19 @@ mod tests {
     fn keys_are_text() {
         let keys = Keys::parse(KEYS).unwrap();
         assert_eq!((keys.qp.get(), keys.psn.get(), keys.key.0), (0x11, 0x8f_d7d7, 0x59d));
-        assert_eq!((keys.addr.0, keys.gid.ipv4()), (0x55c5_a0f0_a000, Some([10, 0, 0, 1])));
-        assert_eq!(keys.encode(), *KEYS);
+        assert_eq!((keys.addr.0, keys.gid), (0x55c5_a0f0_a000, Some(Gid::from_ipv4([10, 0, 0, 1]))));
+        assert_eq!(keys.encode::<KEYS_LEN>(), *KEYS);
+    }
+
+    #[test]
+    fn keys_by_lid_have_no_gid() {
+        let message = b"0002:0010:000048:8fd7d7:0000059d:000055c5a0f0a000:00000000\0";
+        let keys = Keys::parse(message).unwrap();
+        assert_eq!((keys.lid, keys.outstanding, keys.addr.0), (2, 16, 0x55c5_a0f0_a000));
+        assert_eq!(keys.gid, None);
+        assert_eq!(keys.encode::<KEYS_BY_LID_LEN>(), *message);
+        assert_eq!(Keys::parse(&message[..50]), None);
+        assert_eq!(Keys::parse(&KEYS[..KEYS_BY_LID_LEN]), None);
     }
 
     #[test]

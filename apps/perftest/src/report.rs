@@ -5,9 +5,11 @@ use crate::exchange::Agreed;
 use crate::figures::Latency;
 use crate::message::{Bandwidth, Keys};
 use crate::options::{Atomic, Figure, Options, Verb};
+use crate::session::link;
 use alloc::format;
 use alloc::string::String;
 use core::fmt::Write as _;
+use verbs::{Attributes, LinkKind};
 
 const LINE: &str =
     "---------------------------------------------------------------------------------------\n";
@@ -55,7 +57,13 @@ pub struct Report {
 }
 
 /// What is printed before the measuring.
-pub fn heading(options: &Options, agreed: &Agreed, mine: &[Keys], peers: &[Keys], driver: &str) -> String {
+pub fn heading(
+    options: &Options,
+    agreed: &Agreed,
+    mine: &[Keys],
+    peers: &[Keys],
+    attributes: &Attributes,
+) -> String {
     let program = options.program;
     let verb = match program.verb {
         Verb::Write => "RDMA_Write",
@@ -76,7 +84,7 @@ pub fn heading(options: &Options, agreed: &Agreed, mine: &[Keys], peers: &[Keys]
         // Writing to a string does not fail.
         let _ = writeln!(text, " {name:<16}: {value}");
     };
-    line("Device", &driver);
+    line("Device", &attributes.driver);
     line("Number of qps", &options.queue_pairs);
     line("Connection type", &"RC");
     line("TX depth", &options.tx_depth);
@@ -87,7 +95,7 @@ pub fn heading(options: &Options, agreed: &Agreed, mine: &[Keys], peers: &[Keys]
         line("CQ Moderation", &options.moderation);
     }
     line("Mtu", &format_args!("{}[B]", agreed.mtu.bytes()));
-    line("Link type", &"Ethernet");
+    line("Link type", &if link(attributes) == LinkKind::InfiniBand { "IB" } else { "Ethernet" });
     if matches!(program.verb, Verb::Write | Verb::Send) {
         line("Max inline data", &format_args!("{}[B]", options.inline));
     }
@@ -97,13 +105,15 @@ pub fn heading(options: &Options, agreed: &Agreed, mine: &[Keys], peers: &[Keys]
             // The key is a capability: never in a log.
             let _ = writeln!(
                 text,
-                " {side} address: LID {:#04x} QPN {:#06x} PSN {:#08x} VAddr {:#018x}\n GID: {}",
+                " {side} address: LID {:#04x} QPN {:#06x} PSN {:#08x} VAddr {:#018x}",
                 keys.lid,
                 keys.qp.get(),
                 keys.psn.get(),
-                keys.addr.0,
-                keys.gid
+                keys.addr.0
             );
+            if let Some(gid) = keys.gid {
+                let _ = writeln!(text, " GID: {gid}");
+            }
         }
     }
     text

@@ -12,8 +12,8 @@ use core::net::Ipv6Addr;
 use core::time::Duration;
 use platform::{Instant, IoAddr, yield_now};
 use verbs::{
-    AddressVector, Completion, CqId, CqOptions, LinkKind, MacAddr, Payload, PortAddress, Psn, QpConnect,
-    QpNum, QpOptions, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status, WrId,
+    AddressVector, Attributes, Completion, CqId, CqOptions, Gid, LinkKind, MacAddr, Payload, PortAddress,
+    Psn, QpConnect, QpNum, QpOptions, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status, WrId,
 };
 
 /// Completions that a queue holds.
@@ -31,6 +31,11 @@ const TIMEOUT_UNIT_NS: u64 = 4096;
 const BATCH: usize = 16;
 /// The most that any RNIC takes inline.
 const INLINE_MAX: usize = 1024;
+
+/// The kind of packets of an RNIC's tests: its best, as Linux has the newer RoCE first among the GIDs of an address.
+pub fn link(attributes: &Attributes) -> LinkKind {
+    attributes.links.first().copied().unwrap_or(LinkKind::RoceV2)
+}
 
 /// The completion queues of this node's tests, one test at a time. An RNIC's last for as long as it does.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +110,8 @@ impl<'a> Session<'a> {
             Verb::Write | Verb::Send => 1,
         };
         let key = host.rnic.memory_key().rkey;
+        // As Linux, which names no GID on InfiniBand unless told to: peers find each other by LID.
+        let gid = (link(&attributes) != LinkKind::InfiniBand).then_some(attributes.port.gid);
         for index in 0..queue_pairs {
             let make = QpOptions {
                 send_cq: queues.send,
@@ -123,7 +130,7 @@ impl<'a> Session<'a> {
                 psn: Psn::new(u32::from_le_bytes(psn)),
                 key,
                 addr: session.buffers.start(Side::Far, index),
-                gid: attributes.port.gid,
+                gid,
             });
         }
         Ok(session)
@@ -143,16 +150,20 @@ impl<'a> Session<'a> {
     /// Connects each queue pair to the peer's.
     pub async fn connect(&mut self, peers: Vec<Keys>) -> Result<(), Error> {
         for ((qp, mine), peer) in self.queue_pairs.iter().zip(&self.mine).zip(&peers) {
-            let ip = Ipv6Addr::from(peer.gid.0).to_canonical();
-            let found = self.host.network.resolve(ip, self.host.now() + RESOLVE).await;
-            let mac = MacAddr(found.ok_or(Error::Unreachable(peer.gid))?);
             let attributes = self.host.rnic.attributes();
-            // As Linux, which has the newer first among the GIDs of an address.
-            let v2 = attributes.links.contains(&LinkKind::RoceV2);
+            let link = link(&attributes);
+            let (mac, gid) = match peer.gid {
+                None => (MacAddr([0; 6]), Gid([0; 16])),
+                Some(gid) => {
+                    let ip = Ipv6Addr::from(gid.0).to_canonical();
+                    let found = self.host.network.resolve(ip, self.host.now() + RESOLVE).await;
+                    (MacAddr(found.ok_or(Error::Unreachable(gid))?), gid)
+                }
+            };
             let connect = QpConnect {
                 address: AddressVector {
-                    link: if v2 { LinkKind::RoceV2 } else { LinkKind::RoceV1 },
-                    peer: PortAddress { mac, gid: peer.gid, lid: peer.lid },
+                    link,
+                    peer: PortAddress { mac, gid, lid: peer.lid },
                     traffic_class: 0,
                     hop_limit: 255,
                     service_level: 0,

@@ -42,7 +42,7 @@ pub async fn run(
         _ => Vec::new(),
     };
     let peers = introduce(host, options, &mut exchange, &mut session).await?;
-    let mut text = report::heading(options, &agreed, session.mine(), &peers, attributes.driver);
+    let mut text = report::heading(options, &agreed, session.mine(), &peers, &attributes);
     let mut test = Test { session: &session, exchange: &mut exchange, rows: Vec::new(), sizes, last, words };
     let content = test.steps().await?;
     let rows = test.rows;

@@ -45,7 +45,9 @@ pub struct Lab {
     /// Where the record of what the drivers do is left at the end.
     record: Option<PathBuf>,
     // Goes after those who are plugged in.
-    _fabric: Option<Fabric>,
+    fabric: Option<Fabric>,
+    /// Whether that is beside the cards' own network.
+    infiniband: bool,
     // Holds the sockets; last, so that it goes after those who use them.
     _dir: TempDir,
 }
@@ -68,7 +70,7 @@ impl Lab {
                 .unwrap_or_default(),
             ..Cx3Config::new(dir.path().to_owned(), 0, log.clone())
         };
-        if let Some(fabric) = &fabric {
+        if let Some(fabric) = fabric.as_ref().filter(|_| !plan.infiniband) {
             for (n, card) in config.cards.iter_mut().enumerate() {
                 // Machines with rdma_rxe come between.
                 let port = if n < plan.cards.len() { n } else { plan.machines() };
@@ -83,11 +85,13 @@ impl Lab {
                 load: plan.load,
                 ..Card::numbered(number, cx3.socket(n).to_owned())
             });
-            let network = fabric.as_ref().filter(|_| card.is_none()).map(|fabric| Network {
-                address: address(n),
-                mtu: plan.mtu,
-                ..Network::numbered(number, fabric.plug(n))
-            });
+            let network =
+                fabric.as_ref().filter(|_| card.is_none() || plan.infiniband).map(|fabric| Network {
+                    address: address(n),
+                    mtu: plan.mtu,
+                    rxe: card.is_none(),
+                    ..Network::numbered(number, fabric.plug(n))
+                });
             let config = GuestConfig {
                 name: format!("linux{number}"),
                 memory_mib: plan.memory_mib,
@@ -108,7 +112,15 @@ impl Lab {
         for machine in starting {
             guests.push(machine.ready().with_context(|| format!("cx3 says: {}", cx3.tail()))?);
         }
-        Ok(Self { guests, cards: plan.cards.len(), cx3, record, _fabric: fabric, _dir: dir })
+        Ok(Self {
+            guests,
+            cards: plan.cards.len(),
+            cx3,
+            record,
+            fabric,
+            infiniband: plan.infiniband,
+            _dir: dir,
+        })
     }
 
     /// A machine by number, from 0.
@@ -134,9 +146,14 @@ impl Lab {
         }
     }
 
-    /// The network device of the plan's appliance: its card.
-    pub fn appliance(&self) -> Nic {
-        Nic::Card { socket: self.cx3.socket(self.cards).to_owned() }
+    /// The network devices of the plan's appliance: its card, and beside an InfiniBand one a port of the fabric.
+    pub fn appliance(&self) -> Result<Vec<Nic>> {
+        let card = Nic::Card { socket: self.cx3.socket(self.cards).to_owned() };
+        if !self.infiniband {
+            return Ok(vec![card]);
+        }
+        let fabric = self.fabric.as_ref().context("there is no fabric")?;
+        Ok(vec![Nic::Fabric { plug: fabric.plug(self.guests.len()) }, card])
     }
 
     /// Runs a command in a machine, which must succeed.

@@ -18,6 +18,9 @@ pub struct Plan {
     pub rxe: usize,
     /// The card of a further machine, which steps boot: an appliance.
     pub appliance: Option<CardConfig>,
+    /// Whether cards have InfiniBand ports, whose cables are in the switch of `cx3` even if there is a fabric outside. Machines have
+    /// TCP on that then.
+    pub infiniband: bool,
     /// What the switch or fabric between them does to frames.
     pub faults: Faults,
     /// Parameters of kernel modules: `MODULE.NAME=VALUE`.
@@ -50,6 +53,7 @@ impl Default for Plan {
             cards: vec![CardConfig::default(); 2],
             rxe: 0,
             appliance: None,
+            infiniband: false,
             faults: Faults::default(),
             module_parameters: Vec::new(),
             load: true,

@@ -17,7 +17,8 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The appliance's address in the network of the Linux machines, for RDMA and for TCP: it has no other device than its card.
+/// The appliance's address in the network of the Linux machines, for RDMA and for TCP: it has no other device than its card, but on
+/// InfiniBand, where RDMA goes by LID.
 const CARD: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 50);
 const MEMORY_MB: u32 = 96;
 const TICK: Duration = Duration::from_millis(10);
@@ -32,6 +33,7 @@ pub fn cases() -> Vec<Case> {
         mtu: 1500,
         ..Plan::default()
     };
+    let infiniband = Plan { cards: vec![CardConfig::profile("ib"); 2], infiniband: true, ..plan("ib") };
     vec![
         session("perftest quick", Plan { rxe: 0, ..plan("pro") }, || {
             steps(0, Wire::V2, &["ib_send_bw", "ib_read_lat", "ib_atomic_bw"], &[65536])
@@ -44,18 +46,37 @@ pub fn cases() -> Vec<Case> {
         session("perftest RoCE v1", plan("cx3"), || steps(0, Wire::V1, &PROGRAMS, &[8, 65536])).full_if(true),
         session("perftest virtual function", plan("vf"), || steps(0, Wire::V1, &PROGRAMS, &[8, 65536]))
             .full_if(true),
+        // The other machine is the subnet manager: ports beside it are up even while there is no appliance.
+        session("perftest InfiniBand", infiniband, || {
+            let mut steps = vec![Step::new("opensm", |lab| {
+                run::start_opensm(lab.guest(1)?)?;
+                let active =
+                    "until grep -q ACTIVE /sys/class/infiniband/mlx4_0/ports/1/state; do usleep 100000; done";
+                lab.check(0, active).map(drop)
+            })];
+            steps.extend(cells(0, None, &PROGRAMS, &[8, 65536]));
+            steps
+        })
+        .full_if(true),
     ]
 }
 
 /// Both directions of each program and size against a Linux machine.
 fn steps(machine: usize, wire: Wire, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
+    cells(machine, Some(wire), programs, sizes)
+}
+
+/// The same by an address of a kind, or by LID.
+fn cells(machine: usize, wire: Option<Wire>, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
+    // Ethernet frames have payloads of 1500 bytes.
+    let mtu = if wire.is_some() { 1024 } else { 4096 };
     let mut steps = Vec::new();
     for program in programs {
         for size in if program.starts_with("ib_atomic") { &[8][..] } else { sizes } {
             for direction in [Direction::ApplianceLinux, Direction::LinuxAppliance] {
-                let cell = Cell::new(program, direction, *size, 1024, 0.0, true);
+                let cell = Cell::new(program, direction, *size, mtu, 0.0, true);
                 let name = format!("{cell}, machine {machine}");
-                steps.push(Step::new(name, move |lab| run(lab, machine, wire, &cell)));
+                steps.push(Step::new(name, move |lab| run_cell(lab, machine, wire, &cell)));
             }
         }
     }
@@ -84,7 +105,7 @@ impl Appliance {
             cmdline: format!("perftest={} fabric_ip={CARD}/24 nic=mlx4", words.join(",")),
             kernel,
             fw_cfg: Vec::new(),
-            nics: vec![lab.appliance()],
+            nics: lab.appliance()?,
         };
         let (sender, events) = channel();
         Ok(Self { vm: Vm::start(qemu, spec, None, sender)?, events })
@@ -117,11 +138,11 @@ impl Appliance {
     }
 }
 
-fn run(lab: &mut Lab, machine: usize, wire: Wire, cell: &Cell) -> Result<()> {
+fn run_cell(lab: &mut Lab, machine: usize, wire: Option<Wire>, cell: &Cell) -> Result<()> {
     let reads = cell.program.starts_with("ib_read") || cell.is_atomic();
     let device = Device {
         name: lab.device(machine).into(),
-        gid: lab.gid(machine, wire),
+        gid: wire.map(|wire| lab.gid(machine, wire)),
         options: if reads { READS.into() } else { String::new() },
     };
     match cell.direction {
