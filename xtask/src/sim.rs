@@ -5,6 +5,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::process::Command;
 
+/// How the program ends that does not know what it is asked for.
+const UNKNOWN: i32 = 2;
+
 /// Which runs.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -50,6 +53,10 @@ pub fn sim(options: &Options) -> Result<()> {
     }
     // It says itself how far it is.
     let status = cargo.status().context("cargo does not start")?;
+    if status.code() == Some(UNKNOWN) {
+        // It has said what it does not know.
+        std::process::exit(UNKNOWN);
+    }
     if !status.success() {
         bail!("something did not hold, see above");
     }
