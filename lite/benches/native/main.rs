@@ -14,6 +14,7 @@
 
 mod bare;
 mod cost;
+mod pace;
 mod scale;
 
 use serde_json::json;
@@ -103,7 +104,9 @@ fn run() -> Result<(), String> {
             take_large_pages()?;
             let cost = cost::measure(effort);
             println!();
-            let report = json!({ "cost": cost, "scale": scale::measure(effort) });
+            let scale = scale::measure(effort);
+            println!();
+            let report = json!({ "cost": cost, "scale": scale, "pace": pace::measure(effort) });
             let Some(file) = json else { return Ok(()) };
             std::fs::write(&file, format!("{report:#}\n")).map_err(|e| format!("cannot write {file}: {e}"))
         }

@@ -31,10 +31,10 @@ const PASSES: u32 = 8;
 /// One line of the cache.
 #[repr(align(64))]
 #[derive(Clone, Default)]
-struct Line(u32);
+pub struct Line(pub u32);
 
 /// So many lines, each of which names the next: all of them, in a random order.
-fn chain(count: u32) -> Vec<Line> {
+pub fn chain(count: u32) -> Vec<Line> {
     let (mut order, mut place) = ((0..count).collect::<Vec<_>>(), 1);
     for i in (1..count).rev() {
         let j = next(&mut place, u64::from(i) + 1, true);

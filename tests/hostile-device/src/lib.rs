@@ -1,7 +1,7 @@
 //! A hostile or dying ConnectX-3 under the mlx4 driver: what a byte string makes the card say, and what the driver is asked to
 //! do meanwhile.
 //!
-//! The card is the emulated one, and between it and the driver is a [liar](liar::Liar): registers, doorbells that can be
+//! The card is the emulated one, and between it and the driver is a liar: registers, doorbells that can be
 //! read (a virtual function's channel to its master), configuration space, mailboxes, entries of event and completion
 //! queues, and all other memory that driver and card share say what the bytes decide, or the card is gone. The tests of this
 //! crate call [`device`] with seeded random bytes, in every CI; the fuzz target `device` calls the same with what libFuzzer

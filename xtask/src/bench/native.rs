@@ -34,6 +34,7 @@ pub struct Options {
 struct Native {
     cost: Vec<Cost>,
     scale: Vec<Scale>,
+    pace: Vec<Pace>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -57,6 +58,13 @@ struct Scale {
     /// At random, when something else has run before.
     cold_ns: f64,
     cold_ratio: f64,
+}
+
+/// What a line of the cache takes, by what lies between two.
+#[derive(Debug, Deserialize, Serialize)]
+struct Pace {
+    between_ns: f64,
+    line_ns: f64,
 }
 
 /// Instructions of one operation.
@@ -172,13 +180,19 @@ fn tables(native: &Native, instructions: &[Instructions]) -> Vec<Table> {
         let [a, b, c, d, e, f, g] = figures.map(|figure| maybe(Some(figure)));
         scale.row([format!("{}: {}", row.by, row.size), a, b, c, d, e, f, g]);
     }
+    let remark =
+        "no LITE in it: a chain of as many lines as 100,000 handles fill, with arithmetic between two steps";
+    let mut pace = Table::new("A line of the cache at random", remark, &["between two, ns", "a line, ns"]);
+    for row in &native.pace {
+        pace.row([maybe(Some(row.between_ns)), maybe(Some(row.line_ns))]);
+    }
     let remark = "by valgrind; RNIC, executor and poller included";
     let heads = ["operation", "regions", "instructions"];
     let mut counts = Table::new("Instructions per operation", remark, &heads);
     for row in instructions {
         counts.row([row.operation.to_owned(), row.regions.to_string(), maybe(Some(row.each))]);
     }
-    vec![cost, scale, counts]
+    vec![cost, scale, pace, counts]
 }
 
 fn targets(native: &Native, instructions: &[Instructions]) -> Vec<Target> {

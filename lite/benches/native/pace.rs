@@ -1,0 +1,47 @@
+//! What the machine takes to get to a line of its cache at random, by how much lies between two: a cache that others use too
+//! keeps what comes again at once, and less of what comes later. No LITE is in it.
+
+use crate::scale::{Line, chain};
+use crate::{Effort, median};
+use serde_json::{Value, json};
+use std::hint::black_box;
+
+/// Lines in all: as many as 100,000 handles fill.
+const LINES: u32 = 25_000;
+/// Dependent additions between two lines.
+const WORK: [u32; 4] = [0, 100, 200, 400];
+
+/// Goes along `count` lines, each of which is known once the work after the one before is done.
+fn walk(lines: &[Line], at: &mut u32, work: u32, count: u32) {
+    for _ in 0..count {
+        let mut number = lines[*at as usize].0;
+        for _ in 0..work {
+            number = black_box(number.wrapping_add(1));
+        }
+        *at = number.wrapping_sub(work);
+    }
+}
+
+/// The median of one step, in nanoseconds, when all lines have come several times.
+fn step(lines: &[Line], work: u32, effort: Effort) -> f64 {
+    let mut at = 0;
+    walk(lines, &mut at, work, 8 * lines.len() as u32);
+    let mut samples: Vec<_> = (0..effort.rounds)
+        .map(|_| crate::time(effort.operations, || walk(lines, &mut at, work, effort.operations)))
+        .collect();
+    median(&mut samples)
+}
+
+/// Measures and prints.
+pub fn measure(effort: Effort) -> Vec<Value> {
+    let (many, one) = (chain(LINES), chain(1));
+    println!("one of {} KiB of lines at random, by what lies between two: medians, in ns", LINES / 16);
+    println!("{:>14}{:>14}", "between", "a line");
+    let rows = WORK.map(|work| {
+        let between = step(&one, work, effort);
+        let line = step(&many, work, effort) - between;
+        println!("{between:>14.0}{line:>14.0}");
+        json!({ "between_ns": between, "line_ns": line })
+    });
+    rows.to_vec()
+}
