@@ -277,7 +277,8 @@ mod tests {
         assert_eq!(line.end_all().collect::<Vec<_>>(), [WrId(103), WrId(104), WrId(105)]);
         // Around the end of the card's 16 bits.
         let line = Line::new(4);
-        for lap in 0..70_000u32 {
+        let laps = if cfg!(miri) { 100 } else { 70_000 };
+        for lap in 0..laps {
             line.post(lap, WrId(lap.into()));
             assert_eq!(line.end_through(lap as u16), Some((WrId(lap.into()), 1)));
         }
