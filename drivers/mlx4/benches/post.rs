@@ -5,7 +5,7 @@
 //! each doorbell. With `-- --count N` it posts N, one at a time, polls them 16 at a time, and says nothing: for a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use cards::{Piece, Pool};

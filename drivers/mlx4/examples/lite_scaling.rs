@@ -4,7 +4,7 @@
 //! `scaling` has the same points. What LITE and the driver cost the processor is not in it (docs/performance.md has that).
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use clap::Parser;

@@ -1,7 +1,7 @@
 //! How fast the software RNIC is at native speed: two of them back to back in one thread, so a figure is what both
 //! ends cost together, ICRC on both sides included. Run with `cargo run --release -p softroce --example native_speed`.
 
-#[path = "../tests/common/back_to_back.rs"]
+#[path = "../tests/it/common/back_to_back.rs"]
 mod back_to_back;
 
 use back_to_back::{Node, Pair};

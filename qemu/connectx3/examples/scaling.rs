@@ -5,7 +5,7 @@
 //! A region's pages may be the same memory over and over: a card looks at its tables' entries, not at where they lead. So
 //! a gigabyte of regions costs this program two megabytes of table.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use anyhow::{Context, Result};

@@ -18,7 +18,7 @@
 //! - At the end the honest card still works, and so does the hostile guest's after a reset.
 #![forbid(unsafe_code)]
 
-#[path = "../../../qemu/connectx3/tests/common/mod.rs"]
+#[path = "../../../qemu/connectx3/tests/it/common/mod.rs"]
 mod common;
 mod guest;
 mod input;

@@ -100,4 +100,4 @@ macro_rules! table {
 }
 
 /// All cases.
-pub const CASES: &[Case] = each_case!(table);
+pub static CASES: &[Case] = each_case!(table);

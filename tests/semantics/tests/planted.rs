@@ -3,6 +3,7 @@
 //! One test, because a planted bug is the whole process's.
 #![cfg(debug_assertions)]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use lite::testing::{Bug, plant};

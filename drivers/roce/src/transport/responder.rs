@@ -6,7 +6,7 @@
 //!
 //! # What is refused, and how
 //!
-//! Tests are in `tests/responder_errors.rs` and `tests/responder_duplicates.rs`. Classes are those of the
+//! Tests are in `tests/it/responder_errors.rs` and `tests/it/responder_duplicates.rs`. Classes are those of the
 //! specification, 9.9.3: B leaves the queue pair as it is; A, C and J end it, and the receive in use ends with the
 //! status given, or as flushed if the request used none. A refusal is repeated when the peer, which did not hear it,
 //! repeats its request.

@@ -1,0 +1,6 @@
+//! perftest between two nodes in memory, and its messages byte for byte.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod golden;
+mod pair;
+mod support;

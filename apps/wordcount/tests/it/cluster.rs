@@ -1,0 +1,461 @@
+//! Whole jobs on clusters of the real runtime, framework and LITE, in one process under virtual time: the RNIC does its
+//! work at once, and the test is the manager.
+
+use grep::Grep;
+use lite::testing::{Fabric, Host, Hub, Poller, World};
+use lite::{Config, Lite};
+use mapreduce::{Job, MapReduce, Split, run_local};
+use platform::{ControlLink, Instant, IoAddr, LinkDown, Memory, Platform, Task};
+use proto::{CutRule, InputFile, JobId, JobReport, JobStart, NodeId, ToManager, ToNode};
+use runtime::{App, End};
+use spin::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use verbs::{Gid, MacAddr, PortAddress, Rnic};
+use wordcount::WordCount;
+
+/// Bytes of LITE memory of a node.
+const MEMORY: u64 = 48 << 20;
+
+type Seen = Arc<Mutex<VecDeque<(NodeId, ToManager)>>>;
+
+/// A control link that keeps what nodes say of jobs for the test.
+struct Tap {
+    inner: Arc<dyn ControlLink>,
+    node: NodeId,
+    seen: Seen,
+}
+
+impl ControlLink for Tap {
+    fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
+        match proto::decode::<ToManager>(message).unwrap() {
+            ToManager::JobProgress { done, total, .. } => assert!(done <= total),
+            message @ (ToManager::JobAccepted { .. }
+            | ToManager::JobOutput { .. }
+            | ToManager::JobDone { .. }
+            | ToManager::JobFailed { .. }) => self.seen.lock().push_back((self.node, message)),
+            _ => return self.inner.poll_send(cx, message),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
+        self.inner.poll_recv(cx)
+    }
+
+    fn lease_until(&self) -> Instant {
+        self.inner.lease_until()
+    }
+}
+
+/// A host that says it has several processors.
+struct Processors {
+    host: Arc<Host>,
+    cpus: usize,
+}
+
+impl Platform for Processors {
+    fn now(&self) -> Instant {
+        self.host.now()
+    }
+    fn fill_random(&self, buf: &mut [u8]) {
+        self.host.fill_random(buf);
+    }
+    fn cpus(&self) -> usize {
+        self.cpus
+    }
+    fn spawn(&self, name: &'static str, task: Task) {
+        self.host.spawn(name, task);
+    }
+    fn memory(&self) -> &dyn Memory {
+        self.host.memory()
+    }
+}
+
+struct Cluster {
+    world: World,
+    fabric: Arc<Fabric>,
+    hub: Arc<Hub>,
+    nodes: Vec<(Arc<Host>, Lite)>,
+    seen: Seen,
+    ends: Arc<Mutex<Vec<(NodeId, End)>>>,
+    next_job: u64,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+enum Outcome {
+    Done(Vec<u8>, Vec<JobReport>),
+    Failed(NodeId, String),
+    /// Only these nodes have ended, and the others say nothing.
+    Silent(Vec<NodeId>),
+}
+
+impl Cluster {
+    fn new(seed: u64, count: u8) -> Self {
+        Self::with_cpus(seed, count, |_| 1)
+    }
+
+    /// As many processors as `cpus` says for node i, from 1 on.
+    fn with_cpus(seed: u64, count: u8, cpus: impl Fn(u8) -> usize) -> Self {
+        let mut cluster = Self {
+            world: World::new(seed),
+            fabric: Fabric::new(),
+            hub: Hub::new(),
+            nodes: Vec::new(),
+            seen: Seen::default(),
+            ends: Arc::default(),
+            next_job: 1,
+        };
+        for i in 1..=count {
+            cluster.join(i, cpus(i));
+        }
+        cluster.world.run_for(Duration::from_millis(10));
+        cluster
+    }
+
+    fn join(&mut self, i: u8, cpus: usize) {
+        let host = self.world.host(IoAddr(u64::from(i) << 32), MEMORY);
+        let gid = Gid::from_ipv4([10, 0, 0, i]);
+        let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
+        let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
+        let (inner, welcome) = self.hub.join(&*rnic);
+        let link = Arc::new(Tap { inner, node: welcome.node, seen: self.seen.clone() });
+        let platform = Arc::new(Processors { host: host.clone(), cpus });
+        let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default()).unwrap();
+        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
+        let apps: Vec<Box<dyn App>> =
+            vec![Box::new(Job::<WordCount>::default()), Box::new(Job::<Grep>::default())];
+        let (ends, served) = (self.ends.clone(), lite.clone());
+        host.spawn(
+            "serve",
+            Box::pin(async move {
+                let node = served.node_id();
+                let end = runtime::serve(served, apps).await;
+                ends.lock().push((node, end));
+            }),
+        );
+        self.nodes.push((host, lite));
+    }
+
+    fn ids(&self) -> Vec<NodeId> {
+        self.nodes.iter().map(|(_, lite)| lite.node_id()).collect()
+    }
+
+    fn tell_all(&self, message: &ToNode) {
+        for id in self.ids() {
+            self.hub.send(id, message);
+        }
+    }
+
+    /// The next message of a node about a job; `None` if none comes for a long time.
+    fn next(&mut self) -> Option<(NodeId, ToManager)> {
+        let seen = self.seen.clone();
+        let end = self.world.now() + Duration::from_secs(30);
+        self.world.run_until(end, || !seen.lock().is_empty());
+        self.seen.lock().pop_front()
+    }
+
+    /// Starts a job; the error is the first refusal.
+    fn start(&mut self, app: &str, args: &[&str], files: &[&[u8]], share: u64) -> Result<JobId, String> {
+        let job = JobId(self.next_job);
+        self.next_job += 1;
+        let inputs =
+            (0..).zip(files).map(|(i, f): (u32, _)| InputFile { name: format!("f{i}"), len: f.len() as u64 });
+        self.tell_all(&ToNode::JobStart(JobStart {
+            job,
+            app: app.into(),
+            args: args.iter().map(|&arg| arg.into()).collect(),
+            nodes: self.ids(),
+            inputs: inputs.collect(),
+            share,
+        }));
+        let mut refusal = None;
+        for _ in 0..self.nodes.len() {
+            match self.next().unwrap().1 {
+                ToManager::JobAccepted { .. } => {}
+                ToManager::JobFailed { reason, .. } => refusal = Some(reason),
+                other => panic!("{other:?}"),
+            }
+        }
+        refusal.map_or(Ok(job), Err)
+    }
+
+    /// Sends the input, cut every `size` bytes or soon after.
+    fn load(&self, job: JobId, files: &[&[u8]], rule: &CutRule, size: usize) {
+        let ids = self.ids();
+        let mut turns = ids.iter().cycle();
+        for (file, bytes) in (0..).zip(files) {
+            for (offset, split) in cut(bytes, rule, size) {
+                let node = *turns.next().unwrap();
+                let count = split.len().div_ceil(48 << 10);
+                for (number, piece) in split.chunks(48 << 10).enumerate() {
+                    let offset = (offset + number * (48 << 10)) as u64;
+                    let end_of_split = number + 1 == count;
+                    let bytes = piece.to_vec();
+                    self.hub.send(node, &ToNode::JobInput { job, file, offset, bytes, end_of_split });
+                }
+            }
+        }
+        self.tell_all(&ToNode::JobInputEnd { job });
+    }
+
+    /// Takes output and reports until the job has ended everywhere or failed somewhere.
+    fn finish(&mut self, job: JobId) -> Outcome {
+        let mut output = Vec::new();
+        let mut reports = BTreeMap::new();
+        while reports.len() < self.nodes.len() {
+            let Some(message) = self.next() else { return Outcome::Silent(reports.into_keys().collect()) };
+            match message {
+                (node, ToManager::JobOutput { job: of, bytes }) => {
+                    assert_eq!((node, of), (self.ids()[0], job), "rank 0 gives the output");
+                    assert!(bytes.len() <= 64 << 10);
+                    let bytes_taken = bytes.len() as u64;
+                    output.extend(bytes);
+                    self.hub.send(node, &ToNode::JobOutputAck { job, bytes: bytes_taken });
+                }
+                (node, ToManager::JobDone { report, .. }) => {
+                    assert!(reports.insert(node, report).is_none());
+                }
+                (node, ToManager::JobFailed { reason, .. }) => return Outcome::Failed(node, reason),
+                (_, other) => panic!("{other:?}"),
+            }
+        }
+        Outcome::Done(output, reports.into_values().collect())
+    }
+
+    fn run<M: MapReduce>(
+        &mut self,
+        args: &[&str],
+        files: &[&[u8]],
+        size: usize,
+    ) -> (Vec<u8>, Vec<JobReport>) {
+        let job = self.start(M::NAME, args, files, 1000).unwrap();
+        self.load(job, files, &M::cut(), size);
+        match self.finish(job) {
+            Outcome::Done(output, reports) => (output, reports),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Free LITE memory of all nodes.
+    fn free(&mut self) -> Vec<u64> {
+        self.world.run_for(Duration::from_secs(5));
+        self.nodes
+            .iter()
+            .filter(|(host, _)| !host.is_dead())
+            .map(|(host, _)| host.memory().stats().free)
+            .collect()
+    }
+}
+
+/// Offsets and bytes of splits.
+fn cut<'a>(bytes: &'a [u8], rule: &CutRule, size: usize) -> Vec<(usize, &'a [u8])> {
+    let mut splits = Vec::new();
+    let mut start = 0;
+    while start < bytes.len() {
+        let rest = bytes.get(start + size - 1..).unwrap_or_default();
+        let end = rest.iter().position(|&b| rule.allows(b)).map_or(bytes.len(), |more| start + size + more);
+        splits.push((start, &bytes[start..end]));
+        start = end;
+    }
+    splits
+}
+
+/// What one processor makes of the text.
+fn counts(text: &[u8]) -> Vec<u8> {
+    run_local(&WordCount, &[Split { file: 0, offset: 0, bytes: text }]).unwrap()
+}
+
+/// Text with many different words, some longer than 16 letters.
+fn text(words: u64) -> Vec<u8> {
+    let mut text = Vec::new();
+    for i in 0..words {
+        let mut word = (i * i % 10_007).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 5;
+        for _ in 0..2 + word % 19 {
+            text.push(b'A' + (word % 26) as u8 + (word & 0x20) as u8);
+            word = word.rotate_right(5);
+        }
+        text.extend_from_slice([&b" "[..], b"\n", b", ", b"\xff"][i as usize % 4]);
+    }
+    text
+}
+
+fn sum(reports: &[JobReport], name: &str) -> u64 {
+    reports.iter().flat_map(|r| &r.counts).filter(|(n, _)| n == name).map(|(_, count)| count).sum()
+}
+
+#[test]
+fn words_are_counted_by_any_number_of_nodes() {
+    let text = text(60_000);
+    let expected = counts(&text);
+    for nodes in [1, 2, 4, 7] {
+        let mut cluster = Cluster::new(u64::from(nodes), nodes);
+        let (output, reports) = cluster.run::<WordCount>(&[], &[&text], 50_000);
+        assert!(output == expected, "{nodes} nodes");
+        assert_eq!(sum(&reports, "words"), 60_000);
+        assert_eq!(sum(&reports, "mapped_bytes"), text.len() as u64);
+        let lines = expected.iter().filter(|&&b| b == b'\n').count() as u64;
+        assert_eq!(sum(&reports, "distinct"), lines);
+        assert_eq!(sum(&reports, "reduced_keys"), lines);
+        let phases: Vec<_> = reports[0].times_us.iter().map(|(phase, _)| phase.as_str()).collect();
+        assert_eq!(phases, ["map", "shuffle", "reduce", "merge"]);
+    }
+}
+
+#[test]
+fn nodes_may_have_different_numbers_of_processors() {
+    let text = text(30_000);
+    let expected = counts(&text);
+    for (nodes, cpus) in [(1, [2, 0, 0]), (1, [20, 0, 0]), (3, [1, 3, 8]), (3, [16, 1, 5])] {
+        let mut cluster = Cluster::with_cpus(7, nodes, |i| cpus[usize::from(i) - 1]);
+        let (output, reports) = cluster.run::<WordCount>(&[], &[&text], 10_000);
+        assert!(output == expected, "{nodes} {cpus:?}");
+        assert_eq!(sum(&reports, "words"), 30_000);
+    }
+}
+
+#[test]
+fn corner_cases_and_no_memory_is_lost() {
+    let mut cluster = Cluster::new(1, 3);
+    let mut word = vec![b'w'; 3_000_000];
+    word[7] = b'W';
+    // The first job opens the connections.
+    assert_eq!(cluster.run::<WordCount>(&[], &[b"a b c d e f g"], 1).0, counts(b"a b c d e f g"));
+    let free = cluster.free();
+    for text in [&b""[..], b"a", b"\n", b"No Newline", &[0, 255, b'x', 0], &word] {
+        assert!(cluster.run::<WordCount>(&[], &[text], 1000).0 == counts(text), "{} bytes", text.len());
+        assert_eq!(cluster.free(), free);
+    }
+    assert_eq!(cluster.run::<WordCount>(&[], &[], 1000).0, b"");
+    assert_eq!(cluster.run::<WordCount>(&[], &[b"one", b"", b"one two"], 1000).0, b"one\t2\ntwo\t1\n");
+}
+
+#[test]
+fn lines_are_found_in_the_order_of_the_input() {
+    let mut cluster = Cluster::new(2, 3);
+    let files: [&[u8]; 3] = [include_bytes!("cluster.rs"), b"", include_bytes!("../../src/lib.rs")];
+    let (output, _) = cluster.run::<Grep>(&["-i", "WORD"], &files, 300);
+    let mut expected = String::new();
+    for (number, file) in files.iter().enumerate() {
+        let mut offset = 0;
+        for line in std::str::from_utf8(file).unwrap().split_inclusive('\n') {
+            if line.to_ascii_lowercase().contains("word") {
+                expected += &format!("f{number}:{offset}:{line}");
+            }
+            offset += line.len();
+        }
+    }
+    assert_eq!(String::from_utf8(output).unwrap(), expected);
+}
+
+#[test]
+fn jobs_that_cannot_be_are_refused() {
+    let mut cluster = Cluster::new(3, 2);
+    let refusal = cluster.start("nope", &[], &[], 0).unwrap_err();
+    assert_eq!(refusal, "unknown application \"nope\"; this node has: wordcount, grep");
+    assert!(cluster.start("wordcount", &["x"], &[], 0).unwrap_err().contains("takes no arguments"));
+    let refusal = cluster.start("wordcount", &[], &[], 4_000_000_000_000_000_000).unwrap_err();
+    assert!(refusal.starts_with("too little memory: needs 6000000000003 MB, has "), "{refusal}");
+    // And the next is as if nothing had been.
+    assert_eq!(cluster.run::<WordCount>(&[], &[b"a"], 10).0, b"a\t1\n");
+}
+
+#[test]
+fn the_death_of_a_node_fails_the_job_and_names_it() {
+    let text = text(20_000);
+    let expected = counts(&text);
+    // The fabric counts work requests: the death comes at another place of the job each time.
+    let mut quiet = Cluster::new(4, 3);
+    quiet.run::<WordCount>(&[], &[&text], 1000);
+    let first = quiet.fabric.posts();
+    quiet.run::<WordCount>(&[], &[&text], 1000);
+    let posts = quiet.fabric.posts() - first;
+    assert!(posts > 20, "{posts}");
+    for victim in 0..3 {
+        for step in 0..20 {
+            let mut cluster = Cluster::new(4, 3);
+            assert!(cluster.run::<WordCount>(&[], &[&text], 1000).0 == expected);
+            let free = cluster.free();
+            let job = cluster.start("wordcount", &[], &[&text], 1000).unwrap();
+            let (host, lite) = cluster.nodes[victim].clone();
+            cluster.load(job, &[&text], &WordCount::cut(), 1000);
+            let (fabric, start) = (cluster.fabric.clone(), cluster.fabric.posts());
+            let end = cluster.world.now() + Duration::from_secs(60);
+            let there = cluster.world.run_until(end, || fabric.posts() - start >= posts * step / 20);
+            assert!(there, "{step}");
+            host.kill();
+            cluster.world.run_for(Duration::from_millis(5));
+            cluster.hub.declare_dead(lite.node_id());
+            match cluster.finish(job) {
+                Outcome::Failed(by, reason) => {
+                    assert_ne!(by, lite.node_id());
+                    assert!(reason.contains(&format!("{} is down", lite.node_id())), "{step}: {reason}");
+                    cluster.tell_all(&ToNode::JobCancel { job, reason });
+                }
+                // It died after its work was done, before it could say so: the manager knows what to do.
+                Outcome::Silent(done) => {
+                    assert!(step > 15, "{step}");
+                    assert_eq!(done.len(), 2);
+                    assert!(!done.contains(&lite.node_id()));
+                }
+                // It died after all had said what they did.
+                Outcome::Done(result, _) => {
+                    assert!(step > 15, "{step}");
+                    assert!(result == expected, "{step}");
+                }
+            }
+            // What the dead node had taken here for itself is freed as well.
+            let others = free.iter().enumerate().filter(|(node, _)| *node != victim);
+            for (now, (_, before)) in cluster.free().iter().zip(others) {
+                assert!(now >= before, "{step}: memory is still taken: {now} < {before}");
+            }
+        }
+    }
+}
+
+#[test]
+fn output_waits_for_the_manager_and_a_cancelled_job_leaves_nothing() {
+    let mut cluster = Cluster::new(5, 2);
+    let text: Vec<u8> = (0..200_000u64)
+        .flat_map(|i| {
+            let word: [u8; 8] = std::array::from_fn(|k| b'a' + ((i >> (3 * k)) & 7) as u8);
+            [&word[..], b" "].concat()
+        })
+        .collect();
+    let expected = counts(&text);
+    assert!(expected.len() > ToManager::OUTPUT_WINDOW * 3 / 2);
+    assert!(cluster.run::<WordCount>(&[], &[&text], 100_000).0 == expected);
+    let free = cluster.free();
+    let job = cluster.start("wordcount", &[], &[&text], 1000).unwrap();
+    cluster.load(job, &[&text], &WordCount::cut(), 100_000);
+    let mut output = Vec::new();
+    while let Some((_, message)) = cluster.next() {
+        match message {
+            ToManager::JobOutput { bytes, .. } => output.extend(bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(output.len() <= ToManager::OUTPUT_WINDOW && output.len() > ToManager::OUTPUT_WINDOW - (64 << 10));
+    assert!(expected.starts_with(&output));
+    cluster.tell_all(&ToNode::JobCancel { job, reason: "a test".into() });
+    assert_eq!(cluster.next(), None, "a cancelled job needs no answer");
+    assert_eq!(cluster.free(), free);
+    // And the nodes take the next job.
+    assert_eq!(cluster.run::<WordCount>(&[], &[b"a"], 10).0, b"a\t1\n");
+}
+
+#[test]
+fn serving_ends_with_the_membership() {
+    let mut cluster = Cluster::new(6, 2);
+    cluster.hub.send(NodeId(1), &ToNode::Shutdown);
+    cluster.hub.cut(NodeId(2));
+    cluster.world.run_for(Duration::from_secs(1));
+    let mut ends = cluster.ends.lock().clone();
+    ends.sort_by_key(|(node, _)| *node);
+    assert_eq!(ends.len(), 2);
+    assert_eq!(ends[0], (NodeId(1), End::Shutdown));
+    assert!(matches!(ends[1], (NodeId(2), End::Lost(_))));
+}

@@ -1,0 +1,5 @@
+//! Word count on nodes in one process, and against coreutils.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod cluster;
+mod coreutils;

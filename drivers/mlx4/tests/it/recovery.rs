@@ -1,0 +1,187 @@
+//! Cards that fail are reset and go on: all work ends, completion queues stay, and who had queue pairs makes new ones.
+
+use crate::common;
+use crate::common::nodes::Nodes;
+use crate::common::pair::{DEPTH, End, every_verb};
+use crate::common::subnet::{configure, train};
+use crate::common::wire::{Station, exchange};
+use crate::common::{Driver, Machine};
+use mlx4::{Condition, Error, Hardware};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use verbs::{
+    LinkKind, Payload, PortState, QpOptions, RecvWr, Rnic, SendOp, SendWr, Status, VerbsError, WrId,
+};
+
+/// Has the driver find out, and mend until the card is well or lost. Gives how long that took.
+fn mend(machine: &Arc<Machine>, driver: &Driver) -> (Condition, Duration) {
+    machine.advance(Duration::from_secs(6));
+    driver.progress(machine.bus.clock(), 64);
+    let begun = machine.bus.clock();
+    for _ in 0..100_000 {
+        match driver.mend(machine.bus.clock()) {
+            Condition::Mending { next } => {
+                let now = machine.bus.clock();
+                assert!(next > now, "it does not ask for the past");
+                machine.advance(next - now);
+                machine.progress();
+            }
+            end => return (end, machine.bus.clock() - begun),
+        }
+    }
+    panic!("no end");
+}
+
+/// The ways in which the card of `machine` fails.
+fn fail(machine: &Arc<Machine>, driver: &Driver, way: &str) {
+    const GO: u32 = 1 << 23;
+    match way {
+        "error buffer" => machine.fail_until_reset(0xdead),
+        "gone" => machine.fail_until_reset(u32::MAX),
+        "commands" => {
+            machine.fail_until_reset(GO);
+            let qp =
+                QpOptions { send_cq: verbs::CqId(1), recv_cq: verbs::CqId(1), send_depth: 1, recv_depth: 1 };
+            driver.create_qp(qp).unwrap_err();
+            assert!(driver.create_cq(verbs::CqOptions { depth: 1 }).is_err());
+        }
+        "given up" => {
+            let said = machine.plug().doorbell(0);
+            machine.plug().ring(0, (said ^ 1 << 31) & 1 << 31 | 2 << 16);
+        }
+        _ => panic!("{way}"),
+    }
+}
+
+#[test]
+fn a_card_that_fails_is_reset_and_goes_on() {
+    for (profile, link, way) in [
+        ("pro", LinkKind::RoceV2, "error buffer"),
+        ("pro", LinkKind::RoceV2, "gone"),
+        ("pro", LinkKind::RoceV2, "commands"),
+        ("slow", LinkKind::RoceV2, "error buffer"),
+        ("large-entries", LinkKind::RoceV2, "error buffer"),
+        ("cx3", LinkKind::RoceV1, "error buffer"),
+        ("ib", LinkKind::InfiniBand, "error buffer"),
+        ("vf", LinkKind::RoceV1, "given up"),
+    ] {
+        println!("{profile} {way}");
+        let nodes = Nodes::new(profile);
+        let ([ma, _], [da, db]) = (&nodes.machines, &nodes.drivers);
+        let before = da.attributes();
+        let key = da.memory_key();
+        for round in 0..3 {
+            let [a, b] = nodes.connect(link);
+            every_verb(&a, &b, &nodes.stations());
+            // Work is under way, of which the card has done a part.
+            let there = b.put(&[0; 64]);
+            let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(there), imm: None };
+            a.receive(1, &[]);
+            a.post(2, write);
+            exchange(&nodes.stations());
+            a.post(3, write);
+            fail(ma, da, way);
+            let (condition, took) = mend(ma, da);
+            assert_eq!(condition, Condition::Well, "{profile} {way} {round}");
+            assert!(took < Duration::from_secs(6), "{took:?}");
+            let ended: Vec<_> = a.poll().iter().map(|c| (c.id.0, c.status == Status::Success)).collect();
+            assert_eq!(ended, [(2, true), (3, false), (1, false)]);
+            // The queue pair is of no more use, and can only go.
+            let wr = SendWr { id: WrId(4), op: write, signaled: true, solicited: false, fence: false };
+            assert_eq!(da.post_send(a.qp, &[wr]), Err((0, VerbsError::InvalidState)));
+            let receive = RecvWr { id: WrId(5), scatter: &[] };
+            assert_eq!(da.post_recv(a.qp, &[receive]), Err((0, VerbsError::InvalidState)));
+            let again = common::pair::to(&b, a.qp, link);
+            assert_eq!(da.connect_qp(a.qp, &again), Err(VerbsError::InvalidState));
+            // Its completion queue takes another.
+            if profile == "ib" {
+                train(&nodes.machines);
+                // The other port has lost its partner for a while.
+                while db.progress(nodes.machines[1].bus.clock(), 64) {}
+                configure(ma, da, 1, 5);
+                configure(&nodes.machines[1], db, 2, 5);
+            } else {
+                ma.advance(Duration::from_secs(3));
+                ma.progress();
+                da.progress(ma.bus.clock(), 64);
+            }
+            assert_eq!(da.attributes().port_state, PortState::Active);
+            let options = QpOptions { send_cq: a.cq, recv_cq: a.cq, send_depth: DEPTH, recv_depth: DEPTH };
+            let new = End { qp: da.create_qp(options).unwrap(), memory: a.memory.clone(), ..a };
+            assert_eq!(da.destroy_qp(a.qp), Ok(()));
+            let c = End::new(db, &nodes.machines[1].bus.data);
+            new.connect(&c, link);
+            c.connect(&new, link);
+            every_verb(&new, &c, &nodes.stations());
+            every_verb(&c, &new, &nodes.stations());
+            for (driver, qp) in [(da, new.qp), (db, c.qp), (db, b.qp)] {
+                driver.destroy_qp(qp).unwrap();
+            }
+        }
+        let after = da.attributes();
+        assert_eq!((after.port, after.links, after.max_mtu), (before.port, before.links, before.max_mtu));
+        assert_eq!(da.memory_key(), key, "peers go on with the key");
+        let mut resets = 0;
+        da.counters(&mut |(name, count)| resets = if name == "card_resets" { count } else { resets });
+        assert_eq!(resets, 3);
+        let memory = ma.bus.shared.clone();
+        drop(nodes);
+        assert_eq!(memory.in_use(), 0);
+    }
+}
+
+/// A card that never comes back is tried a bounded number of times, each later than the one before. Its work has ended.
+#[test]
+fn a_card_that_does_not_come_back_is_left_alone() {
+    for registers in [u32::MAX, 1 << 23, 1] {
+        let nodes = Nodes::new("pro");
+        let ([ma, mb], [da, _]) = (&nodes.machines, &nodes.drivers);
+        let [a, b] = nodes.connect(LinkKind::RoceV2);
+        let there = b.put(&[0; 64]);
+        let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(there), imm: None };
+        a.post(1, write);
+        ma.broken.store(registers, Ordering::Relaxed);
+        let (condition, took) = mend(ma, da);
+        assert!(matches!(
+            condition,
+            Condition::Lost { error: Error::Gone | Error::ResetLocked | Error::Failed }
+        ));
+        assert!(took > Duration::from_secs(14) && took < Duration::from_secs(120), "{took:?}");
+        assert_eq!(a.one().status, Status::WorkRequestFlushed);
+        assert_eq!(da.mend(ma.bus.clock()), condition, "it stays so");
+        assert_eq!(da.destroy_qp(a.qp), Ok(()));
+        assert_eq!(da.create_cq(verbs::CqOptions { depth: 1 }), Err(VerbsError::DeviceFailed));
+        let _ = mb;
+    }
+}
+
+/// What dies while it is brought up again is tried again.
+#[test]
+fn a_card_may_die_while_it_is_mended() {
+    let mut well = 0;
+    for at in (1u64..2000).step_by(37) {
+        let nodes = Nodes::new("pro");
+        let ([ma, _], [da, _]) = (&nodes.machines, &nodes.drivers);
+        let [a, _b] = nodes.connect(LinkKind::RoceV2);
+        fail(ma, da, "error buffer");
+        ma.advance(Duration::from_secs(6));
+        da.progress(ma.bus.clock(), 64);
+        ma.die_at(at);
+        for _ in 0..50_000 {
+            match da.mend(ma.bus.clock()) {
+                Condition::Mending { next } => ma.advance(next - ma.bus.clock()),
+                Condition::Well => {
+                    well += 1;
+                    break;
+                }
+                Condition::Lost { .. } => panic!("a reset heals it"),
+            }
+            if ma.broken.load(Ordering::Relaxed) == u32::MAX {
+                ma.fail_until_reset(u32::MAX);
+            }
+        }
+        assert_eq!(da.destroy_qp(a.qp), Ok(()));
+    }
+    assert!(well > 40, "{well}");
+}

@@ -1,0 +1,13 @@
+//! The transport and its wire formats against captures of Linux, property tests and errors one by one.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod captures;
+mod common;
+mod icrc;
+mod infiniband;
+mod replay;
+mod responder;
+mod responder_duplicates;
+mod responder_errors;
+mod uc;
+mod ud;

@@ -1,0 +1,428 @@
+//! Connections that are closed because another is wanted, or because they are idle: nobody notices but by the time it takes.
+
+use lite::testing::Cluster;
+use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, Placement, RpcOptions};
+use platform::Platform;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use verbs::Gid;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const MS: Duration = Duration::from_millis(1);
+
+fn cluster(count: u8, peers: u32) -> Cluster {
+    Cluster::new(1, count, 16 << 20, &Config { peers, ..Config::default() })
+}
+
+fn spawn(lite: &Lite, task: impl Future<Output = ()> + Send + 'static) {
+    lite.platform().spawn("test", Box::pin(task));
+}
+
+fn counter(lite: &Lite, name: &str) -> u64 {
+    let mut value = None;
+    lite.counters(&mut |(n, v)| value = if n == name { Some(v) } else { value });
+    value.expect("a known counter")
+}
+
+/// Adds up what it is told, and replies with it; after `pause`.
+fn serve(lite: &Lite, sum: Arc<AtomicU64>, pause: Duration) {
+    let server = lite.register(1, RpcOptions::default()).unwrap();
+    let l = lite.clone();
+    spawn(lite, async move {
+        while let Ok(call) = server.receive().await {
+            let number = call.request().try_into().map(u64::from_le_bytes).unwrap();
+            sum.fetch_add(number, Ordering::SeqCst);
+            if !pause.is_zero() {
+                l.sleep(pause).await;
+            }
+            // Its caller may have gone.
+            let _ = call.reply(&number.to_le_bytes()).await;
+        }
+    });
+}
+
+/// No connection is open anywhere, and nothing is held.
+fn all_closed(c: &Cluster) {
+    for (i, (_, lite)) in c.nodes.iter().enumerate() {
+        assert_eq!(c.fabric.queue_pairs(Gid::from_ipv4([10, 0, 0, i as u8 + 1])), 0, "node {}", i + 1);
+        let held: Vec<_> = lite.audit();
+        assert!(
+            held.iter()
+                .all(|(what, _)| ["regions", "mappings", "terms of handles", "objects"].contains(what)),
+            "{held:?}"
+        );
+    }
+}
+
+async fn call(lite: &Lite, to: u16, number: u64) -> Result<(), Error> {
+    let mut reply = [0; 8];
+    lite.call_into(NodeId(to), 1, &number.to_le_bytes(), &mut reply).await.map(drop)
+}
+
+/// Seventy nodes, all of which call one and add to its memory, and are called by it; it has room for two. Each call is served
+/// once, each sum is right.
+#[test]
+fn far_more_peers_than_places() {
+    const NODES: u8 = 70;
+    const ROUNDS: u64 = 4;
+    let two = Config { peers: 2, ..Config::default() };
+    let mut c = Cluster::new(1, 1, 64 << 20, &two);
+    let small = Config { peers: 2, ring: 16 << 10, operations: 64, calls: 4, ..Config::default() };
+    for i in 2..=NODES {
+        c.join(i, 4 << 20, &small);
+    }
+    c.world.run_for(MS);
+    let patient = |lite: Lite| lite.with_deadline(Duration::from_secs(60));
+    let a = patient(c.lite(1));
+    let sum = Arc::new(AtomicU64::new(0));
+    for (_, lite) in &c.nodes {
+        serve(lite, sum.clone(), Duration::ZERO);
+    }
+    let made = a.clone();
+    c.world.run(LIMIT, async move {
+        let lmr = made.alloc(NodeId(1), 64, Permissions::all()).await.unwrap();
+        lmr.publish("sum").await.unwrap();
+    });
+    let done = Arc::new(AtomicU64::new(0));
+    for i in 2..=NODES {
+        let (b, ended) = (patient(c.lite(i.into())), done.clone());
+        spawn(&b.clone(), async move {
+            let lmr = b.map("sum", Permissions::all()).await.unwrap();
+            for round in 0..ROUNDS {
+                call(&b, 1, 1).await.unwrap();
+                lmr.fetch_add(8 * (round % 8), 1).await.unwrap();
+            }
+            drop(lmr);
+            ended.fetch_add(1, Ordering::SeqCst);
+        });
+        let (a, ended, to) = (a.clone(), done.clone(), u16::from(i));
+        spawn(&a.clone(), async move {
+            for _ in 0..ROUNDS {
+                call(&a, to, 1).await.unwrap();
+            }
+            ended.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    let all = 2 * (u64::from(NODES) - 1);
+    let end = c.world.now() + LIMIT;
+    let most = AtomicU64::new(0);
+    let finished = c.world.run_until(end, || {
+        most.fetch_max(c.fabric.queue_pairs(Gid::from_ipv4([10, 0, 0, 1])) as u64, Ordering::SeqCst);
+        done.load(Ordering::SeqCst) == all
+    });
+    assert!(finished, "{done:?} of {all}");
+    assert!(
+        most.load(Ordering::SeqCst) <= 5,
+        "two peers of two queue pairs each, and one for its own: {most:?}"
+    );
+    assert_eq!(sum.load(Ordering::SeqCst), all * ROUNDS);
+    let lmr = c.world.run(LIMIT, async move { a.map("sum", Permissions::all()).await.unwrap() });
+    let total = c.world.run(LIMIT, async move {
+        let mut bytes = [0; 64];
+        lmr.read(0, &mut bytes).await.unwrap();
+        bytes.chunks(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).sum::<u64>()
+    });
+    assert_eq!(total, (u64::from(NODES) - 1) * ROUNDS);
+    assert!(counter(&c.lite(1), "lite_closed") > 60);
+}
+
+/// The connection that gives way is the one that was not used for longest, by this node or by its peer.
+#[test]
+fn the_least_recently_used_gives_way() {
+    let mut c = cluster(5, 3);
+    for (_, lite) in &c.nodes {
+        serve(lite, Arc::default(), Duration::ZERO);
+    }
+    let (a, three) = (c.lite(1), c.lite(3));
+    c.world.run(LIMIT, async move {
+        for to in [2, 3, 4] {
+            call(&a, to, 1).await.unwrap();
+        }
+        a.sleep(400 * MS).await;
+        // One is used from here, one from the other end, one not.
+        call(&a, 4, 1).await.unwrap();
+        call(&three, 1, 1).await.unwrap();
+        a.sleep(400 * MS).await;
+        call(&a, 5, 1).await.unwrap();
+    });
+    let closed: Vec<_> = (1..=5).map(|i| counter(&c.lite(i), "lite_closed")).collect();
+    assert_eq!(closed, [1, 1, 0, 0, 0]);
+}
+
+/// While a call is under way its connection stays; who wants another peer waits, as long as its deadline lets it. A call
+/// whose caller has gone keeps nobody.
+#[test]
+fn what_is_in_use_stays() {
+    let mut c = cluster(4, 2);
+    let sum = Arc::new(AtomicU64::new(0));
+    serve(&c.lite(2), sum.clone(), 300 * MS);
+    serve(&c.lite(3), Arc::default(), Duration::ZERO);
+    serve(&c.lite(4), sum.clone(), 300 * MS);
+    let a = c.lite(1);
+    let answered = Arc::new(AtomicU64::new(0));
+    for to in [2, 4] {
+        let (b, seen) = (a.clone(), answered.clone());
+        spawn(&a, async move {
+            call(&b, to, 5).await.unwrap();
+            seen.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    let b = a.clone();
+    c.world.run(LIMIT, async move {
+        b.sleep(MS).await;
+        let hasty = b.with_deadline(100 * MS);
+        assert_eq!(call(&hasty, 3, 1).await, Err(Error::Deadline));
+        call(&b, 3, 1).await.unwrap();
+    });
+    assert!(answered.load(Ordering::SeqCst) > 0 && c.world.now().as_nanos() >= 300_000_000);
+    let b = a.clone();
+    c.world.run(LIMIT, async move {
+        let before = b.platform().now();
+        for to in [2, 4] {
+            assert_eq!(call(&b.with_deadline(50 * MS), to, 6).await, Err(Error::Unknown));
+        }
+        call(&b.with_deadline(50 * MS), 3, 1).await.unwrap();
+        assert!(b.platform().now() - before < 250 * MS, "it does not wait for a reply that nobody wants");
+    });
+    c.world.run_for(Duration::from_secs(1));
+    assert_eq!(sum.load(Ordering::SeqCst), 22, "each was served once");
+    assert!(c.lite(1).audit().is_empty(), "{:?}", c.lite(1).audit());
+}
+
+/// An idle connection is closed at both ends. Handles, locks, functions and mappings stay what they are.
+#[test]
+fn idle_connections_are_closed_and_all_goes_on() {
+    let config = Config { idle: Some(20 * MS), ..Config::default() };
+    let mut c = Cluster::new(1, 2, 16 << 20, &config);
+    let (a, b) = (c.lite(1), c.lite(2));
+    let sum = Arc::new(AtomicU64::new(0));
+    serve(&b, sum.clone(), Duration::ZERO);
+    let (lmr, lock) = c.world.run(LIMIT, {
+        let a = a.clone();
+        async move {
+            let lmr = a.alloc(NodeId(2), 1 << 16, Permissions::all()).await.unwrap();
+            let lock = a.create_lock(NodeId(2), "lock").await.unwrap();
+            call(&a, 2, 1).await.unwrap();
+            lmr.write(8, b"kept").await.unwrap();
+            (lmr, lock)
+        }
+    });
+    let guard = c.world.run(LIMIT, async move { lock.lock().await.unwrap() });
+    for round in 1..=5 {
+        c.world.run_for(200 * MS);
+        all_closed(&c);
+        assert_eq!(counter(&a, "lite_closed"), round);
+        let (a, b, lmr) = (a.clone(), b.clone(), lmr.clone());
+        c.world.run(LIMIT, async move {
+            match round % 4 {
+                0 => {
+                    let lock = b.open_lock("lock").await.unwrap();
+                    let taken = lock.try_lock().await.unwrap();
+                    assert!(taken.is_none(), "it is held");
+                    call(&a, 2, 1).await.unwrap();
+                }
+                1 => {
+                    let mut bytes = [0; 4];
+                    lmr.read(8, &mut bytes).await.unwrap();
+                    assert_eq!(&bytes, b"kept");
+                }
+                2 => assert_eq!(lmr.fetch_add(0, 1).await, Ok(0)),
+                _ => call(&a, 2, 1).await.unwrap(),
+            }
+        });
+    }
+    c.world.run(LIMIT, async move {
+        guard.unlock().await.unwrap();
+        lmr.free().await.unwrap();
+    });
+    assert_eq!(sum.load(Ordering::SeqCst), 3);
+    // What is used is not idle.
+    let before = counter(&a, "lite_closed");
+    let user = a.clone();
+    c.world.run(LIMIT, async move {
+        call(&user, 2, 1).await.unwrap();
+        let (closed, made) = (counter(&user, "lite_closed"), counter(&user, "lite_connections"));
+        for _ in 0..30 {
+            user.sleep(10 * MS).await;
+            call(&user, 2, 1).await.unwrap();
+        }
+        assert_eq!((counter(&user, "lite_closed"), counter(&user, "lite_connections")), (closed, made));
+    });
+    assert!(counter(&a, "lite_closed") <= before + 1);
+}
+
+/// A write or memset of which a part is here, and the rest where nobody answers: it is not said that nothing has happened.
+#[test]
+fn what_is_done_in_part_is_not_called_undone() {
+    let config = Config { idle: Some(20 * MS), ..Config::default() };
+    let mut c = Cluster::new(1, 2, 16 << 20, &config);
+    let a = c.lite(1);
+    let lmr = c.world.run(LIMIT, async move {
+        let striped = Placement::Striped { nodes: vec![NodeId(1), NodeId(2)], stripe: 4096 };
+        a.alloc(striped, 8192, Permissions::all()).await.unwrap()
+    });
+    c.world.run_for(200 * MS);
+    c.nodes[1].0.pause(true);
+    let hasty = lmr.with_deadline(50 * MS);
+    // No memory for a connection.
+    let host = c.nodes[0].0.clone();
+    let mut taken = Vec::new();
+    while let free @ 1.. = host.memory().stats().largest_free {
+        taken.push((host.memory().alloc(free).unwrap(), free));
+    }
+    let patient = lmr.clone();
+    c.world.run(LIMIT, async move {
+        assert_eq!(patient.memset(4000, 200, 2).await, Err(Error::Unknown));
+        assert!(matches!(patient.memset(4096, 200, 2).await, Err(Error::NoMemory { .. })));
+    });
+    taken.into_iter().for_each(|(at, len)| host.memory().free(at, len));
+    c.world.run(LIMIT, async move {
+        assert_eq!(hasty.write(4000, &[1; 200]).await, Err(Error::Unknown));
+        assert_eq!(hasty.write(4096, &[1; 200]).await, Err(Error::Deadline));
+        let mut part = [0; 96];
+        hasty.read(4000, &mut part).await.unwrap();
+        assert_eq!(part, [1; 96]);
+    });
+}
+
+/// Polls `future` at most `polls` times, `apart` from each other, then drops it. `true`: it ended before.
+async fn cut<F: Future>(lite: Lite, future: F, polls: usize, apart: Duration) -> bool {
+    let mut future = Box::pin(future);
+    for _ in 0..polls {
+        if std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await {
+            return true;
+        }
+        lite.sleep(apart).await;
+    }
+    false
+}
+
+async fn all_kinds(a: Lite, lmrs: Vec<Lmr>) {
+    for (lmr, to) in lmrs.iter().zip([2, 3, 4]) {
+        let _ = lmr.write(0, &[1; 200_000]).await;
+        let _ = lmr.fetch_add(0, 1).await;
+        let _ = call(&a, to, 1).await;
+        let _ = a.send(NodeId(to), 1, &1u64.to_le_bytes()).await;
+    }
+}
+
+/// Futures are dropped wherever they wait for a connection that is being closed or opened; nothing stays behind.
+#[test]
+fn futures_may_be_dropped_while_connections_close() {
+    for polls in 1.. {
+        let mut c = cluster(4, 2);
+        for (_, lite) in &c.nodes {
+            serve(lite, Arc::default(), Duration::ZERO);
+        }
+        let a = c.lite(1);
+        let b = a.clone();
+        let lmrs = c.world.run(LIMIT, async move {
+            let mut lmrs = Vec::new();
+            for to in [2, 3, 4] {
+                lmrs.push(b.alloc(NodeId(to), 200_000, Permissions::all()).await.unwrap());
+            }
+            lmrs
+        });
+        let work = all_kinds(a.clone(), lmrs.clone());
+        let ended = c.world.run(LIMIT, cut(a.clone(), work, polls, MS / 2));
+        c.world.run(LIMIT, async move {
+            // And whatever was dropped keeps nobody from either.
+            for (lmr, to) in lmrs.into_iter().zip([2, 3, 4]) {
+                call(&a, to, 1).await.unwrap();
+                lmr.free().await.unwrap();
+            }
+        });
+        c.world.run_for(Duration::from_secs(5));
+        for (_, lite) in &c.nodes {
+            assert!(lite.audit().is_empty(), "cut at {polls}: {:?}", lite.audit());
+        }
+        if ended {
+            assert!(polls > 10, "it waits");
+            break;
+        }
+    }
+}
+
+/// A peer that stands still does not answer: another connection gives way. If there is no other, the wait is for the peer,
+/// until it goes on, or is dead.
+#[test]
+fn a_peer_that_stands_still() {
+    for dies in [false, true] {
+        let mut c = cluster(4, 2);
+        for (_, lite) in &c.nodes {
+            serve(lite, Arc::default(), Duration::ZERO);
+        }
+        let a = c.lite(1);
+        let b = a.clone();
+        c.world.run(LIMIT, async move {
+            call(&b, 2, 1).await.unwrap();
+            b.sleep(600 * MS).await;
+            call(&b, 3, 1).await.unwrap();
+            b.sleep(600 * MS).await;
+        });
+        c.nodes[1].0.pause(true);
+        let b = a.clone();
+        c.world.run(LIMIT, async move {
+            let before = b.platform().now();
+            call(&b, 4, 1).await.unwrap();
+            assert!(b.platform().now() - before < 200 * MS);
+        });
+        c.nodes[2].0.pause(true);
+        c.nodes[3].0.pause(true);
+        let b = a.clone();
+        c.world.run(LIMIT, async move {
+            b.sleep(10 * MS).await;
+            assert_eq!(call(&b.with_deadline(100 * MS), 3, 1).await, Err(Error::Deadline));
+        });
+        if dies {
+            c.nodes[1].0.kill();
+            c.hub.declare_dead(NodeId(2));
+            c.nodes[2].0.pause(false);
+        } else {
+            for node in [1, 2, 3] {
+                c.nodes[node].0.pause(false);
+            }
+        }
+        let b = a.clone();
+        c.world.run(LIMIT, async move {
+            call(&b, 3, 1).await.unwrap();
+            let two = call(&b, 2, 1).await;
+            assert_eq!(two, if dies { Err(Error::NodeDown(NodeId(2))) } else { Ok(()) });
+        });
+        c.nodes[3].0.pause(false);
+        c.world.run(LIMIT, async move { call(&a, 4, 1).await.unwrap() });
+        c.world.run_for(Duration::from_secs(5));
+        for (i, (_, lite)) in c.nodes.iter().enumerate() {
+            assert!(lite.audit().is_empty() || (dies && i == 1), "{:?}", lite.audit());
+        }
+    }
+}
+
+/// All nodes have two places, and all want all others: circles of waiting nodes come loose.
+#[test]
+fn circles_come_loose() {
+    for seed in 1..=20 {
+        let mut c = Cluster::new(seed, 6, 16 << 20, &Config { peers: 2, ..Config::default() });
+        let sum = Arc::new(AtomicU64::new(0));
+        for (_, lite) in &c.nodes {
+            serve(lite, sum.clone(), Duration::ZERO);
+        }
+        let done = Arc::new(AtomicU64::new(0));
+        for from in 1..=6u16 {
+            for to in (1..=6u16).filter(|to| *to != from) {
+                let (lite, done) = (c.lite(from.into()).with_deadline(Duration::from_secs(30)), done.clone());
+                spawn(&lite.clone(), async move {
+                    for _ in 0..10 {
+                        call(&lite, to, 1).await.unwrap();
+                    }
+                    done.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+        }
+        let end = c.world.now() + LIMIT;
+        assert!(c.world.run_until(end, || done.load(Ordering::SeqCst) == 30), "seed {seed}: {done:?}");
+        assert_eq!(sum.load(Ordering::SeqCst), 300);
+    }
+}

@@ -1,0 +1,8 @@
+//! The manager: its core event by event, and the daemon as a process.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod core_jobs;
+mod core_members;
+mod cut;
+mod daemon;
+mod support;

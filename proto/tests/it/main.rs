@@ -1,0 +1,5 @@
+//! Control messages and the Noise channel, byte for byte.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod channel;
+mod messages;

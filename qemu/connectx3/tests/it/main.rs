@@ -1,0 +1,19 @@
+//! The emulated card, driven as a guest drives it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod client;
+mod common;
+mod datagrams;
+mod ethernet;
+mod events;
+mod failures;
+mod hostile;
+mod infiniband;
+mod keys;
+mod linux;
+mod loss;
+mod protection;
+mod rdma;
+mod slave;
+mod switch;
+mod unreliable;

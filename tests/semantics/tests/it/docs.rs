@@ -1,0 +1,26 @@
+//! The documentation names cases that there are.
+
+use semantics::CASES;
+
+const DOCS: &str = include_str!("../../../../docs/lite.md");
+
+#[test]
+fn cases_that_are_named_exist() {
+    let subjects: Vec<_> = CASES.iter().filter_map(|case| case.name.split("::").next()).collect();
+    let named = DOCS
+        .split('`')
+        .filter(|word| word.split_once("::").is_some_and(|(subject, _)| subjects.contains(&subject)));
+    let mut count = 0;
+    for name in named {
+        assert!(CASES.iter().any(|case| case.name == name), "docs/lite.md names `{name}`");
+        count += 1;
+    }
+    assert!(count > 30, "docs/lite.md names {count} cases");
+}
+
+#[test]
+fn each_case_has_a_name_of_its_own() {
+    for (i, case) in CASES.iter().enumerate() {
+        assert!(CASES.iter().skip(i + 1).all(|other| other.name != case.name), "{}", case.name);
+    }
+}

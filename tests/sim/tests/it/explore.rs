@@ -1,0 +1,36 @@
+//! Seeds that are run with every change. `cargo xtask sim` runs others.
+
+use sim::Nics;
+use sim::explore::{Scenario, explore};
+
+fn holds(nodes: u16, seed: u64, steps: u32) {
+    if let Err(failure) = explore(&Scenario { nodes, nics: Nics::default(), seed, steps }) {
+        failure.log.iter().for_each(|line| eprintln!("{line}"));
+        panic!("nodes {nodes}, seed {seed}, steps {steps}: {}", failure.violation);
+    }
+}
+
+#[test]
+fn what_must_hold_holds() {
+    (1..25).for_each(|seed| holds(4, seed, 30));
+    (1..4).for_each(|seed| holds(9, seed, 20));
+}
+
+/// A write whose connection broke after it had arrived, and that found no memory for another, said that it had no effect.
+#[test]
+fn a_write_that_may_have_arrived_says_so() {
+    holds(4, 372, 40);
+}
+
+/// A node with the id of a dead one took a piece of a region in the dead one's memory for its own memory.
+#[test]
+fn a_former_lifes_memory_is_not_this_ones() {
+    holds(4, 117_657_979_125_775, 40);
+}
+
+#[test]
+fn the_same_scenario_gives_the_same_run() {
+    let scenario = Scenario { nodes: 5, nics: Nics::default(), seed: 7, steps: 20 };
+    let run = || explore(&scenario).map_err(|failure| failure.violation).unwrap();
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,10 @@
+//! LITE on simulated clusters, and the simulation itself.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+mod cluster;
+mod death;
+mod explore;
+mod regions;
+mod rpc;
+mod scale;
+mod trace;
