@@ -39,7 +39,7 @@ enum Command {
     /// Installs what is missing (as root) or says what to install; fetches the default text
     Setup,
     /// Builds the appliance's kernel image and checks it
-    Build,
+    Build(image::Options),
     /// Boots a cluster of appliances in QEMU, runs an application on it, and prints the result
     Run(Box<run::Options>),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Setup => setup::setup(),
-        Command::Build => image::build().map(|image| image.describe()),
+        Command::Build(options) => image::build_command(&options),
         Command::Run(options) => run::run(&options),
         Command::LinuxPeer(options) => {
             return linux_peer::linux_peer(&options).unwrap_or_else(|e| {

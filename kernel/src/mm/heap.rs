@@ -1,24 +1,31 @@
-//! The heap: `talc` over runs of frames in the direct map, so a heap address is a constant away from its physical one.
-//! It grows on demand. `talc` and not `linked_list_allocator`: with 4000 blocks alive, replacing one took 86 ns against
-//! 15.6 us on the host, and 0.6 us in this kernel under TCG (`selftest=speed`). Its lock masks interrupts; copies of a
-//! reallocation are made outside it.
+//! The heap: an allocator over runs of frames in the direct map, so a heap address is a constant away from its physical one.
+//! Its lock masks interrupts; copies of a reallocation are made outside it.
+//!
+//! The allocator is a feature of the build: `heap-talc`, which ships, or `heap-linked-list`, which is there to be compared
+//! with it. `cargo xtask bench heaps` measures both in this kernel (docs/performance.md has the figures).
+
+#[cfg(feature = "heap-linked-list")]
+mod linked_list;
+#[cfg(feature = "heap-talc")]
+mod talc;
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use talc::DefaultBinning;
-use talc::base::{Talc, binning::Binning};
-use talc::source::Source;
 
-use super::{PAGE, frames, phys_to_virt};
 use crate::sync::IrqMutex;
+#[cfg(all(feature = "heap-linked-list", not(feature = "heap-talc")))]
+use linked_list::Blocks;
+#[cfg(feature = "heap-talc")]
+use talc::Blocks;
 
-/// The heap grows by at least this much, if memory allows.
-const MIN_GROWTH: u64 = 256 << 10;
-/// And by at most this much more than is needed now.
-const MAX_GROWTH: u64 = 4 << 20;
-/// What `talc` needs beyond the block itself: alignment and the bookkeeping of a first claim.
-const OVERHEAD: u64 = 8192;
+#[cfg(not(any(feature = "heap-talc", feature = "heap-linked-list")))]
+compile_error!("the heap needs an allocator: the feature heap-talc or heap-linked-list");
+#[cfg(all(feature = "heap-talc", feature = "heap-linked-list"))]
+compile_error!("the heap has one allocator: either the feature heap-talc or heap-linked-list");
+
+/// The name of the allocator that this kernel is built with.
+pub const ALLOCATOR: &str = if cfg!(feature = "heap-talc") { "talc" } else { "linked_list_allocator" };
 
 /// Bytes claimed for the heap so far.
 static CLAIMED: AtomicU64 = AtomicU64::new(0);
@@ -27,54 +34,17 @@ static IN_USE: AtomicU64 = AtomicU64::new(0);
 /// The size of the last allocation that found no memory; 0 when none did.
 static FAILED: AtomicUsize = AtomicUsize::new(0);
 
-/// Grows the heap out of the frame allocator.
-#[derive(Debug)]
-struct Growth {
-    /// Where the newest piece of the heap ends: a run of frames that begins there extends it.
-    end: Option<NonNull<u8>>,
+/// Notes that the allocator has taken `bytes` more from the frame allocator.
+fn claimed(bytes: u64) {
+    CLAIMED.fetch_add(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: the pointer is a mark in memory that the allocator owns, used under the heap's lock only.
-unsafe impl Send for Growth {}
-
-// SAFETY: `acquire` touches only the frame allocator, which never allocates from the heap.
-unsafe impl Source for Growth {
-    fn acquire<B: Binning>(talc: &mut Talc<Self, B>, layout: Layout) -> Result<(), ()> {
-        let need = (layout.size() as u64).checked_add(layout.align() as u64 + OVERHEAD).ok_or(())?;
-        let need = need.checked_next_multiple_of(PAGE).ok_or(())?;
-        let wish = (CLAIMED.load(Ordering::Relaxed) / 4).clamp(MIN_GROWTH, MAX_GROWTH) & !(PAGE - 1);
-        let (run, len) =
-            [need.max(wish), need].into_iter().find_map(|len| Some((frames::alloc(len)?, len))).ok_or(())?;
-        let start = phys_to_virt(run);
-        // SAFETY: the run is RAM mapped in the direct map, ours alone, and never given back once it is claimed; `end` is
-        // what an earlier claim or extension returned.
-        let end = unsafe {
-            match talc.source.end.filter(|end| within_a_chunk(end.as_ptr(), start)) {
-                Some(end) => Some(talc.extend(end, start.add(len as usize))),
-                None => talc.claim(start, len as usize),
-            }
-        };
-        if end.is_none() {
-            frames::free(run, len);
-            return Err(());
-        }
-        talc.source.end = end;
-        CLAIMED.fetch_add(len, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-/// Whether a heap that ends at `end` ends where `start` begins, but for `talc`'s rounding down to its unit.
-fn within_a_chunk(end: *mut u8, start: *mut u8) -> bool {
-    (start as usize).checked_sub(end as usize).is_some_and(|gap| gap < talc::base::CHUNK_UNIT)
-}
-
-struct Heap(IrqMutex<Talc<Growth, DefaultBinning>>);
+struct Heap(IrqMutex<Blocks>);
 
 #[global_allocator]
-static HEAP: Heap = Heap(IrqMutex::new(Talc::new(Growth { end: None })));
+static HEAP: Heap = Heap(IrqMutex::new(Blocks::new()));
 
-// SAFETY: `Talc` is an allocator; the lock makes its use exclusive.
+// SAFETY: `Blocks` is an allocator; the lock makes its use exclusive.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller promises a layout of non-zero size.
@@ -91,16 +61,17 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        let Some(block) = NonNull::new(ptr) else { return };
         IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: the caller promises that `ptr` came from `alloc` with this layout.
-        unsafe { self.0.lock().deallocate(ptr, layout) };
+        unsafe { self.0.lock().deallocate(block, layout) };
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let Some(block) = NonNull::new(ptr) else { return ptr::null_mut() };
         // SAFETY: the caller's promises, the same as for `alloc` and `dealloc`.
         unsafe {
-            if self.0.lock().try_realloc_in_place(block.as_ptr(), layout, new_size) {
+            if self.0.lock().resize(block, layout, new_size) {
                 IN_USE.fetch_add(new_size as u64, Ordering::Relaxed);
                 IN_USE.fetch_sub(layout.size() as u64, Ordering::Relaxed);
                 return ptr;

@@ -7,8 +7,10 @@
 
 mod card;
 mod device;
+#[cfg(feature = "perftest")]
 pub mod fabric;
 pub mod link;
+#[cfg(feature = "perftest")]
 mod listen;
 mod nic;
 pub mod port;
@@ -90,6 +92,7 @@ impl Net {
     }
 
     /// TCP on the fabric port with that address; the first call makes it so.
+    #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "perftest alone has TCP on the fabric"))]
     fn fabric_stack(&self, port: &'static Port, config: Ipv4Config) -> &'static Stack {
         self.fabric_stack.call_once(|| {
             match self.stack.get().copied().filter(|stack| core::ptr::eq(stack.port(), port)) {

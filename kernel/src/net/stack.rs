@@ -399,6 +399,7 @@ impl TcpStream {
     }
 
     /// Ends this side, and waits until `deadline` that the peer has all and has ended its side too.
+    #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "perftest alone has TCP on the fabric"))]
     pub async fn close(self, deadline: Instant) {
         self.with_and_send(tcp::Socket::close);
         let closed = poll_fn(|cx| {

@@ -1,22 +1,26 @@
-//! The applications of this image.
+//! The applications of this image: those whose features it is built with.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
-use mapreduce::Job;
 use runtime::App;
 
 /// All of them. perftest alone is given more than LITE, where there is that.
-pub fn all(perftest: Option<perftest::Job>) -> Vec<Box<dyn App>> {
+pub fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
     let mut apps: Vec<Box<dyn App>> = vec![
-        Box::new(Job::<wordcount::WordCount>::default()),
-        Box::new(Job::<grep::Grep>::default()),
+        #[cfg(feature = "wordcount")]
+        Box::new(mapreduce::Job::<wordcount::WordCount>::default()),
+        #[cfg(feature = "grep")]
+        Box::new(mapreduce::Job::<grep::Grep>::default()),
+        #[cfg(feature = "bench")]
         Box::new(litebench::Bench),
+        #[cfg(feature = "bench")]
         Box::new(litebench::Progress),
+        #[cfg(feature = "echo")]
         Box::new(echo::Echo),
         #[cfg(feature = "semantics")]
         Box::new(semantics::Suite),
     ];
-    apps.extend(perftest.map(|job| Box::new(job) as Box<dyn App>));
+    apps.extend(perftest);
     apps
 }

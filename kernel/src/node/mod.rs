@@ -1,6 +1,7 @@
 //! What the kernel is for: a node of the cluster. Wires one RNIC, the control connection, LITE and the applications.
 
 mod apps;
+#[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
 mod pollers;
 mod reach;

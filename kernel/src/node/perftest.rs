@@ -1,11 +1,13 @@
 //! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`).
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::net::Ipv4Addr;
 use perftest::{Error, Host, Options, Perftest};
 use platform::NetworkError;
+use runtime::App;
 use verbs::Gid;
 
 use super::reach;
@@ -28,9 +30,9 @@ fn on(net: &'static Net, fabric: &Fabric, port: &'static Port, at: At, prefix: u
 }
 
 /// As an application of a node that has joined, if its RNIC has a port for TCP.
-pub fn application(net: &'static Net, fabric: &Fabric) -> Option<perftest::Job> {
+pub fn application(net: &'static Net, fabric: &Fabric) -> Option<Box<dyn App>> {
     let at = At::Rnic(fabric.rnic());
-    Some(perftest::Job(on(net, fabric, fabric.port()?, at, PREFIX)))
+    Some(Box::new(perftest::Job(on(net, fabric, fabric.port()?, at, PREFIX))))
 }
 
 /// What `perftest=` asks for: the words of a command line, separated by commas.

@@ -11,6 +11,7 @@
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
+//! | `heaps` | cost of allocations alone |
 //! | `net` | two machines resolve each other on the fabric and send full frames to and fro |
 //! | `tcp` | throughput and round trips of TCP with a server at `manager=` |
 //! | `join` | joins the cluster of `manager=`, stays `selftest_s` seconds, leaves |
@@ -64,6 +65,7 @@ pub async fn run(name: &str) {
         "idle" => scheduling::idle().await,
         "progress" => scheduling::progress().await,
         "speed" => speed::run().await,
+        "heaps" => speed::heaps(),
         "net" => net::fabric().await,
         "tcp" => net::tcp().await,
         "join" => net::join().await,

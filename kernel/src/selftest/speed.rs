@@ -1,4 +1,4 @@
-//! What basic things cost on this machine. Prints, judges nothing.
+//! What basic things cost on this machine, and what the heap alone costs. Prints, judges nothing.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -6,6 +6,7 @@ use core::hint::black_box;
 
 use super::Outcome;
 use super::heap::Xorshift;
+use crate::mm::heap;
 use crate::{exec, time};
 
 /// Prints the time of one call: the best of ten batches, for a busy host spoils some.
@@ -17,6 +18,31 @@ fn per_call(name: &str, calls: u64, mut f: impl FnMut(u64)) {
         time::now().saturating_since(begun).as_nanos() as u64
     });
     crate::println!("speed: {name:<32} {:>8} ns", best.min().unwrap_or(0) / batch);
+}
+
+/// What the heap costs: empty, and among 4000 blocks.
+fn allocations() {
+    crate::println!("heap: {}", heap::ALLOCATOR);
+    per_call("allocate and free 64 bytes", 100_000, |_| drop(black_box(Box::new([0u8; 64]))));
+    let mut random = Xorshift(99);
+    let mut live: Vec<Vec<u8>> =
+        (0..4000).map(|_| Vec::with_capacity(random.below(2000) as usize + 1)).collect();
+    per_call("replace one of 4000 blocks", 50_000, |_| {
+        let at = random.below(4000) as usize;
+        live[at] = Vec::with_capacity(random.below(2000) as usize + 1);
+    });
+    per_call("the same among 4000 blocks", 50_000, |_| drop(black_box(Box::new([0u8; 64]))));
+    per_call("grow 64 to 65536 bytes by doubling", 2000, |i| {
+        let mut grown = Vec::new();
+        (6..=16).for_each(|power| grown.resize(1 << power, i as u8));
+        black_box(grown);
+    });
+}
+
+/// The allocator of the heap alone.
+pub fn heaps() -> Outcome {
+    allocations();
+    Ok(alloc::string::String::new())
 }
 
 pub async fn run() -> Outcome {
@@ -43,15 +69,7 @@ pub async fn run() -> Outcome {
     per_call("clock", 100_000, |_| {
         black_box(time::now());
     });
-    per_call("allocate and free 64 bytes", 100_000, |_| drop(black_box(Box::new([0u8; 64]))));
-    let mut random = Xorshift(99);
-    let mut live: Vec<Vec<u8>> =
-        (0..4000).map(|_| Vec::with_capacity(random.below(2000) as usize + 1)).collect();
-    per_call("replace one of 4000 blocks", 50_000, |_| {
-        let at = random.below(4000) as usize;
-        live[at] = Vec::with_capacity(random.below(2000) as usize + 1);
-    });
-    drop(live);
+    allocations();
     per_call("take and give a frame", 20_000, |_| {
         if let Some(f) = crate::mm::frames::alloc(4096) {
             crate::mm::frames::free(f, 4096);

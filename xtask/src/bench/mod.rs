@@ -5,6 +5,7 @@ mod callgrind;
 mod cx3;
 mod document;
 mod gaps;
+mod heaps;
 mod host;
 mod lab;
 mod linux_pair;
@@ -61,6 +62,8 @@ enum Alone {
     Scaling(scaling::Options),
     /// A simulated cluster of many nodes: how long they take to join, connect, call and leave, and what a node and a peer cost
     Nodes(nodes::Options),
+    /// The kernel's heap with its allocator, talc, beside linked_list_allocator: what allocations cost
+    Heaps(heaps::Options),
     /// Our mlx4 driver, as native code: what posting and polling take, beside rdma-core's instructions in a Linux guest
     Post(post::Options),
 }
@@ -167,6 +170,7 @@ pub fn bench(bench: &Bench) -> Result<()> {
         Some(Alone::Cx3(options)) => cx3::bench(options),
         Some(Alone::Scaling(options)) => scaling::bench(options),
         Some(Alone::Nodes(options)) => nodes::bench(options),
+        Some(Alone::Heaps(options)) => heaps::bench(options),
         Some(Alone::Post(options)) => post::bench(options),
         None => all(&bench.options),
     }

@@ -94,7 +94,7 @@ impl Size {
 
     /// Both have a target.
     pub fn targets(&self) -> Vec<Target> {
-        let budget = Bound::AtMost(image::SIZE_BUDGET as f64 / 1e6);
+        let budget = Bound::AtMost(image::BUDGET as f64 / 1e6);
         let image = self.image_bytes as f64 / 1e6;
         let memory = self.memory_floor_mib.map(f64::from);
         vec![

@@ -5,8 +5,10 @@ use super::table::{Table, number};
 use crate::run::{SUCCESS, reason};
 use crate::{interrupt, paths, tool, ui};
 use anyhow::{Context, Result, bail, ensure};
+use qemu::Qemu;
 use qemu::vm::{Accel, EventKind, Machine, Nic, Vm, VmSpec};
 use serde::Serialize;
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -18,9 +20,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// Where it was measured.
-    place: &'static str,
-    what: String,
-    ns: f64,
+    pub place: &'static str,
+    pub what: String,
+    pub ns: f64,
 }
 
 /// A program of this repository that prints figures, and how to read a line of them: what, and nanoseconds.
@@ -38,8 +40,9 @@ const SOURCES: [Source; 2] = [
 
 /// Measures all steps once; the programs repeat by themselves and print the best or the median.
 pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
-    let mut steps =
-        ui::step("what basic things cost in the appliance", || appliance(lab)).context("selftest=speed")?;
+    let mut steps = ui::step("what basic things cost in the appliance", || {
+        appliance(&lab.qemu, &lab.programs.kernel, "speed")
+    })?;
     for source in SOURCES {
         interrupt::check()?;
         let name = format!("{}: example {}", source.package, source.example);
@@ -48,22 +51,26 @@ pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The kernel's own measurement, in a machine of one processor.
-fn appliance(lab: &Lab) -> Result<Vec<Step>> {
+/// The kernel's own measurement by one of its self-tests, in a machine of one processor.
+pub fn appliance(qemu: &Qemu, kernel: &Path, selftest: &str) -> Result<Vec<Step>> {
+    printed(qemu, kernel, selftest).with_context(|| format!("selftest={selftest}"))
+}
+
+fn printed(qemu: &Qemu, image: &Path, selftest: &str) -> Result<Vec<Step>> {
     let spec = VmSpec {
-        name: "speed".into(),
+        name: selftest.to_owned(),
         index: 0,
         machine: Machine::Q35,
         accel: Accel::Tcg,
         cpus: 1,
         memory_mb: 64,
-        kernel: lab.programs.kernel.clone(),
-        cmdline: "selftest=speed".into(),
+        kernel: image.to_owned(),
+        cmdline: format!("selftest={selftest}"),
         fw_cfg: Vec::new(),
         nics: vec![Nic::Management],
     };
     let (sender, events) = channel();
-    let vm = Vm::start(&lab.qemu, spec, None, sender)?;
+    let vm = Vm::start(qemu, spec, None, sender)?;
     let deadline = Instant::now() + LIMIT;
     let mut steps = Vec::new();
     loop {

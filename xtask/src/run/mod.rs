@@ -12,6 +12,7 @@ pub use options::{Options, RdmaNic};
 pub use subnet::start_opensm;
 
 use crate::cx3::Tools;
+use crate::image::Contents;
 use crate::{image, interrupt, paths, setup, text, ui};
 use anyhow::{Context, Result, anyhow};
 use cluster::Cluster;
@@ -59,7 +60,10 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let programs = match &options.programs {
         Some(dir) => Programs::of(dir),
-        None => Programs { kernel: image::build()?.elf, manager: manager::build()? },
+        None => {
+            let contents = Contents::with(options.apps.clone().unwrap_or_default());
+            Programs { kernel: image::build_of(&contents)?.elf, manager: manager::build()? }
+        }
     };
     let accel = accel(&qemu, options, &programs.kernel)?;
     interrupt::check()?;

@@ -1,5 +1,6 @@
 //! The options of `cargo xtask run`.
 
+use crate::image::Apps;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -118,6 +119,9 @@ pub struct Options {
     /// Application to run; what there is, the appliances say when they join
     #[arg(long, value_name = "NAME", default_value = "wordcount")]
     pub app: String,
+    /// Applications that the image is built with, as in wordcount,grep [default: all]
+    #[arg(long, value_name = "LIST", conflicts_with = "programs")]
+    pub apps: Option<Apps>,
     /// Argument of the application; repeatable
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,

@@ -1,9 +1,11 @@
 //! Formatting, Clippy, documentation, and builds.
 
 use super::cases::{Case, Outcome};
+use super::end_to_end::xtask;
+use crate::image::{self, Apps, Contents};
 use crate::run::manager;
-use crate::{image, paths, tool};
-use anyhow::Result;
+use crate::{paths, tool};
+use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -70,16 +72,31 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// What the tests that boot machines need, built as users build it. Building checks the image's size, and that there is
-/// no `syscall` in it.
+/// What the tests that boot machines need, built as users build it. Building checks that there is no `syscall` in an image.
 pub fn builds() -> Vec<Case> {
-    let image = |log: &Path| {
-        image::build_with(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
+    let image = |contents: Contents| {
+        move |log: &Path| {
+            let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, LIMIT).map(drop))?;
+            image::check_size(image.stripped_bytes, image.budget).map(|()| Outcome::Passed)
+        }
     };
     let manager = |log: &Path| {
         manager::build_with(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
     };
-    vec![Case::new("build::image-size-and-syscalls", image), Case::new("build::manager", manager)]
+    vec![
+        Case::new("build::image-size-and-syscalls", image(Contents::default())),
+        Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core()))),
+        Case::new("build::too-large-an-image-is-built-with-a-warning", too_large),
+        Case::new("build::manager", manager),
+    ]
+}
+
+/// An image that exceeds its budget, as any exceeds one byte, is built and told of: only tests fail for it.
+fn too_large(log: &Path) -> Result<Outcome> {
+    let said = tool::run_ok(xtask().args(["build", "--budget", "1"]), log, LIMIT)?;
+    let warns = said.lines().any(|line| line.starts_with("warning: the image has "));
+    ensure!(warns && image::check_size(image::build()?.stripped_bytes, 1).is_err(), "no warning: {said}");
+    Ok(Outcome::Passed)
 }
 
 fn check(command: &mut Command, log: &Path) -> Result<Outcome> {

@@ -1,0 +1,46 @@
+//! Budgets of the image's size. A test holds images to them; a build that users make is only told.
+
+use crate::{tool, ui};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::Command;
+
+/// The most bytes that the core image may have without symbols: kernel, RNICs, LITE and word count.
+pub const CORE_BUDGET: u64 = 2_500_000;
+/// The most bytes that an image with all applications may have without symbols.
+pub const BUDGET: u64 = 4_000_000;
+
+/// The size of an image without symbols, in bytes.
+pub fn stripped(elf: &Path) -> Result<u64> {
+    let stripped = elf.with_extension("stripped");
+    tool::output(Command::new("strip").arg("-o").arg(&stripped).arg(elf))?;
+    Ok(std::fs::metadata(stripped)?.len())
+}
+
+/// What to say of an image that has more than its budget.
+pub fn excess(bytes: u64, budget: u64) -> Option<String> {
+    let (size, allowed) = (ui::bytes(bytes), ui::bytes(budget));
+    (bytes > budget)
+        .then(|| format!("the image has {size} ({bytes} bytes) without symbols, of {allowed} that it should"))
+}
+
+/// Fails for an image that has more than its budget: for tests.
+pub fn check(bytes: u64, budget: u64) -> Result<()> {
+    match excess(bytes, budget) {
+        Some(why) => bail!(why),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_the_budget_fails_and_the_budget_does_not() {
+        assert!(check(CORE_BUDGET, CORE_BUDGET).is_ok() && excess(0, 0).is_none());
+        let why = check(CORE_BUDGET + 1, CORE_BUDGET).unwrap_err().to_string();
+        assert!(why.contains("2500001 bytes"), "{why}");
+        assert_eq!(excess(CORE_BUDGET + 1, CORE_BUDGET), Some(why));
+    }
+}
