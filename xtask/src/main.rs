@@ -3,6 +3,7 @@
 
 mod apt;
 mod bench;
+mod cargo;
 mod cx3;
 mod doctor;
 mod image;

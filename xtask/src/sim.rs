@@ -1,9 +1,8 @@
 //! `cargo xtask sim`: simulated clusters under random work and faults, and what must hold.
 
-use crate::paths;
+use crate::cargo;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use std::process::Command;
 
 /// How the program ends that does not know what it is asked for.
 const UNKNOWN: i32 = 2;
@@ -36,10 +35,8 @@ pub fn sim(options: &Options) -> Result<()> {
     if options.soak.is_some_and(|minutes| !(0.01..=10_000.0).contains(&minutes)) {
         bail!("--soak takes 0.01 to 10000 minutes");
     }
-    let mut cargo = Command::new("cargo");
-    cargo
-        .args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"])
-        .current_dir(paths::root());
+    let mut cargo = cargo::host("run");
+    cargo.args(["--quiet", "--example", "explore", "--"]);
     cargo.args(["--nodes", &options.nodes.to_string(), "--steps", &options.steps.to_string()]);
     cargo.args(["--nic", &options.nic]);
     if let Some(seed) = options.seed {

@@ -1,6 +1,8 @@
-//! Running other programs: quietly, with a deadline, with their output kept.
+//! Running other programs: quietly, with a limit on their silence, with their output kept.
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{WaitId, WaitIdOptions};
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::Path;
@@ -15,21 +17,22 @@ pub struct Finished {
     pub output: String,
 }
 
-/// Runs a program to its end or kills it after `limit`, its output going to the file `log` (appended).
-pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Finished> {
+/// Runs a program to its end, its output going to the file `log` (appended). A program that writes nothing for as long as
+/// `silence` is killed: how long it takes in all is its own affair, because a slow machine makes a slow pass.
+pub fn run(command: &mut Command, log: &Path, silence: Duration) -> Result<Finished> {
     let mut file = File::options().create(true).append(true).read(true).open(log)?;
     writeln!(file, "$ {}", line(command))?;
     let start = file.stream_position()?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
     qemu::die_with_this_thread(command);
     let mut child = command.spawn().with_context(|| format!("cannot run {}", program(command)))?;
-    let status = wait(&mut child, limit)?;
+    let status = wait_while_it_writes(&mut child, &file, silence)?;
     let mut output = Vec::new();
     file.seek(std::io::SeekFrom::Start(start))?;
     file.read_to_end(&mut output)?;
     match status {
         Some(status) => Ok(Finished { status, output: String::from_utf8_lossy(&output).into_owned() }),
-        None => bail!("{} did not end within {} s", program(command), limit.as_secs()),
+        None => bail!("{} was silent for {} s", program(command), silence.as_secs()),
     }
 }
 
@@ -67,20 +70,79 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Waits for a child's end; kills it after `limit` and gives `None`.
+/// Waits for a child's end; kills it after `limit` and returns `None`.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
+    wait_until(child, || limit, limit)
+}
+
+/// Waits for a child's end; kills it once it has written nothing to a file for as long as `silence`, and returns `None`.
+fn wait_while_it_writes(child: &mut Child, file: &File, silence: Duration) -> Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    let mut written = 0;
+    let mut heard = Duration::ZERO;
+    let limit = || {
+        let length = file.metadata().map_or(written, |meta| meta.len());
+        if length != written {
+            (written, heard) = (length, begun.elapsed());
+        }
+        heard + silence
+    };
+    wait_until(child, limit, silence)
+}
+
+/// Waits for a child's end; kills it once it has run for longer than `limit` says, at first `first`, and returns `None`.
+fn wait_until(
+    child: &mut Child,
+    mut limit: impl FnMut() -> Duration,
+    first: Duration,
+) -> Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    let mut allowed = first;
     loop {
+        if let Some(time) = processor_time_at_its_end(child) {
+            PROCESSOR_TIME.set(PROCESSOR_TIME.get() + time);
+        }
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= deadline {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
+        if begun.elapsed() >= allowed {
+            allowed = limit();
+            if begun.elapsed() >= allowed {
+                child.kill()?;
+                child.wait()?;
+                return Ok(None);
+            }
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+thread_local! {
+    static PROCESSOR_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Returns the processor time of the programs that this thread has waited for since it last asked, and of theirs.
+pub fn take_processor_time() -> Duration {
+    PROCESSOR_TIME.take()
+}
+
+/// Returns the processor time of a child that has ended and has not been waited for, and of its own children that have ended.
+fn processor_time_at_its_end(child: &Child) -> Option<Duration> {
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    rustix::process::waitid(WaitId::Pid(pid), options).ok()??;
+    processor_time(child.id(), 4).ok()
+}
+
+/// Returns the processor time of a process and its threads, from the words 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)),
+/// with `words` 4 that of its children that it has waited for as well.
+pub fn processor_time(pid: u32, words: usize) -> Result<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(')').context("no command in stat")?;
+    let ticks: Vec<u64> =
+        rest.split_whitespace().skip(11).take(words).map(str::parse).collect::<Result<_, _>>()?;
+    let hertz = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_secs_f64(ticks.iter().sum::<u64>() as f64 / hertz as f64))
 }
 
 /// Whether a program can be found in `PATH`.

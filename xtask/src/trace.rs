@@ -1,10 +1,9 @@
 //! `cargo xtask trace`: what a small simulated cluster does, event by event.
 
-use crate::{paths, run, tool};
+use crate::{cargo, paths, run, tool};
 use anyhow::Result;
 use clap::Args;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 /// How long it may take, building included.
@@ -28,13 +27,13 @@ pub struct Options {
 pub fn trace(options: &Options) -> Result<()> {
     anyhow::ensure!((0.0..0.5).contains(&options.loss), "--loss is a share from 0 to below 0.5");
     let json = options.json.as_deref().map(|path| run::beside("trace", path)).transpose()?;
-    let mut cargo = Command::new("cargo");
-    cargo.args(["run", "--quiet", "--package", "sim", "--example", "trace", "--"]);
+    let mut cargo = cargo::host("run");
+    cargo.args(["--quiet", "--example", "trace", "--"]);
     cargo.args(["--seed", &options.seed.to_string(), "--loss", &options.loss.to_string()]);
     if let Some((file, _)) = &json {
         cargo.arg("--json").arg(file.path());
     }
-    print!("{}", tool::run_ok(cargo.current_dir(paths::root()), &paths::state()?.join("trace.log"), LIMIT)?);
+    print!("{}", tool::run_ok(&mut cargo, &paths::state()?.join("trace.log"), LIMIT)?);
     if let Some((file, path)) = json {
         use anyhow::Context;
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;

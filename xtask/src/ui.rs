@@ -3,6 +3,9 @@
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
+/// What takes longer than this is worth a line.
+const NOTICED: Duration = Duration::from_secs(2);
+
 /// Does something that takes a while: a spinner on a terminal, and a line with the time when done.
 pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let started = Instant::now();
@@ -17,6 +20,16 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
         eprintln!("  {what}: {:.1} s", started.elapsed().as_secs_f64());
     }
     result
+}
+
+/// Does something beside other things: a line with the time when done, if it took long enough to be noticed.
+pub fn stage<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let started = Instant::now();
+    let result = work()?;
+    if started.elapsed() >= NOTICED {
+        eprintln!("  {what}: {:.1} s", started.elapsed().as_secs_f64());
+    }
+    Ok(result)
 }
 
 /// An error and its causes in one line.

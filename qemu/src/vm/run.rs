@@ -59,8 +59,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The running QEMU. A process file descriptor, so that a signal never reaches another process with its number.
-    process: Option<OwnedFd>,
+    /// The running QEMU: its number, and a process file descriptor, so that a signal never reaches another process with that
+    /// number.
+    process: Option<(u32, OwnedFd)>,
     /// Told to end: no QEMU is started any more.
     ended: bool,
     tail: VecDeque<String>,
@@ -105,6 +106,12 @@ impl Vm {
         &self.name
     }
 
+    /// Its QEMU's process, while one runs.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        self.shared.lock().process.as_ref().map(|(id, _)| *id)
+    }
+
     /// Kills it; its end is told as an event.
     pub fn kill(&self) {
         let mut state = self.shared.lock();
@@ -140,7 +147,7 @@ impl Drop for Vm {
 
 /// A process that has ended already takes no signal, and needs none.
 fn signal(state: &State, signal: Signal) {
-    if let Some(process) = &state.process {
+    if let Some((_, process)) = &state.process {
         let _ = pidfd_send_signal(process, signal);
     }
 }
@@ -210,7 +217,7 @@ impl Keeper {
             die_with_this_thread(&mut command).spawn().context("cannot start qemu-system-x86_64")?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("no process id")?;
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(process) => state.process = Some(process),
+            Ok(process) => state.process = Some((child.id(), process)),
             Err(e) => {
                 let _ = child.kill();
                 let _ = child.wait();

@@ -43,7 +43,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
-    let tools = Tools::get()?.map_err(|why| anyhow!("{why}"))?;
+    let tools = Tools::to_measure()?.map_err(|why| anyhow!("{why}"))?;
     let image = ui::step("the image of the Linux guests", || image(Release::Host, &[]))?;
     let dir = TempDir::with_prefix("ferrolite-")?;
     let mut gaps = Gaps::default();
@@ -51,7 +51,7 @@ pub fn bench(options: &Options) -> Result<()> {
     for n in 1..=options.runs {
         let of = format!("{n} of {}", options.runs);
         let measured = gaps.attempt(&format!("cx3: {of}"), || {
-            let mut lab = Lab::boot(tools, &Plan::default(), &dir.path().join("log"))?;
+            let mut lab = Lab::boot(&tools, &Plan::default(), &dir.path().join("log"))?;
             let sample = linux_pair::measure(options.iterations, |program, words| {
                 lab.perftest(Wire::V2, program, words, TEST)
             });

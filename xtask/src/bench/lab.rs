@@ -1,5 +1,6 @@
 //! What all measurements share: the programs under test, built once, and jobs on clusters of their own.
 
+use crate::cargo::Profile;
 use crate::run::Programs;
 use crate::run::manager::{self, Manager};
 use crate::{image, paths, setup, tool};
@@ -45,7 +46,7 @@ impl Lab {
     pub fn new() -> Result<Self> {
         let qemu = setup::qemu()?;
         let image = image::build()?;
-        let manager = manager::build()?;
+        let manager = manager::build(Profile::Release)?;
         let dir = TempDir::with_prefix("ferrolite-")?;
         let programs = Programs::of(dir.path());
         for (from, to) in [(&image.elf, &programs.kernel), (&manager, &programs.manager)] {

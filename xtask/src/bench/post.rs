@@ -126,7 +126,7 @@ pub fn bench(options: &Options) -> Result<()> {
 /// what that calls in `libmlx4`.
 fn rdma_core() -> Result<Instructions> {
     const PROFILE: &str = "/tmp/callgrind";
-    let tools = Tools::get()?.map_err(|why| anyhow!("{why}"))?;
+    let tools = Tools::to_measure()?.map_err(|why| anyhow!("{why}"))?;
     let mut cargo = Command::new("cargo");
     cargo.args([
         "build",
@@ -147,7 +147,7 @@ fn rdma_core() -> Result<Instructions> {
         cards: vec![CardConfig::default()],
         ..Plan::default()
     };
-    let mut lab = Lab::boot(tools, &plan, &program::log()?)?;
+    let mut lab = Lab::boot(&tools, &plan, &program::log()?)?;
     let command = format!(
         "valgrind --tool=callgrind --callgrind-out-file={PROFILE} {there} {} {COUNTED} >&2 && cat {PROFILE}",
         address(0)

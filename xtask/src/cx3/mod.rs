@@ -6,13 +6,13 @@ pub mod plan;
 pub use lab::Lab;
 pub use plan::Plan;
 
-use crate::{paths, setup, tool, ui};
-use anyhow::{Context, Result};
+use crate::cargo::{self, Profile};
+use crate::{paths, setup, ui};
+use anyhow::Result;
 use qemu::Qemu;
 use qemu::linux::{Image, Release};
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 /// What the machines are made of.
 pub struct Tools {
@@ -23,27 +23,24 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Gets what is missing. The inner error says why there is no QEMU for these machines.
-    pub fn get() -> Result<Result<&'static Self, &'static str>> {
-        static TOOLS: OnceLock<Result<Tools, String>> = OnceLock::new();
-        if TOOLS.get().is_none() {
-            let tools = match setup::vfio_user_qemu() {
-                Ok(qemu) => Ok(Self { qemu, program: build()? }),
-                Err(e) => Err(ui::one_line(&e)),
-            };
-            TOOLS.get_or_init(|| tools);
-        }
-        let tools = TOOLS.get().context("no tools")?;
-        Ok(tools.as_ref().map_err(String::as_str))
+    /// Gets what is missing, for runs and tests. The inner error says why there is no QEMU for these machines.
+    pub fn get() -> Result<Result<Self, &'static str>> {
+        Self::of(Profile::Dev)
     }
-}
 
-/// Builds `cx3`, optimised: its speed is most of what two machines see.
-fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--release", "--package", "connectx3", "--bin", "cx3"]);
-    tool::run_visible(cargo.current_dir(paths::root())).context("cx3 does not build")?;
-    Ok(paths::target().join("release/cx3"))
+    /// As [`get`](Self::get), for measurements: `cx3` as it ships.
+    pub fn to_measure() -> Result<Result<Self, &'static str>> {
+        Self::of(Profile::Release)
+    }
+
+    fn of(profile: Profile) -> Result<Result<Self, &'static str>> {
+        static QEMU: LazyLock<Result<Qemu, String>> =
+            LazyLock::new(|| setup::vfio_user_qemu().map_err(|e| ui::one_line(&e)));
+        Ok(match &*QEMU {
+            Ok(qemu) => Ok(Self { qemu: qemu.clone(), program: cargo::program("cx3", profile)? }),
+            Err(why) => Err(why),
+        })
+    }
 }
 
 /// The image of the Linux guests, by release, with further packages.

@@ -9,6 +9,7 @@ pub mod lab;
 pub mod linux;
 
 use crate::bench::Table;
+use crate::cargo::Profile;
 use crate::run::{Programs, manager};
 use crate::{image, interrupt, ui};
 use anyhow::{Result, bail, ensure};
@@ -119,7 +120,7 @@ pub fn perftest(options: &Options) -> Result<()> {
     interrupt::watch()?;
     let programs = match &options.programs {
         Some(dir) => Programs::of(dir),
-        None => Programs { kernel: image::build()?.elf, manager: manager::build()? },
+        None => Programs { kernel: image::build()?.elf, manager: manager::build(Profile::Dev)? },
     };
     let linux = cells.iter().any(|c| c.direction.has_linux());
     let mut lab = Lab::boot(programs, options.seed, options.pcap.as_deref(), linux)?;

@@ -1,12 +1,12 @@
 //! The manager's processes: the daemon, and the commands that talk to it.
 
 use super::Options;
-use crate::{paths, tool};
+use crate::cargo::{self, Profile};
+use crate::tool;
 use anyhow::{Context, Result, anyhow, bail};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -19,21 +19,9 @@ const LISTENING: &str = "listening on ";
 /// What the manager's program writes before the reason when it fails.
 const FAILED: &str = "ferrolite-manager: ";
 
-/// Builds the manager, once in a process; gives its program.
-pub fn build() -> Result<PathBuf> {
-    build_with(tool::run_visible)
-}
-
-/// As [`build`], the compiler being run by `run`.
-pub fn build_with(run: impl FnOnce(&mut Command) -> Result<()>) -> Result<PathBuf> {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    if BUILT.get().is_none() {
-        let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--release", "--package", "manager", "--bin", "ferrolite-manager"]);
-        run(cargo.current_dir(paths::root())).context("the manager does not build")?;
-        BUILT.get_or_init(|| ());
-    }
-    Ok(paths::target().join("release/ferrolite-manager"))
+/// Builds the manager, once in a process; returns its program.
+pub fn build(profile: Profile) -> Result<PathBuf> {
+    cargo::program("ferrolite-manager", profile)
 }
 
 /// A running daemon. Killed when dropped.

@@ -11,15 +11,17 @@ pub use manager::Manager;
 pub use options::{Options, RdmaNic};
 pub use subnet::start_opensm;
 
+use crate::cargo::Profile;
 use crate::cx3::Tools;
 use crate::image::Contents;
 use crate::{image, interrupt, paths, setup, text, ui};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use cluster::Cluster;
 use qemu::Qemu;
 use qemu::accel::{Choice, Probe};
 use qemu::vm::{Accel, Exit};
 use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::{NamedTempFile, TempDir};
 
@@ -52,19 +54,7 @@ pub fn run(options: &Options) -> Result<()> {
     let consoles = options.console.clone().map(paths::made).transpose()?;
     interrupt::watch()?;
 
-    let (qemu, cx3) = if options.cards().next().is_some() {
-        let tools = Tools::get()?.map_err(|why| anyhow!("--nic {}: {why}", options.nics()))?;
-        (tools.qemu.clone(), Some(tools.program.as_path()))
-    } else {
-        (setup::qemu()?, None)
-    };
-    let programs = match &options.programs {
-        Some(dir) => Programs::of(dir),
-        None => {
-            let contents = Contents::with(options.apps.clone().unwrap_or_default());
-            Programs { kernel: image::build_of(&contents)?.elf, manager: manager::build()? }
-        }
-    };
+    let Prepared { qemu, cx3, programs } = prepare(options)?;
     let accel = accel(&qemu, options, &programs.kernel)?;
     interrupt::check()?;
 
@@ -74,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut manager = Manager::start(&programs.manager, options.port, work.path())?;
     let cluster = Cluster {
         qemu: &qemu,
-        cx3,
+        cx3: cx3.as_deref(),
         kernel: &programs.kernel,
         accel,
         memory_mb: options.memory_mb(input_bytes),
@@ -103,6 +93,49 @@ pub fn run(options: &Options) -> Result<()> {
         file.persist(&path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// What a run needs of this machine.
+struct Prepared {
+    qemu: Qemu,
+    /// The program `cx3`, if a node has a card.
+    cx3: Option<PathBuf>,
+    programs: Programs,
+}
+
+/// Gets what is missing: the kernel, QEMU and the programs of the host, side by side, because each of them leaves a processor
+/// idle for part of its time. Each says in a line how long it took.
+fn prepare(options: &Options) -> Result<Prepared> {
+    let contents = Contents::with(options.apps.clone().unwrap_or_default());
+    let build = options.programs.is_none();
+    if build {
+        eprintln!(
+            "  building the kernel and the manager, side by side: a minute or two if nothing is compiled yet"
+        );
+    }
+    std::thread::scope(|scope| {
+        let kernel = build
+            .then(|| scope.spawn(|| ui::stage("the kernel's image", || Ok(image::build_of(&contents)?.elf))));
+        let manager =
+            build.then(|| scope.spawn(|| ui::stage("the manager", || manager::build(Profile::Dev))));
+        let (qemu, cx3) = if options.cards().next().is_some() {
+            let tools = ui::stage("the emulated ConnectX-3", || {
+                Tools::get()?.map_err(|why| anyhow!("--nic {}: {why}", options.nics()))
+            })?;
+            (tools.qemu, Some(tools.program))
+        } else {
+            (setup::qemu()?, None)
+        };
+        let joined = |built: ScopedJoinHandle<'_, Result<PathBuf>>| {
+            built.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        let programs = match (&options.programs, kernel.map(joined), manager.map(joined)) {
+            (None, Some(kernel), Some(manager)) => Programs { kernel: kernel?, manager: manager? },
+            (Some(dir), ..) => Programs::of(dir),
+            _ => bail!("nothing was built"),
+        };
+        Ok(Prepared { qemu, cx3, programs })
+    })
 }
 
 fn with_input(options: &Options) -> Result<Options> {

@@ -5,7 +5,18 @@ use std::fmt;
 use std::path::Path;
 
 /// Does a test; writes what helps to understand a failure to the file.
-pub type Check = Box<dyn FnOnce(&Path) -> Result<Outcome>>;
+pub type Check = Box<dyn FnOnce(&Path) -> Result<Outcome> + Send>;
+
+/// A directory of compiled crates that one cargo at a time can use: a second one would wait and do nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// That of the host workspace.
+    Host,
+    /// That of the kernel.
+    Kernel,
+    /// Those of the fuzz targets and of Miri.
+    Tools,
+}
 
 /// A test.
 pub struct Case {
@@ -13,14 +24,31 @@ pub struct Case {
     pub name: String,
     /// Whether only `--full` runs it.
     pub full: bool,
+    /// Whether it compiles what tests need, so that these wait for it.
+    pub compiles: bool,
+    /// Which directory of compiled crates it occupies.
+    pub lane: Option<Lane>,
     /// What it does. An error is a failure.
     pub check: Check,
 }
 
 impl Case {
     /// A test of the quick set.
-    pub fn new(name: impl Into<String>, check: impl FnOnce(&Path) -> Result<Outcome> + 'static) -> Self {
-        Self { name: name.into(), full: false, check: Box::new(check) }
+    pub fn new(
+        name: impl Into<String>,
+        check: impl FnOnce(&Path) -> Result<Outcome> + Send + 'static,
+    ) -> Self {
+        Self { name: name.into(), full: false, compiles: false, lane: None, check: Box::new(check) }
+    }
+
+    /// Has it done before all that compiles nothing, one at a time in its lane.
+    pub fn compiles(self, lane: Lane) -> Self {
+        Self { compiles: true, lane: Some(lane), ..self }
+    }
+
+    /// Has it done one at a time in its lane.
+    pub fn in_lane(self, lane: Lane) -> Self {
+        Self { lane: Some(lane), ..self }
     }
 
     /// Leaves it to `--full` if so.

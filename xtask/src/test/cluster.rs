@@ -3,7 +3,7 @@
 use super::boot::{PANIC, REFUSED};
 use super::cases::{Case, Outcome};
 use super::lab::Cluster;
-use super::nodes::{children, named};
+use crate::cargo::Profile;
 use crate::run::{Manager, SUCCESS, manager};
 use crate::tool;
 use anyhow::{Context, Result, ensure};
@@ -84,9 +84,9 @@ fn idle(log: &Path) -> Result<()> {
     let cluster = Cluster::start(4, "", None, log)?;
     cluster.joined(log)?;
     std::thread::sleep(SETTLE);
-    let pids: Vec<u32> = children(std::process::id()).into_iter().filter(|pid| named(*pid, "node")).collect();
+    let pids: Vec<u32> = cluster.vms.iter().filter_map(Vm::process).collect();
     ensure!(pids.len() == cluster.vms.len(), "{} machines run, not {}", pids.len(), cluster.vms.len());
-    let times = || pids.iter().map(|pid| processor_time(*pid)).collect::<Result<Vec<_>>>();
+    let times = || pids.iter().map(|pid| tool::processor_time(*pid, 2)).collect::<Result<Vec<_>>>();
     let (begun, before) = (Instant::now(), times()?);
     std::thread::sleep(IDLE);
     let (after, elapsed) = (times()?, begun.elapsed());
@@ -100,16 +100,6 @@ fn idle(log: &Path) -> Result<()> {
         ensure!(share < IDLE_SHARE, "{}", line.trim());
     }
     Ok(())
-}
-
-/// What a process and its threads have used, from `/proc/PID/stat`: user and system time, words 14 and 15.
-fn processor_time(pid: u32) -> Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(')').context("no command in stat")?;
-    let ticks: Vec<u64> =
-        rest.split_whitespace().skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
-    let hertz = rustix::param::clock_ticks_per_second();
-    Ok(Duration::from_secs_f64(ticks.iter().sum::<u64>() as f64 / hertz as f64))
 }
 
 fn wrong_key_node(log: &Path) -> Result<()> {
@@ -151,11 +141,11 @@ fn fails(command: &mut Command, what: &str, log: &Path) -> Result<()> {
 
 fn wrong_key_client(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let manager = Manager::start(&manager::build()?, 0, dir.path())?;
+    let manager = Manager::start(&manager::build(Profile::Dev)?, 0, dir.path())?;
     let other = dir.path().join("other.key");
-    let mut make = Command::new(manager::build()?);
+    let mut make = Command::new(manager::build(Profile::Dev)?);
     tool::run_ok(make.args(["key", "--key-file"]).arg(&other), log, LIMIT)?;
-    let mut nodes = Command::new(manager::build()?);
+    let mut nodes = Command::new(manager::build(Profile::Dev)?);
     nodes.args(["nodes", "--manager", &format!("127.0.0.1:{}", manager.port()?), "--key-file"]).arg(other);
     fails(&mut nodes, "key", log)
 }
@@ -163,9 +153,9 @@ fn wrong_key_client(log: &Path) -> Result<()> {
 fn absent_manager_client(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let key = dir.path().join("cluster.key");
-    let mut make = Command::new(manager::build()?);
+    let mut make = Command::new(manager::build(Profile::Dev)?);
     tool::run_ok(make.args(["key", "--key-file"]).arg(&key), log, LIMIT)?;
-    let mut nodes = Command::new(manager::build()?);
+    let mut nodes = Command::new(manager::build(Profile::Dev)?);
     fails(nodes.args(["nodes", "--manager", "127.0.0.1:1", "--key-file"]).arg(key), "127.0.0.1:1", log)
 }
 
@@ -173,8 +163,8 @@ fn busy_port(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let holder = TcpListener::bind("127.0.0.1:0")?;
     let taken = holder.local_addr()?.to_string();
-    let mut make = Command::new(manager::build()?);
+    let mut make = Command::new(manager::build(Profile::Dev)?);
     tool::run_ok(make.args(["key", "--key-file"]).arg(dir.path().join("cluster.key")), log, LIMIT)?;
-    let mut daemon = Command::new(manager::build()?);
+    let mut daemon = Command::new(manager::build(Profile::Dev)?);
     fails(daemon.args(["daemon", "--listen", &taken, "--state"]).arg(dir.path()), &taken, log)
 }

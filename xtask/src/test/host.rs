@@ -1,16 +1,18 @@
 //! The tests of the host workspace's crates, by cargo's own runner, each of which counts; and the simulation's fresh seeds.
 
 use super::cases::{Case, Outcome, Tally};
+use crate::cargo::{self, LIBIBVERBS};
 use crate::{paths, tool};
 use anyhow::Result;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(1200);
+/// Longest silence of a test. The runner names a test when it ends, and once it has run for a minute.
+const SILENCE: Duration = Duration::from_secs(900);
 
 /// All crates, and those that need a library of the host's as well.
-const WORKSPACE: [&str; 3] = ["--workspace", "--features", "ibverbs/libibverbs"];
+const WORKSPACE: [&str; 3] = ["--workspace", "--features", LIBIBVERBS];
 
 /// What simulated nodes have in turn, where LITE's tests run on emulated cards: RoCE v2, RoCE v1, virtual functions, all kinds.
 const CARDS: [&str; 4] = ["cx3", "cx3:cx3", "cx3-vf", "cx3,cx3:large-entries,cx3-vf,softroce"];
@@ -35,28 +37,26 @@ pub fn cases() -> Vec<Case> {
 
 /// The simulated cluster with seeds that nobody has run before, for so many minutes. A failing one prints how to replay it.
 fn fresh_seeds(nics: &str, minutes: &str, log: &Path) -> Result<Outcome> {
-    let mut command = Command::new("cargo");
-    command.args(["run", "--quiet", "--package", "sim", "--example", "explore", "--"]);
+    let mut command = Command::new(cargo::built_for_tests("examples/explore")?);
     command.args(["--nic", nics, "--minutes", minutes]);
-    tool::run_ok(command.current_dir(paths::root()), log, LIMIT)?;
+    tool::run_ok(command.current_dir(paths::root()), log, SILENCE)?;
     Ok(Outcome::Passed)
 }
 
 /// All tests on simulated clusters, whose nodes have those RNICs.
 fn every_test_on(nics: &str, log: &Path) -> Result<Outcome> {
-    let mut command = Command::new("cargo");
-    command.args(["test", "--no-fail-fast", "--package", "sim", "--package", "semantics"]);
+    let mut command = cargo::host("test");
+    command.args(["--no-fail-fast", "--package", "sim", "--package", "semantics"]);
     many(command.env("FERROLITE_SIM_NIC", nics), log)
 }
 
 /// `cargo test` with these arguments as one test of many.
 pub fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
-    let mut command = Command::new("cargo");
-    many(command.args(["test", "--no-fail-fast"]).args(args), log)
+    many(cargo::host("test").arg("--no-fail-fast").args(args), log)
 }
 
 fn many(cargo: &mut Command, log: &Path) -> Result<Outcome> {
-    let done = tool::run(cargo.current_dir(paths::root()), log, LIMIT)?;
+    let done = tool::run(cargo, log, SILENCE)?;
     let mut tally = tally(&done.output);
     let failure = (!done.status.success()).then(|| reason(&done.output));
     if failure.is_some() && tally.failed == 0 {

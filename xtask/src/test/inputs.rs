@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Kinds of input.
@@ -75,6 +76,9 @@ pub struct Prepared {
 impl Input {
     /// The input and what coreutils say of it, made by the first test of a run that needs them.
     pub fn prepared(self, log: &Path) -> Result<Prepared> {
+        // One at a time: tests that run side by side may want the same.
+        static PREPARING: Mutex<()> = Mutex::new(());
+        let _preparing = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = paths::made(folder()?)?;
         let input = dir.join(self.name());
         let expected = input.with_extension("expected");

@@ -1,5 +1,6 @@
 //! What the tests that boot machines share: the programs under test, built once, and clusters made by hand.
 
+use crate::cargo::Profile;
 use crate::cx3;
 use crate::run::{self, Manager, RdmaNic, manager};
 use crate::{image, setup, tool, ui};
@@ -91,7 +92,7 @@ impl Cluster {
         let tools = tools.transpose().map_err(|why| anyhow!("{why}"))?;
         // Short, because of the sockets in it.
         let dir = TempDir::with_prefix("ferrolite-")?;
-        let manager = Manager::start_with(&manager::build()?, 0, dir.path(), manager)?;
+        let manager = Manager::start_with(&manager::build(Profile::Dev)?, 0, dir.path(), manager)?;
         let fabric = Fabric::start(&FabricConfig {
             ports: nics.len(),
             dir: dir.path().to_owned(),
@@ -99,7 +100,7 @@ impl Cluster {
             seed: 0,
             pcap: None,
         })?;
-        let cards = tools.map(|tools| {
+        let cards = tools.as_ref().map(|tools| {
             let cards = (0..).zip(&nics).filter(|(_, nic)| nic.profile().is_some());
             let mut cards: Vec<_> = cards.map(|(port, nic)| run::card_of(nic, &fabric, port)).collect();
             if let (Some(card), Some(key)) = (cards.first_mut(), special.first) {
@@ -115,7 +116,7 @@ impl Cluster {
             };
             Cx3::start(&tools.program, &config)
         });
-        let qemu = tools.map_or(&lab.qemu, |tools| &tools.qemu).clone();
+        let qemu = tools.as_ref().map_or(&lab.qemu, |tools| &tools.qemu).clone();
         let (_, events) = channel();
         Ok(Self {
             manager,

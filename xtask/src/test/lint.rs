@@ -1,16 +1,17 @@
 //! Formatting, Clippy, documentation, and builds.
 
-use super::cases::{Case, Outcome};
+use super::cases::{Case, Lane, Outcome};
 use super::end_to_end::xtask;
+use crate::cargo::{self, LIBIBVERBS};
 use crate::image::{self, Apps, Contents};
-use crate::run::manager;
-use crate::{paths, tool};
+use crate::tool;
 use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(900);
+/// Longest silence of a compiler.
+pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The two workspaces, which no single cargo invocation may mix.
 #[derive(Clone, Copy)]
@@ -30,11 +31,14 @@ impl Workspace {
     fn cargo(self, subcommand: &str) -> Command {
         match self {
             Self::Kernel => image::cargo(subcommand),
-            Self::Host => {
-                let mut command = Command::new("cargo");
-                command.arg(subcommand).current_dir(paths::root());
-                command
-            }
+            Self::Host => cargo::host(subcommand),
+        }
+    }
+
+    fn lane(self) -> Lane {
+        match self {
+            Self::Kernel => Lane::Kernel,
+            Self::Host => Lane::Host,
         }
     }
 }
@@ -46,29 +50,34 @@ pub fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("lint::format-{name}"), move |log| {
             check(workspace.cargo("fmt").args(["--all", "--check"]), log)
         }));
-        cases.push(Case::new(format!("lint::clippy-{name}"), move |log| {
+        let clippy = Case::new(format!("lint::clippy-{name}"), move |log| {
             let mut command = workspace.cargo("clippy");
-            command.args(["--quiet", "--workspace"]);
+            command.arg("--workspace");
             // The kernel's tests run in QEMU, so it has no test targets.
             if matches!(workspace, Workspace::Host) {
-                command.args(["--all-targets", "--features", "ibverbs/libibverbs"]);
+                command.args(["--all-targets", "--features", LIBIBVERBS]);
             }
             check(command.args(["--", "-D", "warnings"]), log)
-        }));
-        cases.push(Case::new(format!("lint::doc-{name}"), move |log| {
+        });
+        cases.push(clippy.compiles(workspace.lane()));
+        let doc = Case::new(format!("lint::doc-{name}"), move |log| {
             let mut command = workspace.cargo("doc");
-            command.args(["--quiet", "--workspace", "--no-deps", "--document-private-items"]);
+            command.args(["--workspace", "--no-deps", "--document-private-items"]);
             if matches!(workspace, Workspace::Host) {
-                command.args(["--features", "ibverbs/libibverbs"]);
+                command.args(["--features", LIBIBVERBS]);
             }
             check(command.env("RUSTDOCFLAGS", "-D warnings"), log)
-        }));
+        });
+        cases.push(doc.compiles(workspace.lane()));
     }
     // Without what builds the bindings to libibverbs, which the others have.
-    cases.push(Case::new("lint::clippy-ibverbs-bare", |log| {
-        let mut command = Workspace::Host.cargo("clippy");
-        check(command.args(["--quiet", "--package", "ibverbs", "--", "-D", "warnings"]), log)
-    }));
+    cases.push(
+        Case::new("lint::clippy-ibverbs-bare", |log| {
+            let mut command = Workspace::Host.cargo("clippy");
+            check(command.args(["--workspace", "--lib", "--", "-D", "warnings"]), log)
+        })
+        .compiles(Lane::Host),
+    );
     cases
 }
 
@@ -76,29 +85,38 @@ pub fn cases() -> Vec<Case> {
 pub fn builds() -> Vec<Case> {
     let image = |contents: Contents| {
         move |log: &Path| {
-            let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, LIMIT).map(drop))?;
+            let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
             image::check_size(image.stripped_bytes, image.budget).map(|()| Outcome::Passed)
         }
     };
-    let manager = |log: &Path| {
-        manager::build_with(|cargo| tool::run_ok(cargo, log, LIMIT).map(drop)).map(|_| Outcome::Passed)
-    };
     vec![
-        Case::new("build::image-size-and-syscalls", image(Contents::default())),
-        Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core()))),
-        Case::new("build::too-large-an-image-is-built-with-a-warning", too_large),
-        Case::new("build::manager", manager),
+        Case::new("build::host", host).compiles(Lane::Host),
+        Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
+        Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
+            .compiles(Lane::Kernel),
+        Case::new("build::too-large-an-image-is-built-with-a-warning", too_large).in_lane(Lane::Kernel),
+        Case::new("build::manager", manager).compiles(Lane::Host),
     ]
+}
+
+/// Compiles all programs, tests and examples of the host workspace.
+fn host(log: &Path) -> Result<Outcome> {
+    check(cargo::host("test").args(["--workspace", "--features", LIBIBVERBS, "--no-run"]), log)
+}
+
+/// The manager as it ships.
+fn manager(log: &Path) -> Result<Outcome> {
+    check(cargo::host("build").args(["--workspace", "--bin", "ferrolite-manager", "--release"]), log)
 }
 
 /// An image that exceeds its budget, as any exceeds one byte, is built and told of: only tests fail for it.
 fn too_large(log: &Path) -> Result<Outcome> {
-    let said = tool::run_ok(xtask().args(["build", "--budget", "1"]), log, LIMIT)?;
+    let said = tool::run_ok(xtask().args(["build", "--budget", "1"]), log, SILENCE)?;
     let warns = said.lines().any(|line| line.starts_with("warning: the image has "));
     ensure!(warns && image::check_size(image::build()?.stripped_bytes, 1).is_err(), "no warning: {said}");
     Ok(Outcome::Passed)
 }
 
 fn check(command: &mut Command, log: &Path) -> Result<Outcome> {
-    tool::run_ok(command, log, LIMIT).map(|_| Outcome::Passed)
+    tool::run_ok(command, log, SILENCE).map(|_| Outcome::Passed)
 }

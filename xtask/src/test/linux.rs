@@ -1,17 +1,15 @@
 //! What runs in a Linux guest with SoftRoCE (`rdma_rxe`): our own driver over it, on one machine.
 
 use super::cases::{Case, Outcome};
-use crate::{paths, setup, tool};
+use crate::{cargo, paths, setup};
 use anyhow::{Context, Result, ensure};
 use qemu::fabric::{Fabric, FabricConfig};
 use qemu::linux::{Guest, GuestConfig, Image, Network};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-const BUILD_LIMIT: Duration = Duration::from_secs(600);
 /// The self-test takes some 3 s under TCG; a check that waits in vain ends itself after 10 s.
 const RUN_LIMIT: Duration = Duration::from_secs(90);
 /// Where the self-test is in the guest.
@@ -23,7 +21,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Every verb and every failure through libibverbs and `rdma_rxe`; then the errors of a machine that has no device.
 fn ibverbs(log: &Path) -> Result<Outcome> {
-    let program = build_selftest(log)?;
+    let program = cargo::built_for_tests("examples/ibverbs-selftest")?;
     let qemu = setup::qemu()?;
     let image = Image::build(&paths::target().join("linux-guest"))?;
     // Short, because of the socket in it.
@@ -66,13 +64,4 @@ fn ibverbs(log: &Path) -> Result<Outcome> {
         ensure!(clear, "after `{before}`, `{options}` gives status {}: {said}", output.status.0);
     }
     Ok(Outcome::Passed)
-}
-
-/// Builds the self-test for this machine's Debian, which is also the guest's.
-fn build_selftest(log: &Path) -> Result<PathBuf> {
-    let mut command = Command::new("cargo");
-    command.args(["build", "--quiet", "--package", "ibverbs", "--features", "libibverbs"]);
-    command.args(["--example", "ibverbs-selftest"]).current_dir(paths::root());
-    tool::run_ok(&mut command, log, BUILD_LIMIT)?;
-    Ok(paths::target().join("debug/examples/ibverbs-selftest"))
 }

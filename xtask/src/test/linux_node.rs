@@ -5,7 +5,7 @@ use super::inputs::{Input, compare};
 use super::lab::Cluster;
 use super::nodes::wait_for;
 use crate::run::{self, RdmaNic};
-use crate::{paths, setup, tool};
+use crate::{cargo, paths, tool};
 use anyhow::{Context, Result, bail, ensure};
 use qemu::linux::{Card, Guest, GuestConfig, Image, Job, Network, Starting};
 use qemu::vm::Nic;
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for anything in a guest or for a job, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Longest build.
-const BUILD: Duration = Duration::from_secs(1200);
 /// From the death of the process to the end of its job: less than the silence of a whole machine would take.
 const NOTICED: Duration = Duration::from_secs(30);
 /// How many appliances.
@@ -166,19 +164,14 @@ impl Lab {
 
 /// The daemon, built and stripped.
 pub fn lite_node(log: &Path) -> Result<(&'static str, PathBuf)> {
-    Ok(("lite-node", program("lite-node", "lite-node", log)?))
+    Ok(("lite-node", program("lite-node", log)?))
 }
 
-/// Builds a program of the workspace, and strips it.
-fn program(package: &str, file: &str, log: &Path) -> Result<PathBuf> {
-    setup::bindings()?;
-    let mut cargo = Command::new("cargo");
-    // The profile of the host's tests, which have built most of it.
-    cargo.args(["build", "--package", package, "--features", "libibverbs"]).current_dir(paths::root());
-    tool::run_ok(&mut cargo, log, BUILD)?;
+/// Strips a program or library that the build of the tests has made.
+fn program(file: &str, log: &Path) -> Result<PathBuf> {
     let stripped = paths::state()?.join(file);
     let mut strip = Command::new("strip");
-    strip.arg("--strip-unneeded").arg(paths::target().join("debug").join(file)).arg("-o").arg(&stripped);
+    strip.arg("--strip-unneeded").arg(cargo::built_for_tests(file)?).arg("-o").arg(&stripped);
     tool::run_ok(&mut strip, log, LIMIT)?;
     Ok(stripped)
 }
@@ -242,7 +235,7 @@ fn refused(log: &Path) -> Result<()> {
 
 /// The examples of the library in the Linux machine, against appliances that run the job `echo`.
 fn examples(log: &Path) -> Result<()> {
-    let library = program("ferrolite", "libferrolite.so", log)?;
+    let library = program("libferrolite.so", log)?;
     let source = paths::root().join("lite/capi");
     let demo = paths::state()?.join("demo-c");
     let mut cc = Command::new("cc");

@@ -6,6 +6,7 @@ use super::host;
 use super::lab::Lab;
 use super::misuse::one_error;
 use super::nodes::children;
+use crate::cargo::LIBIBVERBS;
 use crate::tool;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -33,7 +34,17 @@ pub fn cases() -> Vec<Case> {
         simple("two-on-a-fabric", two).full_if(true),
         simple("joins-a-run", joins).full_if(true),
         Case::new("interop::rxe-quick", |log| {
-            let args = ["-p", "interop", "--test", "rxe", "--", "--ignored", "--nocapture", "quick"];
+            let args = [
+                "--workspace",
+                "--features",
+                LIBIBVERBS,
+                "--test",
+                "rxe",
+                "--",
+                "--ignored",
+                "--nocapture",
+                "quick",
+            ];
             host::cargo_test(&args, log)
         }),
     ]

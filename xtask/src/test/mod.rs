@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check of the repository as a list of cases, run one after the other.
+//! `cargo xtask test`: every check of the repository as a list of cases.
 
 mod boot;
 mod capture;
@@ -16,16 +16,17 @@ mod linux_peer;
 mod misuse;
 mod nodes;
 mod perftest;
+mod schedule;
 mod semantics;
+mod timings;
 mod tools;
 
 use crate::{interrupt, paths, setup, ui};
 use anyhow::{Context as _, Result, bail};
-use cases::{Case, Outcome, Tally};
+use cases::{Case, Tally};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 /// Which tests to run.
 #[derive(Args, Clone, Debug)]
@@ -33,12 +34,18 @@ pub struct Options {
     /// Runs only tests whose name contains one of these [default: all]
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
-    /// Runs everything, also what takes long [default: the quick set, at most 15 minutes on 2 processors]
+    /// Runs everything, also what takes long [default: the quick set, some 20 minutes on 2 processors where nothing is compiled yet, 8 where all is]
     #[arg(long)]
     full: bool,
     /// Runs everything of the emulated ConnectX-3 (`cx3::`), also what takes long, and nothing else
     #[arg(long, conflicts_with = "full")]
     cx3: bool,
+    /// Tests at once [default: one for each processor, at most 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: Option<u16>,
+    /// Prints where the time went: a table of groups and a table of tests
+    #[arg(long)]
+    timings: bool,
     /// Lists the names of the tests and runs none
     #[arg(long)]
     list: bool,
@@ -83,8 +90,12 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     setup::components()?;
     setup::bindings()?;
     inputs::clear()?;
-    let tally = run(cases)?;
+    let jobs = options.jobs.map_or_else(schedule::default_jobs, usize::from);
+    let (tally, timings) = schedule::run(cases, jobs, &fresh_logs()?)?;
     inputs::clear()?;
+    if options.timings {
+        println!("{timings}");
+    }
     Ok(Some(tally))
 }
 
@@ -108,32 +119,6 @@ fn all(full: bool) -> Result<Vec<Case>> {
         end_to_end::cases(),
     ];
     Ok(groups.into_iter().flatten().collect())
-}
-
-fn run(cases: Vec<Case>) -> Result<Tally> {
-    let logs = fresh_logs()?;
-    let (count, width) = (cases.len(), cases.iter().map(|c| c.name.len()).max().unwrap_or(0));
-    let mut tally = Tally::default();
-    let mut failures = Vec::new();
-    for (n, case) in cases.into_iter().enumerate() {
-        interrupt::check()?;
-        let log = logs.join(format!("{}.log", case.name.replace([':', ' ', '/'], "-")));
-        print!("[{:>3}/{count}] {:<width$} ... ", n + 1, case.name);
-        let _ = std::io::Write::flush(&mut std::io::stdout());
-        let started = Instant::now();
-        let outcome = (case.check)(&log).unwrap_or_else(|e| Outcome::Failed(ui::one_line(&e)));
-        println!("{outcome} ({:.1} s)", started.elapsed().as_secs_f64());
-        tally.add(&outcome);
-        if let Some(why) = outcome.failure() {
-            failures.push(format!("{}: {why}\n    log: {}", case.name, log.display()));
-        }
-    }
-    if !failures.is_empty() {
-        println!("\nfailures:");
-        failures.iter().for_each(|failure| println!("  {failure}"));
-        println!();
-    }
-    Ok(tally)
 }
 
 fn fresh_logs() -> Result<PathBuf> {

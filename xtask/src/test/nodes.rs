@@ -77,7 +77,7 @@ fn find_node(parent: u32, name: &str) -> Result<Pid> {
 }
 
 /// Whether a process is a QEMU whose name begins with `prefix`.
-pub fn named(pid: u32, prefix: &str) -> bool {
+fn named(pid: u32, prefix: &str) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = arguments.split(|b| *b == 0);
     words.any(|w| w == b"-name") && words.next().is_some_and(|name| name.starts_with(prefix.as_bytes()))

@@ -1,7 +1,8 @@
 //! The suite of LITE's semantics (`tests/semantics`) on appliances; on the simulated cluster it is a test of `cargo test`.
 
-use super::cases::{Case, Outcome, Tally};
+use super::cases::{Case, Lane, Outcome, Tally};
 use super::end_to_end::xtask;
+use crate::cargo::Profile;
 use crate::image::{self, Contents};
 use crate::run::manager;
 use crate::tool;
@@ -18,7 +19,8 @@ const MEMORY_MIB: &str = "224";
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("build::semantics-image", |log| kernel(log).map(|_| Outcome::Passed)),
+        Case::new("build::semantics-image", |log| kernel(log).map(|_| Outcome::Passed))
+            .compiles(Lane::Kernel),
         Case::new("semantics::on-appliances", |log| on_appliances("softroce", log)),
     ]
 }
@@ -35,7 +37,8 @@ pub fn on_appliances(nic: &str, log: &Path) -> Result<Outcome> {
     let [programs, input, output] = ["programs", "in", "out"].map(|name| dir.path().join(name));
     std::fs::create_dir(&programs)?;
     std::fs::write(&input, "")?;
-    for (program, name) in [(kernel(log)?, "ferrolite"), (manager::build()?, "ferrolite-manager")] {
+    for (program, name) in [(kernel(log)?, "ferrolite"), (manager::build(Profile::Dev)?, "ferrolite-manager")]
+    {
         std::os::unix::fs::symlink(program, programs.join(name))?;
     }
     let mut run = xtask();

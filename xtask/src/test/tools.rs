@@ -3,7 +3,7 @@
 //! Both run what `cargo test` runs as well, only differently, so where the tool is missing they are skipped, aloud.
 //! `--full` tries to install what is missing first; the quick set takes only what is there.
 
-use super::cases::{Case, Outcome};
+use super::cases::{Case, Lane, Outcome};
 use crate::{paths, tool};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Building included.
-const LIMIT: Duration = Duration::from_secs(1200);
+/// Longest silence. Miri is silent for as long as a test takes.
+const SILENCE: Duration = Duration::from_secs(1200);
 /// How long a target is fuzzed.
 const FUZZING: Duration = Duration::from_secs(30);
 /// Longest input that is made up, in bytes: enough for a whole frame, and for some hundreds of decisions.
@@ -41,7 +41,7 @@ pub fn cases(full: bool) -> Vec<Case> {
     cases.push(Case::new("miri::roce", move |log| miri_of_transport(full, log)));
     cases.push(Case::new("miri::connectx3", move |log| miri_of_card(full, log)));
     cases.push(Case::new("miri::mlx4", move |log| miri_of_driver(full, log)));
-    cases
+    cases.into_iter().map(|case| case.in_lane(Lane::Tools)).collect()
 }
 
 /// Fuzzes one target for a while. Each run starts from the same inputs.
@@ -63,7 +63,7 @@ fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
     command.arg(format!("-artifact_prefix={}/", work.display()));
     command.args(["-seed=1", "-timeout=20", "-print_final_stats=1"]);
     command.current_dir(paths::root().join("fuzz")).env("PATH", path);
-    let output = tool::run_ok(&mut command, log, LIMIT)?;
+    let output = tool::run_ok(&mut command, log, SILENCE)?;
     let runs = output.lines().find_map(|l| l.strip_prefix("stat::number_of_executed_units:"));
     let runs: u64 =
         runs.and_then(|n| n.trim().parse().ok()).context("it did not say how many runs there were")?;
@@ -83,7 +83,7 @@ fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
         let mut command = Command::new("cargo");
         command.args(["install", "--quiet", "--locked", "cargo-fuzz", "--root"]).arg(&own);
         // What was tried is in the log; a registry that cannot be reached is no failure of ours.
-        tool::run(&mut command, log, LIMIT)?;
+        tool::run(&mut command, log, SILENCE)?;
     }
     if !there.is_file() {
         return Ok(None);
@@ -131,8 +131,13 @@ fn decisions() -> Result<Vec<Vec<u8>>> {
 
 /// Runs tests of the transport in Miri, which sees undefined behaviour. The ICRC is multiplied there as well.
 fn miri_of_transport(install: bool, log: &Path) -> Result<Outcome> {
-    let tests = ["icrc", "replay", "parse", "transports"].iter().flat_map(|test| ["--test", test]);
-    miri(["--package", "roce", "--package", "hostile", "--lib"].into_iter().chain(tests), install, log)
+    let tests = ["icrc::", "replay::", "parse::", "transports::"];
+    miri(["--package", "roce", "--lib"], install, log)?;
+    miri(
+        ["--package", "roce", "--package", "hostile", "--test", "it", "--"].into_iter().chain(tests),
+        install,
+        log,
+    )
 }
 
 /// The same of the emulated card, but for what Miri has no system calls for, and a test that is long there.
@@ -156,7 +161,7 @@ fn miri(args: impl IntoIterator<Item = &'static str>, install: bool, log: &Path)
     command.args(["+nightly", "miri", "test", "--target-dir"]).arg(paths::target().join("miri")).args(args);
     // The tests read captures.
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("RUSTFLAGS", "-Ctarget-feature=+pclmulqdq");
-    tool::run_ok(command.current_dir(paths::root()), log, LIMIT)?;
+    tool::run_ok(command.current_dir(paths::root()), log, SILENCE)?;
     Ok(Outcome::Passed)
 }
 
@@ -167,7 +172,7 @@ fn has_miri(install: bool, log: &Path) -> Result<bool> {
     }
     let mut command = Command::new("rustup");
     command.args(["toolchain", "install", "nightly", "--profile", "minimal", "--component", "miri,rust-src"]);
-    tool::run(&mut command, log, LIMIT)?;
+    tool::run(&mut command, log, SILENCE)?;
     Ok(there())
 }
 

@@ -77,9 +77,9 @@ pub fn cases() -> Vec<Case> {
 
 /// A session: boots the machines of a plan, does the steps one after the other, and ends all. Where there is no QEMU for such
 /// machines, it is skipped.
-fn session(name: &str, plan: Plan, steps: impl FnOnce() -> Vec<Step> + 'static) -> Case {
+fn session(name: &str, plan: Plan, steps: impl FnOnce() -> Vec<Step> + Send + 'static) -> Case {
     Case::new(format!("{GROUP}{name}"), move |log| match Tools::get()? {
-        Ok(tools) => run(tools, &plan, steps(), log),
+        Ok(tools) => run(&tools, &plan, steps(), log),
         Err(why) => Ok(Outcome::Skipped(why.to_owned())),
     })
 }
