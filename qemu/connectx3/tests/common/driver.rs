@@ -96,16 +96,18 @@ pub struct Setup {
     pub rights: u32,
     /// How often it tries again when its peer is not ready; 7: for ever.
     pub rnr_retries: u32,
-    /// 0 RC, 1 UC, 3 UD, 7 headers of the driver's own.
+    /// 0 RC, 1 UC, 3 UD, 6 XRC, 7 headers of the driver's own.
     pub service: u32,
     pub qkey: u32,
     /// The shared receive queue, if it uses one.
     pub srqn: Option<u32>,
+    /// The XRC domain.
+    pub domain: u32,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7, service: 0, qkey: 0, srqn: None }
+        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7, service: 0, qkey: 0, srqn: None, domain: 0 }
     }
 }
 
@@ -380,9 +382,15 @@ impl Node {
     /// The same with a context of one's own.
     pub fn connect_as(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32, setup: Setup) -> Queue {
         let queue = self.ready_to_receive(qpn, cqn, peer, peer_qpn, setup);
-        let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
-        self.command(0x01b, 0, qpn, &context(&[(0x20, 14 << 27), (0x70, counts), (0x78, 100 + peer_qpn)]));
+        self.ready_to_send(&queue, peer_qpn, setup);
         queue
+    }
+
+    /// Makes a queue pair that is ready to receive ready to send too.
+    pub fn ready_to_send(&mut self, queue: &Queue, peer_qpn: u32, setup: Setup) {
+        let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
+        let words = [(0x20, 14 << 27), (0x70, counts), (0x78, (100 + peer_qpn) & 0xff_ffff)];
+        self.command(0x01b, 0, queue.qpn, &context(&words));
     }
 
     /// The same up to the state in which it only receives.
@@ -415,6 +423,7 @@ impl Node {
                 (0x70, u32::from(setup.kernel) << 11),
                 (0x7c, cqn),
                 (0x90, setup.rights << 13),
+                (0x98, setup.domain),
                 (0x9c, cqn),
                 (0xa4, record as u32),
                 (0xa8, setup.qkey),
@@ -531,6 +540,11 @@ impl Node {
 
     /// Makes a shared receive queue whose entries follow each other.
     pub fn create_srq(&mut self, srqn: u32) -> SharedQueue {
+        self.create_xrc_srq(srqn, 0, 0, PD)
+    }
+
+    /// Makes a shared receive queue of an XRC domain that completes to `cqn`, in a protection domain.
+    pub fn create_xrc_srq(&mut self, srqn: u32, domain: u32, cqn: u32, pd: u32) -> SharedQueue {
         let len = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (at, record) = (self.alloc(len), self.alloc(4));
         let mtt = self.map_pages(at, len);
@@ -544,9 +558,10 @@ impl Node {
             srqn,
             &[
                 (0x00, LOG_ENTRIES << 24 | srqn),
-                (0x04, (LOG_STRIDE - 4) << 24),
+                (0x04, (LOG_STRIDE - 4) << 24 | domain),
+                (0x08, cqn),
                 (0x14, mtt),
-                (0x18, PD),
+                (0x18, pd),
                 (0x2c, record as u32),
             ],
         );

@@ -10,6 +10,7 @@ mod flag {
     pub const RC: u32 = 1 << 0;
     pub const UC: u32 = 1 << 1;
     pub const UD: u32 = 1 << 2;
+    pub const XRC: u32 = 1 << 3;
     pub const SRQ: u32 = 1 << 6;
     /// Ports may be of different kinds at a time.
     pub const DUAL_PERSONALITY: u32 = 1 << 12;
@@ -101,6 +102,7 @@ impl Card {
             (0x63, 13),
             (0x64, RESERVED_PDS << 4),
             (0x65, 15),
+            (0x67, limits::LOG_XRC_DOMAINS),
         ] {
             out.put_u8(offset, value);
         }
@@ -127,6 +129,7 @@ impl Card {
                 | flag::RC
                 | flag::UC
                 | flag::UD
+                | flag::XRC
                 | flag::SRQ
                 | flag::BIG_LSO_HEADER
                 | flag::MEMORY_WINDOWS
