@@ -89,7 +89,7 @@ pub fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
         }
         11 => {
             let offset = u64::from(input.raw() & 0xf_fffc);
-            world.bad.card.read_bar0(offset, &mut [0; 8]);
+            world.bad.card.read_bar0(offset, &mut [0; 8], &world.bad.machine);
             world.bad.card.read_bar2(offset, &mut [0; 8]);
         }
         12 => doorbell(input, world),

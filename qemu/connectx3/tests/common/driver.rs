@@ -103,11 +103,23 @@ pub struct Setup {
     pub srqn: Option<u32>,
     /// The XRC domain.
     pub domain: u32,
+    /// Its completion queue has timestamps.
+    pub stamps: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7, service: 0, qkey: 0, srqn: None, domain: 0 }
+        Self {
+            pd: PD,
+            kernel: true,
+            rights: 7,
+            rnr_retries: 7,
+            service: 0,
+            qkey: 0,
+            srqn: None,
+            domain: 0,
+            stamps: false,
+        }
     }
 }
 
@@ -205,7 +217,7 @@ impl Node {
 
     fn read_register(&mut self, offset: u64) -> u32 {
         let mut word = [0; 4];
-        self.card.read_bar0(offset, &mut word);
+        self.card.read_bar0(offset, &mut word, &self.machine);
         u32::from_be_bytes(word)
     }
 
@@ -361,6 +373,11 @@ impl Node {
     }
 
     pub fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
+        self.create_flagged_cq(cqn, eqn, log_entries, 0)
+    }
+
+    /// The same with flags of the context.
+    pub fn create_flagged_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32, flags: u32) -> (u64, u64) {
         let len = self.entry_len() << log_entries;
         let (at, record) = (self.alloc(len), self.alloc(8));
         self.machine.put(record, &[0; 8]);
@@ -369,7 +386,7 @@ impl Node {
             0x016,
             0,
             cqn,
-            &[(0x0c, log_entries << 24), (0x14, eqn), (0x1c, mtt), (0x3c, record as u32)],
+            &[(0x00, flags), (0x0c, log_entries << 24), (0x14, eqn), (0x1c, mtt), (0x3c, record as u32)],
         );
         (at, record)
     }
@@ -402,7 +419,7 @@ impl Node {
         peer_qpn: u32,
         setup: Setup,
     ) -> Queue {
-        let (cq, cq_record) = self.create_cq(cqn, 0, LOG_CQ);
+        let (cq, cq_record) = self.create_flagged_cq(cqn, 0, LOG_CQ, u32::from(setup.stamps) << 19);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
         self.machine.put(record, &[0; 4]);

@@ -419,6 +419,11 @@ impl Context {
     pub fn shares_receives(&self) -> bool {
         self.srqn().is_some() || self.service() == Some(Service::Xrc)
     }
+    /// Whether there is a receive ring: not with shared queues, nor if frames are spread over other queue pairs.
+    #[must_use]
+    pub fn has_receive_ring(&self) -> bool {
+        !self.shares_receives() && self.rss().is_none()
+    }
     /// The buffer: byte offset of its MTT entries, log2 of a page, bytes of the first page before it.
     #[must_use]
     pub fn buffer(&self) -> (u64, u8, u64) {
@@ -445,6 +450,13 @@ impl Context {
     pub fn strips_vlan(&self) -> bool {
         const KEEPS: u32 = 1 << 30;
         self.word(0xc0) & KEEPS == 0
+    }
+
+    /// Whether frames received keep their check sequence.
+    #[must_use]
+    pub fn keeps_fcs(&self) -> bool {
+        const KEEPS: u32 = 1 << 29;
+        self.word(0xc0) & KEEPS != 0
     }
 
     /// UPDATE_QP: what may change at any time.

@@ -195,8 +195,7 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     let ring = |(log_entries, log_stride)| Ring { offset: 0, log_entries, log_stride };
     let (mut send, mut receive) = (ring(send_size), ring(receive_size));
     let (mtt, log_page, offset) = context.buffer();
-    // A queue pair on shared receive queues has no ring of its own.
-    let own_receive = if context.shares_receives() { 0 } else { receive.bytes() };
+    let own_receive = if context.has_receive_ring() { receive.bytes() } else { 0 };
     // The ring with the larger entries comes first; of equal ones, the send ring.
     if own_receive > 0 && receive.log_stride > send.log_stride {
         send.offset = own_receive;
