@@ -175,7 +175,7 @@ fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
 /// CRC-32 of Ethernet, bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ (crc & 1) * 0xedb8_8320)
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
     })
 }
 
