@@ -95,7 +95,7 @@ impl Function for PciCard {
                     buf.copy_from_slice(from);
                 }
             }
-            RegionIndex::Bar(0) => self.card.read_bar0(offset, buf),
+            RegionIndex::Bar(0) => self.card.read_bar0(offset, buf, client),
             RegionIndex::Bar(2) => self.card.read_bar2(offset, buf),
             RegionIndex::Bar(_) => {}
         }

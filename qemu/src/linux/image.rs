@@ -32,7 +32,7 @@ const PACKAGES: [&str; 13] = [
     "rdmacm-utils",
 ];
 /// Programs beside the busybox ones.
-const PROGRAMS: [&str; 28] = [
+const PROGRAMS: [&str; 29] = [
     "ethtool",
     "ibnetdiscover",
     "ibping",
@@ -49,6 +49,7 @@ const PROGRAMS: [&str; 28] = [
     "ibv_uc_pingpong",
     "ibv_ud_pingpong",
     "ibv_srq_pingpong",
+    "ibv_xsrq_pingpong",
     "mckey",
     "rping",
     "ucmatose",

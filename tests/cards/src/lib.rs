@@ -235,7 +235,7 @@ impl Hardware for Plug {
             return if broken == 0 { u32::MAX } else { broken };
         }
         let mut word = [0; 4];
-        self.0.card.lock().unwrap().read_bar0(offset.into(), &mut word);
+        self.0.card.lock().unwrap().read_bar0(offset.into(), &mut word, &self.0.bus);
         u32::from_be_bytes(word)
     }
     fn set_register(&self, offset: u32, value: u32) {

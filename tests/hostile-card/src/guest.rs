@@ -10,9 +10,10 @@ pub const NUMBERS: [u32; 12] =
     [BAD_QP, GOOD_QP, 0x81, 0x82, KEY, OPEN_KEY, PD, PD + 4, 0x12000, (OPEN >> 32) as u32, SLAVE_QP, 0x100];
 
 /// Numbers of the queues that exist, or might.
-const QUEUES: [u32; 10] = [BAD_QP, 0x52, 0x53, 0x54, 0x55, 0x81, 0x82, 1, 0, 0x31];
+const QUEUES: [u32; 12] = [BAD_QP, 0x52, 0x53, 0x54, 0x55, 0x56, XRC_TARGET, 0x81, 0x82, 1, 0, 0x31];
 /// The same of a virtual function; the last but one are special, its own and its master's.
-const SLAVE_QUEUES: [u32; 10] = [SLAVE_QP, 0x849, 0x84a, 0x84b, 0x84c, 0x80, 0x81, 0x50, 0x52, 0x450];
+const SLAVE_QUEUES: [u32; 12] =
+    [SLAVE_QP, 0x849, 0x84a, 0x84b, 0x84c, 0x84d, 1 << 23 | 0x84e, 0x80, 0x81, 0x50, 0x52, 0x450];
 /// Opcodes of commands that do something.
 const COMMANDS: [u32; 70] = [
     0x003, 0x004, 0x006, 0x007, 0x008, 0x009, 0x00a, 0x00b, 0x00c, 0x00d, 0x00e, 0x00f, 0x010, 0x011, 0x012,
@@ -26,13 +27,20 @@ const PLACES: [u64; 6] = [0x10_0000, 0x18_0000, 0x1f_0000, 0x20_0000, 0x20_4000,
 const RAM: u64 = 4 << 20;
 
 /// A queue pair whose service is not the driver's: its number, its service's code, MTU or Ethernet.
-const OTHERS: [(u32, u32, u32); 4] = [(0x52, 1, 3), (0x53, 3, 3), (0x54, 7, 7), (0x55, 0, 3)];
+const OTHERS: [(u32, u32, u32); 6] =
+    [(0x52, 1, 3), (0x53, 3, 3), (0x54, 7, 7), (0x55, 0, 3), (0x56, 6, 3), (XRC_TARGET, 6, 3)];
+/// A target of an extended reliable connection: the top bit of its number says so.
+const XRC_TARGET: u32 = 1 << 23 | 0x57;
+/// The only XRC domain that is used.
+const XRC_DOMAIN: u32 = 1;
 
-/// Queue pairs of each service: UC, UD, raw Ethernet, and an RC one connected to itself.
+/// Queue pairs of each service: UC, UD, raw Ethernet, an RC one connected to itself, and both ends of an XRC one.
 pub fn make_queues(world: &mut World) {
     let bad = &mut world.bad;
     for (qpn, service, mtu) in OTHERS {
-        let (qpn, cqn) = numbers(bad, qpn, 0x82 + qpn);
+        let target = qpn & 1 << 23;
+        let (qpn, cqn) = numbers(bad, qpn & !target, 0x82 + (qpn & 0xff));
+        let qpn = target | qpn;
         let (cq, cq_record) = bad.create_cq(cqn, 0, 8);
         let ring = 1u64 << 12;
         let (buffer, record) = (bad.alloc(2 * ring), bad.alloc(4));
@@ -48,6 +56,7 @@ pub fn make_queues(world: &mut World) {
             (0x18, qpn),
             (0x84, cqn),
             (0x98, 7 << 13),
+            (0xa0, XRC_DOMAIN),
             (0xa4, cqn),
             (0xac, record as u32),
             (0xd4, mtt),
@@ -89,7 +98,7 @@ pub fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
         }
         11 => {
             let offset = u64::from(input.raw() & 0xf_fffc);
-            world.bad.card.read_bar0(offset, &mut [0; 8]);
+            world.bad.card.read_bar0(offset, &mut [0; 8], &world.bad.machine);
             world.bad.card.read_bar2(offset, &mut [0; 8]);
         }
         12 => doorbell(input, world),
@@ -158,14 +167,22 @@ pub fn object(input: &mut Input<'_>, world: &mut World) {
     let number = queue_number(input, world);
     let mtt = u32::from(input.byte()) << 3;
     let record = 0x30_0000 + 8 * u32::from(input.byte());
+    let stamps = u32::from(input.byte() % 2) << 19;
     let (opcode, in_mod, mut mailbox) = match input.byte() % 6 {
         0 => (0x013, number, vec![(0x00, 9 << 8), (0x0c, log << 24), (0x14, 3), (0x1c, mtt)]),
-        1 => (0x016, number, vec![(0x0c, log << 24), (0x14, 1), (0x1c, mtt), (0x3c, record)]),
+        1 => (0x016, number, vec![(0x00, stamps), (0x0c, log << 24), (0x14, 1), (0x1c, mtt), (0x3c, record)]),
         2 => (0x02c, number, vec![(0x0c, log << 24), (0x1c, mtt)]),
         3 => (
             0x035,
             number,
-            vec![(0x00, log << 24 | number), (0x04, 2 << 24), (0x14, mtt), (0x18, PD), (0x2c, record)],
+            vec![
+                (0x00, log << 24 | number),
+                (0x04, 2 << 24 | XRC_DOMAIN),
+                (0x08, 0x81),
+                (0x14, mtt),
+                (0x18, PD),
+                (0x2c, record),
+            ],
         ),
         4 => {
             let words = [0xf002_7f00, 0x3002_0100, 0xf002_7d00, 0x0000_0000, 0x3000_0000];
@@ -185,7 +202,7 @@ pub fn object(input: &mut Input<'_>, world: &mut World) {
             (0x00d, index, mailbox)
         }
         _ => {
-            let service = input.pick(&[0, 1, 3, 7]);
+            let service = input.pick(&[0, 1, 3, 6, 7]);
             let sizes = input.raw() & 0x007f_7f00;
             let mailbox = vec![
                 (0x08, service << 16),
@@ -193,6 +210,7 @@ pub fn object(input: &mut Input<'_>, world: &mut World) {
                 (0x10, 3 << 29 | sizes),
                 (0x84, 0x81),
                 (0x98, 7 << 13),
+                (0xa0, XRC_DOMAIN),
                 (0xa4, 0x81),
                 (0xac, record),
                 (0xb4, u32::from(input.byte() % 2) << 24 | 0x31),

@@ -48,6 +48,12 @@ pub trait RemoteAccess {
 
     /// Takes `key` away, as a peer asks by SEND with invalidate.
     fn invalidate(&self, key: RemoteKey) -> Result<(), Denied>;
+
+    /// The peer of an XRC queue pair names a shared receive queue: what is asked for until the next call is in its
+    /// protection domain. An RNIC without XRC has none to name.
+    fn enter(&self, _srq: u32) -> Result<(), Denied> {
+        Err(Denied)
+    }
 }
 
 /// One key for all of a memory, with every right. It cannot be invalidated.

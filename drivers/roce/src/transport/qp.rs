@@ -7,7 +7,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::send_queue::SendQueue;
 use super::{Env, MAX_RD_ATOMIC};
-use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service};
+use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service, XrcEth};
 use platform::{Instant, IoAddr, Memory};
 use verbs::{Psn, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
 
@@ -47,7 +47,7 @@ pub(super) enum Source {
     /// A request: bytes from `offset` of a work request, taking `packets` PSNs.
     Request { position: u64, offset: u32, packets: u32 },
     /// READ data.
-    ReadData { key: RemoteKey, addr: IoAddr },
+    ReadData { key: RemoteKey, addr: IoAddr, srq: Option<u32> },
     /// An atomic's result.
     AtomicResult,
     /// An acknowledgement, good or bad.
@@ -97,6 +97,8 @@ impl Tx {
 /// A reliable connected queue pair.
 pub struct ReliableQp {
     number: QpNum,
+    /// [`Service::Rc`] or [`Service::Xrc`].
+    service: Service,
     state: State,
     requester: Requester,
     responder: Responder,
@@ -115,6 +117,7 @@ impl ReliableQp {
         let recv = RecvQueue::new(limits.recv_depth, limits.max_sge);
         Self {
             number,
+            service: Service::Rc,
             state: State::Init,
             requester: Requester::new(number, send, MAX_RD_ATOMIC, limits.max_window),
             responder: Responder::new(number, recv, limits.max_rd_atomic.min(MAX_RD_ATOMIC)),
@@ -125,10 +128,23 @@ impl ReliableQp {
         }
     }
 
+    /// As [`new`](Self::new), of the extended reliable connected service: work is posted by
+    /// [`post_send_to`](Self::post_send_to), and what the peer names is checked by [`RemoteAccess::enter`].
+    #[must_use]
+    pub fn new_extended(number: QpNum, limits: &Limits) -> Self {
+        Self { service: Service::Xrc, ..Self::new(number, limits) }
+    }
+
     /// Its number.
     #[must_use]
     pub const fn number(&self) -> QpNum {
         self.number
+    }
+
+    /// Its service: [`Service::Rc`] or [`Service::Xrc`].
+    #[must_use]
+    pub const fn service(&self) -> Service {
+        self.service
     }
 
     /// Its state.
@@ -227,10 +243,16 @@ impl ReliableQp {
 
     /// Queues send work. On a queue pair in error it ends as flushed at once.
     pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+        self.post_send_to(work, 0, env)
+    }
+
+    /// As [`post_send`](Self::post_send), to a shared receive queue of the peer. Only of an extended connection: on
+    /// another, `srq` means nothing.
+    pub fn post_send_to(&mut self, work: &SendWr<'_>, srq: u32, env: &mut Env<'_>) -> Result<(), VerbsError> {
         if matches!(self.state, State::Init | State::ReadyToReceive) {
             return Err(VerbsError::InvalidState);
         }
-        self.requester.post(work, env.memory)?;
+        self.requester.post(work, srq, env.memory)?;
         if self.state == State::Error {
             self.requester.flush(None, env);
         }
@@ -311,10 +333,21 @@ impl ReliableQp {
             return Some(notification);
         }
         let response = self.responder.next_tx(round);
-        match response {
+        let tx = match response {
             Some(tx) if self.responder_next && tx.source != Source::Acknowledge => Some(tx),
             _ => self.next_request().or(response),
+        };
+        if self.service == Service::Xrc { tx.map(|tx| self.extended(tx)) } else { tx }
+    }
+
+    /// The packet as one of an extended connection.
+    fn extended(&self, mut tx: Tx) -> Tx {
+        tx.bth.opcode.service = Service::Xrc;
+        if let Source::Request { position, .. } = tx.source {
+            let srq = self.requester.queue().get(position).map_or(0, |wqe| wqe.srq);
+            tx.bth.xrc = Some(XrcEth::new(srq));
         }
+        tx
     }
 
     /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`; gives its length, and whether
@@ -352,7 +385,9 @@ impl ReliableQp {
             Source::Request { position, offset, .. } => {
                 self.requester.queue().gather(position, offset, payload, memory).is_ok()
             }
-            Source::ReadData { key, addr } => remote.read(key, addr, payload).is_ok(),
+            Source::ReadData { key, addr, srq } => {
+                srq.is_none_or(|srq| remote.enter(srq).is_ok()) && remote.read(key, addr, payload).is_ok()
+            }
             Source::AtomicResult | Source::Acknowledge | Source::Notification => true,
         }
     }
@@ -360,7 +395,7 @@ impl ReliableQp {
     /// Bytes of the frame of `tx`.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
-        self.path.as_ref().map_or(0, |path| path.frame_len(&tx.ext, tx.len))
+        self.path.as_ref().map_or(0, |path| path.frame_len_of(&tx.bth, &tx.ext, tx.len))
     }
 
     /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.

@@ -137,9 +137,10 @@ impl Requester {
     pub(super) fn post(
         &mut self,
         work: &SendWr<'_>,
+        srq: u32,
         memory: &dyn platform::Memory,
     ) -> Result<(), VerbsError> {
-        let packets = self.queue.push(work, self.post, self.mtu, memory)?;
+        let packets = self.queue.push_to(work, srq, self.post, self.mtu, memory)?;
         self.post = self.post.add(packets);
         Ok(())
     }

@@ -17,13 +17,15 @@ pub(super) struct Range {
     pub(super) key: RemoteKey,
     pub(super) addr: IoAddr,
     pub(super) len: u32,
+    /// The XRC shared receive queue in whose name it is read.
+    pub(super) srq: Option<u32>,
 }
 
 impl Range {
     /// What remains after the first `bytes`. Addresses wrap where the check has refused them.
     pub(super) const fn after(self, bytes: u32) -> Self {
         let addr = IoAddr(self.addr.0.wrapping_add(bytes as u64));
-        Self { key: self.key, addr, len: self.len.saturating_sub(bytes) }
+        Self { addr, len: self.len.saturating_sub(bytes), ..self }
     }
 }
 

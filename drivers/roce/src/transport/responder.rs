@@ -24,6 +24,8 @@
 //! | atomic on an address that is no multiple of 8 | C | NAK invalid request | | `a_misaligned_atomic` |
 //! | more READs and atomics than `max_rd_atomic` unanswered | C | NAK invalid request | | `too_many_reads` |
 //! | key, range or right that is not given | C | NAK remote access error | | `access` |
+//! | XRC request for a shared receive queue that its peer may not name | C | NAK remote access error | | `xrc.rs` |
+//! | XRC message whose packets name two shared receive queues | C | NAK invalid request | remote invalid request | `xrc.rs` |
 //! | key lost while a READ is answered | C | NAK remote access error in place of the response | | `a_key_lost_in_mid_read` |
 //! | SEND that invalidates a key it may not | J | NAK remote access error (Linux: an acknowledgement) | remote invalid request | `invalidate_refused` |
 //! | receive whose own memory is gone | A | NAK remote operational error | local protection error | `a_receive_without_memory` |
@@ -33,14 +35,16 @@
 //! are remembered for that, which is as many as a peer may have outstanding. One that is older, or names another
 //! range than the first time, is dropped and counted: the peer has had its answer.
 
-use super::access::Right;
+use super::access::{Denied, Right};
 use super::qp::{Source, Tx};
 use super::recv_queue::RecvQueue;
 use super::resources::{Answer, Data, Range, Resources};
 use super::segment::{Refusal, Segment};
 use super::send_queue::packets;
 use super::{Env, MAX_MESSAGE};
-use crate::wire::{Aeth, AtomicEth, Bth, Ext, NakCode, Opcode, Operation, Packet, Reth, RnrTimer, Syndrome};
+use crate::wire::{
+    Aeth, AtomicEth, Bth, Ext, NakCode, Opcode, Operation, Packet, Reth, RnrTimer, Syndrome, XrcEth,
+};
 use platform::IoAddr;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, RemoteKey, Status, VerbsError, WorkKind, WrId};
 
@@ -88,6 +92,8 @@ pub(super) struct Responder {
     /// Requests completed, modulo 2^24.
     msn: u32,
     inbound: Inbound,
+    /// The XRC shared receive queue that the last request was for.
+    srq: Option<u32>,
     /// A gap was reported; what follows it is dropped in silence.
     gap_reported: bool,
     /// The last packet that was dropped because one before it is missing.
@@ -108,6 +114,7 @@ impl Responder {
             expected: Psn::new(0),
             msn: 0,
             inbound: Inbound::Nothing,
+            srq: None,
             gap_reported: false,
             dropped: Psn::new(0),
             resources: Resources::new(max_rd_atomic),
@@ -179,7 +186,7 @@ impl Responder {
             Data::Atomic { before } => {
                 (Operation::AtomicAcknowledge, Ext::AtomicAck(aeth, before), 0, Source::AtomicResult)
             }
-            Data::Read(Range { key, addr, len: left }) => {
+            Data::Read(Range { key, addr, len: left, srq }) => {
                 let len = left.min(self.mtu as u32);
                 let operation = match (answer.begun, len == left) {
                     (false, true) => Operation::ReadResponseOnly,
@@ -189,7 +196,7 @@ impl Responder {
                 };
                 let ext =
                     if operation == Operation::ReadResponseMiddle { Ext::None } else { Ext::Aeth(aeth) };
-                (operation, ext, len, Source::ReadData { key, addr })
+                (operation, ext, len, Source::ReadData { key, addr, srq })
             }
         };
         let bth = Bth::new(Opcode::rc(operation), self.remote_qp, answer.psn);
@@ -305,6 +312,11 @@ impl Responder {
     fn execute(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<Executed, Refusal> {
         let operation = packet.bth.opcode.operation;
         let segment = Segment::of(operation).ok_or(Refusal::INVALID)?;
+        let srq = enter(packet, env)?;
+        if self.inbound != Inbound::Nothing && srq != self.srq {
+            return Err(Refusal::INVALID);
+        }
+        self.srq = srq;
         match (segment, &packet.ext) {
             (Segment::Send { starts, ends }, _) => {
                 self.check_length(packet.payload.len(), starts, ends)?;
@@ -416,7 +428,8 @@ impl Responder {
         if self.inbound != Inbound::Nothing || !self.resources.have_room() {
             return Err(Refusal::INVALID);
         }
-        let range = check_remote(reth.key, reth.addr, reth.len, Right::Read, env)?;
+        let srq = self.srq;
+        let range = Range { srq, ..check_remote(reth.key, reth.addr, reth.len, Right::Read, env)? };
         Ok(self.answer_first(packets(range.len, self.mtu), Data::Read(range)))
     }
 
@@ -461,8 +474,10 @@ impl Responder {
                 true
             }
             (Some(Segment::Read), Ext::Reth(Reth { key, addr, len })) => {
-                let allowed = check_remote(*key, *addr, *len, Right::Read, env).is_ok();
-                let range = Range { key: *key, addr: *addr, len: *len };
+                let srq = packet.bth.xrc.map(XrcEth::srq);
+                let allowed =
+                    enter(packet, env).is_ok() && check_remote(*key, *addr, *len, Right::Read, env).is_ok();
+                let range = Range { key: *key, addr: *addr, len: *len, srq };
                 self.resources.read_again(psn, range, self.mtu, allowed)
             }
             (Some(Segment::Atomic), _) => self.resources.atomic_again(psn),
@@ -524,7 +539,13 @@ fn check_remote(
     if len > 0 {
         env.remote.check(key, addr, len, right)?;
     }
-    Ok(Range { key, addr, len })
+    Ok(Range { key, addr, len, srq: None })
+}
+
+/// The XRC shared receive queue that a request is for, if its peer may name it.
+fn enter(packet: &Packet<'_>, env: &Env<'_>) -> Result<Option<u32>, Denied> {
+    let srq = packet.bth.xrc.map(XrcEth::srq);
+    srq.map_or(Ok(()), |srq| env.remote.enter(srq)).map(|()| srq)
 }
 
 /// The immediate data of a SEND or WRITE.

@@ -40,6 +40,8 @@ pub(super) struct Wqe {
     pub(super) id: WrId,
     pub(super) op: Op,
     pub(super) imm: Option<u32>,
+    /// Of an XRC queue pair: the peer's shared receive queue.
+    pub(super) srq: u32,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
     pub(super) fence: bool,
@@ -57,6 +59,7 @@ const EMPTY: Wqe = Wqe {
     id: WrId(0),
     op: Op::Send,
     imm: None,
+    srq: 0,
     signaled: false,
     solicited: false,
     fence: false,
@@ -141,6 +144,18 @@ impl SendQueue {
         mtu: usize,
         memory: &dyn Memory,
     ) -> Result<u32, VerbsError> {
+        self.push_to(work, 0, first, mtu, memory)
+    }
+
+    /// As [`push`](Self::push), to a shared receive queue of an XRC queue pair's peer.
+    pub(super) fn push_to(
+        &mut self,
+        work: &SendWr<'_>,
+        srq: u32,
+        first: Psn,
+        mtu: usize,
+        memory: &dyn Memory,
+    ) -> Result<u32, VerbsError> {
         if self.tail - self.head >= self.depth {
             return Err(VerbsError::NoResources);
         }
@@ -183,7 +198,7 @@ impl SendQueue {
         };
         let SendWr { id, signaled, solicited, fence, .. } = *work;
         if let Some(wqe) = self.ring.get_mut(slot) {
-            *wqe = Wqe { id, op, imm, signaled, solicited, fence, inline, sges, len, first, packets };
+            *wqe = Wqe { id, op, imm, srq, signaled, solicited, fence, inline, sges, len, first, packets };
         }
         self.tail += 1;
         Ok(packets)

@@ -14,6 +14,9 @@ pub enum Service {
     Ud = 3,
     /// Congestion notification: no service of a queue pair, but a packet that RoCEv2 has beside them (annex A17.9.3).
     Cnp = 4,
+    /// Extended reliable connection (annex A14): as the reliable connection, but each request names the shared receive
+    /// queue that it is for.
+    Xrc = 5,
 }
 
 /// The operation: the low five bits of the operation code (specification table 38).
@@ -122,6 +125,7 @@ impl Opcode {
             1 if number <= 11 => Service::Uc,
             3 if number == 4 || number == 5 => Service::Ud,
             4 if number == 1 => return Some(Self::CNP),
+            5 => Service::Xrc,
             _ => return None,
         };
         Some(Self { service, operation })
@@ -134,7 +138,35 @@ impl Opcode {
     }
 }
 
-/// A base transport header (specification 9.2).
+/// The XRC extended transport header (annex A14.3.1), which follows the base header of every XRC request: a reserved byte
+/// and the number of the responder's shared receive queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XrcEth(u32);
+
+impl XrcEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 4;
+
+    /// The header that names a shared receive queue, of whose number the low 24 bits count.
+    #[must_use]
+    pub const fn new(srq: u32) -> Self {
+        Self(srq & 0xff_ffff)
+    }
+
+    /// The shared receive queue.
+    #[must_use]
+    pub const fn srq(self) -> u32 {
+        self.0 & 0xff_ffff
+    }
+
+    /// The header's bytes.
+    #[must_use]
+    pub const fn emit(self) -> [u8; Self::LEN] {
+        self.0.to_be_bytes()
+    }
+}
+
+/// A base transport header (specification 9.2), and the XRC one that belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
     /// Operation code.
@@ -159,10 +191,12 @@ pub struct Bth {
     pub reserved: u8,
     /// Packet sequence number.
     pub psn: Psn,
+    /// What follows it in an XRC request, and in no other packet.
+    pub xrc: Option<XrcEth>,
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Bytes on the wire, without the XRC header.
     pub const LEN: usize = 12;
     /// The default partition with full membership, the only one on RoCE.
     pub const DEFAULT_PKEY: u16 = 0xffff;
@@ -184,14 +218,28 @@ impl Bth {
             ack_request: false,
             reserved: 0,
             psn,
+            xrc: None,
         }
     }
 
-    /// Takes the header off `bytes`.
+    /// Bytes on the wire of the XRC header.
+    #[must_use]
+    pub const fn xrc_len(&self) -> usize {
+        if self.xrc.is_some() { XrcEth::LEN } else { 0 }
+    }
+
+    /// Takes the header, and the XRC one if the operation has it, off `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (&[op, flags, p, q, congestion, a, b, c, ack, d, e, f], rest) = take::<{ Self::LEN }>(bytes)?;
+        let opcode = Opcode::from_byte(op).ok_or(Error::Opcode(op))?;
+        let (xrc, rest) = if opcode.service == Service::Xrc && !opcode.operation.is_response() {
+            let (&word, rest) = take(rest)?;
+            (Some(XrcEth(u32::from_be_bytes(word))), rest)
+        } else {
+            (None, rest)
+        };
         let header = Self {
-            opcode: Opcode::from_byte(op).ok_or(Error::Opcode(op))?,
+            opcode,
             solicited: flags & 0x80 != 0,
             migrated: flags & 0x40 != 0,
             pad: flags >> 4 & 3,
@@ -202,11 +250,12 @@ impl Bth {
             ack_request: ack & 0x80 != 0,
             reserved: ack & 0x7f,
             psn: Psn::new(be24([d, e, f])),
+            xrc,
         };
         Ok((header, rest))
     }
 
-    /// The header's bytes.
+    /// The header's bytes, without the XRC header's.
     #[must_use]
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let flags = (self.solicited as u8) << 7
@@ -233,7 +282,21 @@ mod tests {
             assert_eq!(opcode.to_byte(), byte);
             count += 1;
         }
-        assert_eq!(count, 23 + 12 + 2 + 1);
+        assert_eq!(count, 2 * 23 + 12 + 2 + 1);
         assert_eq!(Opcode::CNP.to_byte(), 0x81);
+    }
+
+    #[test]
+    fn only_xrc_requests_name_a_shared_receive_queue() {
+        let bytes = [0xa4, 0x80, 0xff, 0xff, 0, 0x80, 0, 0x4a, 0x80, 0, 0, 7, 0x5a, 0, 1, 0x42, 9];
+        let (bth, rest) = Bth::parse(&bytes).unwrap();
+        assert_eq!(bth.opcode, Opcode { service: Service::Xrc, operation: Operation::SendOnly });
+        assert_eq!((bth.xrc.unwrap().srq(), bth.xrc_len(), rest), (0x142, 4, &[9][..]));
+        assert_eq!([&bth.emit()[..], &bth.xrc.unwrap().emit()].concat(), bytes[..16]);
+        assert_eq!(Bth::parse(&bytes[..15]), Err(Error::Truncated));
+        let mut acknowledge = bytes;
+        acknowledge[0] = 0xb1;
+        let (bth, rest) = Bth::parse(&acknowledge).unwrap();
+        assert_eq!((bth.xrc, rest.len()), (None, 5));
     }
 }

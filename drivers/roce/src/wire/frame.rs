@@ -3,13 +3,13 @@
 use super::lrh::{self, VCRC_LEN};
 use super::{
     Bth, ETHERTYPE_INFINIBAND, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ecn, Error, Ethernet, Ext,
-    Icrc, Ipv4, Ipv6, Lrh, ROCE_PORT, Symbol, Udp, ext,
+    Icrc, Ipv4, Ipv6, Lrh, ROCE_PORT, Symbol, Udp, XrcEth, ext,
 };
 use verbs::Gid;
 
 /// Bytes that headers and checks add to a payload at most, Ethernet included.
 pub const MAX_OVERHEAD: usize =
-    Ethernet::LEN + MAX_NET_LEN + Bth::LEN + ext::MAX_LEN + 3 + ICRC_LEN + VCRC_LEN;
+    Ethernet::LEN + MAX_NET_LEN + Bth::LEN + XrcEth::LEN + ext::MAX_LEN + 3 + ICRC_LEN + VCRC_LEN;
 
 /// The longest network layer: that of InfiniBand with a GRH.
 const MAX_NET_LEN: usize = Symbol::LEN + Lrh::LEN + Ipv6::LEN;
@@ -131,11 +131,17 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Bytes of a frame with these headers, `ext` and `payload_len` bytes.
+    /// Bytes of a frame with these headers, `ext` and `payload_len` bytes, if it is no XRC request.
     #[must_use]
     pub const fn frame_len(&self, ext: &Ext, payload_len: usize) -> usize {
         let payload = payload_len.next_multiple_of(4);
         Ethernet::LEN + self.net.len() + Bth::LEN + ext.len() + payload + ICRC_LEN + self.net.trailer_len()
+    }
+
+    /// Bytes of a frame with these headers, `bth`, `ext` and `payload_len` bytes.
+    #[must_use]
+    pub const fn frame_len_of(&self, bth: &Bth, ext: &Ext, payload_len: usize) -> usize {
+        self.frame_len(ext, payload_len) + bth.xrc_len()
     }
 
     /// What a receiver finds before a datagram with these headers, `ext` and `payload_len` bytes (annex A17.4.5.2): a
@@ -166,10 +172,10 @@ impl Headers {
         out: &mut [u8],
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<usize> {
-        let frame_len = self.frame_len(ext, payload_len);
+        let frame_len = self.frame_len_of(bth, ext, payload_len);
         let out = out.get_mut(..frame_len)?;
         let pad = payload_len.next_multiple_of(4) - payload_len;
-        let bth = Bth { pad: pad as u8, ..*bth }.emit();
+        let (xrc, bth) = (bth.xrc, Bth { pad: pad as u8, ..*bth }.emit());
 
         let (ethernet, packet) = out.split_at_mut_checked(Ethernet::LEN)?;
         ethernet.copy_from_slice(&self.ethernet.emit());
@@ -203,7 +209,11 @@ impl Headers {
         let (covered, icrc) = rest.split_at_mut_checked(rest.len() - ICRC_LEN)?;
         let (bth_bytes, after_bth) = covered.split_at_mut_checked(Bth::LEN)?;
         bth_bytes.copy_from_slice(&bth);
-        let (ext_bytes, body) = after_bth.split_at_mut_checked(ext.len())?;
+        let (xrc_bytes, after_xrc) = after_bth.split_at_mut_checked(xrc.map_or(0, |_| XrcEth::LEN))?;
+        if let Some(xrc) = xrc {
+            xrc_bytes.copy_from_slice(&xrc.emit());
+        }
+        let (ext_bytes, body) = after_xrc.split_at_mut_checked(ext.len())?;
         ext_bytes.copy_from_slice(ext.emit().get(..ext.len())?);
         let (payload, padding) = body.split_at_mut_checked(payload_len)?;
         fill(payload);

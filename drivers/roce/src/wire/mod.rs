@@ -18,7 +18,7 @@ mod lrh;
 mod route;
 mod udp;
 
-pub use bth::{Bth, Opcode, Operation, Service};
+pub use bth::{Bth, Opcode, Operation, Service, XrcEth};
 pub use ecn::Ecn;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet};
 pub use ext::{Aeth, AtomicEth, Deth, Ext, NakCode, Reth, RnrTimer, Syndrome};

@@ -1,5 +1,6 @@
 //! Completion queues: contexts, entries, arming.
 
+use super::clock;
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{Host, read_be32};
@@ -13,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of an entry. In a queue of twice as large ones they are its second half.
 pub const CQE: usize = 32;
 const OWNER: u8 = 0x80;
+/// Flag of a context: entries have timestamps, in place of the service level and VLAN.
+const STAMPED: u32 = 1 << 19;
 /// Opcode of the entry that ends the old buffer at a resize.
 const RESIZE: u8 = 0x16;
 /// Opcode of an entry that tells of an error.
@@ -96,6 +99,8 @@ struct Cq {
     solicited_until: u32,
     failed: bool,
     uar: u32,
+    /// Entries say when they were written.
+    stamped: bool,
     /// Bytes from entry to entry.
     stride: usize,
     moderation: Moderation,
@@ -152,6 +157,11 @@ impl Cq {
     fn put(&mut self, cqe: &Cqe, host: &dyn Host) -> bool {
         let entries = 1u32 << self.log_entries;
         let mut bytes = cqe.bytes;
+        if self.stamped {
+            let (high, low) = clock::stamp(host.now());
+            bytes[0x0c..0x10].copy_from_slice(&high.to_be_bytes());
+            bytes[0x1d..0x1f].copy_from_slice(&low.to_be_bytes());
+        }
         let owner = if self.producer & entries == 0 { 0 } else { OWNER };
         bytes[CQE - 1] = bytes[CQE - 1] & 0x7f | owner;
         let at = u64::from(self.producer & (entries - 1)) * self.stride as u64 + (self.stride - CQE) as u64;
@@ -211,6 +221,7 @@ impl Cqs {
             solicited_until: 0,
             failed: false,
             uar: context.u32(0x0c) & 0xff_ffff,
+            stamped: context.u32(0x00) & STAMPED != 0,
             stride: self.stride,
             moderation: Moderation::new(context.u16(0x10), context.u16(0x12)),
         };
@@ -236,7 +247,8 @@ impl Cqs {
             Armed::Solicited => 4,
             Armed::Next => 1,
         };
-        out.put_u32(0x00, status << 28 | state << 8);
+        let stamped = if queue.stamped { STAMPED } else { 0 };
+        out.put_u32(0x00, status << 28 | stamped | state << 8);
         out.put_u32(0x0c, u32::from(queue.log_entries) << 24 | queue.uar);
         queue.moderation.put(out);
         out.put_u32(0x14, queue.eqn);

@@ -5,6 +5,7 @@
 //! cards. Where a comment names one source, the others agree or are silent.
 
 mod breakdown;
+mod clock;
 mod command;
 pub mod cost;
 mod cq;
@@ -234,9 +235,9 @@ impl Card {
     }
 
     /// Reads from BAR 0.
-    pub fn read_bar0(&mut self, offset: u64, buf: &mut [u8]) {
+    pub fn read_bar0(&mut self, offset: u64, buf: &mut [u8], host: &dyn Host) {
         self.each_word(offset, buf.len(), |card, at, range| {
-            let word = card.read_register(at).to_be_bytes();
+            let word = card.read_register(at, host).to_be_bytes();
             if let (Some(to), Some(from)) = (buf.get_mut(range), word.get(..4)) {
                 to.copy_from_slice(from);
             }

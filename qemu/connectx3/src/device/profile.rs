@@ -270,6 +270,8 @@ impl Profile {
 pub mod limits {
     /// Entries of the tables of queue pairs, shared receive queues, completion queues and memory regions.
     pub const LOG_OBJECTS: u8 = 24;
+    /// XRC domains.
+    pub const LOG_XRC_DOMAINS: u8 = 16;
     /// Event queues.
     pub const LOG_EQS: u8 = 9;
     /// Work requests of a queue.

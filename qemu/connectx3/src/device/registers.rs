@@ -1,6 +1,7 @@
 //! BAR 0: the command registers, ownership, reset, and what QUERY_FW places there.
 
 use super::Card;
+use super::clock;
 use super::hcr::{HCR, HCR_END};
 use super::host::Host;
 use super::observe::{Observation, Register};
@@ -13,6 +14,9 @@ const OWNERSHIP: u64 = 0x8069c;
 const RESET: u64 = 0xf0010;
 /// Where the handler of INTx writes.
 pub const CLEAR_INTERRUPT: u64 = 0xf00d8;
+/// The clock, 64 bits. It has a page of its own, which drivers map into programs.
+pub const CLOCK: u64 = 0xfe000;
+const CLOCK_LOW: u64 = CLOCK + 4;
 /// All zero while the card is well.
 pub const ERROR_BUFFER: u64 = 0x1f000;
 /// 32-bit words of it.
@@ -20,8 +24,10 @@ pub const ERROR_BUFFER_WORDS: u32 = 16;
 
 impl Card {
     /// Reads an aligned 32-bit register, as the big-endian number that it is.
-    pub(super) fn read_register(&mut self, offset: u64) -> u32 {
+    pub(super) fn read_register(&mut self, offset: u64, host: &dyn Host) -> u32 {
         match offset {
+            CLOCK => (clock::cycles(host.now()) >> 32) as u32,
+            CLOCK_LOW => clock::cycles(host.now()) as u32,
             HCR..HCR_END => self.hcr.read(offset - HCR),
             OWNERSHIP => u32::from(std::mem::replace(&mut self.owned, true)),
             // The semaphore of a reset is always free.

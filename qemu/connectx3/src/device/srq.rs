@@ -7,6 +7,7 @@ use super::mailbox::Mailbox;
 use super::qp::{Scatter, scatter_list};
 use super::queue_memory::{MttTable, QueueMemory};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Bytes before the scatter list of an entry: the index of the next one is in them.
 const HEADER: usize = 16;
@@ -19,6 +20,9 @@ struct Srq {
     log_entries: u8,
     log_stride: u8,
     pd: u32,
+    /// The XRC domain, and where receives complete: of a queue for XRC queue pairs.
+    domain: u16,
+    cqn: u32,
     record: u64,
     /// The next entry to be taken.
     head: u16,
@@ -40,7 +44,12 @@ impl Srq {
 #[derive(Debug, Default)]
 pub struct Srqs {
     queues: BTreeMap<u32, Srq>,
+    /// Protection domains of those for XRC queue pairs, by XRC domain and number.
+    domains: Arc<Domains>,
 }
+
+/// Protection domains of shared receive queues, by XRC domain and number.
+pub type Domains = BTreeMap<(u16, u32), u32>;
 
 impl Srqs {
     /// SW2HW_SRQ: the guest gives a queue.
@@ -65,25 +74,50 @@ impl Srqs {
             log_entries,
             log_stride,
             pd: context.u32(0x18) & 0x1_ffff,
+            domain: context.u16(0x06),
+            cqn: context.u32(0x08) & 0xff_ffff,
             record: context.u64(0x28) & !3,
             head: 0,
             taken: 0,
             returned: Vec::new(),
             limit: 0,
         };
+        Arc::make_mut(&mut self.domains).insert((queue.domain, srqn), queue.pd);
         self.queues.insert(srqn, queue);
         Ok(())
     }
 
     /// HW2SW_SRQ: the guest takes a queue back.
     pub fn destroy(&mut self, srqn: u32) -> Result<(), Status> {
-        self.queues.remove(&srqn).map(drop).ok_or(Status::BadResource)
+        let queue = self.queues.remove(&srqn).ok_or(Status::BadResource)?;
+        Arc::make_mut(&mut self.domains).remove(&(queue.domain, srqn));
+        Ok(())
+    }
+
+    /// The protection domains of all queues.
+    #[must_use]
+    pub fn domains(&self) -> Arc<Domains> {
+        Arc::clone(&self.domains)
+    }
+
+    /// Whether a queue is in an XRC domain.
+    #[must_use]
+    pub fn is_in(&self, srqn: u32, domain: u16) -> bool {
+        self.domains.contains_key(&(domain, srqn))
+    }
+
+    /// Where the receives of a queue complete that XRC queue pairs use.
+    #[must_use]
+    pub fn cqn(&self, srqn: u32) -> Option<u32> {
+        self.queues.get(&srqn).map(|queue| queue.cqn)
     }
 
     /// QUERY_SRQ: the state of a queue.
     pub fn query(&self, srqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&srqn).ok_or(Status::BadResource)?;
         out.put_u32(0x00, u32::from(queue.log_entries) << 24 | srqn);
+        out.put_u16(0x06, queue.domain);
+        out.put_u32(0x08, queue.cqn);
         out.put_u32(0x18, queue.pd);
         out.put_u16(0x1c, queue.limit);
         out.put_u16(0x22, queue.taken);

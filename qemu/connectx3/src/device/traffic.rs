@@ -22,7 +22,7 @@ use super::vlan;
 use core::cell::Cell;
 use platform::Instant;
 use roce::transport::{Counters, Env};
-use roce::wire::{Bth, Frame, Service as WireService};
+use roce::wire::{Bth, Frame, Service as WireService, XrcEth};
 
 /// Rounds of the transport: an acknowledgement waits for another round than that of its packet, so it is due as soon as
 /// the card has taken the frames that came at once.
@@ -64,7 +64,8 @@ impl Card {
         let qp = self.qps.get_mut(qpn)?;
         let peer = PeerMemory {
             keyed,
-            who: qp.context.domain(),
+            who: Cell::new(qp.context.domain()),
+            extended: qp.context.xrc_domain().map(|domain| (domain, self.srqs.domains())),
             rights: qp.context.remote_rights(),
             invalidated: Cell::new(None),
         };
@@ -97,11 +98,14 @@ impl Card {
             flush::receives(qp, host, &mut env);
         }
         let (send_cqn, receive_cqn) = (qp.context.send_cqn(), qp.context.receive_cqn());
-        let (shares_receives, drains) = (qp.context.srqn().is_some(), qp.draining.is_some());
+        let (shares_receives, drains) = (qp.context.shares_receives(), qp.draining.is_some());
+        // An XRC initiator receives nothing.
+        let had_receives = qp.context.srqn().is_some() || qp.context.xrc_domain().is_some();
+        completed.extended = qp.service == Service::Xrc;
         if let Some(at) = qp.transport.deadline() {
             self.next_deadline = self.next_deadline.min(at);
         }
-        if let (Some(key), who) = (peer.invalidated.get(), peer.who)
+        if let (Some(key), who) = (peer.invalidated.get(), peer.who.get())
             && let Err(e) = self.regions.invalidate(key, who, true, &mut self.icm, host)
         {
             log::warn!("a key that a peer has taken away: {e}");
@@ -109,15 +113,23 @@ impl Card {
         let event = if failed { before.event(qp, &self.transport_counters, &completed) } else { None };
         let mut told = true;
         for (completion, send) in &completed.list {
-            let cqn = if *send { send_cqn } else { receive_cqn };
+            let cqn = match *send {
+                true => send_cqn,
+                false if completed.extended => match self.srqs.cqn(connected::srqn_of(completion.id)) {
+                    Some(cqn) => cqn,
+                    // The guest has taken the queue back, and so its receives.
+                    None => continue,
+                },
+                false => receive_cqn,
+            };
             told &= self.cqs.post(cqn, &completed.cqe(qpn, completion, *send), &mut self.eqs, host);
         }
         if let Some(kind) = event {
             self.qp_event(kind, qpn, host);
         }
-        if failed && shares_receives {
+        if failed && had_receives {
             self.qp_event(EventType::LastWqeReached, qpn, host);
-        } else if failed {
+        } else if failed && !shares_receives {
             self.watch_failed(qpn, host);
         }
         if drains {
@@ -275,7 +287,8 @@ impl Card {
         origin: Origin,
         host: &dyn Host,
     ) {
-        let Bth { opcode, solicited, .. } = frame.packet.bth;
+        let Bth { opcode, solicited, xrc, .. } = frame.packet.bth;
+        let named = xrc.map(XrcEth::srq);
         let counters = &mut self.transport_counters;
         let Some(qp) = self.qps.get_mut(qpn).filter(|qp| qp.transport.takes(opcode.service)) else {
             counters.rx_unknown_qp += 1;
@@ -303,7 +316,7 @@ impl Card {
         }
         self.with_qp(qpn, completed, host, |qp, keyed, env, shared| {
             if takes_receive {
-                connected::take_receives(qp, keyed, env, shared);
+                connected::take_receives(qp, named, keyed, env, shared);
             }
             match &mut qp.transport {
                 Transport::Connected(connection) => {
@@ -313,7 +326,7 @@ impl Card {
                 Transport::Datagram(_) => env.counters.rx_wrong_state += 1,
                 Transport::Raw => {}
             }
-            connected::return_receives(qp, keyed.host, shared);
+            connected::return_receives(qp, named, keyed.host, shared);
         });
         if !datagram {
             self.pending.insert(qpn);
@@ -393,7 +406,7 @@ impl Card {
 
 /// Bytes of a frame as it came, without a VLAN tag.
 fn frame_len(frame: &Frame<'_>) -> usize {
-    frame.headers.frame_len(&frame.packet.ext, frame.packet.payload.len())
+    frame.headers.frame_len_of(&frame.packet.bth, &frame.packet.ext, frame.packet.payload.len())
 }
 
 /// The next frames of a queue pair, and the work that is the card's own turn.

@@ -123,6 +123,58 @@ fn tags_are_put_in_and_taken_off() {
     }
 }
 
+#[test]
+fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
+    const KEEPS_FCS: u32 = 1 << 29;
+    const KEEPS_TAG: u32 = 1 << 30;
+    let (mut a, mut b) = (node(1, "pro"), node(2, "pro"));
+    let mut qa = a.raw(0x48, 0x90, &[]);
+    let mut whole = b.raw(0x50, 0x91, &[(0xc0, KEEPS_FCS | KEEPS_TAG)]);
+    let mut stripped = b.raw(0x51, 0x92, &[(0xc0, KEEPS_FCS)]);
+    b.steer(true, TO, &[0x50, 0x51]);
+    let (whole_at, stripped_at) = (b.post_buffers(&mut whole, 3), b.post_buffers(&mut stripped, 2));
+    let frame = tcp(TO, "10.0.0.1", "10.0.0.2", [80, 4000], &[3; 64]);
+    const CUSTOMER: u32 = 1 << 14;
+    a.send_frame(&mut qa, &frame, true, 0);
+    a.send_frame(&mut qa, &frame, true, 0x0005 << 16 | CUSTOMER);
+    exchange(&mut a, &mut b, |_| false);
+    for (index, tag) in [0, 4].into_iter().enumerate() {
+        let entry = b.raw_completion(&mut whole).unwrap();
+        let len = word(&entry, 0x14) as usize;
+        assert_eq!(len, frame.len() + tag + 4);
+        // The CRC of Ethernet over a frame and its check sequence is always the same.
+        let bytes = b.machine.bytes(whole_at[index], len);
+        assert_eq!(crc32(&bytes), 0x2144_df1c);
+        assert_eq!(
+            half(&entry, 0x10) & TCP_STATUS,
+            TCP_STATUS,
+            "what the card found in the frame is as without"
+        );
+        // Without the tag the sequence is still that of the frame as it came.
+        let entry = b.raw_completion(&mut stripped).unwrap();
+        assert_eq!(word(&entry, 0x14) as usize, len - tag);
+        assert_eq!(b.machine.bytes(stripped_at[index] + len as u64 - tag as u64 - 4, 4), bytes[len - 4..]);
+    }
+    // A buffer with room for the frame, but not for the sequence.
+    let at = b.alloc(0x1000);
+    b.post_buffers(&mut stripped, 1);
+    b.post_receive(&mut whole, at, frame.len() as u32);
+    for _ in 0..2 {
+        a.send_frame(&mut qa, &frame, true, 0);
+        exchange(&mut a, &mut b, |_| false);
+    }
+    assert_eq!(b.raw_completion(&mut whole).unwrap()[0x1f] & 0x1f, 1, "the third buffer of before");
+    let entry = b.raw_completion(&mut whole).unwrap();
+    assert_eq!((entry[0x1f] & 0x1f, entry[0x1b]), (0x1e, 0x01), "local length error");
+}
+
+/// CRC-32 of Ethernet, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
+    })
+}
+
 /// The key of Microsoft's "Verifying the RSS Hash Calculation".
 const MICROSOFT: [u32; 10] = [
     0x6d5a_56da,
@@ -168,6 +220,27 @@ fn frames_are_spread_by_their_hash() {
     a.send_frame(&mut qa, &other, false, 0);
     exchange(&mut a, &mut b, |_| false);
     assert_eq!(word(&b.raw_completion(&mut rings[0]).unwrap(), 4), 0);
+}
+
+#[test]
+fn a_queue_pair_that_spreads_needs_memory_for_sends_only() {
+    let mut node = node(1, "pro");
+    node.raw(0x60, 0xa0, &[]);
+    // As Linux makes one over an indirection table: one send of 64 bytes and no receives; here at the end of a page.
+    const LAST: u32 = 63 << 6;
+    let place = node.alloc(64);
+    let mtt = node.map_pages(place, 64);
+    let context = [
+        (0x00, 7 << 16 | 1 << 13),
+        (0x08, 0xff00_0200),
+        (0x3c, 0x60),
+        (0x40, 0x60),
+        (0x7c, 0xa0),
+        (0x90, LAST),
+        (0xcc, mtt),
+    ];
+    let words: Vec<_> = context.into_iter().map(|(offset, word)| (offset + 8, word)).collect();
+    assert_eq!(node.try_command(0x019, 0, 0x50, &words), 0);
 }
 
 #[test]

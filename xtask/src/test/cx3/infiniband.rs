@@ -53,6 +53,7 @@ pub fn cases() -> Vec<Case> {
             }
             steps.push(pingpong("ibv_ud_pingpong -n 100", Port::FIRST));
             steps.push(pingpong("ibv_srq_pingpong -n 100", Port::FIRST));
+            steps.push(pingpong("ibv_xsrq_pingpong -n 100", Port::FIRST));
             steps
         })
         .full_if(true),

@@ -16,6 +16,7 @@ mod quick;
 mod rdma;
 mod services;
 mod snapshots;
+mod verbs;
 mod virtual_function;
 mod vlan;
 
@@ -67,6 +68,7 @@ pub fn cases() -> Vec<Case> {
         rdma::cases(),
         services::cases(),
         snapshots::cases(),
+        verbs::cases(),
         virtual_function::cases(),
         vlan::cases(),
     ]

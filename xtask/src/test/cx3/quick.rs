@@ -4,6 +4,7 @@ use super::drivers::{devices, messages, ping, reload};
 use super::iperf::iperf;
 use super::rdma::{perftest, ping_pong};
 use super::services::managed;
+use super::verbs::extended;
 use super::{Step, session};
 use crate::cx3::Plan;
 use crate::cx3::lab::Wire;
@@ -24,6 +25,7 @@ pub fn cases() -> Vec<Case> {
             ping_pong("ibv_uc_pingpong", Wire::V1, "-n 200"),
             ping_pong("ibv_ud_pingpong", Wire::V1, "-n 200"),
             ping_pong("ibv_srq_pingpong", Wire::V2, "-n 200"),
+            extended(Wire::V2, ""),
             managed("rping", "rping -s -a 0.0.0.0 -C 10 -v", "rping -c -a SERVER -C 10 -v"),
             managed("udaddy", "udaddy", "udaddy -s SERVER"),
             Step::new("iperf3 TCP", |lab| iperf(lab, "-t 2")),

@@ -165,7 +165,7 @@ fn group(lab: &mut Lab) -> Result<()> {
 }
 
 /// Server and client in one machine: the wire does not bring frames back, so the card does.
-fn within(lab: &mut Lab, program: &str) -> Result<()> {
+pub fn within(lab: &mut Lab, program: &str) -> Result<()> {
     let command = format!("{program} -d {} -g {} -n 50", lab.device(0), lab.gid(0, Wire::V2));
     let both = format!(
         "{command} >/tmp/server 2>&1 </dev/null & until grep -q ':4853 .* 0A ' /proc/net/tcp /proc/net/tcp6; do \

@@ -147,7 +147,7 @@ impl Receiver {
                         .check(reth.key, reth.addr, reth.len, Right::Write)
                         .map_err(|_| Drop::Access)?;
                 }
-                let to = Range { key: reth.key, addr: reth.addr, len: reth.len };
+                let to = Range { key: reth.key, addr: reth.addr, len: reth.len, srq: None };
                 self.take_write(packet, to, reth.len, ends, env)
             }
             (Segment::Write { .. }, Inbound::Write { to, total }) => {

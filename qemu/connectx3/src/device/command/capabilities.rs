@@ -10,6 +10,7 @@ mod flag {
     pub const RC: u32 = 1 << 0;
     pub const UC: u32 = 1 << 1;
     pub const UD: u32 = 1 << 2;
+    pub const XRC: u32 = 1 << 3;
     pub const SRQ: u32 = 1 << 6;
     /// Ports may be of different kinds at a time.
     pub const DUAL_PERSONALITY: u32 = 1 << 12;
@@ -19,6 +20,8 @@ mod flag {
     pub const ATOMIC: u32 = 1 << 18;
     pub const UD_AV_PORT: u32 = 1 << 20;
     pub const IBOE: u32 = 1 << 30;
+    /// High word: queue pairs can have the check sequence of frames.
+    pub const HIGH_KEEP_FCS: u32 = 1 << (34 - 32);
     /// High word: unicast and multicast steering, and so the B0 scheme.
     pub const HIGH_VEP_UC: u32 = 1 << (41 - 32);
     pub const HIGH_VEP_MC: u32 = 1 << (42 - 32);
@@ -60,6 +63,8 @@ impl Card {
         const LOG_MIN_PAGE: u8 = 9;
         const LOG_LARGE_SEND: u8 = 17;
         const PORT_BEACON: u8 = 1 << 7;
+        const TIMESTAMPS: u8 = 1 << 7;
+        const CLOCK_TO_PROGRAMS: u8 = 1 << 7;
         const RSS_XOR: u8 = 1 << 5;
         const RSS_TOEPLITZ: u8 = 1 << 4;
         const LOG_RSS_TABLE: u8 = 7;
@@ -90,6 +95,7 @@ impl Card {
             (0x37, 8 << 4 | self.profile.ports.len() as u8),
             (0x38, limits::LOG_MESSAGE),
             (0x3b, limits::LOG_GIDS),
+            (0x3e, TIMESTAMPS),
             (0x3f, 7),
             (0x48, 0),
             (0x49, limits::LOG_UAR_MIB),
@@ -101,6 +107,8 @@ impl Card {
             (0x63, 13),
             (0x64, RESERVED_PDS << 4),
             (0x65, 15),
+            (0x67, limits::LOG_XRC_DOMAINS),
+            (0xc1, CLOCK_TO_PROGRAMS),
         ] {
             out.put_u8(offset, value);
         }
@@ -110,7 +118,10 @@ impl Card {
         let groups = if self.profile.steering.groups { flag::HIGH_VEP_UC | flag::HIGH_VEP_MC } else { 0 };
         let entries =
             if self.profile.large_entries { flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE } else { 0 };
-        out.put_u32(0x40, groups | entries | flag::HIGH_COUNTERS | flag::HIGH_PORT_MANAGEMENT);
+        out.put_u32(
+            0x40,
+            groups | entries | flag::HIGH_KEEP_FCS | flag::HIGH_COUNTERS | flag::HIGH_PORT_MANAGEMENT,
+        );
         if self.profile.blue_flame {
             const AVAILABLE: u8 = 1 << 7;
             out.put_u8(0x4c, AVAILABLE);
@@ -127,6 +138,7 @@ impl Card {
                 | flag::RC
                 | flag::UC
                 | flag::UD
+                | flag::XRC
                 | flag::SRQ
                 | flag::BIG_LSO_HEADER
                 | flag::MEMORY_WINDOWS

@@ -5,7 +5,7 @@ use crate::device::Card;
 use crate::device::hcr::{Command, Status};
 use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
-use crate::device::registers::{CLEAR_INTERRUPT, ERROR_BUFFER, ERROR_BUFFER_WORDS};
+use crate::device::registers::{CLEAR_INTERRUPT, CLOCK, ERROR_BUFFER, ERROR_BUFFER_WORDS};
 
 /// Pages of 4096 bytes that the firmware wants for itself, and for its tables of ICM: the emulation needs none, a driver
 /// has to be seen giving them.
@@ -38,6 +38,8 @@ impl Card {
         out.put_u64(0x20, CLEAR_INTERRUPT);
         out.put_u64(0x30, ERROR_BUFFER);
         out.put_u32(0x38, ERROR_BUFFER_WORDS);
+        // In BAR 0, whose code at 0x58 is 0.
+        out.put_u64(0x50, CLOCK);
         out
     }
 

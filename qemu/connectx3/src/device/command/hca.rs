@@ -2,6 +2,7 @@
 
 use super::Output;
 use crate::device::Card;
+use crate::device::clock;
 use crate::device::cq::{CQE, Cqs};
 use crate::device::eq::{EQE, Eqs};
 use crate::device::hcr::Status;
@@ -69,8 +70,8 @@ impl Card {
 
     pub(super) fn query_hca(&self) -> Result<Output, Status> {
         let mut out = self.hca.as_ref().ok_or(Status::BadSystemState)?.mailbox.clone();
-        // The clock's frequency in MHz; 0: no timestamps. The same bytes mean something else in INIT_HCA.
-        out.put_u16(0x00c, 0);
+        // The clock's frequency. The same bytes mean something else in INIT_HCA.
+        out.put_u16(0x00c, clock::MHZ);
         Ok(Output::Mailbox(out))
     }
 

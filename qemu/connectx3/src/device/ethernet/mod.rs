@@ -19,6 +19,7 @@ use super::queue_memory::MttTable;
 use super::steering::{McgTable, Steer};
 use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
 use roce::transport::Env;
+use roce::wire::Icrc;
 use segmentation::Cut;
 use std::sync::Arc;
 use verbs::{MacAddr, Status};
@@ -26,6 +27,8 @@ use verbs::{MacAddr, Status};
 /// The longest frame, and the most data of a large send.
 const MAX_FRAME: usize = 16 << 10;
 const MAX_LARGE_SEND: usize = 256 << 10;
+/// Bytes of the check sequence at the end of a frame on the cable.
+const FCS: usize = 4;
 /// Shorter frames are padded to this before they are sent.
 const MIN_FRAME: usize = 60;
 /// Work requests that a queue pair ends before others have their turn.
@@ -155,6 +158,7 @@ impl Card {
         }
         let strip = qp.context.strips_vlan() && headers.vlan.is_some();
         let (cqn, port) = (qp.context.receive_cqn(), qp.context.port());
+        let keeps_fcs = qp.context.keeps_fcs();
         let cqe = match scatter_frame(qp, frame, strip, keyed) {
             Ok(None) => {
                 self.counters.rx_no_buffer += 1;
@@ -164,7 +168,7 @@ impl Card {
                 return;
             }
             Ok(Some(index)) => {
-                let len = frame.len() - if strip { TAG } else { 0 };
+                let len = frame.len() - if strip { TAG } else { 0 } + if keeps_fcs { FCS } else { 0 };
                 completion(qpn, index, frame, headers, hash).with(0x14, &(len as u32).to_be_bytes())
             }
             Err((index, status)) => {
@@ -252,7 +256,8 @@ fn gathered(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -
     })
 }
 
-/// Puts a frame into the next receive buffer, without its outermost VLAN tag if `strip`. `Ok(None)`: there is no buffer.
+/// Puts a frame into the next receive buffer, without its outermost VLAN tag if `strip`, and with its check sequence if the
+/// queue pair keeps that: as it came, so with the tag counted in. `Ok(None)`: there is no buffer.
 fn scatter_frame(
     qp: &mut Qp,
     frame: &[u8],
@@ -273,7 +278,8 @@ fn scatter_frame(
     let mut current = Scatter { lkey: 0, va: 0, len: 0 };
     let skip = if strip { TAG } else { 0 };
     let (addresses, rest) = frame.split_at(TYPE.min(frame.len()));
-    for mut part in [addresses, rest.get(skip..).unwrap_or_default()] {
+    let fcs = if qp.context.keeps_fcs() { &Icrc::EMPTY.feed(frame).finish()[..] } else { &[] };
+    for mut part in [addresses, rest.get(skip..).unwrap_or_default(), fcs] {
         while !part.is_empty() {
             if current.len == 0 {
                 current = room.next().ok_or((index, Status::LocalLengthError))?;

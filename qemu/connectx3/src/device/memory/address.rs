@@ -5,9 +5,11 @@
 
 use super::generation::{NAME_BITS, Name};
 use super::{Access, Domain, Keyed, Refused};
+use crate::device::srq::Domains;
 use core::cell::Cell;
 use platform::{IoAddr, Memory, MemoryError, MemoryStats};
 use roce::transport::{Denied, RemoteAccess, Right};
+use std::sync::Arc;
 use verbs::RemoteKey;
 
 /// Bits of an address that are the offset in the region: 1 TiB.
@@ -99,8 +101,11 @@ impl Memory for LocalMemory<'_> {
 pub struct PeerMemory<'a> {
     /// The guest's memory.
     pub keyed: Keyed<'a>,
-    /// The queue pair.
-    pub who: Domain,
+    /// The queue pair. Of an XRC one, the protection domain is that of the shared receive queue which the peer named
+    /// last.
+    pub who: Cell<Domain>,
+    /// Of an XRC target: its XRC domain, and the shared receive queues of all.
+    pub extended: Option<(u16, Arc<Domains>)>,
     /// Whether the queue pair lets its peer READ, WRITE, and do atomics.
     pub rights: [bool; 3],
     /// A key that the peer has taken away: to be invalidated when the packet is done.
@@ -116,7 +121,7 @@ impl PeerMemory<'_> {
             Right::Atomic => (atomic, Access::Atomic),
         };
         if !allowed {
-            log::debug!("queue pair {:#x} does not let its peer {right:?}", self.who.qpn);
+            log::debug!("queue pair {:#x} does not let its peer {right:?}", self.who.get().qpn);
             return Err(Denied);
         }
         Ok(access)
@@ -125,11 +130,11 @@ impl PeerMemory<'_> {
     /// Checks a part of a message: the key may have lost its validity, or been given anew, since the message was checked.
     fn again(&self, key: RemoteKey, addr: IoAddr, len: u64, right: Right) -> Result<(), Denied> {
         let access = self.access(right)?;
-        self.keyed.check_again(key.0, self.who, addr.0, len, access).map_err(|e| self.denied(right, e))
+        self.keyed.check_again(key.0, self.who.get(), addr.0, len, access).map_err(|e| self.denied(right, e))
     }
 
     fn denied(&self, right: Right, e: Refused) -> Denied {
-        log::debug!("{right:?} by the peer of queue pair {:#x}: {e}", self.who.qpn);
+        log::debug!("{right:?} by the peer of queue pair {:#x}: {e}", self.who.get().qpn);
         Denied
     }
 
@@ -142,7 +147,7 @@ impl PeerMemory<'_> {
 impl RemoteAccess for PeerMemory<'_> {
     fn check(&self, key: RemoteKey, addr: IoAddr, len: u32, right: Right) -> Result<(), Denied> {
         let access = self.access(right)?;
-        let checked = self.keyed.check(key.0, self.who, addr.0, u64::from(len), access);
+        let checked = self.keyed.check(key.0, self.who.get(), addr.0, u64::from(len), access);
         checked.map_err(|e| self.denied(right, e))
     }
 
@@ -165,11 +170,21 @@ impl RemoteAccess for PeerMemory<'_> {
     }
 
     fn invalidate(&self, key: RemoteKey) -> Result<(), Denied> {
-        self.keyed.may_invalidate(key.0, self.who).map_err(|e| {
-            log::debug!("SEND with invalidate to queue pair {:#x}: {e}", self.who.qpn);
+        self.keyed.may_invalidate(key.0, self.who.get()).map_err(|e| {
+            log::debug!("SEND with invalidate to queue pair {:#x}: {e}", self.who.get().qpn);
             Denied
         })?;
         self.invalidated.set(Some(key.0));
+        Ok(())
+    }
+
+    fn enter(&self, srq: u32) -> Result<(), Denied> {
+        let own = |(domain, all): &(u16, Arc<Domains>)| all.get(&(*domain, srq)).copied();
+        let Some(pd) = self.extended.as_ref().and_then(own) else {
+            log::debug!("queue pair {:#x} is not one for shared receive queue {srq:#x}", self.who.get().qpn);
+            return Err(Denied);
+        };
+        self.who.set(Domain { pd, ..self.who.get() });
         Ok(())
     }
 }

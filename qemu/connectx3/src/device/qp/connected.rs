@@ -7,7 +7,7 @@ use super::local;
 use super::rings::Scatter;
 use super::syndrome::{MEMORY_MANAGEMENT, failure};
 use super::wqe::{Control, Data, Malformed, Opcode, Segments};
-use super::{Connection, Ended, Qp, State, Transport};
+use super::{Connection, Ended, Qp, Service, State, Transport};
 use crate::device::cq::Cqe;
 use crate::device::eq::Eqs;
 use crate::device::host::Host;
@@ -39,7 +39,7 @@ fn limits(context: &Context) -> Limits {
     const ELEMENT: u32 = 16;
     let ((_, send), (_, receive)) = (context.send_size(), context.receive_size());
     // An entry of a shared queue may be longer than those of the own ring, which there is none of.
-    let receive = if context.srqn().is_some() { super::rings::MAX_RECEIVE } else { 1 << receive };
+    let receive = if context.shares_receives() { super::rings::MAX_RECEIVE } else { 1 << receive };
     Limits {
         send_depth: SEND_DEPTH,
         recv_depth: RECEIVE_DEPTH,
@@ -69,6 +69,12 @@ pub fn reliable(qpn: u32, context: &Context) -> Connection {
 #[must_use]
 pub fn unreliable(qpn: u32, context: &Context) -> Connection {
     Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &limits(context))))
+}
+
+/// The transport of an XRC queue pair.
+#[must_use]
+pub fn extended(qpn: u32, context: &Context) -> Connection {
+    Connection::Reliable(Box::new(ReliableQp::new_extended(QpNum::new(qpn), &limits(context))))
 }
 
 /// Whether all sends have ended.
@@ -124,6 +130,8 @@ pub struct Completed {
     pub solicited: bool,
     /// Where the datagram that is handled came from.
     pub origin: Option<Origin>,
+    /// The queue pair is an XRC one: receives complete where their shared queue says, and name it.
+    pub extended: bool,
 }
 
 impl Completions for Completed {
@@ -143,16 +151,30 @@ pub fn name(index: u16, opcode: u8) -> WrId {
     WrId(u64::from(index) | u64::from(opcode) << 16)
 }
 
+/// The name of a receive from a shared queue: its index in the queue, and the queue's number.
+fn shared_name(index: u16, srqn: u32) -> WrId {
+    WrId(u64::from(index) | u64::from(srqn) << 32)
+}
+
 /// The index in a work request's name.
 const fn index_of(id: WrId) -> u16 {
     id.0 as u16
+}
+
+/// The shared queue in the name of a receive that is from one.
+#[must_use]
+pub const fn srqn_of(id: WrId) -> u32 {
+    (id.0 >> 32) as u32
 }
 
 impl Completed {
     /// The entry that tells of a completion.
     #[must_use]
     pub fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
-        let cqe = cqe(qpn, completion, send);
+        let mut cqe = cqe(qpn, completion, send);
+        if self.extended && !send {
+            cqe = cqe.with(0x08, &srqn_of(completion.id).to_be_bytes());
+        }
         if send || completion.status != Status::Success {
             return cqe;
         }
@@ -229,6 +251,9 @@ pub struct Local {
 /// begins. `Some`: now. A work request that is refused waits for those before it as well, so that they end as they would
 /// without it.
 pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
+    if qp.context.is_xrc_target() {
+        return None;
+    }
     let who = qp.context.domain();
     let fast_register = qp.context.fast_register();
     while qp.state.takes_sends() {
@@ -349,7 +374,7 @@ fn post(
         }
         _ => return Err(Malformed::Opcode(control.code()).into()),
     };
-    Ok(transport.post_send(&wr, env)?)
+    Ok(transport.post_send(&wr, control.remote_srq(), env)?)
 }
 
 /// Where an atomic's result goes.
@@ -403,9 +428,22 @@ pub const fn takes_receive(operation: Operation) -> bool {
     )
 }
 
-/// Posts receives from the guest's ring until the transport holds enough.
-pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>) {
-    let (own, srqn) = (qp.context.domain(), qp.context.srqn());
+/// Posts receives from the guest's ring until the transport holds enough. Those of an XRC queue pair are from the shared
+/// queue that the peer names.
+pub fn take_receives(
+    qp: &mut Qp,
+    named: Option<u32>,
+    keyed: Keyed<'_>,
+    env: &mut Env<'_>,
+    shared: &mut Shared<'_>,
+) {
+    let own = qp.context.domain();
+    let srqn = match (qp.context.xrc_domain(), named) {
+        (Some(domain), Some(srqn)) if shared.srqs.is_in(srqn, domain) => Some(srqn),
+        // The transport refuses the request.
+        _ if qp.service == Service::Xrc => return,
+        _ => qp.context.srqn(),
+    };
     let mut list: Vec<Scatter> = Vec::new();
     // Of a shared queue only what is needed at once: the rest is for others.
     let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
@@ -434,7 +472,7 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
             })
         };
         let scatter: Vec<Sge> = list.iter().filter_map(element).collect();
-        let id = name(index, 0);
+        let id = srqn.map_or(name(index, 0), |srqn| shared_name(index, srqn));
         if let Err(e) = qp.transport.post_recv(&RecvWr { id, scatter: &scatter }, env) {
             log::warn!("{:?}: receive {index}: {e}", qp.number);
             let failed = Completion::new(id, qp.number, Unfit::from(e).status(), WorkKind::Recv);
@@ -445,12 +483,16 @@ pub fn take_receives(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &
 }
 
 /// Gives what no message has begun to use back to the shared queue that it was taken from.
-pub fn return_receives(qp: &mut Qp, host: &dyn Host, shared: &mut Shared<'_>) {
-    let Some(srqn) = qp.context.srqn() else { return };
-    while let Some(id) = qp.transport.take_back_receive() {
-        shared.srqs.give_back(srqn, index_of(id));
+pub fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared: &mut Shared<'_>) {
+    if !qp.context.shares_receives() {
+        return;
     }
-    shared.srqs.watch_limit(srqn, shared.eqs, host);
+    while let Some(id) = qp.transport.take_back_receive() {
+        shared.srqs.give_back(srqn_of(id), index_of(id));
+    }
+    if let Some(srqn) = qp.context.srqn().or(named) {
+        shared.srqs.watch_limit(srqn, shared.eqs, host);
+    }
 }
 
 /// The headers of frames to the peer.

@@ -44,6 +44,8 @@ pub enum Service {
     Rc,
     Uc,
     Ud,
+    /// Extended reliable connection: its receives are from the shared receive queues that its peer names.
+    Xrc,
     /// Special queue pairs and raw Ethernet: the guest makes the headers.
     Raw,
 }
@@ -280,6 +282,7 @@ impl Context {
             0 => Some(Service::Rc),
             1 => Some(Service::Uc),
             3 => Some(Service::Ud),
+            6 => Some(Service::Xrc),
             7 => Some(Service::Raw),
             _ => None,
         }
@@ -396,6 +399,31 @@ impl Context {
         let word = self.word(0xac);
         (word >> 24 & 1 != 0).then_some(word & 0xff_ffff)
     }
+    /// The XRC domain from whose shared receive queues the peer may choose. Only a target has one: its number has the top
+    /// bit set (Linux `mlx4/qp.c`), which that of an initiator has not. Domain 0 is that of all other shared receive
+    /// queues.
+    #[must_use]
+    pub fn xrc_domain(&self) -> Option<u16> {
+        let domain = self.word(0x98) as u16;
+        (self.is_xrc_target() && domain != 0).then_some(domain)
+    }
+    /// Whether it is the receiving end of an extended reliable connection, which has no work of its own: Linux does not
+    /// prepare its send ring, whose zeros would pass for work requests.
+    #[must_use]
+    pub fn is_xrc_target(&self) -> bool {
+        const TARGET: u32 = 1 << 23;
+        self.service() == Some(Service::Xrc) && self.word(LOCAL_QPN.0) & TARGET != 0
+    }
+    /// Whether receives come from shared queues, so that there is no ring of its own.
+    #[must_use]
+    pub fn shares_receives(&self) -> bool {
+        self.srqn().is_some() || self.service() == Some(Service::Xrc)
+    }
+    /// Whether there is a receive ring: not with shared queues, nor if frames are spread over other queue pairs.
+    #[must_use]
+    pub fn has_receive_ring(&self) -> bool {
+        !self.shares_receives() && self.rss().is_none()
+    }
     /// The buffer: byte offset of its MTT entries, log2 of a page, bytes of the first page before it.
     #[must_use]
     pub fn buffer(&self) -> (u64, u8, u64) {
@@ -422,6 +450,13 @@ impl Context {
     pub fn strips_vlan(&self) -> bool {
         const KEEPS: u32 = 1 << 30;
         self.word(0xc0) & KEEPS == 0
+    }
+
+    /// Whether frames received keep their check sequence.
+    #[must_use]
+    pub fn keeps_fcs(&self) -> bool {
+        const KEEPS: u32 = 1 << 29;
+        self.word(0xc0) & KEEPS != 0
     }
 
     /// UPDATE_QP: what may change at any time.

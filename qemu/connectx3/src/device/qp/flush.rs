@@ -9,6 +9,9 @@ use verbs::{Completion, Status, WorkKind};
 
 /// Ends what is in the send ring as flushed, at most one lap of it.
 pub fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
+    if qp.context.is_xrc_target() {
+        return;
+    }
     for _ in 0..qp.send.entries() {
         let Ok(Some((index, control, _))) = qp.send.next(&qp.memory, host) else { return };
         let id = name(index, control.code());
@@ -19,7 +22,7 @@ pub fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
 
 /// Ends what is in the receive ring as flushed, at most one lap of it; gives whether there was something.
 pub fn receives(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) -> bool {
-    if qp.context.srqn().is_some() {
+    if qp.context.shares_receives() {
         return false;
     }
     for lap in 0..qp.receive.entries() {

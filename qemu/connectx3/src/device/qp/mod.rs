@@ -195,10 +195,9 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     let ring = |(log_entries, log_stride)| Ring { offset: 0, log_entries, log_stride };
     let (mut send, mut receive) = (ring(send_size), ring(receive_size));
     let (mtt, log_page, offset) = context.buffer();
-    // A queue pair on a shared receive queue has no ring of its own.
-    let own_receive = if context.srqn().is_some() { 0 } else { receive.bytes() };
+    let own_receive = if context.has_receive_ring() { receive.bytes() } else { 0 };
     // The ring with the larger entries comes first; of equal ones, the send ring.
-    if receive.log_stride > send.log_stride {
+    if own_receive > 0 && receive.log_stride > send.log_stride {
         send.offset = own_receive;
     } else {
         receive.offset = send.bytes();
@@ -209,6 +208,7 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     let transport = match service {
         Service::Rc => Transport::Connected(connected::reliable(qpn, &context)),
         Service::Uc => Transport::Connected(connected::unreliable(qpn, &context)),
+        Service::Xrc => Transport::Connected(connected::extended(qpn, &context)),
         Service::Raw if context.is_ethernet() => Transport::Raw,
         // A special queue pair takes datagrams.
         Service::Ud | Service::Raw => Transport::Datagram(Box::new(datagram::transport(qpn, &context))),

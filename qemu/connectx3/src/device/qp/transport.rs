@@ -45,9 +45,9 @@ impl Transport {
 
     /// Whether packets of a service are for it.
     #[must_use]
-    pub const fn takes(&self, service: Service) -> bool {
+    pub fn takes(&self, service: Service) -> bool {
         match self {
-            Self::Connected(Connection::Reliable(_)) => matches!(service, Service::Rc | Service::Cnp),
+            Self::Connected(Connection::Reliable(qp)) => service == qp.service() || service == Service::Cnp,
             Self::Connected(Connection::Unreliable(_)) => matches!(service, Service::Uc),
             Self::Datagram(_) => matches!(service, Service::Ud),
             Self::Raw => false,
@@ -123,7 +123,7 @@ impl Transport {
 
 /// A connection of either kind. The calls are those of [`ReliableQp`].
 pub enum Connection {
-    /// RC.
+    /// RC or XRC.
     Reliable(Box<ReliableQp>),
     /// UC.
     Unreliable(Box<UnreliableQp>),
@@ -175,9 +175,10 @@ impl Connection {
         }
     }
 
-    pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
+    /// `srq` counts on an extended connection only.
+    pub fn post_send(&mut self, work: &SendWr<'_>, srq: u32, env: &mut Env<'_>) -> Result<(), VerbsError> {
         match self {
-            Self::Reliable(qp) => qp.post_send(work, env),
+            Self::Reliable(qp) => qp.post_send_to(work, srq, env),
             Self::Unreliable(qp) => qp.post_send(work, env),
         }
     }

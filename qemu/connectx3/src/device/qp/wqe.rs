@@ -141,6 +141,11 @@ impl Control {
         let service = self.1 & SERVICE != 0;
         if service || self.1 & CUSTOMER != 0 { Some((service, (self.1 >> 16) as u16)) } else { None }
     }
+    /// Of an XRC queue pair: the peer's shared receive queue (rdma-core `providers/mlx4/qp.c`).
+    #[must_use]
+    pub const fn remote_srq(self) -> u32 {
+        self.2 >> 8
+    }
     /// Immediate data, or the key that a SEND takes away.
     #[must_use]
     pub const fn immediate(self) -> u32 {

@@ -96,16 +96,30 @@ pub struct Setup {
     pub rights: u32,
     /// How often it tries again when its peer is not ready; 7: for ever.
     pub rnr_retries: u32,
-    /// 0 RC, 1 UC, 3 UD, 7 headers of the driver's own.
+    /// 0 RC, 1 UC, 3 UD, 6 XRC, 7 headers of the driver's own.
     pub service: u32,
     pub qkey: u32,
     /// The shared receive queue, if it uses one.
     pub srqn: Option<u32>,
+    /// The XRC domain.
+    pub domain: u32,
+    /// Its completion queue has timestamps.
+    pub stamps: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { pd: PD, kernel: true, rights: 7, rnr_retries: 7, service: 0, qkey: 0, srqn: None }
+        Self {
+            pd: PD,
+            kernel: true,
+            rights: 7,
+            rnr_retries: 7,
+            service: 0,
+            qkey: 0,
+            srqn: None,
+            domain: 0,
+            stamps: false,
+        }
     }
 }
 
@@ -203,7 +217,7 @@ impl Node {
 
     fn read_register(&mut self, offset: u64) -> u32 {
         let mut word = [0; 4];
-        self.card.read_bar0(offset, &mut word);
+        self.card.read_bar0(offset, &mut word, &self.machine);
         u32::from_be_bytes(word)
     }
 
@@ -359,6 +373,11 @@ impl Node {
     }
 
     pub fn create_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32) -> (u64, u64) {
+        self.create_flagged_cq(cqn, eqn, log_entries, 0)
+    }
+
+    /// The same with flags of the context.
+    pub fn create_flagged_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32, flags: u32) -> (u64, u64) {
         let len = self.entry_len() << log_entries;
         let (at, record) = (self.alloc(len), self.alloc(8));
         self.machine.put(record, &[0; 8]);
@@ -367,7 +386,7 @@ impl Node {
             0x016,
             0,
             cqn,
-            &[(0x0c, log_entries << 24), (0x14, eqn), (0x1c, mtt), (0x3c, record as u32)],
+            &[(0x00, flags), (0x0c, log_entries << 24), (0x14, eqn), (0x1c, mtt), (0x3c, record as u32)],
         );
         (at, record)
     }
@@ -380,9 +399,15 @@ impl Node {
     /// The same with a context of one's own.
     pub fn connect_as(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32, setup: Setup) -> Queue {
         let queue = self.ready_to_receive(qpn, cqn, peer, peer_qpn, setup);
-        let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
-        self.command(0x01b, 0, qpn, &context(&[(0x20, 14 << 27), (0x70, counts), (0x78, 100 + peer_qpn)]));
+        self.ready_to_send(&queue, peer_qpn, setup);
         queue
+    }
+
+    /// Makes a queue pair that is ready to receive ready to send too.
+    pub fn ready_to_send(&mut self, queue: &Queue, peer_qpn: u32, setup: Setup) {
+        let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
+        let words = [(0x20, 14 << 27), (0x70, counts), (0x78, (100 + peer_qpn) & 0xff_ffff)];
+        self.command(0x01b, 0, queue.qpn, &context(&words));
     }
 
     /// The same up to the state in which it only receives.
@@ -394,7 +419,7 @@ impl Node {
         peer_qpn: u32,
         setup: Setup,
     ) -> Queue {
-        let (cq, cq_record) = self.create_cq(cqn, 0, LOG_CQ);
+        let (cq, cq_record) = self.create_flagged_cq(cqn, 0, LOG_CQ, u32::from(setup.stamps) << 19);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (buffer, record) = (self.alloc(2 * ring), self.alloc(4));
         self.machine.put(record, &[0; 4]);
@@ -415,6 +440,7 @@ impl Node {
                 (0x70, u32::from(setup.kernel) << 11),
                 (0x7c, cqn),
                 (0x90, setup.rights << 13),
+                (0x98, setup.domain),
                 (0x9c, cqn),
                 (0xa4, record as u32),
                 (0xa8, setup.qkey),
@@ -531,6 +557,11 @@ impl Node {
 
     /// Makes a shared receive queue whose entries follow each other.
     pub fn create_srq(&mut self, srqn: u32) -> SharedQueue {
+        self.create_xrc_srq(srqn, 0, 0, PD)
+    }
+
+    /// Makes a shared receive queue of an XRC domain that completes to `cqn`, in a protection domain.
+    pub fn create_xrc_srq(&mut self, srqn: u32, domain: u32, cqn: u32, pd: u32) -> SharedQueue {
         let len = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (at, record) = (self.alloc(len), self.alloc(4));
         let mtt = self.map_pages(at, len);
@@ -544,9 +575,10 @@ impl Node {
             srqn,
             &[
                 (0x00, LOG_ENTRIES << 24 | srqn),
-                (0x04, (LOG_STRIDE - 4) << 24),
+                (0x04, (LOG_STRIDE - 4) << 24 | domain),
+                (0x08, cqn),
                 (0x14, mtt),
-                (0x18, PD),
+                (0x18, pd),
                 (0x2c, record as u32),
             ],
         );
