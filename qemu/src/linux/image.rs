@@ -234,7 +234,7 @@ fn recipe_hash() -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn kernel_package(apt: &Apt) -> Result<String> {
+pub fn kernel_package(apt: &Apt) -> Result<String> {
     let depends = apt.depends(&[KERNEL_META_PACKAGE])?;
     let kernel = depends.into_iter().find(|package| package.starts_with("linux-image-"));
     kernel.with_context(|| format!("{KERNEL_META_PACKAGE} depends on no kernel"))

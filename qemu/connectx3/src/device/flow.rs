@@ -135,6 +135,18 @@ struct Rule {
     specs: Vec<Spec>,
 }
 
+impl Rule {
+    /// Whether it is for frames of a sender to a port: not for those of its own queue pair, unless it says so.
+    fn concerns(&self, port: usize, from: Option<u32>) -> bool {
+        self.port == port && (self.hears_itself || from != Some(self.qpn))
+    }
+
+    /// Whether its specifications describe a frame.
+    fn describes(&self, frame: &[u8], headers: &Headers) -> bool {
+        self.kind == Kind::Regular && self.specs.iter().all(|spec| spec.matches(frame, headers))
+    }
+}
+
 /// A card's rules, in the order in which they are looked at.
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -189,15 +201,19 @@ impl Rules {
         Ok(())
     }
 
-    /// The queue pairs of a frame: that of the first rule which describes it, or for multicast those of all such rules of
-    /// the same priority; otherwise those that take the rest.
+    /// Whether a rule describes a frame of a sender: a queue pair of the card or the wire.
     #[must_use]
-    pub fn find(&self, port: usize, frame: &[u8], headers: &Headers) -> Arc<[u32]> {
+    pub fn describe(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> bool {
+        self.rules.iter().any(|rule| rule.concerns(port, from) && rule.describes(frame, headers))
+    }
+
+    /// The queue pairs of a frame of a sender: that of the first rule which describes it, or for multicast those of all such
+    /// rules of the same priority; otherwise those that take the rest.
+    #[must_use]
+    pub fn find(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> Arc<[u32]> {
         let multicast = frame.first().is_some_and(|first| first & 1 != 0);
-        let of_port = || self.rules.iter().filter(|rule| rule.port == port);
-        let describes = |rule: &&Rule| {
-            rule.kind == Kind::Regular && rule.specs.iter().all(|spec| spec.matches(frame, headers))
-        };
+        let of_port = || self.rules.iter().filter(|rule| rule.concerns(port, from));
+        let describes = |rule: &&Rule| rule.describes(frame, headers);
         if let Some(first) = of_port().find(describes) {
             let same = of_port().filter(|rule| rule.priority == first.priority).filter(describes);
             return if multicast { same.map(|rule| rule.qpn).collect() } else { [first.qpn].into() };
@@ -275,7 +291,7 @@ mod tests {
         attach(0x5000, 0, 5, Some([0xff; 6]), None);
         let find = |rules: &Rules, to, port| {
             let frame = frame(to, port);
-            rules.find(0, &frame, &Headers::parse(&frame, Length::AsStated)).to_vec()
+            rules.find(0, None, &frame, &Headers::parse(&frame, Length::AsStated)).to_vec()
         };
         assert_eq!(find(&rules, MAC, 80), [2]);
         assert_eq!(find(&rules, MAC, 81), [1]);

@@ -199,7 +199,7 @@ impl Card {
         }
         let headers = Headers::parse(frame, Length::AsStated);
         if at.receive(frame, &headers) && !self.receive_roce(port, None, frame, host) {
-            self.receive_ethernet(port, frame, &headers, host);
+            self.receive_ethernet(port, None, frame, &headers, host);
         }
     }
 

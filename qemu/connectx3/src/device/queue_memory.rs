@@ -1,7 +1,9 @@
 //! A queue's buffer: guest pages that MTT entries name.
 
+use super::hcr::Status;
 use super::host::{DmaError, Host};
 use super::icm::Icm;
+use super::mailbox::{MAILBOX, Mailbox};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +31,33 @@ impl MttTable<'_> {
         let entry = u64::from_be_bytes(entry);
         (entry & PRESENT != 0).then_some(entry & !0x7)
     }
+}
+
+/// WRITE_MTT of a physical function's driver: `count` entries for the table at ICM address `base`. The mailbox holds the byte
+/// offset of the first one in the table, as the contexts of queues have it, a word that is not used, and the entries (iPXE
+/// `drivers/infiniband/hermon.c`, `hermon_alloc_mtt`). A virtual function's driver says the index of the first entry
+/// instead; its master takes that (Linux `mlx4/mr.c`, `mlx4/resource_tracker.c`).
+pub fn write_mtt(
+    icm: &mut Icm,
+    base: u64,
+    mailbox: &Mailbox,
+    count: u32,
+    host: &dyn Host,
+) -> Result<(), Status> {
+    const HEADER: usize = 16;
+    const MOST: u32 = ((MAILBOX - HEADER) / MTT_ENTRY as usize) as u32;
+    let first = mailbox.u64(0x00);
+    if count > MOST || !first.is_multiple_of(MTT_ENTRY) {
+        return Err(Status::BadParameter);
+    }
+    let first = base.checked_add(first).ok_or(Status::BadIndex)?;
+    for index in 0..u64::from(count) {
+        let offset = index * MTT_ENTRY;
+        let virt = first.checked_add(offset).ok_or(Status::BadIndex)?;
+        let entry = mailbox.u64(HEADER + offset as usize).to_be_bytes();
+        icm.write(host, virt, &entry).map_err(|_| Status::IcmError)?;
+    }
+    Ok(())
 }
 
 /// Bytes of the process that a guest's queues may take: lists of their pages, and what transports keep. A guest may name as

@@ -106,7 +106,7 @@ impl Found {
 }
 
 impl McgTable<'_> {
-    /// The queue pairs of an Ethernet destination.
+    /// The queue pairs of an Ethernet destination, each with [`BLOCK_LOOPBACK`].
     #[must_use]
     pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
         const ETHERNET: u32 = 1;
@@ -114,10 +114,7 @@ impl McgTable<'_> {
         key[5] = port as u8 + 1;
         key[7] = (steer as u8) << 1;
         key[10..].copy_from_slice(&mac);
-        self.hca.found.get((ETHERNET, key), || {
-            let words = self.walk(&key, ETHERNET, host);
-            words.into_iter().map(|word| word & 0xff_ffff).collect()
-        })
+        self.hca.found.get((ETHERNET, key), || self.walk(&key, ETHERNET, host))
     }
 
     /// The queue pairs of an RDMA multicast group, each with [`BLOCK_LOOPBACK`].
@@ -155,6 +152,13 @@ impl McgTable<'_> {
 /// Of a member: what it sends to the group does not come back to it.
 pub const BLOCK_LOOPBACK: u32 = 1 << 30;
 
+/// The queue pair of an entry's word, if it hears frames of a sender: a queue pair of the card or the wire.
+#[must_use]
+pub fn hears(word: u32, from: Option<u32>) -> Option<u32> {
+    let qpn = word & 0xff_ffff;
+    (word & BLOCK_LOOPBACK == 0 || from != Some(qpn)).then_some(qpn)
+}
+
 /// The queue pairs of an entry.
 #[must_use]
 pub fn members(entry: &Mailbox) -> Vec<u32> {
@@ -181,9 +185,8 @@ impl Card {
             Steering::Groups | Steering::Table => McgTable { icm: &self.icm, hca }.group(gid, host),
         };
         let wants = |&word: &u32| {
-            let qpn = word & 0xff_ffff;
-            let own = word & BLOCK_LOOPBACK != 0 && from == Some(qpn);
-            (!own && self.qps.get_mut(qpn)?.context.port() == port).then_some(qpn)
+            let qpn = hears(word, from)?;
+            (self.qps.get_mut(qpn)?.context.port() == port).then_some(qpn)
         };
         members.iter().filter_map(wants).collect()
     }

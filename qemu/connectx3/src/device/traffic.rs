@@ -6,6 +6,7 @@
 use super::Card;
 use super::Function;
 use super::eq::EventType;
+use super::ethernet::headers::{Headers, Length};
 use super::failures::Before;
 use super::host::Host;
 use super::link::TornAtomics;
@@ -45,6 +46,8 @@ pub struct Inside {
     /// The sender.
     from: u32,
     frame: Vec<u8>,
+    /// Whether the sender is a raw Ethernet queue pair: steering may give the frame to others of that kind.
+    raw: bool,
 }
 
 impl Card {
@@ -215,7 +218,12 @@ impl Card {
 
     /// A frame of a queue pair is for others of its port.
     pub(super) fn keep_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
-        self.inside.push(Inside { port, from, frame });
+        self.inside.push(Inside { port, from, frame, raw: false });
+    }
+
+    /// A frame of a raw Ethernet queue pair is for others of its port.
+    pub(super) fn keep_raw_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
+        self.inside.push(Inside { port, from, frame, raw: true });
     }
 
     /// A frame that may be RoCE, `from` a queue pair of this card or the wire; gives whether it was.
@@ -259,7 +267,7 @@ impl Card {
         if self.profile.function == Function::Virtual && frame.packet.bth.dest_qp == gsi::GSI {
             // The port's own queue pair is the master's, who gives the slave what is for it.
             if let Some(frame) = gsi::inbound(port, &frame, vlan) {
-                self.inside.push(Inside { port, from: gsi::tunnel(port), frame });
+                self.keep_inside(port, gsi::tunnel(port), frame);
             }
             return true;
         }
@@ -358,11 +366,12 @@ impl Card {
             if self.inside.is_empty() {
                 return;
             }
-            for Inside { port, from, frame } in std::mem::take(&mut self.inside) {
+            for Inside { port, from, frame, raw } in std::mem::take(&mut self.inside) {
                 if self.ports.get(port).is_some_and(Port::is_infiniband) {
                     self.receive_infiniband(port, Some(from), &frame, host);
-                } else {
-                    self.receive_roce(port, Some(from), &frame, host);
+                } else if !self.receive_roce(port, Some(from), &frame, host) && raw {
+                    let headers = Headers::parse(&frame, Length::AsStated);
+                    self.receive_ethernet(port, Some(from), &frame, &headers, host);
                 }
             }
         }

@@ -5,6 +5,7 @@ mod drivers;
 mod ethernet;
 mod infiniband;
 mod iperf;
+mod ipxe;
 mod messages;
 mod mishaps;
 mod mixed;
@@ -13,6 +14,7 @@ mod port_types;
 mod ports;
 mod profiles;
 mod quick;
+mod raw_frames;
 mod rdma;
 mod services;
 mod snapshots;
@@ -55,11 +57,13 @@ impl Step {
 pub fn cases() -> Vec<Case> {
     [
         quick::cases(),
+        raw_frames::cases(),
         appliances::cases(),
         drivers::cases(),
         ethernet::cases(),
         infiniband::cases(),
         iperf::cases(),
+        ipxe::cases(),
         mishaps::cases(),
         mixed::cases(),
         perftest::cases(),

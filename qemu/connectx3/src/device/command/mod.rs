@@ -13,7 +13,7 @@ use super::Card;
 use super::eq::Event;
 use super::hcr::{Command, Status};
 use super::host::Host;
-use super::mailbox::Mailbox;
+use super::mailbox::{MAILBOX, Mailbox};
 use super::observe::Observation;
 use super::queue_memory::MttTable;
 
@@ -109,7 +109,8 @@ impl Card {
             Output::None => Ok(None),
             Output::Immediate(value) => Ok(Some(value)),
             Output::Mailbox(mailbox) => {
-                host.write(command.out_param, mailbox.bytes()).map_err(|_| Status::BadParameter)?;
+                let used = mailbox.bytes().get(..self.output_len(command.opcode)).unwrap_or_default();
+                host.write(command.out_param, used).map_err(|_| Status::BadParameter)?;
                 Ok(None)
             }
         });
@@ -123,6 +124,19 @@ impl Card {
         self.hcr.finish(status, immediate);
         if command.event {
             self.eqs.post(&Event::command(command.token, status, immediate.unwrap_or(0)), host);
+        }
+    }
+
+    /// Bytes that a command writes to its output mailbox. A driver's mailbox need not have more: those of iPXE have 1024 bytes
+    /// (`drivers/infiniband/hermon.h`, `HERMON_MBOX_SIZE`), those of Linux a page.
+    fn output_len(&self, opcode: u16) -> usize {
+        const USUAL: usize = 1024;
+        match opcode {
+            opcode::DUMP_ETH_STATS => MAILBOX,
+            opcode::READ_MCG => {
+                self.hca.as_ref().map_or(0, |hca| 1usize << hca.mcg_log[0].min(12)).min(MAILBOX)
+            }
+            _ => USUAL,
         }
     }
 

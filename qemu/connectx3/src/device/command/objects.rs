@@ -8,7 +8,7 @@ use crate::device::mailbox::Mailbox;
 use crate::device::memory::Regions;
 use crate::device::profile::Steering;
 use crate::device::qp::{Qps, Transition};
-use crate::device::queue_memory::MttTable;
+use crate::device::queue_memory::{MttTable, write_mtt};
 use crate::device::statistics::PortStatistics;
 use crate::device::steering::{self, McgTable, members};
 
@@ -30,9 +30,18 @@ impl Card {
             }
             op::HW2SW_MPT => {
                 let entry = self.regions.destroy(command.in_mod, &mut self.icm, host)?;
-                Ok(if command.op_mod == 0 { Output::Mailbox(entry) } else { Output::None })
+                // Linux says by the modifier that it gives no mailbox, iPXE (`hermon_cmd_hw2sw_mpt`) by its address alone:
+                // zero, where the vectors of a PC's interrupts are.
+                let wanted = command.op_mod == 0 && command.out_param != 0;
+                Ok(if wanted { Output::Mailbox(entry) } else { Output::None })
             }
             op::QUERY_MPT => self.regions.query(command.in_mod, &self.icm, host).map(Output::Mailbox),
+            op::WRITE_MTT => {
+                let (base, entries) = (hca.mtt_base, super::input(command, host)?);
+                write_mtt(&mut self.icm, base, &entries, command.in_mod, host)?;
+                self.regions.forget_copies();
+                Ok(Output::None)
+            }
             op::SYNC_TPT => {
                 self.regions.forget_copies();
                 Ok(Output::None)

@@ -52,17 +52,22 @@ impl Filters {
         Ok(())
     }
 
-    /// Whether a frame may come in. A tag of VLAN 0 is a priority without VLAN.
+    /// Whether a frame with a tag, or without, may come in. A tag of VLAN 0 is a priority without VLAN.
     #[must_use]
-    pub fn pass(&self, destination: [u8; 6], vlan: Option<Vlan>) -> bool {
-        let vlan_passes = match (&self.vlans, vlan.map(Vlan::id)) {
+    pub fn passes_vlan(&self, vlan: Option<Vlan>) -> bool {
+        match (&self.vlans, vlan.map(Vlan::id)) {
             (Some(words), Some(id)) if id != 0 => {
                 words.get(usize::from(id) / 32).is_some_and(|word| word >> (id % 32) & 1 != 0)
             }
             _ => true,
-        };
+        }
+    }
+
+    /// Whether a frame to an address may come in, where steering does not name the groups that are wanted.
+    #[must_use]
+    pub fn passes_group(&self, destination: [u8; 6]) -> bool {
         let multicast = destination[0] & 1 != 0;
-        vlan_passes && (!multicast || !self.filters_groups || self.groups.contains(&destination))
+        !multicast || !self.filters_groups || self.groups.contains(&destination)
     }
 }
 
@@ -76,16 +81,16 @@ mod tests {
     #[test]
     fn groups_pass_as_listed() {
         let mut filters = Filters::default();
-        assert!(filters.pass(GROUP, None));
+        assert!(filters.passes_group(GROUP));
         filters.set_groups(2, 0).unwrap();
-        assert!(!filters.pass(GROUP, None) && filters.pass([2, 0, 0, 0, 0, 1], None));
+        assert!(!filters.passes_group(GROUP) && filters.passes_group([2, 0, 0, 0, 0, 1]));
         filters.set_groups(0, 1 << 63 | 0xffff_ffff_ffff).unwrap();
         filters.set_groups(0, 0x0100_5e00_0001).unwrap();
-        assert!(filters.pass(GROUP, None) && filters.pass([0xff; 6], None));
+        assert!(filters.passes_group(GROUP) && filters.passes_group([0xff; 6]));
         filters.set_groups(0, 1 << 63 | 0xffff_ffff_ffff).unwrap();
-        assert!(!filters.pass(GROUP, None), "bit 63 clears the list");
+        assert!(!filters.passes_group(GROUP), "bit 63 clears the list");
         filters.set_groups(1, 0).unwrap();
-        assert!(filters.pass(GROUP, None));
+        assert!(filters.passes_group(GROUP));
         assert!(filters.set_groups(3, 0).is_err());
     }
 
@@ -93,11 +98,11 @@ mod tests {
     fn vlans_pass_as_their_bits_say() {
         let tag = |id: u16| Some(Vlan { kind: VlanKind::Customer, tci: 3 << 13 | id });
         let mut filters = Filters::default();
-        assert!(filters.pass(GROUP, tag(100)));
+        assert!(filters.passes_vlan(tag(100)));
         let mut mailbox = Mailbox::default();
         mailbox.put_u32(4 * (127 - 100 / 32), 1 << (100 % 32));
         filters.set_vlans(&mailbox);
-        assert!(filters.pass(GROUP, tag(100)) && filters.pass(GROUP, tag(0)) && filters.pass(GROUP, None));
-        assert!(!filters.pass(GROUP, tag(101)) && !filters.pass(GROUP, tag(4095)));
+        assert!(filters.passes_vlan(tag(100)) && filters.passes_vlan(tag(0)) && filters.passes_vlan(None));
+        assert!(!filters.passes_vlan(tag(101)) && !filters.passes_vlan(tag(4095)));
     }
 }

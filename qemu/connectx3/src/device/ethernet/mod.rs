@@ -16,7 +16,7 @@ use super::qp::syndrome::failure;
 use super::qp::wqe::{Control, Opcode, Segments};
 use super::qp::{Qp, Scatter, Service, State, flush, gather};
 use super::queue_memory::MttTable;
-use super::steering::{McgTable, Steer};
+use super::steering::{McgTable, Steer, hears};
 use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
 use roce::transport::Env;
 use roce::wire::Icrc;
@@ -45,7 +45,7 @@ impl Card {
             if qp.state != State::ReadyToSend {
                 return self.flush_sends(qpn, host);
             }
-            let (port, counter) = (qp.context.port(), qp.context.counter());
+            let port = qp.context.port();
             let (who, cqn) = (qp.context.domain(), qp.context.send_cqn());
             let (index, control, result) = match qp.send.next(&qp.memory, host) {
                 Ok(None) => return,
@@ -62,7 +62,7 @@ impl Card {
             match result {
                 Ok(frames) => {
                     for frame in frames {
-                        self.emit(port, counter, frame);
+                        self.send_ethernet(port, qpn, control, frame, host);
                     }
                     if control.signaled() {
                         let cqe = Cqe::new(qpn, index, true, control.code());
@@ -92,32 +92,85 @@ impl Card {
         });
     }
 
-    /// A frame for the guest's Ethernet driver.
-    pub(super) fn receive_ethernet(&mut self, port: usize, frame: &[u8], headers: &Headers, host: &dyn Host) {
-        let Some(&destination) = frame.first_chunk::<6>() else { return };
-        if !self.ports.get(port).is_some_and(|port| port.filters.pass(destination, headers.vlan)) {
-            return;
+    /// Sends a frame of a raw queue pair over the wire, inside the card, or both. It comes inside if the work request says so, or
+    /// if it has the destination's address: then what an entry or a rule of the same port names stays there, and
+    /// multicast goes both ways.
+    fn send_ethernet(&mut self, port: usize, qpn: u32, control: Control, frame: Vec<u8>, host: &dyn Host) {
+        if control.inside() {
+            return self.keep_raw_inside(port, qpn, frame);
         }
-        let to = self.steer(port, destination, frame, headers, host);
-        if to.is_empty() {
-            self.counters.rx_unsteered += 1;
+        if let Some(destination) = control.looped() {
+            if is_multicast(destination) {
+                self.keep_raw_inside(port, qpn, frame.clone());
+            } else if self.has_taker(port, qpn, destination, &frame, host) {
+                return self.keep_raw_inside(port, qpn, frame);
+            }
         }
-        for qpn in to.iter() {
-            self.deliver_ethernet(*qpn, frame, headers, host);
+        let counter = self.qps.get_mut(qpn).map_or(0, |qp| qp.context.counter());
+        self.emit(port, counter, frame);
+    }
+
+    /// Whether steering names a queue pair for a unicast frame of another one of the port. Those that take the rest do not count.
+    fn has_taker(&self, port: usize, from: u32, destination: [u8; 6], frame: &[u8], host: &dyn Host) -> bool {
+        let Some(hca) = &self.hca else { return false };
+        match hca.steering {
+            Steering::Groups => {
+                let table = McgTable { icm: &self.icm, hca };
+                !table.members(port, Steer::Unicast, destination, host).is_empty()
+            }
+            Steering::Table => {
+                self.ports.get(port).is_some_and(|port| port.macs.contains(&Some(MacAddr(destination))))
+            }
+            Steering::Flows => {
+                self.flows.describe(port, Some(from), frame, &Headers::parse(frame, Length::AsStated))
+            }
         }
     }
 
-    /// The queue pairs of a frame.
+    /// A frame for the guest's Ethernet driver, `from` a queue pair of this card or the wire.
+    pub(super) fn receive_ethernet(
+        &mut self,
+        port: usize,
+        from: Option<u32>,
+        frame: &[u8],
+        headers: &Headers,
+        host: &dyn Host,
+    ) {
+        let Some(&destination) = frame.first_chunk::<6>() else { return };
+        let (Some(hca), Some(at)) = (&self.hca, self.ports.get(port)) else { return };
+        // Rules name the groups that are wanted: the driver's, and others that it does not know of.
+        let by_rules = hca.steering == Steering::Flows;
+        if !at.filters.passes_vlan(headers.vlan) || !(by_rules || at.filters.passes_group(destination)) {
+            return;
+        }
+        let to = self.steer(port, from, destination, frame, headers, host);
+        if to.is_empty() {
+            self.counters.rx_unsteered += 1;
+        }
+        let sender = from.and_then(|qpn| self.qps.get_mut(qpn)).map(|qp| qp.context.counter());
+        for qpn in to.iter().filter_map(|&word| hears(word, from)) {
+            let takes = |counter| {
+                let qp = self.qps.get_mut(qpn);
+                qp.is_some_and(|qp| qp.context.takes_looped(!is_multicast(destination), counter))
+            };
+            if sender.is_none_or(takes) {
+                self.deliver_ethernet(qpn, frame, headers, host);
+            }
+        }
+    }
+
+    /// The queue pairs of a frame, as words of a steering entry.
     fn steer(
         &self,
         port: usize,
+        from: Option<u32>,
         destination: [u8; 6],
         frame: &[u8],
         headers: &Headers,
         host: &dyn Host,
     ) -> Arc<[u32]> {
         let Some(hca) = &self.hca else { return Arc::default() };
-        let unicast = destination[0] & 1 == 0;
+        let unicast = !is_multicast(destination);
         match hca.steering {
             Steering::Groups => {
                 let steer = if unicast { Steer::Unicast } else { Steer::Multicast };
@@ -135,7 +188,7 @@ impl Card {
                 };
                 to.as_slice().into()
             }
-            Steering::Flows => self.flows.find(port, frame, headers),
+            Steering::Flows => self.flows.find(port, from, frame, headers),
         }
     }
 
@@ -181,6 +234,11 @@ impl Card {
             self.lose_completions(qpn, host);
         }
     }
+}
+
+/// Whether an Ethernet address is a group's.
+const fn is_multicast(address: [u8; 6]) -> bool {
+    address[0] & 1 != 0
 }
 
 /// Whether a queue pair is one for frames, and in a state in which it takes them.

@@ -445,6 +445,16 @@ impl Context {
     pub fn counter(&self) -> u8 {
         (self.word(PATH + 0x04) >> 24) as u8
     }
+    /// Whether Ethernet frames that a queue pair of the same port has sent are let in, by the sender's counter: those of its
+    /// own counter are not if the path says so (Linux `include/linux/mlx4/qp.h`, `MLX4_FL_ETH_SRC_CHECK_MC_LB`).
+    #[must_use]
+    pub fn takes_looped(&self, unicast: bool, counter: u8) -> bool {
+        const CHECKS_UNICAST: u32 = 1 << 24;
+        const CHECKS_MULTICAST: u32 = 1 << 25;
+        const BY_COUNTER: u32 = 1 << 23;
+        let checks = BY_COUNTER | if unicast { CHECKS_UNICAST } else { CHECKS_MULTICAST };
+        self.word(PATH) & checks != checks || self.counter() != counter
+    }
     /// Whether the outermost VLAN tag of frames received is taken off.
     #[must_use]
     pub fn strips_vlan(&self) -> bool {

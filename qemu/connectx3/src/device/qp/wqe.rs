@@ -128,6 +128,13 @@ impl Control {
     pub const fn inside(self) -> bool {
         self.2 & 1 != 0
     }
+    /// Of an Ethernet frame: its destination, if the driver wants it to reach queue pairs of the port that sends it. libmlx4
+    /// copies it from the frame (`providers/mlx4/qp.c`); mlx4_en does so if there are virtual functions (`en_tx.c`).
+    #[must_use]
+    pub const fn looped(self) -> Option<[u8; 6]> {
+        let ([a, b, ..], [c, d, e, f]) = (self.2.to_be_bytes(), self.3.to_be_bytes());
+        if self.2 >> 16 == 0 && self.3 == 0 { None } else { Some([a, b, c, d, e, f]) }
+    }
     /// IP and transport checksums are to be put in.
     #[must_use]
     pub const fn checksums(self) -> (bool, bool) {

@@ -226,15 +226,20 @@ impl Node {
         if self.slave {
             return self.slave_command(opcode, op_mod, in_mod, in_param);
         }
+        self.hcr([in_param, u64::from(in_mod), OUT_BOX, u64::from(op_mod << 12 | opcode)])
+    }
+
+    /// Gives a command by its registers: input parameter, input modifier, output parameter, opcode with its modifier.
+    pub fn hcr(&mut self, [in_param, in_mod, out_param, opcode]: [u64; 4]) -> (u8, u64) {
         self.toggle = !self.toggle;
         let words = [
             (in_param >> 32) as u32,
             in_param as u32,
-            in_mod,
-            0,
-            OUT_BOX as u32,
+            in_mod as u32,
+            (out_param >> 32) as u32,
+            out_param as u32,
             0xffff_0000,
-            1 << 23 | u32::from(self.toggle) << 21 | op_mod << 12 | opcode,
+            1 << 23 | u32::from(self.toggle) << 21 | opcode as u32,
         ];
         for (i, word) in words.into_iter().enumerate() {
             self.write_register(HCR + 4 * i as u64, word);
@@ -283,9 +288,22 @@ impl Node {
         assert_eq!((status, aux), (0, 1));
         self.command(0xffc, 0, 1, &[(0x0c, 0x3000)]);
         self.command(0xffa, 0, 1, &[(0x0c, ICM as u32 | (self.sizes.icm >> 12).ilog2())]);
+        self.init_hca(0);
+    }
+
+    /// Closes the card and opens it again with device-managed steering: rules instead of a table.
+    pub fn steer_by_rules(&mut self) {
+        const DEVICE_MANAGED: u32 = 1 << 6;
+        self.command(0x008, 0, 0, &[]);
+        self.init_hca(DEVICE_MANAGED);
+    }
+
+    /// INIT_HCA, the region over everything, and the port.
+    fn init_hca(&mut self, flags: u32) {
         let profile = self.card.profile();
         let init = [
             (0x000, 2 << 24),
+            (0x014, flags),
             (0x0c4, MCG_BASE as u32),
             (0x0d0, 9),
             (0x0d4, 4),

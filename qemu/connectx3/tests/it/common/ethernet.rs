@@ -78,6 +78,34 @@ impl Node {
         queue.send_index += bytes.div_ceil(1 << LOG_STRIDE) as u32;
     }
 
+    /// Sends a frame as libmlx4 does for a raw queue pair: its destination is in the control segment too.
+    pub fn send_looped(&mut self, queue: &mut Queue, frame: &[u8]) {
+        let at = self.alloc(frame.len() as u64);
+        self.machine.put(at, frame);
+        let [a, b, rest @ ..] = &frame[..6] else { panic!("a frame has a destination") };
+        let place = queue.send + (u64::from(queue.send_index & ((1 << LOG_ENTRIES) - 1)) << LOG_STRIDE);
+        let flags = u32::from(*a) << 24 | u32::from(*b) << 16 | 0x0c;
+        self.write_request(queue, 0x0a, 0, flags, &segment(at, frame.len()));
+        self.machine.put(place + 12, rest);
+        self.ring(queue);
+    }
+
+    /// Adds a rule of device-managed steering: frames to an address go to a queue pair. `flags` are those of its control block.
+    pub fn add_rule(&mut self, qpn: u32, to: [u8; 6], flags: u32) {
+        let [a, b, c, d, e, f] = to;
+        let words = [
+            (0x00, 0x1000 << 16 | flags),
+            (0x04, 1),
+            (0x08, qpn),
+            (0x10, 12 << 24 | 0xe001),
+            (0x18, u32::from_be_bytes([0, 0, a, b])),
+            (0x1c, u32::from_be_bytes([c, d, e, f])),
+            (0x20, 0x0000_ffff),
+            (0x24, u32::MAX),
+        ];
+        self.command(0x065, 0, 16, &words);
+    }
+
     /// Sends a frame. `checksums` are to be put in; `word1` may hold a VLAN tag.
     pub fn send_frame(&mut self, queue: &mut Queue, frame: &[u8], checksums: bool, word1: u32) {
         let at = self.alloc(frame.len() as u64);

@@ -1,0 +1,60 @@
+//! Raw Ethernet queue pairs of a Linux process and its flow rules: frames between queue pairs of one port, and a group that the
+//! network device has not joined.
+
+use super::{Step, session};
+use crate::cx3::lab::SOON;
+use crate::cx3::{Lab, Plan};
+use crate::paths;
+use crate::test::cases::Case;
+use anyhow::{Result, ensure};
+use qemu::cx3::CardConfig;
+use tempfile::TempDir;
+
+/// The program's source, in this repository.
+const SOURCE: &str = "xtask/src/test/cx3/programs/raw-frames.c";
+/// Where it is in the machines.
+const PROGRAM: &str = "/usr/bin/raw-frames";
+
+pub fn cases() -> Vec<Case> {
+    let plan = Plan {
+        cards: vec![CardConfig::profile("pro"); 2],
+        // Flow rules are of device-managed steering.
+        module_parameters: vec!["mlx4_core.log_num_mgm_entry_size=-1".into()],
+        ..Plan::default()
+    };
+    vec![
+        session("raw frames", plan, || {
+            vec![
+                Step::new("the program", build),
+                Step::new("between queue pairs of one port", |lab| {
+                    let said = lab.check(0, &format!("{PROGRAM} inside"))?;
+                    ensure!(said.contains("all frames came where rules say"), "it says: {said}");
+                    Ok(())
+                }),
+                Step::new("a group that is not joined", group),
+            ]
+        })
+        .full_if(true),
+    ]
+}
+
+/// Compiles the program and puts it into the machines.
+fn build(lab: &mut Lab) -> Result<()> {
+    let dir = TempDir::with_prefix("ferrolite-")?;
+    let program = dir.path().join("raw-frames");
+    qemu::linux::compile(&paths::root().join(SOURCE), &program, &paths::target().join("linux-guest"))?;
+    (0..lab.len()).try_for_each(|machine| lab.guest(machine)?.copy_in(&program, PROGRAM, SOON))
+}
+
+/// The first machine has a rule for a group, and nothing else that would let the group in; the second sends to it.
+fn group(lab: &mut Lab) -> Result<()> {
+    let joined = lab.check(0, "cat /proc/net/dev_mcast")?;
+    ensure!(!joined.contains("01005e123456"), "the network device has joined the group: {joined}");
+    let listen = format!("({PROGRAM} listen; echo status $?) >/tmp/told 2>&1 &");
+    let ready = "until [ -e /tmp/listens ] || grep -q status /tmp/told; do usleep 20000; done";
+    lab.check(0, &format!("rm -f /tmp/listens; {listen} {ready}"))?;
+    lab.check(1, &format!("{PROGRAM} send"))?;
+    let told = lab.check(0, "until grep -q status /tmp/told; do usleep 20000; done; cat /tmp/told")?;
+    ensure!(told.contains("all frames of the group came\nstatus 0"), "the first machine says: {told}");
+    Ok(())
+}
