@@ -49,16 +49,20 @@ pub struct Words {
 }
 
 /// One job on the appliance.
-struct Run {
+pub struct Run {
     input_bytes: u64,
     distinct: u64,
     phases_s: [f64; PHASES.len()],
     stream_s: f64,
-    elapsed_s: f64,
+    /// From the first input on the node to the last, in seconds; older kernels do not say.
+    pub input_s: Option<f64>,
+    /// The whole job in seconds, as its client sees it.
+    pub elapsed_s: f64,
 }
 
 impl Run {
-    fn read(figures: &Value) -> Option<Self> {
+    /// Reads the figures of `cargo xtask run --json` with one node.
+    pub fn read(figures: &Value) -> Option<Self> {
         let whole = |name: &str| figures.get(name)?.as_u64();
         let seconds = |name: &str| figures.get(name)?.as_f64();
         let times = figures.pointer("/reports/0/times_us")?;
@@ -71,6 +75,7 @@ impl Run {
             distinct: whole("distinct")?,
             phases_s,
             stream_s: seconds("stream_s")?,
+            input_s: times.get("input").and_then(Value::as_f64).map(|us| us / 1e6),
             elapsed_s: seconds("elapsed_s")?,
         })
     }
@@ -187,7 +192,7 @@ impl Words {
 }
 
 /// The default text, as often as it takes.
-fn long_text(lab: &Lab, bytes: u64) -> Result<PathBuf> {
+pub fn long_text(lab: &Lab, bytes: u64) -> Result<PathBuf> {
     let path = lab.dir().join("text");
     std::fs::write(&path, repeated(&text::default()?.path, bytes)?)?;
     Ok(path)
