@@ -236,7 +236,7 @@ fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
     let targets = [
         boot.as_deref().map(boot::targets).unwrap_or_default(),
         rxe.iter().map(rxe::Rxe::target).collect(),
-        words.iter().map(words::Words::target).collect(),
+        words.as_ref().map(words::Words::targets).unwrap_or_default(),
         size.as_ref().map(size::Size::targets).unwrap_or_default(),
     ]
     .concat();
