@@ -9,10 +9,12 @@
 //! the message ends with a full one) ends it. Lengths are authenticated, as each frame's are, and frames are numbered
 //! by their Noise nonce, so that nothing can be cut off, repeated or moved unnoticed.
 
+mod cipher;
 mod handshake;
 mod key;
 mod transport;
 
+pub use cipher::Arithmetic;
 pub use handshake::{Channel, Handshake, HandshakeStep};
 pub use key::ClusterKey;
 pub use transport::{Opener, Sealer, sealed_len};

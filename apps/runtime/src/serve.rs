@@ -11,6 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use lite::Lite;
+use platform::Instant;
 use proto::{JobId, JobReport, JobStart, ToManager, ToNode};
 use spin::Mutex;
 
@@ -63,6 +64,8 @@ struct Loading {
     /// Index of the application.
     app: usize,
     input: Input,
+    /// When the first of it came.
+    begun: Option<Instant>,
     /// Bytes of memory that were promised to the job.
     promised: u64,
 }
@@ -73,7 +76,10 @@ impl Server {
             ToNode::JobStart(start) => self.start(start).await,
             ToNode::JobInput { job, file, offset, bytes, end_of_split } => {
                 let pushed = match self.jobs.lock().get_mut(&job) {
-                    Some(Job::Loading(loading)) => loading.input.push(file, offset, &bytes, end_of_split),
+                    Some(Job::Loading(loading)) => {
+                        loading.begun.get_or_insert_with(|| self.lite.platform().now());
+                        loading.input.push(file, offset, &bytes, end_of_split)
+                    }
                     // Of a job that was cancelled or refused.
                     _ => Ok(()),
                 };
@@ -145,7 +151,7 @@ impl Server {
         }
         let files = start.inputs.iter().map(|file| file.len).collect();
         let input = Input::new(files, self.lite.platform().memory().stats().total);
-        let loading = Loading { rank, app, input, promised, start };
+        let loading = Loading { rank, app, input, begun: None, promised, start };
         jobs.insert(loading.start.job, Job::Loading(Box::new(loading)));
         Ok(())
     }
@@ -165,11 +171,16 @@ impl Server {
         let (tasks, credit) = (Tasks::new(self.lite.platform().clone()), Credit::default());
         jobs.insert(id, Job::Running { tasks: tasks.clone(), credit: credit.clone() });
         drop(jobs);
-        let Loading { start, rank, app, input, .. } = *loading;
+        let Loading { start, rank, app, input, begun, .. } = *loading;
+        let now = self.lite.platform().now();
+        let input_us = now.saturating_since(begun.unwrap_or(now)).as_micros();
         let context = JobContext::new(self.lite.clone(), start, rank, input.finish(), tasks.clone(), credit);
         let (lite, apps, jobs) = (self.lite.clone(), self.apps.clone(), self.jobs.clone());
         let end = Box::pin(async move {
-            let result = run_to_end(context, apps, app, &tasks).await;
+            let mut result = run_to_end(context, apps, app, &tasks).await;
+            if let Ok(report) = &mut result {
+                report.times_us.push(("input".to_string(), u64::try_from(input_us).unwrap_or(u64::MAX)));
+            }
             jobs.lock().remove(&id);
             report(&lite, id, result).await;
         });

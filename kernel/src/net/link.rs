@@ -14,11 +14,12 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown, NetworkError};
 use proto::channel::{
-    Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
+    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
 };
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
 
 use super::stack::{Buffers, Stack, TcpStream};
+use crate::arch::cpu;
 use crate::boot::chart;
 use crate::sync::IrqMutex;
 use crate::{exec, random, time};
@@ -168,7 +169,7 @@ pub async fn join(
     // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
     let mut fresh = [0; 32];
     random::fill(&mut fresh);
-    let start = Handshake::initiator(key, fresh);
+    let start = Handshake::initiator_with(key, fresh, arithmetic());
     if super::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(NetworkError::NoAddress));
     }
@@ -213,6 +214,11 @@ pub async fn join(
     *LINK.lock() = Some(link.clone());
     crate::diag::set_last_words(last_words);
     Ok((link, welcome))
+}
+
+/// How this processor computes the cipher fastest: `selftest=speed` shows both.
+pub fn arithmetic() -> Arithmetic {
+    if cpu::is_tcg() { Arithmetic::Scalars } else { Arithmetic::Vectors }
 }
 
 /// The Noise handshake; also gives what has come behind it.

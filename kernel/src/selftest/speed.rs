@@ -1,8 +1,10 @@
 //! What basic things cost on this machine, and what the heap alone costs. Prints, judges nothing.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::hint::black_box;
+use proto::channel::{Arithmetic, ClusterKey, Handshake, HandshakeStep, sealed_len};
 
 use super::Outcome;
 use super::heap::Xorshift;
@@ -37,6 +39,23 @@ fn allocations() {
         (6..=16).for_each(|power| grown.resize(1 << power, i as u8));
         black_box(grown);
     });
+}
+
+/// Seals a frame of a control connection, with an implementation of the cipher.
+fn sealing(arithmetic: Arithmetic) -> Result<impl FnMut(u64), String> {
+    let key = ClusterKey::from_bytes([7; 32]);
+    let (initiator, first) = Handshake::initiator_with(&key, [1; 32], arithmetic);
+    let fed = |side: Handshake, mut bytes: &[u8]| match side.feed(&mut bytes) {
+        Ok(HandshakeStep::Done { reply, channel }) => Ok((reply, channel)),
+        _ => Err(String::from("a handshake with itself failed")),
+    };
+    let (reply, _) = fed(Handshake::responder(&key, [2; 32]), &first)?;
+    let (_, mut channel) = fed(initiator, &reply)?;
+    let (plain, mut sealed) = (alloc::vec![3; 16_000], alloc::vec![0; sealed_len(16_000)]);
+    Ok(move |_| {
+        // The buffer has the length that it takes.
+        let _ = black_box(channel.sealer.seal_into(&plain, &mut sealed));
+    })
 }
 
 /// The allocator of the heap alone.
@@ -93,6 +112,9 @@ pub async fn run() -> Outcome {
         "spawn and await",
         time::now().saturating_since(begun).as_nanos() / 2000
     );
+    for (name, arithmetic) in [("vectors", Arithmetic::Vectors), ("scalars", Arithmetic::Scalars)] {
+        per_call(&alloc::format!("seal 16000 bytes by {name}"), 400, sealing(arithmetic)?);
+    }
     let mut bytes = [0; 32];
     per_call("32 random bytes", 10_000, |_| crate::random::fill(&mut bytes));
     Ok(alloc::string::String::new())

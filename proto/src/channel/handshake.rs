@@ -1,5 +1,6 @@
 //! The handshake: two messages of 48 bytes, after which both sides have a channel.
 
+use super::cipher::{Arithmetic, Scalars};
 use super::{ChannelError, ClusterKey, LENGTH_BYTES, Opener, Sealer, TAG_BYTES};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -63,7 +64,13 @@ impl Handshake {
     /// Starts as the side that connected; also gives the bytes to send. `random` must be fresh.
     #[must_use]
     pub fn initiator(key: &ClusterKey, random: [u8; 32]) -> (Self, Vec<u8>) {
-        let mut this = Self::new(key, random, true);
+        Self::initiator_with(key, random, Arithmetic::default())
+    }
+
+    /// As [`initiator`](Self::initiator), with a choice of how this side computes.
+    #[must_use]
+    pub fn initiator_with(key: &ClusterKey, random: [u8; 32], arithmetic: Arithmetic) -> (Self, Vec<u8>) {
+        let mut this = Self::new(key, random, true, arithmetic);
         let first = this.write();
         (this, first)
     }
@@ -71,11 +78,11 @@ impl Handshake {
     /// Starts as the side that accepted. `random` must be fresh.
     #[must_use]
     pub fn responder(key: &ClusterKey, random: [u8; 32]) -> Self {
-        Self::new(key, random, false)
+        Self::new(key, random, false, Arithmetic::default())
     }
 
-    fn new(key: &ClusterKey, random: [u8; 32], initiator: bool) -> Self {
-        let resolver = Box::new(GivenRandom(Zeroizing::new(random)));
+    fn new(key: &ClusterKey, random: [u8; 32], initiator: bool, arithmetic: Arithmetic) -> Self {
+        let resolver = Box::new(Primitives { random: Zeroizing::new(random), arithmetic });
         let builder = Builder::with_resolver(params(), resolver)
             .psk(0, key.bytes())
             .and_then(|builder| builder.prologue(PROLOGUE))
@@ -154,12 +161,15 @@ fn params() -> NoiseParams {
     )
 }
 
-/// The primitives of `snow`, with the caller's bytes as the only randomness.
-struct GivenRandom(Zeroizing<[u8; 32]>);
+/// The primitives of `snow`, with the caller's bytes as the only randomness and the caller's choice of arithmetic.
+struct Primitives {
+    random: Zeroizing<[u8; 32]>,
+    arithmetic: Arithmetic,
+}
 
-impl CryptoResolver for GivenRandom {
+impl CryptoResolver for Primitives {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(self.0.clone()))))
+        Some(Box::new(Once(Some(self.random.clone()))))
     }
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         DefaultResolver.resolve_dh(choice)
@@ -168,7 +178,11 @@ impl CryptoResolver for GivenRandom {
         DefaultResolver.resolve_hash(choice)
     }
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
+        match self.arithmetic {
+            Arithmetic::Vectors => DefaultResolver.resolve_cipher(choice),
+            // The one that `params` names.
+            Arithmetic::Scalars => Some(Box::new(Scalars::default())),
+        }
     }
 }
 

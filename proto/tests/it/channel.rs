@@ -1,8 +1,8 @@
 //! The Noise channel: golden bytes, properties over any segmentation, and every way to fail.
 use proptest::prelude::*;
 use proto::channel::{
-    Channel, ChannelError, ClusterKey, FRAME_OVERHEAD, FRAME_PAYLOAD, Handshake, HandshakeStep, MAX_MESSAGE,
-    Opener, sealed_len,
+    Arithmetic, Channel, ChannelError, ClusterKey, FRAME_OVERHEAD, FRAME_PAYLOAD, Handshake, HandshakeStep,
+    MAX_MESSAGE, Opener, sealed_len,
 };
 
 const KEY: ClusterKey = ClusterKey::from_bytes([7; 32]);
@@ -36,6 +36,51 @@ fn open_all(opener: &mut Opener, bytes: &[u8], step: usize) -> Result<Vec<Vec<u8
         assert!(piece.is_empty());
     }
     Ok(messages)
+}
+
+/// As [`pair`], the initiator computing as told.
+fn pair_with(arithmetic: Arithmetic) -> (Channel, Channel) {
+    let (initiator, first) = Handshake::initiator_with(&KEY, [1; 32], arithmetic);
+    let (reply, responder) = feed(Handshake::responder(&KEY, [2; 32]), &first, 99).expect("the same key");
+    let (_, initiator) = feed(initiator, &reply, 99).expect("the same key");
+    (initiator, responder)
+}
+
+#[test]
+fn both_arithmetics_give_the_same_bytes() {
+    let (mut vectors, mut peer) = pair_with(Arithmetic::Vectors);
+    let (mut scalars, mut other) = pair_with(Arithmetic::Scalars);
+    for len in [0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, FRAME_PAYLOAD - 1, FRAME_PAYLOAD, 50_000] {
+        let message: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+        let seal = |channel: &mut Channel| {
+            let mut sealed = Vec::new();
+            channel.sealer.seal(&message, &mut sealed).unwrap();
+            sealed
+        };
+        let sealed = seal(&mut scalars);
+        assert_eq!(sealed, seal(&mut vectors), "{len}");
+        assert_eq!(other.opener.open(&mut &sealed[..]).unwrap().as_deref(), Some(&message[..]));
+        // And what the peer seals opens with both.
+        let sealed = seal(&mut peer);
+        assert_eq!(sealed, seal(&mut other));
+        for channel in [&mut vectors, &mut scalars] {
+            assert_eq!(channel.opener.open(&mut &sealed[..]).unwrap().as_deref(), Some(&message[..]));
+        }
+    }
+}
+
+#[test]
+fn scalars_refuse_each_changed_bit() {
+    for bit in 0..8 * (4 + FRAME_OVERHEAD) {
+        let (mut scalars, mut peer) = pair_with(Arithmetic::Scalars);
+        let mut sealed = Vec::new();
+        peer.sealer.seal(b"text", &mut sealed).unwrap();
+        sealed[bit / 8] ^= 1 << (bit % 8);
+        // A longer length makes the frame wait for more; all else is damage.
+        let opened = scalars.opener.open(&mut &sealed[..]);
+        assert!(matches!(opened, Err(ChannelError::Damaged) | Ok(None)), "bit {bit}: {opened:?}");
+        assert!(bit < 16 || opened.is_err(), "bit {bit}");
+    }
 }
 
 #[test]

@@ -75,9 +75,15 @@ impl Lab {
 
     /// One job on a cluster that is booted for it and ends with it, as users run it. `args` are further options of `cargo xtask run`.
     pub fn job(&self, args: &[&str], input: &Path) -> Result<Job> {
+        self.job_of(&self.programs, args, input)
+    }
+
+    /// As [`job`](Self::job), with programs that are in one directory.
+    pub fn job_of(&self, programs: &Programs, args: &[&str], input: &Path) -> Result<Job> {
         let [json, output] = ["run.json", "run.out"].map(|name| self.dir().join(name));
         let mut command = Command::new("/proc/self/exe");
-        command.args(["run", "--accel", "tcg", "--programs"]).arg(self.dir());
+        let dir = programs.kernel.parent().context("the kernel is in no directory")?;
+        command.args(["run", "--accel", "tcg", "--programs"]).arg(dir);
         command.args(args).arg("--input").arg(input);
         command.arg("--json").arg(&json).arg("--output").arg(&output);
         tool::run_ok(&mut command, &paths::state()?.join("bench.log"), LIMIT)?;

@@ -21,6 +21,7 @@ mod size;
 mod softroce;
 mod stats;
 mod steps;
+mod stream;
 mod table;
 mod target;
 mod words;
@@ -64,6 +65,9 @@ enum Alone {
     Nodes(nodes::Options),
     /// The kernel's heap with its allocator, talc, beside linked_list_allocator: what allocations cost
     Heaps(heaps::Options),
+    /// The input of a job on its way to a node, encrypted, beside the same bytes in clear over the same TCP; with --against, whole
+    /// jobs beside those of other programs
+    Stream(stream::Options),
     /// Our mlx4 driver, as native code: what posting and polling take, beside rdma-core's instructions in a Linux guest
     Post(post::Options),
 }
@@ -170,6 +174,7 @@ pub fn bench(bench: &Bench) -> Result<()> {
         Some(Alone::Cx3(options)) => cx3::bench(options),
         Some(Alone::Scaling(options)) => scaling::bench(options),
         Some(Alone::Nodes(options)) => nodes::bench(options),
+        Some(Alone::Stream(options)) => stream::bench(options),
         Some(Alone::Heaps(options)) => heaps::bench(options),
         Some(Alone::Post(options)) => post::bench(options),
         None => all(&bench.options),
@@ -231,7 +236,7 @@ fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
     let targets = [
         boot.as_deref().map(boot::targets).unwrap_or_default(),
         rxe.iter().map(rxe::Rxe::target).collect(),
-        words.iter().map(words::Words::target).collect(),
+        words.as_ref().map(words::Words::targets).unwrap_or_default(),
         size.as_ref().map(size::Size::targets).unwrap_or_default(),
     ]
     .concat();

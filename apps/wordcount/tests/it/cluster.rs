@@ -301,7 +301,7 @@ fn words_are_counted_by_any_number_of_nodes() {
         assert_eq!(sum(&reports, "distinct"), lines);
         assert_eq!(sum(&reports, "reduced_keys"), lines);
         let phases: Vec<_> = reports[0].times_us.iter().map(|(phase, _)| phase.as_str()).collect();
-        assert_eq!(phases, ["map", "shuffle", "reduce", "merge"]);
+        assert_eq!(phases, ["map", "shuffle", "reduce", "merge", "input"]);
     }
 }
 
