@@ -11,3 +11,4 @@ mod responder_duplicates;
 mod responder_errors;
 mod uc;
 mod ud;
+mod xrc;

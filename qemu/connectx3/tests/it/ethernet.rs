@@ -329,7 +329,7 @@ fn steering_by_the_address_table() {
     };
     assert_eq!(heard(&mut a, &mut b, TO), [1]);
     assert_eq!(heard(&mut a, &mut b, [0xff; 6]), [2]);
-    assert_eq!(heard(&mut a, &mut b, [2, 0, 0, 0, 0, 9]), []);
+    assert_eq!(heard(&mut a, &mut b, [2, 0, 0, 0, 0, 9]), Vec::<usize>::new());
     b.command(0x00c, 1, 0x101, &queues(1));
     assert_eq!(heard(&mut a, &mut b, [2, 0, 0, 0, 0, 9]), [0]);
     assert_ne!(b.try_command(0x007, 0, 0, &[(0x000, 2 << 24), (0x0d8, 1 << 27)]), 0, "B0 is not offered");

@@ -2,18 +2,22 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod client;
+mod clock;
 mod common;
 mod datagrams;
 mod ethernet;
 mod events;
 mod failures;
+mod hermon;
 mod hostile;
 mod infiniband;
 mod keys;
 mod linux;
+mod loopback;
 mod loss;
 mod protection;
 mod rdma;
 mod slave;
 mod switch;
 mod unreliable;
+mod xrc;

@@ -77,7 +77,7 @@ fn boot(lab: &mut Lab) -> Result<()> {
     let nics = lab.appliance()?;
     let Some(Nic::Card { socket }) = nics.first() else { return Err(anyhow!("there is no card")) };
     let tools = Tools::get()?.map_err(anyhow::Error::msg)?;
-    let mut machine = start(tools, socket, &script, &console)?;
+    let mut machine = start(&tools, socket, &script, &console)?;
     let said = follow(&mut machine, &console)?;
     let expected = ["net0: 00:02:c9", "(Ethernet) [closed]", "(Ethernet) [open]", "[Link:up", "10.9.0.1"];
     for text in expected.into_iter().chain([FIRST_LINE]) {

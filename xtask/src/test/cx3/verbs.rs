@@ -52,7 +52,7 @@ fn own_programs() -> Case {
             Step::new("completion timestamps", timestamps),
             Step::new("the network device's clock", network_clock),
         ];
-        run(tools, &plan, steps, log)
+        run(&tools, &plan, steps, log)
     })
 }
 

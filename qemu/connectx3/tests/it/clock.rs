@@ -1,8 +1,6 @@
 //! The card's clock, and completion queues whose entries have its time.
-#![allow(clippy::unwrap_used, reason = "a test may fail by panic")]
-mod common;
 
-use common::driver::{KEY, Node, Setup, Sizes, data, exchange, remote};
+use crate::common::driver::{KEY, Node, Setup, Sizes, data, exchange, remote};
 use connectx3::device::{Card, Profile};
 use verbs::MacAddr;
 

@@ -1,11 +1,7 @@
 //! Raw Ethernet frames between queue pairs of one port, and rules that name groups which the driver has not joined.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panic")]
-
-mod common;
-
-use common::driver::{Node, Queue, Sizes};
-use common::ethernet::tcp;
+use crate::common::driver::{Node, Queue, Sizes};
+use crate::common::ethernet::tcp;
 use connectx3::device::{Card, Profile};
 use verbs::MacAddr;
 
@@ -70,7 +66,7 @@ fn a_frame_that_is_forced_inside_never_goes_to_the_cable() {
     node.steer(true, UNICAST, &[0x50]);
     let at = node.alloc(4096);
     node.machine.put(at, &frame(UNICAST));
-    node.write_request(&mut first, 0x0a, 0, FORCED, &common::ethernet::segment(at, 84));
+    node.write_request(&mut first, 0x0a, 0, FORCED, &crate::common::ethernet::segment(at, 84));
     node.ring(&first);
     node.card.progress(&node.machine);
     assert!(node.raw_completion(&mut second).is_some());

@@ -1,5 +1,4 @@
 //! Extended reliable connections: each request names a shared receive queue, and what the responder may do is asked by it.
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use core::cell::RefCell;
 use platform::{Arena, Instant, IoAddr};

@@ -1,8 +1,7 @@
 //! Extended reliable connections: receives are from the shared receive queue that the sender names, complete where that
 //! queue says, and reach memory of its protection domain; what the sender may not name is refused.
-mod common;
 
-use common::driver::{Entry, KEY, Node, PD, Queue, Setup, SharedQueue, data, exchange, remote};
+use crate::common::driver::{Entry, KEY, Node, PD, Queue, Setup, SharedQueue, data, exchange, remote};
 
 const WRITE: u32 = 0x08;
 const WRITE_IMM: u32 = 0x09;

@@ -1,11 +1,7 @@
 //! What drivers of the Hermon family do and Linux does not: page table entries by command, small mailboxes, and commands without
 //! one (iPXE `drivers/infiniband/hermon.c`).
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panic")]
-
-mod common;
-
-use common::driver::{KEY, Node};
+use crate::common::driver::{KEY, Node};
 
 const WRITE_MTT: u32 = 0x011;
 /// Where the driver's output mailbox is, and how long iPXE's are.
