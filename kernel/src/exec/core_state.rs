@@ -55,6 +55,8 @@ pub struct Core {
     new_pollers: IrqMutex<Vec<Box<dyn Poller>>>,
     has_new_pollers: AtomicBool,
     current: AtomicPtr<Meta>,
+    /// Turns of the main loop.
+    pub rounds: AtomicU64,
     pub halts: AtomicU64,
     pub halted_ns: AtomicU64,
     pub interrupt_polls: AtomicU64,
@@ -82,6 +84,7 @@ pub fn install(cpu: usize) {
             new_pollers: IrqMutex::new(Vec::new()),
             has_new_pollers: AtomicBool::new(false),
             current: AtomicPtr::new(core::ptr::null_mut()),
+            rounds: AtomicU64::new(0),
             halts: AtomicU64::new(0),
             halted_ns: AtomicU64::new(0),
             interrupt_polls: AtomicU64::new(0),

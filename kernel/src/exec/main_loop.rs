@@ -42,6 +42,8 @@ pub fn run() -> ! {
     let pause = !cpu::is_tcg();
     cpu::interrupts_on();
     loop {
+        // This core alone writes it, so that no locked instruction is needed.
+        core.rounds.store(core.rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
         let mut worked = unsafe {
             core.adopt_pollers();

@@ -131,6 +131,8 @@ impl<F: Future> Counted<F> {
 /// What the main loop has done so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
+    /// Turns of its main loop.
+    pub rounds: u64,
     /// Times it halted.
     pub halts: u64,
     /// Time it was halted.
@@ -143,6 +145,7 @@ pub struct Stats {
 pub fn stats(cpu: usize) -> Option<Stats> {
     let core = core_state::core(cpu)?;
     Some(Stats {
+        rounds: core.rounds.load(Ordering::Relaxed),
         halts: core.halts.load(Ordering::Relaxed),
         halted: Duration::from_nanos(core.halted_ns.load(Ordering::Relaxed)),
         interrupt_polls: core.interrupt_polls.load(Ordering::Relaxed),

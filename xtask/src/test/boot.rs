@@ -31,13 +31,11 @@ struct SelfTest {
     expect: Exit,
     /// What its console must say.
     says: &'static str,
-    /// How often it may be tried: more than once for those that judge by time, which a busy host can spoil.
-    attempts: u32,
 }
 
 impl SelfTest {
     fn new(name: &'static str, machine: Machine) -> Self {
-        Self { name, machine, cpus: 1, memory_mb: 64, full: false, expect: SUCCESS, says: "", attempts: 1 }
+        Self { name, machine, cpus: 1, memory_mb: 64, full: false, expect: SUCCESS, says: "" }
     }
 
     fn cpus(self, cpus: u32) -> Self {
@@ -50,10 +48,6 @@ impl SelfTest {
 
     fn dies(self, expect: Exit, says: &'static str) -> Self {
         Self { expect, says, ..self }
-    }
-
-    fn timed(self) -> Self {
-        Self { attempts: 5, ..self }
     }
 
     fn full(self) -> Self {
@@ -70,16 +64,6 @@ impl SelfTest {
     }
 
     fn check(&self, log: &Path) -> Result<()> {
-        for attempt in 1.. {
-            match self.boot(log) {
-                Err(_) if attempt < self.attempts => {}
-                done => return done,
-            }
-        }
-        Ok(())
-    }
-
-    fn boot(&self, log: &Path) -> Result<()> {
         let lab = Lab::get()?;
         let spec = VmSpec {
             name: self.name.into(),
@@ -120,8 +104,8 @@ pub fn cases() -> Vec<Case> {
         SelfTest::new("wx", Q35),
         SelfTest::new("heap", Microvm),
         SelfTest::new("fpu", Microvm).cpus(2),
-        SelfTest::new("idle", Microvm).cpus(2).timed(),
-        SelfTest::new("progress", Microvm).timed(),
+        SelfTest::new("idle", Microvm).cpus(2),
+        SelfTest::new("progress", Microvm),
         SelfTest::new("panic", Microvm).dies(PANIC, "asked for by selftest=panic"),
         SelfTest::new("panic2", Microvm).cpus(2).dies(PANIC, "asked for by selftest=panic2"),
         SelfTest::new("overrun", Microvm).dies(PANIC, "FATAL"),
@@ -134,11 +118,8 @@ pub fn cases() -> Vec<Case> {
     // With --full each test on each machine with each number of processors.
     for machine in [Microvm, Q35] {
         for cpus in [1, 2, 4, 8] {
-            for name in ["boot", "smp", "wx", "heap", "fpu"] {
+            for name in ["boot", "smp", "wx", "heap", "fpu", "idle", "progress"] {
                 tests.push(SelfTest::new(name, machine).cpus(cpus).full());
-            }
-            for name in ["idle", "progress"] {
-                tests.push(SelfTest::new(name, machine).cpus(cpus).timed().full());
             }
             tests.push(SelfTest::new("panic", machine).cpus(cpus).dies(PANIC, "selftest=panic").full());
         }
