@@ -30,8 +30,9 @@ const VIRTUAL: u16 = 0x1004;
 
 /// The entry of the table of messages by which the card interrupts.
 const ENTRY: u16 = 0;
-/// How long a link may take to come up: switches and cables take seconds.
-const LINK_LIMIT: Duration = Duration::from_secs(10);
+/// How long a link may take to come up: cables take seconds, a subnet manager or the spanning tree of a switch up to half a
+/// minute.
+const LINK_LIMIT: Duration = Duration::from_secs(60);
 /// Between two looks at a link.
 const LOOK: Duration = Duration::from_millis(1);
 /// Between two looks whether a card has failed, and between two steps of its recovery at the longest.

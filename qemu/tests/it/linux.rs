@@ -1,4 +1,4 @@
-//! Linux guests, really booted: `cargo test -p qemu --test linux -- --ignored`.
+//! Linux guests, really booted: `cargo test -p qemu linux:: -- --ignored`.
 
 use qemu::Qemu;
 use qemu::linux::baseline::{RxePair, Wire, WordCountGuest, build_rate};

@@ -145,8 +145,8 @@ impl Machine {
 /// The registers that are not 0 while the flash is worked on, and that reset.
 const SEMAPHORE: u32 = 0xf03fc;
 const RESET: u32 = 0xf0010;
-/// Bytes of what commands give back.
-const MAILBOX: usize = 4096;
+/// Lengths, in bytes, of what commands write to their output mailboxes: most of them, and those that fill a page.
+const OUTPUTS: [usize; 2] = [1024, 4096];
 
 impl Bus {
     /// The time here.
@@ -184,7 +184,7 @@ impl Host for Bus {
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         let lies = self.lies.load(Ordering::Relaxed);
-        let lie = if lies != 0 && data.len() == MAILBOX { Some(self.lie(data)) } else { None };
+        let lie = if lies != 0 && OUTPUTS.contains(&data.len()) { Some(self.lie(data)) } else { None };
         let data = lie.as_deref().unwrap_or(data);
         self.space(addr).write(IoAddr(addr), data).map_err(|_| DmaError { addr, len: data.len() })
     }

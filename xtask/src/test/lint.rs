@@ -2,10 +2,11 @@
 
 use super::cases::{Case, Lane, Outcome};
 use super::end_to_end::xtask;
-use crate::cargo::{self, LIBIBVERBS};
+use crate::cargo::{self, LIBIBVERBS, Profile};
 use crate::image::{self, Apps, Contents};
-use crate::tool;
-use anyhow::{Result, ensure};
+use crate::run::manager;
+use crate::{paths, tool};
+use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -70,6 +71,7 @@ pub fn cases() -> Vec<Case> {
         });
         cases.push(doc.compiles(workspace.lane()));
     }
+    cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
     // Without what builds the bindings to libibverbs, which the others have.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
@@ -79,6 +81,43 @@ pub fn cases() -> Vec<Case> {
         .compiles(Lane::Host),
     );
     cases
+}
+
+/// A library of which cargo makes no test program (`test = false`) has no test in `src/`: it would never run.
+fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
+    let workspace = std::fs::read_to_string(paths::root().join("Cargo.toml"))?;
+    let members = workspace.split_once("members = [").and_then(|(_, rest)| rest.split_once(']'));
+    let (members, _) = members.context("Cargo.toml lists no members")?;
+    let mut left_out = Vec::new();
+    for member in members.split('"').skip(1).step_by(2) {
+        let manifest = paths::root().join(member).join("Cargo.toml");
+        let text = std::fs::read_to_string(&manifest)?;
+        let without = text.split("[lib]").nth(1).is_some_and(|lib| {
+            lib.lines().take_while(|line| !line.starts_with('[')).any(|line| line == "test = false")
+        });
+        if without && let Some(package) = manifest.parent() {
+            sources(&package.join("src"), &mut |path, text| {
+                if text.contains("#[test]") {
+                    left_out.push(path.display().to_string());
+                }
+            })?;
+        }
+    }
+    ensure!(left_out.is_empty(), "tests that never run: {}", left_out.join(", "));
+    Ok(Outcome::Passed)
+}
+
+/// Calls `each` for every Rust file below a directory, with its text.
+fn sources(dir: &Path, each: &mut dyn FnMut(&Path, &str)) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            sources(&path, each)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            each(&path, &std::fs::read_to_string(&path)?);
+        }
+    }
+    Ok(())
 }
 
 /// What the tests that boot machines need, built as users build it. Building checks that there is no `syscall` in an image.
@@ -104,9 +143,9 @@ fn host(log: &Path) -> Result<Outcome> {
     check(cargo::host("test").args(["--workspace", "--features", LIBIBVERBS, "--no-run"]), log)
 }
 
-/// The manager as it ships.
-fn manager(log: &Path) -> Result<Outcome> {
-    check(cargo::host("build").args(["--workspace", "--bin", "ferrolite-manager", "--release"]), log)
+/// The manager as `cargo xtask run` builds it.
+fn manager(_log: &Path) -> Result<Outcome> {
+    manager::build(Profile::Dev).map(|_| Outcome::Passed)
 }
 
 /// An image that exceeds its budget, as any exceeds one byte, is built and told of: only tests fail for it.

@@ -1,5 +1,5 @@
 //! How much gets through a lossy, shared or interrupted link. All in virtual time and by seed, so the machine does not
-//! matter. `cargo test -p softroce --test goodput -- --nocapture` prints the tables.
+//! matter. `cargo test -p softroce goodput:: -- --nocapture` prints the tables.
 
 use crate::bottleneck::{LINK, Load, Outcome, Run};
 use std::time::Duration;
