@@ -25,18 +25,24 @@ pub fn setup() -> Result<()> {
     Ok(())
 }
 
-/// The QEMU to use; installs it when it is missing and that is possible.
-pub fn qemu() -> Result<Qemu> {
-    if let Some(qemu) = Qemu::find()? {
-        return Ok(qemu);
-    }
+/// Says what to install if there is no QEMU and it cannot be installed from here. Takes no time.
+pub fn qemu_can_be_had() -> Result<()> {
     let (major, minor) = OLDEST_QEMU;
-    if !apt::can_install() {
+    if Qemu::find()?.is_none() && !apt::can_install() {
         bail!(
             "qemu-system-x86_64 {major}.{minor} or newer is missing; \
              install it with: sudo apt-get install --no-install-recommends qemu-system-x86"
         );
     }
+    Ok(())
+}
+
+/// The QEMU to use; installs it when it is missing and that is possible.
+pub fn qemu() -> Result<Qemu> {
+    if let Some(qemu) = Qemu::find()? {
+        return Ok(qemu);
+    }
+    qemu_can_be_had()?;
     ui::step("installing QEMU", || apt::install(&["qemu-system-x86"]))?;
     match Qemu::find()? {
         Some(qemu) => Ok(qemu),

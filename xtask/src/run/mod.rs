@@ -106,6 +106,8 @@ struct Prepared {
 /// Gets what is missing: the kernel, QEMU and the programs of the host, side by side, because each of them leaves a processor
 /// idle for part of its time. Each says in a line how long it took.
 fn prepare(options: &Options) -> Result<Prepared> {
+    // Before minutes of compiling.
+    setup::qemu_can_be_had()?;
     let contents = Contents::with(options.apps.clone().unwrap_or_default());
     let build = options.programs.is_none();
     if build {

@@ -13,6 +13,7 @@ mod perftest;
 mod port_types;
 mod ports;
 mod profiles;
+mod programs;
 mod quick;
 mod raw_frames;
 mod rdma;

@@ -1,18 +1,13 @@
 //! Raw Ethernet queue pairs of a Linux process and its flow rules: frames between queue pairs of one port, and a group that the
 //! network device has not joined.
 
-use super::{Step, session};
-use crate::cx3::lab::SOON;
+use super::{Step, programs, session};
 use crate::cx3::{Lab, Plan};
-use crate::paths;
 use crate::test::cases::Case;
 use anyhow::{Result, ensure};
 use qemu::cx3::CardConfig;
-use tempfile::TempDir;
 
-/// The program's source, in this repository.
-const SOURCE: &str = "xtask/src/test/cx3/programs/raw-frames.c";
-/// Where it is in the machines.
+/// Where the program is in the machines.
 const PROGRAM: &str = "/usr/bin/raw-frames";
 
 pub fn cases() -> Vec<Case> {
@@ -25,7 +20,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         session("raw frames", plan, || {
             vec![
-                Step::new("the program", build),
+                programs::built(&["raw-frames"]),
                 Step::new("between queue pairs of one port", |lab| {
                     let said = lab.check(0, &format!("{PROGRAM} inside"))?;
                     ensure!(said.contains("all frames came where rules say"), "it says: {said}");
@@ -36,14 +31,6 @@ pub fn cases() -> Vec<Case> {
         })
         .full_if(true),
     ]
-}
-
-/// Compiles the program and puts it into the machines.
-fn build(lab: &mut Lab) -> Result<()> {
-    let dir = TempDir::with_prefix("ferrolite-")?;
-    let program = dir.path().join("raw-frames");
-    qemu::linux::compile(&paths::root().join(SOURCE), &program, &paths::target().join("linux-guest"))?;
-    (0..lab.len()).try_for_each(|machine| lab.guest(machine)?.copy_in(&program, PROGRAM, SOON))
 }
 
 /// The first machine has a rule for a group, and nothing else that would let the group in; the second sends to it.

@@ -1,15 +1,13 @@
 //! What verbs have beside queue pairs of two peers: extended reliable connections, receive queues with an indirection table,
-//! and completion timestamps. For what no program of Debian does, there are small ones in C beside this file.
+//! and completion timestamps. For what no program of Debian does, there are small ones in C in `programs/`.
 
 use super::services::within;
-use super::{GROUP, Step, run, session};
+use super::{Step, programs, session};
+use crate::cx3::Plan;
 use crate::cx3::lab::{Lab, SOON, Wire, address};
-use crate::cx3::{Plan, Tools};
-use crate::paths;
-use crate::test::cases::{Case, Outcome};
+use crate::test::cases::Case;
 use anyhow::{Context, Result, ensure};
 use qemu::linux::Listens;
-use tempfile::TempDir;
 
 /// Frames that the receive queues share.
 const FRAMES: u32 = 120;
@@ -26,34 +24,21 @@ pub fn cases() -> Vec<Case> {
             ]
         })
         .full_if(true),
-        own_programs().full_if(true),
+        // Programs can have frames only where drivers steer by rules.
+        session(
+            "verbs",
+            Plan { module_parameters: vec!["mlx4_core.log_num_mgm_entry_size=-1".into()], ..Plan::default() },
+            || {
+                vec![
+                    programs::built(&["rss", "timestamps"]),
+                    Step::new("receive side scaling over four queues", spread),
+                    Step::new("completion timestamps", timestamps),
+                    Step::new("the network device's clock", network_clock),
+                ]
+            },
+        )
+        .full_if(true),
     ]
-}
-
-/// The session of the programs in C: on machines whose drivers steer by rules, as programs can only then have frames.
-fn own_programs() -> Case {
-    const PROGRAMS: [&str; 2] = ["rss", "timestamps"];
-    Case::new(format!("{GROUP}verbs"), |log| {
-        let tools = match Tools::get()? {
-            Ok(tools) => tools,
-            Err(why) => return Ok(Outcome::Skipped(why.to_owned())),
-        };
-        let dir = TempDir::with_prefix("ferrolite-")?;
-        let mut plan =
-            Plan { module_parameters: vec!["mlx4_core.log_num_mgm_entry_size=-1".into()], ..Plan::default() };
-        for name in PROGRAMS {
-            let (source, program) =
-                (paths::root().join(format!("xtask/src/test/cx3/{name}.c")), dir.path().join(name));
-            qemu::linux::compile(&source, &program, &paths::target().join("linux-guest"))?;
-            plan.files.push((format!("/usr/bin/{name}"), program));
-        }
-        let steps = vec![
-            Step::new("receive side scaling over four queues", spread),
-            Step::new("completion timestamps", timestamps),
-            Step::new("the network device's clock", network_clock),
-        ];
-        run(&tools, &plan, steps, log)
-    })
 }
 
 /// rdma-core's ping-pong over extended reliable connections: both sides have a shared receive queue, which the other names.

@@ -1,0 +1,24 @@
+//! Small programs in C for what no program of Debian does: compiled on the host, run in the machines.
+
+use super::Step;
+use crate::cx3::Lab;
+use crate::cx3::lab::SOON;
+use crate::paths;
+use anyhow::Result;
+use tempfile::TempDir;
+
+/// A step that compiles `programs/NAME.c` for each name and puts the programs into `/usr/bin` of each machine.
+pub fn built(names: &'static [&'static str]) -> Step {
+    Step::new(format!("programs: {}", names.join(", ")), move |lab| {
+        names.iter().try_for_each(|name| build(name, lab))
+    })
+}
+
+fn build(name: &str, lab: &mut Lab) -> Result<()> {
+    let dir = TempDir::with_prefix("ferrolite-")?;
+    let source = paths::root().join(format!("xtask/src/test/cx3/programs/{name}.c"));
+    let program = dir.path().join(name);
+    qemu::linux::compile(&source, &program, &paths::target().join("linux-guest"))?;
+    let there = format!("/usr/bin/{name}");
+    (0..lab.len()).try_for_each(|machine| lab.guest(machine)?.copy_in(&program, &there, SOON))
+}
