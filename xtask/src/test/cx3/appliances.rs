@@ -13,8 +13,8 @@ use connectx3::device::Profile;
 use std::path::Path;
 use std::time::Duration;
 
-/// The longest that the driver may take beside the card's reset and its link.
-const BRING_UP: Duration = Duration::from_millis(100);
+/// Commands that the driver may give its card in a run of two nodes: a physical function gives 65, a virtual one 110.
+const MOST_COMMANDS: u64 = 200;
 /// The longest that a run may take, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -89,7 +89,7 @@ fn infiniband(log: &Path) -> Result<()> {
 }
 
 /// The consoles of a physical function and a virtual one name the card, and say how long it took to come up, beside its reset and
-/// its link: no more than [`BRING_UP`].
+/// its link. Judged is by how many commands: no more than [`MOST_COMMANDS`], because a busy host makes each take longer.
 fn comes_up(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (input, consoles) = (dir.path().join("in"), dir.path().join("consoles"));
@@ -98,10 +98,17 @@ fn comes_up(log: &Path) -> Result<()> {
     run.args(["run", "--nic", "cx3,cx3-vf", "--nodes", "2"]);
     run.arg("--input").arg(&input).arg("--console").arg(&consoles);
     tool::run_ok(&mut run, log, LIMIT)?;
-    for (node, card) in [
-        ("node0", "Mellanox ConnectX-3 Pro at pci "),
-        ("node1", "Mellanox ConnectX-3 virtual function at pci "),
+    let counts = std::fs::read_to_string(consoles.join("cx3.log"))?;
+    for (node, served, card) in [
+        ("node0", "card0: ", "Mellanox ConnectX-3 Pro at pci "),
+        ("node1", "card1: ", "Mellanox ConnectX-3 virtual function at pci "),
     ] {
+        let commands = counts.lines().filter_map(|line| {
+            let (count, what) = line.strip_prefix(served)?.split_once(' ')?;
+            what.starts_with("command ").then(|| count.parse::<u64>().ok())?
+        });
+        let commands: u64 = commands.sum();
+        ensure!((1..=MOST_COMMANDS).contains(&commands), "{node} gave its card {commands} commands");
         let console = std::fs::read_to_string(consoles.join(format!("{node}.log")))?;
         let line = |wanted: &str| {
             let line = console.lines().find(|line| line.contains(wanted));
@@ -112,11 +119,7 @@ fn comes_up(log: &Path) -> Result<()> {
             ensure!(about.contains(part), "{node}: no `{part}` in `{about}`");
         }
         line("rnic: GID 10.77.0.")?;
-        let times = line("brought up in ")?;
-        let us =
-            times.split_once("brought up in ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
-        let us: u64 = us.with_context(|| format!("no time in `{times}`"))?;
-        ensure!(Duration::from_micros(us) <= BRING_UP, "{node}: {times}");
+        line("brought up in ")?;
     }
     Ok(())
 }
