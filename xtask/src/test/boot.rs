@@ -15,7 +15,7 @@ const FAULT: Exit = Exit::Guest(2);
 const HEAP_EXHAUSTED: Exit = Exit::Guest(3);
 pub const REFUSED: Exit = Exit::Guest(5);
 
-/// Longest that a boot may take, on a machine that does much else.
+/// Longest silence of a console, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// One boot of the kernel.

@@ -10,11 +10,11 @@ pub type Check = Box<dyn FnOnce(&Path) -> Result<Outcome> + Send>;
 /// A directory of compiled crates that one cargo at a time can use: a second one would wait and do nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// That of the host workspace.
+    /// The directory of the host workspace.
     Host,
-    /// That of the kernel.
+    /// The directory of the kernel.
     Kernel,
-    /// Those of the fuzz targets and of Miri.
+    /// The directories of the fuzz targets and of Miri.
     Tools,
 }
 
@@ -24,9 +24,9 @@ pub struct Case {
     pub name: String,
     /// Whether only `--full` runs it.
     pub full: bool,
-    /// Whether it compiles what tests need, so that these wait for it.
+    /// True if the test compiles something that other tests need; those begin when it has ended.
     pub compiles: bool,
-    /// Which directory of compiled crates it occupies.
+    /// The directory of compiled crates that the test occupies, if any.
     pub lane: Option<Lane>,
     /// What it does. An error is a failure.
     pub check: Check,
@@ -41,12 +41,12 @@ impl Case {
         Self { name: name.into(), full: false, compiles: false, lane: None, check: Box::new(check) }
     }
 
-    /// Has it done before all that compiles nothing, one at a time in its lane.
+    /// Marks a test that compiles: it runs before all that compile nothing, one at a time in its lane.
     pub fn compiles(self, lane: Lane) -> Self {
         Self { compiles: true, lane: Some(lane), ..self }
     }
 
-    /// Has it done one at a time in its lane.
+    /// Marks a test that runs one at a time in its lane.
     pub fn in_lane(self, lane: Lane) -> Self {
         Self { lane: Some(lane), ..self }
     }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 /// The faults under which results must still be exact.
 const FAULTS: [&str; 4] = ["--fabric", "loss=0.01,reorder=0.01,corrupt=0.001", "--seed", "7"];
-/// Longest that a run may take, on a machine that does much else.
+/// Longest silence of a run, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// The same and more, often enough that each kind surely happens.
 const HARSH: &str = "loss=0.1,dup=0.05,reorder=0.1,corrupt=0.05,delay_us=50";

@@ -120,7 +120,7 @@ fn sources(dir: &Path, each: &mut dyn FnMut(&Path, &str)) -> Result<()> {
     Ok(())
 }
 
-/// What the tests that boot machines need, built as users build it. Building checks that there is no `syscall` in an image.
+/// Builds the programs and images that the tests need, as users build them. Building checks that there is no `syscall` in an image.
 pub fn builds() -> Vec<Case> {
     let image = |contents: Contents| {
         move |log: &Path| {

@@ -15,7 +15,7 @@ const MOST_AT_ONCE: usize = 4;
 /// The runner says what it is doing when no test has ended for so long.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// How many tests run at once unless an option says otherwise.
+/// Returns the number of tests that run at once unless an option says otherwise.
 pub fn default_jobs() -> usize {
     available_parallelism().map_or(1, usize::from).min(MOST_AT_ONCE)
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest that the run may take, on a machine that does much else.
+/// Longest silence of the run, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(600);
 /// How many appliances: as many as every role of a case takes.
 const NODES: &str = "3";

@@ -8,9 +8,9 @@ use std::time::Duration;
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// When it began, from the beginning of the run.
+    /// Time from the beginning of the run to the beginning of the test.
     pub at: Duration,
-    /// How long it took.
+    /// Time from its beginning to its end.
     pub took: Duration,
     /// Processor time of the programs that it ran to their end: compilers, tests, whole runs. The processor time of machines that
     /// it started itself is not in it.

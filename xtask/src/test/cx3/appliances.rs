@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Commands that the driver may give its card in a run of two nodes: a physical function gives 65, a virtual one 110.
 const MOST_COMMANDS: u64 = 200;
-/// The longest that a run may take, on a machine that does much else.
+/// Longest silence of a run, on a machine that does much else.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Profiles that stand above or below by themselves.
