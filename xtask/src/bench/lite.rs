@@ -3,6 +3,7 @@
 use super::lab::Lab;
 use super::stats::median_of;
 use super::table::{Table, maybe};
+use crate::run::Programs;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
@@ -27,11 +28,16 @@ pub struct Row {
 
 /// One run in two fresh machines.
 pub fn run(lab: &Lab, samples: u32) -> Result<Vec<Row>> {
+    run_of(lab, &lab.programs, samples)
+}
+
+/// As [`run`], with programs that are in one directory.
+pub fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec<Row>> {
     let empty = lab.dir().join("empty");
     std::fs::write(&empty, "")?;
     let samples = samples.to_string();
     let args = ["--machine", "q35", "--nodes", "2", "--cpus", "1", "--app", "bench", "--arg", &samples];
-    let job = lab.job(&args, &empty).context("LITE between two nodes")?;
+    let job = lab.job_of(programs, &args, &empty).context("LITE between two nodes")?;
     parse(&String::from_utf8_lossy(&job.output))
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: figures. What the documentation quotes, this prints; what it is compared to runs in the same run.
 
+mod against;
 mod boot;
 mod callgrind;
 mod cx3;
@@ -68,6 +69,8 @@ enum Alone {
     /// The input of a job on its way to a node, encrypted, beside the same bytes in clear over the same TCP; with --against, whole
     /// jobs beside those of other programs
     Stream(stream::Options),
+    /// perftest's and LITE's figures between two appliances, beside those of another commit's programs, in turn
+    Against(against::Options),
     /// Our mlx4 driver, as native code: what posting and polling take, beside rdma-core's instructions in a Linux guest
     Post(post::Options),
 }
@@ -175,6 +178,7 @@ pub fn bench(bench: &Bench) -> Result<()> {
         Some(Alone::Scaling(options)) => scaling::bench(options),
         Some(Alone::Nodes(options)) => nodes::bench(options),
         Some(Alone::Stream(options)) => stream::bench(options),
+        Some(Alone::Against(options)) => against::bench(options),
         Some(Alone::Heaps(options)) => heaps::bench(options),
         Some(Alone::Post(options)) => post::bench(options),
         None => all(&bench.options),

@@ -1,0 +1,232 @@
+//! `cargo xtask bench against DIR`: perftest's and LITE's figures between two appliances, beside those of the programs of
+//! another commit, in turn, in one run on one machine.
+
+use super::host::Host;
+use super::lab::Lab;
+use super::lite;
+use super::stats::{median, median_of};
+use super::table::{Table, maybe, number};
+use super::target::{self, Bound, Target};
+use crate::perftest::cell::{Cell, Direction, Figure};
+use crate::perftest::lab::Lab as AppliancePair;
+use crate::run::{self, Programs};
+use crate::{interrupt, ui};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// The most that an operation may cost, in times of what it costs with the other programs.
+const TARGET: f64 = 1.10;
+/// Operations for each latency of LITE.
+const LITE_SAMPLES: u32 = 300;
+const MTU: u32 = 4096;
+/// The cells of perftest: program, bytes, iterations. Each is run twice, and the second run counts: in the first one QEMU
+/// translates the code.
+const CELLS: [(&str, u32, u32); 9] = [
+    ("ib_write_lat", 8, 500),
+    ("ib_read_lat", 8, 500),
+    ("ib_send_lat", 8, 500),
+    ("ib_atomic_lat", 8, 500),
+    ("ib_write_lat", 65536, 120),
+    ("ib_read_lat", 65536, 120),
+    ("ib_send_lat", 65536, 120),
+    ("ib_write_bw", 65536, 400),
+    ("ib_read_bw", 65536, 400),
+];
+
+/// The programs to compare with, how often, and where the figures go.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Directory with the other kernel (`ferrolite`) and manager (`ferrolite-manager`), as built in a checkout of that commit
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// How often each side is measured, in turn; the medians of the rounds' ratios are judged
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    runs: u32,
+    /// Where the figures go, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Refuses to start while the machine is busy, and fails if a figure is worse by more than 10 %
+    #[arg(long)]
+    strict: bool,
+}
+
+/// One figure of one side in one round.
+#[derive(Clone, Debug, Serialize)]
+struct Sample {
+    name: String,
+    unit: &'static str,
+    value: f64,
+    /// Whether a larger value is a better one.
+    rate: bool,
+}
+
+/// The figures of both sides in one round, in the same order.
+#[derive(Serialize)]
+struct Round {
+    ours: Vec<Sample>,
+    theirs: Vec<Sample>,
+}
+
+impl Round {
+    /// What figure `index` costs with our programs, in times of the others'.
+    fn cost(&self, index: usize) -> Option<f64> {
+        let (ours, theirs) = (self.ours.get(index)?, self.theirs.get(index)?);
+        Some(if ours.rate { theirs.value / ours.value } else { ours.value / theirs.value })
+    }
+}
+
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    host: Host,
+    rounds: Vec<Round>,
+    targets: Vec<Target>,
+}
+
+/// Measures both sides in turn.
+pub fn bench(options: &Options) -> Result<()> {
+    let other = Programs::of(&options.dir);
+    for file in [&other.kernel, &other.manager] {
+        ensure!(
+            file.is_file(),
+            "{} is not a file: want a directory with a kernel and a manager",
+            file.display()
+        );
+    }
+    let host = Host::ready(options.strict)?;
+    let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
+    interrupt::watch()?;
+    let lab = Lab::new()?;
+    let mut rounds = Vec::new();
+    for n in 1..=options.runs {
+        let side = |programs: &Programs, whose: &str| {
+            interrupt::check()?;
+            let step = format!("{whose}: {n} of {}", options.runs);
+            ui::step(&step, || measure(&lab, programs))
+        };
+        // Each side comes first in every second round.
+        let round = if n % 2 == 1 {
+            let theirs = side(&other, "the other programs")?;
+            Round { ours: side(&lab.programs, "these programs")?, theirs }
+        } else {
+            let ours = side(&lab.programs, "these programs")?;
+            Round { ours, theirs: side(&other, "the other programs")? }
+        };
+        let names = |side: &[Sample]| side.iter().map(|sample| sample.name.clone()).collect::<Vec<_>>();
+        ensure!(names(&round.ours) == names(&round.theirs), "the two sides do not measure the same things");
+        rounds.push(round);
+    }
+    let targets = targets(&rounds);
+    println!("\n{}\n{}", table(&rounds).text(), target::table(&targets, &[]).text());
+    let figures = Figures { host, rounds, targets };
+    if let Some((file, path)) = json {
+        super::write_json(&figures, file, &path)?;
+    }
+    target::judge(options.strict, &figures.targets, &[])
+}
+
+/// All figures of one side, in machines that are booted for it.
+fn measure(lab: &Lab, programs: &Programs) -> Result<Vec<Sample>> {
+    let mut samples = perftest(programs)?;
+    for row in lite::run_of(lab, programs, LITE_SAMPLES)? {
+        let name = format!("LITE {} {} B", row.what, row.bytes);
+        if let Some(value) = row.p50_us {
+            samples.push(Sample { name: name.clone(), unit: "us", value, rate: false });
+        }
+        if let Some(value) = row.mb_s {
+            samples.push(Sample { name, unit: "MB/s", value, rate: true });
+        }
+    }
+    Ok(samples)
+}
+
+fn perftest(programs: &Programs) -> Result<Vec<Sample>> {
+    let mut pair = AppliancePair::boot(programs.clone(), 1, None, false)?;
+    let mut samples = Vec::new();
+    for (program, size, iterations) in CELLS {
+        let direction = Direction::ApplianceAppliance;
+        let cell = Cell { program, direction, size, mtu: MTU, loss: 0.0, iterations };
+        let mut run = || pair.run(&cell).with_context(|| cell.to_string());
+        run()?;
+        let (value, unit, rate) = match run()? {
+            Figure::Latency(us) => (us, "us", false),
+            Figure::Bandwidth(mib_s) => (mib_s, "MiB/s", true),
+        };
+        samples.push(Sample { name: format!("{program} {size} B"), unit, value, rate });
+    }
+    Ok(samples)
+}
+
+/// The names of the figures, in their order.
+fn names(rounds: &[Round]) -> impl Iterator<Item = (usize, &Sample)> {
+    rounds.first().into_iter().flat_map(|round| round.ours.iter().enumerate())
+}
+
+/// The medians of the rounds' ratios, each a cost: 2 is half as fast, for latencies and for rates.
+fn targets(rounds: &[Round]) -> Vec<Target> {
+    names(rounds)
+        .map(|(index, sample)| {
+            let cost = median_of(rounds, |round| round.cost(index));
+            Target::new(sample.name.clone(), cost, "", Bound::AtMost(TARGET))
+        })
+        .collect()
+}
+
+fn table(rounds: &[Round]) -> Table {
+    let mut table = Table::new(
+        "Between two appliances, beside other programs",
+        format!(
+            "q35, 1 processor each, TCG; medians of {} rounds, in turn; cost: time for time, of each round, from the least to the most",
+            rounds.len()
+        ),
+        &["figure", "these", "others", "unit", "cost", "least", "most"],
+    );
+    for (index, sample) in names(rounds) {
+        let costs: Vec<f64> = rounds.iter().filter_map(|round| round.cost(index)).collect();
+        let value = |side: fn(&Round) -> &Vec<Sample>| {
+            maybe(median_of(rounds, |round| Some(side(round).get(index)?.value)))
+        };
+        table.row([
+            sample.name.clone(),
+            value(|round| &round.ours),
+            value(|round| &round.theirs),
+            sample.unit.to_owned(),
+            maybe(median(costs.clone())),
+            costs.iter().copied().reduce(f64::min).map_or_else(|| "-".into(), number),
+            costs.iter().copied().reduce(f64::max).map_or_else(|| "-".into(), number),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(ours: [f64; 2], theirs: [f64; 2]) -> Round {
+        let side = |[us, rate]: [f64; 2]| {
+            vec![
+                Sample { name: "latency".into(), unit: "us", value: us, rate: false },
+                Sample { name: "rate".into(), unit: "MB/s", value: rate, rate: true },
+            ]
+        };
+        Round { ours: side(ours), theirs: side(theirs) }
+    }
+
+    #[test]
+    fn a_cost_above_one_is_worse_for_latencies_and_for_rates() {
+        let rounds = [
+            round([2.0, 10.0], [1.0, 20.0]),
+            round([1.0, 20.0], [1.0, 20.0]),
+            round([1.05, 19.0], [1.0, 20.0]),
+        ];
+        assert_eq!((rounds[0].cost(0), rounds[0].cost(1)), (Some(2.0), Some(2.0)));
+        let targets = targets(&rounds);
+        assert!(targets.iter().all(|target| target.met), "one bad round of three does not decide");
+        assert!(!super::targets(&rounds[..1]).iter().any(|target| target.met));
+        assert_eq!(table(&rounds).rows.len(), 2);
+    }
+}
