@@ -21,6 +21,8 @@ const PIECE: u32 = 16 << 10;
 /// For the interrupt of one answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const SLEEPS: u32 = 20;
+/// How long the device stays in use after a processor is done with it.
+const HELD: Duration = Duration::from_millis(5);
 
 pub async fn run() -> Outcome {
     let cpus = percpu::count();
@@ -55,7 +57,8 @@ async fn virtio(cpu: usize) -> Result<u64, String> {
     });
     let irq = interrupts::allocate_on(cpu, "probe", handler).map_err(|_| "no vector is left")?;
     let message = Message { address: irq.msi_address, data: irq.msi_data };
-    let source = Source::start_first(PIECE, message).map_err(|e| format!("the entropy device {e}"))?;
+    let source = Source::start_first(PIECE, message).await;
+    let source = source.map_err(|e| format!("the entropy device {e}"))?;
     let mut source = source.ok_or("no entropy device")?;
     let mut got = 0;
     while got < BYTES {
@@ -73,6 +76,12 @@ async fn virtio(cpu: usize) -> Result<u64, String> {
         ensure!(is_noise(bytes), "{} bytes over virtio are no noise", bytes.len());
         got += bytes.len();
     }
+    // The next processor finds the device in use and waits for it, as for the kernel's own reading at boot.
+    exec::spawn_on(0, "release", async move {
+        exec::sleep(HELD).await;
+        drop(source);
+    })
+    .detach();
     Ok(count.load(Ordering::Acquire))
 }
 

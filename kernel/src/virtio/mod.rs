@@ -50,6 +50,8 @@ pub enum SetupError {
     Vectors,
     /// It does not answer.
     Silent,
+    /// Somebody else uses it.
+    InUse,
     /// The device has no address, or a group's.
     Address,
 }
@@ -63,6 +65,7 @@ impl fmt::Display for SetupError {
             Self::Memory(bytes) => write!(f, "{bytes} bytes for its rings are not to be had"),
             Self::Msix(e) => e.fmt(f),
             Self::Silent => f.write_str("does not answer"),
+            Self::InUse => f.write_str("is in use"),
             Self::Vectors => f.write_str("finds no interrupt vector left"),
             Self::Address => f.write_str("has no Ethernet address"),
         }

@@ -17,6 +17,9 @@ const BYTES: u32 = 64;
 const LATER: Duration = Duration::from_millis(300);
 /// The host's own source may be slow, but this is long.
 const DEADLINE: Duration = Duration::from_millis(500);
+/// Within this time, somebody else who uses the device has ended or given up.
+#[cfg(feature = "selftest")]
+const FREE: Duration = Duration::from_secs(2);
 
 /// Feeds the random generator from the entropy devices: before anything else where the processor has no source of its
 /// own, otherwise later, in a task.
@@ -48,7 +51,11 @@ async fn seed() {
 }
 
 async fn read(function: &Function) -> Result<(), SetupError> {
-    let Some(mut source) = Source::start(function, BYTES, None)? else { return Ok(()) };
+    let mut source = match Source::start(function, BYTES, None) {
+        // Whoever uses it reads it.
+        Err(SetupError::InUse) => return Ok(()),
+        source => source?,
+    };
     source.ask();
     let until = time::now() + DEADLINE;
     while !source.answered() {
@@ -74,22 +81,32 @@ pub struct Source {
 }
 
 impl Source {
-    /// Starts the first entropy device with a buffer of `len` bytes, to interrupt with `message`. `None` if there is no
-    /// such device or it is in use.
+    /// Starts the first entropy device with a buffer of `len` bytes, to interrupt with `message`; waits until nobody else
+    /// uses it. `None` if there is no such device.
+    ///
+    /// # Errors
+    /// [`SetupError::InUse`] if somebody else uses it for longer than [`FREE`], or what is wrong with the device.
     #[cfg(feature = "selftest")]
-    pub fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
-        devices().next().map_or(Ok(None), |function| Self::start(&function, len, Some(message)))
+    pub async fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
+        let Some(function) = devices().next() else { return Ok(None) };
+        let until = time::now() + FREE;
+        loop {
+            match Self::start(&function, len, Some(message)) {
+                Err(SetupError::InUse) if time::now() < until => exec::sleep(Duration::from_millis(1)).await,
+                started => return started.map(Some),
+            }
+        }
     }
 
-    fn start(function: &Function, len: u32, message: Option<Message>) -> Result<Option<Self>, SetupError> {
+    fn start(function: &Function, len: u32, message: Option<Message>) -> Result<Self, SetupError> {
         if STARTED.swap(true, Ordering::Acquire) {
-            return Ok(None);
+            return Err(SetupError::InUse);
         }
         let started = Self::start_alone(function, len, message);
         if started.is_err() {
             STARTED.store(false, Ordering::Release);
         }
-        started.map(Some)
+        started
     }
 
     fn start_alone(function: &Function, len: u32, message: Option<Message>) -> Result<Self, SetupError> {
