@@ -150,7 +150,8 @@ pub struct Link {
 /// The link that the poller serves.
 static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
 
-/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself.
+/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself, and outlasts a
+/// manager that is silent for `silence` beyond the lease.
 ///
 /// # Errors
 /// As [`JoinError`] says, within five seconds.
@@ -159,6 +160,7 @@ pub async fn join(
     manager: SocketAddrV4,
     key: &ClusterKey,
     buffers: Buffers,
+    silence: Option<Duration>,
     join: impl FnOnce() -> Join,
 ) -> Result<(Arc<Link>, Welcome), JoinError> {
     if !random::is_seeded() {
@@ -210,7 +212,9 @@ pub async fn join(
         _ => return Err(JoinError::Malformed),
     };
     chart::mark("join");
-    let link = Arc::new(Link::new(stream, incoming, sealer, welcome.lease_ms));
+    let lease = Duration::from_millis(welcome.lease_ms.into());
+    stream.outlast(silence.map(|silence| silence + lease));
+    let link = Arc::new(Link::new(stream, incoming, sealer, lease));
     *LINK.lock() = Some(link.clone());
     crate::diag::set_last_words(last_words);
     Ok((link, welcome))
@@ -246,9 +250,8 @@ async fn handshake(
 }
 
 impl Link {
-    fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease_ms: u32) -> Self {
+    fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease: Duration) -> Self {
         let now = time::now();
-        let lease = Duration::from_millis(lease_ms.into());
         let sent = [(u64::MAX, Instant::ZERO); BEATS_KEPT];
         let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent };
         let outgoing = Outgoing {
