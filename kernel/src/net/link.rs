@@ -17,10 +17,12 @@ use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
 };
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
+use zeroize::Zeroizing;
 
 use super::stack::{Buffers, Stack, TcpStream};
 use crate::arch::cpu;
 use crate::boot::chart;
+use crate::boot::modules::Modules;
 use crate::sync::IrqMutex;
 use crate::{exec, random, time};
 
@@ -169,9 +171,10 @@ pub async fn join(
     let deadline = time::now() + JOIN_DEADLINE;
     let no_manager = |e| JoinError::NoManager(manager, e);
     // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
-    let mut fresh = [0; 32];
-    random::fill(&mut fresh);
-    let start = Handshake::initiator_with(key, fresh, arithmetic());
+    let mut fresh = Zeroizing::new([0; 32]);
+    random::fill(&mut *fresh);
+    let start = Handshake::initiator_with(key, *fresh, arithmetic());
+    drop(fresh);
     if super::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(NetworkError::NoAddress));
     }
@@ -495,14 +498,21 @@ fn last_words(reason: &str) {
     link.stream.dying_flush(until);
 }
 
-/// The cluster key that the launcher has put into fw_cfg.
+/// The cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd), which is overwritten.
 ///
 /// # Errors
 /// What is wrong, for people.
 pub fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
-    let text = crate::boot::fw_cfg::read(name).ok_or_else(|| {
-        "no cluster key: the launcher passes it as fw_cfg file opt/ferrolite/key".to_string()
-    })?;
-    ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"))
+    if let Some(text) = crate::boot::fw_cfg::read(name) {
+        let text = Zeroizing::new(text);
+        return ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"));
+    }
+    let modules = Modules::of(crate::boot_info());
+    modules.take(|bytes| ClusterKey::from_hex(bytes).ok()).ok_or_else(|| match modules.count() {
+        0 => alloc::format!(
+            "no cluster key: the launcher passes it as fw_cfg file {name}, or as a boot module (an initrd)"
+        ),
+        _ => "no boot module is a cluster key: want 64 hexadecimal digits".to_string(),
+    })
 }
