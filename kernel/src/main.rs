@@ -54,6 +54,11 @@ pub fn hardware() -> &'static Hardware {
     HARDWARE.get().expect("hardware description before the boot has read it")
 }
 
+/// What the loader said.
+pub fn boot_info() -> &'static BootInfo {
+    BOOT.get().expect("boot information before the boot has read it")
+}
+
 /// From `boot/entry.s`: long mode, boot page tables, boot stack, interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {

@@ -1,12 +1,13 @@
-//! Unpredictable bytes: ChaCha20 keyed from RDSEED, RDRAND and what drivers (virtio-rng) add.
+//! Unpredictable bytes: a generator with fast key erasure, fed by RDSEED, RDRAND and what drivers (virtio-rng) add. What peers
+//! may read of its state later tells nothing of what it has given out.
 //!
 //! Without any of these [`is_seeded`] is false, and the node must refuse to join: queue pair numbers, sequence numbers and
 //! keys would be guessable.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use proto::channel::Generator;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::arch::cpu;
 use crate::sync::IrqMutex;
@@ -14,7 +15,7 @@ use crate::sync::IrqMutex;
 /// Attempts at an instruction that may have nothing ready (Intel's advice for RDRAND is 10).
 const TRIES: u32 = 10;
 
-static GENERATOR: IrqMutex<Option<ChaCha20Rng>> = IrqMutex::new(None);
+static GENERATOR: IrqMutex<Option<Generator>> = IrqMutex::new(None);
 static SEEDED: AtomicBool = AtomicBool::new(false);
 
 fn rdrand() -> Option<u64> {
@@ -35,15 +36,13 @@ fn rdseed() -> Option<u64> {
     })
 }
 
-/// Mixes 32 bytes into the generator's key: the new key is the generator's own output, changed by `fresh`.
-fn mix(fresh: [u8; 32]) {
-    let mut generator = GENERATOR.lock();
-    let mut key = [0; 32];
-    if let Some(old) = generator.as_mut() {
-        old.fill_bytes(&mut key);
+/// Adds 32 bytes to the generator, and overwrites them here.
+fn mix(fresh: &mut [u8; 32]) {
+    match &mut *GENERATOR.lock() {
+        Some(generator) => generator.mix(fresh),
+        none => *none = Some(Generator::new(fresh)),
     }
-    key.iter_mut().zip(fresh).for_each(|(k, f)| *k ^= f);
-    *generator = Some(ChaCha20Rng::from_seed(key));
+    fresh.zeroize();
 }
 
 /// Seeds the generator from the processor.
@@ -60,7 +59,7 @@ pub fn init() {
                 None => complete = false,
             }
         }
-        mix(fresh);
+        mix(&mut fresh);
         if complete {
             SEEDED.store(true, Ordering::Release);
         }
@@ -72,7 +71,7 @@ pub fn add_entropy(bytes: &[u8]) {
     for chunk in bytes.chunks(32) {
         let mut fresh = [0; 32];
         fresh[..chunk.len()].copy_from_slice(chunk);
-        mix(fresh);
+        mix(&mut fresh);
         if chunk.len() == 32 {
             SEEDED.store(true, Ordering::Release);
         }
@@ -87,6 +86,12 @@ pub fn is_seeded() -> bool {
 /// Fills `buf`. Predictable unless [`is_seeded`].
 pub fn fill(buf: &mut [u8]) {
     let mut generator = GENERATOR.lock();
-    let generator = generator.get_or_insert_with(|| ChaCha20Rng::seed_from_u64(cpu::tsc()));
-    generator.fill_bytes(buf);
+    generator.get_or_insert_with(weak).fill(buf);
+}
+
+/// What a machine without any source has.
+fn weak() -> Generator {
+    let mut secret = Zeroizing::new([0; 32]);
+    secret[..8].copy_from_slice(&cpu::tsc().to_le_bytes());
+    Generator::new(&secret)
 }

@@ -46,6 +46,9 @@ pub struct Config {
     pub retries: u8,
     /// How long a peer is asked to wait when no receive is posted.
     pub rnr_delay: Duration,
+    /// How long the manager may be silent beyond the lease until this node gives its membership up; `None`: for ever.
+    /// Meanwhile the node is suspended: it keeps all that it has and posts nothing.
+    pub silence: Option<Duration>,
 }
 
 impl Default for Config {
@@ -68,6 +71,7 @@ impl Default for Config {
             ack_timeout: Duration::from_millis(30),
             retries: 7,
             rnr_delay: Duration::from_millis(1),
+            silence: Some(Duration::from_secs(600)),
         }
     }
 }

@@ -132,7 +132,7 @@ impl Node {
             match message {
                 // The link has seen which heartbeat it acknowledges.
                 ToNode::HeartbeatAck { .. } => {
-                    self.lease.extend(link.lease_until());
+                    self.extend_lease(link.lease_until());
                     self.report_memory();
                 }
                 ToNode::MemoryFree { request, nodes } => {
@@ -183,15 +183,22 @@ impl Node {
         }
     }
 
+    /// Waits by `deadline` until the manager answers, if it is silent: it is asked nothing then, so that questions that
+    /// nobody waits for any more do not pile up.
+    async fn answered_by(&self, deadline: Instant) -> Result<(), Error> {
+        if self.lease.may_begin() {
+            return Ok(());
+        }
+        self.timers.before(deadline, self.resumed()).await.unwrap_or(Err(Error::Deadline))
+    }
+
     async fn ask_directory(
         &self,
         message: impl FnOnce(u32) -> ToManager,
         deadline: Instant,
         after: Error,
     ) -> Result<(NodeId, Vec<u8>), Error> {
-        if self.is_fenced() {
-            return Err(Error::LinkDown);
-        }
+        self.answered_by(deadline).await?;
         let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
         self.control.names.lock().insert(request, None);
         let waiting = NameRequest { control: &self.control, request };
@@ -216,9 +223,7 @@ impl Node {
 
     /// What the members have free, the most first, as far as they have told; by `deadline`.
     pub(crate) async fn free_memory(&self, deadline: Instant) -> Result<Vec<(NodeId, u64)>, Error> {
-        if self.is_fenced() {
-            return Err(Error::LinkDown);
-        }
+        self.answered_by(deadline).await?;
         let request = self.control.next_request.fetch_add(1, Ordering::Relaxed);
         self.control.post(&ToManager::AskMemoryFree { request });
         let told = || {

@@ -38,9 +38,11 @@ impl Issuer {
         Duration::from_nanos(self.patience_ns)
     }
 
-    /// Until when an operation that begins now may take.
+    /// Until when an operation that begins now may take. Looks at the lease as well.
     #[inline]
     pub(crate) fn deadline(&self) -> Instant {
-        Instant::from_nanos(self.node.platform.now().as_nanos().saturating_add(self.patience_ns))
+        let now = self.node.platform.now();
+        self.node.look_at_lease(now);
+        Instant::from_nanos(now.as_nanos().saturating_add(self.patience_ns))
     }
 }

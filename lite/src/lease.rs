@@ -1,24 +1,35 @@
 //! This node's own view of its membership.
 //!
-//! The manager declares a node dead when its lease ends without a heartbeat. The platform sends heartbeats even while a
-//! task computes, but their acknowledgements are taken in by a task, and so may lie unread for as long. A lease that
-//! seems to have ended is therefore given [`GRACE`] from the first look at it, in which the control task gets its turn;
-//! only then the node fences itself. That is safe: others do not rely on it, they destroy their queue pairs to a dead
-//! node before they reuse what it could reach.
+//! The manager declares a node dead when it was able to hear the node for the length of a lease and did not. The node
+//! counts the same lease from the moment it *sent* the last heartbeat that was acknowledged, so its own count ends first.
+//! When it has ended, the node does not know whether it is still a member. It is **suspended** then: it posts nothing new,
+//! and operations wait for the lease to come back, or end at their own deadline. It keeps its memory, its incarnation, its
+//! mappings and its queue pairs. An acknowledgement that extends the lease beyond the present time ends the suspension.
+//!
+//! A membership ends for good by the manager's word, by the end of the control connection, by the node's own leave, and
+//! when a suspension has lasted for [`Config::silence`](crate::Config::silence). Then the node is *fenced*.
+//!
+//! Peers do not rely on the suspension for the safety of their memory: they destroy their queue pairs to a dead node before
+//! they reuse what it could reach (`docs/lite.md`, "The manager's silence").
+//!
+//! Whoever begins an operation looks at the clock for its deadline, and so at the lease: a machine that stood still for
+//! longer than the lease finds that out before it begins something new, whether its poller has run or not.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
+use spin::Mutex;
 
-/// How long acknowledgements may lie unread once the poller runs.
+/// How long a suspension lasts before the log says so. A task that has computed for longer than the lease has left
+/// acknowledgements unread; they are read within this time.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// A member.
-const MEMBER: u8 = 0;
-/// About to leave: it begins nothing any more, and ends what it has begun.
-const LEAVING: u8 = 1;
-/// No member any more.
-const FENCED: u8 = 2;
+/// The lease has passed, as far as this node knows.
+const SUSPENDED: u8 = 1;
+/// The node is about to leave: it begins nothing new, and ends the operations that it has begun.
+const LEAVING: u8 = 2;
+/// The node is no member any more.
+const FENCED: u8 = 4;
 
 /// How a membership has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,67 +40,138 @@ pub(crate) enum Ended {
     Lost,
 }
 
+/// A suspension that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Resumed {
+    /// How long it lasted, if the log has told of it.
+    pub(crate) told: Option<Duration>,
+}
+
+/// What the poller does about a suspension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Nothing.
+    Wait,
+    /// It tells the log, once.
+    Tell,
+    /// It ends the membership: the manager was silent for too long.
+    End,
+}
+
+/// The present suspension, if there is one.
+#[derive(Default)]
+struct Lapse {
+    /// When it was first seen that the lease had passed.
+    since: Option<Instant>,
+    told: bool,
+}
+
 /// The lease of this node.
 pub(crate) struct Lease {
-    /// Until when the membership holds, in nanoseconds; as far as this node knows.
+    /// Until when the lease lasts, in nanoseconds, as far as this node knows. Changed under the lock of `lapse`.
     until: AtomicU64,
-    /// When the poller first saw that it had ended, in nanoseconds; `u64::MAX` while it has not.
-    lapsed: AtomicU64,
+    /// The bits above; zero: a member. [`SUSPENDED`] changes under the lock of `lapse`.
     standing: AtomicU8,
+    lapse: Mutex<Lapse>,
+    /// How long a suspension may last.
+    silence: Option<Duration>,
 }
 
 impl Lease {
-    pub(crate) fn new(until: Instant) -> Self {
+    pub(crate) fn new(until: Instant, silence: Option<Duration>) -> Self {
         Self {
             until: AtomicU64::new(until.as_nanos()),
-            lapsed: AtomicU64::new(u64::MAX),
-            standing: AtomicU8::new(MEMBER),
+            standing: AtomicU8::new(0),
+            lapse: Mutex::default(),
+            silence,
         }
     }
 
-    /// An acknowledgement extends the lease to `until`.
-    pub(crate) fn extend(&self, until: Instant) {
-        self.until.fetch_max(until.as_nanos(), Ordering::SeqCst);
+    fn has(&self, bits: u8) -> bool {
+        self.standing.load(Ordering::SeqCst) & bits != 0
     }
 
-    /// Whether this node must begin nothing as a member any more.
+    /// Whether this node may begin an operation now: one relaxed load.
+    #[inline(always)]
+    pub(crate) fn may_begin(&self) -> bool {
+        self.standing.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether this node must post nothing new for now.
+    #[inline(always)]
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.standing.load(Ordering::Relaxed) & SUSPENDED != 0
+    }
+
+    /// Whether this node must begin nothing as a member any more: it leaves, or its membership is over.
     pub(crate) fn is_fenced(&self) -> bool {
-        self.standing.load(Ordering::SeqCst) != MEMBER
+        self.has(LEAVING | FENCED)
     }
 
     /// Whether the membership is over.
     pub(crate) fn is_over(&self) -> bool {
-        self.standing.load(Ordering::SeqCst) == FENCED
+        self.has(FENCED)
+    }
+
+    /// Whether the lease has passed at `now`.
+    #[inline(always)]
+    pub(crate) fn has_passed(&self, now: Instant) -> bool {
+        now.as_nanos() > self.until.load(Ordering::Relaxed)
+    }
+
+    /// Suspends this node if its lease [has passed](Self::has_passed); gives whether that is new.
+    #[cold]
+    pub(crate) fn suspend(&self, now: Instant) -> bool {
+        let mut lapse = self.lapse.lock();
+        // An acknowledgement may have come in between.
+        if !self.has_passed(now) || self.has(SUSPENDED | FENCED) {
+            return false;
+        }
+        *lapse = Lapse { since: Some(now), told: false };
+        let suspend = |standing| (standing & FENCED == 0).then_some(standing | SUSPENDED);
+        self.standing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, suspend).is_ok()
+    }
+
+    /// An acknowledgement that came at `now` extends the lease to `until`. Gives the suspension that this ends, if it does.
+    pub(crate) fn extend(&self, until: Instant, now: Instant) -> Option<Resumed> {
+        let mut lapse = self.lapse.lock();
+        self.until.fetch_max(until.as_nanos(), Ordering::SeqCst);
+        if self.has_passed(now) || !self.has(SUSPENDED) {
+            return None;
+        }
+        self.standing.fetch_and(!SUSPENDED, Ordering::SeqCst);
+        let Lapse { since, told } = core::mem::take(&mut *lapse);
+        Some(Resumed { told: since.filter(|_| told).map(|since| now.saturating_since(since)) })
+    }
+
+    /// What is to be done about the suspension at `now`; called by the poller.
+    pub(crate) fn step(&self, now: Instant) -> Step {
+        let mut lapse = self.lapse.lock();
+        let Some(since) = lapse.since.filter(|_| self.has(SUSPENDED)) else { return Step::Wait };
+        let lasted = now.saturating_since(since);
+        if self.silence.is_some_and(|silence| lasted >= silence) {
+            return Step::End;
+        }
+        if lasted < GRACE || lapse.told {
+            return Step::Wait;
+        }
+        lapse.told = true;
+        Step::Tell
     }
 
     /// The node is about to leave; gives whether it was a member until now.
     pub(crate) fn leave(&self) -> bool {
-        self.standing.compare_exchange(MEMBER, LEAVING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        let leave = |standing| (standing & (LEAVING | FENCED) == 0).then_some(standing | LEAVING);
+        self.standing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).is_ok()
     }
 
     /// Ends the membership; gives how it was until now, if it was not over.
     pub(crate) fn fence(&self) -> Option<Ended> {
         match self.standing.swap(FENCED, Ordering::SeqCst) {
-            MEMBER => Some(Ended::Lost),
-            LEAVING => Some(Ended::Left),
-            _ => None,
+            before if before & FENCED != 0 => None,
+            before if before & LEAVING != 0 => Some(Ended::Left),
+            _ => Some(Ended::Lost),
         }
-    }
-
-    /// Whether the membership is over; called by the poller.
-    pub(crate) fn has_ended(&self, now: Instant) -> bool {
-        if now.as_nanos() <= self.until.load(Ordering::SeqCst) {
-            if self.lapsed.load(Ordering::SeqCst) != u64::MAX {
-                self.lapsed.store(u64::MAX, Ordering::SeqCst);
-            }
-            return false;
-        }
-        let seen = self.lapsed.load(Ordering::SeqCst);
-        if seen == u64::MAX {
-            self.lapsed.store(now.as_nanos(), Ordering::SeqCst);
-            return false;
-        }
-        now.saturating_since(Instant::from_nanos(seen)) >= GRACE
     }
 
     /// When the poller must look again.
@@ -97,10 +179,14 @@ impl Lease {
         if self.is_over() {
             return None;
         }
-        let until = Instant::from_nanos(self.until.load(Ordering::SeqCst).saturating_add(1));
-        match self.lapsed.load(Ordering::SeqCst) {
-            u64::MAX => Some(until),
-            seen => Some(until.max(Instant::from_nanos(seen) + GRACE)),
+        let lapse = self.lapse.lock();
+        match lapse.since.filter(|_| self.has(SUSPENDED)) {
+            None => Some(Instant::from_nanos(self.until.load(Ordering::SeqCst).saturating_add(1))),
+            Some(since) => {
+                let tell = (!lapse.told).then(|| since + GRACE);
+                let end = self.silence.map(|silence| since + silence);
+                tell.into_iter().chain(end).min()
+            }
         }
     }
 }
@@ -113,30 +199,69 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
+    fn lease(until: u64, silence: u64) -> Lease {
+        Lease::new(at(until), Some(Duration::from_millis(silence)))
+    }
+
     #[test]
-    fn ends_after_a_grace() {
-        let lease = Lease::new(at(1000));
-        assert!(!lease.has_ended(at(1000)));
+    fn a_lease_that_passes_suspends_and_an_acknowledgement_ends_that() {
+        let lease = lease(1000, 60_000);
+        assert!(!lease.has_passed(at(1000)) && !lease.suspend(at(1000)) && lease.may_begin());
         assert_eq!(lease.next_deadline(), Some(Instant::from_nanos(1_000_000_001)));
-        assert!(!lease.has_ended(at(1001)));
-        assert_eq!(lease.next_deadline(), Some(at(1201)));
-        assert!(!lease.has_ended(at(1200)));
-        assert!(lease.has_ended(at(1201)));
-        assert!(!lease.is_fenced() && lease.leave() && !lease.leave());
-        assert!(lease.is_fenced() && !lease.is_over());
-        assert_eq!((lease.fence(), lease.fence()), (Some(Ended::Left), None));
-        assert!(lease.is_over() && !lease.leave());
-        assert_eq!(lease.next_deadline(), None);
+        assert!(lease.has_passed(at(1001)) && lease.suspend(at(1001)) && !lease.suspend(at(1002)));
+        assert!(lease.is_suspended() && !lease.may_begin() && !lease.is_fenced() && !lease.is_over());
+        assert_eq!((lease.step(at(1200)), lease.next_deadline()), (Step::Wait, Some(at(1201))));
+        assert_eq!((lease.step(at(1201)), lease.step(at(1202))), (Step::Tell, Step::Wait));
+        assert_eq!(lease.next_deadline(), Some(at(61_001)));
+        // An acknowledgement of a heartbeat that was sent too long ago changes nothing.
+        assert_eq!(lease.extend(at(2000), at(2001)), None);
+        assert!(lease.is_suspended());
+        let told = Some(Duration::from_millis(2000));
+        assert_eq!(lease.extend(at(5000), at(3001)), Some(Resumed { told }));
+        assert!(lease.may_begin() && !lease.is_suspended());
+        assert_eq!(lease.extend(at(6000), at(3002)), None);
+        assert_eq!(lease.next_deadline(), Some(Instant::from_nanos(6_000_000_001)));
     }
 
     /// A task has computed for ten seconds; the acknowledgements have come meanwhile, but nobody has read them.
     #[test]
-    fn unread_acknowledgements_are_read_first() {
-        let lease = Lease::new(at(5000));
-        assert!(!lease.has_ended(at(10_000)), "the first look does not end it");
-        lease.extend(at(14_000));
-        assert!(!lease.has_ended(at(10_300)));
-        assert!(!lease.has_ended(at(14_001)), "a new lapse has a grace of its own");
-        assert!(lease.has_ended(at(14_201)));
+    fn the_log_tells_of_no_suspension_by_unread_acknowledgements() {
+        let lease = lease(5000, 60_000);
+        assert!(lease.suspend(at(10_000)));
+        assert_eq!(lease.step(at(10_000)), Step::Wait);
+        assert_eq!(lease.extend(at(14_000), at(10_050)), Some(Resumed { told: None }));
+        assert_eq!(lease.step(at(10_300)), Step::Wait);
+        assert!(lease.suspend(at(14_001)));
+        assert_eq!((lease.step(at(14_200)), lease.step(at(14_201))), (Step::Wait, Step::Tell));
+    }
+
+    #[test]
+    fn a_silence_that_lasts_too_long_ends_the_membership() {
+        let short = lease(1000, 500);
+        assert!(short.suspend(at(9000)));
+        assert_eq!(short.step(at(9499)), Step::Tell);
+        assert_eq!((short.next_deadline(), short.step(at(9500))), (Some(at(9500)), Step::End));
+        let endless = Lease::new(at(1000), None);
+        assert!(endless.suspend(at(1001)));
+        assert_eq!((endless.step(at(1201)), endless.next_deadline()), (Step::Tell, None));
+        assert_eq!(endless.step(at(1 << 40)), Step::Wait);
+    }
+
+    #[test]
+    fn a_suspended_node_may_leave_and_a_fenced_one_stays_fenced() {
+        let left = lease(1000, 60_000);
+        assert!(left.suspend(at(1001)) && left.leave() && !left.leave());
+        assert!(left.is_fenced() && left.is_suspended() && !left.is_over());
+        // Its lease comes back while it leaves.
+        assert!(left.extend(at(2000), at(1002)).is_some());
+        assert!(left.is_fenced() && !left.is_suspended() && !left.may_begin());
+        assert_eq!((left.fence(), left.fence()), (Some(Ended::Left), None));
+        assert!(left.is_over() && !left.leave() && !left.suspend(at(9000)) && !left.is_suspended());
+        assert_eq!(left.next_deadline(), None);
+        let lost = lease(1000, 60_000);
+        assert!(lost.suspend(at(1001)));
+        assert_eq!(lost.fence(), Some(Ended::Lost));
+        assert!(!lost.is_suspended() && lost.extend(at(5000), at(2000)).is_none());
+        assert_eq!(lost.step(at(3000)), Step::Wait);
     }
 }

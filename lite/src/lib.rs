@@ -25,7 +25,7 @@
 //! - The issuing node checks one-sided operations; the node that is asked checks all messages. Every call has a deadline.
 //! - Locks are held for short, bounded times, and never across a wait. Order, outermost first: a connection's ring, its
 //!   outbox, bounce pool, operation table; no other two are held together.
-//! - The node fences itself when its lease ends; see `lease.rs`.
+//! - While the manager is silent for longer than the lease, the node posts nothing new; see `lease.rs`.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -50,6 +50,7 @@ mod planted;
 mod qos;
 mod region;
 mod rpc;
+mod settings;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -67,6 +68,7 @@ pub use proto::{Incarnation, Member, NodeId};
 pub use qos::{App, Limits, Priority, Scheme, Usage};
 pub use region::{Grantee, Lmr, LocalMemory, Placement};
 pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};
+pub use settings::{SETTINGS, Setting, SettingError};
 pub use sync::{Counter, Event, Lock, LockGuard};
 pub use trace::{Event as TraceEvent, Stamped, Work};
 

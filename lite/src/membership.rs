@@ -169,10 +169,18 @@ impl Node {
 }
 
 impl Lite {
-    /// Whether this node is a member: false for ever once it has lost its lease or its manager.
+    /// Whether this node is a member: false for ever once it has left, the manager has ended its membership, or the
+    /// connection to the manager has broken.
     #[must_use]
     pub fn is_member(&self) -> bool {
         !self.by.node.is_fenced()
+    }
+
+    /// Whether this node is suspended: its lease has passed while the manager is silent. It keeps all that it has, and
+    /// operations wait until the manager answers, or end at their deadline.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.by.node.lease.is_suspended()
     }
 
     /// The live members, this node included, by id. This node's own entry has the name of its

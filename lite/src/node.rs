@@ -4,7 +4,7 @@ use crate::bounce::BouncePool;
 use crate::conn::{Conn, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
-use crate::lease::{Ended, Lease};
+use crate::lease::{Ended, Lease, Resumed, Step};
 use crate::membership::Watchers;
 use crate::op::{Ends, OpId, OpTable};
 use crate::qos::Qos;
@@ -53,6 +53,8 @@ pub(crate) struct Node {
     /// The most that one work request moves.
     pub(crate) chunk: usize,
     pub(crate) lease: Lease,
+    /// Tasks that wait for the end of a suspension.
+    pub(crate) resumption: Waiters,
 
     pub(crate) ops: Mutex<OpTable>,
     /// How those operations stand.
@@ -136,7 +138,8 @@ impl Node {
             key: rnic.memory_key(),
             cq,
             chunk: config.bounce[2].0 as usize,
-            lease: Lease::new(platform.now() + lease),
+            lease: Lease::new(platform.now() + lease, config.silence),
+            resumption: Waiters::default(),
             ends: ops.ends(),
             ops: Mutex::new(ops),
             earliest_op: AtomicU64::new(u64::MAX),
@@ -188,6 +191,72 @@ impl Node {
         self.lease.is_fenced()
     }
 
+    /// Suspends this node if its lease has passed at `now`. Whoever is about to begin something calls it.
+    #[inline(always)]
+    pub(crate) fn look_at_lease(&self, now: Instant) {
+        if self.lease.has_passed(now) {
+            self.lapsed(now);
+        }
+    }
+
+    #[cold]
+    fn lapsed(&self, now: Instant) {
+        if self.lease.suspend(now) {
+            // Its deadlines have changed.
+            self.platform.wake_poller();
+        }
+    }
+
+    /// The manager has acknowledged a heartbeat: the lease lasts until `until`.
+    pub(crate) fn extend_lease(&self, until: Instant) {
+        if let Some(Resumed { told }) = self.lease.extend(until, self.platform.now()) {
+            if let Some(lasted) = told {
+                log::info!("lite: the manager answers again: {} goes on after {lasted:.1?}", self.me);
+            }
+            self.end_suspension();
+        }
+    }
+
+    /// Wakes all who wait for the end of a suspension: tasks, and what the poller has left lying.
+    fn end_suspension(&self) {
+        self.resumption.wake_all();
+        self.peer_change.wake_all();
+        self.resources.wake_all();
+        self.platform.wake_poller();
+    }
+
+    /// Waits while this node is suspended. `LinkDown` if it is no member any more, or about to leave.
+    pub(crate) async fn resumed(&self) -> Result<(), Error> {
+        let standing = || {
+            if self.is_fenced() {
+                return Some(Err(Error::LinkDown));
+            }
+            (!self.lease.is_suspended()).then_some(Ok(()))
+        };
+        self.resumption.until(standing).await
+    }
+
+    /// The poller's part in a suspension; gives whether it has ended the membership.
+    #[cold]
+    fn sit_out(&self, now: Instant) -> bool {
+        match self.lease.step(now) {
+            Step::Wait => false,
+            Step::Tell => {
+                log::warn!(
+                    "lite: the manager is silent, the lease has passed: {} posts nothing until it answers",
+                    self.me
+                );
+                false
+            }
+            Step::End => {
+                let silence = self.config.silence.unwrap_or_default();
+                log::error!("lite: the manager has been silent for {silence:?}");
+                self.fence();
+                true
+            }
+        }
+    }
+
     /// Ends this node's membership: nothing is issued any more, and nothing of its peers reaches its memory.
     pub(crate) fn fence(&self) {
         match self.lease.fence() {
@@ -213,8 +282,7 @@ impl Node {
         }
         self.waits.end_all(&Error::LinkDown);
         self.control.end();
-        self.peer_change.wake_all();
-        self.resources.wake_all();
+        self.end_suspension();
         self.services.close_all();
         self.watchers.wake_all();
     }
@@ -230,9 +298,10 @@ impl Node {
     pub(crate) fn poll(self: &Arc<Self>, now: Instant) -> bool {
         let Some(mut poller) = self.poller.try_lock() else { return false };
         let mut worked = false;
-        if !self.lease.is_over() && self.lease.has_ended(now) {
-            self.fence();
-            worked = true;
+        self.look_at_lease(now);
+        let suspended = self.lease.is_suspended();
+        if suspended {
+            worked = self.sit_out(now);
         }
         let closing = (self.closing.len() > 0).then(|| self.closing.take());
         worked |= self.take_completions(&mut poller, closing.is_some());
@@ -241,8 +310,9 @@ impl Node {
             self.end_connections(closing);
             worked = true;
         }
-        worked |= self.stalled.len() > 0 && self.flush_stalled();
-        worked |= self.sweep(now);
+        worked |= self.stalled.len() > 0 && !suspended && self.flush_stalled();
+        // Connections are closed by agreement, through the manager.
+        worked |= !suspended && self.sweep(now);
         worked |= self.expire_quick(now);
         worked |= self.expire_calls(now);
         worked |= self.timers.expire(now);
@@ -377,6 +447,9 @@ impl Node {
         let op = op.min(self.earliest_call.load(Ordering::Acquire));
         let op = (op != u64::MAX).then(|| Instant::from_nanos(op));
         let lease = self.lease.next_deadline();
+        if self.lease.is_suspended() {
+            return [timer, op, lease].into_iter().flatten().min();
+        }
         let stalled = (self.stalled.len() > 0).then(|| self.platform.now() + STALLED_PAUSE);
         [timer, op, lease, stalled, self.next_sweep()].into_iter().flatten().min()
     }

@@ -10,11 +10,13 @@
 //! by their Noise nonce, so that nothing can be cut off, repeated or moved unnoticed.
 
 mod cipher;
+mod generator;
 mod handshake;
 mod key;
 mod transport;
 
 pub use cipher::Arithmetic;
+pub use generator::Generator;
 pub use handshake::{Channel, Handshake, HandshakeStep};
 pub use key::ClusterKey;
 pub use transport::{Opener, Sealer, sealed_len};

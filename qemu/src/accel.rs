@@ -92,6 +92,7 @@ impl Probe<'_> {
             kernel: self.kernel.to_owned(),
             cmdline: self.cmdline.to_owned(),
             fw_cfg: Vec::new(),
+            initrd: None,
             nics: vec![Nic::Management],
         };
         let (events, inbox) = channel();

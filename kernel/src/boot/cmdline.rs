@@ -47,6 +47,16 @@ pub const KEYS: &[Key] = &[
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
 
+/// What the keys of LITE's settings begin with; the names behind it are those of [`lite::SETTINGS`].
+pub const LITE: &str = "lite.";
+
+fn is_known(name: &str) -> bool {
+    match name.strip_prefix(LITE) {
+        Some(setting) => lite::SETTINGS.iter().any(|known| known.name == setting),
+        None => KEYS.iter().any(|k| k.name == name),
+    }
+}
+
 static CMDLINE: Once<&'static str> = Once::new();
 
 /// Keeps the command line and says on the console what in it is wrong. Gives the number of errors.
@@ -59,7 +69,7 @@ pub fn init(line: &'static str) -> usize {
                 errors += 1;
                 log::error!("command line: `{word}` is not key=value");
             }
-            Some((name, _)) if !KEYS.iter().any(|k| k.name == name) => {
+            Some((name, _)) if !is_known(name) => {
                 errors += 1;
                 log::error!("command line: unknown key `{name}` in `{word}`");
             }
@@ -69,6 +79,9 @@ pub fn init(line: &'static str) -> usize {
     if errors > 0 {
         for k in KEYS {
             crate::println!("  {:<12} {}", k.name, k.help);
+        }
+        for setting in lite::SETTINGS {
+            crate::println!("  {LITE}{:<15} {}: {}", setting.name, setting.help, setting.wanted());
         }
     }
     errors
@@ -90,6 +103,12 @@ pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
         .filter_map(|w| w.split_once('='))
         .find(|(k, _)| *k == name)
         .map(|(_, v)| v)
+}
+
+/// LITE's settings on the command line, in order: name without [`LITE`], and value.
+pub fn lite_settings() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let line = CMDLINE.get().copied().unwrap_or("");
+    line.split_ascii_whitespace().filter_map(|word| word.strip_prefix(LITE)?.split_once('='))
 }
 
 /// The value of `name` as a number; `default` if it is not there. A value that is no number is said and not taken.

@@ -4,6 +4,7 @@ pub mod acpi;
 pub mod chart;
 pub mod cmdline;
 pub mod fw_cfg;
+pub mod modules;
 mod pvh;
 
 pub use pvh::read as read_pvh;

@@ -17,10 +17,12 @@ use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
 };
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
+use zeroize::Zeroizing;
 
 use super::stack::{Buffers, Stack, TcpStream};
 use crate::arch::cpu;
 use crate::boot::chart;
+use crate::boot::modules::Modules;
 use crate::sync::IrqMutex;
 use crate::{exec, random, time};
 
@@ -150,7 +152,8 @@ pub struct Link {
 /// The link that the poller serves.
 static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
 
-/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself.
+/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself, and outlasts a
+/// manager that is silent for `silence` beyond the lease.
 ///
 /// # Errors
 /// As [`JoinError`] says, within five seconds.
@@ -159,6 +162,7 @@ pub async fn join(
     manager: SocketAddrV4,
     key: &ClusterKey,
     buffers: Buffers,
+    silence: Option<Duration>,
     join: impl FnOnce() -> Join,
 ) -> Result<(Arc<Link>, Welcome), JoinError> {
     if !random::is_seeded() {
@@ -167,9 +171,10 @@ pub async fn join(
     let deadline = time::now() + JOIN_DEADLINE;
     let no_manager = |e| JoinError::NoManager(manager, e);
     // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
-    let mut fresh = [0; 32];
-    random::fill(&mut fresh);
-    let start = Handshake::initiator_with(key, fresh, arithmetic());
+    let mut fresh = Zeroizing::new([0; 32]);
+    random::fill(&mut *fresh);
+    let start = Handshake::initiator_with(key, *fresh, arithmetic());
+    drop(fresh);
     if super::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(NetworkError::NoAddress));
     }
@@ -210,7 +215,9 @@ pub async fn join(
         _ => return Err(JoinError::Malformed),
     };
     chart::mark("join");
-    let link = Arc::new(Link::new(stream, incoming, sealer, welcome.lease_ms));
+    let lease = Duration::from_millis(welcome.lease_ms.into());
+    stream.outlast(silence.map(|silence| silence + lease));
+    let link = Arc::new(Link::new(stream, incoming, sealer, lease));
     *LINK.lock() = Some(link.clone());
     crate::diag::set_last_words(last_words);
     Ok((link, welcome))
@@ -246,9 +253,8 @@ async fn handshake(
 }
 
 impl Link {
-    fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease_ms: u32) -> Self {
+    fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease: Duration) -> Self {
         let now = time::now();
-        let lease = Duration::from_millis(lease_ms.into());
         let sent = [(u64::MAX, Instant::ZERO); BEATS_KEPT];
         let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent };
         let outgoing = Outgoing {
@@ -492,14 +498,21 @@ fn last_words(reason: &str) {
     link.stream.dying_flush(until);
 }
 
-/// The cluster key that the launcher has put into fw_cfg.
+/// The cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd), which is overwritten.
 ///
 /// # Errors
 /// What is wrong, for people.
 pub fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
-    let text = crate::boot::fw_cfg::read(name).ok_or_else(|| {
-        "no cluster key: the launcher passes it as fw_cfg file opt/ferrolite/key".to_string()
-    })?;
-    ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"))
+    if let Some(text) = crate::boot::fw_cfg::read(name) {
+        let text = Zeroizing::new(text);
+        return ClusterKey::from_hex(&text).map_err(|e| alloc::format!("fw_cfg {name}: {e}"));
+    }
+    let modules = Modules::of(crate::boot_info());
+    modules.take(|bytes| ClusterKey::from_hex(bytes).ok()).ok_or_else(|| match modules.count() {
+        0 => alloc::format!(
+            "no cluster key: the launcher passes it as fw_cfg file {name}, or as a boot module (an initrd)"
+        ),
+        _ => "no boot module is a cluster key: want 64 hexadecimal digits".to_string(),
+    })
 }

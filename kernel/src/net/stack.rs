@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::future::poll_fn;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::task::{Context, Poll, Waker};
+use core::time::Duration;
 use platform::{Instant, NetworkError};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::{dhcpv4, tcp};
@@ -314,6 +315,12 @@ pub struct TcpStream {
 }
 
 impl TcpStream {
+    /// Keeps the connection for as long as `silence` while nothing comes from the peer, or for ever.
+    pub fn outlast(&self, silence: Option<Duration>) {
+        let silence = silence.map(|silence| smoltcp::time::Duration::from_secs(silence.as_secs().max(1)));
+        self.with(|socket| socket.set_timeout(silence));
+    }
+
     /// Runs `f` on the socket.
     fn with<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
         let mut inner = self.stack.inner.lock();

@@ -64,6 +64,8 @@ struct Node {
 async fn start() -> Result<Node, String> {
     let manager = manager()?;
     let wanted = Wanted::asked()?;
+    let (total, _) = mm::frames::totals();
+    let config = lite_config(total)?;
     let key = link::cluster_key()?;
     reach::set()?;
     let network = net::init(true)?;
@@ -72,7 +74,6 @@ async fn start() -> Result<Node, String> {
     chart::mark("rnic");
     let stack = network.management()?;
 
-    let (total, _) = mm::frames::totals();
     let buffers = if total < SMALL {
         Buffers { receive: 256 << 10, send: 64 << 10 }
     } else {
@@ -88,10 +89,11 @@ async fn start() -> Result<Node, String> {
     };
     let offer = || Join { keep_id, ..join_offer(&*fabric.rnic(), &name, total, &apps) };
     let (link, welcome) =
-        link::join(stack, manager, &key, buffers, offer).await.map_err(|e| format!("{e}"))?;
+        link::join(stack, manager, &key, buffers, config.silence, offer).await.map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
-    let lite = attach(&fabric, link, welcome, name, total)?;
+    let config = lite::Config { name, ..config };
+    let lite = attach(&fabric, link, welcome, config, total)?;
     let manager = lite.clone();
     fabric.watch(|reason| async move {
         // The manager learns of the end at any rate.
@@ -101,6 +103,20 @@ async fn start() -> Result<Node, String> {
     chart::mark("lite");
     chart::print();
     Ok(Node { lite, apps })
+}
+
+/// LITE's sizes and times: small pools on a machine with little memory, then what the command line says.
+fn lite_config(total: u64) -> Result<lite::Config, String> {
+    let mut config = lite::Config::default();
+    if total < SMALL {
+        config.operations = 256;
+        config.bounce = [(256, 64), (4096, 32), (32768, 8)];
+        config.ring = 32 << 10;
+    }
+    for (name, value) in cmdline::lite_settings() {
+        config.set(name, value).map_err(|error| format!("{}{error}", cmdline::LITE))?;
+    }
+    Ok(config)
 }
 
 /// `manager=`.
@@ -142,17 +158,11 @@ fn attach(
     fabric: &Fabric,
     link: Arc<Link>,
     welcome: Welcome,
-    name: String,
+    config: lite::Config,
     total: u64,
 ) -> Result<Lite, String> {
     fabric.set_gid(welcome.gid)?;
     let rnic = fabric.rnic();
-    let mut config = lite::Config { name, ..lite::Config::default() };
-    if total < SMALL {
-        config.operations = 256;
-        config.bounce = [(256, 64), (4096, 32), (32768, 8)];
-        config.ring = 32 << 10;
-    }
     let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| match e {
         lite::Error::NoMemory { .. } => {
             format!("too little memory: a node needs {} MiB, has {} MiB ({e})", LEAST >> 20, total >> 20)

@@ -301,7 +301,7 @@ pub async fn join() -> Outcome {
     };
     let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
     let (link, welcome) =
-        net::link::join(stack, manager()?, &key, buffers, wish).await.map_err(|e| format!("{e}"))?;
+        net::link::join(stack, manager()?, &key, buffers, None, wish).await.map_err(|e| format!("{e}"))?;
     crate::println!("joined as {}, lease {} ms", welcome.node, welcome.lease_ms);
     chart::print();
     let end = in_ms(1000 * cmdline::number("selftest_s", 0));

@@ -1,5 +1,6 @@
 //! The command line of the daemon.
 
+use crate::settings::LiteOptions;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use lite_node::{Clock, Nic, Node, Options, apps};
@@ -54,6 +55,8 @@ pub struct Cli {
     /// Says more on standard error.
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    lite: LiteOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -87,6 +90,7 @@ impl Cli {
     pub fn run(self) -> Result<()> {
         let level = if self.verbose { log::LevelFilter::Debug } else { log::LevelFilter::Info };
         env_logger::Builder::new().filter_level(level).init();
+        let lite = self.lite.config()?;
         let key = key::load(&self.key_file)?;
         let name = match self.name {
             Some(name) => name,
@@ -111,7 +115,7 @@ impl Cli {
             keep_id: self.keep_id,
             cpus,
             apps: apps.iter().map(|app| app.manifest()).collect(),
-            lite: lite::Config::default(),
+            lite,
             join_within: JOIN_WITHIN,
         };
         let mut signals = Signals::new([SIGINT, SIGTERM])?;

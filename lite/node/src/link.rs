@@ -60,15 +60,17 @@ struct Incoming {
 }
 
 impl Link {
-    /// Serves the connection of a node that has been welcomed just now; both threads live until it ends.
+    /// Serves the connection of a node that has been welcomed just now; both threads live until it ends. It outlasts a
+    /// manager that is silent for `silence`.
     pub(crate) fn start(
         clock: Clock,
         connection: Connection,
         lease: Duration,
+        silence: Option<Duration>,
     ) -> Result<Arc<Self>, ClientError> {
         let Connection { sending, receiving } = connection;
-        // A manager that takes nothing for so long has given this node up.
-        sending.limit(lease)?;
+        // A suspended node keeps its connection: the answer that ends the suspension comes on it.
+        sending.outlast(silence.map(|silence| silence + lease))?;
         receiving.limit_waiting(SOCKET)?;
         let incoming = Incoming {
             queue: VecDeque::new(),

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod settings;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -83,7 +83,7 @@ impl Node {
         let offer = Join { keep_id, ..offer(&nic, name.clone(), cpus, apps) };
         let (connection, welcome) = connect(&manager, &key, offer, deadline)?;
         let lease = Duration::from_millis(welcome.lease_ms.into());
-        let link = Link::start(clock, connection, lease)?;
+        let link = Link::start(clock, connection, lease, config.silence)?;
         log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
         let Nic { rnic, memory, assign, events, .. } = nic;

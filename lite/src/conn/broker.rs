@@ -109,6 +109,8 @@ impl Node {
             PeerLink::Ready(conn) => return Ok(Look::Use(conn.clone())),
             PeerLink::Gone => return Err(Error::NodeDown(node)),
             PeerLink::Refused { error, until } if *until > self.platform.now() => return Err(error.clone()),
+            // The manager would not pass the question on.
+            PeerLink::Idle | PeerLink::Refused { .. } if self.lease.is_suspended() => return Ok(Look::Wait),
             PeerLink::Idle | PeerLink::Refused { .. } => {}
             PeerLink::Preparing { .. }
             | PeerLink::Wanted { .. }

@@ -40,6 +40,7 @@ impl Node {
     /// There is no place for a connection that is wanted.
     pub(super) fn crowded(self: &Arc<Self>) {
         self.counters.crowded.add(1);
+        log::debug!("lite: all {} places for peers are taken", self.config.peers);
         self.find_room();
     }
 

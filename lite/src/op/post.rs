@@ -54,7 +54,7 @@ impl Pass<'_> {
 /// Why nothing was posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotPosted {
-    /// No slot, buffer or room in the queue pair now.
+    /// No slot, buffer or room in the queue pair now, or this node is suspended.
     Busy,
     /// The connection is at its end.
     ConnectionLost,
@@ -87,6 +87,9 @@ impl Node {
         detached: bool,
     ) -> Result<OpId, NotPosted> {
         let Some(qp) = conn.lane(lane) else { return Err(NotPosted::Invalid) };
+        if self.lease.is_suspended() && !conn.is_shut() {
+            return Err(NotPosted::Busy);
+        }
         let stamp = pass.map_or(StampId::NONE, |p| p.stamp());
         let waits = if detached { Waits::Nobody } else { Waits::Task };
         let taken = {

@@ -205,6 +205,9 @@ impl CompletionQueue {
                 posted += 1;
                 continue;
             };
+            if self.by.node.lease.is_suspended() {
+                self.by.node.resumed().await?;
+            }
             match self.post_group(to, group, deadline, &mut ticket) {
                 Ok(n) => posted += n,
                 Err(Refused::For(error)) if posted == 0 => return Err(error),
@@ -276,8 +279,8 @@ impl CompletionQueue {
         ticket: &mut Option<Ticket>,
     ) -> Result<usize, Refused> {
         let node = &self.by.node;
-        if node.is_fenced() {
-            return Err(Refused::For(Error::LinkDown));
+        if !node.lease.may_begin() {
+            return Err(if node.is_fenced() { Refused::For(Error::LinkDown) } else { Refused::Busy });
         }
         // What may go now, and where.
         let mut mappings = [const { None }; BATCH];

@@ -22,7 +22,7 @@ impl Node {
     /// Posts at once, with the waker of the task that waits, or not at all: then nothing has happened, and the long way finds out why.
     #[inline(always)]
     pub(crate) fn depart(&self, way: &Way, verb: Verb<'_>, deadline: Instant, waker: Waker) -> Option<OpId> {
-        if self.is_fenced() {
+        if !self.lease.may_begin() {
             return None;
         }
         let bytes = self.bounce_len(verb);

@@ -143,6 +143,9 @@ impl Node {
             let pass = Pass { seen: (mapping, epoch), share };
             let (node, life) = spot.at;
             let stopped = if node == self.me {
+                if self.lease.is_suspended() {
+                    self.resumed().await?;
+                }
                 let mut part = part;
                 let copied = self.copy_here(spot.addr, &mut part, (mapping, epoch));
                 copied.map(|len| {
@@ -173,8 +176,8 @@ impl Node {
         data: &mut Data<'_>,
         (mapping, epoch): (&Mapping, Epoch),
     ) -> Result<usize, Stop> {
-        if self.is_fenced() {
-            return Err(Stop::For(Error::LinkDown));
+        if !self.lease.may_begin() {
+            return Err(if self.is_fenced() { Stop::For(Error::LinkDown) } else { Stop::Changed });
         }
         mapping.gate.enter(epoch).map_err(|shut| match shut {
             Shut::Closed => Stop::For(self.ended(mapping)),
@@ -252,6 +255,7 @@ impl Node {
         let window = self.config.window.min(MAX_WINDOW);
         let (mut first, mut count, mut next) = (0, 0, *done);
         loop {
+            self.look_at_lease(self.platform.now());
             while count < window && next < data.len() {
                 let len = (data.len() - next).min(self.chunk);
                 let Some(to) = remote.checked_add(next as u64) else {

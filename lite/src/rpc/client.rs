@@ -121,7 +121,7 @@ impl Node {
         self.trace(|| Event::Called { peer: node, function: request.function });
         let mut busy = false;
         if node != self.me
-            && !self.is_fenced()
+            && self.lease.may_begin()
             && let Some(conn) = self.connected(node)
             && whom.check(conn.incarnation).is_ok()
         {
@@ -257,8 +257,14 @@ impl Node {
         issued: &AtomicBool,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        if self.is_fenced() {
-            return Err(Error::LinkDown);
+        if !self.lease.may_begin() {
+            match self.timers.before(deadline, self.resumed()).await {
+                Some(standing) => standing?,
+                None => {
+                    self.missed();
+                    return Err(Error::Deadline);
+                }
+            }
         }
         match self.timers.before(deadline, work).await {
             Some(result) => result,

@@ -134,6 +134,8 @@ impl Node {
         data: &[u8],
     ) -> Result<(), Error> {
         let Some(rpc) = conn.rpc.as_ref().filter(|_| !conn.is_shut()) else { return Err(Error::Unknown) };
+        // The handler may have stood still for longer than the lease.
+        self.look_at_lease(self.platform.now());
         {
             let outbox = rpc.outbox.lock();
             if outbox.is_empty() {

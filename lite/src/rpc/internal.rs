@@ -136,6 +136,7 @@ impl Node {
         ask: &Ask,
         deadline: Instant,
     ) -> Result<Result<Answer, Error>, Error> {
+        self.look_at_lease(self.platform.now());
         let mut reply = [0; MAX_ANSWER];
         let request = Request { function: INTERNAL, data: &proto::encode(ask) };
         let len = self.call(Whom::Life(whom), request, Sink::Slice(&mut reply), deadline).await?;

@@ -1,4 +1,5 @@
-//! A manager that only admits, passes on, and keeps names; leases do not end by themselves.
+//! A manager that only admits, passes on, and keeps names. It ends no lease by itself, and acknowledges no heartbeat unless it
+//! is told to.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -10,7 +11,7 @@ use proto::{Departures, Incarnation, Member, NameError, NodeId, RnicOffer, ToMan
 use spin::Mutex;
 use verbs::Rnic;
 
-/// The lease that nodes are given: a day, for nobody renews it.
+/// The lease that nodes are given unless another is set: a day, for nobody renews it.
 const LEASE_MS: u32 = 86_400_000;
 
 #[derive(Default)]
@@ -18,6 +19,8 @@ struct Inbox {
     messages: VecDeque<Vec<u8>>,
     waker: Option<Waker>,
     down: bool,
+    /// What the member's link says of its lease, once it has been renewed.
+    lease_until: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -27,6 +30,7 @@ struct State {
     departures: Departures,
     free: BTreeMap<NodeId, u64>,
     lives: u64,
+    lease_ms: Option<u32>,
 }
 
 impl State {
@@ -123,7 +127,24 @@ impl Hub {
         }
         state.members.insert(node, (member, inbox.clone()));
         let link = Link { hub: self.clone(), node, inbox };
-        (Arc::new(link), Welcome { node, incarnation, gid, lease_ms: LEASE_MS, members })
+        (
+            Arc::new(link),
+            Welcome { node, incarnation, gid, lease_ms: state.lease_ms.unwrap_or(LEASE_MS), members },
+        )
+    }
+
+    /// The lease in milliseconds that those who join from now on are given.
+    pub fn set_lease(&self, ms: u32) {
+        self.0.lock().lease_ms = Some(ms);
+    }
+
+    /// Acknowledges a heartbeat of a member by which its lease lasts until `until`.
+    pub fn renew(&self, node: NodeId, until: Instant) {
+        let inbox = self.0.lock().members.get(&node).map(|(_, inbox)| inbox.clone());
+        if let Some(inbox) = inbox {
+            inbox.lock().lease_until = Some(until);
+            send(&inbox, &ToNode::HeartbeatAck { seq: 0 });
+        }
     }
 
     /// Declares a member dead. It is told nothing; its own link stays up.
@@ -230,6 +251,6 @@ impl ControlLink for Link {
     }
 
     fn lease_until(&self) -> Instant {
-        Instant::MAX
+        self.inbox.lock().lease_until.unwrap_or(Instant::MAX)
     }
 }

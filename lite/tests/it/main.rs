@@ -9,5 +9,6 @@ mod one_sided;
 mod qos;
 mod regions;
 mod rpc;
+mod silence;
 mod sync;
 mod two_nodes;

@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// Bytes read at once.
 const READ: usize = 64 << 10;
 
+/// The longest silence that [`Sending::outlast`] takes: Linux counts milliseconds in 31 bits.
+const LONGEST: Duration = Duration::from_secs(24 * 86_400);
+
 /// Both directions, which two threads may use.
 #[derive(Debug)]
 pub struct Connection {
@@ -99,9 +102,13 @@ impl Sending {
         self.stream.write_all(&self.sealed).map_err(ClientError::Lost)
     }
 
-    /// The most that [`send`](Self::send) waits while the manager takes nothing.
-    pub fn limit(&self, patience: Duration) -> Result<(), ClientError> {
-        self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
+    /// Keeps the connection while the manager, or its host, is silent and takes nothing, for as long as `silence`, or if
+    /// there is none for [`LONGEST`]. Otherwise a host that does not answer is given up after half a minute.
+    pub fn outlast(&self, silence: Option<Duration>) -> Result<(), ClientError> {
+        let silence = silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST);
+        self.stream.set_write_timeout(Some(silence)).map_err(ClientError::Lost)?;
+        // Overrules the number of unanswered probes of an idle connection, and of repeated segments (RFC 5482).
+        SockRef::from(&self.stream).set_tcp_user_timeout(Some(silence)).map_err(ClientError::Lost)
     }
 
     /// Ends this direction: the manager gets all that was sent, and then closes the other.

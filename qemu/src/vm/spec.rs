@@ -79,6 +79,8 @@ pub struct VmSpec {
     pub cmdline: String,
     /// Files for the guest.
     pub fw_cfg: Vec<FwCfg>,
+    /// A file that is loaded beside the kernel, as a boot module.
+    pub initrd: Option<PathBuf>,
     /// Network devices, in the order of their PCI device numbers.
     pub nics: Vec<Nic>,
 }
@@ -143,6 +145,9 @@ impl VmSpec {
             arg("-fw_cfg", &option(&format!("name={},file=", file.name), &file.file));
         }
         arg("-kernel", &self.kernel);
+        if let Some(initrd) = &self.initrd {
+            arg("-initrd", initrd);
+        }
         if !self.cmdline.is_empty() {
             arg("-append", &self.cmdline);
         }
@@ -294,6 +299,7 @@ mod tests {
             kernel: "k".into(),
             cmdline: "a=b c=d".into(),
             fw_cfg: vec![FwCfg { name: "opt/x".into(), file: "a,b".into() }],
+            initrd: Some("i,j".into()),
             nics: vec![Nic::Management, Nic::Fabric { plug: Plug::Stream("s".into()) }],
         };
         let line = |spec: &VmSpec| {
@@ -307,7 +313,7 @@ mod tests {
             "-netdev stream,id=net1,server=off,addr.type=unix,addr.path=s",
             "mac=52:54:00:fe:00:03,bus=pcie.0,addr=0x3,disable-legacy=on,romfile=,host_mtu=4200,ioeventfd=off",
             "-fw_cfg name=opt/x,file=a,,b",
-            "-kernel k -append a=b c=d -nodefaults",
+            "-kernel k -initrd i,j -append a=b c=d -nodefaults",
         ] {
             assert!(streamed.contains(part), "{part}\nnot in\n{streamed}");
         }

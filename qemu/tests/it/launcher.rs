@@ -43,6 +43,7 @@ fn spec(kernel: PathBuf, machine: Machine) -> VmSpec {
         kernel,
         cmdline: String::new(),
         fw_cfg: Vec::new(),
+        initrd: None,
         nics: vec![Nic::Management],
     }
 }

@@ -118,6 +118,7 @@ fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: 
         memory_mb: 64,
         kernel: lab.programs.kernel.clone(),
         fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
+        initrd: None,
         nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(0) }],
     };
     let (sender, events) = channel();

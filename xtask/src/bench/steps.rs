@@ -67,6 +67,7 @@ fn printed(qemu: &Qemu, image: &Path, selftest: &str) -> Result<Vec<Step>> {
         kernel: image.to_owned(),
         cmdline: format!("selftest={selftest}"),
         fw_cfg: Vec::new(),
+        initrd: None,
         nics: vec![Nic::Management],
     };
     let (sender, events) = channel();

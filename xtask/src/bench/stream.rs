@@ -129,6 +129,7 @@ fn in_clear(lab: &Lab, bytes: u64) -> Result<f64> {
         kernel: lab.programs.kernel.clone(),
         cmdline: format!("selftest=tcp manager=10.0.2.2:{port} tcp_kb={WINDOW_KIB}"),
         fw_cfg: Vec::new(),
+        initrd: None,
         nics: vec![Nic::Management],
     };
     let (sender, events) = channel();

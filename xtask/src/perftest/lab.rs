@@ -79,6 +79,7 @@ impl Lab {
                 memory_mb: MEMORY_MB,
                 kernel: kernel.clone(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
+                initrd: None,
                 nics: vec![Nic::Management, Nic::Fabric { plug: fabric.plug(index.into()) }],
                 name,
             };

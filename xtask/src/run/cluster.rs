@@ -110,6 +110,7 @@ impl Cluster<'_> {
                 memory_mb: self.memory_mb,
                 kernel: self.kernel.to_owned(),
                 fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: manager.key().to_owned() }],
+                initrd: None,
                 nics: if options.one_nic { vec![rdma] } else { vec![Nic::Management, rdma] },
                 name,
             };

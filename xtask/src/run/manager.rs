@@ -81,6 +81,11 @@ impl Manager {
         &self.key
     }
 
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.daemon.child.id()
+    }
+
     /// The TCP port that it listens on.
     pub fn port(&self) -> Result<u16> {
         let port = self.address.rsplit(':').next().and_then(|port| port.parse().ok());

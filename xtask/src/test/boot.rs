@@ -75,6 +75,7 @@ impl SelfTest {
             kernel: lab.kernel.clone(),
             cmdline: format!("selftest={}", self.name),
             fw_cfg: Vec::new(),
+            initrd: None,
             nics: vec![Nic::Management],
         };
         let (events, inbox) = channel();

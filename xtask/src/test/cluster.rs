@@ -2,15 +2,19 @@
 
 use super::boot::{PANIC, REFUSED};
 use super::cases::{Case, Outcome};
+use super::inputs::{Input, Prepared, compare};
 use super::lab::Cluster;
+use super::nodes::wait_for;
 use crate::cargo::Profile;
 use crate::run::{Manager, SUCCESS, manager};
 use crate::tool;
 use anyhow::{Context, Result, ensure};
 use qemu::vm::Vm;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything, on a machine that does much else.
@@ -46,6 +50,21 @@ pub fn cases() -> Vec<Case> {
         case("absent-card-node", |log| {
             refused_option("nic=mlx4", "nic=mlx4: this machine has no ConnectX-3", log)
         }),
+        case("key-as-a-boot-module", module_key),
+        case("boot-module-without-a-key", module_without_key),
+        case("unknown-lite-setting-node", |log| {
+            refused_option("lite.turbo=on", "unknown key `lite.turbo`", log)
+        }),
+        case("bad-lite-setting-node", |log| {
+            refused_option("lite.peers=1", "lite.peers=1: want a number from 2 to 4095", log)
+        }),
+        case("lite-pools", |log| {
+            // Of 64 MiB.
+            refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209715200 bytes asked", log)
+        }),
+        case("lite-deadline", lite_deadline),
+        case("lite-peers", lite_peers),
+        case("job-outlasts-a-stopped-manager", stopped_manager),
         case("absent-manager-client", absent_manager_client),
         case("busy-port-daemon", busy_port),
     ]
@@ -121,6 +140,92 @@ fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
     let cluster = Cluster::start(1, options, None, log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, why)
+}
+
+/// The machine reads the key out of an initrd, and joins.
+fn module_key(log: &Path) -> Result<()> {
+    let mut cluster = Cluster::with_key_module(1, "selftest=join selftest_s=1", None, log)?;
+    cluster.ends(&SUCCESS, LIMIT)?;
+    cluster.manager.hears("left", LIMIT).context("the manager does not say that the node left").map(|_| ())
+}
+
+fn module_without_key(log: &Path) -> Result<()> {
+    let module = tempfile::NamedTempFile::new()?;
+    std::fs::write(module.path(), "some other initrd\n")?;
+    let cluster = Cluster::with_key_module(1, "", Some(module.path()), log)?;
+    cluster.ends(&REFUSED, LIMIT)?;
+    says(&cluster, "no boot module is a cluster key")
+}
+
+/// The command that counts the words of an input on all nodes of a cluster.
+fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
+    let mut submit = cluster.manager.client("submit");
+    submit.args(["--app", "wordcount", "--input"]).arg(input).arg("--output").arg(output);
+    submit
+}
+
+/// With a deadline of a microsecond no operation of a job succeeds.
+fn lite_deadline(log: &Path) -> Result<()> {
+    let cluster = Cluster::start(2, "lite.deadline=1us", None, log)?;
+    cluster.joined(log)?;
+    let input = Input::SmallText.prepared(log)?.input;
+    let output = tempfile::tempdir()?;
+    let mut submit = count_words(&cluster, &input, &output.path().join("out"));
+    let done = tool::run(&mut submit, log, LIMIT)?;
+    ensure!(!done.status.success(), "the job succeeded");
+    ensure!(done.output.contains("deadline passed"), "it says `{}`", done.output.trim());
+    Ok(())
+}
+
+/// Each of four nodes has three peers, and places for two.
+fn lite_peers(log: &Path) -> Result<()> {
+    let cluster = Cluster::start(4, "lite.peers=2 log=debug", None, log)?;
+    cluster.joined(log)?;
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let dir = tempfile::tempdir()?;
+    let output = dir.path().join("out");
+    tool::run_ok(&mut count_words(&cluster, &input, &output), log, LIMIT)?;
+    compare(&expected, &output, log)?;
+    for n in 0..4 {
+        wait_for_console(n, "all 2 places for peers are taken", log)?;
+    }
+    Ok(())
+}
+
+/// The manager is stopped while a job runs, for longer than the lease of its nodes: they wait for it.
+fn stopped_manager(log: &Path) -> Result<()> {
+    let cluster = Cluster::start(2, "", None, log)?;
+    cluster.joined(log)?;
+    let Prepared { input, expected } = Input::SmallText.prepared(log)?;
+    let dir = tempfile::tempdir()?;
+    let (output, said) = (dir.path().join("out"), log.with_extension("submit.log"));
+    let file = File::create(&said)?;
+    let mut submit = count_words(&cluster, &input, &output);
+    submit.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    let mut job = qemu::die_with_this_thread(&mut submit).spawn()?;
+    wait_for("job 1 ", &said, &mut job)?;
+    let manager =
+        i32::try_from(cluster.manager.process()).ok().and_then(Pid::from_raw).context("no process")?;
+    kill_process(manager, Signal::STOP)?;
+    ensure!(job.try_wait()?.is_none(), "the job ended before the manager was stopped");
+    let suspended = (0..2).try_for_each(|n| wait_for_console(n, "posts nothing until it answers", log));
+    kill_process(manager, Signal::CONT)?;
+    suspended?;
+    let status = tool::wait(&mut job, LIMIT)?.context("the job does not end")?;
+    ensure!(status.success(), "the job failed: {}", std::fs::read_to_string(&said)?.trim());
+    compare(&expected, &output, log)?;
+    (0..2).try_for_each(|n| wait_for_console(n, "goes on after", log))
+}
+
+/// Waits until the console of a machine says something.
+fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result<()> {
+    let console = log.with_extension(format!("node{machine}.log"));
+    let deadline = Instant::now() + LIMIT;
+    while !String::from_utf8_lossy(&std::fs::read(&console)?).contains(what) {
+        ensure!(Instant::now() < deadline, "node{machine} does not say `{what}`");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn says(cluster: &Cluster, what: &str) -> Result<()> {

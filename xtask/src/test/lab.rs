@@ -48,6 +48,8 @@ pub struct Cluster {
     nics: Vec<RdmaNic>,
     /// The QEMU for who has a card.
     qemu: Qemu,
+    /// Whether machines get the key as a boot module instead of by fw_cfg.
+    module_key: bool,
     // Goes after those whose cards it serves.
     cards: Option<Cx3>,
     _dir: TempDir,
@@ -67,6 +69,14 @@ impl Cluster {
     pub fn start(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self::without_machines(nics, &[], log)?;
+        cluster.boot(count, options, key, log)?;
+        Ok(cluster)
+    }
+
+    /// As [`start`](Self::start), with the key in a boot module.
+    pub fn with_key_module(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
+        let nics = vec![RdmaNic::SoftRoce; count.into()];
+        let mut cluster = Self { module_key: true, ..Self::without_machines(nics, &[], log)? };
         cluster.boot(count, options, key, log)?;
         Ok(cluster)
     }
@@ -125,6 +135,7 @@ impl Cluster {
             events,
             nics,
             qemu,
+            module_key: false,
             cards: cards.transpose()?,
             _dir: dir,
         })
@@ -169,7 +180,11 @@ impl Cluster {
                 cpus: 1,
                 memory_mb: 64,
                 kernel: lab.kernel.clone(),
-                fw_cfg: vec![FwCfg { name: "opt/ferrolite/key".into(), file: key }],
+                fw_cfg: (!self.module_key)
+                    .then(|| FwCfg { name: "opt/ferrolite/key".into(), file: key.clone() })
+                    .into_iter()
+                    .collect(),
+                initrd: self.module_key.then_some(key),
                 nics: [Nic::Management, self.rdma(index.into())]
                     .into_iter()
                     .chain(self.spare(index.into()))

@@ -64,6 +64,7 @@ fn machine(fabric: &Fabric, index: u16, cmdline: String) -> Result<VmSpec> {
         kernel: lab.kernel.clone(),
         cmdline,
         fw_cfg: Vec::new(),
+        initrd: None,
         nics: vec![Nic::Fabric { plug: fabric.plug(index.into()) }],
     })
 }

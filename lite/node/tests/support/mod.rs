@@ -10,7 +10,8 @@ use proto::channel::ClusterKey;
 use qemu::fabric::{Fabric, FabricConfig};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -30,6 +31,11 @@ pub struct Cluster {
 impl Cluster {
     /// A manager, and a fabric with so many ports.
     pub fn start(ports: usize) -> Self {
+        Self::with_lease(ports, Config::default().lease)
+    }
+
+    /// The same; a node that the manager does not hear for `lease` is dead.
+    pub fn with_lease(ports: usize, lease: Duration) -> Self {
         // Short, because of the sockets in it.
         let dir = TempDir::with_prefix("lite-").unwrap();
         let (key, _) = key::load_or_make(&dir.path().join("cluster.key")).unwrap();
@@ -37,7 +43,7 @@ impl Cluster {
             listen: "127.0.0.1:0".parse().unwrap(),
             key,
             state: dir.path().join("state"),
-            config: Config::default(),
+            config: Config { lease, ..Config::default() },
         };
         let (stop, stopped) = oneshot::channel();
         let (told, address) = std::sync::mpsc::channel();
@@ -113,14 +119,34 @@ impl Drop for Cluster {
 /// A process, killed at the end of the test.
 pub struct Process {
     child: Child,
-    stderr: BufReader<ChildStderr>,
+    /// Lines of its standard error.
+    lines: Receiver<String>,
+    /// Those that have been read, each with its line feed.
+    said: String,
 }
 
 impl Process {
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        Self { child, stderr }
+        let (told, lines) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                // It is read on when nobody listens any more: a full pipe would stop the process.
+                let _ = told.send(line);
+            }
+        });
+        Self { child, lines, said: String::new() }
+    }
+
+    /// Waits until it says something that contains `text`, unless it has before.
+    pub fn says(&mut self, text: &str) {
+        while !self.said.contains(text) {
+            match self.lines.recv_timeout(LIMIT) {
+                Ok(line) => self.said += &(line + "\n"),
+                Err(error) => panic!("it does not say `{text}` ({error}), but:\n{}", self.said),
+            }
+        }
     }
 
     pub fn signal(&self, signal: &str) {
@@ -128,7 +154,7 @@ impl Process {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Waits for its end; gives its status and what is left of its standard error.
+    /// Waits for its end; gives its status and its standard error.
     pub fn wait(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + LIMIT;
         let status = loop {
@@ -138,9 +164,10 @@ impl Process {
             assert!(Instant::now() < deadline, "the process goes on");
             std::thread::sleep(Duration::from_millis(10));
         };
-        let mut text = String::new();
-        while self.stderr.read_line(&mut text).unwrap() > 0 {}
-        (status, text)
+        for line in &self.lines {
+            self.said += &(line + "\n");
+        }
+        (status, std::mem::take(&mut self.said))
     }
 }
 

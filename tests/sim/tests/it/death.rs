@@ -205,10 +205,13 @@ fn freed_memory_is_used_again() {
 }
 
 #[test]
-fn a_node_that_has_not_heard_of_its_lease_says_so_when_it_gives_up() {
+fn a_node_that_does_not_hear_of_its_lease_waits_and_goes_on() {
     let mut c = Cluster::new(Options { lease: LEASE, ..Options::default() });
     let (a, d) = (c.lite(1), c.lite(4));
-    let mut watcher = a.watch();
+    let (life, region) = c.world.run(LIMIT, {
+        let d = d.clone();
+        async move { (d.incarnation(), d.alloc(NodeId(2), 100, RW).await.unwrap()) }
+    });
     // The manager hears all heartbeats of node 4, and so has no reason to end its life; but no answer comes back.
     for _ in 0..4 {
         c.manager.stall(NodeId(4), true);
@@ -216,9 +219,26 @@ fn a_node_that_has_not_heard_of_its_lease_says_so_when_it_gives_up() {
         c.manager.stall(NodeId(4), false);
         c.manager.stall(NodeId(4), true);
     }
-    assert!(!d.is_member(), "its lease has ended");
-    assert!(a.members().iter().any(|m| m.node == NodeId(4)), "nobody knows it yet");
+    assert!(d.is_suspended() && d.is_member(), "its lease has passed");
+    assert!(a.members().iter().any(|m| m.node == NodeId(4)), "for the others it is a member");
     c.manager.stall(NodeId(4), false);
-    let change = c.world.run(LEASE / 10, async move { watcher.next().await.unwrap() });
+    c.world.run(LEASE / 10, async move { region.write(0, b"on we go").await.unwrap() });
+    assert!(!d.is_suspended() && d.incarnation() == life);
+    assert!(a.members().iter().any(|m| (m.node, m.incarnation) == (NodeId(4), life)));
+}
+
+/// The manager hears nothing of a node for a lease, and gives it up; the node learns of that when it hears of the manager.
+#[test]
+fn a_node_that_is_cut_off_for_longer_than_its_lease_is_dead() {
+    let mut c = Cluster::new(Options { lease: LEASE, ..Options::default() });
+    let (a, d) = (c.lite(1), c.lite(4));
+    let mut watcher = a.watch();
+    c.manager.stall(NodeId(4), true);
+    let change = c.world.run(NOTICED, async move { watcher.next().await.unwrap() });
     assert!(matches!(change, Change::Left { node: NodeId(4), .. }), "{change:?}");
+    c.world.run_for(LEASE);
+    assert!(d.is_suspended() && d.is_member(), "it cannot know");
+    c.manager.stall(NodeId(4), false);
+    c.world.run_for(LEASE / 10);
+    assert!(!d.is_member() && !d.is_suspended());
 }

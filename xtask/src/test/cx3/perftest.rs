@@ -105,6 +105,7 @@ impl Appliance {
             cmdline: format!("perftest={} fabric_ip={CARD}/24 nic=mlx4", words.join(",")),
             kernel,
             fw_cfg: Vec::new(),
+            initrd: None,
             nics: lab.appliance()?,
         };
         let (sender, events) = channel();

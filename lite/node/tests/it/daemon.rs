@@ -1,13 +1,12 @@
 //! The daemon: processes that join, take part in jobs, leave, and die.
-#![allow(clippy::unwrap_used, reason = "also the helpers of these tests may fail them")]
-mod support;
 
+use crate::support::{Cluster, LIMIT, Process, reference, text};
 use manager::client::{Inputs, Job, Output, Update};
 use std::process::Command;
 use std::thread;
-use support::{Cluster, LIMIT, Process, reference, text};
 
-fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
+/// A node with that name on that port of the fabric.
+pub fn daemon(cluster: &Cluster, name: &str, port: usize) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lite-node"));
     command.args(["--manager", &cluster.address, "--key-file"]).arg(cluster.key_file());
     command.args(["--name", name, "--nic", "softroce", "--fabric-socket"]).arg(cluster.fabric.socket(port));
@@ -22,7 +21,8 @@ fn three(cluster: &Cluster) -> Vec<Process> {
     processes
 }
 
-fn word_count() -> Job {
+/// The job on all nodes.
+pub fn word_count() -> Job {
     Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new() }
 }
 
@@ -142,7 +142,7 @@ fn the_example_runs_against_two_processes() {
 }
 
 /// What a daemon that must not start says: one line.
-fn refusal(command: &mut Command) -> String {
+pub fn refusal(command: &mut Command) -> String {
     let (status, said) = Process::start(command).wait();
     assert!(!status.success(), "it started");
     assert_eq!(said.lines().count(), 1, "one clear line: {said}");

@@ -1,0 +1,9 @@
+//! `lite-node` as processes on this host: a fabric and a manager beside them, no machines.
+#![allow(clippy::unwrap_used, reason = "also the helpers of these tests may fail them")]
+
+mod daemon;
+mod proxy;
+mod settings;
+mod silence;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,65 @@
+//! LITE's settings as options of the daemon: each of these tests sees what one does.
+
+use crate::daemon::{daemon, refusal, word_count};
+use crate::support::{Cluster, Process, reference, text};
+use manager::client::{ClientError, Inputs, Output};
+
+/// Runs word count on nodes with these options; gives what came of it and whether the result is right.
+fn count_with(options: &[&str], nodes: usize) -> (Result<bool, ClientError>, Vec<Process>, Cluster) {
+    let cluster = Cluster::start(nodes);
+    let start =
+        |n: usize| Process::start(daemon(&cluster, &format!("host{n}"), n).arg("--verbose").args(options));
+    let processes = (0..nodes).map(start).collect();
+    cluster.wait_nodes(u16::try_from(nodes).unwrap());
+    let input = cluster.file("in", &text(1 << 20));
+    let path = cluster.dir.path().join("out");
+    let mut output = Output::create(&path).unwrap();
+    let inputs = Inputs::open(std::slice::from_ref(&input)).unwrap();
+    let done = cluster.client().submit(&word_count(), inputs, &mut output, &|_| {});
+    let right = done.map(|_| {
+        output.finish().unwrap();
+        std::fs::read(&path).unwrap() == reference(&input)
+    });
+    (right, processes, cluster)
+}
+
+#[test]
+fn peers_bound_the_connections() {
+    let (right, processes, _cluster) = count_with(&["--peers", "2"], 4);
+    assert!(right.unwrap(), "another result");
+    // Each has three peers.
+    for mut process in processes {
+        process.says("all 2 places for peers are taken");
+    }
+}
+
+#[test]
+fn the_deadline_ends_operations() {
+    let (done, _processes, _cluster) = count_with(&["--deadline", "1us"], 2);
+    let error = done.unwrap_err().to_string();
+    assert!(error.contains("deadline passed"), "{error}");
+}
+
+#[test]
+fn pools_take_the_memory_that_they_say() {
+    let cluster = Cluster::start(1);
+    // A node of these tests has 64 MiB.
+    let said = refusal(daemon(&cluster, "host", 0).args(["--bounce", "256x8,4Kx8,1Mx100"]));
+    assert!(said.contains("104857600 bytes asked"), "{said}");
+}
+
+#[test]
+fn bad_values_are_refused_in_one_line() {
+    let cluster = Cluster::start(1);
+    for (option, value, why) in [
+        ("--peers", "1", "lite-node: --peers=1: want a number from 2 to 4095\n"),
+        ("--deadline", "30", "lite-node: --deadline=30: want a time from 1us to 576h\n"),
+        (
+            "--bounce",
+            "1",
+            "lite-node: --bounce=1: want three pools as SIZExCOUNT, as in 256x256,4Kx64,64Kx16\n",
+        ),
+    ] {
+        assert_eq!(refusal(daemon(&cluster, "host", 0).args([option, value])), why);
+    }
+}
