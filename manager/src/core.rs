@@ -355,6 +355,7 @@ impl Core {
 
     fn close(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
+        self.clients.forget(conn);
         self.actions.push(Action::Close { conn });
     }
 

@@ -37,6 +37,11 @@ impl Clients {
         self.0.values_mut().for_each(|waiting| later(&mut waiting.since));
     }
 
+    /// The client waits no more.
+    pub(super) fn forget(&mut self, conn: ConnId) {
+        self.0.remove(&conn);
+    }
+
     /// Takes out the clients of whose waits `over` holds.
     fn take(&mut self, over: impl Fn(&Waiting) -> bool) -> Vec<(ConnId, Waiting)> {
         let taken: Vec<ConnId> = self.0.iter().filter(|(_, w)| over(w)).map(|(&conn, _)| conn).collect();
@@ -101,7 +106,7 @@ impl Core {
 
     /// Drops all that is under way for a client.
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
-        self.clients.0.remove(&conn);
+        self.clients.forget(conn);
         self.cancel_jobs_of(conn, reason);
         if let Some(leaving) = &mut self.leaving
             && leaving.conn == conn

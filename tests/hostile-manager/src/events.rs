@@ -34,8 +34,12 @@ fn connect(input: &mut Input, world: &mut World) {
             spoil(&mut wish, input.byte());
             world.join(wish);
         }
-        6 => drop(world.open()),
-        _ => drop(world.client()),
+        6 => {
+            world.open();
+        }
+        _ => {
+            world.client();
+        }
     }
 }
 
@@ -185,7 +189,8 @@ fn part_says(input: &mut Input, world: &mut World) {
 
 fn client_says(input: &mut Input, world: &mut World) {
     let Some(conn) = pick(input, world.clients().map(|(conn, _)| conn)) else {
-        return drop(world.client());
+        world.client();
+        return;
     };
     match input.below(14) {
         0..=4 => submission(input, world, conn),
