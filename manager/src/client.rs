@@ -9,7 +9,9 @@ pub use files::{Inputs, Output};
 pub use submit::{Job, Outcome, Update};
 
 use proto::channel::{ChannelError, ClusterKey};
-use proto::{FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION, Reason, ToClient};
+use proto::{
+    FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION, Reason, ToClient,
+};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -108,11 +110,7 @@ impl Client {
     }
 
     /// Asks for the first page of a list of members, and then for the others.
-    fn list_nodes(
-        &mut self,
-        first: &FromClient,
-        patience: Duration,
-    ) -> Result<Vec<NodeStatus>, ClientError> {
+    fn list_nodes(&mut self, first: &FromClient, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
         let mut all = Vec::new();
         let mut answer = self.ask(first, patience)?;
         loop {

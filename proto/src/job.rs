@@ -98,7 +98,11 @@ impl JobReport {
     pub fn check(&self) -> Result<(), Reason> {
         for (what, list) in [("counts", &self.counts), ("times", &self.times_us)] {
             if list.len() > Self::MAX_ENTRIES {
-                return Err(format!("its report has {} {what}, and may have {}", list.len(), Self::MAX_ENTRIES));
+                return Err(format!(
+                    "its report has {} {what}, and may have {}",
+                    list.len(),
+                    Self::MAX_ENTRIES
+                ));
             }
             list.iter().try_for_each(|(name, _)| check_text("a name in its report", name, Self::MAX_NAME))?;
         }

@@ -49,7 +49,10 @@ mod tests {
 
     #[test]
     fn what_steers_a_terminal_becomes_spaces() {
-        assert_eq!(printable(" panic at x.rs:1:\nindex \u{1b}[31m\u{202e}\u{9b}é\n"), "panic at x.rs:1: index  [31m  é");
+        assert_eq!(
+            printable(" panic at x.rs:1:\nindex \u{1b}[31m\u{202e}\u{9b}é\n"),
+            "panic at x.rs:1: index  [31m  é"
+        );
         assert_eq!(printable(&"é".repeat(3000)).chars().count(), 2000);
         assert!(is_printable("naïve 日本 – \u{a0}"));
         for text in ["\t", "a\0", "\u{7f}", "\u{85}", "\u{2028}", "\u{2066}", "\u{feff}"] {
@@ -60,7 +63,10 @@ mod tests {
     #[test]
     fn refusals_name_the_text_and_are_printable() {
         assert_eq!(check_text("the driver", "mlx4", 4), Ok(()));
-        assert_eq!(check_text("the driver", "mlx45", 4), Err("the driver has 5 bytes, and may have 4".into()));
+        assert_eq!(
+            check_text("the driver", "mlx45", 4),
+            Err("the driver has 5 bytes, and may have 4".into())
+        );
         let reason = check_text("the driver", "a\u{1b}", 4).unwrap_err();
         assert!(reason.starts_with("the driver has control characters") && is_printable(&reason));
     }

@@ -10,8 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub fn stopped() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup =
-        if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+    let mut hangup = if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
     Ok(async move {
         let hung_up = async {
             match &mut hangup {

@@ -53,7 +53,7 @@ fn a_job_is_cancelled_by_its_number() {
     }
     h.say(operator, &FromClient::Cancel { job });
     assert_eq!(h.failure(operator), "job 1 has ended, but not yet on node 1 (a), node 2 (b)");
-    nodes.map(|node| over(&mut h, node, job));
+    nodes.iter().for_each(|&node| over(&mut h, node, job));
     let operator = h.client();
     h.say(operator, &FromClient::Cancel { job });
     assert_eq!(h.failure(operator), "no job 1 is under way");

@@ -115,14 +115,27 @@ fn refusals_say_what_is_wrong() {
         h.say(client, &message);
         h.failure(client)
     };
-    let unknown =
-        FromClient::Submit { app: "sort".into(), args: vec![], nodes: 0, on: vec![], inputs: vec![], limit_ms: None };
+    let unknown = FromClient::Submit {
+        app: "sort".into(),
+        args: vec![],
+        nodes: 0,
+        on: vec![],
+        inputs: vec![],
+        limit_ms: None,
+    };
     assert_eq!(refused(&mut h, unknown), "unknown application sort; the nodes have: lines");
     assert_eq!(refused(&mut h, submit(3, &[])), "3 nodes wanted, but only 2 with lines have joined");
     assert_eq!(refused(&mut h, submit(0, &[u64::MAX, 1])), "the input is longer than 2^64 bytes");
     assert!(refused(&mut h, FromClient::Input { bytes: vec![1] }).contains("no job waits for"));
     let long = (0..40_000).map(|i| InputFile { name: format!("file{i}"), len: 1 }).collect();
-    let long = FromClient::Submit { app: "lines".into(), args: vec![], nodes: 0, on: vec![], inputs: long, limit_ms: None };
+    let long = FromClient::Submit {
+        app: "lines".into(),
+        args: vec![],
+        nodes: 0,
+        on: vec![],
+        inputs: long,
+        limit_ms: None,
+    };
     assert!(refused(&mut h, long).contains("too long"));
     let client = h.client();
     let job = started(&mut h, &nodes, client, &[9]);

@@ -24,9 +24,7 @@ impl Beating {
         std::thread::spawn(move || while receiving.receive_encoded(None).is_ok() {});
         std::thread::spawn(move || {
             for seq in 0.. {
-                if !stop.load(Ordering::Relaxed)
-                    && sending.send(&ToManager::Heartbeat { seq }).is_err()
-                {
+                if !stop.load(Ordering::Relaxed) && sending.send(&ToManager::Heartbeat { seq }).is_err() {
                     return;
                 }
                 std::thread::sleep(lease / 10);
@@ -102,7 +100,10 @@ fn jobs_are_listed_cancelled_and_limited() {
     let json = directory.join("jobs.json");
     let listed = daemon.command("jobs").arg("--json").arg(&json).output().unwrap();
     let table = String::from_utf8(listed.stdout).unwrap();
-    assert!(table.lines().nth(1).unwrap().starts_with(&format!("{}    lines        running", job.0)), "{table}");
+    assert!(
+        table.lines().nth(1).unwrap().starts_with(&format!("{}    lines        running", job.0)),
+        "{table}"
+    );
     let json: serde_json::Value = serde_json::from_slice(&fs::read(json).unwrap()).unwrap();
     assert_eq!((&json["jobs"][0]["nodes"][0], &json["jobs"][0]["phase"]), (&"a".into(), &"running".into()));
 
@@ -133,7 +134,9 @@ fn a_list_of_any_length_reaches_the_client() {
         let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
         let mut wish = support::join(&format!("n{index}"));
         wish.rnic.mac.0[4..].copy_from_slice(&index.to_be_bytes());
-        wish.apps = (0..40).map(|i| AppManifest { name: format!("app{i}"), about: "x".repeat(256), ..support::lines() }).collect();
+        wish.apps = (0..40)
+            .map(|i| AppManifest { name: format!("app{i}"), about: "x".repeat(256), ..support::lines() })
+            .collect();
         connection.sending.send(&Hello::Node(wish)).unwrap();
         let answer = connection.receiving.receive(Some(Duration::from_secs(10))).unwrap();
         assert!(matches!(answer, ToNode::Welcome(_)), "{answer:?}");

@@ -10,4 +10,5 @@ mod core_time;
 mod cut;
 mod daemon;
 mod daemon_life;
+mod scale;
 mod support;

@@ -5,9 +5,7 @@ use crate::input::Input;
 use crate::peers::{RUDE, Submission, join, submit};
 use crate::world::{PIECE, World};
 use manager::core::{ConnId, Event};
-use proto::{
-    FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, ToManager, ToNode,
-};
+use proto::{FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, ToManager, ToNode};
 use std::time::Duration;
 
 /// Something happens.

@@ -117,13 +117,21 @@ impl World {
         check::views(self);
         check::input_that_waits(self);
         let most = self.report.events * (4 * self.most_peers + 8);
-        assert!(self.report.actions <= most, "{} actions of {} events", self.report.actions, self.report.events);
+        assert!(
+            self.report.actions <= most,
+            "{} actions of {} events",
+            self.report.actions,
+            self.report.events
+        );
     }
 
     fn act(&mut self, action: Action) {
         match action {
             Action::Send { conn, message } => {
-                assert!(self.peers.contains_key(&conn), "a message to a connection that has ended: {message:?}");
+                assert!(
+                    self.peers.contains_key(&conn),
+                    "a message to a connection that has ended: {message:?}"
+                );
                 let bytes = message.encode();
                 assert!(bytes.len() <= MAX_MESSAGE, "too long a message");
                 match message {

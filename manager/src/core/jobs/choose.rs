@@ -179,7 +179,8 @@ impl Core {
     /// The first `wanted` that are idle of those that are able.
     fn idle(&self, able: &[NodeId], wanted: usize) -> Result<Vec<NodeId>, Refusal> {
         let job = |node: &NodeId| self.members.get(*node).and_then(|live| live.job);
-        let nodes: Vec<NodeId> = able.iter().copied().filter(|node| job(node).is_none()).take(wanted).collect();
+        let nodes: Vec<NodeId> =
+            able.iter().copied().filter(|node| job(node).is_none()).take(wanted).collect();
         if nodes.len() == wanted {
             return Ok(nodes);
         }

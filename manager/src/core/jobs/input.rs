@@ -129,7 +129,9 @@ impl Core {
 
     /// Sends a node what it is ready to take.
     fn feed(&mut self, id: JobId, rank: usize) {
-        let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.parts.get_mut(rank)) else { return };
+        let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.parts.get_mut(rank)) else {
+            return;
+        };
         let Some(conn) = self.members.get(part.node).map(|live| live.conn) else { return };
         while let Some(message) = part.feed.pop() {
             self.actions.push(Action::Send { conn, message: Message::ToNode(message) });

@@ -8,7 +8,14 @@ use proto::{JobId, NodeId, ToClient, ToManager, ToNode, printable};
 const MAX_OUTPUT: usize = 64 << 10;
 
 impl Core {
-    pub(in super::super) fn job_progress(&mut self, node: NodeId, id: JobId, phase: &str, done: u64, total: u64) {
+    pub(in super::super) fn job_progress(
+        &mut self,
+        node: NodeId,
+        id: JobId,
+        phase: &str,
+        done: u64,
+        total: u64,
+    ) {
         let now = self.now;
         let Some(job) = self.jobs.running.get_mut(&id) else { return };
         let client = job.client;

@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
-use proto::channel::MAX_MESSAGE;
 use platform::{Instant, IoAddr};
+use proto::channel::MAX_MESSAGE;
 use proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
