@@ -17,8 +17,12 @@ use spin::Mutex;
 
 /// Messages that [`Lite::send_control`] lets wait before it waits itself.
 const SEND_QUEUE: usize = 16;
-/// Job messages that wait before the receiver stops reading, so that a job's input does not pile up here.
-const JOB_QUEUE: usize = 64;
+/// Bytes of job messages that may wait: the input of two jobs that this node was ready to take, one of which was cancelled, and
+/// room for what is not input. The receiver never waits for whoever takes them, lest the acknowledgements behind them wait as
+/// well.
+const JOB_BYTES: usize = 4 * ToNode::INPUT_WINDOW as usize;
+/// What a waiting job message counts for beside its encoded bytes.
+const JOB_COST: usize = 64;
 
 type NameResult = Result<(NodeId, Vec<u8>), NameError>;
 
@@ -33,9 +37,38 @@ pub(crate) struct Control {
     /// What this node has told of its own; `u64::MAX`: nothing yet.
     told_free: AtomicU64,
     next_request: AtomicU32,
-    jobs: Mutex<VecDeque<ToNode>>,
+    jobs: Mutex<JobQueue>,
     jobs_change: Waiters,
     ended: AtomicBool,
+}
+
+/// Job messages that wait to be taken.
+#[derive(Default)]
+struct JobQueue {
+    /// Each with what it counts for.
+    messages: VecDeque<(usize, ToNode)>,
+    /// What they count for together.
+    bytes: usize,
+}
+
+impl JobQueue {
+    /// Appends a message of so many encoded bytes; false if too many wait.
+    fn push(&mut self, encoded: usize, message: ToNode) -> bool {
+        let cost = encoded.saturating_add(JOB_COST);
+        let bytes = self.bytes.saturating_add(cost);
+        if bytes > JOB_BYTES {
+            return false;
+        }
+        self.bytes = bytes;
+        self.messages.push_back((cost, message));
+        true
+    }
+
+    fn pop(&mut self) -> Option<ToNode> {
+        let (cost, message) = self.messages.pop_front()?;
+        self.bytes -= cost;
+        Some(message)
+    }
 }
 
 impl Control {
@@ -171,12 +204,10 @@ impl Node {
                 | ToNode::JobOutputAck { .. }
                 | ToNode::JobCancel { .. }
                 | ToNode::Shutdown) => {
-                    let room = || {
-                        let room = self.control.jobs.lock().len() < JOB_QUEUE || self.control.has_ended();
-                        room.then_some(())
-                    };
-                    self.control.jobs_change.until(room).await;
-                    self.control.jobs.lock().push_back(job);
+                    if !self.control.jobs.lock().push(bytes.len(), job) {
+                        log::error!("lite: the manager has sent more input than this node was ready to take");
+                        return self.fence();
+                    }
                     self.control.jobs_change.wake_all();
                 }
             }
@@ -210,7 +241,7 @@ impl Node {
                     NameError::NotFound => Error::NoSuchName,
                     NameError::Taken => Error::NameTaken,
                     NameError::NotOwner => Error::Permission,
-                    NameError::Length => Error::Refused(alloc::format!("{e}")),
+                    NameError::Length | NameError::Quota => Error::Refused(alloc::format!("{e}")),
                 })),
                 None if self.control.has_ended() => Some(Err(Error::LinkDown)),
                 None => None,
@@ -267,17 +298,14 @@ impl JobMessages {
     /// messages before have been taken: [`ToNode::Refused`], again and again.
     pub async fn next(&self) -> ToNode {
         let control = &self.node.control;
-        let take = || match control.jobs.lock().pop_front() {
+        let take = || match control.jobs.lock().pop() {
             Some(message) => Some(message),
             None if control.has_ended() => {
                 Some(ToNode::Refused { reason: "this node has lost its membership".into() })
             }
             None => None,
         };
-        let message = control.jobs_change.until(take).await;
-        // The receiver may wait for room.
-        control.jobs_change.wake_all();
-        message
+        control.jobs_change.until(take).await
     }
 }
 

@@ -39,7 +39,7 @@ fn measure(directory: &std::path::Path, megabytes: usize) -> Result<()> {
             let connection = join(&address, &key, index)?;
             std::thread::spawn(move || serve(connection, index, megabytes * 1_000_000));
         }
-        let job = Job { app: "sink".into(), args: Vec::new(), nodes, on: Vec::new() };
+        let job = Job { app: "sink".into(), args: Vec::new(), nodes, on: Vec::new(), limit: None };
         let mut output = Output::create(&directory.join("output"))?;
         let client = Client::connect(&address, &key)?;
         let done = client.submit(&job, Inputs::open(std::slice::from_ref(&input))?, &mut output, &|_| {})?;
@@ -83,11 +83,23 @@ fn join(address: &str, key: &ClusterKey, index: u16) -> Result<Connection> {
 
 /// Takes its input and drops it; the first node then gives as much output as the whole input had bytes.
 fn serve(mut connection: Connection, index: u16, total: usize) -> Result<()> {
+    let window_of_input = ToNode::INPUT_WINDOW;
     let (mut window, mut left) = (ToManager::OUTPUT_WINDOW, if index == 0 { total } else { 0 });
-    let mut running = None;
+    let (mut running, mut taken, mut promised) = (None, 0, 0);
     loop {
         match connection.receiving.receive(None)? {
-            ToNode::JobStart(start) => connection.sending.send(&ToManager::JobAccepted { job: start.job })?,
+            ToNode::JobStart(start) => {
+                (taken, promised) = (0, window_of_input);
+                connection.sending.send(&ToManager::JobAccepted { job: start.job })?;
+                connection.sending.send(&ToManager::JobInputCredit { job: start.job, bytes: promised })?;
+            }
+            ToNode::JobInput { job, bytes, .. } => {
+                taken += ToNode::input_charge(bytes.len());
+                if taken + window_of_input - promised >= window_of_input / 4 {
+                    promised = taken + window_of_input;
+                    connection.sending.send(&ToManager::JobInputCredit { job, bytes: promised })?;
+                }
+            }
             ToNode::JobInputEnd { job } => running = Some(job),
             ToNode::JobOutputAck { bytes, .. } => window += usize::try_from(bytes)?,
             _ => {}

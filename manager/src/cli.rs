@@ -11,6 +11,7 @@ use manager::core::Config;
 use manager::daemon::{Daemon, Options};
 use manager::key;
 use progress::Progress;
+use proto::JobId;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,6 +32,15 @@ enum Command {
     Nodes(NodesArgs),
     /// Runs a job: streams the input files to the nodes and writes the output file.
     Submit(SubmitArgs),
+    /// Lists the jobs under way, and those that are ending.
+    Jobs(JobsArgs),
+    /// Ends a job. Its submission fails with that reason; its nodes are idle when they have ended their part.
+    Cancel {
+        #[command(flatten)]
+        manager: ManagerArgs,
+        /// The number of the job (see `jobs`).
+        job: u64,
+    },
     /// Has all nodes leave the cluster and power off.
     Shutdown {
         #[command(flatten)]
@@ -125,6 +135,15 @@ struct NodesArgs {
 }
 
 #[derive(Debug, Args)]
+struct JobsArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// Also writes the list to a file, as a JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 struct SubmitArgs {
     #[command(flatten)]
     manager: ManagerArgs,
@@ -143,12 +162,30 @@ struct SubmitArgs {
     /// The output file. It is there only if the job succeeds.
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// How long the job may take once its nodes have been told of it, as in 90s, 15m or 2h; then it fails
+    /// [default: as long as it wants].
+    #[arg(long, value_name = "LIMIT", value_parser = duration)]
+    time: Option<Duration>,
     /// Also writes the summary to a file, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Arguments for the application: all that follows.
     #[arg(long, value_name = "ARG", num_args = 0.., allow_hyphen_values = true)]
     args: Vec<String>,
+}
+
+/// A time in whole seconds, minutes or hours, from a second to a year.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b's') => (text.strip_suffix('s'), 1),
+        Some(b'm') => (text.strip_suffix('m'), 60),
+        Some(b'h') => (text.strip_suffix('h'), 3600),
+        _ => (Some(text), 1),
+    };
+    let seconds = digits.and_then(|digits| digits.parse::<u64>().ok()?.checked_mul(unit));
+    let year = 366 * 24 * 3600;
+    let seconds = seconds.filter(|seconds| (1..=year).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| "want a time as in 90s, 15m or 2h".into())
 }
 
 impl Cli {
@@ -158,6 +195,8 @@ impl Cli {
             Command::Daemon(args) => daemon(args),
             Command::Nodes(args) => nodes(&args),
             Command::Submit(args) => submit(args),
+            Command::Jobs(args) => jobs(&args),
+            Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(JobId(job))?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
             Command::Key { key } => {
                 let path = key.path(None)?;
@@ -214,14 +253,31 @@ fn nodes(args: &NodesArgs) -> Result<()> {
     }
 }
 
+fn jobs(args: &JobsArgs) -> Result<()> {
+    let mut client = args.manager.connect()?;
+    let jobs = client.jobs()?;
+    let names = names(&mut client)?;
+    print!("{}", report::jobs_table(&jobs, &names));
+    match &args.json {
+        Some(file) => write_whole(file, report::jobs_json(&jobs, &names).to_string().as_bytes()),
+        None => Ok(()),
+    }
+}
+
+/// The names of all nodes.
+fn names(client: &mut Client) -> Result<report::Names> {
+    Ok(client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect())
+}
+
 fn submit(args: SubmitArgs) -> Result<()> {
     let inputs = Inputs::open(&args.input)?;
     let mut output = Output::create(&args.output)?;
     signals::remove_when_stopped(output.temporary())?;
     let mut client = args.manager.connect()?;
-    let names = client.nodes()?.into_iter().map(|node| (node.node, node.name)).collect();
+    let names = names(&mut client)?;
     let progress = Progress::new(inputs.total());
-    let job = Job { app: args.app, args: args.args, nodes: args.nodes.unwrap_or(0), on: args.on };
+    let nodes = args.nodes.unwrap_or(0);
+    let job = Job { app: args.app, args: args.args, nodes, on: args.on, limit: args.time };
     let done = client.submit(&job, inputs, &mut output, &|update| progress.show(update));
     progress.end();
     let done = done?;
@@ -241,6 +297,16 @@ mod tests {
     #[test]
     fn words_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("15m", 900), ("2h", 7200)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        for text in ["", "0", "0s", "s", "1d", "-1", "1.5h", "18446744073709551615h", "1000000h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
     }
 
     #[test]

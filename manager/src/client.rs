@@ -9,7 +9,9 @@ pub use files::{Inputs, Output};
 pub use submit::{Job, Outcome, Update};
 
 use proto::channel::{ChannelError, ClusterKey};
-use proto::{FromClient, Hello, Malformed, NodeStatus, PROTOCOL_VERSION, Reason, ToClient};
+use proto::{
+    FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION, Reason, ToClient,
+};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -98,30 +100,55 @@ impl Client {
 
     /// The members of the cluster.
     pub fn nodes(&mut self) -> Result<Vec<NodeStatus>, ClientError> {
-        self.ask(&FromClient::Nodes, PATIENCE)
+        self.list_nodes(&FromClient::Nodes { after: NodeId(0) }, PATIENCE)
     }
 
     /// The members, once there are `count`.
     pub fn wait_nodes(&mut self, count: u16, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
         let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.ask(&FromClient::WaitNodes { count, timeout_ms }, patience.saturating_add(PATIENCE))
+        self.list_nodes(&FromClient::WaitNodes { count, timeout_ms }, patience.saturating_add(PATIENCE))
     }
 
-    fn ask(&mut self, question: &FromClient, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+    /// Asks for the first page of a list of members, and then for the others.
+    fn list_nodes(&mut self, first: &FromClient, patience: Duration) -> Result<Vec<NodeStatus>, ClientError> {
+        let mut all = Vec::new();
+        let mut answer = self.ask(first, patience)?;
+        loop {
+            let ToClient::Nodes { nodes, more } = answer else { return Err(ClientError::Unexpected) };
+            all.extend(nodes);
+            let Some(last) = all.last().filter(|_| more).map(|status| status.node) else { return Ok(all) };
+            answer = self.ask(&FromClient::Nodes { after: last }, PATIENCE)?;
+        }
+    }
+
+    /// The jobs under way, those that are ending included.
+    pub fn jobs(&mut self) -> Result<Vec<JobStatus>, ClientError> {
+        match self.ask(&FromClient::Jobs, PATIENCE)? {
+            ToClient::Jobs(jobs) => Ok(jobs),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    /// Ends a job, whoever has submitted it. Its nodes are idle when they have ended their part.
+    pub fn cancel(&mut self, job: JobId) -> Result<(), ClientError> {
+        match self.ask(&FromClient::Cancel { job }, PATIENCE)? {
+            ToClient::Cancelled { job: cancelled } if cancelled == job => Ok(()),
+            _ => Err(ClientError::Unexpected),
+        }
+    }
+
+    fn ask(&mut self, question: &FromClient, patience: Duration) -> Result<ToClient, ClientError> {
         self.connection.sending.send(question)?;
         match self.connection.receiving.receive(Some(patience))? {
-            ToClient::Nodes(nodes) => Ok(nodes),
             ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
-            _ => Err(ClientError::Unexpected),
+            answer => Ok(answer),
         }
     }
 
     /// Has all nodes leave and power off; returns when they have left.
     pub fn shutdown(&mut self) -> Result<(), ClientError> {
-        self.connection.sending.send(&FromClient::Shutdown)?;
-        match self.connection.receiving.receive(Some(SHUTDOWN))? {
+        match self.ask(&FromClient::Shutdown, SHUTDOWN)? {
             ToClient::Done { .. } => Ok(()),
-            ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
             _ => Err(ClientError::Unexpected),
         }
     }

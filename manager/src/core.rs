@@ -9,6 +9,7 @@ mod identity;
 mod jobs;
 mod members;
 mod names;
+mod rate;
 mod wire;
 
 pub use cut::{Cutter, Excess, Piece, split_size};
@@ -31,6 +32,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId(pub u64);
 
+/// Ticks in a lease, at least. A tick that comes later than that says that the manager was deaf meanwhile.
+const TICKS_PER_LEASE: u32 = 8;
+
 /// What the operator chooses.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -44,8 +48,13 @@ pub struct Config {
     pub leave: Duration,
     /// Whether processes on hosts (which publish virtual addresses) and appliances may be in one cluster.
     pub trust_hosts: bool,
-    /// Bytes of input queued for a node above which no more is taken from the client.
-    pub input_window: usize,
+    /// How long nodes may take to end their part of a job that was cancelled before a job that waits for them is refused.
+    pub ending: Duration,
+    /// Input that waits for one node of a job, in [charges](ToNode::input_charge), above which no more is taken from the
+    /// client.
+    pub input_window: u64,
+    /// The same for all nodes of a job together.
+    pub job_window: u64,
 }
 
 impl Default for Config {
@@ -56,7 +65,9 @@ impl Default for Config {
             patience: Duration::from_secs(30),
             leave: Duration::from_secs(10),
             trust_hosts: false,
+            ending: Duration::from_secs(20),
             input_window: 4 << 20,
+            job_window: 256 << 20,
         }
     }
 }
@@ -79,7 +90,7 @@ pub enum Event<'a> {
         bytes: &'a [u8],
     },
     /// A message of an [`Action::Send`] has been handed to the network. Needed for messages whose
-    /// [`Message::bulk`] is not zero: they bound what is queued.
+    /// [`Message::bulk`] is not zero: output is acknowledged by it.
     Sent {
         /// The connection.
         conn: ConnId,
@@ -93,7 +104,8 @@ pub enum Event<'a> {
         /// Why, for people.
         reason: &'a str,
     },
-    /// Time has passed: ends what is over. Due at [`Core::next_deadline`], or in short intervals.
+    /// Time has passed: ends what is over. Due at [`Core::next_deadline`], or in short intervals. Time in which no tick came
+    /// when it was due is held against nobody: a lease ends because the manager was able to hear and did not.
     Tick,
     /// The manager is about to stop.
     Stop,
@@ -149,6 +161,8 @@ struct Connection {
 pub struct Core {
     config: Config,
     now: Instant,
+    /// When the last tick came.
+    ticked: Instant,
     connections: BTreeMap<ConnId, Connection>,
     identities: Identities,
     members: Members,
@@ -168,6 +182,7 @@ impl Core {
         Self {
             config,
             now: Instant::ZERO,
+            ticked: Instant::ZERO,
             connections: BTreeMap::new(),
             identities: Identities::new(saved),
             members: Members::default(),
@@ -192,7 +207,7 @@ impl Core {
             Event::Received { conn, bytes } => self.received(conn, bytes),
             Event::Sent { conn, bulk } => self.sent(conn, bulk),
             Event::Closed { conn, reason } => self.closed(conn, reason),
-            Event::Tick => self.expire(),
+            Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }
         std::mem::take(&mut self.actions)
@@ -207,11 +222,31 @@ impl Core {
             .filter(|connection| connection.role == Role::New)
             .map(|connection| connection.since + self.config.hello)
             .min();
-        let leaving = self.leaving.as_ref().map(|leaving| leaving.deadline);
-        [hello, leaving, self.members.next_expiry(), self.clients.next_deadline(), self.jobs.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let leaving = self.leaving.as_ref().map(|leaving| leaving.since + self.config.leave);
+        let (clients, jobs) = (self.clients.next_deadline(), self.jobs.next_deadline(&self.config));
+        let next = [hello, leaving, self.members.next_expiry(), clients, jobs].into_iter().flatten().min();
+        // While there is anything to wait for, ticks come often enough to tell when the manager was deaf.
+        next.map(|next| next.min(self.ticked + self.config.lease / TICKS_PER_LEASE))
+    }
+
+    fn tick(&mut self) {
+        let late = (self.now - self.ticked).saturating_sub(self.config.lease / TICKS_PER_LEASE);
+        self.ticked = self.now;
+        if !late.is_zero() {
+            self.forgive(late);
+        }
+        self.expire();
+    }
+
+    /// The manager was deaf for `late`: whoever it waits for has that much more time.
+    fn forgive(&mut self, late: Duration) {
+        let now = self.now;
+        let later = |since: &mut Instant| *since = (*since + late).min(now);
+        self.connections.values_mut().for_each(|connection| later(&mut connection.since));
+        self.members.forgive(now, late, self.config.lease);
+        self.clients.forgive(later);
+        self.jobs.forgive(later);
+        self.leaving.iter_mut().for_each(|leaving| later(&mut leaving.since));
     }
 
     fn received(&mut self, conn: ConnId, bytes: &[u8]) {
@@ -255,9 +290,9 @@ impl Core {
 
     fn sent(&mut self, conn: ConnId, bulk: usize) {
         match self.connections.get(&conn).map(|connection| connection.role) {
-            Some(Role::Node(node)) => self.input_sent(node, bulk),
+            Some(Role::Node(node)) if bulk > 0 => self.input_sent(node),
             Some(Role::Client) => self.output_sent(conn, bulk),
-            Some(Role::New) | None => {}
+            _ => {}
         }
     }
 
@@ -289,6 +324,10 @@ impl Core {
         self.expire_clients();
     }
 
+    fn millis_since(&self, since: Instant) -> u64 {
+        u64::try_from((self.now - since).as_millis()).unwrap_or(u64::MAX)
+    }
+
     fn set_role(&mut self, conn: ConnId, role: Role) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.role = role;
@@ -316,6 +355,7 @@ impl Core {
 
     fn close(&mut self, conn: ConnId) {
         self.connections.remove(&conn);
+        self.clients.forget(conn);
         self.actions.push(Action::Close { conn });
     }
 

@@ -8,9 +8,13 @@ use serde::{Deserialize, Serialize};
 /// From a client to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromClient {
-    /// Lists the nodes. Answered by [`ToClient::Nodes`].
-    Nodes,
-    /// Waits until that many nodes are members. Answered by [`ToClient::Nodes`], or `Failed` after the time.
+    /// Lists the nodes, a page of them. Answered by [`ToClient::Nodes`].
+    Nodes {
+        /// The page begins behind this node; `NodeId(0)` for the first page.
+        after: NodeId,
+    },
+    /// Waits until that many nodes are members. Answered by the first page of [`ToClient::Nodes`], or `Failed` after the
+    /// time. A connection may have one wait at a time.
     WaitNodes {
         /// How many.
         count: u16,
@@ -30,8 +34,10 @@ pub enum FromClient {
         on: Vec<String>,
         /// The files.
         inputs: Vec<InputFile>,
+        /// Milliseconds that the job may take from when its nodes are told of it; then it fails. `None`: no limit.
+        limit_ms: Option<u64>,
     },
-    /// The next bytes of input, at most 48 KiB, of one file.
+    /// The next bytes of input, at most 48 KiB, of one file. No bytes at all are no sign of life.
     Input {
         /// The bytes.
         #[serde(with = "serde_bytes")]
@@ -39,6 +45,44 @@ pub enum FromClient {
     },
     /// Has all nodes leave and power off. Answered by `Done` of no job when all have left.
     Shutdown,
+    /// Lists the jobs. Answered by [`ToClient::Jobs`].
+    Jobs,
+    /// Ends a job of any client. Answered by [`ToClient::Cancelled`], or `Failed` if no such job is under way.
+    Cancel {
+        /// The job.
+        job: JobId,
+    },
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobPhase {
+    /// Its nodes have been asked.
+    Starting,
+    /// Its input comes.
+    Loading,
+    /// Its nodes compute.
+    Running,
+    /// It has failed or was cancelled, and some nodes have not ended their part yet.
+    Ending,
+}
+
+/// A job as the command line shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Its number.
+    pub job: JobId,
+    /// The application.
+    pub app: String,
+    /// Its nodes by rank; of a job that is ending, those whose part is not over. A node is in one job at most, so all
+    /// jobs together have no more than the cluster.
+    pub nodes: Vec<NodeId>,
+    /// How far it is.
+    pub phase: JobPhase,
+    /// Milliseconds since its nodes were asked.
+    pub age_ms: u64,
+    /// Milliseconds that it has been that far.
+    pub phase_ms: u64,
 }
 
 /// A member as the command line shows it.
@@ -67,8 +111,13 @@ pub struct NodeStatus {
 pub enum ToClient {
     /// The client may go on.
     Hello,
-    /// The members.
-    Nodes(Vec<NodeStatus>),
+    /// Members by id, a page of them.
+    Nodes {
+        /// The page.
+        nodes: Vec<NodeStatus>,
+        /// Whether others come behind the last of them.
+        more: bool,
+    },
     /// The job runs.
     Accepted {
         /// Its number.
@@ -93,10 +142,8 @@ pub enum ToClient {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The job is done; all output has been sent.
+    /// The job is done; all output and the report of each node have been sent.
     Done {
-        /// What each node says, by rank.
-        reports: Vec<(NodeId, JobReport)>,
         /// Microseconds from the last byte of input sent to the nodes until the last node was done.
         run_us: u64,
         /// Microseconds from the first byte of input to the last.
@@ -106,5 +153,19 @@ pub enum ToClient {
     Failed {
         /// Why; names the node if one is at fault.
         reason: Reason,
+    },
+    /// A node has done its part of the job.
+    Report {
+        /// The node.
+        node: NodeId,
+        /// What it has to say of it.
+        report: JobReport,
+    },
+    /// The jobs under way by number, those that are ending included.
+    Jobs(Vec<JobStatus>),
+    /// The job was told to end; its nodes are idle again when they have ended their part.
+    Cancelled {
+        /// The job.
+        job: JobId,
     },
 }

@@ -1,6 +1,7 @@
 //! Jobs: what an application declares, what a node is told, what it reports.
 
-use crate::{JobId, NodeId};
+use crate::{JobId, NodeId, Reason, check_text};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -81,4 +82,30 @@ pub struct JobReport {
     pub counts: Vec<(String, u64)>,
     /// Microseconds by phase.
     pub times_us: Vec<(String, u64)>,
+}
+
+impl JobReport {
+    /// Entries of the longest list.
+    pub const MAX_ENTRIES: usize = 64;
+    /// Bytes of the longest name.
+    pub const MAX_NAME: usize = 64;
+
+    /// Checks a report of a node: at most [`MAX_ENTRIES`](Self::MAX_ENTRIES) counts and as many times, with printable names
+    /// of at most [`MAX_NAME`](Self::MAX_NAME) bytes.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn check(&self) -> Result<(), Reason> {
+        for (what, list) in [("counts", &self.counts), ("times", &self.times_us)] {
+            if list.len() > Self::MAX_ENTRIES {
+                return Err(format!(
+                    "its report has {} {what}, and may have {}",
+                    list.len(),
+                    Self::MAX_ENTRIES
+                ));
+            }
+            list.iter().try_for_each(|(name, _)| check_text("a name in its report", name, Self::MAX_NAME))?;
+        }
+        Ok(())
+    }
 }

@@ -13,20 +13,22 @@ mod id;
 mod job;
 mod member;
 mod node;
+mod text;
 
-pub use client::{FromClient, NodeStatus, ToClient};
+pub use client::{FromClient, JobPhase, JobStatus, NodeStatus, ToClient};
 pub use departure::Departures;
 pub use id::{Incarnation, JobId, NodeId};
 pub use job::{AppManifest, CutRule, InputFile, JobReport, JobStart};
 pub use member::{BootReport, Join, Member, RnicOffer, Welcome};
 pub use node::{MAX_NAME, MAX_VALUE, NameError, ToManager, ToNode, check_lengths};
+pub use text::{check_text, is_printable, printable};
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages; nodes, clients and manager must agree on it.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The manager's TCP port, as in the original LITE.
 pub const MANAGER_PORT: u16 = 18500;

@@ -1,6 +1,7 @@
 //! Joining the cluster, and what is known of its members.
 
-use crate::{AppManifest, Incarnation, NodeId};
+use crate::{AppManifest, Incarnation, NodeId, Reason, check_text};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -9,9 +10,10 @@ use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu};
 /// What a node's RNIC offers to peers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RnicOffer {
-    /// The driver's name: `softroce`, `mlx4`, `ibverbs`.
+    /// The driver's name: `softroce`, `mlx4`, `ibverbs`; at most [`MAX_TEXT`](Join::MAX_TEXT) bytes.
     pub driver: String,
-    /// Frame formats it speaks, best first. Peers use the first of the one that connects which both have.
+    /// Frame formats it speaks, best first, at most [`MAX_LINKS`](Join::MAX_LINKS). Peers use the first of the one that
+    /// connects which both have.
     pub links: Vec<LinkKind>,
     /// The port's Ethernet address (zero on InfiniBand).
     pub mac: MacAddr,
@@ -32,7 +34,8 @@ pub struct RnicOffer {
 /// Stages of the boot, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootReport {
-    /// Stage and microseconds from the kernel's first instruction to its end.
+    /// Stage and microseconds from the kernel's first instruction to its end; at most
+    /// [`MAX_STAGES`](Join::MAX_STAGES), with names of at most [`MAX_TEXT`](Join::MAX_TEXT) bytes.
     pub stages: Vec<(String, u32)>,
 }
 
@@ -54,10 +57,52 @@ pub struct Join {
     pub memory_free: u64,
     /// Processors that run tasks.
     pub cpus: u16,
-    /// Applications compiled in.
+    /// Applications compiled in, at most [`MAX_APPS`](Self::MAX_APPS), each with a name of at most
+    /// [`MAX_TEXT`](Self::MAX_TEXT) bytes and at most [`MAX_ABOUT`](Self::MAX_ABOUT) bytes about it.
     pub apps: Vec<AppManifest>,
     /// How it came up.
     pub boot: BootReport,
+}
+
+impl Join {
+    /// Bytes of the longest name, driver or other word.
+    pub const MAX_TEXT: usize = 64;
+    /// Kinds of link.
+    pub const MAX_LINKS: usize = 8;
+    /// Applications.
+    pub const MAX_APPS: usize = 64;
+    /// Bytes of the longest text about an application.
+    pub const MAX_ABOUT: usize = 256;
+    /// Stages of the boot.
+    pub const MAX_STAGES: usize = 64;
+    /// Bytes of the longest encoded join. The manager keeps that many for a member at most.
+    pub const MAX_BYTES: usize = 16 << 10;
+
+    /// Checks what can be said of a join by itself: lengths and printable text.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn check(&self) -> Result<(), Reason> {
+        let within = |what: &str, has: usize, may: usize| {
+            if has > may { Err(format!("it has {has} {what}, and may have {may}")) } else { Ok(()) }
+        };
+        if !(1..=Self::MAX_TEXT).contains(&self.name.len()) {
+            return Err(format!("a node name has 1 to {} bytes", Self::MAX_TEXT));
+        }
+        check_text("the node name", &self.name, Self::MAX_TEXT)?;
+        check_text("the name of the driver", &self.rnic.driver, Self::MAX_TEXT)?;
+        within("links", self.rnic.links.len(), Self::MAX_LINKS)?;
+        within("applications", self.apps.len(), Self::MAX_APPS)?;
+        for app in &self.apps {
+            check_text("the name of an application", &app.name, Self::MAX_TEXT)?;
+            check_text("the text about an application", &app.about, Self::MAX_ABOUT)?;
+        }
+        within("stages of its boot", self.boot.stages.len(), Self::MAX_STAGES)?;
+        for (stage, _) in &self.boot.stages {
+            check_text("the name of a stage of its boot", stage, Self::MAX_TEXT)?;
+        }
+        within("bytes of description", crate::encode(self).len(), Self::MAX_BYTES)
+    }
 }
 
 /// The grant of a join.
@@ -71,8 +116,14 @@ pub struct Welcome {
     pub gid: Gid,
     /// Milliseconds without a heartbeat after which the manager declares it dead. It sends one at least every third.
     pub lease_ms: u32,
-    /// The other members now.
+    /// Other members now: all of them if they are few. The rest follow at once as [`Joined`](crate::ToNode::Joined), so that
+    /// no message is longer than a control connection takes.
     pub members: Vec<Member>,
+}
+
+impl Welcome {
+    /// Members in a [`Welcome`]; an encoded member has less than 256 bytes.
+    pub const MAX_MEMBERS: usize = 1024;
 }
 
 /// A member of the cluster, as its peers see it.

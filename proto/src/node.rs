@@ -37,6 +37,9 @@ pub enum NameError {
     /// The name is empty or longer than [`MAX_NAME`], or the value longer than [`MAX_VALUE`].
     #[error("name or value of a forbidden length")]
     Length,
+    /// The node's names take [`NAME_QUOTA`](ToManager::NAME_QUOTA) bytes already.
+    #[error("this node has bound as many names as one node may")]
+    Quota,
 }
 
 /// From a node to the manager.
@@ -90,7 +93,8 @@ pub enum ToManager {
     JobProgress {
         /// The job.
         job: JobId,
-        /// What it does now: `load`, `map`, `shuffle`, `reduce`, `merge`.
+        /// What it does now: `load`, `map`, `shuffle`, `reduce`, `merge`. The manager passes on at most
+        /// [`MAX_PHASE`](ToManager::MAX_PHASE) bytes of it, and not every message of a node that sends many.
         phase: String,
         /// Done, in units of the phase.
         done: u64,
@@ -106,14 +110,14 @@ pub enum ToManager {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The node has done its part.
+    /// The node has done its part, and nothing of it is left on the node.
     JobDone {
         /// The job.
         job: JobId,
         /// What it has to say of it.
         report: JobReport,
     },
-    /// The node cannot take or finish its part; the job has failed.
+    /// The node cannot take or finish its part, of which nothing is left on the node; the job has failed.
     JobFailed {
         /// The job.
         job: JobId,
@@ -144,11 +148,37 @@ pub enum ToManager {
         /// Chosen by the node, given back in the answer.
         request: u32,
     },
+    /// How much input of a job the node is ready to take. The manager sends no more than that, so input never stands in a
+    /// connection before what the node has to hear in time. Sent after [`JobAccepted`](Self::JobAccepted), and again as the
+    /// node takes input in.
+    JobInputCredit {
+        /// The job.
+        job: JobId,
+        /// The sum of the [charges](ToNode::input_charge) of all [`ToNode::JobInput`] of this job, from the first one on, those
+        /// that came already included. It never falls, and is at most [`MAX_CREDIT`](Self::MAX_CREDIT) above the sum that the
+        /// manager has sent.
+        bytes: u64,
+    },
+    /// The node's part of a job that was cancelled is over: nothing of it is left on the node. The answer to
+    /// [`ToNode::JobCancel`], also for a job that the node does not know any more.
+    JobOver {
+        /// The job.
+        job: JobId,
+    },
 }
 
 impl ToManager {
     /// Bytes of output that may be under way before an acknowledgement.
     pub const OUTPUT_WINDOW: usize = 1 << 20;
+    /// The most input that a node may be ready to take at once, in charges.
+    pub const MAX_CREDIT: u64 = 16 << 20;
+    /// Bytes that the names of a node may take: for each its own bytes, those of its value, and
+    /// [`NAME_COST`](Self::NAME_COST).
+    pub const NAME_QUOTA: usize = 1 << 20;
+    /// Bytes that a name counts for beside its own and its value's.
+    pub const NAME_COST: usize = 64;
+    /// Bytes of the longest phase in a progress message that is passed on.
+    pub const MAX_PHASE: usize = 32;
 }
 
 /// From the manager to a node.
@@ -196,7 +226,7 @@ pub enum ToNode {
     },
     /// Take part in a job. Answered by [`ToManager::JobAccepted`] or [`ToManager::JobFailed`].
     JobStart(JobStart),
-    /// A piece of this node's input.
+    /// A piece of this node's input. Within the node's [credit](ToManager::JobInputCredit).
     JobInput {
         /// The job.
         job: JobId,
@@ -222,7 +252,8 @@ pub enum ToNode {
         /// Bytes.
         bytes: u64,
     },
-    /// The job has failed or was given up: free what it holds. Needs no answer.
+    /// The job has failed or was given up: free what it holds. Answered by [`ToManager::JobOver`], unless the node has said
+    /// [`ToManager::JobDone`] or [`ToManager::JobFailed`] already; until then the node gets no other job.
     JobCancel {
         /// The job.
         job: JobId,
@@ -250,4 +281,16 @@ pub enum ToNode {
 impl ToNode {
     /// Members in one [`ToNode::MemoryFree`].
     pub const MOST_FREE: usize = 256;
+    /// What a [`JobInput`](Self::JobInput) counts for at least, so that single bytes are not free of charge.
+    pub const MIN_CHARGE: u64 = 512;
+    /// How much input an appliance or `lite-node` is ready to take at once, in charges. It covers the way there and back at
+    /// 10 Gbit/s for 0.8 ms, and is 2 s of a link of 500 kB/s.
+    pub const INPUT_WINDOW: u64 = 1 << 20;
+
+    /// What a [`JobInput`](Self::JobInput) with so many bytes takes off the node's credit: its bytes, and no less than
+    /// [`MIN_CHARGE`](Self::MIN_CHARGE).
+    #[must_use]
+    pub fn input_charge(bytes: usize) -> u64 {
+        (bytes as u64).max(Self::MIN_CHARGE)
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::JobError;
 use alloc::vec::Vec;
+use proto::ToNode;
 
 /// A run of bytes of one input file, cut where the application's rule allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,34 @@ pub(crate) struct Input {
     open: Option<Split>,
     /// Bytes so far.
     pub(crate) bytes: u64,
+}
+
+/// How much input of a job this node has taken in, and how much it is ready to take, in charges from the first byte on.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    taken: u64,
+    promised: u64,
+}
+
+impl Intake {
+    /// What is new since the last promise before the manager is told. Less is not worth a message; much more would let the
+    /// manager wait.
+    const STEP: u64 = ToNode::INPUT_WINDOW / 4;
+
+    /// A piece of so many bytes was taken in.
+    pub(crate) fn take(&mut self, bytes: usize) {
+        self.taken = self.taken.saturating_add(ToNode::input_charge(bytes));
+    }
+
+    /// The new promise, if one is due: how much this node is ready to take from the first byte on.
+    pub(crate) fn promise(&mut self) -> Option<u64> {
+        let ready = self.taken.saturating_add(ToNode::INPUT_WINDOW);
+        let due = ready - self.promised >= Self::STEP;
+        if due {
+            self.promised = ready;
+        }
+        due.then_some(ready)
+    }
 }
 
 /// A split grows by at least this many bytes.
@@ -134,6 +163,30 @@ mod tests {
         }
         assert_eq!(capacities.len(), 2, "{capacities:?}");
         assert!(capacities[1] <= 33 << 20);
+    }
+
+    #[test]
+    fn promises_follow_what_was_taken() {
+        let window = ToNode::INPUT_WINDOW;
+        let mut intake = Intake::default();
+        assert_eq!((intake.promise(), intake.promise()), (Some(window), None));
+        let (mut promised, mut promises) = (window, 0);
+        for taken in 1..=100u64 {
+            intake.take(48 << 10);
+            let ready = taken * (48 << 10) + window;
+            if let Some(promise) = intake.promise() {
+                assert_eq!(promise, ready);
+                (promised, promises) = (promise, promises + 1);
+            }
+            // A manager that has sent all that was taken can always go on with the next piece.
+            assert!(promised - taken * (48 << 10) >= window - Intake::STEP);
+        }
+        assert!(promises <= 20, "{promises}");
+        // Single bytes are charged as many.
+        intake.take(1);
+        let before = intake.taken;
+        intake.take(0);
+        assert_eq!(intake.taken - before, ToNode::MIN_CHARGE);
     }
 
     #[test]

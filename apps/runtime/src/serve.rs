@@ -1,6 +1,6 @@
 //! The task that takes job messages from the manager.
 
-use crate::input::Input;
+use crate::input::{Input, Intake};
 use crate::output::Credit;
 use crate::task::Tasks;
 use crate::{App, JobContext, JobError, memory};
@@ -64,6 +64,7 @@ struct Loading {
     /// Index of the application.
     app: usize,
     input: Input,
+    intake: Intake,
     /// When the first of it came.
     begun: Option<Instant>,
     /// Bytes of memory that were promised to the job.
@@ -78,15 +79,19 @@ impl Server {
                 let pushed = match self.jobs.lock().get_mut(&job) {
                     Some(Job::Loading(loading)) => {
                         loading.begun.get_or_insert_with(|| self.lite.platform().now());
+                        loading.intake.take(bytes.len());
                         loading.input.push(file, offset, &bytes, end_of_split)
                     }
                     // Of a job that was cancelled or refused.
-                    _ => Ok(()),
+                    _ => return,
                 };
-                if let Err(error) = pushed {
-                    self.jobs.lock().remove(&job);
-                    let has = self.lite.platform().memory().stats().free;
-                    self.fail(job, &error.into_job_error(has)).await;
+                match pushed {
+                    Ok(()) => self.promise(job).await,
+                    Err(error) => {
+                        self.jobs.lock().remove(&job);
+                        let has = self.lite.platform().memory().stats().free;
+                        self.fail(job, &error.into_job_error(has)).await;
+                    }
                 }
             }
             ToNode::JobInputEnd { job } => self.run(job),
@@ -97,12 +102,9 @@ impl Server {
             }
             ToNode::JobCancel { job, reason } => {
                 log::info!("job {} cancelled: {reason}", job.0);
-                let mut jobs = self.jobs.lock();
-                match jobs.get(&job) {
-                    // Its task removes it from the list when all is freed.
-                    Some(Job::Running { tasks, .. }) => tasks.cancel(),
-                    Some(Job::Loading(_)) => drop(jobs.remove(&job)),
-                    None => {}
+                // The task of one that runs removes it from the list and tells the manager when all is freed.
+                if !self.cancel(job) {
+                    self.tell(&ToManager::JobOver { job }).await;
                 }
             }
             other => log::warn!("not a message of a job: {other:?}"),
@@ -113,13 +115,45 @@ impl Server {
         let job = start.job;
         match self.accept(start) {
             Ok(()) => {
-                if let Err(error) = self.lite.send_control(&ToManager::JobAccepted { job }).await {
-                    log::warn!("job {}: cannot accept: {error}", job.0);
+                if self.tell(&ToManager::JobAccepted { job }).await {
+                    self.promise(job).await;
+                } else {
                     self.jobs.lock().remove(&job);
                 }
             }
             Err(error) => self.fail(job, &error).await,
         }
+    }
+
+    /// Tells the manager how much input of a job this node is ready to take, if that is news.
+    async fn promise(&self, job: JobId) {
+        let promise = match self.jobs.lock().get_mut(&job) {
+            Some(Job::Loading(loading)) => loading.intake.promise(),
+            _ => None,
+        };
+        if let Some(bytes) = promise {
+            self.tell(&ToManager::JobInputCredit { job, bytes }).await;
+        }
+    }
+
+    /// Ends a job; false if nothing is left of it then.
+    fn cancel(&self, job: JobId) -> bool {
+        let mut jobs = self.jobs.lock();
+        if let Some(Job::Running { tasks, .. }) = jobs.get(&job) {
+            tasks.cancel();
+            return true;
+        }
+        jobs.remove(&job);
+        false
+    }
+
+    /// Tells the manager; false if that cannot be.
+    async fn tell(&self, message: &ToManager) -> bool {
+        let told = self.lite.send_control(message).await;
+        if let Err(error) = &told {
+            log::warn!("cannot tell the manager of a job: {error}");
+        }
+        told.is_ok()
     }
 
     /// Enters a job whose input may come.
@@ -151,7 +185,7 @@ impl Server {
         }
         let files = start.inputs.iter().map(|file| file.len).collect();
         let input = Input::new(files, self.lite.platform().memory().stats().total);
-        let loading = Loading { rank, app, input, begun: None, promised, start };
+        let loading = Loading { rank, app, input, intake: Intake::default(), begun: None, promised, start };
         jobs.insert(loading.start.job, Job::Loading(Box::new(loading)));
         Ok(())
     }
@@ -229,8 +263,7 @@ async fn run_to_end(
 async fn report(lite: &Lite, job: JobId, result: Result<JobReport, JobError>) {
     let message = match result {
         Ok(report) => ToManager::JobDone { job, report },
-        // The manager has cancelled it and waits for nothing.
-        Err(JobError::Cancelled) => return,
+        Err(JobError::Cancelled) => ToManager::JobOver { job },
         Err(error) => {
             log::warn!("job {} failed: {error}", job.0);
             ToManager::JobFailed { job, reason: error.to_string() }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// Messages that wait to be sent before senders wait themselves.
 const OUT: usize = 64;
-/// Messages that wait to be taken before the connection is read no further. Few, as is what waits in the socket: behind a
-/// job's input wait the acknowledgements of heartbeats, and on a slow machine for longer than a lease if it is much.
+/// Messages that wait to be taken before the connection is read no further. Few, as is what waits in the socket, so that
+/// little stands before the acknowledgements of heartbeats; whoever takes messages never waits for a job.
 const IN: usize = 4;
 /// Bytes that wait in the socket.
 const SOCKET: usize = 128 << 10;

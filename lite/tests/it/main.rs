@@ -3,6 +3,7 @@
 
 mod allocations;
 mod connections;
+mod control;
 mod membership;
 mod mishaps;
 mod one_sided;

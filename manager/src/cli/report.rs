@@ -1,7 +1,7 @@
 //! What commands print and write: tables for people, JSON for programs.
 
 use manager::client::{Job, Outcome};
-use proto::{NodeId, NodeStatus};
+use proto::{JobPhase, JobStatus, NodeId, NodeStatus, printable};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -44,11 +44,6 @@ pub fn table(nodes: &[NodeStatus]) -> String {
     columns(&rows)
 }
 
-/// A node's text without what could steer a terminal.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
-}
-
 /// Milliseconds to the end of the last stage of the boot.
 fn boot_ms(node: &NodeStatus) -> Option<f64> {
     node.boot.stages.last().map(|(_, us)| f64::from(*us) / 1000.0)
@@ -73,6 +68,57 @@ pub fn nodes_json(nodes: &[NodeStatus]) -> Value {
         })
         .collect();
     json!({ "nodes": nodes })
+}
+
+/// What a job does, in a word.
+fn phase(phase: JobPhase) -> &'static str {
+    match phase {
+        JobPhase::Starting => "starting",
+        JobPhase::Loading => "loading",
+        JobPhase::Running => "running",
+        JobPhase::Ending => "ending",
+    }
+}
+
+/// The names of a job's nodes; the numbers of those that have left since.
+fn names_of(job: &JobStatus, names: &Names) -> Vec<String> {
+    job.nodes.iter().map(|node| names.get(node).map_or_else(|| node.to_string(), |n| printable(n))).collect()
+}
+
+/// The jobs, one per line. Of one that is ending: the nodes that have not ended their part.
+pub fn jobs_table(jobs: &[JobStatus], names: &Names) -> String {
+    let heads = ["job", "application", "phase", "for", "age", "nodes"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(jobs.iter().map(|job| {
+        let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
+        vec![
+            job.job.0.to_string(),
+            printable(&job.app),
+            phase(job.phase).into(),
+            seconds(job.phase_ms),
+            seconds(job.age_ms),
+            names_of(job, names).join(" "),
+        ]
+    }));
+    columns(&rows)
+}
+
+/// The jobs as JSON.
+pub fn jobs_json(jobs: &[JobStatus], names: &Names) -> Value {
+    let jobs: Vec<Value> = jobs
+        .iter()
+        .map(|job| {
+            json!({
+                "job": job.job.0,
+                "app": job.app,
+                "phase": phase(job.phase),
+                "phase_s": job.phase_ms as f64 / 1000.0,
+                "age_s": job.age_ms as f64 / 1000.0,
+                "nodes": names_of(job, names),
+            })
+        })
+        .collect();
+    json!({ "jobs": jobs })
 }
 
 /// What came of a job: totals, then counts and times of each node.
@@ -177,7 +223,7 @@ mod tests {
             run: Duration::from_millis(900),
         };
         let names = Names::from([(NodeId(1), "a".into()), (NodeId(12), "b\u{1b}[31m".into())]);
-        (Job { app: "wc".into(), args: Vec::new(), nodes: 0, on: Vec::new() }, outcome, names)
+        (Job { app: "wc".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None }, outcome, names)
     }
 
     #[test]
@@ -185,10 +231,29 @@ mod tests {
         let (job, outcome, names) = outcome();
         let want = "job 7 wc: 100 bytes in, 20 bytes out, 1.500 s (input 0.500 s, then 0.900 s)\n\
                     words: 43\n\
-                    node  name   words  map ms\n\
-                    1     a      3      1.5\n\
-                    12    b[31m  40     1.5\n";
+                    node  name    words  map ms\n\
+                    1     a       3      1.5\n\
+                    12    b [31m  40     1.5\n";
         assert_eq!(summary(&job, &outcome, &names), want);
+    }
+
+    #[test]
+    fn job_lines() {
+        let (_, _, names) = outcome();
+        let job = |job, phase, nodes: &[u16]| JobStatus {
+            job: JobId(job),
+            app: "wc".into(),
+            nodes: nodes.iter().copied().map(NodeId).collect(),
+            phase,
+            age_ms: 61_000,
+            phase_ms: 1500,
+        };
+        let jobs = [job(7, JobPhase::Running, &[1, 12]), job(8, JobPhase::Ending, &[3])];
+        let want = "job  application  phase    for    age     nodes\n\
+                    7    wc           running  1.5 s  61.0 s  a b [31m\n\
+                    8    wc           ending   1.5 s  61.0 s  node 3\n";
+        assert_eq!(jobs_table(&jobs, &names), want);
+        assert_eq!(jobs_json(&jobs, &names)["jobs"][1]["phase"], "ending");
     }
 
     #[test]

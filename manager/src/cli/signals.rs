@@ -1,23 +1,41 @@
-//! SIGINT and SIGTERM.
+//! SIGINT, SIGTERM and SIGHUP.
 
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Done at the first SIGINT or SIGTERM from the call on.
+/// Done at the first SIGINT or SIGTERM from the call on, and at the first SIGHUP, unless the process was started with SIGHUP
+/// ignored, as by `nohup`.
 pub fn stopped() -> io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = if hangup_is_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
     Ok(async move {
+        let hung_up = async {
+            match &mut hangup {
+                Some(hangup) => drop(hangup.recv().await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            () = hung_up => {}
         }
     })
 }
 
-/// From now on, SIGINT and SIGTERM remove a file and end the process with status 130.
+/// Whether this process ignores SIGHUP, by the mask that Linux tells in hexadecimal digits; false where nobody tells.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    let bit = SignalKind::hangup().as_raw_value() - 1;
+    mask >> bit & 1 != 0
+}
+
+/// From now on, the signals of [`stopped`] remove a file and end the process with status 130.
 pub fn remove_when_stopped(file: &Path) -> io::Result<()> {
     let file: PathBuf = file.into();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

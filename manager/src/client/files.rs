@@ -124,17 +124,26 @@ impl Output {
         self.written
     }
 
-    /// Gives the file its name.
+    /// Gives the file its name, once its bytes are on the disk; when this returns, so is the name. A loss of power leaves
+    /// the whole file under its name, or what had that name before.
     pub fn finish(mut self) -> Result<(), ClientError> {
         let Some(file) = self.file.take() else { return Ok(()) };
-        let renamed = file
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)
-            .and_then(|_| fs::rename(&self.temporary, &self.path));
-        if renamed.is_err() {
+        let named = self.name(file);
+        if named.is_err() {
             let _ = fs::remove_file(&self.temporary);
         }
-        renamed.map_err(|source| ClientError::Output { path: self.path.clone(), source })
+        named.map_err(|source| ClientError::Output { path: self.path.clone(), source })
+    }
+
+    fn name(&self, file: BufWriter<File>) -> io::Result<()> {
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        let directory = self.path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        match File::open(directory.unwrap_or(Path::new(".")))?.sync_all() {
+            // Not all file systems can, and the file is there.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced,
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! Running a job: the input goes out by one thread, while progress and output come in by another.
 
-use super::{Client, ClientError, Connection, Inputs, Output, Sending};
-use proto::{FromClient, JobId, JobReport, NodeId, ToClient};
+use super::{Client, ClientError, Connection, Inputs, Output, Receiving, Sending};
+use proto::{FromClient, JobId, JobReport, NodeId, ToClient, printable};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Bytes of input in one message.
 const PIECE: usize = 48 << 10;
 
-/// How long the nodes may take to accept a job, above what the manager allows them.
-const ACCEPT: Duration = Duration::from_secs(60);
+/// How long the nodes may take to end another job and to accept this one, above what the manager allows them.
+const ACCEPT: Duration = Duration::from_secs(90);
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Job {
     pub nodes: u16,
     /// The names of the nodes, by rank; empty: any.
     pub on: Vec<String>,
+    /// How long it may take once its nodes have been told of it; then it fails.
+    pub limit: Option<Duration>,
 }
 
 /// How far a job is.
@@ -111,11 +114,12 @@ impl Client {
             nodes: job.nodes,
             on: job.on.clone(),
             inputs: inputs.describe(),
+            limit_ms: job.limit.map(|limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         })?;
-        let id = match receiving.receive(Some(ACCEPT))? {
+        let (id, nodes) = match receiving.receive(Some(ACCEPT))? {
             ToClient::Accepted { job, nodes } => {
                 watch(Update::Accepted { job, nodes: &nodes });
-                job
+                (job, nodes)
             }
             ToClient::Failed { reason } => return Err(ClientError::Failed(reason)),
             _ => return Err(ClientError::Unexpected),
@@ -128,23 +132,7 @@ impl Client {
                 }
                 sent
             });
-            let received = loop {
-                match receiving.receive(None) {
-                    Ok(ToClient::Progress { node, phase, done, total }) => {
-                        watch(Update::Node { node, phase: &phase, done, total });
-                    }
-                    Ok(ToClient::Output { bytes }) => match output.write(&bytes) {
-                        Ok(()) => watch(Update::Output { written: output.written() }),
-                        Err(error) => break Err(error),
-                    },
-                    Ok(ToClient::Done { reports, run_us, stream_us }) => {
-                        break Ok((reports, run_us, stream_us));
-                    }
-                    Ok(ToClient::Failed { reason }) => break Err(ClientError::Failed(reason)),
-                    Ok(_) => break Err(ClientError::Unexpected),
-                    Err(error) => break Err(error),
-                }
-            };
+            let received = receive_results(&mut receiving, output, &nodes, watch);
             let elapsed = start.elapsed();
             receiving.hang_up();
             let sent = sender.join().unwrap_or(Err(ClientError::Unexpected));
@@ -152,7 +140,7 @@ impl Client {
             if let Err(error @ ClientError::Input { .. }) = sent {
                 return Err(error);
             }
-            let (reports, run_us, stream_us) = received?;
+            let Results { reports, run_us, stream_us } = received?;
             sent?;
             Ok(Outcome {
                 job: id,
@@ -164,6 +152,42 @@ impl Client {
                 run: Duration::from_micros(run_us),
             })
         })
+    }
+}
+
+/// What the manager says of a job that is done.
+struct Results {
+    /// By rank.
+    reports: Vec<(NodeId, JobReport)>,
+    run_us: u64,
+    stream_us: u64,
+}
+
+/// Takes progress, output and reports until the job is done.
+fn receive_results(
+    receiving: &mut Receiving,
+    output: &mut Output,
+    nodes: &[NodeId],
+    watch: &(dyn Fn(Update<'_>) + Sync),
+) -> Result<Results, ClientError> {
+    let mut reports = BTreeMap::new();
+    loop {
+        match receiving.receive(None)? {
+            ToClient::Progress { node, phase, done, total } => {
+                watch(Update::Node { node, phase: &printable(&phase), done, total });
+            }
+            ToClient::Output { bytes } => {
+                output.write(&bytes)?;
+                watch(Update::Output { written: output.written() });
+            }
+            ToClient::Report { node, report } => drop(reports.insert(node, report)),
+            ToClient::Done { run_us, stream_us } => {
+                let report = |&node: &NodeId| Some((node, reports.remove(&node)?));
+                return Ok(Results { reports: nodes.iter().filter_map(report).collect(), run_us, stream_us });
+            }
+            ToClient::Failed { reason } => return Err(ClientError::Failed(reason)),
+            _ => return Err(ClientError::Unexpected),
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Clients: listing and awaiting nodes, and shutting the cluster down.
 
-use super::jobs::Wanted;
+use super::jobs::{Submission, Wanted};
 use super::{ConnId, Core};
 use platform::Instant;
-use proto::{FromClient, NodeId, Reason, ToClient, ToNode};
+use proto::{FromClient, NodeId, Reason, ToClient, ToNode, printable};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The longest time that a client may have the manager wait for nodes.
@@ -11,18 +12,40 @@ const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Clients that wait for nodes.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Vec<Waiting>);
+pub(super) struct Clients(BTreeMap<ConnId, Waiting>);
 
 #[derive(Debug)]
 struct Waiting {
-    conn: ConnId,
     count: u16,
-    deadline: Instant,
+    since: Instant,
+    patience: Duration,
+}
+
+impl Waiting {
+    fn deadline(&self) -> Instant {
+        self.since + self.patience
+    }
 }
 
 impl Clients {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.0.iter().map(|waiting| waiting.deadline).min()
+        self.0.values().map(Waiting::deadline).min()
+    }
+
+    /// Moves the time since which they wait by `later`.
+    pub(super) fn forgive(&mut self, later: impl Fn(&mut Instant)) {
+        self.0.values_mut().for_each(|waiting| later(&mut waiting.since));
+    }
+
+    /// The client waits no more.
+    pub(super) fn forget(&mut self, conn: ConnId) {
+        self.0.remove(&conn);
+    }
+
+    /// Takes out the clients of whose waits `over` holds.
+    fn take(&mut self, over: impl Fn(&Waiting) -> bool) -> Vec<(ConnId, Waiting)> {
+        let taken: Vec<ConnId> = self.0.iter().filter(|(_, w)| over(w)).map(|(&conn, _)| conn).collect();
+        taken.into_iter().filter_map(|conn| self.0.remove_entry(&conn)).collect()
     }
 }
 
@@ -30,28 +53,42 @@ impl Clients {
 #[derive(Debug)]
 pub(super) struct Leaving {
     conn: ConnId,
-    pub(super) deadline: Instant,
+    /// When the nodes were told.
+    pub(super) since: Instant,
 }
 
 impl Core {
     pub(super) fn client_says(&mut self, conn: ConnId, message: FromClient) {
         match message {
-            FromClient::Nodes => {
-                let nodes = self.statuses();
-                self.tell_client(conn, ToClient::Nodes(nodes));
-            }
-            FromClient::WaitNodes { count, timeout_ms } => {
-                let wait = Duration::from_millis(timeout_ms).min(MAX_WAIT);
-                self.clients.0.push(Waiting { conn, count, deadline: self.now + wait });
-                self.members_changed();
-            }
-            FromClient::Submit { app, args, nodes, on, inputs } => {
+            FromClient::Nodes { after } => self.tell_nodes(conn, after),
+            FromClient::WaitNodes { count, timeout_ms } => self.wait_nodes(conn, count, timeout_ms),
+            FromClient::Submit { app, args, nodes, on, inputs, limit_ms } => {
                 let wanted = if on.is_empty() { Wanted::Any(nodes.into()) } else { Wanted::Named(on) };
-                self.submit(conn, app, args, &wanted, inputs);
+                let limit = limit_ms.map(Duration::from_millis);
+                self.submit(Submission { conn, app, args, wanted, inputs, limit, since: self.now });
             }
             FromClient::Input { bytes } => self.job_input(conn, &bytes),
             FromClient::Shutdown => self.shutdown(conn),
+            FromClient::Jobs => {
+                let jobs = self.job_statuses();
+                self.tell_client(conn, ToClient::Jobs(jobs));
+            }
+            FromClient::Cancel { job } => self.cancel_for(conn, job),
         }
+    }
+
+    fn tell_nodes(&mut self, conn: ConnId, after: NodeId) {
+        let (nodes, more) = self.statuses(after);
+        self.tell_client(conn, ToClient::Nodes { nodes, more });
+    }
+
+    fn wait_nodes(&mut self, conn: ConnId, count: u16, timeout_ms: u64) {
+        let patience = Duration::from_millis(timeout_ms).min(MAX_WAIT);
+        let waiting = Waiting { count, since: self.now, patience };
+        if self.clients.0.insert(conn, waiting).is_some() {
+            return self.fail_client(conn, "this connection waits already".into());
+        }
+        self.members_changed();
     }
 
     /// Refuses what a client wants, or says that it has failed; the connection ends.
@@ -69,7 +106,7 @@ impl Core {
 
     /// Drops all that is under way for a client.
     fn client_forgotten(&mut self, conn: ConnId, reason: &str) {
-        self.clients.0.retain(|waiting| waiting.conn != conn);
+        self.clients.forget(conn);
         self.cancel_jobs_of(conn, reason);
         if let Some(leaving) = &mut self.leaving
             && leaving.conn == conn
@@ -84,12 +121,9 @@ impl Core {
             return self.fail_client(conn, "the cluster is being shut down already".into());
         }
         self.log(format!("{} shuts the cluster down", self.peer(conn)));
-        self.leaving = Some(Leaving { conn, deadline: self.now + self.config.leave });
+        self.leaving = Some(Leaving { conn, since: self.now });
         self.fail_all_jobs("the cluster is shut down");
-        let conns: Vec<ConnId> = self.members.0.values().map(|live| live.conn).collect();
-        for conn in conns {
-            self.tell_node(conn, ToNode::Shutdown);
-        }
+        self.tell_members(&ToNode::Shutdown);
         self.members_changed();
     }
 
@@ -97,7 +131,7 @@ impl Core {
     pub(super) fn stop(&mut self) {
         let reason = "the manager stops";
         self.fail_all_jobs(reason);
-        let waiting = std::mem::take(&mut self.clients.0).into_iter().map(|waiting| waiting.conn);
+        let waiting = std::mem::take(&mut self.clients.0).into_keys();
         let waiting: Vec<ConnId> = waiting.chain(self.leaving.take().map(|leaving| leaving.conn)).collect();
         for conn in waiting {
             if self.connections.contains_key(&conn) {
@@ -109,37 +143,25 @@ impl Core {
     /// Answers who waited for members to come or to go.
     pub(super) fn members_changed(&mut self) {
         let here = self.members.0.len();
-        let (served, rest) = std::mem::take(&mut self.clients.0)
-            .into_iter()
-            .partition(|w: &Waiting| usize::from(w.count) <= here);
-        self.clients.0 = rest;
-        for waiting in served {
-            let nodes = self.statuses();
-            self.tell_client(waiting.conn, ToClient::Nodes(nodes));
+        for (conn, _) in self.clients.take(|waiting| usize::from(waiting.count) <= here) {
+            self.tell_nodes(conn, NodeId(0));
         }
         if here == 0
             && let Some(leaving) = self.leaving.take()
         {
             self.log("all nodes have left".into());
             if self.connections.contains_key(&leaving.conn) {
-                self.tell_client(
-                    leaving.conn,
-                    ToClient::Done { reports: Vec::new(), run_us: 0, stream_us: 0 },
-                );
+                self.tell_client(leaving.conn, ToClient::Done { run_us: 0, stream_us: 0 });
             }
         }
     }
 
     pub(super) fn expire_clients(&mut self) {
-        let here = self.members.0.len();
-        let (late, rest): (Vec<_>, _) =
-            std::mem::take(&mut self.clients.0).into_iter().partition(|waiting| waiting.deadline <= self.now);
-        self.clients.0 = rest;
-        for waiting in late {
-            let count = waiting.count;
-            self.fail_client(waiting.conn, format!("{here} of {count} nodes joined in time"));
+        let (here, now) = (self.members.0.len(), self.now);
+        for (conn, waiting) in self.clients.take(|waiting| waiting.deadline() <= now) {
+            self.fail_client(conn, format!("{here} of {} nodes joined in time", waiting.count));
         }
-        if self.leaving.as_ref().is_some_and(|leaving| leaving.deadline <= self.now)
+        if self.leaving.as_ref().is_some_and(|leaving| leaving.since + self.config.leave <= self.now)
             && let Some(leaving) = self.leaving.take()
         {
             let nodes: Vec<NodeId> = self.members.0.keys().copied().collect();
@@ -149,7 +171,7 @@ impl Core {
             }
             if self.connections.contains_key(&leaving.conn) {
                 let reason = format!("did not leave in time: {}", labels.join(", "));
-                self.fail_client(leaving.conn, reason);
+                self.fail_client(leaving.conn, printable(&reason));
             }
         }
     }

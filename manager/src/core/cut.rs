@@ -15,6 +15,11 @@ const LARGE_SPLIT: u64 = 4 << 20;
 /// Splits of a node's share, if they are neither small nor large.
 const SPLITS_PER_NODE: u64 = 4;
 
+/// The bytes of all files; lengths are what a client says, so their sum may be more than there are numbers.
+fn sum(files: &[u64]) -> u64 {
+    files.iter().fold(0, |total, len| total.saturating_add(*len))
+}
+
 /// The bytes a split aims at: the same whole number of splits for each node, so that all get about the same.
 #[must_use]
 pub fn split_size(total: u64, nodes: usize) -> u64 {
@@ -65,7 +70,7 @@ impl Cutter {
     #[must_use]
     pub fn new(rule: CutRule, files: &[InputFile], nodes: usize) -> Self {
         let files: Vec<u64> = files.iter().map(|file| file.len).collect();
-        let target = split_size(files.iter().sum(), nodes);
+        let target = split_size(sum(&files), nodes);
         let mut cutter =
             Self { rule, target, files, file: 0, offset: 0, open: None, loads: vec![0; nodes.max(1)] };
         cutter.skip_ended_files();
@@ -75,8 +80,9 @@ impl Cutter {
     /// The most bytes that a node will get, if no record is longer than a split.
     #[must_use]
     pub fn share(&self) -> u64 {
-        let total: u64 = self.files.iter().sum();
-        total.min(total.div_ceil(self.loads.len() as u64) + 2 * self.target)
+        let total = sum(&self.files);
+        let more = self.target.saturating_mul(2);
+        total.min(total.div_ceil(self.loads.len() as u64).saturating_add(more))
     }
 
     /// Whether all files have been cut to their ends.

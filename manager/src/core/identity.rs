@@ -57,26 +57,25 @@ impl Identities {
     }
 
     /// The id for a node of that name: with `keep`, the one it had if it kept one, and from now on it is kept; otherwise any
-    /// that is free. `live` are the ids and names of the members.
+    /// that is free. `lives` says whether a member has an id.
     pub(super) fn node(
         &mut self,
         name: &str,
         keep: bool,
-        live: &BTreeMap<NodeId, &str>,
+        lives: impl Fn(&NodeId) -> bool,
         save: &mut Vec<Record>,
     ) -> Option<NodeId> {
-        let kept = self.nodes.get(name).filter(|node| keep && !live.contains_key(node));
+        let kept = self.nodes.get(name).filter(|node| keep && !lives(node));
         if let Some(&node) = kept {
             return Some(node);
         }
         let kept: BTreeSet<NodeId> = self.nodes.values().copied().collect();
-        let free = (1..=MAX_NODE).map(NodeId).find(|id| !kept.contains(id) && !live.contains_key(id));
+        let free = (1..=MAX_NODE).map(NodeId).find(|id| !kept.contains(id) && !lives(id));
         let node = match free {
             Some(node) => node,
             None => {
                 // One that is kept for a name whose node is away.
-                let away = |node: &NodeId| !live.contains_key(node);
-                let gone = self.nodes.iter().find(|(_, node)| away(node)).map(|(name, _)| name.clone())?;
+                let gone = self.nodes.iter().find(|(_, node)| !lives(node)).map(|(name, _)| name.clone())?;
                 let node = self.nodes.remove(&gone)?;
                 save.push(Record::Forget(gone));
                 node

@@ -1,19 +1,33 @@
 //! Membership: joins and refusals, leases, relay, and how members end.
 
-use super::{ConnId, Core, Role};
+use super::rate::Rate;
+use super::{Action, ConnId, Core, Message, Role};
 use platform::Instant;
 use proto::{
     Incarnation, JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome,
+    printable,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
+use std::ops::Bound;
+use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr};
-
-/// Bytes of the longest node name.
-const MAX_NAME: usize = 64;
 
 /// Bytes of the longest relayed message.
 const MAX_RELAY: usize = 4096;
+
+/// What a relayed message counts for at least, in bytes.
+const MIN_RELAY: usize = 256;
+
+/// Bytes that a member may have relayed at once, and again in each second: connections to 4,095 members at once take
+/// about 2 MB.
+const RELAYS: u64 = 8 << 20;
+
+/// Nodes that a line for people names.
+const MAX_LABELS: usize = 8;
+
+/// Bytes of a page of the list of members.
+const PAGE: usize = 256 << 10;
 
 /// A live member.
 #[derive(Debug)]
@@ -24,10 +38,10 @@ pub(super) struct Live {
     /// When the lease ends.
     expires: Instant,
     last_heartbeat: Instant,
-    /// The job it takes part in.
+    /// The job it takes part in, until its part is over.
     pub(super) job: Option<JobId>,
-    /// Bytes of input queued to it and not yet handed to the network, of whatever job.
-    pub(super) queued: usize,
+    /// What it may still have relayed.
+    relays: Rate,
 }
 
 impl Live {
@@ -55,6 +69,17 @@ impl Members {
         self.get(node).map_or_else(|| node.to_string(), Live::label)
     }
 
+    /// Some nodes for people: the first few by their labels, and how many more there are.
+    pub(super) fn labels(&self, nodes: impl Iterator<Item = NodeId>) -> String {
+        let mut nodes = nodes.fuse();
+        let first: Vec<String> = nodes.by_ref().take(MAX_LABELS).map(|node| self.label(node)).collect();
+        let first = first.join(", ");
+        match nodes.count() {
+            0 => first,
+            more => format!("{first} and {more} more"),
+        }
+    }
+
     /// The members with the most free memory, the most first; of equals the lower id.
     fn most_free(&self) -> Vec<(NodeId, u64)> {
         let mut all: Vec<_> = self.0.iter().map(|(&node, live)| (node, live.join.memory_free)).collect();
@@ -71,14 +96,19 @@ impl Members {
         self.0.iter().filter(|(_, live)| live.expires <= now).map(|(&node, _)| node).collect()
     }
 
-    fn names(&self) -> BTreeMap<NodeId, &str> {
-        self.0.iter().map(|(&node, live)| (node, live.member.name.as_str())).collect()
+    /// The manager was deaf for `late`: no lease ends by that. Leases of `lease` run on from where they stood, or begin
+    /// anew after a time that is longer than one.
+    pub(super) fn forgive(&mut self, now: Instant, late: Duration, lease: Duration) {
+        for live in self.0.values_mut() {
+            let extended = if late < lease { live.expires + late } else { now + lease };
+            live.expires = extended.min(now + lease);
+        }
     }
 
     /// Why a node cannot be a member beside those that are.
     fn objection(&self, join: &Join, trust_hosts: bool) -> Option<Reason> {
-        if join.name.is_empty() || join.name.len() > MAX_NAME || join.name.chars().any(char::is_control) {
-            return Some(format!("a node name has 1 to {MAX_NAME} bytes and no control characters"));
+        if let Err(reason) = join.check() {
+            return Some(reason);
         }
         if join.rnic.links.is_empty() {
             return Some("its RNIC speaks no kind of link".into());
@@ -151,7 +181,7 @@ fn kinds(rnic: &RnicOffer) -> String {
 
 impl Core {
     pub(super) fn join(&mut self, conn: ConnId, join: Join) {
-        let who = format!("the node {:?}", join.name);
+        let who = format!("the node {}", printable(join.name.get(..Join::MAX_TEXT).unwrap_or(&join.name)));
         if self.leaving.is_some() {
             return self.refuse_node(conn, &who, "the cluster is shutting down".into());
         }
@@ -159,7 +189,8 @@ impl Core {
             return self.refuse_node(conn, &who, reason);
         }
         let mut save = Vec::new();
-        let node = self.identities.node(&join.name, join.keep_id, &self.members.names(), &mut save);
+        let lives = |node: &NodeId| self.members.get(*node).is_some();
+        let node = self.identities.node(&join.name, join.keep_id, lives, &mut save);
         let placed = node.and_then(|node| {
             let gid = join.rnic.gid.or_else(|| self.members.assign_gid(node))?;
             Some((node, gid))
@@ -170,14 +201,16 @@ impl Core {
         let incarnation = self.identities.incarnation(&mut save);
         self.save(save);
         let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
+        let mut others = self.members.0.values().map(|live| live.member.clone());
         let welcome = Welcome {
             node,
             incarnation,
             gid,
             lease_ms: u32::try_from(self.config.lease.as_millis()).unwrap_or(u32::MAX),
-            members: self.members.0.values().map(|live| live.member.clone()).collect(),
+            members: others.by_ref().take(Welcome::MAX_MEMBERS).collect(),
         };
-        self.tell_members(ToNode::Joined(member.clone()));
+        let rest: Vec<Member> = others.collect();
+        self.tell_members(&ToNode::Joined(member.clone()));
         let live = Live {
             conn,
             member,
@@ -185,13 +218,16 @@ impl Core {
             expires: self.now + self.config.lease,
             last_heartbeat: self.now,
             job: None,
-            queued: 0,
+            relays: Rate::new(RELAYS, Duration::from_secs(1)),
         };
         let (label, peer) = (live.label(), self.peer(conn));
         let (driver, links) = (live.member.rnic.driver.clone(), kinds(&live.member.rnic));
         self.members.0.insert(node, live);
         self.set_role(conn, Role::Node(node));
         self.tell_node(conn, ToNode::Welcome(welcome));
+        for member in rest {
+            self.tell_node(conn, ToNode::Joined(member));
+        }
         self.log(format!("{label} joined from {peer} as {gid}, {driver} with {links}"));
         self.members_changed();
     }
@@ -208,13 +244,7 @@ impl Core {
             ToManager::Relay { body, .. } if body.len() > MAX_RELAY => {
                 self.remove_member(node, &format!("it relayed a message of more than {MAX_RELAY} bytes"));
             }
-            ToManager::Relay { to, incarnation, body } => {
-                let from = live.member.incarnation;
-                let receiver = self.members.get(to).filter(|r| r.member.incarnation == incarnation);
-                if let Some(conn) = receiver.map(|receiver| receiver.conn) {
-                    self.tell_node(conn, ToNode::Relayed { from: node, incarnation: from, body });
-                }
-            }
+            ToManager::Relay { to, incarnation, body } => self.relay(node, to, incarnation, body),
             ToManager::NameBind { request, name, value } => {
                 let result = self.names.bind(node, name, value).map(|()| (node, Vec::new()));
                 self.tell_node(conn, ToNode::Name { request, result });
@@ -238,13 +268,30 @@ impl Core {
             }
             ToManager::JobAccepted { job } => self.job_accepted(node, job),
             ToManager::JobProgress { job, phase, done, total } => {
-                self.job_progress(node, job, phase, done, total);
+                self.job_progress(node, job, &phase, done, total);
             }
             ToManager::JobOutput { job, bytes } => self.job_output(node, job, bytes),
             ToManager::JobDone { job, report } => self.job_done(node, job, report),
             ToManager::JobFailed { job, reason } => self.job_failed_by(node, job, &reason),
+            ToManager::JobInputCredit { job, bytes } => self.job_credit(node, job, bytes),
+            ToManager::JobOver { job } => self.job_over(node, job),
             ToManager::Leave => self.remove_member(node, "left"),
             ToManager::LastWords { reason } => self.remove_member(node, &format!("died: {reason}")),
+        }
+    }
+
+    /// Passes a message on to a life of a member. What a member has relayed in excess is held against it, not against those
+    /// whose queues it would fill.
+    fn relay(&mut self, from: NodeId, to: NodeId, incarnation: Incarnation, body: Vec<u8>) {
+        let now = self.now;
+        let Some(live) = self.members.get_mut(from) else { return };
+        if !live.relays.take(now, body.len().max(MIN_RELAY) as u64) {
+            return self.remove_member(from, "it relayed more messages than any set-up of connections takes");
+        }
+        let life = live.member.incarnation;
+        let receiver = self.members.get(to).filter(|receiver| receiver.member.incarnation == incarnation);
+        if let Some(conn) = receiver.map(|receiver| receiver.conn) {
+            self.tell_node(conn, ToNode::Relayed { from, incarnation: life, body });
         }
     }
 
@@ -252,17 +299,18 @@ impl Core {
     pub(super) fn remove_member(&mut self, node: NodeId, reason: &str) {
         let Some(live) = self.members.0.remove(&node) else { return };
         let label = live.label();
-        let reason = one_line(reason);
+        let reason = printable(reason);
         self.log(format!("{label} is gone: {reason}"));
         self.names.forget(node);
         if self.connections.contains_key(&live.conn) {
             self.close(live.conn);
         }
         let incarnation = live.member.incarnation;
-        self.tell_members(ToNode::Left { node, incarnation, reason: reason.clone() });
+        self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
         let settled = self.departures.begin(node, incarnation, self.members.0.keys().copied());
         self.tell_settled(settled);
         if let Some(job) = live.job {
+            self.part_is_over(node, job);
             self.fail_job(job, format!("{label}: {reason}"));
         }
         self.members_changed();
@@ -270,38 +318,41 @@ impl Core {
 
     fn tell_settled(&mut self, lives: Vec<(NodeId, Incarnation)>) {
         for (node, incarnation) in lives {
-            self.tell_members(ToNode::Settled { node, incarnation });
+            self.tell_members(&ToNode::Settled { node, incarnation });
         }
     }
 
-    fn tell_members(&mut self, message: ToNode) {
-        let conns: Vec<ConnId> = self.members.0.values().map(|live| live.conn).collect();
-        for conn in conns {
-            self.tell_node(conn, message.clone());
+    pub(super) fn tell_members(&mut self, message: &ToNode) {
+        let message = Message::to_nodes(message);
+        let send = |live: &Live| Action::Send { conn: live.conn, message: message.clone() };
+        self.actions.extend(self.members.0.values().map(send));
+    }
+
+    /// A page of the members for people, by id: those behind `after`, and whether more come behind the page.
+    pub(super) fn statuses(&self, after: NodeId) -> (Vec<NodeStatus>, bool) {
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        for live in self.members.0.range((Bound::Excluded(after), Bound::Unbounded)).map(|(_, live)| live) {
+            let status = self.status(live);
+            bytes += proto::encode(&status).len();
+            if bytes > PAGE {
+                return (page, true);
+            }
+            page.push(status);
+        }
+        (page, false)
+    }
+
+    fn status(&self, live: &Live) -> NodeStatus {
+        let rnic = &live.member.rnic;
+        NodeStatus {
+            node: live.member.node,
+            name: live.member.name.clone(),
+            rnic: format!("{} {} {}", rnic.driver, live.member.gid, kinds(rnic)),
+            memory: live.join.memory,
+            cpus: live.join.cpus,
+            apps: live.join.apps.clone(),
+            boot: live.join.boot.clone(),
+            heartbeat_age_ms: self.millis_since(live.last_heartbeat),
         }
     }
-
-    /// The members for people.
-    pub(super) fn statuses(&self) -> Vec<NodeStatus> {
-        let age = |since: Instant| u64::try_from((self.now - since).as_millis()).unwrap_or(u64::MAX);
-        self.members
-            .0
-            .values()
-            .map(|live| NodeStatus {
-                node: live.member.node,
-                name: live.member.name.clone(),
-                rnic: format!("{} {} {}", live.member.rnic.driver, live.member.gid, kinds(&live.member.rnic)),
-                memory: live.join.memory,
-                cpus: live.join.cpus,
-                apps: live.join.apps.clone(),
-                boot: live.join.boot.clone(),
-                heartbeat_age_ms: age(live.last_heartbeat),
-            })
-            .collect()
-    }
-}
-
-/// What a peer said, fit for a line of a log or a terminal: no control characters, and not longer than a few lines.
-pub(super) fn one_line(text: &str) -> String {
-    text.trim().chars().take(2000).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -1,42 +1,80 @@
 //! The name directory: what nodes publish under names, until they free them, leave or die.
 
-use proto::{NameError, NodeId};
-use std::collections::BTreeMap;
+use proto::{NameError, NodeId, ToManager};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Names with their owners and values.
 #[derive(Debug, Default)]
-pub struct Directory(BTreeMap<String, (NodeId, Vec<u8>)>);
+pub struct Directory {
+    names: BTreeMap<String, (NodeId, Vec<u8>)>,
+    owners: BTreeMap<NodeId, Owned>,
+}
+
+/// The names of a node.
+#[derive(Debug, Default)]
+struct Owned {
+    names: BTreeSet<String>,
+    /// What they count for.
+    cost: usize,
+}
+
+/// What a name counts for in its owner's quota.
+fn cost(name: &str, value: &[u8]) -> usize {
+    ToManager::NAME_COST + name.len() + value.len()
+}
 
 impl Directory {
     /// Binds a free name.
+    ///
+    /// # Errors
+    /// [`NameError::Length`], [`NameError::Taken`], [`NameError::Quota`].
     pub fn bind(&mut self, owner: NodeId, name: String, value: Vec<u8>) -> Result<(), NameError> {
         proto::check_lengths(&name, &value)?;
-        if self.0.contains_key(&name) {
+        if self.names.contains_key(&name) {
             return Err(NameError::Taken);
         }
-        self.0.insert(name, (owner, value));
+        let owned = self.owners.entry(owner).or_default();
+        let cost = owned.cost + cost(&name, &value);
+        if cost > ToManager::NAME_QUOTA {
+            return Err(NameError::Quota);
+        }
+        owned.cost = cost;
+        owned.names.insert(name.clone());
+        self.names.insert(name, (owner, value));
         Ok(())
     }
 
     /// Frees a name of `owner`.
+    ///
+    /// # Errors
+    /// [`NameError::NotFound`], [`NameError::NotOwner`].
     pub fn unbind(&mut self, owner: NodeId, name: &str) -> Result<(), NameError> {
-        match self.0.get(name) {
+        match self.names.get(name) {
             None => Err(NameError::NotFound),
             Some((bound_by, _)) if *bound_by != owner => Err(NameError::NotOwner),
-            Some(_) => {
-                self.0.remove(name);
+            Some((_, value)) => {
+                if let Some(owned) = self.owners.get_mut(&owner) {
+                    owned.cost = owned.cost.saturating_sub(cost(name, value));
+                    owned.names.remove(name);
+                }
+                self.names.remove(name);
                 Ok(())
             }
         }
     }
 
     /// The owner and the value of a name.
+    ///
+    /// # Errors
+    /// [`NameError::NotFound`].
     pub fn lookup(&self, name: &str) -> Result<(NodeId, Vec<u8>), NameError> {
-        self.0.get(name).cloned().ok_or(NameError::NotFound)
+        self.names.get(name).cloned().ok_or(NameError::NotFound)
     }
 
     /// Frees all names of a node that is no more.
     pub fn forget(&mut self, owner: NodeId) {
-        self.0.retain(|_, (bound_by, _)| *bound_by != owner);
+        for name in self.owners.remove(&owner).unwrap_or_default().names {
+            self.names.remove(&name);
+        }
     }
 }

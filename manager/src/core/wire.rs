@@ -1,36 +1,45 @@
 //! Messages that the manager sends.
 
 use proto::{ToClient, ToNode};
-
-/// What a message with input counts for at least.
-const MIN_INPUT: usize = 512;
+use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A message to a node or to a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// To a node.
     ToNode(ToNode),
+    /// To several nodes: an encoded [`ToNode`], kept once for all of them. Never one with [`bulk`](Self::bulk).
+    ToNodes(Arc<[u8]>),
     /// To a client.
     ToClient(ToClient),
 }
 
 impl Message {
+    /// A message to several nodes.
+    #[must_use]
+    pub fn to_nodes(message: &ToNode) -> Self {
+        Self::ToNodes(proto::encode(message).into())
+    }
+
     /// The message as it travels.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::ToNode(message) => proto::encode(message),
-            Self::ToClient(message) => proto::encode(message),
+            Self::ToNode(message) => proto::encode(message).into(),
+            Self::ToNodes(bytes) => (&**bytes).into(),
+            Self::ToClient(message) => proto::encode(message).into(),
         }
     }
 
-    /// What it counts for in a queue, zero for messages that are not counted: what [`Sent`](super::Event::Sent) must
-    /// tell. The bytes of output; the bytes of input, but a minimum for a message, lest a client that sends single
-    /// bytes fill a node's queue with millions of messages.
+    /// What [`Sent`](super::Event::Sent) must tell once the message has been handed to the network, zero for messages
+    /// of which nobody needs to know: the bytes of output, and the [charge](ToNode::input_charge) of input.
     #[must_use]
     pub fn bulk(&self) -> usize {
         match self {
-            Self::ToNode(ToNode::JobInput { bytes, .. }) => bytes.len().max(MIN_INPUT),
+            Self::ToNode(ToNode::JobInput { bytes, .. }) => {
+                usize::try_from(ToNode::input_charge(bytes.len())).unwrap_or(usize::MAX)
+            }
             Self::ToClient(ToClient::Output { bytes }) => bytes.len(),
             _ => 0,
         }

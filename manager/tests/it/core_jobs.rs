@@ -28,6 +28,7 @@ fn started(h: &mut Harness, nodes: &[ConnId], client: ConnId, lens: &[u64]) -> J
     for &conn in nodes {
         assert_eq!(h.client_heard(client), [], "accepted only when all have");
         h.say(conn, &ToManager::JobAccepted { job });
+        h.say(conn, &ToManager::JobInputCredit { job, bytes: ToManager::MAX_CREDIT });
     }
     assert!(matches!(&h.client_heard(client)[..], [ToClient::Accepted { job: j, nodes: n }]
         if *j == job && n.len() == nodes.len()));
@@ -41,6 +42,13 @@ fn report(words: u64) -> JobReport {
 fn input(h: &mut Harness, client: ConnId, bytes: &[u8]) {
     for piece in bytes.chunks(48 << 10) {
         h.say(client, &FromClient::Input { bytes: piece.into() });
+    }
+}
+
+/// The nodes have ended their parts of a job that was cancelled.
+fn over(h: &mut Harness, nodes: &[ConnId], job: JobId) {
+    for &conn in nodes {
+        h.say(conn, &ToManager::JobOver { job });
     }
 }
 
@@ -78,14 +86,15 @@ fn happy_path() {
     h.say(nodes[0], &ToManager::JobOutput { job, bytes: b"result".to_vec() });
     assert_eq!(h.node_heard(nodes[0]), [ToNode::JobOutputAck { job, bytes: 6 }]);
     h.say(nodes[0], &ToManager::JobDone { job, report: report(3) });
-    let reports = vec![(NodeId(1), report(3)), (NodeId(2), report(1))];
     let heard = h.client_heard(client);
     assert_eq!(
         heard,
         [
             ToClient::Progress { node: NodeId(2), phase: "map".into(), done: 1, total: 2 },
+            ToClient::Report { node: NodeId(2), report: report(1) },
             ToClient::Output { bytes: b"result".to_vec() },
-            ToClient::Done { reports, run_us: 20_000, stream_us: 0 },
+            ToClient::Report { node: NodeId(1), report: report(3) },
+            ToClient::Done { run_us: 20_000, stream_us: 0 },
         ]
     );
     assert!(!h.closed.contains(&client));
@@ -106,14 +115,27 @@ fn refusals_say_what_is_wrong() {
         h.say(client, &message);
         h.failure(client)
     };
-    let unknown =
-        FromClient::Submit { app: "sort".into(), args: vec![], nodes: 0, on: vec![], inputs: vec![] };
+    let unknown = FromClient::Submit {
+        app: "sort".into(),
+        args: vec![],
+        nodes: 0,
+        on: vec![],
+        inputs: vec![],
+        limit_ms: None,
+    };
     assert_eq!(refused(&mut h, unknown), "unknown application sort; the nodes have: lines");
     assert_eq!(refused(&mut h, submit(3, &[])), "3 nodes wanted, but only 2 with lines have joined");
     assert_eq!(refused(&mut h, submit(0, &[u64::MAX, 1])), "the input is longer than 2^64 bytes");
     assert!(refused(&mut h, FromClient::Input { bytes: vec![1] }).contains("no job waits for"));
     let long = (0..40_000).map(|i| InputFile { name: format!("file{i}"), len: 1 }).collect();
-    let long = FromClient::Submit { app: "lines".into(), args: vec![], nodes: 0, on: vec![], inputs: long };
+    let long = FromClient::Submit {
+        app: "lines".into(),
+        args: vec![],
+        nodes: 0,
+        on: vec![],
+        inputs: long,
+        limit_ms: None,
+    };
     assert!(refused(&mut h, long).contains("too long"));
     let client = h.client();
     let job = started(&mut h, &nodes, client, &[9]);
@@ -125,6 +147,7 @@ fn refusals_say_what_is_wrong() {
     let mut other = join("other");
     other.apps = vec![AppManifest { cut: CutRule::Anywhere, ..lines() }];
     h.drop(client);
+    over(&mut h, &nodes, job);
     h.try_join(other);
     assert!(refused(&mut h, submit(0, &[])).contains("node 3 (other) has another build of lines"));
 }
@@ -168,6 +191,7 @@ fn the_death_of_a_node_fails_the_job_and_frees_the_others() {
     }
     h.say(nodes[0], &ToManager::JobDone { job, report: report(1) });
     assert_eq!(h.node_heard(nodes[0]), [], "what comes late is ignored");
+    over(&mut h, &nodes[2..], job);
     let again = h.client();
     started(&mut h, &[nodes[0], nodes[2]], again, &[]);
 }
@@ -182,6 +206,7 @@ fn a_job_may_name_its_nodes() {
         nodes: 0,
         on: names.iter().map(ToString::to_string).collect(),
         inputs: vec![],
+        limit_ms: None,
     };
     h.say(client, &on(&["n2", "n1"]));
     let Some(ToNode::JobStart(start)) = h.node_heard(nodes[2]).pop() else { panic!("no start") };
@@ -243,6 +268,7 @@ fn the_silent_are_not_waited_for() {
     h.pass(Duration::from_secs(30));
     assert_eq!(h.failure(client), "did not accept the job in time: node 2 (n1)");
 
+    over(&mut h, &nodes, start.job);
     let client = h.client();
     h.node_heard(nodes[0]);
     h.node_heard(nodes[1]);
@@ -253,46 +279,6 @@ fn the_silent_are_not_waited_for() {
     assert!(!h.closed.contains(&client));
     h.pass(Duration::from_secs(1));
     assert_eq!(h.failure(client), "the client sent no input");
-}
-
-#[test]
-fn input_is_taken_only_as_fast_as_nodes_take_it() {
-    let mut h = Harness::with(Config { input_window: 100_000, ..Config::default() }, Saved::default());
-    let (nodes, client) = cluster(&mut h, 1);
-    let job = started(&mut h, &nodes, client, &[300_000]);
-    h.prompt = false;
-    input(&mut h, client, &[b'\n'; 48_000]);
-    input(&mut h, client, &[b'\n'; 48_000]);
-    assert!(!h.paused.contains(&client));
-    input(&mut h, client, &[b'\n'; 48_000]);
-    assert!(h.paused.contains(&client));
-    h.pass(Duration::from_secs(3));
-    heartbeats(&mut h, &nodes);
-    h.event(Event::Sent { conn: nodes[0], bulk: 48_000 });
-    assert!(h.paused.contains(&client), "not before the queue is half empty");
-    h.event(Event::Sent { conn: nodes[0], bulk: 48_000 });
-    assert!(!h.paused.contains(&client));
-    input(&mut h, client, &[b'\n'; 48_000]);
-    input(&mut h, client, &[b'\n'; 8_000]);
-    assert!(h.paused.contains(&client));
-    h.node_heard(nodes[0]);
-    h.say(nodes[0], &ToManager::JobFailed { job, reason: "no memory".into() });
-    assert!(!h.paused.contains(&client), "a job that ends leaves nobody paused");
-    h.failure(client);
-}
-
-#[test]
-fn single_bytes_of_input_do_not_fill_the_queues() {
-    let mut h = Harness::with(Config { input_window: 100_000, ..Config::default() }, Saved::default());
-    let (nodes, client) = cluster(&mut h, 1);
-    started(&mut h, &nodes, client, &[10_000]);
-    h.prompt = false;
-    let mut count = 0;
-    while !h.paused.contains(&client) {
-        input(&mut h, client, b"a");
-        count += 1;
-    }
-    assert!(count < 1000, "{count}");
 }
 
 #[test]

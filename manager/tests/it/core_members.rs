@@ -340,7 +340,9 @@ fn clients_can_wait_for_nodes() {
     h.join("a");
     assert_eq!(h.client_heard(client), []);
     h.join("b");
-    assert!(matches!(&h.client_heard(client)[..], [ToClient::Nodes(nodes)] if nodes.len() == 2));
+    assert!(
+        matches!(&h.client_heard(client)[..], [ToClient::Nodes { nodes, more: false }] if nodes.len() == 2)
+    );
     h.say(client, &FromClient::WaitNodes { count: 3, timeout_ms: 1000 });
     h.pass(Duration::from_secs(1));
     assert_eq!(h.failure(client), "2 of 3 nodes joined in time");
@@ -358,7 +360,7 @@ fn shutdown_waits_for_all_to_leave() {
     h.say(a, &ToManager::Leave);
     assert_eq!(h.client_heard(client), []);
     h.say(b, &ToManager::Leave);
-    assert!(matches!(&h.client_heard(client)[..], [ToClient::Done { reports, .. }] if reports.is_empty()));
+    assert!(matches!(&h.client_heard(client)[..], [ToClient::Done { .. }]));
     h.join("c");
 }
 

@@ -16,24 +16,24 @@ use std::time::Duration;
 const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
 
 /// A directory of a test, removed at its end.
-struct Directory(PathBuf);
+pub struct Directory(pub PathBuf);
 
 impl Directory {
-    fn new(test: &str) -> Self {
+    pub fn new(test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ferrolite-{test}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
-    fn join(&self, name: &str) -> PathBuf {
+    pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, bytes).unwrap();
         path
     }
     /// Names in it, sorted.
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -49,16 +49,16 @@ impl Drop for Directory {
 }
 
 /// A running daemon, killed at the end of the test.
-struct Daemon {
+pub struct Daemon {
     child: Child,
-    log: BufReader<ChildStderr>,
-    address: String,
+    pub log: BufReader<ChildStderr>,
+    pub address: String,
     key_file: PathBuf,
 }
 
 impl Daemon {
     /// Starts one. Unless `more` says otherwise a lease outlasts any test: nodes here send no heartbeats.
-    fn start(directory: &Directory, more: &[&str]) -> Self {
+    pub fn start(directory: &Directory, more: &[&str]) -> Self {
         let lease: &[&str] = if more.contains(&"--lease-ms") { &[] } else { &["--lease-ms", "600000"] };
         let state = directory.join("state");
         let mut child = Command::new(BINARY)
@@ -77,7 +77,7 @@ impl Daemon {
     }
 
     /// Reads the log up to a line with `text`, which it gives.
-    fn wait_log(&mut self, text: &str) -> String {
+    pub fn wait_log(&mut self, text: &str) -> String {
         loop {
             let mut line = String::new();
             assert!(self.log.read_line(&mut line).unwrap() > 0, "the daemon ended without saying {text:?}");
@@ -87,21 +87,21 @@ impl Daemon {
         }
     }
 
-    fn key(&self) -> ClusterKey {
+    pub fn key(&self) -> ClusterKey {
         key::load(&self.key_file).unwrap()
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::connect(&self.address, &self.key()).unwrap()
     }
 
-    fn command(&self, name: &str) -> Command {
+    pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(BINARY);
         command.args([name, "--manager", &self.address, "--key-file"]).arg(&self.key_file);
         command
     }
 
-    fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         signal_to(self.child.id(), signal);
     }
 }
@@ -117,14 +117,14 @@ impl Drop for Daemon {
     }
 }
 
-fn error_line(ended: &Ended) -> String {
+pub fn error_line(ended: &Ended) -> String {
     assert!(!ended.status.success());
     let text = String::from_utf8(ended.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "one clear line: {text}");
     text.trim().into()
 }
 
-fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
+pub fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
     let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
     let wish = Join { keep_id: true, ..support::join(name) };
     connection.sending.send(&Hello::Node(wish)).unwrap();
@@ -145,9 +145,11 @@ struct EchoNode {
     window: usize,
     waiting: Vec<u8>,
     collected: usize,
+    /// What of its input was taken, in charges.
+    taken: u64,
 }
 
-fn echo_node(daemon: &Daemon, name: &str) -> JoinHandle<Result<(), ClientError>> {
+pub fn echo_node(daemon: &Daemon, name: &str) -> JoinHandle<Result<(), ClientError>> {
     let (connection, welcome) = join_as(daemon, name);
     let mut node = EchoNode {
         connection,
@@ -157,6 +159,7 @@ fn echo_node(daemon: &Daemon, name: &str) -> JoinHandle<Result<(), ClientError>>
         window: ToManager::OUTPUT_WINDOW,
         waiting: Vec::new(),
         collected: 0,
+        taken: 0,
     };
     std::thread::spawn(move || node.run())
 }
@@ -169,11 +172,17 @@ impl EchoNode {
                 ToNode::Joined(member) => members.push(member),
                 ToNode::JobStart(start) => {
                     self.share.clear();
-                    self.collected = 0;
+                    (self.collected, self.taken) = (0, 0);
                     self.say(&ToManager::JobAccepted { job: start.job })?;
+                    self.say(&credit(start.job, 0))?;
                     self.job = Some(start);
                 }
-                ToNode::JobInput { file, offset, bytes, .. } => self.share.push((file, offset, bytes)),
+                ToNode::JobInput { job, file, offset, bytes, .. } => {
+                    self.taken += ToNode::input_charge(bytes.len());
+                    self.share.push((file, offset, bytes));
+                    self.say(&credit(job, self.taken))?;
+                }
+                ToNode::JobCancel { job, .. } => self.say(&ToManager::JobOver { job })?,
                 ToNode::JobInputEnd { .. } => self.pass_on(&members)?,
                 ToNode::Relayed { body, .. } => {
                     let (file, offset, bytes): (u32, u64, Vec<u8>) = decode(&body)?;
@@ -250,7 +259,12 @@ impl EchoNode {
     }
 }
 
-fn text(len: usize) -> Vec<u8> {
+/// What a node says that has taken in so much, in charges.
+pub fn credit(job: JobId, taken: u64) -> ToManager {
+    ToManager::JobInputCredit { job, bytes: taken + ToNode::INPUT_WINDOW }
+}
+
+pub fn text(len: usize) -> Vec<u8> {
     let mut state = 1u32;
     std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -446,6 +460,7 @@ fn a_node_that_dies_in_a_job_is_named() {
         match victim.receiving.receive(Some(Duration::from_secs(10))).unwrap() {
             ToNode::JobStart(start) => {
                 victim.sending.send(&ToManager::JobAccepted { job: start.job }).unwrap();
+                victim.sending.send(&credit(start.job, ToNode::INPUT_WINDOW)).unwrap();
             }
             ToNode::JobInput { offset, .. } if offset > 1_000_000 => break,
             _ => {}
@@ -468,7 +483,7 @@ fn a_silent_node_loses_its_lease_in_a_job() {
     let daemon = Daemon::start(&directory, &["--lease-ms", "300"]);
     let (mut silent, _) = join_as(&daemon, "silent");
     let mut output = Output::create(&directory.join("out")).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![] };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
     let client = daemon.client();
     let failed = std::thread::scope(|scope| {
         let submission =
@@ -491,7 +506,8 @@ fn a_client_that_is_killed_cancels_its_job() {
     let daemon = Daemon::start(&directory, &[]);
     let (mut node, _) = join_as(&daemon, "a");
     let input = directory.file("in", &text(100));
-    for (signal, left) in [("-INT", vec!["in", "state"]), ("-KILL", vec!["in", "state"])] {
+    let left = ["in", "state"];
+    for signal in ["-INT", "-TERM", "-HUP", "-KILL"] {
         let mut command = daemon.command("submit");
         command.args(["--app", "lines", "--input"]).arg(&input).arg("--output").arg(directory.join("out"));
         let mut submission = command.stderr(Stdio::null()).spawn().unwrap();
@@ -499,10 +515,12 @@ fn a_client_that_is_killed_cancels_its_job() {
             match node.receiving.receive(Some(Duration::from_secs(10))).unwrap() {
                 ToNode::JobStart(start) => {
                     node.sending.send(&ToManager::JobAccepted { job: start.job }).unwrap();
+                    node.sending.send(&credit(start.job, 0)).unwrap();
                 }
                 ToNode::JobInputEnd { .. } => signal_to(submission.id(), signal),
-                ToNode::JobCancel { reason, .. } => {
+                ToNode::JobCancel { job, reason } => {
                     assert!(reason.contains("its client is gone"), "{reason}");
+                    node.sending.send(&ToManager::JobOver { job }).unwrap();
                     break;
                 }
                 _ => beat(&mut node.sending, 1),
@@ -512,8 +530,8 @@ fn a_client_that_is_killed_cancels_its_job() {
         // What SIGKILL leaves is hidden and never has the output's name.
         let seen: Vec<String> = directory.names().into_iter().filter(|name| !name.starts_with('.')).collect();
         assert_eq!(seen, left);
-        if signal == "-INT" {
-            assert_eq!(directory.names(), left);
+        if signal != "-KILL" {
+            assert_eq!(directory.names(), left, "{signal}");
         }
     }
 }

@@ -1,8 +1,14 @@
 //! The manager: its core event by event, and the daemon as a process.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+mod core_cancel;
+mod core_credit;
 mod core_jobs;
+mod core_limits;
 mod core_members;
+mod core_time;
 mod cut;
 mod daemon;
+mod daemon_life;
+mod scale;
 mod support;

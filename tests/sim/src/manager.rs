@@ -153,8 +153,8 @@ impl SimManager {
     fn perform(&self, state: &mut State, actions: Vec<Action>, now: Instant) {
         for action in actions {
             match action {
-                Action::Send { conn, message: Message::ToNode(message) } => {
-                    let bytes = proto::encode(&message);
+                Action::Send { conn, message: message @ (Message::ToNode(_) | Message::ToNodes(_)) } => {
+                    let bytes = message.encode().into_owned();
                     self.trace.event(now.as_nanos(), 1 << 32 | conn.0, &bytes);
                     let Some(inbox) = state.inboxes.get_mut(&conn) else { continue };
                     inbox.messages.push_back(bytes);

@@ -108,6 +108,9 @@ impl Manager {
             command.arg("--input").arg(input);
         }
         command.arg("--output").arg(output).arg("--json").arg(json);
+        if let Some(limit) = &options.time {
+            command.args(["--time", limit]);
+        }
         if !options.args.is_empty() {
             command.arg("--args").args(&options.args);
         }

@@ -125,6 +125,9 @@ pub struct Options {
     /// Argument of the application; repeatable
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
+    /// How long the job may take, as in 90s, 15m or 2h; then it fails [default: as long as --timeout lets the run]
+    #[arg(long, value_name = "LIMIT")]
+    pub time: Option<String>,
     /// File to work on; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,

@@ -24,13 +24,14 @@ struct Target {
     seeds: fn() -> Result<Vec<Vec<u8>>>,
 }
 
-const TARGETS: [Target; 6] = [
+const TARGETS: [Target; 7] = [
     Target { name: "parse", seeds: captured_frames },
     Target { name: "two_transports", seeds: decisions },
     Target { name: "card_commands", seeds: decisions },
     Target { name: "card_queues", seeds: decisions },
     Target { name: "card_slave", seeds: decisions },
     Target { name: "device", seeds: decisions },
+    Target { name: "manager", seeds: decisions },
 ];
 
 pub fn cases(full: bool) -> Vec<Case> {

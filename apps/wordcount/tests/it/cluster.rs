@@ -20,22 +20,32 @@ use wordcount::WordCount;
 const MEMORY: u64 = 48 << 20;
 
 type Seen = Arc<Mutex<VecDeque<(NodeId, ToManager)>>>;
+/// The largest credit for input of each job that each node has given, and how often it did.
+type Credits = Arc<Mutex<BTreeMap<(NodeId, JobId), (u64, usize)>>>;
 
 /// A control link that keeps what nodes say of jobs for the test.
 struct Tap {
     inner: Arc<dyn ControlLink>,
     node: NodeId,
     seen: Seen,
+    credits: Credits,
 }
 
 impl ControlLink for Tap {
     fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
         match proto::decode::<ToManager>(message).unwrap() {
             ToManager::JobProgress { done, total, .. } => assert!(done <= total),
+            ToManager::JobInputCredit { job, bytes } => {
+                let mut credits = self.credits.lock();
+                let (credit, count) = credits.entry((self.node, job)).or_default();
+                assert!(*credit < bytes, "a credit that is no news");
+                (*credit, *count) = (bytes, *count + 1);
+            }
             message @ (ToManager::JobAccepted { .. }
             | ToManager::JobOutput { .. }
             | ToManager::JobDone { .. }
-            | ToManager::JobFailed { .. }) => self.seen.lock().push_back((self.node, message)),
+            | ToManager::JobFailed { .. }
+            | ToManager::JobOver { .. }) => self.seen.lock().push_back((self.node, message)),
             _ => return self.inner.poll_send(cx, message),
         }
         Poll::Ready(Ok(()))
@@ -80,6 +90,7 @@ struct Cluster {
     hub: Arc<Hub>,
     nodes: Vec<(Arc<Host>, Lite)>,
     seen: Seen,
+    credits: Credits,
     ends: Arc<Mutex<Vec<(NodeId, End)>>>,
     next_job: u64,
 }
@@ -106,6 +117,7 @@ impl Cluster {
             hub: Hub::new(),
             nodes: Vec::new(),
             seen: Seen::default(),
+            credits: Credits::default(),
             ends: Arc::default(),
             next_job: 1,
         };
@@ -122,7 +134,8 @@ impl Cluster {
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
         let rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
         let (inner, welcome) = self.hub.join(&*rnic);
-        let link = Arc::new(Tap { inner, node: welcome.node, seen: self.seen.clone() });
+        let (node, seen, credits) = (welcome.node, self.seen.clone(), self.credits.clone());
+        let link = Arc::new(Tap { inner, node, seen, credits });
         let platform = Arc::new(Processors { host: host.clone(), cpus });
         let lite = Lite::start(platform, rnic.clone(), link, welcome, Config::default()).unwrap();
         self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
@@ -441,10 +454,64 @@ fn output_waits_for_the_manager_and_a_cancelled_job_leaves_nothing() {
     assert!(output.len() <= ToManager::OUTPUT_WINDOW && output.len() > ToManager::OUTPUT_WINDOW - (64 << 10));
     assert!(expected.starts_with(&output));
     cluster.tell_all(&ToNode::JobCancel { job, reason: "a test".into() });
-    assert_eq!(cluster.next(), None, "a cancelled job needs no answer");
-    assert_eq!(cluster.free(), free);
+    let mut ended: Vec<_> = (0..2).map(|_| cluster.next().unwrap()).collect();
+    ended.sort_by_key(|(node, _)| *node);
+    let over = ToManager::JobOver { job };
+    assert_eq!(ended, cluster.ids().into_iter().map(|node| (node, over.clone())).collect::<Vec<_>>());
+    assert_eq!(cluster.free(), free, "nothing is left when the nodes have said so");
+    // Told once more, each says it once more.
+    cluster.tell_all(&ToNode::JobCancel { job, reason: "a test".into() });
+    assert!((0..2).all(|_| cluster.next().unwrap().1 == over));
     // And the nodes take the next job.
     assert_eq!(cluster.run::<WordCount>(&[], &[b"a"], 10).0, b"a\t1\n");
+}
+
+#[test]
+fn a_node_is_ready_for_a_window_beyond_what_it_has_taken() {
+    let mut cluster = Cluster::new(8, 1);
+    let text = vec![b'x'; 3_000_000];
+    let job = cluster.start("wordcount", &[], &[&text], 3_000_000).unwrap();
+    let node = NodeId(1);
+    cluster.world.run_for(Duration::from_millis(10));
+    assert_eq!(cluster.credits.lock().get(&(node, job)), Some(&(ToNode::INPUT_WINDOW, 1)));
+    let piece = 48u64 << 10;
+    let mut taken = 0;
+    for (number, bytes) in (0..).zip(text.chunks(48 << 10).take(40)) {
+        let offset = number * piece;
+        let message = ToNode::JobInput { job, file: 0, offset, bytes: bytes.into(), end_of_split: false };
+        cluster.hub.send(node, &message);
+        taken += piece;
+        cluster.world.run_for(Duration::from_millis(1));
+        let (credit, _) = cluster.credits.lock()[&(node, job)];
+        assert!(credit <= taken + ToNode::INPUT_WINDOW && credit >= taken + ToNode::INPUT_WINDOW * 3 / 4);
+    }
+    assert!(cluster.credits.lock()[&(node, job)].1 <= 10, "not a message for each piece");
+}
+
+/// A manager that sends more than the node is ready to take has to be stopped somewhere, but not by leaving what comes behind it
+/// unheard.
+#[test]
+fn input_that_nobody_takes_keeps_nothing_else_waiting() {
+    let mut cluster = Cluster::new(9, 1);
+    let (host, lite) = cluster.nodes[0].clone();
+    let stuck = cluster.start("wordcount", &[], &[b"a"], 1000).unwrap();
+    // Nobody takes the messages of jobs any more: the task that serves them waits for its turn to send.
+    let looked_up = Arc::new(Mutex::new(None));
+    for number in 0..20u64 {
+        let message = ToNode::JobInput {
+            job: JobId(stuck.0 + 100),
+            file: 0,
+            offset: number << 15,
+            bytes: vec![0; 32 << 10],
+            end_of_split: false,
+        };
+        cluster.hub.send(NodeId(1), &message);
+    }
+    let found = looked_up.clone();
+    host.spawn("look up", Box::pin(async move { *found.lock() = Some(lite.members().len()) }));
+    cluster.world.run_for(Duration::from_secs(1));
+    assert!(looked_up.lock().is_some());
+    assert_eq!(*cluster.ends.lock(), []);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn three(cluster: &Cluster) -> Vec<Process> {
 
 /// The job on all nodes.
 pub fn word_count() -> Job {
-    Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new() }
+    Job { app: "wordcount".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None }
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn membership_and_reads_go_on_while_an_application_computes() {
     let start = |n| Process::start(daemon(&cluster, &format!("host{n}"), n).args(["--cpus", "1"]));
     let _processes: Vec<Process> = (0..2).map(start).collect();
     cluster.wait_nodes(2);
-    let job = Job { app: "progress".into(), args: vec!["7".into()], nodes: 2, on: Vec::new() };
+    let job = Job { app: "progress".into(), args: vec!["7".into()], nodes: 2, on: Vec::new(), limit: None };
     let inputs = Inputs::open(&[cluster.file("none", b"")]).unwrap();
     let mut output = Output::create(&cluster.dir.path().join("out")).unwrap();
     let done = cluster.client().submit(&job, inputs, &mut output, &|_| {}).unwrap();
@@ -124,7 +124,7 @@ fn the_example_runs_against_two_processes() {
                 running.send(()).unwrap();
             }
         };
-        let job = Job { app: "echo".into(), args: Vec::new(), nodes: 0, on: Vec::new() };
+        let job = Job { app: "echo".into(), args: Vec::new(), nodes: 0, on: Vec::new(), limit: None };
         client
             .submit(&job, inputs, &mut Output::create(&path).unwrap(), &watch)
             .map(|done| done.reports.len())

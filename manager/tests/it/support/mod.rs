@@ -3,6 +3,7 @@
 
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
 use platform::{Instant, IoAddr};
+use proto::channel::MAX_MESSAGE;
 use proto::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,6 +49,7 @@ impl Harness {
             match action {
                 Action::Send { conn, message } => {
                     assert!(!self.closed.contains(&conn), "a message to a closed connection: {message:?}");
+                    assert!(message.encode().len() <= MAX_MESSAGE, "no connection takes so long a message");
                     bulks.push((conn, message.bulk()));
                     self.sent.entry(conn).or_default().push(message);
                 }
@@ -98,6 +100,7 @@ impl Harness {
     pub fn node_heard(&mut self, conn: ConnId) -> Vec<ToNode> {
         let take = |message| match message {
             Message::ToNode(message) => message,
+            Message::ToNodes(bytes) => decode(&bytes).unwrap(),
             Message::ToClient(message) => panic!("to a node: {message:?}"),
         };
         self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
@@ -107,7 +110,7 @@ impl Harness {
     pub fn client_heard(&mut self, conn: ConnId) -> Vec<ToClient> {
         let take = |message| match message {
             Message::ToClient(message) => message,
-            Message::ToNode(message) => panic!("to a client: {message:?}"),
+            other => panic!("to a client: {other:?}"),
         };
         self.sent.remove(&conn).unwrap_or_default().into_iter().map(take).collect()
     }
@@ -197,5 +200,6 @@ pub fn submit(nodes: u16, lens: &[u64]) -> FromClient {
         nodes,
         on: vec![],
         inputs: lens.iter().enumerate().map(file).collect(),
+        limit_ms: None,
     }
 }

@@ -1,0 +1,226 @@
+//! Submissions: choosing a job's nodes among those that are idle, and telling them.
+
+use super::super::cut::Cutter;
+use super::super::rate::Rate;
+use super::super::{Action, ConnId, Core, Message};
+use super::{Job, Part, Phase};
+use platform::Instant;
+use proto::{CutRule, InputFile, JobId, JobStart, NodeId, Reason, ToNode, encode, printable};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Bytes of the longest description of a job, without its nodes.
+const MAX_START: usize = 256 << 10;
+
+/// Which nodes a client wants for a job.
+#[derive(Debug)]
+pub(in super::super) enum Wanted {
+    /// So many, or all for 0.
+    Any(usize),
+    /// Those of these names, by rank.
+    Named(Vec<String>),
+}
+
+/// What a client wants to run.
+#[derive(Debug)]
+pub(in super::super) struct Submission {
+    pub(in super::super) conn: ConnId,
+    pub(in super::super) app: String,
+    pub(in super::super) args: Vec<String>,
+    pub(in super::super) wanted: Wanted,
+    pub(in super::super) inputs: Vec<InputFile>,
+    /// How long the job may take.
+    pub(in super::super) limit: Option<Duration>,
+    /// When it came.
+    pub(in super::super) since: Instant,
+}
+
+/// The nodes of a new job by rank, and how its input is cut.
+struct Choice {
+    nodes: Vec<NodeId>,
+    cut: CutRule,
+}
+
+/// Why a job cannot start.
+enum Refusal {
+    /// It cannot, and waiting does not help.
+    Final(Reason),
+    /// Not before nodes have ended their part of another job.
+    Ending(Reason),
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self::Final(reason)
+    }
+}
+
+impl Core {
+    pub(in super::super) fn submit(&mut self, submission: Submission) {
+        match self.objection(&submission) {
+            Some(reason) => self.fail_client(submission.conn, reason),
+            None => self.start_or_wait(submission),
+        }
+    }
+
+    /// What is wrong with a submission whatever the nodes do.
+    fn objection(&self, submission: &Submission) -> Option<Reason> {
+        let Submission { conn, app, args, inputs, .. } = submission;
+        if self.jobs.clients.contains_key(conn) || self.jobs.waiting.iter().any(|other| other.conn == *conn) {
+            return Some("a job of this connection is under way".into());
+        }
+        if inputs.iter().try_fold(0u64, |total, file| total.checked_add(file.len)).is_none() {
+            return Some("the input is longer than 2^64 bytes".into());
+        }
+        if encode(&(app, args, inputs)).len() > MAX_START {
+            return Some("the list of input files and arguments is too long".into());
+        }
+        None
+    }
+
+    /// Starts what waits for nodes that end their part of another job, where they have, and refuses what has waited for
+    /// too long.
+    pub(super) fn start_waiting(&mut self) {
+        for submission in std::mem::take(&mut self.jobs.waiting) {
+            self.start_or_wait(submission);
+        }
+    }
+
+    fn start_or_wait(&mut self, submission: Submission) {
+        match self.choose(&submission) {
+            Ok(choice) => self.start(submission, choice),
+            Err(Refusal::Final(reason)) => self.fail_client(submission.conn, reason),
+            Err(Refusal::Ending(reason)) if submission.since + self.config.ending <= self.now => {
+                let waited = self.config.ending.as_secs();
+                self.fail_client(submission.conn, format!("{reason}, and has been for {waited} s"));
+            }
+            Err(Refusal::Ending(_)) => self.jobs.waiting.push(submission),
+        }
+    }
+
+    fn start(&mut self, submission: Submission, choice: Choice) {
+        let Submission { conn, app, args, inputs, limit, .. } = submission;
+        let cutter = Cutter::new(choice.cut, &inputs, choice.nodes.len());
+        let mut save = Vec::new();
+        let job = self.identities.job(&mut save);
+        self.save(save);
+        let (files, share) = (inputs.len(), cutter.share());
+        let start = JobStart { job, app, args, nodes: choice.nodes, inputs, share };
+        self.log(format!("job {}: {} on {} nodes, {files} files", job.0, start.app, start.nodes.len()));
+        let (app, parts) = (start.app.clone(), self.tell_start(start));
+        let new = Job {
+            client: conn,
+            app,
+            parts,
+            cutter,
+            phase: Phase::Starting,
+            began: self.now,
+            phase_began: self.now,
+            limit,
+            waiting: self.now,
+            reading: true,
+            first_input: None,
+            last_input: None,
+            output_in_flight: 0,
+            progress: Rate::new(5000, Duration::from_secs(5)),
+        };
+        self.jobs.running.insert(job, new);
+        self.jobs.clients.insert(conn, job);
+    }
+
+    /// Tells the nodes of a job to take their parts, which it gives.
+    fn tell_start(&mut self, start: JobStart) -> Vec<Part> {
+        let (job, nodes) = (start.job, start.nodes.clone());
+        let message = Message::to_nodes(&ToNode::JobStart(start));
+        for &node in &nodes {
+            if let Some(live) = self.members.get_mut(node) {
+                live.job = Some(job);
+                self.actions.push(Action::Send { conn: live.conn, message: message.clone() });
+            }
+        }
+        nodes.into_iter().map(|node| Part::new(node, self.now)).collect()
+    }
+
+    /// Chooses idle nodes that have the application.
+    fn choose(&self, submission: &Submission) -> Result<Choice, Refusal> {
+        let app = &submission.app;
+        if self.leaving.is_some() {
+            return Err(Refusal::Final("the cluster is shutting down".into()));
+        }
+        let all = &self.members.0;
+        if all.is_empty() {
+            return Err(Refusal::Final("no node has joined".into()));
+        }
+        let cut = |node: NodeId| {
+            let live = self.members.get(node)?;
+            live.join.apps.iter().find(|manifest| manifest.name == *app).map(|manifest| &manifest.cut)
+        };
+        let able: Vec<NodeId> = all.keys().copied().filter(|&node| cut(node).is_some()).collect();
+        let Some(first) = able.first().and_then(|&node| cut(node)) else {
+            return Err(Refusal::Final(self.unknown(app)));
+        };
+        let (able, wanted) = match &submission.wanted {
+            Wanted::Any(0) => (able.clone(), able.len()),
+            Wanted::Any(count) => (able, *count),
+            Wanted::Named(names) => (self.named(names, app, &able)?, names.len()),
+        };
+        if able.len() < wanted {
+            let reason = format!("{wanted} nodes wanted, but only {} with {app} have joined", able.len());
+            return Err(Refusal::Final(reason));
+        }
+        let nodes = self.idle(&able, wanted)?;
+        if let Some(&other) = nodes.iter().find(|&&node| cut(node) != Some(first)) {
+            let label = self.members.label(other);
+            return Err(Refusal::Final(format!("{label} has another build of {app} than the others")));
+        }
+        Ok(Choice { nodes, cut: first.clone() })
+    }
+
+    /// The first `wanted` that are idle of those that are able.
+    fn idle(&self, able: &[NodeId], wanted: usize) -> Result<Vec<NodeId>, Refusal> {
+        let job = |node: &NodeId| self.members.get(*node).and_then(|live| live.job);
+        let nodes: Vec<NodeId> =
+            able.iter().copied().filter(|node| job(node).is_none()).take(wanted).collect();
+        if nodes.len() == wanted {
+            return Ok(nodes);
+        }
+        let busy: BTreeSet<JobId> = able.iter().filter_map(job).collect();
+        let ends = |id: &JobId| self.jobs.ending.get(id);
+        let say = |id: &JobId| match ends(id) {
+            Some(ending) => {
+                format!("job {} is ending on {}", id.0, self.members.labels(ending.nodes.iter().copied()))
+            }
+            None => format!("job {} runs", id.0),
+        };
+        let busy = busy.iter().map(say).collect::<Vec<_>>().join(", ");
+        let idle = nodes.len();
+        let reason = printable(&format!("{wanted} nodes wanted, but {idle} are idle: {busy}"));
+        let runs = able.iter().filter_map(job).filter(|id| ends(id).is_none()).count();
+        Err(if able.len() - runs < wanted { Refusal::Final(reason) } else { Refusal::Ending(reason) })
+    }
+
+    fn unknown(&self, app: &str) -> Reason {
+        let apps = self.members.0.values().flat_map(|live| &live.join.apps);
+        let known: BTreeSet<&str> = apps.map(|manifest| manifest.name.as_str()).collect();
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        format!("unknown application {}; the nodes have: {}", printable(app), printable(&known))
+    }
+
+    /// The nodes of these names, all of which must be among those `able` to run the application.
+    fn named(&self, names: &[String], app: &str, able: &[NodeId]) -> Result<Vec<NodeId>, Reason> {
+        let by_name = |&node: &NodeId| Some((self.members.get(node)?.member.name.as_str(), node));
+        let able: std::collections::BTreeMap<&str, NodeId> = able.iter().filter_map(by_name).collect();
+        let mut nodes = Vec::new();
+        let mut seen = BTreeSet::new();
+        for name in names {
+            let node = *able
+                .get(name.as_str())
+                .ok_or_else(|| format!("no node {} with {app} has joined", printable(name)))?;
+            if !seen.insert(node) {
+                return Err(format!("node {} is named twice", printable(name)));
+            }
+            nodes.push(node);
+        }
+        Ok(nodes)
+    }
+}

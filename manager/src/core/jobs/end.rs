@@ -1,0 +1,189 @@
+//! How jobs end: done, failed or cancelled, and when their nodes are idle again.
+
+use super::super::{Action, ConnId, Core};
+use super::{Job, Phase};
+use platform::Instant;
+use proto::{JobId, JobReport, NodeId, Reason, ToClient, ToNode, printable};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// A job that was cancelled or has failed, and whose nodes have not all ended their part.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) app: String,
+    /// Those that have not.
+    pub(super) nodes: BTreeSet<NodeId>,
+    /// When the job began.
+    pub(super) began: Instant,
+    /// When its nodes were told to end it.
+    pub(super) since: Instant,
+    /// The operator has been told that it takes long.
+    told: bool,
+}
+
+impl Ending {
+    /// When the operator is told, if the nodes do nothing.
+    pub(super) fn due(&self, patience: Duration) -> Option<Instant> {
+        (!self.told).then(|| self.since + patience)
+    }
+}
+
+impl Core {
+    pub(in super::super) fn job_done(&mut self, node: NodeId, id: JobId, report: JobReport) {
+        self.part_is_over(node, id);
+        let Some(job) = self.jobs.running.get(&id).filter(|job| job.rank(node).is_some()) else { return };
+        let (client, phase) = (job.client, job.phase);
+        let complaint = match report.check() {
+            _ if phase != Phase::Running => "was done before it had all input".into(),
+            Err(reason) => format!("has done its part: {reason}"),
+            Ok(()) => {
+                self.tell_client(client, ToClient::Report { node, report });
+                return self.end_if_all_are_done(id);
+            }
+        };
+        let reason = format!("{} {complaint}", self.members.label(node));
+        self.fail_job(id, reason);
+    }
+
+    fn end_if_all_are_done(&mut self, id: JobId) {
+        let all = |job: &Job| job.parts.iter().all(|part| part.over);
+        if !self.jobs.running.get(&id).is_some_and(all) {
+            return;
+        }
+        let Some(job) = self.release(id) else { return };
+        let first = job.first_input.or(job.last_input).unwrap_or(self.now);
+        let last = job.last_input.unwrap_or(self.now);
+        let micros = |from: Instant, to: Instant| u64::try_from((to - from).as_micros()).unwrap_or(u64::MAX);
+        let (run_us, stream_us) = (micros(last, self.now), micros(first, last));
+        self.tell_client(job.client, ToClient::Done { run_us, stream_us });
+        self.log(format!("job {}: done, {stream_us} us for the input, {run_us} us of work", id.0));
+    }
+
+    pub(in super::super) fn job_failed_by(&mut self, node: NodeId, id: JobId, reason: &str) {
+        self.part_is_over(node, id);
+        if self.jobs.running.get(&id).is_some_and(|job| job.rank(node).is_some()) {
+            let reason = format!("{}: {}", self.members.label(node), printable(reason));
+            self.fail_job(id, reason);
+        }
+    }
+
+    /// A node says that nothing is left of its part of a job that it was told to give up.
+    pub(in super::super) fn job_over(&mut self, node: NodeId, id: JobId) {
+        self.job_failed_by(node, id, "gave up its part");
+    }
+
+    /// Nothing of a job is left on a node, or the node is no more.
+    pub(in super::super) fn part_is_over(&mut self, node: NodeId, id: JobId) {
+        if let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.part_mut(node)) {
+            part.over = true;
+        }
+        let Some(ending) = self.jobs.ending.get_mut(&id) else { return };
+        if !ending.nodes.remove(&node) {
+            return;
+        }
+        let last = ending.nodes.is_empty();
+        if let Some(live) = self.members.get_mut(node) {
+            live.job = None;
+        }
+        if last {
+            self.jobs.ending.remove(&id);
+            self.log(format!("job {}: its nodes have ended their parts", id.0));
+            self.start_waiting();
+        }
+    }
+
+    /// Ends a job: its nodes are told, and its client.
+    pub(in super::super) fn fail_job(&mut self, id: JobId, reason: Reason) {
+        let Some(client) = self.cancel(id, &reason) else { return };
+        self.tell_client(client, ToClient::Failed { reason });
+        self.close(client);
+    }
+
+    /// Fails the jobs of all clients, those that wait for nodes included.
+    pub(in super::super) fn fail_all_jobs(&mut self, reason: &str) {
+        for submission in std::mem::take(&mut self.jobs.waiting) {
+            self.fail_client(submission.conn, reason.into());
+        }
+        let ids: Vec<JobId> = self.jobs.running.keys().copied().collect();
+        for id in ids {
+            self.fail_job(id, reason.into());
+        }
+    }
+
+    /// Ends a job because a client says so.
+    pub(in super::super) fn cancel_for(&mut self, conn: ConnId, id: JobId) {
+        if self.jobs.running.contains_key(&id) {
+            let reason = format!("cancelled by {}", self.peer(conn));
+            self.fail_job(id, reason);
+            if self.connections.contains_key(&conn) {
+                self.tell_client(conn, ToClient::Cancelled { job: id });
+            }
+            return;
+        }
+        let reason = match self.jobs.ending.get(&id) {
+            Some(ending) => {
+                let nodes = self.members.labels(ending.nodes.iter().copied());
+                format!("job {} has ended, but not yet on {nodes}", id.0)
+            }
+            None => format!("no job {} is under way", id.0),
+        };
+        self.fail_client(conn, reason);
+    }
+
+    /// Gives up what a client that cannot be told has submitted.
+    pub(in super::super) fn cancel_jobs_of(&mut self, conn: ConnId, reason: &str) {
+        self.jobs.waiting.retain(|submission| submission.conn != conn);
+        if let Some(&id) = self.jobs.clients.get(&conn) {
+            let _ = self.cancel(id, reason);
+        }
+    }
+
+    /// Has the nodes of a job that live give it up; gives its client.
+    fn cancel(&mut self, id: JobId, reason: &str) -> Option<ConnId> {
+        let job = self.release(id)?;
+        self.log(format!("job {}: failed: {reason}", id.0));
+        let mut nodes = BTreeSet::new();
+        for part in job.parts.iter().filter(|part| !part.over) {
+            if let Some(live) = self.members.get_mut(part.node) {
+                live.job = Some(id);
+                let conn = live.conn;
+                nodes.insert(part.node);
+                self.tell_node(conn, ToNode::JobCancel { job: id, reason: reason.into() });
+            }
+        }
+        if !nodes.is_empty() {
+            let ending = Ending { app: job.app, nodes, began: job.began, since: self.now, told: false };
+            self.jobs.ending.insert(id, ending);
+        }
+        Some(job.client)
+    }
+
+    /// Takes a job off the list and its nodes out of it.
+    fn release(&mut self, id: JobId) -> Option<Job> {
+        let job = self.jobs.running.remove(&id)?;
+        self.jobs.clients.remove(&job.client);
+        for part in &job.parts {
+            if let Some(live) = self.members.get_mut(part.node) {
+                live.job = None;
+            }
+        }
+        if !job.reading {
+            self.actions.push(Action::Reading { conn: job.client, on: true });
+        }
+        Some(job)
+    }
+
+    /// Tells the operator of nodes that do not end their part of a job.
+    pub(super) fn expire_ending(&mut self) {
+        let (now, patience) = (self.now, self.config.patience);
+        let mut lines = Vec::new();
+        for (id, ending) in &mut self.jobs.ending {
+            if ending.due(patience).is_some_and(|due| due <= now) {
+                ending.told = true;
+                let nodes = self.members.labels(ending.nodes.iter().copied());
+                lines.push(format!("job {}: has not ended for {} s on {nodes}", id.0, patience.as_secs()));
+            }
+        }
+        lines.into_iter().for_each(|line| self.log(line));
+    }
+}

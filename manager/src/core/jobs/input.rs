@@ -1,0 +1,180 @@
+//! A job's input: cut as it comes from the client, and sent to each node as far as the node is ready to take it.
+
+use super::super::{Action, ConnId, Core, Message};
+use super::{Job, Overdue, Phase};
+use platform::Instant;
+use proto::{JobId, NodeId, ToManager, ToNode};
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Bytes of input in one message, at most.
+const MAX_INPUT: usize = 48 << 10;
+
+/// The input of one node, all of it in [charges](ToNode::input_charge).
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// What the node is ready to take, from the first byte on.
+    credit: u64,
+    /// What was sent.
+    sent: u64,
+    /// What waits for credit: each message with its charge, and the sum.
+    queue: VecDeque<(u64, ToNode)>,
+    queued: u64,
+    /// Since when the queue waits for more credit.
+    pub(super) stalled: Instant,
+}
+
+impl Feed {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { credit: 0, sent: 0, queue: VecDeque::new(), queued: 0, stalled: now }
+    }
+
+    fn push(&mut self, now: Instant, charge: u64, message: ToNode) {
+        if self.queue.is_empty() {
+            self.stalled = now;
+        }
+        self.queued += charge;
+        self.queue.push_back((charge, message));
+    }
+
+    /// The next message that the node is ready to take.
+    fn pop(&mut self) -> Option<ToNode> {
+        let charge = self.queue.front()?.0;
+        let sent = self.sent.checked_add(charge).filter(|sent| *sent <= self.credit)?;
+        let (_, message) = self.queue.pop_front()?;
+        (self.sent, self.queued) = (sent, self.queued - charge);
+        Some(message)
+    }
+}
+
+impl Job {
+    /// While input comes: when the client, or a node whose input waits, has kept the others waiting for too long.
+    pub(super) fn load_due(&self, patience: Duration) -> Option<(Instant, Overdue)> {
+        let client = self.reading && !self.cutter.finished();
+        let client = client.then_some((self.waiting + patience, Overdue::Client));
+        let parts = self.parts.iter().enumerate().filter(|(_, part)| !part.feed.queue.is_empty());
+        let nodes = parts.map(|(rank, part)| (part.feed.stalled + patience, Overdue::Feed(rank)));
+        client.into_iter().chain(nodes).min_by_key(|(at, _)| *at)
+    }
+
+    /// What waits for the node for which most waits, and for all.
+    fn queued(&self) -> (u64, u64) {
+        let queued = self.parts.iter().map(|part| part.feed.queued);
+        queued.fold((0, 0), |(longest, sum), queued| (longest.max(queued), sum + queued))
+    }
+}
+
+impl Core {
+    /// Cuts input of a client and passes it on.
+    pub(in super::super) fn job_input(&mut self, conn: ConnId, bytes: &[u8]) {
+        let now = self.now;
+        let Some((id, job)) = self.jobs.of_client(conn).filter(|(_, job)| job.phase == Phase::Loading) else {
+            return self.fail_client(conn, "input that no job waits for".into());
+        };
+        if bytes.len() > MAX_INPUT {
+            return self.fail_client(conn, format!("more than {MAX_INPUT} bytes of input in one message"));
+        }
+        if bytes.is_empty() {
+            return;
+        }
+        job.waiting = now;
+        job.first_input.get_or_insert(now);
+        let (parts, mut ranks) = (&mut job.parts, BTreeSet::new());
+        let cut = job.cutter.push(bytes, |piece| {
+            let Some(part) = parts.get_mut(piece.rank) else { return };
+            let message = ToNode::JobInput {
+                job: id,
+                file: piece.file,
+                offset: piece.offset,
+                bytes: piece.bytes.to_vec(),
+                end_of_split: piece.end_of_split,
+            };
+            part.feed.push(now, ToNode::input_charge(piece.bytes.len()), message);
+            ranks.insert(piece.rank);
+        });
+        if let Err(excess) = cut {
+            return self.fail_client(conn, excess.to_string());
+        }
+        for rank in ranks {
+            self.feed(id, rank);
+        }
+        self.end_input_if_all_is_out(id);
+        self.regulate(id);
+    }
+
+    /// A node is ready to take input.
+    pub(in super::super) fn job_credit(&mut self, node: NodeId, id: JobId, credit: u64) {
+        let now = self.now;
+        let Some(job) = self.jobs.running.get_mut(&id) else { return };
+        let Some(rank) = job.rank(node) else { return };
+        let Some(part) = job.parts.get_mut(rank) else { return };
+        let complaint = if !part.accepted {
+            "is ready to take input of a job that it has not accepted"
+        } else if credit > part.feed.sent.saturating_add(ToManager::MAX_CREDIT) {
+            "is ready to take more input than it may"
+        } else {
+            ""
+        };
+        if !complaint.is_empty() {
+            let reason = format!("{} {complaint}", self.members.label(node));
+            return self.fail_job(id, reason);
+        }
+        if credit > part.feed.credit {
+            (part.feed.credit, part.feed.stalled) = (credit, now);
+            self.feed(id, rank);
+            self.end_input_if_all_is_out(id);
+            self.regulate(id);
+        }
+    }
+
+    /// Sends a node what it is ready to take.
+    fn feed(&mut self, id: JobId, rank: usize) {
+        let Some(part) = self.jobs.running.get_mut(&id).and_then(|job| job.parts.get_mut(rank)) else {
+            return;
+        };
+        let Some(conn) = self.members.get(part.node).map(|live| live.conn) else { return };
+        while let Some(message) = part.feed.pop() {
+            self.actions.push(Action::Send { conn, message: Message::ToNode(message) });
+        }
+    }
+
+    pub(super) fn end_input_if_all_is_out(&mut self, id: JobId) {
+        let now = self.now;
+        let Some(job) = self.jobs.running.get_mut(&id) else { return };
+        if job.phase != Phase::Loading || !job.cutter.finished() || job.queued().1 > 0 {
+            return;
+        }
+        job.enter(Phase::Running, now);
+        job.last_input = Some(now);
+        let loads: Vec<String> = job.cutter.loads().iter().take(64).map(u64::to_string).collect();
+        self.tell_parts(id, &ToNode::JobInputEnd { job: id });
+        self.log(format!("job {}: all input is out, bytes by rank: {}", id.0, loads.join(" ")));
+    }
+
+    /// Input for a node has been handed to the network.
+    pub(in super::super) fn input_sent(&mut self, node: NodeId) {
+        let now = self.now;
+        let Some(id) = self.members.get(node).and_then(|live| live.job) else { return };
+        if let Some(job) = self.jobs.running.get_mut(&id)
+            && job.phase == Phase::Running
+            && job.parts.iter().all(|part| !part.over)
+        {
+            job.last_input = Some(now);
+        }
+    }
+
+    /// Stops or resumes taking input, by what waits for the job's nodes.
+    fn regulate(&mut self, id: JobId) {
+        let (now, config) = (self.now, &self.config);
+        let Some(job) = self.jobs.running.get_mut(&id) else { return };
+        let (longest, all) = job.queued();
+        let part = if job.reading { 1 } else { 2 };
+        let reading = longest <= config.input_window / part && all <= config.job_window / part;
+        if reading != job.reading {
+            job.reading = reading;
+            // The client may be silent for as long as it is not heard.
+            job.waiting = now;
+            self.actions.push(Action::Reading { conn: job.client, on: reading });
+        }
+    }
+}

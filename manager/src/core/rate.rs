@@ -1,0 +1,51 @@
+//! A bound on what comes in the long run, which lets short bursts pass.
+
+use platform::Instant;
+use std::time::Duration;
+
+/// An allowance that fills up with time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// When it will be full again, or has been since.
+    full: Instant,
+    /// The time in which it fills up from nothing.
+    period: Duration,
+    /// What it holds when it is full.
+    burst: u64,
+}
+
+impl Rate {
+    /// A full allowance of `burst` (not zero), which fills up in `period`.
+    pub(super) const fn new(burst: u64, period: Duration) -> Self {
+        Self { full: Instant::ZERO, period, burst }
+    }
+
+    /// Takes `amount`; false if there is not so much, and then nothing is taken.
+    pub(super) fn take(&mut self, now: Instant, amount: u64) -> bool {
+        let nanos = u128::from(amount) * self.period.as_nanos() / u128::from(self.burst);
+        let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let full = self.full.max(now) + cost;
+        let within = full - now <= self.period;
+        if within {
+            self.full = full;
+        }
+        within
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_then_as_much_as_comes_back() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut rate = Rate::new(10, Duration::from_secs(1));
+        assert!((0..10).all(|_| rate.take(at(5000), 1)));
+        assert!(!rate.take(at(5000), 1) && !rate.take(at(5099), 1));
+        assert!(rate.take(at(5100), 1) && !rate.take(at(5100), 1));
+        assert!(!rate.take(at(5600), 6) && rate.take(at(5600), 5));
+        assert!(!rate.take(at(9000), 11) && rate.take(at(9000), 10));
+        assert!(!rate.take(at(9000), u64::MAX));
+    }
+}

@@ -1,0 +1,41 @@
+//! What must hold between connections.
+
+use crate::peers::Client;
+use crate::world::{JOB_WINDOW, PIECE, World};
+use proto::{Incarnation, JobId, NodeId};
+use std::collections::BTreeMap;
+
+/// Each member has been told of just the others that live.
+pub fn views(world: &World) {
+    let all: BTreeMap<NodeId, Incarnation> = world.nodes().map(|(_, node)| (node.id, node.life)).collect();
+    for (_, node) in world.nodes() {
+        assert_eq!(node.others.len() + 1, all.len(), "{} knows all others", node.id);
+        for (other, life) in &node.others {
+            assert_eq!(all.get(other), Some(life), "{} knows what is", node.id);
+        }
+    }
+}
+
+/// Bytes of input of a job that its nodes got.
+fn got(world: &World, job: JobId) -> u64 {
+    let parts = world.nodes().filter_map(|(_, node)| node.job.as_ref());
+    parts.filter(|part| part.job == job).map(|part| part.got_bytes).sum()
+}
+
+/// A client that heeds the manager has no more input waiting there than the manager's window and a message.
+pub fn input_that_waits(world: &World) {
+    for submission in world.clients().filter_map(|(_, client)| client.submission.as_ref()) {
+        let Some(job) = submission.job else { continue };
+        let waits = submission.sent - got(world, job);
+        assert!(waits <= JOB_WINDOW + PIECE, "{waits} bytes of input wait");
+    }
+}
+
+/// The nodes of a job have got all that its client has to send.
+pub fn all_input_is_out(world: &World, job: JobId) {
+    let of_job = |client: &Client| client.submission.as_ref().is_some_and(|s| s.job == Some(job));
+    let client = world.clients().map(|(_, client)| client).find(|client| of_job(client));
+    let submission = client.and_then(|client| client.submission.as_ref()).expect("its client lives");
+    assert_eq!(submission.left, 0, "the input ends before its end");
+    assert_eq!(got(world, job), submission.sent, "input is lost or doubled");
+}

@@ -1,0 +1,142 @@
+//! How all behave that mean well, and what must come of it.
+
+use crate::events::beat;
+use crate::peers::{Part, Peer, Submission, join, submit};
+use crate::world::{LEASE, PATIENCE, PIECE, World};
+use manager::core::{ConnId, Event};
+use proto::{FromClient, JobId, JobReport, ToManager, ToNode};
+use std::time::Duration;
+
+/// One step of good behaviour.
+const STEP: Duration = Duration::from_millis(200);
+
+/// All that live and are not mute do the next thing that they should; time passes, and a tick comes.
+pub fn behave(world: &mut World) {
+    let nodes: Vec<ConnId> = world.nodes().filter(|(_, node)| !node.mute).map(|(conn, _)| conn).collect();
+    for conn in nodes {
+        beat(world, conn);
+        see(world, conn);
+        part(world, conn);
+        if world.node(conn).is_some_and(|node| node.leaves) {
+            world.say(conn, &ToManager::Leave);
+        }
+    }
+    let clients: Vec<ConnId> = world.clients().map(|(conn, _)| conn).collect();
+    for conn in clients {
+        send_input(world, conn, PIECE);
+        hand_over(world, conn);
+    }
+    world.pass(STEP);
+    world.tick();
+}
+
+/// The node has seen all deaths of which it was told.
+pub fn see(world: &mut World, conn: ConnId) {
+    while let Some((node, incarnation)) = world.node(conn).and_then(|node| node.unseen.pop()) {
+        world.say(conn, &ToManager::LeftSeen { node, incarnation });
+    }
+}
+
+/// The node does the next thing for its job.
+fn part(world: &mut World, conn: ConnId) {
+    let Some(part) = world.node(conn).and_then(|node| node.job.as_ref()) else { return };
+    let (job, window) = (part.job, part.got + ToNode::INPUT_WINDOW / 4);
+    match part {
+        Part { over: true, .. } => {}
+        Part { cancelled: true, .. } => over(world, conn, job, &ToManager::JobOver { job }),
+        Part { accepted: false, .. } => accept(world, conn, job),
+        Part { input_ended: false, .. } => credit(world, conn, job, window),
+        Part { unacknowledged: 1.., .. } => {}
+        Part { .. } => over(world, conn, job, &ToManager::JobDone { job, report: JobReport::default() }),
+    }
+}
+
+/// The part of a node, if it is one of that job.
+fn part_of(world: &mut World, conn: ConnId, job: JobId) -> Option<&mut Part> {
+    world.node(conn)?.job.as_mut().filter(|part| part.job == job)
+}
+
+pub fn accept(world: &mut World, conn: ConnId, job: JobId) {
+    part_of(world, conn, job).into_iter().for_each(|part| part.accepted = true);
+    world.say(conn, &ToManager::JobAccepted { job });
+}
+
+pub fn credit(world: &mut World, conn: ConnId, job: JobId, bytes: u64) {
+    part_of(world, conn, job).into_iter().for_each(|part| part.credit = part.credit.max(bytes));
+    world.say(conn, &ToManager::JobInputCredit { job, bytes });
+}
+
+pub fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
+    part_of(world, conn, job).into_iter().for_each(|part| part.unacknowledged += len);
+    world.say(conn, &ToManager::JobOutput { job, bytes: vec![7; len] });
+}
+
+/// The node says that its part of a job is over, one way or another.
+pub fn over(world: &mut World, conn: ConnId, job: JobId, message: &ToManager) {
+    part_of(world, conn, job).into_iter().for_each(|part| part.over = true);
+    world.say(conn, message);
+}
+
+/// The client sends up to so many bytes of input, if the manager listens and waits for some. What it sends beyond what it has
+/// announced is its own fault.
+pub fn send_input(world: &mut World, conn: ConnId, most: u64) {
+    let Some(client) = world.client_of(conn) else { return };
+    let paused = client.paused;
+    let Some(submission) = client.submission.as_mut().filter(|s| s.job.is_some() && !paused) else { return };
+    let len = most.min(submission.left.max(u64::from(most % 64 == 63)));
+    submission.left = submission.left.saturating_sub(len);
+    submission.sent += len;
+    if len > 0 || most % 2 == 1 {
+        let bytes = vec![b'\n'; usize::try_from(len).expect("a small number")];
+        world.say(conn, &FromClient::Input { bytes });
+    }
+}
+
+/// What was sent to the client has been handed to the network.
+pub fn hand_over(world: &mut World, conn: ConnId) {
+    let Some(client) = world.client_of(conn) else { return };
+    let bulk = std::mem::take(&mut client.unsent);
+    if bulk > 0 {
+        world.event(Event::Sent { conn, bulk });
+    }
+}
+
+fn behave_for(world: &mut World, time: Duration) {
+    let end = world.now + time;
+    while world.now < end {
+        behave(world);
+    }
+}
+
+/// From now on all behave well: everything must end, and a new job be done.
+pub fn settle(world: &mut World) {
+    behave_for(world, LEASE * 2);
+    assert!(world.nodes().all(|(_, node)| !node.mute), "the silent are dead");
+    assert!(!world.peers.values().any(|peer| matches!(peer, Peer::New)), "newcomers have had their time");
+    // Endless input has no end: its client gives up.
+    let endless = |s: &Submission| s.left > 10_000_000;
+    let endless: Vec<ConnId> = world
+        .clients()
+        .filter(|(_, client)| client.submission.as_ref().is_some_and(endless))
+        .map(|(conn, _)| conn)
+        .collect();
+    endless.into_iter().for_each(|conn| world.drop(conn));
+    behave_for(world, PATIENCE * 3);
+    for (conn, client) in world.clients() {
+        assert!(client.submission.is_none() && !client.waits && !client.paused, "{conn:?} waits for ever");
+    }
+    world.join(join(24));
+    world.join(join(25));
+    let (client, done) = (world.client(), world.report.done);
+    let submission = Submission { job: None, left: 300_000, sent: 0 };
+    world.client_of(client).expect("a client").submission = Some(submission);
+    world.say(client, &submit(0, vec![], &[300_000], None));
+    behave_for(world, PATIENCE);
+    assert_eq!(world.report.done, done + 1, "a job on all nodes is done");
+    // What is under way when the manager stops fails, and nothing is left that could.
+    let client = world.client();
+    world.client_of(client).expect("a client").submission = Some(Submission { job: None, left: 1, sent: 0 });
+    world.say(client, &submit(0, vec![], &[1], None));
+    world.event(Event::Stop);
+    assert!(!world.peers.contains_key(&client));
+}

@@ -1,0 +1,345 @@
+//! The core, the connections to it, and what the model learns from each action.
+
+use crate::Report;
+use crate::check;
+use crate::peers::{Client, Node, Part, Peer};
+use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
+use platform::Instant;
+use proto::channel::MAX_MESSAGE;
+use proto::{Hello, Incarnation, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub const LEASE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Input that may wait in the core for one job, in charges.
+pub const JOB_WINDOW: u64 = 150_000;
+/// Bytes of one message of input, at most.
+pub const PIECE: u64 = 48 << 10;
+
+/// The core and all that the model knows.
+pub struct World {
+    core: Core,
+    pub now: Instant,
+    pub peers: BTreeMap<ConnId, Peer>,
+    /// Who asked to join on a connection.
+    joining: BTreeMap<ConnId, String>,
+    /// Who has bound a name.
+    pub names: BTreeMap<String, NodeId>,
+    /// Lives that have ended, with their last heartbeats.
+    dead: BTreeMap<(NodeId, Incarnation), Instant>,
+    /// Connections that were told of a failure and must end within the same event.
+    failed: BTreeSet<ConnId>,
+    last_life: Incarnation,
+    last_conn: u64,
+    most_peers: u64,
+    /// What was sent on a connection by the last event.
+    heard: Vec<(ConnId, ToNode)>,
+    pub report: Report,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let config = Config {
+            lease: LEASE,
+            patience: PATIENCE,
+            leave: Duration::from_secs(5),
+            ending: Duration::from_secs(4),
+            input_window: 100_000,
+            job_window: JOB_WINDOW,
+            ..Config::default()
+        };
+        Self {
+            core: Core::new(config, Saved::default()),
+            now: Instant::ZERO,
+            peers: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            names: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            last_life: Incarnation(0),
+            last_conn: 0,
+            most_peers: 0,
+            heard: Vec::new(),
+            report: Report::default(),
+        }
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+    }
+
+    pub fn tick(&mut self) {
+        self.event(Event::Tick);
+    }
+
+    pub fn open(&mut self) -> ConnId {
+        self.last_conn += 1;
+        let conn = ConnId(self.last_conn);
+        self.peers.insert(conn, Peer::New);
+        self.event(Event::Opened { conn, peer: "somewhere" });
+        conn
+    }
+
+    pub fn join(&mut self, join: Join) {
+        let conn = self.open();
+        self.joining.insert(conn, join.name.clone());
+        self.say(conn, &Hello::Node(join));
+    }
+
+    pub fn client(&mut self) -> ConnId {
+        let conn = self.open();
+        self.say(conn, &Hello::Client { version: PROTOCOL_VERSION });
+        conn
+    }
+
+    /// A connection breaks.
+    pub fn drop(&mut self, conn: ConnId) {
+        if let Some(peer) = self.peers.remove(&conn) {
+            self.ended(&peer);
+            self.event(Event::Closed { conn, reason: "connection lost" });
+        }
+    }
+
+    pub fn say<M: serde::Serialize>(&mut self, conn: ConnId, message: &M) {
+        self.event(Event::Received { conn, bytes: &proto::encode(message) });
+    }
+
+    pub fn event(&mut self, event: Event<'_>) {
+        self.heard.clear();
+        self.report.events += 1;
+        self.most_peers = self.most_peers.max(self.peers.len() as u64);
+        for action in self.core.handle(self.now, event) {
+            self.report.actions += 1;
+            self.act(action);
+        }
+        assert!(self.failed.is_empty(), "a failure ends the connection");
+        check::views(self);
+        check::input_that_waits(self);
+        let most = self.report.events * (4 * self.most_peers + 8);
+        assert!(
+            self.report.actions <= most,
+            "{} actions of {} events",
+            self.report.actions,
+            self.report.events
+        );
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send { conn, message } => {
+                assert!(
+                    self.peers.contains_key(&conn),
+                    "a message to a connection that has ended: {message:?}"
+                );
+                let bytes = message.encode();
+                assert!(bytes.len() <= MAX_MESSAGE, "too long a message");
+                match message {
+                    Message::ToClient(message) => self.client_heard(conn, message),
+                    Message::ToNode(message) => self.node_heard(conn, message),
+                    Message::ToNodes(_) => {
+                        let message = proto::decode(&bytes).expect("the core encodes what can be decoded");
+                        self.node_heard(conn, message);
+                    }
+                }
+            }
+            Action::Close { conn } => {
+                let peer = self.peers.remove(&conn).expect("a connection ends once");
+                self.failed.remove(&conn);
+                if let Peer::Client(client) = &peer {
+                    assert!(client.submission.is_none(), "a submission without an end");
+                }
+                self.ended(&peer);
+            }
+            Action::Reading { conn, on } => match self.peers.get_mut(&conn) {
+                Some(Peer::Client(client)) => {
+                    assert_eq!(client.paused, on, "only what is new is said");
+                    client.paused = !on;
+                }
+                // Its client has gone in this event.
+                peer => assert!(peer.is_none() && on),
+            },
+            Action::Save(_) => {}
+            Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
+        }
+    }
+
+    fn ended(&mut self, peer: &Peer) {
+        if let Peer::Node(node) = peer {
+            self.names.retain(|_, owner| *owner != node.id);
+            self.dead.insert((node.id, node.life), node.beat);
+        }
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (ConnId, &Node)> {
+        self.peers.iter().filter_map(|(&conn, peer)| match peer {
+            Peer::Node(node) => Some((conn, &**node)),
+            _ => None,
+        })
+    }
+
+    pub fn clients(&self) -> impl Iterator<Item = (ConnId, &Client)> {
+        self.peers.iter().filter_map(|(&conn, peer)| match peer {
+            Peer::Client(client) => Some((conn, client)),
+            _ => None,
+        })
+    }
+
+    pub fn node(&mut self, conn: ConnId) -> Option<&mut Node> {
+        match self.peers.get_mut(&conn) {
+            Some(Peer::Node(node)) => Some(node),
+            _ => None,
+        }
+    }
+
+    pub fn client_of(&mut self, conn: ConnId) -> Option<&mut Client> {
+        match self.peers.get_mut(&conn) {
+            Some(Peer::Client(client)) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// What a node was sent by the last event.
+    pub fn heard_by(&self, conn: ConnId) -> Option<&ToNode> {
+        self.heard.iter().rev().find(|(to, _)| *to == conn).map(|(_, message)| message)
+    }
+
+    fn node_heard(&mut self, conn: ConnId, message: ToNode) {
+        self.heard.push((conn, message.clone()));
+        match message {
+            ToNode::Welcome(welcome) => {
+                assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one life at a time");
+                assert!(welcome.incarnation > self.last_life, "a later life has a higher number");
+                self.last_life = welcome.incarnation;
+                self.report.joins += 1;
+                let node = Node {
+                    id: welcome.node,
+                    life: welcome.incarnation,
+                    name: self.joining.remove(&conn).expect("it has asked to join"),
+                    beat: self.now,
+                    others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
+                    unseen: Vec::new(),
+                    job: None,
+                    mute: false,
+                    leaves: false,
+                };
+                self.peers.insert(conn, Peer::Node(Box::new(node)));
+            }
+            ToNode::Refused { .. } => drop(self.failed.insert(conn)),
+            ToNode::Joined(member) => {
+                let node = self.node(conn).expect("a member");
+                assert_eq!(node.others.insert(member.node, member.incarnation), None, "told once");
+            }
+            ToNode::Left { node: of, incarnation, reason } => {
+                assert!(proto::is_printable(&reason));
+                if reason == "lease expired" {
+                    let beat = self.dead.get(&(of, incarnation)).expect("it is dead");
+                    assert!(self.now - *beat >= LEASE, "it has sent a heartbeat in time");
+                    self.report.expired += 1;
+                }
+                let node = self.node(conn).expect("a member");
+                assert_eq!(node.others.remove(&of), Some(incarnation), "it knew that life");
+                node.unseen.push((of, incarnation));
+            }
+            ToNode::Settled { node, incarnation } => {
+                let unseen = |(_, n): (ConnId, &Node)| n.unseen.contains(&(node, incarnation));
+                assert!(!self.nodes().any(unseen), "settled before all have seen it");
+            }
+            ToNode::Shutdown => self.node(conn).expect("a member").leaves = true,
+            ToNode::HeartbeatAck { .. }
+            | ToNode::Relayed { .. }
+            | ToNode::Name { .. }
+            | ToNode::MemoryFree { .. } => {}
+            job => self.part_heard(conn, job),
+        }
+    }
+
+    /// A message about a job.
+    fn part_heard(&mut self, conn: ConnId, message: ToNode) {
+        if let ToNode::JobInputEnd { job } = &message {
+            check::all_input_is_out(self, *job);
+        }
+        let node = self.node(conn).expect("a member");
+        if let ToNode::JobStart(start) = message {
+            assert!(node.job.as_ref().is_none_or(|part| part.over), "its part of the job before is not over");
+            let first = start.nodes.first() == Some(&node.id);
+            assert!(start.nodes.contains(&node.id));
+            node.job = Some(Part {
+                job: start.job,
+                first,
+                accepted: false,
+                credit: 0,
+                got: 0,
+                got_bytes: 0,
+                input_ended: false,
+                cancelled: false,
+                over: false,
+                unacknowledged: 0,
+            });
+            self.report.jobs += u64::from(first);
+            return;
+        }
+        let part = node.job.as_mut().expect("a job");
+        match message {
+            ToNode::JobInput { job, bytes, .. } => {
+                assert!(part.job == job && part.accepted && !part.cancelled && !part.input_ended);
+                part.got += ToNode::input_charge(bytes.len());
+                part.got_bytes += bytes.len() as u64;
+                assert!(part.got <= part.credit, "more than it was ready to take");
+            }
+            ToNode::JobInputEnd { job } => {
+                assert!(part.job == job && !part.cancelled && !part.input_ended);
+                part.input_ended = true;
+            }
+            ToNode::JobOutputAck { job, bytes } => {
+                assert_eq!(part.job, job);
+                let bytes = usize::try_from(bytes).expect("a small number");
+                part.unacknowledged = part.unacknowledged.checked_sub(bytes).expect("no more than it gave");
+            }
+            ToNode::JobCancel { job, reason } => {
+                assert!(part.job == job && !part.cancelled && !part.over && proto::is_printable(&reason));
+                part.cancelled = true;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn client_heard(&mut self, conn: ConnId, message: ToClient) {
+        assert!(!self.failed.contains(&conn), "nothing comes after a failure");
+        if message == ToClient::Hello {
+            self.peers.insert(conn, Peer::Client(Client::default()));
+            return;
+        }
+        if let ToClient::Failed { reason } = &message {
+            assert!(proto::is_printable(reason), "{reason:?}");
+            self.failed.insert(conn);
+        }
+        let Some(Peer::Client(client)) = self.peers.get_mut(&conn) else { return };
+        match message {
+            ToClient::Accepted { job, nodes } => {
+                assert!(!nodes.is_empty());
+                let submission = client.submission.as_mut().expect("a submission");
+                assert_eq!(submission.job.replace(job), None, "accepted once");
+            }
+            ToClient::Progress { phase, .. } => assert!(proto::is_printable(&phase) && phase.len() <= 32),
+            ToClient::Output { bytes } => client.unsent += bytes.len(),
+            ToClient::Report { report, .. } => assert_eq!(report.check(), Ok(())),
+            ToClient::Done { .. } => {
+                if client.submission.take().is_some() {
+                    self.report.done += 1;
+                }
+            }
+            ToClient::Failed { .. } => {
+                client.waits = false;
+                if client.submission.take().is_some() {
+                    self.report.failed += 1;
+                }
+            }
+            ToClient::Nodes { nodes, .. } => {
+                client.waits = false;
+                assert!(nodes.is_sorted_by_key(|status| status.node));
+            }
+            ToClient::Hello | ToClient::Jobs(_) | ToClient::Cancelled { .. } => {}
+        }
+    }
+}

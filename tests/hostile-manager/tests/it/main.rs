@@ -1,0 +1,74 @@
+//! Random members and clients: `hostile_manager` says what must hold.
+//!
+//! The seeds differ from run to run. A failure prints its seed: `MANAGER_SEED=N cargo test -p hostile-manager` runs that one
+//! alone.
+#![allow(clippy::unwrap_used, reason = "a test fails by panic")]
+
+use hostile_manager::{Report, drive};
+use std::hash::{BuildHasher, RandomState};
+
+/// Runs, if no seed is given.
+const RUNS: u64 = 400;
+/// The variable with the seed to run alone.
+const SEED: &str = "MANAGER_SEED";
+
+/// Bytes of a seed (splitmix64): more of them for each fourth one.
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let words = next() % if seed % 4 == 0 { 400 } else { 60 };
+    (0..words).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+/// Says which seed it was if the test panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the seed was {}: {SEED}={} runs it alone", self.0, self.0);
+        }
+    }
+}
+
+fn run(seed: u64) -> Report {
+    let seed = Seed(seed);
+    drive(&bytes(seed.0))
+}
+
+#[test]
+fn whatever_members_and_clients_do() {
+    if let Ok(seed) = std::env::var(SEED) {
+        println!("{:?}", run(seed.parse().expect("a number")));
+        return;
+    }
+    let first = RandomState::new().hash_one(0) >> 1;
+    println!("seeds from {first}");
+    let mut sum = Report::default();
+    for report in (first..first + RUNS).map(run) {
+        sum.events += report.events;
+        sum.actions += report.actions;
+        sum.joins += report.joins;
+        sum.expired += report.expired;
+        sum.jobs += report.jobs;
+        sum.done += report.done;
+        sum.failed += report.failed;
+    }
+    println!("{sum:?}");
+    // The rare states are reached: each run begins and ends some jobs.
+    assert!(sum.joins > 4 * RUNS && sum.expired > RUNS / 4, "{sum:?}");
+    assert!(sum.jobs > 2 * RUNS && sum.done > RUNS && sum.failed > RUNS, "{sum:?}");
+}
+
+#[test]
+fn a_seed_gives_the_same_run_again() {
+    for seed in 0..8 {
+        assert_eq!(format!("{:?}", run(seed)), format!("{:?}", run(seed)));
+    }
+}
