@@ -11,6 +11,7 @@ pub use submit::{Job, Outcome, Update};
 use proto::channel::{ChannelError, ClusterKey};
 use proto::{
     FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION, Reason, ToClient,
+    printable,
 };
 use std::io;
 use std::path::PathBuf;
@@ -93,7 +94,7 @@ impl Client {
         connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
         match connection.receiving.receive(Some(PATIENCE))? {
             ToClient::Hello => Ok(Self { connection }),
-            ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
+            ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             _ => Err(ClientError::Unexpected),
         }
     }
@@ -140,7 +141,7 @@ impl Client {
     fn ask(&mut self, question: &FromClient, patience: Duration) -> Result<ToClient, ClientError> {
         self.connection.sending.send(question)?;
         match self.connection.receiving.receive(Some(patience))? {
-            ToClient::Failed { reason } => Err(ClientError::Failed(reason)),
+            ToClient::Failed { reason } => Err(ClientError::Failed(printable(&reason))),
             answer => Ok(answer),
         }
     }

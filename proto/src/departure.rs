@@ -39,6 +39,25 @@ impl Departures {
         alloc::vec![life]
     }
 
+    /// Ended lives that are not settled.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all ended lives are settled.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Of the ended lives that are not settled, the one with the lowest number: the members that have not seen its end.
+    #[must_use]
+    pub fn slowest(&self) -> Vec<NodeId> {
+        let oldest = self.0.iter().min_by_key(|((_, incarnation), _)| *incarnation);
+        oldest.map(|(_, missing)| missing.iter().copied().collect()).unwrap_or_default()
+    }
+
     fn take_settled(&mut self) -> Vec<(NodeId, Incarnation)> {
         let settled: Vec<_> = self.0.iter().filter(|(_, m)| m.is_empty()).map(|(life, _)| *life).collect();
         settled.iter().for_each(|life| {
@@ -57,7 +76,10 @@ mod tests {
         let mut departures = Departures::default();
         let node = NodeId;
         assert_eq!(departures.begin(node(1), Incarnation(10), [node(2), node(3)]), []);
+        assert_eq!((departures.len(), departures.is_empty()), (1, false));
+        assert_eq!(departures.slowest(), [node(2), node(3)]);
         assert_eq!(departures.seen(node(2), node(1), Incarnation(10)), []);
+        assert_eq!(departures.slowest(), [node(3)]);
         // Said twice, and of a life that never ended.
         assert_eq!(departures.seen(node(2), node(1), Incarnation(10)), []);
         assert_eq!(departures.seen(node(2), node(9), Incarnation(1)), []);

@@ -121,7 +121,7 @@ impl Client {
                 watch(Update::Accepted { job, nodes: &nodes });
                 (job, nodes)
             }
-            ToClient::Failed { reason } => return Err(ClientError::Failed(reason)),
+            ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
             _ => return Err(ClientError::Unexpected),
         };
         std::thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn receive_results(
                 let report = |&node: &NodeId| Some((node, reports.remove(&node)?));
                 return Ok(Results { reports: nodes.iter().filter_map(report).collect(), run_us, stream_us });
             }
-            ToClient::Failed { reason } => return Err(ClientError::Failed(reason)),
+            ToClient::Failed { reason } => return Err(ClientError::Failed(printable(&reason))),
             _ => return Err(ClientError::Unexpected),
         }
     }

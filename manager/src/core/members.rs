@@ -16,6 +16,9 @@ use verbs::{Gid, LinkKind, MacAddr};
 /// Bytes of the longest relayed message.
 const MAX_RELAY: usize = 4096;
 
+/// Deaths that not all members have seen: twice as many as there can be members.
+const MAX_DEPARTURES: usize = 8192;
+
 /// What a relayed message counts for at least, in bytes.
 const MIN_RELAY: usize = 256;
 
@@ -309,6 +312,11 @@ impl Core {
         self.tell_members(&ToNode::Left { node, incarnation, reason: reason.clone() });
         let settled = self.departures.begin(node, incarnation, self.members.0.keys().copied());
         self.tell_settled(settled);
+        if self.departures.len() > MAX_DEPARTURES {
+            for slow in self.departures.slowest() {
+                self.remove_member(slow, "it does not say that it has seen who is gone");
+            }
+        }
         if let Some(job) = live.job {
             self.part_is_over(node, job);
             self.fail_job(job, format!("{label}: {reason}"));

@@ -86,7 +86,7 @@ fn a_phase_is_a_short_printable_word() {
     match &h.client_heard(client)[..] {
         [ToClient::Progress { phase, .. }] => {
             assert!(phase.starts_with("map"));
-            assert!(phase.len() <= 64 && !phase.chars().any(char::is_control), "{phase:?}");
+            assert!(phase.len() <= 64 && !phase.chars().any(char::is_control), "{} bytes", phase.len());
         }
         other => panic!("{other:?}"),
     }
@@ -148,6 +148,28 @@ fn the_names_of_a_node_are_bounded() {
     assert!(answer(&mut h, node).is_ok());
     h.say(node, &bind("again".into()));
     assert!(answer(&mut h, node).is_ok());
+}
+
+#[test]
+fn a_member_that_never_sees_who_is_gone_is_removed() {
+    let mut h = Harness::new();
+    let (blind, _) = h.join("a");
+    let (good, _) = h.join("b");
+    for _ in 0..10_000 {
+        let (guest, _) = h.join("guest");
+        h.drop(guest);
+        for message in h.node_heard(good) {
+            if let ToNode::Left { node, incarnation, .. } = message {
+                h.say(good, &ToManager::LeftSeen { node, incarnation });
+            }
+        }
+        h.node_heard(blind);
+        if h.closed.contains(&blind) {
+            break;
+        }
+    }
+    assert!(h.closed.contains(&blind), "no end of what is kept for it");
+    assert!(!h.closed.contains(&good));
 }
 
 #[test]

@@ -488,32 +488,6 @@ fn a_node_is_ready_for_a_window_beyond_what_it_has_taken() {
     assert!(cluster.credits.lock()[&(node, job)].1 <= 10, "not a message for each piece");
 }
 
-/// A manager that sends more than the node is ready to take has to be stopped somewhere, but not by leaving what comes behind it
-/// unheard.
-#[test]
-fn input_that_nobody_takes_keeps_nothing_else_waiting() {
-    let mut cluster = Cluster::new(9, 1);
-    let (host, lite) = cluster.nodes[0].clone();
-    let stuck = cluster.start("wordcount", &[], &[b"a"], 1000).unwrap();
-    // Nobody takes the messages of jobs any more: the task that serves them waits for its turn to send.
-    let looked_up = Arc::new(Mutex::new(None));
-    for number in 0..20u64 {
-        let message = ToNode::JobInput {
-            job: JobId(stuck.0 + 100),
-            file: 0,
-            offset: number << 15,
-            bytes: vec![0; 32 << 10],
-            end_of_split: false,
-        };
-        cluster.hub.send(NodeId(1), &message);
-    }
-    let found = looked_up.clone();
-    host.spawn("look up", Box::pin(async move { *found.lock() = Some(lite.members().len()) }));
-    cluster.world.run_for(Duration::from_secs(1));
-    assert!(looked_up.lock().is_some());
-    assert_eq!(*cluster.ends.lock(), []);
-}
-
 #[test]
 fn serving_ends_with_the_membership() {
     let mut cluster = Cluster::new(6, 2);
