@@ -3,11 +3,15 @@
 
 mod allocations;
 mod connections;
+#[cfg(debug_assertions)]
+mod interleavings;
 mod membership;
 mod mishaps;
 mod one_sided;
+mod posting;
 mod qos;
 mod regions;
 mod rpc;
 mod sync;
 mod two_nodes;
+mod unfinished;
