@@ -73,6 +73,12 @@ impl BouncePool {
         Ok(Self(pool))
     }
 
+    /// The RNIC may still reach the buffers: their memory is never used for anything else.
+    #[cold]
+    pub(crate) fn lose(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.0));
+    }
+
     /// Buffers that are taken.
     #[cfg(feature = "testing")]
     pub(crate) fn in_use(&self) -> usize {

@@ -1,5 +1,6 @@
 //! The control connection: one task that sends, one that receives, the name directory, and messages of jobs.
 
+use crate::lock::Mutex;
 use crate::names::Named;
 use crate::node::Node;
 use crate::rpc::Ask;
@@ -13,7 +14,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use platform::{ControlLink, Instant};
 use proto::{NameError, NodeId, ToManager, ToNode};
-use spin::Mutex;
 
 /// Messages that [`Lite::send_control`] lets wait before it waits itself.
 const SEND_QUEUE: usize = 16;

@@ -13,8 +13,11 @@ pub enum Error {
     /// The deadline passed before the operation was issued, or it only read.
     #[error("deadline passed before the operation took effect")]
     Deadline,
-    /// The operation was issued, and its outcome was lost: it may or may not have happened.
-    #[error("the operation may or may not have happened")]
+    /// The operation was issued, and its outcome was lost: it may or may not have happened, and may still happen. A write or an
+    /// atomic may until the transport gives it up, seconds later, and its connection is at its end on both sides:
+    /// [`Lite::settled`](crate::Lite::settled) waits for that, and so does giving back a lock that was held meanwhile. What a
+    /// call asks for may for as long as its handler runs.
+    #[error("the operation may or may not have happened, or may still happen")]
     Unknown,
     /// The node has left the cluster or is declared dead.
     #[error("{0} is down")]

@@ -41,6 +41,7 @@ mod error;
 mod issuer;
 mod lease;
 mod leave;
+mod lock;
 mod membership;
 mod names;
 mod node;

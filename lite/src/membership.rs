@@ -1,6 +1,7 @@
 //! Who is in the cluster.
 
 use crate::conn::{Peer, PeerLink};
+use crate::lock::Mutex;
 use crate::node::Node;
 use crate::wait::Waiters;
 use crate::{Error, Lite};
@@ -9,7 +10,6 @@ use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use proto::{Incarnation, Member, NodeId, RnicOffer, ToManager};
-use spin::Mutex;
 
 /// A node in one life of it.
 pub(crate) type Life = (NodeId, Incarnation);
@@ -113,6 +113,7 @@ impl Node {
             core::mem::replace(&mut peer.link, PeerLink::Gone)
         };
         self.retire(link);
+        self.forget_lost((node, incarnation));
         let unused = self.mappings.forget(node);
         let life = (node, incarnation);
         for region in self.regions.forget(life) {
@@ -122,7 +123,7 @@ impl Node {
         self.end_waits_of(life);
         // Its queue pairs here are destroyed, and nothing is under way through its regions: the manager may count on that.
         let seen = ToManager::LeftSeen { node, incarnation };
-        if unused.iter().all(|mapping| self.is_drained(mapping)) {
+        if unused.iter().all(|mapping| self.is_drained(mapping)) && !self.is_served(life) {
             self.control.post(&seen);
         } else {
             let me = self.clone();
@@ -130,6 +131,7 @@ impl Node {
                 for mapping in unused {
                     me.drained(&mapping).await;
                 }
+                me.peer_change.until(|| (!me.is_served(life)).then_some(())).await;
                 me.control.post(&seen);
             };
             self.platform.spawn("lite-left", alloc::boxed::Box::pin(task));

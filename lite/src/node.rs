@@ -1,10 +1,11 @@
 //! The state of one node's LITE, and its poller.
 
 use crate::bounce::BouncePool;
-use crate::conn::{Conn, Peer, Seats};
+use crate::conn::{Conn, Gone, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::lease::{Ended, Lease, Resumed, Step};
+use crate::lock::Mutex;
 use crate::membership::Watchers;
 use crate::op::{Ends, OpId, OpTable};
 use crate::qos::Qos;
@@ -24,7 +25,6 @@ use core::task::Waker;
 use core::time::Duration;
 use platform::{Instant, Platform};
 use proto::{Incarnation, NodeId, ToManager, Welcome};
-use spin::Mutex;
 use verbs::{Attributes, Completion, CqId, CqOptions, Gid, MemoryKey, QpNum, Rnic, Status, WorkKind};
 
 /// Completions taken at once.
@@ -35,7 +35,7 @@ const BATCHES: usize = 16;
 const KNOWN: usize = 32;
 /// Receives of a connection that are posted at once.
 const REPOSTED: u32 = 8;
-/// How soon to look again at messages that found no room.
+/// How soon to look again at messages that found no room, and at queue pairs that the RNIC has not let go of.
 const STALLED_PAUSE: Duration = Duration::from_millis(1);
 
 /// One node's LITE.
@@ -84,6 +84,8 @@ pub(crate) struct Node {
     pub(crate) next_sweep: AtomicU64,
     /// Connections whose queue pairs are destroyed, but whose completions may not all be taken.
     pub(crate) closing: Tray<Arc<Conn>>,
+    /// Connections at their end whose queue pairs the RNIC has not let go of.
+    pub(crate) served: Tray<Arc<Conn>>,
     /// Connections with messages that found no room.
     pub(crate) stalled: Tray<Arc<Conn>>,
 
@@ -158,6 +160,7 @@ impl Node {
             finding_room: AtomicBool::new(false),
             next_sweep: AtomicU64::new(u64::MAX),
             closing: Tray::default(),
+            served: Tray::default(),
             stalled: Tray::default(),
             services: ServiceTable::default(),
             local_replies: LocalReplies::default(),
@@ -280,6 +283,8 @@ impl Node {
         if let Some(conn) = loopback {
             self.shut(&conn);
         }
+        self.ops.lock().unfinished.forget_all_lost();
+        self.drains.wake_all();
         self.waits.end_all(&Error::LinkDown);
         self.control.end();
         self.end_suspension();
@@ -302,6 +307,9 @@ impl Node {
         let suspended = self.lease.is_suspended();
         if suspended {
             worked = self.sit_out(now);
+        }
+        if self.served.len() > 0 {
+            self.shut_served();
         }
         let closing = (self.closing.len() > 0).then(|| self.closing.take());
         worked |= self.take_completions(&mut poller, closing.is_some());
@@ -330,6 +338,7 @@ impl Node {
             }
             let forgotten = self.ops.lock().links.forget(&conn);
             drop(forgotten);
+            self.make_sure(&conn);
         }
     }
 
@@ -450,7 +459,8 @@ impl Node {
         if self.lease.is_suspended() {
             return [timer, op, lease].into_iter().flatten().min();
         }
-        let stalled = (self.stalled.len() > 0).then(|| self.platform.now() + STALLED_PAUSE);
+        let again = self.stalled.len() + self.served.len() > 0;
+        let stalled = again.then(|| self.platform.now() + STALLED_PAUSE);
         [timer, op, lease, stalled, self.next_sweep()].into_iter().flatten().min()
     }
 }
@@ -460,8 +470,10 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.peers.get_mut().clear();
         let loopback = self.loopback.get_mut().take();
-        for conn in self.by_qp.get_mut().values().chain(&loopback) {
-            conn.lanes().destroy();
+        let conns = self.by_qp.get_mut().values().chain(&loopback);
+        let served = conns.filter(|conn| matches!(conn.lanes().destroy(), Gone::NotYet { .. })).count();
+        if served > 0 {
+            self.ops.get_mut().bounce.lose();
         }
         if let Err(error) = self.rnic.destroy_cq(self.cq) {
             log::warn!("lite: cannot destroy {:?}: {error}", self.cq);

@@ -5,6 +5,7 @@
 //! quality of service: **HW-Sep** sets queue pairs apart, **SW-Pri** lets the sender of low priority yield. They concern
 //! reads, writes and atomics; limits concern calls as well.
 
+use crate::lock::Mutex;
 use crate::node::Node;
 use crate::wait::Waiters;
 use crate::{Error, Lite};
@@ -14,7 +15,6 @@ use core::fmt;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
-use spin::Mutex;
 
 /// How much an operation matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Deadlines: a heap from which any timer can be taken back, without allocation once it has grown.
 
+use crate::lock::Mutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
@@ -7,7 +8,6 @@ use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, Platform};
-use spin::Mutex;
 
 /// All timers of a node. They fire in [`expire`](Self::expire).
 pub(crate) struct Timers {

@@ -128,6 +128,8 @@ pub struct Mlx4<H: Hardware, R> {
     /// The link is to be looked at again.
     stale: AtomicBool,
     failed: AtomicBool,
+    /// Since it failed, it reaches no memory.
+    cut_off: AtomicBool,
     next_health: AtomicU64,
     mending: spin::Mutex<Mending>,
     resets: AtomicU64,
@@ -205,6 +207,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             link: Mutex::new(link),
             stale: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
             next_health: AtomicU64::new(next_health),
             mending: spin::Mutex::new(Mending::new(saved)),
             resets: AtomicU64::new(0),
@@ -410,12 +413,28 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
     }
 
-    /// The card is no longer of use.
+    /// The card is no longer of use, and reaches no memory until it has been reset.
     fn fail(&self, why: &str) {
         if !self.failed.swap(true, Ordering::Relaxed) {
             log::error!("mlx4: the card has failed: {why}");
             self.link.lock().state = PortState::Down;
+            self.cut_off();
         }
+    }
+
+    /// Takes the card's access to memory away. Gives whether it has none.
+    fn cut_off(&self) -> bool {
+        let done = reset::cut_off(&self.hw);
+        if !done {
+            log::error!("mlx4: the card goes on to reach memory");
+        }
+        self.cut_off.store(done, Ordering::Release);
+        done
+    }
+
+    /// Whether a card that has failed reaches no memory any more.
+    fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire)
     }
 
     fn has_failed(&self) -> bool {

@@ -109,15 +109,18 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                     mending.again(Error::Failed, now);
                 } else {
                     mending.tries += 1;
-                    match self.begin_reset() {
+                    let begun = self.begin_reset();
+                    // It is told to let go of memory, or cannot reach it. Else its work does not end.
+                    if begun.is_ok() || self.is_cut_off() || self.cut_off() {
+                        self.end_all();
+                    }
+                    match begun {
                         Ok(()) => {
                             mending.step = Step::Look { at: now + reset::LOOK, deadline: now + reset::LIMIT };
                         }
                         Err(error) => mending.again(error, now),
                     }
                 }
-                // The card was told to let go of memory, or is past hearing it.
-                self.end_all();
             }
             Step::Look { at, deadline } if now >= at => {
                 if reset::is_back(&self.hw) {
@@ -214,6 +217,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         *self.agent.lock() = agent;
         *self.frames.lock() = frames;
         self.next_health.store((self.hw.now() + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
+        self.cut_off.store(false, Ordering::Release);
         self.failed.store(false, Ordering::Relaxed);
         drop(control);
         self.refresh()

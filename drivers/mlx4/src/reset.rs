@@ -23,6 +23,8 @@ pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// Words of the configuration space that a reset loses.
 const SAVED: usize = 16;
 const COMMAND: usize = 1;
+/// Of the command register: the function may reach memory.
+const BUS_MASTER: u32 = 1 << 2;
 const VENDOR: u16 = 0x15b3;
 const CAPABILITIES: u16 = 0x34;
 const PCI_EXPRESS: u32 = 0x10;
@@ -67,6 +69,30 @@ pub(crate) fn take(hw: &impl Hardware) -> Result<Saved, Error> {
 /// Gives the card up, so that another driver can take it.
 pub(crate) fn give_up(hw: &impl Hardware) {
     hw.set_register(OWNERSHIP, 0);
+}
+
+/// Takes a function's access to memory away, whatever the card does: requests of a function that is no bus master go nowhere.
+/// Gives whether it has none from the return on.
+pub(crate) fn cut_off(hw: &impl Hardware) -> bool {
+    let at = COMMAND as u16 * 4;
+    let command = hw.config(at);
+    if command != u32::MAX {
+        // The upper half are bits that a 1 clears.
+        hw.set_config(at, command & 0xffff & !BUS_MASTER);
+    }
+    // The answer comes behind what the function has written before (PCI Express, ordering). One that is not there at all
+    // reads as all ones, and reaches nothing.
+    let now = hw.config(at);
+    now == u32::MAX || now & BUS_MASTER == 0
+}
+
+/// Gives a function access to memory, if it has none.
+pub(crate) fn connect(hw: &impl Hardware) {
+    let at = COMMAND as u16 * 4;
+    let command = hw.config(at) & 0xffff;
+    if command & BUS_MASTER == 0 {
+        hw.set_config(at, command | BUS_MASTER);
+    }
 }
 
 /// Has a card that does not heed commands let go of all memory.
@@ -120,8 +146,9 @@ pub(crate) fn finish(hw: &impl Hardware, saved: &Saved) {
     for (word, value) in saved.words.into_iter().enumerate().filter(|(word, _)| *word != COMMAND) {
         hw.set_config(word as u16 * 4, value);
     }
-    // Only with its BARs back may it answer to them. The upper half are bits that a 1 clears.
-    hw.set_config(COMMAND as u16 * 4, saved.words[COMMAND] & 0xffff);
+    // Only with its BARs back may it answer to them. The upper half are bits that a 1 clears. One that was cut off before has
+    // been reset since.
+    hw.set_config(COMMAND as u16 * 4, saved.words[COMMAND] & 0xffff | BUS_MASTER);
 }
 
 /// Looks until something is so. The first look is after a pause.

@@ -200,29 +200,30 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError> {
         self.with_control(|control| {
             // Nothing more is posted.
-            let taken = {
-                let mut place = self.slot(qp).ok_or(VerbsError::NotFound)?.lock();
-                place.take_if(|slot| slot.queue.number() == qp)
-            };
+            let lock = self.slot(qp).ok_or(VerbsError::NotFound)?;
+            let taken = lock.lock().take_if(|slot| slot.queue.number() == qp);
             let slot = taken.ok_or(VerbsError::NotFound)?;
-            self.former_posts.lock().add(slot.posts);
             let reset = match slot.stage {
                 Stage::Lost => Ok(()),
                 Stage::Created | Stage::Connected => control.reset_qp(&self.hw, &slot.fixed),
             };
-            self.flush(&slot)?;
-            match reset {
-                Ok(()) => {
-                    control.release_qp(&self.hw, &slot);
-                    Ok(())
+            if let Err(error) = reset {
+                self.fail("it does not let go of a queue pair");
+                if !self.is_cut_off() && !self.cut_off() {
+                    // It may go on to serve the queue pair, which stays for another try: a reset ends it.
+                    *lock.lock() = Some(slot);
+                    return Err(VerbsError::StillServed);
                 }
-                Err(error) => {
-                    // The card may still use the rings: their memory is never used for anything else.
-                    core::mem::forget(slot);
-                    self.fail("it does not let go of a queue pair");
-                    Err(error.into())
-                }
+                self.former_posts.lock().add(slot.posts);
+                let flushed = self.flush(&slot);
+                // Once it reaches memory again it may use the rings: their memory is never used for anything else.
+                core::mem::forget(slot);
+                return flushed.and(Err(error.into()));
             }
+            self.former_posts.lock().add(slot.posts);
+            let flushed = self.flush(&slot);
+            control.release_qp(&self.hw, &slot);
+            flushed
         })
     }
 

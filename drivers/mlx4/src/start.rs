@@ -155,6 +155,8 @@ fn of_slave<B: Block>(
     former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
     let mut commands = Commands::of_slave(hw)?;
+    // The master has taken all from the function, which may reach memory again if it was cut off.
+    reset::connect(hw);
     let hca = hca::query(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?.in_modes(&hca);
     let number = port_number(config, &capabilities)?;

@@ -5,6 +5,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod address;
 mod completion;

@@ -110,3 +110,41 @@ pub struct CqId(pub u16);
 /// The caller's name for a work request, given back in its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct WrId(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: u32 = 1 << 24;
+    const HALF: u32 = 1 << 23;
+
+    /// Any number, and those near where they go round and near half of the way more often.
+    fn number() -> impl Strategy<Value = u32> {
+        prop_oneof![0..ALL, 0..40u32, ALL - 40..ALL, HALF - 40..HALF + 40]
+    }
+
+    proptest! {
+        /// Packets are in the order in which they are sent, wherever the numbers begin.
+        #[test]
+        fn a_packet_is_as_far_on_as_packets_have_been_sent(first in number(), sent in number()) {
+            let (a, b) = (Psn::new(first), Psn::new(first).add(sent));
+            prop_assert_eq!(b.get(), (first + sent) % ALL);
+            let ahead = sent < HALF;
+            let distance = if ahead { i64::from(sent) } else { i64::from(sent) - i64::from(ALL) };
+            prop_assert_eq!(i64::from(b.distance_from(a)), distance);
+            prop_assert_eq!(a.add(b.distance_from(a) as u32), b, "also backwards");
+            // Half of all numbers on is as far as half of them back.
+            let back = if sent == HALF { -i64::from(HALF) } else { -distance };
+            prop_assert_eq!(i64::from(a.distance_from(b)), back);
+        }
+
+        #[test]
+        fn steps_add_up(first in number(), one in number(), other in number()) {
+            let first = Psn::new(first);
+            prop_assert_eq!(first.add(one).add(other), first.add(one + other));
+            prop_assert_eq!(first.add(one).add(u32::MAX - one + 1), first, "modulo 2^24, as 2^32 is a multiple of it");
+            prop_assert_eq!(Psn::new(one | 0xff << 24), Psn::new(one));
+        }
+    }
+}

@@ -142,6 +142,9 @@ pub enum VerbsError {
     /// The device does not answer any more.
     #[error("the RNIC has failed")]
     DeviceFailed,
+    /// The device may still serve a queue pair that is to be destroyed: what arrives for it may change memory.
+    #[error("the RNIC does not let go of the queue pair")]
+    StillServed,
 }
 
 /// A named count, for metrics: what it counts, and how many.
@@ -188,6 +191,10 @@ pub trait Rnic: Send + Sync {
 
     /// Ends a queue pair of either service: from the return on nothing that arrives for it touches memory, and outstanding work has
     /// completed as flushed into its completion queues.
+    ///
+    /// [`StillServed`](VerbsError::StillServed): the device may go on serving it. Nothing can be posted any more, but memory
+    /// that it reaches must not be used for anything else until a later call for the same queue pair gives another result. With
+    /// any other error the device reaches no memory through it, as if it were destroyed.
     fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError>;
 
     /// Queues send work, in order. `Err((n, e))`: the first `n` are queued, the next was refused because of `e`.

@@ -60,7 +60,8 @@ typedef enum {
    */
   FL_DEADLINE = 1,
   /**
-   * The operation was issued, and its outcome was lost: it may or may not have happened.
+   * The operation was issued, and its outcome was lost: it may or may not have happened. A write or an atomic may still
+   * happen until the transport gives it up, seconds later.
    */
   FL_UNKNOWN = 2,
   /**

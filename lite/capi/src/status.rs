@@ -13,7 +13,8 @@ pub enum fl_status {
     FL_OK = 0,
     /// The time was over before the operation took effect.
     FL_DEADLINE = 1,
-    /// The operation was issued, and its outcome was lost: it may or may not have happened.
+    /// The operation was issued, and its outcome was lost: it may or may not have happened. A write or an atomic may still
+    /// happen until the transport gives it up, seconds later.
     FL_UNKNOWN = 2,
     /// The node has left the cluster or is declared dead.
     FL_NODE_DOWN = 3,

@@ -229,7 +229,11 @@ impl Node {
             Message::Close { unused_ns } => {
                 self.on_close(&member, attempt, Duration::from_nanos(unused_ns));
             }
-            Message::Closed => self.on_close_answer(&member, attempt, true),
+            Message::Closed => {
+                self.on_silent(&member, attempt);
+                self.on_close_answer(&member, attempt, true);
+            }
+            Message::Broken => self.on_broken(&member, attempt),
             Message::Used => self.on_close_answer(&member, attempt, false),
             Message::Refused(why) => {
                 let mut peers = self.peers.lock();
@@ -260,6 +264,15 @@ impl Node {
         };
         // The former connection falls silent before the answer.
         self.retire(old);
+        if self.is_served((node, member.incarnation)) {
+            let mut peers = self.peers.lock();
+            if let Some(peer) = peers.get_mut(&node)
+                && matches!(peer.link, PeerLink::Preparing { attempt: a } if a == attempt)
+            {
+                peer.link = PeerLink::Idle;
+            }
+            return self.tell(member, attempt, Message::Full);
+        }
         if !self.answer_request(member, attempt, end, self.platform.now()) {
             self.crowded();
         }

@@ -8,7 +8,7 @@
 
 use super::broker::{Peer, PeerLink};
 use super::wire::Message;
-use super::{Conn, STAY};
+use super::{Conn, Gone, STAY};
 use crate::node::Node;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -76,22 +76,17 @@ impl Node {
                 None => (None, false),
             }
         };
-        let closed = match conn {
-            // It has ended here already.
-            None => true,
-            Some(conn) => {
-                // If both propose, both have sealed it.
-                let agreed = proposed
-                    || conn.unused(self.platform.now()) >= unused.max(STAY)
-                        && self.seal(&conn, unused.is_zero());
-                if agreed {
-                    self.counters.closed.add(1);
-                    self.fail(&conn);
-                }
-                agreed
-            }
-        };
-        self.tell(member, id, if closed { Message::Closed } else { Message::Used });
+        // One that has ended here already, or is about to, is broken to the peer.
+        let Some(conn) = conn else { return self.on_broken(member, id) };
+        // If both propose, both have sealed it.
+        let agreed = proposed
+            || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
+        if agreed {
+            self.counters.closed.add(1);
+            self.on_broken(member, id);
+        } else {
+            self.tell(member, id, Message::Used);
+        }
     }
 
     /// The peer has ended connection `id`, or still uses it.
@@ -183,10 +178,39 @@ impl Node {
 
     /// Destroys a connection's queue pairs. From the return on the peer reaches no memory of this node through it. The
     /// poller ends the operations that were under way.
+    ///
+    /// While the RNIC does not let go of a queue pair, nothing of the connection ends or is used again: the poller tries anew,
+    /// and [`is_served`](Self::is_served) tells those who must not go on before.
     pub(crate) fn shut(&self, conn: &Arc<Conn>) {
-        if !conn.lanes().destroy() {
-            return;
+        match conn.lanes().destroy() {
+            Gone::Now => self.bury(conn),
+            Gone::Before | Gone::NotYet { first: false } => {}
+            Gone::NotYet { first: true } => {
+                log::error!("lite: the RNIC does not let go of the connection to {}", conn.peer);
+                self.served.push(conn.clone());
+                // Those that wait for room go on elsewhere; those that wait for an end wait until there is one.
+                if let Some(rpc) = &conn.rpc {
+                    rpc.room.wake_all();
+                }
+                self.resources.wake_all();
+            }
         }
+    }
+
+    /// Tries again to destroy what the RNIC did not let go of; called by the poller.
+    #[cold]
+    pub(crate) fn shut_served(&self) {
+        for conn in self.served.take() {
+            match conn.lanes().destroy() {
+                Gone::Now => self.bury(&conn),
+                Gone::Before => {}
+                Gone::NotYet { .. } => self.served.push(conn),
+            }
+        }
+    }
+
+    /// The queue pairs of a connection are destroyed.
+    fn bury(&self, conn: &Arc<Conn>) {
         self.trace(|| crate::trace::Event::Disconnected { peer: conn.peer });
         if let Some(lane) = conn.lane(super::RPC_LANE) {
             self.by_qp.lock().remove(&lane.number);
@@ -195,6 +219,8 @@ impl Node {
         if let Some(rpc) = &conn.rpc {
             rpc.lose_all();
         }
+        self.tell_closed(conn);
         self.resources.wake_all();
+        self.peer_change.wake_all();
     }
 }

@@ -2,12 +2,24 @@
 
 use super::seats::Seat;
 use crate::bounce::Run;
+use crate::lock::Mutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use platform::Platform;
-use spin::Mutex;
 use verbs::{Psn, QpConnect, QpNum, QpOptions, RecvWr, Rnic, VerbsError, WrId};
+
+/// What an attempt to destroy queue pairs has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gone {
+    /// They are destroyed.
+    Now,
+    /// They were destroyed before.
+    Before,
+    /// The RNIC may still serve some of them: their memory is not to be used for anything else, and what arrives may change it.
+    /// `first`: it was the first attempt.
+    NotYet { first: bool },
+}
 
 /// One queue pair.
 pub(crate) struct Lane {
@@ -15,6 +27,8 @@ pub(crate) struct Lane {
     /// The first PSN that this side sends.
     pub(crate) psn: Psn,
     pub(crate) load: Load,
+    /// Whether it is destroyed.
+    gone: AtomicBool,
 }
 
 /// The send work requests of a queue pair: how many have not completed, and how many there ever were. Only ever changed
@@ -66,7 +80,10 @@ impl Load {
 pub(crate) struct Lanes {
     rnic: Arc<dyn Rnic>,
     pub(crate) lanes: Vec<Lane>,
-    destroyed: AtomicBool,
+    /// Nothing is posted any more.
+    ending: AtomicBool,
+    /// Held while queue pairs are being destroyed, so that whoever comes meanwhile returns after that; whether all are.
+    gone: Mutex<bool>,
     /// The ring for the peer's requests, and the slots for its replies; none on loop-back.
     pub(crate) memory: Option<(Run, Run)>,
     /// Until the queue pairs are destroyed; none on loop-back.
@@ -85,14 +102,15 @@ impl Lanes {
         let lanes = Vec::with_capacity(count);
         let (memory, seat) = peer.unzip();
         let (rnic, seat) = (rnic.clone(), Mutex::new(seat));
-        let mut made = Self { rnic, lanes, destroyed: AtomicBool::new(false), memory, seat };
+        let (ending, gone) = (AtomicBool::new(false), Mutex::new(false));
+        let mut made = Self { rnic, lanes, ending, gone, memory, seat };
         for lane in 0..count {
             let recv_depth = if lane == super::RPC_LANE { options.recv_depth } else { 1 };
             let number = made.rnic.create_qp(QpOptions { recv_depth, ..options })?;
             let mut psn = [0; 4];
             platform.fill_random(&mut psn);
             let psn = Psn::new(u32::from_le_bytes(psn));
-            made.lanes.push(Lane { number, psn, load: Load::default() });
+            made.lanes.push(Lane { number, psn, load: Load::default(), gone: AtomicBool::new(false) });
             if lane == super::RPC_LANE && made.memory.is_some() {
                 made.post_receives(options.recv_depth)?;
             }
@@ -137,18 +155,37 @@ impl Lanes {
         Ok(())
     }
 
-    /// Destroys the queue pairs: nothing of the peer reaches memory through them any more. Gives whether they were alive.
-    pub(crate) fn destroy(&self) -> bool {
-        if self.destroyed.swap(true, Ordering::SeqCst) {
-            return false;
+    /// Destroys the queue pairs: nothing of the peer reaches memory through them any more, unless it is [`Gone::NotYet`]; then
+    /// this is to be called again.
+    pub(crate) fn destroy(&self) -> Gone {
+        let first = !self.ending.swap(true, Ordering::SeqCst);
+        let mut gone = self.gone.lock();
+        if *gone {
+            return Gone::Before;
         }
-        for lane in &self.lanes {
-            if let Err(error) = self.rnic.destroy_qp(lane.number) {
-                log::warn!("lite: cannot destroy {:?}: {error}", lane.number);
+        let mut served = false;
+        for lane in self.lanes.iter().filter(|lane| !lane.gone.load(Ordering::SeqCst)) {
+            match self.rnic.destroy_qp(lane.number) {
+                Err(VerbsError::StillServed) => {
+                    served = true;
+                    continue;
+                }
+                Err(error) => log::warn!("lite: cannot destroy {:?}: {error}", lane.number),
+                Ok(()) => {}
             }
+            lane.gone.store(true, Ordering::SeqCst);
         }
+        if served {
+            return Gone::NotYet { first };
+        }
+        *gone = true;
         drop(self.seat.lock().take());
-        true
+        Gone::Now
+    }
+
+    /// Whether the queue pairs are destroyed; waits while they are being so.
+    pub(crate) fn is_gone(&self) -> bool {
+        *self.gone.lock()
     }
 
     /// Lets nothing be posted any more if nothing is under way; gives whether that is so. To be called under the lock of the
@@ -171,13 +208,17 @@ impl Lanes {
         self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.load.begun()))
     }
 
-    pub(crate) fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Ordering::SeqCst)
+    /// Whether they are destroyed, or about to be.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        self.destroy();
+        if let Gone::NotYet { .. } = self.destroy() {
+            log::error!("lite: the RNIC does not let go of queue pairs: their memory is lost");
+            core::mem::forget(self.memory.take());
+        }
     }
 }

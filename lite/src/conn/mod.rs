@@ -2,6 +2,7 @@
 
 mod broker;
 mod close;
+mod confirm;
 mod lanes;
 mod room;
 mod seats;
@@ -9,18 +10,18 @@ mod setup;
 mod wire;
 
 pub(crate) use broker::{Peer, PeerLink};
-pub(crate) use lanes::{Lane, Lanes};
+pub(crate) use lanes::{Gone, Lane, Lanes};
 pub(crate) use seats::{Seat, Seats};
 pub(crate) use wire::RpcArea;
 
+use crate::lock::Mutex;
 use crate::op::Link;
 use crate::qos::Share;
 use crate::rpc::ConnRpc;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use platform::Instant;
 use proto::{Incarnation, NodeId};
-use spin::Mutex;
 use verbs::MemoryKey;
 
 /// The lane of RPC.
@@ -59,6 +60,8 @@ pub(crate) struct Conn {
     seen: Mutex<Seen>,
     /// Which one it is in the table of operations; only changed under that's lock.
     link: AtomicU32,
+    /// The peer waits to hear that the queue pairs here are destroyed.
+    owes_closed: AtomicBool,
     /// None on the loop-back connection.
     pub(crate) rpc: Option<ConnRpc>,
 }
@@ -81,6 +84,7 @@ impl Conn {
             next: AtomicU32::new(0),
             seen: Mutex::default(),
             link: AtomicU32::new(Link::NONE.bits()),
+            owes_closed: AtomicBool::new(false),
             rpc,
         }
     }
@@ -148,8 +152,18 @@ impl Conn {
         self.seen.lock().ask_from <= now
     }
 
-    /// Whether its queue pairs are destroyed.
+    /// Whether it is at its end: nothing is posted on it any more. Its queue pairs are destroyed, or are about to be.
     pub(crate) fn is_shut(&self) -> bool {
-        self.lanes.is_destroyed()
+        self.lanes.is_ending()
+    }
+
+    /// The peer wants to hear when the queue pairs here are destroyed.
+    fn owe_closed(&self) {
+        self.owes_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the peer is to be told now; it is only once.
+    fn pays_closed(&self) -> bool {
+        self.owes_closed.swap(false, Ordering::SeqCst)
     }
 }

@@ -11,7 +11,7 @@ const INDEX_BITS: u32 = 20;
 const INDEX: u64 = (1 << INDEX_BITS) - 1;
 pub(crate) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
 /// Bits of the stage in a word; the use of the slot is above them.
-const STAGE_BITS: u32 = 2;
+const STAGE_BITS: u32 = 3;
 
 /// Names a slot in one use of it; travels in the work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +73,8 @@ pub(crate) enum Stage {
 const LATE: u64 = 1;
 const DONE: u64 = 2;
 const FAILED: u64 = 3;
+/// Of an operation that nobody is to wait for, and so nobody looks at its stage: its bounce buffer is filled.
+const FILLED: u64 = 4;
 
 /// What is told of one slot.
 struct End {
@@ -82,7 +84,7 @@ struct End {
     place: AtomicU64,
 }
 
-/// What is told of all slots. It only changes under the lock of the table.
+/// What is told of all slots. It only changes under the lock of the table, but for [`filled`](Ends::filled).
 #[derive(Clone)]
 pub(crate) struct Ends(Arc<[End]>);
 
@@ -106,6 +108,22 @@ impl Ends {
         if let Some(end) = self.0.get(id.index()) {
             end.place.store(place.0, Ordering::Relaxed);
         }
+    }
+
+    /// Its poster is done with the bounce buffer of `id`, which is being posted and which nobody is to wait for.
+    #[inline]
+    pub(super) fn filled(&self, id: OpId) {
+        if let Some(end) = self.0.get(id.index()) {
+            // The bytes of the buffer are written before whoever sees this gives it to another.
+            end.word.store(id.word(Stage::OnWire) | FILLED, Ordering::Release);
+        }
+    }
+
+    /// Whether [`filled`](Self::filled) has been called for `id`, which has its slot still.
+    #[inline]
+    pub(super) fn is_filled(&self, id: OpId) -> bool {
+        let word = self.0.get(id.index()).map(|end| end.word.load(Ordering::Acquire));
+        word == Some(id.word(Stage::OnWire) | FILLED)
     }
 
     /// How `id` stands; `None` if the slot has gone on to its next use: then `id` has succeeded and had no bounce buffer, or
@@ -144,7 +162,11 @@ mod tests {
             assert_eq!((ends.look(id), ends.look(id.next())), (Some(stage), None));
             assert_eq!(ends.look(OpId::first(1)), Some(Stage::OnWire));
         }
+        assert!(!ends.is_filled(id));
+        ends.filled(id);
+        assert!(ends.is_filled(id) && !ends.is_filled(id.next()) && !ends.is_filled(OpId::first(1)));
         ends.set(id.next(), Stage::OnWire);
+        assert!(!ends.is_filled(id) && !ends.is_filled(id.next()));
         assert_eq!((ends.look(id), ends.look(id.next())), (None, Some(Stage::OnWire)));
         // After the last use they begin anew, and none is nothing.
         let last = OpId(id.0 | !INDEX);

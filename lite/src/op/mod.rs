@@ -9,6 +9,7 @@ mod queue;
 mod quick;
 mod slot;
 mod transfer;
+mod unfinished;
 mod vector;
 
 pub(crate) use copy::Loan;
@@ -18,5 +19,6 @@ pub(crate) use links::{Link, PlaceId};
 pub(crate) use post::{NotPosted, Pass, Verb};
 pub use queue::{Completed, CompletionQueue, Op, OpKind};
 pub(crate) use quick::Way;
-pub(crate) use slot::{OpTable, Quick, Waits};
+pub(crate) use slot::{OpTable, Quick, Touch, Waits};
 pub(crate) use transfer::{Data, Lost, RECONNECT_PAUSE, Stop, judge};
+pub(crate) use unfinished::Moment;

@@ -1,10 +1,10 @@
 //! Posting one work request with all it needs: a credit of the queue pair, a bounce buffer, a slot.
 
-use super::{OpId, Waits};
+use super::{OpId, Touch, Waits};
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::qos::Share;
-use crate::region::{Mapping, StampId};
+use crate::region::Mapping;
 use crate::trace::{Event, Work};
 use crate::wait::{Epoch, Shut};
 use alloc::sync::Arc;
@@ -28,6 +28,14 @@ pub(crate) enum Verb<'a> {
     CompareSwap { compare: u64, swap: u64 },
 }
 
+impl Verb<'_> {
+    /// Whether it changes the memory at the other end.
+    #[inline]
+    pub(crate) const fn changes(self) -> bool {
+        !matches!(self, Self::Read { .. })
+    }
+}
+
 /// The right to go through a mapping to a place in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
@@ -45,9 +53,9 @@ impl Pass<'_> {
         mapping.gate.check(epoch).map_err(NotPosted::from)
     }
 
-    /// The mapping's.
-    pub(super) fn stamp(&self) -> StampId {
-        self.seen.0.stamp.id()
+    /// What `verb` touches with it.
+    pub(super) fn touch(&self, verb: Verb<'_>) -> Touch {
+        Touch { stamp: self.seen.0.stamp.id(), changes: verb.changes() }
     }
 }
 
@@ -90,19 +98,19 @@ impl Node {
         if self.lease.is_suspended() && !conn.is_shut() {
             return Err(NotPosted::Busy);
         }
-        let stamp = pass.map_or(StampId::NONE, |p| p.stamp());
+        let touch = pass.map_or(Touch::NOTHING, |p| p.touch(verb));
         let waits = if detached { Waits::Nobody } else { Waits::Task };
         let taken = {
             let mut ops = self.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
             let link = ops.links.link(conn);
             let depth = self.config.send_depth;
-            let id = ops.take((link, lane), stamp, self.bounce_len(verb), depth, waits)?;
+            let id = ops.take((link, lane), touch, self.bounce_len(verb), depth, waits)?;
             (id, ops.bounce_of(id))
         };
         let (id, place) = taken;
         self.trace(|| posted(id, verb, conn.peer, lane));
-        self.submit(qp.number, id, place, verb, remote).map(|()| id)
+        self.submit(qp.number, (id, detached), place, verb, remote).map(|()| id)
     }
 
     /// Bytes of the bounce buffer that `verb` needs, if it needs one.
@@ -118,12 +126,13 @@ impl Node {
         }
     }
 
-    /// Hands the RNIC what has a slot, and a bounce buffer if it needs one. On `Err` the slot is free again.
+    /// Hands the RNIC what has a slot, and a bounce buffer if it needs one. On `Err` the slot is free again. `detached`: nobody
+    /// will wait for it.
     #[inline(always)]
     pub(crate) fn submit(
         &self,
         qp: QpNum,
-        id: OpId,
+        (id, detached): (OpId, bool),
         place: Option<IoAddr>,
         verb: Verb<'_>,
         remote: RemoteAddr,
@@ -145,6 +154,9 @@ impl Node {
                 let after = addr.checked_add(head.len() as u64).filter(|_| memory.write(addr, head).is_ok());
                 if after.is_none_or(|after| !tail.is_empty() && memory.write(after, tail).is_err()) {
                     return Err(self.cancel(id));
+                }
+                if detached {
+                    self.ends.filled(id);
                 }
                 SendOp::Write { data: Payload::Gather(&sge), remote, imm }
             }

@@ -4,6 +4,7 @@
 use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
 use super::{Ended, NotPosted, OpId, Pass, Verb, Waits};
 use crate::issuer::Issuer;
+use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::qos::{Share, Ticket};
 use crate::region::Spot;
@@ -16,7 +17,6 @@ use core::future::Future;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
-use spin::Mutex;
 use verbs::{Payload, RemoteAddr, SendOp, SendWr, Sge, VerbsError, WrId};
 
 /// Work requests that are posted with one doorbell.
@@ -313,7 +313,7 @@ impl CompletionQueue {
             // Whoever takes completions is told when it is late.
             let waits = Waits::Until(Waker::noop().clone(), deadline);
             let bytes = node.bounce_len(o.kind.verb());
-            match ops.take((link, lane), pass.stamp(), bytes, node.config.send_depth, waits) {
+            match ops.take((link, lane), pass.touch(o.kind.verb()), bytes, node.config.send_depth, waits) {
                 Ok(id) => *place = Some(Taken { id, bounce: ops.bounce_of(id), addr: spot.addr }),
                 Err(NotPosted::Busy) => break,
                 Err(_) => {

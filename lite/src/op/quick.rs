@@ -1,7 +1,7 @@
 //! The short way of an operation that fits one work request: posted at once if its connection is there and has room, under
 //! one lock and without a timer of its own. Whatever is in its way is left to the long one.
 
-use super::{OpId, PlaceId, Verb};
+use super::{OpId, PlaceId, Touch, Verb};
 use crate::node::Node;
 use crate::qos::Share;
 use crate::region::StampId;
@@ -33,14 +33,15 @@ impl Node {
                 return None;
             }
             let waits = (waker, deadline);
-            let to = ops.depart(way.place, way.share, way.stamp, bytes, self.config.send_depth, waits)?;
+            let touch = Touch { stamp: way.stamp, changes: verb.changes() };
+            let to = ops.depart(way.place, way.share, touch, bytes, self.config.send_depth, waits)?;
             ops.quick.count(verb);
             self.note_deadline(deadline);
             to
         };
         self.trace(|| super::post::posted(to.id, verb, to.peer, to.lane));
         let remote = RemoteAddr { addr: way.addr, key: to.key };
-        self.submit(to.qp, to.id, to.place, verb, remote).ok().map(|()| to.id)
+        self.submit(to.qp, (to.id, false), to.place, verb, remote).ok().map(|()| to.id)
     }
 
     /// An operation has that deadline. To be called under the table's lock.

@@ -6,6 +6,7 @@
 
 use super::ends::{Ends, Stage};
 use super::links::{Link, Links, PlaceId};
+use super::unfinished::Unfinished;
 use super::{NotPosted, OpId, Verb};
 use crate::bounce::{Bounce, BouncePool};
 use crate::conn::{Conn, Lane};
@@ -20,7 +21,7 @@ use verbs::{QpNum, RemoteKey, Status};
 
 /// Who waits for an operation.
 pub(crate) enum Waits {
-    /// Nobody.
+    /// Nobody, from its posting on: its end frees all that it has.
     Nobody,
     /// Whoever polls it. It sees to its deadline by itself.
     Task,
@@ -30,8 +31,19 @@ pub(crate) enum Waits {
 
 enum State {
     Free,
-    OnWire { abandoned: bool },
+    /// It is being posted or on the wire, and nobody waits for it. Until [`Ends::is_filled`] its bounce buffer is its
+    /// poster's, who copies into it without a lock: an end that comes before frees nothing, and is left for the poster to see.
+    Posting,
+    OnWire {
+        abandoned: bool,
+    },
     Ended(Status),
+}
+
+impl State {
+    const fn is_under_way(&self) -> bool {
+        matches!(self, Self::Posting | Self::OnWire { .. })
+    }
 }
 
 struct Slot {
@@ -44,9 +56,22 @@ struct Slot {
     /// Its connection, and which queue pair of it.
     link: Link,
     lane: u8,
-    /// The mapping that it goes through: while it is on the wire, that is not drained.
-    stamp: StampId,
+    touch: Touch,
     bounce: Option<Bounce>,
+}
+
+/// What an operation touches at the other end.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch {
+    /// The mapping that it goes through: while it is on the wire, that is not drained.
+    pub(crate) stamp: StampId,
+    /// Whether it changes the memory of that.
+    pub(crate) changes: bool,
+}
+
+impl Touch {
+    /// Of what goes through no mapping: a message, or an operation on memory that is lent for a call.
+    pub(crate) const NOTHING: Self = Self { stamp: StampId::NONE, changes: false };
 }
 
 /// An operation that has all it takes, and where it leaves.
@@ -63,9 +88,13 @@ pub(crate) struct Departure {
 
 impl Slot {
     #[inline]
-    fn begin(&mut self, (link, lane): (Link, usize), stamp: StampId, waits: Waits) {
-        self.state = State::OnWire { abandoned: matches!(waits, Waits::Nobody) };
-        (self.link, self.lane, self.stamp) = (link, lane as u8, stamp);
+    fn begin(&mut self, (link, lane): (Link, usize), touch: Touch, waits: Waits) {
+        self.state = match waits {
+            Waits::Nobody if self.bounce.is_some() => State::Posting,
+            Waits::Nobody => State::OnWire { abandoned: true },
+            Waits::Task | Waits::Until(..) => State::OnWire { abandoned: false },
+        };
+        (self.link, self.lane, self.touch) = (link, lane as u8, touch);
         (self.waker, self.until) = match waits {
             Waits::Nobody | Waits::Task => (None, Instant::MAX),
             Waits::Until(waker, until) => (Some(waker), until),
@@ -147,6 +176,7 @@ pub(crate) struct OpTable {
     pub(crate) bounce: BouncePool,
     pub(crate) links: Links,
     pub(crate) quick: Quick,
+    pub(crate) unfinished: Unfinished,
 }
 
 impl OpTable {
@@ -158,13 +188,13 @@ impl OpTable {
             until: Instant::MAX,
             link: Link::NONE,
             lane: 0,
-            stamp: StampId::NONE,
+            touch: Touch::NOTHING,
             bounce: None,
         };
         let free = (0..count).rev().collect();
         let slots = (0..count).map(slot).collect();
         let (ends, links, quick) = (Ends::new(count), Links::default(), Quick::default());
-        Self { slots, ends, free, bounce, links, quick }
+        Self { slots, ends, free, bounce, links, quick, unfinished: Unfinished::default() }
     }
 
     /// How its operations stand.
@@ -178,12 +208,12 @@ impl OpTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a slot for an operation that is about to be posted through the mapping of `stamp`, and a bounce buffer of `bytes`
-    /// if it needs one. There may be `depth` operations on its queue pair.
+    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one. There may be
+    /// `depth` operations on its queue pair.
     pub(crate) fn take(
         &mut self,
         (link, lane): (Link, usize),
-        stamp: StampId,
+        touch: Touch,
         bytes: Option<usize>,
         depth: u32,
         waits: Waits,
@@ -192,7 +222,7 @@ impl OpTable {
         let queue_pair = conn.lane(lane).ok_or(NotPosted::Invalid)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth)?;
-        slot.begin((link, lane), stamp, waits);
+        slot.begin((link, lane), touch, waits);
         Ok(slot.id)
     }
 
@@ -202,7 +232,7 @@ impl OpTable {
         &mut self,
         place: PlaceId,
         share: Share,
-        stamp: StampId,
+        touch: Touch,
         bytes: Option<usize>,
         depth: u32,
         (waker, deadline): (Waker, Instant),
@@ -212,7 +242,7 @@ impl OpTable {
         let queue_pair = conn.lane(lane)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
-        slot.begin((link, lane), stamp, Waits::Until(waker, deadline));
+        slot.begin((link, lane), touch, Waits::Until(waker, deadline));
         let place = slot.bounce.as_ref().map(|b| b.addr);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
         Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
@@ -229,12 +259,19 @@ impl OpTable {
     /// whoever waits needs to know.
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
-        let State::OnWire { abandoned } = slot.state else { return None };
+        let abandoned = match slot.state {
+            State::OnWire { abandoned } => abandoned,
+            State::Posting => self.ends.is_filled(id),
+            State::Free | State::Ended(_) => return None,
+        };
         let conn = self.links.get(slot.link);
         if let Some(queue_pair) = conn.and_then(|c| c.lane(usize::from(slot.lane))) {
             queue_pair.load.end();
         }
         let done = status == Status::Success;
+        if slot.touch.changes && (abandoned || !done) {
+            self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| !done));
+        }
         let waker = slot.waker.take();
         if abandoned || (done && slot.bounce.is_none()) {
             self.release(id);
@@ -249,18 +286,21 @@ impl OpTable {
     #[cold]
     pub(crate) fn conn_of(&self, id: OpId) -> Option<Arc<Conn>> {
         let slot = self.slots.get(id.index()).filter(|s| s.id == id)?;
-        let on_wire = matches!(slot.state, State::OnWire { .. });
-        self.links.open(slot.link).filter(|_| on_wire).cloned()
+        self.links.open(slot.link).filter(|_| slot.state.is_under_way()).cloned()
     }
 
-    /// Whether something that goes through that mapping is on the wire.
+    /// Whether something that goes through that mapping is on the wire, or may still change memory of it.
     pub(crate) fn passes(&self, stamp: StampId) -> bool {
-        self.slots.iter().any(|s| s.stamp == stamp && matches!(s.state, State::OnWire { .. }))
+        self.slots.iter().any(|s| s.touch.stamp == stamp && s.state.is_under_way())
+            || self.unfinished.passes(stamp)
     }
 
     /// The operation was not posted after all.
     #[cold]
     pub(crate) fn cancel(&mut self, id: OpId) -> Option<Waker> {
+        if let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) {
+            slot.touch.changes = false;
+        }
         let waker = self.complete(id, Status::LocalQpOperationError);
         self.let_go(id);
         waker
@@ -292,8 +332,11 @@ impl OpTable {
     pub(crate) fn let_go(&mut self, id: OpId) {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
         match &mut slot.state {
-            State::Free => {}
+            State::Free | State::Posting => {}
             State::OnWire { abandoned } => {
+                if slot.touch.changes && !*abandoned {
+                    self.unfinished.abandoned(id, slot.touch.stamp);
+                }
                 *abandoned = true;
                 slot.waker = None;
                 slot.until = Instant::MAX;
@@ -306,7 +349,7 @@ impl OpTable {
     pub(crate) fn next_late(&mut self, now: Instant, from: &mut usize) -> Option<Waker> {
         while let Some(slot) = self.slots.get_mut(*from) {
             *from += 1;
-            if matches!(slot.state, State::OnWire { .. }) && slot.until <= now {
+            if slot.state.is_under_way() && slot.until <= now {
                 self.ends.set(slot.id, Stage::Late);
                 slot.until = Instant::MAX;
                 if let Some(waker) = slot.waker.take() {
@@ -319,7 +362,7 @@ impl OpTable {
 
     /// Until when the first task waits.
     pub(crate) fn earliest(&self) -> Instant {
-        let on_wire = self.slots.iter().filter(|s| matches!(s.state, State::OnWire { .. }));
+        let on_wire = self.slots.iter().filter(|s| s.state.is_under_way());
         on_wire.map(|s| s.until).min().unwrap_or(Instant::MAX)
     }
 
@@ -335,13 +378,13 @@ impl OpTable {
 
     /// Whether nothing is on the wire.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.slots.iter().any(|s| matches!(s.state, State::OnWire { .. }))
+        !self.slots.iter().any(|s| s.state.is_under_way())
     }
 
     /// Some operation of `conn` that is on the wire. For a connection that is reset and whose completions are all taken.
     pub(crate) fn stranded(&self, conn: &Conn) -> Option<OpId> {
         let link = conn.link();
-        let strands = |s: &Slot| s.link == link && matches!(s.state, State::OnWire { .. });
+        let strands = |s: &Slot| s.link == link && s.state.is_under_way();
         self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
     }
 

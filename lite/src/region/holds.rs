@@ -4,9 +4,9 @@
 use super::chunks::Chunks;
 use super::mapping::Mapping;
 use super::stamp::StampId;
+use crate::lock::Mutex;
 use crate::qos::MemoryCharge;
 use alloc::sync::Arc;
-use spin::Mutex;
 
 /// What one handle and its clones stand for.
 pub(super) struct Hold {

@@ -3,6 +3,7 @@
 use super::layout::{Layout, Piece, Spot};
 use super::owner::Shape;
 use super::stamp::Stamp;
+use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::planted::{Bug, planted};
@@ -17,7 +18,6 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
 use proto::NodeId;
-use spin::Mutex;
 
 /// How long it may take to ask for pieces anew.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);

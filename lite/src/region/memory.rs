@@ -4,6 +4,7 @@ use super::layout::{Layout, Piece};
 use super::owner::Shape;
 use crate::Error;
 use crate::bounce::Run;
+use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Ask, Call, answer};
@@ -14,7 +15,6 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
-use spin::Mutex;
 
 /// Taken at once: memory is zeroed as it is taken, and other tasks want their turn.
 const STEP: u64 = 16 << 20;

@@ -7,6 +7,7 @@ use super::layout::{Layout, Piece};
 use super::lend::{Loan, Loans};
 use super::memory::{Plan, Share};
 use super::rights::{Grantee, Rights};
+use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Call, answer};
@@ -19,7 +20,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
-use spin::Mutex;
 
 /// Pieces that travel with the answer to a question for a mapping; the others are asked for.
 pub(super) const FIRST_PIECES: usize = 3;

@@ -3,10 +3,10 @@
 
 use super::chunks::Chunks;
 use crate::Error;
+use crate::lock::Mutex;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use spin::Mutex;
 
 /// Of the number of a mapping.
 pub(super) const STAMP_BITS: u32 = 28;

@@ -3,10 +3,10 @@
 
 use crate::Permissions;
 use crate::issuer::Issuer;
+use crate::lock::Mutex;
 use crate::op::PlaceId;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
-use spin::Mutex;
 
 /// The terms on which regions are operated on by the handles of one [`Issuer`].
 #[derive(Clone, Copy, PartialEq, Eq)]

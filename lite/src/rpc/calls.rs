@@ -4,6 +4,7 @@ use super::lent::Lent;
 use super::ring::{RingRx, RingTx};
 use super::wire::{LONGEST, ReplyHeader, ReplyStatus};
 use crate::conn::RpcArea;
+use crate::lock::Mutex;
 use crate::wait::{Line, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,7 +12,6 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use platform::{Instant, IoAddr};
-use spin::Mutex;
 
 /// Call slots that only LITE's own questions get: they pass calls of applications whose handlers take long, and may be what
 /// such a handler waits for.

@@ -1,10 +1,10 @@
 //! Calls of a node to itself.
 
 use super::wire::ReplyStatus;
+use crate::lock::Mutex;
 use crate::wait::Waiters;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use spin::Mutex;
 
 /// Places for replies that are kept for the next calls.
 const SPARES: usize = 32;

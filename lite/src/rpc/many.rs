@@ -1,5 +1,6 @@
 //! Many futures in one task.
 
+use crate::lock::Mutex;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -8,7 +9,6 @@ use core::future::Future;
 use core::pin::Pin;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
-use spin::Mutex;
 
 /// The waker of one of the futures: it says which one has something to do.
 struct Flag {

@@ -89,12 +89,33 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Bytes after which a credit begins anew.
+    const CREDIT_WRAP: u64 = (1 << 24) * GRAIN as u64;
+    const LEN: u32 = 16384;
+
+    /// A position that a connection may have come to: near its beginning, or near where a number goes round.
+    fn position() -> impl Strategy<Value = u64> {
+        let wraps = prop_oneof![Just(CREDIT_WRAP), Just(1 << 32), Just(7 * CREDIT_WRAP), Just(1 << 56)];
+        let near = (wraps, 0..4 * u64::from(LEN / GRAIN));
+        prop_oneof![Just(0), near.prop_map(|(wrap, grains)| wrap - grains * u64::from(GRAIN))]
+    }
+
+    /// Both ends of a ring of which all has been consumed up to a position.
+    fn both_at(start: u64) -> (RingTx, RingRx) {
+        let len = u64::from(LEN);
+        (RingTx { len, head: start, credited: start }, RingRx { len, consumed: start, credited: start })
+    }
+
     proptest! {
-        /// Whatever the sizes and however late the reader: records do not overlap unread ones, and both sides go on.
+        /// Whatever the sizes, however late the reader and wherever they begin: records do not overlap unread ones, and both
+        /// sides go on.
         #[test]
-        fn never_overruns(sizes in proptest::collection::vec(1u32..4096, 1..400), lag in 0usize..20) {
-            const LEN: u32 = 16384;
-            let (mut tx, mut rx) = (RingTx::new(LEN), RingRx::new(LEN));
+        fn never_overruns(
+            sizes in proptest::collection::vec(1u32..4096, 1..400),
+            lag in 0usize..20,
+            start in position(),
+        ) {
+            let (mut tx, mut rx) = both_at(start);
             let mut unread = std::collections::VecDeque::new();
             for size in sizes {
                 loop {
@@ -124,9 +145,19 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_refused(offset in 1u32..u32::MAX, bytes in 1u32..1 << 20, credit in 1u32..1 << 24) {
-            prop_assert_eq!(RingRx::new(16384).consume(offset, bytes), Err(Violation));
-            prop_assert_eq!(RingTx::new(16384).credit(credit), Err(Violation));
+        fn nonsense_is_refused(
+            offset in 1u32..u32::MAX,
+            bytes in 1u32..1 << 20,
+            credit in 1u32..1 << 24,
+            start in position(),
+        ) {
+            prop_assert_eq!(RingRx::new(LEN).consume(offset, bytes), Err(Violation));
+            // More than has been written, which is nothing.
+            let (mut tx, _) = both_at(start);
+            let given = (start / u64::from(GRAIN)) as u32;
+            prop_assert_eq!(tx.credit(given.wrapping_add(credit) & 0xff_ffff), Err(Violation));
+            prop_assert_eq!(tx.credit(given & 0xff_ffff), Ok(()), "the same once more changes nothing");
+            prop_assert_eq!(tx.credited, start);
         }
     }
 }

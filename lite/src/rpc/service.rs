@@ -4,13 +4,13 @@ use super::call::{Call, Record};
 use super::server::{FunctionId, RpcOptions};
 use super::wire::{LONGEST, ReplyStatus};
 use crate::Error;
+use crate::lock::Mutex;
 use crate::node::Node;
 use crate::wait::{Line, Waiters};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use spin::Mutex;
 
 /// Records that a function keeps for its next requests, each with a buffer of at most [`LONGEST`] bytes.
 const SPARES: usize = 16;

@@ -4,8 +4,10 @@ use super::object::{Kind, Place};
 use super::queue::Mode;
 use super::waiting::Outcome;
 use crate::node::Node;
+use crate::op::Moment;
 use crate::rpc::{Answer, Ask};
 use crate::{Error, Lite};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
@@ -17,7 +19,8 @@ use proto::NodeId;
 /// it, and the next ones are [told](LockGuard::after_death); what the dead node sent before is refused by every node from the
 /// moment the next one holds it. A lock ends when it is destroyed or its home leaves. It is not re-entrant.
 ///
-/// Taking a free lock costs a round trip to its home, giving it back one message that nobody waits for.
+/// Taking a free lock costs a round trip to its home, giving it back one message that nobody waits for. What this node wrote
+/// while it held the lock is at its end before the lock is given back, also what it has given up.
 ///
 /// ```
 /// # use lite::{Error, Lite};
@@ -98,6 +101,7 @@ impl Lock {
             patience: self.patience,
             token: waiting.token,
             after_death: false,
+            since: None,
             held: true,
         };
         let ask = Ask::Claim { place, mode, token: waiting.token, wait };
@@ -119,6 +123,7 @@ impl Lock {
             }
         };
         guard.after_death = matches!(outcome, Outcome::Granted { after_death: true });
+        guard.since = Some(node.moment());
         Ok(Some(guard))
     }
 }
@@ -137,6 +142,8 @@ pub struct LockGuard {
     patience: Duration,
     token: u64,
     after_death: bool,
+    /// When it was granted.
+    since: Option<Moment>,
     /// There may be something to give back.
     held: bool,
 }
@@ -156,9 +163,21 @@ impl LockGuard {
     }
 
     /// Gives the lock back, with the deadline of the [`Lock`] it came from; on `Ok` its home has it. Otherwise as if dropped: the home is told as soon as it can be.
+    ///
+    /// The home is not told before each write and atomic of this node has come to its end that was given up or lost while the
+    /// lock was held ([`Error::Unknown`], a deadline, a dropped future): the next holder finds what stays. It takes as long
+    /// as [`Lite::settled`] does, and only if there are some.
     pub async fn unlock(mut self) -> Result<(), Error> {
         self.node.check_home(&self.place)?;
         let deadline = self.node.platform.now() + self.patience;
+        if let Some(since) = self.since.filter(|since| !self.node.is_settled(*since)) {
+            let settled = self.node.settled(since);
+            if self.node.timers.before(deadline, settled).await.is_none() {
+                self.node.missed();
+                return Err(Error::Deadline);
+            }
+            self.since = None;
+        }
         let ask = Ask::Leave { place: self.place, token: self.token };
         self.node.ask_node(self.place.home(), &ask, deadline).await?;
         self.held = false;
@@ -168,8 +187,19 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.held {
-            self.node.spawn_leave(self.place, self.token);
+        if !self.held {
+            return;
+        }
+        let (node, place, token) = (self.node.clone(), self.place, self.token);
+        match self.since.filter(|since| !node.is_settled(*since)) {
+            None => node.spawn_leave(place, token),
+            Some(since) => {
+                let task = async move {
+                    node.settled(since).await;
+                    node.spawn_leave(place, token);
+                };
+                self.node.platform.spawn("lite-unlock", Box::pin(task));
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The waiting side: what tasks of this node wait for, and how the home ends a wait.
 
 use crate::Error;
+use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::Ask;
@@ -13,7 +14,6 @@ use core::task::{Context, Poll, Waker};
 use platform::Instant;
 use proto::NodeId;
 use serde::{Deserialize, Serialize};
-use spin::Mutex;
 
 /// How a wait has ended, if well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

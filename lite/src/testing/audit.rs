@@ -17,6 +17,8 @@ impl Lite {
         let held = [
             ("operations", ops.in_use()),
             ("bounce buffers", ops.bounce.in_use()),
+            ("operations that may still happen", ops.unfinished.len()),
+            ("connections that the RNIC still serves", node.served.len()),
             ("calls", calls),
             ("waits", node.waits.len()),
             ("regions", node.regions.len()),

@@ -19,6 +19,8 @@ pub use rnic::{Fabric, InstantRnic};
 pub use words::Words;
 
 #[cfg(debug_assertions)]
+pub use crate::lock::on_lock;
+#[cfg(debug_assertions)]
 pub use crate::planted::{Bug, plant};
 use crate::{Config, Lite};
 use alloc::sync::Arc;

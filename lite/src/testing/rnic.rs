@@ -38,12 +38,27 @@ struct Port {
     qps: BTreeMap<QpNum, Qp>,
     next_qp: u32,
     cut: bool,
+    /// Queue pairs are not destroyed.
+    keeps: bool,
+}
+
+/// What becomes of work of one port on another, if it is not done at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gap {
+    /// It waits.
+    Held,
+    /// It fails as after too many retries, but what it has sent is on its way.
+    Slow,
 }
 
 #[derive(Default)]
 struct State {
     ports: BTreeMap<[u8; 16], Port>,
     holding: bool,
+    /// By the port that sends and the one that it sends to.
+    gaps: BTreeMap<[[u8; 16]; 2], Gap>,
+    /// What is on its way: to which queue pair, and what it does there.
+    slow: Vec<((Gid, QpNum), RemoteAddr, Vec<u8>)>,
     posts: u64,
     /// While they are recorded: the immediate and length of each write that was done.
     writes: Option<Vec<(Option<u32>, u32)>>,
@@ -79,6 +94,7 @@ impl Fabric {
             qps: BTreeMap::new(),
             next_qp: u32::from_le_bytes([e, f, g, h]),
             cut: false,
+            keeps: false,
         };
         self.0.lock().ports.insert(port.gid.0, state);
         Arc::new(InstantRnic { fabric: self.clone(), port })
@@ -93,6 +109,46 @@ impl Fabric {
     pub fn cut(&self, gid: Gid, cut: bool) {
         if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
             port.cut = cut;
+        }
+    }
+
+    /// Holds back work of one port on another, or lets it go: it is then done at the next `progress` of its RNIC.
+    pub fn hold_between(&self, from: Gid, to: Gid, holding: bool) {
+        self.set_gap(from, to, holding.then_some(Gap::Held));
+    }
+
+    /// Has work of one port on another fail for its sender as after too many retries, while its packets are still on their way,
+    /// until [`arrive`](Self::arrive).
+    pub fn delay_between(&self, from: Gid, to: Gid, delaying: bool) {
+        self.set_gap(from, to, delaying.then_some(Gap::Slow));
+    }
+
+    fn set_gap(&self, from: Gid, to: Gid, gap: Option<Gap>) {
+        let gaps = &mut self.0.lock().gaps;
+        match gap {
+            Some(gap) => drop(gaps.insert([from.0, to.0], gap)),
+            None => drop(gaps.remove(&[from.0, to.0])),
+        }
+    }
+
+    /// Lets WRITEs arrive that were delayed, each at its queue pair, if that is still there. Gives how many there were, and how
+    /// many were taken.
+    pub fn arrive(&self) -> (usize, usize) {
+        let mut state = self.0.lock();
+        let slow = core::mem::take(&mut state.slow);
+        let (sent, mut taken) = (slow.len(), 0);
+        for ((to, qp), remote, bytes) in slow {
+            let Some(port) = state.ports.get(&to.0) else { continue };
+            let is_there = port.qps.get(&qp).is_some_and(|q| !q.failed && q.peer.is_some());
+            taken += usize::from(is_there && port.platform.memory().write(remote.addr, &bytes).is_ok());
+        }
+        (sent, taken)
+    }
+
+    /// Has a port refuse to let go of queue pairs, which it goes on to serve, or lets it.
+    pub fn keep_queue_pairs(&self, gid: Gid, keeps: bool) {
+        if let Some(port) = self.0.lock().ports.get_mut(&gid.0) {
+            port.keeps = keeps;
         }
     }
 
@@ -150,8 +206,11 @@ impl State {
             let Some(qp) = port.qps.get_mut(&number) else { return any };
             let Some((id, work)) = qp.held.pop_front() else { return any };
             let (failed, peer, cq) = (qp.failed, qp.peer, qp.options.send_cq);
+            let gap = peer.and_then(|(to, _)| self.gaps.get(&[gid.0, to.0]).copied());
             let fate = match peer {
                 _ if failed => Fate::Done(Status::WorkRequestFlushed, 0),
+                Some(_) if gap == Some(Gap::Held) => Fate::Waits,
+                Some(peer) if gap == Some(Gap::Slow) => self.send_slowly(gid, peer, &work),
                 Some(peer) => self.perform(gid, peer, &work),
                 None => Fate::Done(Status::LocalQpOperationError, 0),
             };
@@ -175,6 +234,20 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Work whose packets arrive after its sender has given it up.
+    fn send_slowly(&mut self, from: Gid, to: (Gid, QpNum), work: &Work) -> Fate {
+        if let Work::Write { data, remote, imm: None } = work
+            && let Some(here) = self.ports.get(&from.0)
+        {
+            let bytes = match data {
+                Ok(pieces) => gather(here.platform.memory(), pieces).unwrap_or_default(),
+                Err(inline) => inline.clone(),
+            };
+            self.slow.push((to, *remote, bytes));
+        }
+        Fate::Done(Status::RetryExceeded, 0)
     }
 
     fn perform(&mut self, from: Gid, (to, qp): (Gid, QpNum), work: &Work) -> Fate {
@@ -350,6 +423,9 @@ impl Rnic for InstantRnic {
 
     fn destroy_qp(&self, number: QpNum) -> Result<(), VerbsError> {
         self.with(|port| {
+            if port.keeps && port.qps.contains_key(&number) {
+                return Err(VerbsError::StillServed);
+            }
             let qp = port.qps.remove(&number).ok_or(VerbsError::NotFound)?;
             for (id, _) in qp.held {
                 let status = Status::WorkRequestFlushed;

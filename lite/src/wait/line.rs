@@ -1,9 +1,9 @@
 //! A line: tasks that wait for one of several equal things, the first come first.
 
+use crate::lock::Mutex;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
-use spin::Mutex;
 
 /// How many are woken for one thing that comes free. More than one, because a future that was woken may lie unpolled while its
 /// task waits for something else.

@@ -1,8 +1,8 @@
 //! A list that is empty as a rule, which one load tells.
 
+use crate::lock::Mutex;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use spin::Mutex;
 
 /// What is to be looked at later.
 pub(crate) struct Tray<T> {

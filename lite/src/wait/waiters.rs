@@ -1,9 +1,9 @@
 //! Tasks that wait for a condition.
 
+use crate::lock::Mutex;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
-use spin::Mutex;
 
 /// Wakers of tasks that wait for some condition. Each change wakes them all; each looks again for itself, so a dropped
 /// waiter loses nobody's wake-up. Allocates only while the queue grows beyond its longest so far.

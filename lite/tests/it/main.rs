@@ -4,12 +4,16 @@
 mod allocations;
 mod connections;
 mod control;
+#[cfg(debug_assertions)]
+mod interleavings;
 mod membership;
 mod mishaps;
 mod one_sided;
+mod posting;
 mod qos;
 mod regions;
 mod rpc;
 mod silence;
 mod sync;
 mod two_nodes;
+mod unfinished;

@@ -34,6 +34,8 @@ pub struct Bus {
     pub writes: AtomicU64,
     /// While not 0, it lies in what commands give back, as this number decides.
     pub lies: AtomicU64,
+    /// Whether the card reaches memory: it is a bus master.
+    masters: AtomicBool,
     /// Where it last wrote the end of an entry of a queue.
     pub published: AtomicU64,
     observer: Observer,
@@ -48,6 +50,10 @@ pub struct Machine {
     pub broken: AtomicU32,
     /// A reset heals it.
     heals: AtomicBool,
+    /// It takes no commands: one that is given does not end, and nothing comes of it.
+    pub deaf: AtomicBool,
+    /// It goes on as a bus master, whatever its command register is told.
+    pub stubborn: AtomicBool,
     /// Accesses of registers after which the card is gone.
     accesses_left: AtomicU64,
     pub record: Arc<Mutex<Record>>,
@@ -82,6 +88,7 @@ impl Machine {
             interrupts: Mutex::default(),
             writes: AtomicU64::new(0),
             lies: AtomicU64::new(0),
+            masters: AtomicBool::new(true),
             published: AtomicU64::new(0),
             observer: Observer::new("card".to_owned(), watch),
         };
@@ -92,6 +99,8 @@ impl Machine {
             config: Mutex::new(config),
             broken: AtomicU32::new(0),
             heals: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            stubborn: AtomicBool::new(false),
             accesses_left: AtomicU64::new(u64::MAX),
             record,
         })
@@ -145,6 +154,13 @@ impl Machine {
 /// The registers that are not 0 while the flash is worked on, and that reset.
 const SEMAPHORE: u32 = 0xf03fc;
 const RESET: u32 = 0xf0010;
+/// The registers of commands, the last of which begins one, and says that it has not ended.
+const HCR: u32 = 0x80680;
+const CONTROL: u32 = HCR + 0x18;
+const GO: u32 = 1 << 23;
+/// Of the configuration space: the command register, and its bit of a bus master.
+const COMMAND: u16 = 4;
+const BUS_MASTER: u32 = 1 << 2;
 /// Lengths, in bytes, of what commands write to their output mailboxes: most of them, and those that fill a page.
 const OUTPUTS: [usize; 2] = [1024, 4096];
 
@@ -171,32 +187,37 @@ impl Bus {
         said
     }
 
-    fn space(&self, addr: u64) -> &dyn Memory {
-        if addr < DATA { &*self.shared } else { &*self.data }
+    fn space(&self, addr: u64, len: usize) -> Result<&dyn Memory, DmaError> {
+        if !self.masters.load(Ordering::Relaxed) {
+            return Err(DmaError { addr, len });
+        }
+        Ok(if addr < DATA { &*self.shared } else { &*self.data })
     }
 }
 
 impl Host for Bus {
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
         let len = buf.len();
-        self.space(addr).read(IoAddr(addr), buf).map_err(|_| DmaError { addr, len })
+        self.space(addr, len)?.read(IoAddr(addr), buf).map_err(|_| DmaError { addr, len })
     }
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         let lies = self.lies.load(Ordering::Relaxed);
         let lie = if lies != 0 && OUTPUTS.contains(&data.len()) { Some(self.lie(data)) } else { None };
         let data = lie.as_deref().unwrap_or(data);
-        self.space(addr).write(IoAddr(addr), data).map_err(|_| DmaError { addr, len: data.len() })
+        self.space(addr, data.len())?
+            .write(IoAddr(addr), data)
+            .map_err(|_| DmaError { addr, len: data.len() })
     }
     fn publish(&self, addr: u64, word: [u8; 8]) -> Result<(), DmaError> {
         self.published.store(addr, Ordering::Relaxed);
         self.write(addr, &word)
     }
     fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError> {
-        self.space(addr).fetch_add(IoAddr(addr), add).map_err(|_| DmaError { addr, len: 8 })
+        self.space(addr, 8)?.fetch_add(IoAddr(addr), add).map_err(|_| DmaError { addr, len: 8 })
     }
     fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64, DmaError> {
-        self.space(addr).compare_swap(IoAddr(addr), compare, swap).map_err(|_| DmaError { addr, len: 8 })
+        self.space(addr, 8)?.compare_swap(IoAddr(addr), compare, swap).map_err(|_| DmaError { addr, len: 8 })
     }
     fn now(&self) -> Instant {
         (self.clock)() + Duration::from_nanos(self.waited.load(Ordering::Relaxed))
@@ -223,6 +244,13 @@ impl Hardware for Plug {
         if self.0.in_reset() { u32::MAX } else { self.0.config.lock().unwrap()[usize::from(offset) / 4] }
     }
     fn set_config(&self, offset: u16, value: u32) {
+        let mut value = value;
+        if offset == COMMAND {
+            if self.0.stubborn.load(Ordering::Relaxed) {
+                value |= BUS_MASTER;
+            }
+            self.0.bus.masters.store(value & BUS_MASTER != 0, Ordering::Relaxed);
+        }
         self.0.config.lock().unwrap()[usize::from(offset) / 4] = value;
     }
     fn register(&self, offset: u32) -> u32 {
@@ -230,6 +258,9 @@ impl Hardware for Plug {
         let mut broken = self.0.broken.load(Ordering::Relaxed);
         if offset == SEMAPHORE && self.0.heals.load(Ordering::Relaxed) {
             broken = 0;
+        }
+        if offset == CONTROL && self.0.deaf.load(Ordering::Relaxed) {
+            return GO;
         }
         if broken != 0 || self.0.in_reset() {
             return if broken == 0 { u32::MAX } else { broken };
@@ -240,6 +271,12 @@ impl Hardware for Plug {
     }
     fn set_register(&self, offset: u32, value: u32) {
         self.0.touch();
+        if (HCR..=CONTROL).contains(&offset) && self.0.deaf.load(Ordering::Relaxed) {
+            return;
+        }
+        if offset == RESET {
+            self.0.deaf.store(false, Ordering::Relaxed);
+        }
         if offset == RESET && self.0.heals.swap(false, Ordering::Relaxed) {
             self.0.broken.store(0, Ordering::Relaxed);
             self.0.die_at(u64::MAX);

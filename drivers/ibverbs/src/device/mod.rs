@@ -31,6 +31,9 @@ pub use open::open;
 
 /// How often to look for asynchronous events: a system call that little waits for.
 const EVENTS_EVERY: Duration = Duration::from_millis(100);
+/// What the kernel says of objects of a device that is gone.
+const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
+const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
 /// Work requests of a queue at most, whatever the device can.
 const MAX_DEPTH: u32 = 16_384;
 
@@ -233,13 +236,27 @@ impl Rnic for IbvRnic {
 
     fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError> {
         let qp = self.qp(qp)?;
-        let raw = qp.take().ok_or(VerbsError::NotFound)?;
         let drain = || qp.cqs().into_iter().for_each(|cq| cq.drain(&mut |wc| self.translate(wc)));
-        qp::flush(&raw);
-        // What has completed tells how, as far as the device has come: cards take it away with the queue pair.
-        drain();
-        // The only one left: `take` took the queues'. With the kernel's answer the device has let go of it.
-        drop(raw);
+        let raw = match qp.take() {
+            Some(raw) => {
+                qp::flush(&raw);
+                // What has completed tells how, as far as the device has come: cards take it away with the queue pair.
+                drain();
+                // The only one left: `take` took the queues'.
+                Arc::into_inner(raw)
+            }
+            None => qp.take_unended(),
+        };
+        // With the kernel's answer the device has let go of it.
+        if let Err((raw, error)) = raw.ok_or(VerbsError::NotFound)?.destroy() {
+            // Of a device that is gone the kernel has ended all itself.
+            let gone = matches!(error.raw_os_error(), Some(EIO | ENODEV)) && self.check_alive().is_err();
+            if !gone {
+                qp.keep(raw);
+                return Err(VerbsError::StillServed);
+            }
+            raw.forget();
+        }
         drain();
         qp.flush_all();
         self.qps_mut().remove(&qp.number());

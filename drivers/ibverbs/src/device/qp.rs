@@ -23,6 +23,8 @@ pub struct Qp {
     recv_cq: Arc<Cq>,
     send: Mutex<Queue<Sent>>,
     recv: Mutex<Queue<WrId>>,
+    /// The device's, once nothing can be posted, if it could not be ended.
+    unended: Mutex<Option<QueuePair>>,
     /// Work of it has failed, so it is in the error state.
     failed: AtomicBool,
 }
@@ -80,6 +82,7 @@ impl Qp {
             recv_cq,
             send: Mutex::new(Queue { raw: Some(raw.clone()), connected: false, ring: Ring::new(send_depth) }),
             recv: Mutex::new(Queue { raw: Some(raw), connected: false, ring: Ring::new(recv_depth) }),
+            unended: Mutex::new(None),
             failed: AtomicBool::new(false),
         })
     }
@@ -249,6 +252,16 @@ impl Qp {
         let raw = lock(&self.send).raw.take();
         lock(&self.recv).raw.take();
         raw
+    }
+
+    /// Keeps what could not be ended, for another try.
+    pub fn keep(&self, raw: QueuePair) {
+        *lock(&self.unended) = Some(raw);
+    }
+
+    /// What could not be ended.
+    pub fn take_unended(&self) -> Option<QueuePair> {
+        lock(&self.unended).take()
     }
 
     /// Completes as flushed what is outstanding, once the device can complete nothing more.

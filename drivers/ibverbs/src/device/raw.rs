@@ -292,8 +292,10 @@ impl Drop for CompletionQueue {
 #[derive(Debug)]
 pub struct QueuePair {
     raw: NonNull<ibv::ibv_qp>,
-    _queues: [Arc<CompletionQueue>; 2],
-    _domain: Arc<Domain>,
+    queues: [Arc<CompletionQueue>; 2],
+    domain: Arc<Domain>,
+    /// It has been ended; only while it is being dropped.
+    ended: bool,
 }
 
 // SAFETY: see the top of the file.
@@ -320,7 +322,24 @@ impl QueuePair {
         };
         // SAFETY: all it names is there, and this object holds it.
         let raw = made(unsafe { ibv::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) })?;
-        Ok(Self { raw, _queues: [send_cq, recv_cq], _domain: domain })
+        Ok(Self { raw, queues: [send_cq, recv_cq], domain, ended: false })
+    }
+
+    /// Ends it. If that fails the device may go on to serve it, and it comes back for another try.
+    pub fn destroy(mut self) -> Result<(), (Self, io::Error)> {
+        // SAFETY: made once, not ended yet, and gone after this unless it fails, which changes nothing.
+        match check(unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) }) {
+            Ok(()) => {
+                self.ended = true;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// Forgets it: the kernel has ended it already, with its device.
+    pub fn forget(mut self) {
+        self.ended = true;
     }
 
     /// Its number.
@@ -370,7 +389,13 @@ fn posted<T>(first: *mut T, refused: *mut T) -> usize {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made once, ended once.
-        unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) };
+        if self.ended {
+            return;
+        }
+        // SAFETY: made once, and not ended yet.
+        if check(unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) }).is_err() {
+            // What it uses stays as long as the process.
+            mem::forget((self.queues.clone(), self.domain.clone()));
+        }
     }
 }

@@ -131,6 +131,70 @@ fn a_card_that_fails_is_reset_and_goes_on() {
     }
 }
 
+/// How a card may fail to let go of a queue pair: it takes no more commands, or does not say in time that one has ended.
+fn keep(machine: &Machine, way: &str) {
+    match way {
+        "deaf" => machine.deaf.store(true, Ordering::Relaxed),
+        "late" => machine.fail_until_reset(1 << 23),
+        _ => panic!("{way}"),
+    }
+}
+
+/// From the return of its destruction on, nothing that arrives for a queue pair changes memory, also if the card goes on.
+#[test]
+fn a_destroyed_queue_pair_changes_nothing_whatever_the_card_does() {
+    for way in ["deaf", "late"] {
+        let nodes = Nodes::new("pro");
+        let ([ma, _], [da, _]) = (&nodes.machines, &nodes.drivers);
+        let [a, b] = nodes.connect(LinkKind::RoceV2);
+        let there = a.put(&[1; 64]);
+        a.receive(1, &[]);
+        let write = |byte: &[u8; 64], id| {
+            b.post(id, SendOp::Write { data: Payload::Inline(byte), remote: a.remote(there), imm: None });
+            exchange(&nodes.stations());
+        };
+        write(&[2; 64], 1);
+        assert_eq!(a.bytes(there, 64), [2; 64]);
+        keep(ma, way);
+        assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::DeviceFailed), "{way}");
+        write(&[3; 64], 2);
+        assert_eq!(a.bytes(there, 64), [2; 64], "{way}: whoever has that memory now");
+        assert_eq!(a.one().status, Status::WorkRequestFlushed);
+        assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
+        // A reset heals it, and it reaches memory again.
+        assert_eq!(mend(ma, da).0, Condition::Well);
+        ma.advance(Duration::from_secs(3));
+        ma.progress();
+        da.progress(ma.bus.clock(), 64);
+        let [a, b] = nodes.connect(LinkKind::RoceV2);
+        every_verb(&a, &b, &nodes.stations());
+    }
+}
+
+/// A card that goes on to reach memory, whatever it is told: its queue pair is not said to be destroyed before a reset.
+#[test]
+fn a_queue_pair_that_is_still_served_is_said_to_be_until_a_reset() {
+    let nodes = Nodes::new("pro");
+    let ([ma, _], [da, _]) = (&nodes.machines, &nodes.drivers);
+    let [a, b] = nodes.connect(LinkKind::RoceV2);
+    let there = a.put(&[1; 64]);
+    a.receive(1, &[]);
+    keep(ma, "deaf");
+    ma.stubborn.store(true, Ordering::Relaxed);
+    assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::StillServed));
+    b.post(1, SendOp::Write { data: Payload::Inline(&[2; 64]), remote: a.remote(there), imm: None });
+    exchange(&nodes.stations());
+    assert_eq!(a.bytes(there, 64), [2; 64], "it is");
+    assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::StillServed));
+    assert!(a.poll().is_empty(), "its memory is not given back");
+    let receive = RecvWr { id: WrId(2), scatter: &[] };
+    assert_eq!(da.post_recv(a.qp, &[receive]), Err((0, VerbsError::DeviceFailed)));
+    assert_eq!(mend(ma, da).0, Condition::Well);
+    assert_eq!(a.one().status, Status::WorkRequestFlushed);
+    assert_eq!(da.destroy_qp(a.qp), Ok(()));
+    assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
+}
+
 /// A card that never comes back is tried a bounded number of times, each later than the one before. Its work has ended.
 #[test]
 fn a_card_that_does_not_come_back_is_left_alone() {

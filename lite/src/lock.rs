@@ -1,0 +1,57 @@
+//! The lock of LITE's tables: `spin`'s. In debug builds with the feature `testing`, one that says when it is taken, so that a
+//! test which runs several processors' work in one thread can let another go on there, also while a lock is held.
+
+#[cfg(not(all(feature = "testing", debug_assertions)))]
+pub(crate) use spin::Mutex;
+
+#[cfg(all(feature = "testing", debug_assertions))]
+pub(crate) use told::Mutex;
+#[cfg(all(feature = "testing", debug_assertions))]
+pub use told::on_lock;
+
+#[cfg(all(feature = "testing", debug_assertions))]
+mod told {
+    use spin::{MutexGuard, Once};
+
+    static HOOK: Once<fn()> = Once::new();
+
+    /// Calls `hook` before each attempt of this process to take one of LITE's locks. The first one stays.
+    pub fn on_lock(hook: fn()) {
+        HOOK.call_once(|| hook);
+    }
+
+    fn tell() {
+        if let Some(hook) = HOOK.get() {
+            hook();
+        }
+    }
+
+    /// As `spin`'s.
+    #[derive(Default)]
+    pub(crate) struct Mutex<T>(spin::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) const fn new(value: T) -> Self {
+            Self(spin::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            loop {
+                tell();
+                if let Some(guard) = self.0.try_lock() {
+                    return guard;
+                }
+                core::hint::spin_loop();
+            }
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            tell();
+            self.0.try_lock()
+        }
+
+        pub(crate) fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut()
+        }
+    }
+}
