@@ -3,6 +3,9 @@
 
 mod allocations;
 mod connections;
+mod departed;
+mod hostile;
+mod large;
 mod membership;
 mod mishaps;
 mod one_sided;
