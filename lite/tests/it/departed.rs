@@ -145,8 +145,11 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
     assert!(refused > 4, "only {refused} points were looked at");
 }
 
+/// What a node does with others, and what that is called.
+type Question = (&'static str, fn(Lite) -> Work);
+
 /// What node 2 does with the others before it dies.
-fn questions() -> Vec<(&'static str, fn(Lite) -> Work)> {
+fn questions() -> Vec<Question> {
     async fn hold(lite: Lite, placement: Placement) {
         if let Ok(region) = lite.alloc(placement, LEN, RWS).await {
             std::mem::forget(region);

@@ -265,6 +265,11 @@ fn run(seed: u64, time: Duration) {
         assert!(honest.done.load(Ordering::SeqCst) > done, "nothing goes on between the honest nodes");
         assert!(most < MOST_HEAP, "{most} bytes of the heap at once");
     }
+    println!(
+        "{} questions, {} answers, {most} bytes of the heap at once",
+        hostile.questions(),
+        hostile.answers()
+    );
     assert!(hostile.questions() > 150 && hostile.answers() > 150);
     honest.going.store(false, Ordering::SeqCst);
     let end: Instant = c.world.now() + Duration::from_secs(20);

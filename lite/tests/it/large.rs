@@ -56,6 +56,8 @@ fn a_share_of_a_hundred_gigabytes_is_had() {
         mark(&b, NodeId(2).into(), 100_000_000_000).await;
         mark(&a, Placement::Shares(vec![(NodeId(1), 8), (NodeId(2), 100_000_000_000)]), 100_000_000_008)
             .await;
+        // What other nodes hold for a region is told to be free after the region is.
+        b.sleep(Duration::from_millis(1)).await;
         let memory = b.local_memory(150 * GIB).await.unwrap();
         memory.write(149 * GIB, b"far away").unwrap();
         let lmr = b.register_memory(memory, RW).await.unwrap();
