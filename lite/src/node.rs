@@ -4,6 +4,7 @@ use crate::bounce::BouncePool;
 use crate::conn::{Conn, Gone, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
+use crate::errands::Errands;
 use crate::lease::{Ended, Lease, Resumed, Step};
 use crate::lock::Mutex;
 use crate::membership::Watchers;
@@ -104,6 +105,8 @@ pub(crate) struct Node {
     pub(crate) waits: Waits,
     pub(crate) control: Control,
     pub(crate) watchers: Watchers,
+    /// What is done to memory for other nodes.
+    pub(crate) errands: Errands,
     poller: Mutex<Poller>,
 }
 
@@ -173,6 +176,7 @@ impl Node {
             waits: Waits::default(),
             control: Control::new(),
             watchers: Watchers::default(),
+            errands: Errands::default(),
             poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], known: [const { None }; KNOWN] }),
             attributes,
             config,

@@ -13,6 +13,8 @@ pub(crate) use broker::{Peer, PeerLink};
 pub(crate) use lanes::{Gone, Lane, Lanes};
 pub(crate) use seats::{Seat, Seats};
 pub(crate) use wire::RpcArea;
+#[cfg(feature = "testing")]
+pub(crate) use wire::{End, Envelope, Message, VERSION};
 
 use crate::lock::Mutex;
 use crate::op::Link;

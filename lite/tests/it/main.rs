@@ -4,8 +4,11 @@
 mod allocations;
 mod connections;
 mod control;
+mod departed;
+mod hostile;
 #[cfg(debug_assertions)]
 mod interleavings;
+mod large;
 mod membership;
 mod mishaps;
 mod one_sided;

@@ -249,7 +249,10 @@ impl Core {
             }
             ToManager::Relay { to, incarnation, body } => self.relay(node, to, incarnation, body),
             ToManager::NameBind { request, name, value } => {
-                let result = self.names.bind(node, name, value).map(|()| (node, Vec::new()));
+                let mut save = Vec::new();
+                let number = |()| self.identities.binding(&mut save).to_le_bytes().to_vec();
+                let result = self.names.bind(node, name, value).map(|bound| (node, number(bound)));
+                self.save(save);
                 self.tell_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameUnbind { request, name } => {

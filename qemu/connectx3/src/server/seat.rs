@@ -7,7 +7,7 @@ use crate::trace::{Observer, Watch};
 use crate::vfio::{Connection, Ended, Function};
 use anyhow::{Context, Result, bail};
 use fabricport::FrameStream;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -95,9 +95,13 @@ impl Seat {
         self.cables.get_mut(port)
     }
 
-    /// Takes a client, whose stream is to be watched. A second one is turned away by the close of its connection.
+    /// Takes a client, whose stream is to be watched. A second one is turned away by the close of its connection; one whose
+    /// predecessor has hung up is none, also where the predecessor's last messages and its end are not read yet.
     pub fn accept(&mut self, index: usize) -> Result<Option<&UnixStream>> {
         let Ok((stream, _)) = self.listener.accept() else { return Ok(None) };
+        if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {
+            self.end_client();
+        }
         if self.client.is_some() {
             log::warn!("card {index} is in use: a second client is turned away");
             return Ok(None);
@@ -113,13 +117,18 @@ impl Seat {
             if !matches!(e, Ended::Closed) {
                 log::error!("card {index}: {e}");
             }
-            self.function.reset(connection.client());
-            self.client = None;
+            self.end_client();
         } else if connection.wants_room() != wanted_room {
             let ready = if wanted_room { epoll::EventFlags::IN } else { epoll::EventFlags::OUT };
             epoll::modify(poller, connection.stream(), epoll::EventData::new_u64(token), ready)?;
         }
         Ok(())
+    }
+
+    fn end_client(&mut self) {
+        if let Some(connection) = self.client.take() {
+            self.function.reset(connection.client());
+        }
     }
 
     /// A frame arrives at a port. With nobody at home it is lost.
@@ -178,6 +187,14 @@ impl Seat {
         }
         Ok(())
     }
+}
+
+/// Whether the other end of the stream is closed, whatever of it is still to be read.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).is_ok()
+        && fds.iter().any(|fd| fd.revents().intersects(PollFlags::RDHUP | PollFlags::HUP))
 }
 
 /// A new socket at a path where nothing is.

@@ -2,10 +2,12 @@
 
 use connectx3::device::{Card, Profile};
 use connectx3::pci::PciCard;
+use connectx3::server::{Network, Server, Slot};
 use connectx3::trace::{Observer, Watch};
 use connectx3::vfio::{Connection, Ended};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::cell::Cell;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -327,4 +329,32 @@ fn any_messages() {
         assert!(matches!(again, Answer::Ok(_)), "seed {seed}");
     }
     assert!(answers.iter().all(|&n| n > 5), "{answers:?}");
+}
+
+/// Handles what has come to the server's sockets, in so many batches.
+fn handle(server: &mut Server, batches: u32) {
+    let asked = Cell::new(0);
+    server.run(|| asked.replace(asked.get() + 1) == batches).unwrap();
+}
+
+#[test]
+fn a_client_that_comes_while_the_last_words_of_the_former_one_are_unread_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let slot = Slot { client: dir.path().join("card"), plugs: Vec::new() };
+    let path = slot.client.clone();
+    let card = Card::new(Profile::pro(MacAddr([2, 0, 0, 0, 0, 1])));
+    let mut server = Server::new(vec![(slot, card)], Network::default(), Watch::default()).unwrap();
+    let mut first = UnixStream::connect(&path).unwrap();
+    handle(&mut server, 1);
+    let mut second = UnixStream::connect(&path).unwrap();
+    handle(&mut server, 1);
+    assert_eq!(second.read(&mut [0; 1]).unwrap(), 0, "the card has a client");
+    first.write_all(&message(VERSION, &[0; 4])).unwrap();
+    drop(first);
+    let mut third = UnixStream::connect(&path).unwrap();
+    handle(&mut server, 2);
+    third.write_all(&message(VERSION, &[0; 4])).unwrap();
+    handle(&mut server, 1);
+    third.set_nonblocking(true).unwrap();
+    assert!(third.read(&mut [0; 64]).unwrap() > 16, "the third client gets an answer");
 }
