@@ -22,8 +22,8 @@ struct State {
     /// What has come on which connection.
     arrived: VecDeque<(ConnId, Vec<u8>)>,
     inboxes: BTreeMap<ConnId, Inbox>,
-    /// The connection of each node that has joined.
-    conns: BTreeMap<NodeId, ConnId>,
+    /// The connections of each node that has joined: of all its lives, the present one last.
+    conns: BTreeMap<NodeId, Vec<ConnId>>,
     /// Connections on which nothing arrives for now, and what was sent to the manager on them meanwhile.
     stalled: BTreeMap<ConnId, Vec<Vec<u8>>>,
     last: u64,
@@ -125,7 +125,7 @@ impl SimManager {
             Ok(ToNode::Welcome(welcome)) => welcome,
             other => panic!("{other:?} instead of a welcome"),
         };
-        self.lock().conns.insert(welcome.node, conn);
+        self.lock().conns.entry(welcome.node).or_default().push(conn);
         let now = host.now();
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
         let beats = Mutex::new((Vec::new(), now + lease));
@@ -135,18 +135,23 @@ impl SimManager {
         (link, welcome, Arc::new(heart))
     }
 
-    /// Nothing arrives on a node's connection any more, in neither direction; or what was held arrives after all.
+    /// Nothing arrives on a node's connection any more, in neither direction; or what was held arrives after all, also on the
+    /// connections of former lives of that number: their nodes have yet to learn that they are dead.
     pub fn stall(&self, node: NodeId, stalled: bool) {
         let mut state = self.lock();
-        let Some(conn) = state.conns.get(&node).copied() else { return };
+        let conns = state.conns.get(&node).cloned().unwrap_or_default();
         if stalled {
-            state.stalled.entry(conn).or_default();
+            if let Some(conn) = conns.last() {
+                state.stalled.entry(*conn).or_default();
+            }
             return;
         }
-        let held = state.stalled.remove(&conn).unwrap_or_default();
-        state.arrived.extend(held.into_iter().map(|message| (conn, message)));
-        if let Some(waker) = state.inboxes.get_mut(&conn).and_then(|inbox| inbox.waker.take()) {
-            waker.wake();
+        for conn in conns {
+            let held = state.stalled.remove(&conn).unwrap_or_default();
+            state.arrived.extend(held.into_iter().map(|message| (conn, message)));
+            if let Some(waker) = state.inboxes.get_mut(&conn).and_then(|inbox| inbox.waker.take()) {
+                waker.wake();
+            }
         }
     }
 
