@@ -47,6 +47,7 @@ fn part(world: &mut World, conn: ConnId) {
         Part { accepted: false, .. } => accept(world, conn, job),
         Part { input_ended: false, .. } => credit(world, conn, job, window),
         Part { unacknowledged: 1.., .. } => {}
+        Part { first: true, output: 0, .. } => output(world, conn, job, 100),
         Part { .. } => over(world, conn, job, &ToManager::JobDone { job, report: JobReport::default() }),
     }
 }
@@ -67,7 +68,9 @@ pub fn credit(world: &mut World, conn: ConnId, job: JobId, bytes: u64) {
 }
 
 pub fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
-    part_of(world, conn, job).into_iter().for_each(|part| part.unacknowledged += len);
+    if let Some(part) = part_of(world, conn, job) {
+        (part.output, part.unacknowledged) = (part.output + len, part.unacknowledged + len);
+    }
     world.say(conn, &ToManager::JobOutput { job, bytes: vec![7; len] });
 }
 

@@ -54,7 +54,8 @@ pub struct Part {
     pub cancelled: bool,
     /// The node has said that its part is over.
     pub over: bool,
-    /// Output that is not acknowledged.
+    /// Bytes of output that it gave, and that are not acknowledged.
+    pub output: usize,
     pub unacknowledged: usize,
 }
 

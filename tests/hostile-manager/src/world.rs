@@ -6,7 +6,7 @@ use crate::peers::{Client, Node, Part, Peer};
 use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
 use platform::Instant;
 use proto::channel::MAX_MESSAGE;
-use proto::{Hello, Incarnation, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode};
+use proto::{Hello, Incarnation, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, Welcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -207,40 +207,13 @@ impl World {
     fn node_heard(&mut self, conn: ConnId, message: ToNode) {
         self.heard.push((conn, message.clone()));
         match message {
-            ToNode::Welcome(welcome) => {
-                assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one life at a time");
-                assert!(welcome.incarnation > self.last_life, "a later life has a higher number");
-                self.last_life = welcome.incarnation;
-                self.report.joins += 1;
-                let node = Node {
-                    id: welcome.node,
-                    life: welcome.incarnation,
-                    name: self.joining.remove(&conn).expect("it has asked to join"),
-                    beat: self.now,
-                    others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
-                    unseen: Vec::new(),
-                    job: None,
-                    mute: false,
-                    leaves: false,
-                };
-                self.peers.insert(conn, Peer::Node(Box::new(node)));
-            }
+            ToNode::Welcome(welcome) => self.welcome(conn, &welcome),
             ToNode::Refused { .. } => drop(self.failed.insert(conn)),
             ToNode::Joined(member) => {
                 let node = self.node(conn).expect("a member");
                 assert_eq!(node.others.insert(member.node, member.incarnation), None, "told once");
             }
-            ToNode::Left { node: of, incarnation, reason } => {
-                assert!(proto::is_printable(&reason));
-                if reason == "lease expired" {
-                    let beat = self.dead.get(&(of, incarnation)).expect("it is dead");
-                    assert!(self.now - *beat >= LEASE, "it has sent a heartbeat in time");
-                    self.report.expired += 1;
-                }
-                let node = self.node(conn).expect("a member");
-                assert_eq!(node.others.remove(&of), Some(incarnation), "it knew that life");
-                node.unseen.push((of, incarnation));
-            }
+            ToNode::Left { node, incarnation, reason } => self.left(conn, (node, incarnation), &reason),
             ToNode::Settled { node, incarnation } => {
                 let unseen = |(_, n): (ConnId, &Node)| n.unseen.contains(&(node, incarnation));
                 assert!(!self.nodes().any(unseen), "settled before all have seen it");
@@ -252,6 +225,38 @@ impl World {
             | ToNode::MemoryFree { .. } => {}
             job => self.part_heard(conn, job),
         }
+    }
+
+    fn welcome(&mut self, conn: ConnId, welcome: &Welcome) {
+        assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one life at a time");
+        assert!(welcome.incarnation > self.last_life, "a later life has a higher number");
+        self.last_life = welcome.incarnation;
+        self.report.joins += 1;
+        let node = Node {
+            id: welcome.node,
+            life: welcome.incarnation,
+            name: self.joining.remove(&conn).expect("it has asked to join"),
+            beat: self.now,
+            others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
+            unseen: Vec::new(),
+            job: None,
+            mute: false,
+            leaves: false,
+        };
+        self.peers.insert(conn, Peer::Node(Box::new(node)));
+    }
+
+    /// A node is told of the end of a life.
+    fn left(&mut self, conn: ConnId, life: (NodeId, Incarnation), reason: &str) {
+        assert!(proto::is_printable(reason));
+        if reason == "lease expired" {
+            let beat = self.dead.get(&life).expect("it is dead");
+            assert!(self.now - *beat >= LEASE, "it has sent a heartbeat in time");
+            self.report.expired += 1;
+        }
+        let node = self.node(conn).expect("a member");
+        assert_eq!(node.others.remove(&life.0), Some(life.1), "it knew that life");
+        node.unseen.push(life);
     }
 
     /// A message about a job.
@@ -274,6 +279,7 @@ impl World {
                 input_ended: false,
                 cancelled: false,
                 over: false,
+                output: 0,
                 unacknowledged: 0,
             });
             self.report.jobs += u64::from(first);
