@@ -82,7 +82,7 @@ impl Lock {
         self.claim(Mode::Shared, true).await?.ok_or(Error::Deadline)
     }
 
-    /// Holds the lock alone if nobody holds it or waits for it now.
+    /// Holds the lock alone if nobody holds it or waits for it now, and the lock is not still being made.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         self.claim(Mode::Exclusive, false).await
     }

@@ -136,7 +136,10 @@ impl Node {
             match &bound {
                 Ok(binding) => node.object_bound(number, *binding),
                 // It has no name of its own to give back.
-                Err(_) => drop(node.objects.lock().objects.remove(&number)),
+                Err(_) => {
+                    let removed = node.objects.lock().objects.remove(&number);
+                    node.tell_freed(removed);
+                }
             }
             answer(call, bound.map(|_| Answer::Created(place)));
         };
@@ -161,22 +164,28 @@ impl Node {
             let number = objects.objects.iter().find(|(_, o)| o.secret == secret).map(|(number, _)| *number);
             number.and_then(|number| objects.objects.remove(&number))
         };
-        let Some(object) = removed else { return };
-        let waiting: Vec<(Life, u64)> = match object.state {
+        let Some(name) = self.tell_freed(removed) else { return };
+        let node = self.clone();
+        let task = async move {
+            let deadline = node.platform.now() + BIND_DEADLINE;
+            if let Err(error) = node.unbind(&name, deadline).await {
+                log::warn!("lite: the name `{name}` stays bound: {error}");
+            }
+        };
+        self.platform.spawn("lite-unbind", Box::pin(task));
+    }
+
+    /// Tells whoever waits for an object that it is no more; gives its name.
+    fn tell_freed(self: &Arc<Self>, removed: Option<Object>) -> Option<String> {
+        let Object { name, state, .. } = removed?;
+        let waiting: Vec<(Life, u64)> = match state {
             State::Lock(queue) => queue.into_waiting().map(|c| (c.by, c.token)).collect(),
             State::Event { listeners, .. } => listeners.into_iter().map(|l| (l.by, l.token)).collect(),
         };
         for (by, token) in waiting {
             self.wake(by, token, Err(Error::Freed));
         }
-        let node = self.clone();
-        let task = async move {
-            let deadline = node.platform.now() + BIND_DEADLINE;
-            if let Err(error) = node.unbind(&object.name, deadline).await {
-                log::warn!("lite: the name `{}` stays bound: {error}", object.name);
-            }
-        };
-        self.platform.spawn("lite-unbind", Box::pin(task));
+        Some(name)
     }
 
     /// A claim on a lock.

@@ -250,8 +250,9 @@ impl Core {
             ToManager::Relay { to, incarnation, body } => self.relay(node, to, incarnation, body),
             ToManager::NameBind { request, name, value } => {
                 let mut save = Vec::new();
-                let number = |()| self.identities.binding(&mut save).to_le_bytes().to_vec();
-                let result = self.names.bind(node, name, value).map(|bound| (node, number(bound)));
+                let bound = self.names.bind(node, name, value);
+                let result =
+                    bound.map(|()| (node, self.identities.binding(&mut save).to_le_bytes().to_vec()));
                 self.save(save);
                 self.tell_node(conn, ToNode::Name { request, result });
             }
