@@ -232,10 +232,13 @@ impl Node {
         result.unwrap_or(Err(Error::Deadline))
     }
 
-    pub(crate) async fn bind(&self, name: &str, value: Vec<u8>, deadline: Instant) -> Result<(), Error> {
+    /// Binds a name; gives the number of the binding.
+    pub(crate) async fn bind(&self, name: &str, value: Vec<u8>, deadline: Instant) -> Result<u64, Error> {
         let name: String = name.into();
         let message = |request| ToManager::NameBind { request, name, value };
-        self.ask_directory(message, deadline, Error::Unknown).await.map(drop)
+        let (_, number) = self.ask_directory(message, deadline, Error::Unknown).await?;
+        let number = number.try_into().map(u64::from_le_bytes);
+        number.map_err(|_| Error::Refused("the manager gave the binding no number".into()))
     }
 
     pub(crate) async fn unbind(&self, name: &str, deadline: Instant) -> Result<(), Error> {

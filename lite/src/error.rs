@@ -48,7 +48,8 @@ pub enum Error {
     NoMemory {
         /// Bytes asked for.
         asked: u64,
-        /// Bytes that can be had: all that are free, or where they must be contiguous, the longest run.
+        /// Bytes that can be had, fewer than asked: all that are free; where they must be contiguous, the longest run; of memory
+        /// in too many pieces, what lies in as many as a region may have.
         free: u64,
     },
     /// A request or reply is longer than its receiver takes.

@@ -89,6 +89,10 @@ impl Node {
         }
         {
             let mut peers = self.peers.lock();
+            // Whoever ends this node's membership marks all peers as gone under this lock.
+            if self.is_fenced() {
+                return;
+            }
             let known =
                 |p: &Peer| p.member.incarnation == member.incarnation && !matches!(p.link, PeerLink::Gone);
             if peers.get(&node).is_some_and(known) {
@@ -113,16 +117,17 @@ impl Node {
             core::mem::replace(&mut peer.link, PeerLink::Gone)
         };
         self.retire(link);
-        let unused = self.mappings.forget(node);
         let life = (node, incarnation);
+        let unused = self.mappings.forget(life);
         for region in self.regions.forget(life) {
             self.spawn_fence(region);
         }
         self.waits.forget(life);
         self.end_waits_of(life);
-        // Its queue pairs here are destroyed, and nothing is under way through its regions: the manager may count on that.
+        // Its queue pairs here are destroyed, and nothing is under way through its regions or in its name: the manager may count
+        // on that.
         let seen = ToManager::LeftSeen { node, incarnation };
-        if unused.iter().all(|mapping| self.is_drained(mapping)) {
+        if unused.iter().all(|mapping| self.is_drained(mapping)) && self.has_no_errand(life) {
             self.control.post(&seen);
         } else {
             let me = self.clone();
@@ -130,6 +135,7 @@ impl Node {
                 for mapping in unused {
                     me.drained(&mapping).await;
                 }
+                me.errands_done(life).await;
                 me.control.post(&seen);
             };
             self.platform.spawn("lite-left", alloc::boxed::Box::pin(task));

@@ -27,8 +27,8 @@ impl Named {
 }
 
 impl Node {
-    /// Binds a name.
-    pub(crate) async fn bind_named(&self, name: &str, to: &Named, deadline: Instant) -> Result<(), Error> {
+    /// Binds a name; gives the number of the binding, larger than those of all bindings before.
+    pub(crate) async fn bind_named(&self, name: &str, to: &Named, deadline: Instant) -> Result<u64, Error> {
         self.bind(name, proto::encode(to), deadline).await
     }
 

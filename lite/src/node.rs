@@ -4,6 +4,7 @@ use crate::bounce::BouncePool;
 use crate::conn::{Conn, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
+use crate::errands::Errands;
 use crate::lease::{Ended, Lease};
 use crate::membership::Watchers;
 use crate::op::{Ends, OpId, OpTable};
@@ -100,6 +101,8 @@ pub(crate) struct Node {
     pub(crate) waits: Waits,
     pub(crate) control: Control,
     pub(crate) watchers: Watchers,
+    /// What is done to memory for other nodes.
+    pub(crate) errands: Errands,
     poller: Mutex<Poller>,
 }
 
@@ -167,6 +170,7 @@ impl Node {
             waits: Waits::default(),
             control: Control::new(),
             watchers: Watchers::default(),
+            errands: Errands::default(),
             poller: Mutex::new(Poller { batch: [Completion::BLANK; BATCH], known: [const { None }; KNOWN] }),
             attributes,
             config,

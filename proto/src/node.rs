@@ -191,7 +191,8 @@ pub enum ToNode {
     Name {
         /// The request's number.
         request: u32,
-        /// The node that has bound the name, and the value; for bind and unbind the value is empty.
+        /// The node that has bound the name, and the value. For bind, the value is the number of the binding, 8 bytes, little
+        /// end first: larger than those of all bindings before, over restarts of the manager. For unbind it is empty.
         result: Result<(NodeId, Vec<u8>), NameError>,
     },
     /// Take part in a job. Answered by [`ToManager::JobAccepted`] or [`ToManager::JobFailed`].

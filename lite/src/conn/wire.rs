@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use verbs::{LinkKind, PathMtu, Psn, QpNum};
 
 /// The version of these messages and of the RPC headers.
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 
 /// Where a node takes RPC messages from one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,11 +96,11 @@ mod tests {
         let envelope = Envelope { version: VERSION, attempt: 5, message: Message::Request(end) };
         let bytes = proto::encode(&envelope);
         // Varints, little end first.
-        let golden = [4, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
+        let golden = [5, 5, 0, 0, 2, 16, 1, 0x11, 0x22, 0x80, 0x20, 0x80, 0x80, 2, 0x80, 0xa0, 2, 64, 2];
         assert_eq!(bytes, golden);
         assert_eq!(proto::decode::<Envelope>(&bytes), Ok(envelope));
         assert!(proto::decode::<Envelope>(&golden[..18]).is_err());
         let close = Envelope { version: VERSION, attempt: 5, message: Message::Close { unused_ns: 200 } };
-        assert_eq!(proto::encode(&close), [4, 5, 5, 0xc8, 1]);
+        assert_eq!(proto::encode(&close), [5, 5, 5, 0xc8, 1]);
     }
 }

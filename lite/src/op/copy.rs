@@ -2,8 +2,10 @@
 //! and never pass through a third node: the caller lends that node its rights for the one copy.
 
 use crate::issuer::Issuer;
+use crate::membership::Life;
 use crate::node::Node;
 use crate::qos::Class;
+use crate::region::Mapping;
 use crate::rpc::{Answer, Ask};
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::sync::Arc;
@@ -138,9 +140,11 @@ impl Node {
         Ok((a.at, a.addr) == (b.at, b.addr))
     }
 
-    /// Does a copy for another node, with the rights that it has lent.
+    /// Does a copy for another node, with the rights that it has lent. Stops if that node leaves; when this returns, nothing of
+    /// the copy is on the wire.
     pub(crate) async fn copy_for(
         self: &Arc<Self>,
+        by: Life,
         from: Loan,
         to: Loan,
         len: u64,
@@ -149,19 +153,26 @@ impl Node {
         let patience = Duration::from_nanos(patience_ns).min(Duration::from_secs(3600));
         let deadline = self.platform.now() + patience;
         let lite = Lite { by: Issuer::new(self.clone(), patience, Class::default()) };
-        let work = async {
-            let mut both = [None, None];
-            for (lmr, loan) in both.iter_mut().zip([from, to]) {
-                let mapping = self.random();
-                let ask = Ask::Borrow { mapping, token: loan.token };
-                let mapping = self.obtain(loan.owner, mapping, &ask, deadline).await?;
-                *lmr = Some(lite.lmr(mapping));
-            }
-            let [Some(source), Some(target)] = both else { return Err(Error::Unknown) };
-            source.check(Permissions::READ, from.offset, len)?;
-            target.check(Permissions::WRITE, to.offset, len)?;
-            copy(&source, from.offset, &target, to.offset, len, deadline).await
+        let borrowed = async {
+            let source = lite.lmr(self.borrow(from, deadline).await?);
+            Ok((source, lite.lmr(self.borrow(to, deadline).await?)))
         };
-        self.timers.before(deadline, work).await.unwrap_or(Err(Error::Unknown)).map(|()| Answer::Done)
+        let (source, target) = self.timers.before(deadline, borrowed).await.ok_or(Error::Deadline)??;
+        source.check(Permissions::READ, from.offset, len)?;
+        target.check(Permissions::WRITE, to.offset, len)?;
+        // Not before: to borrow may take until a move has ended, which may wait for all to have seen the end of `by`.
+        let errand = self.begin_errand(by)?;
+        let work = errand.while_it_lives(copy(&source, from.offset, &target, to.offset, len, deadline));
+        let result = self.timers.before(deadline, work).await.unwrap_or(Err(Error::Unknown));
+        for lmr in [source, target] {
+            self.drained(&lmr.mapping()).await;
+        }
+        result.map(|()| Answer::Done)
+    }
+
+    async fn borrow(self: &Arc<Self>, loan: Loan, deadline: Instant) -> Result<Arc<Mapping>, Error> {
+        let mapping = self.random();
+        let ask = Ask::Borrow { mapping, token: loan.token };
+        self.obtain(loan.owner, mapping, &ask, deadline).await
     }
 }

@@ -33,21 +33,21 @@ const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Begins a change of the region that `by` maps with `ADMIN`; waits for the one before.
-    async fn change(&self, by: NodeId, mapping: u64) -> Result<Changing<'_>, Error> {
-        let region = self.regions.table.lock().through(by, mapping, Permissions::ADMIN)?.0;
+    async fn change(&self, by: Life, mapping: u64) -> Result<Changing<'_>, Error> {
+        let region = self.lock_for(&self.regions.table, by)?.through(mapping, Permissions::ADMIN)?.0;
         self.regions.changed.until(|| self.regions.begin_change(region)).await
     }
 
     /// Publishes a region under one more name.
     pub(crate) async fn publish_region(
         self: &Arc<Self>,
-        by: NodeId,
+        by: Life,
         mapping: u64,
         name: &str,
     ) -> Result<Answer, Error> {
         let (region, named) = {
-            let mut table = self.regions.table.lock();
-            let (region, r) = table.through(by, mapping, Permissions::ADMIN)?;
+            let mut table = self.lock_for(&self.regions.table, by)?;
+            let (region, r) = table.through(mapping, Permissions::ADMIN)?;
             if !r.rights.give(Permissions::SHARE) {
                 return Err(Error::Permission);
             }
@@ -67,7 +67,7 @@ impl Node {
             }
             self.drop_name(region, name);
         }
-        bound.map(|()| Answer::Done)
+        bound.map(|_| Answer::Done)
     }
 
     /// Frees a name of a region, for whoever may administer it.
@@ -78,7 +78,7 @@ impl Node {
         name: &str,
     ) -> Result<Answer, Error> {
         {
-            let mut table = self.regions.table.lock();
+            let mut table = self.lock_for(&self.regions.table, by)?;
             let administers = table.administers(by, region);
             let r = table.live(region).ok_or(Error::NoSuchName)?;
             if !r.names.iter().any(|n| n == name) {
@@ -111,20 +111,27 @@ impl Node {
     /// Grants rights: to whoever maps the region from now on.
     pub(crate) fn grant(
         &self,
-        by: NodeId,
+        by: Life,
         mapping: u64,
         to: Grantee,
         rights: Permissions,
     ) -> Result<Answer, Error> {
-        let mut table = self.regions.table.lock();
-        table.through(by, mapping, Permissions::ADMIN)?.1.rights.grant(to, rights);
+        let mut table = self.lock_for(&self.regions.table, by)?;
+        let rows = &mut table.through(mapping, Permissions::ADMIN)?.1.rights;
+        if let Grantee::Node(node) = to
+            && self.has_left(node)
+        {
+            // Its row is cleared already, and would be that of its next life.
+            return Err(Error::NodeDown(node));
+        }
+        rows.grant(to, rights);
         Ok(Answer::Done)
     }
 
     /// Takes rights away. Answered when no operation that relies on them is under way.
     pub(crate) async fn revoke_rights(
         self: &Arc<Self>,
-        by: NodeId,
+        by: Life,
         mapping: u64,
         from: Grantee,
         rights: Permissions,
@@ -149,17 +156,17 @@ impl Node {
     }
 
     /// Whoever maps the region from now on must know `secret`.
-    pub(crate) fn set_secret(&self, by: NodeId, mapping: u64, secret: Vec<u8>) -> Result<Answer, Error> {
-        let mut table = self.regions.table.lock();
-        table.through(by, mapping, Permissions::ADMIN)?.1.secret = secret;
+    pub(crate) fn set_secret(&self, by: Life, mapping: u64, secret: Vec<u8>) -> Result<Answer, Error> {
+        let mut table = self.lock_for(&self.regions.table, by)?;
+        table.through(mapping, Permissions::ADMIN)?.1.secret = secret;
         Ok(Answer::Done)
     }
 
     /// Another node is the master from now on.
-    pub(crate) fn hand_over(&self, by: NodeId, mapping: u64, to: NodeId) -> Result<Answer, Error> {
+    pub(crate) fn hand_over(&self, by: Life, mapping: u64, to: NodeId) -> Result<Answer, Error> {
         let to = self.life_of(to)?;
-        let mut table = self.regions.table.lock();
-        let (_, r) = table.through(by, mapping, Permissions::ADMIN)?;
+        let mut table = self.lock_for(&self.regions.table, by)?;
+        let (_, r) = table.through(mapping, Permissions::ADMIN)?;
         // Under the lock, so that its end is seen here or ends the region.
         if !self.is_live(to) {
             return Err(Error::NodeDown(to.0));
@@ -171,7 +178,7 @@ impl Node {
     /// Moves a region, as said above.
     pub(crate) async fn move_region(
         self: &Arc<Self>,
-        by: NodeId,
+        by: Life,
         mapping: u64,
         plan: &Plan,
     ) -> Result<Answer, Error> {

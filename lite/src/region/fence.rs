@@ -2,10 +2,12 @@
 
 use super::layout::Piece;
 use super::owner::Reach;
-use crate::Error;
+use crate::errands::Errand;
 use crate::membership::Life;
 use crate::node::Node;
+use crate::op::RECONNECT_PAUSE;
 use crate::rpc::{Answer, Ask};
+use crate::{Error, Permissions};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -92,16 +94,32 @@ impl Node {
         self.give_memory(memory);
     }
 
-    /// Sets `len` bytes from `offset` of a region that this node owns: each node those that it holds.
-    pub(crate) async fn fill(
+    /// For `by`: sets `len` bytes from `offset` of the region that `by` maps.
+    pub(crate) async fn memset_for(
         self: &Arc<Self>,
+        by: Life,
+        mapping: u64,
+        offset: u64,
+        len: u64,
+        byte: u8,
+    ) -> Result<(), Error> {
+        let reach = self.reach(by, mapping, Permissions::WRITE, offset, len).await?;
+        // Not before: while this waits for a move to end, that may wait for all to have seen the end of `by`.
+        let errand = self.begin_errand(by)?;
+        self.fill(&errand, &reach, offset, len, byte).await
+    }
+
+    /// Sets `len` bytes from `offset` of a region that this node owns: each node those that it holds.
+    async fn fill(
+        self: &Arc<Self>,
+        errand: &Errand,
         reach: &Reach,
         offset: u64,
         len: u64,
         byte: u8,
     ) -> Result<(), Error> {
         let mut done = 0;
-        let result = self.fill_on(reach, offset, len, byte, &mut done).await;
+        let result = self.fill_on(errand, reach, offset, len, byte, &mut done).await;
         result.map_err(|error| match error {
             // These do not say that nothing has happened.
             Error::NodeDown(_) | Error::LinkDown | Error::Permission | Error::Freed => error,
@@ -113,6 +131,7 @@ impl Node {
     /// As [`fill`](Self::fill), from `done` on, which counts what has been set.
     async fn fill_on(
         self: &Arc<Self>,
+        errand: &Errand,
         reach: &Reach,
         offset: u64,
         len: u64,
@@ -120,6 +139,7 @@ impl Node {
         done: &mut u64,
     ) -> Result<(), Error> {
         while *done < len {
+            errand.check()?;
             let spot = reach.layout().find(offset + *done).ok_or(Error::OutOfBounds)?;
             let step = spot.run.min(len - *done).min(FILL_STEP);
             let piece = Piece { at: spot.at, addr: spot.addr, len: step };
@@ -128,15 +148,42 @@ impl Node {
                 self.platform.memory().fill(spot.addr, step, byte).map_err(|_| Error::OutOfBounds)?;
                 platform::yield_now().await;
             } else {
-                let deadline = self.platform.now() + TELL_DEADLINE;
-                match self.ask_until(spot.at, &Ask::Fill { piece, byte }, deadline).await? {
-                    Answer::Done => {}
-                    _ => return Err(Error::Refused("unexpected answer".into())),
-                }
+                self.fill_there(spot.at, piece, byte).await?;
             }
             *done += step;
         }
         Ok(())
+    }
+
+    /// Has another node set bytes that it holds. When this returns, it will not do so any more.
+    async fn fill_there(self: &Arc<Self>, at: Life, piece: Piece, byte: u8) -> Result<(), Error> {
+        let deadline = self.platform.now() + TELL_DEADLINE;
+        let mut unsure = false;
+        let error = loop {
+            match self.ask_node(at, &Ask::Fill { piece, byte }, deadline).await {
+                // So are those before: they came earlier.
+                Ok(Answer::Done) => return Ok(()),
+                Ok(_) => break Error::Refused("unexpected answer".into()),
+                Err(error) => {
+                    let lost = error == Error::Unknown;
+                    unsure |= lost;
+                    if !lost || self.platform.now() + RECONNECT_PAUSE >= deadline {
+                        break error;
+                    }
+                }
+            }
+            self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
+        };
+        if unsure {
+            self.served_by(at).await;
+        }
+        Err(error)
+    }
+
+    /// Waits until a node has served all that this node has asked it so far, or is gone: a node serves the questions of another
+    /// in the order in which they come.
+    async fn served_by(self: &Arc<Self>, whom: Life) {
+        self.insist(whom, &Ask::Yield { holding: self.random() }).await;
     }
 
     /// For an owner: sets bytes of what this node holds for it.

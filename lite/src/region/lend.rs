@@ -1,6 +1,7 @@
 //! Loans: a node that maps a region lets another one map it too, with rights that it has itself, for one operation that the
 //! other does for it. What is lent is a mapping like any other: revoked with the region, given back when it is done.
 
+use crate::membership::Life;
 use crate::{Error, Permissions};
 use alloc::collections::BTreeMap;
 use core::time::Duration;
@@ -15,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// A mapping that another node may have once.
 pub(crate) struct Loan {
     /// The lender, and its number of the mapping.
-    pub(crate) mapping: (NodeId, u64),
+    pub(crate) mapping: (Life, u64),
     pub(crate) to: NodeId,
     pub(crate) rights: Permissions,
     pub(crate) until: Instant,
@@ -32,7 +33,7 @@ impl Loans {
         now: Instant,
         token: u64,
         loan: Loan,
-        is_there: impl Fn(&(NodeId, u64)) -> bool,
+        is_there: impl Fn(&(Life, u64)) -> bool,
     ) -> Result<(), Error> {
         if loan.rights.contains(Permissions::ADMIN) {
             return Err(Error::Permission);
@@ -52,6 +53,11 @@ impl Loans {
         self.0.remove(&token)
     }
 
+    /// What a life that has ended has lent, or was to borrow, is lent no more.
+    pub(super) fn forget(&mut self, life: Life) {
+        self.0.retain(|_, loan| loan.mapping.0 != life && loan.to != life.0);
+    }
+
     /// It was not taken after all.
     pub(super) fn put_back(&mut self, token: u64, loan: Loan) {
         self.0.insert(token, loan);
@@ -61,23 +67,21 @@ impl Loans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto::Incarnation;
 
     #[test]
     fn a_loan_is_taken_once_by_whom_it_is_for_and_in_time() {
         let mut loans = Loans::default();
         let at = Instant::from_nanos;
-        let loan = |until| Loan {
-            mapping: (NodeId(1), 7),
-            to: NodeId(2),
-            rights: Permissions::READ,
-            until: at(until),
-        };
+        let lender = (NodeId(1), Incarnation(5));
+        let loan =
+            |until| Loan { mapping: (lender, 7), to: NodeId(2), rights: Permissions::READ, until: at(until) };
         loans.add(at(0), 1, loan(10), |_| true).unwrap();
         assert!(loans.add(at(0), 1, loan(10), |_| true).is_err(), "a number is used once");
         assert!(loans.take(at(1), 2, NodeId(2)).is_none());
         assert!(loans.take(at(1), 1, NodeId(3)).is_none());
         assert!(loans.take(at(10), 1, NodeId(2)).is_none());
-        assert_eq!(loans.take(at(9), 1, NodeId(2)).map(|l| l.mapping), Some((NodeId(1), 7)));
+        assert_eq!(loans.take(at(9), 1, NodeId(2)).map(|l| l.mapping), Some((lender, 7)));
         assert!(loans.take(at(9), 1, NodeId(2)).is_none());
         let admin = Loan { rights: Permissions::ADMIN, ..loan(10) };
         assert_eq!(loans.add(at(0), 1, admin, |_| true), Err(Error::Permission));
@@ -85,5 +89,13 @@ mod tests {
         loans.add(at(0), 1, loan(10), |_| true).unwrap();
         loans.add(at(0), 2, loan(10), |mapping| mapping.1 != 7).unwrap();
         assert!(loans.take(at(1), 1, NodeId(2)).is_none());
+        // Nor of lives that have ended, the lender's or the borrower's.
+        for (token, gone) in [(3, lender), (4, (NodeId(2), Incarnation(1)))] {
+            loans.add(at(0), token, loan(10), |_| true).unwrap();
+            loans.forget((NodeId(1), Incarnation(4)));
+            assert!(loans.0.contains_key(&token), "another life of the lender has ended");
+            loans.forget(gone);
+            assert!(loans.take(at(1), token, NodeId(2)).is_none());
+        }
     }
 }

@@ -1,13 +1,11 @@
 //! [`LocalMemory`]: memory of an application's own that becomes a region when it is registered.
 
 use super::layout::Layout;
-use super::memory::Share;
-use crate::bounce::Run;
+use super::memory::{Share, Stock};
 use crate::node::Node;
 use crate::rpc::Undo;
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
 
 /// Memory of this node that the platform's allocator gave and no other node reaches. Dropped, it is free again.
@@ -25,18 +23,17 @@ use core::fmt;
 /// ```
 pub struct LocalMemory {
     node: Arc<Node>,
-    runs: Vec<Run>,
+    stock: Stock,
     layout: Layout,
 }
 
 impl Lite {
     /// Takes `len` zeroed bytes of this node's memory, contiguous or not. Fails with `NoMemory`.
     pub async fn local_memory(&self, len: u64) -> Result<LocalMemory, Error> {
-        let runs = self.by.node.take_runs(len).await?;
-        let pieces = self.by.node.pieces_of(&runs, len);
-        let layout = Layout::new(len, 0, 1, pieces).ok_or(Error::OutOfBounds)?;
+        let stock = self.by.node.take_stock(len).await?;
+        let layout = Layout::new(len, 0, 1, stock.pieces().iter().copied()).ok_or(Error::OutOfBounds)?;
         self.by.node.report_memory();
-        Ok(LocalMemory { node: self.by.node.clone(), runs, layout })
+        Ok(LocalMemory { node: self.by.node.clone(), stock, layout })
     }
 
     /// Makes `memory` a region, with what is in it and where it is. This node is its owner and master; for `permissions` and
@@ -53,8 +50,8 @@ impl Lite {
         let charge = self.by.class.hold(memory.len())?;
         let region = node.regions.begin(node, me, mapping, permissions)?;
         let undo = Undo::new(node, me, crate::rpc::Ask::Unmap { mapping });
-        let expected = node.mappings.expect(me.0, mapping);
-        let share = Share::Here { _runs: memory.runs };
+        let expected = node.mappings.expect(me, mapping);
+        let share = Share::Here { _stock: memory.stock };
         let answer =
             node.regions.formed(region, memory.layout, alloc::vec![share]).map_err(|_| Error::Freed)?;
         let mapped = node.mapped(me, mapping, answer, expected, self.deadline()).await?;

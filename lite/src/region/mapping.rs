@@ -2,6 +2,7 @@
 
 use super::layout::{Layout, Piece, Spot};
 use super::owner::Shape;
+use super::pages::{MOST_PIECES, Pages};
 use super::stamp::Stamp;
 use crate::membership::Life;
 use crate::node::Node;
@@ -21,6 +22,8 @@ use spin::Mutex;
 
 /// How long it may take to ask for pieces anew.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
+/// How often a region may be moved while its pieces are asked for. A move waits for those who ask, so once is much.
+const MOST_CHANGES: u32 = 16;
 
 /// One mapping of a region: the right to operate on its memory until revoked.
 ///
@@ -182,9 +185,10 @@ struct Fate {
 
 #[derive(Default)]
 struct Table {
-    live: BTreeMap<(NodeId, u64), Arc<Mapping>>,
+    /// By owner and number.
+    live: BTreeMap<(Life, u64), Arc<Mapping>>,
     /// Mappings that have been asked for, by owner and number.
-    expected: BTreeMap<(NodeId, u64), Fate>,
+    expected: BTreeMap<(Life, u64), Fate>,
 }
 
 /// The mappings that this node uses.
@@ -198,7 +202,7 @@ pub(crate) struct MappingTable {
 /// Stands for a mapping that has been asked for.
 pub(crate) struct Expected<'a> {
     table: &'a MappingTable,
-    owner: NodeId,
+    owner: Life,
     id: u64,
 }
 
@@ -216,18 +220,26 @@ impl MappingTable {
         self.table.lock().live.len()
     }
 
-    pub(crate) fn expect(&self, owner: NodeId, id: u64) -> Expected<'_> {
+    /// How many of owners among `which` there are, or are to come.
+    #[cfg(feature = "testing")]
+    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+        let table = self.table.lock();
+        table.live.keys().chain(table.expected.keys()).filter(|(owner, _)| which(*owner)).count()
+    }
+
+    pub(crate) fn expect(&self, owner: Life, id: u64) -> Expected<'_> {
         self.table.lock().expected.insert((owner, id), Fate::default());
         Expected { table: self, owner, id }
     }
 
     fn remove(&self, mapping: &Mapping) {
-        let removed = self.table.lock().live.remove(&(mapping.owner.0, mapping.id));
+        let removed = self.table.lock().live.remove(&(mapping.owner, mapping.id));
         drop(removed);
     }
 
-    /// Ends all mappings of an owner that is gone. Gives them: some operations may still be under way.
-    pub(crate) fn forget(&self, owner: NodeId) -> Vec<Arc<Mapping>> {
+    /// Ends all mappings of an owner that is gone. Gives them: some operations may still be under way. Mappings that are still
+    /// to come are refused when they [arrive](Expected::arrived).
+    pub(crate) fn forget(&self, owner: Life) -> Vec<Arc<Mapping>> {
         let mut table = self.table.lock();
         let keys: Vec<_> = table.live.range((owner, 0)..=(owner, u64::MAX)).map(|(k, _)| *k).collect();
         let gone: Vec<_> = keys.iter().filter_map(|k| table.live.remove(k)).collect();
@@ -239,7 +251,7 @@ impl MappingTable {
     }
 
     /// The live mappings among those.
-    fn find(&self, owner: NodeId, ids: &[u64]) -> Vec<Arc<Mapping>> {
+    fn find(&self, owner: Life, ids: &[u64]) -> Vec<Arc<Mapping>> {
         let table = self.table.lock();
         ids.iter().filter_map(|id| table.live.get(&(owner, *id)).cloned()).collect()
     }
@@ -247,7 +259,7 @@ impl MappingTable {
     /// Does one thing to the live mappings among those, which it gives, and notes another for those that are to come.
     fn act(
         &self,
-        owner: NodeId,
+        owner: Life,
         ids: &[u64],
         now: impl Fn(&Mapping),
         later: impl Fn(&mut Fate),
@@ -267,9 +279,10 @@ impl MappingTable {
 }
 
 impl Expected<'_> {
-    /// The mapping is there, and gets what has happened to it before.
-    pub(crate) fn arrived(self, mapping: &Arc<Mapping>) {
-        let mut table = self.table.table.lock();
+    /// The mapping is there, and gets what has happened to it before. Fails with `NodeDown` if its owner is gone: the owner's
+    /// memory, and what others hold for it, may be in use for something else by now.
+    pub(crate) fn arrived(self, node: &Node, mapping: &Arc<Mapping>) -> Result<(), Error> {
+        let mut table = node.lock_for(&self.table.table, self.owner)?;
         let fate = table.expected.get(&(self.owner, self.id)).copied().unwrap_or_default();
         if let Some(rights) = fate.taken {
             mapping.take(rights);
@@ -280,6 +293,7 @@ impl Expected<'_> {
         } else {
             table.live.insert((self.owner, self.id), mapping.clone());
         }
+        Ok(())
     }
 }
 
@@ -338,7 +352,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<Arc<Mapping>, Error> {
         let life = self.life_of(owner)?;
-        let expected = self.mappings.expect(owner, id);
+        let expected = self.mappings.expect(life, id);
         let undo = Undo::new(self, life, Ask::Unmap { mapping: id });
         let answer = match self.ask_node(life, ask, deadline).await {
             Ok(answer) => answer,
@@ -368,7 +382,7 @@ impl Node {
         };
         let (generation, layout) = self.lay_out(owner, id, shape, deadline).await?;
         let mapping = Mapping::new(owner, id, permissions, generation, layout, self.stamps.stamp()?);
-        expected.arrived(&mapping);
+        expected.arrived(self, &mapping)?;
         Ok(mapping)
     }
 
@@ -381,25 +395,31 @@ impl Node {
         deadline: Instant,
     ) -> Result<(u64, Layout), Error> {
         let nonsense = || Error::Refused("the owner's pieces make no region".into());
-        let mut pieces = core::mem::take(&mut shape.first);
-        while pieces.len() < shape.count as usize {
-            let from = pieces.len() as u32;
+        let first_page = |shape: &mut Shape| {
+            let first = core::mem::take(&mut shape.first);
+            Pages::new(first, shape.count, MOST_PIECES)
+        };
+        let mut pages = first_page(&mut shape)?;
+        let mut changes = 0;
+        while let Some(from) = pages.missing() {
             let ask = Ask::Pieces { mapping: id, generation: shape.generation, from };
             match self.ask_node_long(owner, &ask, deadline).await? {
-                Answer::Pieces(more) if !more.is_empty() => pieces.extend(more),
-                Answer::Shape(anew) => {
+                Answer::Pieces(more) => pages.add(more)?,
+                Answer::Shape(anew) if changes < MOST_CHANGES => {
+                    changes += 1;
                     shape = anew;
-                    pieces = core::mem::take(&mut shape.first);
+                    pages = first_page(&mut shape)?;
                 }
                 _ => return Err(nonsense()),
             }
         }
-        let layout = Layout::new(shape.len, shape.stripe, shape.columns as usize, pieces);
+        let layout = Layout::new(shape.len, shape.stripe, shape.columns as usize, pages.all());
+        let layout = layout.filter(|layout| self.are_published(layout.pieces()));
         Ok((shape.generation, layout.ok_or_else(nonsense)?))
     }
 
     /// Closes mappings and waits until nothing is under way through them.
-    pub(crate) async fn revoke_here(&self, owner: NodeId, ids: &[u64]) {
+    pub(crate) async fn revoke_here(&self, owner: Life, ids: &[u64]) {
         let closed = self.mappings.act(owner, ids, Mapping::close, |fate| fate.revoked = true);
         for mapping in closed {
             self.drained(&mapping).await;
@@ -409,7 +429,7 @@ impl Node {
     }
 
     /// Keeps operations on mappings waiting, until those are of `generation`, and waits until none is under way.
-    pub(crate) async fn pause_here(&self, owner: NodeId, ids: &[u64], generation: u64) {
+    pub(crate) async fn pause_here(&self, owner: Life, ids: &[u64], generation: u64) {
         let pause = |m: &Mapping| m.pause(generation);
         let later = |fate: &mut Fate| fate.paused = fate.paused.max(generation);
         for mapping in self.mappings.act(owner, ids, pause, later) {
@@ -422,7 +442,7 @@ impl Node {
     /// Asks for the pieces of mappings anew, and lets operations go on.
     pub(crate) async fn resume_here(
         self: &Arc<Self>,
-        owner: NodeId,
+        owner: Life,
         ids: &[u64],
         generation: u64,
     ) -> Result<(), Error> {
@@ -451,7 +471,7 @@ impl Node {
     }
 
     /// Takes rights from mappings, and waits until nothing that relies on them is under way.
-    pub(crate) async fn restrict_here(&self, owner: NodeId, ids: &[u64], rights: Permissions) {
+    pub(crate) async fn restrict_here(&self, owner: Life, ids: &[u64], rights: Permissions) {
         let restrict = |m: &Mapping| {
             // Whoever has looked already looks again.
             m.stamp.spoil();

@@ -2,6 +2,8 @@
 
 use super::layout::{Layout, Piece};
 use super::owner::Shape;
+use super::pages::{MOST_PIECES, MOST_SHARE_PIECES, Pages};
+use super::placement::MOST_SHARES;
 use crate::Error;
 use crate::bounce::Run;
 use crate::membership::Life;
@@ -18,8 +20,6 @@ use spin::Mutex;
 
 /// Taken at once: memory is zeroed as it is taken, and other tasks want their turn.
 const STEP: u64 = 16 << 20;
-/// Most runs that a node's share of a region may be made of.
-const MOST_RUNS: usize = 4096;
 /// How long another node may take to take its share: it zeroes it.
 const RESERVE_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -37,7 +37,7 @@ pub(crate) enum Share {
     /// Here, until dropped.
     Here {
         /// What it lies in.
-        _runs: Vec<Run>,
+        _stock: Stock,
     },
     /// On another node, until that is told.
     There {
@@ -48,12 +48,42 @@ pub(crate) enum Share {
     },
 }
 
-/// Memory that is held, and the pieces that it makes.
-type Holding = (Vec<Run>, Vec<Piece>);
+/// Memory of this node that was taken, until dropped.
+pub(crate) struct Stock {
+    runs: Vec<Run>,
+    pieces: Vec<Piece>,
+    len: u64,
+}
+
+impl Stock {
+    /// The pieces that the runs make: runs that touch are one.
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Adds a run of which `len` bytes count. `false`: there is no room for it, or it would be one piece too many.
+    fn add(&mut self, at: Life, run: Run, len: u64) -> bool {
+        let touches = |last: &Piece| last.addr.checked_add(last.len) == Some(run.addr());
+        let more = !self.pieces.last().is_some_and(touches);
+        if more && self.pieces.len() >= MOST_SHARE_PIECES
+            || self.runs.try_reserve(1).is_err()
+            || self.pieces.try_reserve(1).is_err()
+        {
+            return false;
+        }
+        match self.pieces.last_mut() {
+            Some(last) if !more => last.len += len,
+            _ => self.pieces.push(Piece { at, addr: run.addr(), len }),
+        }
+        self.runs.push(run);
+        self.len += len;
+        true
+    }
+}
 
 /// What this node holds for regions of other owners, by owner and its number. None: it is being taken.
 #[derive(Default)]
-pub(crate) struct Holdings(Mutex<BTreeMap<(Life, u64), Option<Holding>>>);
+pub(crate) struct Holdings(Mutex<BTreeMap<(Life, u64), Option<Stock>>>);
 
 impl Holdings {
     /// Nobody reaches anything of that owner any more.
@@ -65,11 +95,17 @@ impl Holdings {
         drop(gone);
     }
 
+    /// How many there are for owners among `which`.
+    #[cfg(feature = "testing")]
+    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+        self.0.lock().keys().filter(|(owner, _)| which(*owner)).count()
+    }
+
     /// Some pieces of a holding.
     pub(crate) fn pieces(&self, owner: Life, holding: u64, from: u32) -> Result<Answer, Error> {
         let table = self.0.lock();
         let held = table.get(&(owner, holding)).and_then(Option::as_ref).ok_or(Error::Freed)?;
-        let page = held.1.iter().skip(from as usize).take(super::owner::PAGE_PIECES);
+        let page = held.pieces.iter().skip(from as usize).take(super::owner::PAGE_PIECES);
         Ok(Answer::Pieces(page.copied().collect()))
     }
 
@@ -87,7 +123,7 @@ impl Holdings {
             let offset = part.addr.0.checked_sub(piece.addr.0);
             offset.and_then(|offset| offset.checked_add(part.len)).is_some_and(|end| end <= piece.len)
         };
-        held.flat_map(|(_, pieces)| pieces).any(inside)
+        held.flat_map(|stock| &stock.pieces).any(inside)
     }
 }
 
@@ -104,49 +140,60 @@ impl Drop for Taken<'_> {
 }
 
 impl Node {
-    /// Takes `len` bytes of this node's memory, zeroed, in one run if it can be.
-    pub(crate) async fn take_runs(&self, len: u64) -> Result<Vec<Run>, Error> {
+    /// Takes `len` bytes of this node's memory, zeroed, in one piece if it can be.
+    pub(crate) async fn take_stock(&self, len: u64) -> Result<Stock, Error> {
         let memory = self.platform.memory();
-        let no_memory = || Error::NoMemory { asked: len, free: memory.stats().free };
-        if len > memory.stats().free {
-            return Err(no_memory());
+        let free = memory.stats().free;
+        if len > free {
+            return Err(Error::NoMemory { asked: len, free });
         }
-        if len <= STEP
-            && let Some(run) = Run::take(&self.platform, len.max(1))
-        {
-            return Ok(alloc::vec![run]);
-        }
-        let mut runs = Vec::new();
-        let mut left = len;
-        while left > 0 {
-            let step = left.min(STEP);
-            let run = Run::take(&self.platform, step).map(|run| (run, step)).or_else(|| {
-                let largest = memory.stats().largest_free.min(step);
-                (largest > 0).then(|| Some((Run::take(&self.platform, largest)?, largest)))?
+        let mut stock = Stock { runs: Vec::new(), pieces: Vec::new(), len: 0 };
+        let mut longest = STEP;
+        // A region without bytes has a place too.
+        while stock.len < len || stock.runs.is_empty() {
+            let left = len - stock.len;
+            let run = Run::take(&self.platform, left.min(longest).max(1)).or_else(|| {
+                longest = longest.min(memory.stats().largest_free);
+                (longest > 0).then(|| Run::take(&self.platform, left.min(longest)))?
             });
-            let (run, taken) = run.filter(|_| runs.len() < MOST_RUNS).ok_or_else(no_memory)?;
-            runs.push(run);
-            left -= taken;
-            platform::yield_now().await;
+            let had = stock.len;
+            let added = run.is_some_and(|run| {
+                let len = run.len().min(left);
+                stock.add((self.me, self.incarnation), run, len)
+            });
+            if !added {
+                // Less than what was asked: as much as is left, in as many pieces as there may be.
+                return Err(Error::NoMemory { asked: len, free: had });
+            }
+            if stock.len < len {
+                platform::yield_now().await;
+            }
         }
-        Ok(runs)
+        Ok(stock)
     }
 
     /// Takes all the memory of a plan.
     pub(crate) async fn take_memory(self: &Arc<Self>, plan: &Plan) -> Result<(Layout, Vec<Share>), Error> {
         let (mut pieces, mut taken, mut len) = (Vec::new(), Taken { node: self, shares: Vec::new() }, 0u64);
         let nonsense = || Error::Refused("that is no plan for a region".into());
+        let sum = plan.shares.iter().try_fold(0u64, |sum, (_, share)| sum.checked_add(*share));
+        let asked = sum.filter(|_| plan.shares.len() <= MOST_SHARES).ok_or_else(nonsense)?;
         for (node, share) in &plan.shares {
-            len = len.checked_add(*share).ok_or_else(nonsense)?;
-            if *node == self.me {
-                let runs = self.take_runs(*share).await?;
-                pieces.extend(self.pieces_of(&runs, *share));
-                taken.shares.push(Share::Here { _runs: runs });
-                continue;
+            let more = if *node == self.me {
+                let stock = self.take_stock(*share).await?;
+                let more = stock.pieces().to_vec();
+                taken.shares.push(Share::Here { _stock: stock });
+                more
+            } else {
+                let (at, holding) = (self.life_of(*node)?, self.random());
+                taken.shares.push(Share::There { at, holding });
+                self.reserve_there(at, holding, *share).await?
+            };
+            if pieces.len() + more.len() > MOST_PIECES {
+                return Err(Error::NoMemory { asked, free: len });
             }
-            let (at, holding) = (self.life_of(*node)?, self.random());
-            taken.shares.push(Share::There { at, holding });
-            pieces.extend(self.reserve_there(at, holding, *share).await?);
+            pieces.extend(more);
+            len += share;
         }
         let columns = if plan.stripe == 0 { 1 } else { plan.shares.len() };
         let layout = Layout::new(len, plan.stripe, columns, pieces).ok_or_else(nonsense)?;
@@ -160,16 +207,18 @@ impl Node {
         let Answer::Shape(shape) = self.ask_node(at, &Ask::Reserve { holding, len }, deadline).await? else {
             return Err(nonsense());
         };
-        let mut pieces = shape.first;
-        while pieces.len() < shape.count as usize {
-            let ask = Ask::Reserved { holding, from: pieces.len() as u32 };
-            match self.ask_node_long(at, &ask, deadline).await? {
-                Answer::Pieces(more) if !more.is_empty() => pieces.extend(more),
+        let mut pages = Pages::new(shape.first, shape.count, MOST_SHARE_PIECES)?;
+        while let Some(from) = pages.missing() {
+            match self.ask_node_long(at, &Ask::Reserved { holding, from }, deadline).await? {
+                Answer::Pieces(more) => pages.add(more)?,
                 _ => return Err(nonsense()),
             }
         }
+        let pieces = pages.all();
         let sum = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
-        let fine = sum == Some(len) && pieces.iter().all(|piece| piece.at == at);
+        let fine = sum == Some(len)
+            && pieces.iter().all(|piece| piece.at == at)
+            && self.are_published(pieces.iter());
         if fine { Ok(pieces) } else { Err(nonsense()) }
     }
 
@@ -187,25 +236,28 @@ impl Node {
     pub(crate) fn reserve(self: &Arc<Self>, call: Call, holding: u64, len: u64) {
         let owner = (call.from(), call.incarnation());
         {
-            let mut table = self.holdings.0.lock();
-            // Under the lock, so that its end is seen here or ends the holding.
-            if !self.is_live(owner) {
+            let key = (owner, holding);
+            let mut table = match self.lock_for(&self.holdings.0, owner) {
+                Ok(table) => table,
+                Err(error) => return answer(call, Err(error)),
+            };
+            if table.contains_key(&key) {
                 drop(table);
-                return answer(call, Err(Error::NodeDown(owner.0)));
+                return answer(call, Err(Error::Refused("that number is in use".into())));
             }
-            table.insert((owner, holding), None);
+            table.insert(key, None);
         }
         let node = self.clone();
         let task = async move {
-            let result = node.take_runs(len).await;
+            let result = node.take_stock(len).await;
             let mut table = node.holdings.0.lock();
             let place = table.get_mut(&(owner, holding)).filter(|held| held.is_none());
             let result = match (result, place) {
-                (Ok(runs), Some(place)) => {
-                    let pieces = node.pieces_of(&runs, len);
+                (Ok(stock), Some(place)) => {
+                    let pieces = stock.pieces();
                     let first = pieces.iter().take(super::owner::FIRST_PIECES).copied().collect();
                     let count = pieces.len() as u32;
-                    *place = Some((runs, pieces));
+                    *place = Some(stock);
                     Ok(Answer::Shape(Shape { generation: 0, len, stripe: 0, columns: 1, count, first }))
                 }
                 (Err(error), _) => {
@@ -221,19 +273,23 @@ impl Node {
         self.platform.spawn("lite-reserve", Box::pin(task));
     }
 
-    /// The pieces that `len` bytes in `runs` make: runs that touch are one.
-    pub(crate) fn pieces_of(&self, runs: &[Run], len: u64) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
-        let mut left = len;
-        for run in runs {
-            let len = run.len().min(left);
-            left -= len;
-            match pieces.last_mut() {
-                Some(last) if last.addr.checked_add(last.len) == Some(run.addr()) => last.len += len,
-                _ => pieces.push(Piece { at: (self.me, self.incarnation), addr: run.addr(), len }),
-            }
-        }
-        pieces
+    /// Whether pieces lie in what their nodes have published as reachable, as far as this node knows those nodes. An access to
+    /// others would break the connection to that node, which other tasks use.
+    pub(super) fn are_published<'p>(&self, mut pieces: impl Iterator<Item = &'p Piece>) -> bool {
+        let peers = self.peers.lock();
+        let published = |piece: &Piece| {
+            let key = if piece.at == (self.me, self.incarnation) {
+                self.key
+            } else {
+                match peers.get(&piece.at.0).filter(|peer| peer.member.incarnation == piece.at.1) {
+                    Some(peer) => peer.member.rnic.key,
+                    None => return true,
+                }
+            };
+            let offset = piece.addr.0.checked_sub(key.base.0);
+            offset.and_then(|offset| offset.checked_add(piece.len)).is_some_and(|end| end <= key.len)
+        };
+        pieces.all(published)
     }
 
     /// Tells the manager how much memory is free, if that has changed much since it was told.

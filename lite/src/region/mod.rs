@@ -12,6 +12,7 @@ mod local;
 mod mapping;
 mod memory;
 mod owner;
+mod pages;
 mod placement;
 mod rights;
 mod shortcut;

@@ -7,6 +7,7 @@ use super::layout::{Layout, Piece};
 use super::lend::{Loan, Loans};
 use super::memory::{Plan, Share};
 use super::rights::{Grantee, Rights};
+use crate::locked::LockedFor;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::rpc::{Answer, Call, answer};
@@ -17,7 +18,6 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use proto::NodeId;
 use serde::{Deserialize, Serialize};
 use spin::Mutex;
 
@@ -70,7 +70,7 @@ pub(super) struct Region {
     /// Operations that nodes do on the memory for others because this node has them do it.
     pub(super) gate: Arc<Gate>,
     /// Who maps it, by holder and its own number of the mapping.
-    holders: BTreeSet<(NodeId, u64)>,
+    holders: BTreeSet<(Life, u64)>,
 }
 
 impl Region {
@@ -101,7 +101,6 @@ impl Region {
 
 pub(super) struct Held {
     region: u64,
-    life: Life,
     /// For whom it maps the region, if not for itself.
     lender: Option<Life>,
     permissions: Permissions,
@@ -112,22 +111,34 @@ pub(super) struct Table {
     last: u64,
     regions: BTreeMap<u64, Region>,
     /// By holder and its own number of the mapping.
-    mappings: BTreeMap<(NodeId, u64), Held>,
+    mappings: BTreeMap<(Life, u64), Held>,
     /// By token, what is lent and not taken yet.
     loans: Loans,
     /// Mappings that are to be granted once a move has ended.
-    waiting: BTreeSet<(NodeId, u64)>,
+    waiting: BTreeSet<(Life, u64)>,
+}
+
+impl LockedFor<'_, Table> {
+    /// The region of a mapping of this life that gives `right`.
+    pub(super) fn through(&mut self, mapping: u64, right: Permissions) -> Result<(u64, &mut Region), Error> {
+        let key = (self.life(), mapping);
+        self.mapped_as(key, right)
+    }
+
+    /// This life maps a region.
+    fn hold(&mut self, region: u64, mapping: u64, lender: Option<Life>, permissions: Permissions) {
+        let key = (self.life(), mapping);
+        self.mappings.insert(key, Held { region, lender, permissions });
+        if let Some(r) = self.regions.get_mut(&region) {
+            r.holders.insert(key);
+        }
+    }
 }
 
 impl Table {
     /// The region of a mapping that gives `right`.
-    pub(super) fn through(
-        &mut self,
-        by: NodeId,
-        mapping: u64,
-        right: Permissions,
-    ) -> Result<(u64, &mut Region), Error> {
-        let held = self.mappings.get(&(by, mapping)).ok_or(Error::Freed)?;
+    fn mapped_as(&mut self, key: (Life, u64), right: Permissions) -> Result<(u64, &mut Region), Error> {
+        let held = self.mappings.get(&key).ok_or(Error::Freed)?;
         if !held.permissions.contains(right) {
             return Err(Error::Permission);
         }
@@ -147,16 +158,9 @@ impl Table {
     /// Whether a life may administer a region: as its master, or by a right that it has or was granted.
     pub(super) fn administers(&self, by: Life, region: u64) -> bool {
         let Some(r) = self.regions.get(&region) else { return false };
-        let mut mine = r.holders.range((by.0, 0)..=(by.0, u64::MAX)).filter_map(|key| self.mappings.get(key));
+        let mut mine = r.holders.range((by, 0)..=(by, u64::MAX)).filter_map(|key| self.mappings.get(key));
         r.granted(by).contains(Permissions::ADMIN)
-            || mine.any(|held| held.life == by && held.permissions.contains(Permissions::ADMIN))
-    }
-
-    fn hold(&mut self, region: u64, by: Life, mapping: u64, permissions: Permissions) {
-        self.mappings.insert((by.0, mapping), Held { region, life: by, lender: None, permissions });
-        if let Some(r) = self.regions.get_mut(&region) {
-            r.holders.insert((by.0, mapping));
-        }
+            || mine.any(|held| held.permissions.contains(Permissions::ADMIN))
     }
 
     /// Marks a region that nobody can reach any more; gives whether it is to be fenced for that.
@@ -181,11 +185,11 @@ impl Table {
         for key in &r.holders {
             let Some(held) = self.mappings.get_mut(key) else { continue };
             // What is borrowed has the lender's rights.
-            let user = held.lender.unwrap_or(held.life);
+            let user = held.lender.unwrap_or(key.0);
             let concerned = user != r.master && whose.includes(user.0);
             if concerned && held.permissions.intersects(rights) {
                 held.permissions -= rights;
-                found.entry(held.life).or_default().push(key.1);
+                found.entry(key.0).or_default().push(key.1);
             }
         }
         found
@@ -244,6 +248,13 @@ impl RegionTable {
         self.table.lock().regions.len()
     }
 
+    /// How many mappings of lives among `which` there are, or are waited for.
+    #[cfg(feature = "testing")]
+    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+        let table = self.table.lock();
+        table.mappings.keys().chain(&table.waiting).filter(|(by, _)| which(*by)).count()
+    }
+
     /// One line for each.
     #[cfg(feature = "testing")]
     pub(crate) fn describe(&self) -> Vec<String> {
@@ -275,11 +286,7 @@ impl RegionTable {
         permissions: Permissions,
     ) -> Result<u64, Error> {
         let key = node.random();
-        let mut table = self.table.lock();
-        // Under the lock, so that its end is seen here or ends the region.
-        if !node.is_live(by) {
-            return Err(Error::NodeDown(by.0));
-        }
+        let mut table = node.lock_for(&self.table, by)?;
         table.last += 1;
         let id = table.last;
         let region = Region {
@@ -298,7 +305,7 @@ impl RegionTable {
             holders: BTreeSet::new(),
         };
         table.regions.insert(id, region);
-        table.hold(id, by, mapping, Permissions::all());
+        table.hold(id, mapping, None, Permissions::all());
         Ok(id)
     }
 
@@ -330,11 +337,11 @@ impl RegionTable {
         ask: &MapAsk,
         first: bool,
     ) -> Option<Result<Answer, Error>> {
-        let mut table = self.table.lock();
-        if !node.is_live(by) {
-            return Some(Err(Error::NodeDown(by.0)));
-        }
-        let waited = table.waiting.remove(&(by.0, mapping));
+        let mut table = match node.lock_for(&self.table, by) {
+            Ok(table) => table,
+            Err(error) => return Some(Err(error)),
+        };
+        let waited = table.waiting.remove(&(by, mapping));
         if !first && !waited {
             // It has been unmapped before it was mapped.
             return Some(Err(Error::Freed));
@@ -347,24 +354,25 @@ impl RegionTable {
             return Some(Err(Error::Permission));
         }
         if r.moving {
-            table.waiting.insert((by.0, mapping));
+            table.waiting.insert((by, mapping));
             return None;
         }
         let answer = Answer::Mapped { shape: r.shape(), permissions: ask.wanted };
-        table.hold(ask.region, by, mapping, ask.wanted);
+        table.hold(ask.region, mapping, None, ask.wanted);
         Some(Ok(answer))
     }
 
     /// Some pieces of a mapping; if its generation is another, its shape.
     pub(crate) fn pieces(
         &self,
-        by: NodeId,
+        node: &Node,
+        by: Life,
         mapping: u64,
         generation: u64,
         from: u32,
     ) -> Result<Answer, Error> {
-        let mut table = self.table.lock();
-        let (_, r) = table.through(by, mapping, Permissions::empty())?;
+        let mut table = node.lock_for(&self.table, by)?;
+        let (_, r) = table.through(mapping, Permissions::empty())?;
         if r.generation != generation {
             return Ok(Answer::Shape(r.shape()));
         }
@@ -373,7 +381,7 @@ impl RegionTable {
     }
 
     /// Gives a region that nobody can reach any more, for [`Node::spawn_fence`].
-    pub(crate) fn unmap(&self, by: NodeId, mapping: u64) -> Option<u64> {
+    pub(crate) fn unmap(&self, by: Life, mapping: u64) -> Option<u64> {
         let mut table = self.table.lock();
         table.waiting.remove(&(by, mapping));
         let region = table.mappings.remove(&(by, mapping))?.region;
@@ -385,9 +393,9 @@ impl RegionTable {
     }
 
     /// Marks a region for a holder with `ADMIN`: nobody maps it any more.
-    pub(crate) fn begin_free(&self, by: NodeId, mapping: u64) -> Result<u64, Error> {
-        let mut table = self.table.lock();
-        let (region, r) = table.through(by, mapping, Permissions::ADMIN)?;
+    pub(crate) fn begin_free(&self, node: &Node, by: Life, mapping: u64) -> Result<u64, Error> {
+        let mut table = node.lock_for(&self.table, by)?;
+        let (region, r) = table.through(mapping, Permissions::ADMIN)?;
         r.stage = Stage::Freeing;
         Ok(region)
     }
@@ -395,14 +403,15 @@ impl RegionTable {
     /// Checks that `by` may do something to `len` bytes from `offset` through `mapping`, and gives the way there.
     fn look(
         &self,
-        by: NodeId,
+        node: &Node,
+        by: Life,
         mapping: u64,
         right: Permissions,
         offset: u64,
         len: u64,
     ) -> Result<(Way, Result<Epoch, Shut>), Error> {
-        let mut table = self.table.lock();
-        let (_, r) = table.through(by, mapping, right)?;
+        let mut table = node.lock_for(&self.table, by)?;
+        let (_, r) = table.through(mapping, right)?;
         if offset.checked_add(len).is_none_or(|end| end > r.layout.len()) {
             return Err(Error::OutOfBounds);
         }
@@ -423,7 +432,8 @@ impl RegionTable {
                 r.stage = Stage::Freeing;
             }
         }
-        table.waiting.retain(|(by, _)| *by != life.0);
+        table.waiting.retain(|(by, _)| *by != life);
+        table.loans.forget(life);
         orphans
     }
 
@@ -431,12 +441,7 @@ impl RegionTable {
     /// those that nobody can reach any more.
     pub(crate) fn settle(&self, life: Life) -> Vec<u64> {
         let mut table = self.table.lock();
-        let keys: Vec<_> = table
-            .mappings
-            .range((life.0, 0)..=(life.0, u64::MAX))
-            .filter(|(_, held)| held.life == life)
-            .map(|(key, _)| *key)
-            .collect();
+        let keys: Vec<_> = table.mappings.range((life, 0)..=(life, u64::MAX)).map(|(key, _)| *key).collect();
         let mut unreachable = Vec::new();
         for key in keys {
             let Some(region) = table.mappings.remove(&key).map(|held| held.region) else { continue };
@@ -473,17 +478,15 @@ impl RegionTable {
         let table = self.table.lock();
         let mut found: BTreeMap<Life, Vec<u64>> = BTreeMap::new();
         let Some(r) = table.regions.get(&region) else { return found };
-        for key in &r.holders {
-            if let Some(held) = table.mappings.get(key) {
-                found.entry(held.life).or_default().push(key.1);
-            }
+        for (holder, mapping) in &r.holders {
+            found.entry(*holder).or_default().push(*mapping);
         }
         found
     }
 
     /// Whether a life has that mapping.
     pub(super) fn is_held(&self, by: Life, mapping: u64) -> bool {
-        self.table.lock().mappings.get(&(by.0, mapping)).is_some_and(|held| held.life == by)
+        self.table.lock().mappings.contains_key(&(by, mapping))
     }
 
     pub(super) fn gate(&self, region: u64) -> Option<Arc<Gate>> {
@@ -526,9 +529,9 @@ pub(crate) struct MapAsk {
 /// Loans: see [`Loans`].
 impl RegionTable {
     /// `by`, who has `mapping`, lends it.
-    pub(crate) fn lend(&self, node: &Node, by: NodeId, token: u64, loan: Loan) -> Result<Answer, Error> {
-        let mut table = self.table.lock();
-        table.through(by, loan.mapping.1, loan.rights)?;
+    pub(crate) fn lend(&self, node: &Node, token: u64, loan: Loan) -> Result<Answer, Error> {
+        let mut table = node.lock_for(&self.table, loan.mapping.0)?;
+        table.through(loan.mapping.1, loan.rights)?;
         let Table { mappings, loans, .. } = &mut *table;
         loans.add(node.platform.now(), token, loan, |mapping| mappings.contains_key(mapping))?;
         Ok(Answer::Done)
@@ -543,39 +546,30 @@ impl RegionTable {
         token: u64,
         first: bool,
     ) -> Option<Result<Answer, Error>> {
-        let mut table = self.table.lock();
-        if !node.is_live(by) {
-            return Some(Err(Error::NodeDown(by.0)));
-        }
-        let waited = table.waiting.remove(&(by.0, mapping));
+        let mut table = match node.lock_for(&self.table, by) {
+            Ok(table) => table,
+            Err(error) => return Some(Err(error)),
+        };
+        let waited = table.waiting.remove(&(by, mapping));
+        // The loans of a lender that has ended are gone.
         let loan = table.loans.take(node.platform.now(), token, by.0).filter(|_| first || waited);
         let Some(loan) = loan else { return Some(Err(Error::Freed)) };
-        let (lender, lent) = loan.mapping;
-        let (region, r) = match table.through(lender, lent, loan.rights) {
+        let (region, r) = match table.mapped_as(loan.mapping, loan.rights) {
             Ok(found) => found,
             Err(error) => return Some(Err(error)),
         };
         if r.moving {
-            table.waiting.insert((by.0, mapping));
+            table.waiting.insert((by, mapping));
             table.loans.put_back(token, loan);
             return None;
         }
         let answer = Answer::Mapped { shape: r.shape(), permissions: loan.rights };
-        let lender = table.mappings.get(&loan.mapping).map(|held| held.life);
-        table.hold(region, by, mapping, loan.rights);
-        if let Some(held) = table.mappings.get_mut(&(by.0, mapping)) {
-            held.lender = lender;
-        }
+        table.hold(region, mapping, Some(loan.mapping.0), loan.rights);
         Some(Ok(answer))
     }
 }
 
 impl Node {
-    /// Whether that life of a node is a member, as far as this node knows. This node's own is.
-    pub(crate) fn is_live(&self, life: Life) -> bool {
-        life == (self.me, self.incarnation) || self.peer_life(life.0) == Some(life.1)
-    }
-
     /// As an owner: makes a region, then answers.
     pub(crate) fn create_region(
         self: &Arc<Self>,
@@ -641,14 +635,14 @@ impl Node {
     /// freed or moved meanwhile. Waits while it is moved.
     pub(crate) async fn reach(
         &self,
-        by: NodeId,
+        by: Life,
         mapping: u64,
         right: Permissions,
         offset: u64,
         len: u64,
     ) -> Result<Reach, Error> {
         loop {
-            let (way, epoch) = self.regions.look(by, mapping, right, offset, len)?;
+            let (way, epoch) = self.regions.look(self, by, mapping, right, offset, len)?;
             match epoch.and_then(|epoch| way.gate.enter(epoch)) {
                 Ok(()) => return Ok(Reach(way)),
                 Err(Shut::Closed) => return Err(Error::Freed),

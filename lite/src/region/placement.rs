@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use proto::NodeId;
 
 /// Most shares that a region is made of.
-const MOST_SHARES: usize = 1024;
+pub(super) const MOST_SHARES: usize = 1024;
 
 /// Where the memory of a region is to lie.
 #[derive(Clone, Debug, PartialEq, Eq)]

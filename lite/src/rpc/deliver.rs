@@ -98,7 +98,10 @@ impl Node {
                 None => return refuse(to, ReplyStatus::Busy, 0),
             }
         };
-        let Some(mut record) = service.reserve(here) else { return refuse(to, ReplyStatus::Busy, 0) };
+        let mut record = match service.reserve(here) {
+            Ok(record) => record,
+            Err(status) => return refuse(to, status, here as u64),
+        };
         let from = behind.checked_add(header.pieces_len() as u64);
         if from.is_none_or(|from| memory.read(from, &mut record.request).is_err()) {
             service.unreserve();

@@ -186,74 +186,72 @@ impl Node {
         let Ok(ask) = proto::decode::<Ask>(call.request()) else {
             return answer(call, Err(Error::Refused("malformed question".into())));
         };
-        let from = call.from();
-        let life = call.incarnation();
+        let by = (call.from(), call.incarnation());
         let at_once = match ask {
             Ask::Alloc { mapping, plan, permissions } => {
                 return self.create_region(call, mapping, plan, permissions);
             }
             Ask::Map { mapping, ask } => return self.grant_mapping(call, mapping, ask),
-            Ask::Pieces { mapping, generation, from: first } => {
-                return self.answer_long(call, &self.regions.pieces(from, mapping, generation, first));
+            Ask::Pieces { mapping, generation, from } => {
+                return self.answer_long(call, &self.regions.pieces(self, by, mapping, generation, from));
             }
             Ask::Reserve { holding, len } => return self.reserve(call, holding, len),
-            Ask::Reserved { holding, from: first } => {
-                return self.answer_long(call, &self.holdings.pieces((from, life), holding, first));
+            Ask::Reserved { holding, from } => {
+                return self.answer_long(call, &self.holdings.pieces(by, holding, from));
             }
             Ask::Yield { holding } => {
-                self.holdings.give_back((from, life), holding);
+                self.holdings.give_back(by, holding);
                 self.report_memory();
                 Ok(Answer::Done)
             }
-            Ask::Fill { piece, byte } => self.fill_held((from, life), &piece, byte),
+            Ask::Fill { piece, byte } => self.fill_held(by, &piece, byte),
             Ask::Publish { mapping, name } => {
-                let task = |n: Arc<Self>| async move { n.publish_region(from, mapping, &name).await };
+                let task = |n: Arc<Self>| async move { n.publish_region(by, mapping, &name).await };
                 return self.answer_later(call, task);
             }
             Ask::Unpublish { region, name } => {
-                let task =
-                    |n: Arc<Self>| async move { n.unpublish_region((from, life), region, &name).await };
+                let task = |n: Arc<Self>| async move { n.unpublish_region(by, region, &name).await };
                 return self.answer_later(call, task);
             }
-            Ask::Grant { mapping, to, rights } => self.grant(from, mapping, to, rights),
-            Ask::Withdraw { mapping, from: whom, rights } => {
+            Ask::Grant { mapping, to, rights } => self.grant(by, mapping, to, rights),
+            Ask::Withdraw { mapping, from, rights } => {
                 let task =
-                    move |n: Arc<Self>| async move { n.revoke_rights(from, mapping, whom, rights).await };
+                    move |n: Arc<Self>| async move { n.revoke_rights(by, mapping, from, rights).await };
                 return self.answer_later(call, task);
             }
-            Ask::SetSecret { mapping, secret } => self.set_secret(from, mapping, secret),
-            Ask::HandOver { mapping, to } => self.hand_over(from, mapping, to),
+            Ask::SetSecret { mapping, secret } => self.set_secret(by, mapping, secret),
+            Ask::HandOver { mapping, to } => self.hand_over(by, mapping, to),
             Ask::Move { mapping, plan } => {
-                let task = move |n: Arc<Self>| async move { n.move_region(from, mapping, &plan).await };
+                let task = move |n: Arc<Self>| async move { n.move_region(by, mapping, &plan).await };
                 return self.answer_later(call, task);
             }
             Ask::Pause { mappings, generation } => {
                 let task = move |n: Arc<Self>| async move {
-                    n.pause_here(from, &mappings, generation).await;
+                    n.pause_here(by, &mappings, generation).await;
                     Ok(Answer::Done)
                 };
                 return self.answer_later(call, task);
             }
             Ask::Resume { mappings, generation } => {
                 let task = move |n: Arc<Self>| async move {
-                    n.resume_here(from, &mappings, generation).await.map(|()| Answer::Done)
+                    n.resume_here(by, &mappings, generation).await.map(|()| Answer::Done)
                 };
                 return self.answer_later(call, task);
             }
             Ask::Restrict { mappings, rights } => {
                 let task = move |n: Arc<Self>| async move {
-                    n.restrict_here(from, &mappings, rights).await;
+                    n.restrict_here(by, &mappings, rights).await;
                     Ok(Answer::Done)
                 };
                 return self.answer_later(call, task);
             }
             Ask::Unmap { mapping } => {
-                if let Some(unreachable) = self.regions.unmap(from, mapping) {
+                if let Some(unreachable) = self.regions.unmap(by, mapping) {
                     self.spawn_fence(unreachable);
                 }
                 Ok(Answer::Done)
             }
-            Ask::Free { mapping } => match self.regions.begin_free(from, mapping) {
+            Ask::Free { mapping } => match self.regions.begin_free(self, by, mapping) {
                 Ok(region) => {
                     let node = self.clone();
                     let task = async move {
@@ -267,39 +265,31 @@ impl Node {
             Ask::Revoke { mappings } => {
                 let node = self.clone();
                 let task = async move {
-                    node.revoke_here(from, &mappings).await;
+                    node.revoke_here(by, &mappings).await;
                     answer(call, Ok(Answer::Done));
                 };
                 return self.platform.spawn("lite-revoke", Box::pin(task));
             }
             Ask::Memset { mapping, offset, len, byte } => {
-                let node = self.clone();
-                let task = async move {
-                    let result = match node.reach(from, mapping, Permissions::WRITE, offset, len).await {
-                        Ok(reach) => node.fill(&reach, offset, len, byte).await,
-                        Err(error) => Err(error),
-                    };
-                    answer(call, result.map(|()| Answer::Done));
+                let task = move |n: Arc<Self>| async move {
+                    n.memset_for(by, mapping, offset, len, byte).await.map(|()| Answer::Done)
                 };
-                return self.platform.spawn("lite-memset", Box::pin(task));
+                return self.answer_later(call, task);
             }
             Ask::Lend { mapping, to, rights, token, patience_ns } => {
                 let until = self.platform.now() + Duration::from_nanos(patience_ns);
-                let loan = Lent { mapping: (from, mapping), to, rights, until };
-                self.regions.lend(self, from, token, loan)
+                let loan = Lent { mapping: (by, mapping), to, rights, until };
+                self.regions.lend(self, token, loan)
             }
             Ask::Borrow { mapping, token } => return self.grant_borrowed(call, mapping, token),
             Ask::Copy { from, to, len, patience_ns } => {
-                let node = self.clone();
-                let task = async move {
-                    let result = node.copy_for(from, to, len, patience_ns).await;
-                    answer(call, result);
-                };
-                return self.platform.spawn("lite-copy", Box::pin(task));
+                let task =
+                    move |n: Arc<Self>| async move { n.copy_for(by, from, to, len, patience_ns).await };
+                return self.answer_later(call, task);
             }
-            Ask::BarrierEnter { name, group, token } => self.enter_barrier((from, life), name, group, token),
+            Ask::BarrierEnter { name, group, token } => self.enter_barrier(by, name, group, token),
             Ask::BarrierLeave { name, token } => {
-                self.leave_barrier((from, life), &name, token);
+                self.leave_barrier(by, &name, token);
                 Ok(Answer::Done)
             }
             Ask::Create { kind, secret, name } => return self.create_object(call, kind, secret, name),
@@ -307,17 +297,15 @@ impl Node {
                 self.destroy_object(secret);
                 Ok(Answer::Done)
             }
-            Ask::Claim { place, mode, token, wait } => {
-                self.claim_lock((from, life), &place, mode, token, wait)
-            }
-            Ask::Signal { place } => self.signal_event(&place),
-            Ask::Await { place, past, token } => self.await_event((from, life), &place, past, token),
+            Ask::Claim { place, mode, token, wait } => self.claim_lock(by, &place, mode, token, wait),
+            Ask::Signal { place } => self.signal_event(by, &place),
+            Ask::Await { place, past, token } => self.await_event(by, &place, past, token),
             Ask::Leave { place, token } => {
-                self.leave_object((from, life), &place, token);
+                self.leave_object(by, &place, token);
                 Ok(Answer::Done)
             }
             Ask::Woken { token, outcome } => {
-                self.waits.end((from, life), token, outcome);
+                self.waits.end(by, token, outcome);
                 Ok(Answer::Done)
             }
         };

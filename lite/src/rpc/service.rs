@@ -79,13 +79,17 @@ impl Service {
     }
 
     /// Takes a place in the queue, if there is one. [`enqueue`](Self::enqueue) or [`unreserve`](Self::unreserve) follows. Gives
-    /// what the request is put into, with a buffer for `len` bytes.
-    #[must_use]
-    pub(crate) fn reserve(&self, len: usize) -> Option<Box<Record>> {
-        let spare = self.queue.lock().reserve(self.options.queue)?;
+    /// what the request is put into, with a buffer for `len` bytes, or what to tell the caller: it is the caller who says how
+    /// many bytes, and there may be no memory for them.
+    pub(crate) fn reserve(&self, len: usize) -> Result<Box<Record>, ReplyStatus> {
+        let spare = self.queue.lock().reserve(self.options.queue).ok_or(ReplyStatus::Busy)?;
         let mut record = spare.unwrap_or_default();
+        if record.request.try_reserve(len).is_err() {
+            self.unreserve();
+            return Err(ReplyStatus::NoMemory);
+        }
         record.request.resize(len, 0);
-        Some(record)
+        Ok(record)
     }
 
     /// As [`reserve`](Self::reserve), once there is a place. [`enqueue`](Self::enqueue) finds out if the function has ended.
@@ -283,5 +287,22 @@ impl ServiceTable {
         for service in all {
             service.idle().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_memory_does_not_suffice_for_is_refused_and_takes_no_place() {
+        let options = RpcOptions { max_request: usize::MAX, queue: 2 };
+        let service = Service::new(options, Takes::Calls);
+        for _ in 0..3 {
+            assert_eq!(service.reserve(usize::MAX).err(), Some(ReplyStatus::NoMemory));
+        }
+        let held: Vec<_> = (0..2).map(|_| service.reserve(100).ok()).collect();
+        assert!(held.iter().flatten().all(|record| record.request.len() == 100) && held.len() == 2);
+        assert_eq!(service.reserve(0).err(), Some(ReplyStatus::Busy));
     }
 }

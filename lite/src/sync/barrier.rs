@@ -31,6 +31,11 @@ impl Barriers {
         self.0.len()
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+        self.0.values().flat_map(|meeting| &meeting.here).filter(|(by, _)| which(*by)).count()
+    }
+
     /// A node has left: gives who waits in its groups.
     pub(super) fn forget(&mut self, node: NodeId) -> Vec<(Life, u64)> {
         let of_it = self.0.extract_if(.., |_, meeting| meeting.group.contains(&node));
@@ -51,9 +56,10 @@ impl Node {
         if group.first() != Some(&self.me) || !group.is_sorted() || !group.contains(&by.0) {
             return refuse("that is no group of the barrier's home and of who asks");
         }
-        let mut objects = self.objects.lock();
+        let mut objects = self.lock_for(&self.objects, by)?;
+        let by = objects.life();
         let barriers = &mut objects.barriers.0;
-        // Under the lock, so that a death is seen here or ends the wait.
+        // Under the lock, so that the death of another one is seen here or ends the wait.
         if let Some(dead) = group.iter().copied().find(|n| self.has_left(*n)) {
             let failed = barriers.remove(&name).map(|meeting| meeting.here).unwrap_or_default();
             drop(objects);
@@ -116,7 +122,7 @@ impl Lite {
             }
         };
         let life = node.life_of(home)?;
-        let waiting = node.waits.begin(life);
+        let waiting = node.begin_wait(life)?;
         let token = waiting.token;
         let undo = Undo::new(node, life, Ask::BarrierLeave { name: name.into(), token });
         let ask = Ask::BarrierEnter { name: name.into(), group, token };

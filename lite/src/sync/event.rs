@@ -86,7 +86,7 @@ impl Event {
         let (node, place) = (&self.node, self.place);
         let deadline = node.platform.now() + self.patience;
         node.check_home(&place)?;
-        let waiting = node.waits.begin(place.home());
+        let waiting = node.begin_wait(place.home())?;
         let mut listening = Listening { event: self, token: waiting.token, armed: true };
         let ask = Ask::Await { place, past, token: waiting.token };
         let ended = match node.ask_until(place.home(), &ask, deadline).await {

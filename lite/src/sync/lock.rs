@@ -1,5 +1,6 @@
 //! [`Lock`]: a lock of the cluster.
 
+use super::FencingToken;
 use super::object::{Kind, Place};
 use super::queue::Mode;
 use super::waiting::Outcome;
@@ -15,7 +16,9 @@ use proto::NodeId;
 ///
 /// Fair: tasks get it in the order in which their requests reach its home, whichever way they want it. A holder that dies loses
 /// it, and the next ones are [told](LockGuard::after_death); what the dead node sent before is refused by every node from the
-/// moment the next one holds it. A lock ends when it is destroyed or its home leaves. It is not re-entrant.
+/// moment the next one holds it. A lock ends when it is destroyed or its home leaves; a former holder may not know that yet when
+/// another lock of that name is made and taken: [`fencing_token`](LockGuard::fencing_token) tells the two apart. It is not
+/// re-entrant.
 ///
 /// Taking a free lock costs a round trip to its home, giving it back one message that nobody waits for.
 ///
@@ -76,7 +79,7 @@ impl Lock {
         self.claim(Mode::Shared, true).await?.ok_or(Error::Deadline)
     }
 
-    /// Holds the lock alone if nobody holds it or waits for it now.
+    /// Holds the lock alone if nobody holds it or waits for it now, and the lock is not still being made.
     pub async fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         self.claim(Mode::Exclusive, false).await
     }
@@ -90,7 +93,7 @@ impl Lock {
         let (node, place) = (&self.node, self.place);
         let deadline = node.platform.now() + self.patience;
         node.check_home(&place)?;
-        let waiting = node.waits.begin(place.home());
+        let waiting = node.begin_wait(place.home())?;
         // From here on the home may hold it for this token: the guard gives it back, whatever happens.
         let mut guard = LockGuard {
             node: node.clone(),
@@ -98,6 +101,7 @@ impl Lock {
             patience: self.patience,
             token: waiting.token,
             after_death: false,
+            fencing: FencingToken::NONE,
             held: true,
         };
         let ask = Ask::Claim { place, mode, token: waiting.token, wait };
@@ -118,7 +122,12 @@ impl Lock {
                 return Err(error);
             }
         };
-        guard.after_death = matches!(outcome, Outcome::Granted { after_death: true });
+        let Outcome::Granted { after_death, token } = outcome else {
+            return Err(Error::Refused("unexpected answer".into()));
+        };
+        (guard.after_death, guard.fencing) = (after_death, token);
+        // The answer may have lain here while its home died, and another lock of that name was made.
+        node.check_home(&place)?;
         Ok(Some(guard))
     }
 }
@@ -137,6 +146,7 @@ pub struct LockGuard {
     patience: Duration,
     token: u64,
     after_death: bool,
+    fencing: FencingToken,
     /// There may be something to give back.
     held: bool,
 }
@@ -147,6 +157,13 @@ impl LockGuard {
     #[must_use]
     pub const fn after_death(&self) -> bool {
         self.after_death
+    }
+
+    /// The number of this grant: larger than that of every grant before, of this lock and of former ones of its name. Whatever
+    /// the lock protects can refuse who comes with a smaller one: see [`FencingToken`].
+    #[must_use]
+    pub const fn fencing_token(&self) -> FencingToken {
+        self.fencing
     }
 
     /// Whether the lock protects nothing any more: its home is gone, or this node is no longer a member.

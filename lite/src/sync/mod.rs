@@ -10,6 +10,7 @@
 mod barrier;
 mod counter;
 mod event;
+mod fencing;
 mod lock;
 mod object;
 mod queue;
@@ -17,6 +18,7 @@ mod waiting;
 
 pub use counter::Counter;
 pub use event::Event;
+pub use fencing::FencingToken;
 pub use lock::{Lock, LockGuard};
 pub(crate) use object::{Kind, Objects, Place};
 pub(crate) use queue::Mode;

@@ -86,6 +86,16 @@ impl Objects {
         (self.objects.len(), self.barriers.len())
     }
 
+    /// How many hold or wait here whose lives are among `which`.
+    #[cfg(feature = "testing")]
+    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+        let at = |object: &Object| match &object.state {
+            State::Lock(queue) => queue.places_of(which),
+            State::Event { listeners, .. } => listeners.iter().filter(|l| which(l.by)).count(),
+        };
+        self.objects.values().map(at).sum::<usize>() + self.barriers.places_of(which)
+    }
+
     fn find(&mut self, place: &Place) -> Result<&mut State, Error> {
         let object = self.objects.get_mut(&place.number).filter(|o| o.secret == place.secret);
         object.map(|o| &mut o.state).ok_or(Error::Freed)
@@ -109,7 +119,10 @@ impl Node {
             Kind::Event => State::Event { count: 0, listeners: Vec::new() },
         };
         let number = {
-            let mut objects = self.objects.lock();
+            let mut objects = match self.lock_for(&self.objects, (call.from(), call.incarnation())) {
+                Ok(objects) => objects,
+                Err(error) => return answer(call, Err(error)),
+            };
             objects.last += 1;
             let number = objects.last;
             objects.objects.insert(number, Object { secret, name: name.clone(), state });
@@ -120,13 +133,28 @@ impl Node {
         let task = async move {
             let deadline = node.platform.now() + BIND_DEADLINE;
             let bound = node.bind_named(&name, &Named::Object(place), deadline).await;
-            if bound.is_err() {
+            match &bound {
+                Ok(binding) => node.object_bound(number, *binding),
                 // It has no name of its own to give back.
-                node.objects.lock().objects.remove(&number);
+                Err(_) => {
+                    let removed = node.objects.lock().objects.remove(&number);
+                    node.tell_freed(removed);
+                }
             }
-            answer(call, bound.map(|()| Answer::Created(place)));
+            answer(call, bound.map(|_| Answer::Created(place)));
         };
         self.platform.spawn("lite-create", Box::pin(task));
+    }
+
+    /// The name of an object is bound. Others may have found it already, and wait.
+    fn object_bound(self: &Arc<Self>, number: u64, binding: u64) {
+        let mut objects = self.objects.lock();
+        let grants = match objects.objects.get_mut(&number).map(|o| &mut o.state) {
+            Some(State::Lock(queue)) => queue.bound(binding),
+            _ => Vec::new(),
+        };
+        drop(objects);
+        self.tell_granted(grants);
     }
 
     /// Ends the object that was made under `secret`, if there is one: whoever waits is told.
@@ -136,22 +164,28 @@ impl Node {
             let number = objects.objects.iter().find(|(_, o)| o.secret == secret).map(|(number, _)| *number);
             number.and_then(|number| objects.objects.remove(&number))
         };
-        let Some(object) = removed else { return };
-        let waiting: Vec<(Life, u64)> = match object.state {
+        let Some(name) = self.tell_freed(removed) else { return };
+        let node = self.clone();
+        let task = async move {
+            let deadline = node.platform.now() + BIND_DEADLINE;
+            if let Err(error) = node.unbind(&name, deadline).await {
+                log::warn!("lite: the name `{name}` stays bound: {error}");
+            }
+        };
+        self.platform.spawn("lite-unbind", Box::pin(task));
+    }
+
+    /// Tells whoever waits for an object that it is no more; gives its name.
+    fn tell_freed(self: &Arc<Self>, removed: Option<Object>) -> Option<String> {
+        let Object { name, state, .. } = removed?;
+        let waiting: Vec<(Life, u64)> = match state {
             State::Lock(queue) => queue.into_waiting().map(|c| (c.by, c.token)).collect(),
             State::Event { listeners, .. } => listeners.into_iter().map(|l| (l.by, l.token)).collect(),
         };
         for (by, token) in waiting {
             self.wake(by, token, Err(Error::Freed));
         }
-        let node = self.clone();
-        let task = async move {
-            let deadline = node.platform.now() + BIND_DEADLINE;
-            if let Err(error) = node.unbind(&object.name, deadline).await {
-                log::warn!("lite: the name `{}` stays bound: {error}", object.name);
-            }
-        };
-        self.platform.spawn("lite-unbind", Box::pin(task));
+        Some(name)
     }
 
     /// A claim on a lock.
@@ -163,17 +197,18 @@ impl Node {
         token: u64,
         wait: bool,
     ) -> Result<Answer, Error> {
-        let mut objects = self.objects.lock();
-        let granted = objects.find_lock(place)?.claim(Claim { by, token, mode }, wait);
+        let mut objects = self.lock_for(&self.objects, by)?;
+        let claim = Claim { by: objects.life(), token, mode };
+        let granted = objects.find_lock(place)?.claim(claim, wait);
         Ok(match granted {
-            Some(grant) => Answer::Ended(Outcome::Granted { after_death: grant.after_death }),
+            Some(Grant { after_death, token, .. }) => Answer::Ended(Outcome::Granted { after_death, token }),
             None => Answer::Queued,
         })
     }
 
     /// Counts an event up by one.
-    pub(crate) fn signal_event(self: &Arc<Self>, place: &Place) -> Result<Answer, Error> {
-        let mut objects = self.objects.lock();
+    pub(crate) fn signal_event(self: &Arc<Self>, by: Life, place: &Place) -> Result<Answer, Error> {
+        let mut objects = self.lock_for(&self.objects, by)?;
         let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
         *count += 1;
         let now = *count;
@@ -193,7 +228,7 @@ impl Node {
         past: u64,
         token: u64,
     ) -> Result<Answer, Error> {
-        let mut objects = self.objects.lock();
+        let mut objects = self.lock_for(&self.objects, by)?;
         let State::Event { count, listeners } = objects.find(place)? else { return Err(Error::Freed) };
         if *count > past {
             return Ok(Answer::Ended(Outcome::Count(*count)));
@@ -247,8 +282,8 @@ impl Node {
     }
 
     fn tell_granted(self: &Arc<Self>, grants: Vec<Grant>) {
-        for Grant { claim, after_death } in grants {
-            self.wake(claim.by, claim.token, Ok(Outcome::Granted { after_death }));
+        for Grant { claim, after_death, token } in grants {
+            self.wake(claim.by, claim.token, Ok(Outcome::Granted { after_death, token }));
         }
     }
 

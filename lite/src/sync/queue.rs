@@ -2,6 +2,7 @@
 //!
 //! Fair: whoever asks waits behind everybody who asked before, so neither readers nor writers starve.
 
+use super::FencingToken;
 use crate::membership::Life;
 use crate::planted::{Bug, planted};
 use alloc::collections::VecDeque;
@@ -37,11 +38,17 @@ pub(crate) struct Grant {
     pub(crate) claim: Claim,
     /// The last one to hold it exclusively died with it.
     pub(crate) after_death: bool,
+    /// Larger than those of all grants before.
+    pub(crate) token: FencingToken,
 }
 
 /// Holders and waiters of a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
+    /// The number of the binding of the lock's name. Until it is known nobody holds the lock.
+    binding: Option<u64>,
+    /// How many claims have become holds.
+    granted: u64,
     holders: Vec<Grant>,
     waiting: VecDeque<Claim>,
     /// Lives that held it exclusively when they ended, and that others may not have heard of yet.
@@ -51,6 +58,12 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// The lock's name is bound, as the binding of that number; gives who holds the lock because of that.
+    pub(crate) fn bound(&mut self, binding: u64) -> Vec<Grant> {
+        self.binding = Some(binding);
+        self.advance()
+    }
+
     /// Puts a claim in line; gives whether it may hold at once. If it may not and `wait` is false, it is not put in line. A
     /// claim made twice is one.
     pub(crate) fn claim(&mut self, claim: Claim, wait: bool) -> Option<Grant> {
@@ -60,8 +73,10 @@ impl Queue {
         if self.waiting.iter().any(|c| c.is(claim.by, claim.token)) {
             return None;
         }
-        if self.waiting.is_empty() && self.fits(claim.mode) {
-            return Some(self.hold(claim));
+        if self.waiting.is_empty()
+            && let Some(binding) = self.fits(claim.mode)
+        {
+            return Some(self.hold(claim, binding));
         }
         if wait {
             self.waiting.push_back(claim);
@@ -95,21 +110,32 @@ impl Queue {
         self.advance()
     }
 
+    /// How many hold or wait whose lives are among `which`.
+    #[cfg(feature = "testing")]
+    pub(crate) fn places_of(&self, which: &dyn Fn(Life) -> bool) -> usize {
+        let claims = self.holders.iter().map(|g| &g.claim).chain(&self.waiting);
+        claims.filter(|claim| which(claim.by)).count()
+    }
+
     /// Everybody who waits, to be told that the lock is no more.
     pub(crate) fn into_waiting(self) -> impl Iterator<Item = Claim> {
         self.waiting.into_iter()
     }
 
-    fn fits(&self, mode: Mode) -> bool {
-        self.unsettled.is_empty()
+    /// Whether one more may hold it so; gives the number of the binding.
+    fn fits(&self, mode: Mode) -> Option<u64> {
+        let fits = self.unsettled.is_empty()
             && match mode {
                 Mode::Exclusive => self.holders.is_empty() || planted(Bug::DoubleGrant),
                 Mode::Shared => self.holders.iter().all(|g| g.claim.mode == Mode::Shared),
-            }
+            };
+        self.binding.filter(|_| fits)
     }
 
-    fn hold(&mut self, claim: Claim) -> Grant {
-        let grant = Grant { claim, after_death: self.died };
+    fn hold(&mut self, claim: Claim, binding: u64) -> Grant {
+        self.granted += 1;
+        let token = FencingToken::new(binding, self.granted);
+        let grant = Grant { claim, after_death: self.died, token };
         self.holders.push(grant);
         self.died &= claim.mode == Mode::Shared;
         grant
@@ -117,9 +143,11 @@ impl Queue {
 
     fn advance(&mut self) -> Vec<Grant> {
         let mut grants = Vec::new();
-        while let Some(next) = self.waiting.front().copied().filter(|next| self.fits(next.mode)) {
+        while let Some(next) = self.waiting.front().copied()
+            && let Some(binding) = self.fits(next.mode)
+        {
             self.waiting.pop_front();
-            grants.push(self.hold(next));
+            grants.push(self.hold(next, binding));
         }
         grants
     }
@@ -145,9 +173,26 @@ mod tests {
         grants.iter().map(|g| g.claim.token).collect()
     }
 
+    fn queue() -> Queue {
+        let mut queue = Queue::default();
+        assert!(queue.bound(7).is_empty());
+        queue
+    }
+
+    #[test]
+    fn nobody_holds_a_lock_before_its_name_is_bound() {
+        let mut q = Queue::default();
+        assert!(q.claim(claim(1, 1, Shared), false).is_none());
+        assert!(q.claim(claim(1, 2, Shared), true).is_none() && q.claim(claim(2, 3, Shared), true).is_none());
+        assert!(q.release(life(1), 9).is_empty() && q.end(life(9)).is_empty());
+        let grants = q.bound(7);
+        assert_eq!(tokens(&grants), [2, 3], "the first one did not wait");
+        assert_eq!(grants.iter().map(|g| g.token.to_u128()).collect::<Vec<_>>(), [7 << 64 | 1, 7 << 64 | 2]);
+    }
+
     #[test]
     fn readers_share_and_nobody_passes_a_waiting_writer() {
-        let mut q = Queue::default();
+        let mut q = queue();
         assert!(q.claim(claim(1, 1, Shared), true).is_some());
         assert!(q.claim(claim(2, 2, Shared), true).is_some());
         assert!(q.claim(claim(3, 3, Exclusive), true).is_none());
@@ -170,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_writer_that_dies_blocks_until_all_know_and_the_next_ones_are_told() {
-        let mut q = Queue::default();
+        let mut q = queue();
         assert_eq!(q.claim(claim(1, 1, Exclusive), true).map(|g| g.after_death), Some(false));
         for (n, mode) in [(2, Shared), (3, Exclusive), (4, Exclusive)] {
             assert!(q.claim(claim(n, u64::from(n), mode), true).is_none());
@@ -190,7 +235,8 @@ mod tests {
         /// Whatever happens: one writer or only readers, nobody is forgotten, and all who wait are served in order.
         #[test]
         fn holders_never_conflict(steps in proptest::collection::vec((0u8..4, 1u16..5, 0u64..8, any::<bool>()), 0..200)) {
-            let mut q = Queue::default();
+            let mut q = queue();
+            let mut newest = FencingToken::NONE;
             let (mut waiting, mut used) = (VecDeque::new(), alloc::collections::BTreeSet::new());
             let mut number = 0;
             for (what, node, pick, shared) in steps {
@@ -218,6 +264,8 @@ mod tests {
                 };
                 for grant in &grants {
                     prop_assert_eq!(waiting.pop_front(), Some(grant.claim.token), "in the order of asking");
+                    prop_assert!(grant.token > newest, "each grant has a larger token than all before");
+                    newest = grant.token;
                 }
                 let writers = q.holders.iter().filter(|g| g.claim.mode == Exclusive).count();
                 prop_assert!(writers == 0 || q.holders.len() == 1);

@@ -1,5 +1,6 @@
 //! The waiting side: what tasks of this node wait for, and how the home ends a wait.
 
+use super::FencingToken;
 use crate::Error;
 use crate::membership::Life;
 use crate::node::Node;
@@ -18,8 +19,8 @@ use spin::Mutex;
 /// How a wait has ended, if well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
-    /// The lock is held; whether the last one to hold it exclusively died with it.
-    Granted { after_death: bool },
+    /// The lock is held; whether the last one to hold it exclusively died with it, and the number of the grant.
+    Granted { after_death: bool, token: FencingToken },
     /// The event has been signalled so often.
     Count(u64),
     /// The barrier is open.
@@ -57,13 +58,6 @@ impl Waits {
     #[cfg(feature = "testing")]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
-    }
-
-    /// Begins a wait for something at `home`. To be called before the home is asked, which may end it at once.
-    pub(crate) fn begin(&self, home: Life) -> Waiting<'_> {
-        let token = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.table.lock().insert(token, Wait { home, ended: None, waker: None });
-        Waiting { waits: self, token }
     }
 
     /// A home says how a wait has ended. One that nobody waits for any more is ignored, and so is a second end.
@@ -125,6 +119,18 @@ impl Waiting<'_> {
 }
 
 impl Node {
+    /// Begins a wait for something at `home`. To be called before the home is asked, which may end it at once. Fails with
+    /// `NodeDown` if that life has ended.
+    pub(crate) fn begin_wait(&self, home: Life) -> Result<Waiting<'_>, Error> {
+        let waits = &self.waits;
+        let token = waits.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut table = self.lock_for(&waits.table, home)?;
+        let home = table.life();
+        table.insert(token, Wait { home, ended: None, waker: None });
+        drop(table);
+        Ok(Waiting { waits, token })
+    }
+
     /// Which life of a node objects there belong to.
     pub(crate) fn life_of(&self, node: NodeId) -> Result<Life, Error> {
         if self.is_fenced() {

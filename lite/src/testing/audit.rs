@@ -13,6 +13,12 @@ impl Lite {
         let (objects, barriers) = node.objects.lock().len();
         let (places, connected) = (Seat::taken(&node.seats) as usize, node.by_qp.lock().len());
         let calls = node.by_qp.lock().values().filter_map(|c| c.rpc.as_ref()).map(|rpc| rpc.in_use()).sum();
+        // Of lives that have ended: nothing, once that is settled.
+        let ended = |life| !node.is_live(life);
+        let departed = node.objects.lock().places_of(&ended)
+            + node.regions.places_of(&ended)
+            + node.holdings.places_of(&ended)
+            + node.mappings.places_of(&ended);
         let ops = node.ops.lock();
         let held = [
             ("operations", ops.in_use()),
@@ -23,6 +29,7 @@ impl Lite {
             ("mappings", node.mappings.len()),
             ("terms of handles", self.by.terms.len()),
             ("objects", objects),
+            ("entries of lives that have ended", departed),
             ("barriers", barriers),
             ("connections being closed", node.closing.len()),
             ("connections being closed by agreement, or waiting for a place", node.links_in_change()),

@@ -41,10 +41,11 @@ impl Shared {
         Instant::from_nanos(self.now.load(Ordering::SeqCst))
     }
 
-    fn spawn(self: &Arc<Self>, host: Option<Arc<Host>>, task: Task) {
+    fn spawn(self: &Arc<Self>, host: Option<Arc<Host>>, name: &'static str, task: Task) {
         let job = Arc::new(Job {
             shared: Arc::downgrade(self),
             host,
+            name,
             future: Mutex::new(Some(task)),
             queued: AtomicBool::new(false),
         });
@@ -63,6 +64,7 @@ impl Shared {
 struct Job {
     shared: Weak<Shared>,
     host: Option<Arc<Host>>,
+    name: &'static str,
     future: Mutex<Option<Task>>,
     queued: AtomicBool,
 }
@@ -86,6 +88,8 @@ pub struct Host {
     memory: Arc<Arena>,
     paused: AtomicBool,
     dead: AtomicBool,
+    /// The names of tasks that do not run.
+    held: Mutex<Vec<&'static str>>,
     /// By how many millionths its clock is fast.
     drift: AtomicI64,
 }
@@ -94,6 +98,20 @@ impl Host {
     /// Stops its tasks and devices, or lets them go on.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::SeqCst);
+    }
+
+    /// Keeps the tasks of that name from running, or lets them go on. Everything else on the machine goes on meanwhile.
+    pub fn hold(&self, task: &'static str, held: bool) {
+        let mut names = self.held.lock();
+        names.retain(|name| *name != task);
+        if held {
+            names.push(task);
+        }
+    }
+
+    /// Whether tasks of that name run.
+    fn lets(&self, task: &'static str) -> bool {
+        !self.paused.load(Ordering::SeqCst) && !self.held.lock().contains(&task)
     }
 
     /// Makes its clock fast by so many millionths of the time since the start; slow if negative. To be called before it has
@@ -165,8 +183,8 @@ impl Platform for Host {
         1
     }
 
-    fn spawn(&self, _: &'static str, task: Task) {
-        self.shared.spawn(self.me.upgrade(), task);
+    fn spawn(&self, name: &'static str, task: Task) {
+        self.shared.spawn(self.me.upgrade(), name, task);
     }
 
     fn memory(&self) -> &dyn Memory {
@@ -184,7 +202,7 @@ pub struct World {
     shared: Arc<Shared>,
     /// What is polled; with a host, only while that runs.
     devices: Vec<Attached>,
-    /// Tasks of paused hosts.
+    /// Tasks of paused hosts, and tasks that are held.
     frozen: Vec<Arc<Job>>,
 }
 
@@ -228,6 +246,7 @@ impl World {
             memory: Arc::new(Arena::new(base, memory)),
             paused: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            held: Mutex::default(),
             drift: AtomicI64::new(0),
         })
     }
@@ -265,7 +284,7 @@ impl World {
     ) -> T {
         let result = Arc::new(Mutex::new(None));
         let place = result.clone();
-        self.shared.spawn(None, Box::pin(async move { *place.lock() = Some(task.await) }));
+        self.shared.spawn(None, "test", Box::pin(async move { *place.lock() = Some(task.await) }));
         let end = self.now() + limit;
         let ended = self.run_until(end, || result.lock().is_some());
         assert!(ended, "the task has not ended by {end:?}");
@@ -323,8 +342,7 @@ impl World {
 
     /// Runs ready tasks in random order, as many as were ready; gives whether there were any.
     fn run_tasks(&mut self) -> bool {
-        let thawed =
-            self.frozen.extract_if(.., |j| j.host.as_ref().is_none_or(|h| !h.paused.load(Ordering::SeqCst)));
+        let thawed = self.frozen.extract_if(.., |j| j.host.as_ref().is_none_or(|h| h.lets(j.name)));
         self.shared.ready.lock().extend(thawed);
         let count = self.shared.ready.lock().len();
         let mut worked = false;
@@ -342,7 +360,7 @@ impl World {
                     *job.future.lock() = None;
                     continue;
                 }
-                Some(host) if !host.runs() => {
+                Some(host) if !host.lets(job.name) => {
                     self.frozen.push(job);
                     continue;
                 }

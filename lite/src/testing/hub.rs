@@ -26,7 +26,8 @@ struct State {
     names: BTreeMap<String, (NodeId, Vec<u8>)>,
     departures: Departures,
     free: BTreeMap<NodeId, u64>,
-    lives: u64,
+    /// The last number given, to a life or to the binding of a name.
+    last: u64,
 }
 
 impl State {
@@ -100,8 +101,8 @@ impl Hub {
     pub fn join(self: &Arc<Self>, rnic: &dyn Rnic) -> (Arc<dyn ControlLink>, Welcome) {
         let mut state = self.0.lock();
         let node = (1..4096).map(NodeId).find(|n| !state.members.contains_key(n)).expect("a free node id");
-        state.lives += 1;
-        let incarnation = Incarnation(state.lives);
+        state.last += 1;
+        let incarnation = Incarnation(state.last);
         let a = rnic.attributes();
         let offer = RnicOffer {
             driver: a.driver.into(),
@@ -159,7 +160,7 @@ impl Hub {
             }
             return;
         }
-        let State { members, names, departures, free, .. } = &mut *state;
+        let State { members, names, departures, free, last } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
         match message {
@@ -176,7 +177,8 @@ impl Hub {
                     return answer(request, Err(NameError::Taken));
                 }
                 names.insert(name, (from, value));
-                answer(request, Ok((from, Vec::new())));
+                *last += 1;
+                answer(request, Ok((from, last.to_le_bytes().to_vec())));
             }
             ToManager::NameUnbind { request, name } => {
                 let result = match names.get(&name) {

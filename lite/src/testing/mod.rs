@@ -8,6 +8,7 @@ mod hub;
 mod native;
 mod paced;
 mod rnic;
+mod sparse;
 mod words;
 
 pub use direct::{DirectFabric, DirectRnic};
@@ -16,6 +17,7 @@ pub use hub::Hub;
 pub use native::{Clock, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;
 pub use rnic::{Fabric, InstantRnic};
+pub use sparse::{Sparse, SparseHost};
 pub use words::Words;
 
 #[cfg(debug_assertions)]
@@ -23,7 +25,7 @@ pub use crate::planted::{Bug, plant};
 use crate::{Config, Lite};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use platform::{Instant, IoAddr};
+use platform::{Instant, IoAddr, Platform};
 use verbs::{Gid, MacAddr, PortAddress, Rnic};
 
 /// An RNIC and the LITE over it, as the core that owns them polls them.
@@ -91,17 +93,30 @@ impl Cluster {
     /// If it cannot start.
     pub fn join(&mut self, i: u8, memory: u64, config: &Config) -> &Lite {
         let host = self.world.host(IoAddr(u64::from(i) << 32), memory);
+        self.join_as(i, &host.clone(), host, config)
+    }
+
+    /// One more node, which runs on `host`, and for which the machine is `platform`.
+    ///
+    /// # Panics
+    /// If it cannot start.
+    pub fn join_as(
+        &mut self,
+        i: u8,
+        host: &Arc<Host>,
+        platform: Arc<dyn Platform>,
+        config: &Config,
+    ) -> &Lite {
         let gid = Gid::from_ipv4([10, 0, 0, i]);
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid, lid: 0 };
-        let mut rnic: Arc<dyn Rnic> = self.fabric.rnic(port, host.clone());
+        let mut rnic: Arc<dyn Rnic> = self.fabric.rnic(port, platform.clone());
         if let Some(rate) = self.rate {
             rnic = PacedRnic::new(rnic, rate);
         }
         let (link, welcome) = self.hub.join(&*rnic);
-        let lite =
-            Lite::start(host.clone(), rnic.clone(), link, welcome, config.clone()).expect("node starts");
-        self.world.attach(&host, Arc::new(Poller { rnic, lite: lite.clone() }));
-        self.nodes.push((host, lite));
+        let lite = Lite::start(platform, rnic.clone(), link, welcome, config.clone()).expect("node starts");
+        self.world.attach(host, Arc::new(Poller { rnic, lite: lite.clone() }));
+        self.nodes.push((host.clone(), lite));
         &self.nodes[self.nodes.len() - 1].1
     }
 

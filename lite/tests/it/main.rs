@@ -3,6 +3,8 @@
 
 mod allocations;
 mod connections;
+mod departed;
+mod large;
 mod membership;
 mod mishaps;
 mod one_sided;

@@ -2,8 +2,8 @@
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, Lock, NodeId};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::Gid;
 
@@ -151,6 +151,80 @@ fn the_death_of_a_holder_is_told_to_the_next_once_all_know() {
         let after = lites[1].open_lock("x").await.unwrap_err();
         assert_eq!(after, Error::NoSuchName, "a name goes with its home");
     });
+}
+
+/// Each grant has a larger token than all before: of shared holders and of exclusive ones, after a death, and of a lock that is made
+/// anew under the name, on whichever node, after its home has died or it was destroyed.
+#[test]
+fn fencing_tokens_only_grow() {
+    let mut c = cluster(4);
+    let lites: Vec<Lite> = (1..=4).map(|i| c.lite(i)).collect();
+    let hub = c.hub.clone();
+    c.world.run(LIMIT, async move {
+        let mut newest = None;
+        let mut grows = |token| {
+            assert!(newest < Some(token), "{newest:?} {token:?}");
+            newest = Some(token);
+            token
+        };
+        // The last to join is the first home, so that the number of a later home's life is smaller.
+        let lock = lites[0].create_lock(NodeId(4), "x").await.unwrap();
+        for lite in &lites[..3] {
+            let there = lite.open_lock("x").await.unwrap();
+            let held = there.lock().await.unwrap();
+            assert_eq!(grows(held.fencing_token()), held.fencing_token());
+            held.unlock().await.unwrap();
+            let (a, b) = (there.lock_shared().await.unwrap(), there.lock_shared().await.unwrap());
+            grows(a.fencing_token());
+            grows(b.fencing_token());
+            a.unlock().await.unwrap();
+            b.unlock().await.unwrap();
+            let held = lock.try_lock().await.unwrap().unwrap();
+            grows(held.fencing_token());
+            held.unlock().await.unwrap();
+        }
+        // Its home dies while it is held: the holder does not know it, and another one holds a lock of that name.
+        let stale = lock.lock().await.unwrap();
+        let former = grows(stale.fencing_token());
+        hub.declare_dead(NodeId(4));
+        lites[1].sleep(Duration::from_millis(1)).await;
+        for home in [1, 3] {
+            let anew = lites[1].create_lock(NodeId(home), "x").await.unwrap();
+            let held = lites[2].open_lock("x").await.unwrap().lock().await.unwrap();
+            let token = grows(held.fencing_token());
+            assert!(former < token && former.to_u128() < token.to_u128());
+            drop(held);
+            anew.destroy().await.unwrap();
+            lites[1].sleep(Duration::from_millis(1)).await;
+        }
+        assert!(stale.is_lost());
+    });
+}
+
+/// The answer that grants a lock lies there, its home dies, and then the task looks at it: it has no lock.
+#[test]
+fn a_lock_that_is_granted_by_a_home_that_has_died_is_none() {
+    let mut c = cluster(3);
+    let a = c.lite(1);
+    let lock = c.world.run(LIMIT, async move { a.create_lock(NodeId(2), "x").await.unwrap() });
+    let (host, result) = (c.nodes[0].0.clone(), Arc::new(Mutex::new(None)));
+    let place = result.clone();
+    let posts = c.fabric.posts();
+    let task = async move {
+        let got = lock.lock().await.map(drop);
+        *place.lock().unwrap() = Some(got);
+    };
+    c.lite(1).platform().spawn("held", Box::pin(task));
+    let (end, fabric) = (c.world.now() + Duration::from_millis(1), c.fabric.clone());
+    assert!(c.world.run_until(end, || fabric.posts() > posts), "the claim is on its way");
+    host.hold("held", true);
+    c.world.run_for(Duration::from_millis(1));
+    c.nodes[1].0.kill();
+    c.hub.declare_dead(NodeId(2));
+    c.world.run_for(Duration::from_millis(1));
+    host.hold("held", false);
+    c.world.run_for(Duration::from_millis(1));
+    assert_eq!(*result.lock().unwrap(), Some(Err(Error::NodeDown(NodeId(2)))));
 }
 
 #[test]

@@ -93,6 +93,12 @@ impl Identities {
         Incarnation(self.incarnations.take(Record::NextIncarnation, save))
     }
 
+    /// A number for the binding of a name, larger than all before. It is of the same sequence as incarnations, so that there is
+    /// nothing more to save.
+    pub(super) fn binding(&mut self, save: &mut Vec<Record>) -> u64 {
+        self.incarnations.take(Record::NextIncarnation, save)
+    }
+
     pub(super) fn job(&mut self, save: &mut Vec<Record>) -> JobId {
         JobId(self.jobs.take(Record::NextJob, save))
     }

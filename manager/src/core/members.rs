@@ -216,7 +216,11 @@ impl Core {
                 }
             }
             ToManager::NameBind { request, name, value } => {
-                let result = self.names.bind(node, name, value).map(|()| (node, Vec::new()));
+                let mut save = Vec::new();
+                let bound = self.names.bind(node, name, value);
+                let result =
+                    bound.map(|()| (node, self.identities.binding(&mut save).to_le_bytes().to_vec()));
+                self.save(save);
                 self.tell_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameUnbind { request, name } => {

@@ -275,7 +275,12 @@ fn names_live_as_long_as_their_owner() {
         |name: &str, value: &[u8]| ToManager::NameBind { request: 5, name: name.into(), value: value.into() };
     let lookup = |name: &str| ToManager::NameLookup { request: 5, name: name.into() };
     let unbind = |name: &str| ToManager::NameUnbind { request: 5, name: name.into() };
-    assert_eq!(ask(&mut h, a, bind("n", b"v")), Ok((first.node, vec![])));
+    let number = |bound: Result<(NodeId, Vec<u8>), NameError>, owner: NodeId| {
+        let (by, number) = bound.unwrap();
+        assert_eq!(by, owner);
+        u64::from_le_bytes(number.try_into().unwrap())
+    };
+    let earlier = number(ask(&mut h, a, bind("n", b"v")), first.node);
     assert_eq!(ask(&mut h, b, lookup("n")), Ok((first.node, b"v".to_vec())));
     assert_eq!(ask(&mut h, b, bind("n", b"w")), Err(NameError::Taken));
     assert_eq!(ask(&mut h, b, unbind("n")), Err(NameError::NotOwner));
@@ -284,7 +289,8 @@ fn names_live_as_long_as_their_owner() {
     assert_eq!(ask(&mut h, b, bind(&"x".repeat(257), b"")), Err(NameError::Length));
     assert_eq!(ask(&mut h, b, bind("x", &[0; 1025])), Err(NameError::Length));
     assert_eq!(ask(&mut h, a, unbind("n")), Ok((first.node, vec![])));
-    assert_eq!(ask(&mut h, b, bind("n", b"w")), Ok((second.node, vec![])));
+    let later = number(ask(&mut h, b, bind("n", b"w")), second.node);
+    assert!(later > earlier, "{later} {earlier}");
     h.drop(b);
     h.node_heard(a);
     assert_eq!(ask(&mut h, a, lookup("n")), Err(NameError::NotFound));
@@ -303,8 +309,18 @@ fn malformed_messages_end_the_sender() {
 
 #[test]
 fn numbers_never_repeat_after_a_restart() {
+    let bind = |h: &mut Harness, conn| {
+        h.say(conn, &ToManager::NameBind { request: 1, name: "n".into(), value: Vec::new() });
+        match &h.node_heard(conn)[..] {
+            [ToNode::Name { result: Ok((_, number)), .. }] => {
+                u64::from_le_bytes(number.as_slice().try_into().unwrap())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
     let mut h = Harness::new();
-    let (_, before) = h.join_keeping("a");
+    let (conn, before) = h.join_keeping("a");
+    let bound = bind(&mut h, conn);
     let mut saved = Saved::default();
     for record in &h.saved {
         match record.clone() {
@@ -316,7 +332,8 @@ fn numbers_never_repeat_after_a_restart() {
     }
     let mut h = Harness::with(Config::default(), saved);
     let (_, other) = h.join("z");
-    let (_, again) = h.join_keeping("a");
+    let (conn, again) = h.join_keeping("a");
+    assert!(bind(&mut h, conn) > bound, "the number of a binding, too");
     assert_eq!(again.node, before.node);
     assert_ne!(other.node, before.node);
     assert!(other.incarnation > before.incarnation);
