@@ -12,6 +12,8 @@ pub(crate) use broker::{Peer, PeerLink};
 pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use seats::{Seat, Seats};
 pub(crate) use wire::RpcArea;
+#[cfg(feature = "testing")]
+pub(crate) use wire::{End, Envelope, Message, VERSION};
 
 use crate::op::Link;
 use crate::qos::Share;

@@ -29,3 +29,9 @@ pub(crate) use internal::{Answer, Ask, INTERNAL, answer};
 pub(crate) use local::LocalReplies;
 pub use server::{FunctionId, Mailbox, Message, RpcOptions, RpcServer};
 pub(crate) use service::ServiceTable;
+#[cfg(feature = "testing")]
+pub(crate) use {
+    client::{Request, Sink, Whom},
+    service::{Service, Takes},
+    wire::{Imm, RequestHeader},
+};

@@ -4,6 +4,7 @@
 mod audit;
 mod direct;
 mod executor;
+mod hostile;
 mod hub;
 mod native;
 mod paced;
@@ -13,6 +14,7 @@ mod words;
 
 pub use direct::{DirectFabric, DirectRnic};
 pub use executor::{Device, Host, World};
+pub use hostile::Hostile;
 pub use hub::Hub;
 pub use native::{Clock, Native, NativeHost, NativeNode};
 pub use paced::PacedRnic;

@@ -4,6 +4,7 @@
 mod allocations;
 mod connections;
 mod departed;
+mod hostile;
 mod large;
 mod membership;
 mod mishaps;

@@ -1,0 +1,416 @@
+//! What a hostile member says: messages of LITE with fields that chance chooses, most of them such that they mean something to
+//! whoever hears them.
+
+use crate::conn::{End, Envelope, Message, RpcArea, VERSION};
+use crate::membership::Life;
+use crate::op::Loan;
+use crate::region::{Grantee, MapAsk, Piece, Plan, Shape};
+use crate::rpc::{Answer, Ask, Imm, RequestHeader};
+use crate::sync::{FencingToken, Kind, Mode, Outcome, Place};
+use crate::{Error, Permissions};
+use alloc::string::String;
+use alloc::vec::Vec;
+use platform::IoAddr;
+use proto::{Incarnation, NodeId};
+use verbs::{LinkKind, PathMtu, Psn, QpNum};
+
+/// Most numbers that are remembered.
+const KNOWN: usize = 64;
+/// Numbers at which arithmetic goes wrong.
+const EDGES: [u64; 14] = [
+    0,
+    1,
+    7,
+    8,
+    4095,
+    4096,
+    65_536,
+    u32::MAX as u64 - 1,
+    u32::MAX as u64,
+    1 << 32,
+    1 << 48,
+    1 << 63,
+    u64::MAX - 7,
+    u64::MAX,
+];
+
+/// Memory of a node that may be written by anybody.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spare {
+    pub(super) at: Life,
+    pub(super) addr: IoAddr,
+    pub(super) len: u64,
+}
+
+/// Chance, and what makes sense.
+pub(super) struct Dice {
+    state: u64,
+    me: Life,
+    /// Memory that pieces may lie in: nothing else of other nodes is ever named, for a member could write it itself.
+    spares: Vec<Spare>,
+    /// Numbers of mappings, waits, holdings, objects, attempts that others have named.
+    known: Vec<u64>,
+    places: Vec<Place>,
+}
+
+impl Dice {
+    pub(super) fn new(seed: u64, me: Life, spares: Vec<Spare>) -> Self {
+        Self { state: seed, me, spares, known: Vec::new(), places: Vec::new() }
+    }
+
+    /// splitmix64 (Steele, Lea, Flood 2014).
+    pub(super) fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.random() % n.max(1)
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        let at = self.below(from.len() as u64) as usize;
+        from.get(at).cloned()
+    }
+
+    /// Remembers a number that means something.
+    pub(super) fn learn(&mut self, number: u64) {
+        if self.known.len() >= KNOWN {
+            let at = self.below(KNOWN as u64) as usize;
+            self.known.swap_remove(at);
+        }
+        self.known.push(number);
+    }
+
+    pub(super) fn learn_place(&mut self, place: Place) {
+        if self.places.len() < KNOWN {
+            self.places.push(place);
+        }
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        let known = self.known.clone();
+        match self.below(8) {
+            0 | 1 => self.below(12),
+            2 => self.pick(&EDGES).unwrap_or(0),
+            3 => self.random(),
+            _ => self.pick(&known).unwrap_or(3),
+        }
+    }
+
+    /// Bytes: few, or so many that something overflows.
+    fn len(&mut self) -> u64 {
+        match self.below(4) {
+            0 => self.pick(&EDGES).unwrap_or(0),
+            _ => self.below(5000),
+        }
+    }
+
+    fn life(&mut self) -> Life {
+        let lives: Vec<Life> = self.spares.iter().map(|s| s.at).chain([self.me]).collect();
+        let life = self.pick(&lives).unwrap_or(self.me);
+        match self.below(10) {
+            0 => (NodeId(self.random() as u16), life.1),
+            1 => (life.0, Incarnation(self.number())),
+            _ => life,
+        }
+    }
+
+    fn node(&mut self) -> NodeId {
+        self.life().0
+    }
+
+    fn rights(&mut self) -> Permissions {
+        if self.one_in(2) { Permissions::all() } else { Permissions::from_bits_retain(self.random() as u32) }
+    }
+
+    fn piece(&mut self) -> Piece {
+        let spares = self.spares.clone();
+        if let (true, Some(spare)) = (self.one_in(3), self.pick(&spares)) {
+            let from = self.below(spare.len) / 8 * 8;
+            let len = self.below(spare.len - from + 1) / 8 * 8;
+            return Piece { at: spare.at, addr: IoAddr(spare.addr.0 + from), len };
+        }
+        let at = self.life();
+        let addr = match self.below(3) {
+            // Nobody's memory lies there.
+            0 => 1 << 52 | self.below(1 << 40),
+            1 => u64::MAX - self.below(10_000),
+            _ => self.below(100),
+        };
+        // None that begins below all memory reaches into it.
+        let len = if addr < 100 { self.below(10_000) } else { self.len() };
+        Piece { at, addr: IoAddr(addr), len }
+    }
+
+    fn pieces(&mut self, most: u64) -> Vec<Piece> {
+        (0..self.below(most + 1)).map(|_| self.piece()).collect()
+    }
+
+    fn shape(&mut self) -> Shape {
+        let first = self.pieces(6);
+        let sum = first.iter().fold(0u64, |sum, piece| sum.wrapping_add(piece.len));
+        let count = if self.one_in(2) { first.len() as u64 } else { self.number() };
+        Shape {
+            generation: self.number(),
+            len: if self.one_in(3) { self.len() } else { sum },
+            stripe: if self.one_in(2) { 0 } else { self.len() / 8 * 8 },
+            columns: if self.one_in(3) { self.number() as u32 } else { 1 + self.below(3) as u32 },
+            count: count as u32,
+            first,
+        }
+    }
+
+    fn place(&mut self) -> Place {
+        let places = self.places.clone();
+        if let (false, Some(place)) = (self.one_in(3), self.pick(&places)) {
+            return place;
+        }
+        let (home, life) = self.life();
+        Place { kind: self.kind(), home, life, number: self.number(), secret: self.number() }
+    }
+
+    fn kind(&mut self) -> Kind {
+        if self.one_in(2) { Kind::Lock } else { Kind::Event }
+    }
+
+    fn name(&mut self) -> String {
+        let length = if self.one_in(4) { self.below(400) } else { 2 };
+        (0..length).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
+    }
+
+    fn error(&mut self) -> Error {
+        let (asked, free) = (self.number(), self.number());
+        let all = [
+            Error::Deadline,
+            Error::Unknown,
+            Error::NodeDown(self.node()),
+            Error::NoSuchNode,
+            Error::NoSuchName,
+            Error::NameTaken,
+            Error::NoSuchFunction,
+            Error::Permission,
+            Error::OutOfBounds,
+            Error::Freed,
+            Error::NoMemory { asked, free },
+            Error::TooLarge { max: free },
+            Error::LinkDown,
+            Error::Refused(self.name()),
+        ];
+        self.pick(&all).unwrap_or(Error::Unknown)
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        match self.below(3) {
+            0 => {
+                let token = FencingToken::new(self.number(), self.number());
+                Outcome::Granted { after_death: self.one_in(2), token }
+            }
+            1 => Outcome::Count(self.number()),
+            _ => Outcome::Open,
+        }
+    }
+
+    fn plan(&mut self) -> Plan {
+        let shares = (0..self.below(5)).map(|_| {
+            let len = if self.one_in(5) { self.len() } else { self.below(3) * 4096 };
+            (self.node(), len)
+        });
+        let shares = shares.collect();
+        Plan { stripe: if self.one_in(2) { 0 } else { self.len() / 8 * 8 }, shares }
+    }
+
+    fn numbers(&mut self) -> Vec<u64> {
+        (0..self.below(6)).map(|_| self.number()).collect()
+    }
+
+    fn loan(&mut self) -> Loan {
+        Loan { owner: self.node(), token: self.number(), offset: self.len() }
+    }
+
+    fn some_answer(&mut self) -> Answer {
+        match self.below(7) {
+            0 => Answer::Done,
+            1 => Answer::Mapped { shape: self.shape(), permissions: self.rights() },
+            2 => Answer::Shape(self.shape()),
+            3 => Answer::Pieces(self.pieces(100)),
+            4 => Answer::Created(self.place()),
+            5 => Answer::Queued,
+            _ => Answer::Ended(self.outcome()),
+        }
+    }
+
+    /// An answer to that question, most of them of the right kind.
+    pub(super) fn answer(&mut self, ask: &Ask) -> Result<Answer, Error> {
+        match self.below(10) {
+            0 => return Err(self.error()),
+            1 => return Ok(self.some_answer()),
+            _ => {}
+        }
+        Ok(match ask {
+            Ask::Alloc { .. } | Ask::Map { .. } | Ask::Borrow { .. } => {
+                Answer::Mapped { shape: self.shape(), permissions: self.rights() }
+            }
+            Ask::Pieces { .. } if self.one_in(3) => Answer::Shape(self.shape()),
+            Ask::Pieces { .. } | Ask::Reserved { .. } => Answer::Pieces(self.pieces(100)),
+            Ask::Reserve { len, .. } => {
+                let mut shape = self.shape();
+                if self.one_in(2) {
+                    // Memory of this node's, as was asked, or said to be.
+                    shape.first = alloc::vec![Piece { at: self.me, addr: IoAddr(1 << 52), len: *len }];
+                    shape.count = 1;
+                }
+                Answer::Shape(shape)
+            }
+            Ask::Create { .. } => Answer::Created(self.place()),
+            Ask::Claim { .. } | Ask::Await { .. } if self.one_in(2) => Answer::Queued,
+            Ask::Claim { .. } | Ask::Await { .. } | Ask::Signal { .. } => Answer::Ended(self.outcome()),
+            Ask::BarrierEnter { .. } => Answer::Queued,
+            _ => Answer::Done,
+        })
+    }
+
+    /// A question about anything.
+    pub(super) fn ask(&mut self) -> Ask {
+        let (mapping, holding, token) = (self.number(), self.number(), self.number());
+        let (name, rights, len) = (self.name(), self.rights(), self.len());
+        match self.below(33) {
+            0 => Ask::Alloc { mapping, plan: self.plan(), permissions: rights },
+            1 => {
+                let ask = MapAsk { region: holding, key: token, secret: name.into(), wanted: rights };
+                Ask::Map { mapping, ask }
+            }
+            2 => Ask::Pieces { mapping, generation: holding, from: token as u32 },
+            3 => Ask::Unmap { mapping },
+            4 => Ask::Publish { mapping, name },
+            5 => Ask::Unpublish { region: mapping, name },
+            6 => Ask::Grant { mapping, to: self.grantee(), rights },
+            7 => Ask::Withdraw { mapping, from: self.grantee(), rights },
+            8 => Ask::SetSecret { mapping, secret: name.into() },
+            9 => Ask::HandOver { mapping, to: self.node() },
+            10 => Ask::Move { mapping, plan: self.plan() },
+            11 => Ask::Free { mapping },
+            12 => Ask::Revoke { mappings: self.numbers() },
+            13 | 14 => Ask::Pause { mappings: self.numbers(), generation: holding },
+            15 => Ask::Resume { mappings: self.numbers(), generation: holding },
+            16 => Ask::Restrict { mappings: self.numbers(), rights },
+            17 => Ask::Reserve { holding, len },
+            18 => Ask::Reserved { holding, from: token as u32 },
+            19 => Ask::Yield { holding },
+            20 => Ask::Fill { piece: self.piece(), byte: 0xbb },
+            21 => Ask::Memset { mapping, offset: self.len(), len, byte: 0xbb },
+            22 => Ask::Lend { mapping, to: self.node(), rights, token, patience_ns: len },
+            23 => Ask::Borrow { mapping, token },
+            24 => Ask::Copy { from: self.loan(), to: self.loan(), len, patience_ns: self.len() },
+            25 => {
+                let group = (0..self.below(5)).map(|_| self.node()).collect();
+                Ask::BarrierEnter { name, group, token }
+            }
+            26 => Ask::BarrierLeave { name, token },
+            27 => Ask::Create { kind: self.kind(), secret: token, name },
+            28 => Ask::Destroy { secret: token },
+            29 => {
+                let mode = if self.one_in(2) { Mode::Shared } else { Mode::Exclusive };
+                Ask::Claim { place: self.place(), mode, token, wait: self.one_in(2) }
+            }
+            30 => Ask::Await { place: self.place(), past: holding, token },
+            31 => Ask::Leave { place: self.place(), token },
+            _ => {
+                let outcome = if self.one_in(3) { Err(self.error()) } else { Ok(self.outcome()) };
+                Ask::Woken { token, outcome }
+            }
+        }
+    }
+
+    fn grantee(&mut self) -> Grantee {
+        if self.one_in(2) { Grantee::Everyone } else { Grantee::Node(self.node()) }
+    }
+
+    /// A message about connections.
+    pub(super) fn envelope(&mut self) -> Envelope {
+        let message = match self.below(8) {
+            0 => Message::Request(self.end()),
+            1 => Message::Reply(self.end()),
+            2 => Message::Ready,
+            3 => Message::Refused(self.name()),
+            4 => Message::Full,
+            5 => Message::Close { unused_ns: self.number() },
+            6 => Message::Closed,
+            _ => Message::Used,
+        };
+        let version = if self.one_in(10) { self.random() as u8 } else { VERSION };
+        Envelope { version, attempt: self.number(), message }
+    }
+
+    fn end(&mut self) -> End {
+        let links = [LinkKind::RoceV2, LinkKind::RoceV1, LinkKind::InfiniBand];
+        let count = if self.one_in(3) { self.below(40) } else { 1 + self.below(4) };
+        let queue_pair = |dice: &mut Self| (QpNum::new(dice.random() as u32), Psn::new(dice.random() as u32));
+        End {
+            link: if self.one_in(3) {
+                self.pick(&links).unwrap_or(LinkKind::RoceV2)
+            } else {
+                LinkKind::RoceV2
+            },
+            mtu: PathMtu::B1024,
+            rd_atomic: self.random() as u8,
+            queue_pairs: (0..count).map(|_| queue_pair(self)).collect(),
+            rpc: RpcArea {
+                ring: IoAddr(self.number()),
+                ring_len: if self.one_in(2) { 1 << 16 } else { self.number() as u32 },
+                slots: IoAddr(self.number()),
+                slot_len: if self.one_in(2) { 4096 } else { self.number() as u32 },
+                slot_count: if self.one_in(2) { 40 } else { self.number() as u32 },
+            },
+        }
+    }
+
+    /// Bytes of a message: as they should be, or changed, cut short, or any.
+    pub(super) fn spoil(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
+        match self.below(8) {
+            0 => {
+                let len = self.below(200);
+                bytes = (0..len).map(|_| self.random() as u8).collect();
+            }
+            1 => bytes.truncate(self.below(bytes.len() as u64 + 1) as usize),
+            2 => {
+                let at = self.below(bytes.len() as u64) as usize;
+                let with = self.random() as u8;
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = with;
+                }
+            }
+            _ => {}
+        }
+        bytes
+    }
+
+    /// A record for a ring as no LITE writes it, and the immediate that announces something.
+    pub(super) fn record(&mut self) -> (Vec<u8>, u32) {
+        let header = RequestHeader {
+            function: if self.one_in(2) { crate::rpc::INTERNAL } else { self.below(12) as u32 },
+            slot: self.random() as u16,
+            one_way: self.one_in(2),
+            request_pieces: self.below(64) as u8,
+            reply_pieces: self.below(64) as u8,
+            call: self.number(),
+            len: self.len(),
+            max_reply: self.len(),
+        };
+        let mut bytes = header.emit().to_vec();
+        bytes.extend((0..self.below(600)).map(|_| self.random() as u8));
+        let imm = match self.below(5) {
+            0 => Imm::Reply(self.below(50) as u32).emit(),
+            1 => Imm::Credit(self.number() as u32).emit(),
+            2 => self.random() as u32,
+            _ => Imm::Request(self.below(20) as u32).emit(),
+        };
+        (bytes, imm)
+    }
+}

@@ -1,0 +1,227 @@
+//! A member that keeps none of LITE's rules: it answers other nodes' internal questions with anything, and asks anything of them.
+//!
+//! It is a node like the others below that, so what it says arrives: its connections are set up as they should be (among messages
+//! about connections that make no sense), and its questions name mappings, waits and objects that exist. It knows of others' memory
+//! only what it is told it may have written: a member could write any memory of the others by its RNIC, and LITE trusts it not to.
+
+mod dice;
+
+use crate::conn::{Conn, RPC_LANE};
+use crate::membership::Life;
+use crate::names::Named;
+use crate::node::Node;
+use crate::op::Verb;
+use crate::rpc::{Answer, Ask, INTERNAL, Request, RpcOptions, Service, Sink, Takes, Whom};
+use crate::sync::{Kind, Place};
+use crate::{Call, Error, Lite};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use dice::{Dice, Spare};
+use platform::IoAddr;
+use proto::{NodeId, ToManager};
+use spin::Mutex;
+use verbs::RemoteAddr;
+
+/// The longest question that it takes, in bytes.
+const MAX_ASK: usize = 64 << 10;
+/// Names that it binds: of a region, a lock, an event that do not exist, and of nothing.
+const NAMES: [&str; 4] = ["hostile-region", "hostile-lock", "hostile-event", "hostile-nothing"];
+
+/// The hostile member.
+pub struct Hostile {
+    node: Arc<Node>,
+    dice: Mutex<Dice>,
+    questions: AtomicU64,
+    answers: AtomicU64,
+}
+
+impl Hostile {
+    /// Makes `lite`'s node hostile from now on, as `seed` decides. `spares` is memory of other nodes that it may have written: node,
+    /// first address, and bytes.
+    ///
+    /// # Panics
+    /// If a node of `spares` is no member.
+    #[must_use]
+    pub fn start(lite: &Lite, seed: u64, spares: &[(NodeId, IoAddr, u64)]) -> Arc<Self> {
+        let node = lite.by.node.clone();
+        let spare = |(of, addr, len): &(NodeId, IoAddr, u64)| {
+            let life = node.peer_life(*of).expect("a member");
+            Spare { at: (*of, life), addr: *addr, len: *len }
+        };
+        let spares: Vec<Spare> = spares.iter().map(spare).collect();
+        let victims: Vec<Life> = spares.iter().map(|spare| spare.at).collect();
+        let dice = Mutex::new(Dice::new(seed, (node.me, node.incarnation), spares));
+        let it = Arc::new(Self { node, dice, questions: AtomicU64::new(0), answers: AtomicU64::new(0) });
+        it.serve();
+        it.bind_names();
+        for victim in victims {
+            let me = it.clone();
+            it.node.platform.spawn("hostile", Box::pin(async move { me.attack(victim).await }));
+        }
+        it
+    }
+
+    /// Questions, messages about connections and records that it has sent.
+    #[must_use]
+    pub fn questions(&self) -> u64 {
+        self.questions.load(Ordering::Relaxed)
+    }
+
+    /// Questions of others that it has answered in some way.
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    /// Takes the place of LITE's own function.
+    fn serve(self: &Arc<Self>) {
+        if let Some(own) = self.node.services.get(INTERNAL) {
+            self.node.services.remove(INTERNAL, &own);
+        }
+        let service = Arc::new(Service::new(RpcOptions { max_request: MAX_ASK, queue: 1024 }, Takes::Calls));
+        self.node.services.add(INTERNAL, service.clone());
+        let me = self.clone();
+        let task = async move {
+            while let Ok(call) = service.next(&me.node).await {
+                let it = me.clone();
+                me.node.platform.spawn("hostile", Box::pin(async move { it.answer(call).await }));
+            }
+        };
+        self.node.platform.spawn("hostile", Box::pin(task));
+    }
+
+    async fn answer(&self, call: Call) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+        let (bytes, pause) = {
+            let mut dice = self.dice.lock();
+            let answer = match proto::decode::<Ask>(call.request()) {
+                Ok(ask) => {
+                    learn(&mut dice, &ask);
+                    dice.answer(&ask)
+                }
+                Err(_) => Err(Error::Unknown),
+            };
+            let bytes = dice.spoil(proto::encode(&answer));
+            let pause = if dice.one_in(8) { dice.below(60_000_000) } else { dice.below(100_000) };
+            (bytes, pause)
+        };
+        self.pause(pause).await;
+        if !self.dice.lock().one_in(12) {
+            drop(call.reply(&bytes).await);
+        }
+    }
+
+    async fn pause(&self, nanos: u64) {
+        self.node.timers.until(self.node.platform.now() + Duration::from_nanos(nanos)).await;
+    }
+
+    /// Binds names to what is not there.
+    fn bind_names(&self) {
+        let mut dice = self.dice.lock();
+        let place = |dice: &mut Dice, kind| Place {
+            kind,
+            home: self.node.me,
+            life: self.node.incarnation,
+            number: dice.number(),
+            secret: dice.number(),
+        };
+        let region = Named::Region { owner: self.node.me, region: dice.number(), key: dice.number() };
+        let values = [
+            proto::encode(&region),
+            proto::encode(&Named::Object(place(&mut dice, Kind::Lock))),
+            proto::encode(&Named::Object(place(&mut dice, Kind::Event))),
+            vec![0xff; 40],
+        ];
+        for (name, value) in NAMES.into_iter().zip(values) {
+            self.node.control.post(&ToManager::NameBind { request: 0, name: String::from(name), value });
+        }
+    }
+
+    /// Asks and tells one node anything, for as long as there is time.
+    async fn attack(&self, victim: Life) {
+        while !self.node.is_fenced() {
+            let (what, pause) = {
+                let mut dice = self.dice.lock();
+                (dice.below(10), dice.below(400_000))
+            };
+            self.pause(pause).await;
+            self.questions.fetch_add(1, Ordering::Relaxed);
+            match what {
+                0 => self.relay(victim),
+                1 => self.write_record(victim),
+                _ => self.question(victim).await,
+            }
+        }
+    }
+
+    async fn question(&self, victim: Life) {
+        let (data, function, patience) = {
+            let mut dice = self.dice.lock();
+            let ask = dice.ask();
+            let function = if dice.one_in(20) { dice.below(12) as u32 } else { INTERNAL };
+            (dice.spoil(proto::encode(&ask)), function, 1 + dice.below(5_000_000))
+        };
+        let mut reply = vec![0; 4000];
+        let request = Request { function, data: &data };
+        let deadline = self.node.platform.now() + Duration::from_nanos(patience);
+        let asked = self.node.call(Whom::Node(victim.0), request, Sink::Slice(&mut reply), deadline).await;
+        if let Some(bytes) = asked.ok().and_then(|len| reply.get(..len))
+            && let Ok(Ok(Answer::Created(place))) = proto::decode::<Result<Answer, Error>>(bytes)
+        {
+            self.dice.lock().learn_place(place);
+        }
+    }
+
+    fn relay(&self, victim: Life) {
+        let mut dice = self.dice.lock();
+        let envelope = dice.envelope();
+        let body = dice.spoil(proto::encode(&envelope));
+        self.node.control.post(&ToManager::Relay { to: victim.0, incarnation: victim.1, body });
+    }
+
+    /// Writes into the ring for requests what no LITE writes, or announces what is not there. That ends the connection.
+    fn write_record(&self, victim: Life) {
+        let Some(conn) = self.node.connected(victim.0) else { return };
+        let (bytes, imm) = self.dice.lock().record();
+        self.post(&conn, &bytes, imm);
+    }
+
+    fn post(&self, conn: &Arc<Conn>, bytes: &[u8], imm: u32) {
+        let Some(rpc) = &conn.rpc else { return };
+        let grains = if imm >> 30 == 0 { imm & 0xff_ffff } else { 0 };
+        let Some(addr) = rpc.remote.ring.checked_add(u64::from(grains) * 64) else { return };
+        let bytes = if u64::from(grains) * 64 + 1024 < u64::from(rpc.remote.ring_len) { bytes } else { &[] };
+        let verb = Verb::Write { head: bytes, tail: &[], imm: Some(imm) };
+        let remote = RemoteAddr { addr, key: conn.remote_key.rkey };
+        // Where there is no room for it now, something else is sent later.
+        let _ = self.node.try_post(conn, RPC_LANE, verb, remote, None, true);
+    }
+}
+
+/// Remembers the numbers that a question names.
+fn learn(dice: &mut Dice, ask: &Ask) {
+    match ask {
+        Ask::Alloc { mapping, .. }
+        | Ask::Map { mapping, .. }
+        | Ask::Publish { mapping, .. }
+        | Ask::Move { mapping, .. }
+        | Ask::Memset { mapping, .. } => dice.learn(*mapping),
+        Ask::Borrow { mapping, token } | Ask::Lend { mapping, token, .. } => {
+            dice.learn(*mapping);
+            dice.learn(*token);
+        }
+        Ask::Reserve { holding, .. } => dice.learn(*holding),
+        Ask::Create { secret, .. } => dice.learn(*secret),
+        Ask::BarrierEnter { token, .. } => dice.learn(*token),
+        Ask::Claim { place, token, .. } | Ask::Await { place, token, .. } => {
+            dice.learn(*token);
+            dice.learn_place(*place);
+        }
+        _ => {}
+    }
+}
