@@ -76,7 +76,6 @@ pub struct Source {
 impl Source {
     /// Starts the first entropy device with a buffer of `len` bytes, to interrupt with `message`. `None` if there is no
     /// such device or it is in use.
-    #[cfg(feature = "selftest")]
     pub fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
         devices().next().map_or(Ok(None), |function| Self::start(&function, len, Some(message)))
     }
