@@ -5,20 +5,39 @@ use platform::{Instant, Memory, Platform, Task};
 use spin::Once;
 
 use crate::arch::percpu;
-use crate::mm::memory::PhysicalMemory;
+use crate::mm::memory::LentMemory;
 use crate::{exec, random, time};
 
-/// What peers may reach, if that is a part of memory only.
-static ARENA: Once<Arc<dyn Memory>> = Once::new();
-
-/// From now on peers reach this part only, and what they are given is allocated in it. Once, before there is an RNIC.
-pub fn set_arena(arena: Arc<dyn Memory>) {
-    ARENA.call_once(|| arena);
+/// What peers may reach of this machine.
+#[derive(Clone)]
+pub enum Reach {
+    /// Memory that is lent, as far as the RNIC can tell: softroce looks at each access, and a card has page entries for all
+    /// memory that can be lent.
+    Lendable,
+    /// An arena, in which all that is lent lies.
+    Arena(Arc<dyn Memory>),
+    /// Through a card, whatever it can address. Softroce has no such key: it is as for [`Lendable`](Self::Lendable).
+    Physical,
 }
 
-/// The part of memory that peers may reach, if it is not all.
-pub fn arena() -> Option<&'static Arc<dyn Memory>> {
-    ARENA.get()
+static REACH: Once<Reach> = Once::new();
+
+/// Settles what peers reach. Once, before there is an RNIC or anything of LITE's.
+pub fn set_reach(reach: Reach) {
+    REACH.call_once(|| reach);
+}
+
+/// What peers reach.
+pub fn reach() -> &'static Reach {
+    REACH.get().unwrap_or(&Reach::Lendable)
+}
+
+/// The memory that is lent to devices and peers.
+pub fn memory() -> &'static dyn Memory {
+    match reach() {
+        Reach::Arena(arena) => &**arena,
+        Reach::Lendable | Reach::Physical => &LentMemory,
+    }
 }
 
 /// This machine.
@@ -52,6 +71,6 @@ impl Platform for Machine {
     }
 
     fn memory(&self) -> &dyn Memory {
-        arena().map_or(&PhysicalMemory, |arena| &**arena)
+        memory()
     }
 }

@@ -2,6 +2,10 @@
 //! a node of the cluster.
 #![no_std]
 #![no_main]
+#![cfg_attr(
+    not(feature = "selftest"),
+    allow(dead_code, reason = "self-tests read figures that nothing else reads; the lints run with them")
+)]
 extern crate alloc;
 
 mod arch;
@@ -10,12 +14,14 @@ mod connectx3;
 mod console;
 mod diag;
 mod exec;
+mod io_addresses;
 mod machine;
 mod mm;
 mod net;
 mod node;
 mod pci;
 mod power;
+mod probe;
 mod random;
 #[cfg(feature = "selftest")]
 mod selftest;
@@ -41,8 +47,8 @@ pub struct Hardware {
     pub ecam: alloc::vec::Vec<EcamWindow>,
     /// Memory windows of the PCI host bridge, as far as ACPI says.
     pub pci_memory: alloc::vec::Vec<boot::Region>,
-    /// An IOMMU is described (DMAR or IVRS), by name.
-    pub iommu: Option<&'static str>,
+    /// IOMMUs, on or off.
+    pub iommus: alloc::vec::Vec<iommu::Unit>,
 }
 
 static HARDWARE: Once<Hardware> = Once::new();
@@ -76,10 +82,10 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     unsafe { mm::init_frames(boot) };
     chart::mark("loader info");
     // SAFETY: the boot page tables are still in use.
-    TABLES.call_once(|| unsafe { acpi::read(boot.rsdp) });
+    let acpi = TABLES.call_once(|| unsafe { acpi::read(boot.rsdp) });
     chart::mark("acpi");
     // SAFETY: once, after the frame allocator's start.
-    unsafe { mm::init_paging(boot) };
+    unsafe { mm::init_paging(boot, acpi.processors.len().clamp(1, percpu::MAX_CPUS)) };
     chart::mark("page tables");
     if let Err(e) = stacks::map_all(0) {
         panic!("no stacks: {e}");
@@ -134,7 +140,7 @@ extern "C" fn on_own_stack() -> ! {
     HARDWARE.call_once(|| Hardware {
         ecam: acpi.ecam.clone(),
         pci_memory: acpi.pci_memory.clone(),
-        iommu: if acpi.dmar { Some("DMAR") } else { acpi.ivrs.then_some("IVRS") },
+        iommus: acpi.iommus.clone(),
     });
     if let Some(us) = cmdline::get("spin_us") {
         log::debug!("spinning up to {us} us");
@@ -182,6 +188,9 @@ async fn start() {
     })
     .detach();
     chart::mark("pci");
+    if let Some(name) = cmdline::get("probe") {
+        probe::run(name).await;
+    }
     #[cfg(feature = "selftest")]
     if let Some(name) = cmdline::get("selftest") {
         selftest::run(name).await;

@@ -1,6 +1,6 @@
 //! Locks for what tasks, interrupt handlers and pollers share.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_api::GuardNoSend;
 
 use crate::arch::cpu;
@@ -16,17 +16,48 @@ pub struct IrqRawMutex {
 /// Data that tasks, interrupt handlers and pollers share. See [`IrqRawMutex`].
 pub type IrqMutex<T> = lock_api::Mutex<IrqRawMutex, T>;
 
-/// TSC ticks after which a wait is a deadlock: 5 to 20 s on any processor.
-const STUCK_TICKS: u64 = 20_000_000_000;
+/// Seconds that a processor spins for a lock before it takes the wait for a deadlock. A holder whose virtual processor the host
+/// has put aside keeps a lock for seconds.
+static PATIENCE_S: AtomicU64 = AtomicU64::new(60);
+
+/// How long a processor has spun. Time in which it was itself put aside does not count: the holder had no chance to go on.
+pub struct Spin {
+    last: u64,
+    ticks: u64,
+    /// What one round of a loop may take.
+    most_ticks: u64,
+    limit: u64,
+}
+
+impl Spin {
+    /// Begins at a reading of the time stamp counter, which counts `hertz`, to last `limit` seconds.
+    pub fn new(now: u64, hertz: u64, limit: u64) -> Self {
+        Self { last: now, ticks: 0, most_ticks: hertz / 1000, limit: limit.saturating_mul(hertz) }
+    }
+
+    /// Takes the next reading; returns whether the limit has passed.
+    pub fn is_over(&mut self, now: u64) -> bool {
+        let passed = now.wrapping_sub(self.last);
+        self.last = now;
+        self.ticks += passed.min(self.most_ticks);
+        self.ticks > self.limit
+    }
+}
+
+/// Sets for how many seconds a processor spins before it takes the wait for a deadlock.
+#[cfg(feature = "selftest")]
+pub fn set_patience(seconds: u64) {
+    PATIENCE_S.store(seconds, Ordering::Relaxed);
+}
 
 impl IrqRawMutex {
     #[cold]
     fn wait(&self) {
-        let since = cpu::tsc();
+        let mut spin = Spin::new(cpu::tsc(), crate::time::hertz(), PATIENCE_S.load(Ordering::Relaxed));
         loop {
             while self.locked.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
-                if cpu::tsc().wrapping_sub(since) > STUCK_TICKS || crate::diag::must_not_wait() {
+                if spin.is_over(cpu::tsc()) || crate::diag::must_not_wait() {
                     crate::diag::lock_stuck();
                 }
             }

@@ -62,10 +62,17 @@ pub fn build() -> Result<Image> {
     build_of(&Contents::default())
 }
 
+/// Builds the image that tests and measurements boot for the kernel's self-tests, which that which ships does not have.
+pub fn build_for_tests() -> Result<Image> {
+    build_of(&Contents::tests())
+}
+
 /// As [`build`], an image of these contents.
 pub fn build_of(contents: &Contents) -> Result<Image> {
     let image = build_quietly(contents, tool::run_visible)?;
-    image.warn();
+    if !contents.tests {
+        image.warn();
+    }
     Ok(image)
 }
 
@@ -132,6 +139,15 @@ pub fn cargo(subcommand: &str) -> Command {
 fn stamp(elf: &Path) -> Result<String> {
     let meta = std::fs::metadata(elf).with_context(|| format!("no kernel image {}", elf.display()))?;
     Ok(format!("{} {:?}", meta.len(), meta.modified()?))
+}
+
+/// What only self-tests have in their names: of their functions, of their files, and of the key of the command line.
+const OF_SELF_TESTS: &[u8] = b"selftest";
+
+/// Whether an image has the kernel's self-tests: symbols, debugging information, and text count, so that nothing hides them.
+pub fn has_self_tests(elf: &Path) -> Result<bool> {
+    let bytes = std::fs::read(elf).with_context(|| format!("no image {}", elf.display()))?;
+    Ok(bytes.windows(OF_SELF_TESTS.len()).any(|part| part == OF_SELF_TESTS))
 }
 
 /// A crate that calls Linux links without complaint and would fault at run time.

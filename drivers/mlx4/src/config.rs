@@ -1,5 +1,7 @@
 //! What a driver is started with.
 
+use alloc::sync::Arc;
+use core::ops::Range;
 use platform::IoAddr;
 
 /// What the frames of a port are made for.
@@ -11,22 +13,31 @@ pub enum Layer {
     InfiniBand,
 }
 
-/// What of this machine's memory peers may reach, if they name the key.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What peers may reach, if they name the key.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Remote {
-    /// All of it, by the one key that work of this side names too.
-    All,
-    /// A part of it only, by a key of its own. The card refuses the rest.
-    Part {
-        /// The first byte, at the beginning of a page.
-        base: IoAddr,
-        /// Bytes.
-        len: u64,
-    },
+    /// Whatever the card can address, by the one key that work of this side names too: all memory, the kernel's code and page
+    /// tables among it, and the registers of devices. Such a key needs no page entries, and a card is not known to heed
+    /// bounds of it.
+    Physical,
+    /// These ranges of memory, by a key of its own with page entries. The card refuses the rest.
+    Ranges(Ranges),
 }
 
+impl Remote {
+    /// One range only: its first byte, at the beginning of a page, and its bytes.
+    #[must_use]
+    pub fn part(base: IoAddr, len: u64) -> Self {
+        Self::Ranges([base.0..base.0.saturating_add(len)].into())
+    }
+}
+
+/// Addresses of the card, in ascending order. Ranges are apart and not empty, and begin and end with whole pages (4096 bytes), but
+/// that the last one ends with any byte.
+pub type Ranges = Arc<[Range<u64>]>;
+
 /// What a driver is started with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// The port, from 1.
     pub port: u8,
@@ -45,6 +56,6 @@ pub struct Config {
 impl Default for Config {
     /// The first port on a network with frames of the usual size.
     fn default() -> Self {
-        Self { port: 1, layer: None, remote: Remote::All, frames: false, mtu: 1500, vector: 0 }
+        Self { port: 1, layer: None, remote: Remote::Physical, frames: false, mtu: 1500, vector: 0 }
     }
 }

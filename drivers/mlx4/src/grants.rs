@@ -7,7 +7,6 @@ use crate::hardware::{Block, Hardware};
 use crate::icm::pages::LOG_PAGE;
 use crate::icm::{Object, PageRun};
 use crate::layout::{Field, Mailbox};
-use platform::IoAddr;
 
 /// Kinds of what is granted.
 mod kind {
@@ -143,19 +142,18 @@ pub(crate) fn back<B: Block>(
         .try_for_each(|number| allocate(hw, commands, kind, step::ENTRIES, number).map(drop))
 }
 
-/// Has entries written for `count` pages of `1 << log_page` bytes from `addr` on.
+/// Has `count` page entries written, as `entry` gives them by their number from 0 on.
 pub(crate) fn map<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
-    addr: IoAddr,
     count: u64,
-    log_page: u32,
+    entry: &dyn Fn(u64) -> u64,
 ) -> Result<PageRun, Error> {
     let pages = Some(count).filter(|count| (1..=MOST_PAGES).contains(count));
     let pages = pages.ok_or(Error::Exhausted("page entries"))?;
     let first = allocate(hw, commands, kind::PAGES, step::ALL, order(pages).into())?;
     let run = PageRun::new(first.into(), pages << LOG_PAGE);
-    let written = write_pages(hw, commands, first, addr, pages, log_page);
+    let written = write_pages(hw, commands, first, pages, entry);
     if written.is_err() {
         unmap_queue(hw, commands, run);
     }
@@ -179,20 +177,18 @@ fn write_pages<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     first: u32,
-    addr: IoAddr,
     pages: u64,
-    log_page: u32,
+    entry: &dyn Fn(u64) -> u64,
 ) -> Result<(), Error> {
     const FIRST: Field = Field::word(0x04);
     const ENTRIES: usize = 0x10;
-    const PRESENT: u64 = 1;
     /// Entries of one command (Linux `MLX4_MAILBOX_SIZE / 8 - 2`).
     const MOST: u64 = 510;
     for skip in (0..pages).step_by(MOST as usize) {
         let count = MOST.min(pages - skip);
         let mut mailbox = Mailbox::new().with(FIRST, first + skip as u32);
         for page in 0..count {
-            mailbox.set_wide(ENTRIES + 8 * page as usize, (addr.0 + ((skip + page) << log_page)) | PRESENT);
+            mailbox.set_wide(ENTRIES + 8 * page as usize, entry(skip + page));
         }
         commands.send(hw, Command::new(Opcode::WriteMtt).of(count as u32), &mailbox)?;
     }

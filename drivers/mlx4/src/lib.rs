@@ -91,7 +91,7 @@ use verbs::{CqId, Gid, MacAddr, PortState};
 
 pub use capabilities::BoardId;
 pub use command::{Opcode, Status};
-pub use config::{Config, Layer, Remote};
+pub use config::{Config, Layer, Ranges, Remote};
 pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
@@ -214,7 +214,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             key: AtomicU32::new(card.keys.local),
             remote_key: AtomicU32::new(card.keys.remote),
             max_message: 1 << card.capabilities.log_message,
-            config: *config,
+            config: config.clone(),
             qp_errors: AtomicU64::new(0),
             cq_errors: AtomicU64::new(0),
             card,

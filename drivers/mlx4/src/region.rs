@@ -1,15 +1,17 @@
 //! Keys: the one over all of the card's address space, whose addresses need no table (a physical MPT), and if peers may
-//! reach a part only, one over that.
+//! reach ranges of memory only, one over those, with an entry for each page (MTT).
 
 use crate::command::{Command, Commands, Opcode};
-use crate::config::Remote;
+use crate::config::{Ranges, Remote};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::icm::Object;
+use crate::icm::PRESENT;
 use crate::icm::pages::{LOG_PAGE, PAGE};
 use crate::layout::{Field, Mailbox};
 use crate::start::chance;
 use crate::tables::Tables;
+use platform::IoAddr;
 
 /// The mailbox (Linux `mlx4_mpt_entry`, PRM `mpt`).
 mod field {
@@ -49,57 +51,98 @@ pub(crate) struct Place {
 pub(crate) struct Keys {
     /// What work of this side names: over all memory.
     pub(crate) local: u32,
-    /// What peers name. The same, unless they may reach a part only.
+    /// What peers name. The same, unless they may reach ranges of memory only.
     pub(crate) remote: u32,
 }
 
-/// Pages of one size that a part of memory is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Pages {
+/// The first address of ranges, and the bytes from it to the end of the last one.
+pub(crate) fn span(ranges: &Ranges) -> (IoAddr, u64) {
+    let first = ranges.first().map_or(0, |range| range.start);
+    (IoAddr(first), ranges.last().map_or(0, |range| range.end.saturating_sub(first)))
+}
+
+/// Pages of one size that the ranges of a key are made of, those of the holes between them too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Pages {
+    ranges: Ranges,
     log_len: u32,
     count: u64,
 }
 
 impl Pages {
-    /// The largest pages that a part is made of. `None`: it does not begin with one, or has no end.
-    fn of(base: u64, len: u64) -> Option<Self> {
+    /// The largest pages that the ranges of a key are made of. `None` if it has none.
+    ///
+    /// # Errors
+    /// If a range is empty, does not begin or end with a page, or comes before the end of the one before it.
+    pub(crate) fn of(remote: &Remote) -> Result<Option<Self>, Error> {
+        let Remote::Ranges(ranges) = remote else { return Ok(None) };
+        Self::largest(ranges).map(Some).ok_or(Error::Lacks("a part of memory that begins with a page"))
+    }
+
+    fn largest(ranges: &Ranges) -> Option<Self> {
         /// The field has 5 bits beyond 4096.
         const LOG_MOST: u32 = 31;
-        base.checked_add(len)?;
-        let log_len = (base | len.next_multiple_of(PAGE)).trailing_zeros().min(LOG_MOST);
-        (len > 0 && log_len >= LOG_PAGE).then(|| Self { log_len, count: len.div_ceil(1 << log_len) })
+        let (last, others) = ranges.split_last()?;
+        let ordered = ranges.iter().all(|range| range.start < range.end)
+            && ranges.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start));
+        let ends =
+            others.iter().fold(last.end.checked_next_multiple_of(PAGE)?, |bits, range| bits | range.end);
+        let bits = ranges.iter().fold(ends, |bits, range| bits | range.start);
+        let log_len = bits.trailing_zeros().min(LOG_MOST);
+        let (_, len) = span(ranges);
+        (ordered && log_len >= LOG_PAGE).then(|| {
+            let count = len.div_ceil(1 << log_len);
+            Self { ranges: ranges.clone(), log_len, count }
+        })
+    }
+
+    /// How many page entries the key has.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The entry of a page by its number: its address, and whether it is present. That of a hole is not present, and has the
+    /// address of the first page. A card that heeds the bit refuses an access. One that does not makes it in memory that peers
+    /// may reach anyway, and so does any card for a virtual function, whose master sets the bit in all entries (Linux
+    /// `mlx4_WRITE_MTT_wrapper`).
+    fn entry(&self, index: u64) -> u64 {
+        let (first, _) = span(&self.ranges);
+        let at = first.0.saturating_add(index << self.log_len);
+        let inside = self.ranges.iter().any(|range| range.contains(&at));
+        if inside { at | PRESENT } else { first.0 }
     }
 }
 
 /// Makes the keys, with every right but that to be invalidated, and gives them. Their variable bits, the eight of a key proper
 /// and those of its index that are beyond the table, which the card compares too, are by chance, or those of `former` ones.
+/// Without `pages` peers name the same key as this side.
 pub(crate) fn create<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     tables: &mut Tables<B>,
     [first, second]: [Place; 2],
     domain: u32,
-    remote: Remote,
+    pages: Option<&Pages>,
     former: Option<Keys>,
 ) -> Result<Keys, Error> {
     const LOCAL: u32 = MIO | LOCAL_WRITE | LOCAL_READ | REGION;
     const PEERS: u32 = ATOMIC | REMOTE_WRITE | REMOTE_READ;
     let bits = |former: Option<u32>| former.map_or_else(|| chance(hw), |key| key.rotate_right(8));
     let local = first.key(bits(former.map(|keys| keys.local)));
-    let peers = if remote == Remote::All { PEERS } else { 0 };
+    let peers = if pages.is_none() { PEERS } else { 0 };
     let mut all = entry(LOCAL | PHYSICAL | peers, local, domain);
     all.set_wide(field::LEN, u64::MAX);
     register(hw, commands, tables, first, &all)?;
-    let Remote::Part { base, len } = remote else { return Ok(Keys { local, remote: local }) };
+    let Some(pages) = pages else { return Ok(Keys { local, remote: local }) };
     // A card may not heed the bounds of a key whose addresses need no table: this one has a table.
-    let pages = Pages::of(base.0, len).ok_or(Error::Lacks("a part of memory that begins with a page"))?;
-    let run = tables.map(hw, commands, base, pages.count, pages.log_len)?;
+    let run = tables.map(hw, commands, pages.count, &|index| pages.entry(index))?;
     let remote = second.key(bits(former.map(|keys| keys.remote)));
-    let mut part = entry(LOCAL | PEERS, remote, domain).with(field::LOG_PAGE, pages.log_len);
-    part.set_wide(field::START, base.0);
-    part.set_wide(field::LEN, len);
-    part.set_wide(field::MTT, run.offset());
-    register(hw, commands, tables, second, &part)?;
+    let (base, len) = span(&pages.ranges);
+    let mut ranges = entry(LOCAL | PEERS, remote, domain).with(field::LOG_PAGE, pages.log_len);
+    ranges.set_wide(field::START, base.0);
+    ranges.set_wide(field::LEN, len);
+    ranges.set_wide(field::MTT, run.offset());
+    register(hw, commands, tables, second, &ranges)?;
     Ok(Keys { local, remote })
 }
 
@@ -138,15 +181,61 @@ fn register<B: Block>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ops::Range;
+
+    fn of(ranges: &[Range<u64>]) -> Option<Pages> {
+        Pages::largest(&ranges.into())
+    }
 
     #[test]
-    fn a_part_is_made_of_the_largest_pages() {
-        let pages = |base, len| Pages::of(base, len).map(|pages| (pages.log_len, pages.count));
+    fn a_range_is_made_of_the_largest_pages() {
+        let pages = |base: u64, len: u64| of(&[base..base.checked_add(len)?]).map(|p| (p.log_len, p.count));
         assert_eq!(pages(0x1_0000_0000, 0x4000_0000), Some((30, 1)));
         assert_eq!(pages(0x1_0020_0000, 0x60_0000), Some((21, 3)));
         assert_eq!(pages(0x3000, 0x2001), Some((12, 3)), "the last is not whole");
         assert_eq!(pages(0x3001, 0x2000), None);
         assert_eq!(pages(0x3000, 0), None);
         assert_eq!(pages(0xffff_ffff_ffff_f000, 0x2000), None);
+    }
+
+    #[test]
+    fn ranges_that_are_not_apart_or_not_of_pages_have_no_key() {
+        assert!(of(&[0x1000..0x2000, 0x2000..0x3800]).is_some(), "the last ends with any byte");
+        for ranges in [
+            &[][..],
+            &[0x1000..0x3000, 0x2000..0x4000],
+            &[0x4000..0x5000, 0x1000..0x2000],
+            &[0x1000..0x1800, 0x2000..0x3000],
+            &[0x1000..0x2000, 0x2800..0x3000],
+            &[0x1000..0x1000, 0x2000..0x3000],
+        ] {
+            assert_eq!(of(ranges), None, "{ranges:x?}");
+        }
+    }
+
+    /// A card that does not heed the bit of presence finds in no entry an address that peers may not reach.
+    #[test]
+    fn no_entry_has_an_address_outside_of_the_ranges() {
+        const MIB: u64 = 1 << 20;
+        let ranges = [4 * MIB..8 * MIB, 16 * MIB..18 * MIB, 64 * MIB..66 * MIB];
+        let pages = of(&ranges).unwrap();
+        assert_eq!((pages.log_len, pages.count), (21, 31));
+        let mut present = 0;
+        for index in 0..pages.count {
+            let (at, entry) = (4 * MIB + index * 2 * MIB, pages.entry(index));
+            let inside = ranges.iter().any(|range| range.contains(&at));
+            assert_eq!(entry, if inside { at | PRESENT } else { 4 * MIB });
+            present += entry & PRESENT;
+        }
+        assert_eq!(present, 4);
+    }
+
+    #[test]
+    fn a_terabyte_in_pages_of_1_gib_takes_a_thousand_entries() {
+        const GIB: u64 = 1 << 30;
+        let pages = of(&[GIB..2 * GIB, 4 * GIB..1026 * GIB]).unwrap();
+        assert_eq!((pages.log_len, pages.count), (30, 1025));
+        let pages = of(&[GIB / 512..2 * GIB, 4 * GIB..1026 * GIB]).unwrap();
+        assert_eq!((pages.log_len, pages.count), (21, 525_311));
     }
 }

@@ -9,7 +9,7 @@ use crate::qp::context::Service;
 use crate::qp::queue::{QueuePair, Shape};
 use crate::qp::{Posted, Slot, Stage};
 use crate::wqe::{Bounds, MAX_ELEMENTS, MAX_INLINE};
-use crate::{Mlx4, SlotLock};
+use crate::{Mlx4, SlotLock, region};
 use core::sync::atomic::Ordering;
 use lock_api::RawMutex;
 use platform::Instant;
@@ -123,9 +123,9 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn memory_key(&self) -> MemoryKey {
-        let (base, len) = match self.config.remote {
-            Remote::All => self.hw.memory().range(),
-            Remote::Part { base, len } => (base, len),
+        let (base, len) = match &self.config.remote {
+            Remote::Physical => self.hw.memory().range(),
+            Remote::Ranges(ranges) => region::span(ranges),
         };
         MemoryKey { rkey: RemoteKey(self.remote_key.load(Ordering::Relaxed)), base, len }
     }

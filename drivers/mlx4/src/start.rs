@@ -3,7 +3,7 @@
 use crate::agent;
 use crate::capabilities::{BoardId, Capabilities, first_eq};
 use crate::command::{Command, Commands, Opcode};
-use crate::config::{Config, Layer, Remote};
+use crate::config::{Config, Layer};
 use crate::control::{Card, Control, Function, Health};
 use crate::eq::Eq;
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::packets::Packets;
 use crate::port::{Link, Port, PortInfo};
 use crate::qp::context::Service;
 use crate::qp::numbers::Numbers;
-use crate::region::{self, Keys, Place};
+use crate::region::{self, Keys, Pages, Place};
 use crate::reset::Saved;
 use crate::tables::Tables;
 use crate::{grants, hca, reset, slave};
@@ -86,6 +86,7 @@ fn physical<B: Block>(
     former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
     let reset = Some(hw.now());
+    let pages = Pages::of(&config.remote)?;
     let mut commands = Commands::of_card(hw)?;
     let firmware = Firmware::start(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?;
@@ -95,7 +96,8 @@ fn physical<B: Block>(
         return Err(Error::Lacks("RDMA over Ethernet"));
     }
     let port = Port::physical(number, info.layer, &capabilities);
-    let icm = Icm::new(hw, &mut commands, &capabilities)?;
+    let key_pages = pages.as_ref().map_or(0, Pages::count);
+    let icm = Icm::new(hw, &mut commands, &capabilities, key_pages)?;
     hca::start(hw, &mut commands, &capabilities, &icm.layout)?;
     let board = BoardId::query(hw, &mut commands)?;
     let eqn = first_eq(hw, &mut commands, capabilities.eqs)?;
@@ -112,7 +114,7 @@ fn physical<B: Block>(
         &mut tables,
         places,
         domain,
-        config.remote,
+        pages.as_ref(),
         former.map(|former| former.keys),
     )?;
     let mtu = config.mtu.min(info.max_mtu);
@@ -154,6 +156,7 @@ fn of_slave<B: Block>(
     config: &Config,
     former: Option<&Former>,
 ) -> Result<Up<B>, Error> {
+    let pages = Pages::of(&config.remote)?;
     let mut commands = Commands::of_slave(hw)?;
     // The master has taken all from the function, which may reach memory again if it was cut off.
     reset::connect(hw);
@@ -172,7 +175,7 @@ fn of_slave<B: Block>(
     }
     let domain = capabilities.reserved_pds;
     let first = grants::key(hw, &mut commands)?;
-    let second = if config.remote == Remote::All { first } else { grants::key(hw, &mut commands)? };
+    let second = if pages.is_none() { first } else { grants::key(hw, &mut commands)? };
     let places = [first, second].map(|index| Place { index, log_count: hca.log_keys });
     let keys = region::create(
         hw,
@@ -180,7 +183,7 @@ fn of_slave<B: Block>(
         &mut tables,
         places,
         domain,
-        config.remote,
+        pages.as_ref(),
         former.map(|former| former.keys),
     )?;
     let (first, count) = grants::queue_pairs(hw, &mut commands)?;

@@ -8,7 +8,7 @@ use crate::grants;
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_CQS;
 use crate::icm::pages::{LOG_PAGE, PAGE};
-use crate::icm::{Icm, Object, PageRun};
+use crate::icm::{Icm, Object, PRESENT, PageRun};
 use alloc::boxed::Box;
 use platform::IoAddr;
 
@@ -80,21 +80,21 @@ impl<B: Block> Tables<B> {
         addr: IoAddr,
         bytes: u64,
     ) -> Result<PageRun, Error> {
-        self.map(hw, commands, addr, bytes.div_ceil(PAGE), LOG_PAGE)
+        let entry = |index: u64| addr.0.wrapping_add(index << LOG_PAGE) | PRESENT;
+        self.map(hw, commands, bytes.div_ceil(PAGE), &entry)
     }
 
-    /// Makes entries for `count` pages of `1 << log_page` bytes from `addr` on.
+    /// Makes `count` page entries, as `entry` gives them by their number from 0 on.
     pub(crate) fn map(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
-        addr: IoAddr,
         count: u64,
-        log_page: u32,
+        entry: &dyn Fn(u64) -> u64,
     ) -> Result<PageRun, Error> {
         match self {
-            Self::Own(icm) => icm.map(hw, commands, addr, count, log_page),
-            Self::Granted => grants::map(hw, commands, addr, count, log_page),
+            Self::Own(icm) => icm.map(hw, commands, count, entry),
+            Self::Granted => grants::map(hw, commands, count, entry),
         }
     }
 

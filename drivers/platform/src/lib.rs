@@ -8,6 +8,7 @@ extern crate alloc;
 
 #[cfg(feature = "arena")]
 mod arena;
+pub mod coverage;
 mod link;
 mod memory;
 mod network;

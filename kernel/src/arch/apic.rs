@@ -247,3 +247,9 @@ pub fn send_startup(apic_id: u32, page: u8) {
 pub fn send_nmi_to_others() {
     command(0, 3 << 18 | 1 << 14 | 4 << 8);
 }
+
+/// Sends this processor an NMI.
+#[cfg(feature = "selftest")]
+pub fn send_nmi_to_self() {
+    command(id(), 1 << 14 | 4 << 8);
+}

@@ -5,12 +5,13 @@
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use spin::Once;
 
 use super::cpu::{self, XSAVE_ON};
 use super::descriptors::{CODE_SELECTOR, Ist};
-use super::{apic, percpu, probe};
+use super::{apic, percpu};
+use crate::console;
 use crate::diag;
 use crate::exec;
 use crate::mm::stacks::Stack;
@@ -189,6 +190,9 @@ pub fn load() {
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags)) };
 }
 
+/// NMIs so far that did not stop this machine.
+pub static NMIS: AtomicU64 = AtomicU64::new(0);
+
 /// The machine is about to end: an NMI halts.
 pub static STOPPING: AtomicBool = AtomicBool::new(false);
 
@@ -255,10 +259,13 @@ fn exception(vector: u8, frame: &mut Frame) {
         if STOPPING.load(Ordering::Acquire) {
             cpu::halt_for_ever();
         }
-        log::error!("NMI at {:#x}", frame.rip);
+        NMIS.fetch_add(1, Ordering::Relaxed);
+        // What was interrupted may hold any lock, that of the console among them.
+        console::report_nmi(frame.rip);
         return;
     }
-    if probe::recover(vector, frame) {
+    #[cfg(feature = "selftest")]
+    if super::probe::recover(vector, frame) {
         return;
     }
     let cr2: u64;

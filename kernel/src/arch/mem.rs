@@ -23,6 +23,18 @@ pub fn init() {
     }
 }
 
+/// From how many bytes on a copy is made by a string instruction.
+#[inline]
+pub fn copy_string_bytes() -> usize {
+    COPY_STRING_BYTES.load(Ordering::Relaxed)
+}
+
+/// From how many bytes on a fill is made by a string instruction.
+#[inline]
+pub fn fill_string_bytes() -> usize {
+    FILL_STRING_BYTES.load(Ordering::Relaxed)
+}
+
 #[inline(always)]
 unsafe fn load16(p: *const u8) -> __m128i {
     // SAFETY: the caller's: 16 readable bytes.

@@ -1,15 +1,17 @@
 //! The processor: features, descriptor tables, interrupts, local APIC, start of the other processors.
 
 pub mod apic;
+pub mod copy;
 pub mod cpu;
 mod descriptors;
 pub mod interrupts;
 pub mod mem;
 pub mod percpu;
+#[cfg(feature = "selftest")]
 pub mod probe;
 pub mod smp;
 
-pub use percpu::{this_cpu, this_cpu_index};
+pub use percpu::this_cpu_index;
 
 /// Stops all other processors where they are, for good (the machine is about to end).
 pub fn stop_others() {

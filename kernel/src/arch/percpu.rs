@@ -25,6 +25,7 @@ pub struct PerCpu {
     /// Interrupts taken, timer and spurious ones included.
     pub interrupts: AtomicU64,
     /// Faults that a probe has recovered from; see `probe`.
+    #[cfg(feature = "selftest")]
     pub probe_hits: AtomicU64,
     descriptors: Descriptors,
 }
@@ -77,6 +78,7 @@ pub fn prepare(index: u32) {
         running: AtomicBool::new(false),
         apic_id: AtomicU32::new(0),
         interrupts: AtomicU64::new(0),
+        #[cfg(feature = "selftest")]
         probe_hits: AtomicU64::new(0),
         descriptors: Descriptors::new(index),
     }));

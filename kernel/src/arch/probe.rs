@@ -4,7 +4,7 @@ use core::arch::global_asm;
 use core::sync::atomic::Ordering;
 
 use super::interrupts::Frame;
-use super::this_cpu;
+use super::percpu::this_cpu;
 
 // Each takes an address in rdi and gives 0 if the access worked, 1 if it faulted. The write keeps the byte as it is.
 global_asm!(

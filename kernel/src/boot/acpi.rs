@@ -53,10 +53,8 @@ pub struct Tables {
     pub sleep_control: Option<Register>,
     /// PM1a control block and the `SLP_TYP` for soft off.
     pub soft_off: Option<(u16, u8)>,
-    /// An Intel IOMMU is described (DMAR).
-    pub dmar: bool,
-    /// An AMD IOMMU is described (IVRS).
-    pub ivrs: bool,
+    /// IOMMUs (DMAR, IVRS).
+    pub iommus: Vec<iommu::Unit>,
 }
 
 /// A table in physical memory, or some other run of bytes.
@@ -150,8 +148,7 @@ pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
                     found.hpet = Some(a);
                 }
             }
-            Some(b"DMAR") => found.dmar = true,
-            Some(b"IVRS") => found.ivrs = true,
+            Some(b"DMAR" | b"IVRS") => iommus(t, &mut found),
             _ => {}
         }
     }
@@ -159,6 +156,15 @@ pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
         found.ecam.extend(found.cba);
     }
     found
+}
+
+fn iommus(t: Bytes, found: &mut Tables) {
+    for unit in iommu::units(t.0) {
+        // A unit may be described more than once.
+        if !found.iommus.contains(&unit) {
+            found.iommus.push(unit);
+        }
+    }
 }
 
 fn madt(t: Bytes, found: &mut Tables) {

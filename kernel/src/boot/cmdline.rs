@@ -16,6 +16,7 @@ const fn key(name: &'static str, help: &'static str) -> Key {
 
 /// Every key there is. Whoever reads a key adds it here.
 pub const KEYS: &[Key] = &[
+    #[cfg(feature = "selftest")]
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
     key(
         "fabric",
@@ -37,12 +38,16 @@ pub const KEYS: &[Key] = &[
     ),
     key("node", "this node's name"),
     key("perftest", "be no node but perftest: a program and its options, separated by commas"),
+    key("probe", "be no node but find out whether a hypervisor does what it must: hypervisor"),
     key(
         "remote",
-        "memory that peers reach: all (default), or arena: a part that is LITE's (arena:MIB says how large, otherwise half)",
+        "memory that peers reach: all that can be lent (default), arena: a part that is LITE's (arena:MIB says how large, otherwise half), or physical: whatever a ConnectX-3 can address",
     ),
+    #[cfg(feature = "selftest")]
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
+    #[cfg(feature = "selftest")]
     key("selftest_s", "seconds that a test lasts"),
+    #[cfg(feature = "selftest")]
     key("tcp_kb", "with selftest=tcp, KiB of the receive window"),
     key("spin_us", "microseconds a processor polls before it halts"),
 ];

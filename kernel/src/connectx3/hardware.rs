@@ -5,7 +5,7 @@ use mlx4::{Block, Hardware};
 use platform::{Instant, IoAddr, Memory};
 
 use crate::mm::dma::Dma;
-use crate::mm::memory::PhysicalMemory;
+use crate::mm::memory::LentMemory;
 use crate::pci::{BarError, Function, Window};
 use crate::{random, time};
 
@@ -84,7 +84,7 @@ impl Hardware for Slot {
     }
 
     fn memory(&self) -> &dyn Memory {
-        &PhysicalMemory
+        &LentMemory
     }
 
     fn now(&self) -> Instant {

@@ -14,9 +14,11 @@ use platform::Instant;
 use verbs::{PortState, Rnic};
 
 use crate::arch::interrupts;
+use crate::machine::{self, Reach};
+use crate::mm::lent;
 use crate::pci::{self, Address, Function, Message, MsixError, MsixTable};
 use crate::sync::IrqRawMutex;
-use crate::{exec, machine, time};
+use crate::{exec, time};
 use hardware::Slot;
 
 /// A card that is up.
@@ -225,10 +227,14 @@ fn look_at(function: &Function) {
 async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times), String> {
     let begun = time::now();
     let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
-    let remote = machine::arena().map_or(Remote::All, |arena| {
-        let (base, len) = arena.range();
-        Remote::Part { base, len }
-    });
+    let remote = match machine::reach() {
+        Reach::Arena(arena) => {
+            let (base, len) = arena.range();
+            Remote::part(base, len)
+        }
+        Reach::Lendable => Remote::Ranges(lent::covered().ranges.as_slice().into()),
+        Reach::Physical => Remote::Physical,
+    };
     let config = Config { port, remote, vector: ENTRY, frames: true, ..Config::default() };
     let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();

@@ -7,7 +7,7 @@ mod ring;
 mod uart;
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::sync::IrqMutex;
 use crate::time;
@@ -50,6 +50,14 @@ impl Write for Console {
 }
 
 impl Console {
+    /// Writes the line about an NMI that is to be told of.
+    fn tell_nmi(&mut self) {
+        if NMI_AT.load(Ordering::Relaxed) != 0 {
+            let rip = NMI_AT.swap(0, Ordering::Relaxed);
+            let _ = writeln!(self, "NMI at {rip:#x}");
+        }
+    }
+
     fn push(&mut self, byte: u8) {
         if self.ring.is_full() {
             self.drain(true);
@@ -133,6 +141,28 @@ pub fn print_dying(args: fmt::Arguments<'_>) {
     console.drain(true);
 }
 
+/// Where an NMI came that has not been told of; 0 if there is none.
+static NMI_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Tells of an NMI, which came at `rip`: at once if the console is free, otherwise with the next [`poll`]. Waits for nothing,
+/// for the code that was interrupted may have the console.
+pub fn report_nmi(rip: u64) {
+    NMI_AT.store(rip, Ordering::Relaxed);
+    if let Some(mut console) = CONSOLE.try_lock() {
+        console.tell_nmi();
+        if !DEFERRED.load(Ordering::Relaxed) {
+            console.drain(true);
+        }
+    }
+}
+
+/// Runs `f` while the console is taken.
+#[cfg(feature = "selftest")]
+pub fn while_taken<R>(f: impl FnOnce() -> R) -> R {
+    let _console = CONSOLE.lock();
+    f()
+}
+
 /// From now on the main loop calls [`poll`].
 pub fn defer() {
     DEFERRED.store(true, Ordering::Relaxed);
@@ -141,6 +171,7 @@ pub fn defer() {
 /// Sends what the UART takes now. Gives whether something is left.
 pub fn poll() -> bool {
     let Some(mut console) = CONSOLE.try_lock() else { return true };
+    console.tell_nmi();
     console.drain(false);
     !console.ring.is_empty()
 }

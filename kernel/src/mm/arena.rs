@@ -3,8 +3,8 @@
 use platform::runs::Runs;
 use platform::{IoAddr, Memory, MemoryError, MemoryStats};
 
-use super::frames;
-use super::memory::PhysicalMemory;
+use super::lent;
+use super::memory::LentMemory;
 use crate::sync::IrqMutex;
 
 /// What it begins at a multiple of, so that a card needs few entries for it.
@@ -21,7 +21,7 @@ impl Arena {
     /// Takes a run of `len` bytes, rounded down to 2 MiB, for it. `None` if none is free.
     pub fn take(len: u64) -> Option<Self> {
         let len = len - len % ALIGN;
-        let base = frames::alloc_within(len, ALIGN, u64::MAX).filter(|_| len > 0)?.as_u64();
+        let base = lent::lend_as_it_is(len, ALIGN).filter(|_| len > 0)?.as_u64();
         Some(Self { base, len, runs: IrqMutex::new(Runs::new(len)) })
     }
 }
@@ -39,40 +39,40 @@ impl Memory for Arena {
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
         self.check(addr, buf.len() as u64)?;
-        PhysicalMemory.read(addr, buf)
+        LentMemory.read(addr, buf)
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
         self.check(addr, data.len() as u64)?;
-        PhysicalMemory.write(addr, data)
+        LentMemory.write(addr, data)
     }
 
     fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
         self.check(addr, len)?;
-        PhysicalMemory.fill(addr, len, byte)
+        LentMemory.fill(addr, len, byte)
     }
 
     fn copy(&self, src: IoAddr, dst: IoAddr, len: u64) -> Result<(), MemoryError> {
         self.check(src, len)?;
         self.check(dst, len)?;
-        PhysicalMemory.copy(src, dst, len)
+        LentMemory.copy(src, dst, len)
     }
 
     fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
         self.check(addr, 8)?;
-        PhysicalMemory.fetch_add(addr, add)
+        LentMemory.fetch_add(addr, add)
     }
 
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
         self.check(addr, 8)?;
-        PhysicalMemory.compare_swap(addr, compare, swap)
+        LentMemory.compare_swap(addr, compare, swap)
     }
 
     fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().take(len)?;
         let addr = IoAddr(self.base + start);
         // It lies in RAM, as a whole.
-        PhysicalMemory.fill(addr, len, 0).ok().map(|()| addr)
+        LentMemory.fill(addr, len, 0).ok().map(|()| addr)
     }
 
     fn free(&self, addr: IoAddr, len: u64) {

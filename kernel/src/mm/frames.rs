@@ -3,6 +3,7 @@
 //! First fit from the lowest address, a word of 64 frames at a time. A run is given back whole or not at all: the
 //! second bitmap knows where each begins and so where it ends.
 
+use core::ops::Range;
 use core::slice;
 use x86_64::PhysAddr;
 
@@ -73,8 +74,9 @@ fn next(bits: &[u64], from: u64, value: bool) -> u64 {
 }
 
 impl Frames {
-    fn find(&self, count: u64, align: u64, below: u64) -> Option<u64> {
-        let mut at = self.hint;
+    /// The first free run of `count` frames that begins at a multiple of `align`, not before `from`, and ends by `below`.
+    fn find(&self, count: u64, align: u64, from: u64, below: u64) -> Option<u64> {
+        let mut at = self.hint.max(from);
         loop {
             at = next(self.taken, at, false).next_multiple_of(align);
             let end = at.checked_add(count)?;
@@ -93,14 +95,34 @@ impl Frames {
         if count == 0 || count > MAX_RUN || count > self.free {
             return None;
         }
-        let at = self.find(count, align, below)?;
-        set_range(self.taken, at, at + count, true);
-        set_range(self.first, at, at + 1, true);
-        self.free -= count;
+        let at = self.find(count, align, 0, below)?;
+        self.take(at, count);
         if align == 1 && count == 1 {
             self.hint = at + 1;
         }
         Some(at)
+    }
+
+    /// As [`alloc`](Self::alloc), wholly within one of `ranges` of frames.
+    fn alloc_among(
+        &mut self,
+        count: u64,
+        align: u64,
+        mut ranges: impl Iterator<Item = Range<u64>>,
+    ) -> Option<u64> {
+        if count == 0 || count > MAX_RUN || count > self.free {
+            return None;
+        }
+        let at = ranges.find_map(|range| self.find(count, align, range.start, range.end))?;
+        self.take(at, count);
+        Some(at)
+    }
+
+    /// Takes a free run.
+    fn take(&mut self, at: u64, count: u64) {
+        set_range(self.taken, at, at + count, true);
+        set_range(self.first, at, at + 1, true);
+        self.free -= count;
     }
 
     fn free(&mut self, at: u64, count: u64) -> Result<(), &'static str> {
@@ -141,6 +163,11 @@ fn managed(start: u64, end: u64) -> bool {
 /// Whether `start..end` overlaps RAM of the memory map.
 pub fn overlaps_ram(start: u64, end: u64) -> bool {
     RAM.get().is_some_and(|m| m.iter().any(|r| r.start.as_u64() < end && start < r.end.as_u64()))
+}
+
+/// The number of the frame after the last one that the bitmaps have a bit for.
+pub fn end() -> u64 {
+    FRAMES.lock().taken.len() as u64 * 64
 }
 
 /// The regions of RAM that runs are handed out from.
@@ -244,17 +271,52 @@ pub fn free(at: PhysAddr, bytes: u64) {
     }
 }
 
-/// How much there is and how much is free. Takes time in proportion to the memory: not for the data path.
+/// As [`alloc_within`], of any place in `ranges` of physical addresses, each of which has whole frames.
+pub fn alloc_among(bytes: u64, align: u64, ranges: &[Range<u64>]) -> Option<PhysAddr> {
+    let align = align.max(PAGE) / PAGE;
+    let frames = ranges.iter().map(|range| range.start / PAGE..range.end / PAGE);
+    let at = FRAMES.lock().alloc_among(bytes.div_ceil(PAGE), align, frames)?;
+    Some(PhysAddr::new_truncate(at * PAGE))
+}
+
+/// How much of all RAM is free. Takes time in proportion to the memory: not for the data path.
 pub fn stats() -> Stats {
-    let frames = FRAMES.lock();
-    let (mut largest, mut at) = (0, frames.hint);
-    let len = frames.taken.len() as u64 * 64;
-    while at < len {
-        let start = next(frames.taken, at, false);
-        at = next(frames.taken, start, true);
-        largest = largest.max(at - start.min(at));
+    count(ram().map(|r| r.start.as_u64() / PAGE..r.end.as_u64() / PAGE))
+}
+
+/// How much there is in `ranges` of physical addresses, and how much of it is free. Takes time in proportion to the memory: not for
+/// the data path.
+pub fn stats_among(ranges: &[Range<u64>]) -> Stats {
+    count(ranges.iter().map(|range| range.start / PAGE..range.end / PAGE))
+}
+
+/// Frames that are looked at under the lock at a time: a few microseconds with interrupts off.
+const AT_ONCE: u64 = 1 << 17;
+
+/// Counts frames, a part at a time, so that others get at the frames in between: what they take or give back meanwhile may
+/// be counted or not.
+fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
+    let (mut total, mut free, mut largest) = (0, 0, 0);
+    for range in ranges {
+        total += range.end - range.start;
+        // Free frames right before `at`.
+        let (mut at, mut run) = (range.start, 0);
+        while at < range.end {
+            let end = (at + AT_ONCE).min(range.end);
+            let frames = FRAMES.lock();
+            while at < end {
+                let taken = next(frames.taken, at, true).min(end);
+                (free, run) = (free + taken - at, run + taken - at);
+                largest = largest.max(run);
+                at = taken;
+                if at < end {
+                    run = 0;
+                    at = next(frames.taken, at, false).min(end);
+                }
+            }
+        }
     }
-    Stats { total: frames.total * PAGE, free: frames.free * PAGE, largest_free: largest * PAGE }
+    Stats { total: total * PAGE, free: free * PAGE, largest_free: largest * PAGE }
 }
 
 /// Total and free bytes, at once (without the longest free run).

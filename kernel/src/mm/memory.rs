@@ -1,31 +1,27 @@
-//! [`platform::Memory`] over the direct map: every access is checked against the RAM of the memory map, less the kernel
-//! image and the page tables. Device registers are never reached this way.
+//! [`platform::Memory`] over the direct map: every access is checked to be within memory that is lent now. So safe code
+//! cannot change the heap, a stack or a device by way of an address, whatever the address is.
 
-use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::{IoAddr, Memory, MemoryError, MemoryStats};
 use x86_64::PhysAddr;
 
-use super::{frames, paging, phys_to_virt};
+use super::{frames, lent, phys_to_virt};
+use crate::arch::copy;
 
-/// All RAM that devices and peers may reach; addresses are physical.
-pub struct PhysicalMemory;
+/// All memory that is lent; addresses are physical.
+pub struct LentMemory;
 
-impl PhysicalMemory {
-    /// The bytes at `addr`, if all `len` of them may be reached.
+impl LentMemory {
+    /// The bytes at `addr`, if all `len` of them are lent. Nothing has a reference to them.
+    #[inline]
     fn at(addr: IoAddr, len: u64) -> Result<*mut u8, MemoryError> {
-        if len == 0 {
-            return Ok(phys_to_virt(PhysAddr::new_truncate(addr.0)));
-        }
-        let end = addr.0.checked_add(len).ok_or(MemoryError::OutOfRange)?;
-        let in_ram = frames::ram().any(|r| r.start.as_u64() <= addr.0 && end <= r.end.as_u64());
-        let in_tables = || paging::pools().any(|r| r.start.as_u64() < end && addr.0 < r.end.as_u64());
-        if !in_ram || in_tables() {
+        if len != 0 && !lent::is_lent(addr.0, len) {
             return Err(MemoryError::OutOfRange);
         }
         Ok(phys_to_virt(PhysAddr::new_truncate(addr.0)))
     }
 
+    #[inline]
     fn word(addr: IoAddr) -> Result<&'static AtomicU64, MemoryError> {
         if !addr.0.is_multiple_of(8) {
             return Err(MemoryError::Misaligned);
@@ -36,9 +32,11 @@ impl PhysicalMemory {
     }
 }
 
-impl Memory for PhysicalMemory {
+impl Memory for LentMemory {
     fn range(&self) -> (IoAddr, u64) {
-        (IoAddr(0), frames::ram().map(|r| r.end.as_u64()).max().unwrap_or(0))
+        let ranges = &lent::covered().ranges;
+        let first = ranges.first().map_or(0, |range| range.start);
+        (IoAddr(first), ranges.last().map_or(0, |range| range.end - first))
     }
 
     fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
@@ -46,29 +44,27 @@ impl Memory for PhysicalMemory {
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
-        let from = Self::at(addr, buf.len() as u64)?;
         if buf.len() == 8 && addr.0.is_multiple_of(8) {
             buf.copy_from_slice(&Self::word(addr)?.load(Ordering::Acquire).to_ne_bytes());
             return Ok(());
         }
-        // SAFETY: `from` is that many bytes of RAM. A peer may write them meanwhile; what is copied is then a mixture,
-        // as the trait says. `buf` is a Rust reference, so it is not lent memory, and does not overlap.
-        unsafe { ptr::copy(from, buf.as_mut_ptr(), buf.len()) };
+        let from = Self::at(addr, buf.len() as u64)?;
+        // SAFETY: `from` is that many bytes of lent memory, of which there is no reference, so that `buf` does not overlap.
+        unsafe { copy::copy(buf.as_mut_ptr(), from, buf.len()) };
         Ok(())
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
-        let to = Self::at(addr, data.len() as u64)?;
         if let (Ok(word), true) = (<[u8; 8]>::try_from(data), addr.0.is_multiple_of(8)) {
             Self::word(addr)?.store(u64::from_ne_bytes(word), Ordering::Release);
             return Ok(());
         }
-        let Some((last, head)) = data.split_last() else { return Ok(()) };
+        let to = Self::at(addr, data.len() as u64)?;
+        let Some(head) = data.len().checked_sub(1) else { return Ok(()) };
         // SAFETY: as `read`. The last byte goes after all others, which x86 keeps in order.
         unsafe {
-            ptr::copy(head.as_ptr(), to, head.len());
-            core::sync::atomic::compiler_fence(Ordering::Release);
-            to.add(head.len()).write_volatile(*last);
+            copy::copy(to, data.as_ptr(), head);
+            copy::copy(to.add(head), data.as_ptr().add(head), 1);
         }
         Ok(())
     }
@@ -76,7 +72,7 @@ impl Memory for PhysicalMemory {
     fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
         let to = Self::at(addr, len)?;
         // SAFETY: as `write`.
-        unsafe { ptr::write_bytes(to, byte, len as usize) };
+        unsafe { copy::fill(to, byte, len as usize) };
         Ok(())
     }
 
@@ -84,7 +80,7 @@ impl Memory for PhysicalMemory {
         let from = Self::at(src, len)?;
         let to = Self::at(dst, len)?;
         // SAFETY: as `read` and `write`; the ranges may overlap.
-        unsafe { ptr::copy(from, to, len as usize) };
+        unsafe { copy::copy_overlapping(to, from, len as usize) };
         Ok(())
     }
 
@@ -100,15 +96,15 @@ impl Memory for PhysicalMemory {
     }
 
     fn alloc(&self, len: u64) -> Option<IoAddr> {
-        frames::alloc_zeroed(len).map(|a| IoAddr(a.as_u64()))
+        lent::lend(len).map(|a| IoAddr(a.as_u64()))
     }
 
     fn free(&self, addr: IoAddr, len: u64) {
-        frames::free(PhysAddr::new_truncate(addr.0), len);
+        lent::take_back(PhysAddr::new_truncate(addr.0), len);
     }
 
     fn stats(&self) -> MemoryStats {
-        let s = frames::stats();
+        let s = frames::stats_among(&lent::covered().ranges);
         MemoryStats { total: s.total, free: s.free, largest_free: s.largest_free }
     }
 }

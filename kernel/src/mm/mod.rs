@@ -10,6 +10,7 @@ pub mod arena;
 pub mod dma;
 pub mod frames;
 pub mod heap;
+pub mod lent;
 pub mod memory;
 pub mod paging;
 pub mod stacks;
@@ -88,13 +89,14 @@ pub unsafe fn init_frames(boot: &BootInfo) {
     unsafe { frames::init(&boot.ram, [low, kernel].into_iter().chain(boot.modules.iter())) };
 }
 
-/// Builds the final page tables and switches to them.
+/// Builds the final page tables and switches to them, and settles which memory can be lent.
 ///
 /// # Safety
 /// Once, by the boot processor, after [`init_frames`].
-pub unsafe fn init_paging(boot: &BootInfo) {
+pub unsafe fn init_paging(boot: &BootInfo, cpus: usize) {
     // SAFETY: the caller's promise.
-    unsafe { paging::init(boot.ram.iter()) };
+    unsafe { paging::init(boot.ram.iter(), cpus as u64) };
+    lent::init();
 }
 
 /// Maps `len` bytes of device registers at `phys`, uncached, and gives where. Mapping the same twice is harmless.

@@ -1,7 +1,9 @@
 //! Page tables: built once, W^X, and read-only themselves in the direct map. They are changed with CR0.WP cleared for a
 //! few instructions, under a lock that masks interrupts.
+//!
+//! All tables lie in one run of frames, which is set aside before the first table is made. So no memory turns into a table
+//! later, when other processors may have translations by which it can be written, and peers may have been lent it.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr3, Cr3Flags};
 use x86_64::structures::paging::PhysFrame;
 use x86_64::{PhysAddr, VirtAddr, instructions::tlb};
@@ -19,10 +21,12 @@ const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Frames taken at a time for page tables.
-const POOL_FRAMES: u64 = 64;
-/// Most such runs.
-const MAX_POOLS: usize = 64;
+/// Tables for device registers, large pages that are split, and whatever else the kernel maps.
+const TABLES_OF_KERNEL: u64 = 128;
+/// Tables for the stacks of a processor: it has 4 MiB of addresses, and those of two may be apart.
+const TABLES_OF_CPU: u64 = 2;
+/// Tables that mapping one page may take.
+const SPARE: u64 = 8;
 
 /// What may be done with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,30 +82,25 @@ impl core::fmt::Display for MapError {
 
 struct PageTables {
     root: PhysAddr,
-    pool: PhysAddr,
-    pool_left: u64,
-    /// The final tables are in use, so they are read-only where they are mapped.
-    live: bool,
+    /// The next frame for a table, and how many there are.
+    next: PhysAddr,
+    left: u64,
     /// 1 GiB pages are available.
     huge: bool,
 }
 
-static TABLES: IrqMutex<PageTables> = IrqMutex::new(PageTables {
-    root: PhysAddr::zero(),
-    pool: PhysAddr::zero(),
-    pool_left: 0,
-    live: false,
-    huge: false,
-});
+static TABLES: IrqMutex<PageTables> =
+    IrqMutex::new(PageTables { root: PhysAddr::zero(), next: PhysAddr::zero(), left: 0, huge: false });
 
-/// Runs of frames that hold page tables: nothing but this module may write there.
-static POOLS: [AtomicU64; MAX_POOLS] = [const { AtomicU64::new(0) }; MAX_POOLS];
-static POOL_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The run of frames that holds page tables: nothing but this module may write there.
+static RUN: spin::Once<Region> = spin::Once::new();
 
-/// The runs of physical memory that hold page tables.
-pub fn pools() -> impl Iterator<Item = Region> {
-    let count = POOL_COUNT.load(Ordering::Acquire);
-    POOLS.iter().take(count).map(|p| Region::new(p.load(Ordering::Relaxed), POOL_FRAMES * PAGE))
+/// The physical memory that holds page tables. It never changes.
+///
+/// # Panics
+/// Before [`init`].
+pub fn tables() -> Region {
+    *RUN.get().expect("page tables before their memory was set aside")
 }
 
 /// Runs `f` with write protection off, interrupts masked.
@@ -133,38 +132,24 @@ fn write(at: *mut u64, value: u64) {
 }
 
 impl PageTables {
+    /// Sets the memory of all tables aside.
+    fn set_aside(&mut self, count: u64) -> Result<Region, MapError> {
+        // Below 4 GiB: the boot map shows no more, and processors that start load CR3 in 32 bits.
+        let run = frames::alloc_within(count * PAGE, PAGE, 4 << 30).ok_or(MapError::OutOfMemory)?;
+        (self.next, self.left) = (run, count);
+        Ok(Region::new(run.as_u64(), count * PAGE))
+    }
+
     /// A zeroed frame for a table.
     fn frame(&mut self) -> Result<PhysAddr, MapError> {
-        if self.pool_left == 0 {
-            self.grow()?;
-        }
-        let frame = self.pool;
-        self.pool += PAGE;
-        self.pool_left -= 1;
+        self.left = self.left.checked_sub(1).ok_or(MapError::OutOfMemory)?;
+        let frame = self.next;
+        self.next += PAGE;
         for i in 0..512 {
-            // SAFETY: the frame is from the pool and not in use.
+            // SAFETY: the frame was set aside for tables and is not in use.
             write(unsafe { phys_to_virt(frame).cast::<u64>().add(i) }, 0);
         }
         Ok(frame)
-    }
-
-    fn grow(&mut self) -> Result<(), MapError> {
-        let count = POOL_COUNT.load(Ordering::Relaxed);
-        let bytes = POOL_FRAMES * PAGE;
-        let slot = POOLS.get(count).ok_or(MapError::OutOfMemory)?;
-        // Below 4 GiB: the boot map shows no more, and processors that start load CR3 in 32 bits. Aligned to its size,
-        // so that a pool never straddles two large pages of the direct map.
-        let run = frames::alloc_within(bytes, bytes, 4 << 30).ok_or(MapError::OutOfMemory)?;
-        slot.store(run.as_u64(), Ordering::Relaxed);
-        POOL_COUNT.store(count + 1, Ordering::Release);
-        self.pool = run;
-        self.pool_left = POOL_FRAMES;
-        if self.live {
-            // Splitting takes at most two tables, out of the new pool. Other processors may keep a writable
-            // translation for a while; that only delays a protection.
-            self.protect(DIRECT_MAP + run.as_u64(), bytes, Rights::ReadOnly)?;
-        }
-        Ok(())
     }
 
     /// The entry that maps `virt` at `level`, with tables made and large pages split on the way.
@@ -204,13 +189,9 @@ impl PageTables {
             .unwrap_or(0)
     }
 
-    /// Tables that mapping one page may take; kept in stock so that nothing fails half-way.
-    fn reserve(&mut self) -> Result<(), MapError> {
-        if self.pool_left < 8 {
-            // What is left of the old pool is lost: at most 7 frames.
-            self.grow()?;
-        }
-        Ok(())
+    /// Refuses to begin what may run out of tables half-way.
+    const fn reserve(&self) -> Result<(), MapError> {
+        if self.left < SPARE { Err(MapError::OutOfMemory) } else { Ok(()) }
     }
 
     fn map(&mut self, virt: u64, phys: u64, len: u64, rights: Rights) -> Result<(), MapError> {
@@ -258,15 +239,19 @@ impl PageTables {
     }
 }
 
-/// Builds the final tables for `ram` and the kernel image and loads them.
+/// Builds the final tables for `ram`, the kernel image and the stacks of `cpus` processors, and loads them.
 ///
 /// # Safety
 /// Once, by the boot processor, after the frame allocator's start, with nothing in use outside `ram` and the image.
-pub unsafe fn init(ram: impl Iterator<Item = Region>) {
+pub unsafe fn init(ram: impl Iterator<Item = Region> + Clone, cpus: u64) {
     let image = image();
     let mut t = TABLES.lock();
     t.huge = cpu::bit(cpu::cpuid(0x8000_0001, 0).edx, 26);
+    // A table maps 1 GiB by large pages, and each of the two levels above has one for 512 of those.
+    let of_ram: u64 = ram.clone().map(|r| (r.len() >> 30) + (r.len() >> 39) + 6).sum();
     let build = |t: &mut PageTables| -> Result<(), MapError> {
+        let run = t.set_aside(of_ram + cpus * TABLES_OF_CPU + TABLES_OF_KERNEL)?;
+        RUN.call_once(|| run);
         t.root = t.frame()?;
         t.map(image.start, image.start, image.text_end - image.start, Rights::Text)?;
         t.map(image.text_end, image.text_end, image.rodata_end - image.text_end, Rights::ReadOnly)?;
@@ -279,19 +264,11 @@ pub unsafe fn init(ram: impl Iterator<Item = Region>) {
             }
         }
         t.protect(DIRECT_MAP + image.start, image.rodata_end - image.start, Rights::ReadOnly)?;
-        // The pools last: protecting them may take tables, and another pool.
-        let mut done = 0;
-        while done < POOL_COUNT.load(Ordering::Relaxed) {
-            let pool = DIRECT_MAP + POOLS[done].load(Ordering::Relaxed);
-            t.protect(pool, POOL_FRAMES * PAGE, Rights::ReadOnly)?;
-            done += 1;
-        }
-        Ok(())
+        t.protect(DIRECT_MAP + run.start.as_u64(), run.len(), Rights::ReadOnly)
     };
     if let Err(e) = build(&mut t) {
         panic!("cannot build page tables: {e}");
     }
-    t.live = true;
     // SAFETY: the new tables map image, stack (in the image) and all RAM as the old ones did, with fewer rights.
     unsafe { load(t.root) };
 }

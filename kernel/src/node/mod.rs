@@ -25,7 +25,7 @@ use crate::net::link::{self, Link};
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
-use crate::{exec, mm};
+use crate::{exec, io_addresses, mm};
 use platform::Platform;
 use rnic::{Fabric, Wanted};
 
@@ -39,6 +39,10 @@ const LEAST: u64 = 8 << 20;
 /// Joins the cluster and serves it until the manager ends this node, or does what `perftest=` says. Ends the machine with
 /// status `Refused`, after one line that says why, if it cannot.
 pub async fn run() {
+    if let Err(why) = io_addresses::check(&crate::hardware().iommus) {
+        log::error!("this node does not start: {why}");
+        power::exit(Code::Refused);
+    }
     if let Some(words) = perftest::asked() {
         if let Err(why) = perftest::run(words).await {
             log::error!("{why}");

@@ -6,9 +6,9 @@ use alloc::sync::Arc;
 use platform::Memory;
 
 use crate::boot::cmdline;
-use crate::machine;
+use crate::machine::{self, Reach};
 use crate::mm::arena::Arena;
-use crate::mm::frames;
+use crate::mm::{frames, lent};
 
 const MIB: u64 = 1 << 20;
 
@@ -18,9 +18,21 @@ const MIB: u64 = 1 << 20;
 /// What on the command line is wrong, for people, or that there is too little memory.
 pub fn set() -> Result<(), String> {
     let text = cmdline::get("remote").unwrap_or("all");
-    let free = frames::stats().free;
+    let covered = lent::covered();
+    let free = frames::stats_among(&covered.ranges).free;
     let len = match text.strip_prefix("arena") {
-        None if text == "all" => return Ok(()),
+        None if text == "all" => {
+            let (covered, log_page) = (covered.bytes() / MIB, covered.log_page);
+            log::debug!("memory to lend: {covered} MiB in pages of {} KiB", 1u64 << log_page >> 10);
+            return Ok(());
+        }
+        None if text == "physical" => {
+            log::warn!(
+                "remote=physical: peers reach all that a ConnectX-3 can address, code and devices too"
+            );
+            machine::set_reach(Reach::Physical);
+            return Ok(());
+        }
         // The rest is for the heap: the tables of applications, queues and connections.
         Some("") => free / 2,
         Some(size) => {
@@ -28,12 +40,12 @@ pub fn set() -> Result<(), String> {
             let bytes = mib.filter(|mib| *mib >= 2).and_then(|mib| mib.checked_mul(MIB));
             bytes.ok_or_else(|| format!("remote={text}: want arena:MIB, from 2 on"))?
         }
-        None => return Err(format!("remote={text}: want all, arena or arena:MIB")),
+        None => return Err(format!("remote={text}: want all, physical, arena or arena:MIB")),
     };
     let missing = || format!("remote={text}: no {} MiB in one run; {} MiB are free", len / MIB, free / MIB);
     let arena = Arena::take(len).ok_or_else(missing)?;
     let (base, len) = arena.range();
     log::info!("peers reach {} MiB from {:#x} on", len / MIB, base.0);
-    machine::set_arena(Arc::new(arena));
+    machine::set_reach(Reach::Arena(Arc::new(arena)));
     Ok(())
 }

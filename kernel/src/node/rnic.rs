@@ -6,18 +6,20 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::net::Ipv6Addr;
+use platform::Memory;
 use softroce::SoftRoce;
 use verbs::{Gid, Rnic};
 
 use super::pollers;
 use crate::boot::cmdline;
 use crate::connectx3::{self, Choice, Driven, NoCard};
-use crate::mm::memory::PhysicalMemory;
+use crate::machine::{self, Reach};
+use crate::mm::memory::LentMemory;
 use crate::net::Net;
 use crate::net::port::{Port, RocePort};
 use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
-use crate::{exec, machine, random};
+use crate::{exec, random};
 
 /// What `nic=` asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +105,10 @@ impl Fabric {
         let mut seed = [0; 16];
         random::fill(&mut seed);
         let config = softroce::Config::new(Gid([0; 16]), seed);
-        let memory = machine::arena().cloned().unwrap_or_else(|| Arc::new(PhysicalMemory));
+        let memory: Arc<dyn Memory> = match machine::reach() {
+            Reach::Arena(arena) => arena.clone(),
+            Reach::Lendable | Reach::Physical => Arc::new(LentMemory),
+        };
         let soft = SoftRoce::new(port.attach_rnic(), memory, config);
         log::info!("rnic softroce: over port {}", port.mac());
         Ok(Self::Soft(Arc::new(soft), port))

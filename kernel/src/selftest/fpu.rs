@@ -14,7 +14,8 @@ use core::time::Duration;
 use platform::Instant;
 
 use super::{Outcome, ensure, seconds};
-use crate::arch::{apic, cpu, interrupts, percpu, this_cpu, this_cpu_index};
+use crate::arch::percpu::this_cpu;
+use crate::arch::{apic, cpu, interrupts, percpu, this_cpu_index};
 use crate::{exec, time};
 
 /// Between two timer interrupts of a processor: 14 kHz.

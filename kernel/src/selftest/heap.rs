@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use platform::{IoAddr, Memory, MemoryError};
 
 use super::{Outcome, ensure};
-use crate::mm::memory::PhysicalMemory;
+use crate::mm::memory::LentMemory;
 use crate::mm::{self, frames, heap, paging};
 
 /// A small generator that repeats from its seed.
@@ -84,7 +84,8 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
                 let (at, end) = (at.as_u64(), at.as_u64() + bytes.next_multiple_of(4096));
                 ensure!(at.is_multiple_of(align), "run {at:#x} is not aligned to {align:#x}");
                 ensure!(live.iter().all(|(a, e)| end <= *a || *e <= at), "run {at:#x} overlaps another");
-                ensure!(PhysicalMemory.check(IoAddr(at), end - at).is_ok(), "run {at:#x} is not in RAM");
+                let in_ram = frames::ram().any(|r| r.start.as_u64() <= at && end <= r.end.as_u64());
+                ensure!(in_ram, "run {at:#x} is not in RAM");
                 live.push((at, end));
             }
         } else if !live.is_empty() {
@@ -101,29 +102,54 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// What is no free RAM is refused; what is reads back.
+/// What is not lent is refused, RAM of the heap and of stacks among it, by every access; what is lent reads back.
 fn checked_memory() -> Result<(), alloc::string::String> {
-    let m = PhysicalMemory;
+    let m = LentMemory;
     let (first, len) = m.range();
     let image = mm::image();
-    let tables = paging::pools().next().ok_or("no page tables")?;
+    let tables = paging::tables();
+    let physical = |of: *const u8| mm::virt_to_phys(of).map(x86_64::PhysAddr::as_u64).ok_or("not mapped");
+    let mut on_heap = alloc::boxed::Box::new([0x5au8; 64]);
+    let on_stack = [0x5au8; 64];
+    let frame = frames::alloc_zeroed(4096).ok_or("no frame")?;
+    let given_back = m.alloc(4096).ok_or("no memory")?;
+    m.free(given_back, 4096);
     let refused = [
-        (first.0 + len, 1),
-        (first.0 + len - 4, 8),
-        (u64::MAX - 3, 8),
-        (image.start, 8),
-        (image.rodata_end, 8),
-        (tables.start.as_u64(), 8),
-        (tables.start.as_u64() - 4, 8),
-        (0xfee0_0000, 4),
-        (0xa_0000, 1),
+        ("beyond all memory", first.0 + len, 1),
+        ("across the end of all memory", first.0 + len - 4, 8),
+        ("across the end of addresses", u64::MAX - 3, 8),
+        ("text", image.start, 8),
+        ("data", image.rodata_end, 8),
+        ("a page table", tables.start.as_u64(), 8),
+        ("before the page tables", tables.start.as_u64() - 4, 8),
+        ("a device", 0xfee0_0000, 4),
+        ("the first MiB", 0xa_0000, 1),
+        ("the heap", physical(on_heap.as_ptr())?, 64),
+        ("a stack", physical(core::hint::black_box(&on_stack).as_ptr())?, 64),
+        ("a frame of a driver", frame.as_u64(), 64),
+        ("memory that was given back", given_back.0, 64),
     ];
-    for (addr, bytes) in refused {
+    for (name, addr, bytes) in refused {
+        let addr = IoAddr(addr);
+        let mut buf = [0; 64];
+        let buf = buf.get_mut(..bytes).ok_or("a length")?;
+        let results = [
+            m.check(addr, bytes as u64),
+            m.read(addr, buf),
+            m.write(addr, buf),
+            m.fill(addr, bytes as u64, 0),
+            m.copy(addr, addr, bytes as u64),
+        ];
         ensure!(
-            m.check(IoAddr(addr), bytes) == Err(MemoryError::OutOfRange),
-            "{addr:#x}+{bytes} was accepted"
+            results.iter().all(|r| *r == Err(MemoryError::OutOfRange)),
+            "{name} was reached: {results:?}"
         );
+        let word = IoAddr(addr.0 & !7);
+        ensure!(m.fetch_add(word, 1).is_err(), "{name} was reached by an atomic");
+        ensure!(m.compare_swap(word, 0, 1).is_err(), "{name} was reached by an atomic");
     }
+    ensure!(core::hint::black_box(&mut *on_heap).iter().all(|b| *b == 0x5a), "the heap was changed");
+    frames::free(frame, 4096);
     let at = m.alloc(10_000).ok_or("no memory")?;
     let mut buf = [0u8; 100];
     m.read(at, &mut buf).map_err(|e| alloc::format!("{e}"))?;
@@ -140,6 +166,7 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     io(m.copy(at, IoAddr(at.0 + 10), 90))?;
     io(m.read(IoAddr(at.0 + 10), &mut buf[..90]))?;
     ensure!(buf[..90] == data[..90], "an overlapping copy went wrong");
+    copies_of_every_length(at)?;
     io(m.fill(at, 16, 0xff))?;
     let old = m.fetch_add(at, 2).map_err(|e| alloc::format!("{e}"))?;
     let swapped = m.compare_swap(at, 1, 77).map_err(|e| alloc::format!("{e}"))?;
@@ -150,5 +177,32 @@ fn checked_memory() -> Result<(), alloc::string::String> {
         "a misaligned atomic was accepted"
     );
     m.free(at, 10_000);
+    Ok(())
+}
+
+/// Copies of up to some hundred bytes, at all alignments, between memory that is lent, and within it with an overlap.
+fn copies_of_every_length(at: IoAddr) -> Result<(), alloc::string::String> {
+    const MOST: usize = 300;
+    let m = LentMemory;
+    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
+    let data: Vec<u8> = (0..MOST).map(|n| (n * 7 + n / 256) as u8 | 1).collect();
+    let mut buf = [0u8; MOST + 32];
+    for len in 0..MOST {
+        for offset in [0usize, 1, 3, 8, 15] {
+            let data = data.get(..len).ok_or("a length")?;
+            io(m.fill(at, buf.len() as u64, 0))?;
+            io(m.write(IoAddr(at.0 + offset as u64), data))?;
+            // Once up and once down, each over what is already there.
+            for (from, to) in [(offset, offset + 9), (offset + 9, offset + 2)] {
+                io(m.copy(IoAddr(at.0 + from as u64), IoAddr(at.0 + to as u64), len as u64))?;
+            }
+            io(m.read(at, &mut buf))?;
+            let copied = buf.iter().skip(offset + 2).take(len).eq(data.iter());
+            ensure!(copied, "{len} bytes at offset {offset} were copied wrongly");
+            let reached = if len == 0 { 0 } else { offset + 9 + len };
+            ensure!(buf.iter().skip(reached).all(|b| *b == 0), "a copy of {len} bytes wrote beyond its end");
+            ensure!(buf.iter().take(offset).all(|b| *b == 0), "a copy of {len} bytes wrote before its start");
+        }
+    }
     Ok(())
 }

@@ -1,13 +1,16 @@
-//! Self-tests, run by `selftest=NAME` on the command line; each ends the machine, with success or a failure's code.
+//! Self-tests, run by `selftest=NAME` on the command line of an image that has them. Each ends the machine, with success or a
+//! failure's code; `iommu-on` lets it go on.
 //!
 //! | name | what it shows |
 //! |---|---|
 //! | `boot` | the boot reaches the first task |
 //! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
 //! | `smp` | all processors run tasks, wake each other and agree on the time |
-//! | `kvm-probe` | what a hypervisor must be able to do: two processors, timers, 64 KB over virtio with interrupts |
 //! | `wx` | text, page tables, guard pages and data have the rights they should, and pages their memory types, on each processor |
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
+//! | `iommu` | an IOMMU is seen to be off, is turned on, and is seen to be on |
+//! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |
+//! | `locks` | an NMI waits for no lock; who waits for a lock counts no time in which it was put aside |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
@@ -20,10 +23,10 @@
 mod failures;
 mod fpu;
 mod heap;
+mod iommu;
+mod locks;
 mod net;
-mod probe;
 mod scheduling;
-mod smp;
 mod speed;
 mod wx;
 
@@ -32,36 +35,29 @@ use core::time::Duration;
 
 use crate::boot::{chart, cmdline};
 use crate::power::{self, Code};
-
-/// What went wrong; or, of a success, figures.
-type Outcome = Result<String, String>;
+use crate::probe::{self, Outcome, ensure};
 
 /// How long a test lasts unless `selftest_s` says otherwise.
 fn seconds(default: u64) -> Duration {
     Duration::from_secs(cmdline::number("selftest_s", default))
 }
 
-/// Fails with the text unless the condition holds.
-macro_rules! ensure {
-    ($condition:expr, $($text:tt)*) => {
-        if $condition {
-        } else {
-            return Err(alloc::format!($($text)*));
-        }
-    };
-}
-use ensure;
-
-/// Runs the test `name` and ends the machine.
+/// Runs the test `name`, which ends the machine unless the test is what comes before a node's boot.
 pub async fn run(name: &str) {
     chart::print();
     let outcome = match name {
         "boot" => Ok(String::new()),
         "fpu" => fpu::run().await,
-        "smp" => smp::run().await,
-        "kvm-probe" => probe::run().await,
+        "smp" => probe::smp::run().await,
         "wx" => wx::run().await,
         "heap" => heap::run(),
+        "iommu" => iommu::run(),
+        "iommu-on" => match iommu::turn_on() {
+            // What follows is the boot of a node.
+            Ok(_) => return,
+            Err(why) => Err(why),
+        },
+        "locks" => locks::run(),
         "idle" => scheduling::idle().await,
         "progress" => scheduling::progress().await,
         "speed" => speed::run().await,
@@ -81,19 +77,5 @@ pub async fn run(name: &str) {
             power::exit(Code::Refused)
         }
     };
-    let code = match outcome {
-        Ok(figures) if figures.is_empty() => {
-            crate::println!("selftest {name}: ok");
-            Code::Success
-        }
-        Ok(figures) => {
-            crate::println!("selftest {name}: ok ({figures})");
-            Code::Success
-        }
-        Err(why) => {
-            crate::println!("selftest {name}: FAILED: {why}");
-            Code::SelftestFailed
-        }
-    };
-    power::exit(code)
+    probe::end("selftest", name, outcome)
 }

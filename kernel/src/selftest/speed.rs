@@ -4,10 +4,12 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::hint::black_box;
+use core::sync::atomic::{AtomicU64, Ordering};
+use platform::Memory;
 use proto::channel::{Arithmetic, ClusterKey, Handshake, HandshakeStep, sealed_len};
 
-use super::Outcome;
 use super::heap::Xorshift;
+use super::{Outcome, ensure};
 use crate::mm::heap;
 use crate::{exec, time};
 
@@ -74,6 +76,23 @@ pub async fn run() -> Outcome {
             black_box(&mut target)[..size].copy_from_slice(&black_box(&source)[..size]);
         });
     }
+    let memory = crate::mm::memory::LentMemory;
+    let lent = memory.alloc(1 << 16).ok_or("no memory to lend")?;
+    for size in [8, 64, 256, 1024, 4096, 65536usize] {
+        let calls = (1 << 24) / (size as u64 + 64);
+        let refused = AtomicU64::new(0);
+        let count = |result: Result<(), platform::MemoryError>| {
+            refused.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
+        };
+        per_call(&alloc::format!("write {size} lent bytes"), calls, |_| {
+            count(memory.write(black_box(lent), &black_box(&source)[..size]));
+        });
+        per_call(&alloc::format!("read {size} lent bytes"), calls, |_| {
+            count(memory.read(black_box(lent), &mut black_box(&mut target)[..size]));
+        });
+        ensure!(refused.into_inner() == 0, "lent memory was refused");
+    }
+    memory.free(lent, 1 << 16);
     for size in [64, 4096usize] {
         let name = alloc::format!("ICRC of {size} bytes");
         per_call(&name, (1 << 22) / (size as u64 + 64), |_| {

@@ -61,10 +61,9 @@ fn check_all(cpu: usize) -> Outcome {
         place("AP trampoline", 0x8000, NONE),
         place("end of the direct map", DIRECT_MAP + mm::DIRECT_MAP_BYTES - 4096, NONE),
     ];
-    for pool in paging::pools() {
-        places.push(place("page table", DIRECT_MAP + pool.start.as_u64(), R));
-        places.push(place("page table", DIRECT_MAP + pool.end.as_u64() - 8, R));
-    }
+    let tables = paging::tables();
+    places.push(place("first page table", DIRECT_MAP + tables.start.as_u64(), R));
+    places.push(place("memory for the last page table", DIRECT_MAP + tables.end.as_u64() - 8, R));
     for kind in [Kind::Main, Kind::Interrupt, Kind::Exception, Kind::Nmi, Kind::DoubleFault] {
         let stack = Stack { cpu: cpu as u32, kind };
         places.push(place("lowest word of a stack", stack.bottom(), RW));

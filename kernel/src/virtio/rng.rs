@@ -18,7 +18,6 @@ const LATER: Duration = Duration::from_millis(300);
 /// The host's own source may be slow, but this is long.
 const DEADLINE: Duration = Duration::from_millis(500);
 /// Within this time, somebody else who uses the device has ended or given up.
-#[cfg(feature = "selftest")]
 const FREE: Duration = Duration::from_secs(2);
 
 /// Feeds the random generator from the entropy devices: before anything else where the processor has no source of its
@@ -86,7 +85,6 @@ impl Source {
     ///
     /// # Errors
     /// [`SetupError::InUse`] if somebody else uses it for longer than [`FREE`], or what is wrong with the device.
-    #[cfg(feature = "selftest")]
     pub async fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
         let Some(function) = devices().next() else { return Ok(None) };
         let until = time::now() + FREE;

@@ -19,13 +19,19 @@ pub type Driver = Mlx4<Plug, spin::Mutex<()>>;
 
 /// Where memory for data begins, and before it that for driver and card.
 pub const DATA: u64 = 0x1_0000_0000;
-const SHARED: u64 = 0x1000_0000;
+/// Where memory that driver and card share begins, the card's tables among it.
+pub const SHARED: u64 = 0x1000_0000;
+/// Where a page of registers of another device begins, which any device can address.
+pub const REGISTERS: u64 = 0xfee0_0000;
+const REGISTERS_LEN: u64 = 4096;
 const SHARED_LEN: u64 = 16 << 20;
 
 /// What the card sees of its machine.
 pub struct Bus {
     pub data: Arc<Arena>,
     pub shared: Arc<Pool>,
+    /// Registers of another device, as words that keep what is written.
+    pub registers: Arc<Pool>,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
     /// Time that only this machine has passed, by waiting.
     waited: AtomicU64,
@@ -83,6 +89,7 @@ impl Machine {
         let bus = Bus {
             data,
             shared: Pool::new(IoAddr(SHARED), SHARED_LEN),
+            registers: Pool::new(IoAddr(REGISTERS), REGISTERS_LEN),
             clock,
             waited: AtomicU64::new(0),
             interrupts: Mutex::default(),
@@ -191,7 +198,11 @@ impl Bus {
         if !self.masters.load(Ordering::Relaxed) {
             return Err(DmaError { addr, len });
         }
-        Ok(if addr < DATA { &*self.shared } else { &*self.data })
+        Ok(match addr {
+            DATA.. => &*self.data,
+            REGISTERS.. => &*self.registers,
+            _ => &*self.shared,
+        })
     }
 }
 

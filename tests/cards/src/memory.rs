@@ -32,6 +32,13 @@ impl Pool {
         if end <= self.words.len() as u64 * 8 { Ok(offset) } else { Err(MemoryError::OutOfRange) }
     }
 
+    fn word(&self, addr: IoAddr) -> Result<&AtomicU64, MemoryError> {
+        if !addr.0.is_multiple_of(8) {
+            return Err(MemoryError::Misaligned);
+        }
+        self.words.get(self.offset(addr, 8)? as usize / 8).ok_or(MemoryError::OutOfRange)
+    }
+
     /// The parts of words that a range has: word, first byte, and the place of that in the range.
     fn parts(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
         let mut done = 0;
@@ -79,11 +86,12 @@ impl Memory for Pool {
         self.read(src, &mut bytes)?;
         self.write(dst, &bytes)
     }
-    fn fetch_add(&self, _: IoAddr, _: u64) -> Result<u64, MemoryError> {
-        Err(MemoryError::OutOfRange)
+    fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
+        Ok(self.word(addr)?.fetch_add(add, Ordering::AcqRel))
     }
-    fn compare_swap(&self, _: IoAddr, _: u64, _: u64) -> Result<u64, MemoryError> {
-        Err(MemoryError::OutOfRange)
+    fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
+        let swapped = self.word(addr)?.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
+        Ok(swapped.unwrap_or_else(|before| before))
     }
     fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().unwrap().take(len)?;

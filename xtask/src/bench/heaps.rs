@@ -46,8 +46,7 @@ pub fn bench(options: &Options) -> Result<()> {
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
     interrupt::watch()?;
     let qemu = setup::qemu()?;
-    let kernel =
-        |heap| Ok::<_, anyhow::Error>(image::build_of(&Contents { heap, ..Contents::default() })?.elf);
+    let kernel = |heap| Ok::<_, anyhow::Error>(image::build_of(&Contents { heap, ..Contents::tests() })?.elf);
     let (talc, linked_list) = (kernel(Heap::Talc)?, kernel(Heap::LinkedList)?);
     let (mut with_talc, mut with_list) = (Vec::new(), Vec::new());
     for n in 1..=options.runs {

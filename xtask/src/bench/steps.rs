@@ -3,7 +3,7 @@
 use super::lab::Lab;
 use super::table::{Table, number};
 use crate::run::{SUCCESS, reason};
-use crate::{interrupt, paths, tool, ui};
+use crate::{image, interrupt, paths, tool, ui};
 use anyhow::{Context, Result, bail, ensure};
 use qemu::Qemu;
 use qemu::vm::{Accel, EventKind, Machine, Nic, Vm, VmSpec};
@@ -41,7 +41,7 @@ const SOURCES: [Source; 2] = [
 /// Measures all steps once; the programs repeat by themselves and print the best or the median.
 pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
     let mut steps = ui::step("what basic things cost in the appliance", || {
-        appliance(&lab.qemu, &lab.programs.kernel, "speed")
+        appliance(&lab.qemu, &image::build_for_tests()?.elf, "speed")
     })?;
     for source in SOURCES {
         interrupt::check()?;

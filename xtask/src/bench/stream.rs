@@ -11,7 +11,7 @@ use super::table::{Table, maybe, number};
 use super::target::{self, Bound, Target};
 use super::words::{Run, long_text};
 use crate::run::{self, Programs, SUCCESS, reason};
-use crate::{interrupt, ui};
+use crate::{image, interrupt, ui};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
@@ -126,7 +126,7 @@ fn in_clear(lab: &Lab, bytes: u64) -> Result<f64> {
         accel: Accel::Tcg,
         cpus: 1,
         memory_mb: MEMORY_MIB,
-        kernel: lab.programs.kernel.clone(),
+        kernel: image::build_for_tests()?.elf,
         cmdline: format!("selftest=tcp manager=10.0.2.2:{port} tcp_kb={WINDOW_KIB}"),
         fw_cfg: Vec::new(),
         initrd: None,

@@ -64,8 +64,9 @@ pub enum Heap {
 pub struct Contents {
     pub apps: Apps,
     pub heap: Heap,
-    /// Whether the suite of LITE's semantics is among the applications, which never ships.
-    pub semantics: bool,
+    /// Whether it is for tests and never ships: it has the kernel's self-tests, and the suite of LITE's semantics among its
+    /// applications.
+    pub tests: bool,
 }
 
 impl Contents {
@@ -74,14 +75,19 @@ impl Contents {
         Self { apps, ..Self::default() }
     }
 
+    /// The image that tests boot where that which ships cannot do it: one for all of them, for each image takes long to build.
+    pub fn tests() -> Self {
+        Self { tests: true, ..Self::default() }
+    }
+
     /// The kernel's features, for cargo.
     pub fn features(&self) -> String {
         let heap = match self.heap {
             Heap::Talc => "heap-talc",
             Heap::LinkedList => "heap-linked-list",
         };
-        let more = ["selftest", heap].into_iter().chain(self.semantics.then_some("semantics"));
-        self.apps.0.iter().copied().chain(more).collect::<Vec<_>>().join(",")
+        let tests = if self.tests { &["selftest", "semantics"][..] } else { &[] };
+        self.apps.0.iter().copied().chain([heap]).chain(tests.iter().copied()).collect::<Vec<_>>().join(",")
     }
 
     /// The name of the image's directory: no two different ones have the same.
@@ -90,8 +96,8 @@ impl Contents {
         if self.heap == Heap::LinkedList {
             name.push_str("+linked-list");
         }
-        if self.semantics {
-            name.push_str("+semantics");
+        if self.tests {
+            name.push_str("+tests");
         }
         name
     }
@@ -129,7 +135,7 @@ mod tests {
             all(),
             of("wordcount"),
             of("grep,wordcount"),
-            Contents { semantics: true, ..all() },
+            Contents::tests(),
             Contents { heap: Heap::LinkedList, ..all() },
         ];
         for (n, a) in contents.iter().enumerate() {
@@ -137,7 +143,7 @@ mod tests {
                 assert!(a.name() != b.name() && a.features() != b.features(), "{a:?} {b:?}");
             }
         }
-        assert_eq!(all().features(), "bench,echo,grep,perftest,wordcount,selftest,heap-talc");
+        assert_eq!(all().features(), "bench,echo,grep,perftest,wordcount,heap-talc");
         assert_eq!((all().budget(), of("wordcount").budget()), (4_000_000, 2_500_000));
     }
 

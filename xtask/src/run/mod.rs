@@ -177,7 +177,7 @@ fn accel(qemu: &Qemu, options: &Options, kernel: &Path) -> Result<Accel> {
 /// What the probe finds that works here.
 pub fn decide(qemu: &Qemu, machine: qemu::vm::Machine, kernel: &Path) -> Result<Accel> {
     let cache = paths::state()?.join(format!("accel-{machine}.json"));
-    let probe = Probe { kernel, cmdline: "selftest=kvm-probe", success: &SUCCESS, machine, cache: &cache };
+    let probe = Probe { kernel, cmdline: "probe=hypervisor", success: &SUCCESS, machine, cache: &cache };
     if let Some(verdict) = probe.known() {
         return Ok(verdict.accel);
     }

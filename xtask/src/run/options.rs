@@ -150,8 +150,9 @@ pub struct Options {
     /// the way to the manager on the same fabric
     #[arg(long)]
     pub one_nic: bool,
-    /// What of an appliance's memory its peers may reach: all, or arena, the part that LITE has
-    #[arg(long, value_name = "PART", default_value = "all", value_parser = ["all", "arena"])]
+    /// What of an appliance its peers may reach: all memory that can be lent, arena, the part that LITE has, or physical, whatever
+    /// its card can address
+    #[arg(long, value_name = "PART", default_value = "all", value_parser = ["all", "arena", "physical"])]
     pub remote: String,
     /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
     /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from

@@ -1,4 +1,4 @@
-//! The kernel's own tests, in QEMU: each boots the image with `selftest=NAME` and expects it to end with success.
+//! The kernel's own tests, in QEMU: each boots an image with `selftest=NAME` and expects it to end with success.
 
 use super::cases::{Case, Outcome};
 use super::lab::{Cluster, Lab, ended};
@@ -21,8 +21,10 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// One boot of the kernel.
 #[derive(Clone)]
 struct SelfTest {
-    /// Its name: the value of `selftest=`.
+    /// What is asked for: the value of `key`.
     name: &'static str,
+    /// The key of the command line: `selftest`, which the image that ships does not know, or another.
+    key: &'static str,
     machine: Machine,
     cpus: u32,
     memory_mb: u32,
@@ -35,11 +37,25 @@ struct SelfTest {
 
 impl SelfTest {
     fn new(name: &'static str, machine: Machine) -> Self {
-        Self { name, machine, cpus: 1, memory_mb: 64, full: false, expect: SUCCESS, says: "" }
+        Self {
+            name,
+            key: "selftest",
+            machine,
+            cpus: 1,
+            memory_mb: 64,
+            full: false,
+            expect: SUCCESS,
+            says: "",
+        }
     }
 
     fn cpus(self, cpus: u32) -> Self {
         Self { cpus, ..self }
+    }
+
+    /// The image that ships does what `probe=` says.
+    fn probe(name: &'static str, machine: Machine) -> Self {
+        Self { key: "probe", ..Self::new(name, machine) }
     }
 
     fn memory_mb(self, memory_mb: u32) -> Self {
@@ -48,6 +64,10 @@ impl SelfTest {
 
     fn dies(self, expect: Exit, says: &'static str) -> Self {
         Self { expect, says, ..self }
+    }
+
+    fn says(self, says: &'static str) -> Self {
+        Self { says, ..self }
     }
 
     fn full(self) -> Self {
@@ -65,6 +85,7 @@ impl SelfTest {
 
     fn check(&self, log: &Path) -> Result<()> {
         let lab = Lab::get()?;
+        let cmdline = format!("{}={}", self.key, self.name);
         let spec = VmSpec {
             name: self.name.into(),
             index: 0,
@@ -72,8 +93,8 @@ impl SelfTest {
             accel: lab.accel,
             cpus: self.cpus,
             memory_mb: self.memory_mb,
-            kernel: lab.kernel.clone(),
-            cmdline: format!("selftest={}", self.name),
+            kernel: lab.kernel_for(&cmdline)?,
+            cmdline,
             fw_cfg: Vec::new(),
             initrd: None,
             nics: vec![Nic::Management],
@@ -89,7 +110,7 @@ impl SelfTest {
 }
 
 pub fn cases() -> Vec<Case> {
-    use Machine::{Microvm, Q35};
+    use Machine::{Microvm, Q35, Q35Iommu};
     let mut tests = vec![
         SelfTest::new("boot", Microvm),
         SelfTest::new("boot", Q35),
@@ -99,8 +120,12 @@ pub fn cases() -> Vec<Case> {
         SelfTest::new("boot", Q35).memory_mb(4096),
         SelfTest::new("smp", Microvm).cpus(2),
         SelfTest::new("smp", Q35).cpus(8),
-        SelfTest::new("kvm-probe", Microvm).cpus(2),
-        SelfTest::new("kvm-probe", Q35).cpus(2),
+        SelfTest::probe("hypervisor", Microvm).cpus(2),
+        SelfTest::probe("hypervisor", Q35).cpus(2),
+        SelfTest::new("boot", Q35Iommu),
+        SelfTest::new("iommu", Q35Iommu).says("the IOMMU at 0xfed90000 (DMAR)"),
+        SelfTest::new("iommu-on", Q35Iommu).dies(REFUSED, "(DMAR) translates the addresses of devices"),
+        SelfTest::new("locks", Microvm).says("NMI at 0x"),
         SelfTest::new("wx", Microvm).cpus(2),
         SelfTest::new("wx", Q35),
         SelfTest::new("heap", Microvm),

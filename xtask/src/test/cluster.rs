@@ -42,7 +42,7 @@ pub fn cases() -> Vec<Case> {
             refused_option("nic=cx9", "nic=cx9: want auto, softroce, mlx4 or mlx4:PCI-ADDRESS/PORT", log)
         }),
         case("unknown-remote-node", |log| {
-            refused_option("remote=some", "remote=some: want all, arena or arena:MIB", log)
+            refused_option("remote=some", "remote=some: want all, physical, arena or arena:MIB", log)
         }),
         case("too-large-arena-node", |log| {
             refused_option("remote=arena:4096", "remote=arena:4096: no 4096 MiB in one run; ", log)

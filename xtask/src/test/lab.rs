@@ -36,6 +36,12 @@ impl Lab {
         let accel = run::decide(&qemu, Machine::Microvm, &kernel)?;
         Ok(Self { qemu, kernel, accel })
     }
+
+    /// The kernel for a command line: the one that ships, unless a self-test is asked for.
+    pub fn kernel_for(&self, cmdline: &str) -> Result<PathBuf> {
+        let is_test = cmdline.split_ascii_whitespace().any(|word| word.starts_with("selftest="));
+        if is_test { Ok(image::build_for_tests()?.elf) } else { Ok(self.kernel.clone()) }
+    }
 }
 
 /// A manager and machines on one fabric, without a job.
@@ -172,14 +178,15 @@ impl Cluster {
             let name = format!("node{index}");
             let key = key.unwrap_or(self.manager.key()).to_owned();
             let (manager, driver) = (self.manager.port()?, nic.driver());
+            let cmdline = format!("manager=10.0.2.2:{manager} node={name} nic={driver} {options}");
             let spec = VmSpec {
-                cmdline: format!("manager=10.0.2.2:{manager} node={name} nic={driver} {options}"),
+                kernel: lab.kernel_for(&cmdline)?,
+                cmdline,
                 index,
                 machine: Machine::Microvm,
                 accel: lab.accel,
                 cpus: 1,
                 memory_mb: 64,
-                kernel: lab.kernel.clone(),
                 fw_cfg: (!self.module_key)
                     .then(|| FwCfg { name: "opt/ferrolite/key".into(), file: key.clone() })
                     .into_iter()

@@ -55,9 +55,10 @@ pub fn cases() -> Vec<Case> {
             let mut command = workspace.cargo("clippy");
             command.arg("--workspace");
             // The kernel's tests run in QEMU, so it has no test targets.
-            if matches!(workspace, Workspace::Host) {
-                command.args(["--all-targets", "--features", LIBIBVERBS]);
-            }
+            match workspace {
+                Workspace::Host => command.args(["--all-targets", "--features", LIBIBVERBS]),
+                Workspace::Kernel => command.args(["--features", "selftest,semantics"]),
+            };
             check(command.args(["--", "-D", "warnings"]), log)
         });
         cases.push(clippy.compiles(workspace.lane()));
@@ -133,6 +134,7 @@ pub fn builds() -> Vec<Case> {
         Case::new("build::image-size-and-syscalls", image(Contents::default())).compiles(Lane::Kernel),
         Case::new("build::core-image-size-and-syscalls", image(Contents::with(Apps::core())))
             .compiles(Lane::Kernel),
+        Case::new("build::tests-image-has-self-tests-and-no-other-has", self_tests).compiles(Lane::Kernel),
         Case::new("build::too-large-an-image-is-built-with-a-warning", too_large).in_lane(Lane::Kernel),
         Case::new("build::manager", manager).compiles(Lane::Host),
     ]
@@ -141,6 +143,21 @@ pub fn builds() -> Vec<Case> {
 /// Compiles all programs, tests and examples of the host workspace.
 fn host(log: &Path) -> Result<Outcome> {
     check(cargo::host("test").args(["--workspace", "--features", LIBIBVERBS, "--no-run"]), log)
+}
+
+/// Builds the image that tests boot. Its size does not matter, for it never ships; those that ship have no self-tests. That the
+/// tests' image has them shows that they would be found.
+fn self_tests(log: &Path) -> Result<Outcome> {
+    let has = |contents: Contents| {
+        let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
+        image::has_self_tests(&image.elf)
+    };
+    ensure!(has(Contents::tests())?, "no self-test is found in the image that is to have them");
+    for contents in [Contents::default(), Contents::with(Apps::core())] {
+        let name = contents.name();
+        ensure!(!has(contents)?, "the image of {name} has self-tests");
+    }
+    Ok(Outcome::Passed)
 }
 
 /// The manager as `cargo xtask run` builds it.

@@ -1,6 +1,6 @@
 //! The suite of LITE's semantics (`tests/semantics`) on appliances; on the simulated cluster it is a test of `cargo test`.
 
-use super::cases::{Case, Lane, Outcome, Tally};
+use super::cases::{Case, Outcome, Tally};
 use super::end_to_end::xtask;
 use crate::cargo::Profile;
 use crate::image::{self, Contents};
@@ -18,17 +18,12 @@ const NODES: &str = "3";
 const MEMORY_MIB: &str = "224";
 
 pub fn cases() -> Vec<Case> {
-    vec![
-        Case::new("build::semantics-image", |log| kernel(log).map(|_| Outcome::Passed))
-            .compiles(Lane::Kernel),
-        Case::new("semantics::on-appliances", |log| on_appliances("softroce", log)),
-    ]
+    vec![Case::new("semantics::on-appliances", |log| on_appliances("softroce", log))]
 }
 
-/// The image with the suite among its applications. Its size does not matter: it never ships.
+/// The image with the suite among its applications.
 fn kernel(log: &Path) -> Result<PathBuf> {
-    let contents = Contents { semantics: true, ..Contents::default() };
-    Ok(image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, LIMIT).map(drop))?.elf)
+    Ok(image::build_quietly(&Contents::tests(), |cargo| tool::run_ok(cargo, log, LIMIT).map(drop))?.elf)
 }
 
 /// The suite on appliances with an RDMA device: each of its cases counts.

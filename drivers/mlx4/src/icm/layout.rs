@@ -16,7 +16,9 @@ pub(crate) const LOG_CQS: u32 = 8;
 /// log2 of memory keys: what a card took (stormnic, observed).
 pub(crate) const LOG_MPTS: u32 = 9;
 /// log2 of pages that queues can have: 512 MiB.
-pub(crate) const LOG_MTTS: u32 = 17;
+const LOG_MTTS: u32 = 17;
+/// Page entries that there are at most: 128 MiB of table, 32 TiB in pages of 2 MiB.
+const MOST_MTTS: u64 = 1 << 24;
 /// log2 of the event queues that INIT_HCA is told of, as Linux has it.
 pub(crate) const LOG_EQS: u32 = 7;
 /// log2 of the multicast table's entries, of those found by hash, and of their bytes.
@@ -79,8 +81,12 @@ impl Layout {
         self.places[table as usize]
     }
 
-    /// Lays the tables of a card out.
-    pub(crate) fn new(card: &Capabilities) -> Result<Self, Error> {
+    /// Lays the tables of a card out, with room for a key of `key_pages` page entries. Up to half of the usual page entries are
+    /// such a key's; a larger one makes their table larger.
+    pub(crate) fn new(card: &Capabilities, key_pages: u64) -> Result<Self, Error> {
+        let most = Error::Exhausted("page entries");
+        let doubled = key_pages.checked_mul(2).filter(|&pages| pages <= MOST_MTTS).ok_or(most)?;
+        let log_mtts = LOG_MTTS.max(doubled.max(1).next_power_of_two().ilog2());
         let sizes = &card.sizes;
         let eqs = match card.eqs {
             // As many as Linux maps, whatever INIT_HCA is told.
@@ -103,7 +109,7 @@ impl Layout {
             some(sizes.cqc, cqs, reserved_cqs),
             all(sizes.eqc, eqs),
             some(sizes.dmpt, 1 << LOG_MPTS, card.reserved_mpts.into()),
-            some(sizes.mtt, 1 << LOG_MTTS, card.reserved_mtts.into()),
+            some(sizes.mtt, 1 << log_mtts, card.reserved_mtts.into()),
             all(1 << LOG_GROUP_LEN, 1 << LOG_GROUPS),
             part(reserved_qps),
             part(reserved_srqs),
@@ -152,7 +158,7 @@ mod tests {
 
     #[test]
     fn tables_are_aligned_and_do_not_overlap() {
-        let layout = Layout::new(&pro()).unwrap();
+        let layout = Layout::new(&pro(), 0).unwrap();
         let mut ranges = layout.places.map(|place| (place.base, place.entry * place.count));
         ranges.sort_unstable();
         for (base, len) in ranges {
@@ -166,10 +172,22 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_many_pages_has_a_larger_table_beside_that_of_queues() {
+        let entries = |pages| Layout::new(&pro(), pages).map(|layout| layout.place(TableId::Mtt).count);
+        assert_eq!(entries(0), Ok(1 << 17));
+        assert_eq!(entries(1 << 16), Ok(1 << 17));
+        // 1 TB in pages of 2 MiB.
+        assert_eq!(entries(524_288), Ok(1 << 20));
+        for pages in [1 << 24, u64::MAX] {
+            assert_eq!(entries(pages), Err(Error::Exhausted("page entries")));
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let crowded = Capabilities { reserved_cqs: 1 << 15, ..pro() };
-        assert!(matches!(Layout::new(&crowded), Err(Error::Nonsense(_))));
+        assert!(matches!(Layout::new(&crowded, 0), Err(Error::Nonsense(_))));
         let narrow = Capabilities { max_icm: 1 << 32, ..pro() };
-        assert!(matches!(Layout::new(&narrow), Err(Error::Lacks(_))));
+        assert!(matches!(Layout::new(&narrow, 0), Err(Error::Lacks(_))));
     }
 }

@@ -12,7 +12,6 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::Ordering;
 use layout::{Layout, Place, TABLES, TableId};
 use pages::{LOG_PAGE, PAGE, lend};
-use platform::IoAddr;
 use platform::runs::Runs;
 
 /// The tables that an object of each kind has entries in.
@@ -21,6 +20,9 @@ const OF_SRQ: [TableId; 2] = [TableId::Srqc, TableId::CmptSrq];
 const OF_CQ: [TableId; 2] = [TableId::Cqc, TableId::CmptCq];
 const OF_EQ: [TableId; 2] = [TableId::Eqc, TableId::CmptEq];
 const OF_KEY: [TableId; 1] = [TableId::Dmpt];
+
+/// The bit of a page entry that says that there is a page.
+pub(crate) const PRESENT: u64 = 1;
 
 /// What has entries in tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,13 +89,15 @@ impl PageRun {
 }
 
 impl<B: Block> Icm<B> {
-    /// Tells the card the size of its tables, and gives it the memory of those entries that it needs at once.
+    /// Tells the card the size of its tables, and gives it the memory of those entries that it needs at once. A key is to have
+    /// `key_pages` page entries.
     pub(crate) fn new(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
         card: &Capabilities,
+        key_pages: u64,
     ) -> Result<Self, Error> {
-        let layout = Layout::new(card)?;
+        let layout = Layout::new(card, key_pages)?;
         let size = Command::new(Opcode::SetIcmSize).immediate(layout.total);
         let auxiliary_pages = commands.run(hw, size)?;
         // Some bytes for each page of tables is what a card asks for; more would be a mistake.
@@ -171,37 +175,35 @@ impl<B: Block> Icm<B> {
         Ok(())
     }
 
-    /// Writes entries for `count` pages of `1 << log_page` bytes from `addr` on.
+    /// Writes `count` page entries, as `entry` gives them by their number from 0 on.
     pub(crate) fn map(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
-        addr: IoAddr,
         count: u64,
-        log_page: u32,
+        entry: &dyn Fn(u64) -> u64,
     ) -> Result<PageRun, Error> {
         let bytes = count.checked_mul(PAGE).ok_or(Error::Exhausted("page entries"))?;
         let (start, bytes) = self.page_entries.take(bytes).ok_or(Error::Exhausted("page entries"))?;
         let run = PageRun { first: start >> LOG_PAGE, bytes };
         let written = self
             .fill(hw, commands, TableId::Mtt, run.first, bytes >> LOG_PAGE)
-            .and_then(|()| self.write_pages(run, addr, log_page));
+            .and_then(|()| self.write_pages(run, entry));
         if written.is_err() {
             self.unmap_queue(run);
         }
         written.map(|()| run)
     }
 
-    fn write_pages(&self, run: PageRun, addr: IoAddr, log_page: u32) -> Result<(), Error> {
-        const PRESENT: u64 = 1;
+    fn write_pages(&self, run: PageRun, entry: &dyn Fn(u64) -> u64) -> Result<(), Error> {
         const IN_PAGE: u64 = PAGE / 8;
         let missing = Error::Exhausted("page entries");
         let Some(Lent(lent)) = self.lent.get(TableId::Mtt as usize) else { return Err(missing) };
         for index in 0..run.bytes >> LOG_PAGE {
-            let entry = run.first + index;
-            let (at, block) = lent.range(..=entry / IN_PAGE).next_back().ok_or(missing)?;
-            let word = block.get((entry - at * IN_PAGE) as usize).ok_or(missing)?;
-            word.store((addr.0.wrapping_add(index << log_page) | PRESENT).to_be(), Ordering::Release);
+            let place = run.first + index;
+            let (at, block) = lent.range(..=place / IN_PAGE).next_back().ok_or(missing)?;
+            let word = block.get((place - at * IN_PAGE) as usize).ok_or(missing)?;
+            word.store(entry(index).to_be(), Ordering::Release);
         }
         Ok(())
     }

@@ -125,7 +125,7 @@ fn the_driver_does_with_a_card_what_linux_does() {
     };
     on_every_card(&mut compare);
     for (profile, link) in [("pro", LinkKind::RoceV2), ("vf", LinkKind::RoceV1)] {
-        let remote = |number| Remote::Part { base: IoAddr(DATA * u64::from(number)), len: 8 << 20 };
+        let remote = |number| Remote::part(IoAddr(DATA * u64::from(number)), 8 << 20);
         let nodes = Nodes::with(profile, |number| Config { remote: remote(number), ..Config::default() });
         compare(profile, link, nodes);
     }

@@ -2,7 +2,9 @@
 //! RNIC, on one wire.
 
 use crate::common::lite::{Cluster, cluster};
+use connectx3::device::cost::{Costs, Parameters};
 use lite::{Error, Lite, NodeId, Permissions, RpcOptions};
+use std::sync::Arc;
 use std::time::Duration;
 use verbs::Rnic;
 
@@ -136,4 +138,25 @@ fn lite_goes_on_over_a_card_that_was_reset() {
             world.run(LIMIT, use_each_other(from.clone(), to.clone(), id));
         }
     }
+}
+
+/// LITE's one key: what a card looks up for it does not grow with memory or regions in use.
+#[test]
+fn the_key_over_all_memory_has_a_handful_of_pages_to_look_up() {
+    const BYTES: u64 = 40 << 20;
+    const STEP: u64 = 16 << 10;
+    let Cluster { mut world, nodes, cards } = cluster(&["pro", "pro"], false, 0, MEMORY);
+    let costs = Arc::new(Costs::new(Parameters::default()));
+    cards[1].0.card.lock().unwrap().set_costs(costs.clone());
+    let lite = nodes[0].1.clone();
+    world.run(LIMIT, async move {
+        let lmr = lite.alloc(NodeId(2), BYTES, RW).await.unwrap();
+        for at in (0..BYTES).step_by(STEP as usize) {
+            lmr.write(at, &[7; 64]).await.unwrap();
+        }
+    });
+    let pages = costs.account().mtt;
+    assert!(pages.hits + pages.misses >= BYTES / STEP, "the writes were looked up: {pages:?}");
+    // The machine's memory is one page of 64 MiB; the rest is of queues, in pages of 4 KiB.
+    assert!(pages.misses <= 64, "{pages:?}");
 }

@@ -1,9 +1,9 @@
-//! Nodes whose peers may reach a part of memory only: the card refuses the rest.
+//! Nodes whose peers may reach ranges of memory only: the card refuses the rest, whatever a peer forges.
 
 use crate::common::nodes::Nodes;
 use crate::common::pair::every_verb;
 use crate::common::wire::exchange;
-use crate::common::{DATA, Machine};
+use crate::common::{DATA, Machine, REGISTERS, SHARED};
 use connectx3::device::Profile;
 use mlx4::{Config, Error, Remote};
 use platform::{Arena, IoAddr, Memory};
@@ -12,7 +12,7 @@ use verbs::{LinkKind, MacAddr, MemoryKey, Payload, RemoteAddr, Rnic, SendOp, Sge
 
 /// The part of the memory of node `number`, which has 8 MiB.
 fn part(number: u8) -> Remote {
-    Remote::Part { base: IoAddr(DATA * u64::from(number) + 0x3000), len: 0x20_0800 }
+    Remote::part(IoAddr(DATA * u64::from(number) + 0x3000), 0x20_0800)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn the_card_refuses_what_is_outside_of_the_part() {
 #[test]
 fn a_part_that_is_all_of_memory_takes_every_verb() {
     for profile in ["pro", "vf"] {
-        let all = |number: u8| Remote::Part { base: IoAddr(DATA * u64::from(number)), len: 8 << 20 };
+        let all = |number: u8| Remote::part(IoAddr(DATA * u64::from(number)), 8 << 20);
         let nodes = Nodes::with(profile, |number| Config { remote: all(number), ..Config::default() });
         let [a, b] = nodes.connect(LinkKind::RoceV1);
         every_verb(&a, &b, &nodes.stations());
@@ -87,9 +87,177 @@ fn a_part_that_no_key_can_have_is_an_error() {
     for (base, len) in [(DATA + 1, 4096), (DATA, 0), (u64::MAX - 0xfff, 0x2000)] {
         let profile = Profile::named("pro", MacAddr([2, 0, 0, 0, 0, 1])).unwrap();
         let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
-        let remote = Remote::Part { base: IoAddr(base), len };
+        let remote = Remote::part(IoAddr(base), len);
         let refused = machine.start(&Config { remote, ..Config::default() }).err();
         assert_eq!(refused, Some(Error::Lacks("a part of memory that begins with a page")));
         assert_eq!(machine.bus.shared.in_use(), 0);
     }
+}
+
+/// What a node has outside of the ranges that its peers may reach, with a byte that tells each place.
+struct Canaries {
+    data: Arc<Arena>,
+    machine: Arc<Machine>,
+    /// The first byte of the node's memory.
+    base: u64,
+}
+
+impl Canaries {
+    const IMAGE: u8 = 0x11;
+    const TABLES: u8 = 0x22;
+    const REGISTERS: u8 = 0x33;
+    /// Two ranges of 2 MiB: before the first lies a kernel image, between them lie page tables.
+    const RANGES: [(u64, u64); 2] = [(2 << 20, 4 << 20), (6 << 20, 8 << 20)];
+    /// The same from the beginning of the node's memory on, and the byte in it.
+    const HIDDEN: [(u64, u64, u8); 2] = [(0, 2 << 20, Self::IMAGE), (4 << 20, 6 << 20, Self::TABLES)];
+
+    fn ranges(base: u64) -> Remote {
+        Remote::Ranges(Self::RANGES.map(|(start, end)| base + start..base + end).into())
+    }
+
+    /// Puts them in place.
+    fn of(machine: &Arc<Machine>) -> Self {
+        let data = machine.bus.data.clone();
+        let base = data.range().0.0;
+        for (start, end, byte) in Self::HIDDEN {
+            data.fill(IoAddr(base + start), end - start, byte).unwrap();
+        }
+        machine.bus.registers.fill(IoAddr(REGISTERS), 4096, Self::REGISTERS).unwrap();
+        Self { data, machine: machine.clone(), base }
+    }
+
+    /// The places that were changed.
+    fn changed(&self) -> Vec<&'static str> {
+        let is_filled = |memory: &dyn Memory, at: u64, len: u64, byte: u8| {
+            let mut bytes = vec![0; len as usize];
+            memory.read(IoAddr(at), &mut bytes).unwrap();
+            bytes.iter().all(|b| *b == byte)
+        };
+        let mut changed = Vec::new();
+        for ((start, end, byte), name) in Self::HIDDEN.into_iter().zip(["image", "page tables"]) {
+            if !is_filled(&*self.data, self.base + start, end - start, byte) {
+                changed.push(name);
+            }
+        }
+        if !is_filled(&*self.machine.bus.registers, REGISTERS, 4096, Self::REGISTERS) {
+            changed.push("registers");
+        }
+        changed
+    }
+}
+
+/// Which of the requests of [`forge`] are atomics.
+const ATOMICS: [usize; 2] = [1, 2];
+
+/// What a peer of the second node that has its key gets by a WRITE, a READ and two atomics to an address, and what each gave.
+fn forge(nodes: &Nodes, link: LinkKind, at: u64, len: u32) -> Vec<(Status, Vec<u8>)> {
+    let remote = RemoteAddr { addr: IoAddr(at), key: nodes.drivers[1].memory_key().rkey };
+    let mine = &nodes.machines[0].bus.data;
+    let (from, into) = (IoAddr(DATA), IoAddr(DATA + 0x10_0000));
+    let (list, to) = ([Sge { addr: from, len }], [Sge { addr: into, len }]);
+    let ops = [
+        SendOp::Read { into: &to, remote },
+        SendOp::FetchAdd { result: into, remote, add: 1 },
+        SendOp::CompareSwap { result: into, remote, compare: 0x3333_3333_3333_3333, swap: 1 },
+        SendOp::Write { data: Payload::Gather(&list), remote, imm: None },
+    ];
+    let mut results = Vec::new();
+    for op in ops {
+        mine.fill(from, len.into(), 0xee).unwrap();
+        mine.fill(into, len.into(), 0).unwrap();
+        let [a, b] = nodes.connect(link);
+        a.post(1, op);
+        exchange(&nodes.stations());
+        let mut got = vec![0; len as usize];
+        mine.read(into, &mut got).unwrap();
+        results.push((a.one().status, got));
+        for (driver, qp) in nodes.drivers.iter().zip([a.qp, b.qp]) {
+            driver.destroy_qp(qp).unwrap();
+        }
+    }
+    results
+}
+
+#[test]
+fn forged_requests_reach_nothing_between_the_ranges_of_the_key() {
+    for (profile, link) in [("pro", LinkKind::RoceV2), ("cx3", LinkKind::RoceV1), ("vf", LinkKind::RoceV1)] {
+        let remote = |number: u8| Canaries::ranges(DATA * u64::from(number));
+        let nodes = Nodes::with(profile, |number| Config { remote: remote(number), ..Config::default() });
+        let canaries = Canaries::of(&nodes.machines[1]);
+        let base = canaries.base;
+        let MemoryKey { base: first, len: key_len, .. } = nodes.drivers[1].memory_key();
+        assert_eq!((first.0, key_len), (base + (2 << 20), 6 << 20), "a hole is within the key's bounds");
+        let refused = [
+            ("the image", base, 64),
+            ("the end of the image", base + (2 << 20) - 64, 64),
+            ("across the start of the first range", base + (2 << 20) - 8, 64),
+            ("across the end of the first range", base + (4 << 20) - 8, 64),
+            ("the first page table", base + (4 << 20), 64),
+            ("the last page table", base + (6 << 20) - 64, 64),
+            ("across the start of the second range", base + (6 << 20) - 8, 64),
+            ("across the end of all memory", base + (8 << 20) - 8, 64),
+            ("registers of a device", REGISTERS, 64),
+            ("the tables of the card itself", SHARED, 64),
+            ("the first MiB", 0x1000, 64),
+            ("the last address", u64::MAX - 63, 64),
+        ];
+        for (place, at, len) in refused {
+            for (n, (status, got)) in forge(&nodes, link, at, len).into_iter().enumerate() {
+                // An atomic has a word, which may end where a range does.
+                let bytes = if ATOMICS.contains(&n) { 8 } else { u64::from(len) };
+                let inside = at.checked_add(bytes).is_some_and(|end| {
+                    Canaries::RANGES.iter().any(|range| base + range.0 <= at && end <= base + range.1)
+                });
+                // A master says of all entries of its slaves that there is a page. That of a hole is the first page of the
+                // first range, so that such a request is carried out there.
+                let in_bounds =
+                    at >= first.0 && at.checked_add(bytes).is_some_and(|end| end <= first.0 + key_len);
+                let done = inside || profile == "vf" && in_bounds;
+                let expected = if done { Status::Success } else { Status::RemoteAccessError };
+                assert_eq!(status, expected, "{profile} {place}, request {n}");
+                let hidden = [Canaries::IMAGE, Canaries::TABLES, Canaries::REGISTERS];
+                assert!(!got.iter().any(|byte| hidden.contains(byte)), "{profile} {place} was read");
+            }
+            assert_eq!(canaries.changed(), [""; 0], "{profile} {place}");
+        }
+        for (start, end) in Canaries::RANGES {
+            for at in [base + start, base + end - 64] {
+                let results = forge(&nodes, link, at, 64);
+                assert!(results.iter().all(|(status, _)| *status == Status::Success), "{profile} {at:#x}");
+            }
+        }
+        assert_eq!(canaries.changed(), [""; 0]);
+    }
+}
+
+/// What an operator who asks for it takes: peers reach all that the card can address. It shows too that the canaries would
+/// have told.
+#[test]
+fn the_physical_key_reaches_everything_that_the_card_can_address() {
+    let nodes = Nodes::new("pro");
+    let canaries = Canaries::of(&nodes.machines[1]);
+    for at in [canaries.base, canaries.base + (4 << 20), REGISTERS] {
+        let results = forge(&nodes, LinkKind::RoceV2, at, 64);
+        assert!(results.iter().all(|(status, _)| *status == Status::Success), "{at:#x}: {results:?}");
+    }
+    assert_eq!(canaries.changed(), ["image", "page tables", "registers"]);
+}
+
+/// Entries for 1 TB in pages of 2 MiB: 4 MB of the card's tables, which are made, and a key that works.
+#[test]
+fn a_key_of_half_a_million_pages_is_made() {
+    const TIB: u64 = 1 << 40;
+    let nodes = Nodes::with("pro", |number| {
+        let base = DATA * u64::from(number);
+        // One page of 2 MiB, and another 1 TB further on, where the emulated machine has no memory.
+        let ranges = [base + (2 << 20)..base + (4 << 20), base + TIB..base + TIB + (2 << 20)];
+        Config { remote: Remote::Ranges(ranges.into()), ..Config::default() }
+    });
+    let tables = nodes.drivers[1].table_bytes();
+    assert!((4 << 20..5 << 20).contains(&tables), "{tables} bytes of tables");
+    let reach = |at| {
+        forge(&nodes, LinkKind::RoceV2, at, 64).into_iter().map(|(status, _)| status).collect::<Vec<_>>()
+    };
+    assert_eq!(reach(2 * DATA + (2 << 20)), [Status::Success; 4]);
+    assert_eq!(reach(2 * DATA + (4 << 20)), [Status::RemoteAccessError; 4]);
 }

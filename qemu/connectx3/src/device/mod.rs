@@ -170,8 +170,9 @@ impl Card {
         &self.profile
     }
 
-    /// Counts what work costs from INIT_HCA on.
+    /// Counts what work costs from now on, lookups in the tables of a card that runs already among it.
     pub fn set_costs(&mut self, costs: Arc<Costs>) {
+        self.regions.set_costs(costs.clone());
         self.costs = Some(costs);
     }
 

@@ -189,10 +189,17 @@ impl Device {
 
     /// The guest's address of an address in the hypervisor.
     fn translate(&self, address: u64) -> Option<GuestAddress> {
-        let region =
-            self.table.iter().find(|r| (r.user_addr..r.user_addr + r.memory_size).contains(&address))?;
-        Some(GuestAddress(region.guest_phys_addr + (address - region.user_addr)))
+        translate(&self.table, address)
     }
+}
+
+/// Returns the guest's address of an address in the hypervisor, or none if no region has it. The hypervisor chooses all
+/// numbers: a region that runs past the end of the address space has the addresses up to that end and no others.
+fn translate(table: &[VhostUserMemoryRegion], address: u64) -> Option<GuestAddress> {
+    table.iter().find_map(|region| {
+        let offset = address.checked_sub(region.user_addr).filter(|offset| *offset < region.memory_size)?;
+        region.guest_phys_addr.checked_add(offset).map(GuestAddress)
+    })
 }
 
 /// Maps the machine's memory.
@@ -393,5 +400,40 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
         Err(UNSUPPORTED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hypervisor says where regions are, with any numbers.
+    #[test]
+    fn addresses_are_translated_without_wrapping_around() {
+        let region = |user_addr, memory_size, guest_phys_addr| VhostUserMemoryRegion {
+            guest_phys_addr,
+            memory_size,
+            user_addr,
+            mmap_offset: 0,
+        };
+        let table = [
+            region(0x1000, 0x1000, 0x10_0000),
+            region(u64::MAX - 0xfff, u64::MAX, 0x20_0000),
+            region(0x4000, 0x1000, u64::MAX - 0x7ff),
+        ];
+        for (address, guest) in [
+            (0xfff, None),
+            (0x1000, Some(0x10_0000)),
+            (0x1fff, Some(0x10_0fff)),
+            (0x2000, None),
+            // Beyond the end of addresses there are none.
+            (u64::MAX - 0x1000, None),
+            (u64::MAX, Some(0x20_0fff)),
+            (0, None),
+            (0x4000 + 0x7ff, Some(u64::MAX)),
+            (0x4000 + 0x800, None),
+        ] {
+            assert_eq!(translate(&table, address), guest.map(GuestAddress), "{address:#x}");
+        }
     }
 }

@@ -32,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         case(Input::Text, 4, false, "cx3,softroce", &[]).full_if(true),
         case(Input::SmallText, 2, false, "cx3", &["--machine", "q35"]).full_if(true),
         case(Input::SmallText, 2, false, "cx3", &["--one-nic"]),
+        case(Input::SmallText, 2, false, "cx3,cx3-vf", &["--remote", "physical"]).full_if(true),
         case(Input::SmallText, 3, false, "cx3,softroce,cx3-vf", &["--remote", "arena"]),
         case(Input::SmallText, 3, true, "cx3-vf,softroce,cx3:cx3", &["--one-nic"]).full_if(true),
         case(Input::SmallText, 2, false, "cx3", &["--cpus", "2"]).full_if(true),

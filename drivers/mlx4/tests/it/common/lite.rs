@@ -9,7 +9,7 @@ use super::{Driver, Machine};
 use connectx3::device::Profile;
 use lite::testing::{Device, Host, Hub, Poller, World};
 use lite::{Config, Lite};
-use mlx4::{Condition, Config as CardConfig};
+use mlx4::{Condition, Config as CardConfig, Remote};
 use platform::{Instant, IoAddr, Platform};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,9 @@ pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cl
         let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
         let clock = host.clone();
         let machine = Machine::with_clock(profile, host.arena(), Box::new(move || clock.now()));
-        let driver = machine.start(&CardConfig::default()).unwrap();
+        // As an appliance has it: peers reach memory by page entries.
+        let remote = Remote::part(IoAddr(u64::from(number) << 32), memory);
+        let driver = machine.start(&CardConfig { remote, ..CardConfig::default() }).unwrap();
         driver.set_gid(gid(number)).unwrap();
         machines.push(machine);
         drivers.push(Arc::new(driver));

@@ -14,7 +14,7 @@ pub mod soft;
 pub mod subnet;
 pub mod wire;
 
-pub use cards::{DATA, Driver, Machine};
+pub use cards::{DATA, Driver, Machine, REGISTERS, SHARED};
 
 use connectx3::device::Profile;
 use mlx4::Config;

@@ -48,6 +48,11 @@ impl Regions {
         }
     }
 
+    /// Counts what looking at entries and pages costs from now on.
+    pub fn set_costs(&mut self, costs: Arc<Costs>) {
+        self.costs = Some(costs);
+    }
+
     /// What it costs to look at the entry with a key, if that is counted.
     pub(super) fn account(&self, key: u32) {
         if let Some(costs) = &self.costs {

@@ -1,5 +1,7 @@
-//! What a hypervisor must be able to do: two processors that wake each other, timers, and 64 KB over virtio with an
-//! interrupt for each answer, on either processor. The launcher boots this to find out whether KVM works.
+//! `probe=hypervisor`: what a hypervisor must be able to do: two processors that wake each other, timers, and 64 KB over virtio
+//! with an interrupt for each answer, on either processor. The launcher boots this to find out whether KVM works.
+
+pub mod smp;
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -8,9 +10,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-use super::{Outcome, ensure, smp};
 use crate::arch::{interrupts, percpu};
+use crate::boot::chart;
 use crate::pci::Message;
+use crate::power::{self, Code};
 use crate::virtio::rng::Source;
 use crate::{exec, time};
 
@@ -24,7 +27,50 @@ const SLEEPS: u32 = 20;
 /// How long the device stays in use after a processor is done with it.
 const HELD: Duration = Duration::from_millis(5);
 
-pub async fn run() -> Outcome {
+/// What went wrong; or, of a success, figures.
+pub type Outcome = Result<String, String>;
+
+/// Fails with the text unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)*) => {
+        if $condition {
+        } else {
+            return Err(alloc::format!($($text)*));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Does what `probe=` says and ends the machine.
+pub async fn run(name: &str) {
+    chart::print();
+    if name != "hypervisor" {
+        log::error!("probe={name}: want hypervisor");
+        power::exit(Code::Refused);
+    }
+    end("probe", name, hypervisor().await);
+}
+
+/// Says how something of a kind (`probe`, or another key of the command line) has ended, and ends the machine.
+pub fn end(kind: &str, name: &str, outcome: Outcome) -> ! {
+    let code = match outcome {
+        Ok(figures) if figures.is_empty() => {
+            crate::println!("{kind} {name}: ok");
+            Code::Success
+        }
+        Ok(figures) => {
+            crate::println!("{kind} {name}: ok ({figures})");
+            Code::Success
+        }
+        Err(why) => {
+            crate::println!("{kind} {name}: FAILED: {why}");
+            Code::SelftestFailed
+        }
+    };
+    power::exit(code)
+}
+
+async fn hypervisor() -> Outcome {
     let cpus = percpu::count();
     ensure!(cpus >= 2, "{cpus} processor runs, not two");
     let together = smp::run().await?;

@@ -1,0 +1,46 @@
+//! Whether devices address memory as this kernel does: no IOMMU may translate their addresses, or keep them away from memory.
+
+use alloc::format;
+use alloc::string::String;
+use iommu::Unit;
+use x86_64::PhysAddr;
+
+use crate::mm;
+
+/// Bytes of an IOMMU's registers that are mapped: those that are looked at, and more, are in the first page.
+const REGISTERS: u64 = mm::PAGE;
+
+/// Maps the registers of an IOMMU.
+///
+/// # Errors
+/// What is wrong with their place, for people.
+pub fn registers(unit: Unit) -> Result<*mut u8, String> {
+    let at = PhysAddr::try_new(unit.registers).map_err(|_| format!("{unit} has an impossible address"))?;
+    mm::map_device(at, REGISTERS).map_err(|e| format!("{unit} cannot be looked at: {e}"))
+}
+
+/// Refuses to go on if an IOMMU is on: addresses of this kernel would be others for devices.
+///
+/// # Errors
+/// Which it is and what to do, for people.
+pub fn check(units: &[Unit]) -> Result<(), String> {
+    for &unit in units {
+        let registers = registers(unit)?;
+        let read = |offset: u64| {
+            // SAFETY: an aligned register within the page that was mapped.
+            unsafe { registers.add(offset as usize).cast::<u32>().read_volatile() }
+        };
+        if unit.translates(read(unit.status_offset())) {
+            return Err(format!(
+                "{unit} translates the addresses of devices: turn it off in the firmware's settings"
+            ));
+        }
+        if unit.protection_offset().is_some_and(|offset| unit.protects(read(offset))) {
+            return Err(format!(
+                "{unit} keeps devices away from memory: turn that off in the firmware's settings"
+            ));
+        }
+        log::debug!("{unit} is off");
+    }
+    Ok(())
+}

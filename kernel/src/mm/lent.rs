@@ -1,0 +1,122 @@
+//! Memory that is lent: what LITE and applications get for devices and peers to reach, and never as Rust's references.
+//!
+//! A bit for each frame says whether it is lent now. So an address from a peer or from safe code can reach lent memory and
+//! nothing else: not the heap, a stack, the image, a page table or a device. A ConnectX-3 cannot look at the bits. Its one
+//! key has entries for the pages of [`covered`], and everything that is lent lies there.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering};
+use platform::coverage::Coverage;
+use spin::Once;
+use x86_64::PhysAddr;
+
+use super::{PAGE, frames, paging, phys_to_virt};
+use crate::boot::Region;
+
+struct Lent {
+    /// A bit for each frame from physical address 0.
+    bits: &'static [AtomicU64],
+    coverage: Coverage,
+}
+
+static LENT: Once<Lent> = Once::new();
+
+/// Settles where memory can be lent: nothing is lent yet. Once, when the page tables are final.
+pub fn init() {
+    let words = frames::end().div_ceil(64);
+    let run = frames::alloc_zeroed(words * 8).expect("no room for the bitmap of lent frames");
+    // SAFETY: that many zeroed words, aligned, at the direct map, nobody else's and never given back.
+    let bits = unsafe { slice::from_raw_parts(phys_to_virt(run).cast::<AtomicU64>(), words as usize) };
+    let mut memory: Vec<_> = frames::ram().map(range_of).collect();
+    for kept in [range_of(paging::tables()), range_of(Region::new(run.as_u64(), words * 8))] {
+        memory = memory.into_iter().flat_map(|range| without(&range, &kept)).collect();
+    }
+    LENT.call_once(|| Lent { bits, coverage: Coverage::of(&memory) });
+}
+
+fn range_of(region: Region) -> Range<u64> {
+    region.start.as_u64()..region.end.as_u64()
+}
+
+/// What is left of a range on either side of what is kept, in whole frames.
+fn without(range: &Range<u64>, kept: &Range<u64>) -> [Range<u64>; 2] {
+    let before = range.start..range.end.min(kept.start & !(PAGE - 1));
+    let after = range.start.max(kept.end.next_multiple_of(PAGE))..range.end;
+    if kept.end <= range.start || range.end <= kept.start {
+        return [range.clone(), range.end..range.end];
+    }
+    [before, after]
+}
+
+fn get() -> &'static Lent {
+    LENT.get().expect("memory was lent before the page tables were final")
+}
+
+/// Where memory can be lent: whole pages of RAM of one size, without the first MiB, the image, page tables and the frame
+/// bitmaps.
+pub fn covered() -> &'static Coverage {
+    &get().coverage
+}
+
+/// Whether all of `len` bytes at physical address `addr` are lent, and there are such.
+#[inline]
+pub fn is_lent(addr: u64, len: u64) -> bool {
+    let Some(last) = len.checked_sub(1).and_then(|more| addr.checked_add(more)) else { return false };
+    let (Some(lent), mut frame, end) = (LENT.get(), addr / PAGE, last / PAGE + 1) else { return false };
+    while frame < end {
+        let shift = frame % 64;
+        let count = (64 - shift).min(end - frame);
+        let Some(word) = lent.bits.get((frame / 64) as usize) else { return false };
+        let wanted = (u64::MAX >> (64 - count)) << shift;
+        if word.load(Ordering::Relaxed) & wanted != wanted {
+            return false;
+        }
+        frame += count;
+    }
+    true
+}
+
+/// Says of whole frames that they are lent from now on, or not any more.
+fn mark(addr: u64, bytes: u64, is_lent: bool) {
+    let (mut frame, end) = (addr / PAGE, (addr + bytes).div_ceil(PAGE));
+    while frame < end {
+        let shift = frame % 64;
+        let count = (64 - shift).min(end - frame);
+        let Some(word) = get().bits.get((frame / 64) as usize) else { return };
+        let bits = (u64::MAX >> (64 - count)) << shift;
+        if is_lent {
+            word.fetch_or(bits, Ordering::Release);
+        } else {
+            word.fetch_and(!bits, Ordering::Release);
+        }
+        frame += count;
+    }
+}
+
+/// Lends a run of `bytes` bytes (rounded up to frames), zeroed. `None` if none is free.
+pub fn lend(bytes: u64) -> Option<PhysAddr> {
+    let at = frames::alloc_among(bytes, PAGE, &covered().ranges)?;
+    // SAFETY: the run is not lent yet and nobody else's, and is mapped at the direct map.
+    unsafe { phys_to_virt(at).write_bytes(0, bytes.next_multiple_of(PAGE) as usize) };
+    mark(at.as_u64(), bytes, true);
+    Some(at)
+}
+
+/// As [`lend`], from a multiple of `align` on, and not zeroed: for what is handed out, and zeroed, piece by piece.
+pub fn lend_as_it_is(bytes: u64, align: u64) -> Option<PhysAddr> {
+    let at = frames::alloc_among(bytes, align, &covered().ranges)?;
+    mark(at.as_u64(), bytes, true);
+    Some(at)
+}
+
+/// Takes back a run of exactly the `bytes` that were lent there.
+///
+/// # Panics
+/// If that run is not lent.
+pub fn take_back(at: PhysAddr, bytes: u64) {
+    assert!(is_lent(at.as_u64(), bytes), "{bytes} bytes at {at:?} are given back, which are not lent");
+    mark(at.as_u64(), bytes, false);
+    frames::free(at, bytes);
+}
