@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TIMEOUT_MS = 30000, ROUNDS = 20, WAITERS = 3, SLOTS = 4, TURNS = 300 };
+enum { LIMIT_S = 90, TIMEOUT_MS = 30000, ROUNDS = 20, WAITERS = 3, SLOTS = 4, TURNS = 300 };
 enum { FUNCTION = 100, SERVED = 200, SILENT = 201 };
 
 static fl_node *node;
@@ -319,6 +319,8 @@ int main(int argc, char **argv) {
         fail("MANAGER KEY_FILE NAME FABRIC_SOCKET");
     fl_options options = {
         .manager = argv[1], .key_file = argv[2], .name = argv[3], .nic = "softroce", .fabric_socket = argv[4]};
+    /* A thread that never wakes ends the test. */
+    alarm(LIMIT_S);
     expect(fl_join(&options, TIMEOUT_MS, &node), FL_OK, "join");
     close_while_waiting();
     closed_regions();

@@ -3,12 +3,14 @@
     handles.py MANAGER KEY_FILE NAME FABRIC_SOCKET
 """
 
+import signal
 import sys
 import threading
 import time
 
 import ferrolite
 
+LIMIT = 90
 TIMEOUT = 30.0
 FUNCTION = 100
 ROUNDS = 20
@@ -135,6 +137,8 @@ def leave_while_used(node):
 
 def main():
     manager, key_file, name, socket = sys.argv[1:]
+    # A thread that never wakes ends the test.
+    signal.alarm(LIMIT)
     node = ferrolite.join(key_file, name, manager, "softroce", fabric_socket=socket, timeout=TIMEOUT)
     close_while_receiving(node)
     read_while_replying(node)
