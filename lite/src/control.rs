@@ -350,5 +350,6 @@ impl Lite {
             Ok(_) | Err(Error::Refused(_)) => node.unbind(name, deadline).await,
             Err(error) => Err(error),
         }
+        .inspect(|()| self.by.scope.forget_name(name))
     }
 }

@@ -53,6 +53,7 @@ mod planted;
 mod qos;
 mod region;
 mod rpc;
+mod scope;
 mod settings;
 mod sync;
 #[cfg(feature = "testing")]
@@ -71,6 +72,7 @@ pub use proto::{Incarnation, Member, NodeId};
 pub use qos::{App, Limits, Priority, Scheme, Usage};
 pub use region::{Grantee, Lmr, LocalMemory, Placement};
 pub use rpc::{Call, FunctionId, Mailbox, Message, RpcOptions, RpcServer};
+pub use scope::Scope;
 pub use settings::{SETTINGS, Setting, SettingError};
 pub use sync::{Counter, Event, FencingToken, Lock, LockGuard};
 pub use trace::{Event as TraceEvent, Stamped, Work};
@@ -123,10 +125,10 @@ impl Lite {
         self.by.node.next_deadline()
     }
 
-    /// The platform below.
+    /// The platform below, or the one that was [given](Self::scoped) for this handle.
     #[must_use]
     pub fn platform(&self) -> &Arc<dyn Platform> {
-        &self.by.node.platform
+        &self.by.platform
     }
 
     /// Waits for `d`.

@@ -7,10 +7,13 @@
 use crate::error::Error;
 use crate::exchange::Agreed;
 use crate::options::Options;
+use alloc::format;
 use alloc::sync::Arc;
 use platform::{IoAddr, Memory, Platform};
 use sha2::{Digest as _, Sha256};
 
+/// Bytes that a test has for its buffers at least.
+const ROOM: u64 = 1 << 20;
 /// Bytes that are filled or hashed at a time.
 const CHUNK: usize = 4096;
 
@@ -63,11 +66,15 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Bytes that the buffers of a test take.
+    /// Bytes that the buffers of a test may take: so many that a peer with larger pages fits in as well, if the test is small.
     #[must_use]
     pub fn needed(options: &Options) -> u64 {
-        // A page, or what the peer calls a page, at least.
-        2 * u64::from(options.queue_pairs) * Self::stride(options, 4096)
+        Self::len(options, 4096).max(ROOM)
+    }
+
+    /// Bytes that they take if the larger page of both sides is `cycle`.
+    fn len(options: &Options, cycle: u32) -> u64 {
+        2 * u64::from(options.queue_pairs) * Self::stride(options, cycle)
     }
 
     fn stride(options: &Options, cycle: u32) -> u64 {
@@ -78,7 +85,13 @@ impl Buffers {
     /// Takes the memory and fills it with what only this test has: near and far differ, and so do any two tests.
     pub fn new(platform: &Arc<dyn Platform>, options: &Options, agreed: &Agreed) -> Result<Self, Error> {
         let stride = Self::stride(options, agreed.cycle);
-        let len = 2 * u64::from(options.queue_pairs) * stride;
+        let (len, most) = (Self::len(options, agreed.cycle), Self::needed(options));
+        if len > most {
+            return Err(Error::Limit(format!(
+                "with the peer's pages of {} bytes the buffers take {len} bytes; this test has {most}",
+                agreed.cycle
+            )));
+        }
         let base = platform.memory().alloc(len).ok_or(Error::OutOfMemory(len.div_ceil(1_000_000)))?;
         let buffers =
             Self { platform: platform.clone(), base, len, stride, queue_pairs: options.queue_pairs };

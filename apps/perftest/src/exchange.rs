@@ -5,9 +5,10 @@ use crate::error::{During, Error};
 use crate::message::{
     Bandwidth, DONE, KEYS_BY_LID_LEN, KEYS_LEN, Keys, VERSION, is_compatible, mtu_bytes, parse_mtu,
 };
+use crate::options::Options;
 use alloc::boxed::Box;
 use core::future::Future;
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -15,9 +16,9 @@ use platform::{Connection, Instant, NetworkError, yield_now};
 use verbs::PathMtu;
 
 /// How long the peer may take for a step.
-const STEP: Duration = Duration::from_secs(30);
-/// How long it may take for a test of which this side sees nothing.
-const TEST: Duration = Duration::from_secs(3600);
+const STEP: Duration = Duration::from_secs(5);
+/// How long it may take to make its buffers and queue pairs.
+const SETUP: Duration = Duration::from_secs(15);
 /// How long a client waits for a server that does not listen yet, and between attempts.
 const CONNECT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
@@ -44,11 +45,14 @@ pub struct Agreed {
 pub struct Exchange {
     connection: Box<dyn Connection>,
     client: bool,
+    /// How long the peer may take for a test of which this side sees nothing.
+    test: Duration,
 }
 
 impl Exchange {
     /// Connects to a server, which may be about to listen.
-    pub async fn connect(host: &Host, server: SocketAddrV4) -> Result<Self, Error> {
+    pub async fn connect(host: &Host, server: Ipv4Addr, options: &Options) -> Result<Self, Error> {
+        let server = SocketAddrV4::new(server, options.port);
         let deadline = host.now() + CONNECT;
         let connection = loop {
             match host.network.connect(server, deadline).await {
@@ -61,13 +65,13 @@ impl Exchange {
                 done => break done.during("connecting to the server")?,
             }
         };
-        Ok(Self { connection, client: true })
+        Ok(Self { connection, client: true, test: options.longest() })
     }
 
     /// Serves a client that has connected.
     #[must_use]
-    pub fn serve(connection: Box<dyn Connection>) -> Self {
-        Self { connection, client: false }
+    pub fn serve(connection: Box<dyn Connection>, options: &Options) -> Self {
+        Self { connection, client: false, test: options.longest() }
     }
 
     /// Whether this side is the client.
@@ -97,12 +101,12 @@ impl Exchange {
 
     /// Exchanges keys: what a queue pair is, and that both sides have come here.
     pub async fn keys(&mut self, host: &Host, mine: &Keys) -> Result<Keys, Error> {
-        self.swap_keys(host, mine, STEP, "exchanging keys").await
+        self.swap_keys(host, mine, SETUP, "exchanging keys").await
     }
 
     /// Meets the peer, which may be in the middle of its test; drives the RNIC.
     pub async fn meet(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
-        spin(host, self.swap_keys(host, mine, TEST, "waiting for the peer")).await.map(drop)
+        spin(host, self.swap_keys(host, mine, self.test, "waiting for the peer")).await.map(drop)
     }
 
     async fn swap_keys(
@@ -127,7 +131,7 @@ impl Exchange {
         let mut values = mine.encode();
         for value in &mut values {
             // A bidirectional test may end later on the other side.
-            *value = spin(host, self.swap_within(host, value, TEST, "exchanging results")).await?;
+            *value = spin(host, self.swap_within(host, value, self.test, "exchanging results")).await?;
         }
         Ok(Bandwidth::decode(values))
     }

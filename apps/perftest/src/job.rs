@@ -1,10 +1,12 @@
-//! perftest as a job: the arguments are its command line, the output its table and the line for programs.
+//! perftest as a job: the arguments are its command line, the output its table and the line for programs. As a server it serves
+//! members of the cluster, or the one address that `--peer` names.
 
 use crate::buffer::Buffers;
 use crate::{Error, Options, Perftest};
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
+use core::net::Ipv4Addr;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
@@ -39,7 +41,12 @@ impl App for Job {
         Box::pin(async move {
             let options = options(job.start()).map_err(JobError::Refused)?;
             let failed = |error: Error| JobError::Refused(alloc::format!("{}: {error}", options.program));
-            let report = self.0.run(&options).await.map_err(failed)?;
+            // A server's key reaches memory of this node: members have it anyway, others must be named.
+            let is_member = |client: Ipv4Addr| {
+                let client = Some(client.octets());
+                job.lite().members().iter().any(|member| member.gid.ipv4() == client)
+            };
+            let report = self.0.run_for(&options, &is_member).await.map_err(failed)?;
             let mut output = job.output();
             output.write(report.text.as_bytes()).await?;
             output.write(report.json.as_bytes()).await?;

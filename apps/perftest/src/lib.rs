@@ -33,18 +33,21 @@ pub use options::{Atomic, Figure, Options, Program, Verb};
 pub use report::{Content, Report, Row};
 
 use alloc::boxed::Box;
-use core::net::SocketAddrV4;
+use core::net::Ipv4Addr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use error::During as _;
 use exchange::Exchange;
-use platform::Listener;
+use platform::{Connection, Listener};
 use runtime::BoxFuture;
 use session::Queues;
 use spin::Once;
 
 /// How long a server waits for its client.
 const CLIENT: Duration = Duration::from_secs(600);
+
+/// Which clients a server serves, by their addresses.
+pub type Clients<'a> = dyn Fn(Ipv4Addr) -> bool + Sync + 'a;
 
 /// perftest on one node: one test at a time.
 pub struct Perftest {
@@ -60,14 +63,20 @@ impl Perftest {
         Self { host, queues: Once::new(), busy: AtomicBool::new(false) }
     }
 
-    /// Runs one test: connects to the server that the options name, or waits for a client.
+    /// Runs one test: connects to the server that the options name, or waits for a client; for any, unless the options name
+    /// one.
     pub async fn run(&self, options: &Options) -> Result<Report, Error> {
+        self.run_for(options, &|_| true).await
+    }
+
+    /// As [`run`](Self::run); a client that the options do not name is one of `clients`.
+    pub async fn run_for(&self, options: &Options, clients: &Clients<'_>) -> Result<Report, Error> {
         let turn = self.turn()?;
         let exchange = match options.server {
-            Some(server) => Exchange::connect(&self.host, SocketAddrV4::new(server, options.port)).await?,
+            Some(server) => Exchange::connect(&self.host, server, options).await?,
             None => {
                 let listener = self.host.network.listen(options.port).during("listening")?;
-                Exchange::serve(self.accept(&*listener).await?)
+                Exchange::serve(self.accept(options, &*listener, clients).await?, options)
             }
         };
         turn.test(options, exchange).await
@@ -81,12 +90,26 @@ impl Perftest {
     /// Serves the next client; with no client for a long time, [`Error::Exchange`] says so.
     pub async fn serve(&self, options: &Options, listener: &dyn Listener) -> Result<Report, Error> {
         let turn = self.turn()?;
-        let connection = self.accept(listener).await?;
-        turn.test(options, Exchange::serve(connection)).await
+        let connection = self.accept(options, listener, &|_| true).await?;
+        turn.test(options, Exchange::serve(connection, options)).await
     }
 
-    async fn accept(&self, listener: &dyn Listener) -> Result<Box<dyn platform::Connection>, Error> {
-        listener.accept(self.host.now() + CLIENT).await.during("waiting for a client")
+    /// The next connection of a client that may be served; others are reset.
+    async fn accept(
+        &self,
+        options: &Options,
+        listener: &dyn Listener,
+        clients: &Clients<'_>,
+    ) -> Result<Box<dyn Connection>, Error> {
+        let deadline = self.host.now() + CLIENT;
+        loop {
+            let connection = listener.accept(deadline).await.during("waiting for a client")?;
+            let Some(client) = connection.peer() else { continue };
+            if options.peer.map_or_else(|| clients(client), |peer| peer == client) {
+                return Ok(connection);
+            }
+            log::warn!("perftest: {client} is no peer of this test");
+        }
     }
 
     fn turn(&self) -> Result<Turn<'_>, Error> {

@@ -5,12 +5,19 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt;
 use core::net::Ipv4Addr;
+use core::time::Duration;
 use verbs::PathMtu;
 
 /// The TCP port of the exchange.
 const PORT: u16 = 18515;
 /// The largest message, and the one that `-a` ends with: 8 MiB.
 pub const MAX_SIZE: u32 = 8 << 20;
+/// What a message and a second take over a slow link, and what is added to a test in any case.
+const SLOW_MESSAGE: Duration = Duration::from_millis(10);
+const SLOW_RATE: f64 = 1e6;
+const SLACK: Duration = Duration::from_secs(60);
+/// The most that a test may take.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// Larger messages are not moderated unless asked for.
 const MODERATED: u32 = 8192;
 
@@ -61,6 +68,8 @@ pub struct Options {
     pub program: Program,
     /// The server to connect to; none: this side is the server.
     pub server: Option<Ipv4Addr>,
+    /// The only client that a server serves; none: whoever the caller says.
+    pub peer: Option<Ipv4Addr>,
     /// TCP port of the exchange.
     pub port: u16,
     /// Bytes of a message; none: 2, 4, 8 bytes and so on up to 8 MiB.
@@ -140,7 +149,7 @@ impl Program {
 }
 
 /// Long names, with the short one that means the same.
-const LONG: [(&str, char); 20] = [
+const LONG: [(&str, char); 21] = [
     ("port", 'p'),
     ("ib-dev", 'd'),
     ("ib-port", 'i'),
@@ -161,7 +170,11 @@ const LONG: [(&str, char); 20] = [
     ("cq-mod", 'Q'),
     ("noPeak", 'N'),
     ("atomic_type", 'A'),
+    // Of this server alone.
+    ("peer", PEER),
 ];
+/// `--peer`, which has no letter.
+const PEER: char = '\0';
 /// Those that have no value.
 const FLAGS: &str = "aFbN";
 
@@ -169,6 +182,7 @@ const FLAGS: &str = "aFbN";
 #[derive(Default)]
 struct Words {
     server: Option<Ipv4Addr>,
+    peer: Option<Ipv4Addr>,
     port: Option<u16>,
     size: Option<u32>,
     all: bool,
@@ -257,6 +271,10 @@ impl Words {
     fn value(&mut self, option: char, value: &str, program: Program) -> Result<(), String> {
         let verb = program.verb;
         match option {
+            PEER => {
+                let address = value.parse().map_err(|_| format!("--peer {value}: want an IPv4 address"))?;
+                self.peer = Some(address);
+            }
             'p' => self.port = Some(number(option, value, 1, u16::MAX.into())? as u16),
             'm' => {
                 let bytes = number(option, value, 256, 4096)? as usize;
@@ -319,6 +337,7 @@ impl Words {
         Ok(Options {
             program,
             server: self.server,
+            peer: self.peer,
             port: self.port.unwrap_or(PORT),
             size,
             iterations,
@@ -334,6 +353,20 @@ impl Words {
             moderation: self.moderation.unwrap_or(usual).min(tx_depth),
             peak: !self.no_peak,
         })
+    }
+}
+
+impl Options {
+    /// How long the peer may take for the whole test: as long as it takes over a slow link, at most an hour. A peer that has gone
+    /// silent holds this side no longer.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        let sizes =
+            self.size.map_or((u64::from(MAX_SIZE.ilog2()), 2 * u64::from(MAX_SIZE)), |size| (1, size.into()));
+        let each = u64::from(self.iterations) * u64::from(self.queue_pairs);
+        let (messages, bytes) = (each.saturating_mul(sizes.0), each.saturating_mul(sizes.1));
+        let test = (SLOW_MESSAGE.as_secs_f64() * messages as f64) + bytes as f64 / SLOW_RATE;
+        (SLACK + Duration::try_from_secs_f64(test).unwrap_or(LONGEST)).min(LONGEST)
     }
 }
 
@@ -385,6 +418,16 @@ mod tests {
     }
 
     #[test]
+    fn a_test_has_as_long_as_its_size_takes() {
+        let seconds = |line: &str| parse(line).unwrap().longest().as_secs();
+        assert_eq!(seconds("ib_write_lat -s 8 -n 1000"), 70);
+        assert_eq!(seconds("ib_write_bw -s 1000000 -n 100"), 161);
+        assert_eq!(seconds("ib_read_bw -a -n 5"), 60 + 1 + 83);
+        assert_eq!(seconds("ib_read_bw -n 100000000 -q 16384"), 3600);
+        assert_eq!(parse("ib_write_lat --peer=10.0.0.7").unwrap().peer, Some(Ipv4Addr::new(10, 0, 0, 7)));
+    }
+
+    #[test]
     fn what_is_wrong_is_said_in_a_line() {
         for (line, part) in [
             ("", "no program"),
@@ -406,6 +449,7 @@ mod tests {
             ("ib_write_lat host", "neither an option"),
             ("ib_write_lat 10.0.0.1 10.0.0.2", "two servers"),
             ("ib_write_lat --all=1", "has no value"),
+            ("ib_write_lat --peer host", "want an IPv4 address"),
         ] {
             let error = parse(line).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "`{line}`: {error}");

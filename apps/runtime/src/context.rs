@@ -1,6 +1,7 @@
 //! A job as its application sees it on one node.
 
 use crate::error::During;
+use crate::host::JobPlatform;
 use crate::output::Credit;
 use crate::task::Tasks;
 use crate::{BoxFuture, JobError, Join, Output, Split, memory};
@@ -13,7 +14,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
 use core::time::Duration;
-use lite::{Lite, Lmr, Permissions};
+use lite::{Lite, Lmr, Permissions, Scope};
 use platform::Instant;
 use proto::{JobId, JobStart, NodeId, ToManager};
 use spin::Mutex;
@@ -40,6 +41,8 @@ struct Inner {
     credit: Credit,
     /// Regions to free at the end of the job.
     regions: Mutex<Regions>,
+    /// What else was made through `lite`.
+    scope: Scope,
     progress: Mutex<Option<Instant>>,
 }
 
@@ -74,6 +77,8 @@ impl JobContext {
         tasks: Tasks,
         credit: Credit,
     ) -> Self {
+        let platform = JobPlatform::new(lite.platform().clone(), tasks.clone());
+        let (lite, scope) = lite.scoped(Arc::new(platform));
         Self(Arc::new(Inner {
             patient: lite.with_deadline(PATIENCE),
             lite,
@@ -83,11 +88,12 @@ impl JobContext {
             tasks,
             credit,
             regions: Mutex::default(),
+            scope,
             progress: Mutex::new(None),
         }))
     }
 
-    /// LITE on this node.
+    /// LITE on this node. What is made through it ends with the job, and so do tasks that are started by its platform.
     #[must_use]
     pub fn lite(&self) -> &Lite {
         &self.0.lite
@@ -258,7 +264,7 @@ impl JobContext {
         taken.lmr.free().await
     }
 
-    /// Frees all that is left once the job's tasks have ended.
+    /// Ends all that is left once the job's tasks have ended.
     pub(crate) async fn clean_up(&self) {
         let regions = core::mem::take(&mut *self.0.regions.lock());
         for taken in regions.live.into_values() {
@@ -266,6 +272,7 @@ impl JobContext {
                 log::debug!("job {}: freeing a region: {error}", self.id().0);
             }
         }
+        self.0.scope.end(STEADY).await;
         drop(self.take_splits());
     }
 }

@@ -1,8 +1,9 @@
 //! The job runtime of a node: takes jobs from the manager, runs applications, and gives their output back.
 //!
 //! An application implements [`App`]. [`serve()`] is the task that a node starts once it is a member: it accepts jobs,
-//! gathers their input, runs each as a task with a [`JobContext`], and reports. A job that fails or is cancelled leaves
-//! nothing behind: its tasks end at their next await, its LITE regions are freed, its input is dropped.
+//! gathers their input, runs each as a task with a [`JobContext`], and reports. However a job ends, it leaves nothing behind: its
+//! tasks end at their next await, what it made through [`JobContext::lite`] ends as a [scope](lite::Scope) does, its input is
+//! dropped. Memory of the platform that an application takes itself is its own to give back.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -11,6 +12,7 @@ extern crate std;
 
 mod context;
 mod error;
+mod host;
 mod input;
 mod memory;
 mod output;

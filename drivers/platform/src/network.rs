@@ -5,7 +5,7 @@
 use crate::Instant;
 use alloc::boxed::Box;
 use core::future::Future;
-use core::net::{IpAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use core::pin::Pin;
 
 /// A future of the network's, in a box.
@@ -55,6 +55,9 @@ pub trait Listener: Send + Sync {
 
 /// A TCP connection. Dropped, it is reset.
 pub trait Connection: Send + Sync {
+    /// The address of the other side; `None` once the connection is no more.
+    fn peer(&self) -> Option<Ipv4Addr>;
+
     /// Some bytes that have come, by `deadline`; 0: the peer has ended its side.
     fn read<'a>(
         &'a self,

@@ -75,6 +75,10 @@ impl Listener for TcpListener {
 }
 
 impl Connection for TcpStream {
+    fn peer(&self) -> Option<Ipv4Addr> {
+        Self::peer(self)
+    }
+
     fn read<'a>(
         &'a self,
         buf: &'a mut [u8],

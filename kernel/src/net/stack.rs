@@ -12,7 +12,7 @@ use core::time::Duration;
 use platform::{Instant, NetworkError};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::{dhcpv4, tcp};
-use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr};
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Cidr};
 
 use super::device::{Asked, PortDevice};
 use super::port::{Inner as PortInner, Port};
@@ -325,6 +325,13 @@ impl TcpStream {
     fn with<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
         let mut inner = self.stack.inner.lock();
         f(inner.sockets.get_mut(self.handle))
+    }
+
+    /// The address of the other side; `None` once the connection is no more.
+    pub fn peer(&self) -> Option<Ipv4Addr> {
+        match self.with(|socket| socket.remote_endpoint())?.addr {
+            IpAddress::Ipv4(address) => Some(address),
+        }
     }
 
     /// As [`with`](Self::with), and has the stack send what the socket has to send.

@@ -31,6 +31,8 @@ use rnic::{Fabric, Wanted};
 
 /// How long a message may take to leave the machine before it ends.
 const FAREWELL: Duration = Duration::from_millis(20);
+/// How long calls and operations under way may take to end when the node leaves.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// A machine with less memory than this gets short TCP buffers and small pools.
 const SMALL: u64 = 96 << 20;
 /// The least memory in which a node was seen to join and work (`cargo xtask bench --only size`).
@@ -182,9 +184,8 @@ impl Node {
     async fn serve(self) {
         match runtime::serve(self.lite.clone(), self.apps).await {
             runtime::End::Shutdown => {
-                // The manager ends the connection when it has this.
-                if let Err(e) = self.lite.send_control(&ToManager::Leave).await {
-                    log::debug!("leaving: {e}");
+                if let Err(e) = self.lite.with_deadline(LEAVE_WITHIN).leave().await {
+                    log::warn!("left with calls or operations under way: {e}");
                 }
                 exec::sleep(FAREWELL).await;
                 log::info!("the manager has ended this node");

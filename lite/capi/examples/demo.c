@@ -170,7 +170,7 @@ int main(int argc, char **argv) {
     size_t len;
     for (size_t i = 0; end && i < count; i++)
         check(fl_call(node, peers[i], END, "", 0, reply, sizeof reply, &len, TIMEOUT_MS), "ending the job");
-    check(fl_leave(node), "leaving");
+    check(fl_leave(node, TIMEOUT_MS), "leaving");
     printf("all is well\n");
     return 0;
 }

@@ -3,9 +3,12 @@
  * Every function that can fail gives a status and may be called by any thread; `fl_last_error` says more of the last failure
  * of the calling thread. Every function that waits does so for at most `timeout_ms` milliseconds.
  *
+ * A handle (fl_node, fl_region, fl_function, fl_request) is a number, not an address: nothing is read through it. It is given back
+ * once, by the function that says so, also while other threads use it: their calls end as that function says, and what they use
+ * stays valid until then. Whatever is done with a handle that was given back, a second giving back included, is FL_CLOSED; with
+ * null, or with what is no handle of that kind, FL_INVALID_ARGUMENT.
+ *
  * Rules that the library cannot check:
- * - A handle (fl_node, fl_region, fl_function, fl_request) is one that the library gave and that was not given back yet. It is
- *   given back once, while no other call uses it, by the function that says so.
  * - Texts end with a zero byte and are UTF-8. Buffers are as long as their length says. Neither changes during a call.
  * - A result goes where its pointer says, and only if the status is FL_OK.
  */
@@ -32,7 +35,8 @@
 #define FL_SHARE 4
 
 /**
- * May be published and freed through this handle: only ever the right of who allocated it.
+ * May be published and freed through this handle. Whoever allocates a region has this right to it; others have it if the
+ * region was allocated with it among the rights of those who map it.
  */
 #define FL_ADMIN 8
 
@@ -101,7 +105,7 @@ typedef enum {
    */
   FL_FREED = 11,
   /**
-   * No contiguous run of that size is free.
+   * The nodes that the memory was to lie on have less free, or the process has too many handles.
    */
   FL_NO_MEMORY = 12,
   /**
@@ -132,6 +136,10 @@ typedef enum {
    * A mistake in this library.
    */
   FL_INTERNAL = 19,
+  /**
+   * The handle was given back, by this thread or another.
+   */
+  FL_CLOSED = 20,
 } fl_status;
 
 /**
@@ -212,13 +220,17 @@ const char *fl_status_text(int32_t status);
 fl_status fl_join(const fl_options *options, uint32_t timeout_ms, fl_node **node);
 
 /**
- * Leaves the cluster and gives the handle back. Calls under way, and later ones on regions and functions of this node,
- * end with `FL_LINK_DOWN`; those handles are still to be given back.
+ * Leaves the cluster in good order and gives the handle back, also if it fails. Nothing new is begun from the call on: calls of
+ * other threads that wait for something to come (`fl_receive`, `fl_barrier`, `fl_find_node`, `fl_map`), and later ones on
+ * regions and functions of this node, end with `FL_LINK_DOWN`; those handles are still to be given back. Then this waits, at
+ * most `timeout_ms`, for requests that were received and not given back and for operations under way. `FL_DEADLINE` means
+ * that some were cut off; the node has left all the same.
  */
-fl_status fl_leave(fl_node *node);
+fl_status fl_leave(fl_node *node,
+                   uint32_t timeout_ms);
 
 /**
- * The number of this node in the cluster, 0 for a null handle.
+ * The number of this node in the cluster; 0 for a handle that is null or was given back.
  */
 uint16_t fl_node_id(const fl_node *node);
 
@@ -259,29 +271,31 @@ fl_status fl_malloc(const fl_node *node,
 fl_status fl_map(const fl_node *node, const char *name, uint32_t permissions, uint32_t timeout_ms, fl_region **region);
 
 /**
- * Gives a handle back. The region stays, unless it was allocated here and neither published nor mapped elsewhere.
+ * Gives a handle back; calls of other threads that use it go on. The region stays as long as it is published or mapped
+ * somewhere.
  */
 fl_status fl_unmap(fl_region *region);
 
 /**
- * Frees a region that was allocated here and gives the handle back, also if it fails. After `FL_OK` nobody can reach the
- * memory any more; after `FL_UNKNOWN` and `FL_DEADLINE` it is being freed, which goes on.
+ * Frees a region, which takes the right `FL_ADMIN`, and gives the handle back, also if it fails. After `FL_OK` nobody can
+ * reach the memory any more: calls of other threads that use it have ended, or end with `FL_FREED`. After `FL_UNKNOWN` and
+ * `FL_DEADLINE` it is being freed, which goes on.
  */
 fl_status fl_free(fl_region *region,
                   uint32_t timeout_ms);
 
 /**
- * Bytes of a region, 0 for a null handle.
+ * Bytes of a region; 0 for a handle that is null or was given back.
  */
 uint64_t fl_region_len(const fl_region *region);
 
 /**
- * The node that a region's memory is on, 0 for a null handle.
+ * The node that a region's memory is on; 0 for a handle that is null or was given back.
  */
 uint16_t fl_region_node(const fl_region *region);
 
 /**
- * Publishes a region that was allocated here as `name`.
+ * Publishes a region as `name`, which takes the right `FL_ADMIN`.
  */
 fl_status fl_publish(const fl_region *region, const char *name, uint32_t timeout_ms);
 
@@ -351,7 +365,8 @@ fl_status fl_register(const fl_node *node,
                       fl_function **registered);
 
 /**
- * Serves a function no more and gives the handle back. Requests that wait are answered with `FL_NO_SUCH_FUNCTION`.
+ * Serves a function no more and gives the handle back. Requests that wait, and threads that wait in `fl_receive`, get
+ * `FL_NO_SUCH_FUNCTION`; requests that were received can still be replied to.
  */
 fl_status fl_unregister(fl_function *function);
 
@@ -361,19 +376,25 @@ fl_status fl_unregister(fl_function *function);
 fl_status fl_receive(const fl_function *function, uint32_t timeout_ms, fl_request **request);
 
 /**
- * The node that called, 0 for a null handle.
+ * The node that called; 0 for a handle that is null or was given back.
  */
 uint16_t fl_request_from(const fl_request *request);
 
 /**
- * The bytes of a request, which stay until it is given back; null for a null handle.
+ * The bytes of a request; null for a handle that is null or was given back. They stay until the request is given back:
+ * where another thread may do that meanwhile, `fl_request_copy` is the safe way.
  */
 const void *fl_request_data(const fl_request *request);
 
 /**
- * How many bytes a request has, 0 for a null handle.
+ * How many bytes a request has; 0 for a handle that is null or was given back.
  */
 size_t fl_request_len(const fl_request *request);
+
+/**
+ * Copies the bytes of a request, at most `capacity` of them, to `into`; how many it has goes to `len`.
+ */
+fl_status fl_request_copy(const fl_request *request, void *into, size_t capacity, size_t *len);
 
 /**
  * Sends the reply and gives the request back, also if it fails. `FL_OK` means that the reply is on its way.

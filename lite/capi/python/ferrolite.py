@@ -12,7 +12,9 @@ $FERROLITE_LIBRARY, beside this file, and where the system looks for libraries.
             assert region.read(0, 4) == b"ZZZZ"
 
 Every method that waits takes `timeout`, in seconds, and raises a subclass of `Error` if it fails: `Deadline`, `NodeDown`,
-`OutOfBounds` and so on. All of it may be used by several threads: the interpreter's lock is not held while a call waits.
+`OutOfBounds` and so on. All of it may be used by several threads: the interpreter's lock is not held while a call waits. That
+goes for closing, too: what is under way in other threads then ends with an error (`LinkDown` for a node, `NoSuchFunction` for
+a function), and later uses raise `Closed`.
 """
 
 import ctypes
@@ -36,7 +38,7 @@ class Error(Exception):
 _NAMES = [
     "Deadline", "Unknown", "NodeDown", "NoSuchNode", "NoSuchName", "NameTaken", "NoSuchFunction", "PermissionDenied",
     "OutOfBounds", "Misaligned", "Freed", "NoMemory", "TooLarge", "NoSharedLink", "LinkDown", "Refused",
-    "InvalidArgument", "NotJoined", "InternalError",
+    "InvalidArgument", "NotJoined", "InternalError", "Closed",
 ]
 _ERRORS = {}
 for _status, _name in enumerate(_NAMES, start=1):
@@ -62,7 +64,7 @@ def _load():
     handle = ctypes.POINTER(p)
     statuses = {
         "fl_join": [ctypes.POINTER(_Options), u32, handle],
-        "fl_leave": [p],
+        "fl_leave": [p, u32],
         "fl_members": [p, ctypes.POINTER(u16), size, ctypes.POINTER(size)],
         "fl_find_node": [p, text, u32, ctypes.POINTER(u16)],
         "fl_barrier": [p, text, ctypes.POINTER(u16), size, u32],
@@ -81,6 +83,7 @@ def _load():
         "fl_register": [p, u32, size, size, handle],
         "fl_unregister": [p],
         "fl_receive": [p, u32, handle],
+        "fl_request_copy": [p, p, size, ctypes.POINTER(size)],
         "fl_reply": [p, p, size, u32],
         "fl_reject": [p],
     }
@@ -88,7 +91,7 @@ def _load():
         function = getattr(library, name)
         function.argtypes, function.restype, function.errcheck = arguments, ctypes.c_int, _check
     for name, result in {"fl_node_id": u16, "fl_region_len": u64, "fl_region_node": u16, "fl_request_from": u16,
-                         "fl_request_data": p, "fl_request_len": size}.items():
+                         "fl_request_len": size}.items():
         function = getattr(library, name)
         function.argtypes, function.restype = [p], result
     library.fl_last_error.argtypes, library.fl_last_error.restype = [], text
@@ -118,19 +121,24 @@ def _bytes(data):
 
 
 class _Handle:
-    """Something of the library that is given back once."""
+    """Something of the library that is given back once.
+
+    Threads may use and close it at the same time: the library takes a handle back once, and refuses it afterwards.
+    """
 
     def __init__(self, raw):
         self._raw = raw
 
     @property
     def _handle(self):
-        if self._raw is None:
-            raise ValueError(f"the {type(self).__name__.lower()} is closed")
-        return self._raw
+        raw = self._raw
+        if raw is None:
+            raise Closed(f"the {type(self).__name__.lower()} is closed")  # noqa: F821 - made above
+        return raw
 
     def _take(self):
-        raw, self._raw = self._handle, None
+        raw = self._handle
+        self._raw = None
         return raw
 
     def __enter__(self):
@@ -166,12 +174,17 @@ def join(key_file, name, manager=None, nic=None, device=None, address=None, fabr
 class Node(_Handle):
     """This process as a member of a cluster. Leaves at the end of a `with` block."""
 
-    def close(self):
-        """Leaves the cluster; what goes on in other threads ends with `LinkDown`."""
-        if self._raw is not None:
-            _library.fl_leave(self._take())
+    def close(self, timeout=DEFAULT_TIMEOUT):
+        """Leaves the cluster; what waits in other threads ends with `LinkDown`.
 
-    _abandon = close
+        Waits for requests that were received and not replied to, and for operations under way; `Deadline` says that some
+        were cut off. The node has left all the same.
+        """
+        if self._raw is not None:
+            _library.fl_leave(self._take(), _ms(timeout))
+
+    def _abandon(self):
+        self.close(timeout=0)
 
     @property
     def id(self):
@@ -274,15 +287,15 @@ class Region(_Handle):
         return before.value
 
     def publish(self, name, timeout=DEFAULT_TIMEOUT):
-        """Publishes the region, which must have been allocated here, for others to map."""
+        """Publishes the region for others to map. Takes the right ADMIN."""
         _library.fl_publish(self._handle, name.encode(), _ms(timeout))
 
     def free(self, timeout=DEFAULT_TIMEOUT):
-        """Frees the region, which must have been allocated here: nobody can reach it any more."""
+        """Frees the region: nobody can reach it any more. Takes the right ADMIN."""
         _library.fl_free(self._take(), _ms(timeout))
 
     def unmap(self):
-        """Gives the handle back; the region stays."""
+        """Gives the handle back; the region stays as long as it is published or mapped somewhere."""
         _library.fl_unmap(self._take())
 
     def close(self):
@@ -322,7 +335,10 @@ class Request(_Handle):
     @property
     def data(self):
         """The bytes of the request."""
-        return ctypes.string_at(_library.fl_request_data(self._handle), _library.fl_request_len(self._handle))
+        length = ctypes.c_size_t(_library.fl_request_len(self._handle))
+        into = ctypes.create_string_buffer(max(length.value, 1))
+        _library.fl_request_copy(self._handle, into, length.value, length)
+        return into.raw[:length.value]
 
     def reply(self, data=b"", timeout=DEFAULT_TIMEOUT):
         """Sends the reply."""

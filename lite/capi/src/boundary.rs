@@ -1,5 +1,6 @@
-//! The boundary to C: pointers become references after a check, panics and errors become statuses.
+//! The boundary to C: pointers become references after a check, panics and errors become statuses. (Handles: `handle.rs`.)
 
+use crate::handle::{self, Handle};
 use crate::status::{Failure, fl_status, remember};
 use std::ffi::{CStr, c_char, c_void};
 use std::future::Future;
@@ -26,25 +27,13 @@ pub(crate) fn milliseconds(timeout_ms: u32) -> Duration {
     Duration::from_millis(timeout_ms.into())
 }
 
-/// A handle.
+/// What a pointer that is no handle points to.
 ///
 /// # Safety
-/// `handle` is null or one that this library gave and that has not been given back.
-pub(crate) unsafe fn handle<'a, T>(handle: *const T, what: &str) -> Result<&'a T, Failure> {
-    // SAFETY: the caller's promise; handles come of `give`, so they are aligned and initialised.
-    unsafe { handle.as_ref() }.ok_or_else(|| Failure::invalid(format_args!("{what} is null")))
-}
-
-/// A handle that is given back: the caller has none afterwards.
-///
-/// # Safety
-/// As [`handle`], and nothing else uses it.
-pub(crate) unsafe fn take<T>(handle: *mut T, what: &str) -> Result<Box<T>, Failure> {
-    if handle.is_null() {
-        return Err(Failure::invalid(format_args!("{what} is null")));
-    }
-    // SAFETY: the caller's promise; handles come of `give`.
-    Ok(unsafe { Box::from_raw(handle) })
+/// `from` is null or points to a `T` that stays as it is during the call.
+pub(crate) unsafe fn given<'a, T>(from: *const T, what: &str) -> Result<&'a T, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { from.as_ref() }.ok_or_else(|| Failure::invalid(format_args!("{what} is null")))
 }
 
 /// Where a result goes: checked before anything is done.
@@ -63,10 +52,11 @@ impl<T> Place<T> {
     }
 }
 
-impl<T> Place<*mut T> {
+impl<H: Handle> Place<*mut H> {
     /// Gives the caller a handle.
-    pub(crate) fn give(self, value: T) {
-        self.put(Box::into_raw(Box::new(value)));
+    pub(crate) fn give(self, held: H::Held) -> Result<(), Failure> {
+        self.put(handle::make(held)?);
+        Ok(())
     }
 }
 

@@ -1,12 +1,12 @@
 //! Joining, leaving, the other nodes, and the barrier.
 
 use crate::boundary::{self as c, Place};
+use crate::handle::{self, Handle, Table};
 use crate::status::{Failure, fl_status};
 use lite::{Lite, NodeId};
 use lite_node::{Clock, Nic, Node, Options};
 use std::ffi::c_char;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Between two looks at the members.
@@ -38,15 +38,22 @@ pub struct fl_options {
 }
 
 /// This process as a member of a cluster.
-pub struct fl_node {
-    pub(crate) node: Arc<Node>,
+pub struct fl_node(());
+
+impl Handle for fl_node {
+    const KIND: u64 = 1;
+    const NAME: &'static str = "fl_node";
+    type Held = Node;
+
+    fn table() -> &'static Table<Node> {
+        static TABLE: Table<Node> = Table::new();
+        &TABLE
+    }
 }
 
-impl fl_node {
-    /// LITE, whose operations have so long.
-    pub(crate) fn lite(&self, timeout_ms: u32) -> Lite {
-        self.node.lite().with_deadline(c::milliseconds(timeout_ms))
-    }
+/// LITE on a node; its operations may take so long.
+pub(crate) fn lite(node: &Node, timeout_ms: u32) -> Lite {
+    node.lite().with_deadline(c::milliseconds(timeout_ms))
 }
 
 /// Joins a cluster. One process may join several times, under different names.
@@ -58,11 +65,10 @@ pub unsafe extern "C" fn fl_join(
 ) -> fl_status {
     c::run(|| {
         // SAFETY: pointers that the caller vouches for.
-        let (options, place) = unsafe { (c::handle(options, "options")?, Place::new(node, "node")?) };
+        let (options, place) = unsafe { (c::given(options, "options")?, Place::new(node, "node")?) };
         // SAFETY: as above, for the texts of the options.
         let chosen = unsafe { Chosen::of(options)? };
-        place.give(fl_node { node: Arc::new(chosen.join(c::milliseconds(timeout_ms))?) });
-        Ok(())
+        place.give(chosen.join(c::milliseconds(timeout_ms))?)
     })
 }
 
@@ -138,23 +144,20 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// Leaves the cluster and gives the handle back. Calls under way, and later ones on regions and functions of this node,
-/// end with `FL_LINK_DOWN`; those handles are still to be given back.
+/// Leaves the cluster in good order and gives the handle back, also if it fails. Nothing new is begun from the call on: calls of
+/// other threads that wait for something to come (`fl_receive`, `fl_barrier`, `fl_find_node`, `fl_map`), and later ones on
+/// regions and functions of this node, end with `FL_LINK_DOWN`; those handles are still to be given back. Then this waits, at
+/// most `timeout_ms`, for requests that were received and not given back and for operations under way. `FL_DEADLINE` means
+/// that some were cut off; the node has left all the same.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fl_leave(node: *mut fl_node) -> fl_status {
-    c::run(|| {
-        // SAFETY: a handle that the caller gives back.
-        let node = unsafe { c::take(node, "node")? };
-        node.node.leave();
-        Ok(())
-    })
+pub unsafe extern "C" fn fl_leave(node: *mut fl_node, timeout_ms: u32) -> fl_status {
+    c::run(|| Ok(handle::take(node, "node")?.leave(c::milliseconds(timeout_ms))?))
 }
 
-/// The number of this node in the cluster, 0 for a null handle.
+/// The number of this node in the cluster; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_node_id(node: *const fl_node) -> u16 {
-    // SAFETY: a handle that the caller vouches for.
-    unsafe { c::handle(node, "node") }.map_or(0, |node| node.node.lite().node_id().0)
+    handle::get(node, "node").map_or(0, |node| node.lite().node_id().0)
 }
 
 /// The numbers of the live members, this node included, ascending: the first `capacity` of them go to `ids`, and how many
@@ -167,9 +170,10 @@ pub unsafe extern "C" fn fl_members(
     count: *mut usize,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (node, count) = unsafe { (c::handle(node, "node")?, Place::new(count, "count")?) };
-        let members = node.node.lite().members();
+        let node = handle::get(node, "node")?;
+        // SAFETY: a pointer that the caller vouches for.
+        let count = unsafe { Place::new(count, "count")? };
+        let members = node.lite().members();
         if capacity > 0 && ids.is_null() {
             return Err(Failure::invalid("ids is null"));
         }
@@ -191,12 +195,15 @@ pub unsafe extern "C" fn fl_find_node(
     id: *mut u16,
 ) -> fl_status {
     c::run(|| {
+        let node = handle::get(node, "node")?;
         // SAFETY: pointers that the caller vouches for.
-        let (node, name, id) =
-            unsafe { (c::handle(node, "node")?, c::text(name, "name")?, Place::new(id, "id")?) };
+        let (name, id) = unsafe { (c::text(name, "name")?, Place::new(id, "id")?) };
         let deadline = Instant::now() + c::milliseconds(timeout_ms);
         loop {
-            if let Some(found) = node.node.lite().members().into_iter().find(|m| m.name == name) {
+            if !node.lite().is_member() {
+                return Err(lite::Error::LinkDown.into());
+            }
+            if let Some(found) = node.lite().members().into_iter().find(|m| m.name == name) {
                 id.put(found.node.0);
                 return Ok(());
             }
@@ -220,10 +227,10 @@ pub unsafe extern "C" fn fl_barrier(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
+        let node = handle::get(node, "node")?;
         // SAFETY: pointers that the caller vouches for.
-        let (node, name, group) =
-            unsafe { (c::handle(node, "node")?, c::text(name, "name")?, c::slice(group, count, "group")?) };
+        let (name, group) = unsafe { (c::text(name, "name")?, c::slice(group, count, "group")?) };
         let group: Vec<NodeId> = group.iter().map(|id| NodeId(*id)).collect();
-        c::wait(node.lite(timeout_ms).barrier(name, &group))
+        c::wait(lite(&node, timeout_ms).barrier(name, &group))
     })
 }

@@ -1,7 +1,8 @@
 //! Regions: memory of some node, and what can be done with it.
 
 use crate::boundary::{self as c, Place};
-use crate::node::fl_node;
+use crate::handle::{self, Handle, Table};
+use crate::node::{fl_node, lite};
 use crate::status::{Failure, fl_status};
 use lite::{Lmr, NodeId, Permissions};
 use lite_node::Node;
@@ -14,7 +15,8 @@ pub const FL_READ: u32 = 1;
 pub const FL_WRITE: u32 = 2;
 /// May be published, and mapped by name.
 pub const FL_SHARE: u32 = 4;
-/// May be published and freed through this handle: only ever the right of who allocated it.
+/// May be published and freed through this handle. Whoever allocates a region has this right to it; others have it if the
+/// region was allocated with it among the rights of those who map it.
 pub const FL_ADMIN: u32 = 8;
 /// May be the target of fetch-and-add and compare-and-swap.
 pub const FL_ATOMIC: u32 = 16;
@@ -22,15 +24,29 @@ pub const FL_ATOMIC: u32 = 16;
 pub const FL_ALL: u32 = 31;
 
 /// Memory of some node, mapped here.
-pub struct fl_region {
+pub struct fl_region(());
+
+/// What an [`fl_region`] stands for.
+pub(crate) struct Region {
     lmr: Lmr,
-    /// Whose threads the region's operations need; after the mapping, so that it goes later.
+    /// The node whose threads the region's operations need; it comes after the mapping, so that it is dropped later.
     _node: Arc<Node>,
 }
 
-impl fl_region {
+impl Region {
     fn lmr(&self, timeout_ms: u32) -> Lmr {
         self.lmr.with_deadline(c::milliseconds(timeout_ms))
+    }
+}
+
+impl Handle for fl_region {
+    const KIND: u64 = 2;
+    const NAME: &'static str = "fl_region";
+    type Held = Region;
+
+    fn table() -> &'static Table<Region> {
+        static TABLE: Table<Region> = Table::new();
+        &TABLE
     }
 }
 
@@ -50,12 +66,12 @@ pub unsafe extern "C" fn fl_malloc(
     region: *mut *mut fl_region,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (node, place) = unsafe { (c::handle(node, "node")?, Place::new(region, "region")?) };
+        let node = handle::get(node, "node")?;
+        // SAFETY: a pointer that the caller vouches for.
+        let place = unsafe { Place::new(region, "region")? };
         let rights = self::permissions(permissions)?;
-        let lmr = c::wait(node.lite(timeout_ms).alloc(NodeId(home), len, rights))?;
-        place.give(fl_region { lmr, _node: node.node.clone() });
-        Ok(())
+        let lmr = c::wait(lite(&node, timeout_ms).alloc(NodeId(home), len, rights))?;
+        place.give(Region { lmr, _node: node })
     })
 }
 
@@ -69,49 +85,46 @@ pub unsafe extern "C" fn fl_map(
     region: *mut *mut fl_region,
 ) -> fl_status {
     c::run(|| {
+        let node = handle::get(node, "node")?;
         // SAFETY: pointers that the caller vouches for.
-        let (node, name, place) =
-            unsafe { (c::handle(node, "node")?, c::text(name, "name")?, Place::new(region, "region")?) };
+        let (name, place) = unsafe { (c::text(name, "name")?, Place::new(region, "region")?) };
         let rights = self::permissions(permissions)?;
-        let lmr = c::wait(node.lite(timeout_ms).map_wait(name, rights))?;
-        place.give(fl_region { lmr, _node: node.node.clone() });
-        Ok(())
+        let lmr = c::wait(lite(&node, timeout_ms).map_wait(name, rights))?;
+        place.give(Region { lmr, _node: node })
     })
 }
 
-/// Gives a handle back. The region stays, unless it was allocated here and neither published nor mapped elsewhere.
+/// Gives a handle back; calls of other threads that use it go on. The region stays as long as it is published or mapped
+/// somewhere.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_unmap(region: *mut fl_region) -> fl_status {
-    // SAFETY: a handle that the caller gives back.
-    c::run(|| unsafe { c::take(region, "region") }.map(drop))
+    c::run(|| handle::take(region, "region").map(drop))
 }
 
-/// Frees a region that was allocated here and gives the handle back, also if it fails. After `FL_OK` nobody can reach the
-/// memory any more; after `FL_UNKNOWN` and `FL_DEADLINE` it is being freed, which goes on.
+/// Frees a region, which takes the right `FL_ADMIN`, and gives the handle back, also if it fails. After `FL_OK` nobody can
+/// reach the memory any more: calls of other threads that use it have ended, or end with `FL_FREED`. After `FL_UNKNOWN` and
+/// `FL_DEADLINE` it is being freed, which goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_free(region: *mut fl_region, timeout_ms: u32) -> fl_status {
     c::run(|| {
-        // SAFETY: a handle that the caller gives back.
-        let region = unsafe { c::take(region, "region")? };
+        let region = handle::take(region, "region")?;
         c::wait(region.lmr(timeout_ms).free())
     })
 }
 
-/// Bytes of a region, 0 for a null handle.
+/// Bytes of a region; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_region_len(region: *const fl_region) -> u64 {
-    // SAFETY: a handle that the caller vouches for.
-    unsafe { c::handle(region, "region") }.map_or(0, |region| region.lmr.len())
+    handle::get(region, "region").map_or(0, |region| region.lmr.len())
 }
 
-/// The node that a region's memory is on, 0 for a null handle.
+/// The node that a region's memory is on; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_region_node(region: *const fl_region) -> u16 {
-    // SAFETY: a handle that the caller vouches for.
-    unsafe { c::handle(region, "region") }.map_or(0, |region| region.lmr.node().0)
+    handle::get(region, "region").map_or(0, |region| region.lmr.node().0)
 }
 
-/// Publishes a region that was allocated here as `name`.
+/// Publishes a region as `name`, which takes the right `FL_ADMIN`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_publish(
     region: *const fl_region,
@@ -119,8 +132,9 @@ pub unsafe extern "C" fn fl_publish(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (region, name) = unsafe { (c::handle(region, "region")?, c::text(name, "name")?) };
+        let region = handle::get(region, "region")?;
+        // SAFETY: a text that the caller vouches for.
+        let name = unsafe { c::text(name, "name")? };
         c::wait(region.lmr(timeout_ms).publish(name))
     })
 }
@@ -133,9 +147,10 @@ pub unsafe extern "C" fn fl_unpublish(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (node, name) = unsafe { (c::handle(node, "node")?, c::text(name, "name")?) };
-        c::wait(node.lite(timeout_ms).unpublish(name))
+        let node = handle::get(node, "node")?;
+        // SAFETY: a text that the caller vouches for.
+        let name = unsafe { c::text(name, "name")? };
+        c::wait(lite(&node, timeout_ms).unpublish(name))
     })
 }
 
@@ -149,8 +164,7 @@ pub unsafe extern "C" fn fl_read(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let region = unsafe { c::handle(region, "region")? };
+        let region = handle::get(region, "region")?;
         // Before the buffer is touched: its length is more likely wrong than the region's.
         if offset.checked_add(len as u64).is_none_or(|end| end > region.lmr.len()) {
             return Err(lite::Error::OutOfBounds.into());
@@ -171,9 +185,9 @@ pub unsafe extern "C" fn fl_write(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (region, data) =
-            unsafe { (c::handle(region, "region")?, c::slice(data.cast::<u8>(), len, "data")?) };
+        let region = handle::get(region, "region")?;
+        // SAFETY: bytes that the caller vouches for.
+        let data = unsafe { c::slice(data.cast::<u8>(), len, "data")? };
         c::wait(region.lmr(timeout_ms).write(offset, data))
     })
 }
@@ -188,8 +202,7 @@ pub unsafe extern "C" fn fl_memset(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: a handle that the caller vouches for.
-        let region = unsafe { c::handle(region, "region")? };
+        let region = handle::get(region, "region")?;
         c::wait(region.lmr(timeout_ms).memset(offset, len, byte))
     })
 }
@@ -205,8 +218,7 @@ pub unsafe extern "C" fn fl_fetch_add(
     before: *mut u64,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: a handle that the caller vouches for.
-        let region = unsafe { c::handle(region, "region")? };
+        let region = handle::get(region, "region")?;
         let was = c::wait(region.lmr(timeout_ms).fetch_add(offset, add))?;
         if !before.is_null() {
             // SAFETY: not null, and the caller vouches for it.
@@ -228,8 +240,7 @@ pub unsafe extern "C" fn fl_compare_swap(
     before: *mut u64,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: a handle that the caller vouches for.
-        let region = unsafe { c::handle(region, "region")? };
+        let region = handle::get(region, "region")?;
         let was = c::wait(region.lmr(timeout_ms).compare_swap(offset, compare, swap))?;
         if !before.is_null() {
             // SAFETY: not null, and the caller vouches for it.

@@ -1,25 +1,72 @@
 //! Remote procedure calls: functions of this node, and calls of those of others.
 
 use crate::boundary::{self as c, Place};
-use crate::node::fl_node;
-use crate::status::fl_status;
+use crate::handle::{self, Handle, Table};
+use crate::node::{fl_node, lite};
+use crate::status::{Failure, fl_status};
 use futures_lite::future;
 use lite::{Call, Error, Lite, NodeId, RpcOptions, RpcServer};
 use lite_node::Node;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A function that this node serves.
-pub struct fl_function {
+pub struct fl_function(());
+
+/// What an [`fl_function`] stands for.
+pub(crate) struct Function {
     server: RpcServer,
-    /// Whose threads it needs.
+    /// The node whose threads it needs.
     node: Arc<Node>,
 }
 
+impl Handle for fl_function {
+    const KIND: u64 = 3;
+    const NAME: &'static str = "fl_function";
+    type Held = Function;
+
+    fn table() -> &'static Table<Function> {
+        static TABLE: Table<Function> = Table::new();
+        &TABLE
+    }
+}
+
 /// A call of a function of this node that waits for its reply.
-pub struct fl_request {
-    call: Call,
+pub struct fl_request(());
+
+/// What an [`fl_request`] stands for.
+pub(crate) struct Request {
+    /// `None` once it is being replied to.
+    call: Mutex<Option<Call>>,
     node: Arc<Node>,
+}
+
+impl Handle for fl_request {
+    const KIND: u64 = 4;
+    const NAME: &'static str = "fl_request";
+    type Held = Request;
+
+    fn table() -> &'static Table<Request> {
+        static TABLE: Table<Request> = Table::new();
+        &TABLE
+    }
+}
+
+impl Request {
+    /// Looks at the call while nobody replies to it.
+    fn with<T>(&self, look: impl FnOnce(&Call) -> T) -> Result<T, Failure> {
+        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        call.as_ref().map(look).ok_or_else(closed)
+    }
+
+    /// Takes the call, to end it.
+    fn take(&self) -> Option<Call> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn closed() -> Failure {
+    Failure::new(fl_status::FL_CLOSED, "request: another thread gives it back")
 }
 
 /// `operation`, given up after a time; what that means to the other side is the operation's matter.
@@ -50,17 +97,16 @@ pub unsafe extern "C" fn fl_call(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
+        let node = handle::get(node, "node")?;
         // SAFETY: pointers that the caller vouches for.
-        let (node, request, reply, reply_len) = unsafe {
+        let (request, reply, reply_len) = unsafe {
             (
-                c::handle(node, "node")?,
                 c::slice(request.cast::<u8>(), request_len, "request")?,
                 c::buffer(reply, capacity, "reply")?,
                 Place::new(reply_len, "reply_len")?,
             )
         };
-        let lite = node.lite(timeout_ms);
-        let answer = c::wait(lite.call(NodeId(target), function, request, capacity))?;
+        let answer = c::wait(lite(&node, timeout_ms).call(NodeId(target), function, request, capacity))?;
         let (Some(room), len) = (reply.get_mut(..answer.len()), answer.len()) else {
             return Err(Error::TooLarge { max: capacity as u64 }.into());
         };
@@ -81,19 +127,24 @@ pub unsafe extern "C" fn fl_register(
     registered: *mut *mut fl_function,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (node, place) = unsafe { (c::handle(node, "node")?, Place::new(registered, "registered")?) };
-        let server = node.node.lite().register(function, RpcOptions { max_request, queue: queue.max(1) })?;
-        place.give(fl_function { server, node: node.node.clone() });
-        Ok(())
+        let node = handle::get(node, "node")?;
+        // SAFETY: a pointer that the caller vouches for.
+        let place = unsafe { Place::new(registered, "registered")? };
+        let server = node.lite().register(function, RpcOptions { max_request, queue: queue.max(1) })?;
+        place.give(Function { server, node })
     })
 }
 
-/// Serves a function no more and gives the handle back. Requests that wait are answered with `FL_NO_SUCH_FUNCTION`.
+/// Serves a function no more and gives the handle back. Requests that wait, and threads that wait in `fl_receive`, get
+/// `FL_NO_SUCH_FUNCTION`; requests that were received can still be replied to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_unregister(function: *mut fl_function) -> fl_status {
-    // SAFETY: a handle that the caller gives back.
-    c::run(|| unsafe { c::take(function, "function") }.map(drop))
+    c::run(|| {
+        let function = handle::take(function, "function")?;
+        // The first poll ends the function. The rest would wait for requests that were received, which nobody asks for.
+        let _ = future::block_on(future::poll_once(function.server.unregister()));
+        Ok(())
+    })
 }
 
 /// The next request for a function. Each is to be given back, by `fl_reply` or `fl_reject`. Several threads may wait.
@@ -104,36 +155,55 @@ pub unsafe extern "C" fn fl_receive(
     request: *mut *mut fl_request,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: pointers that the caller vouches for.
-        let (function, place) =
-            unsafe { (c::handle(function, "function")?, Place::new(request, "request")?) };
-        let lite = function.node.lite();
-        let call = c::wait(within(lite, timeout_ms, function.server.receive()))?;
-        place.give(fl_request { call, node: function.node.clone() });
-        Ok(())
+        let function = handle::get(function, "function")?;
+        // SAFETY: a pointer that the caller vouches for.
+        let place = unsafe { Place::new(request, "request")? };
+        let call = c::wait(within(function.node.lite(), timeout_ms, function.server.receive()))?;
+        place.give(Request { call: Mutex::new(Some(call)), node: function.node.clone() })
     })
 }
 
-/// The node that called, 0 for a null handle.
+/// The node that called; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_from(request: *const fl_request) -> u16 {
-    // SAFETY: a handle that the caller vouches for.
-    unsafe { c::handle(request, "request") }.map_or(0, |request| request.call.from().0)
+    handle::get(request, "request").and_then(|request| request.with(|call| call.from().0)).unwrap_or(0)
 }
 
-/// The bytes of a request, which stay until it is given back; null for a null handle.
+/// The bytes of a request; null for a handle that is null or was given back. They stay until the request is given back:
+/// where another thread may do that meanwhile, `fl_request_copy` is the safe way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_data(request: *const fl_request) -> *const c_void {
-    // SAFETY: a handle that the caller vouches for.
-    let request = unsafe { c::handle(request, "request") };
-    request.map_or(std::ptr::null(), |request| request.call.request().as_ptr().cast())
+    let data = handle::get(request, "request")
+        .and_then(|request| request.with(|call| call.request().as_ptr().cast::<c_void>()));
+    data.unwrap_or(std::ptr::null())
 }
 
-/// How many bytes a request has, 0 for a null handle.
+/// How many bytes a request has; 0 for a handle that is null or was given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_request_len(request: *const fl_request) -> usize {
-    // SAFETY: a handle that the caller vouches for.
-    unsafe { c::handle(request, "request") }.map_or(0, |request| request.call.request().len())
+    handle::get(request, "request").and_then(|request| request.with(|call| call.request().len())).unwrap_or(0)
+}
+
+/// Copies the bytes of a request, at most `capacity` of them, to `into`; how many it has goes to `len`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fl_request_copy(
+    request: *const fl_request,
+    into: *mut c_void,
+    capacity: usize,
+    len: *mut usize,
+) -> fl_status {
+    c::run(|| {
+        let request = handle::get(request, "request")?;
+        // SAFETY: a buffer and a pointer that the caller vouches for.
+        let (into, place) = unsafe { (c::buffer(into, capacity, "into")?, Place::new(len, "len")?) };
+        let len = request.with(|call| {
+            let bytes = call.request();
+            into.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            bytes.len()
+        })?;
+        place.put(len);
+        Ok(())
+    })
 }
 
 /// Sends the reply and gives the request back, also if it fails. `FL_OK` means that the reply is on its way.
@@ -145,17 +215,19 @@ pub unsafe extern "C" fn fl_reply(
     timeout_ms: u32,
 ) -> fl_status {
     c::run(|| {
-        // SAFETY: a handle that the caller gives back, and bytes that it vouches for.
-        let (request, data) =
-            unsafe { (c::take(request, "request")?, c::slice(data.cast::<u8>(), len, "data")?) };
-        let fl_request { call, node } = *request;
-        c::wait(within(node.lite(), timeout_ms, call.reply(data)))
+        let request = handle::take(request, "request")?;
+        let call = request.take().ok_or_else(closed)?;
+        // SAFETY: bytes that the caller vouches for.
+        let data = unsafe { c::slice(data.cast::<u8>(), len, "data")? };
+        c::wait(within(request.node.lite(), timeout_ms, call.reply(data)))
     })
 }
 
 /// Gives a request back without a reply: the caller gets `FL_REFUSED`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fl_reject(request: *mut fl_request) -> fl_status {
-    // SAFETY: a handle that the caller gives back.
-    c::run(|| unsafe { c::take(request, "request") }.map(drop))
+    c::run(|| {
+        drop(handle::take(request, "request")?.take());
+        Ok(())
+    })
 }

@@ -34,7 +34,7 @@ pub enum fl_status {
     FL_MISALIGNED = 10,
     /// The region has been freed.
     FL_FREED = 11,
-    /// No contiguous run of that size is free.
+    /// The nodes that the memory was to lie on have less free, or the process has too many handles.
     FL_NO_MEMORY = 12,
     /// A request or reply is longer than its receiver takes.
     FL_TOO_LARGE = 13,
@@ -50,6 +50,8 @@ pub enum fl_status {
     FL_NOT_JOINED = 18,
     /// A mistake in this library.
     FL_INTERNAL = 19,
+    /// The handle was given back, by this thread or another.
+    FL_CLOSED = 20,
 }
 
 /// Why a call failed.
@@ -114,7 +116,7 @@ pub extern "C" fn fl_last_error() -> *const c_char {
 /// What a status means in general: one line, never null, for ever.
 #[unsafe(no_mangle)]
 pub extern "C" fn fl_status_text(status: i32) -> *const c_char {
-    const TEXTS: [&CStr; 20] = [
+    const TEXTS: [&CStr; 21] = [
         c"done",
         c"deadline passed before the operation took effect",
         c"the operation may or may not have happened",
@@ -135,6 +137,7 @@ pub extern "C" fn fl_status_text(status: i32) -> *const c_char {
         c"invalid argument",
         c"not joined",
         c"internal error",
+        c"the handle was given back",
     ];
     let text = usize::try_from(status).ok().and_then(|n| TEXTS.get(n)).copied();
     text.unwrap_or(c"no status of this library").as_ptr()

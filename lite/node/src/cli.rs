@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// How long a join may take.
 const JOIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long calls and operations under way may take to end when the node leaves.
+const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// Joins a Ferrolite cluster as a node and takes part in its jobs, until the cluster ends it or SIGINT or SIGTERM comes.
 #[derive(Debug, Parser)]
@@ -129,17 +131,27 @@ impl Cli {
                 {
                     log::info!("leaving because of signal {signal}");
                     stopped.store(true, Ordering::SeqCst);
-                    node.leave();
+                    leave(&node);
                 }
             }
         };
         thread::Builder::new().name("signals".into()).spawn(watcher)?;
         match node.serve(apps) {
-            End::Shutdown => log::info!("the manager has ended this node"),
+            End::Shutdown => {
+                log::info!("the manager has ended this node");
+                leave(&node);
+            }
             End::Lost(_) if stopped.load(Ordering::SeqCst) => {}
             End::Lost(why) => bail!("this node ends: {why}"),
         }
         Ok(())
+    }
+}
+
+/// Leaves in good order, or at the deadline.
+fn leave(node: &Node) {
+    if let Err(error) = node.leave(LEAVE_WITHIN) {
+        log::warn!("left with calls or operations under way: {error}");
     }
 }
 

@@ -10,6 +10,7 @@ use proto::{ToManager, ToNode};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub(crate) struct Link {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The direction to the manager, once nothing more is sent.
     finished: Mutex<Option<Sending>>,
+    /// The node leaves: that the manager ends the connection is no mishap.
+    leaving: AtomicBool,
 }
 
 struct Outgoing {
@@ -94,6 +97,7 @@ impl Link {
             down: Condvar::new(),
             threads: Mutex::default(),
             finished: Mutex::new(None),
+            leaving: AtomicBool::new(false),
         });
         let lost = |source: io::Error| ClientError::Lost(source);
         let (sender, receiver) = (link.clone(), link.clone());
@@ -177,7 +181,7 @@ impl Link {
 
     /// The connection is over.
     fn end(&self, why: &dyn std::fmt::Display) {
-        let expected = self.close();
+        let expected = self.close() || self.leaving.load(Ordering::SeqCst);
         let mut incoming = self.incoming.lock();
         if !std::mem::replace(&mut incoming.down, true) && !expected {
             log::error!("control connection to the manager is down: {why}");
@@ -198,6 +202,11 @@ impl Link {
         drop(outgoing);
         self.to_send.notify_all();
         closing
+    }
+
+    /// The node is about to leave, after which the manager ends the connection.
+    pub(crate) fn expect_end(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
     }
 
     /// Sends `message` as the last one, whatever waits.

@@ -62,7 +62,7 @@ pub enum JoinError {
     Lite(lite::Error),
 }
 
-/// A node that has joined. Leaves when dropped.
+/// A node that has joined. Dropped, it leaves at once, and what is under way is cut off; see [`leave`](Self::leave).
 pub struct Node {
     lite: Lite,
     link: Arc<Link>,
@@ -126,15 +126,25 @@ impl Node {
         block_on(runtime::serve(self.lite.clone(), apps))
     }
 
-    /// Tells the manager that the node leaves. The membership ends, and with it [`serve`](Self::serve).
-    pub fn leave(&self) {
-        self.link.say_last(&ToManager::Leave);
+    /// Leaves in good order, as [`Lite::leave`] says: what is under way may end until `within` is over. The membership ends,
+    /// and with it [`serve`](Self::serve). Not to be called by a task.
+    ///
+    /// # Errors
+    /// `Deadline`: something was cut off. The node has left all the same.
+    pub fn leave(&self, within: Duration) -> Result<(), lite::Error> {
+        self.link.expect_end();
+        match block_on(self.lite.with_deadline(within).leave()) {
+            // It is no member any more, or another thread has it leave.
+            Err(lite::Error::LinkDown) => Ok(()),
+            other => other,
+        }
     }
 }
 
 impl Drop for Node {
+    /// Leaves at once, unless [`leave`](Node::leave) has done it in good order.
     fn drop(&mut self) {
-        self.leave();
+        self.link.say_last(&ToManager::Leave);
         self.link.wait_down(FAREWELL);
         self.link.stop();
         // Handles that outlive the node fail at once, which takes a task of LITE's to see that the connection is down.

@@ -26,8 +26,15 @@ impl Lmr {
     ///
     /// Costs a message to the owner and one to the directory.
     pub async fn publish(&self, name: &str) -> Result<(), Error> {
-        let ask = Ask::Publish { mapping: self.mapping().id, name: name.into() };
-        self.administer(&ask).await.map(drop)
+        let mapping = self.mapping().id;
+        let noted = self.scope().keep_region(name, mapping, self)?;
+        let ask = Ask::Publish { mapping, name: name.into() };
+        let result = self.administer(&ask).await.map(drop);
+        // On the other two it may be published yet.
+        if noted && !matches!(result, Ok(()) | Err(Error::Unknown | Error::Deadline)) {
+            self.scope().forget_name(name);
+        }
+        result
     }
 
     /// Grants `rights` to a node, or to all; `whom` is a [`NodeId`] or a [`Grantee`]. Needs `ADMIN`. Whoever maps the region from
@@ -117,6 +124,7 @@ impl Lmr {
         let (m, node) = (self.mapping(), self.here());
         self.forget();
         m.close();
+        self.scope().forget_region(m.id);
         let free = Ask::Free { mapping: m.id };
         let undo = Undo::new(node, m.owner, free.clone());
         let result = node.ask_node(m.owner, &free, self.deadline()).await;

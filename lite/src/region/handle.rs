@@ -13,6 +13,7 @@ use crate::node::Node;
 use crate::op::{Data, Ended, Flight, Lost, OpId, Pass, Rest, Stop, TaskWaker, Verb, Way, judge};
 use crate::qos::{Class, MemoryCharge, Priority, Share, Ticket};
 use crate::rpc::Ask;
+use crate::scope::Scoped;
 use crate::{Error, Lite, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
@@ -243,6 +244,11 @@ impl Lmr {
     #[inline]
     pub(crate) fn here(&self) -> &Arc<Node> {
         &self.terms.by.node
+    }
+
+    /// What ends, if anything, and the region with it once it is published.
+    pub(super) fn scope(&self) -> &Scoped {
+        &self.terms.by.scope
     }
 
     /// What it stands for.

@@ -28,10 +28,10 @@ pub(crate) use insist::Undo;
 pub(crate) use internal::{Answer, Ask, INTERNAL, answer};
 pub(crate) use local::LocalReplies;
 pub use server::{FunctionId, Mailbox, Message, RpcOptions, RpcServer};
-pub(crate) use service::ServiceTable;
+pub(crate) use service::{Service, ServiceTable};
 #[cfg(feature = "testing")]
 pub(crate) use {
     client::{Request, Sink, Whom},
-    service::{Service, Takes},
+    service::Takes,
     wire::{Imm, RequestHeader},
 };

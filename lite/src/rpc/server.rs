@@ -45,6 +45,7 @@ impl Registration {
         if !lite.by.node.services.add(function, service.clone()) {
             return Err(Error::NameTaken);
         }
+        lite.by.scope.keep_service(function, &service);
         Ok(Self { node: lite.by.node.clone(), function, service, patience: lite.by.patience() })
     }
 

@@ -4,6 +4,7 @@ use super::object::{Kind, Place};
 use super::waiting::Outcome;
 use crate::node::Node;
 use crate::rpc::{Answer, Ask};
+use crate::scope::Scoped;
 use crate::{Error, Lite};
 use alloc::sync::Arc;
 use core::fmt;
@@ -30,19 +31,27 @@ pub struct Event {
     node: Arc<Node>,
     place: Place,
     patience: Duration,
+    scope: Scoped,
 }
 
 impl Lite {
     /// Makes an event on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
     pub async fn create_event(&self, home: NodeId, name: &str) -> Result<Event, Error> {
+        self.by.scope.check()?;
         let place = self.by.node.new_object(Kind::Event, home, name, self.deadline()).await?;
-        Ok(Event { node: self.by.node.clone(), place, patience: self.by.patience() })
+        self.by.scope.keep_object(&self.by.node, place)?;
+        Ok(self.event(place))
     }
 
     /// The event that is published as `name`.
     pub async fn open_event(&self, name: &str) -> Result<Event, Error> {
         let place = self.by.node.find_object(Kind::Event, name, self.deadline()).await?;
-        Ok(Event { node: self.by.node.clone(), place, patience: self.by.patience() })
+        Ok(self.event(place))
+    }
+
+    fn event(&self, place: Place) -> Event {
+        let (node, scope) = (self.by.node.clone(), self.by.scope.clone());
+        Event { node, place, patience: self.by.patience(), scope }
     }
 }
 
@@ -104,7 +113,8 @@ impl Event {
 
     /// Ends the event: whoever waits for it gets [`Error::Freed`], as does whoever asks later.
     pub async fn destroy(self) -> Result<(), Error> {
-        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
+        let ended = self.node.end_object(&self.place, self.node.platform.now() + self.patience).await;
+        ended.inspect(|()| self.scope.forget_object(self.place.secret))
     }
 }
 

@@ -7,6 +7,7 @@ use super::waiting::Outcome;
 use crate::node::Node;
 use crate::op::Moment;
 use crate::rpc::{Answer, Ask};
+use crate::scope::Scoped;
 use crate::{Error, Lite};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -43,19 +44,27 @@ pub struct Lock {
     node: Arc<Node>,
     place: Place,
     patience: Duration,
+    scope: Scoped,
 }
 
 impl Lite {
     /// Makes a lock on `home`, which may be this node, and publishes it as `name`. Fails with `NameTaken`.
     pub async fn create_lock(&self, home: NodeId, name: &str) -> Result<Lock, Error> {
+        self.by.scope.check()?;
         let place = self.by.node.new_object(Kind::Lock, home, name, self.deadline()).await?;
-        Ok(Lock { node: self.by.node.clone(), place, patience: self.by.patience() })
+        self.by.scope.keep_object(&self.by.node, place)?;
+        Ok(self.lock(place))
     }
 
     /// The lock that is published as `name`.
     pub async fn open_lock(&self, name: &str) -> Result<Lock, Error> {
         let place = self.by.node.find_object(Kind::Lock, name, self.deadline()).await?;
-        Ok(Lock { node: self.by.node.clone(), place, patience: self.by.patience() })
+        Ok(self.lock(place))
+    }
+
+    fn lock(&self, place: Place) -> Lock {
+        let (node, scope) = (self.by.node.clone(), self.by.scope.clone());
+        Lock { node, place, patience: self.by.patience(), scope }
     }
 }
 
@@ -89,7 +98,8 @@ impl Lock {
 
     /// Ends the lock: whoever waits for it gets [`Error::Freed`], as does whoever asks later. Its holders are not told.
     pub async fn destroy(self) -> Result<(), Error> {
-        self.node.end_object(&self.place, self.node.platform.now() + self.patience).await
+        let ended = self.node.end_object(&self.place, self.node.platform.now() + self.patience).await;
+        ended.inspect(|()| self.scope.forget_object(self.place.secret))
     }
 
     async fn claim(&self, mode: Mode, wait: bool) -> Result<Option<LockGuard>, Error> {

@@ -134,7 +134,7 @@ impl Lab {
 
     fn linux_as_server(&mut self, cell: &Cell) -> Result<Figure> {
         linux::serve(self.linux()?, &linux::Device::rxe(), cell)?;
-        let client = self.submit(0, cell, Some(LINUX))?;
+        let client = self.submit(0, cell, Some(LINUX), None)?;
         let client = self.finish(client, cell, true, cell.limit())?;
         linux::served(self.linux()?, AFTER)?;
         let server = linux::buffers(self.linux()?, cell)?;
@@ -143,7 +143,7 @@ impl Lab {
     }
 
     fn linux_as_client(&mut self, cell: &Cell) -> Result<Figure> {
-        let server = self.submit(0, cell, None)?;
+        let server = self.submit(0, cell, None, Some(LINUX))?;
         let address = self.address(0)?;
         let found = linux::client(self.linux()?, &linux::Device::rxe(), cell, address, cell.limit());
         if found.is_err() {
@@ -160,8 +160,8 @@ impl Lab {
     }
 
     fn between(&mut self, cell: &Cell) -> Result<Figure> {
-        let server = self.submit(1, cell, None)?;
-        let client = self.submit(0, cell, Some(self.address(1)?))?;
+        let server = self.submit(1, cell, None, None)?;
+        let client = self.submit(0, cell, Some(self.address(1)?), None)?;
         let client = self.finish(client, cell, true, cell.limit())?;
         let server = self.finish(server, cell, false, AFTER)?;
         judge::compare(cell, &client.buffers, &server.buffers)?;
@@ -176,10 +176,17 @@ impl Lab {
         self.addresses.get(usize::from(index)).copied().context("no such appliance")
     }
 
-    /// Starts a cell on an appliance, as a job.
-    fn submit(&self, index: u16, cell: &Cell, server: Option<Ipv4Addr>) -> Result<(u16, Process)> {
+    /// Starts a cell on an appliance, as a job: with that server, or as a server for that client (or any member).
+    fn submit(
+        &self,
+        index: u16,
+        cell: &Cell,
+        server: Option<Ipv4Addr>,
+        client: Option<Ipv4Addr>,
+    ) -> Result<(u16, Process)> {
         let mut words = cell.words();
         words.extend(server.map(|address| address.to_string()));
+        words.extend(client.map(|address| format!("--peer={address}")));
         let empty = self.dir.path().join("empty");
         std::fs::write(&empty, "")?;
         let process = self.manager.perftest(&node(index), &words, &empty, &self.output(index))?;

@@ -168,7 +168,10 @@ fn joins(log: &Path) -> Result<()> {
     File::create(&input)?;
     let mut command = xtask();
     command.args(["run", "--nodes", "1", "--timeout", "600", "--app", "perftest"]);
-    command.args(["--arg", "ib_read_lat", "--arg=-s", "--arg", "8", "--input"]).arg(&input);
+    // The address that `linux-peer` takes on the fabric of a run.
+    command
+        .args(["--arg", "ib_read_lat", "--arg=-s", "--arg", "8", "--arg=--peer=10.77.255.1", "--input"])
+        .arg(&input);
     command.arg("--output").arg(&output).arg("--fabric-socket").arg(&socket);
     let file = File::create(log)?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);

@@ -3,4 +3,5 @@
 
 mod golden;
 mod pair;
+mod strangers;
 mod support;

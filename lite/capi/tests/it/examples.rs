@@ -1,49 +1,15 @@
 //! The examples in C and Python, against two nodes that run the job `echo`, over software RDMA.
-#[path = "../../../node/tests/support/mod.rs"]
-mod support;
-
-use lite_node::{Clock, Nic, Node, Options};
+use crate::programs::{compile, join, library, python, shared, source};
+use crate::support::{Cluster, LIMIT};
 use manager::client::{Inputs, Job, Output, Update};
-use runtime::App;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::channel;
 use std::thread;
-use support::{Cluster, LIMIT};
 
 /// A node in this process that serves the job until it is shut down.
 fn serve(cluster: &Cluster, name: &str, port: usize) -> thread::JoinHandle<runtime::End> {
-    let clock = Clock::start();
-    let nic = Nic::softroce(cluster.fabric.socket(port), 32 << 20).unwrap();
-    let options = Options {
-        manager: cluster.address.clone(),
-        key: cluster.key(),
-        name: name.into(),
-        keep_id: false,
-        cpus: 1,
-        apps: vec![echo::Echo.manifest()],
-        lite: lite::Config::default(),
-        join_within: LIMIT,
-    };
-    let node = Node::join(clock, nic, options).unwrap();
+    let node = join(cluster, name, port);
     thread::spawn(move || node.serve(vec![Box::new(echo::Echo)]))
-}
-
-/// Where cargo has put the library: beside this test or one up.
-fn library(name: &str) -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let places = exe.ancestors().skip(1).take(2);
-    places.map(|dir| dir.join(name)).find(|path| path.exists()).unwrap_or_else(|| panic!("no {name}"))
-}
-
-fn compile(cluster: &Cluster, name: &str, link: &[&str]) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = cluster.dir.path().join(name);
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(root.join("include"));
-    cc.arg(root.join("examples/demo.c")).args(link).arg("-o").arg(&program);
-    assert!(cc.status().unwrap().success(), "{cc:?}");
-    program
 }
 
 /// Runs a demonstration to its good end.
@@ -61,13 +27,11 @@ fn the_examples_run_against_two_nodes() {
     let cluster = Cluster::start(3);
     let nodes = [serve(&cluster, "node0", 0), serve(&cluster, "node1", 1)];
     cluster.wait_nodes(2);
-    let (shared, fixed) = (library("libferrolite.so"), library("libferrolite.a"));
-    let dir = shared.parent().unwrap();
-    let path = format!("-L{}", dir.display());
-    let with_shared =
-        compile(&cluster, "shared", &[&path, &format!("-Wl,-rpath,{}", dir.display()), "-lferrolite"]);
-    let with_fixed =
-        compile(&cluster, "static", &[fixed.to_str().unwrap(), "-lgcc_s", "-lm", "-ldl", "-lpthread"]);
+    let demo = source("examples/demo.c");
+    let with_shared = compile(&cluster, &demo, "shared", &shared());
+    let fixed = library("libferrolite.a");
+    let fixed = [fixed.to_str().unwrap(), "-lgcc_s", "-lm", "-ldl", "-lpthread"];
+    let with_fixed = compile(&cluster, &demo, "static", &fixed);
 
     let (accepted, begun) = channel();
     let client = cluster.client();
@@ -87,11 +51,7 @@ fn the_examples_run_against_two_nodes() {
     begun.recv_timeout(LIMIT).unwrap();
 
     run(&cluster, &mut Command::new(with_shared), "demo-c", &[]);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut python = Command::new("python3");
-    python.arg(root.join("examples/demo.py")).env("PYTHONPATH", root.join("python"));
-    python.env("FERROLITE_LIBRARY", &shared).env("PYTHONDONTWRITEBYTECODE", "1");
-    run(&cluster, &mut python, "demo-py", &[]);
+    run(&cluster, &mut python(&source("examples/demo.py")), "demo-py", &[]);
     run(&cluster, &mut Command::new(with_fixed), "demo-static", &["end"]);
     assert_eq!(job.join().unwrap().unwrap(), 2);
 

@@ -1,5 +1,10 @@
-//! The library for C and Python: its header, and its examples as programs.
+//! The library for C and Python: its header, its examples as programs, and its handles under threads that close them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
+#[path = "../../../node/tests/support/mod.rs"]
+mod support;
+
 mod examples;
+mod handles;
 mod header;
+mod programs;

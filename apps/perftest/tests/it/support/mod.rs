@@ -11,9 +11,49 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use verbs::{Gid, MacAddr};
+
+/// Longest wait of a test.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The addresses of the two.
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// A node's clock, and until when it waits for something that has not come. A test that has nothing to say puts it forward.
+#[derive(Clone, Default)]
+struct Idle {
+    ahead: Arc<AtomicU64>,
+    until: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Idle {
+    fn now(&self) -> Instant {
+        now() + Duration::from_nanos(self.ahead.load(Ordering::SeqCst))
+    }
+
+    /// What `look` finds, or pending until `deadline`; nothing can come between the look and the note of the wait.
+    fn wait<T>(&self, deadline: Instant, look: impl FnOnce() -> Option<T>) -> Poll<Result<T, NetworkError>> {
+        let mut until = self.until.lock().unwrap();
+        let found = look();
+        *until = if found.is_some() { None } else { Some(deadline) };
+        match found {
+            Some(found) => Poll::Ready(Ok(found)),
+            None if self.now() >= deadline => Poll::Ready(Err(NetworkError::Deadline)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Something comes that it may wait for.
+    fn wake(&self, come: impl FnOnce()) {
+        let mut until = self.until.lock().unwrap();
+        come();
+        *until = None;
+    }
+}
 
 /// One direction of something.
 type Lane<T> = Arc<Mutex<VecDeque<T>>>;
@@ -24,52 +64,65 @@ struct Tcp {
     write: Lane<Option<u8>>,
     /// All that this side has written.
     said: Lane<u8>,
+    /// The address of the other side.
+    peer: Ipv4Addr,
+    /// This side's node and the other's.
+    idle: [Idle; 2],
 }
 
 impl Connection for Tcp {
+    fn peer(&self) -> Option<Ipv4Addr> {
+        Some(self.peer)
+    }
+
     fn read<'a>(
         &'a self,
         buf: &'a mut [u8],
         deadline: Instant,
     ) -> NetworkFuture<'a, Result<usize, NetworkError>> {
-        Box::pin(std::future::poll_fn(move |_| {
-            let mut lane = self.read.lock().unwrap();
-            let mut n = 0;
-            while n < buf.len() {
-                match lane.front() {
-                    Some(Some(byte)) => buf[n] = *byte,
-                    Some(None) if n == 0 => return Poll::Ready(Ok(0)),
-                    _ => break,
-                }
-                lane.pop_front();
-                n += 1;
-            }
-            match n {
-                0 if now() >= deadline => Poll::Ready(Err(NetworkError::Deadline)),
-                0 => Poll::Pending,
-                n => Poll::Ready(Ok(n)),
-            }
-        }))
+        Box::pin(std::future::poll_fn(move |_| self.idle[0].wait(deadline, || self.take(buf))))
     }
 
     fn write<'a>(&'a self, data: &'a [u8], _: Instant) -> NetworkFuture<'a, Result<(), NetworkError>> {
         self.said.lock().unwrap().extend(data);
-        self.write.lock().unwrap().extend(data.iter().copied().map(Some));
+        self.idle[1].wake(|| self.write.lock().unwrap().extend(data.iter().copied().map(Some)));
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn close<'a>(self: Box<Self>, deadline: Instant) -> NetworkFuture<'a, ()> {
-        self.write.lock().unwrap().push_back(None);
+        self.end();
         Box::pin(std::future::poll_fn(move |_| {
-            let ended = self.read.lock().unwrap().contains(&None);
-            if ended || now() >= deadline { Poll::Ready(()) } else { Poll::Pending }
+            let ended = || self.read.lock().unwrap().contains(&None).then_some(());
+            self.idle[0].wait(deadline, ended).map(drop)
         }))
+    }
+}
+
+impl Tcp {
+    /// Some bytes that have come; 0: the other side has ended its own.
+    fn take(&self, buf: &mut [u8]) -> Option<usize> {
+        let mut lane = self.read.lock().unwrap();
+        let mut n = 0;
+        while n < buf.len() {
+            match lane.front() {
+                Some(Some(byte)) => buf[n] = *byte,
+                Some(None) if n == 0 => return Some(0),
+                _ => break,
+            }
+            lane.pop_front();
+            n += 1;
+        }
+        (n > 0).then_some(n)
+    }
+
+    fn end(&self) {
+        self.idle[1].wake(|| self.write.lock().unwrap().push_back(None));
     }
 }
 
 impl Drop for Tcp {
     fn drop(&mut self) {
-        self.write.lock().unwrap().push_back(None);
+        self.end();
     }
 }
 
@@ -80,6 +133,8 @@ struct Net {
     listening: Arc<Mutex<bool>>,
     /// What server and client have written so far.
     said: [Lane<u8>; 2],
+    /// Server and client.
+    idle: [Idle; 2],
 }
 
 impl Network for Net {
@@ -93,12 +148,18 @@ impl Network for Net {
                 return Err(NetworkError::Refused);
             }
             let (a, b) = (Lane::default(), Lane::default());
-            self.waiting.lock().unwrap().push_back(Tcp {
+            let [server, client] = self.idle.clone();
+            let accepted = Tcp {
                 read: Arc::clone(&a),
                 write: Arc::clone(&b),
                 said: Arc::clone(&self.said[0]),
-            });
-            Ok(Box::new(Tcp { read: b, write: a, said: Arc::clone(&self.said[1]) }) as Box<dyn Connection>)
+                peer: CLIENT,
+                idle: [server.clone(), client.clone()],
+            };
+            server.wake(|| self.waiting.lock().unwrap().push_back(accepted));
+            let said = Arc::clone(&self.said[1]);
+            let idle = [client, server];
+            Ok(Box::new(Tcp { read: b, write: a, said, peer: SERVER, idle }) as Box<dyn Connection>)
         })
     }
 
@@ -115,11 +176,8 @@ impl Network for Net {
 
 impl Listener for Net {
     fn accept(&self, deadline: Instant) -> NetworkFuture<'_, Result<Box<dyn Connection>, NetworkError>> {
-        Box::pin(std::future::poll_fn(move |_| match self.waiting.lock().unwrap().pop_front() {
-            Some(tcp) => Poll::Ready(Ok(Box::new(tcp) as Box<dyn Connection>)),
-            None if now() >= deadline => Poll::Ready(Err(NetworkError::Deadline)),
-            None => Poll::Pending,
-        }))
+        let next = || Some(Box::new(self.waiting.lock().unwrap().pop_front()?) as Box<dyn Connection>);
+        Box::pin(std::future::poll_fn(move |_| self.idle[0].wait(deadline, next)))
     }
 }
 
@@ -173,7 +231,7 @@ impl EthernetPort for Port {
     }
 }
 
-struct Machine(Arc<Arena>, u8);
+struct Machine(Arc<Arena>, u8, Idle);
 
 fn now() -> Instant {
     static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
@@ -182,7 +240,7 @@ fn now() -> Instant {
 
 impl Platform for Machine {
     fn now(&self) -> Instant {
-        now()
+        self.2.now()
     }
     fn fill_random(&self, buf: &mut [u8]) {
         buf.iter_mut().enumerate().for_each(|(i, b)| *b = self.1.wrapping_mul(37) ^ i as u8);
@@ -214,12 +272,33 @@ pub struct Node {
     pub perftest: Perftest,
     memory: Arc<Arena>,
     network: Net,
+    idle: Idle,
 }
 
 impl Node {
     /// Bytes of memory that are free.
     pub fn free(&self) -> u64 {
         self.memory.stats().free
+    }
+
+    /// TCP there.
+    pub fn network(&self) -> &impl Network {
+        &self.network
+    }
+
+    /// Puts the node's clock forward to the end of each of its waits, until `finished`; gives how far in all.
+    pub fn until_it_gives_up(&self, finished: impl Fn() -> bool) -> Duration {
+        let (limit, mut waited) = (now() + LIMIT, Duration::ZERO);
+        while !finished() {
+            assert!(now() < limit, "it does not give up");
+            if let Some(until) = self.idle.until.lock().unwrap().take() {
+                let more = until - self.idle.now();
+                self.idle.ahead.fetch_add(more.as_nanos() as u64, Ordering::SeqCst);
+                waited += more;
+            }
+            std::thread::yield_now();
+        }
+        waited
     }
 
     /// What server and client have written since this was last asked.
@@ -237,9 +316,10 @@ pub fn pair(lose: u64) -> [Node; 2] {
         let port = Port { host, receive: Arc::clone(receive), transmit: Arc::clone(transmit), lose, sent: 0 };
         let config = Config::new(Gid::from_ipv4([10, 0, 0, host]), [host; 16]);
         let rnic = Arc::new(SoftRoce::<_, spin::Mutex<()>>::new(port, memory.clone(), config));
-        let platform = Arc::new(Machine(memory.clone(), host));
+        let idle = network.idle[usize::from(host - 1)].clone();
+        let platform = Arc::new(Machine(memory.clone(), host, idle.clone()));
         let host = Host { platform, rnic, network: Arc::new(network.clone()) };
-        Node { perftest: Perftest::new(host), memory, network: network.clone() }
+        Node { perftest: Perftest::new(host), memory, network: network.clone(), idle }
     };
     [node(1, &a, &b), node(2, &b, &a)]
 }

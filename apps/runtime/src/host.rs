@@ -1,0 +1,47 @@
+//! The platform as the application of a job sees it: its tasks are the job's.
+
+use crate::task::Tasks;
+use alloc::sync::Arc;
+use platform::{Instant, Memory, Platform, Task};
+
+/// A node's platform, on which a job starts tasks: they end with the job.
+pub(crate) struct JobPlatform {
+    node: Arc<dyn Platform>,
+    tasks: Tasks,
+}
+
+impl JobPlatform {
+    pub(crate) fn new(node: Arc<dyn Platform>, tasks: Tasks) -> Self {
+        Self { node, tasks }
+    }
+}
+
+impl Platform for JobPlatform {
+    fn now(&self) -> Instant {
+        self.node.now()
+    }
+
+    fn fill_random(&self, buf: &mut [u8]) {
+        self.node.fill_random(buf);
+    }
+
+    fn cpus(&self) -> usize {
+        self.node.cpus()
+    }
+
+    fn cpu(&self) -> usize {
+        self.node.cpu()
+    }
+
+    fn spawn(&self, name: &'static str, task: Task) {
+        drop(self.tasks.spawn(name, task));
+    }
+
+    fn wake_poller(&self) {
+        self.node.wake_poller();
+    }
+
+    fn memory(&self) -> &dyn Memory {
+        self.node.memory()
+    }
+}

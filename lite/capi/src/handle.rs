@@ -1,0 +1,237 @@
+//! Handles: the numbers that C holds in the place of pointers.
+//!
+//! A handle names a place in a table and the generation of that place, so that a handle that was given back, or that never
+//! was one, is found out and nothing is read through it. A call takes a share of what the handle stands for before it does
+//! anything: what another thread closes meanwhile stays valid until the last call that uses it has ended.
+
+use crate::status::{Failure, fl_status};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The bits of a handle, from the top: its kind (never 0, so that no handle is null, and so that the processor has no memory at
+/// such an address), the generation of its place, the place.
+const PLACE_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 36;
+const LAST_GENERATION: u64 = (1 << GENERATION_BITS) - 1;
+/// Handles of a kind that there may be at once.
+const MOST: usize = 1 << PLACE_BITS;
+
+const _: () = assert!(usize::BITS == 64, "a handle fills a pointer of 64 bits");
+
+/// A type of the C interface that is only ever a handle.
+pub(crate) trait Handle: Sized {
+    /// What distinguishes its handles from others: 1 to 15.
+    const KIND: u64;
+    /// Its name in C.
+    const NAME: &'static str;
+    /// What a handle stands for.
+    type Held: Send + Sync + 'static;
+
+    /// The handles that there are.
+    fn table() -> &'static Table<Self::Held>;
+}
+
+/// What the handles of one kind stand for.
+pub(crate) struct Table<T>(RwLock<Places<T>>);
+
+struct Places<T> {
+    all: Vec<Place<T>>,
+    free: Vec<usize>,
+}
+
+struct Place<T> {
+    /// Of the handle that is in use, or of the next one.
+    generation: u64,
+    held: Option<Arc<T>>,
+}
+
+/// A handle, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Name {
+    place: usize,
+    generation: u64,
+}
+
+impl Name {
+    /// The parts of a handle, if it is one of that kind.
+    fn of(number: usize, kind: u64) -> Option<Self> {
+        let number = number as u64;
+        (number >> (PLACE_BITS + GENERATION_BITS) == kind).then_some(Self {
+            place: number as usize & (MOST - 1),
+            generation: number >> PLACE_BITS & LAST_GENERATION,
+        })
+    }
+
+    fn number(self, kind: u64) -> usize {
+        (kind << (PLACE_BITS + GENERATION_BITS) | self.generation << PLACE_BITS | self.place as u64) as usize
+    }
+}
+
+/// Why a handle stands for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stale {
+    /// It was given back.
+    Closed,
+    /// The library gave no such handle.
+    Unknown,
+}
+
+impl<T> Table<T> {
+    pub(crate) const fn new() -> Self {
+        Self(RwLock::new(Places { all: Vec::new(), free: Vec::new() }))
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Places<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Places<T>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new handle; `None` if there are as many as there may be.
+    fn add(&self, held: T) -> Option<Name> {
+        let held = Arc::new(held);
+        let mut places = self.write();
+        let place = match places.free.pop() {
+            Some(place) => place,
+            None if places.all.len() < MOST => {
+                places.all.push(Place { generation: 0, held: None });
+                places.all.len() - 1
+            }
+            None => return None,
+        };
+        let entry = places.all.get_mut(place)?;
+        entry.held = Some(held);
+        Some(Name { place, generation: entry.generation })
+    }
+
+    /// A share of what a handle stands for.
+    fn get(&self, name: Name) -> Result<Arc<T>, Stale> {
+        let places = self.read();
+        let entry = places.all.get(name.place).ok_or(Stale::Unknown)?;
+        match &entry.held {
+            Some(held) if entry.generation == name.generation => Ok(held.clone()),
+            _ if name.generation < entry.generation => Err(Stale::Closed),
+            _ => Err(Stale::Unknown),
+        }
+    }
+
+    /// Ends a handle: of all who try, one gets what it stood for.
+    fn remove(&self, name: Name) -> Result<Arc<T>, Stale> {
+        let mut places = self.write();
+        let entry = places.all.get_mut(name.place).ok_or(Stale::Unknown)?;
+        if entry.generation != name.generation {
+            return Err(if name.generation < entry.generation { Stale::Closed } else { Stale::Unknown });
+        }
+        let held = entry.held.take().ok_or(Stale::Unknown)?;
+        entry.generation += 1;
+        // A place whose generations are used up is not used again.
+        if entry.generation <= LAST_GENERATION {
+            places.free.push(name.place);
+        }
+        Ok(held)
+    }
+}
+
+/// A handle for the caller.
+pub(crate) fn make<H: Handle>(held: H::Held) -> Result<*mut H, Failure> {
+    let name = H::table().add(held);
+    let name = name.ok_or_else(|| {
+        Failure::new(fl_status::FL_NO_MEMORY, format_args!("{MOST} {}s at once are too many", H::NAME))
+    })?;
+    Ok(std::ptr::without_provenance_mut(name.number(H::KIND)))
+}
+
+/// A share of what a handle stands for, which stays valid while the call goes on.
+pub(crate) fn get<H: Handle>(handle: *const H, what: &str) -> Result<Arc<H::Held>, Failure> {
+    H::table().get(name(handle, what)?).map_err(|stale| failure::<H>(stale, what))
+}
+
+/// Ends a handle. Calls that use it go on with their shares.
+pub(crate) fn take<H: Handle>(handle: *mut H, what: &str) -> Result<Arc<H::Held>, Failure> {
+    H::table().remove(name(handle, what)?).map_err(|stale| failure::<H>(stale, what))
+}
+
+fn name<H: Handle>(handle: *const H, what: &str) -> Result<Name, Failure> {
+    if handle.is_null() {
+        return Err(Failure::invalid(format_args!("{what} is null")));
+    }
+    Name::of(handle.addr(), H::KIND).ok_or_else(|| failure::<H>(Stale::Unknown, what))
+}
+
+fn failure<H: Handle>(stale: Stale, what: &str) -> Failure {
+    match stale {
+        Stale::Closed => {
+            Failure::new(fl_status::FL_CLOSED, format_args!("{what}: this {} was given back", H::NAME))
+        }
+        Stale::Unknown => Failure::invalid(format_args!("{what} is no {} of this library", H::NAME)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_good_until_it_is_given_back_once() {
+        let table = Table::new();
+        let first = table.add("first").unwrap();
+        let share = table.get(first).unwrap();
+        assert_eq!(table.remove(first).as_deref(), Ok(&"first"));
+        assert_eq!(*share, "first", "a call that is under way goes on");
+        assert_eq!((table.get(first), table.remove(first)), (Err(Stale::Closed), Err(Stale::Closed)));
+        let second = table.add("second").unwrap();
+        assert_eq!(second.place, first.place, "the place is used again");
+        assert_eq!((table.get(first), table.remove(first)), (Err(Stale::Closed), Err(Stale::Closed)));
+        assert_eq!(table.get(second).as_deref(), Ok(&"second"));
+    }
+
+    #[test]
+    fn what_was_never_given_is_no_handle() {
+        let table = Table::new();
+        let only = table.add(()).unwrap();
+        for name in
+            [Name { place: 1, ..only }, Name { generation: 1, ..only }, Name { place: MOST - 1, ..only }]
+        {
+            assert_eq!((table.get(name), table.remove(name)), (Err(Stale::Unknown), Err(Stale::Unknown)));
+        }
+        assert_eq!(Name::of(only.number(3), 3), Some(only));
+        assert_eq!(Name::of(only.number(3), 2), None);
+        assert_eq!(Name::of(0x7fff_1234_5678, 3), None, "an address of a process's memory");
+        let last = Name { place: MOST - 1, generation: LAST_GENERATION };
+        assert_eq!(Name::of(last.number(15), 15), Some(last));
+    }
+
+    #[test]
+    fn a_place_whose_generations_are_used_up_is_left() {
+        let table = Table::new();
+        let first = table.add(1).unwrap();
+        table.write().all[first.place].generation = LAST_GENERATION;
+        let last = Name { generation: LAST_GENERATION, ..first };
+        assert_eq!(table.remove(last).as_deref(), Ok(&1));
+        assert_eq!(table.get(last), Err(Stale::Closed));
+        assert_eq!(table.add(2).map(|name| name.place), Some(1));
+    }
+
+    /// Of many threads that give the same handles back, each handle goes to one, and what it stood for is dropped once.
+    #[test]
+    fn threads_that_close_one_handle_close_it_once() {
+        static DROPPED: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        struct Counted;
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                DROPPED.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        let table = Table::new();
+        let names: Vec<Name> = (0..1000).map(|_| table.add(Counted).unwrap()).collect();
+        let closed: usize = std::thread::scope(|threads| {
+            let close = || {
+                names.iter().filter(|name| table.get(**name).is_ok() & table.remove(**name).is_ok()).count()
+            };
+            let all: Vec<_> = (0..4).map(|_| threads.spawn(close)).collect();
+            all.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!((closed, DROPPED.load(std::sync::atomic::Ordering::SeqCst)), (1000, 1000));
+    }
+}

@@ -1,0 +1,147 @@
+//! A scope: something that ends, such as a job, and with it all that was made in its course.
+
+use crate::node::Node;
+use crate::rpc::{Ask, FunctionId, Service};
+use crate::sync::Place;
+use crate::{Error, Lite, Lmr};
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use alloc::string::String;
+use alloc::sync::{Arc, Weak};
+use alloc::vec::Vec;
+use core::time::Duration;
+use platform::{Instant, Platform};
+use spin::Mutex;
+
+impl Lite {
+    /// The same LITE, for something that ends. What is made through this handle, through those that come from it, and through
+    /// regions made by them, ends with the [`Scope`]: published regions, counters among them, on whatever node; locks; events;
+    /// functions and mailboxes. (A region that is not published ends with its last handle anyway.)
+    ///
+    /// [`platform`](Self::platform) of the handle gives `platform`, so that whoever makes the scope can end its tasks.
+    #[must_use]
+    pub fn scoped(&self, platform: Arc<dyn Platform>) -> (Self, Scope) {
+        let made = Arc::new(Mutex::new(Some(Made::default())));
+        let by = self.by.scoped(Scoped(Some(Arc::downgrade(&made))), platform);
+        (Self { by }, Scope { node: self.by.node.clone(), made })
+    }
+}
+
+/// What was made through a handle of [`Lite::scoped`]. To be [ended](Self::end): dropped, it leaves what was made as it is.
+pub struct Scope {
+    node: Arc<Node>,
+    /// `None`: the scope has ended.
+    made: Arc<Mutex<Option<Made>>>,
+}
+
+/// What ends with a scope.
+#[derive(Default)]
+struct Made {
+    /// Published regions, by name and number of the mapping.
+    regions: BTreeMap<(String, u64), Lmr>,
+    /// Locks and events, by secret.
+    objects: BTreeMap<u64, Place>,
+    services: Vec<(FunctionId, Weak<Service>)>,
+}
+
+impl Scope {
+    /// Ends all that was made in the scope and still exists. Nothing can be made in it any more ([`Error::Refused`]). Each thing
+    /// may take `patience`; what another node could not be told by then, LITE goes on telling it.
+    pub async fn end(&self, patience: Duration) {
+        let Some(made) = self.made.lock().take() else { return };
+        let node = &self.node;
+        for (function, service) in made.services {
+            if let Some(service) = service.upgrade() {
+                node.services.remove(function, &service);
+            }
+        }
+        for place in made.objects.into_values() {
+            end_object(node, &place, node.platform.now() + patience).await;
+        }
+        for ((name, _), region) in made.regions {
+            match region.with_deadline(patience).free().await {
+                Ok(()) | Err(Error::Freed) => {}
+                Err(error) => log::debug!("lite: freeing the region `{name}`: {error}"),
+            }
+        }
+    }
+}
+
+async fn end_object(node: &Arc<Node>, place: &Place, deadline: Instant) {
+    match node.end_object(place, deadline).await {
+        Ok(()) | Err(Error::NodeDown(_)) => {}
+        Err(error) => {
+            log::debug!("lite: ending an object on {}: {error}", place.home);
+            node.spawn_insist(place.home(), Ask::Destroy { secret: place.secret });
+        }
+    }
+}
+
+/// The scope that a handle belongs to, if any.
+#[derive(Clone, Default)]
+pub(crate) struct Scoped(Option<Weak<Mutex<Option<Made>>>>);
+
+impl Scoped {
+    /// Does something with what was made; `None` without a scope.
+    fn with<T>(&self, f: impl FnOnce(&mut Made) -> T) -> Option<Result<T, Error>> {
+        let made = self.0.as_ref()?.upgrade();
+        let done = made.and_then(|made| made.lock().as_mut().map(f));
+        Some(done.ok_or_else(|| Error::Refused("the job that this handle was made for has ended".into())))
+    }
+
+    /// Whether something may be made.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.with(|_| ()).unwrap_or(Ok(()))
+    }
+
+    /// A region is about to be published; gives whether that is noted, and to be [forgotten](Self::forget_name) if it fails.
+    pub(crate) fn keep_region(&self, name: &str, mapping: u64, region: &Lmr) -> Result<bool, Error> {
+        let note = |made: &mut Made| match made.regions.entry((name.into(), mapping)) {
+            Entry::Vacant(place) => {
+                place.insert(region.clone());
+                true
+            }
+            Entry::Occupied(_) => false,
+        };
+        self.with(note).unwrap_or(Ok(false))
+    }
+
+    /// A region has that name no more, or never had it.
+    pub(crate) fn forget_name(&self, name: &str) {
+        self.forget_regions(|(of, _)| of == name);
+    }
+
+    /// A region is freed.
+    pub(crate) fn forget_region(&self, mapping: u64) {
+        self.forget_regions(|(_, of)| *of == mapping);
+    }
+
+    fn forget_regions(&self, which: impl Fn(&(String, u64)) -> bool) {
+        let take = |made: &mut Made| -> Vec<_> { made.regions.extract_if(.., |key, _| which(key)).collect() };
+        // Handles are dropped without the lock: their end has work to do.
+        drop(self.with(take));
+    }
+
+    /// A lock or event was made.
+    pub(crate) fn keep_object(&self, node: &Arc<Node>, place: Place) -> Result<(), Error> {
+        let kept = self.with(|made| made.objects.insert(place.secret, place)).unwrap_or(Ok(None));
+        if kept.is_err() {
+            node.spawn_insist(place.home(), Ask::Destroy { secret: place.secret });
+        }
+        kept.map(|_| ())
+    }
+
+    /// A lock or event is destroyed.
+    pub(crate) fn forget_object(&self, secret: u64) {
+        drop(self.with(|made| made.objects.remove(&secret)));
+    }
+
+    /// A function or mailbox was made.
+    pub(crate) fn keep_service(&self, function: FunctionId, service: &Arc<Service>) {
+        let service = Arc::downgrade(service);
+        drop(self.with(|made| {
+            made.services.retain(|(_, service)| service.strong_count() > 0);
+            made.services.push((function, service));
+        }));
+    }
+}
