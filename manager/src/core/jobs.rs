@@ -1,7 +1,7 @@
 //! Jobs: choosing the nodes, streaming the input to them and the output back, and how jobs end.
 
 use super::cut::Cutter;
-use super::members::one_line;
+use super::members::{STORE_IS_SLOW, one_line};
 use super::{Action, ConnId, Core, Message};
 use platform::Instant;
 use proto::{
@@ -107,6 +107,7 @@ impl Core {
         let mut save = Vec::new();
         let job = self.identities.job(&mut save);
         self.save(save);
+        let Some(job) = job else { return self.fail_client(conn, STORE_IS_SLOW.into()) };
         let (files, share) = (inputs.len(), cutter.share());
         let start = JobStart { job, app, args, nodes: choice.nodes, inputs, share };
         if encode(&start).len() > MAX_START {
@@ -144,6 +145,9 @@ impl Core {
     fn choose(&self, conn: ConnId, app: &str, wanted: &Wanted) -> Result<Choice, Reason> {
         if self.leaving.is_some() {
             return Err("the cluster is shutting down".into());
+        }
+        if let Some(reason) = self.store_objection() {
+            return Err(reason);
         }
         if self.jobs.0.values().any(|job| job.client == conn) {
             return Err("a job of this connection is under way".into());

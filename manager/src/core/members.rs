@@ -15,6 +15,9 @@ const MAX_NAME: usize = 64;
 /// Bytes of the longest relayed message.
 const MAX_RELAY: usize = 4096;
 
+/// Why nothing new begins while no number for it is reserved on the disk.
+pub(super) const STORE_IS_SLOW: &str = "the manager waits for its disk: try again";
+
 /// A live member.
 #[derive(Debug)]
 pub(super) struct Live {
@@ -155,7 +158,8 @@ impl Core {
         if self.leaving.is_some() {
             return self.refuse_node(conn, &who, "the cluster is shutting down".into());
         }
-        if let Some(reason) = self.members.objection(&join, self.config.trust_hosts) {
+        let objection = self.members.objection(&join, self.config.trust_hosts);
+        if let Some(reason) = objection.or_else(|| self.store_objection()) {
             return self.refuse_node(conn, &who, reason);
         }
         let mut save = Vec::new();
@@ -169,6 +173,9 @@ impl Core {
         };
         let incarnation = self.identities.incarnation(&mut save);
         self.save(save);
+        let Some(incarnation) = incarnation else {
+            return self.refuse_node(conn, &who, STORE_IS_SLOW.into());
+        };
         let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
         let welcome = Welcome {
             node,

@@ -24,6 +24,15 @@ impl Message {
         }
     }
 
+    /// Bytes of the encoded message.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::ToNode(message) => proto::encoded_len(message),
+            Self::ToClient(message) => proto::encoded_len(message),
+        }
+    }
+
     /// What it counts for in a queue, zero for messages that are not counted: what [`Sent`](super::Event::Sent) must
     /// tell. The bytes of output; the bytes of input, but a minimum for a message, lest a client that sends single
     /// bytes fill a node's queue with millions of messages.
