@@ -2,7 +2,7 @@
 
 use crate::daemon::{Daemon, Directory, join_as};
 use crate::herd::{Herd, assert_none_lost, percentile_99};
-use manager::client::Connection;
+use manager::client::{ClientError, Connection};
 use proto::channel::Role;
 use proto::{ToManager, ToNode};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
@@ -129,12 +129,22 @@ fn no_member_is_lost_to_strangers() {
     besiege("siege", Duration::from_secs(6));
 }
 
-/// As above for a minute, with the time in which members must be heard.
+/// As above for a minute, and members are heard in time: within half a second, or on a busy host, within a few times what it
+/// takes there without strangers.
 #[test]
 #[ignore = "takes a minute: cargo xtask test --full"]
 fn no_member_is_lost_to_strangers_for_a_minute() {
+    let quiet = {
+        let directory = Directory::new("no-siege");
+        let mut daemon = Daemon::start(&directory, &["--lease-ms", &LEASE.as_millis().to_string()]);
+        let _log = daemon.collect_log();
+        let herd = Herd::start(&daemon, 100, BEAT);
+        std::thread::sleep(Duration::from_secs(10));
+        percentile_99(&herd.stop())
+    };
     let worst = besiege("long-siege", Duration::from_secs(60));
-    assert!(worst < Duration::from_millis(500), "{worst:?}");
+    println!("without strangers {quiet:?}");
+    assert!(worst < Duration::from_millis(500).max(4 * quiet), "{worst:?}, without strangers {quiet:?}");
 }
 
 #[test]
@@ -163,6 +173,21 @@ fn silent_connections_make_nobody_wait() {
     assert!(daemon.client().nodes().unwrap().is_empty());
     let (_node, _) = join_as(&daemon, "a");
     drop(silent);
+}
+
+#[test]
+fn the_key_alone_gives_no_more_than_a_place_in_the_lobby() {
+    let directory = Directory::new("lobby");
+    let mut daemon = Daemon::start_after("ulimit -n 256", &directory, &[]);
+    let _log = daemon.collect_log();
+    // They shake hands and say nothing. A quarter of the descriptors is for such.
+    let open = || Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
+    let mut silent: Vec<Connection> = (0..150).map(|_| open()).collect();
+    let files = fs::read_dir(format!("/proc/{}/fd", daemon.child.id())).unwrap().count();
+    assert!(files < 100, "{files} files are open");
+    let ended = silent[0].receiving.receive::<ToNode>(Some(Duration::from_secs(60))).unwrap_err();
+    assert!(matches!(ended, ClientError::Lost(_)), "the first has gone for another: {ended}");
+    assert!(daemon.client().nodes().unwrap().is_empty());
 }
 
 #[test]
