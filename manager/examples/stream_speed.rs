@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use manager::client::{Client, Connection, Inputs, Job, Output};
 use manager::core::Config;
 use manager::daemon::{Daemon, Options};
-use proto::channel::ClusterKey;
+use proto::channel::{ClusterKey, Role};
 use proto::*;
 use std::time::Duration;
 use verbs::{LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
@@ -51,7 +51,7 @@ fn measure(directory: &std::path::Path, megabytes: usize) -> Result<()> {
 }
 
 fn join(address: &str, key: &ClusterKey, index: u16) -> Result<Connection> {
-    let mut connection = Connection::open(address, key)?;
+    let mut connection = Connection::open(address, key, Role::Node)?;
     let rnic = RnicOffer {
         driver: "none".into(),
         links: vec![LinkKind::RoceV2],

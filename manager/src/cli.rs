@@ -5,13 +5,14 @@ mod report;
 mod signals;
 
 use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use manager::client::{Client, Inputs, Job, Output};
 use manager::core::Config;
 use manager::daemon::{Daemon, Options};
 use manager::key;
 use progress::Progress;
 use proto::JobId;
+use proto::channel::Role;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,16 +47,31 @@ enum Command {
         #[command(flatten)]
         manager: ManagerArgs,
     },
-    /// Makes the cluster key if there is none, and says in which file it is. Never prints the key.
+    /// Makes the cluster key if there is none, and says in which file it is. With --role, also makes a file with the key of
+    /// that role alone. Never prints a key.
     Key {
         #[command(flatten)]
         key: KeyArgs,
+        /// The role: a client can submit jobs, list the nodes and shut the cluster down, but not join; a node can only join.
+        #[arg(long, value_enum, requires = "output")]
+        role: Option<RoleWord>,
+        /// The new file with the key of the role, for `--key-file` elsewhere.
+        #[arg(long, value_name = "FILE", requires = "role")]
+        output: Option<PathBuf>,
     },
+}
+
+/// A role as a word of the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RoleWord {
+    Node,
+    Client,
 }
 
 #[derive(Debug, Args)]
 struct KeyArgs {
-    /// The file with the cluster key, 64 hexadecimal digits, readable by its owner only
+    /// The file with the cluster key, 64 hexadecimal digits (behind `client:` or `node:` if it is the key of one role alone),
+    /// readable by its owner only
     /// [default: cluster.key in the state directory].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -198,10 +214,20 @@ impl Cli {
             Command::Jobs(args) => jobs(&args),
             Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(JobId(job))?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
-            Command::Key { key } => {
+            Command::Key { key, role, output } => {
                 let path = key.path(None)?;
-                let (_, made) = key::load_or_make(&path)?;
+                // The key of a role is of a cluster that is there already.
+                let (key, made) =
+                    if role.is_some() { (key::load(&path)?, false) } else { key::load_or_make(&path)? };
                 println!("{} {}", if made { "made" } else { "found" }, path.display());
+                if let (Some(role), Some(output)) = (role, output) {
+                    let role = match role {
+                        RoleWord::Node => Role::Node,
+                        RoleWord::Client => Role::Client,
+                    };
+                    key::make_for_role(&output, &key, role)?;
+                    println!("made {} with the key of a {role}", output.display());
+                }
                 Ok(())
             }
         }

@@ -8,7 +8,7 @@ pub use connection::{Connection, Receiving, Sending};
 pub use files::{Inputs, Output};
 pub use submit::{Job, Outcome, Update};
 
-use proto::channel::{ChannelError, ClusterKey};
+use proto::channel::{ChannelError, ClusterKey, Role, WrongRole};
 use proto::{
     FromClient, Hello, JobId, JobStatus, Malformed, NodeId, NodeStatus, PROTOCOL_VERSION, Reason, ToClient,
     printable,
@@ -48,6 +48,9 @@ pub enum ClientError {
     /// The channel failed: most likely the key.
     #[error("cannot talk to the manager: {0}")]
     Channel(#[from] ChannelError),
+    /// The key is one for another role.
+    #[error(transparent)]
+    Key(#[from] WrongRole),
     /// The connection broke.
     #[error("the connection to the manager is lost: {0}")]
     Lost(io::Error),
@@ -90,7 +93,7 @@ pub struct Client {
 impl Client {
     /// Connects to `address` (`host:port`) within [`PATIENCE`].
     pub fn connect(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
-        let mut connection = Connection::open(address, key)?;
+        let mut connection = Connection::open(address, key, Role::Client)?;
         connection.sending.send(&Hello::Client { version: PROTOCOL_VERSION })?;
         match connection.receiving.receive(Some(PATIENCE))? {
             ToClient::Hello => Ok(Self { connection }),

@@ -20,7 +20,7 @@ pub use wire::Message;
 use clients::{Clients, Leaving};
 use identity::Identities;
 use jobs::Jobs;
-use members::Members;
+use members::{Members, one_line};
 use platform::Instant;
 use proto::{
     Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
@@ -104,6 +104,16 @@ pub enum Event<'a> {
         /// Why, for people.
         reason: &'a str,
     },
+    /// The record of an [`Action::Save`] is on the disk. They are saved in order.
+    Saved {
+        /// The record.
+        record: &'a Record,
+    },
+    /// Nothing can be saved for now; it is tried again. The next [`Event::Saved`] says that it works again.
+    SaveFailed {
+        /// Why, for people.
+        reason: &'a str,
+    },
     /// Time has passed: ends what is over. Due at [`Core::next_deadline`], or in short intervals. Time in which no tick came
     /// when it was due is held against nobody: a lease ends because the manager was able to hear and did not.
     Tick,
@@ -134,7 +144,7 @@ pub enum Action {
         /// Whether to take messages.
         on: bool,
     },
-    /// Remember this before what follows is done.
+    /// Remember this; [`Event::Saved`] says when it is done. Nothing else waits for it.
     Save(Record),
     /// A line for the operator.
     Log(String),
@@ -165,6 +175,8 @@ pub struct Core {
     ticked: Instant,
     connections: BTreeMap<ConnId, Connection>,
     identities: Identities,
+    /// Why nothing can be saved, while that is so.
+    unsaved: Option<Reason>,
     members: Members,
     departures: Departures,
     names: Directory,
@@ -185,6 +197,7 @@ impl Core {
             ticked: Instant::ZERO,
             connections: BTreeMap::new(),
             identities: Identities::new(saved),
+            unsaved: None,
             members: Members::default(),
             departures: Departures::default(),
             names: Directory::default(),
@@ -207,6 +220,8 @@ impl Core {
             Event::Received { conn, bytes } => self.received(conn, bytes),
             Event::Sent { conn, bulk } => self.sent(conn, bulk),
             Event::Closed { conn, reason } => self.closed(conn, reason),
+            Event::Saved { record } => self.saved(record),
+            Event::SaveFailed { reason } => self.save_failed(reason),
             Event::Tick => self.tick(),
             Event::Stop => self.stop(),
         }
@@ -361,6 +376,28 @@ impl Core {
 
     fn log(&mut self, line: String) {
         self.actions.push(Action::Log(line));
+    }
+
+    fn saved(&mut self, record: &Record) {
+        self.identities.saved(record);
+        if self.unsaved.take().is_some() {
+            self.log("the state is saved again: new nodes and jobs are welcome".into());
+        }
+    }
+
+    fn save_failed(&mut self, reason: &str) {
+        let reason = one_line(reason);
+        if self.unsaved.as_ref() != Some(&reason) {
+            self.log(format!(
+                "cannot save the state, and takes no new nodes and jobs until it can: {reason}"
+            ));
+            self.unsaved = Some(reason);
+        }
+    }
+
+    /// Why nothing new begins: what would have to be remembered of it cannot be saved.
+    fn store_objection(&self) -> Option<Reason> {
+        self.unsaved.as_ref().map(|why| format!("the manager cannot save its state: {why}"))
     }
 
     fn save(&mut self, records: Vec<Record>) {

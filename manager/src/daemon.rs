@@ -1,39 +1,58 @@
 //! The daemon: sockets, a clock and a store around the [core](crate::core).
 //!
-//! One task owns the core and never waits for a peer; each connection has a task of its own, which does its
-//! cryptography, so that a long stream uses all processors.
+//! One task owns the core and never waits for anything but the next event: not for a peer, a disk, a reader of the log or a
+//! file descriptor, because the leases of all members hang on it. Connections are accepted by a task of its own, and each
+//! has one that does its cryptography, so that a long stream uses all processors; a thread saves, and one writes the log.
 
+mod acceptor;
 mod connection;
+mod door;
+mod driver;
+mod greeting;
+mod keeper;
+mod limits;
+mod lobby;
+mod log;
+mod outbox;
 mod store;
 
+pub use keeper::{Keep, Trouble};
 pub use store::{Store, StoreError};
 
-use crate::core::{Action, Config, ConnId, Core, Event};
-use connection::{Incoming, Outbox};
-use platform::Instant;
-use proto::channel::ClusterKey;
+use crate::core::{Config, Core, Event, Saved};
+use acceptor::Acceptor;
+use connection::House;
+use door::Door;
+use driver::Driver;
+use keeper::Keeper;
+use limits::Limits;
+use log::Log;
+use proto::channel::{ClusterKey, RoleKeys, WrongRole};
 use std::collections::HashMap;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often leases and other deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
-
-/// Connections that may be in their handshake at once.
-const MAX_HANDSHAKES: usize = 256;
 
 /// Events that wait for the core; connections that have more wait themselves.
 const MAX_EVENTS: usize = 256;
 
 /// How long connections may take to send what is queued when the daemon stops.
 const STOP: Duration = Duration::from_secs(2);
+
+/// How long the last save may take when the daemon stops.
+const LAST_SAVE: Duration = Duration::from_secs(10);
+
+/// How long the last lines of the log may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// How a daemon is set up.
 #[derive(Debug)]
@@ -59,29 +78,50 @@ pub enum DaemonError {
         /// Why.
         source: io::Error,
     },
-    /// The state.
+    /// The state cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The state cannot be written any more.
+    #[error("the last changes are not saved: {0}")]
+    Unsaved(Trouble),
+    /// The key is not the cluster's whole key.
+    #[error(transparent)]
+    Key(#[from] WrongRole),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
 }
 
 /// A daemon that listens.
 #[derive(Debug)]
-pub struct Daemon {
+pub struct Daemon<S = Store> {
     listener: TcpListener,
-    key: Arc<ClusterKey>,
-    store: Store,
+    keys: RoleKeys,
+    store: S,
     core: Core,
+    /// How many files the process may open.
+    descriptors: u64,
 }
 
 impl Daemon {
-    /// Opens the state and the port.
+    /// Opens the port and the state. Raises the process's limit of open files.
     pub async fn bind(options: Options) -> Result<Self, DaemonError> {
-        let address = options.listen;
-        let listener =
-            TcpListener::bind(address).await.map_err(|source| DaemonError::Listen { address, source })?;
+        let listener = listen(options.listen).await?;
         let (store, saved) = Store::open(&options.state)?;
+        Self::new(listener, options, store, saved)
+    }
+}
+
+impl<S: Keep> Daemon<S> {
+    /// As [`bind`](Daemon::bind), but the state is kept in `store`, in which `saved` was found; the directory is not used.
+    pub async fn bind_with(options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
+        Self::new(listen(options.listen).await?, options, store, saved)
+    }
+
+    fn new(listener: TcpListener, options: Options, store: S, saved: Saved) -> Result<Self, DaemonError> {
+        let keys = options.key.roles()?;
         let core = Core::new(options.config, saved);
-        Ok(Self { listener, key: Arc::new(options.key), store, core })
+        Ok(Self { listener, keys, store, core, descriptors: limits::raise_descriptors() })
     }
 
     /// Where it listens.
@@ -91,121 +131,58 @@ impl Daemon {
 
     /// Serves until `stop` is done, then fails what is under way, tells those concerned, and returns.
     pub async fn serve(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-        let Self { listener, key, store, core } = self;
+        let writer = Log::start(io::stderr()).map_err(DaemonError::Thread)?;
+        let ended = self.serve_with(stop, writer.log()).await;
+        writer.finish(LAST_LINES);
+        ended
+    }
+
+    async fn serve_with(self, stop: impl Future<Output = ()>, log: Log) -> Result<(), DaemonError> {
+        let Self { listener, keys, store, core, descriptors } = self;
+        let (tell, mut kept) = mpsc::unbounded_channel();
+        let keeper = Keeper::start(store, tell).map_err(DaemonError::Thread)?;
         let (events, mut incoming) = mpsc::channel(MAX_EVENTS);
-        let mut connections = JoinSet::new();
-        let mut driver = Driver { core, store, start: std::time::Instant::now(), outboxes: HashMap::new() };
-        let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut next_conn = 0;
+        let house = Arc::new(House { keys, core: events, log: log.clone() });
+        let (open, opened) = oneshot::channel::<()>();
+        let accepting = tokio::spawn(Acceptor::new(listener, door(descriptors, &log), house).run(opened));
+        let start = std::time::Instant::now();
+        let mut driver = Driver { core, start, outboxes: HashMap::new(), keeper, log };
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(stop);
         loop {
             tokio::select! {
+                biased;
                 () = &mut stop => break,
-                _ = tick.tick() => driver.handle(Event::Tick)?,
-                event = incoming.recv() => match event {
-                    Some(event) => driver.incoming(event)?,
-                    None => break,
-                },
-                Some(_) = connections.join_next() => {}
-                accepted = accept(&listener, &handshakes) => match accepted {
-                    Ok((stream, permit)) => {
-                        next_conn += 1;
-                        let serve = connection::serve(stream, ConnId(next_conn), key.clone(), events.clone(), permit);
-                        connections.spawn(serve);
-                    }
-                    Err(error) => {
-                        // Out of file descriptors, most likely: those that end make room.
-                        driver.log(&format!("cannot accept a connection: {error}"));
-                        tokio::time::sleep(TICK).await;
-                    }
-                },
+                _ = tick.tick() => driver.tick(&mut incoming),
+                Some(kept) = kept.recv() => driver.kept(kept),
+                Some(event) = incoming.recv() => driver.incoming(event),
             }
         }
-        driver.log("stops");
-        driver.handle(Event::Stop)?;
+        driver.log.line("stops");
+        driver.handle(Event::Stop);
         driver.outboxes.clear();
         drop(incoming);
-        let _ = tokio::time::timeout(STOP, async { while connections.join_next().await.is_some() {} }).await;
-        Ok(driver.store.flush()?)
+        drop(open);
+        let _ = timeout(STOP, async {
+            if let Ok(mut connections) = accepting.await {
+                while connections.join_next().await.is_some() {}
+            }
+        })
+        .await;
+        driver.keeper.finish(LAST_SAVE).await.map_err(DaemonError::Unsaved)
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    handshakes: &Arc<Semaphore>,
-) -> io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let permit = handshakes.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    Ok((stream, permit))
+async fn listen(address: SocketAddr) -> Result<TcpListener, DaemonError> {
+    TcpListener::bind(address).await.map_err(|source| DaemonError::Listen { address, source })
 }
 
-/// The core with what its actions need.
-struct Driver {
-    core: Core,
-    store: Store,
-    start: std::time::Instant,
-    outboxes: HashMap<ConnId, Outbox>,
-}
-
-impl Driver {
-    fn incoming(&mut self, incoming: Incoming) -> Result<(), DaemonError> {
-        match incoming {
-            Incoming::Opened { conn, peer, outbox } => {
-                self.outboxes.insert(conn, outbox);
-                self.handle(Event::Opened { conn, peer: &peer })
-            }
-            Incoming::Received { conn, bytes } => self.handle(Event::Received { conn, bytes: &bytes }),
-            Incoming::Sent { conn, bulk } => self.handle(Event::Sent { conn, bulk }),
-            Incoming::Closed { conn, reason } => {
-                self.outboxes.remove(&conn);
-                self.handle(Event::Closed { conn, reason: &reason })
-            }
-            Incoming::Rejected { peer, reason } => {
-                self.log(&format!("{peer}: {reason}"));
-                Ok(())
-            }
-        }
+/// The door for as many connections as there can be file descriptors.
+fn door(descriptors: u64, log: &Log) -> Arc<Door> {
+    let limits = Limits::of(descriptors);
+    if let Some(complaint) = limits.complaint(descriptors) {
+        log.line(&complaint);
     }
-
-    fn handle(&mut self, event: Event<'_>) -> Result<(), DaemonError> {
-        let now = Instant::ZERO + self.start.elapsed();
-        let mut actions = self.core.handle(now, event);
-        while !actions.is_empty() {
-            let mut full = Vec::new();
-            for action in actions {
-                match action {
-                    Action::Send { conn, message } => {
-                        if self.outboxes.get(&conn).is_some_and(|outbox| !outbox.send(message)) {
-                            full.push(conn);
-                        }
-                    }
-                    // Without its outbox a connection sends what is queued and ends.
-                    Action::Close { conn } => drop(self.outboxes.remove(&conn)),
-                    Action::Reading { conn, on } => {
-                        if let Some(outbox) = self.outboxes.get(&conn) {
-                            outbox.reading(on);
-                        }
-                    }
-                    Action::Save(record) => tokio::task::block_in_place(|| self.store.save(&record))?,
-                    Action::Log(line) => self.log(&line),
-                }
-            }
-            actions = Vec::new();
-            for conn in full {
-                if self.outboxes.remove(&conn).is_some() {
-                    let reason = "it does not take what is sent to it";
-                    actions.extend(self.core.handle(now, Event::Closed { conn, reason }));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// One line on standard error, with the seconds since the start. A log that nobody reads stops nothing.
-    fn log(&self, line: &str) {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let _ = writeln!(io::stderr(), "[{seconds:10.3}] {line}");
-    }
+    Door::new(limits)
 }

@@ -1,6 +1,6 @@
 //! The file that holds the cluster key, and randomness from the operating system.
 
-use proto::channel::ClusterKey;
+use proto::channel::{ClusterKey, Role, WrongRole};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -41,6 +41,9 @@ pub enum KeyError {
         /// The file.
         path: PathBuf,
     },
+    /// The key is one for another role.
+    #[error(transparent)]
+    Role(#[from] WrongRole),
     /// The operating system gives no random bytes.
     #[error("no random bytes from the operating system: {0}")]
     Random(#[from] getrandom::Error),
@@ -79,6 +82,11 @@ pub fn load_or_make(path: &Path) -> Result<(ClusterKey, bool), KeyError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => load(path).map(|key| (key, false)),
         Err(source) => Err(KeyError::Make { path: path.into(), source }),
     }
+}
+
+/// Makes a file with the key of one role alone, never over another file.
+pub fn make_for_role(path: &Path, key: &ClusterKey, role: Role) -> Result<(), KeyError> {
+    write_new(path, &key.only(role)?).map_err(|source| KeyError::Make { path: path.into(), source })
 }
 
 /// Makes the file whole or not at all, and never over another.

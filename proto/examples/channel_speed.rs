@@ -1,18 +1,23 @@
 //! Measures sealing and opening: `cargo run --release -p proto --example channel_speed`.
-use proto::channel::{ClusterKey, Handshake, HandshakeStep};
+use proto::channel::{ClusterKey, Handshake, HandshakeStep, Role};
 use std::hint::black_box;
 use std::time::Instant;
 
 fn main() {
     let key = ClusterKey::from_bytes([7; 32]);
+    let (node, roles) = (key.for_role(Role::Node).expect("a whole key"), key.roles().expect("a whole key"));
     let handshakes = 200;
     let start = Instant::now();
     let mut pair = None;
     for _ in 0..handshakes {
-        let (initiator, first) = Handshake::initiator(&key, [1; 32]);
-        let Ok(HandshakeStep::Done { reply, channel: b }) =
-            Handshake::responder(&key, [2; 32]).feed(&mut &first[..])
+        let (responder, challenge) = Handshake::responder(&roles, [[3; 32], [2; 32]]);
+        let initiator = Handshake::initiator(&node, [1; 32]);
+        let Ok(HandshakeStep::Continue { reply: first, next: initiator }) =
+            initiator.feed(&mut &challenge[..])
         else {
+            unreachable!("a whole challenge")
+        };
+        let Ok(HandshakeStep::Done { reply, channel: b }) = responder.feed(&mut &first[..]) else {
             unreachable!("a whole first message of the right key")
         };
         let Ok(HandshakeStep::Done { channel: a, .. }) = initiator.feed(&mut &reply[..]) else {

@@ -1,8 +1,18 @@
 //! The encrypted channel of a control connection: Noise under the cluster key, over any byte stream, without I/O.
 //!
 //! The handshake is [Noise](https://noiseprotocol.org/noise.html) `NNpsk0` with Curve25519, ChaCha20-Poly1305 and
-//! BLAKE2s; the cluster key is its pre-shared key, so that both sides prove that they have it, and each connection
-//! has keys of its own. Randomness is an input: 32 fresh bytes for each handshake, from a source fit for keys.
+//! BLAKE2s. Its pre-shared key is that of the initiator's [`Role`], which is derived from the cluster key, so that both
+//! sides prove that they have it, and each connection has keys of its own. Randomness is an input: fresh bytes for each
+//! handshake, from a source fit for keys.
+//!
+//! | from | frame |
+//! |---|---|
+//! | responder | 32 random bytes, the challenge |
+//! | initiator | its role (1: node, 2: client), and the first Noise message, 48 bytes |
+//! | responder | the second Noise message, 48 bytes, or an empty frame: another key |
+//!
+//! Role and challenge are part of Noise's prologue. So a recorded first message has a wrong tag in another handshake, which
+//! the responder finds before it computes anything on the curve.
 //!
 //! On the wire everything is a frame: a big-endian `u16` length, then that many bytes of one Noise message. After the
 //! handshake a message is cut into frames of [`FRAME_PAYLOAD`] bytes; the first frame with less than that (none, if
@@ -10,6 +20,7 @@
 //! by their Noise nonce, so that nothing can be cut off, repeated or moved unnoticed.
 
 mod cipher;
+mod dh;
 mod generator;
 mod handshake;
 mod key;
@@ -18,7 +29,7 @@ mod transport;
 pub use cipher::Arithmetic;
 pub use generator::Generator;
 pub use handshake::{Channel, Handshake, HandshakeStep};
-pub use key::ClusterKey;
+pub use key::{ClusterKey, NotAKey, Role, RoleKey, RoleKeys, WrongRole};
 pub use transport::{Opener, Sealer, sealed_len};
 
 /// Bytes of message in a full frame.

@@ -80,6 +80,15 @@ pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
     postcard::to_allocvec(message).expect("control messages are plain data")
 }
 
+/// Bytes of an encoded message, which this does not encode.
+///
+/// # Panics
+/// Never, as [`encode`].
+pub fn encoded_len<M: Serialize>(message: &M) -> usize {
+    let size = postcard::ser_flavors::Size::default();
+    postcard::serialize_with_flavor(message, size).expect("control messages are plain data")
+}
+
 /// Decodes a message; trailing bytes are malformed.
 pub fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M, Malformed> {
     match postcard::take_from_bytes(bytes) {

@@ -40,6 +40,9 @@ pub enum NameError {
     /// The node's names take [`NAME_QUOTA`](ToManager::NAME_QUOTA) bytes already.
     #[error("this node has bound as many names as one node may")]
     Quota,
+    /// The manager has no number for the binding, because its disk is slow or full.
+    #[error("the manager waits for its disk: try again")]
+    Unsaved,
 }
 
 /// From a node to the manager.

@@ -14,7 +14,8 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use platform::{ControlLink, Instant, LinkDown, NetworkError};
 use proto::channel::{
-    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer, sealed_len,
+    Arithmetic, Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Role, Sealer, WrongRole,
+    sealed_len,
 };
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
 use zeroize::Zeroizing;
@@ -55,6 +56,8 @@ pub enum JoinError {
     Refused(String),
     /// The manager's answer makes no sense.
     Malformed,
+    /// The key is one for another role than a node's.
+    Key(WrongRole),
     /// There is no good randomness for keys.
     NoRandomness,
 }
@@ -69,6 +72,7 @@ impl core::fmt::Display for JoinError {
             Self::Channel(at, why) => write!(f, "manager at {at}: {why}"),
             Self::Refused(reason) => write!(f, "the manager refuses: {reason}"),
             Self::Malformed => f.write_str("the manager's answer to the join cannot be read"),
+            Self::Key(why) => write!(f, "{why}"),
             Self::NoRandomness => {
                 f.write_str("no source of randomness for keys (RDRAND, RDSEED or virtio-rng)")
             }
@@ -173,7 +177,8 @@ pub async fn join(
     // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
     let mut fresh = Zeroizing::new([0; 32]);
     random::fill(&mut *fresh);
-    let start = Handshake::initiator_with(key, *fresh, arithmetic());
+    let key = key.for_role(Role::Node).map_err(JoinError::Key)?;
+    let start = Handshake::initiator_with(&key, *fresh, arithmetic());
     drop(fresh);
     if super::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(NetworkError::NoAddress));
@@ -187,7 +192,7 @@ pub async fn join(
     };
     chart::mark("tcp");
     let channel_error = |e| JoinError::Channel(manager, e);
-    let (Channel { mut sealer, opener }, rest) =
+    let (Channel { mut sealer, opener, .. }, rest) =
         match super::with_deadline(deadline, handshake(&stream, start, deadline)).await {
             None => return Err(no_manager(NetworkError::Deadline)),
             Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
@@ -231,10 +236,9 @@ pub fn arithmetic() -> Arithmetic {
 /// The Noise handshake; also gives what has come behind it.
 async fn handshake(
     stream: &TcpStream,
-    (mut state, first): (Handshake, Vec<u8>),
+    mut state: Handshake,
     deadline: Instant,
 ) -> Result<(Channel, Vec<u8>), RecvError> {
-    stream.write_all(&first, deadline).await.map_err(RecvError::Tcp)?;
     let mut buf = vec![0; 256];
     loop {
         let n = stream.read(&mut buf, deadline).await.map_err(RecvError::Tcp)?;
@@ -243,7 +247,10 @@ async fn handshake(
         }
         let mut bytes = buf.get(..n).unwrap_or_default();
         match state.feed(&mut bytes).map_err(RecvError::Channel)? {
-            HandshakeStep::Continue(next) => state = next,
+            HandshakeStep::Continue { reply, next } => {
+                stream.write_all(&reply, deadline).await.map_err(RecvError::Tcp)?;
+                state = next;
+            }
             HandshakeStep::Done { reply, channel } => {
                 stream.write_all(&reply, deadline).await.map_err(RecvError::Tcp)?;
                 return Ok((channel, bytes.to_vec()));

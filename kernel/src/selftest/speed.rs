@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::Memory;
-use proto::channel::{Arithmetic, ClusterKey, Handshake, HandshakeStep, sealed_len};
+use proto::channel::{Arithmetic, ClusterKey, Handshake, HandshakeStep, Role, sealed_len};
 
 use super::heap::Xorshift;
 use super::{Outcome, ensure};
@@ -46,13 +46,17 @@ fn allocations() {
 /// Seals a frame of a control connection, with an implementation of the cipher.
 fn sealing(arithmetic: Arithmetic) -> Result<impl FnMut(u64), String> {
     let key = ClusterKey::from_bytes([7; 32]);
-    let (initiator, first) = Handshake::initiator_with(&key, [1; 32], arithmetic);
-    let fed = |side: Handshake, mut bytes: &[u8]| match side.feed(&mut bytes) {
-        Ok(HandshakeStep::Done { reply, channel }) => Ok((reply, channel)),
-        _ => Err(String::from("a handshake with itself failed")),
+    let keys = (key.for_role(Role::Node), key.roles());
+    let (Ok(node), Ok(roles)) = keys else { return Err("the key is not whole".into()) };
+    let (responder, challenge) = Handshake::responder(&roles, [[3; 32], [2; 32]]);
+    let failed = || String::from("a handshake with itself failed");
+    let fed = |side: Handshake, mut bytes: &[u8]| side.feed(&mut bytes).map_err(|_| failed());
+    let initiator = Handshake::initiator_with(&node, [1; 32], arithmetic);
+    let HandshakeStep::Continue { reply: first, next } = fed(initiator, &challenge)? else {
+        return Err(failed());
     };
-    let (reply, _) = fed(Handshake::responder(&key, [2; 32]), &first)?;
-    let (_, mut channel) = fed(initiator, &reply)?;
+    let HandshakeStep::Done { reply, .. } = fed(responder, &first)? else { return Err(failed()) };
+    let HandshakeStep::Done { mut channel, .. } = fed(next, &reply)? else { return Err(failed()) };
     let (plain, mut sealed) = (alloc::vec![3; 16_000], alloc::vec![0; sealed_len(16_000)]);
     Ok(move |_| {
         // The buffer has the length that it takes.

@@ -8,7 +8,7 @@ use crate::poller::{Alarm, Poller};
 use futures_lite::future::block_on;
 use lite::Lite;
 use manager::client::{ClientError, Connection};
-use proto::channel::{ChannelError, ClusterKey};
+use proto::channel::{ChannelError, ClusterKey, Role};
 use proto::{AppManifest, BootReport, Hello, Join, PROTOCOL_VERSION, RnicOffer, ToManager, ToNode, Welcome};
 use runtime::{App, End};
 use std::io;
@@ -193,7 +193,7 @@ fn connect(
     deadline: Instant,
 ) -> Result<(Connection, Welcome), JoinError> {
     let mut connection = loop {
-        match Connection::open(manager, key) {
+        match Connection::open(manager, key, Role::Node) {
             Err(ClientError::Unreachable { source, .. })
                 if source.kind() == io::ErrorKind::ConnectionRefused && Instant::now() + RETRY < deadline =>
             {

@@ -1,7 +1,7 @@
 //! A control connection over a TCP stream of the standard library. Clients use it, and nodes in tests.
 
 use super::{ClientError, PATIENCE};
-use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Sealer};
+use proto::channel::{Channel, ClusterKey, Handshake, HandshakeStep, Opener, Role, RoleKey, Sealer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::{SockRef, TcpKeepalive};
@@ -43,22 +43,24 @@ pub struct Receiving {
 }
 
 impl Connection {
-    /// Connects to `address` (`host:port`), the manager, and shakes hands, all within twice [`PATIENCE`].
-    pub fn open(address: &str, key: &ClusterKey) -> Result<Self, ClientError> {
+    /// Connects to `address` (`host:port`), the manager, and shakes hands as what the key is to serve for, all within twice
+    /// [`PATIENCE`].
+    pub fn open(address: &str, key: &ClusterKey, role: Role) -> Result<Self, ClientError> {
+        let key = key.for_role(role)?;
         let bad = |source| ClientError::Address { address: address.into(), source };
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         let deadline = Instant::now() + PATIENCE;
         for candidate in address.to_socket_addrs().map_err(bad)? {
             let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
             match TcpStream::connect_timeout(&candidate, left) {
-                Ok(stream) => return Self::shake(stream, key),
+                Ok(stream) => return Self::shake(stream, &key),
                 Err(error) => last = error,
             }
         }
         Err(ClientError::Unreachable { address: address.into(), source: last })
     }
 
-    fn shake(mut stream: TcpStream, key: &ClusterKey) -> Result<Self, ClientError> {
+    fn shake(mut stream: TcpStream, key: &RoleKey) -> Result<Self, ClientError> {
         stream.set_nodelay(true).map_err(ClientError::Lost)?;
         // A manager's host that has died is noticed also while a job runs and nothing is said.
         let keepalive = TcpKeepalive::new()
@@ -66,16 +68,18 @@ impl Connection {
             .with_interval(Duration::from_secs(5))
             .with_retries(3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(ClientError::Lost)?;
-        let (mut side, first) = Handshake::initiator(key, crate::key::random()?);
-        stream.write_all(&first).map_err(ClientError::Lost)?;
+        let mut side = Handshake::initiator(key, crate::key::random()?);
         let deadline = Instant::now() + PATIENCE;
         let mut buffer = vec![0; READ];
         loop {
             let count = read(&mut stream, &mut buffer, Some((deadline, PATIENCE)))?;
             let mut bytes = buffer.get(..count).unwrap_or_default();
             match side.feed(&mut bytes)? {
-                HandshakeStep::Continue(next) => side = next,
-                HandshakeStep::Done { channel: Channel { sealer, opener }, .. } => {
+                HandshakeStep::Continue { reply, next } => {
+                    stream.write_all(&reply).map_err(ClientError::Lost)?;
+                    side = next;
+                }
+                HandshakeStep::Done { channel: Channel { sealer, opener, .. }, .. } => {
                     let opened = count - bytes.len();
                     buffer.truncate(count);
                     let sending = stream.try_clone().map_err(ClientError::Lost)?;

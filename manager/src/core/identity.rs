@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The largest node id.
 const MAX_NODE: u16 = 4095;
 
-/// How many numbers are taken from the store at once, so that few joins wait for a disk.
-const BLOCK: u64 = 1024;
+/// How many numbers are reserved in the store at once.
+const BLOCK: u64 = Saved::RESERVED;
 
-/// What a manager remembers of its former life.
+/// What a manager remembers of its former life. From both counters on, [`RESERVED`](Self::RESERVED) numbers have been
+/// reserved for this one: the store has saved [`reservation`](Self::reservation) already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The id of each node that joined and wanted to keep it.
@@ -26,7 +27,21 @@ impl Default for Saved {
     }
 }
 
-/// Something to remember, before anything that follows it is sent.
+impl Saved {
+    /// How many numbers a manager may give out before it has saved anything.
+    pub const RESERVED: u64 = 1024;
+
+    /// What the store saves before a manager begins with this.
+    #[must_use]
+    pub fn reservation(&self) -> [Record; 2] {
+        [
+            Record::NextIncarnation(self.next_incarnation + Self::RESERVED),
+            Record::NextJob(self.next_job + Self::RESERVED),
+        ]
+    }
+}
+
+/// Something to remember.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// The name has that id.
@@ -51,8 +66,8 @@ impl Identities {
     pub(super) fn new(saved: Saved) -> Self {
         Self {
             nodes: saved.nodes.into_iter().collect(),
-            incarnations: Counter { next: saved.next_incarnation, reserved: saved.next_incarnation },
-            jobs: Counter { next: saved.next_job, reserved: saved.next_job },
+            incarnations: Counter::new(saved.next_incarnation),
+            jobs: Counter::new(saved.next_job),
         }
     }
 
@@ -88,37 +103,63 @@ impl Identities {
         Some(node)
     }
 
-    pub(super) fn incarnation(&mut self, save: &mut Vec<Record>) -> Incarnation {
-        Incarnation(self.incarnations.take(Record::NextIncarnation, save))
+    /// A new incarnation, if one is reserved.
+    pub(super) fn incarnation(&mut self, save: &mut Vec<Record>) -> Option<Incarnation> {
+        self.incarnations.take(Record::NextIncarnation, save).map(Incarnation)
     }
 
-    /// A number for the binding of a name, larger than all before. It is of the same sequence as incarnations, so that there is
-    /// nothing more to save.
-    pub(super) fn binding(&mut self, save: &mut Vec<Record>) -> u64 {
+    /// A number for the binding of a name, larger than all before, if one is reserved. It is of the same sequence as
+    /// incarnations, so that there is nothing more to save.
+    pub(super) fn binding(&mut self, save: &mut Vec<Record>) -> Option<u64> {
         self.incarnations.take(Record::NextIncarnation, save)
     }
 
-    pub(super) fn job(&mut self, save: &mut Vec<Record>) -> JobId {
-        JobId(self.jobs.take(Record::NextJob, save))
+    /// A new job number, if one is reserved.
+    pub(super) fn job(&mut self, save: &mut Vec<Record>) -> Option<JobId> {
+        self.jobs.take(Record::NextJob, save).map(JobId)
+    }
+
+    /// Takes note of what is on the disk.
+    pub(super) fn saved(&mut self, record: &Record) {
+        match *record {
+            Record::NextIncarnation(next) => self.incarnations.saved(next),
+            Record::NextJob(next) => self.jobs.saved(next),
+            Record::Node(..) | Record::Forget(_) => {}
+        }
     }
 }
 
-/// Counts up, never twice the same, over restarts.
+/// Counts up, never twice the same, over restarts. It gives out what the store has reserved, and has more reserved long
+/// before it needs them, so that nobody waits for a disk.
 #[derive(Debug)]
 struct Counter {
     next: u64,
     /// What the store says was never given.
     reserved: u64,
+    /// What it shall say.
+    asked: u64,
 }
 
 impl Counter {
-    fn take(&mut self, record: fn(u64) -> Record, save: &mut Vec<Record>) -> u64 {
+    /// A counter with a first block reserved.
+    fn new(next: u64) -> Self {
+        Self { next, reserved: next + BLOCK, asked: next + BLOCK }
+    }
+
+    fn take(&mut self, record: fn(u64) -> Record, save: &mut Vec<Record>) -> Option<u64> {
+        if self.next >= self.reserved {
+            return None;
+        }
         let number = self.next;
         self.next += 1;
-        if number >= self.reserved {
-            self.reserved = number + BLOCK;
-            save.push(record(self.reserved));
+        if self.asked - self.next < BLOCK / 2 {
+            self.asked += BLOCK;
+            save.push(record(self.asked));
         }
-        number
+        Some(number)
+    }
+
+    fn saved(&mut self, next: u64) {
+        self.reserved = self.reserved.max(next);
     }
 }

@@ -4,7 +4,7 @@ use super::rate::Rate;
 use super::{Action, ConnId, Core, Message, Role};
 use platform::Instant;
 use proto::{
-    Incarnation, JobId, Join, Member, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome,
+    Incarnation, JobId, Join, Member, NameError, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome,
     printable,
 };
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ const MAX_LABELS: usize = 8;
 
 /// Bytes of a page of the list of members.
 const PAGE: usize = 256 << 10;
+/// Why nothing new begins while no number for it is reserved on the disk.
+pub(super) const STORE_IS_SLOW: &str = "the manager waits for its disk: try again";
 
 /// A live member.
 #[derive(Debug)]
@@ -188,7 +190,8 @@ impl Core {
         if self.leaving.is_some() {
             return self.refuse_node(conn, &who, "the cluster is shutting down".into());
         }
-        if let Some(reason) = self.members.objection(&join, self.config.trust_hosts) {
+        let objection = self.members.objection(&join, self.config.trust_hosts);
+        if let Some(reason) = objection.or_else(|| self.store_objection()) {
             return self.refuse_node(conn, &who, reason);
         }
         let mut save = Vec::new();
@@ -203,6 +206,9 @@ impl Core {
         };
         let incarnation = self.identities.incarnation(&mut save);
         self.save(save);
+        let Some(incarnation) = incarnation else {
+            return self.refuse_node(conn, &who, STORE_IS_SLOW.into());
+        };
         let member = Member { node, incarnation, name: join.name.clone(), gid, rnic: join.rnic.clone() };
         let mut others = self.members.0.values().map(|live| live.member.clone());
         let welcome = Welcome {
@@ -250,10 +256,10 @@ impl Core {
             ToManager::Relay { to, incarnation, body } => self.relay(node, to, incarnation, body),
             ToManager::NameBind { request, name, value } => {
                 let mut save = Vec::new();
-                let bound = self.names.bind(node, name, value);
-                let result =
-                    bound.map(|()| (node, self.identities.binding(&mut save).to_le_bytes().to_vec()));
+                let number = self.identities.binding(&mut save).ok_or(NameError::Unsaved);
                 self.save(save);
+                let bound = number.and_then(|number| self.names.bind(node, name, value).map(|()| number));
+                let result = bound.map(|number| (node, number.to_le_bytes().to_vec()));
                 self.tell_node(conn, ToNode::Name { request, result });
             }
             ToManager::NameUnbind { request, name } => {

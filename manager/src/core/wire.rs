@@ -32,6 +32,16 @@ impl Message {
         }
     }
 
+    /// Bytes of the encoded message.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::ToNode(message) => proto::encoded_len(message),
+            Self::ToNodes(bytes) => bytes.len(),
+            Self::ToClient(message) => proto::encoded_len(message),
+        }
+    }
+
     /// What [`Sent`](super::Event::Sent) must tell once the message has been handed to the network, zero for messages
     /// of which nobody needs to know: the bytes of output, and the [charge](ToNode::input_charge) of input.
     #[must_use]

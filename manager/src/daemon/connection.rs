@@ -1,37 +1,45 @@
-//! One connection of the daemon: handshake, reading and writing, each with its deadline.
+//! One connection of the daemon, from the greeting to the last byte: reading and writing, each with its deadline.
 
-use crate::core::{ConnId, Message};
-use proto::channel::{Channel, ChannelError, ClusterKey, Handshake, HandshakeStep, Opener, Sealer};
+use super::door::{Guest, NoSeat, Seat};
+use super::greeting::{self, Greeted};
+use super::log::Log;
+use super::outbox::{Outbox, Queue};
+use crate::core::ConnId;
+use proto::channel::{Opener, Role, RoleKeys, Sealer};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
-/// How long a handshake may take from the first byte to the last.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a peer may acknowledge nothing while there is something for it; the kernel counts.
+const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long a peer may take no byte while there are some for it.
-const WRITE: Duration = Duration::from_secs(30);
+/// How long not one byte may find room in the kernel. It has room again only when much has gone to the peer, so a slow one
+/// needs more than [`SILENCE`].
+const STALL: Duration = Duration::from_secs(120);
 
 /// How long to wait for a peer to close after the last message to it.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Bytes of the longest first message.
-const MAX_HELLO: usize = 64 << 10;
-
 /// Bytes read at once.
 const READ: usize = 64 << 10;
 
-/// Bytes sealed before they are written, about.
-const BATCH: usize = 128 << 10;
+/// Bytes sealed before they are written, about. A control message waits for the batch that is being written.
+const BATCH: usize = 64 << 10;
 
-/// Messages queued to a peer above which it is given up.
-const MAX_QUEUED: usize = 16 << 10;
+/// Bytes that may wait in the kernel to be sent, about. A control message waits for those too.
+const UNSENT: u32 = 64 << 10;
+
+/// Messages of a connection that the core has not handled yet.
+const IN_HAND: usize = 8;
+
+/// Bytes queued to a client above which nothing more is taken from it.
+const CLIENT_AHEAD: usize = 1 << 20;
 
 /// What a connection tells the core's task.
 #[derive(Debug)]
@@ -44,6 +52,8 @@ pub(super) enum Incoming {
     Received {
         conn: ConnId,
         bytes: Vec<u8>,
+        /// Given back when the core has handled the message.
+        in_hand: OwnedSemaphorePermit,
     },
     Sent {
         conn: ConnId,
@@ -53,62 +63,52 @@ pub(super) enum Incoming {
         conn: ConnId,
         reason: String,
     },
-    /// A connection that came to nothing.
-    Rejected {
-        peer: String,
-        reason: String,
-    },
 }
 
-/// Where the core's task puts what a connection shall do.
+/// What all connections share.
 #[derive(Debug)]
-pub(super) struct Outbox {
-    messages: mpsc::Sender<Message>,
-    reading: watch::Sender<bool>,
+pub(super) struct House {
+    pub(super) keys: RoleKeys,
+    pub(super) core: mpsc::Sender<Incoming>,
+    pub(super) log: Log,
 }
 
-impl Outbox {
-    /// Queues a message; false if the queue is full, and the peer with it.
-    pub(super) fn send(&self, message: Message) -> bool {
-        !matches!(self.messages.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
-    }
-
-    pub(super) fn reading(&self, on: bool) {
-        self.reading.send_replace(on);
-    }
-}
-
-/// Serves a connection until it ends. `handshaking` is given back once the peer has shown that it has the key.
-pub(super) async fn serve(
-    mut stream: TcpStream,
-    conn: ConnId,
-    key: Arc<ClusterKey>,
-    core: mpsc::Sender<Incoming>,
-    handshaking: OwnedSemaphorePermit,
-) {
+/// Serves a connection until it ends.
+pub(super) async fn serve(mut stream: TcpStream, conn: ConnId, mut guest: Guest, house: Arc<House>) {
     let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |address| address.to_string());
-    let opened = match timeout(HANDSHAKE, handshake(&mut stream, &key)).await {
-        Ok(opened) => opened,
-        Err(_) => Err("no handshake in time".into()),
+    let greeted = tokio::select! {
+        greeted = greeting::greet(&mut stream, &house.keys) => greeted,
+        () = guest.told_to_go() => Err("went for a newcomer before its handshake was done".into()),
     };
-    drop(handshaking);
-    let (channel, early) = match opened {
-        Ok(opened) => opened,
-        Err(reason) => {
-            let _ = core.send(Incoming::Rejected { peer, reason }).await;
-            return;
-        }
-    };
-    let (messages, queue) = mpsc::channel(MAX_QUEUED);
-    let (reading, gate) = watch::channel(true);
-    let outbox = Outbox { messages, reading };
+    match greeted {
+        Ok(mut greeted) => match guest.sit(greeted.role) {
+            Ok(seat) => talk(stream, conn, peer, greeted, seat, &house).await,
+            Err(NoSeat::Evicted) => {}
+            Err(NoSeat::Full(reason)) => {
+                house.log.line(&format!("{peer}: refused: {reason}"));
+                greeting::refuse(&mut stream, &mut greeted, reason).await;
+            }
+        },
+        Err(reason) => house.log.stranger(&format!("{peer}: {reason}")),
+    }
+}
+
+/// Passes messages between a peer that has shown its key and the core.
+async fn talk(stream: TcpStream, conn: ConnId, peer: String, greeted: Greeted, _seat: Seat, house: &House) {
+    let core = &house.core;
+    if let Err(error) = set_up(&stream) {
+        return house.log.line(&format!("{peer}: {error}"));
+    }
+    let Greeted { sealer, opener, role, hello, rest } = greeted;
+    let (outbox, queue, gate) = Outbox::new();
     if core.send(Incoming::Opened { conn, peer, outbox }).await.is_err() {
         return;
     }
+    let inbox = Inbox { conn, role, core, queue: &queue, gate, in_hand: Arc::new(Semaphore::new(IN_HAND)) };
     let (mut read_half, mut write_half) = stream.into_split();
     let ended = tokio::select! {
-        reason = read(&mut read_half, channel.opener, early, conn, &core, gate) => Err(reason),
-        written = write(&mut write_half, channel.sealer, conn, &core, queue) => written,
+        reason = read(&mut read_half, opener, hello, rest, inbox) => Err(reason),
+        written = write(&mut write_half, sealer, conn, core, &queue) => written,
     };
     match ended {
         Ok(()) => linger(read_half, write_half).await,
@@ -118,39 +118,40 @@ pub(super) async fn serve(
     }
 }
 
-/// Answers the peer's handshake; also gives the bytes that came behind it.
-async fn handshake(stream: &mut TcpStream, key: &ClusterKey) -> Result<(Channel, Vec<u8>), String> {
-    let io = |error: io::Error| error.to_string();
-    stream.set_nodelay(true).map_err(io)?;
-    let socket = SockRef::from(&*stream);
+fn set_up(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(10))
         .with_interval(Duration::from_secs(5))
         .with_retries(3);
-    socket.set_tcp_keepalive(&keepalive).map_err(io)?;
-    socket.set_tcp_user_timeout(Some(WRITE)).map_err(io)?;
-    let random = crate::key::random().map_err(|error| error.to_string())?;
-    let mut side = Handshake::responder(key, random);
-    let mut buffer = [0; 256];
-    loop {
-        let count = stream.read(&mut buffer).await.map_err(io)?;
-        if count == 0 {
-            return Err("closed during the handshake".into());
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(SILENCE))?;
+    socket.set_tcp_notsent_lowat(UNSENT)
+}
+
+/// Where messages of a peer go.
+struct Inbox<'a> {
+    conn: ConnId,
+    role: Role,
+    core: &'a mpsc::Sender<Incoming>,
+    queue: &'a Queue,
+    gate: watch::Receiver<bool>,
+    in_hand: Arc<Semaphore>,
+}
+
+impl Inbox<'_> {
+    /// Gives a message to the core. Waits while the core has many of this peer's messages in hand, or a client does not take
+    /// its answers: then it is not heard either. Never returns once the core is gone: the writer ends the connection then.
+    async fn pass(&self, bytes: Vec<u8>) {
+        if self.role == Role::Client {
+            self.queue.drained(CLIENT_AHEAD).await;
         }
-        let mut bytes = buffer.get(..count).unwrap_or_default();
-        match side.feed(&mut bytes) {
-            Ok(HandshakeStep::Continue(next)) => side = next,
-            Ok(HandshakeStep::Done { reply, channel }) => {
-                stream.write_all(&reply).await.map_err(io)?;
-                return Ok((channel, bytes.to_vec()));
-            }
-            Err(error) => {
-                if error == ChannelError::WrongKey {
-                    stream.write_all(&Handshake::REFUSAL).await.map_err(io)?;
-                }
-                return Err(error.to_string());
-            }
+        if let Ok(in_hand) = self.in_hand.clone().acquire_owned().await
+            && self.core.send(Incoming::Received { conn: self.conn, bytes, in_hand }).await.is_ok()
+        {
+            return;
         }
+        std::future::pending().await
     }
 }
 
@@ -158,32 +159,21 @@ async fn handshake(stream: &mut TcpStream, key: &ClusterKey) -> Result<(Channel,
 async fn read(
     stream: &mut OwnedReadHalf,
     mut opener: Opener,
-    early: Vec<u8>,
-    conn: ConnId,
-    core: &mpsc::Sender<Incoming>,
-    mut gate: watch::Receiver<bool>,
+    hello: Vec<u8>,
+    mut buffer: Vec<u8>,
+    mut inbox: Inbox<'_>,
 ) -> String {
-    opener.limit(MAX_HELLO);
-    let mut greeted = false;
-    let mut buffer = early;
+    inbox.pass(hello).await;
     loop {
         let mut bytes = &buffer[..];
         loop {
             match opener.open(&mut bytes) {
-                Ok(Some(bytes)) => {
-                    if !greeted {
-                        greeted = true;
-                        opener.limit(usize::MAX);
-                    }
-                    if core.send(Incoming::Received { conn, bytes }).await.is_err() {
-                        return "the manager stops".into();
-                    }
-                }
+                Ok(Some(message)) => inbox.pass(message).await,
                 Ok(None) => break,
                 Err(error) => return error.to_string(),
             }
         }
-        if gate.wait_for(|&open| open).await.is_err() {
+        if inbox.gate.wait_for(|&open| open).await.is_err() {
             // The core has closed the connection: the writer ends it once its queue is empty.
             std::future::pending::<()>().await;
         }
@@ -202,25 +192,36 @@ async fn write(
     mut sealer: Sealer,
     conn: ConnId,
     core: &mpsc::Sender<Incoming>,
-    mut queue: mpsc::Receiver<Message>,
+    queue: &Queue,
 ) -> Result<(), String> {
     let mut sealed = Vec::with_capacity(2 * BATCH);
-    while let Some(first) = queue.recv().await {
+    while let Some(messages) = queue.take(BATCH).await {
         sealed.clear();
-        let mut bulk = 0;
-        let mut next = Some(first);
-        while let Some(message) = next {
-            bulk += message.bulk();
+        for message in &messages {
             sealer.seal(&message.encode(), &mut sealed).map_err(|error| error.to_string())?;
-            next = if sealed.len() < BATCH { queue.try_recv().ok() } else { None };
         }
-        match timeout(WRITE, stream.write_all(&sealed)).await {
-            Ok(Ok(())) => {}
+        write_all(stream, &sealed, STALL).await?;
+        let bulk = messages.iter().map(|message| message.bulk()).sum();
+        if bulk > 0 {
+            // What is queued is sent also if the core is gone.
+            let _ = core.send(Incoming::Sent { conn, bulk }).await;
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes`; each byte that is taken begins the patience anew.
+async fn write_all(
+    stream: &mut (impl AsyncWrite + Unpin),
+    mut bytes: &[u8],
+    patience: Duration,
+) -> Result<(), String> {
+    while !bytes.is_empty() {
+        match timeout(patience, stream.write(bytes)).await {
+            Ok(Ok(0)) => return Err("connection lost".into()),
+            Ok(Ok(count)) => bytes = bytes.get(count..).unwrap_or_default(),
             Ok(Err(error)) => return Err(format!("connection lost: {error}")),
             Err(_) => return Err("the peer takes no data".into()),
-        }
-        if bulk > 0 && core.send(Incoming::Sent { conn, bulk }).await.is_err() {
-            return Ok(());
         }
     }
     Ok(())
@@ -236,4 +237,50 @@ async fn linger(mut read_half: OwnedReadHalf, mut write_half: OwnedWriteHalf) {
         io::Result::Ok(())
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::Pin;
+    use std::task::{Context, Poll, ready};
+    use tokio::time::{Instant, Sleep, sleep};
+
+    /// Takes a byte each time that a while has passed.
+    struct Slow {
+        each: Duration,
+        wait: Pin<Box<Sleep>>,
+    }
+
+    impl Slow {
+        fn new(each: Duration) -> Self {
+            Self { each, wait: Box::pin(sleep(each)) }
+        }
+    }
+
+    impl AsyncWrite for Slow {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            ready!(self.wait.as_mut().poll(cx));
+            let next = Instant::now() + self.each;
+            self.wait.as_mut().reset(next);
+            Poll::Ready(Ok(1))
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_slow_peer_has_patience_for_each_byte() {
+        const PATIENCE: Duration = Duration::from_millis(500);
+        // In all four times the patience. That this process may wake up late does not matter: a byte that has been taken counts
+        // before the time does.
+        let slow = write_all(&mut Slow::new(PATIENCE * 2 / 5), &[0; 10], PATIENCE).await;
+        assert_eq!(slow, Ok(()));
+        let stuck = write_all(&mut Slow::new(PATIENCE * 1000), &[0; 10], PATIENCE).await;
+        assert_eq!(stuck, Err("the peer takes no data".into()));
+    }
 }

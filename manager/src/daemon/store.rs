@@ -1,8 +1,9 @@
 //! What the manager remembers over restarts, in a file of the embedded database redb.
 
+use super::keeper::{Keep, Trouble};
 use crate::core::{Record, Saved};
 use proto::NodeId;
-use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -38,91 +39,89 @@ pub enum StoreError {
     },
 }
 
-/// The open database.
+/// The database.
 #[derive(Debug)]
 pub struct Store {
-    database: Database,
+    /// `None` after a failure of the disk: redb takes nothing more until the file is opened anew.
+    database: Option<Database>,
     path: PathBuf,
 }
 
 impl Store {
-    /// Opens the state in a directory, which is made if there is none, and reads it.
+    /// Opens the state in a directory, which is made if there is none, and reads it. The numbers that [`Saved`] gives out are
+    /// reserved on the disk when this returns.
     pub fn open(directory: &Path) -> Result<(Self, Saved), StoreError> {
         fs::create_dir_all(directory)
             .map_err(|source| StoreError::Directory { path: directory.into(), source })?;
         let path = directory.join("manager.redb");
-        let database = match Database::create(&path) {
-            Err(DatabaseError::DatabaseAlreadyOpen) => {
-                return Err(StoreError::InUse { path: directory.into() });
-            }
-            other => {
-                other.map_err(|e| StoreError::Database { path: path.clone(), source: Box::new(e.into()) })?
-            }
+        let database = open(&path)?;
+        let failed = |e: redb::Error| StoreError::Database { path: path.clone(), source: Box::new(e) };
+        let saved = read(&database).map_err(failed)?;
+        write(&database, &saved.reservation()).map_err(failed)?;
+        Ok((Self { database: Some(database), path }, saved))
+    }
+}
+
+impl Keep for Store {
+    fn keep(&mut self, records: &[Record]) -> Result<(), Trouble> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => open(&self.path)?,
         };
-        let store = Self { database, path };
-        let saved = store.read().map_err(|e| store.error(e))?;
-        Ok((store, saved))
+        write(&database, records)
+            .map_err(|source| StoreError::Database { path: self.path.clone(), source: Box::new(source) })?;
+        self.database = Some(database);
+        Ok(())
     }
+}
 
-    fn read(&self) -> Result<Saved, redb::Error> {
-        // So that the tables are there.
-        let write = self.database.begin_write()?;
-        write.open_table(NODES)?;
-        write.open_table(COUNTERS)?;
-        write.commit()?;
-        let read = self.database.begin_read()?;
-        let mut saved = Saved::default();
-        for entry in read.open_table(NODES)?.iter()? {
-            let (name, node) = entry?;
-            saved.nodes.push((name.value().into(), NodeId(node.value())));
+fn open(path: &Path) -> Result<Database, StoreError> {
+    Database::create(path).map_err(|error| match error {
+        DatabaseError::DatabaseAlreadyOpen => {
+            StoreError::InUse { path: path.parent().unwrap_or(path).into() }
         }
-        let counters = read.open_table(COUNTERS)?;
-        if let Some(next) = counters.get(NEXT_INCARNATION)? {
-            saved.next_incarnation = next.value();
-        }
-        if let Some(next) = counters.get(NEXT_JOB)? {
-            saved.next_job = next.value();
-        }
-        Ok(saved)
+        other => StoreError::Database { path: path.into(), source: Box::new(other.into()) },
+    })
+}
+
+fn read(database: &Database) -> Result<Saved, redb::Error> {
+    // So that the tables are there.
+    let write = database.begin_write()?;
+    write.open_table(NODES)?;
+    write.open_table(COUNTERS)?;
+    write.commit()?;
+    let read = database.begin_read()?;
+    let mut saved = Saved::default();
+    for entry in read.open_table(NODES)?.iter()? {
+        let (name, node) = entry?;
+        saved.nodes.push((name.value().into(), NodeId(node.value())));
     }
-
-    /// Remembers. Counters are on the disk when this returns. Which name has which id is not, until a counter is
-    /// saved or the database closed: an id that goes to another name after a crash comes with a new incarnation.
-    pub fn save(&self, record: &Record) -> Result<(), StoreError> {
-        self.write(record).map_err(|e| self.error(e))
+    let counters = read.open_table(COUNTERS)?;
+    if let Some(next) = counters.get(NEXT_INCARNATION)? {
+        saved.next_incarnation = next.value();
     }
+    if let Some(next) = counters.get(NEXT_JOB)? {
+        saved.next_job = next.value();
+    }
+    Ok(saved)
+}
 
-    fn write(&self, record: &Record) -> Result<(), redb::Error> {
-        let mut write = self.database.begin_write()?;
-        if matches!(record, Record::Node(..) | Record::Forget(_)) {
-            write.set_durability(Durability::None)?;
-        }
-        match record {
-            Record::Node(name, node) => {
-                write.open_table(NODES)?.insert(name.as_str(), node.0)?;
+/// Writes records in one transaction, which is on the disk when this returns.
+fn write(database: &Database, records: &[Record]) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    {
+        let mut nodes = write.open_table(NODES)?;
+        let mut counters = write.open_table(COUNTERS)?;
+        for record in records {
+            match record {
+                Record::Node(name, node) => drop(nodes.insert(name.as_str(), node.0)?),
+                Record::Forget(name) => drop(nodes.remove(name.as_str())?),
+                Record::NextIncarnation(next) => drop(counters.insert(NEXT_INCARNATION, next)?),
+                Record::NextJob(next) => drop(counters.insert(NEXT_JOB, next)?),
             }
-            Record::Forget(name) => {
-                write.open_table(NODES)?.remove(name.as_str())?;
-            }
-            Record::NextIncarnation(next) => {
-                write.open_table(COUNTERS)?.insert(NEXT_INCARNATION, next)?;
-            }
-            Record::NextJob(next) => {
-                write.open_table(COUNTERS)?.insert(NEXT_JOB, next)?;
-            }
         }
-        Ok(write.commit()?)
     }
-
-    /// Puts everything on the disk.
-    pub fn flush(&self) -> Result<(), StoreError> {
-        let flushed = self.database.begin_write().map_err(redb::Error::from).and_then(|w| Ok(w.commit()?));
-        flushed.map_err(|e| self.error(e))
-    }
-
-    fn error(&self, source: redb::Error) -> StoreError {
-        StoreError::Database { path: self.path.clone(), source: Box::new(source) }
-    }
+    Ok(write.commit()?)
 }
 
 #[cfg(test)]
@@ -132,24 +131,23 @@ mod tests {
     #[test]
     fn remembers_over_a_restart() {
         let directory = std::env::temp_dir().join(format!("ferrolite-store-{}", std::process::id()));
-        let (store, saved) = Store::open(&directory).unwrap();
+        let (mut store, saved) = Store::open(&directory).unwrap();
         assert_eq!(saved, Saved::default());
-        for record in [
+        let records = [
             Record::Node("a".into(), NodeId(1)),
             Record::Node("b".into(), NodeId(2)),
-            Record::NextIncarnation(1025),
+            Record::NextIncarnation(5000),
             Record::Forget("a".into()),
-            Record::NextJob(7),
             Record::Node("c".into(), NodeId(1)),
-        ] {
-            store.save(&record).unwrap();
-        }
+        ];
+        store.keep(&records).unwrap();
         assert!(matches!(Store::open(&directory), Err(StoreError::InUse { .. })));
-        store.flush().unwrap();
         drop(store);
         let (_, saved) = Store::open(&directory).unwrap();
         let nodes = vec![("b".into(), NodeId(2)), ("c".into(), NodeId(1))];
-        assert_eq!(saved, Saved { nodes, next_incarnation: 1025, next_job: 7 });
+        // The job numbers of the first life were reserved and may have been given.
+        let next_job = 1 + Saved::RESERVED;
+        assert_eq!(saved, Saved { nodes, next_incarnation: 5000, next_job });
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -322,7 +322,8 @@ fn numbers_never_repeat_after_a_restart() {
     let (conn, before) = h.join_keeping("a");
     let bound = bind(&mut h, conn);
     let mut saved = Saved::default();
-    for record in &h.saved {
+    // What the store saved before the first life began, and what that one saved.
+    for record in Saved::default().reservation().iter().chain(&h.saved) {
         match record.clone() {
             Record::Node(name, node) => saved.nodes.push((name, node)),
             Record::Forget(name) => saved.nodes.retain(|(known, _)| *known != name),

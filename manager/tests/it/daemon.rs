@@ -3,17 +3,18 @@
 use crate::support;
 use manager::client::{Client, ClientError, Connection, Inputs, Job, Output, Sending};
 use manager::key;
-use proto::channel::{ChannelError, ClusterKey};
+use proto::channel::{ChannelError, ClusterKey, Role};
 use proto::*;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Output as Ended, Stdio};
+use std::process::{Child, Command, Output as Ended, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_ferrolite-manager");
 
 /// A directory of a test, removed at its end.
 pub struct Directory(pub PathBuf);
@@ -50,18 +51,29 @@ impl Drop for Directory {
 
 /// A running daemon, killed at the end of the test.
 pub struct Daemon {
-    child: Child,
-    pub log: BufReader<ChildStderr>,
+    pub child: Child,
+    pub log: Box<dyn BufRead + Send>,
     pub address: String,
-    key_file: PathBuf,
+    pub key_file: PathBuf,
 }
 
 impl Daemon {
     /// Starts one. Unless `more` says otherwise a lease outlasts any test: nodes here send no heartbeats.
     pub fn start(directory: &Directory, more: &[&str]) -> Self {
+        Self::launch(Command::new(BINARY), directory, more)
+    }
+
+    /// Starts one in a shell, after `first`: a setting of limits or signals, which the daemon inherits.
+    pub fn start_after(first: &str, directory: &Directory, more: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{first}; exec \"$0\" \"$@\""), BINARY]);
+        Self::launch(shell, directory, more)
+    }
+
+    fn launch(mut command: Command, directory: &Directory, more: &[&str]) -> Self {
         let lease: &[&str] = if more.contains(&"--lease-ms") { &[] } else { &["--lease-ms", "600000"] };
         let state = directory.join("state");
-        let mut child = Command::new(BINARY)
+        let mut child = command
             .args(["daemon", "--listen", "127.0.0.1:0", "--state"])
             .arg(&state)
             .args(lease)
@@ -69,7 +81,7 @@ impl Daemon {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let log = BufReader::new(child.stderr.take().unwrap());
+        let log = Box::new(BufReader::new(child.stderr.take().unwrap()));
         let mut daemon = Self { child, log, address: String::new(), key_file: state.join("cluster.key") };
         let line = daemon.wait_log("listening on ");
         daemon.address = line.trim().rsplit(' ').next().unwrap().into();
@@ -85,6 +97,16 @@ impl Daemon {
                 return line;
             }
         }
+    }
+
+    /// Reads the rest of the log in a thread of its own; gives where its lines go.
+    pub fn collect_log(&mut self) -> Lines {
+        let lines = Lines::default();
+        let (into, log) = (lines.clone(), std::mem::replace(&mut self.log, Box::new(std::io::empty())));
+        std::thread::spawn(move || {
+            log.lines().map_while(Result::ok).for_each(|line| into.0.lock().unwrap().push(line));
+        });
+        lines
     }
 
     pub fn key(&self) -> ClusterKey {
@@ -103,6 +125,28 @@ impl Daemon {
 
     pub fn signal(&self, signal: &str) {
         signal_to(self.child.id(), signal);
+    }
+}
+
+/// Lines of a log, as they come.
+#[derive(Clone, Debug, Default)]
+pub struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    pub fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Waits for a line with `text`, which it gives.
+    pub fn wait(&self, text: &str) -> String {
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            if let Some(line) = self.all().into_iter().find(|line| line.contains(text)) {
+                return line;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the daemon does not say {text:?}: {:#?}", self.all());
     }
 }
 
@@ -125,13 +169,24 @@ pub fn error_line(ended: &Ended) -> String {
 }
 
 pub fn join_as(daemon: &Daemon, name: &str) -> (Connection, Welcome) {
-    let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
+    join_through(&daemon.address, daemon, name)
+}
+
+/// Joins over something at `address` that passes all on to the daemon.
+pub fn join_through(address: &str, daemon: &Daemon, name: &str) -> (Connection, Welcome) {
+    match try_join(address, daemon, name) {
+        (connection, ToNode::Welcome(welcome)) => (connection, welcome),
+        (_, other) => panic!("{other:?}"),
+    }
+}
+
+/// Asks to join; also gives the answer.
+pub fn try_join(address: &str, daemon: &Daemon, name: &str) -> (Connection, ToNode) {
+    let mut connection = Connection::open(address, &daemon.key(), Role::Node).unwrap();
     let wish = Join { keep_id: true, ..support::join(name) };
     connection.sending.send(&Hello::Node(wish)).unwrap();
-    match connection.receiving.receive(Some(Duration::from_secs(10))).unwrap() {
-        ToNode::Welcome(welcome) => (connection, welcome),
-        other => panic!("{other:?}"),
-    }
+    let answer = connection.receiving.receive(Some(Duration::from_secs(10))).unwrap();
+    (connection, answer)
 }
 
 /// A node that reverses nothing and counts nothing: what it has been given goes to rank 0, by the relay, which gives
@@ -377,10 +432,10 @@ fn strangers_are_shown_out() {
     assert!(matches!(error, ClientError::Channel(ChannelError::WrongKey)), "{error}");
     daemon.wait_log("wrong cluster key");
     // Who has the key but talks nonsense does not disturb the others.
-    let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
+    let mut connection = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
     connection.sending.send(&vec![255u8; 300]).unwrap();
     daemon.wait_log("instead of a hello");
-    let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
+    let mut connection = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
     connection.sending.send(&vec![0u8; 70_000]).unwrap();
     assert!(connection.receiving.receive::<ToNode>(Some(Duration::from_secs(10))).is_err());
     let _half_open = TcpStream::connect(&daemon.address).unwrap();

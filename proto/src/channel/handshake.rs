@@ -1,7 +1,8 @@
-//! The handshake: two messages of 48 bytes, after which both sides have a channel.
+//! The handshake: the responder's challenge, then a Noise message in each direction, after which both sides have a channel.
 
 use super::cipher::{Arithmetic, Scalars};
-use super::{ChannelError, ClusterKey, LENGTH_BYTES, Opener, Sealer, TAG_BYTES};
+use super::dh::{Curve25519, KeyPair};
+use super::{ChannelError, LENGTH_BYTES, Opener, Role, RoleKey, RoleKeys, Sealer, TAG_BYTES};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -16,29 +17,62 @@ use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-/// Mixed into the handshake by both sides: who means another protocol or version fails it.
-const PROLOGUE: &[u8] = b"ferrolite 1";
+/// The front of what both sides mix into the handshake: who means another protocol or version fails it. Behind it come the
+/// initiator's role and the responder's challenge.
+const PROLOGUE: &[u8] = b"ferrolite 2";
 
-/// Bytes of each handshake message: an ephemeral public key and the tag of an empty payload.
+/// Bytes of the responder's challenge.
+const CHALLENGE: usize = 32;
+
+/// Bytes of a Noise message of the handshake: an ephemeral public key and the tag of an empty payload.
 const MESSAGE: usize = 32 + TAG_BYTES;
+
+/// Bytes of the initiator's message: its role, and a Noise message.
+const FIRST: usize = 1 + MESSAGE;
 
 /// One side of a handshake.
 ///
 /// The side that connected starts as [`initiator`](Self::initiator), the other as [`responder`](Self::responder);
 /// each sends what it is given to send, and feeds what it receives.
 pub struct Handshake {
-    state: Box<HandshakeState>,
-    initiator: bool,
+    stage: Stage,
     /// What has come of the peer's message, length included.
     received: Vec<u8>,
+}
+
+/// What a side waits for.
+enum Stage {
+    /// An initiator waits for the challenge.
+    Challenge { key: RoleKey, pair: KeyPair, arithmetic: Arithmetic },
+    /// An initiator waits for the answer to its message.
+    Answer { role: Role, state: Box<HandshakeState> },
+    /// A responder waits for the initiator's message.
+    First { keys: RoleKeys, challenge: [u8; CHALLENGE], random: Zeroizing<[u8; 32]> },
+}
+
+impl Stage {
+    /// Bytes of the message waited for.
+    const fn wanted(&self) -> usize {
+        match self {
+            Self::Challenge { .. } => CHALLENGE,
+            Self::Answer { .. } => MESSAGE,
+            Self::First { .. } => FIRST,
+        }
+    }
 }
 
 /// What feeding a handshake has led to.
 #[derive(Debug)]
 pub enum HandshakeStep {
     /// More bytes are needed.
-    Continue(Handshake),
-    /// The peer has the key.
+    Continue {
+        /// Bytes to send now; may be empty.
+        reply: Vec<u8>,
+        /// The handshake, to feed with what comes next.
+        next: Handshake,
+    },
+    /// The peer has the key of the initiator's role. A responder knows that its peer is there now, and not a recording of
+    /// it: the peer has answered the challenge.
     Done {
         /// Bytes to send first of all; empty for the initiator.
         reply: Vec<u8>,
@@ -54,6 +88,8 @@ pub struct Channel {
     pub sealer: Sealer,
     /// The direction from the peer.
     pub opener: Opener,
+    /// What the initiator is, by the key that it has.
+    pub role: Role,
 }
 
 impl Handshake {
@@ -61,76 +97,93 @@ impl Handshake {
     /// could not tell that from a broken connection. It is not authenticated: who can forge it can also cut.
     pub const REFUSAL: [u8; LENGTH_BYTES] = [0, 0];
 
-    /// Starts as the side that connected; also gives the bytes to send. `random` must be fresh.
+    /// Starts as the side that connected, which hears from the other first. `random` must be fresh.
     #[must_use]
-    pub fn initiator(key: &ClusterKey, random: [u8; 32]) -> (Self, Vec<u8>) {
+    pub fn initiator(key: &RoleKey, random: [u8; 32]) -> Self {
         Self::initiator_with(key, random, Arithmetic::default())
     }
 
-    /// As [`initiator`](Self::initiator), with a choice of how this side computes.
+    /// As [`initiator`](Self::initiator), with a choice of how this side computes. What takes the longest of this side's
+    /// part in a handshake, to make its key pair, is done when this returns.
     #[must_use]
-    pub fn initiator_with(key: &ClusterKey, random: [u8; 32], arithmetic: Arithmetic) -> (Self, Vec<u8>) {
-        let mut this = Self::new(key, random, true, arithmetic);
-        let first = this.write();
-        (this, first)
+    pub fn initiator_with(key: &RoleKey, random: [u8; 32], arithmetic: Arithmetic) -> Self {
+        let pair = KeyPair::new(Zeroizing::new(random));
+        Self::at(Stage::Challenge { key: key.clone(), pair, arithmetic })
     }
 
-    /// Starts as the side that accepted. `random` must be fresh.
+    /// Starts as the side that accepted; also gives the bytes to send, the challenge. Both halves of `random` must be
+    /// fresh.
+    ///
+    /// Until the initiator has shown that it has a key and knows the challenge, this side computes no more than a few
+    /// hashes and one tag.
     #[must_use]
-    pub fn responder(key: &ClusterKey, random: [u8; 32]) -> Self {
-        Self::new(key, random, false, Arithmetic::default())
+    pub fn responder(keys: &RoleKeys, random: [[u8; 32]; 2]) -> (Self, Vec<u8>) {
+        let [challenge, random] = random;
+        let first = frame(&challenge);
+        (Self::at(Stage::First { keys: keys.clone(), challenge, random: Zeroizing::new(random) }), first)
     }
 
-    fn new(key: &ClusterKey, random: [u8; 32], initiator: bool, arithmetic: Arithmetic) -> Self {
-        let resolver = Box::new(Primitives { random: Zeroizing::new(random), arithmetic });
-        let builder = Builder::with_resolver(params(), resolver)
-            .psk(0, key.bytes())
-            .and_then(|builder| builder.prologue(PROLOGUE))
-            .and_then(
-                |builder| if initiator { builder.build_initiator() } else { builder.build_responder() },
-            );
-        // The parameters are constant, the key has its length by type, and the resolver knows all they name.
-        let state = Box::new(builder.expect("constant Noise parameters"));
-        Self { state, initiator, received: Vec::with_capacity(LENGTH_BYTES + MESSAGE) }
+    fn at(stage: Stage) -> Self {
+        let received = Vec::with_capacity(LENGTH_BYTES + stage.wanted());
+        Self { stage, received }
     }
 
-    /// The frame with this side's message.
-    fn write(&mut self) -> Vec<u8> {
-        let mut frame = vec![0; LENGTH_BYTES + MESSAGE];
-        // Cannot fail: it is this side's turn, the buffer fits, and the one ephemeral key has its random bytes.
-        let written = self.state.write_message(&[], &mut frame[LENGTH_BYTES..]).expect("handshake message");
-        debug_assert_eq!(written, MESSAGE);
-        frame[..LENGTH_BYTES].copy_from_slice(&(MESSAGE as u16).to_be_bytes());
-        frame
-    }
-
-    /// Takes bytes of the peer's message from the front of `bytes`; what is left belongs to the channel.
+    /// Takes bytes of the peer's messages from the front of `bytes`; what is left belongs to the channel.
     ///
     /// A responder that gets [`ChannelError::WrongKey`] sends [`REFUSAL`](Self::REFUSAL) before it closes.
     pub fn feed(mut self, bytes: &mut &[u8]) -> Result<HandshakeStep, ChannelError> {
-        if !self.take(bytes, LENGTH_BYTES) {
-            return Ok(HandshakeStep::Continue(self));
+        let mut reply = Vec::new();
+        while let Some(message) = self.take(bytes)? {
+            self = match self.stage {
+                Stage::Challenge { key, pair, arithmetic } => {
+                    let challenge = message.try_into().map_err(|_| ChannelError::NotFerrolite)?;
+                    let primitives = Primitives { pair: Some(pair), random: None, arithmetic };
+                    let mut state = state(&key, &challenge, true, primitives);
+                    let first = [&[key.role().byte()], &write(&mut state)[..]].concat();
+                    reply.extend(frame(&first));
+                    Self::at(Stage::Answer { role: key.role(), state })
+                }
+                Stage::Answer { role, mut state } => {
+                    state.read_message(&message, &mut []).map_err(|_| ChannelError::WrongKey)?;
+                    return done(*state, role, reply);
+                }
+                Stage::First { keys, challenge, random } => {
+                    let Some((&role, message)) = message.split_first() else {
+                        return Err(ChannelError::NotFerrolite);
+                    };
+                    let role = Role::from_byte(role).ok_or(ChannelError::NotFerrolite)?;
+                    let arithmetic = Arithmetic::default();
+                    let primitives = Primitives { pair: None, random: Some(random), arithmetic };
+                    let mut state = state(keys.of(role), &challenge, false, primitives);
+                    state.read_message(message, &mut []).map_err(|_| ChannelError::WrongKey)?;
+                    reply.extend(frame(&write(&mut state)));
+                    return done(*state, role, reply);
+                }
+            };
         }
-        if self.initiator && self.received.starts_with(&Self::REFUSAL) {
+        Ok(HandshakeStep::Continue { reply, next: self })
+    }
+
+    /// The message waited for, without its length, if it is whole.
+    fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, ChannelError> {
+        if !self.collect(bytes, LENGTH_BYTES) {
+            return Ok(None);
+        }
+        if matches!(self.stage, Stage::Answer { .. }) && self.received.starts_with(&Self::REFUSAL) {
             return Err(ChannelError::WrongKey);
         }
-        if !self.received.starts_with(&(MESSAGE as u16).to_be_bytes()) {
+        let wanted = self.stage.wanted();
+        if !self.received.starts_with(&(wanted as u16).to_be_bytes()) {
             return Err(ChannelError::NotFerrolite);
         }
-        if !self.take(bytes, LENGTH_BYTES + MESSAGE) {
-            return Ok(HandshakeStep::Continue(self));
+        if !self.collect(bytes, LENGTH_BYTES + wanted) {
+            return Ok(None);
         }
-        let message = self.received.split_off(LENGTH_BYTES);
-        self.state.read_message(&message, &mut []).map_err(|_| ChannelError::WrongKey)?;
-        let reply = if self.initiator { Vec::new() } else { self.write() };
-        let transport = self.state.into_stateless_transport_mode().map_err(|_| ChannelError::NotFerrolite)?;
-        let transport = Arc::new(transport);
-        let channel = Channel { sealer: Sealer::new(transport.clone()), opener: Opener::new(transport) };
-        Ok(HandshakeStep::Done { reply, channel })
+        Ok(Some(self.received.split_off(LENGTH_BYTES)))
     }
 
     /// Moves bytes until `len` have been received; whether they have.
-    fn take(&mut self, bytes: &mut &[u8], len: usize) -> bool {
+    fn collect(&mut self, bytes: &mut &[u8], len: usize) -> bool {
         let missing = len.saturating_sub(self.received.len());
         let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
         self.received.extend_from_slice(taken);
@@ -141,8 +194,45 @@ impl Handshake {
 
 impl fmt::Debug for Handshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handshake").field("initiator", &self.initiator).finish_non_exhaustive()
+        f.debug_struct("Handshake").field("wants", &self.stage.wanted()).finish_non_exhaustive()
     }
+}
+
+/// Noise's state at the beginning of a handshake.
+fn state(
+    key: &RoleKey,
+    challenge: &[u8; CHALLENGE],
+    initiator: bool,
+    primitives: Primitives,
+) -> Box<HandshakeState> {
+    let prologue = [PROLOGUE, &[key.role().byte()], challenge].concat();
+    let builder = Builder::with_resolver(params(), Box::new(primitives))
+        .psk(0, key.bytes())
+        .and_then(|builder| builder.prologue(&prologue))
+        .and_then(|builder| if initiator { builder.build_initiator() } else { builder.build_responder() });
+    // The parameters are constant, the key has its length by type, and the resolver knows all they name.
+    Box::new(builder.expect("constant Noise parameters"))
+}
+
+/// This side's Noise message.
+fn write(state: &mut HandshakeState) -> [u8; MESSAGE] {
+    let mut message = [0; MESSAGE];
+    // Cannot fail: it is this side's turn, the buffer fits, and the one ephemeral key is there or has its random bytes.
+    let written = state.write_message(&[], &mut message).expect("handshake message");
+    debug_assert_eq!(written, MESSAGE);
+    message
+}
+
+/// A message with its length before it.
+fn frame(message: &[u8]) -> Vec<u8> {
+    [&(message.len() as u16).to_be_bytes()[..], message].concat()
+}
+
+fn done(state: HandshakeState, role: Role, reply: Vec<u8>) -> Result<HandshakeStep, ChannelError> {
+    let transport = state.into_stateless_transport_mode().map_err(|_| ChannelError::NotFerrolite)?;
+    let transport = Arc::new(transport);
+    let channel = Channel { sealer: Sealer::new(transport.clone()), opener: Opener::new(transport), role };
+    Ok(HandshakeStep::Done { reply, channel })
 }
 
 /// `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, put together without parsing.
@@ -163,16 +253,22 @@ fn params() -> NoiseParams {
 
 /// The primitives of `snow`, with the caller's bytes as the only randomness and the caller's choice of arithmetic.
 struct Primitives {
-    random: Zeroizing<[u8; 32]>,
+    /// The ephemeral key pair, if it is made already.
+    pair: Option<KeyPair>,
+    /// What the ephemeral key pair is made of otherwise.
+    random: Option<Zeroizing<[u8; 32]>>,
     arithmetic: Arithmetic,
 }
 
 impl CryptoResolver for Primitives {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(self.random.clone()))))
+        Some(Box::new(Once(self.random.clone())))
     }
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        DefaultResolver.resolve_dh(choice)
+        match choice {
+            DHChoice::Curve25519 => Some(Box::new(Curve25519::new(self.pair.clone()))),
+            _ => None,
+        }
     }
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
         DefaultResolver.resolve_hash(choice)

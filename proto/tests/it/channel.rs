@@ -2,28 +2,69 @@
 use proptest::prelude::*;
 use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, FRAME_OVERHEAD, FRAME_PAYLOAD, Handshake, HandshakeStep,
-    MAX_MESSAGE, Opener, sealed_len,
+    MAX_MESSAGE, Opener, Role, RoleKey, WrongRole, sealed_len,
 };
 
 const KEY: ClusterKey = ClusterKey::from_bytes([7; 32]);
 
-/// Feeds `bytes` in pieces of `step` bytes; gives how the handshake ended.
-fn feed(mut side: Handshake, bytes: &[u8], step: usize) -> Result<(Vec<u8>, Channel), ChannelError> {
-    for mut piece in bytes.chunks(step) {
-        match side.feed(&mut piece)? {
-            HandshakeStep::Continue(next) => side = next,
-            HandshakeStep::Done { reply, channel } => return Ok((reply, channel)),
-        }
-    }
-    panic!("the handshake wants more");
+fn role_key(role: Role) -> RoleKey {
+    KEY.for_role(role).unwrap()
 }
 
-fn pair(step: usize) -> (Channel, Channel) {
-    let (initiator, first) = Handshake::initiator(&KEY, [1; 32]);
-    let (reply, responder) = feed(Handshake::responder(&KEY, [2; 32]), &first, step).expect("the same key");
-    let (nothing, initiator) = feed(initiator, &reply, step).expect("the same key");
+fn initiator() -> Handshake {
+    Handshake::initiator(&role_key(Role::Node), [1; 32])
+}
+
+fn responder() -> (Handshake, Vec<u8>) {
+    Handshake::responder(&KEY.roles().unwrap(), [[3; 32], [2; 32]])
+}
+
+/// Feeds `bytes` in pieces of `step` bytes, all of which the handshake must take; gives what it says.
+fn step(mut side: Handshake, bytes: &[u8], step: usize) -> Result<HandshakeStep, ChannelError> {
+    let mut replies = Vec::new();
+    for mut piece in bytes.chunks(step) {
+        match side.feed(&mut piece)? {
+            HandshakeStep::Continue { reply, next } => {
+                replies.extend(reply);
+                side = next;
+            }
+            done @ HandshakeStep::Done { .. } => {
+                assert!(piece.is_empty() && replies.is_empty());
+                return Ok(done);
+            }
+        }
+    }
+    Ok(HandshakeStep::Continue { reply: replies, next: side })
+}
+
+/// Feeds bytes that leave the handshake waiting; gives it and its reply.
+fn go_on(side: Handshake, bytes: &[u8], pieces: usize) -> (Handshake, Vec<u8>) {
+    match step(side, bytes, pieces) {
+        Ok(HandshakeStep::Continue { reply, next }) => (next, reply),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Feeds the last bytes of a handshake; gives how it ended.
+fn end(side: Handshake, bytes: &[u8], pieces: usize) -> Result<(Vec<u8>, Channel), ChannelError> {
+    match step(side, bytes, pieces)? {
+        HandshakeStep::Done { reply, channel } => Ok((reply, channel)),
+        HandshakeStep::Continue { .. } => panic!("the handshake wants more"),
+    }
+}
+
+fn shake(initiator: Handshake, pieces: usize) -> (Channel, Channel) {
+    let (responder, challenge) = responder();
+    let (initiator, first) = go_on(initiator, &challenge, pieces);
+    let (reply, responder) = end(responder, &first, pieces).expect("the same key");
+    let (nothing, initiator) = end(initiator, &reply, pieces).expect("the same key");
     assert!(nothing.is_empty());
+    assert_eq!(initiator.role, responder.role);
     (initiator, responder)
+}
+
+fn pair(pieces: usize) -> (Channel, Channel) {
+    shake(initiator(), pieces)
 }
 
 /// All messages in `bytes`, fed in pieces of `step`.
@@ -40,10 +81,7 @@ fn open_all(opener: &mut Opener, bytes: &[u8], step: usize) -> Result<Vec<Vec<u8
 
 /// As [`pair`], the initiator computing as told.
 fn pair_with(arithmetic: Arithmetic) -> (Channel, Channel) {
-    let (initiator, first) = Handshake::initiator_with(&KEY, [1; 32], arithmetic);
-    let (reply, responder) = feed(Handshake::responder(&KEY, [2; 32]), &first, 99).expect("the same key");
-    let (_, initiator) = feed(initiator, &reply, 99).expect("the same key");
-    (initiator, responder)
+    shake(Handshake::initiator_with(&role_key(Role::Node), [1; 32], arithmetic), 99)
 }
 
 #[test]
@@ -85,17 +123,52 @@ fn scalars_refuse_each_changed_bit() {
 
 #[test]
 fn golden_bytes() {
-    // Any change of pattern, primitives, prologue or framing shows here, and breaks nodes of another build.
-    let (initiator, first) = Handshake::initiator(&KEY, [1; 32]);
-    let (reply, mut responder) = feed(Handshake::responder(&KEY, [2; 32]), &first, 99).unwrap();
-    let (_, mut initiator) = feed(initiator, &reply, 99).unwrap();
+    // Any change of pattern, primitives, prologue or framing shows here, and breaks nodes of another build. The bytes come
+    // from another implementation of Noise, in Python over its `cryptography` and `hashlib`.
+    let (responder, challenge) = responder();
+    let (initiator, first) = go_on(initiator(), &challenge, 99);
+    let (reply, mut responder) = end(responder, &first, 99).unwrap();
+    let (_, mut initiator) = end(initiator, &reply, 99).unwrap();
     let mut sealed = Vec::new();
     initiator.sealer.seal(b"heartbeat", &mut sealed).unwrap();
     responder.sealer.seal(b"", &mut sealed).unwrap();
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    assert_eq!(hex(&challenge), include_str!("golden/challenge.hex").trim());
     assert_eq!(hex(&first), include_str!("golden/first.hex").trim());
     assert_eq!(hex(&reply), include_str!("golden/reply.hex").trim());
     assert_eq!(hex(&sealed), include_str!("golden/sealed.hex").trim());
+}
+
+#[test]
+fn a_recorded_first_message_is_worth_nothing() {
+    let (_, challenge) = responder();
+    let (_, recorded) = go_on(initiator(), &challenge, 99);
+    let keys = KEY.roles().unwrap();
+    let (fresh, _) = Handshake::responder(&keys, [[4; 32], [2; 32]]);
+    assert_eq!(end(fresh, &recorded, 99).unwrap_err(), ChannelError::WrongKey);
+    // It is the challenge that makes the difference.
+    let (same, _) = Handshake::responder(&keys, [[3; 32], [5; 32]]);
+    assert!(end(same, &recorded, 99).is_ok());
+}
+
+#[test]
+fn both_sides_agree_on_the_role() {
+    for role in Role::ALL {
+        let (a, b) = shake(Handshake::initiator(&role_key(role), [1; 32]), 7);
+        assert_eq!((a.role, b.role), (role, role));
+    }
+}
+
+#[test]
+fn a_role_that_is_not_that_of_the_key_is_refused() {
+    let (responder, challenge) = responder();
+    let (_, mut first) = go_on(Handshake::initiator(&role_key(Role::Client), [1; 32]), &challenge, 99);
+    assert_eq!(first[2], 2);
+    first[2] = 1;
+    assert_eq!(end(responder, &first, 99).unwrap_err(), ChannelError::WrongKey);
+    let (responder, _) = Handshake::responder(&KEY.roles().unwrap(), [[3; 32], [2; 32]]);
+    first[2] = 3;
+    assert_eq!(end(responder, &first, 99).unwrap_err(), ChannelError::NotFerrolite);
 }
 
 #[test]
@@ -127,24 +200,28 @@ fn sealing_into_a_buffer_is_the_same() {
 
 #[test]
 fn wrong_key_is_told_to_both() {
-    let other = ClusterKey::from_bytes([8; 32]);
-    let (initiator, first) = Handshake::initiator(&other, [1; 32]);
-    let refused = feed(Handshake::responder(&KEY, [2; 32]), &first, 7).unwrap_err();
-    assert_eq!(refused, ChannelError::WrongKey);
-    assert_eq!(feed(initiator, &Handshake::REFUSAL, 1).unwrap_err(), ChannelError::WrongKey);
+    let other = ClusterKey::from_bytes([8; 32]).for_role(Role::Node).unwrap();
+    let (responder, challenge) = responder();
+    let (initiator, first) = go_on(Handshake::initiator(&other, [1; 32]), &challenge, 99);
+    assert_eq!(end(responder, &first, 7).unwrap_err(), ChannelError::WrongKey);
+    assert_eq!(end(initiator, &Handshake::REFUSAL, 1).unwrap_err(), ChannelError::WrongKey);
+}
 
-    // A responder that pretends to have the key is found out by the initiator.
-    let (initiator, _) = Handshake::initiator(&KEY, [1; 32]);
+#[test]
+fn a_responder_without_the_key_is_found_out() {
+    let (_, challenge) = responder();
+    let (initiator, _) = go_on(initiator(), &challenge, 99);
     let mut forged = vec![0, 48];
     forged.extend([9; 48]);
-    assert_eq!(feed(initiator, &forged, 50).unwrap_err(), ChannelError::WrongKey);
+    assert_eq!(end(initiator, &forged, 50).unwrap_err(), ChannelError::WrongKey);
 }
 
 #[test]
 fn another_protocol_is_recognised() {
     for speech in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x\r\n", &[0, 0, 0, 0]] {
-        let got = feed(Handshake::responder(&KEY, [2; 32]), speech, 3).unwrap_err();
-        assert_eq!(got, ChannelError::NotFerrolite);
+        for side in [responder().0, initiator()] {
+            assert_eq!(end(side, speech, 3).unwrap_err(), ChannelError::NotFerrolite);
+        }
     }
 }
 
@@ -181,10 +258,39 @@ fn key_text() {
     assert_eq!(text.len(), 65);
     assert_eq!(ClusterKey::from_hex(text.as_bytes()).unwrap(), KEY);
     assert_eq!(ClusterKey::from_hex(text.to_uppercase().trim().as_bytes()).unwrap(), KEY);
-    for bad in ["", "07", &text[1..], &text.replace('7', "g"), &format!("{}7", text.trim())] {
+    for bad in [
+        "",
+        "07",
+        &text[1..],
+        &text.replace('7', "g"),
+        &format!("{}7", text.trim()),
+        &format!("admin:{}", *text),
+    ] {
         assert!(ClusterKey::from_hex(bad.as_bytes()).is_err(), "{bad}");
     }
-    assert_eq!(format!("{KEY:?}"), "ClusterKey(..)");
+    assert_eq!(format!("{KEY:?} {:?}", role_key(Role::Node)), "ClusterKey(..) RoleKey(node, ..)");
+}
+
+#[test]
+fn keys_of_roles() {
+    // HMAC-BLAKE2s of the labels under the whole key, by Python's hmac and hashlib.
+    let texts = [
+        "node:6a1057ce962d8860976f181a14daf98315fc8d6569b462eec1b9501ef6480d8b\n",
+        "client:1ffb2703cc91e314aa4ebb8111bc1a679513b98e09e40bdfae2be8f3aa96e205\n",
+    ];
+    for (role, text) in Role::ALL.into_iter().zip(texts) {
+        let only = KEY.only(role).unwrap();
+        assert_eq!(*only.to_hex(), text);
+        let read = ClusterKey::from_hex(text.as_bytes()).unwrap();
+        assert_eq!(read, only);
+        // It serves its role as the whole key does, and nothing else.
+        let (a, _) = shake(Handshake::initiator(&read.for_role(role).unwrap(), [1; 32]), 99);
+        assert_eq!(a.role, role);
+        let other = if role == Role::Node { Role::Client } else { Role::Node };
+        assert_eq!(read.for_role(other).unwrap_err(), WrongRole::Other { has: role, wanted: other });
+        assert_eq!(read.only(other).unwrap_err(), WrongRole::Other { has: role, wanted: other });
+        assert_eq!(read.roles().unwrap_err(), WrongRole::NotWhole { has: role });
+    }
 }
 
 proptest! {
@@ -223,8 +329,10 @@ proptest! {
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let (_, mut b) = pair(5);
         let _ = b.opener.open(&mut &bytes[..]);
-        let (initiator, _) = Handshake::initiator(&KEY, [1; 32]);
-        let _ = initiator.feed(&mut &bytes[..]);
-        let _ = Handshake::responder(&KEY, [2; 32]).feed(&mut &bytes[..]);
+        for side in [initiator(), responder().0] {
+            let _ = side.feed(&mut &bytes[..]);
+        }
+        let (waiting, _) = go_on(initiator(), &responder().1, 99);
+        let _ = waiting.feed(&mut &bytes[..]);
     }
 }

@@ -175,7 +175,11 @@ impl SimManager {
                     }
                 }
                 Action::Log(line) => state.log.push(line),
-                Action::Send { .. } | Action::Reading { .. } | Action::Save(_) => {}
+                Action::Save(record) => {
+                    let saved = state.core.handle(now, Event::Saved { record: &record });
+                    debug_assert!(saved.is_empty(), "a disk that never fails");
+                }
+                Action::Send { .. } | Action::Reading { .. } => {}
             }
         }
     }

@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("host::cargo-test", |log| cargo_test(&WORKSPACE, log)),
         Case::new("sim::fresh-seeds", |log| fresh_seeds("softroce", "2", log)),
         Case::new("sim::fresh-seeds-on-cards", |log| fresh_seeds("cx3,cx3-vf,softroce", "0.5", log)),
-        // Those that fetch packages of Debian and boot Linux.
+        // Those that fetch packages of Debian and boot Linux, and those that take minutes.
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })

@@ -1,6 +1,7 @@
 //! Submissions: choosing a job's nodes among those that are idle, and telling them.
 
 use super::super::cut::Cutter;
+use super::super::members::STORE_IS_SLOW;
 use super::super::rate::Rate;
 use super::super::{Action, ConnId, Core, Message};
 use super::{Job, Part, Phase};
@@ -104,6 +105,7 @@ impl Core {
         let mut save = Vec::new();
         let job = self.identities.job(&mut save);
         self.save(save);
+        let Some(job) = job else { return self.fail_client(conn, STORE_IS_SLOW.into()) };
         let (files, share) = (inputs.len(), cutter.share());
         let start = JobStart { job, app, args, nodes: choice.nodes, inputs, share };
         self.log(format!("job {}: {} on {} nodes, {files} files", job.0, start.app, start.nodes.len()));
@@ -146,6 +148,9 @@ impl Core {
         let app = &submission.app;
         if self.leaving.is_some() {
             return Err(Refusal::Final("the cluster is shutting down".into()));
+        }
+        if let Some(reason) = self.store_objection() {
+            return Err(Refusal::Final(reason));
         }
         let all = &self.members.0;
         if all.is_empty() {

@@ -21,6 +21,8 @@ pub struct Harness {
     pub log: Vec<String>,
     /// Whether messages are handed to the network at once.
     pub prompt: bool,
+    /// Whether records are on the disk at once.
+    pub saves: bool,
     next: u64,
 }
 
@@ -39,12 +41,13 @@ impl Harness {
             saved: Vec::new(),
             log: Vec::new(),
             prompt: true,
+            saves: true,
             next: 0,
         }
     }
 
     pub fn event(&mut self, event: Event<'_>) {
-        let mut bulks = Vec::new();
+        let (mut bulks, mut saved) = (Vec::new(), Vec::new());
         for action in self.core.handle(self.now, event) {
             match action {
                 Action::Send { conn, message } => {
@@ -56,12 +59,20 @@ impl Harness {
                 Action::Close { conn } => assert!(self.closed.insert(conn), "closed twice"),
                 Action::Reading { conn, on: true } => assert!(self.paused.remove(&conn)),
                 Action::Reading { conn, on: false } => assert!(self.paused.insert(conn)),
-                Action::Save(record) => self.saved.push(record),
+                Action::Save(record) => {
+                    if self.saves {
+                        saved.push(record.clone());
+                    }
+                    self.saved.push(record);
+                }
                 Action::Log(line) => {
                     assert!(!line.contains('\n'));
                     self.log.push(line);
                 }
             }
+        }
+        for record in &saved {
+            self.event(Event::Saved { record });
         }
         if self.prompt {
             for (conn, bulk) in bulks.into_iter().filter(|(_, bulk)| *bulk > 0) {

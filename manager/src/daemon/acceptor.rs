@@ -1,0 +1,77 @@
+//! The task that accepts connections. It alone waits when there are no descriptors left.
+
+use super::connection::{self, House};
+use super::door::Door;
+use super::lobby::Origin;
+use crate::core::ConnId;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// How long to wait after a failure to accept.
+const BACK_OFF: Duration = Duration::from_millis(50);
+
+/// Accepts connections, and has a task serve each.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    listener: TcpListener,
+    door: Arc<Door>,
+    house: Arc<House>,
+    connections: JoinSet<()>,
+    last: u64,
+    /// A descriptor to give up when there are no others: with it a connection can be accepted and closed, rather than left
+    /// without an answer.
+    reserve: Option<File>,
+}
+
+impl Acceptor {
+    pub(super) fn new(listener: TcpListener, door: Arc<Door>, house: Arc<House>) -> Self {
+        Self { listener, door, house, connections: JoinSet::new(), last: 0, reserve: reserve() }
+    }
+
+    /// Accepts until the other end of `open` is gone; gives the connections that go on.
+    pub(super) async fn run(mut self, mut open: oneshot::Receiver<()>) -> JoinSet<()> {
+        loop {
+            tokio::select! {
+                _ = &mut open => break,
+                Some(_) = self.connections.join_next() => {}
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, address)) => self.admit(stream, Origin::of(address.ip())),
+                    Err(error) => self.fail(&error).await,
+                },
+            }
+        }
+        self.door.clear();
+        self.connections
+    }
+
+    fn admit(&mut self, stream: TcpStream, origin: Origin) {
+        self.last += 1;
+        let guest = self.door.enter(origin);
+        self.connections.spawn(connection::serve(stream, ConnId(self.last), guest, self.house.clone()));
+    }
+
+    /// Makes room after a failure, most likely for want of descriptors, and waits a while.
+    async fn fail(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::ConnectionAborted {
+            return;
+        }
+        self.house.log.stranger(&format!("cannot accept a connection: {error}"));
+        self.door.evict();
+        if self.reserve.take().is_some() {
+            // Whoever waits longest learns at once that there is no room.
+            let _ = timeout(Duration::ZERO, self.listener.accept()).await;
+        }
+        sleep(BACK_OFF).await;
+        self.reserve = reserve();
+    }
+}
+
+fn reserve() -> Option<File> {
+    File::open("/dev/null").ok()
+}

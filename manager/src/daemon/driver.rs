@@ -1,0 +1,126 @@
+//! The core with what its actions need. Nothing here waits.
+
+use super::connection::Incoming;
+use super::keeper::{Keeper, Kept};
+use super::log::Log;
+use super::outbox::{Outbox, Pushed};
+use crate::core::{Action, ConnId, Core, Event, Message};
+use platform::Instant;
+use std::collections::HashMap;
+use tokio::sync::mpsc::Receiver;
+
+/// The core, its connections, its store and its log.
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub(super) core: Core,
+    pub(super) start: std::time::Instant,
+    pub(super) outboxes: HashMap<ConnId, Outbox>,
+    pub(super) keeper: Keeper,
+    pub(super) log: Log,
+}
+
+/// What the actions of an event lead to.
+struct Consequence {
+    conn: ConnId,
+    kind: Kind,
+}
+
+enum Kind {
+    /// The connection ends.
+    Ends(&'static str),
+    /// So much is not queued to it any more.
+    Sent(usize),
+}
+
+impl Driver {
+    pub(super) fn incoming(&mut self, incoming: Incoming) {
+        match incoming {
+            Incoming::Opened { conn, peer, outbox } => {
+                self.outboxes.insert(conn, outbox);
+                self.handle(Event::Opened { conn, peer: &peer });
+            }
+            Incoming::Received { conn, bytes, in_hand } => {
+                self.handle(Event::Received { conn, bytes: &bytes });
+                drop(in_hand);
+            }
+            Incoming::Sent { conn, bulk } => self.handle(Event::Sent { conn, bulk }),
+            Incoming::Closed { conn, reason } => {
+                self.outboxes.remove(&conn);
+                self.handle(Event::Closed { conn, reason: &reason });
+            }
+        }
+    }
+
+    /// Lets time count, but first what has come before: a heartbeat that lies there has been heard.
+    pub(super) fn tick(&mut self, waiting: &mut Receiver<Incoming>) {
+        for _ in 0..waiting.len() {
+            let Ok(incoming) = waiting.try_recv() else { break };
+            self.incoming(incoming);
+        }
+        self.handle(Event::Tick);
+        self.log.settle();
+    }
+
+    /// What the store has to say.
+    pub(super) fn kept(&mut self, kept: Kept) {
+        match kept {
+            Kept::Saved(records) => records.iter().for_each(|record| self.handle(Event::Saved { record })),
+            Kept::Failed(reason) => self.handle(Event::SaveFailed { reason: &reason }),
+        }
+    }
+
+    pub(super) fn handle(&mut self, event: Event<'_>) {
+        let cause = match event {
+            Event::Received { conn, .. } => Some(conn),
+            _ => None,
+        };
+        let now = Instant::ZERO + self.start.elapsed();
+        let mut actions = self.core.handle(now, event);
+        while !actions.is_empty() {
+            let consequences = self.perform(actions, cause);
+            actions = Vec::new();
+            for Consequence { conn, kind } in consequences {
+                let event = match kind {
+                    Kind::Ends(_) if self.outboxes.remove(&conn).is_none() => continue,
+                    Kind::Ends(reason) => Event::Closed { conn, reason },
+                    Kind::Sent(bulk) => Event::Sent { conn, bulk },
+                };
+                actions.extend(self.core.handle(now, event));
+            }
+        }
+    }
+
+    /// Does what the core wants done because of a message from `cause`, if it was one.
+    fn perform(&mut self, actions: Vec<Action>, cause: Option<ConnId>) -> Vec<Consequence> {
+        let mut consequences = Vec::new();
+        for action in actions {
+            match action {
+                Action::Send { conn, message } => consequences.extend(self.send(conn, message, cause)),
+                // Without its outbox a connection sends what is queued and ends.
+                Action::Close { conn } => drop(self.outboxes.remove(&conn)),
+                Action::Reading { conn, on } => {
+                    if let Some(outbox) = self.outboxes.get(&conn) {
+                        outbox.reading(on);
+                    }
+                }
+                Action::Save(record) => self.keeper.save(record),
+                Action::Log(line) => self.log.line(&line),
+            }
+        }
+        consequences
+    }
+
+    fn send(&self, conn: ConnId, message: Message, cause: Option<ConnId>) -> Option<Consequence> {
+        match self.outboxes.get(&conn)?.send(message, cause) {
+            Pushed::Queued { dropped: 0 } => None,
+            Pushed::Queued { dropped } => Some(Consequence { conn, kind: Kind::Sent(dropped) }),
+            Pushed::Full => {
+                Some(Consequence { conn, kind: Kind::Ends("it does not take what is sent to it") })
+            }
+            Pushed::Flood(sender) => {
+                let reason = "it sends another node more messages than that takes";
+                Some(Consequence { conn: sender, kind: Kind::Ends(reason) })
+            }
+        }
+    }
+}

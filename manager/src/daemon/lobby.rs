@@ -1,0 +1,120 @@
+//! Those who have connected and not yet shown a key: how many there may be, and who has to go for a newcomer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Where a connection comes from: what one host can choose among counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Origin(IpAddr);
+
+impl Origin {
+    /// The origin of an address: an IPv4 address, or the first half of an IPv6 address, because hosts choose the other.
+    pub(super) fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+            address => address,
+        })
+    }
+}
+
+/// A place in a lobby, never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+/// The guests of a lobby, each with what ends it.
+#[derive(Debug)]
+pub(super) struct Lobby<T> {
+    /// The longest there comes first.
+    guests: BTreeMap<Ticket, (Origin, T)>,
+    counts: HashMap<Origin, usize>,
+    places: usize,
+    next: u64,
+}
+
+impl<T> Lobby<T> {
+    pub(super) fn new(places: usize) -> Self {
+        Self { guests: BTreeMap::new(), counts: HashMap::new(), places, next: 0 }
+    }
+
+    /// The ticket of the next guest.
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        Ticket(self.next)
+    }
+
+    /// Lets a guest in. If the lobby is full, the guest who came first from the origin that has most there goes, and is given
+    /// back: nobody waits for a place, and who takes many pays for it.
+    pub(super) fn enter(&mut self, ticket: Ticket, origin: Origin, guest: T) -> Option<T> {
+        let evicted = if self.guests.len() < self.places { None } else { self.evict() };
+        self.guests.insert(ticket, (origin, guest));
+        *self.counts.entry(origin).or_default() += 1;
+        evicted
+    }
+
+    /// Has the guest who came first from the busiest origin go.
+    pub(super) fn evict(&mut self) -> Option<T> {
+        let most = self.counts.values().copied().max()?;
+        let busiest = |(_, (origin, _)): &(&Ticket, &(Origin, T))| self.counts.get(origin) == Some(&most);
+        let ticket = self.guests.iter().find(busiest).map(|(&ticket, _)| ticket)?;
+        self.leave(ticket)
+    }
+
+    /// Lets a guest out; `None` if it was evicted before.
+    pub(super) fn leave(&mut self, ticket: Ticket) -> Option<T> {
+        let (origin, guest) = self.guests.remove(&ticket)?;
+        if let Some(count) = self.counts.get_mut(&origin) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&origin);
+            }
+        }
+        Some(guest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(last: u8) -> Origin {
+        Origin::of(IpAddr::from([10, 0, 0, last]))
+    }
+
+    fn enter(lobby: &mut Lobby<u32>, from: u8, guest: u32) -> (Ticket, Option<u32>) {
+        let ticket = lobby.ticket();
+        (ticket, lobby.enter(ticket, origin(from), guest))
+    }
+
+    #[test]
+    fn the_busiest_origin_pays_with_its_oldest() {
+        let mut lobby = Lobby::new(4);
+        let (quiet, _) = enter(&mut lobby, 1, 10);
+        for guest in 20..23 {
+            assert_eq!(enter(&mut lobby, 2, guest).1, None);
+        }
+        // A newcomer from anywhere, the busiest origin too, costs that origin its oldest guest.
+        assert_eq!(enter(&mut lobby, 2, 23).1, Some(20));
+        assert_eq!(enter(&mut lobby, 3, 30).1, Some(21));
+        assert_eq!(lobby.leave(quiet), Some(10));
+        assert_eq!(lobby.leave(quiet), None);
+        assert_eq!(enter(&mut lobby, 1, 11).1, None, "there was a place again");
+    }
+
+    #[test]
+    fn among_equals_the_oldest_goes() {
+        let mut lobby = Lobby::new(3);
+        let tickets = [1, 2, 3].map(|from| enter(&mut lobby, from, u32::from(from)).0);
+        assert_eq!(enter(&mut lobby, 4, 4).1, Some(1));
+        assert_eq!(lobby.leave(tickets[0]), None, "evicted");
+        assert_eq!(lobby.leave(tickets[1]), Some(2));
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_origin() {
+        let of = |text: &str| Origin::of(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+    }
+}

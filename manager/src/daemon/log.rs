@@ -1,0 +1,235 @@
+//! The daemon's log: lines that a thread of their own writes, so that a reader that stalls stops nothing else.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Lines that wait to be written; more are dropped and counted.
+const WAITING: usize = 1024;
+
+/// Lines about strangers in a [`WINDOW`]; more are counted.
+const STRANGERS: u32 = 10;
+
+/// The time for which lines about strangers are counted together.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// How long to wait for room for the end.
+const FULL: Duration = Duration::from_millis(5);
+
+/// Where lines go. Clones write to the same place.
+#[derive(Clone, Debug)]
+pub(super) struct Log(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    start: Instant,
+    lines: SyncSender<Entry>,
+    /// Lines that found no room since the last one that was written.
+    dropped: Arc<AtomicU64>,
+    strangers: Mutex<Budget>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Line(String),
+    /// Nothing more is to be written.
+    End,
+}
+
+/// The thread that writes.
+#[derive(Debug)]
+pub(super) struct Writer {
+    log: Log,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
+}
+
+impl Log {
+    /// Starts the thread that writes to `into`.
+    pub(super) fn start(into: impl Write + Send + 'static) -> std::io::Result<Writer> {
+        let (lines, entries) = mpsc::sync_channel(WAITING);
+        let (alive, ended) = mpsc::channel();
+        let dropped = Arc::new(AtomicU64::new(0));
+        let start = Instant::now();
+        let count = dropped.clone();
+        thread::Builder::new().name("log".into()).spawn(move || {
+            write_all(into, &entries, start, &count);
+            drop(alive);
+        })?;
+        let strangers = Mutex::new(Budget { since: start, left: STRANGERS, suppressed: 0 });
+        Ok(Writer { log: Self(Arc::new(Shared { start, lines, dropped, strangers })), ended })
+    }
+
+    /// One line, with the seconds since the start before it. Never waits.
+    pub(super) fn line(&self, line: &str) {
+        let entry = Entry::Line(stamped(self.0.start, line));
+        if self.0.lines.try_send(entry).is_err() {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A line about somebody who has not shown a key. Of those, only a few are written each second, and how many more there
+    /// were.
+    pub(super) fn stranger(&self, line: &str) {
+        let now = Instant::now();
+        self.settle_at(now);
+        if self.strangers().take() {
+            self.line(line);
+        }
+    }
+
+    /// Writes how many lines about strangers were left out, once their second is over.
+    pub(super) fn settle(&self) {
+        self.settle_at(Instant::now());
+    }
+
+    fn settle_at(&self, now: Instant) {
+        let suppressed = self.strangers().renew(now);
+        if suppressed > 0 {
+            self.line(&format!("and {suppressed} more connections that came to nothing"));
+        }
+    }
+
+    fn strangers(&self) -> std::sync::MutexGuard<'_, Budget> {
+        self.0.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writer {
+    /// Where to write to.
+    pub(super) fn log(&self) -> Log {
+        self.log.clone()
+    }
+
+    /// Waits until all lines are written, at most `patience`.
+    pub(super) fn finish(self, patience: Duration) {
+        let end = Instant::now() + patience;
+        while self.log.0.lines.try_send(Entry::End).is_err() {
+            if Instant::now() >= end {
+                return;
+            }
+            thread::sleep(FULL);
+        }
+        let _ = self.ended.recv_timeout(end.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// How many lines may still be written in a window.
+#[derive(Debug)]
+struct Budget {
+    since: Instant,
+    left: u32,
+    suppressed: u64,
+}
+
+impl Budget {
+    /// Whether one more may be written.
+    fn take(&mut self) -> bool {
+        let may = self.left > 0;
+        if may {
+            self.left -= 1;
+        } else {
+            self.suppressed += 1;
+        }
+        may
+    }
+
+    /// Begins a new window if the last is over; gives how many lines were left out in that.
+    fn renew(&mut self, now: Instant) -> u64 {
+        if now.saturating_duration_since(self.since) < WINDOW {
+            return 0;
+        }
+        self.since = now;
+        self.left = STRANGERS;
+        std::mem::take(&mut self.suppressed)
+    }
+}
+
+/// Writes until the end. What cannot be written is lost: there is nobody to tell.
+fn write_all(mut into: impl Write, entries: &Receiver<Entry>, start: Instant, dropped: &AtomicU64) {
+    let count_dropped = |into: &mut dyn Write| {
+        let missing = dropped.swap(0, Ordering::Relaxed);
+        if missing > 0 {
+            let _ = writeln!(into, "{}", stamped(start, &format!("and {missing} more lines were dropped")));
+        }
+    };
+    while let Ok(Entry::Line(line)) = entries.recv() {
+        let _ = writeln!(into, "{line}");
+        count_dropped(&mut into);
+    }
+    count_dropped(&mut into);
+}
+
+fn stamped(start: Instant, line: &str) -> String {
+    format!("[{:10.3}] {line}", start.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// A place that takes a line only when told to, and gives it away.
+    struct Stalled {
+        go: Receiver<()>,
+        text: Vec<u8>,
+        lines: Sender<String>,
+    }
+
+    impl Write for Stalled {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.text.is_empty() {
+                let _ = self.go.recv();
+            }
+            self.text.extend_from_slice(bytes);
+            if self.text.ends_with(b"\n") {
+                let text = std::mem::take(&mut self.text);
+                let _ = self.lines.send(String::from_utf8(text).unwrap());
+            }
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_stalls_costs_lines_and_no_time() {
+        let ((go, wait), (lines, written)) = (channel(), channel());
+        let writer = Log::start(Stalled { go: wait, text: Vec::new(), lines }).unwrap();
+        let log = writer.log();
+        let all = 3 * WAITING as u64;
+        for number in 0..all {
+            log.line(&format!("line {number}"));
+        }
+        drop(go);
+        writer.finish(Duration::from_secs(60));
+        let (mut seen, mut missing) = (0, 0);
+        for line in written.try_iter() {
+            match line
+                .split_once("and ")
+                .and_then(|(_, rest)| rest.strip_suffix(" more lines were dropped\n"))
+            {
+                Some(count) => missing += count.parse::<u64>().unwrap(),
+                None => seen += 1,
+            }
+        }
+        assert!(missing > 0 && seen >= WAITING as u64, "{seen} lines and {missing} dropped");
+        assert_eq!(seen + missing, all);
+    }
+
+    #[test]
+    fn strangers_get_a_few_lines_each_second() {
+        let start = Instant::now();
+        let mut budget = Budget { since: start, left: STRANGERS, suppressed: 0 };
+        let written = (0..1000).filter(|_| budget.take()).count();
+        assert_eq!(written, STRANGERS as usize);
+        assert_eq!(budget.renew(start + WINDOW / 2), 0);
+        assert_eq!(budget.renew(start + WINDOW), 1000 - u64::from(STRANGERS));
+        assert!(budget.take());
+        assert_eq!(budget.renew(start + 2 * WINDOW), 0, "nothing was left out");
+    }
+}

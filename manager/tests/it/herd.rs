@@ -1,0 +1,110 @@
+//! Members that do nothing but beat, each over a connection of its own, and count how long they wait to be heard.
+
+use crate::daemon::{Daemon, join_as};
+use manager::client::{ClientError, Connection};
+use proto::{ToManager, ToNode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long the last acknowledgement may take.
+const LAST: Duration = Duration::from_secs(60);
+
+/// What a member has seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// How long each acknowledgement took.
+    pub acks: Vec<Duration>,
+    /// The longest time from the sending of a heartbeat to the moment when a later one was acknowledged: the member has lost
+    /// its lease if that is longer.
+    pub unheard: Duration,
+    /// Why the connection ended, if it did.
+    pub lost: Option<String>,
+}
+
+/// Members that beat, until they are told to stop.
+pub struct Herd {
+    stop: Arc<AtomicBool>,
+    members: Vec<JoinHandle<Seen>>,
+}
+
+impl Herd {
+    /// Has so many members join and beat every `every`.
+    pub fn start(daemon: &Daemon, count: usize, every: Duration) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let connections: Vec<Connection> =
+            (0..count).map(|index| join_as(daemon, &format!("member{index}")).0).collect();
+        let member = |connection| {
+            let stop = stop.clone();
+            std::thread::spawn(move || live(connection, every, &stop))
+        };
+        Self { members: connections.into_iter().map(member).collect(), stop }
+    }
+
+    /// Has the members stop after the acknowledgement of a last heartbeat; gives what they have seen.
+    pub fn stop(self) -> Vec<Seen> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.members.into_iter().map(|member| member.join().unwrap()).collect()
+    }
+}
+
+/// The time that all but one in a hundred acknowledgements took no longer than.
+pub fn percentile_99(seen: &[Seen]) -> Duration {
+    let mut all: Vec<Duration> = seen.iter().flat_map(|seen| seen.acks.iter().copied()).collect();
+    all.sort();
+    all[all.len() * 99 / 100]
+}
+
+/// Asserts that no member was lost, by its own count or by the daemon's, and that all were heard to the end.
+pub fn assert_none_lost(seen: &[Seen], lease: Duration) {
+    for (index, seen) in seen.iter().enumerate() {
+        assert_eq!(seen.lost, None, "member{index}");
+        assert!(seen.unheard < lease, "member{index} was not heard for {:?}", seen.unheard);
+    }
+}
+
+/// Beats and listens.
+fn live(mut connection: Connection, every: Duration, stop: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    let mut heard = Instant::now();
+    let mut beats: Vec<Instant> = Vec::new();
+    loop {
+        let last = stop.load(Ordering::Relaxed);
+        let seq = beats.len() as u64;
+        let beat = Instant::now();
+        beats.push(beat);
+        if let Err(error) = connection.sending.send(&ToManager::Heartbeat { seq }) {
+            seen.lost = Some(error.to_string());
+            return seen;
+        }
+        let until = beat + if last { LAST } else { every };
+        loop {
+            let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            match connection.receiving.receive(Some(left)) {
+                Ok(ToNode::HeartbeatAck { seq: acked }) => {
+                    let now = Instant::now();
+                    seen.unheard = seen.unheard.max(now - heard);
+                    heard = beats[acked as usize];
+                    seen.acks.push(now - heard);
+                    if last && acked == seq {
+                        return seen;
+                    }
+                }
+                Ok(_) => {}
+                Err(ClientError::Silent(_)) if last => {
+                    seen.lost = Some("the last heartbeat was not acknowledged".into());
+                    return seen;
+                }
+                Err(ClientError::Silent(_)) => break,
+                Err(error) => {
+                    seen.lost = Some(error.to_string());
+                    return seen;
+                }
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What waits to be sent: acknowledgements do not wait for a job's input, and no peer makes the daemon keep all that it sends.
+
+use crate::daemon::{Daemon, Directory, join_as, join_through};
+use crate::strangers::acknowledged;
+use crate::support;
+use manager::client::{ClientError, Connection, Inputs, Job, Output};
+use proto::channel::Role;
+use proto::{BootReport, FromClient, Hello, Join, PROTOCOL_VERSION, ToClient, ToManager, ToNode};
+use socket2::{Domain, Socket, Type};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes per second of a slow link, and bytes that lie in it.
+const RATE: u64 = 200_000;
+const ON_THE_LINK: usize = 16 << 10;
+
+/// A link to the daemon that passes so many bytes per second to the node, and holds few. Gives its near end.
+fn slow_link(daemon: &Daemon) -> String {
+    let near = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = near.local_addr().unwrap().to_string();
+    let far: SocketAddr = daemon.address.parse().unwrap();
+    std::thread::spawn(move || {
+        let (node, _) = near.accept().unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_recv_buffer_size(ON_THE_LINK).unwrap();
+        socket.connect(&far.into()).unwrap();
+        let manager: TcpStream = socket.into();
+        let (mut from, mut to) = (node.try_clone().unwrap(), manager.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Write);
+        });
+        throttle(manager, node);
+    });
+    address
+}
+
+fn throttle(mut from: TcpStream, mut to: TcpStream) {
+    /// What a link may make up for: this process is not always woken in time.
+    const LATE: Duration = Duration::from_millis(300);
+    let mut buffer = [0; 2048];
+    let mut due = Instant::now();
+    while let Ok(count) = from.read(&mut buffer)
+        && count > 0
+        && to.write_all(&buffer[..count]).is_ok()
+    {
+        let now = Instant::now();
+        // What an idle link did not pass is no credit for later.
+        due = due.max(now.checked_sub(LATE).unwrap_or(now));
+        due += Duration::from_micros(count as u64 * 1_000_000 / RATE);
+        std::thread::sleep(due.saturating_duration_since(now));
+    }
+}
+
+#[test]
+fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
+    const LEASE: Duration = Duration::from_secs(5);
+    const NODES: usize = 2;
+    /// What a node gets: a quarter of a minute's worth for a slow link.
+    const SHARE: usize = 3_000_000;
+    let directory = Directory::new("slow");
+    let lease = LEASE.as_millis().to_string();
+    let mut daemon = Daemon::start(&directory, &["--lease-ms", &lease]);
+    let log = daemon.collect_log();
+    let nodes: Vec<Connection> = (0..NODES)
+        .map(|index| join_through(&slow_link(&daemon), &daemon, &format!("slow{index}")).0)
+        .collect();
+    let client = daemon.client();
+    let input = directory.file("in", &vec![b'\n'; NODES * SHARE]);
+    let input = Inputs::open(&[input]).unwrap();
+    let mut output = Output::create(&directory.join("out")).unwrap();
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![] };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let nodes: Vec<_> =
+            nodes.into_iter().map(|node| scope.spawn(|| take_input(node, SHARE, &over))).collect();
+        let done = client.submit(&job, input, &mut output, &|_| {});
+        over.store(true, Ordering::Relaxed);
+        for node in nodes {
+            let unheard = node.join().unwrap();
+            println!("a node was not heard for {unheard:?} at most");
+            assert!(unheard < LEASE, "its lease was over: {unheard:?}");
+        }
+        done.unwrap_or_else(|error| panic!("{error}; the daemon: {:#?}", log.all()));
+    });
+}
+
+/// Takes part in a job, and beats, until the job is over. Gives for how long it was not heard.
+fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration {
+    let every = Duration::from_millis(1600);
+    let (mut beats, mut heard, mut unheard) = (Vec::new(), Instant::now(), Duration::ZERO);
+    let (mut next, mut taken) = (Instant::now(), 0);
+    while !over.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        if now >= next {
+            node.sending.send(&ToManager::Heartbeat { seq: beats.len() as u64 }).unwrap();
+            beats.push(now);
+            next = now + every;
+        }
+        let left = next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match node.receiving.receive(Some(left)) {
+            Ok(ToNode::HeartbeatAck { seq }) => {
+                unheard = unheard.max(heard.elapsed());
+                heard = beats[seq as usize];
+            }
+            Ok(ToNode::JobStart(start)) => {
+                node.sending.send(&ToManager::JobAccepted { job: start.job }).unwrap();
+            }
+            Ok(ToNode::JobInput { bytes, .. }) => taken += bytes.len(),
+            Ok(ToNode::JobInputEnd { job }) => {
+                assert!(taken >= share / 2, "{taken} bytes of input");
+                let report = proto::JobReport { counts: vec![], times_us: vec![] };
+                node.sending.send(&ToManager::JobDone { job, report }).unwrap();
+            }
+            Ok(ToNode::JobCancel { reason, .. }) => panic!("{reason}"),
+            Ok(_) | Err(ClientError::Silent(_)) => {}
+            Err(error) => panic!("{error}, after {taken} bytes of input"),
+        }
+    }
+    unheard.max(heard.elapsed())
+}
+
+/// Bytes of memory that the daemon has in use.
+fn memory(daemon: &Daemon) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn answers_that_a_client_does_not_read_take_little_memory() {
+    const QUESTIONS: usize = 4000;
+    let directory = Directory::new("unasked");
+    let mut daemon = Daemon::start(&directory, &[]);
+    let _log = daemon.collect_log();
+    // Each answer is long.
+    let stages: Vec<(String, u32)> =
+        (0..20).map(|n| (format!("a stage of the boot, number {n}"), n)).collect();
+    let nodes: Vec<Connection> = (0..60).map(|index| wordy(&daemon, index, &stages)).collect();
+    let answer = proto::encode(&ToClient::Nodes(daemon.client().nodes().unwrap())).len();
+    let before = memory(&daemon);
+    let mut client = Connection::open(&daemon.address, &daemon.key(), Role::Client).unwrap();
+    client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
+    client.sending.limit(Duration::from_secs(2)).unwrap();
+    // Either the daemon listens to all of it, or it stops listening.
+    let asked = (0..QUESTIONS).take_while(|_| client.sending.send(&FromClient::Nodes).is_ok()).count();
+    // What has come is answered before this.
+    assert_eq!(daemon.client().nodes().unwrap().len(), nodes.len());
+    let grown = memory(&daemon).saturating_sub(before);
+    println!("{asked} questions, answers of {answer} bytes: {} KB more in use", grown >> 10);
+    assert!(QUESTIONS * answer > 100 << 20, "the answers are too short to tell");
+    assert!(grown < 32 << 20, "{} MB more in use", grown >> 20);
+    // And who reads after all gets them.
+    for _ in 0..asked.min(100) {
+        while !matches!(client.receiving.receive(Some(Duration::from_secs(60))).unwrap(), ToClient::Nodes(_))
+        {
+        }
+    }
+}
+
+/// A node whose description is long.
+fn wordy(daemon: &Daemon, index: usize, stages: &[(String, u32)]) -> Connection {
+    let mut connection = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
+    let boot = BootReport { stages: stages.to_vec() };
+    let wish = Join { boot, ..support::join(&format!("wordy{index}")) };
+    connection.sending.send(&Hello::Node(wish)).unwrap();
+    match connection.receiving.receive(Some(Duration::from_secs(60))).unwrap() {
+        ToNode::Welcome(_) => connection,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_floods_another_node_pays_for_it() {
+    let directory = Directory::new("flood");
+    let mut daemon = Daemon::start(&directory, &[]);
+    let (mut victim, welcome) = join_as(&daemon, "victim");
+    let (mut flooder, _) = join_as(&daemon, "flooder");
+    let log = daemon.collect_log();
+    let (to, incarnation) = (welcome.node, welcome.incarnation);
+    let message = proto::encode(&ToManager::Relay { to, incarnation, body: vec![7; 4096] });
+    // The victim reads nothing meanwhile.
+    let sent = (0..60_000).take_while(|_| flooder.sending.send_encoded(&message).is_ok()).count();
+    assert!(sent < 60_000, "the daemon took it all");
+    let gone = log.wait("is gone");
+    assert!(
+        gone.contains("(flooder) is gone: it sends another node more messages than that takes"),
+        "{gone}"
+    );
+    acknowledged(&mut victim, 1);
+    let left: Vec<String> = daemon.client().nodes().unwrap().into_iter().map(|node| node.name).collect();
+    assert_eq!(left, ["victim"]);
+}

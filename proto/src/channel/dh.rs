@@ -1,0 +1,84 @@
+//! Curve25519 for the handshake, with a key pair that can be made before it is needed.
+
+use curve25519_dalek::montgomery::MontgomeryPoint;
+use snow::Error;
+use snow::types::{Dh, Random};
+use zeroize::Zeroizing;
+
+/// Bytes of a private key, a public key and a shared secret.
+const LEN: usize = 32;
+
+/// An ephemeral key pair.
+#[derive(Clone)]
+pub(super) struct KeyPair {
+    private: Zeroizing<[u8; LEN]>,
+    public: [u8; LEN],
+}
+
+impl KeyPair {
+    /// The pair of a private key, which must be fresh random bytes.
+    pub(super) fn new(private: Zeroizing<[u8; LEN]>) -> Self {
+        let public = MontgomeryPoint::mul_base_clamped(*private).to_bytes();
+        Self { private, public }
+    }
+}
+
+/// Noise's `25519` (Noise specification, section 12.1).
+pub(super) struct Curve25519 {
+    pair: KeyPair,
+    /// The pair that [`generate`](Dh::generate) takes instead of making one.
+    prepared: Option<KeyPair>,
+}
+
+impl Curve25519 {
+    pub(super) fn new(prepared: Option<KeyPair>) -> Self {
+        Self { pair: KeyPair { private: Zeroizing::default(), public: [0; LEN] }, prepared }
+    }
+}
+
+impl Dh for Curve25519 {
+    fn name(&self) -> &'static str {
+        "25519"
+    }
+
+    fn pub_len(&self) -> usize {
+        LEN
+    }
+
+    fn priv_len(&self) -> usize {
+        LEN
+    }
+
+    fn set(&mut self, private: &[u8]) {
+        let mut bytes = Zeroizing::new([0; LEN]);
+        bytes.copy_from_slice(private);
+        self.pair = KeyPair::new(bytes);
+    }
+
+    fn generate(&mut self, random: &mut dyn Random) -> Result<(), Error> {
+        self.pair = match self.prepared.take() {
+            Some(pair) => pair,
+            None => {
+                let mut private = Zeroizing::new([0; LEN]);
+                random.try_fill_bytes(&mut *private)?;
+                KeyPair::new(private)
+            }
+        };
+        Ok(())
+    }
+
+    fn pubkey(&self) -> &[u8] {
+        &self.pair.public
+    }
+
+    fn privkey(&self) -> &[u8] {
+        &*self.pair.private
+    }
+
+    fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
+        let public = public.first_chunk::<LEN>().ok_or(Error::Dh)?;
+        let out = out.first_chunk_mut::<LEN>().ok_or(Error::Dh)?;
+        *out = MontgomeryPoint(*public).mul_clamped(*self.pair.private).to_bytes();
+        Ok(())
+    }
+}
