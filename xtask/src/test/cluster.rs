@@ -62,7 +62,6 @@ pub fn cases() -> Vec<Case> {
             // Of 64 MiB.
             refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209715200 bytes asked", log)
         }),
-        case("lite-deadline", lite_deadline),
         case("lite-peers", lite_peers),
         case("job-outlasts-a-stopped-manager", stopped_manager),
         case("absent-manager-client", absent_manager_client),
@@ -162,19 +161,6 @@ fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
     let mut submit = cluster.manager.client("submit");
     submit.args(["--app", "wordcount", "--input"]).arg(input).arg("--output").arg(output);
     submit
-}
-
-/// With a deadline of a microsecond no operation of a job succeeds.
-fn lite_deadline(log: &Path) -> Result<()> {
-    let cluster = Cluster::start(2, "lite.deadline=1us", None, log)?;
-    cluster.joined(log)?;
-    let input = Input::SmallText.prepared(log)?.input;
-    let output = tempfile::tempdir()?;
-    let mut submit = count_words(&cluster, &input, &output.path().join("out"));
-    let done = tool::run(&mut submit, log, LIMIT)?;
-    ensure!(!done.status.success(), "the job succeeded");
-    ensure!(done.output.contains("deadline passed"), "it says `{}`", done.output.trim());
-    Ok(())
 }
 
 /// Each of four nodes has three peers, and places for two.
