@@ -19,18 +19,32 @@ use verbs::{
 };
 
 /// Schedules of each test.
-const SCHEDULES: usize = 300;
+const SCHEDULES: usize = 400;
 /// Which seed they begin with; by the clock if it is not set.
 const SEED: &str = "FERROLITE_INTERLEAVINGS_SEED";
+
+/// At one of so many places another processor goes on, on average: one that is stopped in the middle of something stays so
+/// while others come far.
+const STAYS: u64 = 8;
 
 std::thread_local! {
     /// Whether this thread runs schedules: other tests take the same locks.
     static SCHEDULED: Cell<bool> = const { Cell::new(false) };
+    static CHANCE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A number by chance (splitmix64).
+fn chance() -> u64 {
+    let state = CHANCE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    CHANCE.set(state);
+    let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// Another processor may go on here.
 fn switch() {
-    if SCHEDULED.get() {
+    if SCHEDULED.get() && chance().is_multiple_of(STAYS) {
         thread::yield_now();
     }
 }
@@ -39,8 +53,9 @@ fn switch() {
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     on_lock(switch);
     let given = std::env::var(SEED).ok().map(|seed| seed.parse().expect("a seed is a number"));
-    let chance = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
-    let seed: u64 = given.unwrap_or_else(chance);
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
+    let seed: u64 = given.unwrap_or_else(clock);
+    CHANCE.set(seed);
     println!("{SEED}={seed}");
     let mut limits = Limits::new();
     limits.stack_size = 1 << 20;
@@ -354,6 +369,9 @@ impl Cluster {
                     if !worked && worker == 2 && cluster.shared.ready.lock().unwrap().is_empty() {
                         cluster.advance();
                     }
+                    if !worked {
+                        thread::yield_now();
+                    }
                     switch();
                 }
             }));
@@ -441,12 +459,12 @@ fn messages_reads_and_the_end_of_a_connection() {
             assert!(bytes == [9; LEN], "it begins {:02x?}", &bytes[..8]);
         }));
         cluster.run_interleaved(tasks, |cluster| {
-            for _ in 0..20 {
-                switch();
+            for _ in 0..chance() % 100 {
+                thread::yield_now();
             }
             cluster.fabric.cut(gid(2), true);
-            for _ in 0..20 {
-                switch();
+            for _ in 0..chance() % 20 {
+                thread::yield_now();
             }
             cluster.fabric.cut(gid(2), false);
         });
