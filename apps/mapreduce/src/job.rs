@@ -1,10 +1,11 @@
 //! A job on one node, phase by phase.
 
-use crate::key::SHORT;
+use crate::key::{SHORT, Seed};
 use crate::map::{self, Queue};
 use crate::merge::{Merge, Source};
 use crate::reduce::reduce;
 use crate::run::{RunReader, RunWriter, record_len, table_len};
+use crate::seed;
 use crate::sort::Sorted;
 use crate::table::Entries;
 use crate::{MapReduce, OutOfMemory};
@@ -76,20 +77,23 @@ struct Node<M> {
     nodes: usize,
 }
 
-/// The lists of all workers of a node for one share of the hash space.
+/// The lists of all workers of a node, or those for one share of the hash space.
 type Lists<M> = Vec<Entries<<M as MapReduce>::Value>>;
 
 impl<M: MapReduce> Node<M> {
     async fn run(&self) -> Result<JobReport, JobError> {
         let mut times = Times { last: self.context.now(), report: Vec::new() };
         let queue = Arc::new(Queue::new(self.context.take_splits(), &M::cut()));
-        let mut shares = self.map(&queue).await?;
+        let agreeing = self.context.spawn("seed", seed::agree(self.context.clone()));
+        let mapped = self.map(&queue).await?;
+        let agreed = agreeing.await??;
+        let mut shares = self.partition(mapped, agreed.seed).await?;
         self.tick(&mut times, "map");
         let shuffled = self.shuffle(&mut shares).await?;
         self.tick(&mut times, "shuffle");
         let sorted = self.reduce(shares).await?;
         self.context.barrier("reduced").await?;
-        if let Some(region) = shuffled {
+        for region in shuffled.into_iter().chain(agreed.region) {
             self.context.free(region).await?;
         }
         self.tick(&mut times, "reduce");
@@ -124,14 +128,27 @@ impl<M: MapReduce> Node<M> {
         self.context.rank() * each..(self.context.rank() + 1) * each
     }
 
-    /// Maps all input, on all processors; gives what the workers have for each share.
-    async fn map(&self, queue: &Arc<Queue>) -> Result<Vec<Lists<M>>, JobError> {
+    /// Maps all input, on all processors; gives what each worker has.
+    async fn map(&self, queue: &Arc<Queue>) -> Result<Lists<M>, JobError> {
         let workers: Vec<_> = (0..self.context.cpus().min(queue.len()))
             .map(|_| {
-                let worker =
-                    map::worker(self.context.clone(), self.job.clone(), queue.clone(), self.shares());
-                self.context.spawn("map", worker)
+                let (context, job, queue) = (self.context.clone(), self.job.clone(), queue.clone());
+                self.context.spawn("map", map::worker(context, job, queue))
             })
+            .collect();
+        let mut mapped = Vec::new();
+        for worker in workers {
+            mapped.push(worker.await??);
+        }
+        Ok(mapped)
+    }
+
+    /// Splits what the workers have by shares, on all processors, as all nodes of the job do.
+    async fn partition(&self, mapped: Lists<M>, seed: Seed) -> Result<Vec<Lists<M>>, JobError> {
+        let parts = self.shares();
+        let workers: Vec<_> = mapped
+            .into_iter()
+            .map(|entries| self.context.spawn("partition", async move { entries.partition(parts, seed) }))
             .collect();
         let mut shares: Vec<Lists<M>> = (0..self.shares()).map(|_| Vec::new()).collect();
         for worker in workers {
@@ -193,12 +210,13 @@ impl<M: MapReduce> Node<M> {
                 let lists = shares.get_mut(range.clone()).unwrap_or_default().iter_mut();
                 let lists: Lists<M> = lists.flat_map(core::mem::take).collect();
                 let (job, regions, runs) = (self.job.clone(), regions.clone(), self.shares());
+                let seed = Seed::random(&**self.context.lite().platform());
                 self.context.spawn("reduce", async move {
                     let mut readers = Vec::new();
                     for (rank, region) in regions {
                         readers.push(RunReader::open(region, rank, runs, range.clone(), READ_BLOCK).await?);
                     }
-                    reduce::<M, Lmr>(&job, lists, readers).await
+                    reduce::<M, Lmr>(&job, seed, lists, readers).await
                 })
             })
             .collect();

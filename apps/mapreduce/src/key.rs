@@ -1,5 +1,7 @@
 //! Keys: byte strings of any length, with those of up to 16 bytes held in two integers.
 
+use platform::Platform;
+
 /// Bytes that a [`Short`] key holds at most.
 pub const SHORT: usize = 16;
 
@@ -74,21 +76,28 @@ impl Short {
         self.len
     }
 
-    /// The key's hash, the same on every node.
+    /// The key's hash under a seed.
     #[inline]
-    pub(crate) const fn hash(self) -> u32 {
-        mix(self.lo ^ SEED_LO, self.hi ^ SEED_HI ^ self.len as u64)
+    pub(crate) const fn hash(self, seed: Seed) -> u64 {
+        fold(wide_mix(self.lo ^ seed.lo, self.hi ^ seed.hi ^ self.len as u64))
     }
 }
 
-/// The hash of a key of more than 16 bytes, the same on every node.
-pub(crate) fn hash_long(bytes: &[u8]) -> u32 {
+/// The hash of a key of more than 16 bytes under a seed.
+pub(crate) fn hash_long(bytes: &[u8], seed: Seed) -> u64 {
     let mut words = bytes.chunks_exact(8);
-    let mut state = SEED_LO ^ bytes.len() as u64;
+    let mut state = seed.lo ^ bytes.len() as u64;
     for word in &mut words {
-        state = wide_mix(state ^ word_of(word), SEED_HI);
+        state = wide_mix(state ^ word_of(word), seed.hi);
     }
-    mix(state ^ word_of(words.remainder()), SEED_LO ^ SEED_HI)
+    fold(wide_mix(state ^ word_of(words.remainder()), seed.lo ^ seed.hi))
+}
+
+/// Which of `parts` equal shares of the hash space under a seed a key with that hash belongs to. Few keys are asked for it, so it
+/// costs another product: the high bits of a hash alone are not even enough for keys that follow each other.
+pub(crate) fn part_of(hash: u64, seed: Seed, parts: usize) -> usize {
+    let even = wide_mix(hash ^ seed.hi, Seed::KNOWN.lo);
+    ((u128::from(even) * parts as u128) >> 64) as usize
 }
 
 /// The first eight bytes at most as a little-endian word, missing ones zero.
@@ -106,9 +115,43 @@ const fn low_bytes(len: u32) -> u64 {
     if len == 0 { 0 } else { u64::MAX >> (64 - 8 * len) }
 }
 
-/// Odd constants without structure: the digits of pi, as in many a cipher.
-const SEED_LO: u64 = 0x243f_6a88_85a3_08d3;
-const SEED_HI: u64 = 0x1319_8a2e_0370_7345;
+/// Decides which hash each key has. Both factors of the hash's product depend on it, so that whoever writes a job's input and
+/// does not know the seed cannot choose keys whose hashes are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed {
+    lo: u64,
+    hi: u64,
+}
+
+impl Seed {
+    /// Bytes of a seed that is told to other nodes.
+    pub(crate) const LEN: usize = 16;
+
+    /// A known seed, for one processor and input that nobody has crafted: the digits of pi, as in many a cipher.
+    pub(crate) const KNOWN: Self = Self { lo: 0x243f_6a88_85a3_08d3, hi: 0x1319_8a2e_0370_7345 };
+
+    /// A seed that nobody can foresee.
+    pub(crate) fn random(platform: &dyn Platform) -> Self {
+        let mut bytes = [0; Self::LEN];
+        platform.fill_random(&mut bytes);
+        Self::from_bytes(bytes)
+    }
+
+    pub(crate) const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        let both = u128::from_le_bytes(bytes);
+        Self { lo: both as u64, hi: (both >> 64) as u64 }
+    }
+
+    pub(crate) const fn to_bytes(self) -> [u8; Self::LEN] {
+        ((self.hi as u128) << 64 | self.lo as u128).to_le_bytes()
+    }
+}
+
+/// Has the high half in the low one as well.
+#[inline]
+const fn fold(wide: u64) -> u64 {
+    wide ^ wide >> 32
+}
 
 /// Multiplies to 128 bits and folds the halves, so that every bit of both reaches all bits.
 #[inline]
@@ -117,17 +160,20 @@ const fn wide_mix(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-#[inline]
-const fn mix(a: u64, b: u64) -> u32 {
-    let wide = wide_mix(a, b);
-    wide as u32 ^ (wide >> 32) as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
     use alloc::format;
+    use alloc::vec::Vec;
+
+    /// Seeds that differ in all bits.
+    fn seeds() -> impl Iterator<Item = Seed> {
+        (0..20u64).map(|n| {
+            let word = |m: u64| wide_mix((n * 2 + m) ^ Seed::KNOWN.lo, Seed::KNOWN.hi);
+            Seed { lo: word(0), hi: word(1) }
+        })
+    }
 
     #[test]
     fn bytes_and_words_make_the_same_short_key() {
@@ -144,24 +190,41 @@ mod tests {
     }
 
     #[test]
-    fn hashes_spread_over_low_and_high_bits() {
-        let hashes = |f: &dyn Fn(u32) -> u32| -> (usize, usize) {
-            let low: BTreeSet<u32> = (0..4096).map(|i| f(i) & 0xfff).collect();
-            let high: BTreeSet<u32> = (0..4096).map(|i| f(i) >> 20).collect();
-            (low.len(), high.len())
+    fn hashes_spread_over_low_bits_and_shares() {
+        let hashes = |f: &dyn Fn(u32) -> u64, seed: Seed| -> (usize, usize) {
+            let low: BTreeSet<u64> = (0..4096).map(|i| f(i) & 0xfff).collect();
+            let shares: BTreeSet<usize> = (0..4096).map(|i| part_of(f(i), seed, 4096)).collect();
+            (low.len(), shares.len())
         };
-        let short = |i| Short::from_bytes(format!("{i}").as_bytes()).unwrap().hash();
-        let grid = |i| Short::from_bytes(&u64::from(i).to_be_bytes()).unwrap().hash();
-        let long = |i| hash_long(format!("a key of more than sixteen bytes, number {i}").as_bytes());
-        // 4096 random values fall on 1 - 1/e of 4096 places: 2589, with a deviation of some 31.
-        for (low, high) in [hashes(&short), hashes(&grid), hashes(&long)] {
-            assert!(low > 2400 && high > 2400, "{low} {high}");
+        for seed in seeds().chain([Seed::KNOWN]) {
+            let short = |i| Short::from_bytes(format!("{i}").as_bytes()).unwrap().hash(seed);
+            let grid = |i| Short::from_bytes(&u64::from(i).to_be_bytes()).unwrap().hash(seed);
+            let text = |i| format!("a key of more than sixteen bytes, number {i}");
+            let long = |i| hash_long(text(i).as_bytes(), seed);
+            // 4096 random values fall on 1 - 1/e of 4096 places: 2589, with a deviation of some 31.
+            for (low, shares) in [hashes(&short, seed), hashes(&grid, seed), hashes(&long, seed)] {
+                assert!(low > 1900 && shares > 2450, "{seed:?}: {low} {shares}");
+            }
+        }
+    }
+
+    #[test]
+    fn seeds_travel_as_bytes_and_change_every_hash() {
+        let keys: Vec<Vec<u8>> = (0..40).map(|len| alloc::vec![b'a'; len]).collect();
+        for seed in seeds() {
+            assert_eq!(Seed::from_bytes(seed.to_bytes()), seed);
+            for key in &keys {
+                let of =
+                    |seed| Short::from_bytes(key).map_or_else(|| hash_long(key, seed), |key| key.hash(seed));
+                assert_ne!(of(seed), of(Seed::KNOWN), "{key:?}");
+            }
         }
     }
 
     #[test]
     fn trailing_zero_bytes_count() {
-        let hash = |bytes: &[u8]| Short::from_bytes(bytes).unwrap().hash();
+        let hash = |bytes: &[u8]| Short::from_bytes(bytes).unwrap().hash(Seed::KNOWN);
+        let hash_long = |bytes: &[u8]| hash_long(bytes, Seed::KNOWN);
         assert_ne!(Short::from_bytes(b"a"), Short::from_bytes(b"a\0"));
         assert_ne!(hash(b"a"), hash(b"a\0"));
         assert_ne!(hash_long(&[0; 17]), hash_long(&[0; 18]));

@@ -19,6 +19,7 @@ mod merge;
 mod reduce;
 mod region;
 mod run;
+mod seed;
 mod sort;
 mod table;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The map phase: workers take pieces of the input from one queue, each with a table of its own.
 
+use crate::key::Seed;
 use crate::table::{Entries, Table};
 use crate::{Emitter, MapReduce, Split};
 use alloc::sync::Arc;
@@ -106,14 +107,13 @@ fn cut(bytes: &[u8], start: usize, rule: &CutRule) -> usize {
     }
 }
 
-/// One worker: maps until nothing is left, then splits its table by reducer into `parts`.
+/// One worker: maps until nothing is left; gives what its table has.
 pub(crate) async fn worker<M: MapReduce>(
     context: JobContext,
     job: Arc<M>,
     queue: Arc<Queue>,
-    parts: usize,
-) -> Result<Vec<Entries<M::Value>>, JobError> {
-    let mut table = Table::new();
+) -> Result<Entries<M::Value>, JobError> {
+    let mut table = Table::new(Seed::random(&**context.lite().platform()));
     while queue.map_next(&*job, &mut table) {
         if let Some(error) = table.failed() {
             return Err(error.into());
@@ -121,7 +121,7 @@ pub(crate) async fn worker<M: MapReduce>(
         context.progress("map", queue.mapped(), queue.bytes).await?;
         yield_now().await;
     }
-    Ok(table.into_entries()?.partition(parts)?)
+    Ok(table.into_entries()?)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The reduce phase: what all nodes have for this one becomes one sorted list per worker.
 
 use crate::MapReduce;
-use crate::key::Key;
+use crate::key::{Key, Seed};
 use crate::region::Region;
 use crate::run::RunReader;
 use crate::sort::Sorted;
@@ -14,9 +14,10 @@ use runtime::JobError;
 const TURN: usize = 4096;
 
 /// Combines lists of this node with runs of others, and sorts. The keys of a list are distinct; lists and runs may have
-/// keys in common.
+/// keys in common. `seed` is that of the table that they are combined in.
 pub(crate) async fn reduce<M: MapReduce, R: Region>(
     job: &M,
+    seed: Seed,
     mut lists: Vec<Entries<M::Value>>,
     runs: Vec<RunReader<R, M::Value>>,
 ) -> Result<Sorted<M::Value>, JobError> {
@@ -27,7 +28,7 @@ pub(crate) async fn reduce<M: MapReduce, R: Region>(
     {
         return Ok(Sorted::new(job, only)?);
     }
-    let mut table = Table::new();
+    let mut table = Table::new(seed);
     for list in lists {
         table.absorb(list, |into, more| job.combine(into, more));
         yield_now().await;

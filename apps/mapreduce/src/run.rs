@@ -187,7 +187,7 @@ impl<R: Region, V: Value> RunReader<R, V> {
             let longer = bytes.len() < 2 * VARINT_MAX && self.missing > 0;
             return if longer { Ok(Front::Partial(bytes.len() + 1)) } else { Err(malformed) };
         };
-        let there = bytes.len() as u64 + self.missing;
+        let there = (bytes.len() as u64).saturating_add(self.missing);
         let len = key_len.checked_add(value_len).and_then(|len| len.checked_add(start as u64));
         let Some(len) = len.filter(|&len| len <= there) else { return Err(malformed) };
         let len = usize::try_from(len).map_err(|_| malformed.clone())?;
@@ -206,7 +206,7 @@ impl<R: Region, V: Value> RunReader<R, V> {
         self.window.drain(..self.at);
         (self.at, self.key) = (0, 0..0);
         if len > self.window.capacity() {
-            let wanted = len + self.block;
+            let wanted = len.checked_add(self.block).ok_or(JobError::Malformed { rank: self.rank })?;
             let failed = |_| JobError::OutOfMemory { wanted: wanted as u64, has: 0 };
             self.window.try_reserve_exact(wanted - self.window.len()).map_err(failed)?;
         }

@@ -2,16 +2,21 @@
 //!
 //! An index of entry numbers with linear probing, at most half full, over a dense list of entries. A short key stands in
 //! its entry and compares as two integers; of a long one the entry has the first eight bytes and a place in the arena.
+//!
+//! Where an entry stands in the index is decided by a hash under the table's own seed; which share of the job a key belongs to,
+//! by a hash under a seed that all nodes of the job know.
 
 use crate::OutOfMemory;
 use crate::arena::{Arena, Place};
-use crate::key::{Key, SHORT, Short, hash_long, word_of};
+use crate::key::{Key, SHORT, Seed, Short, hash_long, part_of, word_of};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 /// Length of the first index. Lengths are powers of two.
 const FIRST_INDEX: usize = 1 << 10;
+/// Entries that a table holds at most: the index is then as long as there are hashes of 32 bits, and numbers of entries fit too.
+const MOST: usize = 1 << 31;
 
 /// A key and its value.
 #[derive(Debug)]
@@ -20,15 +25,21 @@ pub(crate) struct Entry<V> {
     lo: u64,
     /// Of a short key: the next eight. Of a long one: its place in the arena.
     hi: u64,
+    /// The low half of the key's hash in its table.
     hash: u32,
     len: u32,
     pub(crate) value: V,
 }
 
 impl<V> Entry<V> {
-    /// Which of `parts` equal shares of the hash space the key belongs to.
-    fn part(&self, parts: usize) -> usize {
-        part_of(self.hash, parts)
+    /// Which of `parts` equal shares of the hash space under `seed` the key belongs to.
+    fn part(&self, arena: &Arena, seed: Seed, parts: usize) -> usize {
+        let hash = if self.is_short() {
+            Short::from_parts(self.lo, self.hi, self.len).hash(seed)
+        } else {
+            hash_long(arena.get(Place::from_word(self.hi), self.key_len()), seed)
+        };
+        part_of(hash, seed, parts)
     }
 
     /// The first eight bytes as a number that orders as they do.
@@ -68,11 +79,6 @@ impl<V> Entry<V> {
     }
 }
 
-/// Which of `parts` equal shares of the hash space a hash falls into.
-fn part_of(hash: u32, parts: usize) -> usize {
-    ((u64::from(hash) * parts as u64) >> 32) as usize
-}
-
 /// Entries with distinct keys, in no order; long keys in an arena that several lists may share.
 #[derive(Debug)]
 pub(crate) struct Entries<V> {
@@ -87,13 +93,18 @@ pub(crate) struct Table<V> {
     index: Vec<u32>,
     entries: Vec<Entry<V>>,
     arena: Arena,
+    seed: Seed,
+    /// [`MOST`], but in tests.
+    most: usize,
     /// Set once memory has run out: entries may be missing.
     failed: Option<OutOfMemory>,
 }
 
 impl<V> Table<V> {
-    pub(crate) fn new() -> Self {
-        Self { index: Vec::new(), entries: Vec::new(), arena: Arena::default(), failed: None }
+    /// A table whose index is arranged by hashes under `seed`.
+    pub(crate) fn new(seed: Seed) -> Self {
+        let (index, entries, arena) = (Vec::new(), Vec::new(), Arena::default());
+        Self { index, entries, arena, seed, most: MOST, failed: None }
     }
 
     /// Adds `value` to what the key has, by `combine` if it has something.
@@ -107,7 +118,7 @@ impl<V> Table<V> {
 
     #[inline]
     fn add_short(&mut self, key: Short, value: V, combine: impl FnOnce(&mut V, V)) {
-        let hash = key.hash();
+        let hash = key.hash(self.seed) as u32;
         let mask = self.index.len().wrapping_sub(1);
         let mut at = hash as usize & mask;
         while let Some(&number @ 1..) = self.index.get(at) {
@@ -135,7 +146,7 @@ impl<V> Table<V> {
             return;
         };
         let key = self.arena.get(place, len);
-        let (lo, hash) = (word_of(key), hash_long(key));
+        let (lo, hash) = (word_of(key), hash_long(key, self.seed) as u32);
         let mask = self.index.len().wrapping_sub(1);
         let mut at = hash as usize & mask;
         while let Some(&number @ 1..) = self.index.get(at) {
@@ -170,6 +181,10 @@ impl<V> Table<V> {
     /// Room for one more entry, and an index at most half full.
     fn make_room(&mut self) -> Result<(), OutOfMemory> {
         let len = self.entries.len();
+        if len >= self.most {
+            // Said as what it means to whoever runs the job: this node's memory does not take so many keys.
+            return Err(OutOfMemory { wanted: 2 * len * size_of::<Entry<V>>() });
+        }
         if len == self.entries.capacity() {
             // Half as much again once it is large: a list that doubles needs three times its size for a moment.
             let more = if len < 1 << 16 { len.max(64) } else { len / 2 };
@@ -218,14 +233,14 @@ impl<V> Table<V> {
 }
 
 impl<V> Entries<V> {
-    /// Splits the list by hash into `parts` lists that share the arena.
-    pub(crate) fn partition(self, parts: usize) -> Result<Vec<Self>, OutOfMemory> {
+    /// Splits the list into `parts` lists that share the arena, by hashes under the job's seed.
+    pub(crate) fn partition(self, parts: usize, seed: Seed) -> Result<Vec<Self>, OutOfMemory> {
         if parts == 1 {
             return Ok(alloc::vec![self]);
         }
         let mut counts = alloc::vec![0usize; parts];
         for entry in &self.list {
-            counts[entry.part(parts)] += 1;
+            counts[entry.part(&self.arena, seed, parts)] += 1;
         }
         let mut lists = Vec::with_capacity(parts);
         for count in counts {
@@ -235,7 +250,7 @@ impl<V> Entries<V> {
             lists.push(Self { list, arena: self.arena.clone() });
         }
         for entry in self.list {
-            lists[entry.part(parts)].list.push(entry);
+            lists[entry.part(&self.arena, seed, parts)].list.push(entry);
         }
         Ok(lists)
     }
@@ -258,6 +273,73 @@ mod tests {
     use alloc::format;
     use proptest::prelude::*;
 
+    const SEED: Seed = Seed::KNOWN;
+
+    impl<V> Table<V> {
+        /// Places beyond the first that a search for each key once looks at.
+        fn probes(&self) -> usize {
+            let mask = self.index.len().wrapping_sub(1);
+            let places = self.index.iter().enumerate().filter(|(_, number)| **number != 0);
+            places
+                .map(|(at, &number)| at.wrapping_sub(self.entries[number as usize - 1].hash as usize) & mask)
+                .sum()
+        }
+    }
+
+    /// A table of the keys.
+    fn table_of(keys: &[[u8; SHORT]], seed: Seed) -> Table<u64> {
+        let mut table = Table::new(seed);
+        for key in keys {
+            table.add(Key::from(&key[..]), 1, |sum, more| *sum += more);
+        }
+        table
+    }
+
+    /// Keys that whoever knows the seed can write down: one factor of the product is 1, and of the other the low 20 bits of both
+    /// halves are 0, so that the low 20 bits of the hash are. (So they were under the hash that every table once had.)
+    fn crafted() -> Vec<[u8; SHORT]> {
+        let bytes = Seed::KNOWN.to_bytes();
+        let (lo, hi) = bytes.split_at(8);
+        let word = |bytes: &[u8]| u64::from_le_bytes(*bytes.first_chunk().unwrap());
+        let (lo, hi) = (word(lo), word(hi));
+        let key = |n: u64| {
+            let factor = (n >> 6) << 52 | (n & 0x3f) << 20;
+            (u128::from(factor ^ hi ^ SHORT as u64) << 64 | u128::from(1 ^ lo)).to_le_bytes()
+        };
+        (0..4096).map(key).collect()
+    }
+
+    #[test]
+    fn input_that_is_crafted_for_a_known_seed_does_not_slow_a_job() {
+        let keys = crafted();
+        let known = table_of(&keys, Seed::KNOWN).probes();
+        assert_eq!(
+            known,
+            keys.len() * (keys.len() - 1) / 2,
+            "the keys collide under the seed they are made for"
+        );
+        for n in 1..20u128 {
+            let seed =
+                Seed::from_bytes(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_le_bytes());
+            let table = table_of(&keys, seed);
+            assert!(table.probes() < 4 * keys.len(), "{} probes", table.probes());
+            let lists = table.into_entries().unwrap().partition(8, seed).unwrap();
+            assert!(lists.iter().all(|list| (300..750).contains(&list.list.len())), "all shares have some");
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_full_says_so() {
+        let mut table = Table::new(SEED);
+        table.most = 3;
+        for n in [0u8, 1, 2, 1, 0] {
+            table.add(Key::from(&[n][..]), 1u64, |sum, more| *sum += more);
+        }
+        assert_eq!(table.failed(), None);
+        table.add(Key::from(&[3][..]), 1, |sum, more| *sum += more);
+        assert!(table.failed().is_some() && table.into_entries().is_err());
+    }
+
     fn contents(entries: &[Entries<u64>]) -> BTreeMap<Vec<u8>, u64> {
         let mut all = BTreeMap::new();
         for part in entries {
@@ -278,16 +360,16 @@ mod tests {
                 proptest::collection::vec(0u8..2, 15..19),
             ], 0..400), parts in 1usize..20)
         {
-            let mut table = Table::new();
+            let mut table = Table::new(SEED);
             let mut model = BTreeMap::new();
             for (i, key) in keys.iter().enumerate() {
                 table.add(Key::from(&key[..]), i as u64, |sum, more| *sum += more);
                 *model.entry(key.clone()).or_insert(0) += i as u64;
             }
-            let lists = table.into_entries().unwrap().partition(parts).unwrap();
+            let lists = table.into_entries().unwrap().partition(parts, SEED).unwrap();
             prop_assert_eq!(lists.len(), parts);
             prop_assert_eq!(&contents(&lists), &model);
-            let mut again = Table::new();
+            let mut again = Table::new(SEED);
             for list in lists {
                 again.absorb(list, |sum, more| *sum += more);
             }
@@ -300,7 +382,7 @@ mod tests {
             b in proptest::collection::vec(0u8..3, 0..20))
         {
             let one = |key: &[u8]| {
-                let mut table = Table::new();
+                let mut table = Table::new(SEED);
                 table.add(Key::from(key), (), |(), ()| ());
                 table.into_entries().unwrap()
             };
@@ -311,13 +393,13 @@ mod tests {
 
     #[test]
     fn many_keys_survive_growth() {
-        let mut table = Table::new();
+        let mut table = Table::new(SEED);
         for round in 0..2u64 {
             for i in 0..100_000u64 {
                 table.add(Key::from(format!("{i}").as_bytes()), 1 + round, |sum, more| *sum += more);
             }
         }
-        let lists = table.into_entries().unwrap().partition(7).unwrap();
+        let lists = table.into_entries().unwrap().partition(7, SEED).unwrap();
         assert!(lists.iter().all(|l| (100_000 / 7 * 9 / 10..100_000 / 7 * 11 / 10).contains(&l.list.len())));
         let all = contents(&lists);
         assert_eq!(all.len(), 100_000);

@@ -137,7 +137,7 @@ mod tests {
 
     impl WordSink for Collect {
         fn short(&mut self, word: Short) {
-            let mut table = Table::new();
+            let mut table = Table::new(crate::key::Seed::KNOWN);
             table.add(Key::Short(word), (), |(), ()| ());
             let entries = table.into_entries().unwrap();
             self.0.push(entries.list[0].key(&entries.arena, &mut [0; SHORT]).to_vec());

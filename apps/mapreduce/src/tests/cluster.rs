@@ -1,7 +1,7 @@
 //! Map, shuffle, reduce and merge over any number of nodes give what one processor gives.
 
 use super::finish;
-use crate::key::SHORT;
+use crate::key::{SHORT, Seed};
 use crate::merge::{Merge, Source};
 use crate::reduce::reduce;
 use crate::region::InMemory;
@@ -51,11 +51,11 @@ const SHARES: usize = 3;
 
 /// What one worker has for each share.
 fn map(splits: &[Split<'_>], shares: usize) -> Vec<Entries<u64>> {
-    let mut table = Table::new();
+    let mut table = Table::new(Seed::KNOWN);
     for split in splits {
         Lines.map(*split, &mut Emitter::new(&Lines, &mut table));
     }
-    table.into_entries().unwrap().partition(shares).unwrap()
+    table.into_entries().unwrap().partition(shares, Seed::KNOWN).unwrap()
 }
 
 /// The shares of one worker as a region of one run per share.
@@ -95,7 +95,7 @@ fn run(nodes: usize, splits: &[Split<'_>]) -> Vec<u8> {
                 let range = node * SHARES..(node + 1) * SHARES;
                 readers.push(RunReader::open(region.clone(), rank, shares, range, 50).await.unwrap());
             }
-            reduce(&Lines, vec![], readers).await.unwrap()
+            reduce(&Lines, Seed::KNOWN, vec![], readers).await.unwrap()
         });
         if node == 0 {
             sources.push(Source::local(sorted));
@@ -160,7 +160,7 @@ proptest! {
             .collect();
         let sorted = finish(async {
             let run = RunReader::open(store(map(far, 1).iter()), 0, 1, 0..1, 64).await.unwrap();
-            reduce(&Lines, lists, vec![run]).await.unwrap()
+            reduce(&Lines, Seed::KNOWN, lists, vec![run]).await.unwrap()
         });
         prop_assert_eq!(drain(vec![Source::local(sorted)]), run_local(&Lines, &splits).unwrap());
     }

@@ -97,6 +97,14 @@ fn malformed_lengths_name_the_rank() {
     region.0.lock().extend([16u64, 19].iter().flat_map(|offset| offset.to_le_bytes()));
     region.0.lock().extend([0xff, 0xff, 0x7f]);
     assert_eq!(read(&region, 1, 0..1, 10), Err(JobError::Malformed { rank: 3 }));
+    // A run that is as long as can be said, with a record that fills it but for a few bytes.
+    let region = InMemory::default();
+    region.0.lock().extend([16u64, u64::MAX].iter().flat_map(|offset| offset.to_le_bytes()));
+    let mut record = Vec::new();
+    crate::Value::encode(&(u64::MAX - 40), &mut record);
+    record.resize(64, 0);
+    region.0.lock().extend(record);
+    assert_eq!(read(&region, 1, 0..1, 48), Err(JobError::Malformed { rank: 3 }));
     // A run that ends before it starts.
     let region = InMemory::default();
     region.0.lock().extend([16u64, 15].iter().flat_map(|offset| offset.to_le_bytes()));
