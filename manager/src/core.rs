@@ -20,7 +20,7 @@ pub use wire::Message;
 use clients::{Clients, Leaving};
 use identity::Identities;
 use jobs::Jobs;
-use members::{Members, one_line};
+use members::Members;
 use platform::Instant;
 use proto::{
     Departures, FromClient, Hello, HelloKind, PROTOCOL_VERSION, Reason, ToClient, ToManager, ToNode,
@@ -386,7 +386,7 @@ impl Core {
     }
 
     fn save_failed(&mut self, reason: &str) {
-        let reason = one_line(reason);
+        let reason = proto::printable(reason);
         if self.unsaved.as_ref() != Some(&reason) {
             self.log(format!(
                 "cannot save the state, and takes no new nodes and jobs until it can: {reason}"

@@ -181,7 +181,7 @@ impl Hub {
             }
             return;
         }
-        let State { members, names, departures, free, last } = &mut *state;
+        let State { members, names, departures, free, last, .. } = &mut *state;
         let Some((member, inbox)) = members.get(&from) else { return };
         let answer = |request, result| send(inbox, &ToNode::Name { request, result });
         match message {

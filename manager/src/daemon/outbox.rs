@@ -217,6 +217,8 @@ impl Lines {
 fn keeps_order_with_bulk(message: &Message) -> bool {
     match message {
         Message::ToClient(_) => true,
+        // The start of a job and news of members: none of them comes behind the job's input.
+        Message::ToNodes(_) => false,
         Message::ToNode(message) => matches!(message, ToNode::JobInput { .. } | ToNode::JobInputEnd { .. }),
     }
 }
