@@ -151,7 +151,7 @@ impl Inbox<'_> {
         {
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -6,10 +6,11 @@ use manager::client::{ClientError, Connection};
 use proto::channel::Role;
 use proto::{ToManager, ToNode};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -49,13 +50,22 @@ fn record_first_message(daemon: &Daemon) -> Vec<u8> {
     recorder.join().unwrap()
 }
 
+/// Connects from another address than members and clients do.
+fn connect_as_stranger(address: &str) -> std::io::Result<TcpStream> {
+    let to: SocketAddr = address.parse().unwrap();
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into())?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
 /// Opens a connection again and again, says `speech` on each and keeps the last of them open. Gives how many there were.
 fn pester(address: &str, speech: &[u8], stop: &AtomicBool) -> usize {
     let mut kept = VecDeque::new();
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
         // Refusals and closed connections are what a stranger can expect.
-        if let Ok(mut stream) = TcpStream::connect(address) {
+        if let Ok(mut stream) = connect_as_stranger(address) {
             let _ = stream.write_all(speech);
             kept.push_back(stream);
             count += 1;
@@ -95,7 +105,7 @@ fn besiege(test: &str, time: Duration) -> Duration {
         let stop_them = OnDrop(&stop);
         let strangers = [&recorded[..], &garbled, half, &[]]
             .map(|speech| scope.spawn(|| pester(&daemon.address, speech, &stop)));
-        // A client is served in the middle of it, from the same address.
+        // A client is served in the middle of it.
         let end = Instant::now() + time;
         let mut served = 0;
         while Instant::now() < end {
