@@ -241,7 +241,9 @@ impl Node {
                     NameError::NotFound => Error::NoSuchName,
                     NameError::Taken => Error::NameTaken,
                     NameError::NotOwner => Error::Permission,
-                    NameError::Length | NameError::Quota | NameError::Unsaved => Error::Refused(alloc::format!("{e}")),
+                    NameError::Length | NameError::Quota | NameError::Unsaved => {
+                        Error::Refused(alloc::format!("{e}"))
+                    }
                 })),
                 None if self.control.has_ended() => Some(Err(Error::LinkDown)),
                 None => None,

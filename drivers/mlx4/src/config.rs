@@ -28,7 +28,7 @@ impl Remote {
     /// One range only: its first byte, at the beginning of a page, and its bytes.
     #[must_use]
     pub fn part(base: IoAddr, len: u64) -> Self {
-        Self::Ranges([base.0..base.0.saturating_add(len)].into())
+        Self::Ranges(core::iter::once(base.0..base.0.saturating_add(len)).collect())
     }
 }
 

@@ -97,7 +97,7 @@ mod tests {
             small(8 * MIB),
             Coverage { log_page: 20, ranges: [MIB..2 * MIB, 6 * MIB..8 * MIB].into() }
         );
-        assert_eq!(small(64 * MIB), Coverage { log_page: 21, ranges: [6 * MIB..64 * MIB].into() });
+        assert_eq!(small(64 * MIB), Coverage { log_page: 21, ranges: core::iter::once(6 * MIB..64 * MIB).collect() });
         // A server with 1 TiB, 2 GiB of it below the registers of its devices.
         let large = Coverage::of(&[MIB..2 * MIB, 6 * MIB..2 * GIB, 4 * GIB..1026 * GIB]);
         let expected = [GIB..2 * GIB, 4 * GIB..1026 * GIB];
@@ -109,7 +109,7 @@ mod tests {
     fn ranges_that_touch_are_one() {
         let covered =
             Coverage::of(&[8 * MIB..16 * MIB + 4 * KIB, 16 * MIB + 4 * KIB..24 * MIB, 40 * MIB..40 * MIB]);
-        assert_eq!(covered, Coverage { log_page: 23, ranges: [8 * MIB..24 * MIB].into() });
+        assert_eq!(covered, Coverage { log_page: 23, ranges: core::iter::once(8 * MIB..24 * MIB).collect() });
     }
 
     #[test]

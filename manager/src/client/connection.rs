@@ -106,11 +106,16 @@ impl Sending {
         self.stream.write_all(&self.sealed).map_err(ClientError::Lost)
     }
 
+    /// The most that [`send`](Self::send) waits while the manager takes nothing.
+    pub fn limit(&self, patience: Duration) -> Result<(), ClientError> {
+        self.stream.set_write_timeout(Some(patience)).map_err(ClientError::Lost)
+    }
+
     /// Keeps the connection while the manager, or its host, is silent and takes nothing, for as long as `silence`, or if
     /// there is none for [`LONGEST`]. Otherwise a host that does not answer is given up after half a minute.
     pub fn outlast(&self, silence: Option<Duration>) -> Result<(), ClientError> {
         let silence = silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST);
-        self.stream.set_write_timeout(Some(silence)).map_err(ClientError::Lost)?;
+        self.limit(silence)?;
         // Overrules the number of unanswered probes of an idle connection, and of repeated segments (RFC 5482).
         SockRef::from(&self.stream).set_tcp_user_timeout(Some(silence)).map_err(ClientError::Lost)
     }

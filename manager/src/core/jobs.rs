@@ -164,12 +164,11 @@ impl Core {
         }
     }
 
-    /// Tells all nodes of a job that live the same.
+    /// Tells all nodes of a job that live the same. The message keeps its order with the job's input.
     fn tell_parts(&mut self, id: JobId, message: &ToNode) {
         let Some(job) = self.jobs.running.get(&id) else { return };
-        let message = Message::to_nodes(message);
         let conns = job.parts.iter().filter_map(|part| self.members.get(part.node)).map(|live| live.conn);
-        let send = |conn| super::Action::Send { conn, message: message.clone() };
+        let send = |conn| super::Action::Send { conn, message: Message::ToNode(message.clone()) };
         self.actions.extend(conns.map(send));
     }
 

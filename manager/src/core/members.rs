@@ -4,8 +4,8 @@ use super::rate::Rate;
 use super::{Action, ConnId, Core, Message, Role};
 use platform::Instant;
 use proto::{
-    Incarnation, JobId, Join, Member, NameError, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode, Welcome,
-    printable,
+    Incarnation, JobId, Join, Member, NameError, NodeId, NodeStatus, Reason, RnicOffer, ToManager, ToNode,
+    Welcome, printable,
 };
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;

@@ -269,7 +269,7 @@ mod tests {
     fn what_a_client_gets_keeps_its_order() {
         let mut lines = Lines::default();
         let output = Message::ToClient(ToClient::Output { bytes: vec![1; 100] });
-        let done = Message::ToClient(ToClient::Done { reports: vec![], run_us: 0, stream_us: 0 });
+        let done = Message::ToClient(ToClient::Done { run_us: 0, stream_us: 0 });
         let messages = [output.clone(), output, done];
         for message in &messages {
             assert_eq!(lines.push(message.clone(), None), QUEUED);

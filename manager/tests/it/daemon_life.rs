@@ -3,6 +3,7 @@
 use crate::daemon::{Daemon, Directory, credit, error_line, join_as};
 use crate::support;
 use manager::client::Connection;
+use proto::channel::Role;
 use proto::*;
 use std::fs;
 use std::io::BufRead;
@@ -131,7 +132,7 @@ fn a_list_of_any_length_reaches_the_client() {
     let daemon = Daemon::start(&directory, &[]);
     let mut members = Vec::new();
     for index in 0..300u16 {
-        let mut connection = Connection::open(&daemon.address, &daemon.key()).unwrap();
+        let mut connection = Connection::open(&daemon.address, &daemon.key(), Role::Node).unwrap();
         let mut wish = support::join(&format!("n{index}"));
         wish.rnic.mac.0[4..].copy_from_slice(&index.to_be_bytes());
         wish.apps = (0..40)

@@ -7,7 +7,7 @@ use manager::client::{Client, ClientError, Connection, Inputs, Job, Output};
 use manager::core::{Config, Event, Record, Saved};
 use manager::daemon::{Keep, Options, Trouble};
 use proto::channel::{ClusterKey, Role};
-use proto::{FromClient, Hello, Join, ToClient, ToNode};
+use proto::{FromClient, Hello, Join, NodeId, ToClient, ToNode};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn a_full_disk_refuses_what_is_new_and_ends_nothing() {
         matches!(&answer, ToNode::Refused { reason } if reason.starts_with("the manager cannot save its state: ")),
         "{answer:?}"
     );
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![] };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
     let mut output = Output::create(&directory.join("out")).unwrap();
     let refused = daemon.client().submit(&job, Inputs::open(&[]).unwrap(), &mut output, &|_| {});
     let refused = refused.unwrap_err().to_string();
@@ -107,7 +107,7 @@ fn a_disk_that_hangs_stops_nobody() {
     assert_eq!(client.nodes().unwrap().len(), 2);
     // A job begins too: its number was reserved before.
     let input = Inputs::open(&[]).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 1, on: vec![] };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 1, on: vec![], limit: None };
     let directory = Directory::new("hanging");
     let mut output = Output::create(&directory.join("out")).unwrap();
     std::thread::scope(|scope| {
@@ -165,6 +165,6 @@ fn while_nothing_can_be_saved_nothing_new_begins() {
     h.event(Event::Saved { record: &Record::NextJob(2000) });
     h.join("b");
     let client = h.client();
-    h.say(client, &FromClient::Nodes);
-    assert!(matches!(&h.client_heard(client)[..], [ToClient::Nodes(nodes)] if nodes.len() == 2));
+    h.say(client, &FromClient::Nodes { after: NodeId(0) });
+    assert!(matches!(&h.client_heard(client)[..], [ToClient::Nodes { nodes, .. }] if nodes.len() == 2));
 }

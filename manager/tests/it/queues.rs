@@ -5,7 +5,7 @@ use crate::strangers::acknowledged;
 use crate::support;
 use manager::client::{ClientError, Connection, Inputs, Job, Output};
 use proto::channel::Role;
-use proto::{BootReport, FromClient, Hello, Join, PROTOCOL_VERSION, ToClient, ToManager, ToNode};
+use proto::{BootReport, FromClient, Hello, Join, NodeId, PROTOCOL_VERSION, ToClient, ToManager, ToNode};
 use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::io::{Read, Write};
@@ -72,7 +72,7 @@ fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
     let input = directory.file("in", &vec![b'\n'; NODES * SHARE]);
     let input = Inputs::open(&[input]).unwrap();
     let mut output = Output::create(&directory.join("out")).unwrap();
-    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![] };
+    let job = Job { app: "lines".into(), args: vec![], nodes: 0, on: vec![], limit: None };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let nodes: Vec<_> =
@@ -140,13 +140,16 @@ fn answers_that_a_client_does_not_read_take_little_memory() {
     let stages: Vec<(String, u32)> =
         (0..20).map(|n| (format!("a stage of the boot, number {n}"), n)).collect();
     let nodes: Vec<Connection> = (0..60).map(|index| wordy(&daemon, index, &stages)).collect();
-    let answer = proto::encode(&ToClient::Nodes(daemon.client().nodes().unwrap())).len();
+    let answer =
+        proto::encode(&ToClient::Nodes { nodes: daemon.client().nodes().unwrap(), more: false }).len();
     let before = memory(&daemon);
     let mut client = Connection::open(&daemon.address, &daemon.key(), Role::Client).unwrap();
     client.sending.send(&Hello::Client { version: PROTOCOL_VERSION }).unwrap();
     client.sending.limit(Duration::from_secs(2)).unwrap();
     // Either the daemon listens to all of it, or it stops listening.
-    let asked = (0..QUESTIONS).take_while(|_| client.sending.send(&FromClient::Nodes).is_ok()).count();
+    let asked = (0..QUESTIONS)
+        .take_while(|_| client.sending.send(&FromClient::Nodes { after: NodeId(0) }).is_ok())
+        .count();
     // What has come is answered before this.
     assert_eq!(daemon.client().nodes().unwrap().len(), nodes.len());
     let grown = memory(&daemon).saturating_sub(before);
@@ -155,9 +158,10 @@ fn answers_that_a_client_does_not_read_take_little_memory() {
     assert!(grown < 32 << 20, "{} MB more in use", grown >> 20);
     // And who reads after all gets them.
     for _ in 0..asked.min(100) {
-        while !matches!(client.receiving.receive(Some(Duration::from_secs(60))).unwrap(), ToClient::Nodes(_))
-        {
-        }
+        while !matches!(
+            client.receiving.receive(Some(Duration::from_secs(60))).unwrap(),
+            ToClient::Nodes { .. }
+        ) {}
     }
 }
 
