@@ -20,6 +20,14 @@ struct Silence {
     change: Condvar,
 }
 
+impl Silence {
+    /// Waits until that way is silent no more.
+    fn wait(&self, way: Way) {
+        let ways = self.ways.lock().unwrap();
+        drop(self.change.wait_while(ways, |ways| ways[way as usize]).unwrap());
+    }
+}
+
 /// Connections to it go on to the manager. Its threads end with their connections.
 pub struct Proxy {
     /// Where it listens.
@@ -58,13 +66,13 @@ impl Proxy {
 fn pass(way: Way, mut from: TcpStream, mut to: TcpStream, silence: &Silence) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        let ways = silence.ways.lock().unwrap();
-        drop(silence.change.wait_while(ways, |ways| ways[way as usize]).unwrap());
+        silence.wait(way);
         if to.write_all(&bytes[..count]).is_err() {
             break;
         }
     }
-    // The other way ends as well.
+    // The end is not told before its time either. The other way ends as well.
+    silence.wait(way);
     let _ = to.shutdown(std::net::Shutdown::Both);
     let _ = from.shutdown(std::net::Shutdown::Both);
 }
