@@ -16,7 +16,7 @@ const EVIL: NodeId = NodeId(3);
 const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 const RWS: Permissions = RW.union(Permissions::SHARE).union(Permissions::ATOMIC);
 /// Bytes of the heap that all nodes together may take at once for what they keep of the hostile one and of their own work.
-const MOST_HEAP: u64 = 24 << 20;
+const MOST_HEAP: u64 = 2 << 20;
 /// How long an operation with the hostile node may take.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How much later than that it may end.
