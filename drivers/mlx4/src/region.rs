@@ -189,7 +189,9 @@ mod tests {
 
     #[test]
     fn a_range_is_made_of_the_largest_pages() {
-        let pages = |base: u64, len: u64| of(core::slice::from_ref(&(base..base.checked_add(len)?))).map(|p| (p.log_len, p.count));
+        let pages = |base: u64, len: u64| {
+            of(core::slice::from_ref(&(base..base.checked_add(len)?))).map(|p| (p.log_len, p.count))
+        };
         assert_eq!(pages(0x1_0000_0000, 0x4000_0000), Some((30, 1)));
         assert_eq!(pages(0x1_0020_0000, 0x60_0000), Some((21, 3)));
         assert_eq!(pages(0x3000, 0x2001), Some((12, 3)), "the last is not whole");

@@ -97,7 +97,10 @@ mod tests {
             small(8 * MIB),
             Coverage { log_page: 20, ranges: [MIB..2 * MIB, 6 * MIB..8 * MIB].into() }
         );
-        assert_eq!(small(64 * MIB), Coverage { log_page: 21, ranges: core::iter::once(6 * MIB..64 * MIB).collect() });
+        assert_eq!(
+            small(64 * MIB),
+            Coverage { log_page: 21, ranges: core::iter::once(6 * MIB..64 * MIB).collect() }
+        );
         // A server with 1 TiB, 2 GiB of it below the registers of its devices.
         let large = Coverage::of(&[MIB..2 * MIB, 6 * MIB..2 * GIB, 4 * GIB..1026 * GIB]);
         let expected = [GIB..2 * GIB, 4 * GIB..1026 * GIB];
