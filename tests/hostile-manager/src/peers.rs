@@ -91,7 +91,7 @@ pub fn join(letter: u8) -> Join {
     Join {
         version: PROTOCOL_VERSION,
         name: char::from(b'a' + letter % 26).to_string(),
-        keep_id: letter % 3 == 0,
+        keep_id: letter.is_multiple_of(3),
         rnic: RnicOffer {
             driver: "softroce".into(),
             links: vec![LinkKind::RoceV2],

@@ -22,7 +22,7 @@ fn bytes(seed: u64) -> Vec<u8> {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
-    let words = next() % if seed % 4 == 0 { 400 } else { 60 };
+    let words = next() % if seed.is_multiple_of(4) { 400 } else { 60 };
     (0..words).flat_map(|_| next().to_le_bytes()).collect()
 }
 
