@@ -422,7 +422,7 @@ mod tests {
         let seconds = |line: &str| parse(line).unwrap().longest().as_secs();
         assert_eq!(seconds("ib_write_lat -s 8 -n 1000"), 70);
         assert_eq!(seconds("ib_write_bw -s 1000000 -n 100"), 161);
-        assert_eq!(seconds("ib_read_bw -a -n 5"), 60 + 1 + 83);
+        assert_eq!(seconds("ib_read_bw -a -n 5"), 60 + 1 + 84);
         assert_eq!(seconds("ib_read_bw -n 100000000 -q 16384"), 3600);
         assert_eq!(parse("ib_write_lat --peer=10.0.0.7").unwrap().peer, Some(Ipv4Addr::new(10, 0, 0, 7)));
     }

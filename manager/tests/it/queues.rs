@@ -88,11 +88,14 @@ fn input_over_a_slow_link_keeps_no_heartbeat_waiting() {
     });
 }
 
+/// Input that a node is ready to take beyond what has come: as much as it may promise, so that the manager has the most to queue.
+const WINDOW: u64 = ToManager::MAX_CREDIT;
+
 /// Takes part in a job, and beats, until the job is over. Gives for how long it was not heard.
 fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration {
     let every = Duration::from_millis(1600);
     let (mut beats, mut heard, mut unheard) = (Vec::new(), Instant::now(), Duration::ZERO);
-    let (mut next, mut taken) = (Instant::now(), 0);
+    let (mut next, mut taken, mut charge) = (Instant::now(), 0, 0);
     while !over.load(Ordering::Relaxed) {
         let now = Instant::now();
         if now >= next {
@@ -108,8 +111,14 @@ fn take_input(mut node: Connection, share: usize, over: &AtomicBool) -> Duration
             }
             Ok(ToNode::JobStart(start)) => {
                 node.sending.send(&ToManager::JobAccepted { job: start.job }).unwrap();
+                node.sending.send(&ToManager::JobInputCredit { job: start.job, bytes: WINDOW }).unwrap();
             }
-            Ok(ToNode::JobInput { bytes, .. }) => taken += bytes.len(),
+            Ok(ToNode::JobInput { job, bytes, .. }) => {
+                taken += bytes.len();
+                charge += ToNode::input_charge(bytes.len());
+                let credit = ToManager::JobInputCredit { job, bytes: charge + WINDOW };
+                node.sending.send(&credit).unwrap();
+            }
             Ok(ToNode::JobInputEnd { job }) => {
                 assert!(taken >= share / 2, "{taken} bytes of input");
                 let report = proto::JobReport { counts: vec![], times_us: vec![] };

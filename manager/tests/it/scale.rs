@@ -32,7 +32,7 @@ struct Scale {
 
 impl Scale {
     fn event(&mut self, event: Event<'_>) -> Sums {
-        let mut sums = Sums::default();
+        let (mut sums, mut saved) = (Sums::default(), Vec::new());
         for action in self.core.handle(self.now, event) {
             match action {
                 Action::Send { conn, message } => {
@@ -45,8 +45,12 @@ impl Scale {
                     }
                 }
                 Action::Close { .. } => sums.closed += 1,
+                Action::Save(record) => saved.push(record),
                 _ => {}
             }
+        }
+        for record in saved {
+            assert_eq!(self.event(Event::Saved { record: &record }).messages, 0);
         }
         assert!(sums.longest <= MAX_MESSAGE, "a message of {} bytes", sums.longest);
         sums

@@ -3,7 +3,7 @@
 use crate::Report;
 use crate::check;
 use crate::peers::{Client, Node, Part, Peer};
-use manager::core::{Action, Config, ConnId, Core, Event, Message, Saved};
+use manager::core::{Action, Config, ConnId, Core, Event, Message, Record, Saved};
 use platform::Instant;
 use proto::channel::MAX_MESSAGE;
 use proto::{Hello, Incarnation, Join, NodeId, PROTOCOL_VERSION, ToClient, ToNode, Welcome};
@@ -31,6 +31,10 @@ pub struct World {
     /// Connections that were told of a failure and must end within the same event.
     failed: BTreeSet<ConnId>,
     last_life: Incarnation,
+    /// The number of the last binding of a name.
+    pub last_binding: u64,
+    /// Records that are to be saved.
+    unsaved: Vec<Record>,
     last_conn: u64,
     most_peers: u64,
     /// What was sent on a connection by the last event.
@@ -58,6 +62,8 @@ impl World {
             dead: BTreeMap::new(),
             failed: BTreeSet::new(),
             last_life: Incarnation(0),
+            last_binding: 0,
+            unsaved: Vec::new(),
             last_conn: 0,
             most_peers: 0,
             heard: Vec::new(),
@@ -113,6 +119,12 @@ impl World {
             self.report.actions += 1;
             self.act(action);
         }
+        // The disk is quick: each record is saved at once.
+        while let Some(record) = self.unsaved.pop() {
+            for action in self.core.handle(self.now, Event::Saved { record: &record }) {
+                self.act(action);
+            }
+        }
         assert!(self.failed.is_empty(), "a failure ends the connection");
         check::views(self);
         check::input_that_waits(self);
@@ -159,7 +171,7 @@ impl World {
                 // Its client has gone in this event.
                 peer => assert!(peer.is_none() && on),
             },
-            Action::Save(_) => {}
+            Action::Save(record) => self.unsaved.push(record),
             Action::Log(line) => assert!(proto::is_printable(&line), "{line:?}"),
         }
     }
