@@ -112,7 +112,7 @@ impl Sending {
     }
 
     /// Keeps the connection while the manager, or its host, is silent and takes nothing, for as long as `silence`, or if
-    /// there is none for [`LONGEST`]. Otherwise a host that does not answer is given up after half a minute.
+    /// there is none for 24 days. Otherwise a host that does not answer is given up after half a minute.
     pub fn outlast(&self, silence: Option<Duration>) -> Result<(), ClientError> {
         let silence = silence.unwrap_or(LONGEST).clamp(Duration::from_millis(1), LONGEST);
         self.limit(silence)?;

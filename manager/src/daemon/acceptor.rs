@@ -64,11 +64,21 @@ impl Acceptor {
         self.house.log.stranger(&format!("cannot accept a connection: {error}"));
         self.door.evict();
         if self.reserve.take().is_some() {
-            // Whoever waits longest learns at once that there is no room.
-            let _ = timeout(Duration::ZERO, self.listener.accept()).await;
+            let accepted = timeout(Duration::ZERO, self.listener.accept()).await;
+            self.reserve = reserve();
+            match accepted {
+                // A descriptor has come free in the meantime.
+                Ok(Ok((stream, address))) if self.reserve.is_some() => {
+                    return self.admit(stream, Origin::of(address.ip()));
+                }
+                // Whoever waits longest learns at once that there is no room, by the close of the connection.
+                accepted => drop(accepted),
+            }
         }
         sleep(BACK_OFF).await;
-        self.reserve = reserve();
+        if self.reserve.is_none() {
+            self.reserve = reserve();
+        }
     }
 }
 

@@ -18,8 +18,12 @@ fn two(cluster: &Cluster) -> (Proxy, Vec<Process>) {
     let start = |n: usize| {
         Process::start(daemon(cluster, &format!("host{n}"), n).args(["--manager", &proxy.address]))
     };
-    let processes = (0..2).map(start).collect();
+    let mut processes: Vec<_> = (0..2).map(start).collect();
     cluster.wait_nodes(2);
+    // The manager's welcome is through the proxy before that falls silent.
+    for process in &mut processes {
+        process.says("joined as");
+    }
     (proxy, processes)
 }
 
@@ -94,8 +98,8 @@ fn a_process_gives_up_a_manager_that_is_silent_for_longer_than_the_setting_says(
     let cluster = Cluster::with_lease(1, LEASE);
     let proxy = Proxy::start(&cluster.address);
     let mut command = daemon(&cluster, "host", 0);
-    let process = Process::start(command.args(["--manager", &proxy.address, "--silence", "1s"]));
-    cluster.wait_nodes(1);
+    let mut process = Process::start(command.args(["--manager", &proxy.address, "--silence", "1s"]));
+    process.says("joined as");
     proxy.silent(Way::ToNodes, true);
     let (status, said) = process.wait();
     assert!(!status.success(), "it goes on");
