@@ -344,9 +344,7 @@ impl Node {
 
     /// Tells an object's home that a task waits or holds no more, however long that takes.
     pub(crate) fn spawn_leave(self: &Arc<Self>, place: Place, token: u64) {
-        if place.home() == (self.me, self.incarnation) {
-            return self.leave_object(place.home(), &place, token);
-        }
+        // Also where the home is this node: the claim or the wait may lie unserved in its queue, and this has to come behind it.
         self.spawn_insist(place.home(), Ask::Leave { place, token });
     }
 }

@@ -335,3 +335,20 @@ fn claims_and_waits_outlive_a_connection() {
         assert!(lock.try_lock().await.unwrap().is_some(), "nothing is left of the first claim");
     });
 }
+
+/// A claim whose future is dropped before the lock's home, the same node, has served it.
+#[test]
+fn a_claim_that_is_given_up_before_its_own_node_serves_it_leaves_the_lock_free() {
+    let mut c = cluster(2);
+    let (home, other) = (c.lite(1), c.lite(2));
+    c.world.run(LIMIT, async move {
+        let lock = home.create_lock(NodeId(1), "one").await.unwrap();
+        let theirs = other.open_lock("one").await.unwrap();
+        let mut claim = Box::pin(lock.lock());
+        let once = std::future::poll_fn(|cx| std::task::Poll::Ready(claim.as_mut().poll(cx).is_pending()));
+        assert!(once.await, "the claim waits for its home's task");
+        drop(claim);
+        theirs.lock().await.unwrap().unlock().await.unwrap();
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    });
+}
