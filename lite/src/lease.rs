@@ -15,10 +15,10 @@
 //! Whoever begins an operation looks at the clock for its deadline, and so at the lease: a machine that stood still for
 //! longer than the lease finds that out before it begins something new, whether its poller has run or not.
 
+use crate::lock::Mutex;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use core::time::Duration;
 use platform::Instant;
-use spin::Mutex;
 
 /// How long a suspension lasts before the log says so. A task that has computed for longer than the lease has left
 /// acknowledgements unread; they are read within this time.
@@ -97,13 +97,13 @@ impl Lease {
         self.standing.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether this node must post nothing new for now.
+    /// Returns whether this node is suspended: it posts nothing new until the manager has answered.
     #[inline(always)]
     pub(crate) fn is_suspended(&self) -> bool {
         self.standing.load(Ordering::Relaxed) & SUSPENDED != 0
     }
 
-    /// Whether this node must begin nothing as a member any more: it leaves, or its membership is over.
+    /// Returns whether this node begins nothing as a member any more, because it leaves or its membership is over.
     pub(crate) fn is_fenced(&self) -> bool {
         self.has(LEAVING | FENCED)
     }

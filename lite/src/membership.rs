@@ -117,8 +117,8 @@ impl Node {
             core::mem::replace(&mut peer.link, PeerLink::Gone)
         };
         self.retire(link);
-        self.forget_lost((node, incarnation));
         let life = (node, incarnation);
+        self.forget_lost(life);
         let unused = self.mappings.forget(life);
         for region in self.regions.forget(life) {
             self.spawn_fence(region);

@@ -193,7 +193,7 @@ impl Node {
 
     // ---- The lease ----
 
-    /// Whether this node must begin nothing as a member any more.
+    /// Returns whether this node begins nothing as a member any more.
     pub(crate) fn is_fenced(&self) -> bool {
         self.lease.is_fenced()
     }

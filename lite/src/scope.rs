@@ -1,5 +1,6 @@
 //! A scope: something that ends, such as a job, and with it all that was made in its course.
 
+use crate::lock::Mutex;
 use crate::node::Node;
 use crate::rpc::{Ask, FunctionId, Service};
 use crate::sync::Place;
@@ -11,7 +12,6 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::time::Duration;
 use platform::{Instant, Platform};
-use spin::Mutex;
 
 impl Lite {
     /// The same LITE, for something that ends. What is made through this handle, through those that come from it, and through

@@ -28,7 +28,8 @@ pub(crate) struct Input {
     pub(crate) bytes: u64,
 }
 
-/// How much input of a job this node has taken in, and how much it is ready to take, in charges from the first byte on.
+/// Counts the input of a job that this node has taken in, and the input that the node is ready to take, as sums of charges from
+/// the job's first byte on.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     taken: u64,

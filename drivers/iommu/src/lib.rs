@@ -19,7 +19,7 @@ pub enum Kind {
 /// An IOMMU that a table describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unit {
-    /// How its registers lie.
+    /// The layout of the unit's registers.
     pub kind: Kind,
     /// The physical address of its registers.
     pub registers: u64,

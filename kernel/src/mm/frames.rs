@@ -284,7 +284,7 @@ pub fn stats() -> Stats {
     count(ram().map(|r| r.start.as_u64() / PAGE..r.end.as_u64() / PAGE))
 }
 
-/// How much there is in `ranges` of physical addresses, and how much of it is free. Takes time in proportion to the memory: not for
+/// Counts the frames in `ranges` of physical addresses, and those of them that are free. Takes time in proportion to the memory: not for
 /// the data path.
 pub fn stats_among(ranges: &[Range<u64>]) -> Stats {
     count(ranges.iter().map(|range| range.start / PAGE..range.end / PAGE))

@@ -54,7 +54,7 @@ fn get() -> &'static Lent {
     LENT.get().expect("memory was lent before the page tables were final")
 }
 
-/// Where memory can be lent: whole pages of RAM of one size, without the first MiB, the image, page tables and the frame
+/// Returns the memory that can be lent: whole pages of RAM of one size, without the first MiB, the image, page tables and the frame
 /// bitmaps.
 pub fn covered() -> &'static Coverage {
     &get().coverage

@@ -24,7 +24,7 @@ const PIECE: u32 = 16 << 10;
 /// For the interrupt of one answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 const SLEEPS: u32 = 20;
-/// How long the device stays in use after a processor is done with it.
+/// The time for which the probe keeps the device in use after a processor is done with it.
 const HELD: Duration = Duration::from_millis(5);
 
 /// What went wrong; or, of a success, figures.

@@ -73,7 +73,8 @@ pub(crate) enum Stage {
 const LATE: u64 = 1;
 const DONE: u64 = 2;
 const FAILED: u64 = 3;
-/// Of an operation that nobody is to wait for, and so nobody looks at its stage: its bounce buffer is filled.
+/// The stage of an operation that nobody waits for, from when its poster has filled the bounce buffer. Nobody waits for the
+/// operation, so nobody takes this stage for the operation's end.
 const FILLED: u64 = 4;
 
 /// What is told of one slot.

@@ -88,7 +88,7 @@ pub struct Channel {
     pub sealer: Sealer,
     /// The direction from the peer.
     pub opener: Opener,
-    /// What the initiator is, by the key that it has.
+    /// The role of the initiator, which its key proves.
     pub role: Role,
 }
 

@@ -43,7 +43,7 @@ impl Role {
         }
     }
 
-    /// What the role's key is derived with.
+    /// The label that the role's key is derived with.
     const fn label(self) -> &'static [u8] {
         match self {
             Self::Node => b"ferrolite role key: node",

@@ -71,7 +71,7 @@ struct Round {
 }
 
 impl Round {
-    /// What figure `index` costs with our programs, in times of the others'.
+    /// Returns the cost of figure `index` with our programs, in times of its cost with the others.
     fn cost(&self, index: usize) -> Option<f64> {
         let (ours, theirs) = (self.ours.get(index)?, self.theirs.get(index)?);
         Some(if ours.rate { theirs.value / ours.value } else { ours.value / theirs.value })

@@ -54,7 +54,7 @@ pub struct Cluster {
     nics: Vec<RdmaNic>,
     /// The QEMU for who has a card.
     qemu: Qemu,
-    /// Whether machines get the key as a boot module instead of by fw_cfg.
+    /// True if machines get the key as a boot module, false if by fw_cfg.
     module_key: bool,
     // Goes after those whose cards it serves.
     cards: Option<Cx3>,

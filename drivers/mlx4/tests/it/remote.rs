@@ -94,7 +94,7 @@ fn a_part_that_no_key_can_have_is_an_error() {
     }
 }
 
-/// What a node has outside of the ranges that its peers may reach, with a byte that tells each place.
+/// Memory and registers of a node outside of the ranges that its peers may reach. Each place holds a byte of its own.
 struct Canaries {
     data: Arc<Arena>,
     machine: Arc<Machine>,
@@ -108,7 +108,7 @@ impl Canaries {
     const REGISTERS: u8 = 0x33;
     /// Two ranges of 2 MiB: before the first lies a kernel image, between them lie page tables.
     const RANGES: [(u64, u64); 2] = [(2 << 20, 4 << 20), (6 << 20, 8 << 20)];
-    /// The same from the beginning of the node's memory on, and the byte in it.
+    /// Places as offsets from the beginning of the node's memory, first byte and end, and the byte that fills each.
     const HIDDEN: [(u64, u64, u8); 2] = [(0, 2 << 20, Self::IMAGE), (4 << 20, 6 << 20, Self::TABLES)];
 
     fn ranges(base: u64) -> Remote {
