@@ -1,4 +1,4 @@
-//! A client that does not keep to the protocol: it gets an error, or loses its connection; the card stays.
+//! A client that violates the protocol gets an error or loses its connection; the card stays.
 
 use connectx3::device::{Card, Profile};
 use connectx3::pci::PciCard;
@@ -36,12 +36,12 @@ struct Client {
     card: PciCard,
 }
 
-/// What became of a message.
+/// The answer to a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Ok(Vec<u8>),
     Error(u32),
-    /// Nothing: the message is not complete, or wants no reply.
+    /// No answer: the message is incomplete, or wants no reply.
     None,
     Closed,
 }
@@ -176,7 +176,7 @@ fn accesses_beyond_regions_are_errors() {
             assert_eq!(client.ask(REGION_WRITE, &body, &[]), INVALID, "{what}");
         }
     }
-    // Within, but of no use: nothing happens.
+    // Within a region but of an unusual size: nothing happens.
     for (offset, region, count) in
         [(1, BAR0, 4), (0x80680, BAR0, 3), (0x14, BAR2, 1), (0, BAR0, 0), (4095, CONFIG, 1)]
     {
@@ -207,7 +207,7 @@ fn memory_that_is_none_is_refused() {
     }
     assert!(matches!(client.ask(DMA_MAP, &map(0, 0x1000, 0x2000), &[good.as_fd()]), Answer::Ok(_)));
     assert_eq!(client.ask(DMA_MAP, &map(0, 0x2000, 0x1000), &[good.as_fd()]), INVALID, "over another");
-    // Descriptors where none belong are closed.
+    // Unexpected descriptors are closed.
     assert!(matches!(client.ask(RESET, &[], &[good.as_fd(), good.as_fd()]), Answer::Ok(_)));
 }
 
@@ -245,7 +245,7 @@ fn a_client_that_takes_no_replies_is_left_waiting_and_loses_none() {
         bytes[..2].copy_from_slice(&id.to_le_bytes());
         bytes
     };
-    // Its requests are taken until so many replies wait, then left in the socket: no call waits.
+    // Requests are accepted until too many replies are pending, and then stay in the socket. No call blocks.
     let mut requests = (0..READS).flat_map(ask).collect::<Vec<_>>();
     for _ in 0..READS {
         if let Ok(n) = client.socket.write(&requests) {
@@ -254,7 +254,7 @@ fn a_client_that_takes_no_replies_is_left_waiting_and_loses_none() {
         client.connection.serve(&mut client.card).unwrap();
     }
     assert!(client.connection.wants_room() && !requests.is_empty());
-    // It takes them after all.
+    // The client now reads its replies.
     let (mut replies, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
     for _ in 0..READS {
         if let Ok(n) = client.socket.write(&requests) {
@@ -273,13 +273,13 @@ fn a_client_that_takes_no_replies_is_left_waiting_and_loses_none() {
 fn descriptors_do_not_pile_up() {
     let mut client = Client::new();
     let fd = memory(0x1000);
-    // The front of a long message, byte by byte, with descriptors each.
+    // The front of a long message, byte by byte, each with descriptors.
     let front = &message(REGION_WRITE, &vec![0; 1 << 16])[..64];
     let closed = front.iter().position(|&byte| client.send(&[byte], &[fd.as_fd(); 8]) == Answer::Closed);
     assert!(closed.is_some_and(|n| n < 16), "{closed:?}");
 }
 
-/// A generator (xorshift64*).
+/// A generator of random numbers (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -331,7 +331,7 @@ fn any_messages() {
     assert!(answers.iter().all(|&n| n > 5), "{answers:?}");
 }
 
-/// Handles what has come to the server's sockets, in so many batches.
+/// Handles the events on the server's sockets, in a number of batches.
 fn handle(server: &mut Server, batches: u32) {
     let asked = Cell::new(0);
     server.run(|| asked.replace(asked.get() + 1) == batches).unwrap();
