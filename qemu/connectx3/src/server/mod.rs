@@ -119,11 +119,12 @@ impl Server {
             for event in &events {
                 let Some((seat, source)) = Source::of(event.data.u64()) else { continue };
                 match source {
-                    Source::Listener => self.accept(seat)?,
+                    Source::Listener => self.seats[seat].accept(seat),
                     Source::Client => self.seats[seat].serve(seat, &self.poller, event.data.u64())?,
                     Source::Fabric(port) => self.seats[seat].receive_from_fabric(seat, port, &self.poller),
                 }
             }
+            self.admit()?;
             busy = self.progress()?;
         }
         Ok(())
@@ -138,14 +139,13 @@ impl Server {
         Timespec { tv_sec: 0, tv_nsec: wait.cast_signed() }
     }
 
-    fn accept(&mut self, index: usize) -> Result<()> {
-        if let Some(stream) = self.seats[index].accept(index)? {
-            epoll::add(
-                &self.poller,
-                stream,
-                epoll::EventData::new_u64(Source::Client.token(index)),
-                epoll::EventFlags::IN,
-            )?;
+    /// Admits clients that wait for cards which have none.
+    fn admit(&mut self) -> Result<()> {
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            if let Some(stream) = seat.admit(index)? {
+                let data = epoll::EventData::new_u64(Source::Client.token(index));
+                epoll::add(&self.poller, stream, data, epoll::EventFlags::IN)?;
+            }
         }
         Ok(())
     }

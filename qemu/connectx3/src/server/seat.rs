@@ -12,9 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The number of frames received from a fabric per turn.
 const BUDGET: usize = 64;
+
+/// The time that a client may wait for the card of another one.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The destination of a port's cable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub struct Seat {
     listener: UnixListener,
     path: PathBuf,
     client: Option<Connection>,
+    /// A client that waits for the card, and the time until which it may.
+    waiting: Option<(UnixStream, Instant)>,
     function: PciCard,
     cables: Vec<Cable>,
     observer: Arc<Observer>,
@@ -66,6 +72,7 @@ impl Seat {
             listener: listen(&slot.client)?,
             path: slot.client,
             client: None,
+            waiting: None,
             function: PciCard::new(card),
             cables,
             observer: Arc::new(Observer::new(name, watch)),
@@ -95,18 +102,35 @@ impl Seat {
         self.cables.get_mut(port)
     }
 
-    /// Accepts a client and returns its stream, which must be watched. A second client is rejected by closing
-    /// its connection. A client whose predecessor has hung up is not a second one, even if the predecessor's
-    /// last messages and its end have not been read yet.
-    pub fn accept(&mut self, index: usize) -> Result<Option<&UnixStream>> {
-        let Ok((stream, _)) = self.listener.accept() else { return Ok(None) };
+    /// Accepts a client, which waits until [`admit`](Self::admit) takes it. A card has one client, and one may wait; others are
+    /// rejected by closing their connections.
+    pub fn accept(&mut self, index: usize) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        if self.waiting.is_some() {
+            log::warn!("card {index} is in use: a client is turned away");
+        } else {
+            self.waiting = Some((stream, Instant::now() + PATIENCE));
+        }
+    }
+
+    /// Makes the client that waits the card's client once the former one has hung up, and returns its stream, which must be
+    /// watched. A client that has waited for [`PATIENCE`] is rejected by closing its connection.
+    ///
+    /// The former client's last messages and its end may be unread still. Its socket may also outlive its process for a moment:
+    /// QEMU watches sockets by io_uring, which lets go of them after the process has ended.
+    pub fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
+        let Some((_, until)) = self.waiting else { return Ok(None) };
         if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {
             self.end_client();
         }
         if self.client.is_some() {
-            log::warn!("card {index} is in use: a second client is turned away");
+            if Instant::now() >= until {
+                log::warn!("card {index} is in use: a second client is turned away");
+                self.waiting = None;
+            }
             return Ok(None);
         }
+        let Some((stream, _)) = self.waiting.take() else { return Ok(None) };
         Ok(Some(self.client.insert(Connection::new(stream, Arc::clone(&self.observer))?).stream()))
     }
 
