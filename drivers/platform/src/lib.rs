@@ -25,7 +25,7 @@ pub use arena::Arena;
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};
-pub use time::Instant;
+pub use time::{Instant, NoTimeLimit, TIME_UNITS, TimeLimit, parse_time};
 
 /// A task: a future that is polled until it ends and gives nothing back.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
