@@ -127,7 +127,7 @@ impl Node {
     ) -> Result<Self, Error> {
         let config = config.checked();
         let attributes = rnic.attributes();
-        let no_memory = |asked| Error::NoMemory { asked, free: platform.memory().stats().largest_free };
+        let no_memory = |asked| Error::NoMemory { asked, free: platform.memory().largest_free() };
         let bounce = BouncePool::new(&platform, &config.bounce).map_err(no_memory)?;
         let depth = config.operations + config.peers * config.recv_depth();
         let cq = rnic

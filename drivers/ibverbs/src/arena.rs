@@ -232,6 +232,10 @@ impl Memory for Arena {
     fn stats(&self) -> MemoryStats {
         lock(&self.runs).stats()
     }
+
+    fn largest_free(&self) -> u64 {
+        lock(&self.runs).largest_free()
+    }
 }
 
 impl Drop for Arena {

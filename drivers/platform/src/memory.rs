@@ -46,8 +46,6 @@ pub struct MemoryStats {
     pub total: u64,
     /// Not handed out now.
     pub free: u64,
-    /// The longest contiguous run that is free.
-    pub largest_free: u64,
 }
 
 /// Checked access to a node's memory, and allocation of contiguous runs of it.
@@ -89,6 +87,9 @@ pub trait Memory: Send + Sync {
     /// If that run is not allocated.
     fn free(&self, addr: IoAddr, len: u64);
 
-    /// How much there is and how much is free.
+    /// How much there is and how much is free. Takes the same time whatever that is.
     fn stats(&self) -> MemoryStats;
+
+    /// Bytes of the longest contiguous run that is free. May take time in proportion to the memory: for when there is too little.
+    fn largest_free(&self) -> u64;
 }

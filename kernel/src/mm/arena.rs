@@ -82,4 +82,8 @@ impl Memory for Arena {
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
     }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
+    }
 }

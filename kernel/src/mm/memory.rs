@@ -104,7 +104,11 @@ impl Memory for LentMemory {
     }
 
     fn stats(&self) -> MemoryStats {
-        let s = frames::stats_among(&lent::covered().ranges);
-        MemoryStats { total: s.total, free: s.free, largest_free: s.largest_free }
+        let (total, free) = frames::lendable_totals();
+        MemoryStats { total, free }
+    }
+
+    fn largest_free(&self) -> u64 {
+        frames::stats_among(&lent::covered().ranges).largest_free
     }
 }

@@ -76,7 +76,10 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     let before = frames::stats();
     let mut random = Xorshift(0x1234_5678_9abc_def1);
     let mut live: Vec<(u64, u64)> = Vec::new();
-    for _ in 0..2000 {
+    for round in 0..2000 {
+        if round == 1000 {
+            totals_are_true()?;
+        }
         if random.below(5) < 3 {
             let bytes = random.below(64 * 4096) + 1;
             let align = 4096 << random.below(4);
@@ -96,10 +99,27 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     for (at, end) in live {
         frames::free(x86_64::PhysAddr::new_truncate(at), end - at);
     }
+    totals_are_true()?;
     // `live` itself may have grown the heap meanwhile.
     let grown = before.free - frames::stats().free;
     ensure!(grown <= 1 << 20, "{grown} bytes of frames were lost");
     Ok(())
+}
+
+/// The totals that are kept are what a walk over all frames counts, while nobody else takes or gives back some.
+fn totals_are_true() -> Result<(), alloc::string::String> {
+    let lent = mm::lent::covered();
+    let totals = || (frames::totals(), frames::lendable_totals());
+    for _ in 0..100 {
+        let before = totals();
+        let (all, lendable) = (frames::stats(), frames::stats_among(&lent.ranges));
+        if totals() == before {
+            let walked = ((all.total, all.free), (lendable.total, lendable.free));
+            ensure!(walked == before, "a walk counts {walked:?} bytes, kept are {before:?}");
+            return Ok(());
+        }
+    }
+    Err("frames are taken and given back all the time".into())
 }
 
 /// What is not lent is refused, RAM of the heap and of stacks among it, by every access; what is lent reads back.

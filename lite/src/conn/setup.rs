@@ -84,7 +84,7 @@ impl Node {
         let seat = Seat::take(&self.seats, self.config.peers).ok_or(Unprepared::Crowded)?;
         let run = |len: u32| {
             let asked = u64::from(len);
-            let no_memory = || Error::NoMemory { asked, free: self.platform.memory().stats().largest_free };
+            let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
             Run::take(&self.platform, asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
         let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);

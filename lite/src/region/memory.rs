@@ -153,7 +153,7 @@ impl Node {
         while stock.len < len || stock.runs.is_empty() {
             let left = len - stock.len;
             let run = Run::take(&self.platform, left.min(longest).max(1)).or_else(|| {
-                longest = longest.min(memory.stats().largest_free);
+                longest = longest.min(memory.largest_free());
                 (longest > 0).then(|| Run::take(&self.platform, left.min(longest)))?
             });
             let had = stock.len;

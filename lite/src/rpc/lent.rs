@@ -17,10 +17,18 @@ impl Lent {
         let mut runs = Vec::new();
         let mut left = len;
         while left > 0 {
-            let free = platform.memory().stats().largest_free;
-            let most = left.min(free);
-            let run = (most > 0 && runs.len() < MAX_PIECES).then(|| Run::take(platform, most)).flatten();
-            let run = run.ok_or(Error::NoMemory { asked: len, free })?;
+            let take = |bytes| {
+                let has_room = bytes > 0 && runs.len() < MAX_PIECES;
+                has_room.then(|| Run::take(platform, bytes)).flatten()
+            };
+            let (run, most) = match take(left) {
+                Some(run) => (run, left),
+                None => {
+                    let free = platform.memory().largest_free();
+                    let most = left.min(free);
+                    (take(most).ok_or(Error::NoMemory { asked: len, free })?, most)
+                }
+            };
             runs.push((run, most));
             left -= most;
         }

@@ -142,6 +142,10 @@ impl Memory for Sparse {
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
     }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
+    }
 }
 
 /// A [`Host`] with [`Sparse`] memory in place of its own.

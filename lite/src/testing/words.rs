@@ -170,6 +170,10 @@ impl Memory for Words {
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
     }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
+    }
 }
 
 #[cfg(test)]

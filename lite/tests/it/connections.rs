@@ -269,7 +269,7 @@ fn what_is_done_in_part_is_not_called_undone() {
     // No memory for a connection.
     let host = c.nodes[0].0.clone();
     let mut taken = Vec::new();
-    while let free @ 1.. = host.memory().stats().largest_free {
+    while let free @ 1.. = host.memory().largest_free() {
         taken.push((host.memory().alloc(free).unwrap(), free));
     }
     let patient = lmr.clone();

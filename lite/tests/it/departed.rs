@@ -105,7 +105,7 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
             let there = c.nodes[2].0.clone();
             let memory = Platform::memory(&*there);
             let mut private = Vec::new();
-            while let len @ 1.. = memory.stats().largest_free {
+            while let len @ 1.. = memory.largest_free() {
                 private.push((memory.alloc(len).unwrap(), len));
             }
             c.nodes[0].0.hold("held", false);

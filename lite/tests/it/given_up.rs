@@ -46,7 +46,7 @@ impl Cut {
         c.world.run_for(10 * MS);
         let host = c.nodes[0].0.clone();
         let mut held = Vec::new();
-        while let len @ 1.. = Platform::memory(&*host).stats().largest_free {
+        while let len @ 1.. = Platform::memory(&*host).largest_free() {
             held.push((Platform::memory(&*host).alloc(len).unwrap(), len));
         }
         Self(held)

@@ -172,6 +172,9 @@ impl Memory for Machine {
     fn stats(&self) -> MemoryStats {
         self.memory.stats()
     }
+    fn largest_free(&self) -> u64 {
+        self.memory.largest_free()
+    }
 }
 
 /// What an RNIC has for a platform: its memory, where nobody else goes on.

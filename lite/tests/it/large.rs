@@ -116,7 +116,7 @@ fn a_region_in_too_many_pieces_is_refused_with_what_can_be_had() {
     let memory = large.sparse();
     let pages: Vec<_> = (0..160_000).map(|_| memory.alloc(4096).unwrap()).collect();
     // The rest in one run, so that single pages are what is left.
-    let rest = memory.stats().largest_free;
+    let rest = memory.largest_free();
     let rest = (memory.alloc(rest).unwrap(), rest);
     for page in pages.iter().step_by(2) {
         memory.free(*page, 4096);

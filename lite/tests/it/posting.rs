@@ -102,6 +102,9 @@ impl Memory for Hooked {
     fn stats(&self) -> MemoryStats {
         self.host.memory().stats()
     }
+    fn largest_free(&self) -> u64 {
+        self.host.memory().largest_free()
+    }
 }
 
 fn gid(i: u8) -> Gid {

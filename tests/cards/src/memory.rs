@@ -104,6 +104,9 @@ impl Memory for Pool {
     fn stats(&self) -> MemoryStats {
         self.runs.lock().unwrap().stats()
     }
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().unwrap().largest_free()
+    }
 }
 
 /// A piece.

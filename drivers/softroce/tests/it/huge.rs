@@ -59,6 +59,9 @@ impl Memory for Ruler {
     fn stats(&self) -> MemoryStats {
         MemoryStats::default()
     }
+    fn largest_free(&self) -> u64 {
+        0
+    }
 }
 
 /// A port that nothing leaves by: the queue pair is connected to itself.

@@ -109,7 +109,7 @@ impl Chaos {
                 let mut taken = Vec::new();
                 // A little is left, or nothing.
                 let leave = self.random.pick(&[0, 4096, 100_000]);
-                while let free @ 1.. = memory.stats().largest_free.saturating_sub(leave) {
+                while let free @ 1.. = memory.largest_free().saturating_sub(leave) {
                     match memory.alloc(free) {
                         Some(at) => taken.push((at, free)),
                         None => break,

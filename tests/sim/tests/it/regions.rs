@@ -307,7 +307,7 @@ fn a_region_is_given_up_once_its_owner_has_memory_for_a_connection() {
     });
     let memory = c.host(2);
     let mut taken = Vec::new();
-    while let all @ 1.. = memory.memory().stats().largest_free {
+    while let all @ 1.. = memory.memory().largest_free() {
         taken.push((memory.memory().alloc(all).unwrap(), all));
     }
     c.part(1, 2, false);
