@@ -1,6 +1,6 @@
 //! The state of one node's LITE, and its poller.
 
-use crate::bounce::BouncePool;
+use crate::bounce::{BouncePool, Buffers};
 use crate::conn::{Conn, Gone, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
@@ -57,6 +57,8 @@ pub(crate) struct Node {
     /// Tasks that wait for the end of a suspension.
     pub(crate) resumption: Waiters,
 
+    /// What the bounce buffers of operations lie in.
+    pub(crate) buffers: Buffers,
     pub(crate) ops: Mutex<OpTable>,
     /// How those operations stand.
     pub(crate) ends: Ends,
@@ -134,6 +136,7 @@ impl Node {
             .create_cq(CqOptions { depth })
             .map_err(|e| Error::Refused(alloc::format!("no completion queue: {e}")))?;
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let buffers = bounce.buffers();
         let ops = OpTable::new(config.operations, bounce);
         Ok(Self {
             max_inline: attributes.max_inline as usize,
@@ -145,6 +148,7 @@ impl Node {
             chunk: config.bounce[2].0 as usize,
             lease: Lease::new(platform.now() + lease, config.silence),
             resumption: Waiters::default(),
+            buffers,
             ends: ops.ends(),
             ops: Mutex::new(ops),
             earliest_op: AtomicU64::new(u64::MAX),

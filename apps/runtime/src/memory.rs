@@ -74,11 +74,8 @@ mod tests {
         fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
             self.arena.compare_swap(addr, compare, swap)
         }
-        fn alloc(&self, len: u64) -> Option<IoAddr> {
-            self.arena.alloc(len)
-        }
-        fn free(&self, addr: IoAddr, len: u64) {
-            self.arena.free(addr, len);
+        fn lend(&self, len: u64) -> Option<alloc::boxed::Box<dyn platform::Lent>> {
+            self.arena.lend(len)
         }
     }
 

@@ -9,6 +9,7 @@ extern crate alloc;
 #[cfg(feature = "arena")]
 mod arena;
 pub mod coverage;
+mod lent;
 mod link;
 mod memory;
 mod network;
@@ -22,6 +23,9 @@ use core::pin::Pin;
 
 #[cfg(feature = "arena")]
 pub use arena::Arena;
+#[cfg(feature = "arena")]
+pub use lent::HostLent;
+pub use lent::{Lent, check_bounds};
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};

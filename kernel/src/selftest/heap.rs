@@ -1,7 +1,7 @@
 //! The heap, the frame allocator and checked memory.
 
 use alloc::vec::Vec;
-use platform::{IoAddr, Memory, MemoryError};
+use platform::{IoAddr, Lent, Memory, MemoryError};
 
 use super::{Outcome, ensure};
 use crate::mm::memory::LentMemory;
@@ -132,8 +132,7 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     let mut on_heap = alloc::boxed::Box::new([0x5au8; 64]);
     let on_stack = [0x5au8; 64];
     let frame = frames::alloc_zeroed(4096).ok_or("no frame")?;
-    let given_back = m.alloc(4096).ok_or("no memory")?;
-    m.free(given_back, 4096);
+    let given_back = m.lend(4096).ok_or("no memory")?.addr();
     let refused = [
         ("beyond all memory", first.0 + len, 1),
         ("across the end of all memory", first.0 + len - 4, 8),
@@ -170,7 +169,8 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     }
     ensure!(core::hint::black_box(&mut *on_heap).iter().all(|b| *b == 0x5a), "the heap was changed");
     frames::free(frame, 4096);
-    let at = m.alloc(10_000).ok_or("no memory")?;
+    let run = m.lend(10_000).ok_or("no memory")?;
+    let at = run.addr();
     let mut buf = [0u8; 100];
     m.read(at, &mut buf).map_err(|e| alloc::format!("{e}"))?;
     ensure!(buf == [0; 100], "fresh memory is not zero");
@@ -196,7 +196,30 @@ fn checked_memory() -> Result<(), alloc::string::String> {
         m.fetch_add(IoAddr(at.0 + 4), 1) == Err(MemoryError::Misaligned),
         "a misaligned atomic was accepted"
     );
-    m.free(at, 10_000);
+    one_run(&*run)
+}
+
+/// A run is reached by its offsets, up to its last byte and no further, as by its address.
+fn one_run(run: &dyn Lent) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
+    let mut bytes = [0; 100];
+    for (offset, len) in [(0, 100), (8, 8), (9, 8), (9_900, 100), (9_999, 1), (10_000, 0)] {
+        let (bytes, value) = (bytes.get_mut(..len).ok_or("a length")?, offset as u8 | 1);
+        bytes.fill(value);
+        io(run.write(offset, bytes))?;
+        bytes.fill(0);
+        io(m.read(IoAddr(run.addr().0 + offset), bytes))?;
+        ensure!(bytes.iter().all(|b| *b == value), "a write to byte {offset} of a run is not at its address");
+        bytes.fill(0);
+        io(run.read(offset, bytes))?;
+        ensure!(bytes.iter().all(|b| *b == value), "byte {offset} of a run does not read back");
+    }
+    for (offset, len) in [(9_901, 100), (10_000, 1), (10_001, 0), (u64::MAX, 1)] {
+        let bytes = bytes.get_mut(..len).ok_or("a length")?;
+        let results = [run.read(offset, bytes), run.write(offset, bytes)];
+        ensure!(results == [Err(MemoryError::OutOfRange); 2], "byte {offset} of a run: {results:?}");
+    }
     Ok(())
 }
 

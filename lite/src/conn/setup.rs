@@ -4,7 +4,6 @@ use super::seats::Seat;
 use super::wire::{End, RpcArea};
 use super::{Conn, Lanes};
 use crate::Error;
-use crate::bounce::Run;
 use crate::node::Node;
 use alloc::sync::Arc;
 use proto::Member;
@@ -85,7 +84,7 @@ impl Node {
         let run = |len: u32| {
             let asked = u64::from(len);
             let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
-            Run::take(&self.platform, asked).ok_or_else(|| Unprepared::For(no_memory()))
+            self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
         let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
         let lanes =

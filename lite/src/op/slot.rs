@@ -8,14 +8,14 @@ use super::ends::{Ends, Stage};
 use super::links::{Link, Links, PlaceId};
 use super::unfinished::Unfinished;
 use super::{NotPosted, OpId, Verb};
-use crate::bounce::{Bounce, BouncePool};
+use crate::bounce::{Bounce, BouncePool, Place};
 use crate::conn::{Conn, Lane};
 use crate::qos::Share;
 use crate::region::StampId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Waker};
-use platform::{Instant, IoAddr};
+use platform::Instant;
 use proto::NodeId;
 use verbs::{QpNum, RemoteKey, Status};
 
@@ -78,7 +78,7 @@ impl Touch {
 pub(crate) struct Departure {
     pub(crate) id: OpId,
     /// Where its bounce buffer lies.
-    pub(crate) place: Option<IoAddr>,
+    pub(crate) place: Option<Place>,
     pub(crate) qp: QpNum,
     /// Of the other end's memory.
     pub(crate) key: RemoteKey,
@@ -120,7 +120,7 @@ fn reserve<'a>(
     let slot = slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
     if let Some(bytes) = bytes {
         let bounce = pool.take(bytes).ok_or(NotPosted::Busy)?;
-        ends.set_place(slot.id, bounce.addr);
+        ends.set_place(slot.id, bounce.place);
         slot.bounce = Some(bounce);
     }
     queue_pair.load.begin();
@@ -243,14 +243,14 @@ impl OpTable {
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
         slot.begin((link, lane), touch, Waits::Until(waker, deadline));
-        let place = slot.bounce.as_ref().map(|b| b.addr);
+        let place = slot.bounce.as_ref().map(|b| b.place);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
         Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
     }
 
     /// Where the bounce buffer of an operation lies, if it has one.
-    pub(crate) fn bounce_of(&self, id: OpId) -> Option<IoAddr> {
-        self.slots.get(id.index()).filter(|s| s.id == id)?.bounce.as_ref().map(|b| b.addr)
+    pub(crate) fn bounce_of(&self, id: OpId) -> Option<Place> {
+        self.slots.get(id.index()).filter(|s| s.id == id)?.bounce.as_ref().map(|b| b.place)
     }
 
     /// The operation has ended; gives whom to wake. Nobody if that slot is in another use: a completion that came twice.

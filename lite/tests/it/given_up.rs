@@ -2,7 +2,7 @@
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, LockGuard, NodeId, Permissions};
-use platform::{IoAddr, Platform};
+use platform::{Lent, Platform};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn taken<T>(place: &Mutex<Option<T>>) -> Option<T> {
 }
 
 /// Node 1 cannot connect to another one: its connections are broken, and it has no memory for a new one.
-struct Cut(Vec<(IoAddr, u64)>);
+struct Cut(Vec<Box<dyn Lent>>);
 
 impl Cut {
     fn new(c: &mut Cluster) -> Self {
@@ -47,22 +47,21 @@ impl Cut {
         let host = c.nodes[0].0.clone();
         let mut held = Vec::new();
         while let len @ 1.. = Platform::memory(&*host).largest_free() {
-            held.push((Platform::memory(&*host).alloc(len).unwrap(), len));
+            held.push(Platform::memory(&*host).lend(len).unwrap());
         }
         Self(held)
     }
 
     /// It can again.
     fn end(self, c: &mut Cluster) {
-        for (addr, len) in self.0 {
-            Platform::memory(&*c.nodes[0].0).free(addr, len);
-        }
+        drop(self.0);
         c.fabric.cut(Gid::from_ipv4([10, 0, 0, 1]), false);
         c.world.run_for(Duration::from_secs(5));
     }
 }
 
-type End = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+/// How something ends, once it is awaited.
+struct End(Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
 /// Makes something on node 2; gives its end.
 type Make = fn(Lite) -> Pin<Box<dyn Future<Output = End> + Send>>;
 
@@ -72,25 +71,25 @@ fn kinds() -> Vec<(&'static str, Make)> {
             Box::pin(async move {
                 let region = l.alloc(NodeId(2), 4096, RWS).await.unwrap();
                 region.publish("region").await.unwrap();
-                Box::pin(region.free()) as End
+                End(Box::pin(region.free()))
             })
         }),
         ("a counter", |l| {
             Box::pin(async move {
                 let counter = l.create_counter(NodeId(2), "counter").await.unwrap();
-                Box::pin(counter.destroy()) as End
+                End(Box::pin(counter.destroy()))
             })
         }),
         ("a lock", |l| {
             Box::pin(async move {
                 let lock = l.create_lock(NodeId(2), "lock").await.unwrap();
-                Box::pin(lock.destroy()) as End
+                End(Box::pin(lock.destroy()))
             })
         }),
         ("an event", |l| {
             Box::pin(async move {
                 let event = l.create_event(NodeId(2), "event").await.unwrap();
-                Box::pin(event.destroy()) as End
+                End(Box::pin(event.destroy()))
             })
         }),
     ]
@@ -110,7 +109,7 @@ fn what_its_node_could_not_be_asked_to_end_is_ended_later() {
     for (what, make) in kinds() {
         let mut c = cluster(2);
         let (a, b) = (c.lite(1), c.lite(2));
-        let end = c.world.run(LIMIT, make(a));
+        let End(end) = c.world.run(LIMIT, make(a));
         let cut = Cut::new(&mut c);
         let ended = c.world.run(LIMIT, end);
         assert!(matches!(ended, Err(Error::NoMemory { .. })), "{what}: {ended:?}");
@@ -126,7 +125,7 @@ fn what_is_given_up_in_the_middle_of_its_end_is_ended_later() {
     for (what, make) in kinds() {
         let mut c = cluster(2);
         let (a, b) = (c.lite(1), c.lite(2));
-        let mut end = c.world.run(LIMIT, make(a));
+        let End(mut end) = c.world.run(LIMIT, make(a));
         c.nodes[1].0.hold("lite-rpc", true);
         c.world.run(LIMIT, async move {
             let once = std::future::poll_fn(|cx| std::task::Poll::Ready(end.as_mut().poll(cx).is_pending()));

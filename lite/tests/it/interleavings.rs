@@ -4,7 +4,7 @@
 
 use lite::testing::{Fabric, Hub, on_lock};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
-use platform::{Arena, Instant, IoAddr, Memory, MemoryError, MemoryStats, Platform, Task};
+use platform::{Arena, Instant, IoAddr, Lent, Memory, MemoryError, MemoryStats, Platform, Task};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config as Limits, MaxSteps, Runner, thread};
 use std::cell::Cell;
@@ -163,17 +163,34 @@ impl Memory for Machine {
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
         self.memory.compare_swap(addr, compare, swap)
     }
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        self.memory.alloc(len)
-    }
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.memory.free(addr, len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        self.memory.lend(len).map(|run| Box::new(SwitchingRun(run)) as Box<dyn Lent>)
     }
     fn stats(&self) -> MemoryStats {
         self.memory.stats()
     }
     fn largest_free(&self) -> u64 {
         self.memory.largest_free()
+    }
+}
+
+/// A run of it: another processor may go on before each access.
+struct SwitchingRun(Box<dyn Lent>);
+
+impl Lent for SwitchingRun {
+    fn addr(&self) -> IoAddr {
+        self.0.addr()
+    }
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        switch();
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        switch();
+        self.0.write(offset, data)
     }
 }
 

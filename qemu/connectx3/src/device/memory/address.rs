@@ -7,7 +7,7 @@ use super::generation::{NAME_BITS, Name};
 use super::{Access, Domain, Keyed, Refused};
 use crate::device::srq::Domains;
 use core::cell::Cell;
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use roce::transport::{Denied, RemoteAccess, Right};
 use std::sync::Arc;
 use verbs::RemoteKey;
@@ -85,12 +85,14 @@ impl Memory for LocalMemory<'_> {
         self.keyed.host.compare_swap(bus, compare, swap).map_err(|_| MemoryError::Misaligned)
     }
 
-    /// The memory is the guest's: there is none to hand out.
-    fn alloc(&self, _len: u64) -> Option<IoAddr> {
+    /// The memory is the guest's: there is none to lend.
+    fn lend(&self, _len: u64) -> Option<Box<dyn Lent>> {
         None
     }
 
-    fn free(&self, _addr: IoAddr, _len: u64) {}
+    fn largest_free(&self) -> u64 {
+        0
+    }
 
     fn stats(&self) -> MemoryStats {
         MemoryStats::default()
