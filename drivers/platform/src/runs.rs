@@ -86,7 +86,7 @@ mod tests {
         for _ in 0..1000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let n = state >> 33;
-            if n % 3 == 0 && !taken.is_empty() {
+            if n.is_multiple_of(3) && !taken.is_empty() {
                 let (start, len) = taken.swap_remove(n as usize / 3 % taken.len());
                 runs.give(start, len);
             } else {
