@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use platform::{IoAddr, Lent, MemoryError, Platform};
 
-/// What the buffers of a size begin at a multiple of.
+/// The buffers of each size begin at a multiple of it.
 const PAGE: u64 = 4096;
 
 /// A contiguous run of the node's memory, given back when dropped.
 pub(crate) type Run = Box<dyn Lent>;
 
-/// Where a buffer lies in the memory of all.
+/// The place of a buffer in the memory of all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place(u64);
 

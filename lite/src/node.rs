@@ -57,7 +57,7 @@ pub(crate) struct Node {
     /// Tasks that wait for the end of a suspension.
     pub(crate) resumption: Waiters,
 
-    /// What the bounce buffers of operations lie in.
+    /// The memory of the bounce buffers of operations.
     pub(crate) buffers: Buffers,
     pub(crate) ops: Mutex<OpTable>,
     /// How those operations stand.

@@ -22,7 +22,7 @@ pub trait Lent: Send + Sync {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError>;
 }
 
-/// Whether `len` bytes from `offset` lie in a run of `size` bytes.
+/// Checks that `len` bytes from `offset` lie in a run of `size` bytes.
 pub fn check_bounds(size: u64, offset: u64, len: usize) -> Result<(), MemoryError> {
     let end = offset.checked_add(len as u64);
     if end.is_some_and(|end| end <= size) { Ok(()) } else { Err(MemoryError::OutOfRange) }

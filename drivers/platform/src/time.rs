@@ -19,11 +19,11 @@ pub fn parse_time(text: &str) -> Option<Duration> {
     digits.parse::<u64>().ok()?.checked_mul(unit).map(Duration::from_nanos)
 }
 
-/// How long a job may take: from a second to a year. As text `90s`, `15m` or `2h`.
+/// The time that a job may take: from a second to a year. As text `90s`, `15m` or `2h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimeLimit(Duration);
 
-/// That is no [`TimeLimit`].
+/// The text is no [`TimeLimit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("want a time as in 90s, 15m or 2h")]
 pub struct NoTimeLimit;

@@ -34,7 +34,7 @@ struct Frames {
     free: u64,
     /// No frame below this one is free.
     hint: u64,
-    /// What can be lent, in frames, and how much of that is free.
+    /// The ranges of frames that can be lent, and how many frames of these are free.
     lendable: &'static [Range<u64>],
     lendable_free: u64,
 }
@@ -136,7 +136,7 @@ impl Frames {
         self.lendable_free -= self.lendable_among(at, count);
     }
 
-    /// How many frames of a run can be lent.
+    /// Counts the frames of a run that can be lent.
     fn lendable_among(&self, at: u64, count: u64) -> u64 {
         let common = |range: &Range<u64>| range.end.min(at + count).saturating_sub(range.start.max(at));
         self.lendable.iter().map(common).sum()

@@ -20,7 +20,7 @@ pub(super) struct Run {
     home: Home,
 }
 
-/// Where a run goes back.
+/// The place that a run goes back to.
 pub(super) enum Home {
     /// To the frames.
     Frames,

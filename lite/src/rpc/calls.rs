@@ -163,12 +163,12 @@ impl ConnRpc {
         area.slot_len as usize - ReplyHeader::LEN
     }
 
-    /// Where the slot `index` lies behind the first one.
+    /// The offset of the slot `index` from the first one.
     pub(crate) fn slot_offset(area: &RpcArea, index: u32) -> Option<u64> {
         (index < area.slot_count).then(|| u64::from(index) * u64::from(area.slot_len))
     }
 
-    /// Where the slot `index` lies.
+    /// The address of the slot `index`.
     pub(crate) fn slot_addr(area: &RpcArea, index: u32) -> Option<IoAddr> {
         Self::slot_offset(area, index).and_then(|offset| area.slots.checked_add(offset))
     }

@@ -13,7 +13,7 @@ use platform::Instant;
 /// How long one attempt takes.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Whether a question is answered for good: what it asks for is done or refused. A node that is short of memory, or that has no
+/// Returns whether a question is answered for good: what it asks for is done or refused. A node that is short of memory, or that has no
 /// room for one more connection, has it another time.
 fn stands(outcome: &Result<Result<Answer, Error>, Error>) -> bool {
     !matches!(outcome, Err(_) | Ok(Err(Error::NoMemory { .. })))

@@ -169,7 +169,7 @@ pub struct LockGuard {
     stage: Stage,
 }
 
-/// What a guard has to give back.
+/// The claim of a guard, which gives back what it stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The home may hold the lock for it, or have it wait: nobody here has the lock.

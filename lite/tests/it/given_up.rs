@@ -60,7 +60,7 @@ impl Cut {
     }
 }
 
-/// How something ends, once it is awaited.
+/// The end of something, once it is awaited.
 struct End(Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>);
 /// Makes something on node 2; gives its end.
 type Make = fn(Lite) -> Pin<Box<dyn Future<Output = End> + Send>>;
@@ -95,7 +95,7 @@ fn kinds() -> Vec<(&'static str, Make)> {
     ]
 }
 
-/// What is left on node 2.
+/// Gives all that is left on node 2.
 fn left(c: &mut Cluster, lite: &Lite) -> Vec<(&'static str, usize)> {
     // Its end of the broken connection is found when it is used.
     let from = c.lite(2);

@@ -22,7 +22,7 @@ struct Hooked {
     hooks: Arc<Hooks>,
 }
 
-/// What happens while LITE writes.
+/// A hook for the writes of LITE, and their number.
 #[derive(Default)]
 struct Hooks {
     /// So many writes from now on, and then the hook, once.
