@@ -34,8 +34,7 @@ impl Fetched {
         slots: &Slots,
     ) -> Result<(), Error> {
         let mut bytes = [0; 8];
-        let at = session.buffers.slot(Side::Near, queue_pair, slots, m.into());
-        session.host.memory().read(at, &mut bytes)?;
+        session.buffers.read(Side::Near, queue_pair, slots, m.into(), &mut bytes)?;
         let value = u64::from_ne_bytes(bytes);
         let slot = (m % slots.count) as usize;
         let last = self.last.get_mut(queue_pair as usize).and_then(|of| of.get_mut(slot));

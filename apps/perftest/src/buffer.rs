@@ -7,9 +7,10 @@
 use crate::error::Error;
 use crate::exchange::Agreed;
 use crate::options::Options;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
-use platform::{IoAddr, Memory, Platform};
+use platform::{IoAddr, Lent, Platform};
 use sha2::{Digest as _, Sha256};
 
 /// Bytes that a test has for its buffers at least.
@@ -58,9 +59,7 @@ impl Slots {
 
 /// The buffers of a test. Frees its memory when dropped: the queue pairs that reach it must be gone by then.
 pub struct Buffers {
-    platform: Arc<dyn Platform>,
-    base: IoAddr,
-    len: u64,
+    run: Box<dyn Lent>,
     stride: u64,
     queue_pairs: u32,
 }
@@ -92,25 +91,25 @@ impl Buffers {
                 agreed.cycle
             )));
         }
-        let base = platform.memory().alloc(len).ok_or(Error::OutOfMemory(len.div_ceil(1_000_000)))?;
-        let buffers =
-            Self { platform: platform.clone(), base, len, stride, queue_pairs: options.queue_pairs };
-        buffers.fill()?;
+        let run = platform.memory().lend(len).ok_or(Error::OutOfMemory(len.div_ceil(1_000_000)))?;
+        let buffers = Self { run, stride, queue_pairs: options.queue_pairs };
+        buffers.fill(platform)?;
         Ok(buffers)
     }
 
-    fn memory(&self) -> &dyn Memory {
-        self.platform.memory()
+    /// Where a buffer begins in the run.
+    fn offset(&self, side: Side, queue_pair: u32) -> u64 {
+        let index = match side {
+            Side::Near => queue_pair,
+            Side::Far => self.queue_pairs + queue_pair,
+        };
+        u64::from(index) * self.stride
     }
 
     /// First byte of a buffer.
     #[must_use]
     pub fn start(&self, side: Side, queue_pair: u32) -> IoAddr {
-        let index = match side {
-            Side::Near => queue_pair,
-            Side::Far => self.queue_pairs + queue_pair,
-        };
-        IoAddr(self.base.0 + u64::from(index) * self.stride)
+        IoAddr(self.run.addr().0 + self.offset(side, queue_pair))
     }
 
     /// Where message `m` lies.
@@ -119,13 +118,25 @@ impl Buffers {
         IoAddr(self.start(side, queue_pair).0 + slots.offset(m))
     }
 
-    fn fill(&self) -> Result<(), Error> {
+    /// Reads message `m`, from its first byte on.
+    pub fn read(
+        &self,
+        side: Side,
+        queue_pair: u32,
+        slots: &Slots,
+        m: u64,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
+        Ok(self.run.read(self.offset(side, queue_pair) + slots.offset(m), into)?)
+    }
+
+    fn fill(&self, platform: &Arc<dyn Platform>) -> Result<(), Error> {
         let mut seed = [0; 8];
-        self.platform.fill_random(&mut seed);
+        platform.fill_random(&mut seed);
         let mut state = u64::from_le_bytes(seed) | 1;
         let mut chunk = [0; CHUNK];
         let mut at = 0;
-        while at < self.len {
+        while at < self.run.size() {
             for word in chunk.chunks_exact_mut(8) {
                 // xorshift64: not secret, only not repeating.
                 state ^= state << 13;
@@ -133,7 +144,7 @@ impl Buffers {
                 state ^= state << 17;
                 word.copy_from_slice(&state.to_le_bytes());
             }
-            self.memory().write(IoAddr(self.base.0 + at), &chunk)?;
+            self.run.write(at, &chunk)?;
             at += CHUNK as u64;
         }
         Ok(())
@@ -141,18 +152,18 @@ impl Buffers {
 
     /// Writes the last byte of message 0.
     pub fn set_last(&self, side: Side, size: u32, byte: u8) -> Result<(), Error> {
-        Ok(self.memory().write(self.last(side, size), &[byte])?)
+        Ok(self.run.write(self.last(side, size), &[byte])?)
     }
 
     /// Reads the last byte of message 0.
     pub fn get_last(&self, side: Side, size: u32) -> Result<u8, Error> {
         let mut byte = [0];
-        self.memory().read(self.last(side, size), &mut byte)?;
+        self.run.read(self.last(side, size), &mut byte)?;
         Ok(byte[0])
     }
 
-    fn last(&self, side: Side, size: u32) -> IoAddr {
-        IoAddr(self.start(side, 0).0 + u64::from(size.saturating_sub(1)))
+    fn last(&self, side: Side, size: u32) -> u64 {
+        self.offset(side, 0) + u64::from(size.saturating_sub(1))
     }
 
     /// The words in the slots that `iterations` messages of 8 bytes have used.
@@ -165,7 +176,7 @@ impl Buffers {
     ) -> Result<alloc::vec::Vec<u64>, Error> {
         let word = |m: u32| {
             let mut bytes = [0; 8];
-            self.memory().read(self.slot(side, queue_pair, slots, m.into()), &mut bytes)?;
+            self.read(side, queue_pair, slots, m.into(), &mut bytes)?;
             Ok(u64::from_ne_bytes(bytes))
         };
         (0..slots.count.min(iterations)).map(word).collect()
@@ -177,24 +188,18 @@ impl Buffers {
         let mut chunk = [0; CHUNK];
         for queue_pair in 0..self.queue_pairs {
             for m in 0..slots.count.min(iterations) {
-                let start = self.slot(side, queue_pair, slots, m.into());
+                let start = self.offset(side, queue_pair) + slots.offset(m.into());
                 let mut at = 0;
                 while at < slots.size as usize {
                     let piece = chunk.len().min(slots.size as usize - at);
                     let piece = chunk.get_mut(..piece).unwrap_or_default();
-                    self.memory().read(IoAddr(start.0 + at as u64), piece)?;
+                    self.run.read(start + at as u64, piece)?;
                     hash.update(&*piece);
                     at += piece.len();
                 }
             }
         }
         Ok(hash.finalize().into())
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        self.memory().free(self.base, self.len);
     }
 }
 

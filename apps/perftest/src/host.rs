@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::time::Duration;
-use platform::{Instant, Memory, Network, Platform};
+use platform::{Instant, Network, Platform};
 use verbs::Rnic;
 
 /// Packets that the RNIC handles before it is looked whether that was enough.
@@ -22,10 +22,6 @@ pub struct Host {
 impl Host {
     pub(crate) fn now(&self) -> Instant {
         self.platform.now()
-    }
-
-    pub(crate) fn memory(&self) -> &dyn Memory {
-        self.platform.memory()
     }
 
     /// Has the RNIC work: a test does not wait for the node's pollers, which come to it only between tasks.

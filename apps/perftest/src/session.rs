@@ -209,7 +209,7 @@ impl<'a> Session<'a> {
         if slots.size <= self.options.inline && matches!(verb, Verb::Write | Verb::Send) {
             bytes = [0; INLINE_MAX];
             let bytes = bytes.get_mut(..slots.size as usize).unwrap_or_default();
-            self.host.memory().read(near, bytes)?;
+            self.buffers.read(Side::Near, queue_pair, slots, m.into(), bytes)?;
             data = Payload::Inline(bytes);
         }
         let op = match verb {

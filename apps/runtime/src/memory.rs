@@ -45,7 +45,10 @@ mod tests {
             // Asked once at first and once after each piece.
             let left = self.pieces.fetch_sub(1, Ordering::Relaxed);
             let free = if left == 0 || left > u64::MAX / 2 { 900_000 } else { 1_000_000 };
-            MemoryStats { total: 2_000_000, free, largest_free: free }
+            MemoryStats { total: 2_000_000, free }
+        }
+        fn largest_free(&self) -> u64 {
+            self.arena.largest_free()
         }
         fn range(&self) -> (IoAddr, u64) {
             self.arena.range()
@@ -71,11 +74,8 @@ mod tests {
         fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
             self.arena.compare_swap(addr, compare, swap)
         }
-        fn alloc(&self, len: u64) -> Option<IoAddr> {
-            self.arena.alloc(len)
-        }
-        fn free(&self, addr: IoAddr, len: u64) {
-            self.arena.free(addr, len);
+        fn lend(&self, len: u64) -> Option<alloc::boxed::Box<dyn platform::Lent>> {
+            self.arena.lend(len)
         }
     }
 

@@ -6,13 +6,13 @@
 
 use crate::sync::lock;
 use platform::runs::{PAGE, Runs};
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{HostLent, IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Bytes of a word, the unit of access.
 const WORD: usize = 8;
@@ -24,17 +24,23 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// A mapping of this process, and its allocator.
 ///
 /// Children that are forked do not have it, so that its pages stay those that the device knows.
-#[derive(Debug)]
+/// Clones are the same memory, which is unmapped with the last of them and of what it has lent.
+#[derive(Clone, Debug)]
 pub struct Arena {
+    mapping: Arc<Mapping>,
+    runs: Arc<Mutex<Runs>>,
+}
+
+#[derive(Debug)]
+struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    runs: Mutex<Runs>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is accessed only by atomics.
-unsafe impl Send for Arena {}
+unsafe impl Send for Mapping {}
 // SAFETY: as above.
-unsafe impl Sync for Arena {}
+unsafe impl Sync for Mapping {}
 
 impl Arena {
     /// Maps `len` bytes (rounded up to whole pages) of zeros.
@@ -47,30 +53,48 @@ impl Arena {
         let start =
             unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let arena = Self { start, len, runs: Mutex::new(Runs::new(len as u64)) };
+        let mapping = Arc::new(Mapping { start, len });
+        let arena = Self { mapping, runs: Arc::new(Mutex::new(Runs::new(len as u64))) };
         // SAFETY: it is the mapping just made, and `DontFork` changes nothing in this process.
-        unsafe { madvise(arena.start.as_ptr().cast(), len, Advice::LinuxDontFork)? };
+        unsafe { madvise(arena.mapping.start.as_ptr().cast(), len, Advice::LinuxDontFork)? };
         Ok(arena)
     }
 
     /// Its first byte and its length, for registration.
     #[must_use]
     pub fn raw(&self) -> (*mut c_void, usize) {
-        (self.start.as_ptr().cast(), self.len)
+        (self.mapping.start.as_ptr().cast(), self.mapping.len)
+    }
+
+    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    #[must_use]
+    pub fn alloc(&self, len: u64) -> Option<IoAddr> {
+        let (start, len) = lock(&self.runs).take(len)?;
+        let addr = IoAddr(self.mapping.start.as_ptr() as u64 + start);
+        self.fill(addr, len, 0).ok()?;
+        Some(addr)
+    }
+
+    /// Gives back a run of exactly the `len` it was taken with.
+    ///
+    /// # Panics
+    /// If that run is not allocated.
+    pub fn free(&self, addr: IoAddr, len: u64) {
+        lock(&self.runs).give(addr.0.wrapping_sub(self.mapping.start.as_ptr() as u64), len);
     }
 
     /// The `len` bytes at `addr`, if they are all in here. The pointer is then valid, for atomics, as long as `self`.
     fn at(&self, addr: IoAddr, len: u64) -> Result<*mut u8, MemoryError> {
         if len == 0 {
-            return Ok(self.start.as_ptr());
+            return Ok(self.mapping.start.as_ptr());
         }
-        let offset = addr.0.checked_sub(self.start.as_ptr() as u64).ok_or(MemoryError::OutOfRange)?;
+        let offset = addr.0.checked_sub(self.mapping.start.as_ptr() as u64).ok_or(MemoryError::OutOfRange)?;
         let end = offset.checked_add(len).ok_or(MemoryError::OutOfRange)?;
-        if end > self.len as u64 {
+        if end > self.mapping.len as u64 {
             return Err(MemoryError::OutOfRange);
         }
         // SAFETY: the offset is within the mapping, whose length fits an `isize`.
-        Ok(unsafe { self.start.as_ptr().add(offset as usize) })
+        Ok(unsafe { self.mapping.start.as_ptr().add(offset as usize) })
     }
 
     fn word(&self, addr: IoAddr) -> Result<&AtomicU64, MemoryError> {
@@ -154,7 +178,7 @@ unsafe fn store(at: *mut u8, data: &[u8]) {
 
 impl Memory for Arena {
     fn range(&self) -> (IoAddr, u64) {
-        (IoAddr(self.start.as_ptr() as u64), self.len as u64)
+        (IoAddr(self.mapping.start.as_ptr() as u64), self.mapping.len as u64)
     }
 
     fn check(&self, addr: IoAddr, len: u64) -> Result<(), MemoryError> {
@@ -218,23 +242,21 @@ impl Memory for Arena {
             .unwrap_or_else(|before| before))
     }
 
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let (start, len) = lock(&self.runs).take(len)?;
-        let addr = IoAddr(self.start.as_ptr() as u64 + start);
-        self.fill(addr, len, 0).ok()?;
-        Some(addr)
-    }
-
-    fn free(&self, addr: IoAddr, len: u64) {
-        lock(&self.runs).give(addr.0.wrapping_sub(self.start.as_ptr() as u64), len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let addr = self.alloc(len)?;
+        Some(Box::new(HostLent::new(self.clone(), addr, len, Self::free)))
     }
 
     fn stats(&self) -> MemoryStats {
         lock(&self.runs).stats()
     }
+
+    fn largest_free(&self) -> u64 {
+        lock(&self.runs).largest_free()
+    }
 }
 
-impl Drop for Arena {
+impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is this object's alone, and nobody has it any more. A refusal would leave it mapped.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };

@@ -9,6 +9,7 @@ extern crate alloc;
 #[cfg(feature = "arena")]
 mod arena;
 pub mod coverage;
+mod lent;
 mod link;
 mod memory;
 mod network;
@@ -22,10 +23,13 @@ use core::pin::Pin;
 
 #[cfg(feature = "arena")]
 pub use arena::Arena;
+#[cfg(feature = "arena")]
+pub use lent::HostLent;
+pub use lent::{Lent, check_bounds};
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};
-pub use time::Instant;
+pub use time::{Instant, NoTimeLimit, TIME_UNITS, TimeLimit, parse_time};
 
 /// A task: a future that is polled until it ends and gives nothing back.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -3,6 +3,8 @@
 //! Bytes that a peer may change at any time are never lent as `&[u8]` or `&mut [u8]`. Everything above the platform
 //! copies in and out through [`Memory`], which checks every access.
 
+use crate::Lent;
+use alloc::boxed::Box;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -39,22 +41,23 @@ pub enum MemoryError {
     Misaligned,
 }
 
-/// Sizes in bytes of what [`Memory::alloc`] hands out from.
+/// Sizes in bytes of what [`Memory::lend`] hands out from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
     /// All of it.
     pub total: u64,
     /// Not handed out now.
     pub free: u64,
-    /// The longest contiguous run that is free.
-    pub largest_free: u64,
 }
 
-/// Checked access to a node's memory, and allocation of contiguous runs of it.
+/// A node's memory: runs of it that are lent, and access by address.
+///
+/// Whoever reaches memory of its own does it through the [`Lent`] that it has. Access by address is for what a device or a peer
+/// names; each is checked, in the kernel against what is lent at the time.
 ///
 /// An access either happens whole or is refused whole. Copies are not atomic against other accesses to the same bytes,
 /// but for aligned 8-byte reads and writes, which are single. All methods may be called from any processor and from
-/// the poller in an interrupt, but for `alloc` and `free`.
+/// the poller in an interrupt, but for `lend`, and the end of what is lent.
 pub trait Memory: Send + Sync {
     /// The range that the one key covers: first address and length in bytes.
     fn range(&self) -> (IoAddr, u64);
@@ -80,15 +83,12 @@ pub trait Memory: Send + Sync {
     /// Stores `swap` in the native-endian 64-bit word at `addr` if it holds `compare`; gives the value before.
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError>;
 
-    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, aligned to 4096; `None` if no such run is free.
-    fn alloc(&self, len: u64) -> Option<IoAddr>;
+    /// Lends `len` contiguous bytes, zeroed, aligned to 4096; `None` if no such run is free.
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>>;
 
-    /// Gives back a run of exactly the `len` it was taken with.
-    ///
-    /// # Panics
-    /// If that run is not allocated.
-    fn free(&self, addr: IoAddr, len: u64);
-
-    /// How much there is and how much is free.
+    /// How much there is and how much is free. Takes the same time whatever that is.
     fn stats(&self) -> MemoryStats;
+
+    /// Bytes of the longest contiguous run that is free. May take time in proportion to the memory: for when there is too little.
+    fn largest_free(&self) -> u64;
 }

@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 pub fn set() -> Result<(), String> {
     let text = cmdline::get("remote").unwrap_or("all");
     let covered = lent::covered();
-    let free = frames::stats_among(&covered.ranges).free;
+    let (_, free) = frames::lendable_totals();
     let len = match text.strip_prefix("arena") {
         None if text == "all" => {
             let (covered, log_page) = (covered.bytes() / MIB, covered.log_page);

@@ -1,7 +1,7 @@
 //! The heap, the frame allocator and checked memory.
 
 use alloc::vec::Vec;
-use platform::{IoAddr, Memory, MemoryError};
+use platform::{IoAddr, Lent, Memory, MemoryError};
 
 use super::{Outcome, ensure};
 use crate::mm::memory::LentMemory;
@@ -76,7 +76,10 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     let before = frames::stats();
     let mut random = Xorshift(0x1234_5678_9abc_def1);
     let mut live: Vec<(u64, u64)> = Vec::new();
-    for _ in 0..2000 {
+    for round in 0..2000 {
+        if round == 1000 {
+            totals_are_true()?;
+        }
         if random.below(5) < 3 {
             let bytes = random.below(64 * 4096) + 1;
             let align = 4096 << random.below(4);
@@ -96,10 +99,27 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     for (at, end) in live {
         frames::free(x86_64::PhysAddr::new_truncate(at), end - at);
     }
+    totals_are_true()?;
     // `live` itself may have grown the heap meanwhile.
     let grown = before.free - frames::stats().free;
     ensure!(grown <= 1 << 20, "{grown} bytes of frames were lost");
     Ok(())
+}
+
+/// The totals that are kept are what a walk over all frames counts, while nobody else takes or gives back some.
+fn totals_are_true() -> Result<(), alloc::string::String> {
+    let lent = mm::lent::covered();
+    let totals = || (frames::totals(), frames::lendable_totals());
+    for _ in 0..100 {
+        let before = totals();
+        let (all, lendable) = (frames::stats(), frames::stats_among(&lent.ranges));
+        if totals() == before {
+            let walked = ((all.total, all.free), (lendable.total, lendable.free));
+            ensure!(walked == before, "a walk counts {walked:?} bytes, kept are {before:?}");
+            return Ok(());
+        }
+    }
+    Err("frames are taken and given back all the time".into())
 }
 
 /// What is not lent is refused, RAM of the heap and of stacks among it, by every access; what is lent reads back.
@@ -112,8 +132,7 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     let mut on_heap = alloc::boxed::Box::new([0x5au8; 64]);
     let on_stack = [0x5au8; 64];
     let frame = frames::alloc_zeroed(4096).ok_or("no frame")?;
-    let given_back = m.alloc(4096).ok_or("no memory")?;
-    m.free(given_back, 4096);
+    let given_back = m.lend(4096).ok_or("no memory")?.addr();
     let refused = [
         ("beyond all memory", first.0 + len, 1),
         ("across the end of all memory", first.0 + len - 4, 8),
@@ -150,7 +169,8 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     }
     ensure!(core::hint::black_box(&mut *on_heap).iter().all(|b| *b == 0x5a), "the heap was changed");
     frames::free(frame, 4096);
-    let at = m.alloc(10_000).ok_or("no memory")?;
+    let run = m.lend(10_000).ok_or("no memory")?;
+    let at = run.addr();
     let mut buf = [0u8; 100];
     m.read(at, &mut buf).map_err(|e| alloc::format!("{e}"))?;
     ensure!(buf == [0; 100], "fresh memory is not zero");
@@ -176,7 +196,30 @@ fn checked_memory() -> Result<(), alloc::string::String> {
         m.fetch_add(IoAddr(at.0 + 4), 1) == Err(MemoryError::Misaligned),
         "a misaligned atomic was accepted"
     );
-    m.free(at, 10_000);
+    one_run(&*run)
+}
+
+/// A run is reached by its offsets, up to its last byte and no further, as by its address.
+fn one_run(run: &dyn Lent) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
+    let mut bytes = [0; 100];
+    for (offset, len) in [(0, 100), (8, 8), (9, 8), (9_900, 100), (9_999, 1), (10_000, 0)] {
+        let (bytes, value) = (bytes.get_mut(..len).ok_or("a length")?, offset as u8 | 1);
+        bytes.fill(value);
+        io(run.write(offset, bytes))?;
+        bytes.fill(0);
+        io(m.read(IoAddr(run.addr().0 + offset), bytes))?;
+        ensure!(bytes.iter().all(|b| *b == value), "a write to byte {offset} of a run is not at its address");
+        bytes.fill(0);
+        io(run.read(offset, bytes))?;
+        ensure!(bytes.iter().all(|b| *b == value), "byte {offset} of a run does not read back");
+    }
+    for (offset, len) in [(9_901, 100), (10_000, 1), (10_001, 0), (u64::MAX, 1)] {
+        let bytes = bytes.get_mut(..len).ok_or("a length")?;
+        let results = [run.read(offset, bytes), run.write(offset, bytes)];
+        ensure!(results == [Err(MemoryError::OutOfRange); 2], "byte {offset} of a run: {results:?}");
+    }
     Ok(())
 }
 

@@ -81,7 +81,8 @@ pub async fn run() -> Outcome {
         });
     }
     let memory = crate::mm::memory::LentMemory;
-    let lent = memory.alloc(1 << 16).ok_or("no memory to lend")?;
+    let run = memory.lend(1 << 16).ok_or("no memory to lend")?;
+    let lent = run.addr();
     for size in [8, 64, 256, 1024, 4096, 65536usize] {
         let calls = (1 << 24) / (size as u64 + 64);
         let refused = AtomicU64::new(0);
@@ -94,9 +95,15 @@ pub async fn run() -> Outcome {
         per_call(&alloc::format!("read {size} lent bytes"), calls, |_| {
             count(memory.read(black_box(lent), &mut black_box(&mut target)[..size]));
         });
+        per_call(&alloc::format!("write {size} bytes of a run"), calls, |_| {
+            count(black_box(&run).write(0, &black_box(&source)[..size]));
+        });
+        per_call(&alloc::format!("read {size} bytes of a run"), calls, |_| {
+            count(black_box(&run).read(0, &mut black_box(&mut target)[..size]));
+        });
         ensure!(refused.into_inner() == 0, "lent memory was refused");
     }
-    memory.free(lent, 1 << 16);
+    drop(run);
     for size in [64, 4096usize] {
         let name = alloc::format!("ICRC of {size} bytes");
         per_call(&name, (1 << 22) / (size as u64 + 64), |_| {

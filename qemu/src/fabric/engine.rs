@@ -159,7 +159,9 @@ impl Engine {
                 Command::Counters(answer) => {
                     let _ = answer.send(self.counters());
                 }
-                Command::Attach { port, generation, side, ring } => self.attach(port, generation, side, ring)?,
+                Command::Attach { port, generation, side, ring } => {
+                    self.attach(port, generation, side, ring)?
+                }
                 Command::Detach { port, generation, side, answer } => {
                     // The requesting thread may have stopped waiting.
                     let _ = answer.send(self.detach(port, generation, side)?);
@@ -206,7 +208,8 @@ impl Engine {
         self.disconnect(n)?;
         self.generations += 1;
         let ours = connection.try_clone().context("cannot duplicate a socket")?;
-        vhost::spawn(n, self.generations, connection, self.commands.clone()).context("cannot start a thread")?;
+        vhost::spawn(n, self.generations, connection, self.commands.clone())
+            .context("cannot start a thread")?;
         self.ports[n].peer = Peer::Machine(Box::new(Machine::new(self.generations, ours)));
         Ok(())
     }

@@ -109,7 +109,7 @@ impl Manager {
         }
         command.arg("--output").arg(output).arg("--json").arg(json);
         if let Some(limit) = &options.time {
-            command.args(["--time", limit]);
+            command.args(["--time", &limit.to_string()]);
         }
         if !options.args.is_empty() {
             command.arg("--args").args(&options.args);

@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use connectx3::device::{LinkType, Profile};
 use netfault::Faults;
+use platform::TimeLimit;
 use qemu::accel::Choice;
 use qemu::vm::Machine;
 use std::fmt;
@@ -127,7 +128,7 @@ pub struct Options {
     pub args: Vec<String>,
     /// How long the job may take, as in 90s, 15m or 2h; then it fails [default: as long as --timeout lets the run]
     #[arg(long, value_name = "LIMIT")]
-    pub time: Option<String>,
+    pub time: Option<TimeLimit>,
     /// File to work on; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,
@@ -264,6 +265,23 @@ mod tests {
         assert_eq!(default_memory_mb(1, 50 << 20), 64 + 400);
         assert_eq!(default_memory_mb(8, 50 << 20), 64 + 200);
         assert_eq!(default_memory_mb(16, 4 << 30), 64 + 2048);
+    }
+
+    /// Words that are none are refused when they are read: before anything is built.
+    #[test]
+    fn a_time_has_a_unit() {
+        #[derive(clap::Parser)]
+        struct Run {
+            #[command(flatten)]
+            options: super::Options,
+        }
+        let parse = |time| <Run as clap::Parser>::try_parse_from(["run", "--time", time]);
+        let limit = parse("15m").ok().and_then(|run| run.options.time);
+        assert_eq!(limit.map(|limit| limit.get().as_secs()), Some(900));
+        for time in ["banana", "5"] {
+            let refused = parse(time).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("want a time as in 90s"), "{refused}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::common::node;
 use crate::common::nodes::{Nodes, on_every_card};
 use crate::common::pair::{DEPTH, End, datagrams, every_verb, gather, to};
 use crate::common::wire::{Station, exchange, exchange_lossy};
-use platform::{IoAddr, Memory};
+use platform::IoAddr;
 use std::time::Duration;
 use verbs::{
     Completion, LinkKind, Payload, RecvWr, RemoteAddr, RemoteKey, Rnic, SendOp, SendWr, Sge, Status,

@@ -1,7 +1,7 @@
 //! The longest message there is, 2^31 bytes, in the smallest packets: 2^23 sequence numbers each.
 
 use crate::common::{drain, mac, wr};
-use platform::{Instant, IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{Instant, IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use softroce::{Config, EthernetPort, SoftRoce};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,12 +52,14 @@ impl Memory for Ruler {
     fn compare_swap(&self, _: IoAddr, _: u64, _: u64) -> Result<u64, MemoryError> {
         Err(MemoryError::OutOfRange)
     }
-    fn alloc(&self, _: u64) -> Option<IoAddr> {
+    fn lend(&self, _: u64) -> Option<Box<dyn Lent>> {
         None
     }
-    fn free(&self, _: IoAddr, _: u64) {}
     fn stats(&self) -> MemoryStats {
         MemoryStats::default()
+    }
+    fn largest_free(&self) -> u64 {
+        0
     }
 }
 
