@@ -108,9 +108,9 @@ impl QueuePair {
     pub(crate) fn sent(&mut self, tx: &Tx, good: bool, env: &mut Env<'_>) {
         match (self, good) {
             (Self::Reliable(qp), true) => qp.sent(tx, env),
-            (Self::Reliable(qp), false) => qp.spoiled(tx, env),
+            (Self::Reliable(qp), false) => qp.payload_failed(tx, env),
             (Self::Datagram(qp), true) => qp.sent(env),
-            (Self::Datagram(qp), false) => qp.spoiled(env),
+            (Self::Datagram(qp), false) => qp.payload_failed(env),
         }
     }
 
