@@ -30,8 +30,8 @@ pub fn speeds(effort: Effort) -> Vec<Value> {
         .collect()
 }
 
-/// The bytes of a frame before its base header, for RoCEv2 over IPv4, and the bytes that are fed separately: IP,
-/// UDP and base header.
+/// The bytes of a frame before its base header, for RoCEv2 over IPv4, and the bytes that are fed separately:
+/// IP, UDP and base header.
 const FED_APART: (usize, usize) = (14 + 28, 28 + 12);
 
 /// Returns the nanoseconds of ICRC per operation, for frames of `lens` bytes at both ends in `operations`

@@ -355,8 +355,8 @@ impl ReliableQp {
 
     /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`. Returns the length,
     /// and false if memory could not be read; the ICRC is then wrong on purpose, and the caller must call
-    /// [`payload_failed`](Self::payload_failed). Returns `None` if the queue pair is not connected over a path, or `out` is
-    /// too short.
+    /// [`payload_failed`](Self::payload_failed). Returns `None` if the queue pair is not connected over a
+    /// path, or `out` is too short.
     pub fn emit(
         &self,
         tx: &Tx,

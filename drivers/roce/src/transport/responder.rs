@@ -306,7 +306,7 @@ impl Responder {
         }
     }
 
-    /// Refuses the request at `psn` for good, and returns the status of the receive in use.
+    /// Refuses the request at `psn` fatally, and returns the status of the receive in use.
     fn refuse_request(&mut self, psn: Psn, refusal: &Refusal, env: &mut Env<'_>) -> Option<Status> {
         match refusal.code {
             NakCode::RemoteAccessError => env.counters.access_errors += 1,
