@@ -19,7 +19,7 @@ pub(crate) struct Slot {
     pub(crate) recv_cq: CqId,
     /// True if it is in the list of senders.
     pub(crate) queued: bool,
-    /// Its deadline at the last check.
+    /// The deadline at the last check.
     pub(crate) deadline: Instant,
 }
 
