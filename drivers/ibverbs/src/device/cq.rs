@@ -1,4 +1,4 @@
-//! A completion queue: what the device has completed, and what the driver has taken from it or completed itself.
+//! A completion queue: completions of the device, and those that the driver has taken from it or made itself.
 
 use super::raw::{Channel, CompletionQueue};
 use crate::sync::lock;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use verbs::Completion;
 
-/// Completions taken from the device in one call.
+/// The maximum number of completions taken from the device in one call.
 const AT_ONCE: usize = 32;
 
 /// A completion queue.
@@ -18,14 +18,15 @@ const AT_ONCE: usize = 32;
 pub struct Cq {
     raw: Arc<CompletionQueue>,
     depth: u32,
-    /// Work that may still complete into it.
+    /// The number of work requests that may still complete into it.
     reserved: AtomicU32,
     state: Mutex<State>,
 }
 
-/// What only one may do at a time: completions keep their order.
+/// The state behind the lock, which keeps completions in order.
 pub struct State {
-    /// Taken from the device, but not yet by the caller; older than all that the device still has.
+    /// Completions that were taken from the device but not by the caller. They are older than all that the
+    /// device still has.
     taken: VecDeque<Completion>,
     wcs: Box<[ibv::ibv_wc]>,
 }
@@ -37,7 +38,7 @@ impl std::fmt::Debug for State {
 }
 
 impl Cq {
-    /// Makes one for `depth` completions.
+    /// Makes a queue for `depth` completions.
     pub fn new(channel: Arc<Channel>, depth: u32) -> io::Result<Self> {
         let raw = CompletionQueue::new(channel, i32::try_from(depth).unwrap_or(i32::MAX))?;
         // SAFETY: numbers, and unions of numbers.
@@ -46,28 +47,29 @@ impl Cq {
         Ok(Self { raw: Arc::new(raw), depth, reserved: AtomicU32::new(0), state: Mutex::new(state) })
     }
 
-    /// The queue of the device.
+    /// Returns the device's queue.
     pub fn raw(&self) -> &Arc<CompletionQueue> {
         &self.raw
     }
 
-    /// Sets a place for a completion aside; `false` if there is none.
+    /// Reserves room for a completion. Returns false if there is none.
     pub fn reserve(&self) -> bool {
         let more = |n: u32| (n < self.depth).then_some(n + 1);
         self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Gives back places of work that has completed, or was not posted.
+    /// Releases the room of work that has completed, or was not posted.
     pub fn release(&self, count: u32) {
         self.reserved.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Keeps others from taking completions.
+    /// Locks the queue, so that nobody else takes completions.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Gives up to `out.len()` completions, oldest first: how many. `translate` says what one of the device means.
+    /// Moves up to `out.len()` completions to `out`, oldest first, and returns their number. `translate`
+    /// interprets a completion of the device.
     pub fn poll(
         &self,
         out: &mut [Completion],
@@ -94,22 +96,22 @@ impl Cq {
         count
     }
 
-    /// Asks for an event at the next completion. `true`: one waits already.
+    /// Requests an event for the next completion. Returns true if one is already waiting.
     pub fn arm(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) -> bool {
-        // A queue that cannot be armed belongs to a device that is gone, which the asynchronous events tell.
+        // A queue that cannot be armed belongs to a device that has gone, which asynchronous events report.
         let _ = self.raw.arm();
         let mut state = lock(&self.state);
         if state.taken.is_empty() {
-            // What came before the arming makes no event.
+            // Completions from before the arming raise no event.
             state.take_some(&self.raw, translate);
         }
         !state.taken.is_empty()
     }
 
-    /// Takes all that the device has completed by now.
+    /// Takes all completions that the device has now.
     pub fn drain(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) {
         let mut state = lock(&self.state);
-        // Other queue pairs may go on completing: what was there at the start is at most `depth`.
+        // Other queue pairs may continue to complete work; the completions at the start are at most `depth`.
         let mut left = self.depth as usize + AT_ONCE;
         loop {
             let taken = state.take_some(&self.raw, translate);
@@ -122,7 +124,7 @@ impl Cq {
 }
 
 impl State {
-    /// Appends what the driver completes itself.
+    /// Appends a completion that the driver has made itself.
     pub fn push(&mut self, completion: Completion) {
         self.taken.push_back(completion);
     }
