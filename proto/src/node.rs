@@ -35,10 +35,10 @@ pub enum NameError {
     #[error("the name belongs to another node")]
     NotOwner,
     /// The name is empty or longer than [`MAX_NAME`], or the value longer than [`MAX_VALUE`].
-    #[error("name or value of a forbidden length")]
+    #[error("the name is empty, or the name or its value is too long")]
     Length,
     /// The names of the node take [`NAME_QUOTA`](ToManager::NAME_QUOTA) bytes already.
-    #[error("this node has bound as many names as one node may")]
+    #[error("this node has bound the maximum number of names")]
     Quota,
     /// The manager cannot number the binding, because its disk is slow or full.
     #[error("the manager waits for its disk: try again")]

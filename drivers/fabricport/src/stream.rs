@@ -31,7 +31,7 @@ pub enum Closed {
     #[error("closed by the fabric")]
     ByPeer,
     /// The other end announced a frame of an impossible length.
-    #[error("a frame of {0} bytes")]
+    #[error("the fabric announced a frame of {0} bytes")]
     FrameLength(usize),
     /// The socket has failed.
     #[error(transparent)]

@@ -152,7 +152,7 @@ impl Capabilities {
         }
         let ports = get(field::PORTS) as u8;
         if !(1..=2).contains(&ports) {
-            return Err(Error::Nonsense("it has neither one port nor two"));
+            return Err(Error::Nonsense("its number of ports is neither 1 nor 2"));
         }
         if get(field::SEND_BYTES) < 256 || get(field::SEND_ELEMENTS) < 4 || get(field::RECEIVE_ELEMENTS) < 4 {
             return Err(Error::Lacks("work requests of 256 bytes"));
@@ -199,7 +199,7 @@ impl Capabilities {
 fn entry_sizes(mailbox: &Mailbox) -> Result<EntrySizes, Error> {
     let size = |index: usize| match mailbox.get(Field::half(field::ENTRY_SIZES + 2 * index)) {
         len @ 8..=4096 => Ok(u64::from(len).next_power_of_two()),
-        _ => Err(Error::Nonsense("entries of its tables have no size")),
+        _ => Err(Error::Nonsense("its table entries have an impossible size")),
     };
     let sizes = EntrySizes {
         rdmarc: size(0)?,
@@ -318,7 +318,7 @@ pub(crate) mod tests {
         assert_eq!(pro.eqs, EqScheme::Legacy { reserved: 4 });
         assert!(pro.roce_v2 && pro.blue_flame.is_none());
         let refused = |field, value| Capabilities::parse(&mailbox().with(field, value)).unwrap_err();
-        assert_eq!(refused(field::PORTS, 3), Error::Nonsense("it has neither one port nor two"));
+        assert_eq!(refused(field::PORTS, 3), Error::Nonsense("its number of ports is neither 1 nor 2"));
         assert_eq!(refused(field::FLAGS, 0), Error::Lacks("reliable connections"));
         assert_eq!(refused(field::LOG_MIN_PAGE, 13), Error::Lacks("pages of 4096 bytes"));
         assert!(

@@ -145,7 +145,7 @@ impl<B: Block> Control<B> {
         let (id, mut cq) = self.create_cq(hw, card, CqOptions { depth }).map_err(none)?;
         let target = || Target { id, number: cq.number(), credit: cq.credit.clone() };
         let shape = Shape::new(room.sends, room.receives, card.capabilities.log_send_entries);
-        let shape = shape.ok_or(Error::Lacks("rings of some entries"))?;
+        let shape = shape.ok_or(Error::Lacks("rings of this size"))?;
         let slot = self.make_qp(hw, card, QpNum::new(number), service, shape, [target(), target()])?;
         cq.attach(QpRings::<B>::slot_of(slot.queue.number()), slot.queue.clone());
         Ok(Packets::new(cq, slot, memory, room, card.keys.local))

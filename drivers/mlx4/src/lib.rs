@@ -105,7 +105,7 @@ pub use recovery::Condition;
 const CQS: usize = 1 << icm::layout::LOG_CQS;
 /// Time between two polls of the card's error buffer. Linux polls every 5 s (`mlx4/catas.c`); here the card
 /// must be up again before a node's lease ends.
-const HEALTH_EVERY: Duration = Duration::from_secs(1);
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A card that is up. `R` is the lock of its queues: in the kernel, one that masks interrupts.
 pub struct Mlx4<H: Hardware, R> {
@@ -199,7 +199,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let slots: Box<[_]> = locks().take(SLOTS).collect();
         let slots = slots.try_into().map_err(|_| Error::NoMemory("queue pairs"))?;
-        let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
+        let next_health = (hw.now() + HEALTH_INTERVAL).as_nanos();
         let driver = Self {
             control: spin::Mutex::new(control),
             slots,
@@ -398,12 +398,12 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.cqs.get(usize::from(id.0))
     }
 
-    /// Checks the card's health once per [`HEALTH_EVERY`].
+    /// Checks the card's health once per [`HEALTH_INTERVAL`].
     fn watch_health(&self, now: Instant) {
         if now.as_nanos() < self.next_health.load(Ordering::Relaxed) {
             return;
         }
-        self.next_health.store((now + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
+        self.next_health.store((now + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
         match self.card.health {
             Health::Unseen => {}
             Health::Register(register) => match self.hw.register(register) {

@@ -77,19 +77,21 @@ impl Pages {
     /// previous one.
     pub(crate) fn of(remote: &Remote) -> Result<Option<Self>, Error> {
         let Remote::Ranges(ranges) = remote else { return Ok(None) };
-        Self::largest(ranges).map(Some).ok_or(Error::Lacks("a part of memory that begins with a page"))
+        Self::largest(ranges)
+            .map(Some)
+            .ok_or(Error::Lacks("keys for memory that does not begin and end with a page"))
     }
 
     fn largest(ranges: &Ranges) -> Option<Self> {
         /// The field has 5 bits above 4096.
-        const LOG_MOST: u32 = 31;
+        const LOG_MAX: u32 = 31;
         let (last, others) = ranges.split_last()?;
         let ordered = ranges.iter().all(|range| range.start < range.end)
             && ranges.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start));
         let ends =
             others.iter().fold(last.end.checked_next_multiple_of(PAGE)?, |bits, range| bits | range.end);
         let bits = ranges.iter().fold(ends, |bits, range| bits | range.start);
-        let log_len = bits.trailing_zeros().min(LOG_MOST);
+        let log_len = bits.trailing_zeros().min(LOG_MAX);
         let (_, len) = span(ranges);
         (ordered && log_len >= LOG_PAGE).then(|| {
             let count = len.div_ceil(1 << log_len);

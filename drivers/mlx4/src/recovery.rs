@@ -10,7 +10,7 @@ use crate::memory_region::Keys;
 use crate::qp::QpState;
 use crate::reset::{self, Saved};
 use crate::start::{self, Preserved, Started};
-use crate::{HEALTH_EVERY, Mlx4};
+use crate::{HEALTH_INTERVAL, Mlx4};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -23,7 +23,7 @@ const MAX_ATTEMPTS: u32 = 5;
 /// The time between the first attempt and the second. It doubles with each later attempt.
 const BACKOFF: Duration = Duration::from_secs(1);
 /// The time without failure after which a card has all its attempts again.
-const WELL_FOR: Duration = Duration::from_secs(600);
+const STABLE_TIME: Duration = Duration::from_secs(600);
 
 /// The condition of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +99,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             return Condition::Well;
         }
         if let Step::None = recovery.step {
-            if now >= recovery.started_at + WELL_FOR {
+            if now >= recovery.started_at + STABLE_TIME {
                 recovery.attempts = 0;
             }
             recovery.step = Step::Reset { at: now };
@@ -199,7 +199,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             if card.capabilities == self.card.capabilities && card.port.layer == self.card.port.layer {
                 self.recreate(&mut control)
             } else {
-                Err(Error::Nonsense("it is another card since its reset"))
+                Err(Error::Nonsense("its capabilities have changed with the reset"))
             };
         let joined = renewed.and_then(|()| match &mut frames {
             Some(frames) => {
@@ -221,7 +221,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         *self.eq.lock() = eq;
         *self.agent.lock() = agent;
         *self.frames.lock() = frames;
-        self.next_health.store((self.hw.now() + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
+        self.next_health.store((self.hw.now() + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
         self.cut_off.store(false, Ordering::Release);
         self.failed.store(false, Ordering::Relaxed);
         drop(control);

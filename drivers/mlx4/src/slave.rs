@@ -42,7 +42,7 @@ pub(crate) fn first_eq<B: Block>(
         return Err(Error::Lacks("RDMA for this function"));
     }
     if function.get(field::MASTER_BEHAVIOUR) & !KNOWN_BEHAVIOUR != 0 {
-        return Err(Error::Lacks("a master that the driver knows"));
+        return Err(Error::Lacks("a master whose behaviours the driver knows"));
     }
     let (first, end) = (function.get(field::RESERVED_EQS), function.get(field::EQS));
     if first >= end || end > 1 << 10 {

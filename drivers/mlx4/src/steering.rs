@@ -147,7 +147,7 @@ impl Steering {
                 next => index = next,
             }
         }
-        Err(Error::Nonsense("its table of groups has no end"))
+        Err(Error::Nonsense("its multicast table has an endless chain"))
     }
 
     /// Steers the rows of the MAC table and all groups to the queue pair.

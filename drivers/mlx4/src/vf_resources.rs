@@ -186,9 +186,9 @@ fn write_pages<B: Block>(
     const FIRST: Field = Field::word(0x04);
     const ENTRIES: usize = 0x10;
     /// The maximum number of entries in one command (Linux `MLX4_MAILBOX_SIZE / 8 - 2`).
-    const MOST: u64 = 510;
-    for skip in (0..pages).step_by(MOST as usize) {
-        let count = MOST.min(pages - skip);
+    const MAX_PER_COMMAND: u64 = 510;
+    for skip in (0..pages).step_by(MAX_PER_COMMAND as usize) {
+        let count = MAX_PER_COMMAND.min(pages - skip);
         let mut mailbox = Mailbox::new().with(FIRST, first + skip as u32);
         for page in 0..count {
             mailbox.set_wide(ENTRIES + 8 * page as usize, entry(skip + page));

@@ -8,7 +8,7 @@ use platform::Instant;
 use verbs::MacAddr;
 
 /// The lifetime of a learned address.
-const FRESH: Duration = Duration::from_secs(60);
+const LIFETIME: Duration = Duration::from_secs(60);
 /// The time before its end at which an entry in use is confirmed.
 const CONFIRM: Duration = Duration::from_secs(20);
 /// The time between two queries for the same address: the first, which doubles up to the longest.
@@ -114,7 +114,7 @@ impl Resolver {
 
     /// Stores `ip` at `mac`, if the entry exists, or if `new` is set.
     fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, new: bool) {
-        let state = State::Known { mac, until: now + FRESH, next_ask: now + (FRESH - CONFIRM) };
+        let state = State::Known { mac, until: now + LIFETIME, next_ask: now + (LIFETIME - CONFIRM) };
         match self.table.iter_mut().find(|e| e.ip == ip) {
             Some(entry) => entry.state = state,
             None if new => self.insert(Entry { ip, used: now, state }),
@@ -182,7 +182,7 @@ impl Resolver {
             }
             // An entry in use is confirmed before its end; an idle one expires.
             State::Known { mac: to, until, next_ask } if now >= *next_ask => {
-                let in_use = e.used + FRESH > *until;
+                let in_use = e.used + LIFETIME > *until;
                 *next_ask = if in_use { now + LONGEST_RETRY } else { *until };
                 if in_use { ask(own, e.ip, Some(*to), mac, out) } else { None }
             }

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 /// log2 of the smallest page size in bytes.
-const LOG_LEAST: u32 = 12;
+const LOG_MIN_PAGE: u32 = 12;
 /// log2 of the largest page size in bytes.
-const LOG_MOST: u32 = 30;
+const LOG_MAX_PAGE: u32 = 30;
 /// Divisor of the memory that may stay uncovered so that pages can be larger: at most 1/32 of it.
-const SHARE_LEFT_OUT: u64 = 32;
+const UNCOVERED_DIVISOR: u64 = 32;
 
 /// Memory as whole pages of one size. The ranges are ascending, disjoint and not empty; each begins and ends
 /// at a multiple of the page size.
@@ -31,9 +31,10 @@ impl Coverage {
     pub fn of(memory: &[Range<u64>]) -> Self {
         let memory = merged(memory);
         let total: u64 = memory.iter().map(len).sum();
-        let enough = |pages: &Self| total - pages.bytes() <= total / SHARE_LEFT_OUT;
-        let largest = (LOG_LEAST + 1..=LOG_MOST).rev().map(|log| Self::with_pages(&memory, log)).find(enough);
-        largest.unwrap_or_else(|| Self::with_pages(&memory, LOG_LEAST))
+        let enough = |pages: &Self| total - pages.bytes() <= total / UNCOVERED_DIVISOR;
+        let largest =
+            (LOG_MIN_PAGE + 1..=LOG_MAX_PAGE).rev().map(|log| Self::with_pages(&memory, log)).find(enough);
+        largest.unwrap_or_else(|| Self::with_pages(&memory, LOG_MIN_PAGE))
     }
 
     fn with_pages(memory: &[Range<u64>], log_page: u32) -> Self {

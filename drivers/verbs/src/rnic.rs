@@ -148,7 +148,7 @@ pub enum VerbsError {
     DeviceFailed,
     /// The device may still serve a queue pair that was to be destroyed: packets that arrive for it may
     /// change memory.
-    #[error("the RNIC does not let go of the queue pair")]
+    #[error("the RNIC may still serve the queue pair")]
     StillServed,
 }
 

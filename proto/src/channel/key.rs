@@ -78,7 +78,7 @@ pub struct NotAKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrongRole {
     /// The key of the other role.
-    #[error("the key is one for a {has}: a {wanted} needs the key of a {wanted} or the whole cluster key")]
+    #[error("this is the key of a {has}: a {wanted} needs the key of a {wanted} or the whole cluster key")]
     Other {
         /// The role of the key.
         has: Role,
@@ -86,7 +86,7 @@ pub enum WrongRole {
         wanted: Role,
     },
     /// A key of one role where the whole key is needed.
-    #[error("the key is one for a {has}: a manager needs the whole cluster key")]
+    #[error("this is the key of a {has}: a manager needs the whole cluster key")]
     NotWhole {
         /// The role of the key.
         has: Role,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use verbs::Completion;
 
 /// The maximum number of completions taken from the device in one call.
-const AT_ONCE: usize = 32;
+const POLL_BATCH: usize = 32;
 
 /// A completion queue.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Cq {
     pub fn new(channel: Arc<Channel>, depth: u32) -> io::Result<Self> {
         let raw = CompletionQueue::new(channel, i32::try_from(depth).unwrap_or(i32::MAX))?;
         // SAFETY: numbers, and unions of numbers.
-        let wcs = (0..AT_ONCE).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
+        let wcs = (0..POLL_BATCH).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
         let state = State { taken: VecDeque::with_capacity(depth as usize), wcs };
         Ok(Self { raw: Arc::new(raw), depth, reserved: AtomicU32::new(0), state: Mutex::new(state) })
     }
@@ -84,7 +84,7 @@ impl Cq {
             }
             let room = out.len() - count;
             let State { wcs, .. } = &mut *state;
-            let wcs = wcs.get_mut(..room.min(AT_ONCE)).unwrap_or_default();
+            let wcs = wcs.get_mut(..room.min(POLL_BATCH)).unwrap_or_default();
             let taken = self.raw.poll(wcs);
             for completion in wcs.iter().take(taken).filter_map(&mut *translate) {
                 put(out, &mut count, completion);
@@ -112,7 +112,7 @@ impl Cq {
     pub fn drain(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) {
         let mut state = lock(&self.state);
         // Other queue pairs may continue to complete work; the completions at the start are at most `depth`.
-        let mut left = self.depth as usize + AT_ONCE;
+        let mut left = self.depth as usize + POLL_BATCH;
         loop {
             let taken = state.take_some(&self.raw, translate);
             left = left.saturating_sub(taken);

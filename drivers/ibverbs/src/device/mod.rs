@@ -30,7 +30,7 @@ use work::{Limits, MAX_SGE};
 pub use open::open;
 
 /// The time between two checks for asynchronous events. A check is a system call, and little depends on it.
-const EVENTS_EVERY: Duration = Duration::from_millis(100);
+const EVENT_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The kernel's errors for objects of a device that has gone.
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
@@ -282,7 +282,7 @@ impl Rnic for IbvRnic {
         let completions = woken && self.channel.take_events();
         let checked_at = Instant::from_nanos(self.checked_at.load(Ordering::Relaxed));
         // A thread that an event has woken must take the event, or it would be woken again.
-        let due = woken || now.saturating_since(checked_at) >= EVENTS_EVERY;
+        let due = woken || now.saturating_since(checked_at) >= EVENT_CHECK_INTERVAL;
         if due {
             self.checked_at.store(now.as_nanos(), Ordering::Relaxed);
         }

@@ -117,7 +117,7 @@ impl Layout {
             part(eqs),
         ];
         if tables.iter().any(|table| table.reserved > table.count) {
-            return Err(Error::Nonsense("its firmware keeps more objects than its tables hold"));
+            return Err(Error::Nonsense("its firmware reserves more objects than its tables hold"));
         }
         let total = pack(&mut tables);
         if total > card.max_icm {

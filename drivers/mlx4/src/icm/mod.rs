@@ -102,7 +102,7 @@ impl<B: Block> Icm<B> {
         let auxiliary_pages = commands.exec(hw, size)?;
         // A card needs a few bytes for each page of its tables; a larger value must be wrong.
         if auxiliary_pages == 0 || auxiliary_pages > layout.total / PAGE {
-            return Err(Error::Nonsense("its tables need memory beyond their size"));
+            return Err(Error::Nonsense("its tables need more memory than their size"));
         }
         let auxiliary =
             hw.allocate(auxiliary_pages * PAGE).ok_or(Error::NoMemory("the tables of the card's tables"))?;

@@ -120,7 +120,7 @@ impl Port {
             (true, true) => wanted.unwrap_or(Layer::InfiniBand),
             (true, false) => Layer::Ethernet,
             (false, true) => Layer::InfiniBand,
-            (false, false) => return Err(Error::Nonsense("its port is of no kind")),
+            (false, false) => return Err(Error::Nonsense("its port is neither Ethernet nor InfiniBand")),
         };
         match wanted.filter(|wanted| *wanted != layer) {
             Some(Layer::Ethernet) => return Err(Error::Lacks("an Ethernet link at its port")),

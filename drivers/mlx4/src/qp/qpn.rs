@@ -1,4 +1,4 @@
-//! The allocator of queue pair numbers. It returns unpredictable ones, so that a late packet for a destroyed
+//! The allocator of queue pair qpns. It returns unpredictable ones, so that a late packet for a destroyed
 //! queue pair does not reach a new one.
 
 use crate::icm::layout::LOG_QPS;
@@ -9,7 +9,7 @@ use alloc::vec;
 
 /// The number of numbers that receive table entries at a time.
 const BLOCK: usize = 64;
-/// An allocator of consecutive numbers. The low bits of a number are its slot.
+/// An allocator of consecutive qpns. The low bits of a number are its slot.
 #[derive(Clone)]
 pub(crate) struct QpnAllocator {
     base: u32,
@@ -23,11 +23,11 @@ pub(crate) struct QpnAllocator {
 }
 
 impl QpnAllocator {
-    /// Makes the allocator of a physical function, at a base that `random_u32` determines. The lowest numbers
+    /// Makes the allocator of a physical function, at a base that `random` determines. The lowest numbers
     /// are left out: they are the firmware's and the special queue pairs'.
-    pub(crate) fn for_pf(random_u32: u32) -> Self {
+    pub(crate) fn for_pf(random: u32) -> Self {
         const BASES: u32 = 1 << (LOG_QPS - SLOT_BITS);
-        Self::for_vf((1 + random_u32 % (BASES - 1)) << SLOT_BITS, SLOTS as u32)
+        Self::for_vf((1 + random % (BASES - 1)) << SLOT_BITS, SLOTS as u32)
     }
 
     /// Makes the allocator of a virtual function, for `len` numbers from `base` on that the master has
@@ -64,12 +64,12 @@ impl QpnAllocator {
         self.backed = self.len.min(self.backed + BLOCK);
     }
 
-    /// Allocates a number that `random_u32` determines.
-    pub(crate) fn allocate(&mut self, random_u32: u32) -> Option<u32> {
+    /// Allocates a number that `random` determines.
+    pub(crate) fn allocate(&mut self, random: u32) -> Option<u32> {
         if self.count >= self.capacity() as usize || self.backed == 0 {
             return None;
         }
-        let from = random_u32 as usize % self.backed;
+        let from = random as usize % self.backed;
         let mut numbers = (from..self.backed).chain(0..from).map(|place| self.base + place as u32);
         let number = numbers.find(|number| self.taken.get(slot(*number)) == Some(&false))?;
         *self.taken.get_mut(slot(number))? = true;
@@ -97,17 +97,17 @@ mod tests {
 
     #[test]
     fn numbers_are_taken_once_and_memory_grows_with_them() {
-        let mut numbers = QpnAllocator::for_pf(0xdead_beef);
+        let mut qpns = QpnAllocator::for_pf(0xdead_beef);
         let mut seen = BTreeSet::new();
-        let mut random_u32 = 1u32;
-        for n in 0..numbers.capacity() {
-            while let Some((first, count)) = numbers.next_unbacked() {
-                assert_eq!((first - numbers.base, count), (numbers.backed as u32, BLOCK as u32));
-                numbers.mark_backed();
+        let mut random = 1u32;
+        for n in 0..qpns.capacity() {
+            while let Some((first, count)) = qpns.next_unbacked() {
+                assert_eq!((first - qpns.base, count), (qpns.backed as u32, BLOCK as u32));
+                qpns.mark_backed();
             }
-            assert!(numbers.backed <= (2 * n as usize + 2).next_multiple_of(BLOCK));
-            random_u32 = random_u32.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let number = qpns.allocate(random_u32 >> 8).unwrap();
+            assert!(qpns.backed <= (2 * n as usize + 2).next_multiple_of(BLOCK));
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let number = qpns.allocate(random >> 8).unwrap();
             assert!((1 << SLOT_BITS..1 << LOG_QPS).contains(&number) && seen.insert(number));
         }
         assert_eq!(qpns.allocate(0), None);

@@ -90,7 +90,7 @@ fn a_part_that_no_key_can_have_is_an_error() {
         let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
         let remote = Remote::part(IoAddr(base), len);
         let refused = machine.start(&Config { remote, ..Config::default() }).err();
-        assert_eq!(refused, Some(Error::Lacks("a part of memory that begins with a page")));
+        assert_eq!(refused, Some(Error::Lacks("keys for memory that does not begin and end with a page")));
         assert_eq!(machine.bus.shared.in_use(), 0);
     }
 }

@@ -27,7 +27,7 @@ use platform::Instant;
 use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
 /// The RNR retry count that means no limit (specification 9.7.5.2.8).
-const RNR_FOR_EVER: u8 = 7;
+const RNR_UNLIMITED: u8 = 7;
 
 /// Returns the distance from `b` up to `a`, modulo 2^24.
 const fn ahead(a: Psn, b: Psn) -> u32 {

@@ -1,6 +1,6 @@
 //! The handling of responses: acknowledgements, data, reports of missing packets, and refusals.
 
-use super::{Gap, RNR_FOR_EVER, Requester, ahead};
+use super::{Gap, RNR_UNLIMITED, Requester, ahead};
 use crate::transport::Env;
 use crate::transport::send_queue::Op;
 use crate::wire::{Ecn, Ext, NakCode, Operation, Packet, RnrTimer, Syndrome};
@@ -90,7 +90,7 @@ impl Requester {
             return Ok(());
         }
         env.counters.rx_rnr_naks += 1;
-        if self.rnr_retries < RNR_FOR_EVER {
+        if self.rnr_retries < RNR_UNLIMITED {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
         }
         self.go_back();

@@ -23,7 +23,7 @@ use core::arch::x86_64::{
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// For fewer bytes the tables are as fast, and four registers of 16 bytes cannot be filled.
-const LEAST: usize = 64;
+const MIN_BYTES: usize = 64;
 
 /// Returns `x^n mod P` as a factor for reversed bits: the product of two reversed polynomials of 64 bits is
 /// one bit too low, so the constant is one bit higher.
@@ -53,7 +53,7 @@ const BY_16_BYTES: [u64; 2] = factors(128);
 /// instruction, or there are too few bytes.
 #[inline]
 pub(super) fn feed(crc: u32, bytes: &[u8]) -> Option<u32> {
-    if bytes.len() < LEAST || !available() {
+    if bytes.len() < MIN_BYTES || !available() {
         return None;
     }
     // SAFETY: `available` has found PCLMULQDQ, the only feature that the function needs beyond x86-64's own.
@@ -172,7 +172,7 @@ mod tests {
                 let crc = (start * 0x0101_0101 + len) as u32;
                 let expected = table::feed(crc, part);
                 assert_eq!(feed(crc, part).unwrap_or(expected), expected, "{len} bytes from {start}");
-                assert_eq!(feed(crc, part).is_some(), len >= LEAST);
+                assert_eq!(feed(crc, part).is_some(), len >= MIN_BYTES);
             }
         }
     }
