@@ -11,10 +11,9 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
-/// Every access takes the lock, so accesses are atomic as a whole: stronger than [`Memory`] promises. The base address
-/// is free to choose, so that a mix-up of offsets and addresses shows.
-///
-/// Clones are the same memory.
+/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`] promises.
+/// The base address is arbitrary, so that a confusion of offsets and addresses shows. Clones are the same
+/// memory.
 #[derive(Clone)]
 pub struct Arena {
     base: u64,
@@ -23,10 +22,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Memory of `len` zero bytes (rounded up to 4096) whose first has the address `base`.
+    /// Makes `len` zero bytes of memory (rounded up to 4096), the first of which has the address `base`.
     ///
     /// # Panics
-    /// If `base` is not a multiple of 4096, or the end lies beyond the address space, or the heap has no room.
+    /// If `base` is not a multiple of 4096, if the end is beyond the address space, or if the heap is too
+    /// small.
     #[must_use]
     pub fn new(base: IoAddr, len: u64) -> Self {
         let len = len.checked_next_multiple_of(PAGE).expect("arena length overflows");
@@ -53,14 +53,14 @@ impl Arena {
         self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
-    /// Runs `f` on the `len` bytes at `addr`.
+    /// Calls `f` with the `len` bytes at `addr`.
     fn with<T>(&self, addr: IoAddr, len: usize, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, MemoryError> {
         let mut bytes = self.bytes.lock();
         let range = self.range_in(bytes.len(), addr, len as u64)?;
         bytes.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
     }
 
-    /// The index range of `len` bytes at `addr` in a block of `total` bytes.
+    /// Returns the index range of `len` bytes at `addr` in a block of `total` bytes.
     fn range_in(&self, total: usize, addr: IoAddr, len: u64) -> Result<Range<usize>, MemoryError> {
         if len == 0 {
             return Ok(0..0);
@@ -74,7 +74,7 @@ impl Arena {
         Ok(start as usize..end as usize)
     }
 
-    /// Replaces the word at `addr` by what `f` makes of it; gives the value before.
+    /// Replaces the word at `addr` with `f` of it, and returns the previous value.
     fn update(&self, addr: IoAddr, f: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
         if !addr.0.is_multiple_of(8) {
             return Err(MemoryError::Misaligned);

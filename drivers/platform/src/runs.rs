@@ -1,4 +1,4 @@
-//! Which runs of a block of memory are free: what a [`Memory`](crate::Memory) on a host allocates with.
+//! The allocator of free runs in a block, with which a [`Memory`](crate::Memory) on a host allocates.
 
 use crate::MemoryStats;
 use alloc::collections::BTreeMap;
@@ -6,10 +6,10 @@ use alloc::collections::BTreeMap;
 /// Allocation granularity and alignment in bytes.
 pub const PAGE: u64 = 4096;
 
-/// A first-fit allocator of the runs of a block, by offset; it touches no memory.
+/// A first-fit allocator of runs in a block, by offset. It does not access the memory itself.
 #[derive(Debug)]
 pub struct Runs {
-    /// Offset to length, both in bytes and multiples of [`PAGE`].
+    /// Lengths by offset, both in bytes and multiples of [`PAGE`].
     free: BTreeMap<u64, u64>,
     taken: BTreeMap<u64, u64>,
     total: u64,
@@ -18,7 +18,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// A block of `total` bytes (rounded down to [`PAGE`]), all of it free.
+    /// Makes a block of `total` bytes (rounded down to [`PAGE`]), all of it free.
     #[must_use]
     pub fn new(total: u64) -> Self {
         let total = total - total % PAGE;
@@ -26,7 +26,8 @@ impl Runs {
         Self { free, taken: BTreeMap::new(), total, left: total }
     }
 
-    /// Takes the first run that has `len` bytes (rounded up to [`PAGE`], at least one): its offset, and its length.
+    /// Allocates the first run that has `len` bytes (rounded up to [`PAGE`], at least one page). Returns its
+    /// offset and length.
     pub fn take(&mut self, len: u64) -> Option<(u64, u64)> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let (&start, &run) = self.free.iter().find(|&(_, &run)| run >= len)?;
@@ -39,10 +40,10 @@ impl Runs {
         Some((start, len))
     }
 
-    /// Gives back the run at `start`, of exactly the `len` it was taken with.
+    /// Frees the run at `start`, given the same `len` as at its allocation.
     ///
     /// # Panics
-    /// If that run is not taken.
+    /// If that run is not allocated.
     pub fn give(&mut self, start: u64, len: u64) {
         let len = len.max(1).next_multiple_of(PAGE);
         assert!(self.taken.get(&start) == Some(&len), "freed run {start:#x}+{len:#x} is not allocated");
@@ -61,7 +62,7 @@ impl Runs {
         self.free.insert(merged.start, merged.end - merged.start);
     }
 
-    /// How much there is and how much is free.
+    /// Returns the amounts of total and free memory.
     #[must_use]
     pub const fn stats(&self) -> MemoryStats {
         MemoryStats { total: self.total, free: self.left }
