@@ -32,7 +32,7 @@ const READ_BUFFERS: usize = 2 << 20;
 /// Bytes of output that are formatted between two awaits.
 const OUTPUT_BLOCK: usize = 64 << 10;
 
-/// Expected bytes of an output line besides the key.
+/// Expected bytes of an output line in addition to the key.
 const LINE_ROOM: usize = 256;
 
 /// The application that runs a [`MapReduce`].

@@ -26,7 +26,7 @@ pub async fn panic_elsewhere() -> Outcome {
 /// Waits for a lock that this processor holds: ends in a panic that says so.
 pub fn deadlock() -> Outcome {
     // As long as it takes a machine to be sure otherwise, a test does not spin.
-    crate::sync::set_patience(1);
+    crate::sync::set_spin_limit(1);
     let lock = IrqMutex::new(0);
     let held = lock.lock();
     let again = lock.lock();
