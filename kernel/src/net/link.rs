@@ -1,7 +1,9 @@
-//! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from the poller.
+//! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from
+//! the poller.
 //!
-//! Lock order: link, stack, port. A task that seals a message takes the sealer out of the link and works without the
-//! lock, so that interrupts stay on; the poller seals only heartbeats, of a few bytes, in place.
+//! Lock order: connection, stack, port. A task that seals a message takes the sealer out of the connection
+//! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
+//! in place.
 
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -27,36 +29,36 @@ use crate::boot::modules::Modules;
 use crate::sync::IrqMutex;
 use crate::{exec, random, time};
 
-/// From the start of a join to its end, whatever happens.
+/// The deadline of a join, counted from its start.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
-/// Between two attempts to connect to a manager that refuses.
+/// The pause between two attempts to connect to a manager that refuses the connection.
 const RETRY: Duration = Duration::from_millis(100);
-/// Bytes read from the connection at a time.
+/// Bytes that are read from the connection at a time.
 const CHUNK: usize = 32 * 1024;
-/// The longest message of the poller's: a heartbeat, sealed.
+/// The longest message of the poller, a sealed heartbeat, in bytes.
 const BEAT_MAX: usize = 64;
-/// Room in the outgoing buffer for heartbeats behind a message that waits.
+/// Room in the outgoing buffer for heartbeats behind a waiting message, in bytes.
 const BEAT_ROOM: usize = 16 * BEAT_MAX;
-/// Heartbeats whose times are kept until they are acknowledged. A task may compute for longer than that many: the
-/// acknowledgements of the latest count.
+/// The number of heartbeats whose times are kept until they are acknowledged. If a task computes for longer,
+/// the acknowledgements of the latest heartbeats count.
 const BEATS_KEPT: usize = 64;
-/// Tasks that wait to send at a time without spinning.
+/// Tasks that can wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
-/// How long last words may take.
+/// The longest time for last words.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Why a node could not join.
+/// The reason for which a node could not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
     /// The manager cannot be reached.
     NoManager(SocketAddrV4, NetworkError),
-    /// The manager has another cluster key, or what answers is no manager.
+    /// The manager has another cluster key, or the answering process is not a manager.
     Channel(SocketAddrV4, ChannelError),
-    /// The manager said no.
+    /// The manager refuses the node.
     Refused(String),
-    /// The manager's answer makes no sense.
+    /// The manager's answer is malformed.
     Malformed,
-    /// The key is one for another role than a node's.
+    /// The key belongs to another role than a node's.
     Key(WrongRole),
     /// There is no good randomness for keys.
     NoRandomness,
@@ -84,7 +86,7 @@ impl core::fmt::Display for JoinError {
 struct Incoming {
     opener: Opener,
     chunk: Vec<u8>,
-    /// What of `chunk` has come and was not opened.
+    /// Bytes of `chunk` that have arrived and are not decrypted yet.
     range: core::ops::Range<usize>,
 }
 
@@ -107,23 +109,23 @@ impl Incoming {
     }
 }
 
-/// Why nothing more is received.
+/// The reason for which receiving has ended.
 #[derive(Clone, Copy, Debug)]
 enum RecvError {
     Tcp(NetworkError),
     Channel(ChannelError),
 }
 
-/// What a message is sealed with, and into.
+/// The sealer and its output buffer.
 struct Seal {
     sealer: Sealer,
     bytes: Vec<u8>,
 }
 
 struct Outgoing {
-    /// Absent while a task seals with it.
+    /// The sealer; absent while a task uses it.
     seal: Option<Seal>,
-    /// Sealed and not yet taken by the connection: `bytes[sent..]`.
+    /// Sealed bytes; `bytes[sent..]` have not been passed to the connection yet.
     bytes: Vec<u8>,
     sent: usize,
     waiters: Vec<Waker>,
@@ -131,33 +133,33 @@ struct Outgoing {
     beat: Beat,
 }
 
-/// The heartbeat.
+/// The state of the heartbeats.
 struct Beat {
     every: Duration,
     next: Instant,
     seq: u64,
-    /// When the last ones went out: number and time, at the number modulo the length.
+    /// The number and time of the latest heartbeats, each at the index of its number modulo the length.
     sent: [(u64, Instant); BEATS_KEPT],
 }
 
-/// The control connection, once the node has joined.
+/// The control connection of a node that has joined.
 pub struct Link {
     stream: TcpStream,
-    /// Tasks only, so without masking interrupts: opening a message takes its time.
+    /// Used by tasks only, so without masking interrupts: decrypting a message takes time.
     incoming: spin::Mutex<Incoming>,
     outgoing: IrqMutex<Outgoing>,
     lease: Duration,
-    /// Until when the membership holds, as far as received acknowledgements tell; nanoseconds.
+    /// The end of the lease according to received acknowledgements, in nanoseconds.
     lease_until: AtomicU64,
-    /// First byte of encoded last words.
+    /// The first byte of encoded last words.
     last_words_tag: u8,
 }
 
-/// The link that the poller serves.
+/// The connection that the poller serves.
 static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
 
-/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself, and outlasts a
-/// manager that is silent for `silence` beyond the lease.
+/// Joins the cluster of the manager at `manager`. On success the connection is up and sends heartbeats by
+/// itself. It outlasts a manager that is silent for at most `silence` beyond the lease.
 ///
 /// # Errors
 /// As [`JoinError`] says, within five seconds.
@@ -174,7 +176,7 @@ pub async fn join(
     }
     let deadline = time::now() + JOIN_DEADLINE;
     let no_manager = |e| JoinError::NoManager(manager, e);
-    // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
+    // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
     let mut fresh = Zeroizing::new([0; 32]);
     random::fill(&mut *fresh);
     let key = key.for_role(Role::Node).map_err(JoinError::Key)?;
@@ -228,12 +230,12 @@ pub async fn join(
     Ok((link, welcome))
 }
 
-/// How this processor computes the cipher fastest: `selftest=speed` shows both.
+/// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.
 pub fn arithmetic() -> Arithmetic {
     if cpu::is_tcg() { Arithmetic::Scalars } else { Arithmetic::Vectors }
 }
 
-/// The Noise handshake; also gives what has come behind it.
+/// Performs the Noise handshake. Also returns the bytes that arrived behind it.
 async fn handshake(
     stream: &TcpStream,
     mut state: Handshake,
@@ -283,9 +285,9 @@ impl Link {
         }
     }
 
-    /// Takes note of an acknowledged heartbeat.
+    /// Records an acknowledged heartbeat.
     fn heard(&self, message: &[u8]) {
-        // Nothing else is that short; long messages are not decoded twice.
+        // No other message is that short, and long messages are not decoded twice.
         if message.len() > 11 {
             return;
         }
@@ -307,7 +309,7 @@ impl Link {
 }
 
 impl Outgoing {
-    /// Moves what waits to the connection. `Ok(true)`: nothing waits any more.
+    /// Passes waiting bytes to the connection. Returns `Ok(true)` when no byte waits any more.
     fn drain(&mut self, stream: &TcpStream) -> Result<bool, NetworkError> {
         while let Some(waiting) = self.bytes.get(self.sent..).filter(|w| !w.is_empty()) {
             match stream.try_write(waiting)? {
@@ -337,17 +339,17 @@ impl Outgoing {
         }
     }
 
-    /// Queues a heartbeat, if it is due and there is room. Does not allocate.
+    /// Queues a heartbeat if it is due and there is room. Does not allocate.
     fn beat(&mut self, now: Instant) {
         if now < self.beat.next || self.bytes.capacity() - self.bytes.len() < BEAT_MAX {
             return;
         }
-        // A task is sealing: the next poll is soon enough.
+        // While a task is sealing, the heartbeat waits for the next poll.
         let Some(seal) = &mut self.seal else { return };
         let seq = self.beat.seq;
         let mut plain = [0; 16];
         let mut sealed = [0; BEAT_MAX];
-        // Neither fails: a heartbeat is 11 bytes at most, and the buffers are longer.
+        // Neither call fails: a heartbeat has at most 11 bytes, and the buffers are longer.
         let Ok(plain) = postcard::to_slice(&ToManager::Heartbeat { seq }, &mut plain) else { return };
         let Ok(len) = seal.sealer.seal_into(plain, &mut sealed) else { return };
         self.bytes.extend_from_slice(&sealed[..len]);
@@ -382,12 +384,12 @@ impl ControlLink for Link {
                 }
             }
         };
-        // Room for the poller's heartbeats behind the message, so that they need not wait for the message to go.
+        // There must be room for heartbeats behind the message, so that they do not wait until it is sent.
         seal.bytes.clear();
         seal.bytes.reserve(sealed_len(message.len()) + BEAT_ROOM);
         let sealed = seal.sealer.seal(message, &mut seal.bytes);
         let mut outgoing = self.outgoing.lock();
-        // Nothing was queued meanwhile: whoever queues needs the sealer.
+        // No byte was queued meanwhile, because queuing needs the sealer.
         core::mem::swap(&mut outgoing.bytes, &mut seal.bytes);
         outgoing.seal = Some(seal);
         outgoing.sent = 0;
@@ -401,10 +403,10 @@ impl ControlLink for Link {
         Poll::Ready(drained.map(|_| ()).map_err(|_| LinkDown))
     }
 
-    /// One task at a time may wait for messages.
+    /// Receives a message. Only one task at a time may wait for messages.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
         let Some(mut incoming) = self.incoming.try_lock() else {
-            // Another task is receiving on another processor just now.
+            // Another task is receiving on another processor at this moment.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
@@ -429,7 +431,7 @@ impl ControlLink for Link {
     }
 }
 
-/// The part of the poller that belongs to the link: heartbeats, and what waits to be sent. Neither allocates nor waits.
+/// Runs the connection's part of the poller: sends heartbeats and waiting bytes. Neither allocates nor waits.
 pub fn service(now: Instant) -> bool {
     let slot = LINK.lock();
     let Some(link) = slot.as_ref() else { return false };
@@ -456,21 +458,22 @@ pub fn service(now: Instant) -> bool {
     }
 }
 
-/// When [`service`] has something to do, frames aside.
+/// Returns the time at which [`service`] has work next, if no frame arrives before.
 pub fn next_deadline() -> Option<Instant> {
     let slot = LINK.lock();
     let outgoing = slot.as_ref()?.outgoing.lock();
     (!outgoing.down).then_some(outgoing.beat.next)
 }
 
-/// The last words of a node that dies: tells the manager `reason`, for at most 200 ms, as well as it can.
+/// Sends the last words of a dying node: tells the manager `reason`, within 200 ms if possible.
 fn last_words(reason: &str) {
     let until = time::now() + LAST_WORDS;
     let Some(slot) = LINK.try_lock() else { return };
     let Some(link) = slot.as_ref() else { return };
     let Some(mut outgoing) = link.outgoing.try_lock() else { return };
     let Outgoing { seal: Some(seal), bytes, sent, down: false, .. } = &mut *outgoing else { return };
-    // By hand, for encoding allocates: the variant, the length in groups of seven bits, the text.
+    // Encoded by hand, because `postcard` allocates: the variant, the length in groups of seven bits, the
+    // text.
     let text = reason.as_bytes().get(..reason.len().min(240)).unwrap_or_default();
     let mut plain = [0u8; 256];
     let mut len = 0;
@@ -505,7 +508,8 @@ fn last_words(reason: &str) {
     link.stream.dying_flush(until);
 }
 
-/// The cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd), which is overwritten.
+/// Returns the cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd),
+/// which is overwritten.
 ///
 /// # Errors
 /// What is wrong, for people.

@@ -1,4 +1,4 @@
-//! What the kernel is for: a node of the cluster. Wires one RNIC, the control connection, LITE and the applications.
+//! A node of the cluster: connects one RNIC, the control connection, LITE and the applications.
 
 mod apps;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
@@ -29,17 +29,17 @@ use crate::{exec, io_addresses, mm};
 use platform::Platform;
 use rnic::{Fabric, Wanted};
 
-/// How long a message may take to leave the machine before it ends.
+/// The time that a message gets to leave the machine before it ends.
 const FAREWELL: Duration = Duration::from_millis(20);
-/// How long calls and operations under way may take to end when the node leaves.
+/// The longest time that calls and operations in flight get to end when the node leaves.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-/// A machine with less memory than this gets short TCP buffers and small pools.
+/// Machines with less memory get short TCP buffers and small pools.
 const SMALL: u64 = 96 << 20;
 /// The least memory in which a node was seen to join and work (`cargo xtask bench --only size`).
 const LEAST: u64 = 8 << 20;
 
-/// Joins the cluster and serves it until the manager ends this node, or does what `perftest=` says. Ends the machine with
-/// status `Refused`, after one line that says why, if it cannot.
+/// Joins the cluster and serves it until the manager ends this node, or runs perftest if `perftest=` asks for
+/// it. If that fails, prints one line with the reason and ends the machine with status `Refused`.
 pub async fn run() {
     if let Err(why) = io_addresses::check(&crate::hardware().iommus) {
         log::error!("this node does not start: {why}");
@@ -102,7 +102,7 @@ async fn start() -> Result<Node, String> {
     let lite = attach(&fabric, link, welcome, config, total)?;
     let manager = lite.clone();
     fabric.watch(|reason| async move {
-        // The manager learns of the end at any rate.
+        // The manager notices the end even if this fails.
         let _ = manager.send_control(&ToManager::LastWords { reason }).await;
         exec::sleep(FAREWELL).await;
     });
@@ -111,7 +111,8 @@ async fn start() -> Result<Node, String> {
     Ok(Node { lite, apps })
 }
 
-/// LITE's sizes and times: small pools on a machine with little memory, then what the command line says.
+/// Returns LITE's sizes and times: small pools on a machine with little memory, then the settings of the
+/// command line.
 fn lite_config(total: u64) -> Result<lite::Config, String> {
     let mut config = lite::Config::default();
     if total < SMALL {
@@ -125,13 +126,13 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
     Ok(config)
 }
 
-/// `manager=`.
+/// Parses `manager=`.
 fn manager() -> Result<SocketAddrV4, String> {
     let text = cmdline::get("manager").ok_or("manager=ADDRESS:PORT is not on the command line")?;
     text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
 }
 
-/// What this node tells the manager of itself.
+/// Returns this node's description for the manager.
 fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
     let attributes = rnic.attributes();
     let mut stages = Vec::new();
@@ -159,7 +160,7 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
     }
 }
 
-/// Brings the RNIC up with the address that the manager gave, and LITE on it.
+/// Gives the RNIC the address that the manager assigned, and starts LITE on it.
 fn attach(
     fabric: &Fabric,
     link: Arc<Link>,

@@ -1,4 +1,4 @@
-//! What stands in perftest's place in an image that is built without it.
+//! The replacement of perftest in an image that is built without it.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -8,17 +8,17 @@ use super::rnic::Fabric;
 use crate::boot::cmdline;
 use crate::net::Net;
 
-/// No application.
+/// Returns no application.
 pub fn application(_: &'static Net, _: &Fabric) -> Option<Box<dyn App>> {
     None
 }
 
-/// What `perftest=` asks for.
+/// Returns the value of `perftest=`.
 pub fn asked() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
-/// Refuses.
+/// Refuses to run.
 ///
 /// # Errors
 /// Always: perftest is not in this image.

@@ -1,4 +1,5 @@
-//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`).
+//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`,
+//! `fabric_ip=`).
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,28 +21,28 @@ use crate::net::{self, Net};
 use crate::power::{self, Code};
 use crate::println;
 
-/// Bits of prefix of the network in which the manager assigns addresses: 10.77.0.0/16.
+/// The length of the prefix of the network in which the manager assigns addresses (10.77.0.0/16), in bits.
 const PREFIX: u8 = 16;
 
-/// perftest over the RNIC, with the TCP connection of its programs on a port.
+/// Returns perftest over the RNIC, with the TCP connection of its programs on a port.
 fn on(net: &'static Net, fabric: &Fabric, port: &'static Port, at: At, prefix: u8) -> Arc<Perftest> {
     let network = Arc::new(FabricNetwork::new(net, port, at, prefix));
     Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic: fabric.rnic(), network }))
 }
 
-/// As an application of a node that has joined, if its RNIC has a port for TCP.
+/// Returns the application for a node that has joined, if its RNIC has a port for TCP.
 pub fn application(net: &'static Net, fabric: &Fabric) -> Option<Box<dyn App>> {
     let at = At::Rnic(fabric.rnic());
     Some(Box::new(perftest::Job(on(net, fabric, fabric.port()?, at, PREFIX))))
 }
 
-/// What `perftest=` asks for: the words of a command line, separated by commas.
+/// Returns the value of `perftest=`: the words of a command line, separated by commas.
 pub fn asked() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
-/// Serves clients one after the other for as long as the machine runs; or, with a server's address among the words, runs
-/// one test and ends the machine.
+/// Serves clients one after the other for as long as the machine runs. If the words contain a server's
+/// address, it runs one test and ends the machine.
 pub async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
@@ -81,7 +82,7 @@ fn say(report: &perftest::Report) {
     }
 }
 
-/// `fabric_ip=`.
+/// Parses `fabric_ip=`.
 fn address() -> Result<(Ipv4Addr, u8), String> {
     let text = cmdline::get("fabric_ip").ok_or("perftest= needs fabric_ip=ADDRESS/PREFIX")?;
     let parts = text.split_once('/').and_then(|(address, prefix)| {

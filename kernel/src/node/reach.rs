@@ -1,4 +1,4 @@
-//! What of this machine's memory peers may reach: `remote=`.
+//! The memory of this machine that peers can access: `remote=`.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use crate::mm::{frames, lent};
 
 const MIB: u64 = 1 << 20;
 
-/// Sets what the command line says. Before anything of LITE's or of an RNIC is there.
+/// Applies `remote=`. Call before LITE or an RNIC is started.
 ///
 /// # Errors
 /// What on the command line is wrong, for people, or that there is too little memory.

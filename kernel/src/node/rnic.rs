@@ -1,4 +1,4 @@
-//! The RNIC of this machine: what `nic=` asks for, of what there is.
+//! The RNIC of this machine, selected by `nic=`.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -21,19 +21,19 @@ use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
 use crate::{exec, random};
 
-/// What `nic=` asks for.
+/// The value of `nic=`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// A card that starts, or else the software.
+    /// A card that starts, otherwise software.
     Auto,
     /// A card.
     Mlx4(Choice),
-    /// The software.
+    /// RDMA in software.
     SoftRoce,
 }
 
 impl Wanted {
-    /// What the command line says.
+    /// Parses `nic=`.
     pub fn asked() -> Result<Self, String> {
         let text = cmdline::get("nic").unwrap_or("auto");
         match text {
@@ -46,7 +46,7 @@ impl Wanted {
         choice.map(Self::Mlx4).ok_or_else(wrong)
     }
 
-    /// What follows `mlx4`: `:ADDRESS`, `/PORT`, both or neither.
+    /// Parses the text behind `mlx4`: `:ADDRESS`, `/PORT`, both or neither.
     fn card(text: &str) -> Option<Choice> {
         let (address, port) = match text.split_once('/') {
             Some((address, port)) => (address, Some(port.parse().ok()?)),
@@ -63,16 +63,16 @@ impl Wanted {
 /// The software RNIC of this kernel.
 type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
-/// The RNIC, which has no address yet.
+/// The RNIC of this node, before or after it gets its address.
 pub enum Fabric {
     /// A ConnectX-3, and its port if that is on Ethernet.
     Card(Box<Driven>, Option<&'static Port>),
-    /// The software, over an Ethernet port.
+    /// The software RNIC, over an Ethernet port.
     Soft(Arc<Soft>, &'static Port),
 }
 
 impl Fabric {
-    /// Starts what is wanted, polled by core 0, and gives a card's port to the network.
+    /// Starts the wanted RNIC, polled by core 0, and adds a card's port to the network.
     pub async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
         let fabric = Self::find(wanted, net).await?;
         pollers::register_rnic(fabric.rnic());
@@ -98,7 +98,7 @@ impl Fabric {
                     return Err(format!("nic={}: {why}", cmdline::get("nic").unwrap_or("auto")));
                 }
                 Err(NoCard::Absent) => {}
-                Err(why) => log::warn!("nic=auto takes softroce: {why}"),
+                Err(why) => log::warn!("nic=auto uses softroce: {why}"),
             }
         }
         let port = net.fabric.ok_or("no network device for the fabric")?;
@@ -114,7 +114,8 @@ impl Fabric {
         Ok(Self::Soft(Arc::new(soft), port))
     }
 
-    /// Keeps a card going from here on. `farewell` is done with the reason before the machine ends, if the card cannot be used any more.
+    /// Watches a card's health from now on. If the card cannot be used any more, `farewell` runs with the
+    /// reason before the machine ends.
     pub fn watch<F>(&self, farewell: impl FnOnce(String) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send,
@@ -130,7 +131,7 @@ impl Fabric {
         exec::spawn_on(0, "card", watch).detach();
     }
 
-    /// The RNIC itself.
+    /// Returns the RNIC.
     pub fn rnic(&self) -> Arc<dyn Rnic> {
         match self {
             Self::Card(driven, _) => driven.card.clone(),
@@ -138,7 +139,7 @@ impl Fabric {
         }
     }
 
-    /// Gives it its address; to be called before queue pairs are connected.
+    /// Sets the RNIC's address. Call before queue pairs are connected.
     pub fn set_gid(&self, gid: Gid) -> Result<(), String> {
         let address = Ipv6Addr::from(gid.0).to_canonical();
         match self {
@@ -154,7 +155,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The Ethernet port that the RNIC's address is at, also for IP. InfiniBand has none.
+    /// Returns the Ethernet port that has the RNIC's address, also for IP. InfiniBand has none.
     pub fn port(&self) -> Option<&'static Port> {
         match self {
             Self::Card(_, port) => *port,

@@ -1,4 +1,4 @@
-//! The heap, the frame allocator and checked memory.
+//! Tests of the heap, the frame allocator and checked memory.
 
 use alloc::vec::Vec;
 use platform::{IoAddr, Memory, MemoryError};
@@ -7,11 +7,11 @@ use super::{Outcome, ensure};
 use crate::mm::memory::LentMemory;
 use crate::mm::{self, frames, heap, paging};
 
-/// A small generator that repeats from its seed.
+/// A small pseudo-random generator that is determined by its seed.
 pub struct Xorshift(pub u64);
 
 impl Xorshift {
-    /// The next number below `n`.
+    /// Returns the next number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -28,7 +28,7 @@ pub fn run() -> Outcome {
     Ok(alloc::format!("{blocks} blocks, heap {} KiB", s.claimed >> 10))
 }
 
-/// Random blocks, grown and shrunk, each filled with a byte of its own that must stay.
+/// Allocates, resizes and frees random blocks. Each is filled with its own byte, which must not change.
 fn allocations() -> Result<u64, alloc::string::String> {
     let before = heap::stats().in_use;
     let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
@@ -71,7 +71,7 @@ fn allocations() -> Result<u64, alloc::string::String> {
     Ok(20_000)
 }
 
-/// Random runs: aligned, apart, within RAM, all given back.
+/// Allocates random runs of frames, which must be aligned, disjoint and in RAM, and frees them.
 fn runs_of_frames() -> Result<(), alloc::string::String> {
     let before = frames::stats();
     let mut random = Xorshift(0x1234_5678_9abc_def1);
@@ -96,13 +96,14 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     for (at, end) in live {
         frames::free(x86_64::PhysAddr::new_truncate(at), end - at);
     }
-    // `live` itself may have grown the heap meanwhile.
+    // The list `live` itself may have grown the heap meanwhile.
     let grown = before.free - frames::stats().free;
     ensure!(grown <= 1 << 20, "{grown} bytes of frames were lost");
     Ok(())
 }
 
-/// What is not lent is refused, RAM of the heap and of stacks among it, by every access; what is lent reads back.
+/// Checks that every kind of access to memory that is not lent is refused, also to RAM of the heap and of
+/// stacks, and that lent memory reads back.
 fn checked_memory() -> Result<(), alloc::string::String> {
     let m = LentMemory;
     let (first, len) = m.range();
@@ -180,7 +181,8 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// Copies of up to some hundred bytes, at all alignments, between memory that is lent, and within it with an overlap.
+/// Copies up to 300 bytes at all alignments: between lent memory and buffers, and within lent memory with an
+/// overlap.
 fn copies_of_every_length(at: IoAddr) -> Result<(), alloc::string::String> {
     const MOST: usize = 300;
     let m = LentMemory;
@@ -192,7 +194,7 @@ fn copies_of_every_length(at: IoAddr) -> Result<(), alloc::string::String> {
             let data = data.get(..len).ok_or("a length")?;
             io(m.fill(at, buf.len() as u64, 0))?;
             io(m.write(IoAddr(at.0 + offset as u64), data))?;
-            // Once up and once down, each over what is already there.
+            // Copies once up and once down, each over existing bytes.
             for (from, to) in [(offset, offset + 9), (offset + 9, offset + 2)] {
                 io(m.copy(IoAddr(at.0 + from as u64), IoAddr(at.0 + to as u64), len as u64))?;
             }

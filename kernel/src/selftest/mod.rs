@@ -1,5 +1,5 @@
-//! Self-tests, run by `selftest=NAME` on the command line of an image that has them. Each ends the machine, with success or a
-//! failure's code; `iommu-on` lets it go on.
+//! Self-tests, run by `selftest=NAME` on the command line of an image that contains them. Each ends the
+//! machine, with the code of success or of a failure, except `iommu-on`, which continues.
 //!
 //! | name | what it shows |
 //! |---|---|
@@ -37,12 +37,12 @@ use crate::boot::{chart, cmdline};
 use crate::power::{self, Code};
 use crate::probe::{self, Outcome, ensure};
 
-/// How long a test lasts unless `selftest_s` says otherwise.
+/// Returns the duration of a test: `selftest_s`, or the default.
 fn seconds(default: u64) -> Duration {
     Duration::from_secs(cmdline::number("selftest_s", default))
 }
 
-/// Runs the test `name`, which ends the machine unless the test is what comes before a node's boot.
+/// Runs the test `name`, which ends the machine unless the test prepares a node's boot.
 pub async fn run(name: &str) {
     chart::print();
     let outcome = match name {
@@ -53,7 +53,7 @@ pub async fn run(name: &str) {
         "heap" => heap::run(),
         "iommu" => iommu::run(),
         "iommu-on" => match iommu::turn_on() {
-            // What follows is the boot of a node.
+            // The boot of a node follows.
             Ok(_) => return,
             Err(why) => Err(why),
         },

@@ -1,4 +1,5 @@
-//! What basic things cost on this machine, and what the heap alone costs. Prints, judges nothing.
+//! Measures the cost of basic operations on this machine, or of the heap alone. It prints figures and judges
+//! none.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -13,7 +14,7 @@ use super::{Outcome, ensure};
 use crate::mm::heap;
 use crate::{exec, time};
 
-/// Prints the time of one call: the best of ten batches, for a busy host spoils some.
+/// Prints the time of one call: the best of ten batches, because a busy host disturbs some.
 fn per_call(name: &str, calls: u64, mut f: impl FnMut(u64)) {
     let batch = (calls / 10).max(1);
     let best = (0..10).map(|_| {
@@ -24,7 +25,7 @@ fn per_call(name: &str, calls: u64, mut f: impl FnMut(u64)) {
     crate::println!("speed: {name:<32} {:>8} ns", best.min().unwrap_or(0) / batch);
 }
 
-/// What the heap costs: empty, and among 4000 blocks.
+/// Measures the heap: empty, and with 4000 blocks.
 fn allocations() {
     crate::println!("heap: {}", heap::ALLOCATOR);
     per_call("allocate and free 64 bytes", 100_000, |_| drop(black_box(Box::new([0u8; 64]))));
@@ -43,7 +44,7 @@ fn allocations() {
     });
 }
 
-/// Seals a frame of a control connection, with an implementation of the cipher.
+/// Returns a function that seals a frame of a control connection with one implementation of the cipher.
 fn sealing(arithmetic: Arithmetic) -> Result<impl FnMut(u64), String> {
     let key = ClusterKey::from_bytes([7; 32]);
     let keys = (key.for_role(Role::Node), key.roles());
@@ -59,12 +60,12 @@ fn sealing(arithmetic: Arithmetic) -> Result<impl FnMut(u64), String> {
     let HandshakeStep::Done { mut channel, .. } = fed(next, &reply)? else { return Err(failed()) };
     let (plain, mut sealed) = (alloc::vec![3; 16_000], alloc::vec![0; sealed_len(16_000)]);
     Ok(move |_| {
-        // The buffer has the length that it takes.
+        // The buffer has the required length.
         let _ = black_box(channel.sealer.seal_into(&plain, &mut sealed));
     })
 }
 
-/// The allocator of the heap alone.
+/// Measures the heap's allocator alone.
 pub fn heaps() -> Outcome {
     allocations();
     Ok(alloc::string::String::new())

@@ -1,4 +1,4 @@
-//! Write, execute and guard rights, tried out with probes that survive the fault, on each processor.
+//! Tests write, execute and guard rights on each processor, with probes that recover from faults.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -12,8 +12,8 @@ use crate::mm::{self, DIRECT_MAP, paging};
 static mut DATA: [u8; 64] = [0xc3; 64];
 static READ_ONLY: [u8; 64] = [0xc3; 64];
 
-/// A place and what may be done there. What is not executable holds return instructions all the same, where it can, so
-/// that an execution that is wrongly possible comes back and is reported.
+/// An address and the accesses that it must allow. Non-executable memory holds return instructions where
+/// possible, so that a wrongly possible execution returns and is reported.
 struct Place {
     name: &'static str,
     addr: u64,
@@ -44,7 +44,7 @@ fn check_all(cpu: usize) -> Outcome {
     let on_stack = [0xc3u8; 64];
     let stack_at = core::hint::black_box(&on_stack).as_ptr() as u64;
     let frame = mm::frames::alloc_zeroed(4096).ok_or("no frame")?;
-    // SAFETY: the frame is ours.
+    // SAFETY: this function owns the frame.
     unsafe { mm::phys_to_virt(frame).write_bytes(0xc3, 4096) };
     let mut places = alloc::vec![
         place("text", text, RX),
@@ -77,7 +77,7 @@ fn check_all(cpu: usize) -> Outcome {
     outcome.map(|()| alloc::format!("{}", places.len()))
 }
 
-/// All places, on every processor.
+/// Checks all addresses on every processor.
 pub async fn run() -> Outcome {
     let mut places = String::new();
     for cpu in 0..percpu::count() {

@@ -46,7 +46,7 @@ fn fails(options: &[&str], log: &Path) -> Result<()> {
     word_count(Input::Text, 2, false, "cx3", &options, log)?;
     let said = std::fs::read_to_string(consoles.join("node0.log"))?;
     for line in
-        ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " is well again after "]
+        ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " has recovered after "]
     {
         let times = said.lines().filter(|said| said.contains(line)).count();
         ensure!(times == 1, "node0 says `{line}` {times} times: {said}");
