@@ -14,7 +14,7 @@ const REGISTERS: u64 = mm::PAGE;
 /// Maps the registers of an IOMMU.
 ///
 /// # Errors
-/// What is wrong with their place, for people.
+/// A line for the user: the registers cannot be mapped.
 pub fn registers(unit: Unit) -> Result<*mut u8, String> {
     let at = PhysAddr::try_new(unit.registers).map_err(|_| format!("{unit} has an impossible address"))?;
     mm::map_device(at, REGISTERS).map_err(|e| format!("{unit} cannot be looked at: {e}"))
@@ -23,7 +23,7 @@ pub fn registers(unit: Unit) -> Result<*mut u8, String> {
 /// Fails if an IOMMU is on, because devices would then use other addresses than the kernel.
 ///
 /// # Errors
-/// Which it is and what to do, for people.
+/// A line for the user that names the IOMMU and says what to do.
 pub fn check(units: &[Unit]) -> Result<(), String> {
     for &unit in units {
         let registers = registers(unit)?;

@@ -34,11 +34,11 @@ unsafe fn store8(to: *mut u8, word: u64) {
 /// Copies `n` bytes in ascending order, except for the order within a string instruction.
 ///
 /// # Safety
-/// `n` bytes at `from` must be readable and `n` at `to` writable, and stay mapped for ever. No reference may exist to
-/// bytes that something else can change meanwhile. The blocks must not overlap unless `to` is below `from`.
+/// `n` bytes at `from` must be readable and `n` at `to` writable, and stay mapped for ever. No reference may
+/// exist to bytes that something else can change meanwhile. The blocks must not overlap unless `to` is below `from`.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
-    // The bytes beyond whole words are loaded first, because the copy may change them in an overlapping block.
+    // The bytes beyond whole words are loaded first: the copy may change them if the blocks overlap.
     // SAFETY: each branch touches bytes 0 to `n` only.
     unsafe {
         if n < 8 {
@@ -66,7 +66,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
 /// Copies fewer than 8 bytes, all loaded before any is stored.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] apply.
 #[inline]
 unsafe fn copy_bytes(to: *mut u8, from: *const u8, n: usize) {
     let mut bytes = [0; 8];
@@ -83,7 +83,7 @@ unsafe fn copy_bytes(to: *mut u8, from: *const u8, n: usize) {
 /// Copies blocks of 16 bytes, four at a time while at least four are left.
 ///
 /// # Safety
-/// As [`copy`], for `blocks` times 16 bytes.
+/// The requirements of [`copy`] apply to `blocks` times 16 bytes.
 #[inline]
 unsafe fn copy_blocks(to: *mut u8, from: *const u8, blocks: usize) {
     // SAFETY: the caller's promise; each loop ends where its count does.
@@ -128,7 +128,7 @@ unsafe fn copy_blocks(to: *mut u8, from: *const u8, blocks: usize) {
 /// Copies `n` bytes between blocks that may overlap in any way.
 ///
 /// # Safety
-/// As [`copy`], but for the overlap.
+/// The requirements of [`copy`] apply, except that the blocks may overlap.
 pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
     const PART: usize = 256;
     if (to as usize).wrapping_sub(from as usize) >= n {
@@ -153,7 +153,7 @@ pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
 /// Sets `n` bytes to `byte`.
 ///
 /// # Safety
-/// As [`copy`] of the bytes written.
+/// The requirements of [`copy`] for its target apply.
 pub unsafe fn fill(to: *mut u8, byte: u8, n: usize) {
     let block = [byte; 16];
     let mut at = 0;

@@ -73,7 +73,7 @@ unsafe fn copy_short(d: *mut u8, s: *const u8, n: usize) {
 }
 
 /// # Safety
-/// As C's `memcpy`.
+/// The requirements of C's `memcpy` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: the caller's promise covers bytes 0 to n of both blocks, and each branch stays inside.
@@ -121,7 +121,7 @@ unsafe fn copy_up(d: *mut u8, s: *const u8, n: usize) {
 }
 
 /// # Safety
-/// As C's `memmove`.
+/// The requirements of C's `memmove` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: as `memcpy`; the direction is such that no byte is overwritten before it is read.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 
 }
 
 /// # Safety
-/// As C's `memset`.
+/// The requirements of C's `memset` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
     let byte = c as u8;
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// As C's `memcmp`.
+/// The requirements of C's `memcmp` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: `i` stays below `n` in both blocks.
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 }
 
 /// # Safety
-/// As BSD's `bcmp`.
+/// The requirements of BSD's `bcmp` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: the caller's promise.
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 }
 
 /// # Safety
-/// As C's `strlen`.
+/// The requirements of C's `strlen` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strlen(s: *const u8) -> usize {
     let mut n = 0;

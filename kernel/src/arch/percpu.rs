@@ -93,7 +93,7 @@ pub fn prepare(index: u32) {
 /// Loads this processor's data, descriptor tables and interrupt stacks.
 ///
 /// # Safety
-/// Once on each processor, with `index` its own, [`prepare`]d, and its stacks mapped.
+/// Call once on each processor, with its own `index`, after [`prepare`]; its stacks must be mapped.
 pub unsafe fn install(index: u32) {
     let data = CPUS.get(index as usize).map_or(core::ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
     // SAFETY: `prepare` has set the pointer to data that is never freed. Loading the descriptors clears GS,

@@ -39,7 +39,7 @@ fn trampoline_is_ram() -> bool {
 /// Starts all processors in `apic_ids` except this one. They join the executor when they are ready.
 ///
 /// # Safety
-/// Once, on the boot processor, with final page tables, heap, and interrupts set up.
+/// Call once, on the boot processor, after page tables, heap and interrupts are set up.
 pub unsafe fn start(apic_ids: &[u32]) {
     let me = apic::id();
     let mut others = 0;

@@ -64,7 +64,7 @@ struct Bytes(&'static [u8]);
 
 impl Bytes {
     /// # Safety
-    /// `addr` to `addr + len` is memory (RAM or ROM) mapped one to one.
+    /// `addr` to `addr + len` must be memory (RAM or ROM) that is mapped one to one.
     unsafe fn at(addr: u64, len: usize) -> Self {
         // SAFETY: the caller's promise; nothing writes to firmware tables while they are read.
         Self(unsafe { slice::from_raw_parts(addr as *const u8, len) })
@@ -123,7 +123,7 @@ unsafe fn find_rsdp(hint: Option<PhysAddr>) -> Option<Bytes> {
 /// Reads the tables. Fields without a table stay empty.
 ///
 /// # Safety
-/// The first 4 GiB are mapped one to one (as the boot page tables do).
+/// The first 4 GiB must be mapped one to one, as by the boot page tables.
 pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
     let mut found = Tables::default();
     // SAFETY: the caller's promise.
@@ -204,7 +204,7 @@ fn mcfg(t: Bytes, found: &mut Tables) {
 }
 
 /// # Safety
-/// As [`read`].
+/// The requirements of [`read`] apply.
 unsafe fn fadt(t: Bytes, found: &mut Tables) {
     let flags = t.u32(112).unwrap_or(0);
     let hardware_reduced = flags & 1 << 20 != 0;

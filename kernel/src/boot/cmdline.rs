@@ -95,7 +95,7 @@ pub fn init(line: &'static str) -> usize {
 /// Returns the value of `name`, the last one if it occurs more than once.
 ///
 /// # Panics
-/// If `name` is not one of [`KEYS`].
+/// Panics if `name` is not one of [`KEYS`].
 pub fn get(name: &str) -> Option<&'static str> {
     assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
     find(CMDLINE.get().copied().unwrap_or(""), name)

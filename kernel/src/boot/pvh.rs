@@ -49,7 +49,7 @@ const _: () =
 /// Reads the start info at `start_info`. Returns `None` if it is absent or has no memory map.
 ///
 /// # Safety
-/// `start_info` is what the loader passed, and the first 4 GiB are still mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
 pub unsafe fn read(start_info: u64) -> Option<BootInfo> {
     // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
     let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };

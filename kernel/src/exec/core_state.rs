@@ -193,7 +193,7 @@ impl Core {
     /// Moves newly registered pollers into the list.
     ///
     /// # Safety
-    /// On this core, in its main loop, outside of `with_pollers` and tasks.
+    /// Call on this core, in its main loop, outside of polls and tasks.
     pub unsafe fn adopt_pollers(&self) {
         if self.has_new_pollers.swap(false, Ordering::Acquire) {
             let mut new = core::mem::take(&mut *self.new_pollers.lock());
@@ -205,7 +205,7 @@ impl Core {
     /// Polls all pollers once, with a budget of `budget` items each. Returns true if any had work.
     ///
     /// # Safety
-    /// On this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
+    /// Call on this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
     pub unsafe fn poll_all(&self, budget: u32, interrupt: bool) -> bool {
         let mut worked = false;
         // SAFETY: the caller's promise: no other code accesses the list.
@@ -221,7 +221,7 @@ impl Core {
     /// Returns the earliest deadline of a timer or poller.
     ///
     /// # Safety
-    /// As [`Core::poll_all`], in the main loop.
+    /// Call on this core, in its main loop outside of tasks and polls.
     pub unsafe fn next_deadline(&self) -> Instant {
         let timers = self.timers.lock().next();
         // SAFETY: the caller's promise.
@@ -231,7 +231,7 @@ impl Core {
     /// Arms all pollers. Returns true if any has work already.
     ///
     /// # Safety
-    /// As [`Core::poll_all`], in the main loop.
+    /// Call on this core, in its main loop outside of tasks and polls.
     pub unsafe fn arm_all(&self) -> bool {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.pollers.get() }.iter_mut().any(|p| p.arm())

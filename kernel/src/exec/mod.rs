@@ -69,7 +69,7 @@ pub fn init_this_cpu() {
 /// Adds `poller` to core `cpu` (0 for NICs).
 ///
 /// # Panics
-/// If there is no such core.
+/// Panics if there is no such core.
 pub fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
     let core = core_state::core(cpu).expect("poller for a core that does not run");
     core.add_poller(poller);
@@ -86,7 +86,7 @@ pub fn kick(cpu: usize) {
 /// Starts a task on core `cpu`. Dropping the handle cancels the task; detach it to let it run.
 ///
 /// # Panics
-/// If there is no such core.
+/// Panics if there is no such core.
 pub fn spawn_on<F>(cpu: usize, name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
 where
     F: Future + Send + 'static,

@@ -143,7 +143,7 @@ impl smoltcp::phy::TxToken for Tx<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let Some(out) = self.tx.buffer(len) else {
             // Tokens are given only with room, and smoltcp keeps to the MTU.
-            panic!("smoltcp sends {len} bytes where there is no room for them");
+            panic!("smoltcp sends {len} bytes without room for them");
         };
         let result = f(out);
         if out.get(12..14) != Some(&ETHERTYPE_ARP) {

@@ -162,7 +162,7 @@ static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
 /// itself. It outlasts a manager that is silent for at most `silence` beyond the lease.
 ///
 /// # Errors
-/// As [`JoinError`] says, within five seconds.
+/// A [`JoinError`], within five seconds.
 pub async fn join(
     stack: &'static Stack,
     manager: SocketAddrV4,
@@ -512,7 +512,7 @@ fn last_words(reason: &str) {
 /// which is overwritten.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// A line for the user: there is no key, or it is malformed.
 pub fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
     if let Some(text) = crate::boot::fw_cfg::read(name) {

@@ -69,7 +69,7 @@ impl Net {
     /// Returns TCP on the management port. Call once all devices exist.
     ///
     /// # Errors
-    /// There is no such port.
+    /// A line for the user: there is no such port.
     pub fn management(&self) -> Result<&'static Stack, String> {
         let missing = || match wanted("mgmt") {
             Some(address) => format!("mgmt={address}: no network device has that address"),
@@ -143,7 +143,8 @@ pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F:
 /// of them. Call once, after [`pci::init`].
 ///
 /// # Errors
-/// What on the command line is wrong, for people. A device that does not start is said on the console and left out.
+/// A line for the user that says what is wrong on the command line. A device that does not start is reported on the
+/// console and skipped.
 pub fn init(stack: bool) -> Result<&'static Net, String> {
     let addressing = addressing()?;
     let sizes =

@@ -34,7 +34,7 @@ pub trait Transmit: Send {
     /// Queues the first `len` bytes of the last [`buffer`](Self::buffer) as a frame.
     ///
     /// # Panics
-    /// If there was no such buffer.
+    /// Panics if there was no such buffer.
     fn send(&mut self, len: usize);
     /// Notifies the device of the frames that were queued since the last call.
     fn flush(&mut self);
@@ -49,7 +49,7 @@ pub trait Transmit: Send {
 
 /// A running device.
 pub struct Nic {
-    /// Its Ethernet address.
+    /// The device's Ethernet address.
     pub mac: MacAddr,
     /// The largest payload of a frame, in bytes.
     pub mtu: usize,

@@ -67,7 +67,7 @@ impl Buffers {
     }
 
     /// # Safety
-    /// `id` is below the count, and the buffer is the driver's now.
+    /// `id` must be below the count, and the driver must own the buffer.
     unsafe fn get(&self, id: u16) -> &[u8] {
         // SAFETY: the buffer is inside the allocation, and the device does not write to a buffer that the
         // driver owns.
@@ -77,7 +77,7 @@ impl Buffers {
     }
 
     /// # Safety
-    /// As [`get`](Self::get).
+    /// The requirements of [`get`](Self::get) apply.
     unsafe fn get_mut(&mut self, id: u16) -> &mut [u8] {
         // SAFETY: as in `get`; `&mut self` makes it the only reference.
         unsafe {

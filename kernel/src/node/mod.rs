@@ -160,7 +160,7 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
     }
 }
 
-/// Gives the RNIC the address that the manager assigned, and starts LITE on it.
+/// Assigns the manager's address to the RNIC, and starts LITE on it.
 fn attach(
     fabric: &Fabric,
     link: Arc<Link>,

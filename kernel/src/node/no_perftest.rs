@@ -21,7 +21,7 @@ pub fn asked() -> Option<&'static str> {
 /// Refuses to run.
 ///
 /// # Errors
-/// Always: perftest is not in this image.
+/// Returned always: perftest is not in this image.
 pub async fn run(words: &str) -> Result<(), String> {
     Err(alloc::format!("perftest={words}: this image is built without perftest"))
 }

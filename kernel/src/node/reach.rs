@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Applies `remote=`. Call before LITE or an RNIC is started.
 ///
 /// # Errors
-/// What on the command line is wrong, for people, or that there is too little memory.
+/// A line for the user: `remote=` is malformed, or there is too little memory.
 pub fn set() -> Result<(), String> {
     let text = cmdline::get("remote").unwrap_or("all");
     let covered = lent::covered();
@@ -28,7 +28,7 @@ pub fn set() -> Result<(), String> {
         }
         None if text == "physical" => {
             log::warn!(
-                "remote=physical: peers reach all that a ConnectX-3 can address, code and devices too"
+                "remote=physical: peers can access all that a ConnectX-3 can address, also code and devices"
             );
             machine::set_reach(Reach::Physical);
             return Ok(());

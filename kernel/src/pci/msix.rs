@@ -82,7 +82,7 @@ impl MsixTable {
     /// Makes entry `entry` send `message`.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// Panics if there is no such entry.
     pub fn set(&mut self, entry: u16, message: Message) {
         self.put(entry, 3, ENTRY_MASKED);
         self.put(entry, 0, message.address as u32);
