@@ -10,7 +10,7 @@ use crate::{exec, random, time};
 
 /// The memory of this machine that peers can access.
 #[derive(Clone)]
-pub enum Reach {
+pub enum RemoteAccess {
     /// Memory that is lent, as far as the RNIC can tell: softroce checks each access; a card has page entries
     /// for all memory that can be lent.
     Lendable,
@@ -21,23 +21,23 @@ pub enum Reach {
     Physical,
 }
 
-static REACH: Once<Reach> = Once::new();
+static REMOTE_ACCESS: Once<RemoteAccess> = Once::new();
 
 /// Sets the memory that peers can access. Call once, before an RNIC or LITE is started.
-pub fn set_reach(reach: Reach) {
-    REACH.call_once(|| reach);
+pub fn set_remote_access(access: RemoteAccess) {
+    REMOTE_ACCESS.call_once(|| access);
 }
 
 /// Returns the memory that peers can access.
-pub fn reach() -> &'static Reach {
-    REACH.get().unwrap_or(&Reach::Lendable)
+pub fn remote_access() -> &'static RemoteAccess {
+    REMOTE_ACCESS.get().unwrap_or(&RemoteAccess::Lendable)
 }
 
 /// Returns the memory that is lent to devices and peers.
 pub fn memory() -> &'static dyn Memory {
-    match reach() {
-        Reach::Arena(arena) => &**arena,
-        Reach::Lendable | Reach::Physical => &LentMemory,
+    match remote_access() {
+        RemoteAccess::Arena(arena) => &**arena,
+        RemoteAccess::Lendable | RemoteAccess::Physical => &LentMemory,
     }
 }
 

@@ -10,12 +10,12 @@ extern crate alloc;
 
 mod arch;
 mod boot;
-mod connectx3;
 mod console;
 mod diag;
 mod exec;
 mod io_addresses;
 mod machine;
+mod mlx4;
 mod mm;
 mod net;
 mod node;

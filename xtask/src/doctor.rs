@@ -1,5 +1,5 @@
-//! `cargo xtask doctor`: what a ConnectX-3 of this Linux host is, by what sysfs says of it, and what an appliance would make of it.
-//! Nothing is written, and the card is not spoken to.
+//! `cargo xtask doctor`: describes a ConnectX-3 of this Linux host from sysfs, and what an appliance would do
+//! with it. It writes nothing and does not access the card.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -8,14 +8,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const VENDOR: u16 = 0x15b3;
-/// The cards by device number.
+/// The PCI device ids of the cards, with names.
 const CARDS: [(u16, &str, Kind); 3] = [
     (0x1003, "ConnectX-3", Kind::Physical { pro: false }),
     (0x1007, "ConnectX-3 Pro", Kind::Physical { pro: true }),
     (0x1004, "virtual function of a ConnectX-3 or ConnectX-3 Pro", Kind::Virtual),
 ];
 
-/// Bytes of BAR 0 of a physical function, and the least of BAR 2, of which the first 128 pages are for events.
+/// The size of BAR 0 of a physical function in bytes, and the least size of BAR 2, whose first 128 pages are
+/// for events.
 const REGISTERS: u64 = 1 << 20;
 const LEAST_DOORBELLS: u64 = 1 << 20;
 /// Capabilities of the configuration space.
@@ -26,18 +27,18 @@ const PCI_EXPRESS: u8 = 0x10;
 const MSIX: u8 = 0x11;
 const MOST_CAPABILITIES: usize = 48;
 
-/// Which card, and where sysfs is.
+/// The card, and the location of sysfs.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// The card's place on the bus, as lspci has it: `[DOMAIN:]BUS:DEVICE.FUNCTION`
+    /// PCI address of the card, as lspci prints it: `[DOMAIN:]BUS:DEVICE.FUNCTION`
     #[arg(long, value_name = "ADDRESS")]
     pci: String,
-    /// Where sysfs is mounted
+    /// Directory where sysfs is mounted
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     sysfs: PathBuf,
 }
 
-/// Prints what is found.
+/// Prints the findings.
 pub fn doctor(options: &Options) -> Result<()> {
     let address = address(&options.pci)?;
     print!("{}", examine(&options.sysfs, &address)?);
@@ -50,7 +51,7 @@ enum Kind {
     Virtual,
 }
 
-/// An address in full.
+/// Returns a PCI address with its domain.
 fn address(text: &str) -> Result<String> {
     let hex =
         |part: &str, digits: usize| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -90,12 +91,12 @@ impl Function {
             .with_context(|| format!("{}: `{name}` is `{text}`", self.address))
     }
 
-    /// The last part of what a link leads to.
+    /// Returns the last component of a symbolic link's target.
     fn link(&self, name: &str) -> Option<String> {
         Some(fs::read_link(self.dir.join(name)).ok()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The names in a folder, in order.
+    /// Returns the names in a directory, sorted.
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.dir.join(folder)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
@@ -104,7 +105,7 @@ impl Function {
         names
     }
 
-    /// Bytes of a memory window; 0 if it is not there.
+    /// Returns the bytes of a memory window; 0 if it is absent.
     fn window(&self, bar: usize) -> u64 {
         let all = self.text("resource").unwrap_or_default();
         let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
@@ -117,7 +118,7 @@ impl Function {
     }
 }
 
-/// What lies at a capability of the configuration space. Only root sees more than the first 64 bytes of it.
+/// Returns the bytes at a capability of the configuration space. Only root sees more than its first 64 bytes.
 fn capability(config: &[u8], id: u8) -> Option<&[u8]> {
     let word = |at: usize| Some(u16::from_le_bytes([*config.get(at)?, *config.get(at + 1)?]));
     if word(STATUS)? & HAS_CAPABILITIES == 0 {
@@ -135,7 +136,7 @@ fn capability(config: &[u8], id: u8) -> Option<&[u8]> {
     None
 }
 
-/// What is to be said of the function at `address`.
+/// Returns the report about the function at `address`.
 fn examine(sysfs: &Path, address: &str) -> Result<String> {
     let dir = sysfs.join("bus/pci/devices").join(address);
     ensure!(dir.exists(), "there is no PCI function {address} on this host: no {}", dir.display());
@@ -166,7 +167,7 @@ fn examine(sysfs: &Path, address: &str) -> Result<String> {
     Ok(said)
 }
 
-/// Its windows and its place on the bus.
+/// Describes the function's windows and its connection to the bus.
 fn describe_bus(
     function: &Function,
     kind: Kind,
@@ -178,19 +179,19 @@ fn describe_bus(
     writeln!(said, "windows:    registers {}, doorbells {}", kib(registers), kib(doorbells))?;
     if kind != Kind::Virtual && registers < REGISTERS {
         problems.push(
-            "the firmware of the host gives no address to BAR 0 (1 MiB): look at its PCI settings".into(),
+            "the host's firmware assigns no address to BAR 0 (1 MiB): check its PCI settings".into(),
         );
     }
     if doorbells < LEAST_DOORBELLS {
-        problems.push("the firmware of the host gives no address to BAR 2: allow 64-bit windows (\"above 4G decoding\")".into());
+        problems.push("the host's firmware assigns no address to BAR 2: allow 64-bit windows (\"above 4G decoding\")".into());
     }
     let config = fs::read(function.dir.join("config")).unwrap_or_default();
     match capability(&config, MSIX) {
         Some([_, _, low, high, ..]) => {
             writeln!(said, "interrupts: {} by MSI-X", (u16::from_le_bytes([*low, *high]) & 0x7ff) + 1)?;
         }
-        _ if config.len() <= 64 => writeln!(said, "interrupts: not shown but to root")?,
-        _ => problems.push("it has no MSI-X, without which an idle node is not woken".into()),
+        _ if config.len() <= 64 => writeln!(said, "interrupts: shown to root only")?,
+        _ => problems.push("it has no MSI-X, and without it an idle node is not woken".into()),
     }
     if let (Some(speed), Some(width)) =
         (function.text("current_link_speed"), function.text("current_link_width"))
@@ -205,7 +206,7 @@ fn describe_bus(
     Ok(())
 }
 
-/// Its firmware and ports, as far as Linux's driver has it.
+/// Describes firmware and ports, as far as Linux's driver reports them.
 fn describe_ports(function: &Function, said: &mut String) -> Result<()> {
     let devices = function.names("infiniband");
     for device in &devices {
@@ -221,13 +222,13 @@ fn describe_ports(function: &Function, said: &mut String) -> Result<()> {
     if devices.is_empty() {
         writeln!(
             said,
-            "firmware:   not known: no Linux driver has the card (an appliance's console says it)"
+            "firmware:   unknown: no Linux driver is bound to the card (an appliance's console shows it)"
         )?;
     }
     Ok(())
 }
 
-/// Who has it, and what it can be passed through with.
+/// Describes the card's present driver and the steps for passing it through.
 fn describe_host(
     function: &Function,
     sysfs: &Path,
@@ -250,7 +251,7 @@ fn describe_host(
             }
         }
         (Kind::Virtual, None) => {
-            writeln!(said, "master:     not on this host (it is passed through to here)")?;
+            writeln!(said, "master:     not on this host (the function was passed through to it)")?;
         }
         (Kind::Physical { .. }, _) => {
             let functions = function.text("sriov_totalvfs").unwrap_or_else(|| "0".into());
@@ -258,7 +259,7 @@ fn describe_host(
             writeln!(said, "SR-IOV:     {made} of {functions} virtual functions")?;
             if made != "0" {
                 problems.push(format!(
-                    "it has {made} virtual functions, which go when it is reset: echo 0 >/sys/bus/pci/devices/{address}/sriov_numvfs"
+                    "it has {made} virtual functions, which disappear when it is reset: echo 0 >/sys/bus/pci/devices/{address}/sriov_numvfs"
                 ));
             }
         }
@@ -277,11 +278,11 @@ fn describe_host(
             )?;
             if !others.is_empty() {
                 problems
-                    .push(format!("vfio-pci must have all of its IOMMU group: {} too", others.join(", ")));
+                    .push(format!("vfio-pci must have all functions of its IOMMU group: also {}", others.join(", ")));
             }
         }
         None => problems.push(
-            "the host has no IOMMU turned on: intel_iommu=on or amd_iommu=on, and in the firmware".into(),
+            "the host's IOMMU is off: boot with intel_iommu=on or amd_iommu=on, and turn it on in the firmware".into(),
         ),
     }
     if driver.as_deref() != Some("vfio-pci") {
@@ -291,28 +292,28 @@ fn describe_host(
             write!(commands, "; echo {address} >/sys/bus/pci/devices/{address}/driver/unbind")?;
         }
         write!(commands, "; echo {address} >/sys/bus/pci/drivers_probe")?;
-        problems.push(format!("give it to vfio-pci: {commands}"));
+        problems.push(format!("bind it to vfio-pci: {commands}"));
     }
     Ok(())
 }
 
-/// What the driver would do with it.
+/// Returns the steps that the driver would take.
 fn outcome(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Physical { pro: true } => &[
             "reset it, and bring it up with memory for its tables of less than 512 KiB, and 3 MiB with 256 peers",
             "open its first port: RoCE v2 and RoCE v1 on Ethernet, or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
-            "give up the start after 10 s without a link, and with nic=auto take softroce",
+            "give up the start after 10 s without a link, and with nic=auto use softroce",
         ],
         Kind::Physical { pro: false } => &[
             "reset it, and bring it up with memory for its tables of less than 512 KiB, and 3 MiB with 256 peers",
-            "open its first port: RoCE v1 on Ethernet (no RoCE v2: peers with that alone are refused), or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
-            "give up the start after 10 s without a link, and with nic=auto take softroce",
+            "open its first port: RoCE v1 on Ethernet (no RoCE v2: peers that have nothing else are refused), or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
+            "give up the start after 10 s without a link, and with nic=auto use softroce",
         ],
         Kind::Virtual => &[
             "ask its master for queue pairs, keys and completion queues; no reset of the card",
             "use RoCE v1 (a master lets its virtual functions have no RoCE v2)",
-            "give up the start after 10 s without a link, and with nic=auto take softroce",
+            "give up the start after 10 s without a link, and with nic=auto use softroce",
         ],
     }
 }
@@ -323,7 +324,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    /// A tree with a card at 0000:03:00.0.
+    /// Returns a sysfs tree with a card at 0000:03:00.0.
     fn tree(device: &str, driver: Option<&str>) -> TempDir {
         let tree = TempDir::new().unwrap();
         let at = tree.path().join("bus/pci/devices/0000:03:00.0");
@@ -448,7 +449,7 @@ mod tests {
         }
     }
 
-    /// Any configuration space: no endless walk, nothing outside.
+    /// Parses random configuration spaces: the walk must end, and stay inside.
     #[test]
     fn capabilities_that_go_round_end() {
         let mut config = vec![0u8; 256];

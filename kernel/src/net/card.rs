@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 
 use super::nic::{ETHERNET_HEADER, Nic, Receive, Transmit};
-use crate::connectx3::Card;
+use crate::mlx4::Card;
 
 /// The length of a VLAN tag, in bytes.
 const TAG: usize = 4;

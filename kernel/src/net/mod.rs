@@ -1,5 +1,5 @@
-//! The network: ports, TCP on the management port and, on demand, on the fabric, the control connection, and
-//! the poller that drives them.
+//! The network: ports, TCP on the management port and, on demand, on the fabric, and the poller that drives
+//! them.
 //!
 //! `mgmt=` and `fabric=` select a virtio device by its Ethernet address or its PCI address. By default the
 //! first on the bus is the management port and the second the fabric. A single device is both. The port of a
@@ -9,7 +9,6 @@ mod card;
 mod device;
 #[cfg(feature = "perftest")]
 pub mod fabric;
-pub mod link;
 #[cfg(feature = "perftest")]
 mod listen;
 mod nic;
@@ -31,8 +30,8 @@ use spin::Once;
 
 use crate::arch::interrupts;
 use crate::boot::cmdline;
-use crate::connectx3::Card;
 use crate::exec::{self, Poller};
+use crate::mlx4::Card;
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
 use crate::{mm, random, time};
@@ -143,8 +142,8 @@ pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F:
 /// of them. Call once, after [`pci::init`].
 ///
 /// # Errors
-/// A line for the user that says what is wrong on the command line. A device that does not start is reported on the
-/// console and skipped.
+/// A line for the user that says what is wrong on the command line. A device that does not start is reported
+/// on the console and skipped.
 pub fn init(stack: bool) -> Result<&'static Net, String> {
     let addressing = addressing()?;
     let sizes =
@@ -236,7 +235,7 @@ fn addressing() -> Result<Addressing, String> {
     Ok(Addressing::Static(Ipv4Config { address, prefix, gateway }))
 }
 
-/// Drives ports, stacks and the control connection, on core 0.
+/// Drives ports and stacks, on core 0.
 struct NetPoller {
     net: &'static Net,
     armed: bool,
@@ -267,13 +266,13 @@ impl Poller for NetPoller {
         for stack in self.net.stacks() {
             worked |= stack.poll(now);
         }
-        worked | link::service(now)
+        worked
     }
 
     fn next_deadline(&self) -> Instant {
         let ports = self.net.ports().filter_map(Port::next_deadline);
         let stacks = self.net.stacks().filter_map(Stack::next_deadline);
-        ports.chain(stacks).chain(link::next_deadline()).min().unwrap_or(Instant::MAX)
+        ports.chain(stacks).min().unwrap_or(Instant::MAX)
     }
 
     fn arm(&mut self) -> bool {

@@ -1,10 +1,11 @@
 //! A node of the cluster: connects one RNIC, the control connection, LITE and the applications.
 
 mod apps;
+pub mod control_link;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
 mod pollers;
-mod reach;
+mod remote_access;
 mod rnic;
 
 use alloc::borrow::ToOwned;
@@ -21,13 +22,13 @@ use verbs::Rnic;
 
 use crate::boot::{chart, cmdline};
 use crate::machine::Machine;
-use crate::net::link::{self, Link};
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
 use crate::{exec, io_addresses, mm};
+use control_link::ManagerLink;
 use platform::Platform;
-use rnic::{Fabric, Wanted};
+use rnic::{NodeRnic, Wanted};
 
 /// The time that a message gets to leave the machine before it ends.
 const FAREWELL: Duration = Duration::from_millis(20);
@@ -72,11 +73,11 @@ async fn start() -> Result<Node, String> {
     let wanted = Wanted::asked()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
-    let key = link::cluster_key()?;
-    reach::set()?;
+    let key = control_link::cluster_key()?;
+    remote_access::set()?;
     let network = net::init(true)?;
     chart::mark("network devices");
-    let fabric = Fabric::start(wanted, network).await?;
+    let rnic = NodeRnic::start(wanted, network).await?;
     chart::mark("rnic");
     let stack = network.management()?;
 
@@ -85,23 +86,24 @@ async fn start() -> Result<Node, String> {
     } else {
         Buffers { receive: 1 << 20, send: 256 << 10 }
     };
-    let apps = apps::all(perftest::application(network, &fabric));
+    let apps = apps::all(perftest::application(network, &rnic));
     let name = cmdline::get("node")
-        .map_or_else(|| format!("node-{}", fabric.rnic().attributes().port.mac), ToOwned::to_owned);
+        .map_or_else(|| format!("node-{}", rnic.rnic().attributes().port.mac), ToOwned::to_owned);
     let keep_id = match cmdline::get("id").unwrap_or("fresh") {
         "fresh" => false,
         "keep" => true,
         other => return Err(format!("id={other}: want fresh or keep")),
     };
-    let offer = || Join { keep_id, ..join_offer(&*fabric.rnic(), &name, total, &apps) };
-    let (link, welcome) =
-        link::join(stack, manager, &key, buffers, config.silence, offer).await.map_err(|e| format!("{e}"))?;
+    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), &name, total, &apps) };
+    let (link, welcome) = control_link::join(stack, manager, &key, buffers, config.silence, offer)
+        .await
+        .map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
     let config = lite::Config { name, ..config };
-    let lite = attach(&fabric, link, welcome, config, total)?;
+    let lite = attach(&rnic, link, welcome, config, total)?;
     let manager = lite.clone();
-    fabric.watch(|reason| async move {
+    rnic.watch(|reason| async move {
         // The manager notices the end even if this fails.
         let _ = manager.send_control(&ToManager::LastWords { reason }).await;
         exec::sleep(FAREWELL).await;
@@ -162,14 +164,14 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
 
 /// Assigns the manager's address to the RNIC, and starts LITE on it.
 fn attach(
-    fabric: &Fabric,
-    link: Arc<Link>,
+    node_rnic: &NodeRnic,
+    link: Arc<ManagerLink>,
     welcome: Welcome,
     config: lite::Config,
     total: u64,
 ) -> Result<Lite, String> {
-    fabric.set_gid(welcome.gid)?;
-    let rnic = fabric.rnic();
+    node_rnic.set_gid(welcome.gid)?;
+    let rnic = node_rnic.rnic();
     let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| match e {
         lite::Error::NoMemory { .. } => {
             format!("too little memory: a node needs {} MiB, has {} MiB ({e})", LEAST >> 20, total >> 20)

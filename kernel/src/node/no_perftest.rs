@@ -4,12 +4,12 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use runtime::App;
 
-use super::rnic::Fabric;
+use super::rnic::NodeRnic;
 use crate::boot::cmdline;
 use crate::net::Net;
 
 /// Returns no application.
-pub fn application(_: &'static Net, _: &Fabric) -> Option<Box<dyn App>> {
+pub fn application(_: &'static Net, _: &NodeRnic) -> Option<Box<dyn App>> {
     None
 }
 

@@ -11,8 +11,8 @@ use platform::NetworkError;
 use runtime::App;
 use verbs::Gid;
 
-use super::reach;
-use super::rnic::{Fabric, Wanted};
+use super::remote_access;
+use super::rnic::{NodeRnic, Wanted};
 use crate::boot::cmdline;
 use crate::machine::Machine;
 use crate::net::fabric::{At, FabricNetwork};
@@ -25,15 +25,15 @@ use crate::println;
 const PREFIX: u8 = 16;
 
 /// Returns perftest over the RNIC, with the TCP connection of its programs on a port.
-fn on(net: &'static Net, fabric: &Fabric, port: &'static Port, at: At, prefix: u8) -> Arc<Perftest> {
+fn on(net: &'static Net, rnic: &NodeRnic, port: &'static Port, at: At, prefix: u8) -> Arc<Perftest> {
     let network = Arc::new(FabricNetwork::new(net, port, at, prefix));
-    Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic: fabric.rnic(), network }))
+    Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic: rnic.rnic(), network }))
 }
 
 /// Returns the application for a node that has joined, if its RNIC has a port for TCP.
-pub fn application(net: &'static Net, fabric: &Fabric) -> Option<Box<dyn App>> {
-    let at = At::Rnic(fabric.rnic());
-    Some(Box::new(perftest::Job(on(net, fabric, fabric.port()?, at, PREFIX))))
+pub fn application(net: &'static Net, rnic: &NodeRnic) -> Option<Box<dyn App>> {
+    let at = At::Rnic(rnic.rnic());
+    Some(Box::new(perftest::Job(on(net, rnic, rnic.port()?, at, PREFIX))))
 }
 
 /// Returns the value of `perftest=`: the words of a command line, separated by commas.
@@ -47,19 +47,19 @@ pub async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
     let wanted = Wanted::asked()?;
-    reach::set()?;
+    remote_access::set()?;
     let network = net::init(false)?;
-    let fabric = Fabric::start(wanted, network).await?;
-    fabric.set_gid(Gid::from_ipv4(address.octets()))?;
-    let perftest = if let Some(port) = fabric.port() {
-        on(network, &fabric, port, At::Rnic(fabric.rnic()), prefix)
+    let rnic = NodeRnic::start(wanted, network).await?;
+    rnic.set_gid(Gid::from_ipv4(address.octets()))?;
+    let perftest = if let Some(port) = rnic.port() {
+        on(network, &rnic, port, At::Rnic(rnic.rnic()), prefix)
     } else {
         // InfiniBand carries no TCP here: another port does, and the card has a GID of its own.
         let port =
             network.fabric.ok_or("perftest= on InfiniBand needs a network device beside it, for TCP")?;
-        on(network, &fabric, port, At::Own(address), prefix)
+        on(network, &rnic, port, At::Own(address), prefix)
     };
-    fabric.watch(|_| async {});
+    rnic.watch(|_| async {});
     if options.server.is_some() {
         let report = perftest.run(&options).await.map_err(|e| format!("{}: {e}", options.program))?;
         say(&report);

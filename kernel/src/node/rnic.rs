@@ -12,8 +12,8 @@ use verbs::{Gid, Rnic};
 
 use super::pollers;
 use crate::boot::cmdline;
-use crate::connectx3::{self, Choice, Driven, NoCard};
-use crate::machine::{self, Reach};
+use crate::machine::{self, RemoteAccess};
+use crate::mlx4::{self, Choice, Driven, NoCard};
 use crate::mm::memory::LentMemory;
 use crate::net::Net;
 use crate::net::port::{Port, RocePort};
@@ -64,19 +64,19 @@ impl Wanted {
 type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
 /// The RNIC of this node, before or after it gets its address.
-pub enum Fabric {
+pub enum NodeRnic {
     /// A ConnectX-3, and its port if that is on Ethernet.
     Card(Box<Driven>, Option<&'static Port>),
     /// The software RNIC, over an Ethernet port.
     Soft(Arc<Soft>, &'static Port),
 }
 
-impl Fabric {
+impl NodeRnic {
     /// Starts the wanted RNIC, polled by core 0, and adds a card's port to the network.
     pub async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
-        let fabric = Self::find(wanted, net).await?;
-        pollers::register_rnic(fabric.rnic());
-        Ok(fabric)
+        let rnic = Self::find(wanted, net).await?;
+        pollers::register_rnic(rnic.rnic());
+        Ok(rnic)
     }
 
     async fn find(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
@@ -89,7 +89,7 @@ impl Fabric {
             Wanted::SoftRoce => None,
         };
         if let Some(choice) = choice {
-            match connectx3::start(choice).await {
+            match mlx4::start(choice).await {
                 Ok(driven) => {
                     let port = net.attach_card(driven.address(), &driven.card);
                     return Ok(Self::Card(driven.into(), port));
@@ -105,9 +105,9 @@ impl Fabric {
         let mut seed = [0; 16];
         random::fill(&mut seed);
         let config = softroce::Config::new(Gid([0; 16]), seed);
-        let memory: Arc<dyn Memory> = match machine::reach() {
-            Reach::Arena(arena) => arena.clone(),
-            Reach::Lendable | Reach::Physical => Arc::new(LentMemory),
+        let memory: Arc<dyn Memory> = match machine::remote_access() {
+            RemoteAccess::Arena(arena) => arena.clone(),
+            RemoteAccess::Lendable | RemoteAccess::Physical => Arc::new(LentMemory),
         };
         let soft = SoftRoce::new(port.attach_rnic(), memory, config);
         log::info!("rnic softroce: over port {}", port.mac());

@@ -105,6 +105,18 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
 /// Checks that every kind of access to memory that is not lent is refused, also to RAM of the heap and of
 /// stacks, and that lent memory reads back.
 fn checked_memory() -> Result<(), alloc::string::String> {
+    unlent_memory_is_refused()?;
+    let m = LentMemory;
+    let at = m.alloc(10_000).ok_or("no memory")?;
+    lent_memory_reads_back(at)?;
+    copies_of_every_length(at)?;
+    atomics_work(at)?;
+    m.free(at, 10_000);
+    Ok(())
+}
+
+/// Attempts every kind of access to addresses that are not lent.
+fn unlent_memory_is_refused() -> Result<(), alloc::string::String> {
     let m = LentMemory;
     let (first, len) = m.range();
     let image = mm::image();
@@ -151,24 +163,34 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     }
     ensure!(core::hint::black_box(&mut *on_heap).iter().all(|b| *b == 0x5a), "the heap was changed");
     frames::free(frame, 4096);
-    let at = m.alloc(10_000).ok_or("no memory")?;
+    Ok(())
+}
+
+/// Writes, reads and copies lent memory of at least 10,000 bytes at `at`, which must be fresh.
+fn lent_memory_reads_back(at: IoAddr) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
     let mut buf = [0u8; 100];
-    m.read(at, &mut buf).map_err(|e| alloc::format!("{e}"))?;
+    io(m.read(at, &mut buf))?;
     ensure!(buf == [0; 100], "fresh memory is not zero");
     let data: Vec<u8> = (0..100).collect();
-    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
     for offset in [0, 1, 7, 8, 4090, 9899] {
-        let place = IoAddr(at.0 + offset);
-        io(m.write(place, &data))?;
-        io(m.read(place, &mut buf))?;
-        ensure!(buf.as_slice() == data.as_slice(), "memory at {place:?} does not read back");
+        let addr = IoAddr(at.0 + offset);
+        io(m.write(addr, &data))?;
+        io(m.read(addr, &mut buf))?;
+        ensure!(buf.as_slice() == data.as_slice(), "memory at {addr:?} does not read back");
     }
     io(m.write(at, &data))?;
     io(m.copy(at, IoAddr(at.0 + 10), 90))?;
     io(m.read(IoAddr(at.0 + 10), &mut buf[..90]))?;
     ensure!(buf[..90] == data[..90], "an overlapping copy went wrong");
-    copies_of_every_length(at)?;
-    io(m.fill(at, 16, 0xff))?;
+    Ok(())
+}
+
+/// Performs atomics on lent memory at `at`.
+fn atomics_work(at: IoAddr) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    m.fill(at, 16, 0xff).map_err(|e| alloc::format!("{e}"))?;
     let old = m.fetch_add(at, 2).map_err(|e| alloc::format!("{e}"))?;
     let swapped = m.compare_swap(at, 1, 77).map_err(|e| alloc::format!("{e}"))?;
     let now = m.compare_swap(at, 1, 78).map_err(|e| alloc::format!("{e}"))?;
@@ -177,7 +199,6 @@ fn checked_memory() -> Result<(), alloc::string::String> {
         m.fetch_add(IoAddr(at.0 + 4), 1) == Err(MemoryError::Misaligned),
         "a misaligned atomic was accepted"
     );
-    m.free(at, 10_000);
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 //! | `boot` | the boot reaches the first task |
 //! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
 //! | `smp` | all processors run tasks, wake each other and agree on the time |
-//! | `wx` | text, page tables, guard pages and data have the rights they should, and pages their memory types, on each processor |
+//! | `wx` | page rights of text, tables, guards and data, and memory types, on each processor |
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
 //! | `iommu` | an IOMMU is seen to be off, is turned on, and is seen to be on |
 //! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |

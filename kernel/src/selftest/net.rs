@@ -21,6 +21,7 @@ use crate::exec::{self, Poller};
 use crate::net::port::RocePort;
 use crate::net::stack::Buffers;
 use crate::net::{self, in_ms};
+use crate::node::control_link;
 use crate::sync::IrqMutex;
 use crate::time;
 
@@ -277,7 +278,7 @@ pub async fn join() -> Outcome {
     let stack = net.management()?;
     let fabric = net.fabric.ok_or("no fabric port")?;
     chart::mark("net");
-    let key = net::link::cluster_key()?;
+    let key = control_link::cluster_key()?;
     let mac = fabric.mac();
     let (total, free) = crate::mm::frames::totals();
     let wish = || proto::Join {
@@ -303,7 +304,7 @@ pub async fn join() -> Outcome {
     };
     let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
     let (link, welcome) =
-        net::link::join(stack, manager()?, &key, buffers, None, wish).await.map_err(|e| format!("{e}"))?;
+        control_link::join(stack, manager()?, &key, buffers, None, wish).await.map_err(|e| format!("{e}"))?;
     crate::println!("joined as {}, lease {} ms", welcome.node, welcome.lease_ms);
     chart::print();
     let end = in_ms(1000 * cmdline::number("selftest_s", 0));

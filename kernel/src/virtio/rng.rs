@@ -84,7 +84,8 @@ impl Source {
     /// no other user has it. Returns `None` if there is no such device.
     ///
     /// # Errors
-    /// [`SetupError::InUse`] if another user has it for longer than [`FREE`]; otherwise a fault of the device.
+    /// [`SetupError::InUse`] if another user has it for longer than [`FREE`]; otherwise a fault of the
+    /// device.
     pub async fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
         let Some(function) = devices().next() else { return Ok(None) };
         let until = time::now() + FREE;

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use platform::Memory;
 
 use crate::boot::cmdline;
-use crate::machine::{self, Reach};
+use crate::machine::{self, RemoteAccess};
 use crate::mm::arena::Arena;
 use crate::mm::{frames, lent};
 
@@ -30,7 +30,7 @@ pub fn set() -> Result<(), String> {
             log::warn!(
                 "remote=physical: peers can access all that a ConnectX-3 can address, also code and devices"
             );
-            machine::set_reach(Reach::Physical);
+            machine::set_remote_access(RemoteAccess::Physical);
             return Ok(());
         }
         // The rest is for the heap: the tables of applications, queues and connections.
@@ -46,6 +46,6 @@ pub fn set() -> Result<(), String> {
     let arena = Arena::take(len).ok_or_else(missing)?;
     let (base, len) = arena.range();
     log::info!("peers reach {} MiB from {:#x} on", len / MIB, base.0);
-    machine::set_reach(Reach::Arena(Arc::new(arena)));
+    machine::set_remote_access(RemoteAccess::Arena(Arc::new(arena)));
     Ok(())
 }

@@ -14,7 +14,7 @@ use platform::Instant;
 use verbs::{PortState, Rnic};
 
 use crate::arch::interrupts;
-use crate::machine::{self, Reach};
+use crate::machine::{self, RemoteAccess};
 use crate::mm::lent;
 use crate::pci::{self, Address, Function, Message, MsixError, MsixTable};
 use crate::sync::IrqRawMutex;
@@ -227,13 +227,13 @@ fn look_at(function: &Function) {
 async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times), String> {
     let begun = time::now();
     let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
-    let remote = match machine::reach() {
-        Reach::Arena(arena) => {
+    let remote = match machine::remote_access() {
+        RemoteAccess::Arena(arena) => {
             let (base, len) = arena.range();
             Remote::part(base, len)
         }
-        Reach::Lendable => Remote::Ranges(lent::covered().ranges.as_slice().into()),
-        Reach::Physical => Remote::Physical,
+        RemoteAccess::Lendable => Remote::Ranges(lent::covered().ranges.as_slice().into()),
+        RemoteAccess::Physical => Remote::Physical,
     };
     let config = Config { port, remote, vector: ENTRY, frames: true, ..Config::default() };
     let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;

@@ -5,6 +5,7 @@
 //! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
 //! in place.
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -22,12 +23,13 @@ use proto::channel::{
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
 use zeroize::Zeroizing;
 
-use super::stack::{Buffers, Stack, TcpStream};
 use crate::arch::cpu;
 use crate::boot::chart;
 use crate::boot::modules::Modules;
+use crate::exec::Poller;
+use crate::net::stack::{Buffers, Stack, TcpStream};
 use crate::sync::IrqMutex;
-use crate::{exec, random, time};
+use crate::{exec, net, random, time};
 
 /// The deadline of a join, counted from its start.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -143,7 +145,7 @@ struct Beat {
 }
 
 /// The control connection of a node that has joined.
-pub struct Link {
+pub struct ManagerLink {
     stream: TcpStream,
     /// Used by tasks only, so without masking interrupts: decrypting a message takes time.
     incoming: spin::Mutex<Incoming>,
@@ -156,7 +158,7 @@ pub struct Link {
 }
 
 /// The connection that the poller serves.
-static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
+static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 
 /// Joins the cluster of the manager at `manager`. On success the connection is up and sends heartbeats by
 /// itself. It outlasts a manager that is silent for at most `silence` beyond the lease.
@@ -170,10 +172,12 @@ pub async fn join(
     buffers: Buffers,
     silence: Option<Duration>,
     join: impl FnOnce() -> Join,
-) -> Result<(Arc<Link>, Welcome), JoinError> {
+) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
     if !random::is_seeded() {
         return Err(JoinError::NoRandomness);
     }
+    // Before the first await: a task that computes later must not delay the adoption of the poller.
+    exec::register_poller(0, Box::new(LinkPoller));
     let deadline = time::now() + JOIN_DEADLINE;
     let no_manager = |e| JoinError::NoManager(manager, e);
     // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
@@ -182,7 +186,7 @@ pub async fn join(
     let key = key.for_role(Role::Node).map_err(JoinError::Key)?;
     let start = Handshake::initiator_with(&key, *fresh, arithmetic());
     drop(fresh);
-    if super::with_deadline(deadline, stack.configured()).await.is_none() {
+    if net::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(NetworkError::NoAddress));
     }
     chart::mark("address");
@@ -195,7 +199,7 @@ pub async fn join(
     chart::mark("tcp");
     let channel_error = |e| JoinError::Channel(manager, e);
     let (Channel { mut sealer, opener, .. }, rest) =
-        match super::with_deadline(deadline, handshake(&stream, start, deadline)).await {
+        match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
             None => return Err(no_manager(NetworkError::Deadline)),
             Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
             Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
@@ -209,7 +213,7 @@ pub async fn join(
     let mut chunk = rest;
     chunk.resize(CHUNK.max(len), 0);
     let mut incoming = Incoming { opener, chunk, range: 0..len };
-    let answer = super::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
+    let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
     let answer = match answer {
         None => return Err(no_manager(NetworkError::Deadline)),
         Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
@@ -224,7 +228,7 @@ pub async fn join(
     chart::mark("join");
     let lease = Duration::from_millis(welcome.lease_ms.into());
     stream.outlast(silence.map(|silence| silence + lease));
-    let link = Arc::new(Link::new(stream, incoming, sealer, lease));
+    let link = Arc::new(ManagerLink::new(stream, incoming, sealer, lease));
     *LINK.lock() = Some(link.clone());
     crate::diag::set_last_words(last_words);
     Ok((link, welcome))
@@ -261,7 +265,7 @@ async fn handshake(
     }
 }
 
-impl Link {
+impl ManagerLink {
     fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease: Duration) -> Self {
         let now = time::now();
         let sent = [(u64::MAX, Instant::ZERO); BEATS_KEPT];
@@ -361,7 +365,7 @@ impl Outgoing {
     }
 }
 
-impl ControlLink for Link {
+impl ControlLink for ManagerLink {
     fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
         let mut seal = {
             let mut outgoing = self.outgoing.lock();
@@ -431,38 +435,51 @@ impl ControlLink for Link {
     }
 }
 
-/// Runs the connection's part of the poller: sends heartbeats and waiting bytes. Neither allocates nor waits.
-pub fn service(now: Instant) -> bool {
-    let slot = LINK.lock();
-    let Some(link) = slot.as_ref() else { return false };
-    let mut outgoing = link.outgoing.lock();
-    if outgoing.down {
-        return false;
-    }
-    outgoing.beat(now);
-    if outgoing.bytes.is_empty() {
-        return false;
-    }
-    let before = outgoing.sent;
-    match outgoing.drain(&link.stream) {
-        Ok(true) => {
-            outgoing.wake_all();
-            true
-        }
-        Ok(false) => outgoing.sent != before,
-        Err(e) => {
-            drop(outgoing);
-            link.take_down(&e);
-            true
-        }
-    }
-}
+/// Drives the connection from core 0: sends heartbeats and waiting bytes. Neither allocates nor waits.
+struct LinkPoller;
 
-/// Returns the time at which [`service`] has work next, if no frame arrives before.
-pub fn next_deadline() -> Option<Instant> {
-    let slot = LINK.lock();
-    let outgoing = slot.as_ref()?.outgoing.lock();
-    (!outgoing.down).then_some(outgoing.beat.next)
+impl Poller for LinkPoller {
+    fn name(&self) -> &'static str {
+        "control link"
+    }
+
+    fn poll(&mut self, now: Instant, _: u32) -> bool {
+        let slot = LINK.lock();
+        let Some(link) = slot.as_ref() else { return false };
+        let mut outgoing = link.outgoing.lock();
+        if outgoing.down {
+            return false;
+        }
+        outgoing.beat(now);
+        if outgoing.bytes.is_empty() {
+            return false;
+        }
+        let before = outgoing.sent;
+        match outgoing.drain(&link.stream) {
+            Ok(true) => {
+                outgoing.wake_all();
+                true
+            }
+            Ok(false) => outgoing.sent != before,
+            Err(e) => {
+                drop(outgoing);
+                link.take_down(&e);
+                true
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let slot = LINK.lock();
+        let Some(link) = slot.as_ref() else { return Instant::MAX };
+        let outgoing = link.outgoing.lock();
+        if outgoing.down { Instant::MAX } else { outgoing.beat.next }
+    }
+
+    fn arm(&mut self) -> bool {
+        // Bytes that the connection did not accept wait for the peer, whose segments the port announces.
+        false
+    }
 }
 
 /// Sends the last words of a dying node: tells the manager `reason`, within 200 ms if possible.
