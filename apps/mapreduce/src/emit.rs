@@ -12,6 +12,7 @@ pub struct Split<'a> {
     pub file: u32,
     /// Offset of the first byte in the file.
     pub offset: u64,
+    /// The bytes of the piece.
     pub bytes: &'a [u8],
 }
 

@@ -11,6 +11,7 @@ pub struct Split {
     pub file: u32,
     /// Offset of the first byte in the file.
     pub offset: u64,
+    /// The bytes of the split.
     pub bytes: Vec<u8>,
 }
 
