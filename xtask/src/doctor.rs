@@ -178,12 +178,14 @@ fn describe_bus(
     let kib = |bytes: u64| if bytes == 0 { "none".to_owned() } else { format!("{} KiB", bytes >> 10) };
     writeln!(said, "windows:    registers {}, doorbells {}", kib(registers), kib(doorbells))?;
     if kind != Kind::Virtual && registers < REGISTERS {
-        problems.push(
-            "the host's firmware assigns no address to BAR 0 (1 MiB): check its PCI settings".into(),
-        );
+        problems
+            .push("the host's firmware assigns no address to BAR 0 (1 MiB): check its PCI settings".into());
     }
     if doorbells < LEAST_DOORBELLS {
-        problems.push("the host's firmware assigns no address to BAR 2: allow 64-bit windows (\"above 4G decoding\")".into());
+        problems.push(
+            "the host's firmware assigns no address to BAR 2: allow 64-bit windows (\"above 4G decoding\")"
+                .into(),
+        );
     }
     let config = fs::read(function.dir.join("config")).unwrap_or_default();
     match capability(&config, MSIX) {

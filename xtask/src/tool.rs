@@ -122,12 +122,14 @@ thread_local! {
     static PROCESSOR_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Returns the processor time of the programs that this thread has waited for since it last asked, and of theirs.
+/// Returns the processor time of the programs that this thread has waited for since it last asked, and of
+/// theirs.
 pub fn take_processor_time() -> Duration {
     PROCESSOR_TIME.take()
 }
 
-/// Returns the processor time of a child that has ended and has not been waited for, and of its own children that have ended.
+/// Returns the processor time of a child that has ended and has not been waited for, and of its own children
+/// that have ended.
 fn processor_time_at_its_end(child: &Child) -> Option<Duration> {
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -135,8 +137,8 @@ fn processor_time_at_its_end(child: &Child) -> Option<Duration> {
     processor_time(child.id(), 4).ok()
 }
 
-/// Returns the processor time of a process and its threads, from the words 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)),
-/// with `words` 4 that of its children that it has waited for as well.
+/// Returns the processor time of a process and its threads, from the words 14 and 15 of `/proc/PID/stat`
+/// (proc_pid_stat(5)), with `words` 4 that of its children that it has waited for as well.
 pub fn processor_time(pid: u32, words: usize) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, rest) = stat.rsplit_once(')').context("no command in stat")?;

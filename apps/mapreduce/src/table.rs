@@ -8,7 +8,7 @@
 //! key belongs to depends on a hash under a seed that all nodes of the job know.
 
 use crate::OutOfMemory;
-use crate::arena::{Arena, Address};
+use crate::arena::{Address, Arena};
 use crate::key::{Key, SHORT, Seed, Short, hash_long, part_of, word_of};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

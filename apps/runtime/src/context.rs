@@ -205,9 +205,9 @@ impl JobContext {
     /// Maps a region for reading that another node of the job publishes. Waits until it is published.
     pub fn open(&self, name: &str) -> BoxFuture<'_, Result<Lmr, JobError>> {
         let name = self.name(name);
-        Box::pin(
-            async move { self.0.waiting_lite.map_wait(&name, Permissions::READ).await.during("mapping memory") },
-        )
+        Box::pin(async move {
+            self.0.waiting_lite.map_wait(&name, Permissions::READ).await.during("mapping memory")
+        })
     }
 
     /// Waits until all nodes of the job have called this with the same name.

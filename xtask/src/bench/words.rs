@@ -204,7 +204,7 @@ impl Words {
     }
 }
 
-/// Returns the default text, repeated as often as necessary.
+/// Returns the default text, repeated until it is long enough.
 pub fn long_text(lab: &Lab, bytes: u64) -> Result<PathBuf> {
     let path = lab.dir().join("text");
     std::fs::write(&path, repeated(&text::default()?.path, bytes)?)?;
