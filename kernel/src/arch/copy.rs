@@ -35,7 +35,8 @@ unsafe fn store8(to: *mut u8, word: u64) {
 ///
 /// # Safety
 /// `n` bytes at `from` must be readable and `n` at `to` writable, and stay mapped for ever. No reference may
-/// exist to bytes that something else can change meanwhile. The blocks must not overlap unless `to` is below `from`.
+/// exist to bytes that something else can change meanwhile. The blocks must not overlap unless `to` is below
+/// `from`.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
     // The bytes beyond whole words are loaded first: the copy may change them if the blocks overlap.

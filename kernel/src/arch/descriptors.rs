@@ -84,7 +84,8 @@ impl Descriptors {
     /// state segment busy in the table.
     ///
     /// # Safety
-    /// `self` must have been linked at its present address, and must never move nor be freed. The stacks must be mapped.
+    /// `self` must have been linked at its present address, and must never move nor be freed. The stacks must
+    /// be mapped.
     pub unsafe fn load(&self) {
         let pointer = Pointer { limit: size_of::<[u64; 5]>() as u16 - 1, base: self.gdt.get() as u64 };
         // SAFETY: the table has the segments that the selectors name; the far return reloads CS.
