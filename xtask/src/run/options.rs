@@ -112,8 +112,8 @@ pub struct Options {
     /// Processors of each appliance, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=8))]
     pub cpus: u32,
-    /// Memory of each appliance in MiB [default: 64, plus 8 times its share of the input; but 4 times the
-    /// whole input, up to 1024, if that is more, because a word is never cut]
+    /// Memory of each appliance in MiB [default: 64, plus the larger of 8 times its share of the input and 4
+    /// times the whole input (at most 1024), because a word is never cut]
     #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_048_576))]
     pub memory: Option<u32>,
     /// Application to run; the appliances list theirs when they join
