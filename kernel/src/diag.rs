@@ -17,10 +17,10 @@ use crate::power::{self, Code};
 /// The most frames of a backtrace.
 const MAX_FRAMES: usize = 48;
 /// The value of [`DYING`] while no processor is dying.
-const NOBODY: usize = usize::MAX;
+const NO_PROCESSOR: usize = usize::MAX;
 
 /// Index of the processor that is dying.
-static DYING: AtomicUsize = AtomicUsize::new(NOBODY);
+static DYING: AtomicUsize = AtomicUsize::new(NO_PROCESSOR);
 /// True once the hook was entered. A second failure then ends the machine at once.
 static IN_HOOK: AtomicBool = AtomicBool::new(false);
 static LAST_WORDS: spin::Once<fn(&str)> = spin::Once::new();
@@ -35,7 +35,7 @@ pub fn set_last_words(hook: fn(&str)) {
 /// Returns true if this processor is dying and must not wait for locks.
 pub fn must_not_wait() -> bool {
     let dying = DYING.load(Ordering::Relaxed);
-    dying != NOBODY && dying == arch::this_cpu_index()
+    dying != NO_PROCESSOR && dying == arch::this_cpu_index()
 }
 
 /// Fails: a processor has waited too long for a lock, or is dying and must not wait.
@@ -111,7 +111,7 @@ pub fn die(
 ) -> ! {
     cpu::interrupts_off();
     let me = arch::this_cpu_index();
-    if let Err(dying) = DYING.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Acquire) {
+    if let Err(dying) = DYING.compare_exchange(NO_PROCESSOR, me, Ordering::AcqRel, Ordering::Acquire) {
         if dying != me {
             cpu::halt_for_ever();
         }

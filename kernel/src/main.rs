@@ -112,7 +112,7 @@ extern "C" fn on_own_stack() -> ! {
     apic::enable();
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();
-    power::init(power::Means {
+    power::init(power::Registers {
         reset: acpi.reset,
         sleep_control: acpi.sleep_control,
         soft_off: acpi.soft_off,

@@ -39,7 +39,7 @@ pub enum Code {
 
 /// ACPI's registers for reset and power-off.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Means {
+pub struct Registers {
     /// Reset register and value.
     pub reset: Option<(Register, u8)>,
     /// Sleep control register (hardware-reduced).
@@ -48,18 +48,18 @@ pub struct Means {
     pub soft_off: Option<(u16, u8)>,
 }
 
-static MEANS: Once<Means> = Once::new();
+static REGISTERS: Once<Registers> = Once::new();
 
 /// Stores the registers, and maps them while mappings can still be added.
-pub fn init(means: Means) {
-    for register in [means.reset.map(|(r, _)| r), means.sleep_control].into_iter().flatten() {
+pub fn init(registers: Registers) {
+    for register in [registers.reset.map(|(r, _)| r), registers.sleep_control].into_iter().flatten() {
         if let Register::Memory(at) = register
             && let Err(e) = mm::map_device(at, 1)
         {
             log::warn!("power register at {at:?}: {e}");
         }
     }
-    MEANS.call_once(|| means);
+    REGISTERS.call_once(|| registers);
 }
 
 fn write(register: Register, value: u8) {
@@ -83,17 +83,17 @@ pub fn exit(code: Code) -> ! {
     crate::console::print_dying(format_args!(""));
     // SAFETY: this is QEMU's isa-debug-exit; on other machines nothing answers at this port.
     unsafe { Port::new(0xf4).write(code as u32) };
-    if let Some(means) = MEANS.get() {
+    if let Some(registers) = REGISTERS.get() {
         if code == Code::Success {
             const SLEEP_ENABLE: u8 = 1 << 5;
-            if let Some(register) = means.sleep_control {
+            if let Some(register) = registers.sleep_control {
                 write(register, 5 << 2 | SLEEP_ENABLE);
             }
-            if let Some((port, slp_typ)) = means.soft_off {
+            if let Some((port, slp_typ)) = registers.soft_off {
                 // SAFETY: as in `write`.
                 unsafe { Port::new(port).write(u16::from(slp_typ) << 10 | 1 << 13) };
             }
-        } else if let Some((register, value)) = means.reset {
+        } else if let Some((register, value)) = registers.reset {
             write(register, value);
         }
     }

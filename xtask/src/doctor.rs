@@ -146,37 +146,37 @@ fn examine(sysfs: &Path, address: &str) -> Result<String> {
     let Some((_, name, kind)) = card else {
         bail!("PCI function {address} is {vendor:04x}:{device:04x}, not a ConnectX-3 or ConnectX-3 Pro");
     };
-    let mut said = String::new();
+    let mut report = String::new();
     let mut problems = Vec::new();
-    writeln!(said, "card:       Mellanox {name} ({vendor:04x}:{device:04x}) at {address}")?;
-    describe_bus(&function, *kind, &mut said, &mut problems)?;
-    describe_ports(&function, &mut said)?;
-    describe_host(&function, sysfs, *kind, &mut said, &mut problems)?;
-    writeln!(said, "\nnic=mlx4 on it would:")?;
+    writeln!(report, "card:       Mellanox {name} ({vendor:04x}:{device:04x}) at {address}")?;
+    describe_bus(&function, *kind, &mut report, &mut problems)?;
+    describe_ports(&function, &mut report)?;
+    describe_host(&function, sysfs, *kind, &mut report, &mut problems)?;
+    writeln!(report, "\nnic=mlx4 on it would:")?;
     for step in outcome(*kind) {
-        writeln!(said, "  - {step}")?;
+        writeln!(report, "  - {step}")?;
     }
     if problems.is_empty() {
-        writeln!(said, "\nready to be passed through:\n  -device vfio-pci,host={address}")?;
+        writeln!(report, "\nready to be passed through:\n  -device vfio-pci,host={address}")?;
     } else {
-        writeln!(said, "\nto be done first:")?;
+        writeln!(report, "\nto be done first:")?;
         for problem in problems {
-            writeln!(said, "  - {problem}")?;
+            writeln!(report, "  - {problem}")?;
         }
     }
-    Ok(said)
+    Ok(report)
 }
 
 /// Describes the function's windows and its connection to the bus.
 fn describe_bus(
     function: &Function,
     kind: Kind,
-    said: &mut String,
+    report: &mut String,
     problems: &mut Vec<String>,
 ) -> Result<()> {
     let [registers, doorbells] = [0, 2].map(|bar| function.window(bar));
     let kib = |bytes: u64| if bytes == 0 { "none".to_owned() } else { format!("{} KiB", bytes >> 10) };
-    writeln!(said, "windows:    registers {}, doorbells {}", kib(registers), kib(doorbells))?;
+    writeln!(report, "windows:    registers {}, doorbells {}", kib(registers), kib(doorbells))?;
     if kind != Kind::Virtual && registers < REGISTERS {
         problems
             .push("the host's firmware assigns no address to BAR 0 (1 MiB): check its PCI settings".into());
@@ -190,40 +190,40 @@ fn describe_bus(
     let config = fs::read(function.dir.join("config")).unwrap_or_default();
     match capability(&config, MSIX) {
         Some([_, _, low, high, ..]) => {
-            writeln!(said, "interrupts: {} by MSI-X", (u16::from_le_bytes([*low, *high]) & 0x7ff) + 1)?;
+            writeln!(report, "interrupts: {} by MSI-X", (u16::from_le_bytes([*low, *high]) & 0x7ff) + 1)?;
         }
-        _ if config.len() <= 64 => writeln!(said, "interrupts: shown to root only")?,
+        _ if config.len() <= 64 => writeln!(report, "interrupts: shown to root only")?,
         _ => problems.push("it has no MSI-X, and without it an idle node is not woken".into()),
     }
     if let (Some(speed), Some(width)) =
         (function.text("current_link_speed"), function.text("current_link_width"))
     {
-        writeln!(said, "bus:        {speed}, {width} lanes")?;
+        writeln!(report, "bus:        {speed}, {width} lanes")?;
     } else if let Some(express) = capability(&config, PCI_EXPRESS)
         && let [low, high] = express.get(0x12..0x14).unwrap_or_default()
     {
         let link = u16::from_le_bytes([*low, *high]);
-        writeln!(said, "bus:        PCI Express generation {}, {} lanes", link & 0xf, link >> 4 & 0x3f)?;
+        writeln!(report, "bus:        PCI Express generation {}, {} lanes", link & 0xf, link >> 4 & 0x3f)?;
     }
     Ok(())
 }
 
 /// Describes firmware and ports, as far as Linux's driver reports them.
-fn describe_ports(function: &Function, said: &mut String) -> Result<()> {
+fn describe_ports(function: &Function, report: &mut String) -> Result<()> {
     let devices = function.names("infiniband");
     for device in &devices {
         let base = format!("infiniband/{device}");
         let of = |name: &str| function.text(&format!("{base}/{name}")).unwrap_or_else(|| "unknown".into());
-        writeln!(said, "firmware:   {}, board {}", of("fw_ver"), of("board_id"))?;
+        writeln!(report, "firmware:   {}, board {}", of("fw_ver"), of("board_id"))?;
         for port in function.names(&format!("{base}/ports")) {
             let [state, layer, rate] =
                 ["state", "link_layer", "rate"].map(|name| of(&format!("ports/{port}/{name}")));
-            writeln!(said, "port {port}:     {layer}, {state}, {rate}")?;
+            writeln!(report, "port {port}:     {layer}, {state}, {rate}")?;
         }
     }
     if devices.is_empty() {
         writeln!(
-            said,
+            report,
             "firmware:   unknown: no Linux driver is bound to the card (an appliance's console shows it)"
         )?;
     }
@@ -235,15 +235,15 @@ fn describe_host(
     function: &Function,
     sysfs: &Path,
     kind: Kind,
-    said: &mut String,
+    report: &mut String,
     problems: &mut Vec<String>,
 ) -> Result<()> {
     let address = &function.address;
     let driver = function.link("driver");
-    writeln!(said, "driver:     {}", driver.as_deref().unwrap_or("none"))?;
+    writeln!(report, "driver:     {}", driver.as_deref().unwrap_or("none"))?;
     match (kind, function.link("physfn")) {
         (Kind::Virtual, Some(master)) => {
-            writeln!(said, "master:     {master}")?;
+            writeln!(report, "master:     {master}")?;
             let of_master = sysfs.join("bus/pci/devices").join(&master).join("driver");
             let driven = fs::read_link(of_master).ok().and_then(|to| Some(to.file_name()?.to_owned()));
             if driven.is_none_or(|name| name != "mlx4_core") {
@@ -253,12 +253,12 @@ fn describe_host(
             }
         }
         (Kind::Virtual, None) => {
-            writeln!(said, "master:     not on this host (the function was passed through to it)")?;
+            writeln!(report, "master:     not on this host (the function was passed through to it)")?;
         }
         (Kind::Physical { .. }, _) => {
             let functions = function.text("sriov_totalvfs").unwrap_or_else(|| "0".into());
             let made = function.text("sriov_numvfs").unwrap_or_else(|| "0".into());
-            writeln!(said, "SR-IOV:     {made} of {functions} virtual functions")?;
+            writeln!(report, "SR-IOV:     {made} of {functions} virtual functions")?;
             if made != "0" {
                 problems.push(format!(
                     "it has {made} virtual functions, which disappear when it is reset: echo 0 >/sys/bus/pci/devices/{address}/sriov_numvfs"
@@ -271,7 +271,7 @@ fn describe_host(
             let mut others = function.names("iommu_group/devices");
             others.retain(|other| other != address);
             writeln!(
-                said,
+                report,
                 "IOMMU:      group {group}, shared with {}",
                 match &others[..] {
                     [] => "nobody".to_owned(),
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn a_card_that_is_ready() {
         let tree = tree("0x1007", Some("vfio-pci"));
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
         for part in [
             "ConnectX-3 Pro (15b3:1007) at 0000:03:00.0",
             "registers 1024 KiB, doorbells 8192 KiB",
@@ -383,9 +383,9 @@ mod tests {
             "RoCE v2",
             "-device vfio-pci,host=0000:03:00.0",
         ] {
-            assert!(said.contains(part), "no `{part}` in\n{said}");
+            assert!(report.contains(part), "no `{part}` in\n{report}");
         }
-        assert!(!said.contains("to be done first"), "{said}");
+        assert!(!report.contains("to be done first"), "{report}");
     }
 
     #[test]
@@ -394,17 +394,17 @@ mod tests {
         let at = tree.path().join("bus/pci/devices/0000:03:00.0");
         fs::write(at.join("sriov_numvfs"), "4").unwrap();
         fs::write(tree.path().join("kernel/iommu_groups/17/devices/0000:00:01.0"), "").unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
         for part in
             ["no RoCE v2", "4 virtual functions", "also 0000:00:01.0", "driver_override", "driver/unbind"]
         {
-            assert!(said.contains(part), "no `{part}` in\n{said}");
+            assert!(report.contains(part), "no `{part}` in\n{report}");
         }
         fs::remove_file(at.join("iommu_group")).unwrap();
         fs::write(at.join("resource"), "").unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
         for part in ["IOMMU is off", "BAR 0", "BAR 2"] {
-            assert!(said.contains(part), "no `{part}` in\n{said}");
+            assert!(report.contains(part), "no `{part}` in\n{report}");
         }
     }
 
@@ -414,11 +414,11 @@ mod tests {
         let master = tree.path().join("bus/pci/devices/0000:02:00.0");
         fs::create_dir_all(&master).unwrap();
         symlink(&master, tree.path().join("bus/pci/devices/0000:03:00.0/physfn")).unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
-        assert!(said.contains("master 0000:02:00.0 must be driven by mlx4_core"), "{said}");
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
+        assert!(report.contains("master 0000:02:00.0 must be driven by mlx4_core"), "{report}");
         symlink(tree.path().join("mlx4_core"), master.join("driver")).unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
-        assert!(said.contains("master:     0000:02:00.0") && said.contains("ready to be"), "{said}");
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
+        assert!(report.contains("master:     0000:02:00.0") && report.contains("ready to be"), "{report}");
     }
 
     #[test]

@@ -86,12 +86,12 @@ pub fn build_quietly(contents: &Contents, run: impl FnOnce(&mut Command) -> Resu
     if let Some(image) = built.get(&contents.name()) {
         return Ok(image.clone());
     }
-    let image = build_anew(contents, run)?;
+    let image = rebuild(contents, run)?;
     built.insert(contents.name(), image.clone());
     Ok(image)
 }
 
-fn build_anew(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
+fn rebuild(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
     setup::binutils()?;
     let dir = paths::made(target().join("images").join(contents.name()))?;
     // Cargo uses one file name for all contents: no other process may build between here and the copy.

@@ -27,7 +27,7 @@ pub fn setup() -> Result<()> {
 }
 
 /// Fails with the package to install if QEMU is missing and cannot be installed from here. Returns at once.
-pub fn qemu_can_be_had() -> Result<()> {
+pub fn check_qemu_available() -> Result<()> {
     let (major, minor) = OLDEST_QEMU;
     if Qemu::find()?.is_none() && !apt::can_install() {
         bail!(
@@ -43,7 +43,7 @@ pub fn qemu() -> Result<Qemu> {
     if let Some(qemu) = Qemu::find()? {
         return Ok(qemu);
     }
-    qemu_can_be_had()?;
+    check_qemu_available()?;
     ui::step("installing QEMU", || apt::install(&["qemu-system-x86"]))?;
     match Qemu::find()? {
         Some(qemu) => Ok(qemu),

@@ -17,7 +17,7 @@ const PIECE: usize = 128 << 10;
 
 /// The input of a node, in pieces.
 pub(crate) struct Queue {
-    splits: Vec<Holder>,
+    splits: Vec<SharedSplit>,
     /// Index of a split and a range of its bytes.
     pieces: Vec<(usize, Range<usize>)>,
     next: AtomicUsize,
@@ -27,7 +27,7 @@ pub(crate) struct Queue {
 }
 
 /// A split, kept until all of it has been mapped.
-struct Holder {
+struct SharedSplit {
     split: Mutex<Option<Arc<runtime::Split>>>,
     pieces_left: AtomicUsize,
 }
@@ -54,7 +54,7 @@ impl Queue {
             let pieces_left = AtomicUsize::new(queue.pieces.len() - before);
             if before < queue.pieces.len() {
                 queue.bytes += split.bytes.len() as u64;
-                queue.splits.push(Holder { split: Mutex::new(Some(Arc::new(split))), pieces_left });
+                queue.splits.push(SharedSplit { split: Mutex::new(Some(Arc::new(split))), pieces_left });
             }
         }
         queue

@@ -179,7 +179,7 @@ impl<V> Table<V> {
         let hash = entry.hash;
         self.entries.push(entry);
         let number = self.entries.len() as u32;
-        place_in(&mut self.index, hash, number);
+        store_number(&mut self.index, hash, number);
     }
 
     /// Makes room for one more entry, with an index that stays at most half full.
@@ -204,7 +204,7 @@ impl<V> Table<V> {
             self.index.try_reserve_exact(size).map_err(|_| OutOfMemory { wanted })?;
             self.index.resize(size, 0);
             for (number, entry) in (1..).zip(&self.entries) {
-                place_in(&mut self.index, entry.hash, number);
+                store_number(&mut self.index, entry.hash, number);
             }
         }
         Ok(())
@@ -266,7 +266,7 @@ impl<V> Entries<V> {
 }
 
 /// Stores an entry's number in the first free slot, starting at its hash.
-fn place_in(index: &mut [u32], hash: u32, number: u32) {
+fn store_number(index: &mut [u32], hash: u32, number: u32) {
     let mask = index.len() - 1;
     let mut at = hash as usize & mask;
     while index[at] != 0 {

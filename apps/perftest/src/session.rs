@@ -321,7 +321,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Records that an event has occurred.
-    pub(crate) fn happened(&mut self) {
+    pub(crate) fn progressed(&mut self) {
         self.since = self.host.now();
     }
 

@@ -52,7 +52,7 @@ impl Write for Console {
 
 impl Console {
     /// Writes the line about an NMI that has not been reported yet.
-    fn tell_nmi(&mut self) {
+    fn print_nmi(&mut self) {
         if NMI_AT.load(Ordering::Relaxed) != 0 {
             let rip = NMI_AT.swap(0, Ordering::Relaxed);
             let _ = writeln!(self, "NMI at {rip:#x}");
@@ -150,7 +150,7 @@ static NMI_AT: AtomicU64 = AtomicU64::new(0);
 pub fn report_nmi(rip: u64) {
     NMI_AT.store(rip, Ordering::Relaxed);
     if let Some(mut console) = CONSOLE.try_lock() {
-        console.tell_nmi();
+        console.print_nmi();
         if !DEFERRED.load(Ordering::Relaxed) {
             console.drain(true);
         }
@@ -159,7 +159,7 @@ pub fn report_nmi(rip: u64) {
 
 /// Runs `f` while the console's lock is held.
 #[cfg(feature = "selftest")]
-pub fn while_taken<R>(f: impl FnOnce() -> R) -> R {
+pub fn while_locked<R>(f: impl FnOnce() -> R) -> R {
     let _console = CONSOLE.lock();
     f()
 }
@@ -172,7 +172,7 @@ pub fn defer() {
 /// Sends bytes while the UART accepts them. Returns true if some are left.
 pub fn poll() -> bool {
     let Some(mut console) = CONSOLE.try_lock() else { return true };
-    console.tell_nmi();
+    console.print_nmi();
     console.drain(false);
     !console.ring.is_empty()
 }

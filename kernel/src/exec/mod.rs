@@ -25,8 +25,7 @@ pub use sleep::{sleep, sleep_until};
 
 /// A task that runs this long without a poll is interrupted for one.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// The time in one interrupt after which no further poller is started. The running poller finishes its
-/// budget.
+/// The time in one interrupt after which no further round of polls begins. A running round finishes.
 pub const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.
 pub const BUDGET: u32 = 64;

@@ -14,14 +14,14 @@ const REGISTERS: usize = 0;
 const DOORBELLS: usize = 2;
 
 /// A card on the PCI bus.
-pub struct Slot {
+pub struct PciCard {
     function: Function,
     /// The registers. A virtual function has none.
     registers: Option<Window>,
     doorbells: Window,
 }
 
-impl Slot {
+impl PciCard {
     /// Maps a card's windows and lets the card access memory.
     pub fn new(function: Function) -> Result<Self, BarError> {
         let registers = match Window::map(&function, REGISTERS) {
@@ -34,7 +34,7 @@ impl Slot {
     }
 }
 
-impl Hardware for Slot {
+impl Hardware for PciCard {
     type Block = Dma;
 
     fn config(&self, offset: u16) -> u32 {

@@ -19,10 +19,10 @@ use crate::mm::lent;
 use crate::pci::{self, Address, Function, Message, MsixError, MsixTable};
 use crate::sync::IrqRawMutex;
 use crate::{exec, time};
-use hardware::Slot;
+use hardware::PciCard;
 
 /// A running card.
-pub type Card = Mlx4<Slot, IrqRawMutex>;
+pub type Card = Mlx4<PciCard, IrqRawMutex>;
 
 const VENDOR: u16 = 0x15b3;
 /// PCI device ids of ConnectX-3 and ConnectX-3 Pro.
@@ -36,9 +36,9 @@ const ENTRY: u16 = 0;
 /// switch up to half a minute.
 const LINK_LIMIT: Duration = Duration::from_secs(60);
 /// The interval at which the link is checked.
-const LOOK: Duration = Duration::from_millis(1);
+const LINK_INTERVAL: Duration = Duration::from_millis(1);
 /// The interval at which the card's health is checked, and the longest between two steps of a recovery.
-const WATCH: Duration = Duration::from_secs(1);
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 /// Entries that are polled at a time while the card waits for its link. They are events only.
 const EVENTS: usize = 64;
 
@@ -86,14 +86,14 @@ struct Times {
 
 /// A running card and its interrupt message.
 #[derive(Clone)]
-pub struct Driven {
+pub struct DrivenCard {
     /// The card.
     pub card: Arc<Card>,
     function: Function,
     message: Message,
 }
 
-impl Driven {
+impl DrivenCard {
     /// Returns the card's address on the bus.
     pub fn address(&self) -> Address {
         self.function.address
@@ -104,7 +104,7 @@ impl Driven {
     pub async fn watch(self) -> String {
         let key = self.card.memory_key();
         loop {
-            exec::sleep(WATCH).await;
+            exec::sleep(HEALTH_INTERVAL).await;
             let began = time::now();
             let mut next = match self.card.mend(began) {
                 Condition::Well => continue,
@@ -112,7 +112,7 @@ impl Driven {
                 Condition::Lost { error } => return self.lost(&error),
             };
             loop {
-                exec::sleep_until(next.min(time::now() + WATCH)).await;
+                exec::sleep_until(next.min(time::now() + HEALTH_INTERVAL)).await;
                 match self.card.mend(time::now()) {
                     Condition::Well => break,
                     Condition::Mending { next: later } => next = later,
@@ -139,7 +139,7 @@ impl Driven {
 }
 
 /// Brings a card and its link up, and prints a description of all cards.
-pub async fn start(choice: Choice) -> Result<Driven, NoCard> {
+pub async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
     let mut cards: Vec<Function> = pci::functions().into_iter().filter(is_card).collect();
     // Physical functions come before virtual ones, otherwise in the order of the bus.
     cards.sort_by_key(|card| card.id.1 == VIRTUAL);
@@ -174,11 +174,11 @@ pub async fn start(choice: Choice) -> Result<Driven, NoCard> {
         us(reset, up),
         us(up, linked)
     );
-    say_ports(&card, Some(identity.port));
+    print_other_ports(&card, Some(identity.port));
     for other in cards {
-        look_at(&other);
+        print_unused(&other);
     }
-    Ok(Driven { card: Arc::new(card), function, message })
+    Ok(DrivenCard { card: Arc::new(card), function, message })
 }
 
 fn is_card(function: &Function) -> bool {
@@ -198,7 +198,7 @@ impl fmt::Display for Name<'_> {
 }
 
 /// Prints the ports of a card other than the driven one.
-fn say_ports(card: &Card, driven: Option<u8>) {
+fn print_other_ports(card: &Card, driven: Option<u8>) {
     match card.ports() {
         Ok(ports) => {
             for CardPort { number, layer, mac, link } in ports {
@@ -213,12 +213,12 @@ fn say_ports(card: &Card, driven: Option<u8>) {
 }
 
 /// Prints the description of an unused card, which is brought up and shut down for this purpose.
-fn look_at(function: &Function) {
-    let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"));
-    match slot.and_then(|slot| Card::start(slot, &Config::default()).map_err(|e| e.to_string())) {
+fn print_unused(function: &Function) {
+    let device = PciCard::new(function.clone()).map_err(|e| format!("{e}"));
+    match device.and_then(|device| Card::start(device, &Config::default()).map_err(|e| e.to_string())) {
         Ok(card) => {
             log::info!("rnic mlx4: {}, not used", Name(function, &card.identity()));
-            say_ports(&card, None);
+            print_other_ports(&card, None);
         }
         Err(why) => log::warn!("rnic mlx4: {} at pci {}: {why}", function.name(), function.address),
     }
@@ -226,7 +226,7 @@ fn look_at(function: &Function) {
 
 async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times), String> {
     let begun = time::now();
-    let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
+    let device = PciCard::new(function.clone()).map_err(|e| format!("{e}"))?;
     let remote = match machine::remote_access() {
         RemoteAccess::Arena(arena) => {
             let (base, len) = arena.range();
@@ -236,7 +236,7 @@ async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times
         RemoteAccess::Physical => Remote::Physical,
     };
     let config = Config { port, remote, vector: ENTRY, frames: true, ..Config::default() };
-    let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;
+    let card = Mlx4::start(device, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
     // The vector is allocated after the reset, which turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;
@@ -247,7 +247,7 @@ async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times
         if time::now() >= deadline {
             return Err(format!("its port has no link after {} s", LINK_LIMIT.as_secs()));
         }
-        exec::sleep(LOOK).await;
+        exec::sleep(LINK_INTERVAL).await;
         card.progress(time::now(), EVENTS);
     }
     Ok((card, message, Times { begun, up, linked: time::now() }))

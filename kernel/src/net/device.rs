@@ -20,11 +20,11 @@ const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
 /// Addresses that smoltcp has asked for and that have not been answered.
 #[derive(Default)]
-pub struct Asked {
+pub struct Queries {
     waiting: Vec<Ipv4Addr, WAITING>,
 }
 
-impl Asked {
+impl Queries {
     /// Returns a requested address that the resolver knows by now.
     fn answer(&mut self, inner: &mut Inner, now: Instant) -> Option<(Ipv4Addr, MacAddr)> {
         let mut answer = None;
@@ -57,7 +57,7 @@ pub struct PortDevice<'a> {
     /// The port's locked state.
     pub inner: &'a mut Inner,
     /// Addresses for which smoltcp waits.
-    pub asked: &'a mut Asked,
+    pub queries: &'a mut Queries,
     /// The present time.
     pub now: Instant,
     /// The port's Ethernet address.
@@ -80,7 +80,7 @@ pub enum Rx<'a> {
 pub struct Tx<'a> {
     tx: &'a mut dyn Transmit,
     resolver: &'a mut neighbour::Resolver,
-    asked: &'a mut Asked,
+    queries: &'a mut Queries,
     now: Instant,
 }
 
@@ -99,19 +99,19 @@ impl Device for PortDevice<'_> {
         if !self.inner.device.tx.has_room() {
             return None;
         }
-        if let Some((ip, mac)) = self.asked.answer(self.inner, self.now) {
+        if let Some((ip, mac)) = self.queries.answer(self.inner, self.now) {
             let mut frame = [0; FRAME_MAX];
             // smoltcp compares the receiver's address with its own; the resolver asks on its behalf.
             let own = self.inner.resolver.own_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
             let len = arp_reply(&mut frame, ip, mac, own, self.mac);
             let (_, tx, resolver) = self.inner.split();
-            return Some((Rx::Answer(frame, len), Tx { tx, resolver, asked: self.asked, now: self.now }));
+            return Some((Rx::Answer(frame, len), Tx { tx, resolver, queries: self.queries, now: self.now }));
         }
         if !self.inner.has_host_frame(self.now, self.rnic) {
             return None;
         }
         let (frames, tx, resolver) = self.inner.split();
-        Some((Rx::Wire(frames), Tx { tx, resolver, asked: self.asked, now: self.now }))
+        Some((Rx::Wire(frames), Tx { tx, resolver, queries: self.queries, now: self.now }))
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Tx<'_>> {
@@ -119,7 +119,7 @@ impl Device for PortDevice<'_> {
             return None;
         }
         let (_, tx, resolver) = self.inner.split();
-        Some(Tx { tx, resolver, asked: self.asked, now: self.now })
+        Some(Tx { tx, resolver, queries: self.queries, now: self.now })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -152,9 +152,9 @@ impl smoltcp::phy::TxToken for Tx<'_> {
         }
         if let Some(Neighbour { request: true, target: IpAddr::V4(ip), .. }) = Neighbour::parse(out) {
             self.resolver.resolve(self.now, IpAddr::V4(ip), self.now + RESOLVE);
-            if !self.asked.waiting.contains(&ip) {
+            if !self.queries.waiting.contains(&ip) {
                 // If there is no room, smoltcp asks again.
-                let _ = self.asked.waiting.push(ip);
+                let _ = self.queries.waiting.push(ip);
             }
         }
         result

@@ -2,7 +2,7 @@
 //!
 //! RoCE frames go to the software RNIC, ARP and neighbour discovery to the resolver, all others to the host's
 //! TCP stack. Frames are consumed in place and in the order of arrival. RNIC and stack may share a port: the
-//! stack stops at a frame for the RNIC, and the RNIC copies a frame for the stack aside.
+//! stack stops at a frame for the RNIC, and the RNIC copies a frame for the stack for later.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,31 +18,31 @@ use crate::sync::IrqMutex;
 use crate::time;
 
 /// Frames for the host that can wait while the RNIC polls. More are dropped, as a full ring would drop them.
-const ASIDE: usize = 32;
+const DEFERRED_MAX: usize = 32;
 /// Frames that a service call handles at most if neither RNIC nor stack polls the port.
 const SERVICE_BUDGET: usize = 64;
 /// Tasks that can wait for addresses at a time.
 const MAX_WAITERS: usize = 16;
 
-/// Frames that were copied aside: a ring of buffers of one frame each.
-struct Aside {
+/// Frames that were copied for later: a ring of buffers of one frame each.
+struct DeferredFrames {
     bytes: Vec<u8>,
-    lengths: [usize; ASIDE],
+    lengths: [usize; DEFERRED_MAX],
     head: usize,
     len: usize,
     frame_max: usize,
 }
 
-impl Aside {
+impl DeferredFrames {
     fn push(&mut self, frame: &[u8]) -> bool {
-        let slot = (self.head + self.len) % ASIDE;
+        let slot = (self.head + self.len) % DEFERRED_MAX;
         let start = slot * self.frame_max;
         let Some(room) =
             self.bytes.get_mut(start..start + self.frame_max).and_then(|r| r.get_mut(..frame.len()))
         else {
             return false;
         };
-        if self.len == ASIDE {
+        if self.len == DEFERRED_MAX {
             return false;
         }
         room.copy_from_slice(frame);
@@ -58,7 +58,7 @@ impl Aside {
 
     fn pop(&mut self) {
         if self.len > 0 {
-            self.head = (self.head + 1) % ASIDE;
+            self.head = (self.head + 1) % DEFERRED_MAX;
             self.len -= 1;
         }
     }
@@ -70,7 +70,7 @@ pub struct Inner {
     pub device: Nic,
     /// The addresses of neighbours on the port's network.
     pub resolver: Resolver,
-    aside: Aside,
+    deferred: DeferredFrames,
     waiters: Vec<Waker>,
     dropped: u64,
 }
@@ -99,15 +99,15 @@ impl Port {
     /// Returns a port over a running device. This is the only allocation of a port.
     pub fn new(device: Nic) -> Self {
         let (mac, mtu) = (device.mac, device.mtu);
-        let aside = Aside {
+        let deferred = DeferredFrames {
             bytes: Vec::new(),
-            lengths: [0; ASIDE],
+            lengths: [0; DEFERRED_MAX],
             head: 0,
             len: 0,
             frame_max: ETHERNET_HEADER + mtu,
         };
         let waiters = Vec::with_capacity(MAX_WAITERS);
-        let inner = Inner { device, resolver: Resolver::new(mac), aside, waiters, dropped: 0 };
+        let inner = Inner { device, resolver: Resolver::new(mac), deferred, waiters, dropped: 0 };
         let no = || AtomicBool::new(false);
         Self { mac, mtu, has_rnic: no(), has_stack: no(), inner: IrqMutex::new(inner) }
     }
@@ -137,7 +137,7 @@ impl Port {
         let mut inner = self.inner.lock();
         self.has_stack.store(true, Ordering::Relaxed);
         if self.has_rnic.load(Ordering::Relaxed) {
-            inner.make_aside();
+            inner.allocate_deferred();
         }
     }
 
@@ -146,7 +146,7 @@ impl Port {
         let mut inner = self.inner.lock();
         self.has_rnic.store(true, Ordering::Relaxed);
         if self.has_stack.load(Ordering::Relaxed) {
-            inner.make_aside();
+            inner.allocate_deferred();
         }
         RocePort(self)
     }
@@ -238,9 +238,9 @@ impl Port {
 }
 
 impl Inner {
-    fn make_aside(&mut self) {
-        if self.aside.bytes.is_empty() {
-            self.aside.bytes = vec![0; ASIDE * self.aside.frame_max];
+    fn allocate_deferred(&mut self) {
+        if self.deferred.bytes.is_empty() {
+            self.deferred.bytes = vec![0; DEFERRED_MAX * self.deferred.frame_max];
         }
     }
 
@@ -261,7 +261,7 @@ impl Inner {
     }
 
     /// Passes the first waiting frame to the resolver, and wakes tasks that wait for an address.
-    fn hear(&mut self, now: Instant) {
+    fn handle_neighbour(&mut self, now: Instant) {
         if let Some(frame) = self.device.rx.peek() {
             self.resolver.input(now, frame);
         }
@@ -282,7 +282,7 @@ impl Inner {
         for _ in 0..SERVICE_BUDGET {
             match self.device.rx.peek().map(classify) {
                 None => break,
-                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Neighbour) => self.handle_neighbour(now),
                 Some(_) => self.drop_frame(),
             }
             busy = true;
@@ -296,7 +296,7 @@ impl Inner {
         for _ in 0..SERVICE_BUDGET {
             match self.device.rx.peek().map(classify) {
                 None | Some(Traffic::Roce) => break,
-                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Neighbour) => self.handle_neighbour(now),
                 Some(Traffic::Host) => self.drop_frame(),
             }
             busy = true;
@@ -307,12 +307,12 @@ impl Inner {
     /// Returns true if a frame for the host's stack waits. Consumes the resolver's frames before it and,
     /// unless `rnic`, those for an absent RNIC. For the stack.
     pub fn has_host_frame(&mut self, now: Instant, rnic: bool) -> bool {
-        if self.aside.front().is_some() {
+        if self.deferred.front().is_some() {
             return true;
         }
         for _ in 0..SERVICE_BUDGET {
             match self.device.rx.peek().map(classify) {
-                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Neighbour) => self.handle_neighbour(now),
                 Some(Traffic::Roce) if !rnic => self.drop_frame(),
                 Some(Traffic::Host) => return true,
                 None | Some(Traffic::Roce) => return false,
@@ -324,7 +324,7 @@ impl Inner {
     /// Returns the parts that the stack needs at the same time.
     pub fn split(&mut self) -> (HostFrames<'_>, &mut dyn Transmit, &mut Resolver) {
         (
-            HostFrames { rx: &mut *self.device.rx, aside: &mut self.aside },
+            HostFrames { rx: &mut *self.device.rx, deferred: &mut self.deferred },
             &mut *self.device.tx,
             &mut self.resolver,
         )
@@ -334,16 +334,16 @@ impl Inner {
 /// The frames of the host's stack.
 pub struct HostFrames<'a> {
     rx: &'a mut dyn Receive,
-    aside: &'a mut Aside,
+    deferred: &'a mut DeferredFrames,
 }
 
 impl HostFrames<'_> {
     /// Passes the oldest frame to `each`, in place; an empty one if none waits. Call only if
     /// [`has_host_frame`](Inner::has_host_frame) returned true: otherwise the waiting frame may be another's.
     pub fn take<R>(self, each: impl FnOnce(&[u8]) -> R) -> R {
-        if let Some(frame) = self.aside.front() {
+        if let Some(frame) = self.deferred.front() {
             let result = each(frame);
-            self.aside.pop();
+            self.deferred.pop();
             return result;
         }
         let result = each(self.rx.peek().unwrap_or_default());
@@ -371,7 +371,7 @@ impl softroce::EthernetPort for RocePort {
         // Other frames have a budget of their own, so that a flood of them does not prolong this loop.
         let mut others = 0;
         while taken < budget && others < SERVICE_BUDGET {
-            let Inner { device, aside, dropped, .. } = &mut *inner;
+            let Inner { device, deferred, dropped, .. } = &mut *inner;
             let Some(frame) = device.rx.peek() else { break };
             match classify(frame) {
                 Traffic::Roce => {
@@ -380,9 +380,9 @@ impl softroce::EthernetPort for RocePort {
                     taken += 1;
                     continue;
                 }
-                Traffic::Neighbour => inner.hear(time::now()),
+                Traffic::Neighbour => inner.handle_neighbour(time::now()),
                 Traffic::Host => {
-                    let kept = has_stack && aside.push(frame);
+                    let kept = has_stack && deferred.push(frame);
                     *dropped += u64::from(!kept);
                     device.rx.pop();
                 }

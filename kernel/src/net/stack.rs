@@ -14,7 +14,7 @@ use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, Soc
 use smoltcp::socket::{dhcpv4, tcp};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Cidr};
 
-use super::device::{Asked, PortDevice};
+use super::device::{PortDevice, Queries};
 use super::port::{Inner as PortInner, Port};
 use crate::sync::IrqMutex;
 use crate::time;
@@ -61,7 +61,7 @@ pub struct Buffers {
 pub(super) struct Inner {
     interface: Interface,
     pub(super) sockets: SocketSet<'static>,
-    asked: Asked,
+    queries: Queries,
     dhcp: Option<SocketHandle>,
     config: Option<Ipv4Config>,
     /// A second address, in the fabric's network, if the port is the fabric's too.
@@ -86,18 +86,18 @@ impl Stack {
     /// Starts the stack on `port`. `seed` makes ports and sequence numbers hard to guess.
     pub fn start(port: &'static Port, addressing: Addressing, seed: u64) -> Self {
         port.attach_stack();
-        let mut asked = Asked::default();
+        let mut queries = Queries::default();
         let now = time::now();
         let mut config = Config::new(EthernetAddress(port.mac().0).into());
         config.random_seed = seed;
         let interface = port.with(|inner| {
-            let mut device = device(port, inner, &mut asked, now);
+            let mut device = device(port, inner, &mut queries, now);
             Interface::new(config, &mut device, smol(now))
         });
         let mut inner = Inner {
             interface,
             sockets: SocketSet::new(Vec::new()),
-            asked,
+            queries,
             dhcp: None,
             config: None,
             second: None,
@@ -229,20 +229,25 @@ pub(super) fn socket(buffers: Buffers) -> tcp::Socket<'static> {
     socket
 }
 
-fn device<'a>(port: &Port, inner: &'a mut PortInner, asked: &'a mut Asked, now: Instant) -> PortDevice<'a> {
-    PortDevice { inner, asked, now, mac: port.mac(), mtu: port.mtu(), rnic: port.has_rnic() }
+fn device<'a>(
+    port: &Port,
+    inner: &'a mut PortInner,
+    queries: &'a mut Queries,
+    now: Instant,
+) -> PortDevice<'a> {
+    PortDevice { inner, queries, now, mac: port.mac(), mtu: port.mtu(), rnic: port.has_rnic() }
 }
 
 impl Inner {
     fn poll(&mut self, port: &Port, below: &mut PortInner, now: Instant) -> bool {
         // Frames come first: one of them may be the answer for which smoltcp waits.
         let frames = below.has_host_frame(now, port.has_rnic());
-        let due = self.next.is_some_and(|at| at <= now) || self.asked.has_answer(below, now);
+        let due = self.next.is_some_and(|at| at <= now) || self.queries.has_answer(below, now);
         if !due && !frames {
             return below.service(now);
         }
         let at = smol(now);
-        let mut device = device(port, below, &mut self.asked, now);
+        let mut device = device(port, below, &mut self.queries, now);
         self.interface.poll_maintenance(at);
         for _ in 0..INGRESS_BUDGET {
             match self.interface.poll_ingress_single(at, &mut device, &mut self.sockets) {

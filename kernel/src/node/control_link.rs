@@ -38,12 +38,12 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Bytes that are read from the connection at a time.
 const CHUNK: usize = 32 * 1024;
 /// The longest message of the poller, a sealed heartbeat, in bytes.
-const BEAT_MAX: usize = 64;
+const HEARTBEAT_MAX: usize = 64;
 /// Room in the outgoing buffer for heartbeats behind a waiting message, in bytes.
-const BEAT_ROOM: usize = 16 * BEAT_MAX;
+const HEARTBEAT_ROOM: usize = 16 * HEARTBEAT_MAX;
 /// The number of heartbeats whose times are kept until they are acknowledged. If a task computes for longer,
 /// the acknowledgements of the latest heartbeats count.
-const BEATS_KEPT: usize = 64;
+const HEARTBEATS_KEPT: usize = 64;
 /// Tasks that can wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
 /// The longest time for last words.
@@ -132,16 +132,16 @@ struct Outgoing {
     sent: usize,
     waiters: Vec<Waker>,
     down: bool,
-    beat: Beat,
+    heartbeats: Heartbeats,
 }
 
 /// The state of the heartbeats.
-struct Beat {
+struct Heartbeats {
     every: Duration,
     next: Instant,
     seq: u64,
     /// The number and time of the latest heartbeats, each at the index of its number modulo the length.
-    sent: [(u64, Instant); BEATS_KEPT],
+    sent: [(u64, Instant); HEARTBEATS_KEPT],
 }
 
 /// The control connection of a node that has joined.
@@ -268,15 +268,15 @@ async fn handshake(
 impl ManagerLink {
     fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease: Duration) -> Self {
         let now = time::now();
-        let sent = [(u64::MAX, Instant::ZERO); BEATS_KEPT];
-        let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent };
+        let sent = [(u64::MAX, Instant::ZERO); HEARTBEATS_KEPT];
+        let heartbeats = Heartbeats { every: lease / 3, next: now + lease / 3, seq: 0, sent };
         let outgoing = Outgoing {
-            seal: Some(Seal { sealer, bytes: Vec::with_capacity(BEAT_ROOM) }),
-            bytes: Vec::with_capacity(BEAT_ROOM),
+            seal: Some(Seal { sealer, bytes: Vec::with_capacity(HEARTBEAT_ROOM) }),
+            bytes: Vec::with_capacity(HEARTBEAT_ROOM),
             sent: 0,
             waiters: Vec::with_capacity(MAX_WAITERS),
             down: false,
-            beat,
+            heartbeats,
         };
         let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
         Self {
@@ -290,20 +290,20 @@ impl ManagerLink {
     }
 
     /// Records an acknowledged heartbeat.
-    fn heard(&self, message: &[u8]) {
+    fn on_acknowledgement(&self, message: &[u8]) {
         // No other message is that short, and long messages are not decoded twice.
         if message.len() > 11 {
             return;
         }
         let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
         let sent =
-            self.outgoing.lock().beat.sent.iter().find(|(number, _)| *number == seq).map(|(_, at)| *at);
+            self.outgoing.lock().heartbeats.sent.iter().find(|(number, _)| *number == seq).map(|(_, at)| *at);
         if let Some(at) = sent {
             self.lease_until.fetch_max((at + self.lease).as_nanos(), Ordering::Relaxed);
         }
     }
 
-    fn take_down(&self, why: &dyn core::fmt::Display) {
+    fn mark_down(&self, why: &dyn core::fmt::Display) {
         let mut outgoing = self.outgoing.lock();
         if !core::mem::replace(&mut outgoing.down, true) {
             log::error!("control connection to the manager is down: {why}");
@@ -344,24 +344,24 @@ impl Outgoing {
     }
 
     /// Queues a heartbeat if it is due and there is room. Does not allocate.
-    fn beat(&mut self, now: Instant) {
-        if now < self.beat.next || self.bytes.capacity() - self.bytes.len() < BEAT_MAX {
+    fn queue_heartbeat(&mut self, now: Instant) {
+        if now < self.heartbeats.next || self.bytes.capacity() - self.bytes.len() < HEARTBEAT_MAX {
             return;
         }
         // While a task is sealing, the heartbeat waits for the next poll.
         let Some(seal) = &mut self.seal else { return };
-        let seq = self.beat.seq;
+        let seq = self.heartbeats.seq;
         let mut plain = [0; 16];
-        let mut sealed = [0; BEAT_MAX];
+        let mut sealed = [0; HEARTBEAT_MAX];
         // Neither call fails: a heartbeat has at most 11 bytes, and the buffers are longer.
         let Ok(plain) = postcard::to_slice(&ToManager::Heartbeat { seq }, &mut plain) else { return };
         let Ok(len) = seal.sealer.seal_into(plain, &mut sealed) else { return };
         self.bytes.extend_from_slice(&sealed[..len]);
-        if let Some(kept) = self.beat.sent.get_mut((seq % BEATS_KEPT as u64) as usize) {
+        if let Some(kept) = self.heartbeats.sent.get_mut((seq % HEARTBEATS_KEPT as u64) as usize) {
             *kept = (seq, now);
         }
-        self.beat.seq += 1;
-        self.beat.next = now + self.beat.every;
+        self.heartbeats.seq += 1;
+        self.heartbeats.next = now + self.heartbeats.every;
     }
 }
 
@@ -390,7 +390,7 @@ impl ControlLink for ManagerLink {
         };
         // There must be room for heartbeats behind the message, so that they do not wait until it is sent.
         seal.bytes.clear();
-        seal.bytes.reserve(sealed_len(message.len()) + BEAT_ROOM);
+        seal.bytes.reserve(sealed_len(message.len()) + HEARTBEAT_ROOM);
         let sealed = seal.sealer.seal(message, &mut seal.bytes);
         let mut outgoing = self.outgoing.lock();
         // No byte was queued meanwhile, because queuing needs the sealer.
@@ -401,7 +401,7 @@ impl ControlLink for ManagerLink {
         outgoing.wake_all();
         drop(outgoing);
         if let Err(e) = sealed {
-            self.take_down(&e);
+            self.mark_down(&e);
             return Poll::Ready(Err(LinkDown));
         }
         Poll::Ready(drained.map(|_| ()).map_err(|_| LinkDown))
@@ -417,13 +417,13 @@ impl ControlLink for ManagerLink {
         match incoming.poll(&self.stream, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(message)) => {
-                self.heard(&message);
+                self.on_acknowledgement(&message);
                 Poll::Ready(Ok(message))
             }
             Poll::Ready(Err(e)) => {
                 match e {
-                    RecvError::Tcp(e) => self.take_down(&e),
-                    RecvError::Channel(e) => self.take_down(&e),
+                    RecvError::Tcp(e) => self.mark_down(&e),
+                    RecvError::Channel(e) => self.mark_down(&e),
                 }
                 Poll::Ready(Err(LinkDown))
             }
@@ -450,7 +450,7 @@ impl Poller for LinkPoller {
         if outgoing.down {
             return false;
         }
-        outgoing.beat(now);
+        outgoing.queue_heartbeat(now);
         if outgoing.bytes.is_empty() {
             return false;
         }
@@ -463,7 +463,7 @@ impl Poller for LinkPoller {
             Ok(false) => outgoing.sent != before,
             Err(e) => {
                 drop(outgoing);
-                link.take_down(&e);
+                link.mark_down(&e);
                 true
             }
         }
@@ -473,7 +473,7 @@ impl Poller for LinkPoller {
         let slot = LINK.lock();
         let Some(link) = slot.as_ref() else { return Instant::MAX };
         let outgoing = link.outgoing.lock();
-        if outgoing.down { Instant::MAX } else { outgoing.beat.next }
+        if outgoing.down { Instant::MAX } else { outgoing.heartbeats.next }
     }
 
     fn arm(&mut self) -> bool {

@@ -46,7 +46,7 @@ pub async fn run() {
         log::error!("this node does not start: {why}");
         power::exit(Code::Refused);
     }
-    if let Some(words) = perftest::asked() {
+    if let Some(words) = perftest::words() {
         if let Err(why) = perftest::run(words).await {
             log::error!("{why}");
             power::exit(Code::Refused);
@@ -70,7 +70,7 @@ struct Node {
 
 async fn start() -> Result<Node, String> {
     let manager = manager()?;
-    let wanted = Wanted::asked()?;
+    let wanted = Wanted::from_command_line()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
     let key = control_link::cluster_key()?;

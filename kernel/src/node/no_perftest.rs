@@ -14,7 +14,7 @@ pub fn application(_: &'static Net, _: &NodeRnic) -> Option<Box<dyn App>> {
 }
 
 /// Returns the value of `perftest=`.
-pub fn asked() -> Option<&'static str> {
+pub fn words() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 

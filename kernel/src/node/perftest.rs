@@ -37,7 +37,7 @@ pub fn application(net: &'static Net, rnic: &NodeRnic) -> Option<Box<dyn App>> {
 }
 
 /// Returns the value of `perftest=`: the words of a command line, separated by commas.
-pub fn asked() -> Option<&'static str> {
+pub fn words() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
@@ -46,7 +46,7 @@ pub fn asked() -> Option<&'static str> {
 pub async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
-    let wanted = Wanted::asked()?;
+    let wanted = Wanted::from_command_line()?;
     remote_access::set()?;
     let network = net::init(false)?;
     let rnic = NodeRnic::start(wanted, network).await?;
@@ -62,21 +62,21 @@ pub async fn run(words: &str) -> Result<(), String> {
     rnic.watch(|_| async {});
     if options.server.is_some() {
         let report = perftest.run(&options).await.map_err(|e| format!("{}: {e}", options.program))?;
-        say(&report);
+        print(&report);
         power::exit(Code::Success);
     }
     let listener = perftest.listen(&options).map_err(|e| format!("{}: {e}", options.program))?;
     log::info!("perftest: {} serves at {address}:{}", options.program, options.port);
     loop {
         match perftest.serve(&options, &*listener).await {
-            Ok(report) => say(&report),
+            Ok(report) => print(&report),
             Err(Error::Exchange { error: NetworkError::Deadline, .. }) => {}
             Err(error) => log::error!("perftest: {}: {error}", options.program),
         }
     }
 }
 
-fn say(report: &perftest::Report) {
+fn print(report: &perftest::Report) {
     for line in report.text.lines().chain(report.json.lines()) {
         println!("{line}");
     }

@@ -13,7 +13,7 @@ use verbs::{Gid, Rnic};
 use super::pollers;
 use crate::boot::cmdline;
 use crate::machine::{self, RemoteAccess};
-use crate::mlx4::{self, Choice, Driven, NoCard};
+use crate::mlx4::{self, Choice, DrivenCard, NoCard};
 use crate::mm::memory::LentMemory;
 use crate::net::Net;
 use crate::net::port::{Port, RocePort};
@@ -34,7 +34,7 @@ pub enum Wanted {
 
 impl Wanted {
     /// Parses `nic=`.
-    pub fn asked() -> Result<Self, String> {
+    pub fn from_command_line() -> Result<Self, String> {
         let text = cmdline::get("nic").unwrap_or("auto");
         match text {
             "auto" => return Ok(Self::Auto),
@@ -66,7 +66,7 @@ type Soft = SoftRoce<RocePort, IrqRawMutex>;
 /// The RNIC of this node, before or after it gets its address.
 pub enum NodeRnic {
     /// A ConnectX-3, and its port if that is on Ethernet.
-    Card(Box<Driven>, Option<&'static Port>),
+    Card(Box<DrivenCard>, Option<&'static Port>),
     /// The software RNIC, over an Ethernet port.
     Soft(Arc<Soft>, &'static Port),
 }

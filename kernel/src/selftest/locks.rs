@@ -21,7 +21,7 @@ pub fn run() -> Outcome {
 fn nmi_while_the_console_is_taken() -> Result<(), alloc::string::String> {
     let count = || interrupts::NMIS.load(Ordering::Relaxed);
     let before = count();
-    let came = console::while_taken(|| {
+    let came = console::while_locked(|| {
         apic::send_nmi_to_self();
         let end = time::now() + LIMIT;
         while count() == before && time::now() < end {

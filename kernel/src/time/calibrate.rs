@@ -130,7 +130,7 @@ fn read_pit() -> u64 {
 }
 
 /// Returns the frequency that CPUID or the hypervisor reports.
-fn told() -> Option<(u64, &'static str)> {
+fn reported() -> Option<(u64, &'static str)> {
     let tsc = cpu::cpuid(0x15, 0);
     if tsc.eax != 0 && tsc.ebx != 0 && tsc.ecx != 0 {
         let hertz = u64::from(tsc.ecx) * u64::from(tsc.ebx) / u64::from(tsc.eax);
@@ -197,7 +197,7 @@ enum Source {
 impl Calibration {
     /// Takes the first reading. Call after the page tables are final.
     pub fn begin(acpi: &Tables) -> Self {
-        let source = match told() {
+        let source = match reported() {
             Some((hertz, name)) => Source::Told(hertz, name),
             None => {
                 let reference = Reference::find(acpi);

@@ -48,13 +48,13 @@ use tempfile::NamedTempFile;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
     #[command(subcommand)]
-    alone: Option<Alone>,
+    separate: Option<Separate>,
     #[command(flatten)]
     options: Options,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum Alone {
+enum Separate {
     /// Measures LITE alone, as native code: nanoseconds and instructions per operation, and their growth with
     /// regions and memory
     Lite(native::Options),
@@ -180,16 +180,16 @@ struct Figures {
 
 /// Measures the selected parts.
 pub fn bench(bench: &Bench) -> Result<()> {
-    match &bench.alone {
-        Some(Alone::Lite(options)) => native::bench(options),
-        Some(Alone::Softroce(options)) => softroce::bench(options),
-        Some(Alone::Cx3(options)) => cx3::bench(options),
-        Some(Alone::Scaling(options)) => scaling::bench(options),
-        Some(Alone::Nodes(options)) => nodes::bench(options),
-        Some(Alone::Stream(options)) => stream::bench(options),
-        Some(Alone::Against(options)) => against::bench(options),
-        Some(Alone::Heaps(options)) => heaps::bench(options),
-        Some(Alone::Post(options)) => post::bench(options),
+    match &bench.separate {
+        Some(Separate::Lite(options)) => native::bench(options),
+        Some(Separate::Softroce(options)) => softroce::bench(options),
+        Some(Separate::Cx3(options)) => cx3::bench(options),
+        Some(Separate::Scaling(options)) => scaling::bench(options),
+        Some(Separate::Nodes(options)) => nodes::bench(options),
+        Some(Separate::Stream(options)) => stream::bench(options),
+        Some(Separate::Against(options)) => against::bench(options),
+        Some(Separate::Heaps(options)) => heaps::bench(options),
+        Some(Separate::Post(options)) => post::bench(options),
         None => all(&bench.options),
     }
 }

@@ -66,7 +66,7 @@ impl Manager {
     }
 
     /// Returns the daemon's next line that contains `text`, if it comes within `limit`.
-    pub fn hears(&mut self, text: &str, limit: Duration) -> Option<String> {
+    pub fn wait_for_line(&mut self, text: &str, limit: Duration) -> Option<String> {
         let deadline = Instant::now() + limit;
         while let Some(line) = self.daemon.line(deadline.saturating_duration_since(Instant::now())) {
             if line.contains(text) {
@@ -161,18 +161,18 @@ impl Process {
     /// Prints the process's progress. Returns `Some` when it has ended successfully, and an error when it has
     /// failed.
     pub fn poll(&mut self) -> Result<Option<()>> {
-        self.poll_and_tell(true)
+        self.poll_and_print(true)
     }
 
     /// Polls as [`poll`](Self::poll) does, without printing progress.
     pub fn poll_quietly(&mut self) -> Result<Option<()>> {
-        self.poll_and_tell(false)
+        self.poll_and_print(false)
     }
 
-    fn poll_and_tell(&mut self, tell: bool) -> Result<Option<()>> {
+    fn poll_and_print(&mut self, print: bool) -> Result<Option<()>> {
         let status = self.child.try_wait()?;
         while let Some(line) = self.line(Duration::ZERO) {
-            if tell && !line.starts_with(FAILED) {
+            if print && !line.starts_with(FAILED) {
                 eprintln!("  {line}");
             }
         }

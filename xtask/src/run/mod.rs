@@ -108,7 +108,7 @@ struct Prepared {
 /// parallel, because each build leaves a processor idle for part of its time. Each prints its duration.
 fn prepare(options: &Options) -> Result<Prepared> {
     // This check comes before minutes of compiling.
-    setup::qemu_can_be_had()?;
+    setup::check_qemu_available()?;
     let contents = Contents::with(options.apps.clone().unwrap_or_default());
     let build = options.programs.is_none();
     if build {

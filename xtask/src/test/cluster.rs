@@ -73,7 +73,10 @@ fn leave(log: &Path) -> Result<()> {
     let mut cluster = Cluster::start(2, "selftest=join selftest_s=2", None, log)?;
     for _ in 0..2 {
         cluster.ends(&SUCCESS, LIMIT)?;
-        cluster.manager.hears("left", LIMIT).context("the manager does not say that the node left")?;
+        cluster
+            .manager
+            .wait_for_line("left", LIMIT)
+            .context("the manager does not say that the node left")?;
     }
     Ok(())
 }
@@ -90,7 +93,10 @@ fn shutdown(log: &Path) -> Result<()> {
 fn panic(log: &Path) -> Result<()> {
     let mut cluster = Cluster::start(1, "selftest=join selftest_s=100 app=panic", None, log)?;
     cluster.ends(&PANIC, LIMIT)?;
-    let said = cluster.manager.hears("died", LIMIT).context("the manager does not say that the node died")?;
+    let said = cluster
+        .manager
+        .wait_for_line("died", LIMIT)
+        .context("the manager does not say that the node died")?;
     for part in ["node0", "asked for by app=panic"] {
         ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
     }
@@ -145,7 +151,11 @@ fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
 fn module_key(log: &Path) -> Result<()> {
     let mut cluster = Cluster::with_key_module(1, "selftest=join selftest_s=1", None, log)?;
     cluster.ends(&SUCCESS, LIMIT)?;
-    cluster.manager.hears("left", LIMIT).context("the manager does not say that the node left").map(|_| ())
+    cluster
+        .manager
+        .wait_for_line("left", LIMIT)
+        .context("the manager does not say that the node left")
+        .map(|_| ())
 }
 
 fn module_without_key(log: &Path) -> Result<()> {

@@ -41,28 +41,28 @@ pub async fn bandwidth(
     flow: Flow,
     fetched: &mut Fetched,
 ) -> Result<Sent, Error> {
-    let mut loads = Loads::new(session, slots, flow);
+    let mut progress = Progress::new(session, slots, flow);
     // In a bidirectional test of SENDs the server waits for the client's first.
     let mut begun = session.client || !flow.receives;
     let mut wait = Wait::new(session.host);
-    while !loads.is_done() {
+    while !progress.is_done() {
         if flow.sends && begun {
-            loads.post()?;
+            progress.post()?;
         }
-        let arrived = if flow.receives { loads.receive()? } else { 0 };
+        let arrived = if flow.receives { progress.receive()? } else { 0 };
         begun |= arrived > 0;
-        let completed = if flow.sends { loads.complete(fetched)? } else { 0 };
+        let completed = if flow.sends { progress.complete(fetched)? } else { 0 };
         if arrived + completed > 0 {
-            wait.happened();
+            wait.progressed();
         }
         wait.pause().await?;
     }
-    loads.times.end = session.host.now();
-    Ok(loads.times)
+    progress.times.end = session.host.now();
+    Ok(progress.times)
 }
 
 /// The progress of a bandwidth test with messages of one size.
-struct Loads<'a> {
+struct Progress<'a> {
     session: &'a Session<'a>,
     slots: &'a Slots,
     flow: Flow,
@@ -85,7 +85,7 @@ struct Loads<'a> {
     times: Sent,
 }
 
-impl<'a> Loads<'a> {
+impl<'a> Progress<'a> {
     fn new(session: &'a Session<'a>, slots: &'a Slots, flow: Flow) -> Self {
         let options = session.options;
         let total = u64::from(options.iterations) * u64::from(options.queue_pairs);

@@ -33,7 +33,7 @@ pub async fn one_way(
         while session.completed(|_, _| ())? == 0 {
             wait.pause().await?;
         }
-        wait.happened();
+        wait.progressed();
         if session.options.program.verb == Verb::Atomic {
             fetched.take(session, 0, m, slots)?;
         }
@@ -58,7 +58,7 @@ pub async fn write_ping_pong(
             while session.buffers.get_last(Side::Far, slots.size)? != received as u8 {
                 wait.pause().await?;
             }
-            wait.happened();
+            wait.progressed();
         }
         if sent < n {
             posted.push(session.host.now());
@@ -88,7 +88,7 @@ async fn write_completes(
         match session.completed(|_, _| ()) {
             Ok(0) => {}
             Ok(_) => {
-                wait.happened();
+                wait.progressed();
                 return Ok(true);
             }
             Err(_) if last && exchange.has_ended(session.host) => return Ok(false),
@@ -126,7 +126,7 @@ pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<
                 }
                 wait.pause().await?;
             }
-            wait.happened();
+            wait.progressed();
         }
         if sent < n {
             posted.push(session.host.now());
@@ -135,7 +135,7 @@ pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<
             while session.completed(|_, _| ())? == 0 {
                 wait.pause().await?;
             }
-            wait.happened();
+            wait.progressed();
         }
     }
     Ok(posted)
