@@ -12,7 +12,6 @@ use std::process::Command;
 
 /// A text and its source.
 pub struct Text {
-    /// The file.
     pub path: PathBuf,
     /// The source, for the user.
     pub about: &'static str,

@@ -110,7 +110,7 @@ impl Perftest {
             if options.peer.map_or_else(|| clients(client), |peer| peer == client) {
                 return Ok(connection);
             }
-            log::warn!("perftest: {client} is no peer of this test");
+            log::warn!("perftest: refused a connection of {client}, which is not the test's peer");
         }
     }
 

@@ -245,7 +245,7 @@ impl Options {
                 let address =
                     word.parse().map_err(|_| format!("{word:?} is neither an option nor an IPv4 address"))?;
                 if said.server.replace(address).is_some() {
-                    return Err("two servers".to_owned());
+                    return Err("two servers are given".to_owned());
                 }
             }
         }
@@ -258,9 +258,9 @@ impl Words {
         let latency = program.figure == Figure::Latency;
         match option {
             'a' => self.all = true,
-            'b' if latency => return Err("-b is of the bandwidth tests".to_owned()),
+            'b' if latency => return Err("-b applies to the bandwidth tests only".to_owned()),
             'b' => self.bidirectional = true,
-            'N' if latency => return Err("-N is of the bandwidth tests".to_owned()),
+            'N' if latency => return Err("-N applies to the bandwidth tests only".to_owned()),
             'N' => self.no_peak = true,
             // -F: the appliance has no frequency governor to ignore.
             _ => {}
@@ -284,25 +284,25 @@ impl Words {
             's' => self.size = Some(size(value)?),
             'n' => self.iterations = Some(number(option, value, 5, 100_000_000)?),
             't' => self.tx_depth = Some(number(option, value, 1, 15_000)?),
-            'r' if verb != Verb::Send => return Err("-r is of the send tests".to_owned()),
+            'r' if verb != Verb::Send => return Err("-r applies to the send tests only".to_owned()),
             'r' => self.rx_depth = Some(number(option, value, 1, 16_384)?),
             'u' => self.qp_timeout = Some(number(option, value, 1, 31)? as u8),
             'c' if value == "RC" => {}
-            'c' => return Err(format!("-c {value}: there is only RC")),
+            'c' => return Err(format!("-c {value}: only RC is supported")),
             'q' if program.figure == Figure::Latency => {
-                return Err("-q is of the bandwidth tests".to_owned());
+                return Err("-q applies to the bandwidth tests only".to_owned());
             }
             'q' => self.queue_pairs = Some(number(option, value, 1, 16_384)?),
             'I' if matches!(verb, Verb::Read | Verb::Atomic) => {
-                return Err("-I is of the write and send tests".to_owned());
+                return Err("-I applies to the write and send tests only".to_owned());
             }
             'I' => self.inline = Some(number(option, value, 0, 912)?),
             'o' if matches!(verb, Verb::Write | Verb::Send) => {
-                return Err("-o is of the read and atomic tests".to_owned());
+                return Err("-o applies to the read and atomic tests only".to_owned());
             }
             'o' => self.outstanding = Some(number(option, value, 1, 255)? as u8),
             'Q' => self.moderation = Some(number(option, value, 1, 1024)?),
-            'A' if verb != Verb::Atomic => return Err("-A is of the atomic tests".to_owned()),
+            'A' if verb != Verb::Atomic => return Err("-A applies to the atomic tests only".to_owned()),
             'A' => {
                 self.atomic = Some(match value {
                     "FETCH_AND_ADD" => Atomic::FetchAdd,

@@ -108,7 +108,7 @@ impl Server {
                     self.tell(&ToManager::JobOver { job }).await;
                 }
             }
-            other => log::warn!("not a message of a job: {other:?}"),
+            other => log::warn!("unexpected message of the manager: {other:?}"),
         }
     }
 
@@ -152,7 +152,7 @@ impl Server {
     async fn tell(&self, message: &ToManager) -> bool {
         let told = self.lite.send_control(message).await;
         if let Err(error) = &told {
-            log::warn!("cannot tell the manager of a job: {error}");
+            log::warn!("cannot send a job's message to the manager: {error}");
         }
         told.is_ok()
     }

@@ -60,7 +60,6 @@ pub fn interrupts_restore(on: bool) {
     }
 }
 
-/// Turns interrupts on.
 #[inline]
 pub fn interrupts_on() {
     // SAFETY: every vector has a handler before anything turns interrupts on for the first time.

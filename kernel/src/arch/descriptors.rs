@@ -20,11 +20,9 @@ const TSS_SELECTOR: u16 = 24;
 pub enum Ist {
     /// Device interrupts, timer, IPIs.
     Interrupt = 1,
-    /// Exceptions.
     Exception = 2,
     /// NMI and machine check.
     Nmi = 3,
-    /// Double fault.
     DoubleFault = 4,
 }
 

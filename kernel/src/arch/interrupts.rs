@@ -213,7 +213,7 @@ fn interrupt(vector: u8) {
         ERROR => log::error!("local APIC error {:#x}", apic::error_status()),
         _ => match HANDLERS.get(usize::from(vector - FIRST_DEVICE)).and_then(Once::get) {
             Some(handler) => handler(),
-            None => log::warn!("interrupt on vector {vector:#x}, which nobody has taken"),
+            None => log::warn!("interrupt on vector {vector:#x}, which no driver has allocated"),
         },
     }
     apic::end_of_interrupt();
@@ -327,7 +327,6 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// A vector that a device can signal by MSI or MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Irq {
-    /// The vector.
     pub vector: u8,
     /// Message address for the device.
     pub msi_address: u64,

@@ -20,7 +20,6 @@ pub struct PerCpu {
     pub index: u32,
     /// True once the processor runs and [`cpu`] returns it.
     running: AtomicBool,
-    /// Local APIC id.
     pub apic_id: AtomicU32,
     /// Interrupts so far, timer and spurious ones included.
     pub interrupts: AtomicU64,

@@ -14,7 +14,6 @@ use x86_64::PhysAddr;
 /// A run of physical memory, `start` to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First byte.
     pub start: PhysAddr,
     /// One past the last byte.
     pub end: PhysAddr,
@@ -78,7 +77,6 @@ pub mod regions {
     }
 
     impl Regions {
-        /// Returns an empty list.
         pub const fn new() -> Self {
             let none = Region { start: PhysAddr::zero(), end: PhysAddr::zero() };
             Self { list: [none; MAX_REGIONS], len: 0, dropped: 0 }
@@ -98,7 +96,6 @@ pub mod regions {
             }
         }
 
-        /// Returns all regions.
         pub fn iter(&self) -> impl Iterator<Item = Region> + Clone + '_ {
             self.list.iter().take(self.len).copied()
         }

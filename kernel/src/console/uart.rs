@@ -10,7 +10,6 @@ const STUCK_READS: u32 = 20_000;
 /// Line status: transmitter holding register (with FIFO: the whole FIFO) empty.
 const THR_EMPTY: u8 = 1 << 5;
 
-/// The serial port.
 pub struct Uart {
     present: bool,
 }

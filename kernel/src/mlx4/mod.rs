@@ -87,7 +87,6 @@ struct Times {
 /// A running card and its interrupt message.
 #[derive(Clone)]
 pub struct DrivenCard {
-    /// The card.
     pub card: Arc<Card>,
     function: Function,
     message: Message,
@@ -208,7 +207,7 @@ fn print_other_ports(card: &Card, driven: Option<u8>) {
                 }
             }
         }
-        Err(why) => log::warn!("rnic mlx4: the ports are not known: {why}"),
+        Err(why) => log::warn!("rnic mlx4: cannot query the ports: {why}"),
     }
 }
 

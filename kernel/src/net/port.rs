@@ -66,7 +66,6 @@ impl DeferredFrames {
 
 /// The part of a port that its lock protects.
 pub struct Inner {
-    /// The device.
     pub device: Nic,
     /// The addresses of neighbours on the port's network.
     pub resolver: Resolver,
@@ -87,9 +86,7 @@ pub struct Port {
 /// Counters of frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Frames received.
     pub received: u64,
-    /// Frames sent.
     pub sent: u64,
     /// Frames received and dropped, because nothing handles them or there was no room.
     pub dropped: u64,

@@ -41,7 +41,6 @@ pub enum Addressing {
 /// An IPv4 address and its router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Config {
-    /// The address.
     pub address: Ipv4Addr,
     /// The length of the network's prefix, in bits.
     pub prefix: u8,

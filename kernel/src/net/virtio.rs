@@ -125,7 +125,7 @@ impl Receive for Receiver {
 
     fn arm(&mut self) -> bool {
         if !self.broken && self.queue.peek().is_err() {
-            log::error!("network: the device gave back a buffer it did not have; receiving no more");
+            log::error!("network: the device returned a buffer that it did not have; receiving has stopped");
             self.broken = true;
         }
         !self.broken && self.queue.arm()
@@ -169,7 +169,7 @@ impl Transmitter {
                 Err(Broken) => {
                     if !core::mem::replace(&mut self.broken, true) {
                         log::error!(
-                            "network: the device gave back a buffer it did not have; sending no more"
+                            "network: the device returned a buffer that it did not have; sending has stopped"
                         );
                     }
                     return;

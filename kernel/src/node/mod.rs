@@ -62,7 +62,6 @@ pub async fn run() {
     }
 }
 
-/// A node that has joined.
 struct Node {
     lite: Lite,
     apps: Vec<Box<dyn runtime::App>>,
@@ -188,7 +187,7 @@ impl Node {
         match runtime::serve(self.lite.clone(), self.apps).await {
             runtime::End::Shutdown => {
                 if let Err(e) = self.lite.with_deadline(LEAVE_WITHIN).leave().await {
-                    log::warn!("left with calls or operations under way: {e}");
+                    log::warn!("left with calls or operations in flight: {e}");
                 }
                 exec::sleep(FAREWELL).await;
                 log::info!("the manager has ended this node");

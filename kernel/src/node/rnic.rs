@@ -26,7 +26,6 @@ use crate::{exec, random};
 pub enum Wanted {
     /// A card that starts, otherwise software.
     Auto,
-    /// A card.
     Mlx4(Choice),
     /// RDMA in software.
     SoftRoce,
@@ -131,7 +130,6 @@ impl NodeRnic {
         exec::spawn_on(0, "card", watch).detach();
     }
 
-    /// Returns the RNIC.
     pub fn rnic(&self) -> Arc<dyn Rnic> {
         match self {
             Self::Card(driven, _) => driven.card.clone(),

@@ -44,7 +44,7 @@ struct Assign<'a> {
 /// Assigns an address to every memory window, bridges included.
 pub fn all(functions: &mut [Function], windows: &[Region]) {
     if windows.is_empty() {
-        log::error!("pci: no firmware has given addresses to devices, and ACPI names no windows for them");
+        log::error!("pci: firmware has assigned no addresses to devices, and ACPI lists no windows for them");
         return;
     }
     let mut roots: Vec<(u16, u8)> = Vec::new();

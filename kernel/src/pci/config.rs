@@ -17,7 +17,6 @@ pub enum Config {
     Memory {
         /// The mapped address that bus 0 would have.
         base: usize,
-        /// Segment group of these buses.
         segment: u16,
         /// First bus.
         first_bus: u8,

@@ -26,9 +26,7 @@ pub use window::Window;
 /// The address of a function: segment, bus, device, function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
-    /// Segment group.
     pub segment: u16,
-    /// Bus.
     pub bus: u8,
     /// Device, 0 to 31.
     pub device: u8,
@@ -104,11 +102,9 @@ pub struct Function {
     pub subsystem: (u16, u16),
     /// Base class, subclass, programming interface.
     pub class: (u8, u8, u8),
-    /// Revision.
     pub revision: u8,
     /// Windows by register number. The upper half of a 64-bit register is `None`.
     pub bars: [Option<Bar>; 6],
-    /// The driver that has claimed the function.
     driver: Option<&'static str>,
     config: Config,
 }
@@ -213,7 +209,6 @@ pub fn init(hardware: &Hardware) {
     *FUNCTIONS.lock() = functions;
 }
 
-/// Returns all functions.
 pub fn functions() -> Vec<Function> {
     FUNCTIONS.lock().clone()
 }

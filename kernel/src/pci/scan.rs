@@ -119,7 +119,7 @@ impl Scan {
         }
         let secondary = self.next_bus;
         if secondary == 255 {
-            log::warn!("pci {address}: no bus number left for what is behind it");
+            log::warn!("pci {address}: no bus number is left for the devices behind it");
             return;
         }
         self.next_bus += 1;

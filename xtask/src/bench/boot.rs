@@ -142,7 +142,7 @@ fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Ch
             }
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => bail!("the node did not join within {} s", LIMIT.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine has ended"),
         }
         manager.check()?;
         interrupt::check()?;

@@ -132,7 +132,6 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &targets, &[])
 }
 
-/// Runs a package's example.
 fn simulate<T: DeserializeOwned>(options: &Options, [package, example]: [&str; 2]) -> Result<T> {
     let out = NamedTempFile::new().context("cannot make a file for the figures")?;
     let mut cargo = Command::new("cargo");

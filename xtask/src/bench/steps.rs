@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 /// The time limit of one program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// One step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// The environment in which the step was measured.
@@ -89,7 +88,7 @@ fn printed(qemu: &Qemu, image: &Path, selftest: &str) -> Result<Vec<Step>> {
                 }
             },
             Err(RecvTimeoutError::Timeout) => bail!("did not end within {} s", LIMIT.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine has ended"),
         }
     }
 }

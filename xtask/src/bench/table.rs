@@ -19,7 +19,6 @@ impl Table {
         Self { title, remark: remark.into(), heads, rows: Vec::new() }
     }
 
-    /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }

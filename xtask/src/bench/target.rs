@@ -24,7 +24,6 @@ pub enum Bound {
 }
 
 impl Target {
-    /// Judges a figure.
     pub fn new(name: impl Into<String>, figure: Option<f64>, unit: &'static str, bound: Bound) -> Self {
         let met = figure.is_some_and(|figure| match bound {
             Bound::AtMost(limit) => figure <= limit,

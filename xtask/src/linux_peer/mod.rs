@@ -198,7 +198,7 @@ impl Peer {
         if !stdin.is_terminal() {
             return self.run("exec sh", FOR_EVER);
         }
-        eprintln!("  Ctrl-] or `exit` ends it");
+        eprintln!("  Ctrl-] or `exit` ends shell and machine");
         let kind = std::env::var("TERM").unwrap_or_else(|_| "dumb".into());
         let end = self.guest.shell(stdin.as_fd(), &mut io::stdout(), &kind)?;
         Ok(match end {

@@ -89,7 +89,7 @@ impl FromStr for Copied {
             }
         };
         if host.is_empty() || guest.ends_with('/') || guest.split('/').any(|part| part == "..") {
-            return Err("as FILE or FILE:PATH".into());
+            return Err("want FILE or FILE:PATH".into());
         }
         Ok(Self { host: host.into(), guest })
     }

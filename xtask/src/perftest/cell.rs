@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-/// The programs.
 pub const PROGRAMS: [&str; 8] = [
     "ib_write_lat",
     "ib_write_bw",

@@ -28,7 +28,6 @@ pub type Counters = BTreeMap<String, u64>;
 /// The RDMA device of a guest, in shell syntax.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// The device's name.
     pub name: String,
     /// The index of the GID of its IPv4 address; `None` where peers find each other by LID.
     pub gid: Option<String>,

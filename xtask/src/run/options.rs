@@ -85,7 +85,6 @@ impl FromStr for RdmaNic {
 /// An option of an appliance's card for `cx3`, in addition to the profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardKey {
-    /// The appliance.
     pub node: u16,
     /// The option, as `key=value`.
     pub key: String,

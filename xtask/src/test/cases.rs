@@ -18,7 +18,6 @@ pub enum Lane {
     Tools,
 }
 
-/// A test.
 pub struct Case {
     /// The name, `group::name`.
     pub name: String,

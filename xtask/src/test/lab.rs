@@ -230,7 +230,7 @@ pub fn ended(vms: &[Vm], events: &Receiver<Event>, expect: &Exit, silence: Durat
             }
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => bail!("silent for {} s", silence.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine has ended"),
         }
     }
 }

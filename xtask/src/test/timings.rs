@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// One test.
 pub struct Row {
-    /// The test's name.
     pub name: String,
     /// The time from the beginning of the run to the beginning of the test.
     pub at: Duration,
