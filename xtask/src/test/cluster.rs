@@ -173,7 +173,7 @@ fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
     submit
 }
 
-/// Checks a job on four nodes, each of which has three peers but only two connections.
+/// Checks a job on four nodes, each of which has three peers and permits for two.
 fn lite_peers(log: &Path) -> Result<()> {
     let cluster = Cluster::start(4, "lite.peers=2 log=debug", None, log)?;
     cluster.joined(log)?;
