@@ -1,8 +1,9 @@
-//! The memory of a test, and what is in it.
+//! The memory of a test, and its content.
 //!
-//! As perftest's: for each queue pair a near buffer, which this side's work requests name, and a far one, which the
-//! peer's name (or its messages land in). Messages of at most half a page go round in a page, so that they do not all hit
-//! the same cache lines: message `m` lies in slot `m % slots` on both sides.
+//! The layout is perftest's. Each queue pair has a near buffer, which this side's work requests name, and a
+//! far buffer, which the peer's work requests name (or in which its messages arrive). Messages of at most
+//! half a page rotate through the slots of a page, so that they do not all hit the same cache lines: message
+//! `m` uses slot `m % slots` on both sides.
 
 use crate::error::Error;
 use crate::exchange::Agreed;
@@ -13,36 +14,37 @@ use alloc::sync::Arc;
 use platform::{IoAddr, Lent, Platform};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes that a test has for its buffers at least.
+/// The least limit of a test's buffers, in bytes.
 const ROOM: u64 = 1 << 20;
 /// Bytes that are filled or hashed at a time.
 const CHUNK: usize = 4096;
 
-/// A SHA-256.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// Which of a queue pair's two buffers.
+/// One of a queue pair's two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What this side's work requests name.
+    /// The buffer that this side's work requests name.
     Near,
-    /// What the peer's name.
+    /// The buffer that the peer's work requests name.
     Far,
 }
 
-/// Where the messages of one size lie in a buffer.
+/// The slots of a buffer that messages of one size use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Bytes of a message.
+    /// The length of a message, in bytes.
     pub size: u32,
-    /// Bytes from slot to slot.
+    /// The distance between two slots, in bytes.
     step: u32,
-    /// How many.
+    /// The number of slots.
     pub count: u32,
 }
 
 impl Slots {
-    /// Of messages of `size` bytes; `spread`: they go round.
+    /// Returns the slots for messages of `size` bytes. If `spread` is set, messages rotate through the slots
+    /// of a page.
     #[must_use]
     pub fn new(size: u32, agreed: &Agreed, spread: bool) -> Self {
         let step = size.max(1).next_multiple_of(agreed.line);
@@ -50,14 +52,15 @@ impl Slots {
         Self { size, step, count }
     }
 
-    /// Where message `m` begins.
+    /// Returns the offset of message `m`.
     #[must_use]
     pub fn offset(&self, m: u64) -> u64 {
         m % u64::from(self.count) * u64::from(self.step)
     }
 }
 
-/// The buffers of a test. Frees its memory when dropped: the queue pairs that reach it must be gone by then.
+/// The buffers of a test. Dropping them frees their memory, so the queue pairs that can access it must be
+/// destroyed before.
 pub struct Buffers {
     run: Box<dyn Lent>,
     stride: u64,
@@ -65,13 +68,14 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Bytes that the buffers of a test may take: so many that a peer with larger pages fits in as well, if the test is small.
+    /// Returns the limit of the buffers of a test, in bytes. A small test leaves room for a peer with larger
+    /// pages.
     #[must_use]
     pub fn needed(options: &Options) -> u64 {
         Self::len(options, 4096).max(ROOM)
     }
 
-    /// Bytes that they take if the larger page of both sides is `cycle`.
+    /// Returns the bytes of the buffers if the larger page of both sides has `cycle` bytes.
     fn len(options: &Options, cycle: u32) -> u64 {
         2 * u64::from(options.queue_pairs) * Self::stride(options, cycle)
     }
@@ -81,7 +85,8 @@ impl Buffers {
         u64::from(largest.max(cycle)).next_multiple_of(4096)
     }
 
-    /// Takes the memory and fills it with what only this test has: near and far differ, and so do any two tests.
+    /// Allocates the memory and fills it with unique data: near and far buffers differ, and so do any two
+    /// tests.
     pub fn new(platform: &Arc<dyn Platform>, options: &Options, agreed: &Agreed) -> Result<Self, Error> {
         let stride = Self::stride(options, agreed.cycle);
         let (len, most) = (Self::len(options, agreed.cycle), Self::needed(options));
@@ -106,13 +111,13 @@ impl Buffers {
         u64::from(index) * self.stride
     }
 
-    /// First byte of a buffer.
+    /// Returns the first byte of a buffer.
     #[must_use]
     pub fn start(&self, side: Side, queue_pair: u32) -> IoAddr {
         IoAddr(self.run.addr().0 + self.offset(side, queue_pair))
     }
 
-    /// Where message `m` lies.
+    /// Returns the address of message `m`.
     #[must_use]
     pub fn slot(&self, side: Side, queue_pair: u32, slots: &Slots, m: u64) -> IoAddr {
         IoAddr(self.start(side, queue_pair).0 + slots.offset(m))
@@ -138,7 +143,7 @@ impl Buffers {
         let mut at = 0;
         while at < self.run.size() {
             for word in chunk.chunks_exact_mut(8) {
-                // xorshift64: not secret, only not repeating.
+                // The xorshift64 sequence does not repeat; it need not be secret.
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
@@ -166,7 +171,7 @@ impl Buffers {
         self.offset(side, 0) + u64::from(size.saturating_sub(1))
     }
 
-    /// The words in the slots that `iterations` messages of 8 bytes have used.
+    /// Returns the words in the slots that `iterations` messages of 8 bytes have used.
     pub fn words(
         &self,
         side: Side,
@@ -182,7 +187,7 @@ impl Buffers {
         (0..slots.count.min(iterations)).map(word).collect()
     }
 
-    /// The digest of the slots that `iterations` messages have used, of all queue pairs in order.
+    /// Returns the digest of the slots that `iterations` messages have used, of all queue pairs in order.
     pub fn digest(&self, side: Side, slots: &Slots, iterations: u32) -> Result<Digest, Error> {
         let mut hash = Sha256::new();
         let mut chunk = [0; CHUNK];
