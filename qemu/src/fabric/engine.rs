@@ -101,7 +101,7 @@ impl Engine {
                 let n = (data & u64::from(u32::MAX)) as usize;
                 match data >> 32 {
                     WAKE => {
-                        if self.obey()? {
+                        if self.handle_requests()? {
                             return Ok(self.finish());
                         }
                     }
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Executes the requests of the owner and of the connections' threads. Returns whether to stop.
-    fn obey(&mut self) -> Result<bool> {
+    fn handle_requests(&mut self) -> Result<bool> {
         let mut count = [0; 8];
         let _ = rustix::io::read(self.commands.wake(), &mut count);
         while let Ok(command) = self.inbox.try_recv() {
@@ -159,12 +159,14 @@ impl Engine {
                 Command::Counters(answer) => {
                     let _ = answer.send(self.counters());
                 }
-                Command::Attach { port, generation, side, ring } => self.attach(port, generation, side, ring)?,
+                Command::Attach { port, generation, side, ring } => {
+                    self.attach(port, generation, side, ring)?
+                }
                 Command::Detach { port, generation, side, answer } => {
                     // The requesting thread may have stopped waiting.
                     let _ = answer.send(self.detach(port, generation, side)?);
                 }
-                Command::Gone { port, generation } => {
+                Command::Closed { port, generation } => {
                     if self.machine(port, generation).is_some() {
                         self.disconnect(port)?;
                     }
@@ -206,7 +208,8 @@ impl Engine {
         self.disconnect(n)?;
         self.generations += 1;
         let ours = connection.try_clone().context("cannot duplicate a socket")?;
-        vhost::spawn(n, self.generations, connection, self.commands.clone()).context("cannot start a thread")?;
+        vhost::spawn(n, self.generations, connection, self.commands.clone())
+            .context("cannot start a thread")?;
         self.ports[n].peer = Peer::Machine(Box::new(Machine::new(self.generations, ours)));
         Ok(())
     }

@@ -106,7 +106,7 @@ enum Command {
         answer: Sender<Option<Box<Ring>>>,
     },
     /// A machine has closed its connection.
-    Gone {
+    Closed {
         port: usize,
         generation: u64,
     },

@@ -54,7 +54,14 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(generation: u64, connection: UnixStream) -> Self {
-        Self { generation, connection, receive: None, transmit: None, waiting: VecDeque::new(), waiting_bytes: 0 }
+        Self {
+            generation,
+            connection,
+            receive: None,
+            transmit: None,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+        }
     }
 
     /// Returns the slot of a ring.

@@ -36,7 +36,7 @@ pub struct Slot {
 }
 
 /// A card with its client and cables.
-pub struct Seat {
+pub struct ServedCard {
     listener: UnixListener,
     path: PathBuf,
     client: Option<Connection>,
@@ -45,13 +45,13 @@ pub struct Seat {
     observer: Arc<Observer>,
 }
 
-impl Drop for Seat {
+impl Drop for ServedCard {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-impl Seat {
+impl ServedCard {
     /// Creates the client's socket and connects to fabrics. `plug` returns a port's end of the switch.
     pub fn new(slot: Slot, card: Card, watch: Watch, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
         let name = slot.client.file_name().unwrap_or(slot.client.as_os_str()).to_string_lossy().into_owned();
