@@ -194,7 +194,7 @@ impl Engine {
     /// after a restart.
     fn accept_stream(&mut self, n: usize) -> Result<()> {
         let Ok((socket, _)) = self.ports[n].stream_listener.accept() else { return Ok(()) };
-        socket.set_nonblocking(true).context("cannot make a socket non-blocking")?;
+        socket.set_nonblocking(true).context("cannot create a socket non-blocking")?;
         self.disconnect(n)?;
         watch(&self.epoll, &socket, token(CONNECTION, n), epoll::EventFlags::IN)?;
         self.ports[n].peer = Peer::Stream(Stream::new(socket));

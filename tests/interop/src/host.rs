@@ -178,7 +178,7 @@ impl Host {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(due.subsec_nanos()) };
         let watch = self.port.watch();
         if let Some(why) = watch.closed() {
-            bail!("the fabric is lost: {why}");
+            bail!("the connection to the fabric is lost: {why}");
         }
         let flags = if watch.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         match poll(&mut [PollFd::new(watch, flags)], Some(&timeout)) {

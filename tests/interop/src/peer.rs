@@ -143,7 +143,7 @@ impl Linux {
 
     /// Returns rxe's counters (`hw_counters`). Fails while a session is open.
     pub fn counters(&mut self) -> Result<BTreeMap<String, u64>> {
-        let guest = self.guest.as_mut().context("a session goes on")?;
+        let guest = self.guest.as_mut().context("a session is open")?;
         let listed = guest.check("cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *", SOON)?;
         let pairs = listed.lines().filter_map(|line| line.split_once(':'));
         pairs.map(|(name, count)| Ok((name.to_owned(), count.trim().parse()?))).collect()
@@ -151,7 +151,7 @@ impl Linux {
 
     /// Starts the program and connects its queue pair to a new one of ours.
     pub fn session(&mut self, session: Session) -> Result<Peer> {
-        let mut guest = self.guest.take().context("a session goes on")?;
+        let mut guest = self.guest.take().context("a session is open")?;
         let (input, commands) = std::io::pipe()?;
         let (sender, lines) = channel();
         let thread = std::thread::spawn(move || {
@@ -311,7 +311,9 @@ impl Peer {
             host.turn()?;
             match self.lines.recv_timeout(Duration::ZERO) {
                 Ok(line) => return Ok(line),
-                Err(RecvTimeoutError::Timeout) => ensure!(Instant::now() < deadline, "the peer says nothing"),
+                Err(RecvTimeoutError::Timeout) => {
+                    ensure!(Instant::now() < deadline, "the peer prints nothing")
+                }
                 Err(RecvTimeoutError::Disconnected) => bail!("the peer has ended"),
             }
         }

@@ -22,7 +22,7 @@ impl App for Suite {
     fn manifest(&self) -> AppManifest {
         AppManifest {
             name: "semantics".to_string(),
-            about: "shows that LITE's calls mean what they should".to_string(),
+            about: "tests LITE's calls against their specification".to_string(),
             cut: CutRule::Anywhere,
         }
     }
@@ -33,7 +33,7 @@ impl App for Suite {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() < 3 {
-            return Err(JobError::Refused("semantics takes three nodes at least".to_string()));
+            return Err(JobError::Refused("semantics needs at least three nodes".to_string()));
         }
         if chosen(start).is_empty() {
             return Err(JobError::Refused("semantics has no such case".to_string()));

@@ -72,7 +72,7 @@ impl Session {
     pub async fn begin(lite: &Lite, nodes: &[NodeId], prefix: &str, cases: &[Case]) -> Result<Self, Error> {
         let lite = lite.with_deadline(REPORT_TIMEOUT);
         let rank = nodes.iter().position(|node| *node == lite.node_id()).filter(|_| nodes.len() >= 3);
-        let few = || Error::Refused("the cases take three nodes at least, of which this is one".into());
+        let few = || Error::Refused("the cases need at least three nodes, including this one".into());
         let rank = rank.ok_or_else(few)?;
         let reports =
             if rank == 0 { Some(lite.register(REPORT_FUNCTION, RpcOptions::default())?) } else { None };
@@ -92,7 +92,7 @@ impl Session {
         let name = format!("{}/{}", self.prefix, case.name);
         let mine = match Context::new(&self.lite, &self.nodes, name, index) {
             Some(context) => case.run(&context).await,
-            None => Err(Failure::new("this node is none of the case's")),
+            None => Err(Failure::new("this node does not take part in the case")),
         };
         let reason = mine.err().map(|failure| failure.to_string());
         if let Some(reason) = &reason {

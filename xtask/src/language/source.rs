@@ -90,9 +90,9 @@ fn functions<'a>(lines: &[&'a str]) -> Vec<(usize, usize, &'a str)> {
         let is_over =
             |line: &&str| !line.is_empty() && !line.starts_with(&format!("{indent} ")) && !is_end(line);
         let rest = &lines[at + 1..];
-        let end = rest.iter().position(|line| is_end(&line));
+        let end = rest.iter().position(is_end);
         let over =
-            rest.iter().position(|line| is_over(&line) && !line.trim_start().starts_with([')', '{', 'w']));
+            rest.iter().position(|line| is_over(line) && !line.trim_start().starts_with([')', '{', 'w']));
         if let Some(end) = end.filter(|end| over.is_none_or(|over| *end < over)) {
             functions.push((at + 1, end + 2, name));
         }

@@ -265,7 +265,7 @@ impl Eqs {
     pub fn post(&mut self, event: &Event, host: &dyn Host) {
         match self.routes.get(&(event.kind as u8)) {
             Some(&eqn) => self.post_to(eqn, event, host),
-            None => log::debug!("no event queue takes {:?}", event.kind),
+            None => log::debug!("{:?} is routed to no event queue", event.kind),
         }
     }
 

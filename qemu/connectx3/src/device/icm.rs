@@ -11,7 +11,7 @@ pub const ICM_PAGE: u64 = 4096;
 
 /// An access to an unmapped ICM address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len} bytes at ICM address {virt:#x}: no memory")]
+#[error("{len} bytes at ICM address {virt:#x}: not mapped")]
 pub struct IcmFault {
     /// The first ICM address of the access.
     pub virt: u64,

@@ -12,9 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The number of frames received from a fabric per turn.
 const BUDGET: usize = 64;
+
+/// The longest time that a second client waits for the card.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The destination of a port's cable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub struct ServedCard {
     listener: UnixListener,
     path: PathBuf,
     client: Option<Connection>,
+    /// A client that waits for the card, and its deadline.
+    waiting: Option<(UnixStream, Instant)>,
     function: PciCard,
     cables: Vec<Cable>,
     observer: Arc<Observer>,
@@ -66,6 +72,7 @@ impl ServedCard {
             listener: listen(&slot.client)?,
             path: slot.client,
             client: None,
+            waiting: None,
             function: PciCard::new(card),
             cables,
             observer: Arc::new(Observer::new(name, watch)),
@@ -95,18 +102,35 @@ impl ServedCard {
         self.cables.get_mut(port)
     }
 
-    /// Accepts a client and returns its stream, which must be watched. A second client is rejected by closing
-    /// its connection. A client whose predecessor has hung up is not a second one, even if the predecessor's
-    /// last messages and its end have not been read yet.
-    pub fn accept(&mut self, index: usize) -> Result<Option<&UnixStream>> {
-        let Ok((stream, _)) = self.listener.accept() else { return Ok(None) };
+    /// Accepts a client, which then waits for [`admit`](Self::admit). A card has one client, and one more may
+    /// wait; others are rejected by closing their connections.
+    pub fn accept(&mut self, index: usize) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        if self.waiting.is_some() {
+            log::warn!("card {index} is in use: a client is rejected");
+        } else {
+            self.waiting = Some((stream, Instant::now() + ADMISSION_TIMEOUT));
+        }
+    }
+
+    /// Admits the waiting client once the former client has hung up. Returns its stream, which must be watched.
+    /// A client that has waited for [`ADMISSION_TIMEOUT`] is rejected by closing its connection.
+    ///
+    /// The former client's last messages and its end may still be unread. Its socket may also outlive its
+    /// process for a moment: QEMU watches sockets by io_uring, which releases them after the process has ended.
+    pub fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
+        let Some((_, until)) = self.waiting else { return Ok(None) };
         if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {
             self.end_client();
         }
         if self.client.is_some() {
-            log::warn!("card {index} is in use: a second client is turned away");
+            if Instant::now() >= until {
+                log::warn!("card {index} is in use: a second client is rejected");
+                self.waiting = None;
+            }
             return Ok(None);
         }
+        let Some((stream, _)) = self.waiting.take() else { return Ok(None) };
         Ok(Some(self.client.insert(Connection::new(stream, Arc::clone(&self.observer))?).stream()))
     }
 
@@ -151,7 +175,10 @@ impl ServedCard {
         });
         let watch = outside.stream.watch();
         if watch.closed().is_some() {
-            log::error!("card {index} port {}: the fabric has gone: the cable is out", port + 1);
+            log::error!(
+                "card {index} port {}: the fabric has closed the connection; the cable is unplugged",
+                port + 1
+            );
             let _ = epoll::delete(poller, watch.as_fd());
             *cable = Cable::Out;
             if let Some(connection) = client {
@@ -202,7 +229,7 @@ fn has_hung_up(stream: &UnixStream) -> bool {
 /// Creates a listening socket at a path that must not exist.
 fn listen(path: &Path) -> Result<UnixListener> {
     if path.exists() {
-        bail!("{} exists already", path.display());
+        bail!("{} already exists", path.display());
     }
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;

@@ -119,11 +119,12 @@ impl Server {
             for event in &events {
                 let Some((card, source)) = Source::of(event.data.u64()) else { continue };
                 match source {
-                    Source::Listener => self.accept(card)?,
+                    Source::Listener => self.cards[card].accept(card),
                     Source::Client => self.cards[card].serve(card, &self.poller, event.data.u64())?,
                     Source::Fabric(port) => self.cards[card].receive_from_fabric(card, port, &self.poller),
                 }
             }
+            self.admit()?;
             busy = self.progress()?;
         }
         Ok(())
@@ -138,14 +139,13 @@ impl Server {
         Timespec { tv_sec: 0, tv_nsec: wait.cast_signed() }
     }
 
-    fn accept(&mut self, index: usize) -> Result<()> {
-        if let Some(stream) = self.cards[index].accept(index)? {
-            epoll::add(
-                &self.poller,
-                stream,
-                epoll::EventData::new_u64(Source::Client.token(index)),
-                epoll::EventFlags::IN,
-            )?;
+    /// Admits waiting clients to cards without a client.
+    fn admit(&mut self) -> Result<()> {
+        for (index, card) in self.cards.iter_mut().enumerate() {
+            if let Some(stream) = card.admit(index)? {
+                let data = epoll::EventData::new_u64(Source::Client.token(index));
+                epoll::add(&self.poller, stream, data, epoll::EventFlags::IN)?;
+            }
         }
         Ok(())
     }

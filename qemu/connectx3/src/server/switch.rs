@@ -90,7 +90,7 @@ impl Switch {
         if let Some(capture) = &mut self.network.capture {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             if let Err(e) = capture.frame(u64::try_from(now).unwrap_or(u64::MAX), &frame) {
-                log::error!("the capture ends here: {e}");
+                log::error!("the capture ends: {e}");
                 self.network.capture = None;
             }
         }
@@ -145,7 +145,7 @@ impl Drop for Switch {
         if let Some(capture) = &mut self.network.capture
             && let Err(e) = capture.flush()
         {
-            log::error!("the capture is not whole: {e}");
+            log::error!("the capture is incomplete: {e}");
         }
     }
 }

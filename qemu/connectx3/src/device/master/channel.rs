@@ -118,7 +118,7 @@ impl Channel {
             (word::VHCR_EN, Stage::Vhcr2) => (Stage::Enabled, self.vhcr | parameter),
             (word::VHCR_POST, Stage::Enabled) => return Some(Task::Run { vhcr: self.vhcr }),
             _ => {
-                log::warn!("the slave says {said:#x} when it is {:?}", self.stage);
+                log::warn!("the slave sends {said:#x} in stage {:?}", self.stage);
                 self.give_up();
                 return Some(Task::Forget);
             }

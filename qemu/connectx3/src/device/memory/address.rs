@@ -123,7 +123,7 @@ impl PeerMemory<'_> {
             Right::Atomic => (atomic, Access::Atomic),
         };
         if !allowed {
-            log::debug!("queue pair {:#x} does not let its peer {right:?}", self.who.get().qpn);
+            log::debug!("queue pair {:#x} does not grant {right:?} to its peer", self.who.get().qpn);
             return Err(Denied);
         }
         Ok(access)
@@ -184,7 +184,7 @@ impl RemoteAccess for PeerMemory<'_> {
     fn enter(&self, srq: u32) -> Result<(), Denied> {
         let own = |(domain, all): &(u16, Arc<Domains>)| all.get(&(*domain, srq)).copied();
         let Some(pd) = self.extended.as_ref().and_then(own) else {
-            log::debug!("queue pair {:#x} is not one for shared receive queue {srq:#x}", self.who.get().qpn);
+            log::debug!("queue pair {:#x} cannot use shared receive queue {srq:#x}", self.who.get().qpn);
             return Err(Denied);
         };
         self.who.set(Domain { pd, ..self.who.get() });

@@ -55,7 +55,7 @@ impl Generations {
             return (name, names.keys.get(&name).map_or(start, |&(_, start)| start));
         }
         if names.keys.len() >= MAX_NAMES {
-            log::warn!("{MAX_NAMES} keys are in use at once: what uses them now ends");
+            log::warn!("{MAX_NAMES} keys are in use at a time: the requests that use them fail");
             names.keys.clear();
             names.by_key.clear();
         }
