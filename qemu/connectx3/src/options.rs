@@ -29,7 +29,7 @@ pub fn card(text: &str, index: u8) -> Result<(Slot, Card)> {
             "fabric" => plug(&mut slot, 0, value),
             "fabric2" => plug(&mut slot, 1, value),
             "fails" | "dies" => {
-                let how = if key == "fails" { Breakdown::Once } else { Breakdown::ForGood };
+                let how = if key == "fails" { Breakdown::Once } else { Breakdown::Permanent };
                 let frames: Option<u64> = value.parse().ok().filter(|frames| *frames > 0);
                 breakdown = Some((
                     how,

@@ -37,8 +37,7 @@ pub struct Engine {
     table: MacTable,
     /// True while frames pass through `links`.
     faulty: bool,
-    /// The faulty link of each receiving port's frames, by the port from which they come. Each frame is
-    /// stored with its destination.
+    /// The faulty links, by the port from which frames come. Each frame is stored with its destination port.
     links: Vec<FaultQueue<usize>>,
     capture: Option<Capture>,
     started: Instant,
@@ -160,7 +159,7 @@ impl Engine {
                     let _ = answer.send(self.counters());
                 }
                 Command::Attach { port, generation, side, ring } => {
-                    self.attach(port, generation, side, ring)?
+                    self.attach(port, generation, side, ring)?;
                 }
                 Command::Detach { port, generation, side, answer } => {
                     // The requesting thread may have stopped waiting.

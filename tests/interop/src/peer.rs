@@ -312,7 +312,7 @@ impl Peer {
             match self.lines.recv_timeout(Duration::ZERO) {
                 Ok(line) => return Ok(line),
                 Err(RecvTimeoutError::Timeout) => {
-                    ensure!(Instant::now() < deadline, "the peer prints nothing")
+                    ensure!(Instant::now() < deadline, "the peer prints nothing");
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!("the peer has ended"),
             }

@@ -16,7 +16,7 @@ pub enum Breakdown {
     /// The card fails once; a reset repairs it.
     Once,
     /// The card leaves the bus permanently; all its registers read as all ones.
-    ForGood,
+    Permanent,
 }
 
 /// A planned failure, and whether it has happened.
@@ -46,7 +46,7 @@ impl Card {
 
     /// Returns the part of the planned failure that survives a reset.
     pub(super) fn failure_after_reset(&self) -> Option<PlannedFailure> {
-        self.planned_failure.filter(|failure| !failure.failed || failure.how == Breakdown::ForGood)
+        self.planned_failure.filter(|failure| !failure.failed || failure.how == Breakdown::Permanent)
     }
 
     /// Returns whether the card has failed.
@@ -56,7 +56,7 @@ impl Card {
 
     /// Returns whether the card has left the bus.
     pub(super) fn has_left_bus(&self) -> bool {
-        self.planned_failure.is_some_and(|failure| failure.failed && failure.how == Breakdown::ForGood)
+        self.planned_failure.is_some_and(|failure| failure.failed && failure.how == Breakdown::Permanent)
     }
 
     /// Returns the word of the error buffer at `offset` of BAR 0. Returns `None` outside of the buffer, and

@@ -181,7 +181,7 @@ const NAMED: &[Named] = &[
         profile.device_id = 0x1004;
     }),
     ("sw-cq-init", "drivers initialize the entries of new completion queues", |profile| {
-        profile.sw_cq_init = true
+        profile.sw_cq_init = true;
     }),
     ("large-entries", "entries of 64 bytes in event and completion queues", |profile| {
         profile.large_entries = true;
