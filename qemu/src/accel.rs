@@ -108,13 +108,13 @@ impl Probe<'_> {
                     return Ok(Err(format!("under KVM {exit}")));
                 }
                 Ok(Event { kind: EventKind::RestartedUnderTcg, .. }) => {
-                    return Ok(Err("/dev/kvm is there, but the kernel says nothing under it".into()));
+                    return Ok(Err("/dev/kvm is there, but the kernel prints nothing under it".into()));
                 }
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    return Ok(Err("/dev/kvm is there, but the kernel does not get through its test".into()));
+                    return Ok(Err("/dev/kvm is there, but the kernel does not complete its test".into()));
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("the probe's machine is gone"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the probe's machine has ended"),
             }
         }
     }

@@ -187,7 +187,7 @@ impl Cx3 {
         }
         self.child.kill()?;
         self.child.wait()?;
-        bail!("cx3 does not end when told to: {}", self.tail())
+        bail!("cx3 does not end after SIGTERM: {}", self.tail())
     }
 }
 

@@ -36,8 +36,8 @@ impl Qemu {
     /// missing. If several processes do this at once, one unpacks and the others wait for it; each step has a
     /// time limit.
     pub fn unpacked(cache_dir: &Path) -> Result<Self> {
-        fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
-        let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
+        fs::create_dir_all(cache_dir).with_context(|| format!("cannot create {}", cache_dir.display()))?;
+        let lock = File::create(cache_dir.join("lock")).context("cannot create the cache's lock")?;
         lock.lock().context("cannot lock the cache")?;
         let apt = Apt::of_suites(&cache_dir.join("apt"), &SUITES);
         let there = there(cache_dir, apt.as_ref().ok());
@@ -87,7 +87,7 @@ fn hex(bytes: &[u8]) -> String {
 fn unpack(apt: &Apt, cache_dir: &Path) -> Result<PathBuf> {
     remove(cache_dir, |name| name.starts_with(WORK_PREFIX));
     let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache_dir);
-    let work = work.context("cannot make a directory to unpack in")?;
+    let work = work.context("cannot create a directory to unpack in")?;
     let debs = work.path().join("debs");
     fs::create_dir(&debs)?;
     let mut archive = Archive::new(apt.clone(), debs, work.path().join("unpacked"));

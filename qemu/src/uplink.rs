@@ -35,7 +35,7 @@ impl Uplink {
         if let Some(stderr) = &mut self.child.stderr {
             std::io::Read::read_to_string(stderr, &mut said)?;
         }
-        bail!("the QEMU of the user-mode network has ended with {status}: {}", said.trim());
+        bail!("the QEMU for the user-mode network ended with {status}: {}", said.trim());
     }
 }
 

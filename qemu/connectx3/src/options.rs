@@ -29,7 +29,7 @@ pub fn card(text: &str, index: u8) -> Result<(Slot, Card)> {
             "fabric" => plug(&mut slot, 0, value),
             "fabric2" => plug(&mut slot, 1, value),
             "fails" | "dies" => {
-                let how = if key == "fails" { Breakdown::Once } else { Breakdown::ForGood };
+                let how = if key == "fails" { Breakdown::Once } else { Breakdown::Permanent };
                 let frames: Option<u64> = value.parse().ok().filter(|frames| *frames > 0);
                 breakdown = Some((
                     how,
@@ -46,11 +46,11 @@ pub fn card(text: &str, index: u8) -> Result<(Slot, Card)> {
     };
     ensure!(
         slot.plugs.len() <= profile.ports.len(),
-        "card {client}: this profile has one port, and so no fabric2"
+        "card {client}: this profile has one port, so fabric2 is not allowed"
     );
     ensure!(
         breakdown.is_none() || profile.function == Function::Physical,
-        "card {client}: a virtual function has no error buffer, and so neither fails nor dies"
+        "card {client}: a virtual function has no error buffer, so fails and dies are not allowed"
     );
     let mut card = Card::new(profile);
     if let Some((how, frames)) = breakdown {
@@ -74,7 +74,7 @@ fn address(text: &str) -> Result<MacAddr> {
         .collect::<Option<_>>()
         .context("not an Ethernet address, such as 00:02:c9:00:00:01")?;
     let bytes: [u8; 6] = bytes.try_into().ok().context("an Ethernet address has six bytes")?;
-    ensure!(bytes[0] & 1 == 0, "a card's address cannot be a group's");
+    ensure!(bytes[0] & 1 == 0, "a card's address cannot be a group address");
     Ok(MacAddr(bytes))
 }
 

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 const PROGRAM_DIRS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIBRARY_DIRS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];
 /// The maximum number of symbolic links followed before a file counts as missing.
-const MOST_LINKS: u32 = 16;
+const MAX_LINKS: u32 = 16;
 
 /// Unpacked packages, each in a directory of its own.
 #[derive(Debug)]
@@ -88,18 +88,18 @@ impl Archive {
 
     /// Finds a program by name.
     pub fn program(&self, name: &str) -> Result<Found> {
-        let found = PROGRAM_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MOST_LINKS));
+        let found = PROGRAM_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MAX_LINKS));
         found.with_context(|| format!("no package has a program {name}"))
     }
 
     /// Finds a file by its path from the root, without a leading slash.
     pub fn file(&self, path: &str) -> Result<Found> {
-        self.find(Path::new(path), MOST_LINKS).with_context(|| format!("no package has a file {path}"))
+        self.find(Path::new(path), MAX_LINKS).with_context(|| format!("no package has a file {path}"))
     }
 
     /// Finds a shared library by name (`DT_SONAME`).
     pub fn library(&self, name: &str) -> Option<Found> {
-        LIBRARY_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MOST_LINKS))
+        LIBRARY_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MAX_LINKS))
     }
 
     /// Finds the file at a path. Symbolic links are followed as if all packages were installed at one root.

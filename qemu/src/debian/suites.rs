@@ -17,10 +17,10 @@ impl Apt {
     pub fn of_suites(dir: &Path, suites: &[&str]) -> Result<Self> {
         let preferred = suites.last().context("no suite")?;
         let dir = &std::path::absolute(dir)?;
-        ensure!(Path::new(KEYRING).is_file(), "there is no {KEYRING}: this is no Debian");
+        ensure!(Path::new(KEYRING).is_file(), "there is no {KEYRING}: this host is not Debian");
         let [lists, archives] = ["state/lists/partial", "cache/archives/partial"].map(|sub| dir.join(sub));
         for sub in [&lists, &archives] {
-            fs::create_dir_all(sub).with_context(|| format!("cannot make {}", sub.display()))?;
+            fs::create_dir_all(sub).with_context(|| format!("cannot create {}", sub.display()))?;
         }
         let (sources, status) = (dir.join("sources.list"), dir.join("status"));
         let fresh = !sources.is_file();
@@ -71,7 +71,7 @@ fn mirror() -> Result<String> {
         let mut command = bounded("apt-get", WITHIN_S);
         command.args(["indextargets", "--format", "$(LABEL) $(REPO_URI)", "Created-By: Packages"]);
         let targets = output(&mut command)?;
-        debian_of(&targets).map(str::to_owned).context("apt has no mirror of Debian among its sources")
+        debian_of(&targets).map(str::to_owned).context("apt has no Debian mirror in its sources")
     };
     // The label is in the lists, which may not have been downloaded yet.
     ask().or_else(|first| {

@@ -37,8 +37,7 @@ pub struct Engine {
     table: MacTable,
     /// True while frames pass through `links`.
     faulty: bool,
-    /// The faulty link of each receiving port's frames, by the port from which they come. Each frame is
-    /// stored with its destination.
+    /// The faulty links, by the port from which frames come. Each frame is stored with its destination port.
     links: Vec<FaultQueue<usize>>,
     capture: Option<Capture>,
     started: Instant,
@@ -101,7 +100,7 @@ impl Engine {
                 let n = (data & u64::from(u32::MAX)) as usize;
                 match data >> 32 {
                     WAKE => {
-                        if self.obey()? {
+                        if self.handle_requests()? {
                             return Ok(self.finish());
                         }
                     }
@@ -141,7 +140,7 @@ impl Engine {
     }
 
     /// Executes the requests of the owner and of the connections' threads. Returns whether to stop.
-    fn obey(&mut self) -> Result<bool> {
+    fn handle_requests(&mut self) -> Result<bool> {
         let mut count = [0; 8];
         let _ = rustix::io::read(self.commands.wake(), &mut count);
         while let Ok(command) = self.inbox.try_recv() {
@@ -160,13 +159,13 @@ impl Engine {
                     let _ = answer.send(self.counters());
                 }
                 Command::Attach { port, generation, side, ring } => {
-                    self.attach(port, generation, side, ring)?
+                    self.attach(port, generation, side, ring)?;
                 }
                 Command::Detach { port, generation, side, answer } => {
                     // The requesting thread may have stopped waiting.
                     let _ = answer.send(self.detach(port, generation, side)?);
                 }
-                Command::Gone { port, generation } => {
+                Command::Closed { port, generation } => {
                     if self.machine(port, generation).is_some() {
                         self.disconnect(port)?;
                     }
@@ -194,7 +193,7 @@ impl Engine {
     /// after a restart.
     fn accept_stream(&mut self, n: usize) -> Result<()> {
         let Ok((socket, _)) = self.ports[n].stream_listener.accept() else { return Ok(()) };
-        socket.set_nonblocking(true).context("cannot make a socket non-blocking")?;
+        socket.set_nonblocking(true).context("cannot create a socket non-blocking")?;
         self.disconnect(n)?;
         watch(&self.epoll, &socket, token(CONNECTION, n), epoll::EventFlags::IN)?;
         self.ports[n].peer = Peer::Stream(Stream::new(socket));

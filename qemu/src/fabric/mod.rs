@@ -106,7 +106,7 @@ enum Command {
         answer: Sender<Option<Box<Ring>>>,
     },
     /// A machine has closed its connection.
-    Gone {
+    Closed {
         port: usize,
         generation: u64,
     },
@@ -230,7 +230,7 @@ impl Drop for Fabric {
 fn listen(path: &Path) -> Result<UnixListener> {
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
-    listener.set_nonblocking(true).context("cannot make a socket non-blocking")?;
+    listener.set_nonblocking(true).context("cannot create a socket non-blocking")?;
     Ok(listener)
 }
 

@@ -62,7 +62,7 @@ pub enum RunError {
     #[error("the guest does not answer: {0}")]
     Lost(String),
     /// The command's output could not be passed on, or its input could not be read.
-    #[error("cannot pass on what a command in a guest reads or prints")]
+    #[error("cannot pass on the input or output of a command in a guest")]
     Host(#[from] io::Error),
 }
 

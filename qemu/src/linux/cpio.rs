@@ -65,7 +65,7 @@ impl<W: Write> Cpio<W> {
 
     fn entry(&mut self, path: &str, mode: u32, content: &[u8]) -> Result<()> {
         let size = u32::try_from(content.len()).ok();
-        ensure!(size.is_some(), "{path} has 4 GiB or more, too much for an initramfs");
+        ensure!(size.is_some(), "{path} has 4 GiB or more, which an initramfs cannot contain");
         let size = size.unwrap_or_default();
         self.inodes += 1;
         let name_size = u32::try_from(path.len() + 1)?;

@@ -298,7 +298,7 @@ impl Guest {
         let deadline = Instant::now() + within;
         self.channel.send_last("reboot -f", deadline).context("a Linux guest does not reboot")?;
         for channel in [&mut self.channel, &mut self.side] {
-            channel.wait_ready(deadline).context("a Linux guest does not come back from a reboot")?;
+            channel.wait_ready(deadline).context("a Linux guest does not start after a reboot")?;
         }
         Ok(())
     }
@@ -349,7 +349,7 @@ fn connect(listener: &UnixListener, machine: &mut Machine, deadline: Instant) ->
         if let Some(status) = machine.0.try_wait()? {
             bail!("it ended with {status}");
         }
-        ensure!(Instant::now() < deadline, "it did not begin in time");
+        ensure!(Instant::now() < deadline, "it did not connect in time");
         std::thread::sleep(CHECK_EVERY);
     }
 }

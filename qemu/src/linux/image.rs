@@ -183,8 +183,8 @@ impl Image {
     /// not run.
     pub fn build_of(cache_dir: &Path, release: Release, packages: &[&str]) -> Result<Self> {
         let cache_dir = &release.dir(cache_dir);
-        fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
-        let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
+        fs::create_dir_all(cache_dir).with_context(|| format!("cannot create {}", cache_dir.display()))?;
+        let lock = File::create(cache_dir.join("lock")).context("cannot create the cache's lock")?;
         lock.lock().context("cannot lock the cache")?;
         let apt = release.apt(cache_dir)?;
         let base = match cached(&apt, cache_dir) {
@@ -249,7 +249,7 @@ fn build(apt: &Apt, cache_dir: &Path) -> Result<Image> {
     fs::create_dir_all(&debs)?;
     remove_interrupted(cache_dir);
     let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir_in(cache_dir);
-    let work = work.context("cannot make a directory to build in")?;
+    let work = work.context("cannot create a directory to build in")?;
     let mut archive = Archive::new(apt.clone(), debs.clone(), work.path().join("unpacked"));
 
     let kernel_package = kernel_package(apt)?;

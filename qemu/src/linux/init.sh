@@ -5,11 +5,12 @@
 # puts a SoftRoCE device rxe0 on it; fl.management=MAC names the card on QEMU's user-mode network mgmt0. fl.mlx4=1 loads
 # the drivers of a ConnectX-3 and configures it (see mlx4.sh).
 #
-# Two command channels (see channel.rs), so that something can be done beside a command that takes long. One line
-# `NUMBER SECONDS KIND COMMAND` in, with \\ and \n in the command escaped; out `done NUMBER STATUS STDOUT-BYTES
-# STDERR-BYTES`, then these bytes. STATUS is `late` if the command took too long. KIND is `-` for a command without
-# input, or a word of the host's choice for one whose input and output are streams (see streams.rs): port 3 has the
-# input as pieces `LENGTH\n` and bytes, the last of length 0; ports 4 and 5 get output and error between two such words.
+# There are two command channels (see channel.rs), so that commands can run while another one takes long. A request is
+# one line `NUMBER SECONDS KIND COMMAND`, with \\ and \n in the command escaped. The reply is `done NUMBER STATUS
+# STDOUT-BYTES STDERR-BYTES`, followed by these bytes. STATUS is `late` if the command took too long. KIND is `-` for a
+# command without input, or a word chosen by the host for one whose input and output are streams (see streams.rs):
+# port 3 receives the input as pieces `LENGTH\n` and bytes, the last of length 0; ports 4 and 5 send output and error,
+# each enclosed by two occurrences of the word.
 
 /bin/busybox mkdir -p /bin /sbin /usr/bin /usr/sbin /proc /sys /dev /tmp /run
 /bin/busybox --install -s
@@ -41,7 +42,7 @@ load() {
     done
 }
 
-# Gives the card with an address a name. A name that another card has now is taken from that one first.
+# Names the card with a MAC address. If another card has the name, that one is renamed first.
 name_card() {
     [ "$(cat "/sys/class/net/$2/address" 2>/dev/null)" != "$1" ] || return 0
     [ ! -e "/sys/class/net/$2" ] || ip link set "$2" name "other$2"
@@ -76,7 +77,7 @@ ip link set lo up
 [ -z "$address$management" ] || load net
 if [ -n "$management" ]; then
     name_card "$management" mgmt0
-    # What QEMU gives the only machine of such a network.
+    # The address that QEMU assigns to the only machine of such a network.
     ip addr add 10.0.2.15/24 dev mgmt0
     ip link set mgmt0 up
     ip route add default via 10.0.2.2
@@ -84,8 +85,8 @@ if [ -n "$management" ]; then
 fi
 if [ -n "$address" ]; then
     name_card "$mac" eth0
-    ip link set eth0 mtu "$mtu" || die "no network device takes MTU $mtu"
-    # No duplicate address detection: it would keep the IPv6 address from use for a second.
+    ip link set eth0 mtu "$mtu" || die "no network device supports MTU $mtu"
+    # No duplicate address detection, which would delay the use of the IPv6 address by a second.
     echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad
     ip addr add "$address" dev eth0
     ip link set eth0 up
@@ -106,7 +107,7 @@ fi
 ulimit -l unlimited
 cd /root
 
-# Passes the pieces of a command's input on. 6: the port.
+# Passes on the pieces of a command's input. Descriptor 6 is the port.
 feed() {
     # The command may end before its input.
     trap '' PIPE
@@ -115,7 +116,8 @@ feed() {
     done
 }
 
-# Takes commands from a channel until the host is gone. 3: the channel; 6: the input port; 7, 8, 9: a command's input.
+# Runs commands from a channel until the host closes it. Descriptor 3 is the channel, 6 the input port; 7, 8 and 9 are
+# a command's input.
 serve() {
     dir=/run/channel$1
     mkdir -p "$dir"
@@ -128,15 +130,15 @@ serve() {
         late="sleep $seconds; : >$dir/late; job=\$(cat $dir/pid); kill -KILL -\$job \$job"
         setsid sh -c "$late" 3>&- 6<&- 2>/dev/null &
         watchdog=$!
-        # In the foreground: a shell's background commands ignore Ctrl-C for good. Each is a session of its own.
+        # In the foreground, because a shell's background commands ignore Ctrl-C permanently. Each is a session of its own.
         run="echo \$\$ >$dir/pid; exec sh $dir/command"
         if [ "$kind" = - ]; then
             setsid sh -c "$run" </dev/null >"$dir/out" 2>"$dir/err" 3>&- 6<&-
             status=$?
         else
-            # Opened for both directions first, so that no opening waits for the other end.
+            # Opened for both directions first, so that no open waits for the other end.
             exec 7<>"$dir/in" 8<"$dir/in" 9>"$dir/in" 7>&-
-            # Not as redirections of the function: the shell keeps what it will restore, and so would be a reader.
+            # Not as redirections of the function: the shell would keep the descriptors to restore them, and be a reader.
             (
                 exec >&9 3>&- 8<&- 9>&-
                 feed
@@ -154,7 +156,7 @@ serve() {
             : >"$dir/out"
             : >"$dir/err"
         fi
-        # The watchdog is its group's leader, except in the instant before its setsid.
+        # The watchdog is the leader of its process group, except in the instant before its setsid.
         kill -KILL -$watchdog $watchdog 2>/dev/null
         wait $watchdog
         [ -e "$dir/late" ] && status=late
@@ -167,18 +169,19 @@ serve() {
         echo "done $number $status $(stat -c %s "$dir/out.done") $(stat -c %s "$dir/err.done")" >&3
         dd bs=32k if="$dir/out.done" >&3 2>/dev/null
         dd bs=32k if="$dir/err.done" >&3 2>/dev/null
-        # The host sends no more once it knows of the end.
+        # The host sends no more input once it knows that the command has ended.
         [ "$kind" = - ] || wait $feeder
     done
     reboot -f
 }
 
-# A port can be opened once at a time, so what a command writes to is a pipe. It is never without a writer.
+# A port can be opened only once at a time, so a command writes to a pipe, which always has a writer.
 mkfifo /run/out /run/err
 [ -c /dev/vport0p1 ] || mdev -s
 cat <>/run/out >/dev/vport0p4 &
 cat <>/run/err >/dev/vport0p5 &
 exec 6</dev/vport0p3 || die "no input port"
-# Opened for both directions; a write waits until the host has its end open, a read ends when the host is gone.
+# The channels are opened for both directions; a write waits until the host has opened its end, a read ends when the
+# host has closed it.
 serve 2 &
 serve 1

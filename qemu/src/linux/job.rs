@@ -49,7 +49,7 @@ impl Guest {
         let said = self.check(&ask, SOON)?;
         match said.lines().last() {
             Some("runs") => Ok(None),
-            Some(status) => Ok(Some(Status(status.parse().context("a status is no number")?))),
+            Some(status) => Ok(Some(Status(status.parse().context("a status is not a number")?))),
             None => Ok(Some(KILLED)),
         }
     }
@@ -65,14 +65,14 @@ impl Guest {
             Err(RunError::TimedOut { .. }) => {
                 let printed = self.printed(job)?;
                 bail!(
-                    "it goes on after {within:?}; it has printed: {} {}",
+                    "it still runs after {within:?}; it has printed: {} {}",
                     String::from_utf8_lossy(&printed.0).trim_end(),
                     String::from_utf8_lossy(&printed.1).trim_end()
                 );
             }
             Err(e) => return Err(e.into()),
         }
-        let status = self.status_of(job)?.context("a command that has ended runs")?;
+        let status = self.status_of(job)?.context("a command that has ended is reported as running")?;
         let (stdout, stderr) = self.printed(job)?;
         Ok(Output { status, stdout, stderr })
     }
@@ -97,7 +97,7 @@ impl Guest {
 
     /// Sends a signal (`TERM`, `KILL`, ...) to a background command and its child processes.
     pub fn signal(&mut self, job: &Job, signal: &str) -> Result<()> {
-        ensure!(signal.bytes().all(|b| b.is_ascii_alphanumeric()), "`{signal}` is no signal");
+        ensure!(signal.bytes().all(|b| b.is_ascii_alphanumeric()), "`{signal}` is not a signal");
         self.check(&format!("kill -{signal} -{} 2>/dev/null || true", job.group), SOON).map(drop)
     }
 }

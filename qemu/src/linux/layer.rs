@@ -39,7 +39,7 @@ struct Manifest {
 /// Returns the image extended with some packages. The caller holds the cache's lock.
 pub fn extend(apt: &Apt, cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image> {
     for package in packages {
-        ensure!(is_name(package), "`{package}` is no name of a Debian package");
+        ensure!(is_name(package), "`{package}` is not a name of a Debian package");
     }
     let mut wanted = packages.to_vec();
     wanted.sort_unstable();

@@ -1,7 +1,7 @@
 //! The machine of a Linux guest: QEMU's arguments, and the initramfs with files of the host.
 
 use super::cpio::Cpio;
-use super::guest::{GuestConfig, Network};
+use super::guest::{Card, GuestConfig, Network};
 use super::image::Image;
 use super::tsc;
 use crate::fabric::Plug;
@@ -51,6 +51,7 @@ pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Resu
     Ok(path)
 }
 
+/// Returns QEMU's arguments for a guest.
 pub fn arguments(
     image: &Image,
     initramfs: &Path,
@@ -58,91 +59,26 @@ pub fn arguments(
     sockets: &Sockets,
     console: &Path,
 ) -> Result<Vec<String>> {
-    // no_timer_check: the kernel checks that the timer interrupts by comparing ticks with a loop of the
-    // processor. On a busy host this check panics ("IO-APIC + timer doesn't work!").
-    let mut cmdline = String::from(
-        "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check nokaslr mitigations=off audit=0 \
-         random.trust_cpu=on",
-    );
-    if let Some(khz) = tsc::khz() {
-        write!(cmdline, " tsc_early_khz={khz}")?;
-    }
-    let mut cards: Vec<String> = Vec::new();
+    let mut parts = Parts::new()?;
     // The server of a card, or of a fabric's port with shared memory, needs access to the guest's memory.
     let plugged = matches!(&config.network, Some(Network { plug: Plug::Memory(_), .. }));
     let shared = plugged || config.card.is_some();
     let machine = if shared { "q35,memory-backend=memory" } else { "q35" };
     if shared {
         let memory = format!("memory-backend-memfd,id=memory,size={}M,share=on", config.memory_mib);
-        cards.extend(["-object".to_owned(), memory]);
+        parts.devices(["-object", &memory]);
     }
     if config.management {
-        let mac = colons(MANAGEMENT_MAC);
-        write!(cmdline, " fl.management={mac}")?;
-        cards.extend(
-            [
-                "-netdev",
-                "user,id=management,ipv6=off",
-                "-device",
-                &format!(
-                    "virtio-net-pci,netdev=management,mac={mac},addr=0x10,romfile=,disable-legacy=on,ioeventfd=off"
-                ),
-            ]
-            .map(str::to_owned),
-        );
+        parts.add_management()?;
     }
     if let Some(network) = &config.network {
-        let Network { address, prefix, mtu, rxe, .. } = network;
-        let mac = colons(network.mac);
-        write!(cmdline, " fl.ip={address}/{prefix} fl.mtu={mtu} fl.mac={mac} fl.rxe={}", u8::from(*rxe))?;
-        // The same device as the appliances', so that a comparison is one of guests.
-        let device = format!(
-            "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},addr=0x11,romfile=,disable-legacy=on"
-        );
-        match &network.plug {
-            Plug::Memory(socket) => {
-                let fabric = format!("socket,id=fabric,server=off,path={}", option(socket)?);
-                cards.extend(["-chardev".to_owned(), fabric]);
-                let netdev = "vhost-user,id=fabric,chardev=fabric".to_owned();
-                // QEMU 7.2 under TCG crashes when such a device starts with an MSI-X vector unmasked, as
-                // Linux leaves it. An interrupt by pin costs Linux one more register access.
-                cards.extend([
-                    "-netdev".to_owned(),
-                    netdev,
-                    "-device".to_owned(),
-                    format!("{device},vectors=0"),
-                ]);
-            }
-            Plug::Stream(socket) => {
-                let netdev =
-                    format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(socket)?);
-                cards.extend([
-                    "-netdev".to_owned(),
-                    netdev,
-                    "-device".to_owned(),
-                    format!("{device},ioeventfd=off"),
-                ]);
-            }
-        }
+        parts.add_network(network)?;
     }
     if let Some(card) = &config.card {
-        if card.load {
-            cmdline.push_str(" fl.mlx4=1");
-        }
-        if let Some((address, prefix)) = card.address {
-            write!(cmdline, " fl.mlx4.ip={address}/{prefix} fl.mlx4.mtu={}", card.mtu)?;
-        }
-        let device = json!({
-            "driver": "vfio-user-pci",
-            "bus": "root-port",
-            "socket": { "type": "unix", "path": text(&card.socket)? },
-        });
-        // The card is in a slot. On the root bus it would be a part of the chip set, without a link.
-        let port = "pcie-root-port,id=root-port,bus=pcie.0,addr=0x12,chassis=1".to_owned();
-        cards.extend(["-device".to_owned(), port, "-device".to_owned(), device.to_string()]);
+        parts.add_card(card)?;
     }
     for parameter in &config.module_parameters {
-        write!(cmdline, " {parameter}")?;
+        write!(parts.cmdline, " {parameter}")?;
     }
     let memory = format!("{}M", config.memory_mib);
     let cpus = config.cpus.to_string();
@@ -157,7 +93,7 @@ pub fn arguments(
         ["-name", &config.name],
         ["-kernel", kernel],
         ["-initrd", text(initramfs)?],
-        ["-append", &cmdline],
+        ["-append", &parts.cmdline],
         ["-display", "none"],
         ["-monitor", "none"],
         ["-serial", &serial],
@@ -167,6 +103,102 @@ pub fn arguments(
     .flatten()
     .map(|&argument| argument.to_owned())
     .collect();
+    arguments.extend(ports(sockets)?);
+    arguments.extend(parts.devices);
+    arguments.extend(["-nodefaults", "-no-user-config"].map(str::to_owned));
+    if !config.reboots {
+        // The guest ends by rebooting, because it has no ACPI to power off.
+        arguments.push("-no-reboot".to_owned());
+    }
+    Ok(arguments)
+}
+
+/// The parts of QEMU's arguments that depend on the guest's devices.
+struct Parts {
+    /// The kernel command line.
+    cmdline: String,
+    /// The arguments for the devices.
+    devices: Vec<String>,
+}
+
+impl Parts {
+    fn new() -> Result<Self> {
+        // no_timer_check: the kernel checks that the timer interrupts by comparing ticks with a loop of the
+        // processor. On a busy host this check panics ("IO-APIC + timer doesn't work!").
+        let mut cmdline = String::from(
+            "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check nokaslr mitigations=off audit=0 \
+             random.trust_cpu=on",
+        );
+        if let Some(khz) = tsc::khz() {
+            write!(cmdline, " tsc_early_khz={khz}")?;
+        }
+        Ok(Self { cmdline, devices: Vec::new() })
+    }
+
+    fn devices<const N: usize>(&mut self, arguments: [&str; N]) {
+        self.devices.extend(arguments.map(str::to_owned));
+    }
+
+    fn add_management(&mut self) -> Result<()> {
+        let mac = colons(MANAGEMENT_MAC);
+        write!(self.cmdline, " fl.management={mac}")?;
+        let device = format!(
+            "virtio-net-pci,netdev=management,mac={mac},addr=0x10,romfile=,disable-legacy=on,ioeventfd=off"
+        );
+        self.devices(["-netdev", "user,id=management,ipv6=off", "-device", &device]);
+        Ok(())
+    }
+
+    fn add_network(&mut self, network: &Network) -> Result<()> {
+        let Network { address, prefix, mtu, rxe, .. } = network;
+        let mac = colons(network.mac);
+        let rxe = u8::from(*rxe);
+        write!(self.cmdline, " fl.ip={address}/{prefix} fl.mtu={mtu} fl.mac={mac} fl.rxe={rxe}")?;
+        // The same device as the appliances', so that a comparison is one of guests.
+        let device = format!(
+            "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},addr=0x11,romfile=,disable-legacy=on"
+        );
+        match &network.plug {
+            Plug::Memory(socket) => {
+                let fabric = format!("socket,id=fabric,server=off,path={}", option(socket)?);
+                self.devices(["-chardev", &fabric]);
+                // QEMU 7.2 under TCG crashes when such a device starts with an MSI-X vector unmasked, as
+                // Linux leaves it. An interrupt by pin costs Linux one more register access.
+                let device = format!("{device},vectors=0");
+                self.devices(["-netdev", "vhost-user,id=fabric,chardev=fabric", "-device", &device]);
+            }
+            Plug::Stream(socket) => {
+                let netdev =
+                    format!("stream,id=fabric,server=off,addr.type=unix,addr.path={}", option(socket)?);
+                let device = format!("{device},ioeventfd=off");
+                self.devices(["-netdev", &netdev, "-device", &device]);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_card(&mut self, card: &Card) -> Result<()> {
+        if card.load {
+            self.cmdline.push_str(" fl.mlx4=1");
+        }
+        if let Some((address, prefix)) = card.address {
+            write!(self.cmdline, " fl.mlx4.ip={address}/{prefix} fl.mlx4.mtu={}", card.mtu)?;
+        }
+        let device = json!({
+            "driver": "vfio-user-pci",
+            "bus": "root-port",
+            "socket": { "type": "unix", "path": text(&card.socket)? },
+        });
+        // The card is in a slot. On the root bus it would be a part of the chip set, without a link.
+        let port = "pcie-root-port,id=root-port,bus=pcie.0,addr=0x12,chassis=1";
+        self.devices(["-device", port, "-device", &device.to_string()]);
+        Ok(())
+    }
+}
+
+/// Returns the arguments for the guest's serial ports and its terminal.
+fn ports(sockets: &Sockets) -> Result<Vec<String>> {
+    let mut arguments = Vec::new();
     for (n, socket) in (1..).zip(&sockets.ports) {
         arguments.extend([
             "-chardev".to_owned(),
@@ -182,12 +214,6 @@ pub fn arguments(
         "-device".to_owned(),
         "virtconsole,chardev=terminal,nr=0".to_owned(),
     ]);
-    arguments.extend(cards);
-    arguments.extend(["-nodefaults", "-no-user-config"].map(str::to_owned));
-    if !config.reboots {
-        // The guest ends by rebooting, because it has no ACPI to power off.
-        arguments.push("-no-reboot".to_owned());
-    }
     Ok(arguments)
 }
 

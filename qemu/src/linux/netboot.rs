@@ -23,8 +23,8 @@ pub struct Netboot {
 impl Netboot {
     /// Downloads the files that are missing in the cache directory.
     pub fn get(cache_dir: &Path) -> Result<Self> {
-        fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
-        let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
+        fs::create_dir_all(cache_dir).with_context(|| format!("cannot create {}", cache_dir.display()))?;
+        let lock = File::create(cache_dir.join("lock")).context("cannot create the cache's lock")?;
         lock.lock().context("cannot lock the cache")?;
         let (ipxe, kernel) = (cache_dir.join("ipxe.lkrn"), cache_dir.join("vmlinuz"));
         if !ipxe.is_file() {

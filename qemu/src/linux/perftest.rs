@@ -70,7 +70,7 @@ impl<'a> Row<'a> {
         // `#bytes #iterations` may be one blank apart; other titles are two or more apart, or end in `]`.
         let titles: Vec<&str> = split_titles(titles);
         let values: Vec<&str> = values.split_whitespace().collect();
-        ensure!(titles.len() == values.len(), "titles and values differ in number in: {output}");
+        ensure!(titles.len() == values.len(), "the numbers of titles and values differ in: {output}");
         Ok(Self { titles, values })
     }
 

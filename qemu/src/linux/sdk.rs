@@ -24,8 +24,8 @@ pub fn compile(source: &Path, program: &Path, cache_dir: &Path) -> Result<()> {
 }
 
 fn sdk(cache_dir: &Path) -> Result<PathBuf> {
-    fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
-    let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
+    fs::create_dir_all(cache_dir).with_context(|| format!("cannot create {}", cache_dir.display()))?;
+    let lock = File::create(cache_dir.join("lock")).context("cannot create the cache's lock")?;
     lock.lock().context("cannot lock the cache")?;
     let wanted = PACKAGES.map(str::to_owned);
     // If apt cannot tell the newest packages, the cached ones are used.

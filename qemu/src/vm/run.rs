@@ -179,16 +179,16 @@ impl Keeper {
                 Ok(Outcome::Ended(exit)) => break exit,
                 Ok(Outcome::Silent) => {
                     self.spec.accel = Accel::Tcg;
-                    self.tell(EventKind::RestartedUnderTcg);
+                    self.send_event(EventKind::RestartedUnderTcg);
                 }
                 Err(e) => break Exit::Failed(format!("{e:#}")),
             }
         };
-        self.tell(EventKind::Exited(exit));
+        self.send_event(EventKind::Exited(exit));
     }
 
     /// Sends an event. The owner may have stopped listening.
-    fn tell(&self, kind: EventKind) {
+    fn send_event(&self, kind: EventKind) {
         let _ = self.events.send(Event { index: self.spec.index, at: self.started.elapsed(), kind });
     }
 
@@ -291,7 +291,7 @@ impl Keeper {
                 state.tail.pop_front();
             }
             drop(state);
-            self.tell(EventKind::Line(line));
+            self.send_event(EventKind::Line(line));
         }
         Ok(())
     }

@@ -9,12 +9,12 @@
 //! | entry point | the bytes decide |
 //! |---|---|
 //! | [`commands`] | registers, commands and their mailboxes, the memory of tables |
-//! | [`queues`] | work requests, doorbells, contexts, completions, frames, over queue pairs of each service that are up |
-//! | [`slave()`] | the actions of [`queues`] and commands, from a virtual function: its channel, its master's resources, special queue pairs |
+//! | [`queues`] | work requests, doorbells, contexts, completions, frames, for queue pairs of each service |
+//! | [`slave()`] | as [`queues`], with commands, on a virtual function and its channel |
 //!
 //! After each action of the guest:
-//! - The card has not panicked, has accessed memory at most `MOST_ACCESSES` times, and holds at most
-//!   `MOST_BYTES` of frames.
+//! - The card has not panicked, has accessed memory at most `MAX_ACCESSES` times, and holds at most
+//!   `MAX_BYTES` of frames.
 //! - The honest guest's memory is unchanged, except for the region that it has opened and for its own card's
 //!   writes.
 //! - At the end the honest card still works, and so does the hostile guest's card after a reset.

@@ -5,9 +5,9 @@ use crate::common::keys::{PAGE, READ, WRITE, region};
 use std::ops::Range;
 
 /// The maximum number of a card's memory accesses for one action of a guest.
-pub const MOST_ACCESSES: u64 = 300_000;
+pub const MAX_ACCESSES: u64 = 300_000;
 /// The maximum number of bytes of frames that may leave for one action.
-pub const MOST_BYTES: usize = 32 << 20;
+pub const MAX_BYTES: usize = 32 << 20;
 
 /// The region that the honest guest has opened: its first address, its length in bytes, its key.
 pub const OPEN: u64 = 0x7f00_0000_0000;
@@ -133,10 +133,10 @@ impl World {
         self.report.actions += 1;
         for (node, accesses) in [&self.bad, &self.good].into_iter().zip(&mut self.accesses) {
             let now = node.machine.accesses();
-            assert!(now - *accesses <= MOST_ACCESSES, "{} accesses to memory at once", now - *accesses);
+            assert!(now - *accesses <= MAX_ACCESSES, "{} accesses to memory at once", now - *accesses);
             *accesses = now;
         }
-        assert!(self.bytes <= MOST_BYTES, "{} bytes of frames at once", self.bytes);
+        assert!(self.bytes <= MAX_BYTES, "{} bytes of frames at once", self.bytes);
         self.bytes = 0;
     }
 

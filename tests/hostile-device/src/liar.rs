@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The maximum virtual time of a driver's call: some commands, each with a timeout of up to 10 s.
-pub const MOST_TIME: Duration = Duration::from_secs(60);
+pub const MAX_TIME: Duration = Duration::from_secs(60);
 /// The maximum number of accesses of registers, doorbells and configuration space per call.
-pub const MOST_ACCESSES: u64 = 2_000_000;
+pub const MAX_ACCESSES: u64 = 2_000_000;
 /// The maximum number of accesses between two lies.
-const MOST_BETWEEN: u32 = 200;
+const MAX_ACCESSES_BETWEEN_LIES: u32 = 200;
 /// The length of an entry in completion and event queues, in bytes.
 const ENTRY: u64 = 32;
 /// The maximum distance of a forged entry's index from the true one.
@@ -75,7 +75,7 @@ impl Liar {
         let result = call();
         let state = self.state();
         let took = (self.machine.waited() - begun).saturating_sub(state.passed);
-        assert!(took <= MOST_TIME, "{what} took {took:?}");
+        assert!(took <= MAX_TIME, "{what} took {took:?}");
         result
     }
 
@@ -83,7 +83,7 @@ impl Liar {
     fn access(&self, truth: u32) -> u32 {
         let mut state = self.state();
         state.accesses += 1;
-        assert!(state.accesses <= MOST_ACCESSES, "a call does not end");
+        assert!(state.accesses <= MAX_ACCESSES, "a call does not end");
         let (instead, left) = state.instead;
         if left > 0 {
             state.instead.1 = left - 1;
@@ -177,7 +177,7 @@ impl Liar {
 impl State {
     fn schedule(&mut self) {
         self.until_next = match self.input.next() {
-            Some(byte) => 1 + u32::from(byte) * u32::from(self.input.byte()) % MOST_BETWEEN,
+            Some(byte) => 1 + u32::from(byte) * u32::from(self.input.byte()) % MAX_ACCESSES_BETWEEN_LIES,
             None => 0,
         };
     }

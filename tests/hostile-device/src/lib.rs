@@ -10,7 +10,7 @@
 //! Invariants:
 //! - The driver does not panic, whatever it reads. (It contains no unsafe code, so an access out of bounds is
 //!   a panic.)
-//! - Each call ends within [`MOST_TIME`] of virtual time and [`MOST_ACCESSES`] accesses of registers.
+//! - Each call ends within [`MAX_TIME`] of virtual time and [`MAX_ACCESSES`] accesses of registers.
 //! - Each completion is of work that was posted to its queue pair, and there is at most one for each.
 #![forbid(unsafe_code)]
 
@@ -18,5 +18,5 @@ mod input;
 mod liar;
 mod run;
 
-pub use liar::{MOST_ACCESSES, MOST_TIME};
+pub use liar::{MAX_ACCESSES, MAX_TIME};
 pub use run::{Report, device};

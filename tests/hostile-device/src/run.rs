@@ -30,7 +30,7 @@ pub struct Report {
     /// Work requests that have completed.
     pub completions: u64,
     /// Resets after which the card was up again.
-    pub mended: u64,
+    pub recovered: u64,
 }
 
 type Driver = Mlx4<Liar, spin::Mutex<()>>;
@@ -48,7 +48,7 @@ struct Session {
     qps: Vec<QpNum>,
     datagrams: Vec<UdQp>,
     /// The queue pair of each work request that has not completed.
-    under_way: HashMap<u64, QpNum>,
+    in_flight: HashMap<u64, QpNum>,
     next_id: u64,
     report: Report,
 }
@@ -73,7 +73,7 @@ pub fn device(bytes: &[u8]) -> Report {
                 cqs: Vec::new(),
                 qps: Vec::new(),
                 datagrams: Vec::new(),
-                under_way: HashMap::new(),
+                in_flight: HashMap::new(),
                 next_id: 0,
                 report,
             };
@@ -142,7 +142,7 @@ impl Session {
                 self.liar.scribble(&mut state);
                 true
             }
-            17 => self.mend(),
+            17 => self.recover(),
             18 => self.frames(),
             _ => self.ask(),
         }
@@ -215,7 +215,7 @@ impl Session {
     /// Records the requests that were posted. The result contains their number on an error.
     fn posted(&mut self, qp: QpNum, ids: &[WrId], result: Result<(), (usize, verbs::VerbsError)>) -> bool {
         let count = result.map_or_else(|(count, _)| count, |()| ids.len());
-        self.under_way.extend(ids.iter().take(count).map(|id| (id.0, qp)));
+        self.in_flight.extend(ids.iter().take(count).map(|id| (id.0, qp)));
         result.is_ok()
     }
 
@@ -289,7 +289,7 @@ impl Session {
         let mut out = [Completion::BLANK; 8];
         let taken = self.liar.timed("poll_cq", || self.driver.poll_cq(cq, &mut out));
         for completion in &out[..taken] {
-            let of = self.under_way.remove(&completion.id.0);
+            let of = self.in_flight.remove(&completion.id.0);
             assert_eq!(of, Some(completion.qp), "{completion:?}");
         }
         self.report.completions += taken as u64;
@@ -308,12 +308,12 @@ impl Session {
 
     /// Lets the card perform its due work, and returns its frames to it.
     fn exchange(&self) -> bool {
-        const MOST: usize = 64;
+        const MAX_FRAMES: usize = 64;
         let machine = &self.liar.machine;
         for _ in 0..4 {
             let mut card = machine.card.lock().expect("nobody has panicked");
             card.progress(&machine.bus);
-            for (_, frame) in card.take_outbox().into_iter().take(MOST) {
+            for (_, frame) in card.take_outbox().into_iter().take(MAX_FRAMES) {
                 card.receive(0, &frame, &machine.bus);
             }
         }
@@ -338,7 +338,7 @@ impl Session {
         self.liar.timed("destroy_qp", || self.driver.destroy_qp(number)).is_ok()
     }
 
-    fn mend(&mut self) -> bool {
+    fn recover(&mut self) -> bool {
         let before = self.resets();
         for _ in 0..8 {
             let now = self.liar.machine.bus.clock();
@@ -347,7 +347,7 @@ impl Session {
             };
             self.liar.machine.advance(next - now);
         }
-        self.report.mended += self.resets() - before;
+        self.report.recovered += self.resets() - before;
         true
     }
 

@@ -38,9 +38,9 @@ fn everything_happens() {
         calls: all.calls + one.calls,
         errors: all.errors + one.errors,
         completions: all.completions + one.completions,
-        mended: all.mended + one.mended,
+        recovered: all.recovered + one.recovered,
     });
     println!("{all:?}");
     assert!(all.up > 5 && all.refused > 5 && all.lies > 100, "{all:?}");
-    assert!(all.calls > 100 && all.errors > 20 && all.completions > 20 && all.mended > 0, "{all:?}");
+    assert!(all.calls > 100 && all.errors > 20 && all.completions > 20 && all.recovered > 0, "{all:?}");
 }

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 /// Checks that each member was told of all other live members, and of no others.
 pub fn views(world: &World) {
-    let all: BTreeMap<NodeId, Incarnation> = world.nodes().map(|(_, node)| (node.id, node.life)).collect();
+    let all: BTreeMap<NodeId, Incarnation> =
+        world.nodes().map(|(_, node)| (node.id, node.incarnation)).collect();
     for (_, node) in world.nodes() {
         assert_eq!(node.others.len() + 1, all.len(), "{} knows all others", node.id);
-        for (other, life) in &node.others {
-            assert_eq!(all.get(other), Some(life), "{} knows what is", node.id);
+        for (other, departed) in &node.others {
+            assert_eq!(all.get(other), Some(departed), "{} knows what is", node.id);
         }
     }
 }

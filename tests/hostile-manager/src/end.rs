@@ -2,7 +2,7 @@
 
 use crate::events::beat;
 use crate::peers::{Part, Peer, Submission, join, submit};
-use crate::world::{LEASE, PATIENCE, PIECE, World};
+use crate::world::{ANSWER_TIMEOUT, LEASE, PIECE, World};
 use manager::core::{ConnId, Event};
 use proto::{FromClient, JobId, JobReport, ToManager, ToNode};
 use std::time::Duration;
@@ -124,7 +124,7 @@ pub fn settle(world: &mut World) {
         .map(|(conn, _)| conn)
         .collect();
     endless.into_iter().for_each(|conn| world.drop(conn));
-    behave_for(world, PATIENCE * 3);
+    behave_for(world, ANSWER_TIMEOUT * 3);
     for (conn, client) in world.clients() {
         assert!(client.submission.is_none() && !client.waits && !client.paused, "{conn:?} waits for ever");
     }
@@ -134,7 +134,7 @@ pub fn settle(world: &mut World) {
     let submission = Submission { job: None, left: 300_000, sent: 0 };
     world.client_of(client).expect("a client").submission = Some(submission);
     world.say(client, &submit(0, vec![], &[300_000], None));
-    behave_for(world, PATIENCE);
+    behave_for(world, ANSWER_TIMEOUT);
     assert_eq!(world.report.done, done + 1, "a job on all nodes is done");
     // A job in progress when the manager stops fails, and none remains.
     let client = world.client();

@@ -29,7 +29,7 @@ fn connect(input: &mut Input, world: &mut World) {
         }
         5 => {
             let mut wish = join(input.below(20) as u8);
-            spoil(&mut wish, input.byte());
+            invalidate(&mut wish, input.byte());
             world.join(wish);
         }
         6 => {
@@ -42,7 +42,7 @@ fn connect(input: &mut Input, world: &mut World) {
 }
 
 /// Makes a join invalid.
-fn spoil(wish: &mut Join, how: u8) {
+fn invalidate(wish: &mut Join, how: u8) {
     match how % 6 {
         0 => wish.rnic.driver = RUDE.into(),
         1 => wish.name = RUDE.into(),
@@ -120,7 +120,7 @@ fn node_says(input: &mut Input, world: &mut World) {
         5 => {
             let (node, incarnation) = (NodeId(input.below(8) as u16), Incarnation(input.below(40) as u64));
             if let Some(known) = world.node(conn) {
-                known.unseen.retain(|life| *life != (node, incarnation));
+                known.unseen.retain(|departed| *departed != (node, incarnation));
             }
             world.say(conn, &ToManager::LeftSeen { node, incarnation });
         }

@@ -23,7 +23,7 @@ pub enum Peer {
 #[derive(Debug)]
 pub struct Node {
     pub id: NodeId,
-    pub life: Incarnation,
+    pub incarnation: Incarnation,
     pub name: String,
     /// The time of its last heartbeat or of its join.
     pub beat: Instant,
@@ -31,7 +31,7 @@ pub struct Node {
     pub others: BTreeMap<NodeId, Incarnation>,
     /// Departures that it has not acknowledged.
     pub unseen: Vec<(NodeId, Incarnation)>,
-    /// Its last job.
+    /// The job of which the node was told last.
     pub job: Option<Part>,
     /// True if it no longer sends anything.
     pub mute: bool,

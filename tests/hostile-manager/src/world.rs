@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 pub const LEASE: Duration = Duration::from_secs(5);
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The limit on the input of one job that waits in the core, in charges.
 pub const JOB_WINDOW: u64 = 150_000;
 /// The maximum length of one message of input, in bytes.
@@ -30,7 +30,7 @@ pub struct World {
     dead: BTreeMap<(NodeId, Incarnation), Instant>,
     /// Connections that were told of a failure and must end within the same event.
     failed: BTreeSet<ConnId>,
-    last_life: Incarnation,
+    last_incarnation: Incarnation,
     /// The number of the last binding of a name.
     pub last_binding: u64,
     /// Records to be saved.
@@ -46,7 +46,7 @@ impl World {
     pub fn new() -> Self {
         let config = Config {
             lease: LEASE,
-            patience: PATIENCE,
+            patience: ANSWER_TIMEOUT,
             leave: Duration::from_secs(5),
             ending: Duration::from_secs(4),
             input_window: 100_000,
@@ -61,7 +61,7 @@ impl World {
             names: BTreeMap::new(),
             dead: BTreeMap::new(),
             failed: BTreeSet::new(),
-            last_life: Incarnation(0),
+            last_incarnation: Incarnation(0),
             last_binding: 0,
             unsaved: Vec::new(),
             last_conn: 0,
@@ -179,7 +179,7 @@ impl World {
     fn ended(&mut self, peer: &Peer) {
         if let Peer::Node(node) = peer {
             self.names.retain(|_, owner| *owner != node.id);
-            self.dead.insert((node.id, node.life), node.beat);
+            self.dead.insert((node.id, node.incarnation), node.beat);
         }
     }
 
@@ -240,13 +240,13 @@ impl World {
     }
 
     fn welcome(&mut self, conn: ConnId, welcome: &Welcome) {
-        assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one life at a time");
-        assert!(welcome.incarnation > self.last_life, "a later life has a higher number");
-        self.last_life = welcome.incarnation;
+        assert!(self.nodes().all(|(_, node)| node.id != welcome.node), "one incarnation at a time");
+        assert!(welcome.incarnation > self.last_incarnation, "a later incarnation has a higher number");
+        self.last_incarnation = welcome.incarnation;
         self.report.joins += 1;
         let node = Node {
             id: welcome.node,
-            life: welcome.incarnation,
+            incarnation: welcome.incarnation,
             name: self.joining.remove(&conn).expect("it has asked to join"),
             beat: self.now,
             others: welcome.members.iter().map(|m| (m.node, m.incarnation)).collect(),
@@ -259,16 +259,16 @@ impl World {
     }
 
     /// Handles a node's notice of the end of an incarnation.
-    fn left(&mut self, conn: ConnId, life: (NodeId, Incarnation), reason: &str) {
+    fn left(&mut self, conn: ConnId, departed: (NodeId, Incarnation), reason: &str) {
         assert!(proto::is_printable(reason));
         if reason == "lease expired" {
-            let beat = self.dead.get(&life).expect("it is dead");
+            let beat = self.dead.get(&departed).expect("it is dead");
             assert!(self.now - *beat >= LEASE, "it has sent a heartbeat in time");
             self.report.expired += 1;
         }
         let node = self.node(conn).expect("a member");
-        assert_eq!(node.others.remove(&life.0), Some(life.1), "it knew that life");
-        node.unseen.push(life);
+        assert_eq!(node.others.remove(&departed.0), Some(departed.1), "it knew that incarnation");
+        node.unseen.push(departed);
     }
 
     /// Handles a message about a job.

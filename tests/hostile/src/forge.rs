@@ -1,27 +1,27 @@
-//! Frames that a stranger, or a peer that lies, could send: with a good ICRC.
+//! Frames that a stranger or a lying peer could send, with a valid ICRC.
 
 use crate::input::Input;
 use roce::wire::{Aeth, Ext, Frame, Net, Operation, Syndrome};
 use verbs::{Psn, QpNum, RemoteKey};
 
-/// What is wrong with a forged frame.
+/// The fault of a forged frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
-    /// Nothing: it was sent before.
+    /// The frame is an old one, unchanged.
     Replayed,
-    /// It names a queue pair that does not exist.
+    /// The frame names a queue pair that does not exist.
     QueuePair,
-    /// It comes from an address that is not the peer's.
+    /// The frame comes from an address other than the peer's.
     Source,
-    /// It names another key.
+    /// The frame has another key.
     Key,
-    /// It has another PSN.
+    /// The frame has another PSN.
     Psn,
-    /// It acknowledges otherwise.
+    /// The frame has another acknowledgement.
     Syndrome,
-    /// Some bytes are others.
+    /// Some bytes are different.
     Bytes,
-    /// It is no frame at all.
+    /// The bytes are not a frame.
     Garbage,
 }
 
@@ -37,14 +37,14 @@ impl Lie {
         Self::Garbage,
     ];
 
-    /// Whether a receiver can tell it from what its peer sends. If not, what the peer's work does is not certain any more,
-    /// as InfiniBand does not authenticate.
+    /// Returns whether a receiver can distinguish the frame from its peer's. If not, the effect of the peer's
+    /// work is uncertain, because InfiniBand does not authenticate.
     pub const fn can_be_told(self) -> bool {
         matches!(self, Self::Replayed | Self::QueuePair | Self::Source | Self::Key | Self::Garbage)
     }
 }
 
-/// Makes a frame that lies out of one that was sent; `None` if that one cannot lie like this.
+/// Forges a frame from one that was sent. Returns `None` if that frame does not permit this lie.
 pub fn forge(bytes: &[u8], lie: Lie, input: &mut Input) -> Option<Vec<u8>> {
     let mut changed = bytes.to_vec();
     match lie {
@@ -99,7 +99,7 @@ pub fn forge(bytes: &[u8], lie: Lie, input: &mut Input) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What of the receiver's memory a request names to be written: key, first address, length.
+/// Returns the receiver's memory that a request names as its target: key, first address, length in bytes.
 pub fn names(bytes: &[u8]) -> Option<(RemoteKey, platform::IoAddr, u64)> {
     let packet = Frame::parse(bytes).ok()?.packet;
     match packet.ext {

@@ -1,6 +1,6 @@
 //! The byte string that decides everything.
 
-/// Bytes still to be used. Once there are none, every choice is the first, which is the harmless one.
+/// The bytes still to be used. At the end, every choice is the first one, which is the harmless one.
 #[derive(Clone, Debug)]
 pub struct Input {
     bytes: Vec<u8>,
@@ -12,25 +12,25 @@ impl Input {
         Self { bytes: bytes.to_vec(), at: 0 }
     }
 
-    /// The next byte; `None` at the end.
+    /// Returns the next byte, or `None` at the end.
     pub fn next(&mut self) -> Option<u8> {
         let byte = self.bytes.get(self.at).copied();
         self.at += usize::from(byte.is_some());
         byte
     }
 
-    /// The next byte, or zero.
+    /// Returns the next byte, or zero at the end.
     pub fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
-    /// A number below `n`, from one or two bytes.
+    /// Returns a number below `n`, from one or two bytes.
     pub fn below(&mut self, n: usize) -> usize {
         let low = usize::from(self.byte());
         if n <= 256 { low % n } else { (low | usize::from(self.byte()) << 8) % n }
     }
 
-    /// Up to `n` bytes as they are.
+    /// Returns up to `n` bytes.
     pub fn take(&mut self, n: usize) -> Vec<u8> {
         let taken: Vec<u8> = self.bytes.iter().skip(self.at).take(n).copied().collect();
         self.at += taken.len();

@@ -1,12 +1,14 @@
-//! Hostile input for the RoCE transport: what a byte string makes happen, and what must hold whatever it says.
+//! Hostile input for the RoCE transport: a byte string decides the events, and invariants must hold for all
+//! byte strings.
 //!
-//! Each entry takes any bytes and panics if something does not hold. The tests of this crate call them with seeded random
-//! bytes, in every CI; the fuzz targets in `fuzz/` call the same with what libFuzzer makes up.
+//! Each entry point accepts any bytes and panics if an invariant is violated. The tests of this crate call
+//! them with seeded random bytes in every CI run; the fuzz targets in `fuzz/` call them with libFuzzer's
+//! input.
 //!
-//! | entry | bytes are | what must hold |
+//! | entry point | the bytes decide | invariants |
 //! |---|---|---|
-//! | [`parse()`] | a frame | no panic; what parses emits to the same |
-//! | [`two_transports`] | work, time, and what a network does to each frame | see there |
+//! | [`parse()`] | a frame | no panic; a parsed frame emits to an equal one |
+//! | [`two_transports`] | work, time, and the network's treatment of each frame | listed there |
 #![forbid(unsafe_code)]
 
 mod forge;

@@ -1,4 +1,4 @@
-//! What was asked for, and what may have become of it.
+//! The requested work, and its possible effects.
 
 use crate::node::{MEMORY, Node, SOURCE_LEN, SlotUse, WORDS, result_at, slot_at, word};
 use std::ops::Range;
@@ -9,10 +9,10 @@ use verbs::{Completion, Status, WorkKind};
 pub struct Work {
     pub kind: WorkKind,
     pub imm: Option<u32>,
-    /// Where in the source its bytes come from (of a READ: in the peer's), and how many.
+    /// The offset of its data in the source (for a READ, in the peer's source), and their length.
     pub from: usize,
     pub len: usize,
-    /// Of an atomic: what it must find.
+    /// For an atomic: the value that it must find.
     pub finds: u64,
 }
 
@@ -26,7 +26,7 @@ impl Work {
     }
 }
 
-/// Which word of the peer's an atomic works on.
+/// Returns the index of the peer's word on which an atomic works.
 const fn word_of(kind: WorkKind) -> Option<usize> {
     match kind {
         WorkKind::FetchAdd => Some(0),
@@ -35,18 +35,18 @@ const fn word_of(kind: WorkKind) -> Option<usize> {
     }
 }
 
-/// What one side has posted, and what of it has ended.
+/// The work that one side has posted, and the part of it that has ended.
 pub struct Posted {
     pub sends: Vec<Work>,
-    /// Capacities of receives.
+    /// The capacities of receives, in bytes.
     pub receives: Vec<usize>,
-    /// The sends that take a receive of the peer, by number.
+    /// The numbers of the sends that use a receive of the peer.
     messages: Vec<usize>,
-    /// What the peer's words hold after each of this side's atomics on them.
+    /// The values of the peer's words after each of this side's atomics on them.
     words: [Vec<u64>; 2],
     sends_ended: usize,
     receives_ended: usize,
-    /// How many ended well.
+    /// The number of sends that succeeded.
     pub succeeded: usize,
     pub received: usize,
     atomics_succeeded: [usize; 2],
@@ -67,12 +67,12 @@ impl Posted {
         }
     }
 
-    /// What the peer's word must hold when the next atomic finds it.
+    /// Returns the value of the peer's word that the next atomic must find.
     pub fn word(&self, kind: WorkKind) -> u64 {
         word_of(kind).and_then(|n| self.words[n].last().copied()).unwrap_or(0)
     }
 
-    /// Notes a send; `leaves` is what an atomic leaves in the peer's word.
+    /// Records a send. `leaves` is the value that an atomic leaves in the peer's word.
     pub fn send(&mut self, work: Work, leaves: u64) {
         if work.takes_receive() {
             self.messages.push(self.sends.len());
@@ -83,7 +83,7 @@ impl Posted {
         self.sends.push(work);
     }
 
-    /// Messages that need a receive of the peer.
+    /// Returns the number of messages that need a receive of the peer.
     pub fn messages(&self) -> usize {
         self.messages.len()
     }
@@ -92,9 +92,10 @@ impl Posted {
 /// Both sides.
 pub struct Model {
     pub sides: [Posted; 2],
-    /// Somebody has lied as the peer could: what work does to the memory that it names is not certain.
+    /// True after a forged frame that is indistinguishable from the peer's: then the effect of work on the
+    /// memory that it names is uncertain.
     pub loose: bool,
-    /// By side: memory that forged requests named.
+    /// The memory that forged requests named, by side.
     pub named: [Vec<Range<usize>>; 2],
 }
 
@@ -107,10 +108,11 @@ impl Model {
         }
     }
 
-    /// Takes what has ended and checks it: in the order posted, each once, none good after a bad one, and done as asked.
+    /// Polls completions and checks them: they come in the order of posting, each once, none succeeds after a
+    /// failure, and the work was done as requested.
     pub fn take_completions(&mut self, nodes: &[Node; 2]) {
         let taken = [nodes[0].completions(), nodes[1].completions()];
-        // Receives first: what the one side has as sent, the other has as received.
+        // Receives come first: a message that one side reports as sent must have been received by the other.
         for (side, [_, receives]) in taken.iter().enumerate() {
             receives.iter().for_each(|completion| self.on_receive(side, completion, nodes));
         }
@@ -177,7 +179,7 @@ impl Model {
         if self.loose {
             return;
         }
-        // The n-th receive takes the peer's n-th message: none is lost and none comes twice.
+        // The n-th receive gets the peer's n-th message: none is lost and none comes twice.
         let peer = &self.sides[1 - side];
         let message = *peer.messages.get(id).expect("what is received was sent");
         let work = &peer.sends[message];
@@ -201,12 +203,12 @@ impl Model {
         }
     }
 
-    /// Checks all memory: what nobody named is as it was, what was named is as it was or as it should become, and each
-    /// atomic ran once or not at all.
+    /// Checks all memory: bytes that no request named are unchanged, named bytes are unchanged or have their
+    /// requested value, and each atomic ran once or not at all.
     pub fn check_memory(&self, nodes: &[Node; 2]) {
         for (side, node) in nodes.iter().enumerate() {
             let found = node.bytes(0, MEMORY);
-            // As found, but where it may be otherwise than it was: there as it was.
+            // A copy in which bytes that may have changed are set back to their initial value.
             let mut rest = found.clone();
             for (at, may) in self.named(side, nodes) {
                 for ((rest, initial), may) in rest[at..].iter_mut().zip(&node.initial[at..]).zip(may) {
@@ -238,7 +240,8 @@ impl Model {
         }
     }
 
-    /// The memory of a side that was named: from where on, and for each byte what it may become; `None` is anything.
+    /// Returns the named memory of a side: the offset, and for each byte its possible new value; `None` is
+    /// any value.
     fn named(&self, side: usize, nodes: &[Node; 2]) -> Vec<(usize, Vec<Option<u8>>)> {
         let (own, peer) = (&self.sides[side], &self.sides[1 - side]);
         let mut named = Vec::new();
@@ -267,7 +270,7 @@ impl Model {
                 put(at, &sent(work)[..work.len.min(capacity)]);
             }
         }
-        // Words that atomics change are checked by themselves.
+        // Words that atomics change are checked separately.
         let words = WORDS.into_iter().zip(&peer.words).filter(|(_, states)| states.len() > 1);
         named.extend(words.map(|(at, _)| (at, vec![None; 8])));
         named.extend(self.named[side].iter().map(|range| (range.start, vec![None; range.len()])));

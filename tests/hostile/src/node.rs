@@ -1,4 +1,4 @@
-//! One of the two software RNICs, and how its memory is divided.
+//! One of the two software RNICs, and the layout of its memory.
 
 use crate::wire::{Port, Shared};
 use platform::{Arena, IoAddr, Memory};
@@ -9,27 +9,28 @@ use verbs::{
     RemoteAddr, Rnic,
 };
 
-/// Work requests of a kind that a side posts at most.
+/// The maximum number of work requests of one kind per side.
 pub const MAX_WORK: usize = 12;
-/// Bytes of a message at most.
+/// The maximum length of a message, in bytes.
 pub const MAX_LEN: usize = 1500;
-/// Bytes of all memory.
+/// The length of all memory, in bytes.
 pub const MEMORY: usize = 64 << 10;
 
-/// Bytes from 0 that everything sent and read comes from; nothing may ever write there.
+/// The length of the source in bytes, from offset 0: the data of all sends and READs. Nothing may ever write
+/// there.
 pub const SOURCE_LEN: usize = 4096;
-/// The word that the peer adds to, and the one that it swaps.
+/// The offset of the word to which the peer adds, and of the word that it swaps.
 pub const WORDS: [usize; 2] = [4096, 4160];
-/// Where what an atomic found goes, by its number.
+/// Returns the offset of the result of an atomic, by its number.
 pub const fn result_at(id: usize) -> usize {
     4608 + 16 * id
 }
-/// A place of its own for each message: what the peer writes, what is read, what is received; by number.
+/// Returns the offset of a message's slot, by use and number.
 pub const fn slot_at(use_: SlotUse, id: usize) -> usize {
     8192 + (use_ as usize * MAX_WORK + id) * 1536
 }
 
-/// What a slot is for.
+/// The use of a slot: memory that the peer writes, that is read, or that is received.
 #[derive(Clone, Copy)]
 pub enum SlotUse {
     WrittenByPeer = 0,
@@ -42,7 +43,7 @@ pub struct Node {
     pub rnic: Arc<dyn Rnic>,
     pub memory: Arc<Arena>,
     pub qp: QpNum,
-    /// Its memory at the start.
+    /// The contents of its memory at the start.
     pub initial: &'static [u8],
     base: u64,
     send_cq: CqId,
@@ -51,7 +52,7 @@ pub struct Node {
 
 impl Node {
     pub fn new(side: usize, wire: &Shared, seed: u8) -> Self {
-        // Different addresses at both ends, so that a mix-up shows.
+        // Different addresses at both ends, so that a mix-up is detected.
         let base = 0x1000_0000 << side;
         let memory = Arc::new(Arena::new(IoAddr(base), MEMORY as u64));
         let initial = &INITIAL[side];
@@ -69,7 +70,7 @@ impl Node {
         Self { rnic, memory, qp, initial, base, send_cq, recv_cq }
     }
 
-    /// Connects it to `peer`, PSNs being those of its side and the other.
+    /// Connects the node to `peer`. `psn` holds the first PSNs of this side and of the other.
     pub fn connect(&self, peer: &Self, psn: [u32; 2], mtu: PathMtu, retries: u8) {
         let address = AddressVector {
             link: LinkKind::RoceV2,
@@ -87,7 +88,7 @@ impl Node {
             max_rd_atomic: 4,
             ack_timeout: std::time::Duration::from_micros(500),
             retries,
-            // Not 7, which is for ever.
+            // 7 would mean no limit.
             rnr_retries: 6,
             min_rnr_delay: std::time::Duration::from_micros(100),
         };
@@ -98,7 +99,7 @@ impl Node {
         IoAddr(self.base + offset as u64)
     }
 
-    /// The offset of `len` bytes at an address, if they are its memory.
+    /// Returns the offset of `len` bytes at an address, if they are in this node's memory.
     pub fn offset(&self, addr: IoAddr, len: u64) -> Option<usize> {
         self.memory.check(addr, len).ok().map(|()| addr.0.wrapping_sub(self.base) as usize)
     }
@@ -117,7 +118,7 @@ impl Node {
         word(&self.bytes(offset, 8))
     }
 
-    /// The completions that wait: of sends, then of receives.
+    /// Returns the waiting completions: of sends, then of receives.
     pub fn completions(&self) -> [Vec<Completion>; 2] {
         [self.send_cq, self.recv_cq].map(|cq| {
             let mut all = vec![Completion::BLANK; 2 * MAX_WORK];
@@ -127,7 +128,7 @@ impl Node {
         })
     }
 
-    /// The count of that name.
+    /// Returns the counter with a name.
     pub fn counter(&self, name: &str) -> u64 {
         let mut found = None;
         self.rnic.counters(&mut |(n, count)| {
@@ -139,21 +140,21 @@ impl Node {
     }
 }
 
-/// The 64-bit word in eight bytes.
+/// Returns the 64-bit word in eight bytes.
 pub fn word(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// The GID of a side's port.
+/// Returns the GID of a side's port.
 pub const fn gid(side: usize) -> Gid {
     Gid::from_ipv4([10, 0, 0, 1 + side as u8])
 }
 
-/// What the memory of each side holds at the start.
+/// The contents of each side's memory at the start.
 static INITIAL: LazyLock<[Vec<u8>; 2]> =
     LazyLock::new(|| [0, 1].map(|side| (0..MEMORY).map(|at| pattern(side, at)).collect()));
 
-/// Bytes that tell where and whose they are.
+/// Returns a byte that depends on the side and the offset.
 fn pattern(side: usize, at: usize) -> u8 {
     let mixed = (at as u32 + 1).wrapping_mul(0x9e37_79b1) ^ (side as u32).wrapping_mul(0x85eb_ca6b);
     (mixed >> 15) as u8

@@ -2,10 +2,11 @@
 
 use roce::wire::{Frame, Packet};
 
-/// What a receiver does with bytes. What parses must emit to a frame that parses to the same, with a good ICRC.
+/// Parses bytes as a receiver does. A parsed frame must emit to a frame that parses to an equal one, with a
+/// valid ICRC.
 ///
 /// # Panics
-/// If that does not hold.
+/// Panics if that does not hold.
 pub fn parse(bytes: &[u8]) {
     if let Ok(frame) = Frame::parse(bytes) {
         let good = frame.icrc_ok();

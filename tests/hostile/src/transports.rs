@@ -8,14 +8,15 @@ use crate::wire::{Faults, Shared, Wire};
 use platform::Instant;
 use verbs::{PathMtu, Payload, RecvWr, SendOp, SendWr, Sge, WorkKind, WrId};
 
-/// Calls of `progress` without the time going on that are too many.
+/// The maximum number of calls of `progress` without time passing.
 const MAX_CALLS: u32 = 10_000;
-/// Moments at which something happens that are too many.
+/// The maximum number of points in time at which something happens.
 const MAX_MOMENTS: u32 = 1_000_000;
-/// Virtual time after which all must have ended, in nanoseconds: far beyond what all retries together take.
+/// The virtual time after which all work must have ended, in nanoseconds: far more than all retries together
+/// take.
 const MAX_TIME: u64 = 600 * 1_000_000_000;
 
-/// Counters of frames that no queue pair sees.
+/// Counters of frames that reach no queue pair.
 const REFUSALS: [&str; 7] = [
     "rx_icrc_errors",
     "rx_malformed",
@@ -26,41 +27,42 @@ const REFUSALS: [&str; 7] = [
     "rx_bad_pkey",
 ];
 
-/// What happened in a run.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Sends posted.
     pub posted: usize,
-    /// Those that succeeded.
+    /// Sends that succeeded.
     pub succeeded: usize,
-    /// Receives that took a message.
+    /// Receives that got a message.
     pub received: usize,
     /// Frames that the network dropped, duplicated, delayed, corrupted.
     pub faults: [u32; 4],
-    /// Frames that lied in a way that the receiver could tell, and those that it could not.
+    /// Forged frames that the receiver can detect, and that it cannot.
     pub lies: [u32; 2],
-    /// Frames that no queue pair saw.
+    /// Frames that reached no queue pair.
     pub refused: u64,
-    /// Requests that came again.
+    /// Requests that arrived again.
     pub duplicates: u64,
-    /// Requests refused for key, range or right.
+    /// Requests refused because of their key, range or right.
     pub access_errors: u64,
     /// Times that a receiver was not ready.
     pub not_ready: u64,
 }
 
-/// Drives two software RNICs, each with one queue pair, as `bytes` say: which work they post, when they run, how the time
-/// goes on, what the network does to each frame, and what a liar puts on it. When the bytes are used up the network is
-/// good again, unless they said that it stays cut, and both run until nothing will ever happen.
+/// Drives two software RNICs with one queue pair each under the control of `bytes`: the work that they post,
+/// the order in which they run, the progress of time, the network's treatment of each frame, and forged
+/// frames. After the last byte the network is reliable again, unless the bytes have cut it permanently, and
+/// both RNICs run until nothing more can happen.
 ///
 /// # Panics
-/// If one of these does not hold:
-/// - nothing panics, and all comes to rest within a bounded time;
-/// - all work ends, in order, once, and what was not disturbed succeeds;
-/// - no byte of memory changes that no operation named (that of a liar who uses the key included);
-/// - unless a liar acted as the peer: what ended well is done, bytes are those asked for, each message is received once,
-///   each atomic runs once;
-/// - frames for no queue pair or from elsewhere are counted and reach none.
+/// Panics if one of these invariants is violated:
+/// - Nothing panics, and everything comes to rest within a bounded time.
+/// - All work ends, in order, once, and undisturbed work succeeds.
+/// - Only bytes of memory change that an operation has named, including forged operations with a valid key.
+/// - Unless a forger acted as the peer: successful work was done, bytes are those requested, each message is
+///   received once, each atomic runs once.
+/// - Frames for no queue pair or from elsewhere are counted and reach no queue pair.
 pub fn two_transports(bytes: &[u8]) -> Report {
     let mut run = Run::new(bytes);
     while run.act() {}
@@ -72,11 +74,11 @@ struct Run {
     nodes: [Node; 2],
     model: Model,
     heals: bool,
-    /// A receive was too short, on purpose.
+    /// True if a receive was deliberately too short.
     short: bool,
     cut_ever: bool,
     lies: [u32; 2],
-    /// Lies that name no queue pair, and that come from elsewhere.
+    /// Forged frames that name no queue pair, and that come from elsewhere.
     strange: [u64; 2],
 }
 
@@ -96,7 +98,7 @@ impl Run {
         Self { wire, nodes, model, heals, short: false, cut_ever: false, lies: [0; 2], strange: [0; 2] }
     }
 
-    /// Does what the next byte says; `false` if there is none.
+    /// Performs the action of the next byte. Returns `false` at the end of the bytes.
     fn act(&mut self) -> bool {
         let Some(byte) = self.wire.lock().input.next() else { return false };
         let side = usize::from(byte >> 7);
@@ -165,7 +167,7 @@ impl Run {
                 (op, work.finds.wrapping_add(numbers))
             }
             WorkKind::CompareSwap => {
-                // One that finds what it compares with, or one that does not.
+                // One that finds the value with which it compares, or one that does not.
                 let (hits, swap) = (numbers & 4 << 24 != 0, numbers ^ id as u64);
                 let compare = if hits { work.finds } else { !work.finds };
                 let op = SendOp::CompareSwap { result, remote: there.remote(WORDS[1]), compare, swap };
@@ -182,7 +184,7 @@ impl Run {
         self.model.sides[side].send(work, leaves);
     }
 
-    /// Posts a receive of `capacity`, or of what the input says.
+    /// Posts a receive of `capacity` bytes, or of a capacity from the input.
     fn post_receive(&mut self, side: usize, capacity: Option<usize>) {
         let id = self.model.sides[side].receives.len();
         if id == MAX_WORK {
@@ -200,7 +202,7 @@ impl Run {
         self.model.sides[side].receives.push(capacity);
     }
 
-    /// Puts a frame on the network that its sender did not send now.
+    /// Puts a forged frame on the network.
     fn lie(&mut self) {
         let wire = &mut *self.wire.lock();
         let lie = Lie::ALL[wire.input.below(Lie::ALL.len())];
@@ -229,7 +231,7 @@ impl Run {
         self.nodes[side].rnic.progress(now, budget)
     }
 
-    /// Runs both until neither has anything to do at this time.
+    /// Runs both sides until neither has work at this time.
     fn settle(&self) {
         let mut calls = 0;
         while self.progress(0, 64) | self.progress(1, 64) {
@@ -238,7 +240,7 @@ impl Run {
         }
     }
 
-    /// Moves the time to when something happens next; `false` if nothing ever will.
+    /// Advances time to the next event. Returns `false` if there is none.
     fn advance(&self) -> bool {
         let deadlines = self.nodes.iter().filter_map(|node| node.rnic.next_deadline());
         let deadline = deadlines.min().map(Instant::as_nanos);
@@ -250,7 +252,7 @@ impl Run {
 
     fn finish(mut self) -> Report {
         for side in [0, 1] {
-            // What is sent is received, so that nobody waits for long.
+            // All sends get a receive, so that no side waits for long.
             while self.model.sides[side].receives.len() < self.model.sides[1 - side].messages() {
                 self.post_receive(side, Some(MAX_LEN));
             }

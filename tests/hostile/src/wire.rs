@@ -1,4 +1,4 @@
-//! The network between the two: what it does to each frame, the input says.
+//! The network between the two nodes. The input decides its treatment of each frame.
 
 use crate::input::Input;
 use softroce::EthernetPort;
@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use verbs::MacAddr;
 
-/// Nanoseconds from one end to the other.
+/// The delay from one end to the other, in nanoseconds.
 const DELAY: u64 = 2_000;
-/// Frames that are kept to be replayed and forged.
+/// The number of frames that are kept for replay and forgery.
 const KEPT: usize = 32;
 
-/// What has been done to frames.
+/// The counts of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub dropped: u32,
@@ -25,12 +25,12 @@ pub struct Wire {
     pub input: Input,
     /// The time in nanoseconds.
     pub now: u64,
-    /// Directions, by sender, that nothing passes.
+    /// The cut directions, by sender.
     pub cut: [bool; 2],
     pub faults: Faults,
-    /// Frames as they were sent, with who sent them; the newest last.
+    /// Frames as they were sent, with their senders; the newest is last.
     pub kept: VecDeque<(usize, Vec<u8>)>,
-    /// By sender: frames by time of arrival.
+    /// Frames in flight, by sender and time of arrival.
     lanes: [BTreeMap<(u64, u64), Vec<u8>>; 2],
     sequence: u64,
 }
@@ -48,7 +48,7 @@ impl Wire {
         }
     }
 
-    /// Takes a frame from `side`.
+    /// Accepts a frame from `side`.
     fn carry(&mut self, side: usize, frame: &[u8]) {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
@@ -86,13 +86,13 @@ impl Wire {
         self.put(side, 0, frame);
     }
 
-    /// Lets a frame arrive at the other end as if `side` had sent it.
+    /// Makes a frame arrive at the other end as if `side` had sent it.
     pub fn put(&mut self, side: usize, later: u64, frame: Vec<u8>) {
         self.sequence += 1;
         self.lanes[side].insert((self.now + DELAY + later, self.sequence), frame);
     }
 
-    /// When the next frame arrives anywhere.
+    /// Returns the time of the next arrival at either end.
     pub fn next_arrival(&self) -> Option<u64> {
         self.lanes.iter().filter_map(|lane| lane.first_key_value()).map(|(&(at, _), _)| at).min()
     }
@@ -104,7 +104,7 @@ impl Wire {
     }
 }
 
-/// The network, seen from both ends and from the driver.
+/// The network, shared by both ends and the driver.
 #[derive(Clone)]
 pub struct Shared(Arc<Mutex<Wire>>);
 
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-/// The address of a side's port.
+/// Returns the address of a side's port.
 pub const fn mac(side: usize) -> MacAddr {
     MacAddr([0x52, 0x54, 0, 0, 0, 1 + side as u8])
 }

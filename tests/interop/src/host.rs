@@ -1,4 +1,4 @@
-//! Our end: the software RNIC in this process.
+//! Ferrolite's end: the software RNIC in this process.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use fabricport::{FabricPort, Handle, RoceFrames};
@@ -14,13 +14,13 @@ use verbs::{
     RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, UdOptions, UdQp, UdSendWr, WrId,
 };
 
-/// Bytes of memory.
+/// The length of memory, in bytes.
 pub const MEMORY: u64 = 4 << 20;
 const BASE: u64 = 0x5_0000_0000;
 const DEPTH: u32 = 256;
-/// Longest that anything may take that takes milliseconds, on a host that does much else.
+/// The time limit for actions that take milliseconds, on a busy host.
 pub const SOON: Duration = Duration::from_secs(60);
-/// Longest sleep while waiting, so that what another thread brings is seen.
+/// The longest sleep while waiting, so that messages of other threads are noticed.
 const NAP: Duration = Duration::from_millis(2);
 const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
 
@@ -33,24 +33,24 @@ pub struct Host {
     started: Time,
 }
 
-/// Who a datagram is for.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct UdTarget {
-    /// The way to the port.
+    /// The address of the port.
     pub address: AddressVector,
     /// The queue pair.
     pub qp: QpNum,
-    /// What it takes.
+    /// The Q_Key that the queue pair expects.
     pub qkey: QKey,
 }
 
-/// Bytes that tell where they belong; `peer.c` makes the same.
+/// Returns bytes that depend on their position and the seed; `peer.c` generates the same.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(7).wrapping_add((i >> 8) * 13)) as u8 ^ seed).collect()
 }
 
 impl Host {
-    /// 10.0.0.9, or fe80::5054:ff:fe00:9, on a fabric's port.
+    /// Creates the host 10.0.0.9, or fe80::5054:ff:fe00:9, on a fabric's port.
     pub fn new(socket: &Path, ipv6: bool, seed: u64) -> Result<Self> {
         let v6 = Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe00, 9);
         let v4 = Ipv4Addr::new(10, 0, 0, 9);
@@ -70,23 +70,23 @@ impl Host {
         Ok(Self { rnic, memory, port: handle, cq, started: Time::now() })
     }
 
-    /// The port's GID.
+    /// Returns the port's GID.
     pub fn gid(&self) -> Gid {
         self.rnic.attributes().port.gid
     }
 
-    /// A new queue pair.
+    /// Creates a queue pair.
     pub fn create(&self) -> Result<QpNum> {
         let (send_cq, recv_cq) = (self.cq, self.cq);
         Ok(self.rnic.create_qp(QpOptions { send_cq, recv_cq, send_depth: DEPTH, recv_depth: DEPTH })?)
     }
 
-    /// Connects one.
+    /// Connects a queue pair.
     pub fn connect(&self, qp: QpNum, connect: &QpConnect) -> Result<()> {
         Ok(self.rnic.connect_qp(qp, connect)?)
     }
 
-    /// Ends one.
+    /// Destroys a queue pair.
     pub fn destroy(&self, qp: QpNum) -> Result<()> {
         self.rnic.destroy_qp(qp)?;
         let mut rest = [Completion::BLANK; 64];
@@ -94,14 +94,14 @@ impl Host {
         Ok(())
     }
 
-    /// A new queue pair for datagrams.
+    /// Creates a queue pair for datagrams.
     pub fn create_ud(&self, qkey: QKey) -> Result<UdQp> {
         let (send_cq, recv_cq) = (self.cq, self.cq);
         let options = UdOptions { send_cq, recv_cq, send_depth: DEPTH, recv_depth: DEPTH, qkey };
         Ok(self.rnic.create_ud_qp(options)?)
     }
 
-    /// Posts a datagram from the memory.
+    /// Posts a datagram from memory.
     pub fn send_ud(&self, qp: UdQp, id: u64, from: Sge, to: &UdTarget, imm: Option<u32>) -> Result<()> {
         let UdTarget { address, qp: remote_qp, qkey } = *to;
         let list = [from];
@@ -111,29 +111,29 @@ impl Host {
         self.rnic.post_send_ud(qp, &[wr]).map_err(|(_, e)| anyhow!("post_send_ud: {e}"))
     }
 
-    /// A place in the memory.
+    /// Returns the address of an offset in memory.
     pub fn at(&self, offset: u64) -> IoAddr {
         IoAddr(BASE + offset)
     }
 
-    /// The same as a peer names it.
+    /// Returns the address and key of an offset in memory, for a peer.
     pub fn remote(&self, offset: u64) -> RemoteAddr {
         RemoteAddr { addr: self.at(offset), key: self.rnic.memory_key().rkey }
     }
 
-    /// Writes to the memory.
+    /// Writes to memory.
     pub fn put(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         Ok(self.memory.write(self.at(offset), bytes)?)
     }
 
-    /// Bytes of the memory.
+    /// Reads from memory.
     pub fn bytes(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         self.memory.read(self.at(offset), &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Fails unless the memory holds the pattern.
+    /// Checks that memory contains the pattern.
     pub fn check(&self, offset: u64, len: usize, seed: u8) -> Result<()> {
         let wrong = self.bytes(offset, len)?.into_iter().zip(pattern(len, seed)).position(|(a, b)| a != b);
         match wrong {
@@ -142,7 +142,7 @@ impl Host {
         }
     }
 
-    /// The 8-byte word at an offset.
+    /// Returns the 8-byte word at an offset.
     pub fn word(&self, offset: u64) -> Result<u64> {
         let mut bytes = [0; 8];
         self.memory.read(self.at(offset), &mut bytes)?;
@@ -164,7 +164,7 @@ impl Host {
             .map_err(|(_, e)| anyhow!("post_recv: {e}"))
     }
 
-    /// Does what there is to do, and sleeps a little if there is nothing.
+    /// Runs the RNIC once, and sleeps briefly if there is nothing to do.
     pub fn turn(&self) -> Result<()> {
         let now =
             || Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX));
@@ -178,7 +178,7 @@ impl Host {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(due.subsec_nanos()) };
         let watch = self.port.watch();
         if let Some(why) = watch.closed() {
-            bail!("the fabric is lost: {why}");
+            bail!("the connection to the fabric is lost: {why}");
         }
         let flags = if watch.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         match poll(&mut [PollFd::new(watch, flags)], Some(&timeout)) {
@@ -187,7 +187,7 @@ impl Host {
         }
     }
 
-    /// Runs until so many completions have come.
+    /// Runs the RNIC until `count` completions have come.
     pub fn completions(&self, count: usize) -> Result<Vec<Completion>> {
         let deadline = Time::now() + SOON;
         let mut all = Vec::new();
@@ -202,26 +202,26 @@ impl Host {
         Ok(all)
     }
 
-    /// The next completion, which must be a success.
+    /// Returns the next completion, which must be a success.
     pub fn done(&self, id: u64) -> Result<Completion> {
         let [done] = self.completions(1)?[..] else { bail!("not one completion") };
         ensure!(done.id == WrId(id) && done.status == Status::Success, "not the success of {id}: {done:?}");
         Ok(done)
     }
 
-    /// RoCE frames received and sent so far.
+    /// Returns the numbers of RoCE frames received and sent so far.
     pub fn frames(&self) -> RoceFrames {
         self.port.roce_frames()
     }
 
-    /// A counter of the RNIC.
+    /// Returns a counter of the RNIC.
     pub fn counter(&self, name: &str) -> Result<u64> {
         let counters = self.counters();
         let found = counters.iter().find(|(n, _)| *n == name);
         found.map(|(_, count)| *count).ok_or_else(|| anyhow!("the RNIC has no counter {name}"))
     }
 
-    /// Runs until a counter is not zero.
+    /// Runs the RNIC until a counter is not zero.
     pub fn until_counted(&self, name: &str) -> Result<()> {
         let deadline = Time::now() + SOON;
         while self.counter(name)? == 0 {
@@ -231,7 +231,7 @@ impl Host {
         Ok(())
     }
 
-    /// The counters of the RNIC.
+    /// Returns the counters of the RNIC.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = Vec::new();
         self.rnic.counters(&mut |counter| all.push(counter));

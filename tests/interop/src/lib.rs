@@ -1,5 +1,6 @@
-//! Our transport against Linux' `rdma_rxe`: [`Host`] is the software RNIC as a process on a port of the fabric, and
-//! [`Peer`] a program in a Linux guest on another, which does with libibverbs what it is told.
+//! Ferrolite's transport against Linux's `rdma_rxe`. [`Host`] is the software RNIC in this process, on a port
+//! of the fabric. [`Peer`] is a program in a Linux guest on another port, which executes commands with
+//! libibverbs.
 #![forbid(unsafe_code)]
 
 mod host;

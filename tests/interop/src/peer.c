@@ -1,8 +1,8 @@
-/* The Linux end of the interoperability tests: a connected queue pair on rxe0, and one for datagrams if asked, told by
- * lines what to do.
+/* The Linux end of the interoperability tests: a connected queue pair on rxe0, and one for datagrams on request,
+ * controlled by lines on standard input.
  *
- * It begins with `ready QPN RKEY ADDRESS LENGTH`. Each line in is a command with numbers (as strtoull reads them), each
- * gets one line `ok ...` or `error ...`, after the lines `wc ...` of completions that it waited for. */
+ * The output begins with `ready QPN RKEY ADDRESS LENGTH`. Each input line is a command with numbers (as strtoull parses
+ * them). Its answer is one line `ok ...` or `error ...`, preceded by a line `wc ...` for each awaited completion. */
 #include <endian.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -22,7 +22,7 @@ static struct ibv_context *device;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
-/* For datagrams, and the way to the only receiver. */
+/* The queue pair for datagrams, and the address of the only receiver. */
 static struct ibv_qp *ud_qp;
 static struct ibv_ah *ud_to;
 static struct ibv_mr *mr;
@@ -90,7 +90,7 @@ static void connect_qp(const uint64_t *a) {
                                        IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), "RTS");
 }
 
-/* ud_open QKEY GID-INDEX GID-HIGH GID-LOW: a queue pair for datagrams to that GID; `ok QPN`. */
+/* ud_open QKEY GID-INDEX GID-HIGH GID-LOW: creates a queue pair for datagrams to that GID; answers `ok QPN`. */
 static void ud_open(const uint64_t *a) {
     struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD,
         .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 } };
@@ -108,7 +108,7 @@ static void ud_open(const uint64_t *a) {
         answer("ok %u", ud_qp->qp_num);
 }
 
-/* ud_send ID OFFSET LENGTH QPN QKEY, and ud_send_imm, which has IMMEDIATE too */
+/* ud_send ID OFFSET LENGTH QPN QKEY, and ud_send_imm with a further argument IMMEDIATE */
 static void ud_send(const uint64_t *a, enum ibv_wr_opcode opcode) {
     if (!ud_to || outside(a[1], a[2])) {
         answer("error outside, or not opened");
@@ -133,7 +133,7 @@ static void post_recv(struct ibv_qp *to, const uint64_t *a) {
     result(errno, "recv");
 }
 
-/* NAME ID OFFSET LENGTH ADDRESS RKEY X Y: X is immediate data, the key to invalidate, what is added or compared. */
+/* NAME ID OFFSET LENGTH ADDRESS RKEY X Y: X is immediate data, the key to invalidate, the addend or the comparand. */
 static int post(const char *name, const uint64_t *a) {
     static const struct { const char *name; enum ibv_wr_opcode opcode; } names[] = {
         { "write", IBV_WR_RDMA_WRITE },          { "write_imm", IBV_WR_RDMA_WRITE_WITH_IMM },
@@ -184,7 +184,7 @@ static void wait_for(const uint64_t *a) {
         }
         if (count > 0) {
             seen++;
-            /* The fields but identity and status hold only on success. */
+            /* Fields other than the identifier and the status are valid only on success. */
             answer("wc %" PRIu64 " %d %d %u %u %u", wc.wr_id, wc.status, wc.status ? 0 : wc.opcode,
                    wc.status ? 0 : wc.byte_len, wc.status || !(wc.wc_flags & IBV_WC_WITH_IMM) ? 0 : be32toh(wc.imm_data),
                    wc.status ? 0 : wc.src_qp);
@@ -200,7 +200,7 @@ static void wait_for(const uint64_t *a) {
     answer("ok");
 }
 
-/* bind OFFSET LENGTH: a memory window of type 2; `ok RKEY`. Its completion has the identity 0. */
+/* bind OFFSET LENGTH: binds a memory window of type 2; answers `ok RKEY`. Its completion has the identifier 0. */
 static void bind_window(const uint64_t *a) {
     struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
     if (!mw) {

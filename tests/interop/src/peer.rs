@@ -1,4 +1,4 @@
-//! The Linux end: a guest with `rxe0`, and the program in it that is told what to do.
+//! The Linux end: a guest with `rxe0`, and a program in it that executes commands.
 
 use crate::host::{Host, SOON};
 use anyhow::{Context, Result, bail, ensure};
@@ -20,80 +20,81 @@ use verbs::{
     AddressVector, Gid, LinkKind, MacAddr, PathMtu, PortAddress, Psn, QpConnect, QpNum, RemoteAddr, RemoteKey,
 };
 
-/// A session takes seconds.
+/// The time limit of a session, which normally takes seconds.
 const SESSION: Duration = Duration::from_secs(600);
 const MAC: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
-/// Waits until the link-local address holds: before the kernel has found it to be unique (flag 0x40, tentative) there may
-/// be no route from it.
+/// Waits until the link-local address is valid: until the kernel has found it to be unique (flag 0x40,
+/// tentative) there may be no route from it.
 const LINK_LOCAL: &str = "until grep -q '^fe80.* 80 *eth0$' /proc/net/if_inet6; do sleep 0.1; done";
-/// First PSNs. The guest's is soon beyond the wrap.
+/// First PSNs. The guest's soon wraps.
 const OUR_PSN: u32 = 0x0a_0b0c;
 const PEER_PSN: u32 = 0xff_fff0;
 
-/// A guest on a fabric, and our RNIC on its other port.
+/// A guest on a fabric, and our RNIC on the fabric's other port.
 pub struct Linux {
     /// Our end.
     pub host: Host,
-    /// The guest, except while a session goes on.
+    /// The guest; `None` while a session is open.
     guest: Option<Guest>,
     fabric: Fabric,
     mtu: PathMtu,
     ipv6: bool,
-    // Last, so that it goes after the fabric with its sockets.
+    // The last field, so that it is dropped after the fabric with its sockets.
     _dir: TempDir,
 }
 
-/// How a session's queue pairs treat loss.
+/// The retry parameters of a session's queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// Ours, and as 4.096 us * 2^n Linux'.
+    /// The acknowledgement timeout of our end, and Linux's as n in 4.096 us * 2^n.
     pub ack_timeout: (Duration, u8),
-    /// Retries after a timeout, both ends.
+    /// The number of retries after a timeout, at both ends.
     pub retries: u8,
-    /// Retries when no receive is posted; 7 is for ever.
+    /// The number of retries when no receive is posted; 7 means no limit.
     pub rnr_retries: u8,
 }
 
 impl Session {
-    /// On a clean fabric: nobody loses patience, so that whatever is sent twice has a reason other than a slow host.
+    /// Parameters for a clean fabric: no timeout expires, so that any retransmission has a reason other than
+    /// a slow host.
     pub const CLEAN: Self = Self { ack_timeout: (Duration::from_secs(8), 21), retries: 7, rnr_retries: 7 };
-    /// On a lossy one.
+    /// Parameters for a lossy fabric.
     pub const LOSSY: Self = Self { ack_timeout: (Duration::from_millis(60), 14), retries: 7, rnr_retries: 7 };
 }
 
-/// A queue pair in the guest, connected to one of ours. The program ends when this is dropped.
+/// A queue pair in the guest, connected to one of ours. The program ends when this value is dropped.
 pub struct Peer {
     commands: Option<PipeWriter>,
     lines: Receiver<String>,
     thread: Option<JoinHandle<Ended>>,
     /// Our queue pair.
     pub qp: QpNum,
-    /// Where its memory begins, and the key.
+    /// The address and key of the guest's memory.
     memory: RemoteAddr,
 }
 
-/// The guest, how the program in it ended, and what it complained about.
+/// The guest, the program's exit status, and its error messages.
 type Ended = (Guest, Result<Status, RunError>, Vec<u8>);
 
 /// A completion in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
-    /// The work request's name.
+    /// The work request's identifier.
     pub id: u64,
-    /// `enum ibv_wc_status`.
+    /// The status (`enum ibv_wc_status`).
     pub status: u32,
-    /// `enum ibv_wc_opcode`.
+    /// The opcode (`enum ibv_wc_opcode`).
     pub opcode: u32,
-    /// Bytes received.
+    /// The number of bytes received.
     pub bytes: u32,
-    /// Immediate data received, or 0.
+    /// The received immediate data, or 0.
     pub imm: u32,
-    /// The queue pair that sent a datagram received.
+    /// The queue pair that sent a received datagram.
     pub src_qp: u32,
 }
 
 impl Linux {
-    /// Boots the guest. `port_mtu` is the Ethernet's.
+    /// Boots the guest. `mtu` determines the Ethernet MTU of its port.
     pub fn boot(mtu: PathMtu, ipv6: bool) -> Result<Self> {
         let qemu = Qemu::find()?.context("QEMU is not installed")?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
@@ -129,20 +130,20 @@ impl Linux {
         Ok(Self { host, guest: Some(guest), fabric, mtu, ipv6, _dir: dir })
     }
 
-    /// Changes what the fabric does to frames.
+    /// Changes the faults of the fabric.
     pub fn faults(&self, faults: &str) -> Result<()> {
         let faults = faults.parse().map_err(|e| anyhow::anyhow!("{faults}: {e}"))?;
         self.fabric.set_faults(faults)
     }
 
-    /// Frames that the fabric has lost.
+    /// Returns the number of frames that the fabric has lost.
     pub fn lost(&self) -> Result<u64> {
         Ok(self.fabric.counters()?.faults.lost)
     }
 
-    /// rxe's counters (`hw_counters`); not while a session goes on.
+    /// Returns rxe's counters (`hw_counters`). Fails while a session is open.
     pub fn counters(&mut self) -> Result<BTreeMap<String, u64>> {
-        let guest = self.guest.as_mut().context("a session goes on")?;
+        let guest = self.guest.as_mut().context("a session is open")?;
         let listed = guest.check("cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *", SOON)?;
         let pairs = listed.lines().filter_map(|line| line.split_once(':'));
         pairs.map(|(name, count)| Ok((name.to_owned(), count.trim().parse()?))).collect()
@@ -150,7 +151,7 @@ impl Linux {
 
     /// Starts the program and connects its queue pair to a new one of ours.
     pub fn session(&mut self, session: Session) -> Result<Peer> {
-        let mut guest = self.guest.take().context("a session goes on")?;
+        let mut guest = self.guest.take().context("a session is open")?;
         let (input, commands) = std::io::pipe()?;
         let (sender, lines) = channel();
         let thread = std::thread::spawn(move || {
@@ -170,7 +171,7 @@ impl Linux {
         Ok(peer)
     }
 
-    /// The way to the guest's port.
+    /// Returns the address of the guest's port.
     pub fn address(&self) -> AddressVector {
         let gid = match self.ipv6 {
             true => Gid(Ipv6Addr::new(0xfe80, 0, 0, 0, 0x5054, 0xff, 0xfe00, 1).octets()),
@@ -185,7 +186,8 @@ impl Linux {
         }
     }
 
-    /// The way to our port in the guest's words: the index of its own GID, and the halves of ours.
+    /// Returns the address of our port for the guest's program: the index of its own GID, and the halves of
+    /// our GID.
     pub fn way_to_us(&self) -> [u64; 3] {
         let ours = u128::from_be_bytes(self.host.gid().0);
         [u64::from(!self.ipv6), (ours >> 64) as u64, ours as u64]
@@ -225,7 +227,7 @@ impl Linux {
         Ok(())
     }
 
-    /// Ends a session; the program must have ended well.
+    /// Ends a session. The program must have succeeded.
     pub fn end(&mut self, mut peer: Peer) -> Result<()> {
         peer.commands = None;
         let thread = peer.thread.take().context("a session ended twice")?;
@@ -249,12 +251,13 @@ impl Linux {
 }
 
 impl Peer {
-    /// A place in the guest's memory.
+    /// Returns the address and key of an offset in the guest's memory.
     pub fn remote(&self, offset: u64) -> RemoteAddr {
         RemoteAddr { addr: IoAddr(self.memory.addr.0 + offset), ..self.memory }
     }
 
-    /// Has the program do something; gives the numbers of its answer. Our RNIC goes on meanwhile.
+    /// Makes the program execute a command and returns the numbers of its answer. Our RNIC runs in the
+    /// meantime.
     pub fn tell(&mut self, host: &Host, command: &str) -> Result<Vec<u64>> {
         let answer = self.ask(host, command)?.1;
         Ok(answer)
@@ -265,7 +268,7 @@ impl Peer {
         Ok(self.ask(host, &format!("wait {count} {}", SOON.as_millis()))?.0)
     }
 
-    /// Waits for one, which must be a success of this identity.
+    /// Waits for one completion, which must be a success of work request `id`.
     pub fn done(&mut self, host: &Host, id: u64) -> Result<Wc> {
         let [wc] = self.wait(host, 1)?[..] else { bail!("not one completion") };
         ensure!(wc.id == id && wc.status == 0, "not the success of {id} in the guest: {wc:?}");
@@ -301,21 +304,23 @@ impl Peer {
         }
     }
 
-    /// The next line of the program's.
+    /// Returns the program's next line.
     fn line(&self, host: &Host) -> Result<String> {
         let deadline = Instant::now() + 2 * SOON;
         loop {
             host.turn()?;
             match self.lines.recv_timeout(Duration::ZERO) {
                 Ok(line) => return Ok(line),
-                Err(RecvTimeoutError::Timeout) => ensure!(Instant::now() < deadline, "the peer says nothing"),
+                Err(RecvTimeoutError::Timeout) => {
+                    ensure!(Instant::now() < deadline, "the peer prints nothing");
+                }
                 Err(RecvTimeoutError::Disconnected) => bail!("the peer has ended"),
             }
         }
     }
 }
 
-/// Cuts what is written into lines.
+/// Splits the output into lines.
 struct Lines {
     sender: Sender<String>,
     partial: Vec<u8>,
@@ -326,7 +331,7 @@ impl Write for Lines {
         self.partial.extend_from_slice(bytes);
         while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.partial.drain(..=end).take(end).collect();
-            // Nobody may listen any more.
+            // The receiver may have been dropped.
             let _ = self.sender.send(String::from_utf8_lossy(&line).into_owned());
         }
         Ok(bytes.len())

@@ -9,11 +9,12 @@ use alloc::vec::Vec;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
-/// Bytes that the largest regions of the cases take on a node.
+/// The memory per node for the largest regions of the cases, in bytes.
 const MEMORY: u64 = 160 << 20;
 
-/// The application: runs the cases whose names contain one of its arguments, or all, on three nodes at least. The output is in the form of
-/// the Test Anything Protocol: `1..N`, and for each case `ok I - NAME` or `not ok I - NAME # why`.
+/// The application. It runs the cases whose names contain one of its arguments, or all cases, on at least
+/// three nodes. The output is in the format of the Test Anything Protocol: `1..N`, and for each case `ok I -
+/// NAME` or `not ok I - NAME # reason`.
 #[derive(Debug)]
 pub struct Suite;
 
@@ -21,7 +22,7 @@ impl App for Suite {
     fn manifest(&self) -> AppManifest {
         AppManifest {
             name: "semantics".to_string(),
-            about: "shows that LITE's calls mean what they should".to_string(),
+            about: "tests LITE's calls against their specification".to_string(),
             cut: CutRule::Anywhere,
         }
     }
@@ -32,7 +33,7 @@ impl App for Suite {
 
     fn check(&self, start: &JobStart) -> Result<(), JobError> {
         if start.nodes.len() < 3 {
-            return Err(JobError::Refused("semantics takes three nodes at least".to_string()));
+            return Err(JobError::Refused("semantics needs at least three nodes".to_string()));
         }
         if chosen(start).is_empty() {
             return Err(JobError::Refused("semantics has no such case".to_string()));

@@ -1,11 +1,12 @@
-//! Fetch-and-add, compare-and-swap and test-and-set: in one step, at any aligned offset, from any node.
+//! Fetch-and-add, compare-and-swap and test-and-set are atomic, at any aligned offset, from any node.
 
 use crate::context::{Context, SHARED, USE};
 use crate::failure::{Outcome, ensure, fails, same};
 use alloc::vec::Vec;
 use lite::{Error, Placement};
 
-/// At every offset that is a multiple of 8, also at the last, with wrapping sums; nothing else changes.
+/// Atomics work at every offset that is a multiple of 8, including the last, with wrapping sums; nothing else
+/// changes.
 pub async fn at_every_aligned_offset(cx: &Context) -> Outcome {
     const LEN: u64 = 400;
     for (_, lmr) in cx.everywhere(LEN).await? {
@@ -25,7 +26,7 @@ pub async fn at_every_aligned_offset(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// At other offsets they are refused.
+/// Atomics at other offsets are refused.
 pub async fn other_offsets_are_refused(cx: &Context) -> Outcome {
     for (_, lmr) in cx.everywhere(100).await? {
         for at in [1, 4, 7, 9, 63, 65, 91] {
@@ -38,7 +39,7 @@ pub async fn other_offsets_are_refused(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Counts of all nodes add up, and no two get the same number.
+/// Counts of all nodes add up, and no number comes twice.
 pub async fn counts_of_all_nodes_add_up(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 50;
     let mut own = None;
@@ -54,7 +55,7 @@ pub async fn counts_of_all_nodes_add_up(cx: &Context) -> Outcome {
         let number = words.fetch_add(8, 1).await?;
         ensure(last < Some(number), "a number came twice")?;
         last = Some(number);
-        // Each number has a word, which whoever has the number finds free.
+        // Each number has a word, which the owner of the number finds unused.
         same(words.fetch_add(16 + 8 * number, 1).await?, 0)?;
         let mut seen = words.fetch_add(0, 0).await?;
         loop {
@@ -75,7 +76,7 @@ pub async fn counts_of_all_nodes_add_up(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Of all who test and set a word at once one is the first.
+/// A test-and-set of a word by all nodes in parallel succeeds for exactly one of them.
 pub async fn one_is_the_first(cx: &Context) -> Outcome {
     const WORDS: u64 = 20;
     let mut own = None;
@@ -106,7 +107,7 @@ pub async fn one_is_the_first(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// An atomic and a read or write of the same word see each other.
+/// An atomic and a read or write of the same word see each other's effects.
 pub async fn atomics_and_writes_see_each_other(cx: &Context) -> Outcome {
     for (_, lmr) in cx.everywhere(64).await? {
         lmr.write(24, &1_000_000_007u64.to_ne_bytes()).await?;
@@ -119,7 +120,7 @@ pub async fn atomics_and_writes_see_each_other(cx: &Context) -> Outcome {
         same(lmr.test_and_set(24).await?, false)?;
         same(lmr.test_and_set(24).await?, true)?;
         lmr.memset(24, 8, 0x02).await?;
-        // Anything but 0 is set, and stays as it is.
+        // Any value but 0 counts as set, and does not change.
         same(lmr.test_and_set(24).await?, true)?;
         same(lmr.fetch_add(24, 0).await?, 0x0202_0202_0202_0202)?;
         lmr.free().await?;

@@ -1,4 +1,4 @@
-//! Calls: functions with 32-bit ids, requests and replies of any size, any number at once.
+//! Calls: functions with 32-bit ids, requests and replies of any length, any number in parallel.
 
 use crate::context::{BRIEF, Context, RW, pattern};
 use crate::failure::{Failure, Outcome, ensure, fails, refused, same, same_bytes};
@@ -9,10 +9,10 @@ use core::time::Duration;
 use futures_util::future::{Either, join, join_all, select};
 use lite::{Error, FunctionId, Lite, NodeId, RpcOptions, RpcServer};
 
-/// The longest request of the functions here.
+/// The maximum length of a request of the functions here, in bytes.
 const LONGEST: usize = 2 << 20;
 
-/// Lengths around each size at which a request or reply travels in another way.
+/// Lengths around each size at which requests or replies are transferred in another way.
 const LENGTHS: [usize; 14] =
     [0, 1, 100, 255, 256, 4000, 4071, 4073, 4096, 30_000, 32_768, 33_000, 300_000, LONGEST];
 
@@ -20,23 +20,23 @@ fn options() -> RpcOptions {
     RpcOptions { max_request: LONGEST, ..RpcOptions::default() }
 }
 
-/// Replies with the request and one byte more, until the function ends.
+/// Replies with the request and one more byte, until the function ends.
 async fn serve(server: &RpcServer) {
     while let Ok(mut call) = server.receive().await {
         let mut reply = call.take_request();
         reply.push(0x77);
-        // Its caller may be gone.
+        // The caller may have gone.
         let _ = call.reply(&reply).await;
     }
 }
 
-/// Does `work` while `tasks` tasks serve; the serving ends with it.
+/// Runs `work` while `tasks` tasks serve. Serving ends with the work.
 pub(crate) async fn served<T>(server: &RpcServer, tasks: usize, work: impl Future<Output = T>) -> T {
     let serving = pin!(join_all((0..tasks).map(|_| serve(server))));
     let work = pin!(work);
     match select(work, serving).await {
         Either::Left((done, _)) => done,
-        // The function has ended before; the work has not.
+        // The function has ended before the work.
         Either::Right((_, work)) => work.await,
     }
 }
@@ -47,8 +47,8 @@ async fn asks(lite: &Lite, node: NodeId, function: FunctionId, request: &[u8]) -
     same_bytes(&reply, request)
 }
 
-/// A request of any length up to the function's longest comes as it was sent, and a reply of any length as well; from every node
-/// to every node, also to itself.
+/// A request of any length up to the function's maximum arrives unchanged, and so does a reply of any length;
+/// from every node to every node, including itself.
 pub async fn requests_and_replies_of_any_length(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
@@ -63,8 +63,8 @@ pub async fn requests_and_replies_of_any_length(cx: &Context) -> Outcome {
     served(&server, 1, work).await
 }
 
-/// Any number of calls are under way at once, from all nodes to all, served by several tasks: each gets its own reply, and is served
-/// once.
+/// Any number of calls run in parallel, from all nodes to all, served by several tasks. Each gets its own
+/// reply and is served once.
 pub async fn any_number_at_once(cx: &Context) -> Outcome {
     const CALLS: usize = 300;
     let server = cx.lite.register(cx.function(0), RpcOptions { queue: 1000, ..options() })?;
@@ -82,7 +82,7 @@ pub async fn any_number_at_once(cx: &Context) -> Outcome {
     served(&server, 4, work).await
 }
 
-/// Ids have 32 bits; those from `0xffff_0000` on are LITE's own. One id is one function of a node.
+/// Ids have 32 bits; those from `0xffff_0000` on are reserved for LITE. An id names one function of a node.
 pub async fn ids_have_32_bits(cx: &Context) -> Outcome {
     let ids = [0, 1, 0x8000_0000, 0xfffe_ffff];
     let mut servers = Vec::new();
@@ -112,7 +112,8 @@ pub async fn ids_have_32_bits(cx: &Context) -> Outcome {
     }
 }
 
-/// A function that a node does not serve is none, before it is registered and after it has been unregistered; its id is free at once.
+/// A function does not exist before it is registered and after it has been unregistered. Its id is free
+/// immediately.
 pub async fn a_function_ends_when_it_is_unregistered(cx: &Context) -> Outcome {
     let function = cx.function(0);
     for to in [cx.me(), cx.next()] {
@@ -142,7 +143,8 @@ pub async fn a_function_ends_when_it_is_unregistered(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Who waits in the queue of a function that ends is told so, and the function waits for those that are being served.
+/// A call that waits in the queue of an ending function fails with an error, and the function waits for the
+/// calls that are being served.
 pub async fn unregister_waits_for_calls_under_way(cx: &Context) -> Outcome {
     let (function, begun) = (cx.function(0), cx.name("begun"));
     if cx.rank() == 0 {
@@ -150,7 +152,7 @@ pub async fn unregister_waits_for_calls_under_way(cx: &Context) -> Outcome {
         let event = cx.lite.create_event(cx.me(), &begun).await?;
         cx.meet().await?;
         let call = server.receive().await?;
-        // The other one is in the queue when its message is.
+        // The second call is in the queue when its message has arrived.
         let second = server.receive().await?;
         event.signal().await?;
         let brief = Duration::from_millis(20);
@@ -178,7 +180,8 @@ pub async fn unregister_waits_for_calls_under_way(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// A longer request than the function takes, or a longer reply than the caller takes, is refused, and both know.
+/// A request longer than the function accepts, or a reply longer than the caller accepts, is refused, and
+/// both sides get an error.
 pub async fn too_long_is_refused_to_both(cx: &Context) -> Outcome {
     let function = cx.function(0);
     let server = cx.lite.register(function, RpcOptions { max_request: 1000, ..options() })?;
@@ -206,7 +209,7 @@ pub async fn too_long_is_refused_to_both(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// `call_into` puts the reply at the start of a buffer and gives its length.
+/// `call_into` writes the reply to the start of a buffer and returns its length.
 pub async fn a_reply_into_a_buffer(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
@@ -226,7 +229,7 @@ pub async fn a_reply_into_a_buffer(cx: &Context) -> Outcome {
     served(&server, 1, work).await
 }
 
-/// A handler that lets go of a call refuses it.
+/// A handler that drops a call refuses it.
 pub async fn a_call_that_is_dropped_is_refused(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
@@ -244,7 +247,7 @@ pub async fn a_call_that_is_dropped_is_refused(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A handler knows who calls, in which life, and whether somebody waits for a reply.
+/// A handler knows the caller, the caller's incarnation, and whether the caller waits for a reply.
 pub async fn a_handler_knows_its_caller(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     cx.meet().await?;
@@ -272,7 +275,7 @@ pub async fn a_handler_knows_its_caller(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// A server replies and receives the next in one step.
+/// A server replies and receives the next call in one step.
 pub async fn reply_and_receive(cx: &Context) -> Outcome {
     const CALLS: u32 = 20;
     let server = cx.lite.register(cx.function(0), options())?;
@@ -300,13 +303,13 @@ pub async fn reply_and_receive(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// A handler may call others before it answers, also its caller.
+/// A handler may make calls before it replies, also to its caller.
 pub async fn handlers_call_on(cx: &Context) -> Outcome {
     const HOPS: u8 = 7;
     let function = cx.function(0);
     let server = cx.lite.register(function, options())?;
     cx.meet().await?;
-    // Each hop asks the next node, and adds its rank to what that says.
+    // Each hop calls the next node and adds its rank to the result.
     let hop = async || -> Outcome {
         loop {
             let Ok(call) = server.receive().await else { return Ok(()) };
@@ -334,18 +337,18 @@ pub async fn handlers_call_on(cx: &Context) -> Outcome {
     }
 }
 
-/// A call ends by its deadline, whether its handler answers or not; an answer that comes too late is no error.
+/// A call ends by its deadline, whether its handler replies or not. A reply that comes too late is no error.
 pub async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     fails(server.receive_within(BRIEF).await, Error::Deadline)?;
     cx.meet().await?;
-    // From here on the way there is.
+    // The connection exists from here on.
     let warm = served(&server, 1, async {
         asks(&cx.lite, cx.next(), cx.function(0), b"before").await?;
         cx.meet().await
     });
     warm.await?;
-    // Nobody serves any more.
+    // No task serves any more.
     cx.meet().await?;
     let hasty = cx.lite.with_deadline(BRIEF);
     for to in [cx.next(), cx.me()] {
@@ -365,7 +368,8 @@ pub async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
     .await
 }
 
-/// Callers of a function whose queue is full wait for a place, within their deadlines; who had none was not served.
+/// Callers of a function whose queue is full wait for room until their deadlines. A call that found no room
+/// was not served.
 pub async fn a_full_queue_makes_callers_wait(cx: &Context) -> Outcome {
     const CALLS: u8 = 6;
     let function = cx.function(0);
@@ -387,7 +391,7 @@ pub async fn a_full_queue_makes_callers_wait(cx: &Context) -> Outcome {
     fails(server.receive_within(BRIEF).await, Error::Deadline)
 }
 
-/// One call to many has a result for each of them: the reply, or its own error.
+/// A call to many nodes has a result for each of them: the reply, or the node's own error.
 pub async fn one_call_to_many_has_a_result_of_each(cx: &Context) -> Outcome {
     let (everywhere, here) = (cx.function(0), cx.function(1));
     let server = cx.lite.register(everywhere, options())?;
@@ -424,7 +428,7 @@ pub async fn one_call_to_many_has_a_result_of_each(cx: &Context) -> Outcome {
     }
 }
 
-/// Calls and one-sided operations go on beside each other, also from within handlers.
+/// Calls and one-sided operations work in parallel, also inside handlers.
 pub async fn handlers_use_memory(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), options())?;
     let lmr = cx.lite.alloc(cx.next(), 50_000, RW).await?;

@@ -1,4 +1,4 @@
-//! What a case knows on one node.
+//! The context of a case on one node.
 
 use crate::failure::{Failure, Outcome};
 use alloc::format;
@@ -9,24 +9,24 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use lite::{FunctionId, Lite, Lmr, NodeId, Permissions, Placement};
 
-/// How long an operation may take unless a case says otherwise: far longer than any does.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-/// For operations that are meant to run into their deadline.
+/// The time limit of an operation unless a case has another: far longer than any operation takes.
+pub const TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of operations that are expected to reach their deadline.
 pub const BRIEF: Duration = Duration::from_millis(50);
 
-/// To read and write.
+/// The rights to read and write.
 pub const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
-/// To do any operation on the bytes.
+/// The rights to all operations on the bytes.
 pub const USE: Permissions = RW.union(Permissions::ATOMIC);
-/// The same, and to map it by name.
+/// The rights to all operations on the bytes, and to map the region by name.
 pub const SHARED: Permissions = USE.union(Permissions::SHARE);
 
-/// Functions that each case has for itself.
+/// The number of functions that each case has.
 const FUNCTIONS: u32 = 16;
 /// The first function of the first case.
 const FIRST_FUNCTION: FunctionId = 0x7e57_0000;
 
-/// One node's part of a case. The nodes of a case have ranks from 0 on; there are three at least.
+/// One node's part of a case. The nodes of a case have ranks from 0; there are at least three.
 pub struct Context {
     /// LITE on this node.
     pub lite: Lite,
@@ -38,66 +38,66 @@ pub struct Context {
 }
 
 impl Context {
-    /// That of the node of `lite` among `nodes`, for the case with that number and name. `None` if it is not among them, or if there
-    /// are fewer than three.
+    /// Creates the context of the node of `lite` among `nodes`, for the case with this number and name.
+    /// Returns `None` if the node is not among them, or if there are fewer than three.
     #[must_use]
     pub fn new(lite: &Lite, nodes: &[NodeId], name: String, index: u32) -> Option<Self> {
         let rank = nodes.iter().position(|node| *node == lite.node_id()).filter(|_| nodes.len() >= 3)?;
-        let lite = lite.with_deadline(PATIENCE);
+        let lite = lite.with_deadline(TIMEOUT);
         Some(Self { lite, rank, nodes: nodes.to_vec(), name, index, meetings: AtomicUsize::new(0) })
     }
 
-    /// This node's rank.
+    /// Returns this node's rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The nodes by rank.
+    /// Returns the nodes by rank.
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
 
-    /// The node of that rank, counted round.
+    /// Returns the node of a rank, modulo the number of nodes.
     pub fn node(&self, rank: usize) -> NodeId {
         self.nodes.get(rank % self.nodes.len()).copied().unwrap_or(NodeId(0))
     }
 
-    /// This node.
+    /// Returns this node.
     pub fn me(&self) -> NodeId {
         self.node(self.rank)
     }
 
-    /// The node of the next rank.
+    /// Returns the node of the next rank.
     pub fn next(&self) -> NodeId {
         self.node(self.rank + 1)
     }
 
-    /// The node after that: three nodes are three different ones.
+    /// Returns the node two ranks further: of three nodes, the third.
     pub fn after_next(&self) -> NodeId {
         self.node(self.rank + 2)
     }
 
-    /// A name that this case has on all nodes.
+    /// Returns a name that this case has on all nodes.
     pub fn name(&self, what: &str) -> String {
         format!("{}/{what}", self.name)
     }
 
-    /// A name that this case has for the node of that rank.
+    /// Returns a name that this case has for the node of a rank.
     pub fn name_of(&self, what: &str, rank: usize) -> String {
         format!("{}/{what}/{rank}", self.name)
     }
 
-    /// A function or port that this case has on all nodes; there are 16.
+    /// Returns a function or port that this case has on all nodes; there are 16.
     pub fn function(&self, number: u32) -> FunctionId {
         FIRST_FUNCTION + self.index * FUNCTIONS + number % FUNCTIONS
     }
 
-    /// Waits until all nodes have come here. Each node of a case goes through the same meetings.
+    /// Waits until all nodes have reached this point. Each node of a case has the same meetings.
     #[track_caller]
     pub fn meet(&self) -> impl Future<Output = Outcome> + Send {
         let number = self.meetings.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl Context {
         }
     }
 
-    /// Regions of `len` bytes, one of each kind of placement there is, with what it is.
+    /// Allocates regions of `len` bytes, one of each kind of placement, each with a description.
     pub async fn everywhere(&self, len: u64) -> Result<Vec<(&'static str, Lmr)>, Failure> {
         let mut all = Vec::new();
         for (what, placement) in self.placements(len) {
@@ -117,7 +117,7 @@ impl Context {
         Ok(all)
     }
 
-    /// The placements of `len` bytes, 64 at least.
+    /// Returns the placements of `len` bytes, at least 64, each with a description.
     pub fn placements(&self, len: u64) -> Vec<(&'static str, Placement)> {
         let nodes = || self.nodes.clone();
         let part = len / 3 / 8 * 8;
@@ -136,12 +136,12 @@ impl Context {
     }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that depend on their position and the seed.
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) + seed.wrapping_mul(7) + i / 251) as u8).collect()
 }
 
-/// All bytes of a region.
+/// Returns all bytes of a region.
 pub async fn all_of(lmr: &Lmr) -> Result<Vec<u8>, Failure> {
     let mut bytes = alloc::vec![0; usize::try_from(lmr.len()).unwrap_or(0)];
     lmr.read(0, &mut bytes).await?;

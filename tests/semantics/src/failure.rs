@@ -1,4 +1,4 @@
-//! What a case expects, and how it says that it was not so.
+//! The expectations of a case, and the report of a failure.
 
 use alloc::format;
 use alloc::string::String;
@@ -6,10 +6,10 @@ use core::fmt::{self, Debug};
 use core::panic::Location;
 use lite::Error;
 
-/// How a case ends on a node.
+/// The result of a case on a node.
 pub type Outcome = Result<(), Failure>;
 
-/// What was not as it should be, and the line that found it.
+/// A failed expectation, and the line that found it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure {
     place: &'static Location<'static>,
@@ -17,14 +17,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure at the caller's line.
+    /// Creates a failure at the caller's line.
     #[track_caller]
     #[must_use]
     pub fn new(what: impl Into<String>) -> Self {
         Self::at(Location::caller(), what.into())
     }
 
-    /// A failure at that line.
+    /// Creates a failure at a given line.
     pub(crate) fn at(place: &'static Location<'static>, what: String) -> Self {
         Self { place, what }
     }
@@ -62,7 +62,7 @@ pub fn same<T: PartialEq<U> + Debug, U: Debug>(got: T, want: U) -> Outcome {
     if got == want { Ok(()) } else { Err(Failure::new(format!("got {got:?}, not {want:?}"))) }
 }
 
-/// Fails unless both are the same bytes; says where they first differ.
+/// Fails unless both are the same bytes; reports the position of the first difference.
 #[track_caller]
 pub fn same_bytes(got: &[u8], want: &[u8]) -> Outcome {
     if got == want {
@@ -85,7 +85,7 @@ pub fn fails<T>(result: Result<T, Error>, want: Error) -> Outcome {
     }
 }
 
-/// Fails unless `result` is [`Error::Refused`], whatever the reason.
+/// Fails unless `result` is [`Error::Refused`], with any reason.
 #[track_caller]
 pub fn refused<T>(result: Result<T, Error>) -> Outcome {
     match result {

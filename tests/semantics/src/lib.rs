@@ -1,12 +1,13 @@
-//! What LITE's calls mean, as cases against its public API alone.
+//! The meaning of LITE's calls, as cases that use only its public API.
 //!
-//! Each case runs on all nodes of a cluster at once: the same function on each, which does what its [rank](Context::rank) has
-//! to do. So the same code judges the simulated cluster (this crate's tests) and appliances in QEMU, where
-//! [`Suite`] is an application of the image (`cargo xtask test semantics::`). No case takes faults; those are
-//! `tests/sim`'s. Read in the order of [`each_case`], the files are the specification of the API.
+//! Each case runs on all nodes of a cluster in parallel: each calls the same function, which acts according
+//! to its [rank](Context::rank). The same code tests the simulated cluster (this crate's tests) and
+//! appliances in QEMU, where [`Suite`] is an application of the image (`cargo xtask test semantics::`). No
+//! case injects faults; that is the subject of `tests/sim`. In the order of [`each_case`], the files are the
+//! specification of the API.
 //!
-//! A case that fails on one node keeps no other waiting for long: every wait has a deadline, and a [`Session`] has
-//! the others told.
+//! A case that fails on one node does not delay the others for long: every wait has a deadline, and a
+//! [`Session`] informs the others.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -34,7 +35,7 @@ pub use context::Context;
 pub use failure::{Failure, Outcome};
 pub use run::{Case, LIMIT, Running, Session, Verdict};
 
-/// Gives the list of all cases, by subject, to a macro.
+/// Passes the list of all cases, by subject, to a macro.
 #[macro_export]
 macro_rules! each_case {
     ($do:ident) => {

@@ -9,7 +9,8 @@ use core::time::Duration;
 use futures_util::future::join_all;
 use lite::{App, Error, Limits, Priority, RpcOptions, Scheme, TraceEvent, Work};
 
-/// An application allocates as much memory as it may, in all its regions together; what it frees it may take again.
+/// An application allocates as much memory as its limit allows, in all its regions together; freed memory can
+/// be allocated again.
 pub async fn memory_is_limited(cx: &Context) -> Outcome {
     let app = App::new("memory", Limits { memory: Some(10_000), ..Limits::default() });
     let lite = cx.lite.for_app(&app);
@@ -18,7 +19,7 @@ pub async fn memory_is_limited(cx: &Context) -> Outcome {
     let two = lite.alloc(cx.me(), 4_000, USE).await?;
     fails(lite.alloc(cx.me(), 1, USE).await, Error::NoMemory { asked: 1, free: 0 })?;
     same((app.usage().memory, app.usage().refused), (10_000, 2))?;
-    // Others are not concerned.
+    // Allocations of others do not count.
     cx.lite.alloc(cx.me(), 20_000, USE).await?.free().await?;
     one.free().await?;
     same(app.usage().memory, 4_000)?;
@@ -31,7 +32,7 @@ pub async fn memory_is_limited(cx: &Context) -> Outcome {
     same(app.usage().memory, 0)
 }
 
-/// What an application does is counted: operations, calls and their bytes.
+/// An application's work is counted: operations, calls and their bytes.
 pub async fn what_an_application_does_is_counted(cx: &Context) -> Outcome {
     let app = App::new("counted", Limits::default());
     same(app.name(), "counted")?;
@@ -50,7 +51,7 @@ pub async fn what_an_application_does_is_counted(cx: &Context) -> Outcome {
         same(after.operations - before.operations, 5)?;
         same(after.bytes - before.bytes, 300 + 40 + 8 + 30 + 500)?;
         same((after.outstanding, after.delayed, after.refused), (0, 0, 0))?;
-        // Of another handle of the region, or of nobody's, nothing is counted.
+        // Work through another handle of the region, or without an application, is not counted.
         let plain = cx.lite.alloc(cx.next(), 8, USE).await?;
         plain.write(0, &[1]).await?;
         same(app.usage().operations, after.operations)?;
@@ -61,7 +62,7 @@ pub async fn what_an_application_does_is_counted(cx: &Context) -> Outcome {
     served(&server, 1, work).await
 }
 
-/// Operations beyond those that may be under way wait for their turn; none is lost.
+/// Operations beyond the limit of operations in flight wait for their turn; none is lost.
 pub async fn operations_under_way_are_limited(cx: &Context) -> Outcome {
     let app = App::new("narrow", Limits { outstanding: Some(2), ..Limits::default() });
     let lmr = cx.lite.for_app(&app).alloc(cx.next(), 30_000, USE).await?;
@@ -79,7 +80,8 @@ pub async fn operations_under_way_are_limited(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Bytes beyond an application's rate wait; those that would be too late are refused and not done.
+/// Bytes beyond an application's rate wait; those that would exceed their deadline are refused and not
+/// transferred.
 pub async fn bandwidth_is_limited(cx: &Context) -> Outcome {
     let limits = Limits { bytes_per_second: Some(1_000_000), burst: 10_000, ..Limits::default() };
     let app = App::new("slow", limits);
@@ -88,10 +90,10 @@ pub async fn bandwidth_is_limited(cx: &Context) -> Outcome {
     for i in 0..6u8 {
         lmr.write(0, &[i; 10_000]).await?;
     }
-    // The first ones are the burst.
+    // The first operations are the burst.
     let took = cx.lite.platform().now() - begun;
     ensure(took >= Duration::from_millis(40), "60,000 bytes at 1 MB/s took less than 40 ms")?;
-    // At a byte in a millisecond the next one is not before its deadline.
+    // At one byte per millisecond, the next operation cannot start before its deadline.
     app.set_limits(Limits { bytes_per_second: Some(1000), ..limits });
     lmr.write(0, &[5; 10_000]).await?;
     let late = lmr.with_deadline(Duration::from_millis(1)).write(0, &[9; 10_000]).await;
@@ -101,7 +103,8 @@ pub async fn bandwidth_is_limited(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A scheme of priorities is set at run time; it changes when things are done, and nothing of what they do.
+/// A priority scheme can be set at run time. It changes the order and time of operations, and none of their
+/// results.
 pub async fn priorities_change_no_result(cx: &Context) -> Outcome {
     for scheme in [Scheme::HwSep, Scheme::SW_PRI, Scheme::None] {
         cx.lite.configure_qos(scheme);
@@ -125,7 +128,7 @@ pub async fn priorities_change_no_result(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A node's counters count each kind of operation that it begins.
+/// A node's counters count each kind of operation that the node begins.
 pub async fn counters_count_each_kind(cx: &Context) -> Outcome {
     let count = |wanted: &str| {
         let mut value = 0;
@@ -149,7 +152,7 @@ pub async fn counters_count_each_kind(cx: &Context) -> Outcome {
     lmr.compare_swap(0, 0, 1).await?;
     lmr.test_and_set(8).await?;
     lmr.memset(0, 1000, 1).await?;
-    // Nothing but this goes on here.
+    // No other work runs here.
     let after = names.map(count);
     for ((after, before), more) in after.iter().zip(before).zip([2, 1, 3, 1, 111, 300]) {
         ensure(*after >= before + more, "an operation is not counted")?;
@@ -158,7 +161,8 @@ pub async fn counters_count_each_kind(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Tracing, once on, has an event for each work request and for its end, in order of time; off, none.
+/// While tracing is on, there is an event for the start and for the end of each work request, in order of
+/// time; while it is off, there is none.
 pub async fn a_trace_tells_what_is_done(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 10_000, USE).await?;
     cx.lite.set_tracing(true);

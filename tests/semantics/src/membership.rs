@@ -1,4 +1,4 @@
-//! Who is in the cluster, as each node sees it.
+//! The membership of the cluster, as each node sees it.
 
 use crate::context::{BRIEF, Context};
 use crate::failure::{Outcome, ensure, same};
@@ -7,7 +7,8 @@ use core::pin::pin;
 use futures_util::future::{Either, select};
 use lite::{App, Limits};
 
-/// Every node lists the same members by id, itself included, each in the same life and under a GID of its own.
+/// Every node lists the same members by id, including itself, each in the same incarnation and with a GID of
+/// its own.
 pub async fn every_node_lists_the_same_members(cx: &Context) -> Outcome {
     ensure(cx.lite.is_member(), "this node is a member")?;
     same(cx.lite.node_id(), cx.me())?;
@@ -19,7 +20,7 @@ pub async fn every_node_lists_the_same_members(cx: &Context) -> Outcome {
     for (i, member) in members.iter().enumerate() {
         ensure(members.iter().skip(i + 1).all(|other| other.gid != member.gid), "two members have one GID")?;
     }
-    // What a node says of its life is what the others have heard of it.
+    // A node's own incarnation is the one that the others know.
     let mailbox = cx.lite.open_mailbox(cx.function(0), lite::RpcOptions::default())?;
     cx.meet().await?;
     for to in cx.nodes() {
@@ -35,7 +36,7 @@ pub async fn every_node_lists_the_same_members(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// While nobody comes or goes a watcher waits, and members stay the same.
+/// A watcher waits while no node joins or leaves, and the members stay the same.
 pub async fn a_watcher_waits_for_changes(cx: &Context) -> Outcome {
     let before = cx.lite.members();
     let mut watcher = cx.lite.watch();
@@ -45,7 +46,7 @@ pub async fn a_watcher_waits_for_changes(cx: &Context) -> Outcome {
     }
 }
 
-/// Handles of one LITE are one node, whatever their deadline, priority and application.
+/// Handles of one LITE belong to one node, with any deadline, priority and application.
 pub async fn handles_are_of_one_node(cx: &Context) -> Outcome {
     let app = App::new("one", Limits::default());
     let other = cx.lite.with_deadline(BRIEF).with_priority(lite::Priority::Low).for_app(&app);

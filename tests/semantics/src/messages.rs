@@ -1,4 +1,4 @@
-//! Messages: one way, once, in order, to mailboxes and functions.
+//! Messages: one way, exactly once, in order, to mailboxes and functions.
 
 use crate::context::{BRIEF, Context, pattern};
 use crate::failure::{Outcome, ensure, fails, same_bytes};
@@ -11,12 +11,13 @@ fn options() -> RpcOptions {
     RpcOptions { max_request: 1 << 20, queue: 64 }
 }
 
-/// The next message; they all come soon.
+/// Returns the next message. Each is expected soon.
 async fn next(mailbox: &Mailbox) -> Result<Message, Error> {
     mailbox.receive_within(Duration::from_secs(20)).await
 }
 
-/// Messages of a sender come once and in order, whoever else sends meanwhile, and say whose they are.
+/// Messages of a sender arrive once and in order, whatever others send in the meantime, and identify their
+/// sender.
 pub async fn once_and_in_order(cx: &Context) -> Outcome {
     const MESSAGES: u32 = 60;
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
@@ -48,7 +49,7 @@ pub async fn once_and_in_order(cx: &Context) -> Outcome {
     fails(mailbox.receive_within(BRIEF).await, Error::Deadline)
 }
 
-/// A message has any length up to the mailbox's longest; longer ones are refused.
+/// A message has any length up to the mailbox's maximum; longer ones are refused.
 pub async fn of_any_length(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     cx.meet().await?;
@@ -68,7 +69,7 @@ pub async fn of_any_length(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A message is delivered when the call returns, whether anybody receives it yet or not.
+/// A message has been delivered when the call returns, whether a task has received it yet or not.
 pub async fn sent_is_in_the_queue(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     cx.meet().await?;
@@ -82,7 +83,7 @@ pub async fn sent_is_in_the_queue(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A mailbox takes no calls; a function takes messages, whose reply goes nowhere.
+/// A mailbox accepts no calls; a function accepts messages, and their replies are discarded.
 pub async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), options())?;
     let server = cx.lite.register(cx.function(1), options())?;
@@ -99,7 +100,7 @@ pub async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
     fails(mailbox.receive_within(BRIEF).await, Error::Deadline)
 }
 
-/// To a mailbox that is not open, or is closed, nothing can be sent; a new one under its id is empty.
+/// Nothing can be sent to a mailbox that is not open or is closed; a new one with the same id is empty.
 pub async fn a_closed_mailbox_is_none(cx: &Context) -> Outcome {
     let port = cx.function(0);
     for to in [cx.next(), cx.me()] {
@@ -122,7 +123,7 @@ pub async fn a_closed_mailbox_is_none(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// While a mailbox is full its senders wait: one that gives up has sent nothing.
+/// Senders wait while a mailbox is full; a sender that gives up has sent nothing.
 pub async fn a_full_mailbox_makes_senders_wait(cx: &Context) -> Outcome {
     let mailbox = cx.lite.open_mailbox(cx.function(0), RpcOptions { queue: 4, ..options() })?;
     cx.meet().await?;

@@ -1,4 +1,4 @@
-//! Names: how regions, locks and events are found.
+//! Names, by which regions, locks and events are found.
 
 use crate::context::{BRIEF, Context, RW, SHARED};
 use crate::failure::{Outcome, ensure, fails, refused, same, same_bytes};
@@ -6,7 +6,7 @@ use alloc::string::String;
 use core::time::Duration;
 use lite::{Error, Permissions};
 
-/// What a node publishes, every node maps by its name, with its bytes.
+/// Every node can map a region that another has published, and sees its bytes.
 pub async fn a_published_region_is_mapped_everywhere(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 100, SHARED).await?;
     lmr.write(92, &(cx.rank() as u64).to_ne_bytes()).await?;
@@ -27,7 +27,7 @@ pub async fn a_published_region_is_mapped_everywhere(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A name stands for one thing at a time, whatever it is; given back, it can be used again.
+/// A name stands for one object at a time, of any kind; when it is released, it can be used again.
 pub async fn a_name_is_taken_once(cx: &Context) -> Outcome {
     let name = cx.name("name");
     if cx.rank() == 0 {
@@ -36,7 +36,7 @@ pub async fn a_name_is_taken_once(cx: &Context) -> Outcome {
         fails(lmr.publish(&name).await, Error::NameTaken)?;
         cx.meet().await?;
         cx.meet().await?;
-        // A region may have several names, and keep the others when it loses one.
+        // A region may have several names, and keeps the others when it loses one.
         let second = cx.name("second");
         lmr.publish(&second).await?;
         cx.lite.unpublish(&name).await?;
@@ -58,7 +58,7 @@ pub async fn a_name_is_taken_once(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// What has no such name is not found, by whatever call.
+/// An unknown name is not found by any call.
 pub async fn an_unknown_name_is_not_found(cx: &Context) -> Outcome {
     let name = cx.name_of("unknown", cx.rank());
     fails(cx.lite.map(&name, RW).await, Error::NoSuchName)?;
@@ -69,7 +69,7 @@ pub async fn an_unknown_name_is_not_found(cx: &Context) -> Outcome {
     fails(cx.lite.unpublish(&name).await, Error::NoSuchName)
 }
 
-/// `map_wait` waits until the name is there, and no longer than it may.
+/// `map_wait` waits until the name exists, up to its deadline.
 pub async fn a_name_can_be_waited_for(cx: &Context) -> Outcome {
     let name = cx.name("late");
     let early = cx.lite.with_deadline(BRIEF).map_wait(&name, RW).await;
@@ -87,7 +87,7 @@ pub async fn a_name_can_be_waited_for(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// What a name stands for is what it can be opened as, and nothing else.
+/// A name can be opened only as the kind of object for which it stands.
 pub async fn a_name_of_something_else_is_refused(cx: &Context) -> Outcome {
     let name = |what| cx.name_of(what, cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 9, SHARED).await?;
@@ -101,7 +101,7 @@ pub async fn a_name_of_something_else_is_refused(cx: &Context) -> Outcome {
     refused(cx.lite.open_event(&name("region")).await)?;
     refused(cx.lite.open_event(&name("lock")).await)?;
     refused(cx.lite.open_counter(&name("event")).await)?;
-    // Nine bytes are no counter.
+    // Nine bytes are not a counter.
     refused(cx.lite.open_counter(&name("region")).await)?;
     lock.destroy().await?;
     event.destroy().await?;
@@ -109,7 +109,7 @@ pub async fn a_name_of_something_else_is_refused(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A name is any text that is not empty and not too long.
+/// A name is any text that is neither empty nor too long.
 pub async fn a_name_is_any_text(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 8, SHARED).await?;
     let long = cx.name_of("", cx.rank()) + &String::from_iter(core::iter::repeat_n('x', 180));

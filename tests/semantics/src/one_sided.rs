@@ -7,11 +7,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use lite::{Error, Lite, Lmr, NodeId, Placement};
 
-/// Lengths around each size at which something is done in another way: inline, short and long buffers, chunks.
+/// Lengths around each size at which an operation works in another way: inline, short and long buffers,
+/// chunks.
 const LENGTHS: [usize; 17] =
     [0, 1, 7, 8, 63, 64, 65, 255, 257, 1023, 4095, 4096, 4097, 65_535, 65_536, 65_537, 200_001];
 
-/// What is written of any length at any offset is read back, and its neighbours stay.
+/// Bytes written with any length at any offset are read back, and their neighbours do not change.
 pub async fn any_length_at_any_offset(cx: &Context) -> Outcome {
     const LEN: u64 = 200_100;
     for (what, lmr) in cx.everywhere(LEN).await? {
@@ -34,8 +35,8 @@ pub async fn any_length_at_any_offset(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A region on this node means the same as one elsewhere: the same operations give the same results, the same errors and leave
-/// the same bytes.
+/// A region on this node behaves like one on another node: the same operations have the same results and
+/// errors and leave the same bytes.
 pub async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
     const LEN: usize = 70_000;
     let (mut results, mut contents) = (Vec::new(), Vec::new());
@@ -69,7 +70,7 @@ pub async fn here_means_the_same_as_there(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// What one node has written, all nodes read, from the moment the write returns.
+/// All nodes read the bytes that one node has written, from the moment the write returns.
 pub async fn what_is_written_is_there_for_all(cx: &Context) -> Outcome {
     let mut own = None;
     if cx.rank() == 0 {
@@ -94,7 +95,7 @@ pub async fn what_is_written_is_there_for_all(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// memset takes any byte, offset and length.
+/// memset accepts any byte, offset and length.
 pub async fn memset_takes_any_byte_and_range(cx: &Context) -> Outcome {
     const LEN: usize = 150_000;
     for (_, lmr) in cx.everywhere(LEN as u64).await? {
@@ -111,7 +112,7 @@ pub async fn memset_takes_any_byte_and_range(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Bytes of reads and writes that this node has begun.
+/// Returns the number of bytes of the reads and writes that this node has begun.
 fn bytes_moved(lite: &Lite) -> u64 {
     let mut bytes = 0;
     lite.counters(&mut |(name, count)| {
@@ -122,7 +123,7 @@ fn bytes_moved(lite: &Lite) -> u64 {
     bytes
 }
 
-/// memcpy and memmove go from any region to any other, whatever nodes they lie on.
+/// memcpy and memmove copy from any region to any other, on any nodes.
 pub async fn copies_go_between_any_two_regions(cx: &Context) -> Outcome {
     const LEN: usize = 80_000;
     let sources = cx.everywhere(LEN as u64).await?;
@@ -153,7 +154,7 @@ pub async fn copies_go_between_any_two_regions(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A copy between two other nodes does not pass through the one that asks for it.
+/// A copy between two other nodes does not pass through the requesting node.
 pub async fn a_copy_does_not_pass_through_who_asks(cx: &Context) -> Outcome {
     const LEN: u64 = 50_000;
     if cx.rank() == 0 {
@@ -175,7 +176,8 @@ pub async fn a_copy_does_not_pass_through_who_asks(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// memmove within a region is C's: where the ranges overlap, the target holds what the source held. memcpy refuses that.
+/// memmove within a region works like C's: after overlapping ranges were copied, the target has the source's
+/// old bytes. memcpy refuses overlapping ranges.
 pub async fn memmove_overlaps_as_in_c(cx: &Context) -> Outcome {
     const LEN: usize = 150_000;
     for (what, lmr) in cx.everywhere(LEN as u64).await? {
@@ -196,7 +198,7 @@ pub async fn memmove_overlaps_as_in_c(cx: &Context) -> Outcome {
                 return Err(Failure::new(format!("{len} bytes from {from} to {to} {what}: {failure}")));
             }
         }
-        // Side by side is no overlap.
+        // Adjacent ranges do not overlap.
         lmr.memcpy(0, &lmr, 1000, 1000).await?;
         model.copy_within(0..1000, 1000);
         same_bytes(&all_of(&lmr).await?, &model)?;
@@ -205,7 +207,7 @@ pub async fn memmove_overlaps_as_in_c(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// memcpy of overlapping ranges is refused, by another handle of the region as well.
+/// Checks that memcpy of overlapping ranges is refused, also through another handle of the region.
 async fn fails_or_apart(lmr: &Lmr, from: usize, to: usize, len: usize) -> Outcome {
     if from.abs_diff(to) < len {
         refused(lmr.memcpy(from as u64, lmr, to as u64, len as u64).await)?;
@@ -214,7 +216,7 @@ async fn fails_or_apart(lmr: &Lmr, from: usize, to: usize, len: usize) -> Outcom
     Ok(())
 }
 
-/// Two handles that were mapped one by one are of one region, so an overlap between them is one.
+/// Two handles that were mapped separately refer to the same region, so ranges through them can overlap.
 pub async fn overlap_is_of_regions_not_of_handles(cx: &Context) -> Outcome {
     let name = cx.name_of("region", cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 1000, SHARED).await?;
@@ -232,7 +234,7 @@ pub async fn overlap_is_of_regions_not_of_handles(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Operations of many tasks on one region at once do not disturb each other.
+/// Operations of many tasks on one region in parallel do not disturb each other.
 pub async fn many_operations_at_once(cx: &Context) -> Outcome {
     const TASKS: usize = 24;
     let lmr =
@@ -256,7 +258,7 @@ pub async fn many_operations_at_once(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// The deadline of a handle is that of its operations: one that has passed lets nothing be done.
+/// The deadline of a handle applies to its operations: after it nothing is done.
 pub async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 1 << 20, RW).await?;
     lmr.write(0, &[1; 8]).await?;
@@ -264,7 +266,7 @@ pub async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
     let written = late.write(0, &vec![2; 1 << 20]).await;
     ensure(matches!(written, Err(Error::Deadline | Error::Unknown)), "a write has no time and is done")?;
     fails(late.read(0, &mut vec![0; 1 << 20]).await, Error::Deadline)?;
-    // The handle that it came from has its own.
+    // The original handle has its own deadline.
     lmr.write(0, &[3; 8]).await?;
     let mut got = [0; 8];
     lmr.read(0, &mut got).await?;
@@ -273,7 +275,7 @@ pub async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// What is asked of a node that there is not is refused at once.
+/// Requests to a node that does not exist are refused immediately.
 pub async fn a_node_that_is_not_there_is_named(cx: &Context) -> Outcome {
     let nobody = NodeId(4000);
     fails(cx.lite.alloc(nobody, 8, RW).await, Error::NoSuchNode)?;

@@ -1,4 +1,4 @@
-//! Asynchronous operations: posted, under way, and taken as they end.
+//! Asynchronous operations: posted, in flight, and received as they end.
 
 use crate::context::{Context, RW, SHARED, USE, pattern};
 use crate::failure::{Failure, Outcome, ensure, fails, same, same_bytes};
@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use lite::{Completed, CompletionQueue, Error, Lmr, Op, OpKind};
 
-/// Each operation that was posted ends once, under its number, with what it brings; whatever nodes they go to.
+/// Each posted operation ends once, with its tag and its result, on any node.
 pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
     const OPS: usize = 90;
     let regions = cx.everywhere(200_000).await?;
@@ -49,7 +49,7 @@ pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Atomics end with the value before.
+/// Atomics end with the previous value.
 pub async fn atomics_bring_the_value_before(cx: &Context) -> Outcome {
     let queue = cx.lite.completion_queue(4);
     for (_, lmr) in cx.everywhere(64).await? {
@@ -69,7 +69,7 @@ pub async fn atomics_bring_the_value_before(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A queue takes as many operations as it has room for, and says how many.
+/// A queue accepts as many operations as it has room for, and returns their number.
 pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
     let queue = cx.lite.completion_queue(3);
     for node in [cx.me(), cx.next()] {
@@ -80,7 +80,7 @@ pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
         ensure(queue.next(&mut []).await.is_some(), "one ends")?;
         same(queue.post(&[op; 10]).await?, 1)?;
         queue.fence().await;
-        // Ended, they are in the queue until they are taken.
+        // Operations that have ended stay in the queue until they are received.
         same(queue.len(), 3)?;
         while queue.next(&mut []).await.is_some() {}
         ensure(queue.is_empty(), "all have been taken")?;
@@ -90,7 +90,7 @@ pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Operations that are wrong are refused, and none of those that were posted with them is done.
+/// An invalid operation is refused, and none of those posted with it is performed.
 pub async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
     const LEN: u64 = 1 << 20;
     let queue = cx.lite.completion_queue(16);
@@ -111,7 +111,7 @@ pub async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
             fails(queue.post(&[good, good, bad]).await, why)?;
             ensure(queue.is_empty(), "nothing has been posted")?;
         }
-        // One operation is one chunk at most.
+        // One operation is at most one chunk.
         let long = queue.post(&[good, op(&lmr, 0, OpKind::Read(LEN as usize))]).await;
         ensure(
             matches!(long, Err(Error::TooLarge { max }) if max < LEN),
@@ -125,7 +125,7 @@ pub async fn nothing_is_posted_if_one_is_wrong(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// What is read into too short a buffer is lost, and nothing else.
+/// Only the data of a read into a buffer that is too short is lost.
 pub async fn a_buffer_may_be_too_short(cx: &Context) -> Outcome {
     let queue = cx.lite.completion_queue(4);
     for node in [cx.me(), cx.next()] {
@@ -141,7 +141,7 @@ pub async fn a_buffer_may_be_too_short(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Operations of one queue to one node are done in the order in which they were posted.
+/// Operations of one queue on one node are performed in the order of posting.
 pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 64, USE).await?;
     let queue = cx.lite.completion_queue(64);
@@ -158,18 +158,19 @@ pub async fn to_one_node_in_order(cx: &Context) -> Outcome {
                 last = into;
             }
         }
-        // It came behind all the writes.
+        // The read was performed after all the writes.
         same(u64::from_ne_bytes(last), round * 100 + 39)?;
     }
     lmr.free().await?;
     Ok(())
 }
 
-/// What was posted before a fence is there before anything that is posted after it, whatever nodes they go to: who sees the
-/// flag on one node sees all of the data on the others.
+/// Operations posted before a fence take effect before those posted after it, on any nodes: a node that sees
+/// the flag on one node sees all the data on the others.
 pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 8;
-    /// Bytes of one write, and how many go to each node: more than is on the wire at once.
+    /// The length of one write in bytes, and the number of writes to each node: more than is in flight at a
+    /// time.
     const WRITE: usize = 50_000;
     const WRITES: usize = 6;
     let names = [cx.name("data 1"), cx.name("data 2"), cx.name("flag")];
@@ -207,7 +208,7 @@ pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
             while flag.fetch_add(0, 0).await? < round {
                 platform::yield_now().await;
             }
-            // What came last first.
+            // The last bytes are checked first.
             for i in (0..WRITES).rev() {
                 for lmr in [one, two] {
                     let mut got = [0; 8];
@@ -224,7 +225,7 @@ pub async fn a_fence_comes_between(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Posts all, taking out what has ended where there is no room.
+/// Posts all operations, and receives ended ones when there is no room.
 async fn post_all(queue: &CompletionQueue, ops: &[Op<'_>]) -> Outcome {
     let mut posted = 0;
     while let Some(rest) = ops.get(posted..).filter(|rest| !rest.is_empty()) {
@@ -238,7 +239,7 @@ async fn post_all(queue: &CompletionQueue, ops: &[Op<'_>]) -> Outcome {
     Ok(())
 }
 
-/// A queue that is dropped forgets what is under way, which takes no place from others.
+/// A dropped queue abandons its operations in flight, which use no slots of others.
 pub async fn a_queue_may_be_dropped(cx: &Context) -> Outcome {
     let lmr = cx.lite.alloc(cx.next(), 4096, USE).await?;
     for _ in 0..200 {

@@ -1,6 +1,6 @@
-//! Regions: where their memory lies, how long, and for how long.
+//! Regions: the placement, length and lifetime of their memory.
 
-use crate::context::{Context, PATIENCE, RW, SHARED, USE, all_of, pattern};
+use crate::context::{Context, RW, SHARED, TIMEOUT, USE, all_of, pattern};
 use crate::failure::{Failure, Outcome, ensure, fails, refused, same, same_bytes};
 use alloc::format;
 use alloc::vec;
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use lite::{Error, Lmr, NodeId, Permissions, Placement};
 
-/// New memory is zero, wherever it lies and whatever its length.
+/// New memory is zero, for any placement and length.
 pub async fn new_memory_is_zero(cx: &Context) -> Outcome {
     for len in [64, 1000, 4097, 300_001] {
         for (what, lmr) in cx.everywhere(len).await? {
@@ -16,7 +16,7 @@ pub async fn new_memory_is_zero(cx: &Context) -> Outcome {
             if let Some(at) = all_of(&lmr).await?.iter().position(|b| *b != 0) {
                 return Err(Failure::new(format!("byte {at} of {len} {what} is not zero")));
             }
-            // Full, for whoever gets this memory next.
+            // The memory is filled for its next user.
             lmr.memset(0, len, 0xee).await?;
             lmr.free().await?;
         }
@@ -24,7 +24,8 @@ pub async fn new_memory_is_zero(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Wherever it lies, a region is an array of bytes: what is written at an offset is read there, and nothing else changes.
+/// With any placement, a region is an array of bytes: bytes written at an offset are read there, and nothing
+/// else changes.
 pub async fn a_region_is_a_flat_array(cx: &Context) -> Outcome {
     const LEN: usize = 100_003;
     for (_, lmr) in cx.everywhere(LEN as u64).await? {
@@ -49,7 +50,8 @@ pub async fn a_region_is_a_flat_array(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A region says where its bytes lie: its owner, the node of its first byte, and all its shares.
+/// A region reports the placement of its bytes: its owner, which is the node of its first byte, and all its
+/// shares.
 pub async fn shares_say_where_the_bytes_lie(cx: &Context) -> Outcome {
     const LEN: u64 = 30_000;
     let [here, there, third] = [cx.me(), cx.next(), cx.after_next()];
@@ -70,7 +72,8 @@ pub async fn shares_say_where_the_bytes_lie(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// The last byte is in, the next one is out; an offset whose end overflows is out; of no bytes, any number up to the end is in.
+/// The last byte is in bounds, the next one is not; an offset whose end overflows is out of bounds; for zero
+/// bytes, any offset up to the end is in bounds.
 pub async fn bounds_are_exact(cx: &Context) -> Outcome {
     const LEN: u64 = 1000;
     for (_, lmr) in cx.everywhere(LEN).await? {
@@ -122,7 +125,7 @@ pub async fn bounds_are_exact(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A region may have no bytes: it has a name and an end like any other.
+/// A region may be empty: it has a name and an end like any other.
 pub async fn a_region_may_be_empty(cx: &Context) -> Outcome {
     for node in [cx.me(), cx.next()] {
         let lmr = cx.lite.alloc(node, 0, SHARED).await?;
@@ -138,7 +141,7 @@ pub async fn a_region_may_be_empty(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Offsets around which something may go wrong in a large region, with a length there.
+/// Critical offsets in a large region, each with a length.
 const EDGES: [(u64, usize); 6] = [
     (0, 9),
     ((4 << 20) - 5, 10),
@@ -148,7 +151,8 @@ const EDGES: [(u64, usize); 6] = [
     (130 << 20, 77),
 ];
 
-/// A region may be larger than 4 MB, 64 MB and 128 MB, on one node and on several, and is the same array of bytes there.
+/// A region may be larger than 4 MB, 64 MB and 128 MB, on one node and on several, and is still an array of
+/// bytes.
 pub async fn a_region_may_be_larger_than_128_mb(cx: &Context) -> Outcome {
     const LEN: u64 = (130 << 20) + 77;
     if cx.rank() == 0 {
@@ -184,7 +188,8 @@ pub async fn a_region_may_be_larger_than_128_mb(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// What cannot be placed is refused, and says how much there is: more than there is memory, parts that are no region.
+/// A placement that is impossible is refused with the amount of free memory: more than the memory, or parts
+/// that form no region.
 pub async fn what_cannot_be_placed_is_refused(cx: &Context) -> Outcome {
     const HUGE: u64 = 1 << 40;
     let all = || cx.nodes().to_vec();
@@ -215,12 +220,12 @@ pub async fn what_cannot_be_placed_is_refused(cx: &Context) -> Outcome {
     let nobody = NodeId(4000);
     fails(cx.lite.alloc(nobody, 100, RW).await, Error::NoSuchNode)?;
     fails(cx.lite.alloc(striped(vec![cx.me(), nobody], 8), 100, RW).await, Error::NoSuchNode)?;
-    // Nothing of them is left: what fits is there.
+    // The refused placements left nothing allocated: a region that fits can be allocated.
     cx.lite.alloc(cx.next(), 1 << 20, RW).await?.free().await?;
     Ok(())
 }
 
-/// Memory that an application has filled becomes a region, where it is and with what is in it.
+/// Memory that an application has filled becomes a region, in place and with its contents.
 pub async fn memory_of_ones_own_becomes_a_region(cx: &Context) -> Outcome {
     const LEN: u64 = 50_001;
     let memory = cx.lite.local_memory(LEN).await?;
@@ -246,7 +251,7 @@ pub async fn memory_of_ones_own_becomes_a_region(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Counts and writes in a place of its own until `stop` is set; gives the rounds.
+/// Counts and writes in a slot of its own until `stop` is set. Returns the number of rounds.
 async fn work(cx: &Context, lmr: &Lmr, stop: &Lmr) -> Result<u64, Failure> {
     let slot = cx.rank() as u64;
     let mut rounds = 0;
@@ -263,7 +268,8 @@ async fn work(cx: &Context, lmr: &Lmr, stop: &Lmr) -> Result<u64, Failure> {
     Ok(rounds)
 }
 
-/// A region moves to other nodes, to several and back while others read, write and count in it: they do not notice.
+/// A region moves to another node, to several and back while others read, write and count in it without
+/// noticing.
 pub async fn a_region_moves_while_it_is_in_use(cx: &Context) -> Outcome {
     let (region, flag) = (cx.name("moving"), cx.name("stop"));
     let mut mine = None;
@@ -288,7 +294,7 @@ pub async fn a_region_moves_while_it_is_in_use(cx: &Context) -> Outcome {
                 cx.node(1).into(),
             ];
             for to in places {
-                // Between two moves each of the others does something.
+                // Between two moves, each of the others makes progress.
                 for slot in 1..cx.count() as u64 {
                     let before = master.fetch_add(slot * 8, 0).await?;
                     while master.fetch_add(slot * 8, 0).await? == before {
@@ -315,7 +321,8 @@ pub async fn a_region_moves_while_it_is_in_use(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A freed region is gone for all who map it, and so are its names, from the moment the call returns.
+/// A freed region no longer exists for any node that maps it, and neither do its names, from the moment the
+/// call returns.
 pub async fn freed_is_freed_for_all(cx: &Context) -> Outcome {
     let (one, two) = (cx.name("one"), cx.name("two"));
     let mut master = None;
@@ -346,7 +353,7 @@ pub async fn freed_is_freed_for_all(cx: &Context) -> Outcome {
         fails(cx.lite.map(name, RW).await, Error::NoSuchName)?;
     }
     cx.meet().await?;
-    // The name may be used again, by whoever comes first.
+    // The name can be used again, by the first node that publishes it.
     let again = cx.lite.alloc(cx.me(), 8, SHARED).await?;
     if cx.rank() == 1 {
         again.publish(&one).await?;
@@ -356,10 +363,10 @@ pub async fn freed_is_freed_for_all(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Waits until this node has at least, or at most, so many bytes free.
+/// Waits until the number of free bytes on this node satisfies `enough`.
 async fn has_free(cx: &Context, enough: impl Fn(u64) -> bool) -> Outcome {
     let platform = cx.lite.platform();
-    let end = platform.now() + PATIENCE;
+    let end = platform.now() + TIMEOUT;
     while !enough(platform.memory().stats().free) {
         if platform.now() > end {
             return Err(Failure::new(format!("{} bytes are free", platform.memory().stats().free)));
@@ -369,10 +376,10 @@ async fn has_free(cx: &Context, enough: impl Fn(u64) -> bool) -> Outcome {
     Ok(())
 }
 
-/// A handle that is dropped is unmapped, and memory that nobody maps and that has no name is free again.
+/// A dropped handle is unmapped, and memory without mappings and without a name becomes free.
 pub async fn dropped_means_unmapped(cx: &Context) -> Outcome {
     const LEN: u64 = 8 << 20;
-    // What else is taken and given back meanwhile, by other parts of a node.
+    // Memory that other parts of a node allocate and free in the meantime.
     const SLACK: u64 = 2 << 20;
     let name = cx.name("kept");
     let before = cx.lite.platform().memory().stats().free;
@@ -386,7 +393,7 @@ pub async fn dropped_means_unmapped(cx: &Context) -> Outcome {
                 lmr.publish(&name).await?;
             }
             held = Some(lmr.clone());
-            // The clone holds it.
+            // The clone keeps the region.
             drop(lmr);
         }
         cx.meet().await?;
@@ -399,7 +406,7 @@ pub async fn dropped_means_unmapped(cx: &Context) -> Outcome {
         }
         if published {
             cx.meet().await?;
-            // A name holds it as well.
+            // A name keeps it as well.
             let mut end = [0; 3];
             cx.lite.map(&name, RW).await?.read(LEN - 3, &mut end).await?;
             same_bytes(&end, b"end")?;
@@ -416,7 +423,7 @@ pub async fn dropped_means_unmapped(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Regions that many nodes allocate on one at once are apart.
+/// Regions that many nodes allocate on one node in parallel do not overlap.
 pub async fn regions_are_apart(cx: &Context) -> Outcome {
     let mut mine: Vec<(Lmr, u8)> = Vec::new();
     for i in 0..20u8 {

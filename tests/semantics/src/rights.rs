@@ -1,4 +1,4 @@
-//! Rights on a region: who may do what with it.
+//! Rights on a region, and the operations that they allow.
 
 use crate::context::{Context, RW, SHARED, USE, all_of, pattern};
 use crate::failure::{Failure, Outcome, ensure, fails, same, same_bytes};
@@ -12,7 +12,7 @@ const ATOMIC: Permissions = Permissions::ATOMIC;
 const SHARE: Permissions = Permissions::SHARE;
 const ADMIN: Permissions = Permissions::ADMIN;
 
-/// Fails unless `result` is what a handle with the rights `has` gets for an operation that needs `needs`.
+/// Fails unless `result` is correct for a handle with the rights `has` and an operation that needs `needs`.
 #[track_caller]
 fn judged<T>(has: Permissions, needs: Permissions, result: Result<T, Error>) -> Outcome {
     match (has.contains(needs), result) {
@@ -22,7 +22,7 @@ fn judged<T>(has: Permissions, needs: Permissions, result: Result<T, Error>) -> 
     }
 }
 
-/// Does each operation on the bytes, of which only those go through that the handle has the right to.
+/// Performs each operation on the bytes. Exactly those succeed to which the handle has the right.
 async fn each_operation(cx: &Context, lmr: &Lmr, has: Permissions) -> Outcome {
     judged(has, READ, lmr.read(3, &mut [0; 40]).await)?;
     judged(has, READ, lmr.read_vectored(&mut [(0, &mut [0]), (20, &mut [0; 5])]).await)?;
@@ -51,7 +51,7 @@ async fn each_operation(cx: &Context, lmr: &Lmr, has: Permissions) -> Outcome {
     Ok(())
 }
 
-/// READ, WRITE and ATOMIC: a handle does what it has the right to, and is refused the rest.
+/// READ, WRITE and ATOMIC: a handle's operations succeed where it has the right, and the others are refused.
 pub async fn each_operation_needs_its_right(cx: &Context) -> Outcome {
     let name = |kind| cx.name_of(kind, cx.rank());
     for (what, lmr) in cx.everywhere(64).await? {
@@ -66,7 +66,7 @@ pub async fn each_operation_needs_its_right(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Without ADMIN a handle changes nothing about the region.
+/// Without ADMIN, a handle cannot change the region.
 pub async fn what_changes_a_region_needs_admin(cx: &Context) -> Outcome {
     let name = cx.name_of("region", cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 64, SHARED).await?;
@@ -80,14 +80,14 @@ pub async fn what_changes_a_region_needs_admin(cx: &Context) -> Outcome {
     fails(handle.move_to(cx.me()).await, Error::Permission)?;
     fails(handle.move_to(Placement::Anywhere).await, Error::Permission)?;
     fails(handle.clone().free().await, Error::Permission)?;
-    // Nothing has happened.
+    // Nothing has changed.
     same((handle.node(), cx.lite.map(&name, USE).await?.permissions()), (cx.next(), USE))?;
     each_operation(cx, &handle, USE).await?;
     lmr.free().await?;
     Ok(())
 }
 
-/// A node maps a region with no more rights than it grants; ADMIN is none of them unless granted as well.
+/// A node maps a region with at most the granted rights; ADMIN must be granted explicitly.
 pub async fn a_map_gets_no_more_than_is_granted(cx: &Context) -> Outcome {
     let name = |rank| cx.name_of("region", rank);
     let lmr = cx.lite.alloc(cx.me(), 64, READ | ATOMIC | SHARE).await?;
@@ -102,7 +102,8 @@ pub async fn a_map_gets_no_more_than_is_granted(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Who allocates a region has all rights on it, whatever it grants to others; without SHARE for anybody it has no name.
+/// The node that allocates a region has all rights on it, whatever it grants to others. If SHARE is granted
+/// to no node, the region has no name.
 pub async fn the_master_has_all_rights(cx: &Context) -> Outcome {
     let name = cx.name_of("region", cx.rank());
     let lmr = cx.lite.alloc(cx.next(), 64, Permissions::empty()).await?;
@@ -116,7 +117,7 @@ pub async fn the_master_has_all_rights(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Only who has SHARE maps by name.
+/// Only a node with SHARE can map by name.
 pub async fn mapping_by_name_needs_share(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
@@ -138,7 +139,8 @@ pub async fn mapping_by_name_needs_share(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// Rights are granted at run time, to a node or to all; they count for later maps, and handles keep those that they have.
+/// Rights can be granted at run time, to one node or to all. They apply to later mappings; existing handles
+/// keep their rights.
 pub async fn what_is_granted_counts_from_then_on(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
@@ -172,8 +174,8 @@ pub async fn what_is_granted_counts_from_then_on(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// From the return of `revoke` on nothing that needs the right takes effect, in no handle of the node, and nobody maps with it; the
-/// bytes stay as they were then.
+/// From the return of `revoke` on, no operation that needs the right takes effect through any handle of the
+/// node, and the node cannot map with it. The bytes stay as they were at that moment.
 pub async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
     const LEN: usize = 60_000;
     let name = cx.name("region");
@@ -182,7 +184,7 @@ pub async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
         let lmr = cx.lite.alloc(Placement::Striped { nodes, stripe: 8192 }, LEN as u64, SHARED).await?;
         lmr.publish(&name).await?;
         cx.meet().await?;
-        // The others write meanwhile.
+        // The others write in the meantime.
         while all_of(&lmr).await?.iter().all(|b| *b == 0) {
             platform::yield_now().await;
         }
@@ -191,7 +193,7 @@ pub async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
         cx.meet().await?;
         cx.meet().await?;
         same_bytes(&all_of(&lmr).await?, &then)?;
-        // Never from the master.
+        // The master's own rights are never revoked.
         lmr.write(0, &[1]).await?;
         lmr.free().await?;
         return Ok(());
@@ -219,7 +221,8 @@ pub async fn what_is_revoked_is_refused_at_once(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// A right that is taken from one node leaves the others theirs, and one that is given back can be mapped with again.
+/// A right that is revoked from one node stays with the others, and a right that is granted again can be used
+/// in new mappings.
 pub async fn revoking_concerns_whom_it_names(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
@@ -248,7 +251,7 @@ pub async fn revoking_concerns_whom_it_names(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// A region with a secret is mapped by who gives it, and by nobody else.
+/// A region with a secret can be mapped only with the secret.
 pub async fn a_secret_must_be_given(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {
@@ -278,7 +281,7 @@ pub async fn a_secret_must_be_given(cx: &Context) -> Outcome {
     cx.meet().await?;
     fails(cx.lite.map_secret(&name, RW, b"open sesame").await, Error::Permission)?;
     cx.lite.map_secret(&name, RW, &[9; 256]).await?;
-    // Who has it keeps it.
+    // Existing handles stay valid.
     early.read(0, &mut [0]).await?;
     cx.meet().await?;
     cx.meet().await?;
@@ -286,7 +289,7 @@ pub async fn a_secret_must_be_given(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// ADMIN can be granted: its holder does what the master does.
+/// ADMIN can be granted: its holder can do everything that the master can.
 pub async fn admin_is_granted_like_other_rights(cx: &Context) -> Outcome {
     let (name, by_other) = (cx.name("region"), cx.name("by another"));
     if cx.rank() == 0 {
@@ -314,7 +317,8 @@ pub async fn admin_is_granted_like_other_rights(cx: &Context) -> Outcome {
     cx.meet().await
 }
 
-/// A region has one master, who may hand it over; the former one keeps its handle, until that is revoked.
+/// A region has one master, which may hand over its role. The former master keeps its handle until that is
+/// revoked.
 pub async fn the_master_hands_over(cx: &Context) -> Outcome {
     let name = cx.name("region");
     if cx.rank() == 0 {

@@ -1,4 +1,4 @@
-//! How cases are run: one by one, on all nodes at once, and each node hears how all of them ended.
+//! The execution of cases: one by one, on all nodes in parallel; the first node learns all results.
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -11,38 +11,38 @@ use core::time::Duration;
 use futures_util::future::{Either, select};
 use lite::{Error, FunctionId, Lite, NodeId, RpcOptions, RpcServer};
 
-/// How long a node may take for a case.
+/// The time limit of a case on a node.
 pub const LIMIT: Duration = Duration::from_secs(90);
-/// How long the first node waits for another's word on a case, and the others for the first one's.
-const WORD: Duration = Duration::from_secs(120);
-/// The function of the first node that the others tell how they ended.
-const DESK: FunctionId = 0x7e56_0000;
-/// Bytes of the longest reason that travels.
+/// The time limit for another node's report on a case to arrive, and for the first node's answer.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The function of the first node to which the others report.
+const REPORT_FUNCTION: FunctionId = 0x7e56_0000;
+/// The maximum length of a transmitted reason, in bytes.
 const LONGEST_REASON: usize = 300;
 
-/// A case's future on one node.
+/// The future of a case on one node.
 pub type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
 /// A named case: what each node does in it.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Its subject and name, as `regions::names_are_unique`.
+    /// The subject and the name, such as `regions::names_are_unique`.
     pub name: &'static str,
-    /// Its part on a node.
+    /// The part of a node.
     pub run: for<'a> fn(&'a Context) -> Running<'a>,
 }
 
-/// How a case ended on all nodes.
+/// The result of a case on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The case.
+    /// The name of the case.
     pub name: &'static str,
-    /// Rank and reason of each node on which it failed.
+    /// Rank and reason of each node on which the case failed.
     pub failures: Vec<(usize, String)>,
 }
 
 impl Case {
-    /// Runs this node's part; it has ended after [`LIMIT`].
+    /// Runs this node's part. Fails after [`LIMIT`].
     pub async fn run(&self, context: &Context) -> Outcome {
         let part = (self.run)(context);
         let limit = pin!(context.lite.sleep(LIMIT));
@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// A node's run through cases, one after the other, in step with the others.
+/// A node's run through cases, one after the other, in step with the other nodes.
 pub struct Session {
     lite: Lite,
     nodes: Vec<NodeId>,
@@ -61,26 +61,29 @@ pub struct Session {
     prefix: String,
     cases: Vec<Case>,
     done: usize,
-    /// On the first of the nodes: what the others call.
-    desk: Option<RpcServer>,
+    /// The function that the others call; only on the first node.
+    reports: Option<RpcServer>,
 }
 
 impl Session {
-    /// Begins a run through `cases` with `nodes`, each of which does the same. Names within the cluster begin with `prefix`. Fails
-    /// if there are fewer than three nodes, this is none of them, or they do not meet.
+    /// Starts a run through `cases` with `nodes`, each of which does the same. Names within the cluster begin
+    /// with `prefix`. Fails if there are fewer than three nodes, if this node is not among them, or if they
+    /// do not meet.
     pub async fn begin(lite: &Lite, nodes: &[NodeId], prefix: &str, cases: &[Case]) -> Result<Self, Error> {
-        let lite = lite.with_deadline(WORD);
+        let lite = lite.with_deadline(REPORT_TIMEOUT);
         let rank = nodes.iter().position(|node| *node == lite.node_id()).filter(|_| nodes.len() >= 3);
-        let few = || Error::Refused("the cases take three nodes at least, of which this is one".into());
+        let few = || Error::Refused("the cases need at least three nodes, including this one".into());
         let rank = rank.ok_or_else(few)?;
-        let desk = if rank == 0 { Some(lite.register(DESK, RpcOptions::default())?) } else { None };
+        let reports =
+            if rank == 0 { Some(lite.register(REPORT_FUNCTION, RpcOptions::default())?) } else { None };
         lite.barrier(&format!("{prefix}/begin"), nodes).await?;
         let (nodes, prefix, cases) = (nodes.to_vec(), prefix.into(), cases.to_vec());
-        Ok(Self { lite, nodes, rank, prefix, cases, done: 0, desk })
+        Ok(Self { lite, nodes, rank, prefix, cases, done: 0, reports })
     }
 
-    /// Runs the next case, and waits until all nodes have: gives how it ended, on the first node for all of them, on the others
-    /// for themselves. `None`: that was all. Fails if the nodes lose each other.
+    /// Runs the next case, and waits until all nodes have run it. Returns the verdict: on the first node for
+    /// all nodes, on the others for themselves. Returns `None` after the last case. Fails if the nodes lose
+    /// contact with each other.
     pub async fn next(&mut self) -> Result<Option<Verdict>, Error> {
         let Some(case) = self.cases.get(self.done) else { return Ok(None) };
         let index = u32::try_from(self.done).unwrap_or(u32::MAX);
@@ -89,17 +92,17 @@ impl Session {
         let name = format!("{}/{}", self.prefix, case.name);
         let mine = match Context::new(&self.lite, &self.nodes, name, index) {
             Some(context) => case.run(&context).await,
-            None => Err(Failure::new("this node is none of the case's")),
+            None => Err(Failure::new("this node does not take part in the case")),
         };
         let reason = mine.err().map(|failure| failure.to_string());
         if let Some(reason) = &reason {
             log::warn!("case {} failed here: {reason}", case.name);
         }
         let mut verdict = Verdict { name: case.name, failures: Vec::new() };
-        match (&self.desk, self.nodes.first()) {
-            (Some(desk), _) => verdict.failures = self.gather(desk, index).await?,
+        match (&self.reports, self.nodes.first()) {
+            (Some(reports), _) => verdict.failures = self.gather(reports, index).await?,
             (None, Some(first)) => {
-                self.lite.call(*first, DESK, &word(index, reason.as_deref()), 0).await?;
+                self.lite.call(*first, REPORT_FUNCTION, &report(index, reason.as_deref()), 0).await?;
             }
             (None, None) => {}
         }
@@ -108,13 +111,13 @@ impl Session {
         Ok(Some(verdict))
     }
 
-    /// Hears how the case went on the other nodes, and lets them go on.
-    async fn gather(&self, desk: &RpcServer, index: u32) -> Result<Vec<(usize, String)>, Error> {
+    /// Collects the results of the other nodes, and lets them continue.
+    async fn gather(&self, reports: &RpcServer, index: u32) -> Result<Vec<(usize, String)>, Error> {
         let (mut failures, mut calls) = (Vec::new(), Vec::new());
         while calls.len() + 1 < self.nodes.len() {
-            let call = desk.receive_within(WORD).await?;
+            let call = reports.receive_within(REPORT_TIMEOUT).await?;
             let rank = self.nodes.iter().position(|node| *node == call.from());
-            let (Some(rank), Some(said)) = (rank, read_word(call.request(), index)) else {
+            let (Some(rank), Some(said)) = (rank, parse_report(call.request(), index)) else {
                 return Err(Error::Refused("a node is at another case".into()));
             };
             failures.extend(said.map(|reason| (rank, reason)));
@@ -127,19 +130,19 @@ impl Session {
     }
 }
 
-/// What a node says of a case: its number, and the reason of a failure.
-fn word(index: u32, reason: Option<&str>) -> Vec<u8> {
-    let mut word = index.to_le_bytes().to_vec();
+/// Returns a node's report on a case: its number, and the reason of a failure.
+fn report(index: u32, reason: Option<&str>) -> Vec<u8> {
+    let mut report = index.to_le_bytes().to_vec();
     if let Some(reason) = reason {
-        word.push(1);
-        word.extend(reason.bytes().take(LONGEST_REASON));
+        report.push(1);
+        report.extend(reason.bytes().take(LONGEST_REASON));
     }
-    word
+    report
 }
 
-/// The reason in a word on the case `index`. `None`: it is none.
-fn read_word(word: &[u8], index: u32) -> Option<Option<String>> {
-    let (number, rest) = word.split_first_chunk::<4>()?;
+/// Returns the reason in a report on case `index`; `None` if the report is on another case.
+fn parse_report(report: &[u8], index: u32) -> Option<Option<String>> {
+    let (number, rest) = report.split_first_chunk::<4>()?;
     (u32::from_le_bytes(*number) == index).then_some(())?;
     Some(rest.split_first().map(|(_, reason)| String::from_utf8_lossy(reason).into_owned()))
 }

@@ -8,7 +8,7 @@ use core::time::Duration;
 use futures_util::future::{join, join_all};
 use lite::{Error, Lmr};
 
-/// A word in the memory of some node that is read and then written, in two steps.
+/// Changes a word in the memory of some node in two steps: a read and then a write.
 async fn step(word: &Lmr, change: impl Fn(u64) -> u64) -> Result<u64, Error> {
     let mut bytes = [0; 8];
     word.read(0, &mut bytes).await?;
@@ -17,7 +17,7 @@ async fn step(word: &Lmr, change: impl Fn(u64) -> u64) -> Result<u64, Error> {
     Ok(before)
 }
 
-/// A lock has one holder: what tasks of all nodes do under it, one does after the other.
+/// A lock has one holder: tasks of all nodes work under it one after the other.
 pub async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
     const TASKS: usize = 3;
     const ROUNDS: u64 = 6;
@@ -37,7 +37,7 @@ pub async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
             let held = lock.lock().await?;
             ensure(!held.after_death() && !held.is_lost(), "nobody has died")?;
             step(&word, |n| n + 1).await?;
-            // Given back in either way.
+            // Released in either way.
             if round % 2 == 0 { held.unlock().await? } else { drop(held) }
         }
         Ok(())
@@ -53,7 +53,7 @@ pub async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Those who share a lock hold it together, and never with one who holds it alone.
+/// Shared holders of a lock hold it in parallel, and never together with an exclusive holder.
 pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
     let name = cx.name("lock");
     let own = if cx.rank() == 0 { Some(cx.lite.create_lock(cx.node(0), &name).await?) } else { None };
@@ -61,7 +61,7 @@ pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
     let lock = cx.lite.open_lock(&name).await?;
     let held = lock.lock_shared().await?;
     let again = lock.lock_shared().await?;
-    // All hold it, twice each.
+    // All hold the lock, twice each.
     cx.meet().await?;
     ensure(lock.try_lock().await?.is_none(), "it was held alone and shared at once")?;
     cx.meet().await?;
@@ -81,7 +81,7 @@ pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
         ensure(lock.try_lock().await?.is_none(), "it has two holders")?;
         cx.meet().await?;
     }
-    // Those who gave up are in nobody's way.
+    // Tasks that gave up do not block others.
     lock.lock().await?.unlock().await?;
     cx.meet().await?;
     if let Some(own) = own {
@@ -90,7 +90,8 @@ pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A lock is given in the order in which requests come to its home: those of one node's tasks in the order in which they ask.
+/// A lock is granted in the order in which requests arrive at its home; requests of one node's tasks arrive
+/// in the order in which they were made.
 pub async fn a_lock_is_fair(cx: &Context) -> Outcome {
     const TASKS: usize = 6;
     let mut own = None;
@@ -101,7 +102,7 @@ pub async fn a_lock_is_fair(cx: &Context) -> Outcome {
     cx.meet().await?;
     let lock = cx.lite.open_lock(&cx.name("lock")).await?;
     let turns = cx.lite.open_counter(&cx.name("turns")).await?;
-    // From here on the way to its home is there.
+    // The connection to the lock's home exists from here on.
     lock.lock().await?.unlock().await?;
     cx.meet().await?;
     let take = async |_: usize| -> Result<u64, Error> {
@@ -121,7 +122,7 @@ pub async fn a_lock_is_fair(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A lock that is destroyed is gone for all, also for those who wait for it; its name is free.
+/// A destroyed lock no longer exists for any node, including waiting ones; its name is free.
 pub async fn a_destroyed_lock_is_gone(cx: &Context) -> Outcome {
     let name = cx.name("lock");
     let own = if cx.rank() == 0 { Some(cx.lite.create_lock(cx.node(2), &name).await?) } else { None };
@@ -133,7 +134,7 @@ pub async fn a_destroyed_lock_is_gone(cx: &Context) -> Outcome {
         cx.lite.sleep(BRIEF).await;
         own.destroy().await?;
     } else if cx.rank() > 1 {
-        // They wait for the holder, and then for nothing.
+        // They wait for the holder, and then fail.
         fails(lock.lock().await, Error::Freed)?;
     }
     cx.meet().await?;
@@ -149,7 +150,7 @@ pub async fn a_destroyed_lock_is_gone(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Nobody leaves a barrier before all have come, however often it is used.
+/// No node leaves a barrier before all have arrived, however often it is used.
 pub async fn nobody_leaves_a_barrier_before_all_have_come(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 15;
     let name = cx.name("counter");
@@ -171,7 +172,8 @@ pub async fn nobody_leaves_a_barrier_before_all_have_come(cx: &Context) -> Outco
     Ok(())
 }
 
-/// Any part of the nodes is a group of its own, in whatever order it is named, and many barriers are waited at at once.
+/// Any subset of the nodes is a group, in any order of naming, and a node can wait at many barriers in
+/// parallel.
 pub async fn barriers_are_of_any_group(cx: &Context) -> Outcome {
     let nodes = cx.nodes();
     let mut pairs = Vec::new();
@@ -190,17 +192,17 @@ pub async fn barriers_are_of_any_group(cx: &Context) -> Outcome {
     for met in join_all(all).await {
         met?;
     }
-    // Alone, nobody is waited for.
+    // A barrier of one node does not wait.
     cx.lite.barrier(&cx.name_of("alone", cx.rank()), &[cx.me()]).await?;
     Ok(())
 }
 
-/// Whoever is not of a group, or names another one, is refused; so is a second task of a node.
+/// A node outside of the group, a node that names another group, and a second task of a node are refused.
 pub async fn a_barrier_is_for_its_group(cx: &Context) -> Outcome {
     refused(cx.lite.barrier(&cx.name("none"), &[]).await)?;
     refused(cx.lite.barrier(&cx.name("others"), &[cx.next(), cx.after_next()]).await)?;
     cx.meet().await?;
-    // The lowest id keeps the barrier, and the first group to come is the barrier's.
+    // The node with the lowest id keeps the barrier, and the first group to arrive determines its group.
     let mut sorted = cx.nodes().to_vec();
     sorted.sort_unstable();
     let name = cx.name("barrier");
@@ -225,7 +227,7 @@ pub async fn a_barrier_is_for_its_group(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// If one waits no longer, all who wait are told; afterwards the barrier is as new.
+/// If one node stops waiting, all waiting nodes get an error; afterwards the barrier can be used again.
 pub async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
     let name = cx.name("barrier");
     cx.meet().await?;
@@ -238,7 +240,7 @@ pub async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
         }
         _ => {
             let failed = cx.lite.barrier(&name, cx.nodes()).await;
-            // Who comes after that waits in vain.
+            // A node that arrives later waits in vain.
             ensure(matches!(failed, Err(Error::Deadline | Error::Unknown)), "one of them has left")?;
         }
     }
@@ -247,7 +249,7 @@ pub async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// A counter counts from everywhere, and each count is one number.
+/// A counter can be used from every node, and each count is a different number.
 pub async fn counters_count_from_everywhere(cx: &Context) -> Outcome {
     const ROUNDS: u64 = 20;
     let name = cx.name("counter");
@@ -264,7 +266,7 @@ pub async fn counters_count_from_everywhere(cx: &Context) -> Outcome {
     let all = 2 * ROUNDS * cx.count() as u64;
     same(counter.get().await?, all)?;
     cx.meet().await?;
-    // Of all who try, one changes it.
+    // Of all nodes that try, exactly one changes it.
     let before = counter.compare_swap(all, 1000 + cx.rank() as u64).await?;
     cx.meet().await?;
     let now = counter.get().await?;
@@ -281,7 +283,7 @@ pub async fn counters_count_from_everywhere(cx: &Context) -> Outcome {
     fails(cx.lite.open_counter(&name).await, Error::NoSuchName)
 }
 
-/// An event wakes all who wait for it, and who comes late has missed nothing.
+/// An event wakes all waiting tasks, and a task that comes late misses nothing.
 pub async fn events_wake_all_who_wait(cx: &Context) -> Outcome {
     let name = cx.name("event");
     let own = if cx.rank() == 0 { Some(cx.lite.create_event(cx.node(1), &name).await?) } else { None };

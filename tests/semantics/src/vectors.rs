@@ -1,4 +1,4 @@
-//! Scatter and gather: several places of a region in one call.
+//! Scatter and gather: several parts of a region in one call.
 
 use crate::context::{Context, RW, all_of, pattern};
 use crate::failure::{Outcome, fails, same_bytes};
@@ -6,7 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use lite::Error;
 
-/// Many pieces of all lengths, more than are under way at once, are written and read in one call each.
+/// Pieces of any number and length, more than are in flight at a time, are written and read in one call each.
 pub async fn pieces_of_any_number_and_length(cx: &Context) -> Outcome {
     const LEN: usize = 400_000;
     for (_, lmr) in cx.everywhere(LEN as u64).await? {
@@ -19,7 +19,7 @@ pub async fn pieces_of_any_number_and_length(cx: &Context) -> Outcome {
         let pieces: Vec<_> = data.iter().enumerate().map(|(i, piece)| (at(i) as u64, &piece[..])).collect();
         lmr.write_vectored(&pieces).await?;
         same_bytes(&all_of(&lmr).await?, &model)?;
-        // In another order, and over each other.
+        // In another order, and overlapping.
         let mut got: Vec<_> = (0..20).map(|i| vec![0xaa; [3, 70_000, 64][i % 3]]).collect();
         let mut into: Vec<_> =
             got.iter_mut().enumerate().rev().map(|(i, b)| (at(i / 2) as u64, &mut b[..])).collect();
@@ -32,7 +32,7 @@ pub async fn pieces_of_any_number_and_length(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// Of no pieces there is nothing to do, and pieces of no bytes do nothing.
+/// A call without pieces does nothing, and pieces of zero length do nothing.
 pub async fn nothing_is_nothing(cx: &Context) -> Outcome {
     for (_, lmr) in cx.everywhere(64).await? {
         lmr.read_vectored(&mut []).await?;
@@ -45,7 +45,7 @@ pub async fn nothing_is_nothing(cx: &Context) -> Outcome {
     Ok(())
 }
 
-/// All pieces are checked before anything is done: one that is out of bounds leaves the others undone.
+/// All pieces are checked before any transfer: if one is out of bounds, none is transferred.
 pub async fn nothing_is_done_if_one_is_wrong(cx: &Context) -> Outcome {
     for node in [cx.me(), cx.next()] {
         let lmr = cx.lite.alloc(node, 1000, RW).await?;

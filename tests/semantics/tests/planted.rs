@@ -1,6 +1,6 @@
-//! The cases are checked: bugs put into LITE on purpose fail those that they concern.
+//! A test of the cases: each bug that is planted in LITE makes the case for its subject fail.
 //!
-//! One test, because a planted bug is the whole process's.
+//! There is only one test, because a planted bug applies to the whole process.
 #![cfg(debug_assertions)]
 
 #[path = "it/support/mod.rs"]

@@ -16,12 +16,12 @@ pub enum Breakdown {
     /// The card fails once; a reset repairs it.
     Once,
     /// The card leaves the bus permanently; all its registers read as all ones.
-    ForGood,
+    Permanent,
 }
 
 /// A planned failure, and whether it has happened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fate {
+pub(super) struct PlannedFailure {
     how: Breakdown,
     /// The number of frames that the card still sends before it fails.
     left: u64,
@@ -31,32 +31,32 @@ pub(super) struct Fate {
 impl Card {
     /// Makes the card fail after it has sent `frames` frames, counted across resets.
     pub fn break_down(&mut self, how: Breakdown, frames: u64) {
-        self.fate = Some(Fate { how, left: frames, failed: false });
+        self.planned_failure = Some(PlannedFailure { how, left: frames, failed: false });
     }
 
     /// Counts a sent frame towards the planned failure.
-    pub(super) fn wear(&mut self) {
-        let Some(fate) = self.fate.as_mut().filter(|fate| !fate.failed) else { return };
-        fate.left = fate.left.saturating_sub(1);
-        if fate.left == 0 {
-            fate.failed = true;
-            log::warn!("the card fails, as it was told to: {:?}", fate.how);
+    pub(super) fn count_sent_frame(&mut self) {
+        let Some(failure) = self.planned_failure.as_mut().filter(|failure| !failure.failed) else { return };
+        failure.left = failure.left.saturating_sub(1);
+        if failure.left == 0 {
+            failure.failed = true;
+            log::warn!("the card fails as planned: {:?}", failure.how);
         }
     }
 
     /// Returns the part of the planned failure that survives a reset.
-    pub(super) fn fate_after_reset(&self) -> Option<Fate> {
-        self.fate.filter(|fate| !fate.failed || fate.how == Breakdown::ForGood)
+    pub(super) fn failure_after_reset(&self) -> Option<PlannedFailure> {
+        self.planned_failure.filter(|failure| !failure.failed || failure.how == Breakdown::Permanent)
     }
 
     /// Returns whether the card has failed.
     pub(super) fn is_broken(&self) -> bool {
-        self.fate.is_some_and(|fate| fate.failed)
+        self.planned_failure.is_some_and(|failure| failure.failed)
     }
 
     /// Returns whether the card has left the bus.
-    pub(super) fn is_gone(&self) -> bool {
-        self.fate.is_some_and(|fate| fate.failed && fate.how == Breakdown::ForGood)
+    pub(super) fn has_left_bus(&self) -> bool {
+        self.planned_failure.is_some_and(|failure| failure.failed && failure.how == Breakdown::Permanent)
     }
 
     /// Returns the word of the error buffer at `offset` of BAR 0. Returns `None` outside of the buffer, and

@@ -4,6 +4,7 @@ use super::clock;
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{Host, read_be32};
+use super::layout::cq_context;
 use super::mailbox::Mailbox;
 use super::moderation::Moderation;
 use super::observe::Observation;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const CQE: usize = 32;
 const OWNER: u8 = 0x80;
 /// Flag of a context: entries have timestamps in place of the service level and VLAN.
-const STAMPED: u32 = 1 << 19;
+const STAMPED: u32 = 1 << (19 - 12);
 /// The opcode of the entry that ends the old buffer at a resize.
 const RESIZE: u8 = 0x16;
 /// The opcode of an error entry.
@@ -131,13 +132,14 @@ impl Cq {
         table: MttTable<'_>,
         host: &dyn Host,
     ) -> Result<(QueueMemory, u8), Status> {
-        let log_entries = (context.u32(0x0c) >> 24 & 0x1f) as u8;
+        let log_entries = context.field(cq_context::LOG_ENTRIES) as u8;
         if log_entries > 22 {
             return Err(Status::ExceedsLimit);
         }
-        let log_page = (context.u32(0x18) >> 24 & 0x3f) as u8 + 12;
-        let mtt = u64::from(context.u8(0x1b)) << 32 | u64::from(context.u32(0x1c) & !7);
-        let offset = u64::from(context.u32(0x08) >> 5 & 0x7f) * 32;
+        let log_page = context.field(cq_context::LOG_PAGE) as u8 + 12;
+        let (mtt_high, mtt) = (context.field(cq_context::MTT_HIGH), context.field(cq_context::MTT) & !7);
+        let mtt = u64::from(mtt_high) << 32 | u64::from(mtt);
+        let offset = u64::from(context.field(cq_context::PAGE_OFFSET)) * 32;
         let memory =
             QueueMemory::new(table, host, mtt, log_page, offset, (layout.stride as u64) << log_entries)
                 .ok_or(Status::IcmError)?;
@@ -217,16 +219,16 @@ impl Cqs {
         let queue = Cq {
             memory,
             log_entries,
-            eqn: context.u32(0x14) & 0x1ff,
-            record: context.u64(0x38) & !7,
+            eqn: context.field(cq_context::EQN),
+            record: context.double(cq_context::RECORD_HIGH) & !7,
             producer: 0,
             armed: Armed::No,
             solicited_until: 0,
             failed: false,
-            uar: context.u32(0x0c) & 0xff_ffff,
-            stamped: context.u32(0x00) & STAMPED != 0,
+            uar: context.field(cq_context::UAR),
+            stamped: context.field(cq_context::FLAGS) & STAMPED != 0,
             stride: self.stride,
-            moderation: Moderation::new(context.u16(0x10), context.u16(0x12)),
+            moderation: Moderation::parse(context),
         };
         self.queues.insert(cqn, queue);
         Ok(())
@@ -251,12 +253,15 @@ impl Cqs {
             Armed::Next => 1,
         };
         let stamped = if queue.stamped { STAMPED } else { 0 };
-        out.put_u32(0x00, status << 28 | stamped | state << 8);
-        out.put_u32(0x0c, u32::from(queue.log_entries) << 24 | queue.uar);
+        out.set(cq_context::CONTEXT_STATUS, status);
+        out.set(cq_context::FLAGS, stamped);
+        out.set(cq_context::STATE, state);
+        out.set(cq_context::LOG_ENTRIES, queue.log_entries.into());
+        out.set(cq_context::UAR, queue.uar);
         queue.moderation.put(out);
-        out.put_u32(0x14, queue.eqn);
-        out.put_u32(0x2c, queue.producer);
-        out.put_u64(0x38, queue.record);
+        out.set(cq_context::EQN, queue.eqn);
+        out.set(cq_context::PRODUCER_INDEX, queue.producer);
+        out.set_double(cq_context::RECORD_HIGH, queue.record);
         Ok(())
     }
 
@@ -315,7 +320,7 @@ impl Cqs {
             Armed::Next => true,
         };
         if fires {
-            self.tell(cqn, eqs, host);
+            self.post_armed_event(cqn, eqs, host);
         }
         true
     }
@@ -332,12 +337,12 @@ impl Cqs {
         let fires = beyond(if solicited_only { queue.solicited_until } else { queue.producer });
         queue.armed = if solicited_only { Armed::Solicited } else { Armed::Next };
         if fires {
-            self.tell(cqn, eqs, host);
+            self.post_armed_event(cqn, eqs, host);
         }
     }
 
     /// Posts the event for which a queue is armed, now or when its moderation allows.
-    fn tell(&mut self, cqn: u32, eqs: &mut Eqs, host: &dyn Host) {
+    fn post_armed_event(&mut self, cqn: u32, eqs: &mut Eqs, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&cqn) else { return };
         let before = queue.moderation.due();
         let now = queue.moderation.occurred(|| host.now());
@@ -364,7 +369,7 @@ impl Cqs {
         if let Some(due) = queue.moderation.due() {
             self.due.remove(&(due, cqn));
         }
-        if queue.moderation.replace(Moderation::new(context.u16(0x10), context.u16(0x12))) {
+        if queue.moderation.replace(Moderation::parse(context)) {
             queue.armed = Armed::No;
             eqs.post_to(queue.eqn, &completion_event(cqn), host);
         }
@@ -385,7 +390,7 @@ impl Cqs {
                 return;
             }
             if let Some(queue) = self.queues.get_mut(&cqn) {
-                queue.moderation.told();
+                queue.moderation.set_reported();
                 queue.armed = Armed::No;
                 eqs.post_to(queue.eqn, &completion_event(cqn), host);
             }

@@ -2,6 +2,7 @@
 
 use super::hcr::Status;
 use super::host::Host;
+use super::layout::eq_context;
 use super::mailbox::Mailbox;
 use super::moderation::Moderation;
 use super::observe::Observation;
@@ -110,7 +111,7 @@ impl Eq {
 
     fn interrupt(&mut self, host: &dyn Host) {
         self.armed = false;
-        self.moderation.told();
+        self.moderation.set_reported();
         if host.msix_enabled() {
             host.message(self.vector);
         } else {
@@ -168,10 +169,11 @@ impl Eqs {
         if self.queues.contains_key(&eqn) {
             return Err(Status::BadResourceState);
         }
-        let log_entries = (context.u32(0x0c) >> 24 & 0x1f) as u8;
-        let log_page = (context.u32(0x18) >> 24 & 0x3f) as u8 + 12;
-        let mtt = u64::from(context.u8(0x1b)) << 32 | u64::from(context.u32(0x1c) & !7);
-        let offset = u64::from(context.u32(0x08) >> 5 & 0x7f) * 32;
+        let log_entries = context.field(eq_context::LOG_ENTRIES) as u8;
+        let log_page = context.field(eq_context::LOG_PAGE) as u8 + 12;
+        let (mtt_high, mtt) = (context.field(eq_context::MTT_HIGH), context.field(eq_context::MTT) & !7);
+        let mtt = u64::from(mtt_high) << 32 | u64::from(mtt);
+        let offset = u64::from(context.field(eq_context::PAGE_OFFSET)) * 32;
         if log_entries > 22 {
             return Err(Status::ExceedsLimit);
         }
@@ -181,18 +183,18 @@ impl Eqs {
         // The guest zeroes the queue, and on the first lap a zero owner means "valid".
         let marked = memory.mark(host, 0..1 << log_entries, self.stride, OWNER);
         marked.map_err(|_| Status::BadParameter)?;
-        let state = context.u32(0) >> 8 & 0xf;
+        let state = context.field(eq_context::STATE);
         let queue = Eq {
             memory,
             log_entries,
-            vector: (context.u32(0x14) & 0x3ff) as u16,
+            vector: context.field(eq_context::VECTOR) as u16,
             producer: 0,
             consumer: 0,
             armed: state == 9,
             always_armed: state == 0xb,
             overflowed: false,
             stride: self.stride,
-            moderation: Moderation::new(context.u16(0x10), context.u16(0x12)),
+            moderation: Moderation::parse(context),
         };
         self.queues.insert(eqn, queue);
         Ok(())
@@ -215,12 +217,13 @@ impl Eqs {
         } else {
             0xa
         };
-        out.put_u32(0x00, status << 28 | state << 8);
-        out.put_u32(0x0c, u32::from(queue.log_entries) << 24);
+        out.set(eq_context::CONTEXT_STATUS, status);
+        out.set(eq_context::STATE, state);
+        out.set(eq_context::LOG_ENTRIES, queue.log_entries.into());
         queue.moderation.put(out);
-        out.put_u32(0x14, u32::from(queue.vector));
-        out.put_u32(0x28, queue.consumer & 0xff_ffff);
-        out.put_u32(0x2c, queue.producer & 0xff_ffff);
+        out.set(eq_context::VECTOR, queue.vector.into());
+        out.set(eq_context::CONSUMER_INDEX, queue.consumer);
+        out.set(eq_context::PRODUCER_INDEX, queue.producer);
         Ok(())
     }
 
@@ -262,7 +265,7 @@ impl Eqs {
     pub fn post(&mut self, event: &Event, host: &dyn Host) {
         match self.routes.get(&(event.kind as u8)) {
             Some(&eqn) => self.post_to(eqn, event, host),
-            None => log::debug!("no event queue takes {:?}", event.kind),
+            None => log::debug!("{:?} is routed to no event queue", event.kind),
         }
     }
 

@@ -142,7 +142,7 @@ impl Card {
     }
 
     /// Posts the event that a send queue has drained, if it has.
-    pub(super) fn tell_drained(&mut self, qpn: u32, host: &dyn Host) {
+    pub(super) fn report_drained(&mut self, qpn: u32, host: &dyn Host) {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
         if qp.state == State::SendQueueDrained && qp.sends_idle() && qp.draining.take() == Some(true) {
             self.qp_event(EventType::SendQueueDrained, qpn, host);

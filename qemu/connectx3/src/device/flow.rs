@@ -131,15 +131,15 @@ struct Rule {
     port: usize,
     qpn: u32,
     /// True if the rule also matches frames that its own queue pair has sent.
-    hears_itself: bool,
+    receives_own_frames: bool,
     specs: Vec<Spec>,
 }
 
 impl Rule {
     /// Returns whether the rule applies to a port and a sender. The rule's own queue pair is excluded as a
-    /// sender unless `hears_itself` is set.
+    /// sender unless `receives_own_frames` is set.
     fn concerns(&self, port: usize, from: Option<u32>) -> bool {
-        self.port == port && (self.hears_itself || from != Some(self.qpn))
+        self.port == port && (self.receives_own_frames || from != Some(self.qpn))
     }
 
     /// Returns whether the rule's specifications match a frame.
@@ -159,7 +159,7 @@ impl Rules {
     /// Adds the rule in a mailbox's first `words` 32-bit words, and returns the rule's id.
     pub fn attach(&mut self, mailbox: &Mailbox, words: u32) -> Result<u64, Status> {
         const LAST_IN_FIRST: u8 = 1 << 0;
-        const HEARS_ITSELF: u8 = 1 << 3;
+        const RECEIVES_OWN_FRAMES: u8 = 1 << 3;
         let len = (words as usize).saturating_mul(4).min(MAILBOX);
         let kind = match mailbox.u8(2) {
             0 => Kind::Regular,
@@ -184,7 +184,7 @@ impl Rules {
             kind,
             port: usize::from(mailbox.u8(7)).checked_sub(1).ok_or(Status::BadParameter)?,
             qpn: mailbox.u32(8) & 0xff_ffff,
-            hears_itself: mailbox.u8(3) & HEARS_ITSELF != 0,
+            receives_own_frames: mailbox.u8(3) & RECEIVES_OWN_FRAMES != 0,
             specs,
         };
         let before = mailbox.u8(3) & LAST_IN_FIRST != 0;
@@ -235,7 +235,7 @@ impl Rules {
                 && specs
                     .any(|spec| matches!(spec, Spec::InfiniBand { gid: masked } if masked.matches(Some(gid))))
         };
-        let word = |rule: &Rule| if rule.hears_itself { rule.qpn } else { rule.qpn | BLOCK_LOOPBACK };
+        let word = |rule: &Rule| if rule.receives_own_frames { rule.qpn } else { rule.qpn | BLOCK_LOOPBACK };
         self.rules.iter().filter(is_of).map(word).collect()
     }
 }

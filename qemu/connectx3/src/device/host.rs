@@ -5,7 +5,7 @@ use platform::Instant;
 
 /// An access to an address that the guest has not made accessible to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("DMA to {addr:#x}, {len} bytes: not memory of the guest")]
+#[error("DMA of {len} bytes at {addr:#x}: not memory of the guest")]
 pub struct DmaError {
     /// The first address of the access.
     pub addr: u64,

@@ -11,7 +11,7 @@ pub const ICM_PAGE: u64 = 4096;
 
 /// An access to an unmapped ICM address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len} bytes at ICM address {virt:#x}: no memory")]
+#[error("{len} bytes at ICM address {virt:#x}: not mapped")]
 pub struct IcmFault {
     /// The first ICM address of the access.
     pub virt: u64,
@@ -153,7 +153,7 @@ pub struct Chunks {
 }
 
 /// The maximum number of chunks. At 256 KiB each, the size that Linux uses, they exceed any guest's memory.
-const MOST_CHUNKS: usize = 1 << 18;
+const MAX_CHUNKS: usize = 1 << 18;
 
 impl Chunks {
     /// Maps `1 << log_size` bytes at `virt` to `bus`. Returns `false` if the range is invalid.
@@ -164,7 +164,7 @@ impl Chunks {
             return false;
         }
         self.unmap(virt, end);
-        if self.chunks.len() >= MOST_CHUNKS {
+        if self.chunks.len() >= MAX_CHUNKS {
             return false;
         }
         self.chunks.insert(virt, (bus, len));

@@ -93,7 +93,7 @@ impl Card {
     /// ones and writes have no effect.
     #[must_use]
     pub fn in_reset(&self, now: Instant) -> bool {
-        now < self.reset_until || self.is_gone()
+        now < self.reset_until || self.has_left_bus()
     }
 
     /// Performs due changes of links, and due moderated events and interrupts.

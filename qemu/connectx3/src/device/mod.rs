@@ -18,6 +18,7 @@ mod hcr;
 mod host;
 mod icm;
 mod infiniband;
+pub(crate) mod layout;
 mod link;
 mod mailbox;
 mod master;
@@ -45,7 +46,7 @@ pub use observe::{Doorbell, Observation, Register};
 pub use profile::{EqScheme, Function, LinkType, LinkTypes, PortProfile, Profile};
 pub use registers::BAR0_LEN;
 
-use breakdown::Fate;
+use breakdown::PlannedFailure;
 use command::{Firmware, Hca};
 use cost::Costs;
 use cq::Cqs;
@@ -113,7 +114,7 @@ pub struct Card {
     /// The account of the cost of work, if costs are counted.
     costs: Option<Arc<Costs>>,
     /// The planned failure of the card, if there is one.
-    fate: Option<Fate>,
+    planned_failure: Option<PlannedFailure>,
 }
 
 /// Counts of received frames that were dropped.
@@ -157,7 +158,7 @@ impl Card {
             next_deadline: Instant::MAX,
             reset_until: Instant::from_nanos(0),
             costs: None,
-            fate: None,
+            planned_failure: None,
             profile,
         };
         if virtual_function {
@@ -181,10 +182,10 @@ impl Card {
     /// Resets the card. The profile, the account of costs and the planned failure survive.
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
-        let (outbox, fate) = (self.silence(), self.fate_after_reset());
+        let (outbox, planned_failure) = (self.silence(), self.failure_after_reset());
         let (costs, cables) =
             (self.costs.take(), self.ports.iter().map(|port| port.cable).collect::<Vec<_>>());
-        *self = Self { outbox, costs, fate, ..Self::new(self.profile.clone()) };
+        *self = Self { outbox, costs, planned_failure, ..Self::new(self.profile.clone()) };
         for (index, cable) in cables.into_iter().enumerate() {
             self.set_cable(index, cable, host);
         }
@@ -212,7 +213,7 @@ impl Card {
         if at.send(&frame) {
             self.interface_counters.sent(counter, frame.len());
             self.outbox.push((port, frame));
-            self.wear();
+            self.count_sent_frame();
         }
     }
 

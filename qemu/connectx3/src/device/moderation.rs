@@ -1,6 +1,7 @@
 //! Moderation of a queue's events or interrupts: each entry reports immediately, or the queue waits for a
 //! number of entries or for a time since the first of them.
 
+use super::layout::cq_context;
 use super::mailbox::Mailbox;
 use core::time::Duration;
 use platform::Instant;
@@ -24,10 +25,15 @@ impl Moderation {
         Self { period: Duration::from_micros(period_us as u64), count, waiting: 0, due: None }
     }
 
+    /// Parses the settings in a context, which are at the same offsets for event and completion queues.
+    pub fn parse(context: &Mailbox) -> Self {
+        Self::new(context.field(cq_context::PERIOD) as u16, context.field(cq_context::COUNT) as u16)
+    }
+
     /// Writes the settings to a context.
     pub fn put(&self, out: &mut Mailbox) {
-        out.put_u16(0x10, self.period.as_micros() as u16);
-        out.put_u16(0x12, self.count);
+        out.set(cq_context::PERIOD, self.period.as_micros() as u32);
+        out.set(cq_context::COUNT, self.count.into());
     }
 
     /// Records an entry. Returns whether to report immediately. Calls `now` only if moderation is enabled.
@@ -37,7 +43,7 @@ impl Moderation {
         }
         self.waiting = self.waiting.saturating_add(1);
         if self.count != 0 && self.waiting >= self.count {
-            self.told();
+            self.set_reported();
             return true;
         }
         if self.due.is_none() {
@@ -53,7 +59,7 @@ impl Moderation {
     }
 
     /// Records that the entries were reported.
-    pub const fn told(&mut self) {
+    pub const fn set_reported(&mut self) {
         (self.waiting, self.due) = (0, None);
     }
 

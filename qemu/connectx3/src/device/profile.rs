@@ -166,30 +166,32 @@ const NAMED: &[Named] = &[
         profile.roce_v2 = false;
     }),
     ("ib", "ConnectX-3 Pro, one InfiniBand port", |profile| profile.link(LinkTypes::InfiniBand)),
-    ("vpi", "ConnectX-3 Pro, one port of either kind, as the driver says", |profile| {
+    ("vpi", "ConnectX-3 Pro, one port of either link type, which the driver selects", |profile| {
         profile.link(LinkTypes::Either { suggested: LinkType::Ethernet });
     }),
-    ("vpi-2port", "ConnectX-3 Pro, two ports of either kind", |profile| {
+    ("vpi-2port", "ConnectX-3 Pro, two ports of either link type", |profile| {
         profile.link(LinkTypes::Either { suggested: LinkType::Ethernet });
         profile.second_port();
     }),
-    ("sys-eqs", "event queues by QUERY_FUNC, as firmware from 2.30 on has them", |profile| {
+    ("sys-eqs", "event queues numbered by QUERY_FUNC, as in firmware from 2.30 on", |profile| {
         profile.eqs = EqScheme::System { reserved: 28, max: 156 };
     }),
     ("vf", "virtual function of a ConnectX-3 Pro, with its master built in", |profile| {
         profile.function = Function::Virtual;
         profile.device_id = 0x1004;
     }),
-    ("sw-cq-init", "drivers mark new completion queues", |profile| profile.sw_cq_init = true),
+    ("sw-cq-init", "drivers initialize the entries of new completion queues", |profile| {
+        profile.sw_cq_init = true;
+    }),
     ("large-entries", "entries of 64 bytes in event and completion queues", |profile| {
         profile.large_entries = true;
     }),
-    ("blueflame", "work requests written along with the doorbell", |profile| profile.blue_flame = true),
-    ("slow", "a reset of 1 s, and links that come up 2 s late", |profile| {
+    ("blueflame", "doorbells that carry their work request", |profile| profile.blue_flame = true),
+    ("slow", "a reset of 1 s, and links that come up after 2 s", |profile| {
         profile.reset_time = Duration::from_secs(1);
         profile.link_delay = Duration::from_secs(2);
     }),
-    ("torn-atomics", "atomics that are not atomic against the processor", |profile| {
+    ("torn-atomics", "atomics that are not atomic with respect to the processor", |profile| {
         profile.torn_atomics = true;
     }),
     ("a0", "steering by the MAC table only", |profile| profile.steering.groups = false),

@@ -47,9 +47,9 @@ pub fn write_mtt(
     host: &dyn Host,
 ) -> Result<(), Status> {
     const HEADER: usize = 16;
-    const MOST: u32 = ((MAILBOX - HEADER) / MTT_ENTRY as usize) as u32;
+    const MAX_ENTRIES: u32 = ((MAILBOX - HEADER) / MTT_ENTRY as usize) as u32;
     let first = mailbox.u64(0x00);
-    if count > MOST || !first.is_multiple_of(MTT_ENTRY) {
+    if count > MAX_ENTRIES || !first.is_multiple_of(MTT_ENTRY) {
         return Err(Status::BadParameter);
     }
     let first = base.checked_add(first).ok_or(Status::BadIndex)?;
@@ -133,7 +133,7 @@ impl QueueMemory {
 
     /// Returns the bus address of the byte at `at`, and the number of bytes from there to the end of its
     /// page. `at` wraps at the queue's length.
-    fn place(&self, at: u64) -> Option<(u64, u64)> {
+    fn locate(&self, at: u64) -> Option<(u64, u64)> {
         let position = self.offset + at % self.len.max(1);
         let within = position & ((1 << self.log_page) - 1);
         let page = self.pages.get((position >> self.log_page) as usize)?;
@@ -148,7 +148,7 @@ impl QueueMemory {
     ) -> Result<(), DmaError> {
         let mut done = 0;
         while done < len {
-            let (bus, rest) = self.place(at + done as u64).ok_or(DmaError { addr: at, len })?;
+            let (bus, rest) = self.locate(at + done as u64).ok_or(DmaError { addr: at, len })?;
             let n = (rest as usize).min(len - done);
             act(bus, done, n)?;
             done += n;
@@ -195,7 +195,7 @@ impl QueueMemory {
         let error = DmaError { addr: at, len: entry.len() };
         let (front, last) = entry.split_last_chunk::<8>().ok_or(error)?;
         self.write(host, at, front)?;
-        let (bus, _) = self.place(at + front.len() as u64).ok_or(error)?;
+        let (bus, _) = self.locate(at + front.len() as u64).ok_or(error)?;
         host.publish(bus, *last)
     }
 }

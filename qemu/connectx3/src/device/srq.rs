@@ -4,6 +4,7 @@
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
 use super::host::{DmaError, Host, read_be32};
+use super::layout::srq_context;
 use super::mailbox::Mailbox;
 use super::qp::{Scatter, scatter_list};
 use super::queue_memory::{MttTable, QueueMemory};
@@ -64,20 +65,22 @@ impl Srqs {
         if self.queues.contains_key(&srqn) {
             return Err(Status::BadResourceState);
         }
-        let (log_entries, log_stride) = ((context.u8(0) & 0xf), (context.u8(0x04) & 7) + 4);
-        let log_page = (context.u8(0x10) & 0x3f) + 12;
-        let mtt = u64::from(context.u8(0x13)) << 32 | u64::from(context.u32(0x14) & !7);
-        let offset = u64::from(context.u32(0x08) >> 26) * 64;
+        let log_entries = context.field(srq_context::LOG_ENTRIES) as u8;
+        let log_stride = context.field(srq_context::LOG_STRIDE) as u8 + 4;
+        let log_page = context.field(srq_context::LOG_PAGE) as u8 + 12;
+        let (mtt_high, mtt) = (context.field(srq_context::MTT_HIGH), context.field(srq_context::MTT) & !7);
+        let mtt = u64::from(mtt_high) << 32 | u64::from(mtt);
+        let offset = u64::from(context.field(srq_context::PAGE_OFFSET)) * 64;
         let len = 1u64 << (log_entries + log_stride);
         let memory = QueueMemory::new(table, host, mtt, log_page, offset, len).ok_or(Status::IcmError)?;
         let queue = Srq {
             memory,
             log_entries,
             log_stride,
-            pd: context.u32(0x18) & 0x1_ffff,
-            domain: context.u16(0x06),
-            cqn: context.u32(0x08) & 0xff_ffff,
-            record: context.u64(0x28) & !3,
+            pd: context.field(srq_context::PD) & 0x1_ffff,
+            domain: context.field(srq_context::XRC_DOMAIN) as u16,
+            cqn: context.field(srq_context::CQN),
+            record: context.double(srq_context::RECORD_HIGH) & !3,
             head: 0,
             taken: 0,
             returned: Vec::new(),
@@ -116,13 +119,14 @@ impl Srqs {
     /// QUERY_SRQ: writes the state of a queue to `out`.
     pub fn query(&self, srqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&srqn).ok_or(Status::BadResource)?;
-        out.put_u32(0x00, u32::from(queue.log_entries) << 24 | srqn);
-        out.put_u16(0x06, queue.domain);
-        out.put_u32(0x08, queue.cqn);
-        out.put_u32(0x18, queue.pd);
-        out.put_u16(0x1c, queue.limit);
-        out.put_u16(0x22, queue.taken);
-        out.put_u64(0x28, queue.record);
+        out.set(srq_context::LOG_ENTRIES, queue.log_entries.into());
+        out.set(srq_context::SRQN, srqn);
+        out.set(srq_context::XRC_DOMAIN, queue.domain.into());
+        out.set(srq_context::CQN, queue.cqn);
+        out.set(srq_context::PD, queue.pd);
+        out.set(srq_context::LIMIT, queue.limit.into());
+        out.set(srq_context::ENTRIES_TAKEN, queue.taken.into());
+        out.set_double(srq_context::RECORD_HIGH, queue.record);
         Ok(())
     }
 

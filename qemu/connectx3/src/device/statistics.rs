@@ -59,29 +59,29 @@ impl Direction {
     }
 
     /// Writes the counts. The offsets differ between the directions.
-    fn put(&self, out: &mut Mailbox, places: &Places) {
+    fn put(&self, out: &mut Mailbox, offsets: &Offsets) {
         let mut row = |at: usize, counts: &[u64; CLASSES], step: usize| {
             for (class, count) in counts.iter().enumerate() {
                 out.put_u64(at + step * class, *count);
             }
         };
         for (bucket, counts) in self.by_size.iter().enumerate() {
-            row(places.sizes + places.row * bucket, counts, 8);
+            row(offsets.sizes + offsets.row * bucket, counts, 8);
         }
-        row(places.broadcast, &self.broadcast, 8);
-        row(places.multicast, &self.multicast, 8);
-        row(places.good, &self.frames, 8);
+        row(offsets.broadcast, &self.broadcast, 8);
+        row(offsets.multicast, &self.multicast, 8);
+        row(offsets.good, &self.frames, 8);
         for column in 0..3 {
             // With and without framing, and of frames without errors: no frame here has any.
-            row(places.octets + 8 * column, &self.octets, 24);
+            row(offsets.octets + 8 * column, &self.octets, 24);
         }
-        row(places.frames, &self.frames, 24);
-        row(places.frames + 8, &self.tagged, 24);
+        row(offsets.frames, &self.frames, 24);
+        row(offsets.frames + 8, &self.tagged, 24);
     }
 }
 
 /// Offsets in the mailbox of DUMP_ETH_STATS.
-struct Places {
+struct Offsets {
     sizes: usize,
     row: usize,
     broadcast: usize,
@@ -91,7 +91,7 @@ struct Places {
     frames: usize,
 }
 
-const RECEIVED: Places = Places {
+const RECEIVED: Offsets = Offsets {
     sizes: 0x000,
     row: 0x48,
     broadcast: 0x2d0,
@@ -100,7 +100,7 @@ const RECEIVED: Places = Places {
     octets: 0x3a8,
     frames: 0x480,
 };
-const SENT: Places = Places {
+const SENT: Offsets = Offsets {
     sizes: 0x598,
     row: 0x50,
     broadcast: 0x8b8,

@@ -20,7 +20,7 @@ pub struct McgTable<'a> {
 }
 
 /// Returns the ICM address of an entry, and its length in bytes.
-fn place(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
+fn locate(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
     let [log_entry, _, log_table] = hca.mcg_log;
     if u64::from(index) >= 1 << log_table {
         return Err(Status::BadIndex);
@@ -34,7 +34,7 @@ fn place(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
 
 /// WRITE_MCG: writes an entry.
 pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
-    let (virt, len) = place(hca, index)?;
+    let (virt, len) = locate(hca, index)?;
     hca.found.clear();
     icm.write(host, virt, &entry.bytes()[..len]).map_err(|_| Status::IcmError)
 }
@@ -42,7 +42,7 @@ pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn H
 impl McgTable<'_> {
     /// READ_MCG: returns an entry.
     pub fn read(&self, index: u32, host: &dyn Host) -> Result<Mailbox, Status> {
-        let (virt, len) = place(self.hca, index)?;
+        let (virt, len) = locate(self.hca, index)?;
         let mut out = Mailbox::default();
         self.icm.read(host, virt, &mut out.bytes_mut()[..len]).map_err(|_| Status::IcmError)?;
         Ok(out)
@@ -131,7 +131,7 @@ impl McgTable<'_> {
         let mut index = self.hash(key);
         // The limit protects against a loop in the guest's chain; drivers make no longer ones.
         for _ in 0..LONGEST_CHAIN.min(1 << log_table.min(31)) {
-            let Ok((virt, _)) = place(self.hca, index) else { return Vec::new() };
+            let Ok((virt, _)) = locate(self.hca, index) else { return Vec::new() };
             let mut front = [0; 32];
             if self.icm.read(host, virt, &mut front).is_err() {
                 return Vec::new();
@@ -156,7 +156,7 @@ pub const BLOCK_LOOPBACK: u32 = 1 << 30;
 /// Returns the queue pair in an entry's word, if it receives frames of the sender: a queue pair of the card,
 /// or `None` for the wire.
 #[must_use]
-pub fn hears(word: u32, from: Option<u32>) -> Option<u32> {
+pub fn receiver(word: u32, from: Option<u32>) -> Option<u32> {
     let qpn = word & 0xff_ffff;
     (word & BLOCK_LOOPBACK == 0 || from != Some(qpn)).then_some(qpn)
 }
@@ -188,7 +188,7 @@ impl Card {
             Steering::Groups | Steering::Table => McgTable { icm: &self.icm, hca }.group(gid, host),
         };
         let wants = |&word: &u32| {
-            let qpn = hears(word, from)?;
+            let qpn = receiver(word, from)?;
             (self.qps.get_mut(qpn)?.context.port() == port).then_some(qpn)
         };
         members.iter().filter_map(wants).collect()

@@ -51,6 +51,22 @@ pub struct Inside {
     raw: bool,
 }
 
+/// The changes of a queue pair that must be reported with its completions.
+struct Changes {
+    /// True if the queue pair has just failed.
+    failed: bool,
+    /// The event that reports the failure, if no completion does.
+    event: Option<EventType>,
+    /// True while the send queue drains.
+    draining: bool,
+    /// True if receives come from shared queues.
+    shares_receives: bool,
+    /// True if the queue pair receives from a shared queue.
+    had_receives: bool,
+    /// The completion queues of sends and of receives.
+    cqns: [u32; 2],
+}
+
 impl Card {
     /// Runs `act` on a queue pair and its memory, then posts the resulting completions and events.
     pub(super) fn with_qp<T>(
@@ -88,23 +104,16 @@ impl Card {
         };
         let before = Before::of(qp, env.counters);
         let result = act(qp, keyed, &mut env, &mut shared);
-        match qp.transport.ended() {
-            Ended::All => qp.state = State::Error,
-            Ended::Sends if qp.state == State::ReadyToSend => qp.state = State::SendQueueError,
-            Ended::Sends | Ended::Nothing => {}
-        }
-        let failed = before.has_failed(qp);
-        if failed {
-            // Requests that are still in the guest's rings are flushed too.
-            if before.could_send() {
-                flush::sends(qp, host, &mut env);
-            }
-            flush::receives(qp, host, &mut env);
-        }
-        let (send_cqn, receive_cqn) = (qp.context.send_cqn(), qp.context.receive_cqn());
-        let (shares_receives, drains) = (qp.context.shares_receives(), qp.draining.is_some());
-        // An XRC initiator receives nothing.
-        let had_receives = qp.context.srqn().is_some() || qp.context.xrc_domain().is_some();
+        let failed = follow_transport(qp, before, host, &mut env);
+        let mut changes = Changes {
+            failed,
+            event: None,
+            draining: qp.draining.is_some(),
+            shares_receives: qp.context.shares_receives(),
+            // An XRC initiator receives nothing.
+            had_receives: qp.context.srqn().is_some() || qp.context.xrc_domain().is_some(),
+            cqns: [qp.context.send_cqn(), qp.context.receive_cqn()],
+        };
         completed.extended = qp.service == Service::Xrc;
         if let Some(at) = qp.transport.deadline() {
             self.next_deadline = self.next_deadline.min(at);
@@ -112,10 +121,19 @@ impl Card {
         if let (Some(key), who) = (peer.invalidated.get(), peer.who.get())
             && let Err(e) = self.regions.invalidate(key, who, true, &mut self.icm, host)
         {
-            log::warn!("a key that a peer has taken away: {e}");
+            log::warn!("a peer cannot invalidate a key: {e}");
         }
-        let event = if failed { before.event(qp, &self.transport_counters, &completed) } else { None };
-        let mut told = true;
+        if failed {
+            changes.event = before.event(qp, &self.transport_counters, &completed);
+        }
+        self.report_changes(qpn, &completed, &changes, host);
+        Some(result)
+    }
+
+    /// Posts a queue pair's completions, and the events of its changes.
+    fn report_changes(&mut self, qpn: u32, completed: &Completed, changes: &Changes, host: &dyn Host) {
+        let [send_cqn, receive_cqn] = changes.cqns;
+        let mut all_posted = true;
         for (completion, send) in &completed.list {
             let cqn = match *send {
                 true => send_cqn,
@@ -126,23 +144,22 @@ impl Card {
                 },
                 false => receive_cqn,
             };
-            told &= self.cqs.post(cqn, &completed.cqe(qpn, completion, *send), &mut self.eqs, host);
+            all_posted &= self.cqs.post(cqn, &completed.cqe(qpn, completion, *send), &mut self.eqs, host);
         }
-        if let Some(kind) = event {
+        if let Some(kind) = changes.event {
             self.qp_event(kind, qpn, host);
         }
-        if failed && had_receives {
+        if changes.failed && changes.had_receives {
             self.qp_event(EventType::LastWqeReached, qpn, host);
-        } else if failed && !shares_receives {
+        } else if changes.failed && !changes.shares_receives {
             self.watch_failed(qpn, host);
         }
-        if drains {
-            self.tell_drained(qpn, host);
+        if changes.draining {
+            self.report_drained(qpn, host);
         }
-        if !told {
+        if !all_posted {
             self.lose_completions(qpn, host);
         }
-        Some(result)
     }
 
     /// Handles the send doorbell.
@@ -321,7 +338,7 @@ impl Card {
         let completed = Completed { solicited, origin: datagram.then_some(origin), ..Completed::default() };
         let first = matches!(qp.transport, Transport::Connected(_))
             && qp.state == State::ReadyToReceive
-            && !std::mem::replace(&mut qp.heard, true);
+            && !std::mem::replace(&mut qp.has_received, true);
         if first {
             self.qp_event(EventType::CommunicationEstablished, qpn, host);
         }
@@ -415,6 +432,25 @@ impl Card {
     pub const fn transport_counters(&self) -> &Counters {
         &self.transport_counters
     }
+}
+
+/// Updates a queue pair's state from its transport, and flushes its rings if it has just failed. Returns
+/// whether it has.
+fn follow_transport(qp: &mut Qp, before: Before, host: &dyn Host, env: &mut Env<'_>) -> bool {
+    match qp.transport.ended() {
+        Ended::All => qp.state = State::Error,
+        Ended::Sends if qp.state == State::ReadyToSend => qp.state = State::SendQueueError,
+        Ended::Sends | Ended::Nothing => {}
+    }
+    let failed = before.has_failed(qp);
+    if failed {
+        // Requests that are still in the guest's rings are flushed too.
+        if before.could_send() {
+            flush::sends(qp, host, env);
+        }
+        flush::receives(qp, host, env);
+    }
+    failed
 }
 
 /// Returns the length of a frame as received, without a VLAN tag.

@@ -2,18 +2,18 @@
 //! a fabric in another process.
 
 mod cable;
-mod seat;
+mod card;
 mod switch;
 
-pub use seat::{Plug, Slot};
+pub use card::{Plug, Slot};
 pub use switch::Network;
 
 use crate::device::Card;
 use crate::trace::{Observer, Watch};
 use anyhow::{Context, Result};
 use cable::Cable;
+use card::ServedCard;
 use rustix::event::{Timespec, epoll};
-use seat::Seat;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,7 @@ const LONGEST_NS: u64 = 500_000_000;
 /// The number of rounds of frames between cards per turn of their clients.
 const ROUNDS: usize = 16;
 
-/// The meaning of one of a seat's descriptors.
+/// The meaning of one of a card's descriptors.
 #[derive(Clone, Copy)]
 enum Source {
     Listener,
@@ -38,13 +38,13 @@ impl Source {
     const PORTS: usize = 2;
     const KINDS: usize = 2 + Self::PORTS;
 
-    const fn token(self, seat: usize) -> u64 {
+    const fn token(self, card: usize) -> u64 {
         let kind = match self {
             Self::Listener => 0,
             Self::Client => 1,
             Self::Fabric(port) => 2 + port,
         };
-        (seat * Self::KINDS + kind) as u64
+        (card * Self::KINDS + kind) as u64
     }
 
     fn of(token: u64) -> Option<(usize, Self)> {
@@ -62,7 +62,7 @@ impl Source {
 pub struct Server {
     poller: OwnedFd,
     started: Instant,
-    seats: Vec<Seat>,
+    cards: Vec<ServedCard>,
     switch: Switch,
 }
 
@@ -74,14 +74,14 @@ impl Server {
     pub fn new(cards: Vec<(Slot, Card)>, network: Network, watch: Watch) -> Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut server =
-            Self { poller, started: Instant::now(), seats: Vec::new(), switch: Switch::new(network) };
+            Self { poller, started: Instant::now(), cards: Vec::new(), switch: Switch::new(network) };
         for (index, (slot, card)) in cards.into_iter().enumerate() {
-            let seat = Seat::new(slot, card, watch.clone(), |port| server.switch.plug(index, port))?;
-            server.watch(seat.listener(), Source::Listener.token(index))?;
-            for (port, stream) in seat.fabrics() {
+            let served = ServedCard::new(slot, card, watch.clone(), |port| server.switch.plug(index, port))?;
+            server.watch(served.listener(), Source::Listener.token(index))?;
+            for (port, stream) in served.fabrics() {
                 server.watch(stream.watch(), Source::Fabric(port).token(index))?;
             }
-            server.seats.push(seat);
+            server.cards.push(served);
         }
         Ok(server)
     }
@@ -89,7 +89,7 @@ impl Server {
     /// Returns the observers of the cards, in the cards' order.
     #[must_use]
     pub fn observers(&self) -> Vec<Arc<Observer>> {
-        self.seats.iter().map(|seat| Arc::clone(seat.observer())).collect()
+        self.cards.iter().map(|card| Arc::clone(card.observer())).collect()
     }
 
     fn watch(&self, fd: impl AsFd, token: u64) -> Result<()> {
@@ -117,11 +117,11 @@ impl Server {
                 Err(e) => return Err(e).context("the event loop"),
             }
             for event in &events {
-                let Some((seat, source)) = Source::of(event.data.u64()) else { continue };
+                let Some((card, source)) = Source::of(event.data.u64()) else { continue };
                 match source {
-                    Source::Listener => self.seats[seat].accept(seat),
-                    Source::Client => self.seats[seat].serve(seat, &self.poller, event.data.u64())?,
-                    Source::Fabric(port) => self.seats[seat].receive_from_fabric(seat, port, &self.poller),
+                    Source::Listener => self.cards[card].accept(card),
+                    Source::Client => self.cards[card].serve(card, &self.poller, event.data.u64())?,
+                    Source::Fabric(port) => self.cards[card].receive_from_fabric(card, port, &self.poller),
                 }
             }
             self.admit()?;
@@ -134,15 +134,15 @@ impl Server {
     fn wait(&mut self) -> Timespec {
         let now = self.now_ns();
         let switch = self.switch.next_deadline().map(|at| at.saturating_sub(now));
-        let cards = self.seats.iter_mut().filter_map(Seat::nanoseconds_until_due);
+        let cards = self.cards.iter_mut().filter_map(ServedCard::nanoseconds_until_due);
         let wait = cards.chain(switch).min().unwrap_or(LONGEST_NS).min(LONGEST_NS);
         Timespec { tv_sec: 0, tv_nsec: wait.cast_signed() }
     }
 
-    /// Admits clients that wait for cards which have none.
+    /// Admits waiting clients to cards without a client.
     fn admit(&mut self) -> Result<()> {
-        for (index, seat) in self.seats.iter_mut().enumerate() {
-            if let Some(stream) = seat.admit(index)? {
+        for (index, card) in self.cards.iter_mut().enumerate() {
+            if let Some(stream) = card.admit(index)? {
                 let data = epoll::EventData::new_u64(Source::Client.token(index));
                 epoll::add(&self.poller, stream, data, epoll::EventFlags::IN)?;
             }
@@ -157,21 +157,21 @@ impl Server {
         for _ in 0..ROUNDS {
             moved = false;
             let now = self.now_ns();
-            for (index, seat) in self.seats.iter_mut().enumerate() {
-                for (port, frame) in seat.progress() {
+            for (index, card) in self.cards.iter_mut().enumerate() {
+                for (port, frame) in card.progress() {
                     moved = true;
-                    match seat.cable(port) {
+                    match card.cable(port) {
                         Some(Cable::Switch(end)) => self.switch.take(*end, frame, now),
                         Some(Cable::Fabric(outside)) => outside.send(frame),
                         Some(Cable::Out) | None => {}
                     }
                 }
-                seat.flush(&self.poller, |port| Source::Fabric(port).token(index))?;
+                card.flush(&self.poller, |port| Source::Fabric(port).token(index))?;
             }
             while let Some((end, frame)) = self.switch.give(now) {
                 moved = true;
-                if let Some(seat) = self.seats.get_mut(end.seat) {
-                    seat.receive(end.port, &frame);
+                if let Some(card) = self.cards.get_mut(end.card) {
+                    card.receive(end.port, &frame);
                 }
             }
             if !moved {

@@ -37,7 +37,7 @@ pub struct Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The index of the card.
-    pub seat: usize,
+    pub card: usize,
     /// The card's port, counted from 0.
     pub port: usize,
 }
@@ -69,9 +69,9 @@ impl Switch {
     }
 
     /// Connects a card's port and returns the index of its end.
-    pub fn plug(&mut self, seat: usize, port: usize) -> usize {
+    pub fn plug(&mut self, card: usize, port: usize) -> usize {
         let end = self.ends.len();
-        self.ends.push(End { seat, port });
+        self.ends.push(End { card, port });
         if let Some(faults) = self.network.faults {
             self.links.push(FaultQueue::new(faults, self.network.seed.wrapping_add(end as u64)));
         }
@@ -90,7 +90,7 @@ impl Switch {
         if let Some(capture) = &mut self.network.capture {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             if let Err(e) = capture.frame(u64::try_from(now).unwrap_or(u64::MAX), &frame) {
-                log::error!("the capture ends here: {e}");
+                log::error!("the capture ends: {e}");
                 self.network.capture = None;
             }
         }
@@ -145,7 +145,7 @@ impl Drop for Switch {
         if let Some(capture) = &mut self.network.capture
             && let Err(e) = capture.flush()
         {
-            log::error!("the capture is not whole: {e}");
+            log::error!("the capture is incomplete: {e}");
         }
     }
 }
@@ -170,9 +170,9 @@ mod tests {
         let faults = Faults::parse("delay_us=3").unwrap();
         for (faults, delay) in [(None, 0), (Some(faults), 3_000)] {
             let mut switch = Switch::new(Network { faults, ..Network::default() });
-            let ends = [End { seat: 0, port: 0 }, End { seat: 0, port: 1 }, End { seat: 1, port: 0 }];
+            let ends = [End { card: 0, port: 0 }, End { card: 0, port: 1 }, End { card: 1, port: 0 }];
             for (index, end) in ends.iter().enumerate() {
-                assert_eq!(switch.plug(end.seat, end.port), index);
+                assert_eq!(switch.plug(end.card, end.port), index);
             }
             switch.take(0, frame(9, 1), 0);
             assert_eq!(switch.next_deadline(), (delay > 0).then_some(delay));
@@ -190,13 +190,13 @@ mod tests {
         let polling = [&header.emit()[..], &(Symbol::Polling as u16).to_be_bytes()].concat();
         for (ends, reached) in [(2, 1), (3, 0)] {
             let mut switch = Switch::new(Network::default());
-            for seat in 0..ends {
-                switch.plug(seat, 0);
+            for card in 0..ends {
+                switch.plug(card, 0);
             }
             switch.take(0, polling.clone(), 0);
             let given: Vec<_> = std::iter::from_fn(|| switch.give(0)).collect();
             assert_eq!(given.len(), 1);
-            assert_eq!(given[0].0.seat, reached, "the partner on the cable, or an answer of the switch");
+            assert_eq!(given[0].0.card, reached, "the partner on the cable, or an answer of the switch");
             assert_eq!(given[0].1 == polling, ends == 2);
         }
     }

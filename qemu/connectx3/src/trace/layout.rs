@@ -1,15 +1,14 @@
 //! Names of the fields of mailboxes, by command. Bits outside of all fields are shown by offset, so nothing
 //! is omitted.
 
+use crate::device::layout::{Field, bits, cq_context, eq_context, init_hca, srq_context, word};
 use crate::device::{Command, Mailbox};
 
-/// A field: its name, the offset of its 32-bit word, its highest and lowest bit there, and its kind.
-#[derive(Clone, Copy, Debug)]
-struct Field {
+/// A field with its name and its kind.
+#[derive(Clone, Copy)]
+struct Named {
     name: &'static str,
-    word: usize,
-    high: u8,
-    low: u8,
+    field: Field,
     kind: Kind,
 }
 
@@ -27,34 +26,18 @@ pub enum Kind {
 }
 
 /// Returns a field whose value has a meaning.
-const fn v(name: &'static str, word: usize, high: u8, low: u8) -> Field {
-    Field { name, word, high, low, kind: Kind::Meant }
-}
-
-/// Returns a field of a whole word whose value has a meaning.
-const fn w(name: &'static str, word: usize) -> Field {
-    v(name, word, 31, 0)
+const fn v(name: &'static str, field: Field) -> Named {
+    Named { name, field, kind: Kind::Meant }
 }
 
 /// Returns a field with an address or number that the driver chooses.
-const fn p(name: &'static str, word: usize, high: u8, low: u8) -> Field {
-    Field { name, word, high, low, kind: Kind::Picked }
+const fn p(name: &'static str, field: Field) -> Named {
+    Named { name, field, kind: Kind::Picked }
 }
 
 /// Returns a field that distinguishes uses of the command.
-const fn k(name: &'static str, word: usize, high: u8, low: u8) -> Field {
-    Field { name, word, high, low, kind: Kind::Telling }
-}
-
-/// Returns a field of a whole word with an address or number that the driver chooses.
-const fn a(name: &'static str, word: usize) -> Field {
-    p(name, word, 31, 0)
-}
-
-impl Field {
-    const fn mask(self) -> u32 {
-        (u32::MAX >> (31 - self.high)) & (u32::MAX << self.low)
-    }
+const fn k(name: &'static str, field: Field) -> Named {
+    Named { name, field, kind: Kind::Telling }
 }
 
 /// The length of the decoded part of a mailbox, in bytes.
@@ -67,11 +50,11 @@ pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> 
     let mut found = Vec::new();
     for word in (0..LOOKED_AT).step_by(4) {
         let mut rest = mailbox.u32(word);
-        for field in layout.iter().filter(|field| field.word == word) {
-            let value = (rest & field.mask()) >> field.low;
+        for Named { name, field, kind } in layout.iter().filter(|named| named.field.word() == word) {
+            let value = field.of(rest);
             rest &= !field.mask();
             if value != 0 {
-                found.push((field.name.to_owned(), value, field.kind));
+                found.push(((*name).to_owned(), value, *kind));
             }
         }
         if rest != 0 {
@@ -104,7 +87,7 @@ const fn is_list(command: &Command) -> bool {
 }
 
 /// Returns the layout of a command's input mailbox, or `None` if it has none.
-fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Field]> {
+fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Named]> {
     const SPREADS: u32 = 1 << 13;
     Some(match (command.opcode, command.op_mod) {
         (0x007, _) => INIT_HCA,
@@ -134,287 +117,297 @@ fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Field]> {
     })
 }
 
-const INIT_HCA: &[Field] = &[
-    v("version", 0x000, 31, 24),
-    v("cache_line", 0x00c, 15, 8),
-    w("flags", 0x014),
-    w("flags2", 0x018),
-    a("qpc_base_high", 0x030),
-    p("qpc_base", 0x034, 31, 5),
-    v("log_qps", 0x034, 4, 0),
-    a("srqc_base_high", 0x048),
-    p("srqc_base", 0x04c, 31, 5),
-    v("log_srqs", 0x04c, 4, 0),
-    a("cqc_base_high", 0x050),
-    p("cqc_base", 0x054, 31, 5),
-    v("log_cqs", 0x054, 4, 0),
-    w("entry_sizes", 0x058),
-    a("altc_base_high", 0x060),
-    a("altc_base", 0x064),
-    a("auxc_base_high", 0x070),
-    a("auxc_base", 0x074),
-    a("eqc_base_high", 0x080),
-    p("eqc_base", 0x084, 31, 5),
-    v("log_eqs", 0x084, 4, 0),
-    v("system_eqs", 0x088, 11, 0),
-    a("rdmarc_base_high", 0x090),
-    p("rdmarc_base", 0x094, 31, 3),
-    v("log_rdmarc", 0x094, 2, 0),
-    a("mcg_base_high", 0x0c0),
-    a("mcg_base", 0x0c4),
-    v("log_mcg_entry", 0x0d0, 7, 0),
-    v("log_mcg_hash", 0x0d4, 7, 0),
-    v("unicast_steering", 0x0d8, 27, 27),
-    v("log_mcgs", 0x0d8, 7, 0),
-    a("dmpt_base_high", 0x0f0),
-    a("dmpt_base", 0x0f4),
-    v("windows", 0x0f8, 31, 31),
-    v("log_mpts", 0x0f8, 5, 0),
-    a("mtt_base_high", 0x100),
-    a("mtt_base", 0x104),
-    a("cmpt_base_high", 0x108),
-    a("cmpt_base", 0x10c),
-    v("log_uars", 0x128, 11, 8),
-    v("log_uar_page", 0x128, 7, 0),
-    a("flow_base_high", 0x1d0),
-    a("flow_base", 0x1d4),
-    v("log_flow_entry", 0x1e0, 7, 0),
-    v("log_flows", 0x1e8, 7, 0),
-    w("flow_ethernet", 0x1f0),
-    w("flow_infiniband", 0x1f4),
+const INIT_HCA: &[Named] = &[
+    v("version", init_hca::VERSION),
+    v("cache_line", init_hca::CACHE_LINE),
+    v("flags", init_hca::FLAGS),
+    v("flags2", init_hca::FLAGS2),
+    p("qpc_base_high", init_hca::QPC_BASE_HIGH),
+    p("qpc_base", init_hca::QPC_BASE),
+    v("log_qps", init_hca::LOG_QPS),
+    p("srqc_base_high", init_hca::SRQC_BASE_HIGH),
+    p("srqc_base", init_hca::SRQC_BASE),
+    v("log_srqs", init_hca::LOG_SRQS),
+    p("cqc_base_high", init_hca::CQC_BASE_HIGH),
+    p("cqc_base", init_hca::CQC_BASE),
+    v("log_cqs", init_hca::LOG_CQS),
+    v("entry_sizes", init_hca::ENTRY_SIZES),
+    p("altc_base_high", init_hca::ALTC_BASE_HIGH),
+    p("altc_base", init_hca::ALTC_BASE),
+    p("auxc_base_high", init_hca::AUXC_BASE_HIGH),
+    p("auxc_base", init_hca::AUXC_BASE),
+    p("eqc_base_high", init_hca::EQC_BASE_HIGH),
+    p("eqc_base", init_hca::EQC_BASE),
+    v("log_eqs", init_hca::LOG_EQS),
+    v("system_eqs", init_hca::SYSTEM_EQS),
+    p("rdmarc_base_high", init_hca::RDMARC_BASE_HIGH),
+    p("rdmarc_base", init_hca::RDMARC_BASE),
+    v("log_rdmarc", init_hca::LOG_RDMARC),
+    p("mcg_base_high", init_hca::MCG_BASE_HIGH),
+    p("mcg_base", init_hca::MCG_BASE),
+    v("log_mcg_entry", init_hca::LOG_MCG_ENTRY),
+    v("log_mcg_hash", init_hca::LOG_MCG_HASH),
+    v("unicast_steering", init_hca::UNICAST_STEERING),
+    v("log_mcgs", init_hca::LOG_MCGS),
+    p("dmpt_base_high", init_hca::DMPT_BASE_HIGH),
+    p("dmpt_base", init_hca::DMPT_BASE),
+    v("windows", init_hca::WINDOWS),
+    v("log_mpts", init_hca::LOG_MPTS),
+    p("mtt_base_high", init_hca::MTT_BASE_HIGH),
+    p("mtt_base", init_hca::MTT_BASE),
+    p("cmpt_base_high", init_hca::CMPT_BASE_HIGH),
+    p("cmpt_base", init_hca::CMPT_BASE),
+    v("log_uars", init_hca::LOG_UARS),
+    v("log_uar_page", init_hca::LOG_UAR_PAGE),
+    p("flow_base_high", init_hca::FLOW_BASE_HIGH),
+    p("flow_base", init_hca::FLOW_BASE),
+    v("log_flow_entry", init_hca::LOG_FLOW_ENTRY),
+    v("log_flows", init_hca::LOG_FLOWS),
+    v("flow_ethernet", init_hca::FLOW_ETHERNET),
+    v("flow_infiniband", init_hca::FLOW_INFINIBAND),
 ];
 
-const SET_PORT_INFINIBAND: &[Field] =
-    &[w("set", 0x00), w("capabilities", 0x04), v("max_pkeys", 0x28, 31, 16), v("max_gids", 0x28, 15, 0)];
-
-const SET_PORT_GENERAL: &[Field] = &[
-    k("flags2", 0x00, 15, 8),
-    k("flags", 0x00, 7, 0),
-    v("roce_mode", 0x04, 31, 28),
-    v("mtu", 0x04, 15, 0),
-    v("pptx", 0x08, 31, 24),
-    v("pfctx", 0x08, 23, 16),
-    v("pprx", 0x0c, 31, 24),
-    v("pfcrx", 0x0c, 23, 16),
-    v("user_mtu", 0x18, 15, 0),
-    p("user_mac_high", 0x1c, 15, 0),
-    a("user_mac", 0x20),
+const SET_PORT_INFINIBAND: &[Named] = &[
+    v("set", word(0x00)),
+    v("capabilities", word(0x04)),
+    v("max_pkeys", bits(0x28, 31, 16)),
+    v("max_gids", bits(0x28, 15, 0)),
 ];
 
-const SET_PORT_QUEUES: &[Field] = &[
-    a("base_qpn", 0x00),
-    v("log_macs", 0x04, 23, 16),
-    v("log_vlans", 0x04, 15, 8),
-    v("log_priorities", 0x04, 7, 0),
-    v("no_vlan", 0x0c, 23, 16),
-    v("vlan_miss", 0x0c, 7, 0),
-    v("promiscuous", 0x14, 31, 31),
-    p("promiscuous_qpn", 0x14, 23, 0),
-    v("multicast_mode", 0x18, 31, 30),
-    p("multicast_qpn", 0x18, 23, 0),
+const SET_PORT_GENERAL: &[Named] = &[
+    k("flags2", bits(0x00, 15, 8)),
+    k("flags", bits(0x00, 7, 0)),
+    v("roce_mode", bits(0x04, 31, 28)),
+    v("mtu", bits(0x04, 15, 0)),
+    v("pptx", bits(0x08, 31, 24)),
+    v("pfctx", bits(0x08, 23, 16)),
+    v("pprx", bits(0x0c, 31, 24)),
+    v("pfcrx", bits(0x0c, 23, 16)),
+    v("user_mtu", bits(0x18, 15, 0)),
+    p("user_mac_high", bits(0x1c, 15, 0)),
+    p("user_mac", word(0x20)),
 ];
 
-const MPT: &[Field] = &[
-    v("context_status", 0x00, 31, 28),
-    k("flags", 0x00, 27, 0),
-    a("key", 0x08),
-    v("pd_flags", 0x0c, 31, 24),
-    p("pd", 0x0c, 23, 0),
-    a("start_high", 0x10),
-    a("start", 0x14),
-    a("length_high", 0x18),
-    a("length", 0x1c),
-    a("mtt_high", 0x2c),
-    a("mtt", 0x30),
-    a("mtt_size", 0x34),
-    a("log_page", 0x38),
-    a("first_byte", 0x3c),
+const SET_PORT_QUEUES: &[Named] = &[
+    p("base_qpn", word(0x00)),
+    v("log_macs", bits(0x04, 23, 16)),
+    v("log_vlans", bits(0x04, 15, 8)),
+    v("log_priorities", bits(0x04, 7, 0)),
+    v("no_vlan", bits(0x0c, 23, 16)),
+    v("vlan_miss", bits(0x0c, 7, 0)),
+    v("promiscuous", bits(0x14, 31, 31)),
+    p("promiscuous_qpn", bits(0x14, 23, 0)),
+    v("multicast_mode", bits(0x18, 31, 30)),
+    p("multicast_qpn", bits(0x18, 23, 0)),
 ];
 
-const EQ: &[Field] = &[
-    v("context_status", 0x00, 31, 28),
-    v("flags", 0x00, 27, 12),
-    v("state", 0x00, 11, 8),
-    p("page_offset", 0x08, 11, 5),
-    v("log_entries", 0x0c, 28, 24),
-    v("period", 0x10, 31, 16),
-    v("count", 0x10, 15, 0),
-    p("vector", 0x14, 9, 0),
-    v("log_page", 0x18, 29, 24),
-    p("mtt_high", 0x18, 7, 0),
-    a("mtt", 0x1c),
+const MPT: &[Named] = &[
+    v("context_status", bits(0x00, 31, 28)),
+    k("flags", bits(0x00, 27, 0)),
+    p("key", word(0x08)),
+    v("pd_flags", bits(0x0c, 31, 24)),
+    p("pd", bits(0x0c, 23, 0)),
+    p("start_high", word(0x10)),
+    p("start", word(0x14)),
+    p("length_high", word(0x18)),
+    p("length", word(0x1c)),
+    p("mtt_high", word(0x2c)),
+    p("mtt", word(0x30)),
+    p("mtt_size", word(0x34)),
+    p("log_page", word(0x38)),
+    p("first_byte", word(0x3c)),
 ];
 
-const CQ: &[Field] = &[
-    v("context_status", 0x00, 31, 28),
-    v("flags", 0x00, 27, 12),
-    v("state", 0x00, 11, 8),
-    p("page_offset", 0x08, 11, 5),
-    v("log_entries", 0x0c, 28, 24),
-    p("uar", 0x0c, 23, 0),
-    v("period", 0x10, 31, 16),
-    v("count", 0x10, 15, 0),
-    p("eqn", 0x14, 8, 0),
-    v("log_page", 0x18, 29, 24),
-    p("mtt_high", 0x18, 7, 0),
-    a("mtt", 0x1c),
-    a("record_high", 0x38),
-    a("record", 0x3c),
+const EQ: &[Named] = &[
+    v("context_status", eq_context::CONTEXT_STATUS),
+    v("flags", eq_context::FLAGS),
+    v("state", eq_context::STATE),
+    p("page_offset", eq_context::PAGE_OFFSET),
+    v("log_entries", eq_context::LOG_ENTRIES),
+    v("period", eq_context::PERIOD),
+    v("count", eq_context::COUNT),
+    p("vector", eq_context::VECTOR),
+    v("log_page", eq_context::LOG_PAGE),
+    p("mtt_high", eq_context::MTT_HIGH),
+    p("mtt", eq_context::MTT),
 ];
 
-const SRQ: &[Field] = &[
-    v("state", 0x00, 31, 28),
-    v("log_entries", 0x00, 27, 24),
-    p("srqn", 0x00, 23, 0),
-    v("log_stride", 0x04, 26, 24),
-    v("xrc_domain", 0x04, 15, 0),
-    p("page_offset", 0x08, 31, 26),
-    p("cqn", 0x08, 23, 0),
-    v("log_page", 0x10, 29, 24),
-    p("mtt_high", 0x10, 7, 0),
-    a("mtt", 0x14),
-    a("pd", 0x18),
-    v("limit", 0x1c, 31, 16),
-    a("record_high", 0x28),
-    a("record", 0x2c),
+const CQ: &[Named] = &[
+    v("context_status", cq_context::CONTEXT_STATUS),
+    v("flags", cq_context::FLAGS),
+    v("state", cq_context::STATE),
+    p("page_offset", cq_context::PAGE_OFFSET),
+    v("log_entries", cq_context::LOG_ENTRIES),
+    p("uar", cq_context::UAR),
+    v("period", cq_context::PERIOD),
+    v("count", cq_context::COUNT),
+    p("eqn", cq_context::EQN),
+    v("log_page", cq_context::LOG_PAGE),
+    p("mtt_high", cq_context::MTT_HIGH),
+    p("mtt", cq_context::MTT),
+    p("record_high", cq_context::RECORD_HIGH),
+    p("record", cq_context::RECORD),
 ];
 
-const CONFIG_DEV: &[Field] =
-    &[w("update", 0x00), v("vxlan_port", 0x10, 15, 0), v("roce_port", 0x14, 15, 0), w("roce_flags", 0x18)];
-
-const UPDATE_QP: &[Field] = &[
-    w("qp_mask_high", 0x00),
-    w("qp_mask", 0x04),
-    w("path_mask_high", 0x08),
-    w("path_mask", 0x0c),
-    v("source_mac", 0x3c, 22, 16),
-    v("keep_vlan", 0xe0, 30, 30),
+const SRQ: &[Named] = &[
+    v("state", srq_context::STATE),
+    v("log_entries", srq_context::LOG_ENTRIES),
+    p("srqn", srq_context::SRQN),
+    v("log_stride", srq_context::LOG_STRIDE),
+    v("xrc_domain", srq_context::XRC_DOMAIN),
+    p("page_offset", srq_context::PAGE_OFFSET),
+    p("cqn", srq_context::CQN),
+    v("log_page", srq_context::LOG_PAGE),
+    p("mtt_high", srq_context::MTT_HIGH),
+    p("mtt", srq_context::MTT),
+    p("pd", srq_context::PD),
+    v("limit", srq_context::LIMIT),
+    p("record_high", srq_context::RECORD_HIGH),
+    p("record", srq_context::RECORD),
 ];
 
-const MAD: &[Field] = &[k("class", 0x00, 23, 16), k("method", 0x00, 7, 0), k("attribute", 0x10, 31, 16)];
+const CONFIG_DEV: &[Named] = &[
+    v("update", word(0x00)),
+    v("vxlan_port", bits(0x10, 15, 0)),
+    v("roce_port", bits(0x14, 15, 0)),
+    v("roce_flags", word(0x18)),
+];
 
-const GROUP: &[Field] = &[a("next", 0x00), v("protocol", 0x04, 31, 30), p("members", 0x04, 23, 0)];
+const UPDATE_QP: &[Named] = &[
+    v("qp_mask_high", word(0x00)),
+    v("qp_mask", word(0x04)),
+    v("path_mask_high", word(0x08)),
+    v("path_mask", word(0x0c)),
+    v("source_mac", bits(0x3c, 22, 16)),
+    v("keep_vlan", bits(0xe0, 30, 30)),
+];
 
-const REGISTER: &[Field] = &[k("register", 0x04, 31, 16), v("method", 0x04, 15, 8)];
+const MAD: &[Named] =
+    &[k("class", bits(0x00, 23, 16)), k("method", bits(0x00, 7, 0)), k("attribute", bits(0x10, 31, 16))];
 
-const RULE: &[Field] = &[
-    v("priority", 0x00, 31, 16),
-    k("type", 0x00, 15, 8),
-    k("flags", 0x00, 7, 0),
-    v("port", 0x04, 7, 0),
-    p("qpn", 0x08, 23, 0),
+const GROUP: &[Named] =
+    &[p("next", word(0x00)), v("protocol", bits(0x04, 31, 30)), p("members", bits(0x04, 23, 0))];
+
+const REGISTER: &[Named] = &[k("register", bits(0x04, 31, 16)), v("method", bits(0x04, 15, 8))];
+
+const RULE: &[Named] = &[
+    v("priority", bits(0x00, 31, 16)),
+    k("type", bits(0x00, 15, 8)),
+    k("flags", bits(0x00, 7, 0)),
+    v("port", bits(0x04, 7, 0)),
+    p("qpn", bits(0x08, 23, 0)),
 ];
 
 /// Fields of a queue pair before its path.
-const QP_START: [Field; 16] = [
-    w("optional", 0x00),
-    v("state", 0x08, 31, 28),
-    k("service", 0x08, 23, 16),
-    k("spreads", 0x08, 13, 13),
-    v("migration", 0x08, 12, 11),
-    p("pd", 0x0c, 23, 0),
-    v("mtu", 0x10, 31, 29),
-    v("log_message", 0x10, 28, 24),
-    v("log_receives", 0x10, 22, 19),
-    v("receive_stride", 0x10, 18, 16),
-    v("log_sends", 0x10, 14, 11),
-    v("send_stride", 0x10, 10, 8),
-    v("roce_mode", 0x10, 7, 6),
-    v("reserved_lkey", 0x10, 4, 4),
-    p("uar", 0x14, 23, 0),
-    p("local_qpn", 0x18, 23, 0),
+const QP_START: [Named; 16] = [
+    v("optional", word(0x00)),
+    v("state", bits(0x08, 31, 28)),
+    k("service", bits(0x08, 23, 16)),
+    k("spreads", bits(0x08, 13, 13)),
+    v("migration", bits(0x08, 12, 11)),
+    p("pd", bits(0x0c, 23, 0)),
+    v("mtu", bits(0x10, 31, 29)),
+    v("log_message", bits(0x10, 28, 24)),
+    v("log_receives", bits(0x10, 22, 19)),
+    v("receive_stride", bits(0x10, 18, 16)),
+    v("log_sends", bits(0x10, 14, 11)),
+    v("send_stride", bits(0x10, 10, 8)),
+    v("roce_mode", bits(0x10, 7, 6)),
+    v("reserved_lkey", bits(0x10, 4, 4)),
+    p("uar", bits(0x14, 23, 0)),
+    p("local_qpn", bits(0x18, 23, 0)),
 ];
 
 /// Fields of the path that receive side scaling does not reuse.
-const QP_PATH: [Field; 16] = [
-    p("remote_qpn", 0x1c, 23, 0),
-    v("path_flags", 0x20, 31, 24),
-    v("path_control", 0x20, 23, 16),
-    v("ignores_pkey", 0x20, 15, 8),
-    v("pkey_index", 0x20, 7, 0),
-    p("counter", 0x24, 31, 24),
-    v("grh", 0x24, 23, 23),
-    p("source_mac", 0x24, 22, 16),
-    p("remote_lid", 0x24, 15, 0),
-    v("ack_timeout", 0x28, 31, 27),
-    v("link_type", 0x28, 26, 24),
-    v("source_gid", 0x28, 23, 16),
-    v("static_rate", 0x28, 15, 8),
-    v("hop_limit", 0x28, 7, 0),
-    v("traffic_class", 0x2c, 27, 20),
-    p("flow_label", 0x2c, 19, 0),
+const QP_PATH: [Named; 16] = [
+    p("remote_qpn", bits(0x1c, 23, 0)),
+    v("path_flags", bits(0x20, 31, 24)),
+    v("path_control", bits(0x20, 23, 16)),
+    v("ignores_pkey", bits(0x20, 15, 8)),
+    v("pkey_index", bits(0x20, 7, 0)),
+    p("counter", bits(0x24, 31, 24)),
+    v("grh", bits(0x24, 23, 23)),
+    p("source_mac", bits(0x24, 22, 16)),
+    p("remote_lid", bits(0x24, 15, 0)),
+    v("ack_timeout", bits(0x28, 31, 27)),
+    v("link_type", bits(0x28, 26, 24)),
+    v("source_gid", bits(0x28, 23, 16)),
+    v("static_rate", bits(0x28, 15, 8)),
+    v("hop_limit", bits(0x28, 7, 0)),
+    v("traffic_class", bits(0x2c, 27, 20)),
+    p("flow_label", bits(0x2c, 19, 0)),
 ];
 
-const QP_PEER: [Field; 9] = [
-    a("remote_gid_0", 0x30),
-    a("remote_gid_1", 0x34),
-    a("remote_gid_2", 0x38),
-    a("remote_gid_3", 0x3c),
-    v("sched_queue", 0x40, 31, 24),
-    v("vlan_index", 0x40, 23, 16),
-    v("forces", 0x40, 15, 0),
-    p("remote_mac_high", 0x44, 15, 0),
-    a("remote_mac", 0x48),
+const QP_PEER: [Named; 9] = [
+    p("remote_gid_0", word(0x30)),
+    p("remote_gid_1", word(0x34)),
+    p("remote_gid_2", word(0x38)),
+    p("remote_gid_3", word(0x3c)),
+    v("sched_queue", bits(0x40, 31, 24)),
+    v("vlan_index", bits(0x40, 23, 16)),
+    v("forces", bits(0x40, 15, 0)),
+    p("remote_mac_high", bits(0x44, 15, 0)),
+    p("remote_mac", word(0x48)),
 ];
 
-const QP_SPREAD: [Field; 17] = [
-    v("sched_queue", 0x40, 31, 24),
-    v("log_spread", 0x44, 31, 24),
-    p("spread_base", 0x44, 23, 0),
-    p("spread_default", 0x48, 23, 0),
-    v("hash_function", 0x4c, 15, 8),
-    v("hash_of", 0x4c, 7, 0),
-    a("key_0", 0x50),
-    a("key_1", 0x54),
-    a("key_2", 0x58),
-    a("key_3", 0x5c),
-    a("key_4", 0x60),
-    a("key_5", 0x64),
-    a("key_6", 0x68),
-    a("key_7", 0x6c),
-    a("key_8", 0x70),
-    a("key_9", 0x74),
-    a("spread_base_udp", 0x78),
+const QP_SPREAD: [Named; 17] = [
+    v("sched_queue", bits(0x40, 31, 24)),
+    v("log_spread", bits(0x44, 31, 24)),
+    p("spread_base", bits(0x44, 23, 0)),
+    p("spread_default", bits(0x48, 23, 0)),
+    v("hash_function", bits(0x4c, 15, 8)),
+    v("hash_of", bits(0x4c, 7, 0)),
+    p("key_0", word(0x50)),
+    p("key_1", word(0x54)),
+    p("key_2", word(0x58)),
+    p("key_3", word(0x5c)),
+    p("key_4", word(0x60)),
+    p("key_5", word(0x64)),
+    p("key_6", word(0x68)),
+    p("key_7", word(0x6c)),
+    p("key_8", word(0x70)),
+    p("key_9", word(0x74)),
+    p("spread_base_udp", word(0x78)),
 ];
 
-const QP_END: [Field; 30] = [
-    v("log_ack_requests", 0x78, 31, 28),
-    v("requester_reads", 0x78, 23, 21),
-    v("retries", 0x78, 18, 16),
-    v("rnr_retries", 0x78, 15, 13),
-    v("fast_register", 0x78, 11, 11),
-    p("send_psn", 0x80, 23, 0),
-    p("send_cqn", 0x84, 23, 0),
-    p("udp_source", 0x88, 31, 16),
-    v("responder_reads", 0x98, 23, 21),
-    v("peer_reads", 0x98, 15, 15),
-    v("peer_writes", 0x98, 14, 14),
-    v("peer_atomics", 0x98, 13, 13),
-    p("page_offset", 0x98, 11, 6),
-    v("receives_from_srq", 0x98, 4, 4),
-    v("physical_port", 0x98, 3, 3),
-    v("rnr_timer", 0x9c, 28, 24),
-    p("receive_psn", 0x9c, 23, 0),
-    p("xrc_domain", 0xa0, 23, 0),
-    p("receive_cqn", 0xa4, 23, 0),
-    a("record_high", 0xa8),
-    a("record", 0xac),
-    w("q_key", 0xb0),
-    v("uses_srq", 0xb4, 24, 24),
-    p("srqn", 0xb4, 23, 0),
-    v("keep_vlan", 0xc8, 30, 30),
-    v("keep_fcs", 0xc8, 29, 29),
-    v("inline_receive", 0xc8, 25, 25),
-    v("log_page", 0xd0, 29, 24),
-    p("mtt_high", 0xd0, 7, 0),
-    a("mtt", 0xd4),
+const QP_END: [Named; 30] = [
+    v("log_ack_requests", bits(0x78, 31, 28)),
+    v("requester_reads", bits(0x78, 23, 21)),
+    v("retries", bits(0x78, 18, 16)),
+    v("rnr_retries", bits(0x78, 15, 13)),
+    v("fast_register", bits(0x78, 11, 11)),
+    p("send_psn", bits(0x80, 23, 0)),
+    p("send_cqn", bits(0x84, 23, 0)),
+    p("udp_source", bits(0x88, 31, 16)),
+    v("responder_reads", bits(0x98, 23, 21)),
+    v("peer_reads", bits(0x98, 15, 15)),
+    v("peer_writes", bits(0x98, 14, 14)),
+    v("peer_atomics", bits(0x98, 13, 13)),
+    p("page_offset", bits(0x98, 11, 6)),
+    v("receives_from_srq", bits(0x98, 4, 4)),
+    v("physical_port", bits(0x98, 3, 3)),
+    v("rnr_timer", bits(0x9c, 28, 24)),
+    p("receive_psn", bits(0x9c, 23, 0)),
+    p("xrc_domain", bits(0xa0, 23, 0)),
+    p("receive_cqn", bits(0xa4, 23, 0)),
+    p("record_high", word(0xa8)),
+    p("record", word(0xac)),
+    v("q_key", word(0xb0)),
+    v("uses_srq", bits(0xb4, 24, 24)),
+    p("srqn", bits(0xb4, 23, 0)),
+    v("keep_vlan", bits(0xc8, 30, 30)),
+    v("keep_fcs", bits(0xc8, 29, 29)),
+    v("inline_receive", bits(0xc8, 25, 25)),
+    v("log_page", bits(0xd0, 29, 24)),
+    p("mtt_high", bits(0xd0, 7, 0)),
+    p("mtt", word(0xd4)),
 ];
 
-const QP: &[Field] = &joined::<71>([&QP_START, &QP_PATH, &QP_PEER, &QP_END]);
-const QP_RSS: &[Field] = &joined::<79>([&QP_START, &QP_PATH, &QP_SPREAD, &QP_END]);
+const QP: &[Named] = &joined::<71>([&QP_START, &QP_PATH, &QP_PEER, &QP_END]);
+const QP_RSS: &[Named] = &joined::<79>([&QP_START, &QP_PATH, &QP_SPREAD, &QP_END]);
 
 /// Joins several lists.
-const fn joined<const N: usize>(parts: [&[Field]; 4]) -> [Field; N] {
+const fn joined<const N: usize>(parts: [&[Named]; 4]) -> [Named; N] {
     let mut all = [QP_START[0]; N];
     let (mut part, mut at) = (0, 0);
     while part < parts.len() {

@@ -67,7 +67,7 @@ type Key = (String, String, Vec<(String, u32)>);
 /// A record, in the order of first observation.
 #[derive(Clone, Default, Debug)]
 pub struct Record {
-    places: BTreeMap<Key, usize>,
+    indices: BTreeMap<Key, usize>,
     /// The lines.
     pub lines: Vec<Line>,
 }
@@ -89,8 +89,8 @@ impl Record {
             let value = if *kind == Kind::Picked { Value::Any } else { Value::Always(*value) };
             (name.clone(), value)
         });
-        let Some(line) = self.places.get(&key).and_then(|place| self.lines.get_mut(*place)) else {
-            self.places.insert(key, self.lines.len());
+        let Some(line) = self.indices.get(&key).and_then(|place| self.lines.get_mut(*place)) else {
+            self.indices.insert(key, self.lines.len());
             let key = entry.key.iter().map(|(name, value)| (name.clone(), Value::Always(*value)));
             let values = key.chain(fields).collect();
             self.lines.push(Line { kind: entry.kind.to_owned(), name: entry.name.clone(), values });
@@ -148,7 +148,7 @@ impl Record {
             let values = values.collect::<Result<_, _>>()?;
             lines.push(Line { kind: kind.to_owned(), name: name.to_owned(), values });
         }
-        Ok(Self { places: BTreeMap::new(), lines })
+        Ok(Self { indices: BTreeMap::new(), lines })
     }
 }
 

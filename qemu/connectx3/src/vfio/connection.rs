@@ -140,7 +140,7 @@ pub struct Connection {
 }
 
 /// The number of pending reply bytes from which on no message is answered.
-const MOST_REPLIES: usize = 64 << 10;
+const MAX_PENDING_REPLIES: usize = 64 << 10;
 /// The length of a read, in bytes.
 const READ: usize = 64 << 10;
 /// The maximum number of descriptors in one message, which QEMU learns and accepts.
@@ -208,7 +208,7 @@ impl Connection {
                 return Err(Ended::Protocol("a message of an impossible size"));
             }
             let Some(body) = received.get(at + HEADER..at + size) else { break };
-            if self.replies.len() >= MOST_REPLIES {
+            if self.replies.len() >= MAX_PENDING_REPLIES {
                 self.behind = true;
                 break;
             }

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 
 /// The maximum number of pieces of a guest's memory. QEMU maps some dozens; the kernel's limit applies to all
 /// cards of the process together.
-const MOST_PIECES: usize = 4096;
+const MAX_PIECES: usize = 4096;
 
 /// A piece of guest memory, mapped into this process.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl GuestMemory {
         let backed = rustix::fs::fstat(fd).is_ok_and(|stat| {
             offset.checked_add(len).is_some_and(|end| end <= u64::try_from(stat.st_size).unwrap_or(0))
         });
-        if bytes == 0 || overlaps || !backed || self.pieces.len() >= MOST_PIECES {
+        if bytes == 0 || overlaps || !backed || self.pieces.len() >= MAX_PIECES {
             return Err(Errno::INVALID);
         }
         if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
@@ -220,9 +220,8 @@ mod tests {
     fn maps_are_bounded() {
         let fd = file(0x1000);
         let mut memory = GuestMemory::default();
-        let mapped =
-            (0..MOST_PIECES as u64 + 9).filter(|n| memory.map(n << 12, 0x1000, &fd, 0, true).is_ok());
-        assert_eq!(mapped.count(), MOST_PIECES);
+        let mapped = (0..MAX_PIECES as u64 + 9).filter(|n| memory.map(n << 12, 0x1000, &fd, 0, true).is_ok());
+        assert_eq!(mapped.count(), MAX_PIECES);
         memory.unmap_all();
         memory.map(0, 0x1000, &fd, 0, true).unwrap();
     }

@@ -338,7 +338,7 @@ fn handle(server: &mut Server, batches: u32) {
 }
 
 #[test]
-fn a_client_that_comes_while_the_last_words_of_the_former_one_are_unread_is_taken() {
+fn a_client_that_comes_while_the_last_messages_of_the_former_one_are_unread_is_admitted() {
     let dir = tempfile::tempdir().unwrap();
     let slot = Slot { client: dir.path().join("card"), plugs: Vec::new() };
     let path = slot.client.clone();
@@ -348,7 +348,7 @@ fn a_client_that_comes_while_the_last_words_of_the_former_one_are_unread_is_take
     handle(&mut server, 1);
     let mut second = UnixStream::connect(&path).unwrap();
     handle(&mut server, 1);
-    // The second client may wait for the first one to leave, and has waited long enough at some time.
+    // The second client waits for the first one to leave, until its timeout.
     second.set_nonblocking(true).unwrap();
     while second.read(&mut [0; 1]).is_err() {
         handle(&mut server, 1);
@@ -363,9 +363,9 @@ fn a_client_that_comes_while_the_last_words_of_the_former_one_are_unread_is_take
     assert!(third.read(&mut [0; 64]).unwrap() > 16, "the third client gets an answer");
 }
 
-/// A process that has ended may leave its socket open for a moment: QEMU's io_uring does.
+/// A socket may stay open for a moment after its process has ended, as with QEMU's io_uring.
 #[test]
-fn a_client_that_comes_before_the_former_ones_socket_is_closed_is_taken_afterwards() {
+fn a_client_that_comes_before_the_former_ones_socket_is_closed_is_admitted_afterwards() {
     let dir = tempfile::tempdir().unwrap();
     let slot = Slot { client: dir.path().join("card"), plugs: Vec::new() };
     let path = slot.client.clone();

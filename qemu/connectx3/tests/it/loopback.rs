@@ -1,4 +1,4 @@
-//! Raw Ethernet frames between queue pairs of one port, and rules that name groups which the driver has not joined.
+//! Raw Ethernet frames between queue pairs of one port, and rules for groups that the driver has not joined.
 
 use crate::common::driver::{Node, Queue, Sizes};
 use crate::common::ethernet::tcp;
@@ -7,10 +7,10 @@ use verbs::MacAddr;
 
 const UNICAST: [u8; 6] = [2, 0, 0, 0, 0, 0x50];
 const GROUP: [u8; 6] = [1, 0, 0x5e, 0, 0, 7];
-/// In the control block of a rule: the queue pair hears what it sends.
-const HEARS_ITSELF: u32 = 1 << 3;
+/// Flag in the control block of a rule: the queue pair receives its own frames.
+const RECEIVES_OWN_FRAMES: u32 = 1 << 3;
 
-/// A card with two raw queue pairs, of which the second has buffers, or both.
+/// Creates a card with two raw queue pairs that have receive buffers, and with steering by rules if asked.
 fn node(profile: &str, by_rules: bool) -> (Node, Queue, Queue) {
     let card = Card::new(Profile::named(profile, MacAddr([2, 0, 0, 0, 0, 1])).unwrap());
     let mut node = Node::with(card, Sizes::default(), 1);
@@ -27,7 +27,8 @@ fn frame(to: [u8; 6]) -> Vec<u8> {
     tcp(to, "10.0.0.1", "10.0.0.2", [1, 2], &[7; 30])
 }
 
-/// Sends a frame from the first queue pair; gives whether it came to the first, to the second, and how often to the cable.
+/// Sends a frame from the first queue pair. Returns whether the first received it, whether the second
+/// received it, and the number of copies on the cable.
 fn heard(node: &mut Node, first: &mut Queue, second: &mut Queue, to: [u8; 6]) -> (bool, bool, usize) {
     node.send_looped(first, &frame(to));
     node.card.progress(&node.machine);
@@ -46,7 +47,7 @@ fn a_frame_comes_back_to_a_queue_pair_of_the_port_that_an_entry_names() {
     assert_eq!(heard(&mut node, &mut first, &mut second, GROUP), (false, true, 1), "both ways");
     node.steer(false, GROUP, &[0x48, 0x50]);
     assert_eq!(heard(&mut node, &mut first, &mut second, GROUP), (true, true, 1));
-    // As mlx4_en sends without virtual functions: only the cable.
+    // mlx4_en sends in this way without virtual functions: only to the cable.
     node.send_frame(&mut first, &frame(UNICAST), true, 0);
     node.card.progress(&node.machine);
     assert_eq!((node.raw_completion(&mut second), node.card.take_outbox().len()), (None, 1));
@@ -94,13 +95,13 @@ fn a_frame_comes_back_as_rules_say_and_not_to_its_sender_unless_its_rule_says_so
     node.add_rule(0x48, GROUP, 0);
     node.add_rule(0x50, GROUP, 0);
     assert_eq!(heard(&mut node, &mut first, &mut second, GROUP), (false, true, 1));
-    node.add_rule(0x48, GROUP, HEARS_ITSELF);
+    node.add_rule(0x48, GROUP, RECEIVES_OWN_FRAMES);
     assert_eq!(heard(&mut node, &mut first, &mut second, GROUP), (true, true, 1));
 }
 
 #[test]
 fn a_queue_pair_may_refuse_frames_of_its_own_counter() {
-    /// In the path: looks at multicast, by counter.
+    /// Flags in the path: multicast is checked by counter.
     const CHECKS: u32 = 1 << 25 | 1 << 23;
     for (counter, hears) in [(3, false), (4, true)] {
         let card = Card::new(Profile::named("pro", MacAddr([2, 0, 0, 0, 0, 1])).unwrap());
@@ -118,7 +119,7 @@ fn a_queue_pair_may_refuse_frames_of_its_own_counter() {
 #[test]
 fn a_rule_for_a_group_fires_though_the_driver_has_not_joined_it() {
     let (mut node, _, mut second) = node("pro", true);
-    // The driver's filter is on, with no group but broadcast.
+    // The driver's filter is on, with only the broadcast group.
     assert_eq!(node.raw_command(0x048, 0, 1, 1 << 63 | 0xffff_ffff_ffff).0, 0);
     assert_eq!(node.raw_command(0x048, 2, 1, 0).0, 0);
     node.card.receive(0, &frame(GROUP), &node.machine);

@@ -1,17 +1,17 @@
-//! Every operation over a bad network, all of its data verified.
+//! Every operation over an unreliable network, with verification of all data.
 
 use crate::common::driver::{KEY, Node, Queue, data_of, remote};
 use crate::common::keys::{COMPARE_SWAP, FETCH_ADD, READ, SEND, WRITE, WRITE_IMM, region};
 use netfault::{FaultQueue, Faults};
 
-/// Bytes of a region; work goes to its parts one after another.
+/// The length of a region in bytes. Operations use its parts one after another.
 const AREA: u64 = 0x2_0000;
 const PART: u64 = 0x4000;
 const VA: u64 = 0x7f12_3456_0123;
-/// Nanoseconds of a step.
+/// The time of a step, in nanoseconds.
 const STEP: u64 = 100_000;
 
-/// A generator (xorshift64*).
+/// A generator of random numbers (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -29,7 +29,7 @@ impl Random {
 
 struct Net {
     nodes: [Node; 2],
-    /// Frames on the way to each.
+    /// The frames in flight to each node.
     to: [FaultQueue<()>; 2],
     now: u64,
 }
@@ -54,17 +54,17 @@ impl Net {
     }
 }
 
-/// A work request under way, and what must hold when it ends.
+/// A work request in flight, and the condition at its end.
 enum Expected {
-    /// The peer's memory holds this, at a bus address.
+    /// The peer's memory has these bytes at a bus address.
     There(u64, Vec<u8>),
-    /// Own memory does.
+    /// The own memory has these bytes at a bus address.
     Here(u64, Vec<u8>),
-    /// The peer has received this.
+    /// The peer has received these bytes.
     Received(Vec<u8>),
 }
 
-/// Bus address of a byte of the area at `at`.
+/// Returns the bus address of a byte of the region whose memory begins at `at`.
 fn bus(at: u64, offset: u64) -> u64 {
     at + VA % 4096 + offset
 }
@@ -113,7 +113,7 @@ fn run(faults: &str, seed: u64) -> u64 {
                 Expected::There(bus(there, offset), content)
             }
             _ => {
-                // On a word of its own in physical memory, which only atomics change.
+                // A separate word in physical memory, which only atomics change.
                 let word = receive + PART - 8;
                 b.machine.put(word, &counter.to_ne_bytes());
                 let (before, swap) = (counter, random.below(2) == 0);

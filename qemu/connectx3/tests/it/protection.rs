@@ -1,5 +1,5 @@
-//! What keys, bounds, rights and protection domains refuse: for each operation on each side, the status that the card
-//! gives, and that no byte changes on either.
+//! Refusals by keys, bounds, rights and protection domains. For each operation on each side the tests check
+//! the card's status, and that no byte changes on either side.
 
 use crate::common::driver::{Entry, KEY, Node, PD, Queue, Setup, data, data_of, exchange, remote};
 use crate::common::keys::{
@@ -7,12 +7,12 @@ use crate::common::keys::{
     REMOTE_WRITE, Region, SEND, WRITE, WRITE_IMM, WindowBind, region,
 };
 
-/// A region's first address and length in the tests; it neither begins nor ends at a page.
+/// The first address and the length of a region in the tests; neither end is at a page boundary.
 const START: u64 = 0x7f00_0000_1008;
 const LEN: u64 = 0x1ff0;
 const INDEX: u32 = 0x120;
 
-/// A syndrome, and the vendor's code beside it.
+/// A syndrome, and the vendor code.
 type Failure = (u8, u8);
 const LOCAL_PROTECTION: Failure = (0x04, 0);
 const FLUSHED: Failure = (0x05, 0xf9);
@@ -24,40 +24,41 @@ const REMOTE_OPERATION: Failure = (0x14, 0);
 const ACCESS_ERROR: u8 = 0x11;
 const REQUEST_ERROR: u8 = 0x10;
 
-/// What is wrong with a piece of memory that is named.
+/// The fault of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
-    /// Nothing: the access succeeds.
+    /// No fault: the access succeeds.
     Nothing,
     VariableBits,
     UnknownIndex,
     IndexBeyondTable,
-    /// The index was given to another region since.
+    /// The index was reused for another region.
     Stale,
-    /// LOCAL_INV took it away.
+    /// LOCAL_INV invalidated the key.
     Invalidated,
     NeverGiven,
     Below,
     Above,
-    /// The address and length wrap round.
+    /// The address plus the length overflows.
     Overflow,
     OtherDomain,
     NoRight,
-    /// The queue pair does not let its peer.
+    /// The queue pair does not grant the right to its peer.
     NoRightOfQueuePair,
     Misaligned,
     /// The key is of a window that ends before the region does.
     BeyondWindow,
-    /// The window is of type 2, bound by another queue pair.
+    /// The window is of type 2 and bound to another queue pair.
     OtherQueuePairsWindow,
-    /// A page of the region is not there.
+    /// A page of the region is not present.
     MissingPage,
-    /// A page of the region is no memory of the machine.
+    /// A page of the region is not memory of the machine.
     OutsideMemory,
 }
 
 impl Wrong {
-    /// Whether it shows only when the memory is reached, by when work before and behind is under way.
+    /// Returns whether the fault is only found when the memory is accessed, at which time earlier and later
+    /// requests are in flight.
     fn shows_late(self) -> bool {
         matches!(self, Self::MissingPage | Self::OutsideMemory)
     }
@@ -81,7 +82,8 @@ const EVERYWHERE: [Wrong; 14] = [
 ];
 const OF_PEERS: [Wrong; 3] = [Wrong::NoRightOfQueuePair, Wrong::BeyondWindow, Wrong::OtherQueuePairsWindow];
 
-/// Makes memory of `node` with what is wrong; gives key and address for an access of `len` bytes that needs `right`.
+/// Creates memory of `node` with a fault. Returns key and address for an access of `len` bytes that needs
+/// `right`.
 fn memory(node: &mut Node, own: &mut Queue, peer: &Node, wrong: Wrong, len: u64, right: u32) -> (u32, u64) {
     let at = node.alloc(4 * PAGE);
     node.machine.put(at, &[0x77; 4 * PAGE as usize]);
@@ -95,7 +97,7 @@ fn memory(node: &mut Node, own: &mut Queue, peer: &Node, wrong: Wrong, len: u64,
         Wrong::Stale => {
             let stale = node.register(given, at);
             assert_eq!(node.deregister(stale), 0);
-            // As Linux does: the same index, counted on above the table's size.
+            // Linux uses the same index again, with a count above the table's size.
             given.index += 0x400;
             node.register(given, at);
             (stale, middle)
@@ -158,7 +160,7 @@ fn memory(node: &mut Node, own: &mut Queue, peer: &Node, wrong: Wrong, len: u64,
     }
 }
 
-/// A pair of nodes whose queue pairs may do everything, with an event queue for what goes wrong on B.
+/// A pair of nodes whose queue pairs have all rights, with an event queue for failures on B.
 struct Pair {
     a: Node,
     b: Node,
@@ -187,7 +189,8 @@ fn failure(done: Entry) -> Failure {
     (done.syndrome, done.vendor)
 }
 
-/// What the two machines hold but for the queues of A and B, which completions change.
+/// Returns the memory of both machines from address `from` on, behind the queues of A and B, which
+/// completions change.
 fn data_of_both(pair: &Pair, from: u64) -> [Vec<u8>; 2] {
     [&pair.a, &pair.b].map(|node| {
         let all = node.machine.snapshot();
@@ -195,7 +198,8 @@ fn data_of_both(pair: &Pair, from: u64) -> [Vec<u8>; 2] {
     })
 }
 
-/// An operation on memory of the peer: its opcode, the words between the peer's address and the data, bytes, the right.
+/// An operation on memory of the peer: opcode, words between the peer's address and the data, length in
+/// bytes, required right.
 const REMOTE: [(&str, u32, &[u32], u32, u32); 5] = [
     ("WRITE", WRITE, &[], 64, REMOTE_WRITE),
     ("WRITE with immediate", WRITE_IMM, &[], 64, REMOTE_WRITE),
@@ -221,12 +225,13 @@ fn what_a_peer_may_not_reach() {
             let (spare, here) = (pair.b.alloc(PAGE), pair.a.alloc(PAGE));
             pair.a.machine.put(here, &[0x11; PAGE as usize]);
             pair.b.post_receive(&mut pair.qb, spare, 100);
-            // Queues and rings were made before the memory.
+            // Queues and rings were created before this memory.
             let from = pair.a.alloc(PAGE).min(here) & !(PAGE - 1);
             let before = data_of_both(&pair, from);
             let words = [&remote(at, key)[..], extra, &data(here, len)].concat();
             pair.a.post_send(&mut pair.qa, opcode, 0, &words);
-            // A page that is not there shows when a READ is answered, and what follows has been executed by then.
+            // A missing page is found only when a READ is answered; by then the following request has been
+            // executed.
             if !wrong.shows_late() {
                 pair.a.post_send(&mut pair.qa, SEND, 0, &data(here, 8));
             }
@@ -249,7 +254,7 @@ fn what_a_peer_may_not_reach() {
     }
 }
 
-/// Own memory of a request: its opcode, whether it names memory of the peer, bytes, the right.
+/// An operation on own memory: opcode, whether it names memory of the peer, length in bytes, required right.
 const LOCAL: [(&str, u32, bool, u32, u32); 4] = [
     ("gather of SEND", SEND, false, 64, LOCAL_READ),
     ("gather of WRITE", WRITE, true, 64, LOCAL_READ),
@@ -277,7 +282,7 @@ fn what_a_request_may_not_reach_of_its_own_memory() {
                 words.extend([0, 0, 0, 0]);
             }
             words.extend(data_of(key, at, len));
-            // What is before it ends well, unless it has left together with it.
+            // The earlier request succeeds, unless it was sent together with this one.
             if !wrong.shows_late() {
                 let nothing = [remote(there, KEY), data(0, 0x8000_0000)].concat();
                 pair.a.post_send(&mut pair.qa, WRITE, 0, &nothing);
@@ -330,7 +335,7 @@ fn what_a_receive_may_not_reach() {
     }
 }
 
-/// A receive whose memory is refused is no matter to a WRITE with immediate, which does not touch it.
+/// A WRITE with immediate succeeds with a receive whose memory is refused, because it does not access it.
 #[test]
 fn a_receive_that_only_takes_an_immediate_needs_no_memory() {
     let mut pair = pair(7);
@@ -344,7 +349,7 @@ fn a_receive_that_only_takes_an_immediate_needs_no_memory() {
     assert_eq!((received.opcode, received.imm), (0, 7));
 }
 
-/// Elements are refused one by one, and those before them are not written either.
+/// Elements are refused individually, but the earlier ones are not written either.
 #[test]
 fn one_bad_element_spoils_a_list() {
     let mut pair = pair(7);

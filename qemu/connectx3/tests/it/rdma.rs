@@ -1,4 +1,4 @@
-//! Two cards in one process, without QEMU: every operation of a reliable connection, and what the card refuses.
+//! Two cards in one process, without QEMU: every operation of a reliable connection, and the card's refusals.
 
 use crate::common::driver::{Entry, KEY, Node, Queue, data, exchange, remote};
 
@@ -117,7 +117,8 @@ fn an_armed_completion_queue_makes_one_event_and_one_interrupt() {
     assert_eq!(a.machine.be32(eq + 4), 0x81);
     assert_eq!(a.machine.bytes(eq + 31, 1), [0], "the entry is the driver's on the first lap");
     assert_eq!(a.machine.bytes(eq + 63, 1), [0x80], "the next is not");
-    // Armed with completions still unseen, and the event queue armed behind its producer: both fire at once.
+    // The completion queue is armed while completions are unseen, and the event queue behind its producer:
+    // both fire at once.
     a.card.write_bar2(0x800, &0x8000_0001u32.to_be_bytes(), &a.machine);
     arm(&mut a, 1);
     assert_eq!(*a.machine.interrupts.lock().unwrap(), [3, 3]);
@@ -142,7 +143,7 @@ fn a_resized_completion_queue_goes_on_where_the_driver_put_what_waited() {
         a.post_send(qa, WRITE, 0, &[remote(there, KEY), data(here, 64)].concat());
         exchange(a, b, |_| false);
     };
-    // Into the second lap of the old buffer, and with completions that nobody has polled.
+    // Until the second lap of the old buffer, and with completions that have not been polled.
     for _ in 0..300 {
         write(&mut a, &mut b, &mut qa);
         assert!(a.poll(&mut qa).is_some());

@@ -1,4 +1,5 @@
-//! Virtual functions without QEMU: a slave comes up through its channel, moves data, and may use only what it has.
+//! Virtual functions without QEMU: a slave starts through its channel, transfers data, and can use only its
+//! own resources.
 
 use crate::common::driver::{KEY, Node, Queue, data, exchange, remote};
 use crate::common::slave::{CQ, INTERNAL_ERROR, MAP, MPT, MTT, QP, RESERVE, RESERVE_AND_MAP};
@@ -109,7 +110,7 @@ fn only_what_was_allocated_may_be_used() {
     assert_eq!(a.try_command(0x054, 0, 5, &[]), INTERNAL, "a counter");
     assert_eq!(a.free(CQ, RESERVE_AND_MAP, 0x1234), INTERNAL);
 
-    // Pages outside the own ranges.
+    // Pages outside of the slave's own ranges.
     let (_, mtt) = a.allocate(MTT, RESERVE_AND_MAP, 1);
     assert_eq!(a.write_mtt(mtt, 2, 0), 0);
     assert_eq!(a.write_mtt(mtt, 3, 0), INVALID);
@@ -122,7 +123,7 @@ fn only_what_was_allocated_may_be_used() {
     assert_eq!(a.try_command(0x016, 0, cqn, &cq(8, mtt)), 0);
     assert_eq!(a.try_command(0x016, 0, cqn, &cq(8, mtt)), INVALID, "twice");
 
-    // What is in use stays.
+    // Resources in use cannot be freed.
     assert_eq!(a.free(MTT, RESERVE_AND_MAP, 1 << 32 | u64::from(mtt)), BUSY);
     assert_eq!(a.free(CQ, RESERVE_AND_MAP, u64::from(cqn)), NOT_PERMITTED);
     assert_eq!(a.raw_command(0x017, 1, qa.cqn, 0).0, BUSY, "a completion queue of a queue pair");
@@ -165,7 +166,7 @@ fn a_reset_takes_everything_from_the_slave() {
     exchange(&mut a, &mut b, |_| false);
     assert_eq!(b.machine.bytes(there, 64), before);
 
-    // A word out of order, registers outside memory: an error, until a reset.
+    // A word out of order or registers outside of memory are errors until a reset.
     assert_eq!(a.say(2, 0), INTERNAL_ERROR);
     assert_eq!(a.say(5, 0), INTERNAL_ERROR);
     a.enable_slave();
@@ -200,7 +201,7 @@ fn commands_with_an_event_are_counted() {
     slave.post_with_event(0x031);
 }
 
-/// Numbers that are not evenly spread: small ones, those of objects that are there, and any.
+/// A generator of unevenly distributed numbers: small ones, numbers of existing objects, and any numbers.
 struct Rubbish(u64);
 
 impl Rubbish {

@@ -55,7 +55,7 @@ pub fn spawn(port: usize, generation: u64, connection: UnixStream, commands: Com
         {
         }
         // If the fabric has stopped, the request is unnecessary.
-        let _ = commands.send(Command::Gone { port, generation });
+        let _ = commands.send(Command::Closed { port, generation });
     };
     std::thread::Builder::new().name(format!("fabric-port{port}")).spawn(serve).map(drop)
 }

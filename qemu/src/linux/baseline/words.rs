@@ -36,7 +36,7 @@ pub fn build_rate(workspace: &Path, target_dir: &Path) -> Result<PathBuf> {
     command.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     output(&mut command).context("cannot build the word count for Linux")?;
     let program = target_dir.join(TARGET).join("release/examples/rate");
-    ensure!(program.is_file(), "cargo has not made {}", program.display());
+    ensure!(program.is_file(), "cargo has not built {}", program.display());
     Ok(program)
 }
 

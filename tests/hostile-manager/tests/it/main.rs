@@ -1,18 +1,18 @@
-//! Random members and clients: `hostile_manager` says what must hold.
+//! Random members and clients, with the invariants of `hostile_manager`.
 //!
-//! The seeds differ from run to run. A failure prints its seed: `MANAGER_SEED=N cargo test -p hostile-manager` runs that one
-//! alone.
+//! The seeds differ from run to run. A failure prints its seed; `MANAGER_SEED=N cargo test -p
+//! hostile-manager` runs it alone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 use hostile_manager::{Report, drive};
 use std::hash::{BuildHasher, RandomState};
 
-/// Runs, if no seed is given.
+/// The number of runs, if no seed is given.
 const RUNS: u64 = 400;
-/// The variable with the seed to run alone.
+/// The environment variable with a seed to run alone.
 const SEED: &str = "MANAGER_SEED";
 
-/// Bytes of a seed (splitmix64): more of them for each fourth one.
+/// Returns the bytes of a seed (splitmix64). Every fourth seed has more of them.
 fn bytes(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -26,7 +26,7 @@ fn bytes(seed: u64) -> Vec<u8> {
     (0..words).flat_map(|_| next().to_le_bytes()).collect()
 }
 
-/// Says which seed it was if the test panics.
+/// Prints the seed if the test panics.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -61,7 +61,7 @@ fn whatever_members_and_clients_do() {
         sum.failed += report.failed;
     }
     println!("{sum:?}");
-    // The rare states are reached: each run begins and ends some jobs.
+    // Rare states are reached: each run begins and ends some jobs.
     assert!(sum.joins > 4 * RUNS && sum.expired > RUNS / 4, "{sum:?}");
     assert!(sum.jobs > 2 * RUNS && sum.done > RUNS && sum.failed > RUNS, "{sum:?}");
 }

@@ -1,13 +1,13 @@
-//! No bytes, however wrong, make the parser panic; what parses emits to the same.
+//! No bytes make the parser panic, and parsed frames emit to equal ones.
 
 use proptest::prelude::*;
 use std::path::Path;
 use std::sync::LazyLock;
 
-/// The frames of all of [`CAPTURES`].
+/// The frames of all [`CAPTURES`].
 static FRAMES: LazyLock<[Vec<Vec<u8>>; 5]> = LazyLock::new(|| CAPTURES.map(frames));
 
-/// The frames of a capture.
+/// Reads the frames of a capture.
 fn frames(name: &str) -> Vec<Vec<u8>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../drivers/roce/tests/data").join(name);
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -37,7 +37,7 @@ proptest! {
         let mut frame = FRAMES[0][0].clone();
         frame.splice(60.., bytes);
         frame.resize(if cfg!(miri) { len / 100 } else { len }, 0x5a);
-        // The lengths that headers claim are those of the capture, or as large as they can be.
+        // The lengths in the headers are those of the capture, or the largest possible.
         hostile::parse(&frame);
         frame[16..18].copy_from_slice(&[0xff; 2]);
         frame[38..40].copy_from_slice(&[0xff; 2]);
@@ -52,7 +52,8 @@ proptest! {
         cut in proptest::option::of(any::<prop::sample::Index>()),
     ) {
         let mut bytes = pick.get(&FRAMES[capture]).clone();
-        // Most changes would only fail a check of the outermost header: put them in the first 90 bytes.
+        // Most changes would only fail a check of the outermost header, so they are put into the first 90
+        // bytes.
         let head = bytes.len().min(90);
         for (at, value) in changes {
             bytes[at.index(head)] = value;
@@ -66,7 +67,7 @@ proptest! {
 
 #[test]
 fn every_truncation_and_every_flipped_bit_of_a_frame() {
-    // In the interpreter the smallest capture and few changes.
+    // The interpreter runs only the smallest capture and few changes.
     for frames in FRAMES.iter().skip(if cfg!(miri) { 4 } else { 0 }) {
         for bytes in frames.iter().take(if cfg!(miri) { 1 } else { 8 }) {
             for len in (0..bytes.len()).step_by(if cfg!(miri) { 10 } else { 1 }) {
@@ -81,17 +82,18 @@ fn every_truncation_and_every_flipped_bit_of_a_frame() {
     }
 }
 
-/// Found by libFuzzer: a GRH that claims 27 bytes, so that what follows the headers is not made of words.
+/// libFuzzer found this: a GRH that claims 27 bytes, so that the data behind the headers does not consist of
+/// whole words.
 #[test]
 fn a_payload_that_is_not_whole_words_is_malformed() {
     let mut frame = vec![0; 12];
     frame.extend([0x89, 0x15, 0x62, 0, 0, 0, 0, 27]);
     frame.extend([0x1b; 62]);
-    // SEND ONLY of a reliable connection, no padding.
+    // SEND ONLY of a reliable connection, without padding.
     frame[54..56].copy_from_slice(&[0x04, 0]);
     hostile::parse(&frame);
     assert!(roce::wire::Frame::parse(&frame).is_err());
-    // One byte more and it is a frame like others.
+    // With one byte more, the frame is valid.
     frame[19] = 28;
     assert!(roce::wire::Frame::parse(&frame).is_ok());
     hostile::parse(&frame);

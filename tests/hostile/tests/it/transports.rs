@@ -1,10 +1,10 @@
-//! Two transports over any network: `hostile::two_transports` says what must hold.
+//! Two transports over any network, with the invariants of `hostile::two_transports`.
 
 use hostile::{Report, two_transports};
 use proptest::prelude::*;
 
 const CASES: u32 = if cfg!(miri) { 1 } else { 1000 };
-/// Bytes of a run.
+/// The maximum length of a run's input, in bytes.
 const LONGEST: usize = if cfg!(miri) { 100 } else { 800 };
 
 proptest! {
@@ -15,14 +15,14 @@ proptest! {
         two_transports(&bytes);
     }
 
-    /// Few faults, so that work gets far.
+    /// A network with few faults, so that work gets far.
     #[test]
     fn a_gentle_network(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..LONGEST),
         harsh in proptest::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         for byte in &mut bytes {
-            // Neither a fault of the network, nor a lie, nor a cut.
+            // Neither a fault of the network, nor a forged frame, nor a cut.
             *byte = *byte % 160 / 16 * 16 + *byte % 13;
         }
         for at in harsh {
@@ -34,7 +34,7 @@ proptest! {
     }
 }
 
-/// Bytes that the seed decides (xorshift64*).
+/// Returns bytes that the seed determines (xorshift64*).
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -46,7 +46,7 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// The runs are worth their time: over some seeds each thing that can happen does.
+/// The runs are meaningful: over some seeds, each possible outcome occurs.
 #[test]
 #[cfg_attr(miri, ignore = "too many runs")]
 fn everything_happens() {
@@ -74,7 +74,8 @@ fn everything_happens() {
 #[cfg_attr(miri, ignore = "too much memory to compare")]
 fn nothing_at_all_and_plain_work() {
     assert_eq!(two_transports(&[]).posted, 0);
-    // The set-up, then per side one of each kind of work (byte, kind, length, offset, flags), then all the rest is calm.
+    // The set-up, then on each side one work request of each kind (byte, kind, length, offset, flags), then
+    // no faults.
     let mut bytes = vec![0; 5];
     for side in [0x00, 0x80] {
         for kind in 0..6 {

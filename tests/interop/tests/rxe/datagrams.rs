@@ -1,15 +1,16 @@
-//! Datagrams between us and Linux, both ways: content, immediate data, what goes before them, and Q_Keys.
+//! Datagrams between Ferrolite and Linux in both directions: contents, immediate data, the header before
+//! them, and Q_Keys.
 
 use super::{MIB, WC_RECV};
 use anyhow::{Result, bail, ensure};
 use interop::{Host, Linux, Peer, Session, UdTarget};
 use verbs::{GRH_LEN, Gid, QKey, QpNum, Sge, UdQp, WorkKind};
 
-/// What each end takes, and what nobody does.
+/// The Q_Key that each end expects, and one that neither expects.
 const OURS: QKey = QKey(0x1111_0042);
 const THEIRS: QKey = QKey(0x2222_0007);
 const WRONG: QKey = QKey(0x3333_0001);
-/// A datagram is one packet; this is the guest's port's longest.
+/// Lengths of datagrams. A datagram is one packet; the last length is the maximum of the guest's port.
 const SIZES: [usize; 8] = [0, 1, 2, 3, 64, 1023, 1024, 4096];
 const BEFORE: usize = GRH_LEN as usize;
 
@@ -51,7 +52,7 @@ impl Pair {
             let from = Sge { addr: host.at(0), len: len as u32 };
             peer.tell(host, "fill 0 8192 255")?;
             peer.tell(host, &format!("ud_recv {id} 0 8192"))?;
-            // One that is dropped takes no receive.
+            // A dropped datagram uses no receive.
             host.send_ud(self.ours, 99, from, &UdTarget { qkey: WRONG, ..self.to_linux }, Some(666))?;
             host.done(99)?;
             host.send_ud(self.ours, id, from, &self.to_linux, imm)?;
@@ -95,14 +96,15 @@ impl Pair {
             let [to, from] = self.gids;
             check_header(&host.bytes(0, BEFORE)?, len, imm, from, to)?;
         }
-        // Each came before a good one, so all have come.
+        // Each dropped datagram came before a valid one, so all have arrived.
         let dropped = host.counter("rx_bad_qkey")? - before;
         ensure!(dropped == SIZES.len() as u64, "{dropped} datagrams were dropped for their Q_Key");
         Ok(())
     }
 }
 
-/// What goes before a datagram (annex A17.4.5.2): the IPv6 header, or 20 bytes of no meaning and the IPv4 header.
+/// Checks the header before a datagram (annex A17.4.5.2): the IPv6 header, or 20 undefined bytes and the IPv4
+/// header.
 fn check_header(header: &[u8], len: usize, imm: Option<u32>, from: Gid, to: Gid) -> Result<()> {
     // UDP, BTH, DETH, immediate data, message and padding, ICRC.
     let datagram = 8 + 12 + 8 + if imm.is_some() { 4 } else { 0 } + len.next_multiple_of(4) + 4;

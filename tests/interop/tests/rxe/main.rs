@@ -1,4 +1,5 @@
-//! Our transport against Linux' rxe, live: `cargo test -p interop -- --ignored`. Needs QEMU and Debian's packages.
+//! Ferrolite's transport against Linux's rxe, live: `cargo test -p interop -- --ignored`. Needs QEMU and
+//! Debian's packages.
 
 mod datagrams;
 
@@ -7,11 +8,11 @@ use interop::{Linux, Peer, Session, pattern};
 use std::collections::BTreeMap;
 use verbs::{PathMtu, Payload, RemoteAddr, RemoteKey, SendOp, Sge, Status, WorkKind};
 
-/// `enum ibv_wc_opcode` and `enum ibv_wc_status`.
+/// Values of `enum ibv_wc_opcode` and `enum ibv_wc_status`.
 const WC_RECV: u32 = 128;
 const WC_RECV_WITH_IMM: u32 = 129;
 const WC_REM_ACCESS_ERR: u32 = 10;
-/// Counters of rxe that stay where they are on a clean fabric.
+/// Counters of rxe that do not change on a clean fabric.
 const CLEAN: [&str; 7] = [
     "out_of_seq_request",
     "rcvd_seq_err",
@@ -21,7 +22,7 @@ const CLEAN: [&str; 7] = [
     "send_err",
     "ack_deferred",
 ];
-/// Counters of ours that stay zero on a clean fabric.
+/// Our counters that stay zero on a clean fabric.
 const OURS_CLEAN: [&str; 12] = [
     "rx_icrc_errors",
     "rx_malformed",
@@ -43,7 +44,7 @@ fn sizes(mtu: PathMtu) -> Vec<usize> {
     vec![0, 1, 2, 3, 5, 8, 64, mtu - 1, mtu, mtu + 1, 3 * mtu + 17, 65_536, 300_001]
 }
 
-/// Everything that a requester of ours can ask of Linux.
+/// Every operation of our requester on Linux.
 fn ours_to_linux(linux: &Linux, peer: &mut Peer, mtu: PathMtu) -> Result<()> {
     let (host, qp) = (&linux.host, peer.qp);
     for (n, size) in sizes(mtu).into_iter().enumerate() {
@@ -98,7 +99,7 @@ fn ours_to_linux(linux: &Linux, peer: &mut Peer, mtu: PathMtu) -> Result<()> {
     Ok(())
 }
 
-/// Everything that Linux can ask of our responder and gets.
+/// Every operation of Linux on our responder that must succeed.
 fn linux_to_ours(linux: &Linux, peer: &mut Peer, mtu: PathMtu) -> Result<()> {
     let (host, qp) = (&linux.host, peer.qp);
     let named = |remote: RemoteAddr| format!("{} {}", remote.addr.0, remote.key.0);
@@ -146,7 +147,8 @@ fn linux_to_ours(linux: &Linux, peer: &mut Peer, mtu: PathMtu) -> Result<()> {
     Ok(())
 }
 
-/// A window of type 2 in the guest: written through, then taken away by a SEND, and then no way in any more.
+/// A window of type 2 in the guest: a WRITE through it succeeds, a SEND invalidates it, and then a WRITE is
+/// refused.
 fn window(linux: &mut Linux) -> Result<()> {
     let mut peer = linux.session(Session::CLEAN)?;
     let host = &linux.host;
@@ -174,7 +176,7 @@ fn window(linux: &mut Linux) -> Result<()> {
     linux.end(peer)
 }
 
-/// A message that comes before its receive: asked to wait, then taken. Both ways.
+/// A message that comes before its receive is delayed and then received, in both directions.
 fn receiver_not_ready(linux: &Linux, peer: &mut Peer) -> Result<()> {
     let (host, qp) = (&linux.host, peer.qp);
     let data = pattern(100, 3);
@@ -195,7 +197,8 @@ fn receiver_not_ready(linux: &Linux, peer: &mut Peer) -> Result<()> {
     Ok(())
 }
 
-/// What one key is not: refused with the same error, and nothing changes. Both ways; each ends its queue pairs.
+/// An invalid key is refused with the same error in both directions, and nothing changes. Each refusal ends
+/// its queue pairs.
 fn bad_keys(linux: &mut Linux) -> Result<()> {
     let mut peer = linux.session(Session::CLEAN)?;
     let host = &linux.host;
@@ -220,7 +223,8 @@ fn bad_keys(linux: &mut Linux) -> Result<()> {
     linux.end(peer)
 }
 
-/// The one key of our memory is nobody's to take away: refused at both ends, and it opens the memory as before.
+/// The only key of our memory cannot be invalidated: the attempt is refused at both ends, and the key stays
+/// valid.
 fn our_key_stays(linux: &mut Linux) -> Result<()> {
     let mut peer = linux.session(Session::CLEAN)?;
     let host = &linux.host;
@@ -243,7 +247,7 @@ fn our_key_stays(linux: &mut Linux) -> Result<()> {
     linux.end(peer)
 }
 
-/// Everything again while the fabric loses 1 % of the frames.
+/// All operations while the fabric loses 1 % of the frames.
 fn loss(linux: &mut Linux, mtu: PathMtu) -> Result<()> {
     linux.faults("loss=0.01")?;
     let lost = linux.lost()?;
@@ -259,7 +263,7 @@ fn loss(linux: &mut Linux, mtu: PathMtu) -> Result<()> {
     linux.faults("")
 }
 
-/// rxe's counters must say that nothing came twice, out of order or damaged.
+/// Checks by rxe's counters that nothing arrived twice, out of order or damaged.
 fn check_clean(
     linux: &Linux,
     before: &BTreeMap<String, u64>,
@@ -271,11 +275,11 @@ fn check_clean(
     for name in CLEAN.into_iter().filter(|name| after.contains_key(*name)) {
         ensure!(delta(name) == Some(0), "{name} of rxe grew by {:?}: {after:?}", delta(name));
     }
-    // A guest that has been slow is asked again where it stands, by the packet it has not answered.
+    // A slow guest is probed by repeating the packet that it has not acknowledged.
     let probes = linux.host.counter("probes")?;
     let twice = delta("duplicate_request");
     ensure!(twice <= Some(probes), "rxe had {twice:?} requests twice; we have repeated {probes}: {after:?}");
-    // It counts what it has taken, after the check of the ICRC and of the headers.
+    // rxe counts packets after it has checked the ICRC and the headers.
     ensure!(delta("rcvd_pkts") == Some(sent), "of {sent} packets of ours rxe took {:?}", delta("rcvd_pkts"));
     ensure!(sent > 0);
     for name in OURS_CLEAN {

@@ -1,4 +1,4 @@
-//! The documentation names cases that there are.
+//! The documentation names only existing cases.
 
 use semantics::CASES;
 

@@ -1,4 +1,4 @@
-//! A session: all nodes hear how a case ended, and one that fails somewhere keeps nobody.
+//! In a session all nodes learn the result of a case, and a failure somewhere blocks no other node.
 
 use crate::support;
 use lite::Error;
@@ -12,8 +12,8 @@ async fn fails_on(cx: &Context, rank: usize) -> Outcome {
     if cx.rank() == rank { Err(Failure::new("as it should")) } else { Ok(()) }
 }
 
-/// The first node hears of all failures, in a case that fails, one that ends nowhere and one whose nodes do not meet; the next ones
-/// run as ever.
+/// The first node learns all failures: of a case that fails, of one that does not end, and of one whose nodes
+/// do not meet. The next cases run normally.
 #[test]
 fn failures_are_told_and_keep_nobody() {
     let cases = [

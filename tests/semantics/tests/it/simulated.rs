@@ -1,4 +1,4 @@
-//! The cases on the simulated cluster: a test for each.
+//! The cases on the simulated cluster, with one test for each.
 
 use crate::support;
 use platform::Platform;
@@ -18,7 +18,8 @@ macro_rules! tests {
 }
 semantics::each_case!(tests);
 
-/// Runs a case on three nodes and on four, in orders of tasks that two seeds decide. It must hold on all, and leave no memory behind.
+/// Runs a case on three nodes and on four, in orders of tasks that two seeds determine. It must succeed on
+/// all nodes and leave no memory allocated.
 fn check(name: &str) {
     let case = *CASES.iter().find(|case| case.name == name).expect("a case of the list");
     for (seed, nodes) in [(1, 3), (2, 4)] {

@@ -1,31 +1,34 @@
-//! What the card can do: QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC.
+//! The commands that report the card's capabilities: QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC.
 
 use crate::device::Card;
+use crate::device::layout::device_capabilities as cap;
 use crate::device::mailbox::Mailbox;
 use crate::device::profile::{EqScheme, LinkTypes, limits};
+use crate::device::qp::{MAX_RECEIVE, MAX_WQE};
 use crate::device::statistics::InterfaceCounters;
 
-/// Capability flags (Linux `include/linux/mlx4/device.h`), the low word.
+/// Capability flags (Linux `include/linux/mlx4/device.h`): those of the low word, and those of the high word
+/// with the prefix `HIGH`.
 mod flag {
     pub const RC: u32 = 1 << 0;
     pub const UC: u32 = 1 << 1;
     pub const UD: u32 = 1 << 2;
     pub const XRC: u32 = 1 << 3;
     pub const SRQ: u32 = 1 << 6;
-    /// Ports may be of different kinds at a time.
+    /// Ports may have different link types at the same time.
     pub const DUAL_PERSONALITY: u32 = 1 << 12;
-    /// Large sends whose header is long, and so large sends of Ethernet.
+    /// Large sends with a long header, which large sends on Ethernet need.
     pub const BIG_LSO_HEADER: u32 = 1 << 15;
     pub const MEMORY_WINDOWS: u32 = 1 << 16;
     pub const ATOMIC: u32 = 1 << 18;
     pub const UD_AV_PORT: u32 = 1 << 20;
     pub const IBOE: u32 = 1 << 30;
-    /// High word: queue pairs can have the check sequence of frames.
+    /// Queue pairs can receive frames with their check sequence.
     pub const HIGH_KEEP_FCS: u32 = 1 << (34 - 32);
-    /// High word: unicast and multicast steering, and so the B0 scheme.
+    /// Unicast and multicast steering, which the B0 scheme needs.
     pub const HIGH_VEP_UC: u32 = 1 << (41 - 32);
     pub const HIGH_VEP_MC: u32 = 1 << (42 - 32);
-    /// Changes by a subnet manager are told by events.
+    /// Events report changes by a subnet manager.
     pub const HIGH_PORT_MANAGEMENT: u32 = 1 << (59 - 32);
     pub const HIGH_COUNTERS: u32 = 1 << (48 - 32);
     pub const HIGH_LARGE_EQE: u32 = 1 << (61 - 32);
@@ -41,7 +44,7 @@ mod flag2 {
 
 /// Memory management flags (0x94).
 mod bmme {
-    /// With the next: windows of type 2, variant B.
+    /// Windows of type 2, variant B, together with [`TYPE_2_WINDOWS`].
     pub const TYPE_2B_WINDOWS: u32 = 1 << 1;
     pub const TYPE_2_WINDOWS: u32 = 1 << 9;
     pub const LOCAL_INVALIDATE: u32 = 1 << 6;
@@ -53,88 +56,44 @@ mod bmme {
 }
 
 impl Card {
-    /// Linux `mlx4_QUERY_DEV_CAP`.
+    /// Returns the output of QUERY_DEV_CAP (Linux `mlx4_QUERY_DEV_CAP`).
     pub(super) fn query_dev_cap(&self) -> Mailbox {
-        const LOG_RESERVED_QPS: u8 = 6;
-        const LOG_RESERVED_CQS: u8 = 7;
-        const LOG_RESERVED_REGIONS: u8 = 8;
-        const LOG_RESERVED_MTTS: u8 = 6;
-        const RESERVED_PDS: u8 = 4;
-        const LOG_MIN_PAGE: u8 = 9;
-        const LOG_LARGE_SEND: u8 = 17;
-        const PORT_BEACON: u8 = 1 << 7;
-        const TIMESTAMPS: u8 = 1 << 7;
-        const CLOCK_TO_PROGRAMS: u8 = 1 << 7;
-        const RSS_XOR: u8 = 1 << 5;
-        const RSS_TOEPLITZ: u8 = 1 << 4;
-        const LOG_RSS_TABLE: u8 = 7;
         let mut out = Mailbox::default();
-        for (offset, value) in [
-            (0x10, limits::LOG_WQES),
-            (0x11, limits::LOG_WQES),
-            (0x12, LOG_RESERVED_QPS),
-            (0x13, limits::LOG_OBJECTS),
-            (0x14, 6 << 4),
-            (0x15, limits::LOG_OBJECTS),
-            (0x19, limits::LOG_CQES),
-            (0x1a, LOG_RESERVED_CQS),
-            (0x1b, limits::LOG_OBJECTS),
-            (0x1d, limits::LOG_OBJECTS),
-            (0x1e, 2),
-            (0x1f, limits::LOG_EQS),
-            (0x20, LOG_RESERVED_MTTS << 4),
-            (0x21, 36),
-            (0x22, LOG_RESERVED_REGIONS),
-            (0x29, limits::LOG_RDMA),
-            (0x2b, limits::LOG_RDMA_RESPONDER),
-            (0x2d, LOG_LARGE_SEND),
-            (0x2e, RSS_XOR | RSS_TOEPLITZ | LOG_RSS_TABLE),
-            (0x2f, 20),
-            (0x34, PORT_BEACON),
-            (0x35, 15),
-            (0x37, 8 << 4 | self.profile.ports.len() as u8),
-            (0x38, limits::LOG_MESSAGE),
-            (0x3b, limits::LOG_GIDS),
-            (0x3e, TIMESTAMPS),
-            (0x3f, 7),
-            (0x48, 0),
-            (0x49, limits::LOG_UAR_MIB),
-            (0x4b, LOG_MIN_PAGE),
-            (0x51, limits::SEND_SGES),
-            (0x55, limits::RECV_SGES),
-            (0x61, 8),
-            (0x62, 0),
-            (0x63, 13),
-            (0x64, RESERVED_PDS << 4),
-            (0x65, 15),
-            (0x67, limits::LOG_XRC_DOMAINS),
-            (0xc1, CLOCK_TO_PROGRAMS),
-        ] {
-            out.put_u8(offset, value);
-        }
+        put_limits(&mut out);
+        put_offloads(&mut out);
+        put_entry_sizes(&mut out);
+        out.set(cap::PORTS, self.profile.ports.len() as u32);
         if let EqScheme::System { max, .. } = self.profile.eqs {
-            out.put_u16(0x26, max);
+            out.set(cap::SYSTEM_EQS, max.into());
         }
-        let groups = if self.profile.steering.groups { flag::HIGH_VEP_UC | flag::HIGH_VEP_MC } else { 0 };
-        let entries =
-            if self.profile.large_entries { flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE } else { 0 };
-        out.put_u32(
-            0x40,
-            groups | entries | flag::HIGH_KEEP_FCS | flag::HIGH_COUNTERS | flag::HIGH_PORT_MANAGEMENT,
-        );
         if self.profile.blue_flame {
-            const AVAILABLE: u8 = 1 << 7;
-            out.put_u8(0x4c, AVAILABLE);
-            out.put_u8(0x4d, limits::LOG_BLUE_FLAME);
-            // log2 of registers on a page, and of pages.
-            out.put_u8(0x4e, 12 - limits::LOG_BLUE_FLAME);
-            out.put_u8(0x4f, limits::LOG_UAR_MIB + 20 - 12);
+            put_blue_flame(&mut out);
         }
-        let either = self.profile.ports.iter().all(|port| matches!(port.links, LinkTypes::Either { .. }));
-        let kinds = if either { flag::DUAL_PERSONALITY } else { 0 };
-        out.put_u32(
-            0x44,
-            kinds
+        if self.profile.steering.flows {
+            const ENABLED: u32 = 1 << 7;
+            const QPS_OF_A_RULE: u32 = 24;
+            out.set(cap::FLOW_STEERING, ENABLED);
+            out.set(cap::FLOW_STEERING_MAX_QPS, QPS_OF_A_RULE);
+        }
+        self.put_flags(&mut out);
+        out
+    }
+
+    fn put_flags(&self, out: &mut Mailbox) {
+        let profile = &self.profile;
+        let when = |condition: bool, flags: u32| if condition { flags } else { 0 };
+        out.set(
+            cap::FLAGS_HIGH,
+            when(profile.steering.groups, flag::HIGH_VEP_UC | flag::HIGH_VEP_MC)
+                | when(profile.large_entries, flag::HIGH_LARGE_EQE | flag::HIGH_LARGE_CQE)
+                | flag::HIGH_KEEP_FCS
+                | flag::HIGH_COUNTERS
+                | flag::HIGH_PORT_MANAGEMENT,
+        );
+        let either = profile.ports.iter().all(|port| matches!(port.links, LinkTypes::Either { .. }));
+        out.set(
+            cap::FLAGS,
+            when(either, flag::DUAL_PERSONALITY)
                 | flag::RC
                 | flag::UC
                 | flag::UD
@@ -146,24 +105,12 @@ impl Card {
                 | flag::UD_AV_PORT
                 | flag::IBOE,
         );
-        out.put_u16(0x52, 1008);
-        out.put_u16(0x56, 512);
-        out.put_u32(0x68, InterfaceCounters::COUNT);
-        if self.profile.steering.flows {
-            const ENABLED: u8 = 1 << 7;
-            const QPS_OF_A_RULE: u8 = 24;
-            out.put_u8(0x76, ENABLED);
-            out.put_u8(0x77, QPS_OF_A_RULE);
-        }
-        let marked = if self.profile.sw_cq_init { flag2::SW_CQ_INIT } else { 0 };
-        out.put_u32(0x70, flag2::UPDATE_QP | flag2::LB_SRC_CHECK | marked);
-        // Entry sizes: RDMARC, QPC, AUXC, ALTC, EQC, CQC, SRQC, cMPT, MTT, dMPT.
-        for (index, size) in [32, 256, 128, 64, 128, 128, 128, 64, 8, 64].into_iter().enumerate() {
-            out.put_u16(0x80 + 2 * index, size);
-        }
-        let roce_v2 = if self.profile.roce_v2 { bmme::ROCE_V1_V2 } else { 0 };
-        out.put_u32(
-            0x94,
+        out.set(
+            cap::EXTENDED_FLAGS,
+            flag2::UPDATE_QP | flag2::LB_SRC_CHECK | when(profile.sw_cq_init, flag2::SW_CQ_INIT),
+        );
+        out.set(
+            cap::BMME_FLAGS,
             bmme::TYPE_2B_WINDOWS
                 | bmme::TYPE_2_WINDOWS
                 | bmme::LOCAL_INVALIDATE
@@ -171,14 +118,12 @@ impl Card {
                 | bmme::RESERVED_LKEY
                 | bmme::FAST_REGISTER
                 | bmme::CONFIG_DEV
-                | roce_v2,
+                | when(profile.roce_v2, bmme::ROCE_V1_V2),
         );
-        out.put_u32(0x98, crate::device::memory::RESERVED_LKEY);
-        out.put_u64(0xa0, 1 << 40);
-        out
     }
 
-    /// Linux `mlx4_QUERY_ADAPTER`. Words of the board id are stored byte-swapped.
+    /// Returns the output of QUERY_ADAPTER (Linux `mlx4_QUERY_ADAPTER`). Words of the board id are stored
+    /// byte-swapped.
     pub(super) fn query_adapter(&self) -> Mailbox {
         const VENDOR: u16 = 0x15b3;
         let mut out = Mailbox::default();
@@ -195,7 +140,7 @@ impl Card {
         out
     }
 
-    /// Linux `mlx4_QUERY_FUNC`.
+    /// Returns the output of QUERY_FUNC (Linux `mlx4_QUERY_FUNC`).
     pub(super) fn query_func(&self) -> Mailbox {
         let mut out = Mailbox::default();
         if let EqScheme::System { reserved, max } = self.profile.eqs {
@@ -206,13 +151,101 @@ impl Card {
     }
 }
 
+/// Writes the sizes of tables and the limits of objects.
+fn put_limits(out: &mut Mailbox) {
+    const LOG_RESERVED_QPS: u8 = 6;
+    const LOG_RESERVED_SRQS: u8 = 6;
+    const LOG_RESERVED_CQS: u8 = 7;
+    const LOG_RESERVED_EQS: u8 = 2;
+    const LOG_RESERVED_MPTS: u8 = 8;
+    const LOG_RESERVED_MTTS: u8 = 6;
+    const RESERVED_PDS: u8 = 4;
+    const LOG_MIN_PAGE: u8 = 9;
+    for (field, value) in [
+        (cap::LOG_MAX_SRQ_WQES, limits::LOG_WQES),
+        (cap::LOG_MAX_QP_WQES, limits::LOG_WQES),
+        (cap::LOG_RESERVED_QPS, LOG_RESERVED_QPS),
+        (cap::LOG_MAX_QPS, limits::LOG_OBJECTS),
+        (cap::LOG_RESERVED_SRQS, LOG_RESERVED_SRQS),
+        (cap::LOG_MAX_SRQS, limits::LOG_OBJECTS),
+        (cap::LOG_MAX_CQES, limits::LOG_CQES),
+        (cap::LOG_RESERVED_CQS, LOG_RESERVED_CQS),
+        (cap::LOG_MAX_CQS, limits::LOG_OBJECTS),
+        (cap::LOG_MAX_MPTS, limits::LOG_OBJECTS),
+        (cap::LOG_RESERVED_EQS, LOG_RESERVED_EQS),
+        (cap::LOG_MAX_EQS, limits::LOG_EQS),
+        (cap::LOG_RESERVED_MTTS, LOG_RESERVED_MTTS),
+        (cap::LOG_MAX_REGION_LENGTH, 36),
+        (cap::LOG_RESERVED_MPTS, LOG_RESERVED_MPTS),
+        (cap::LOG_MAX_REQUESTER_RDMA, limits::LOG_RDMA),
+        (cap::LOG_MAX_RESPONDER_RDMA, limits::LOG_RDMA_RESPONDER),
+        (cap::LOG_MAX_RDMA_TOTAL, 20),
+        (cap::LOCAL_ACK_DELAY, 15),
+        (cap::VIRTUAL_LANES, 8),
+        (cap::LOG_MAX_MESSAGE, limits::LOG_MESSAGE),
+        (cap::LOG_MAX_GIDS, limits::LOG_GIDS),
+        (cap::LOG_MAX_PKEYS, 7),
+        (cap::RESERVED_UARS, 0),
+        (cap::LOG_UAR_MIB, limits::LOG_UAR_MIB),
+        (cap::LOG_MIN_PAGE, LOG_MIN_PAGE),
+        (cap::MAX_SEND_SGES, limits::SEND_SGES),
+        (cap::MAX_RECEIVE_SGES, limits::RECV_SGES),
+        (cap::LOG_MAX_GROUP_MEMBERS, 8),
+        (cap::LOG_RESERVED_GROUPS, 0),
+        (cap::LOG_MAX_GROUPS, 13),
+        (cap::RESERVED_PDS, RESERVED_PDS),
+        (cap::LOG_MAX_PDS, 15),
+        (cap::LOG_MAX_XRC_DOMAINS, limits::LOG_XRC_DOMAINS),
+    ] {
+        out.set(field, value.into());
+    }
+    out.set(cap::MAX_SEND_WQE, MAX_WQE as u32);
+    out.set(cap::MAX_RECEIVE_WQE, MAX_RECEIVE as u32);
+    out.set(cap::MAX_COUNTERS, InterfaceCounters::COUNT);
+    out.set(cap::RESERVED_LKEY, crate::device::memory::RESERVED_LKEY);
+    out.set_double(cap::MAX_ICM_HIGH, 1 << 40);
+}
+
+/// Writes the offloads that every card has.
+fn put_offloads(out: &mut Mailbox) {
+    const LOG_LARGE_SEND: u32 = 17;
+    const RSS_XOR: u32 = 1 << 5;
+    const RSS_TOEPLITZ: u32 = 1 << 4;
+    const LOG_RSS_TABLE: u32 = 7;
+    const SUPPORTED: u32 = 1 << 7;
+    out.set(cap::LOG_MAX_LARGE_SEND, LOG_LARGE_SEND);
+    out.set(cap::RSS, RSS_XOR | RSS_TOEPLITZ | LOG_RSS_TABLE);
+    out.set(cap::PORT_BEACON, SUPPORTED);
+    out.set(cap::CQ_TIMESTAMPS, SUPPORTED);
+    out.set(cap::CLOCK_TO_PROGRAMS, SUPPORTED);
+}
+
+fn put_blue_flame(out: &mut Mailbox) {
+    const AVAILABLE: u32 = 1 << 7;
+    const LOG_PAGE: u8 = 12;
+    out.set(cap::BLUE_FLAME, AVAILABLE);
+    for (field, value) in [
+        (cap::LOG_BLUE_FLAME_REGISTER, limits::LOG_BLUE_FLAME),
+        (cap::LOG_BLUE_FLAME_REGISTERS_PER_PAGE, LOG_PAGE - limits::LOG_BLUE_FLAME),
+        (cap::LOG_BLUE_FLAME_PAGES, limits::LOG_UAR_MIB + 20 - LOG_PAGE),
+    ] {
+        out.set(field, value.into());
+    }
+}
+
+fn put_entry_sizes(out: &mut Mailbox) {
+    for (index, size) in [32, 256, 128, 64, 128, 128, 128, 64, 8, 64].into_iter().enumerate() {
+        out.put_u16(cap::ENTRY_SIZES + 2 * index, size);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::Profile;
     use verbs::MacAddr;
 
-    /// Without the flag, Linux refuses to give one port another kind than the other has.
+    /// Without the flag, Linux refuses different link types for the two ports.
     #[test]
     fn ports_of_either_kind_may_differ() {
         for (name, differ) in [("pro-2port", false), ("ib", false), ("vpi", true), ("vpi-2port", true)] {

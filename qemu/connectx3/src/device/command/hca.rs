@@ -6,6 +6,7 @@ use crate::device::clock;
 use crate::device::cq::{CQE, Cqs};
 use crate::device::eq::{EQE, Eqs};
 use crate::device::hcr::Status;
+use crate::device::layout::init_hca;
 use crate::device::mailbox::Mailbox;
 use crate::device::memory::Regions;
 use crate::device::profile::Steering;
@@ -30,37 +31,41 @@ pub struct Hca {
 impl Card {
     /// INIT_HCA: checks the parameters and sets up empty tables.
     pub(in crate::device) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
-        const VERSION: u8 = 2;
+        const VERSION: u32 = 2;
         const DEVICE_MANAGED: u32 = 1 << 6;
         const LARGE_EQE: u32 = 1 << 29;
         const LARGE_CQE: u32 = 1 << 30;
-        const UNICAST_GROUPS: u8 = 1 << 3;
         if !self.firmware.running || self.hca.is_some() {
             return Err(Status::BadSystemState);
         }
-        if mailbox.u8(0) != VERSION {
+        if mailbox.field(init_hca::VERSION) != VERSION {
             return Err(Status::BadParameter);
         }
-        let steering =
-            match (mailbox.u32(0x14) & DEVICE_MANAGED != 0, mailbox.u8(0x0d8) & UNICAST_GROUPS != 0) {
-                (true, _) => Steering::Flows,
-                (false, true) => Steering::Groups,
-                (false, false) => Steering::Table,
-            };
+        let steering = match (
+            mailbox.field(init_hca::FLAGS) & DEVICE_MANAGED != 0,
+            mailbox.field(init_hca::UNICAST_STEERING) != 0,
+        ) {
+            (true, _) => Steering::Flows,
+            (false, true) => Steering::Groups,
+            (false, false) => Steering::Table,
+        };
         if !self.profile.steering.offers(steering) {
             return Err(Status::BadParameter);
         }
-        let large = mailbox.u32(0x58);
+        let large = mailbox.field(init_hca::ENTRY_SIZES);
         if large & (LARGE_EQE | LARGE_CQE) != 0 && !self.profile.large_entries {
             return Err(Status::BadParameter);
         }
         self.eqs = Eqs::new(if large & LARGE_EQE != 0 { 2 * EQE } else { EQE });
         self.cqs = Cqs::new(if large & LARGE_CQE != 0 { 2 * CQE } else { CQE });
-        self.regions = Regions::new(mailbox.u64(0x0f0), mailbox.u8(0x0fb) & 0x3f, self.costs.clone());
+        let regions = mailbox.double(init_hca::DMPT_BASE_HIGH);
+        let log_regions = mailbox.field(init_hca::LOG_MPTS) as u8;
+        self.regions = Regions::new(regions, log_regions, self.costs.clone());
+        let log = |field| mailbox.field(field) as u8 & 0x1f;
         self.hca = Some(Hca {
-            mtt_base: mailbox.u64(0x100),
-            mcg_base: mailbox.u64(0x0c0),
-            mcg_log: [mailbox.u8(0x0d3) & 0x1f, mailbox.u8(0x0d7) & 0x1f, mailbox.u8(0x0db) & 0x1f],
+            mtt_base: mailbox.double(init_hca::MTT_BASE_HIGH),
+            mcg_base: mailbox.double(init_hca::MCG_BASE_HIGH),
+            mcg_log: [init_hca::LOG_MCG_ENTRY, init_hca::LOG_MCG_HASH, init_hca::LOG_MCGS].map(log),
             found: Found::default(),
             steering,
             mailbox,

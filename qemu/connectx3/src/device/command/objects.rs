@@ -18,15 +18,32 @@ impl Card {
         if let Some(transition) = Transition::from_opcode(command.opcode) {
             return self.transition(command, transition, host);
         }
-        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
-        let table = MttTable { icm: &self.icm, base: hca.mtt_base };
-        let groups = McgTable { icm: &self.icm, hca };
-        let none = |()| Output::None;
-        let mut out = Mailbox::default();
+        match command.opcode {
+            op::SW2HW_MPT | op::HW2SW_MPT | op::QUERY_MPT | op::WRITE_MTT | op::SYNC_TPT => {
+                self.run_on_regions(command, host)
+            }
+            op::SW2HW_CQ | op::HW2SW_CQ | op::QUERY_CQ | op::MODIFY_CQ => {
+                self.run_on_completion_queues(command, host)
+            }
+            op::SW2HW_SRQ | op::HW2SW_SRQ | op::QUERY_SRQ | op::ARM_SRQ => {
+                self.run_on_receive_queues(command, host)
+            }
+            op::QUERY_QP | op::UPDATE_QP | op::CONF_SPECIAL_QP => self.run_on_queue_pairs(command, host),
+            op::READ_MCG | op::WRITE_MCG | op::MGID_HASH | op::FLOW_ATTACH | op::FLOW_DETACH => {
+                self.run_on_steering(command, host)
+            }
+            _ if self.hca.is_none() => Err(Status::BadSystemState),
+            _ => self.run_on_counters(command, host),
+        }
+    }
+
+    fn run_on_regions(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        let base = self.hca.as_ref().ok_or(Status::BadSystemState)?.mtt_base;
         match command.opcode {
             op::SW2HW_MPT => {
                 let entry = super::input(command, host)?;
-                self.regions.create(command.in_mod, &entry, &mut self.icm, host).map(none)
+                self.regions.create(command.in_mod, &entry, &mut self.icm, host).map(|()| Output::None)
             }
             op::HW2SW_MPT => {
                 let entry = self.regions.destroy(command.in_mod, &mut self.icm, host)?;
@@ -37,7 +54,7 @@ impl Card {
             }
             op::QUERY_MPT => self.regions.query(command.in_mod, &self.icm, host).map(Output::Mailbox),
             op::WRITE_MTT => {
-                let (base, entries) = (hca.mtt_base, super::input(command, host)?);
+                let entries = super::input(command, host)?;
                 write_mtt(&mut self.icm, base, &entries, command.in_mod, host)?;
                 self.regions.forget_copies();
                 Ok(Output::None)
@@ -46,26 +63,83 @@ impl Card {
                 self.regions.forget_copies();
                 Ok(Output::None)
             }
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
+    fn run_on_completion_queues(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        let base = self.hca.as_ref().ok_or(Status::BadSystemState)?.mtt_base;
+        let table = MttTable { icm: &self.icm, base };
+        let none = |()| Output::None;
+        match command.opcode {
             op::SW2HW_CQ => {
                 let marked = self.profile.sw_cq_init && command.op_mod == 1;
                 self.cqs.create(command.in_mod, &super::input(command, host)?, marked, table, host).map(none)
             }
             op::HW2SW_CQ => self.cqs.destroy(command.in_mod).map(none),
-            op::QUERY_CQ => self.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out)),
+            op::QUERY_CQ => {
+                let mut out = Mailbox::default();
+                self.cqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
+            }
             op::MODIFY_CQ if command.op_mod == 0 => {
                 self.cqs.resize(command.in_mod, &super::input(command, host)?, table, host).map(none)
             }
+            op::MODIFY_CQ => {
+                let context = super::input(command, host)?;
+                self.cqs.moderate(command.in_mod, &context, &mut self.eqs, host).map(none)
+            }
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
+    fn run_on_receive_queues(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        let base = self.hca.as_ref().ok_or(Status::BadSystemState)?.mtt_base;
+        let table = MttTable { icm: &self.icm, base };
+        let none = |()| Output::None;
+        match command.opcode {
             op::SW2HW_SRQ => {
                 self.srqs.create(command.in_mod, &super::input(command, host)?, table, host).map(none)
             }
             op::HW2SW_SRQ => self.srqs.destroy(command.in_mod).map(none),
-            op::QUERY_SRQ => self.srqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out)),
+            op::QUERY_SRQ => {
+                let mut out = Mailbox::default();
+                self.srqs.query(command.in_mod, &mut out).map(|()| Output::Mailbox(out))
+            }
             op::ARM_SRQ => {
                 self.srqs.arm(command.in_mod, command.in_param as u16, &mut self.eqs, host).map(none)
             }
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
+    fn run_on_queue_pairs(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        if self.hca.is_none() {
+            return Err(Status::BadSystemState);
+        }
+        let qpn = command.in_mod & 0xff_ffff;
+        match command.opcode {
             op::QUERY_QP => {
-                self.qps.query(command.in_mod & 0xff_ffff, &mut out).map(|()| Output::Mailbox(out))
+                let mut out = Mailbox::default();
+                self.qps.query(qpn, &mut out).map(|()| Output::Mailbox(out))
             }
+            op::UPDATE_QP => self.qps.amend(qpn, &super::input(command, host)?).map(|()| Output::None),
+            op::CONF_SPECIAL_QP => {
+                self.special_qp_base = command.in_mod & 0xff_fff8;
+                Ok(Output::None)
+            }
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
+    fn run_on_steering(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
+        use opcode as op;
+        let hca = self.hca.as_ref().ok_or(Status::BadSystemState)?;
+        let groups = McgTable { icm: &self.icm, hca };
+        let none = |()| Output::None;
+        match command.opcode {
             op::READ_MCG => groups.read(command.in_mod, host).map(Output::Mailbox),
             op::WRITE_MCG if command.op_mod == 0 => {
                 let entry = super::input(command, host)?;
@@ -83,17 +157,6 @@ impl Card {
                 let gid = mailbox.bytes().first_chunk().ok_or(Status::Internal)?;
                 Ok(Output::Immediate(u64::from(groups.hash(gid))))
             }
-            op::CONF_SPECIAL_QP => {
-                self.special_qp_base = command.in_mod & 0xff_fff8;
-                Ok(Output::None)
-            }
-            op::UPDATE_QP => {
-                self.qps.amend(command.in_mod & 0xff_ffff, &super::input(command, host)?).map(none)
-            }
-            op::MODIFY_CQ => {
-                let context = super::input(command, host)?;
-                self.cqs.moderate(command.in_mod, &context, &mut self.eqs, host).map(none)
-            }
             op::FLOW_ATTACH | op::FLOW_DETACH if hca.steering != Steering::Flows => {
                 Err(Status::BadSystemState)
             }
@@ -102,7 +165,7 @@ impl Card {
                 self.flows.attach(&rule, command.in_mod).map(Output::Immediate)
             }
             op::FLOW_DETACH => self.flows.detach(command.in_param).map(none),
-            _ => self.run_on_counters(command, host),
+            _ => Err(Status::BadOpcode),
         }
     }
 
@@ -170,7 +233,7 @@ impl Card {
                 if let Some(qp) = self.qps.get_mut(qpn) {
                     qp.draining = Some(command.in_mod >> 31 != 0);
                 }
-                self.tell_drained(qpn, host);
+                self.report_drained(qpn, host);
             }
             // Work requests may have been posted to the ring before the transition.
             Transition::SqdToRts | Transition::SqErrorToRts => self.ring_send(qpn, host),

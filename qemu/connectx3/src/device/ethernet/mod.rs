@@ -16,7 +16,7 @@ use super::qp::syndrome::failure;
 use super::qp::wqe::{Control, Opcode, Segments};
 use super::qp::{Qp, Scatter, Service, State, flush, gather};
 use super::queue_memory::MttTable;
-use super::steering::{McgTable, Steer, hears};
+use super::steering::{McgTable, Steer, receiver};
 use headers::{Headers, Length, TAG, TYPE, Vlan, VlanKind};
 use roce::transport::Env;
 use roce::wire::Icrc;
@@ -149,7 +149,7 @@ impl Card {
             self.counters.rx_unsteered += 1;
         }
         let sender = from.and_then(|qpn| self.qps.get_mut(qpn)).map(|qp| qp.context.counter());
-        for qpn in to.iter().filter_map(|&word| hears(word, from)) {
+        for qpn in to.iter().filter_map(|&word| receiver(word, from)) {
             let takes = |counter| {
                 let qp = self.qps.get_mut(qpn);
                 qp.is_some_and(|qp| qp.context.takes_looped(!is_multicast(destination), counter))

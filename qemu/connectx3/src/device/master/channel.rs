@@ -85,7 +85,7 @@ impl Channel {
                 if (value ^ self.slave_read) & TOGGLE == 0 {
                     return None;
                 }
-                self.hear((value >> 16) as u8, value as u16)
+                self.handle_word((value >> 16) as u8, value as u16)
             }
             // A slave that finds the two words out of step writes zero to both.
             SLAVE_READ => {
@@ -104,7 +104,7 @@ impl Channel {
         }
     }
 
-    fn hear(&mut self, said: u8, parameter: u16) -> Option<Task> {
+    fn handle_word(&mut self, said: u8, parameter: u16) -> Option<Task> {
         let parameter = u64::from(parameter);
         let (stage, vhcr) = match (said, self.stage) {
             (word::RESET, _) => {
@@ -118,7 +118,7 @@ impl Channel {
             (word::VHCR_EN, Stage::Vhcr2) => (Stage::Enabled, self.vhcr | parameter),
             (word::VHCR_POST, Stage::Enabled) => return Some(Task::Run { vhcr: self.vhcr }),
             _ => {
-                log::warn!("the slave says {said:#x} when it is {:?}", self.stage);
+                log::warn!("the slave sends {said:#x} in stage {:?}", self.stage);
                 self.give_up();
                 return Some(Task::Forget);
             }

@@ -8,6 +8,7 @@ use crate::device::Card;
 use crate::device::command::{Output, opcode as op};
 use crate::device::hcr::Command;
 use crate::device::host::Host;
+use crate::device::layout::{cq_context, eq_context, srq_context};
 use crate::device::mailbox::Mailbox;
 use crate::device::queue_memory::MTT_ENTRY;
 
@@ -52,8 +53,9 @@ impl Slave {
             return Err(NO_SUCH);
         }
         const LOG_EQE: u8 = 5;
-        let mtt = mtt_index(context.u32(0x1c));
-        let entries = queue_entries((context.u8(0x0c) & 0x1f) + LOG_EQE, (context.u8(0x18) & 0x3f) + 12);
+        let mtt = mtt_index(context.field(eq_context::MTT));
+        let log_bytes = context.field(eq_context::LOG_ENTRIES) as u8 + LOG_EQE;
+        let entries = queue_entries(log_bytes, context.field(eq_context::LOG_PAGE) as u8 + 12);
         self.tracker.check_mtt(mtt, entries)?;
         let output = native_with(card, command, context, host)?;
         self.tracker.use_mtt(mtt, true);
@@ -72,8 +74,9 @@ impl Slave {
     /// Checks the buffer of a completion queue's context and returns its first MTT entry.
     fn check_cq(&self, context: &Mailbox) -> Result<u32> {
         const LOG_CQE: u8 = 5;
-        let mtt = mtt_index(context.u32(0x1c));
-        let entries = queue_entries((context.u8(0x0c) & 0x1f) + LOG_CQE, (context.u8(0x18) & 0x3f) + 12);
+        let mtt = mtt_index(context.field(cq_context::MTT));
+        let log_bytes = context.field(cq_context::LOG_ENTRIES) as u8 + LOG_CQE;
+        let entries = queue_entries(log_bytes, context.field(cq_context::LOG_PAGE) as u8 + 12);
         self.tracker.check_mtt(mtt, entries).map(|()| mtt)
     }
 
@@ -127,12 +130,14 @@ impl Slave {
 
     fn create_srq(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         let (srqn, context) = (command.in_mod, read_input(command, host)?);
-        if context.u32(0x00) & 0xff_ffff != srqn || self.tracker.srqs.get(srqn)?.mtt.is_some() {
+        if context.field(srq_context::SRQN) != srqn || self.tracker.srqs.get(srqn)?.mtt.is_some() {
             return Err(INVALID);
         }
-        let mtt = mtt_index(context.u32(0x14));
-        let log_bytes = (context.u8(0x00) & 0xf) + (context.u8(0x04) & 7) + 4;
-        self.tracker.check_mtt(mtt, queue_entries(log_bytes, (context.u8(0x10) & 0x3f) + 12))?;
+        let mtt = mtt_index(context.field(srq_context::MTT));
+        let log_entries = context.field(srq_context::LOG_ENTRIES) as u8;
+        let log_bytes = log_entries + context.field(srq_context::LOG_STRIDE) as u8 + 4;
+        let log_page = context.field(srq_context::LOG_PAGE) as u8 + 12;
+        self.tracker.check_mtt(mtt, queue_entries(log_bytes, log_page))?;
         let output = native_with(card, command, context, host)?;
         self.tracker.use_mtt(mtt, true);
         self.tracker.srqs.get_mut(srqn)?.mtt = Some(mtt);
@@ -209,10 +214,10 @@ impl Slave {
     fn write_mtt(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         const PRESENT: u64 = 1;
         const HEADER: usize = 16;
-        const MOST: u32 = ((crate::device::mailbox::MAILBOX - HEADER) / MTT_ENTRY as usize) as u32;
+        const MAX_ENTRIES: u32 = ((crate::device::mailbox::MAILBOX - HEADER) / MTT_ENTRY as usize) as u32;
         let (count, mailbox) = (command.in_mod, read_input(command, host)?);
         let first = mailbox.u32(0x04);
-        if count > MOST {
+        if count > MAX_ENTRIES {
             return Err(INVALID);
         }
         self.tracker.check_mtt_part(first, count)?;

@@ -6,6 +6,7 @@ use crate::device::Card;
 use crate::device::command::{Output, opcode as op};
 use crate::device::hcr::Command;
 use crate::device::host::Host;
+use crate::device::layout::device_capabilities as cap;
 use crate::device::mailbox::Mailbox;
 use numbers::Special;
 
@@ -37,27 +38,25 @@ pub fn capabilities(card: &mut Card, host: &dyn Host) -> Result<Output> {
     const EXT2_PHYSICAL: u32 = 1 << 28 | 1 << 26 | 1 << 24 | 1 << 21 | 1 << 20;
     const BMME_ROCE_V2_WINDOWS_REMAP: u32 = 1 << 24 | 1 << 19 | 1 << 9;
     let mut out = ask(card, op::QUERY_DEV_CAP, host)?;
-    let flags = out.u64(0x40) & !(ROCE_V2 | RSS_OF_FRAGMENTS | MEMORY_WINDOWS);
-    out.put_u64(0x40, flags | PORT_MANAGEMENT_EVENTS);
-    out.put_u32(0x70, out.u32(0x70) & !EXT2_PHYSICAL);
-    out.put_u32(0x94, out.u32(0x94) & !BMME_ROCE_V2_WINDOWS_REMAP);
-    // Port beacon, timestamps, BlueFlame, IPoIB and device-managed steering, QoS per function, congestion
-    // notification, frames with check sequence, tunnels.
-    for (offset, mask) in [
-        (0x34, 0x7f),
-        (0x3e, 0x7f),
-        (0x4c, 0x7f),
-        (0x74, 0x7f),
-        (0x76, 0x7f),
-        (0x7a, 0xef),
-        (0x7b, 0xfe),
-        (0x94, 0xfb),
-        (0x9e, 0xd7),
+    let flags = out.double(cap::FLAGS_HIGH) & !(ROCE_V2 | RSS_OF_FRAGMENTS | MEMORY_WINDOWS);
+    out.set_double(cap::FLAGS_HIGH, flags | PORT_MANAGEMENT_EVENTS);
+    out.set(cap::EXTENDED_FLAGS, out.field(cap::EXTENDED_FLAGS) & !EXT2_PHYSICAL);
+    out.set(cap::BMME_FLAGS, out.field(cap::BMME_FLAGS) & !BMME_ROCE_V2_WINDOWS_REMAP);
+    for (field, removed) in [
+        (cap::PORT_BEACON, 1 << 7),
+        (cap::CQ_TIMESTAMPS, 1 << 7),
+        (cap::BLUE_FLAME, 1 << 7),
+        (cap::FLOW_STEERING_IPOIB, 1 << 7),
+        (cap::FLOW_STEERING, 1 << 7),
+        (cap::QOS_PER_FUNCTION, 1),
+        (cap::CONGESTION_NOTIFICATION, 1),
+        (cap::KEEP_FCS, 1),
+        (cap::TUNNELS, 1 << 3 | 1 << 5),
     ] {
-        out.put_u8(offset, out.u8(offset) & mask);
+        out.set(field, out.field(field) & !removed);
     }
     // The number of rates to which queue pairs can be limited.
-    out.put_u16(0xcc, 0);
+    out.set(cap::RATE_LIMITS, 0);
     Ok(Output::Mailbox(out))
 }
 

@@ -3,6 +3,7 @@
 use super::numbers::{LOG_CQS, LOG_EQS, LOG_MPTS, LOG_MTTS, LOG_QPS, LOG_RDMARC, LOG_SRQS};
 use crate::device::Card;
 use crate::device::icm::{CardMemory, Icm};
+use crate::device::layout::init_hca;
 use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::queue_memory::MTT_ENTRY;
@@ -38,41 +39,44 @@ pub fn start(card: &mut Card) {
 
 /// Returns the mailbox of INIT_HCA.
 fn layout() -> Mailbox {
-    const VERSION: u8 = 2;
+    const VERSION: u32 = 2;
     const FLAGS_UD_PORT_CHECK_AND_COUNTERS: u32 = 1 << 4 | 1;
-    const UNICAST_STEERING: u8 = 1 << 3;
-    const LOG_UARS: u8 = 11;
+    const LOG_UARS: u32 = 11;
     let mut mailbox = Mailbox::default();
-    mailbox.put_u8(0x000, VERSION);
-    mailbox.put_u32(0x014, FLAGS_UD_PORT_CHECK_AND_COUNTERS);
+    mailbox.set(init_hca::VERSION, VERSION);
+    mailbox.set(init_hca::FLAGS, FLAGS_UD_PORT_CHECK_AND_COUNTERS);
     let mut base = TABLES;
-    // Offset of the address, log2 of the number of entries, and length of an entry in bytes.
-    for (offset, log_entries, bytes) in [
-        (0x030, LOG_QPS, 256),
-        (0x048, LOG_SRQS, 128),
-        (0x050, LOG_CQS, 128),
-        (0x060, LOG_QPS, 64),
-        (0x070, LOG_QPS, 128),
-        (0x080, LOG_EQS, 128),
-        (0x090, LOG_QPS + LOG_RDMARC, 32),
-        (0x108, LOG_MPTS, 64),
+    // The address, log2 of the number of entries, and length of an entry in bytes.
+    for (address, log_entries, bytes) in [
+        (init_hca::QPC_BASE_HIGH, LOG_QPS, 256),
+        (init_hca::SRQC_BASE_HIGH, LOG_SRQS, 128),
+        (init_hca::CQC_BASE_HIGH, LOG_CQS, 128),
+        (init_hca::ALTC_BASE_HIGH, LOG_QPS, 64),
+        (init_hca::AUXC_BASE_HIGH, LOG_QPS, 128),
+        (init_hca::EQC_BASE_HIGH, LOG_EQS, 128),
+        (init_hca::RDMARC_BASE_HIGH, LOG_QPS + LOG_RDMARC, 32),
+        (init_hca::CMPT_BASE_HIGH, LOG_MPTS, 64),
     ] {
-        mailbox.put_u64(offset, base);
+        mailbox.set_double(address, base);
         base += bytes << log_entries;
     }
-    for (offset, log_entries) in
-        [(0x037, LOG_QPS), (0x04f, LOG_SRQS), (0x057, LOG_CQS), (0x087, LOG_EQS), (0x097, LOG_RDMARC)]
-    {
-        mailbox.put_u8(offset, log_entries);
+    for (field, log_entries) in [
+        (init_hca::LOG_QPS, LOG_QPS),
+        (init_hca::LOG_SRQS, LOG_SRQS),
+        (init_hca::LOG_CQS, LOG_CQS),
+        (init_hca::LOG_EQS, LOG_EQS),
+        (init_hca::LOG_RDMARC, LOG_RDMARC),
+        (init_hca::LOG_MCG_ENTRY, LOG_MCG_ENTRY),
+        (init_hca::LOG_MCG_HASH, LOG_MCG_HASH),
+        (init_hca::LOG_MCGS, LOG_MCGS),
+        (init_hca::LOG_MPTS, LOG_MPTS),
+    ] {
+        mailbox.set(field, log_entries.into());
     }
-    mailbox.put_u64(0x0c0, MCG_BASE);
-    mailbox.put_u64(0x0f0, MPT_BASE);
-    mailbox.put_u8(0x0d3, LOG_MCG_ENTRY);
-    mailbox.put_u8(0x0d7, LOG_MCG_HASH);
-    mailbox.put_u8(0x0d8, UNICAST_STEERING);
-    mailbox.put_u8(0x0db, LOG_MCGS);
-    mailbox.put_u8(0x0fb, LOG_MPTS);
-    mailbox.put_u64(0x100, MTT_BASE);
-    mailbox.put_u8(0x12a, LOG_UARS);
+    mailbox.set_double(init_hca::MCG_BASE_HIGH, MCG_BASE);
+    mailbox.set_double(init_hca::DMPT_BASE_HIGH, MPT_BASE);
+    mailbox.set(init_hca::UNICAST_STEERING, 1);
+    mailbox.set_double(init_hca::MTT_BASE_HIGH, MTT_BASE);
+    mailbox.set(init_hca::LOG_UARS, LOG_UARS);
     mailbox
 }

@@ -37,7 +37,7 @@ pub struct LocalMemory<'a> {
 }
 
 impl LocalMemory<'_> {
-    fn place(&self, addr: IoAddr) -> Result<(u32, u64), MemoryError> {
+    fn locate(&self, addr: IoAddr) -> Result<(u32, u64), MemoryError> {
         let (name, offset) = ((addr.0 >> OFFSET_BITS) as u32, addr.0 & ((1 << OFFSET_BITS) - 1));
         let (key, start) = self.keyed.regions.named(Name(name)).ok_or(MemoryError::OutOfRange)?;
         Ok((key, start.wrapping_add(offset)))
@@ -55,12 +55,12 @@ impl Memory for LocalMemory<'_> {
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
-        let (key, va) = self.place(addr)?;
+        let (key, va) = self.locate(addr)?;
         self.keyed.read(key, va, buf).map_err(|_| MemoryError::OutOfRange)
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
-        let (key, va) = self.place(addr)?;
+        let (key, va) = self.locate(addr)?;
         self.keyed.write(key, va, data).map_err(|_| MemoryError::OutOfRange)
     }
 
@@ -76,13 +76,13 @@ impl Memory for LocalMemory<'_> {
     }
 
     fn fetch_add(&self, addr: IoAddr, add: u64) -> Result<u64, MemoryError> {
-        let (key, va) = self.place(addr)?;
+        let (key, va) = self.locate(addr)?;
         let bus = self.keyed.word(key, va).map_err(|_| MemoryError::OutOfRange)?;
         self.keyed.host.fetch_add(bus, add).map_err(|_| MemoryError::Misaligned)
     }
 
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
-        let (key, va) = self.place(addr)?;
+        let (key, va) = self.locate(addr)?;
         let bus = self.keyed.word(key, va).map_err(|_| MemoryError::OutOfRange)?;
         self.keyed.host.compare_swap(bus, compare, swap).map_err(|_| MemoryError::Misaligned)
     }
@@ -125,7 +125,7 @@ impl PeerMemory<'_> {
             Right::Atomic => (atomic, Access::Atomic),
         };
         if !allowed {
-            log::debug!("queue pair {:#x} does not let its peer {right:?}", self.who.get().qpn);
+            log::debug!("queue pair {:#x} does not grant {right:?} to its peer", self.who.get().qpn);
             return Err(Denied);
         }
         Ok(access)
@@ -186,7 +186,7 @@ impl RemoteAccess for PeerMemory<'_> {
     fn enter(&self, srq: u32) -> Result<(), Denied> {
         let own = |(domain, all): &(u16, Arc<Domains>)| all.get(&(*domain, srq)).copied();
         let Some(pd) = self.extended.as_ref().and_then(own) else {
-            log::debug!("queue pair {:#x} is not one for shared receive queue {srq:#x}", self.who.get().qpn);
+            log::debug!("queue pair {:#x} cannot use shared receive queue {srq:#x}", self.who.get().qpn);
             return Err(Denied);
         };
         self.who.set(Domain { pd, ..self.who.get() });

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The maximum number of names at a time, which is the maximum number of keys in use by work requests. One
 /// more invalidates all names.
-const MOST: usize = 1 << 20;
+const MAX_NAMES: usize = 1 << 20;
 /// The number of bits of a name.
 pub const NAME_BITS: u32 = 24;
 
@@ -54,8 +54,8 @@ impl Generations {
         if let Some(&name) = names.by_key.get(&key) {
             return (name, names.keys.get(&name).map_or(start, |&(_, start)| start));
         }
-        if names.keys.len() >= MOST {
-            log::warn!("{MOST} keys are in use at once: what uses them now ends");
+        if names.keys.len() >= MAX_NAMES {
+            log::warn!("{MAX_NAMES} keys are in use at a time: the requests that use them fail");
             names.keys.clear();
             names.by_key.clear();
         }

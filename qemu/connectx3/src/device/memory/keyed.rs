@@ -92,7 +92,7 @@ impl Keyed<'_> {
 
     /// Returns the bus address of the byte at `at` of a region, and the number of contiguous bytes from
     /// there.
-    fn place(&self, region: &Entry, at: u64) -> Option<(u64, u64)> {
+    fn locate(&self, region: &Entry, at: u64) -> Option<(u64, u64)> {
         if region.is_physical() {
             return Some((at, u64::MAX - at));
         }
@@ -125,7 +125,7 @@ impl Keyed<'_> {
         let mut done = 0;
         while done < len {
             let here = at.checked_add(done as u64).ok_or(out_of_bounds)?;
-            let (bus, rest) = self.place(&region, here).ok_or(out_of_bounds)?;
+            let (bus, rest) = self.locate(&region, here).ok_or(out_of_bounds)?;
             let n = usize::try_from(rest).unwrap_or(usize::MAX).min(len - done);
             if n == 0 {
                 return Err(out_of_bounds);

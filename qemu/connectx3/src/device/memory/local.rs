@@ -122,7 +122,7 @@ impl Regions {
             return Err(Refused::NotAllowed(key, "FAST_REG"));
         }
         if entry.owner() != Owner::Free {
-            return Err(Refused::NotAllowed(key, "FAST_REG: it is not free"));
+            return Err(Refused::NotAllowed(key, "FAST_REG, because it is not free"));
         }
         if !(12..=31).contains(&work.log_page) {
             return Err(Refused::Pages(key));
@@ -184,10 +184,10 @@ impl Regions {
             return Err(Refused::OtherDomain(key));
         }
         if work.type2 && window.owner() != Owner::Free {
-            return Err(Refused::NotAllowed(key, "the bind of a window of type 2 that is bound"));
+            return Err(Refused::NotAllowed(key, "a bind of a bound window of type 2"));
         }
         if work.type2 && work.len == 0 {
-            return Err(Refused::NotAllowed(key, "a window of type 2 without bytes"));
+            return Err(Refused::NotAllowed(key, "a window of type 2 of zero length"));
         }
         let (before, bound_to) = (window.key(), window.window_lkey());
         if work.len == 0 {
@@ -247,7 +247,7 @@ pub(super) fn may_invalidate(entry: &Entry, key: u32, who: Domain, remote: bool)
     }
     let allowed = if remote { entry.remote_invalidate() } else { entry.local_invalidate() };
     if !allowed || !(entry.is_region() || type2) {
-        return Err(Refused::NotAllowed(key, "to be taken away"));
+        return Err(Refused::NotAllowed(key, "invalidation"));
     }
     if entry.is_region() && entry.windows() > 0 {
         return Err(Refused::Bound(key));

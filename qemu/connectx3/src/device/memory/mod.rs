@@ -67,19 +67,19 @@ pub enum Refused {
     #[error("no region has key {0:#x}")]
     NoKey(u32),
     /// The region's key was invalidated or not yet assigned.
-    #[error("key {0:#x} is invalid: it was taken away, or not given yet")]
+    #[error("key {0:#x} is invalid: it was invalidated, or not yet assigned")]
     Invalid(u32),
     /// The region belongs to another protection domain, or the window to another queue pair.
     #[error("key {0:#x} belongs to another protection domain or queue pair")]
     OtherDomain(u32),
     /// The region does not grant the right.
-    #[error("key {0:#x} does not give {1:?}")]
+    #[error("key {0:#x} does not grant {1:?}")]
     NoRight(u32, Access),
     /// The range extends beyond the region.
-    #[error("{1:#x} and {2} bytes go beyond the region of key {0:#x}")]
+    #[error("{2} bytes at {1:#x} extend beyond the region of key {0:#x}")]
     OutOfBounds(u32, u64, u64),
     /// The key names a window where a region is required, or a region where a window is required.
-    #[error("key {0:#x} is of a window where a region is needed, or the other way round")]
+    #[error("key {0:#x} names a window where a region is required, or a region where a window is required")]
     WrongKind(u32),
     /// The queue pair or the region does not allow the operation.
     #[error("key {0:#x}: the queue pair or the region does not allow {1}")]

@@ -71,7 +71,7 @@ impl Regions {
         self.given.get(index as usize / 64).is_some_and(|bits| bits >> (index % 64) & 1 != 0)
     }
 
-    const fn place(&self, index: u32) -> u64 {
+    const fn locate(&self, index: u32) -> u64 {
         self.base.wrapping_add(index as u64 * LEN as u64)
     }
 
@@ -80,7 +80,7 @@ impl Regions {
             return Ok(*entry);
         }
         let mut bytes = [0; LEN];
-        icm.read(host, self.place(index), &mut bytes)?;
+        icm.read(host, self.locate(index), &mut bytes)?;
         Ok(Entry::parse(&bytes))
     }
 
@@ -89,7 +89,7 @@ impl Regions {
         if let Some(costs) = &self.costs {
             costs.region_changed(index);
         }
-        icm.write(host, self.place(index), &entry.bytes())?;
+        icm.write(host, self.locate(index), &entry.bytes())?;
         if entry.owner() != Owner::Software {
             if self.remembered.len() >= REMEMBERED {
                 self.remembered.clear();

@@ -217,7 +217,7 @@ pub(super) enum Unfit {
     Malformed(#[from] Malformed),
     #[error(transparent)]
     Refused(#[from] Refused),
-    #[error("FAST_REG of key {0:#x}: the queue pair is not a kernel's")]
+    #[error("FAST_REG of key {0:#x}: the queue pair does not belong to a kernel")]
     Forbidden(u32),
     #[error(transparent)]
     Ungathered(#[from] Ungathered),
@@ -314,7 +314,7 @@ pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "all that a work request is made of")]
+#[expect(clippy::too_many_arguments, reason = "a work request consists of these parts")]
 fn post(
     transport: &mut Connection,
     index: u16,

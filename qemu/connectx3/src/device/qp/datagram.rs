@@ -212,7 +212,7 @@ struct Posted {
     inside: bool,
 }
 
-#[expect(clippy::too_many_arguments, reason = "all that a work request is made of")]
+#[expect(clippy::too_many_arguments, reason = "a work request consists of these parts")]
 fn post(
     datagram: &mut DatagramQp,
     index: u16,

@@ -16,7 +16,7 @@ use context::Live;
 pub use context::{Context, Service, State, Transition};
 pub use gather::gather;
 use rings::Ring;
-pub use rings::{ReceiveRing, Scatter, SendRing, scatter_list};
+pub use rings::{MAX_RECEIVE, MAX_WQE, ReceiveRing, Scatter, SendRing, scatter_list};
 pub use transport::{Connection, Ended, Transport};
 
 use super::ethernet::rss::Rss;
@@ -52,7 +52,7 @@ pub struct Qp {
     /// True if the ring or the completion queue is inaccessible and an event must report it.
     pub fatal: bool,
     /// True if the queue pair has received a packet since it became ready to receive.
-    pub heard: bool,
+    pub has_received: bool,
     /// The queue pair's share of the process's memory limit.
     _held: Held,
     /// `Some` while the send queue drains; `true` if an event must report its end.
@@ -227,7 +227,7 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
         transport,
         rss,
         fatal: false,
-        heard: false,
+        has_received: false,
         draining: None,
         _held: held,
     })

@@ -46,7 +46,7 @@ pub fn forward(
         Some(Outgoing { port, frame, inside: false })
     });
     if sent.is_none() {
-        log::warn!("queue pair {number:#x}: the master does not pass on datagram {index}");
+        log::warn!("queue pair {number:#x}: the master does not forward datagram {index}");
     }
     Ok(Forwarded::Taken(sent))
 }

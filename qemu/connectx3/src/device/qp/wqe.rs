@@ -52,7 +52,7 @@ impl Opcode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// The size field is too small for the segments, or too large for the entry.
-    #[error("its size of {0} units does not fit")]
+    #[error("its size of {0} units is invalid")]
     Size(u8),
     /// The opcode is unknown.
     #[error("opcode {0:#x} is not supported")]

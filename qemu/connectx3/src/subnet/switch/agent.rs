@@ -174,7 +174,7 @@ impl Switch {
 
     /// Sends the subnet manager, if there is one, the notice that a port's state has changed (notice 128,
     /// specification 14.2.5.1). If the notice is lost, the manager finds the change at its next sweep.
-    pub(super) fn tell_manager(&mut self, out: &mut Leaving) {
+    pub(super) fn notify_manager(&mut self, out: &mut Leaving) {
         const TRAP: u8 = 0x05;
         const NOTICE: u16 = 0x0002;
         const URGENT_GENERIC: u8 = 0x81;

@@ -113,7 +113,7 @@ impl Switch {
         }
         if change != Change::None {
             self.tables.changed = true;
-            self.tell_manager(out);
+            self.notify_manager(out);
         }
     }
 

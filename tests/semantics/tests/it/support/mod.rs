@@ -1,4 +1,4 @@
-//! Cases on a simulated cluster.
+//! Support for cases on a simulated cluster.
 #![allow(dead_code, reason = "each of the tests uses its part")]
 
 use platform::Platform;
@@ -7,12 +7,12 @@ use sim::{Cluster, Options};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bytes of memory of each node: less than an appliance has in QEMU.
+/// The memory of each node in bytes: less than an appliance has in QEMU.
 const MEMORY: u64 = 192 << 20;
-/// Longer than any case may take.
+/// A time longer than any case may take.
 pub const LIMIT: Duration = Duration::from_secs(600);
 
-/// Nodes that are connected, so that what connections take is taken already.
+/// Creates nodes that are connected, so that the memory of connections is already allocated.
 pub fn cluster(seed: u64, nodes: u16) -> Cluster {
     let mut cluster = Cluster::new(Options { seed, nodes, memory: MEMORY, ..Options::default() });
     let lites: Vec<_> = (1..=usize::from(nodes)).map(|i| cluster.lite(i)).collect();
@@ -27,7 +27,7 @@ pub fn cluster(seed: u64, nodes: u16) -> Cluster {
     cluster
 }
 
-/// Runs a task on each node to its end; gives what they give, by rank.
+/// Runs a task on each node to its end. Returns their results, by rank.
 pub fn on_each<T, F>(cluster: &mut Cluster, task: impl Fn(usize) -> F) -> Vec<T>
 where
     T: Send + 'static,
@@ -51,7 +51,7 @@ where
     ended.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Runs a case on all nodes; gives how it ended, by rank.
+/// Runs a case on all nodes. Returns the results, by rank.
 pub fn run(cluster: &mut Cluster, case: Case) -> Vec<Outcome> {
     let lites: Vec<_> = (1..=cluster.joined()).map(|i| cluster.lite(i)).collect();
     let nodes: Vec<_> = lites.iter().map(lite::Lite::node_id).collect();

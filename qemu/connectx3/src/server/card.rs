@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// The number of frames received from a fabric per turn.
 const BUDGET: usize = 64;
 
-/// The time that a client may wait for the card of another one.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time that a second client waits for the card.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The destination of a port's cable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,24 +40,24 @@ pub struct Slot {
 }
 
 /// A card with its client and cables.
-pub struct Seat {
+pub struct ServedCard {
     listener: UnixListener,
     path: PathBuf,
     client: Option<Connection>,
-    /// A client that waits for the card, and the time until which it may.
+    /// A client that waits for the card, and its deadline.
     waiting: Option<(UnixStream, Instant)>,
     function: PciCard,
     cables: Vec<Cable>,
     observer: Arc<Observer>,
 }
 
-impl Drop for Seat {
+impl Drop for ServedCard {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-impl Seat {
+impl ServedCard {
     /// Creates the client's socket and connects to fabrics. `plug` returns a port's end of the switch.
     pub fn new(slot: Slot, card: Card, watch: Watch, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
         let name = slot.client.file_name().unwrap_or(slot.client.as_os_str()).to_string_lossy().into_owned();
@@ -102,22 +102,22 @@ impl Seat {
         self.cables.get_mut(port)
     }
 
-    /// Accepts a client, which waits until [`admit`](Self::admit) takes it. A card has one client, and one may wait; others are
-    /// rejected by closing their connections.
+    /// Accepts a client, which then waits for [`admit`](Self::admit). A card has one client, and one more may
+    /// wait; others are rejected by closing their connections.
     pub fn accept(&mut self, index: usize) {
         let Ok((stream, _)) = self.listener.accept() else { return };
         if self.waiting.is_some() {
-            log::warn!("card {index} is in use: a client is turned away");
+            log::warn!("card {index} is in use: a client is rejected");
         } else {
-            self.waiting = Some((stream, Instant::now() + PATIENCE));
+            self.waiting = Some((stream, Instant::now() + ADMISSION_TIMEOUT));
         }
     }
 
-    /// Makes the client that waits the card's client once the former one has hung up, and returns its stream, which must be
-    /// watched. A client that has waited for [`PATIENCE`] is rejected by closing its connection.
+    /// Admits the waiting client once the former client has hung up. Returns its stream, which must be watched.
+    /// A client that has waited for [`ADMISSION_TIMEOUT`] is rejected by closing its connection.
     ///
-    /// The former client's last messages and its end may be unread still. Its socket may also outlive its process for a moment:
-    /// QEMU watches sockets by io_uring, which lets go of them after the process has ended.
+    /// The former client's last messages and its end may still be unread. Its socket may also outlive its
+    /// process for a moment: QEMU watches sockets by io_uring, which releases them after the process has ended.
     pub fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
         let Some((_, until)) = self.waiting else { return Ok(None) };
         if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {
@@ -125,7 +125,7 @@ impl Seat {
         }
         if self.client.is_some() {
             if Instant::now() >= until {
-                log::warn!("card {index} is in use: a second client is turned away");
+                log::warn!("card {index} is in use: a second client is rejected");
                 self.waiting = None;
             }
             return Ok(None);
@@ -175,7 +175,10 @@ impl Seat {
         });
         let watch = outside.stream.watch();
         if watch.closed().is_some() {
-            log::error!("card {index} port {}: the fabric has gone: the cable is out", port + 1);
+            log::error!(
+                "card {index} port {}: the fabric has closed the connection; the cable is unplugged",
+                port + 1
+            );
             let _ = epoll::delete(poller, watch.as_fd());
             *cable = Cable::Out;
             if let Some(connection) = client {
@@ -226,7 +229,7 @@ fn has_hung_up(stream: &UnixStream) -> bool {
 /// Creates a listening socket at a path that must not exist.
 fn listen(path: &Path) -> Result<UnixListener> {
     if path.exists() {
-        bail!("{} exists already", path.display());
+        bail!("{} already exists", path.display());
     }
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
