@@ -1,5 +1,12 @@
 //! Recovery of a card that has failed: it is reset and restarted in steps, a bounded number of times. All
 //! work in flight ends with an error.
+//!
+//! ```text
+//! None ---- failure ---------------------------> Reset
+//! Reset --- its time comes, reset begins ------> AwaitReset
+//! AwaitReset --- card is back and restarted ---> None
+//! Reset or AwaitReset --- error or deadline ---> Reset after a pause, or Lost after MAX_ATTEMPTS
+//! ```
 
 use crate::command::reset_by_flag;
 use crate::config::Layer;

@@ -5,7 +5,7 @@ use roce::transport::{DatagramQp, Env, ReliableQp, RemoteAccess, Tx};
 use roce::wire::Packet;
 use verbs::{GRH_LEN, QpNum, RecvWr, VerbsError};
 
-#[allow(clippy::large_enum_variant, reason = "each stands in a slot of its own, which is boxed")]
+#[allow(clippy::large_enum_variant, reason = "each slot is boxed")]
 pub(crate) enum QueuePair {
     Reliable(ReliableQp),
     Datagram(DatagramQp),

@@ -161,7 +161,7 @@ fn a_destroyed_queue_pair_changes_nothing_whatever_the_card_does() {
         keep(ma, way);
         assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::DeviceFailed), "{way}");
         write(&[3; 64], 2);
-        assert_eq!(a.bytes(there, 64), [2; 64], "{way}: whoever has that memory now");
+        assert_eq!(a.bytes(there, 64), [2; 64], "{way}: the memory has a new owner");
         assert_eq!(a.one().status, Status::WorkRequestFlushed);
         assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
         // A reset repairs the card, which can then reach memory again.
