@@ -7,12 +7,11 @@
 mod chaos;
 mod check;
 mod end;
-mod random;
 mod work;
 
 pub use check::{Check, Violation};
 
-use crate::{Cluster, Nics, Options};
+use crate::{Cluster, Nics, Options, random};
 use lite::Config;
 use netfault::Faults;
 use random::Random;
@@ -131,5 +130,6 @@ fn options(scenario: &Scenario, random: &mut Random) -> Options {
         faults,
         drift,
         config,
+        ..Options::default()
     }
 }
