@@ -113,7 +113,8 @@ impl Cluster {
         let mut world = World::new(options.seed);
         let trace = Arc::new(Trace::default());
         let wire = Wire::new(options.faults, options.seed, trace.clone());
-        let manager = SimManager::new(options.lease, options.control, options.seed, trace.clone());
+        let clock = world.host(IoAddr(0), 4096);
+        let manager = SimManager::new(options.lease, options.control, options.seed, trace.clone(), clock);
         world.attach_free(wire.clone());
         world.attach_free(manager.clone());
         let count = options.nodes;
@@ -198,7 +199,7 @@ impl Cluster {
         let now = newcomer.host.true_time();
         newcomer.attempt = match self.manager.connect() {
             Some(socket) => {
-                socket.send(now, &proto::encode(&Hello::Node(newcomer.join.clone())));
+                socket.send(&proto::encode(&Hello::Node(newcomer.join.clone())));
                 Attempt::Asking(socket, newcomer.host.now())
             }
             None => Attempt::Waiting(now + AGAIN),
@@ -219,9 +220,8 @@ impl Cluster {
                     continue;
                 }
                 Attempt::Asking(socket, said) if *said + JOIN_LIMIT <= newcomer.host.now() => {
-                    let now = newcomer.host.true_time();
-                    socket.close(now);
-                    newcomer.attempt = Attempt::Waiting(now + AGAIN);
+                    socket.close();
+                    newcomer.attempt = Attempt::Waiting(newcomer.host.true_time() + AGAIN);
                 }
                 _ => {}
             }
@@ -248,7 +248,7 @@ impl Cluster {
             return Err(Box::new(newcomer));
         };
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
-        let link = Link::new(socket.clone(), newcomer.host.clone(), lease, *said);
+        let link = Link::new(socket.clone(), lease, *said);
         self.manager.joined(socket, welcome.node);
         let Newcomer { host, plugged, join, .. } = newcomer;
         Ok(self.start(host, plugged, join, link, welcome))

@@ -1,7 +1,7 @@
 //! The nodes' ends of their control connections.
 
 use super::SimManager;
-use lite::testing::{Device, Host};
+use lite::testing::Device;
 use manager::core::ConnId;
 use platform::{ControlLink, Instant, LinkDown};
 use proto::{ToManager, ToNode};
@@ -18,8 +18,8 @@ pub struct Socket {
 
 impl Socket {
     /// Sends a message; `false` if the connection has ended.
-    pub fn send(&self, now: Instant, message: &[u8]) -> bool {
-        self.manager.sends(now, self.conn, message)
+    pub fn send(&self, message: &[u8]) -> bool {
+        self.manager.sends(self.conn, message)
     }
 
     /// The next message that has come; an error if none comes any more.
@@ -39,8 +39,8 @@ impl Socket {
     }
 
     /// Ends the connection.
-    pub fn close(&self, now: Instant) {
-        self.manager.closes(now, self.conn);
+    pub fn close(&self) {
+        self.manager.closes(self.conn);
     }
 }
 
@@ -57,7 +57,6 @@ struct Beats {
 /// A node's connection.
 pub(crate) struct Link {
     socket: Socket,
-    host: Arc<Host>,
     lease: Duration,
     beats: Mutex<Beats>,
 }
@@ -67,9 +66,9 @@ pub(crate) struct Heart(pub(crate) Arc<Link>);
 
 impl Link {
     /// The connection of a node that has said hello at `said`, by its own clock.
-    pub(crate) fn new(socket: Socket, host: Arc<Host>, lease: Duration, said: Instant) -> Arc<Self> {
+    pub(crate) fn new(socket: Socket, lease: Duration, said: Instant) -> Arc<Self> {
         let beats = Beats { until: said + lease, due: said + lease / 4, ..Beats::default() };
-        Arc::new(Self { socket, host, lease, beats: Mutex::new(beats) })
+        Arc::new(Self { socket, lease, beats: Mutex::new(beats) })
     }
 
     fn beats(&self) -> MutexGuard<'_, Beats> {
@@ -90,7 +89,7 @@ impl Device for Heart {
             beats.sent.push((seq, now));
             seq
         };
-        self.0.socket.send(self.0.host.true_time(), &proto::encode(&ToManager::Heartbeat { seq }))
+        self.0.socket.send(&proto::encode(&ToManager::Heartbeat { seq }))
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -100,7 +99,7 @@ impl Device for Heart {
 
 impl ControlLink for Link {
     fn poll_send(&self, _: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
-        let sent = self.socket.send(self.host.true_time(), message);
+        let sent = self.socket.send(message);
         Poll::Ready(if sent { Ok(()) } else { Err(LinkDown) })
     }
 

@@ -18,7 +18,7 @@ use crate::Trace;
 use crate::random::Random;
 use keeper::Keeper;
 use ledger::Ledger;
-use lite::testing::Device;
+use lite::testing::{Device, Host};
 use manager::core::{Config, ConnId, Saved};
 use network::{Item, Network};
 use platform::{Instant, LinkDown};
@@ -64,6 +64,7 @@ struct State {
     status: Status,
     life: u64,
     lives: u64,
+    crashes: u64,
     config: Config,
     network: Network,
     ends: BTreeMap<ConnId, End>,
@@ -72,8 +73,6 @@ struct State {
     ledger: Ledger,
     last: u64,
     log: Vec<String>,
-    /// The last time that was seen.
-    now: Instant,
 }
 
 /// The manager.
@@ -81,6 +80,8 @@ pub struct SimManager {
     state: Mutex<State>,
     disk: Arc<Disk>,
     trace: Arc<Trace>,
+    /// Its machine, for the time.
+    clock: Arc<Host>,
 }
 
 impl End {
@@ -97,7 +98,13 @@ impl SimManager {
     /// # Panics
     /// If its store does not open.
     #[must_use]
-    pub fn new(lease: Duration, links: ControlLinks, seed: u64, trace: Arc<Trace>) -> Arc<Self> {
+    pub fn new(
+        lease: Duration,
+        links: ControlLinks,
+        seed: u64,
+        trace: Arc<Trace>,
+        clock: Arc<Host>,
+    ) -> Arc<Self> {
         let mut random = Random::new(seed);
         let disk = Disk::new(random.fork(), trace.clone());
         let (keeper, saved) = Keeper::open(&disk).expect("a new disk");
@@ -106,6 +113,7 @@ impl SimManager {
             status: Status::Opening(Instant::ZERO, Ok(Box::new((keeper, saved)))),
             life: 0,
             lives: 0,
+            crashes: 0,
             config: Config { lease, ..Config::default() },
             network: Network::new(links, random.fork()),
             ends: BTreeMap::new(),
@@ -113,11 +121,14 @@ impl SimManager {
             ledger: Ledger::default(),
             last: 0,
             log: Vec::new(),
-            now: Instant::ZERO,
         };
         state.ledger.opened(&found);
         state.starts(Instant::ZERO, &disk);
-        Arc::new(Self { state: Mutex::new(state), disk, trace })
+        Arc::new(Self { state: Mutex::new(state), disk, trace, clock })
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.true_time()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -151,13 +162,13 @@ impl SimManager {
     /// How often it has died.
     #[must_use]
     pub fn crashes(&self) -> u64 {
-        self.lock().lives - 1
+        self.lock().crashes
     }
 
     /// It dies, and is started anew at `back`.
     pub fn crash(&self, crash: Crash, back: Instant) {
         let mut state = self.lock();
-        let now = state.now;
+        let now = self.now();
         let passed = match &state.status {
             Status::Up(process) => process.keeper.worked(now),
             Status::Opening(until, _) => self.disk.taken().saturating_sub(until.saturating_since(now)),
@@ -166,6 +177,7 @@ impl SimManager {
         self.disk.crash(passed, crash == Crash::Machine);
         state.status = Status::Down(back, crash);
         state.log.push("the manager dies".into());
+        state.crashes += 1;
         let life = state.life;
         let State { network, ends, .. } = &mut *state;
         for (conn, end) in ends.iter_mut().filter(|(_, end)| end.life == life) {
@@ -215,7 +227,7 @@ impl SimManager {
     /// The same in one direction.
     pub fn hold(&self, node: NodeId, way: Way, held: bool) {
         let mut state = self.lock();
-        let now = state.now;
+        let now = self.now();
         let conns = state.conns.get(&node).cloned().unwrap_or_default();
         let skip = if held { conns.len().saturating_sub(1) } else { 0 };
         for conn in conns.into_iter().skip(skip) {
@@ -226,14 +238,14 @@ impl SimManager {
     /// All that is held arrives.
     pub fn release_all(&self) {
         let mut state = self.lock();
-        let now = state.now;
+        let now = self.now();
         state.network.release_all(now);
     }
 
     /// The connection of a node breaks: both ends are told, and what is under way is lost.
     pub fn sever(&self, node: NodeId) {
         let mut state = self.lock();
-        let now = state.now;
+        let now = self.now();
         let Some(conn) = state.conns.get(&node).and_then(|conns| conns.last()).copied() else { return };
         for way in [Way::ToManager, Way::FromManager] {
             state.network.lose(conn, way);
@@ -241,9 +253,9 @@ impl SimManager {
         }
     }
 
-    fn sends(&self, now: Instant, conn: ConnId, message: &[u8]) -> bool {
+    fn sends(&self, conn: ConnId, message: &[u8]) -> bool {
+        let now = self.now();
         let mut state = self.lock();
-        state.now = now;
         let State { status, life, network, ends, .. } = &mut *state;
         let Some(end) = ends.get_mut(&conn).filter(|end| !end.closed) else { return false };
         self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
@@ -257,7 +269,8 @@ impl SimManager {
         true
     }
 
-    fn closes(&self, now: Instant, conn: ConnId) {
+    fn closes(&self, conn: ConnId) {
+        let now = self.now();
         let mut state = self.lock();
         if let Some(end) = state.ends.get_mut(&conn).filter(|end| !end.closed) {
             end.closed = true;
@@ -350,7 +363,6 @@ impl State {
 impl Device for SimManager {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.lock();
-        state.now = now;
         let mut any = state.starts(now, &self.disk);
         while let Some((conn, way, item)) = state.network.pop(now) {
             any = true;
