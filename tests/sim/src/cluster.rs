@@ -124,6 +124,10 @@ impl Cluster {
             cluster.join();
         }
         cluster.world.run_for(Duration::from_millis(1));
+        let (lites, limit): (Vec<Lite>, _) =
+            (cluster.nodes.iter().map(|node| node.lite.clone()).collect(), cluster.world.now() + JOIN_LIMIT);
+        let know = || lites.iter().all(|lite| lite.members().len() == lites.len());
+        assert!(cluster.world.run_until(limit, know), "not all know each other");
         cluster
     }
 
@@ -284,6 +288,21 @@ impl Cluster {
     /// Parts the nodes `i` and `j`, or joins them again: what one RNIC sends does not reach the other.
     pub fn part(&self, i: usize, j: usize, apart: bool) {
         self.wire.part(self.nodes[i - 1].mac, self.nodes[j - 1].mac, apart);
+    }
+
+    /// What the RNIC of node `from` sends does not reach node `to`, or does again.
+    pub fn deafen(&self, from: usize, to: usize, deaf: bool) {
+        self.wire.deafen(self.nodes[from - 1].mac, self.nodes[to - 1].mac, deaf);
+    }
+
+    /// No machine joins any more that has not joined.
+    pub fn end_joins(&mut self) {
+        for newcomer in self.newcomers.drain(..) {
+            newcomer.host.kill();
+            if let Attempt::Asking(socket, _) = newcomer.attempt {
+                socket.close();
+            }
+        }
     }
 
     /// The LITE of node `i`, counted from 1.

@@ -18,4 +18,4 @@ pub use manager::{ControlLinks, Crash, Disk, DiskFaults, SimManager, Socket, Way
 pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;
-pub use wire::{SimPort, Wire};
+pub use wire::{Late, SimPort, Wire};
