@@ -39,7 +39,8 @@ pub(super) enum Kind {
     Disk,
 }
 
-/// All kinds, each as often as it is to be met where all are.
+/// All kinds, each as often as it is to be met where all are. That the manager dies is not among them: it ends the life of every
+/// node, so it is drawn for itself.
 const KINDS: &[(Kind, usize)] = &[
     (Kind::Death, 1),
     (Kind::Pause, 4),
@@ -52,7 +53,6 @@ const KINDS: &[(Kind, usize)] = &[
     (Kind::Full, 2),
     (Kind::Card, 1),
     (Kind::ManagerStands, 2),
-    (Kind::ManagerCrash, 1),
     (Kind::Disk, 2),
 ];
 
@@ -77,6 +77,9 @@ impl Swarm {
         }
         if kinds.is_empty() {
             kinds.push(Kind::Pause);
+        }
+        if random.one_in(6) {
+            kinds.push(Kind::ManagerCrash);
         }
         let late = [
             None,
