@@ -19,7 +19,7 @@ use std::time::Duration;
 /// What a run is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// Nodes at the start, 3 to 100.
+    /// Nodes at the start, 3 to 64.
     pub nodes: u16,
     /// What they have for RNICs.
     pub nics: Nics,
