@@ -157,6 +157,16 @@ impl SimManager {
         matches!(self.lock().status, Status::Up(_))
     }
 
+    /// Whether its disk works.
+    #[must_use]
+    pub fn saves(&self) -> bool {
+        match &self.lock().status {
+            Status::Up(process) => process.keeper.is_writing(),
+            Status::Opening(..) => true,
+            Status::Down(..) => false,
+        }
+    }
+
     /// How often it has died.
     #[must_use]
     pub fn crashes(&self) -> u64 {
@@ -251,14 +261,17 @@ impl SimManager {
         }
     }
 
-    fn sends(&self, conn: ConnId, message: &[u8]) -> bool {
+    /// Sends a message, or asks whether the connection is still there; `false` if it is known not to be.
+    fn sends(&self, conn: ConnId, message: Option<&[u8]>) -> bool {
         let now = self.now();
         let mut state = self.lock();
         let State { status, life, network, ends, .. } = &mut *state;
         let Some(end) = ends.get_mut(&conn).filter(|end| !end.closed) else { return false };
-        self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
         if end.life == *life && matches!(status, Status::Up(_)) {
-            network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+            if let Some(message) = message {
+                self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
+                network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+            }
         } else if !matches!(status, Status::Down(_, Crash::Machine)) && !end.reset {
             // The machine does not know the connection, and says so.
             end.reset = true;
