@@ -1,4 +1,4 @@
-//! What the fabric costs: latency and throughput between two machines that are threads of this program.
+//! Measures the fabric: latency and throughput between two machines that are threads of this program.
 //!
 //! `cargo run --release -p qemu --example fabric`
 
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two connected machines that know each other's address.
+/// Starts a fabric with two machines that know each other's address.
 fn pair(faults: &str, dir: &Path) -> Result<(Fabric, UnixStream, UnixStream)> {
     let faults = Faults::parse(faults)?;
     let fabric = Fabric::start(&FabricConfig { ports: 2, dir: dir.into(), faults, seed: 1, pcap: None })?;
@@ -38,7 +38,7 @@ fn pair(faults: &str, dir: &Path) -> Result<(Fabric, UnixStream, UnixStream)> {
         Ok(stream)
     };
     let (mut a, mut b) = (connect(0)?, connect(1)?);
-    // Until a frame of `a` arrives, `b`'s connection may not have been accepted.
+    // `b`'s connection may be accepted only after `a`'s first frames, so `a` repeats them until one arrives.
     b.set_read_timeout(Some(Duration::from_millis(20)))?;
     let mut buffer = vec![0; 68];
     loop {
@@ -84,11 +84,12 @@ fn latency(faults: &str, size: u32, rounds: usize) -> Result<(f64, f64)> {
     Ok((times[rounds / 2], times[rounds * 99 / 100]))
 }
 
-/// Millions of frames and of bytes per second.
+/// Returns the throughput in millions of frames and of bytes per second.
 fn throughput(faults: &str, size: u32, count: usize) -> Result<(f64, f64)> {
     let dir = tempfile::tempdir()?;
     let (_fabric, mut a, mut b) = pair(faults, dir.path())?;
-    // Less in flight than the port's queue holds, so that nothing is dropped: the receiver grants windows.
+    // Less data in flight than the port's queue holds, so that nothing is dropped: the receiver grants
+    // windows.
     let window = 256;
     let batch = frame(2, 1, size).repeat(window / 4);
     let start = Instant::now();

@@ -1,7 +1,8 @@
-//! What Linux does in the machines that appliances are measured in: `cargo run -p qemu --example linux_baseline -- FILE`.
+//! Measures Linux in the kind of machine in which appliances are measured: `cargo run -p qemu --example
+//! linux_baseline -- FILE`.
 //!
-//! Word count of FILE, as one process and as a pipeline; SoftRoCE between two guests. Figures are worth something only
-//! while the host does nothing else.
+//! Counts the words of FILE in one process and in a pipeline, and runs SoftRoCE between two guests. The
+//! figures are meaningful only if the host is otherwise idle.
 
 use anyhow::{Context, Result};
 use qemu::Qemu;

@@ -1,5 +1,6 @@
-//! Whether KVM works here. `/dev/kvm` is not believed: there are hosts whose KVM runs a trivial guest and hangs a real
-//! one. The probe is the kernel itself with two processors; its result is kept for this boot of the host and this kernel.
+//! The choice of the accelerator, KVM or TCG. The presence of `/dev/kvm` is no proof: on some hosts KVM runs
+//! a trivial guest and hangs with a real one. Therefore a probe boots the appliance's kernel with two
+//! processors. Its result is valid for this boot of the host and this kernel.
 
 use crate::Qemu;
 use crate::vm::{Accel, Event, EventKind, Exit, Machine, Nic, Vm, VmSpec};
@@ -12,48 +13,48 @@ use std::str::FromStr;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// What the user wants.
+/// The user's choice of the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// KVM if the probe finds that it works, else TCG.
+    /// KVM if the probe succeeds, otherwise TCG.
     Auto,
-    /// This one, unproven.
+    /// This accelerator, without a probe.
     Only(Accel),
 }
 
-/// How long the whole probe may take.
+/// The time limit of the whole probe.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
 /// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What to use.
+    /// The accelerator to be used.
     pub accel: Accel,
-    /// Why.
+    /// The reason for this accelerator.
     pub reason: String,
-    /// The boot of the host that it holds for.
+    /// The boot id of the host when the probe ran.
     boot: String,
     /// SHA-256 of the kernel image that was booted.
     kernel: String,
 }
 
-/// The guest that decides.
+/// The guest that probes KVM.
 #[derive(Clone, Debug)]
 pub struct Probe<'a> {
     /// The kernel image.
     pub kernel: &'a Path,
-    /// The command line that has it test its timer, MSI-X and virtio and end.
+    /// The command line that makes the kernel test its timer, MSI-X and virtio, and exit.
     pub cmdline: &'a str,
-    /// What it ends with if all is well.
+    /// The exit that means success.
     pub success: &'a Exit,
     /// The machine model.
     pub machine: Machine,
-    /// Where the result is kept.
+    /// The file in which the result is kept.
     pub cache: &'a Path,
 }
 
 impl Probe<'_> {
-    /// The result of an earlier run of this kernel on this boot of the host.
+    /// Returns the result of an earlier run of this kernel on this boot of the host.
     #[must_use]
     pub fn known(&self) -> Option<Verdict> {
         let verdict: Verdict = serde_json::from_slice(&std::fs::read(self.cache).ok()?).ok()?;
@@ -77,7 +78,7 @@ impl Probe<'_> {
         Ok(verdict)
     }
 
-    /// The inner result says why KVM does not work.
+    /// Boots the kernel under KVM. The inner error is the reason why KVM does not work.
     fn try_kvm(&self, qemu: &Qemu) -> Result<Result<(), String>> {
         if let Err(e) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
             return Ok(Err(format!("no /dev/kvm: {e}")));
@@ -119,7 +120,8 @@ impl Probe<'_> {
     }
 }
 
-/// Changes with each boot of the host; empty where there is no such file, and then the result is kept for good.
+/// Returns an id that changes with each boot of the host. Without `/proc` it is empty, and the result stays
+/// valid across boots.
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

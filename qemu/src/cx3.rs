@@ -1,4 +1,4 @@
-//! The program `cx3`, which serves emulated ConnectX-3 cards to machines: started, watched, ended.
+//! The program `cx3`, which serves emulated ConnectX-3 cards to machines: its start, supervision and end.
 
 use crate::die_with_this_thread;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,25 +9,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long it may take to listen, and to end once told to, on a host that does much else.
+/// The time limit for the program to listen, and to end after its signal, on a busy host.
 const TURN: Duration = Duration::from_secs(30);
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-/// Of its log, so many lines are shown when something fails.
+/// The number of lines of its log that an error message quotes.
 const TAIL_LINES: usize = 5;
-/// What `/proc/net/unix` says of a socket that takes connections: its flag `__SO_ACCEPTCON` (include/linux/net.h).
+/// The flag `__SO_ACCEPTCON` in `/proc/net/unix`, which marks a listening socket (include/linux/net.h).
 const LISTENS: &str = "00010000";
 
-/// A card to serve.
+/// A card to be served.
 #[derive(Clone, Debug, Default)]
 pub struct CardConfig {
-    /// What follows the socket on the program's command line: `key=value`, such as `profile=vf`.
+    /// The `key=value` options that follow the socket on the program's command line, such as `profile=vf`.
     pub keys: Vec<String>,
-    /// The socket of a fabric's port that the first port's cable is in; otherwise it is in the program's own switch.
+    /// The socket of a fabric's port to which the card's first port is connected. `None` connects it to the
+    /// program's own switch.
     pub fabric: Option<PathBuf>,
 }
 
 impl CardConfig {
-    /// A card of a profile, on the program's own switch.
+    /// Returns a card with a profile, connected to the program's own switch.
     #[must_use]
     pub fn profile(name: &str) -> Self {
         Self { keys: vec![format!("profile={name}")], fabric: None }
@@ -43,27 +44,28 @@ impl CardConfig {
     }
 }
 
-/// What the program is to do.
+/// The configuration of the program.
 #[derive(Clone, Debug)]
 pub struct Cx3Config {
-    /// Where the cards' sockets are made. Short, because a Unix socket's path has at most 107 bytes.
+    /// The directory for the cards' sockets. It must be short, because a Unix socket's path has at most 107
+    /// bytes.
     pub dir: PathBuf,
-    /// By number.
+    /// The cards, by number.
     pub cards: Vec<CardConfig>,
-    /// What its switch does to frames.
+    /// The faults that the program's switch injects.
     pub faults: Faults,
-    /// Which frames the faults meet.
+    /// The seed of the generator that selects the frames to be faulted.
     pub seed: u64,
     /// Further arguments.
     pub arguments: Vec<String>,
-    /// Where its log goes.
+    /// The file for the program's log.
     pub log: PathBuf,
-    /// What it logs, as in `RUST_LOG`.
+    /// The log level, in the format of `RUST_LOG`.
     pub log_level: String,
 }
 
 impl Cx3Config {
-    /// So many cards of the first profile on a switch without faults.
+    /// Returns a configuration of `cards` cards of the default profile on a switch without faults.
     #[must_use]
     pub fn new(dir: PathBuf, cards: usize, log: PathBuf) -> Self {
         Self {
@@ -78,7 +80,7 @@ impl Cx3Config {
     }
 }
 
-/// The running program. It ends when this is dropped, and when the thread that started it does.
+/// The running program. It is killed when this value is dropped, and when the thread that started it ends.
 #[derive(Debug)]
 pub struct Cx3 {
     child: Child,
@@ -87,8 +89,8 @@ pub struct Cx3 {
 }
 
 impl Cx3 {
-    /// Starts the program and waits until each card's socket takes a machine. The calling thread must live as long as it
-    /// shall.
+    /// Starts the program and waits until each card's socket accepts connections. The calling thread must
+    /// outlive the program.
     pub fn start(program: &Path, config: &Cx3Config) -> Result<Self> {
         let sockets: Vec<PathBuf> =
             (0..config.cards.len()).map(|n| config.dir.join(format!("card{n}"))).collect();
@@ -124,27 +126,27 @@ impl Cx3 {
         Ok(())
     }
 
-    /// The socket of a card.
+    /// Returns the socket of a card.
     ///
     /// # Panics
-    /// If there is no such card.
+    /// Panics if there is no such card.
     #[must_use]
     pub fn socket(&self, card: usize) -> &Path {
         &self.sockets[card]
     }
 
-    /// The sockets of all cards, in their order.
+    /// Returns the sockets of all cards, in order.
     pub fn sockets(&self) -> impl Iterator<Item = &Path> {
         self.sockets.iter().map(PathBuf::as_path)
     }
 
-    /// What it has logged so far.
+    /// Returns the program's log so far.
     pub fn log(&self) -> Result<String> {
         let bytes = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of the program's log.
     #[must_use]
     pub fn tail(&self) -> String {
         let log = self.log().unwrap_or_default();
@@ -152,18 +154,18 @@ impl Cx3 {
         lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("; ")
     }
 
-    /// Its process.
+    /// Returns the id of the program's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended by itself, which it does not unless something is wrong.
+    /// Returns the exit status if the program has ended by itself, which is always a failure.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Ends it, which must go well, and returns its log.
+    /// Ends the program, which must succeed, and returns its log.
     pub fn stop(mut self) -> Result<String> {
         let status = self.finish()?;
         ensure!(status.success(), "cx3 ended with {status}: {}", self.tail());
@@ -191,14 +193,14 @@ impl Cx3 {
 
 impl Drop for Cx3 {
     fn drop(&mut self) {
-        // Who wants to know how it ends uses `stop`.
+        // `stop` reports how the program ends; here the result does not matter.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether all these sockets take connections, by `/proc/net/unix`: number, references, protocol, flags, type, state, inode,
-/// path.
+/// Returns whether all these sockets accept connections, according to `/proc/net/unix`. Its columns are
+/// number, references, protocol, flags, type, state, inode, path.
 fn listen(table: &str, sockets: &[PathBuf]) -> bool {
     let listening = |line: &str| {
         let mut words = line.split_whitespace();

@@ -1,31 +1,33 @@
-//! Which QEMU there is.
+//! The installed QEMU.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The oldest QEMU that has all that is used here (`-netdev stream` came with 7.2): major and minor version.
+/// The oldest version of QEMU, major and minor, with all features used here (`-netdev stream` came with 7.2).
 pub const OLDEST_QEMU: (u32, u32) = (7, 2);
 
-/// The program's name.
+/// The name of the program.
 const NAME: &str = "qemu-system-x86_64";
-/// The device that a server outside of QEMU implements. QEMU has it from 10.1 on, if built with it.
+/// The device that a server outside of QEMU implements. QEMU has it from 10.1 on, if it is enabled in the
+/// build.
 const VFIO_USER: &str = "vfio-user-pci";
 
 /// A QEMU for x86-64 that is recent enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qemu {
-    /// What is started.
+    /// The program to be started.
     program: PathBuf,
-    /// What the program is given before all else.
+    /// The first arguments of the program.
     leading: Vec<OsString>,
-    /// Its major and minor version.
+    /// The major and minor version.
     pub version: (u32, u32),
 }
 
 impl Qemu {
-    /// Looks for `qemu-system-x86_64` in `PATH` and asks for its version. `Ok(None)` if there is none.
+    /// Looks for `qemu-system-x86_64` in `PATH` and asks for its version. Returns `Ok(None)` if there is
+    /// none.
     pub fn find() -> Result<Option<Self>> {
         match Command::new(NAME).arg("--version").output() {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -33,7 +35,7 @@ impl Qemu {
         }
     }
 
-    /// A QEMU that is started in this way; asks for its version.
+    /// Asks a QEMU that is started with this program and these first arguments for its version.
     pub(crate) fn ask(program: PathBuf, leading: Vec<OsString>) -> Result<Self> {
         let mut qemu = Self { program, leading, version: (0, 0) };
         let text = qemu.says(&["--version"])?;
@@ -48,14 +50,14 @@ impl Qemu {
         Ok(qemu)
     }
 
-    /// Whether devices that another process implements can be plugged in (vfio-user).
+    /// Returns whether QEMU supports devices that another process implements (vfio-user).
     pub fn has_vfio_user(&self) -> Result<bool> {
         let output = self.command().args(["-device", &format!("{VFIO_USER},help")]).output();
         let output = output.with_context(|| format!("cannot run {NAME}"))?;
         Ok(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("socket"))
     }
 
-    /// The command that starts it; arguments are to be added.
+    /// Returns the command that starts QEMU, to which arguments must be added.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -71,7 +73,7 @@ impl Qemu {
     }
 }
 
-/// Reads `QEMU emulator version 7.2.22 (Debian ...)`.
+/// Parses `QEMU emulator version 7.2.22 (Debian ...)`.
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split("version ").nth(1)?.split(['.', ' ', '\n', '-']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

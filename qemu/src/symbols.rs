@@ -1,10 +1,10 @@
-//! Names and source lines for the addresses of a kernel's backtrace.
+//! Function names and source lines for the addresses of a kernel's backtrace.
 
 use addr2line::Loader;
 use anyhow::{Result, anyhow};
 use std::path::Path;
 
-/// What stands before the addresses on a console line.
+/// The text before the addresses on a console line.
 const MARK: &str = "backtrace:";
 
 /// The symbols and line tables of an unstripped kernel.
@@ -13,22 +13,22 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// Reads them from the ELF file.
+    /// Reads the symbols from the ELF file.
     pub fn load(elf: &Path) -> Result<Self> {
         let loader =
             Loader::new(elf).map_err(|e| anyhow!("cannot read symbols of {}: {e}", elf.display()))?;
         Ok(Self { loader })
     }
 
-    /// One line per frame for each address after `backtrace:` on a console line, innermost first; none if the line is
-    /// not part of a backtrace.
+    /// Returns one line per frame for each address after `backtrace:` on a console line, innermost first;
+    /// none if the line is not part of a backtrace.
     #[must_use]
     pub fn annotate(&self, line: &str) -> Vec<String> {
         addresses(line).flat_map(|address| self.frames(address)).collect()
     }
 
-    /// The functions that an address lies in: the inlined ones, then the one that exists. The address is one to return
-    /// to, so the call stands just before it.
+    /// Returns the functions that contain an address: the inlined ones, then the outer one. The address is a
+    /// return address, so the call is just before it.
     fn frames(&self, address: u64) -> Vec<String> {
         let call = address.saturating_sub(1);
         let mut names = Vec::new();
@@ -50,7 +50,7 @@ impl Symbols {
     }
 }
 
-/// The hexadecimal numbers after the mark.
+/// Returns the hexadecimal numbers after the mark.
 fn addresses(line: &str) -> impl Iterator<Item = u64> {
     let after = line.split_once(MARK).map_or("", |(_, after)| after);
     after.split_whitespace().filter_map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok())
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn names_a_function_of_this_program() {
         let symbols = Symbols::load(&std::env::current_exe().unwrap()).unwrap();
-        // Where the file says the function is, without the offset at which this run was loaded.
+        // The function's address in the file, without the offset at which this run was loaded.
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let loaded = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
         let address = names_a_function_of_this_program as *const () as u64 - loaded + 1;

@@ -1,4 +1,4 @@
-//! A newer QEMU than the host's: Debian's package, unpacked with all libraries that it needs, and run in place.
+//! A newer QEMU than the host's: Debian's package, unpacked with all its libraries, and run in place.
 
 use crate::Qemu;
 use crate::debian::Apt;
@@ -9,19 +9,19 @@ use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The backports have a QEMU with vfio-user devices; the release itself has 10.0.
+/// The suites. The backports have a QEMU with vfio-user devices; the release itself has QEMU 10.0.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const PROGRAM: &str = "qemu-system-x86_64";
-/// The program, and what it loads into a machine.
+/// The packages of the program, and of the files that it loads into a machine.
 const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-data", "seabios"];
-/// Where the latter stands in the last two.
+/// The directories of the files in the last two packages.
 const DATA: [(&str, &str); 2] = [("qemu-system-data", "usr/share/qemu"), ("seabios", "usr/share/seabios")];
-/// What starts a dynamically linked program.
+/// The dynamic loader.
 const LOADER: &str = "ld-linux-x86-64.so.2";
-/// Begins the name of the directory in which is built.
+/// The prefix of the directory in which the tree is built.
 const WORK_PREFIX: &str = "build-";
 
-/// What stands in the cache, and what it was made from.
+/// The description of the cached tree and its origin.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     recipe: String,
@@ -30,10 +30,11 @@ struct Manifest {
 }
 
 impl Qemu {
-    /// Returns the QEMU in a cache directory, unpacked anew if there is none, or if there is a newer package.
+    /// Returns the QEMU in a cache directory. Unpacks it if there is none, or if there is a newer package.
     ///
-    /// Needs apt and the mirror of Debian that it is configured for, and no privileges unless apt's lists are missing.
-    /// Several processes may do this at once: one unpacks, and the others wait for it (each step has a deadline).
+    /// Needs apt and the Debian mirror for which it is configured, and no privileges unless apt's lists are
+    /// missing. If several processes do this at once, one unpacks and the others wait for it; each step has a
+    /// time limit.
     pub fn unpacked(cache_dir: &Path) -> Result<Self> {
         fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
         let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
@@ -45,7 +46,7 @@ impl Qemu {
             None => {
                 let apt = apt?;
                 unpack(&apt, cache_dir).or_else(|first| {
-                    // Lists so old that the packages in them are gone from the mirror.
+                    // The lists are so old that the mirror no longer has their packages.
                     apt.update().with_context(|| format!("after: {first:#}"))?;
                     unpack(&apt, cache_dir)
                 })?
@@ -57,7 +58,7 @@ impl Qemu {
     }
 }
 
-/// What is in the cache, if it is what would be unpacked now. Where apt cannot say, what is there is taken.
+/// Returns the cached directory, if it is current. If apt cannot tell, the cached one counts as current.
 fn there(cache_dir: &Path, apt: Option<&Apt>) -> Option<PathBuf> {
     let manifest = fs::read(cache_dir.join("manifest.json")).ok()?;
     let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
@@ -120,7 +121,7 @@ fn unpack(apt: &Apt, cache_dir: &Path) -> Result<PathBuf> {
     let id = hex(Sha256::digest(format!("{recipe}\n{}", packages.join("\n"))).get(..8).unwrap_or_default());
     let manifest = Manifest { recipe, packages, dir: format!("qemu-{id}") };
     let dir = cache_dir.join(&manifest.dir);
-    // A machine that runs has read its files already.
+    // A running machine has read its files already.
     remove(cache_dir, |name| name.starts_with("qemu-"));
     fs::rename(&tree, &dir).context("cannot keep QEMU")?;
     let mut file = tempfile::NamedTempFile::new_in(cache_dir)?;
@@ -129,18 +130,18 @@ fn unpack(apt: &Apt, cache_dir: &Path) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Removes directories with such names.
+/// Removes the directories whose names `old` accepts.
 fn remove(cache_dir: &Path, old: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(cache_dir) else { return };
     for entry in entries.filter_map(Result::ok) {
         if entry.file_name().to_str().is_some_and(&old) {
-            // Left behind, it costs room and nothing else.
+            // A directory that remains only uses disk space.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// The QEMU in a directory, started by the C library that came with it.
+/// Returns the QEMU in a directory, which starts with the C library of its own release.
 fn open(dir: &Path) -> Result<Qemu> {
     let dir = std::path::absolute(dir)?;
     let library = dir.join("lib");

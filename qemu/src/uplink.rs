@@ -1,5 +1,5 @@
-//! QEMU's user-mode network on a port of a fabric: whoever is on the fabric gets an address by DHCP, and reaches the host at
-//! 10.0.2.2. For machines that have no other network device.
+//! QEMU's user-mode network on a port of a fabric: machines on the fabric get an address by DHCP and reach
+//! the host at 10.0.2.2. It serves machines that have no other network device.
 
 use crate::{Qemu, die_with_this_thread};
 use anyhow::{Context, Result, bail};
@@ -7,15 +7,15 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-/// A QEMU without a machine, which joins the two networks. It ends when this is dropped, and when the thread that started it
-/// does.
+/// A QEMU without a machine, which joins the two networks. It is killed when this value is dropped, and when
+/// the thread that started it ends.
 #[derive(Debug)]
 pub struct Uplink {
     child: Child,
 }
 
 impl Uplink {
-    /// Starts it on a port of a fabric, by the port's socket.
+    /// Starts QEMU and connects it to the socket of a fabric's port.
     pub fn start(qemu: &Qemu, socket: &Path) -> Result<Self> {
         let mut command = qemu.command();
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "none"]);
@@ -28,7 +28,7 @@ impl Uplink {
         Ok(Self { child })
     }
 
-    /// An error if it has ended, which it does not by itself.
+    /// Fails if QEMU has ended, which it does not do by itself.
     pub fn check(&mut self) -> Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let mut said = String::new();
@@ -41,13 +41,13 @@ impl Uplink {
 
 impl Drop for Uplink {
     fn drop(&mut self) {
-        // It keeps nothing.
+        // The process has no state to save.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A path in an option of QEMU's.
+/// Quotes a path for an option of QEMU, in which commas are doubled.
 fn comma_twice(path: &Path) -> Result<String> {
     let text = path.to_str().with_context(|| format!("{} is not text", path.display()))?;
     Ok(text.replace(',', ",,"))

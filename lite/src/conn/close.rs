@@ -106,7 +106,7 @@ impl Node {
         };
         if closed {
             self.counters.closed.add(1);
-            self.fail(&conn);
+            self.end_conn(&conn);
         } else {
             conn.refused(self.platform.now());
             self.unseal(&conn);
@@ -160,8 +160,15 @@ impl Node {
         (next != u64::MAX).then(|| Instant::from_nanos(next))
     }
 
-    /// A connection has failed, or both ends have agreed: ends it, and the next use opens another.
+    /// Ends a connection that this node has found broken. The peer is told, so that calls that wait there for an answer over this
+    /// connection end before their deadlines. The next use opens another connection.
     pub(crate) fn fail(&self, conn: &Arc<Conn>) {
+        conn.note_failure();
+        self.end_conn(conn);
+    }
+
+    /// Ends a connection by agreement of both ends, or by the peer's word. The next use opens another connection.
+    pub(super) fn end_conn(&self, conn: &Arc<Conn>) {
         self.shut(conn);
         let mut peers = self.peers.lock();
         let mut old = None;

@@ -16,10 +16,11 @@ use alloc::sync::Arc;
 use proto::Member;
 
 impl Node {
-    /// A connection is at its end here. If operations were lost on it, the peer is told to end it too.
+    /// A connection is at its end here. If this node has found it broken, or operations were lost on it, the peer is told to end
+    /// it too.
     pub(crate) fn make_sure(&self, conn: &Conn) {
         let life = (conn.peer, conn.incarnation);
-        if !self.ops.lock().unfinished.awaits(life, conn.id) {
+        if !conn.has_failed() && !self.ops.lock().unfinished.awaits(life, conn.id) {
             return;
         }
         let member = {
@@ -44,7 +45,7 @@ impl Node {
         match conn {
             Some(conn) => {
                 conn.owe_closed();
-                self.fail(&conn);
+                self.end_conn(&conn);
                 self.tell_closed(&conn);
             }
             None => self.tell(member, id, Message::Closed),

@@ -64,6 +64,8 @@ pub(crate) struct Conn {
     link: AtomicU32,
     /// The peer waits to hear that the queue pairs here are destroyed.
     owes_closed: AtomicBool,
+    /// This node has found the connection broken.
+    failed: AtomicBool,
     /// None on the loop-back connection.
     pub(crate) rpc: Option<ConnRpc>,
 }
@@ -87,6 +89,7 @@ impl Conn {
             seen: Mutex::default(),
             link: AtomicU32::new(Link::NONE.bits()),
             owes_closed: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             rpc,
         }
     }
@@ -157,6 +160,16 @@ impl Conn {
     /// Whether it is at its end: nothing is posted on it any more. Its queue pairs are destroyed, or are about to be.
     pub(crate) fn is_shut(&self) -> bool {
         self.lanes.is_ending()
+    }
+
+    /// This node has found the connection broken.
+    fn note_failure(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether this node has found the connection broken, and not been told so by the peer.
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// The peer wants to hear when the queue pairs here are destroyed.

@@ -89,9 +89,9 @@ impl Links {
         self.places.get(place.0 as usize).filter(|p| p.life == life).map(|_| place)
     }
 
-    /// The connection for one-sided operations to that life of that node, and which it is here.
-    pub(crate) fn conn(&self, life: Life) -> Option<(Link, &Arc<Conn>)> {
-        self.conn_to(self.known(life)?)
+    /// Returns the connection for one-sided operations to that incarnation of that node.
+    pub(crate) fn conn(&self, life: Life) -> Option<&Arc<Conn>> {
+        self.conn_to(self.known(life)?).map(|(_, conn)| conn)
     }
 
     #[inline]

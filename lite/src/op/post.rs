@@ -100,15 +100,12 @@ impl Node {
         }
         let touch = pass.map_or(Touch::NOTHING, |p| p.touch(verb));
         let waits = if detached { Waits::Nobody } else { Waits::Task };
-        let taken = {
+        let (id, place) = {
             let mut ops = self.ops.lock();
             pass.map_or(Ok(()), |p| p.check())?;
-            let link = ops.links.link(conn);
             let depth = self.config.send_depth;
-            let id = ops.take((link, lane), touch, self.bounce_len(verb), depth, waits)?;
-            (id, ops.bounce_of(id))
+            ops.take((conn, lane), touch, self.bounce_len(verb), depth, waits)?
         };
-        let (id, place) = taken;
         self.trace(|| posted(id, verb, conn.peer, lane));
         self.submit(qp.number, (id, detached), place, verb, remote).map(|()| id)
     }

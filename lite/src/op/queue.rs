@@ -299,13 +299,13 @@ impl CompletionQueue {
         }
         let mut taken: [Option<Taken>; BATCH] = [None; BATCH];
         let mut ops = node.ops.lock();
-        let route = ops.links.conn(to).map(|(link, conn)| (link, conn.pick(share), conn.clone()));
+        let route = ops.links.conn(to).map(|conn| (conn.pick(share), conn.clone()));
         let mut revoked = None;
         let mut why = if route.is_some() { Refused::Busy } else { Refused::Disconnected };
         let qp =
-            route.as_ref().and_then(|(_, lane, conn)| Some((conn.lane(*lane)?.number, conn.remote_key.rkey)));
+            route.as_ref().and_then(|(lane, conn)| Some((conn.lane(*lane)?.number, conn.remote_key.rkey)));
         for ((place, (spot, pass)), o) in taken.iter_mut().zip(found.iter().flatten()).zip(group) {
-            let Some((link, lane, _)) = route else { break };
+            let Some((lane, conn)) = &route else { break };
             if let Err(reason) = pass.check() {
                 revoked = (reason == NotPosted::Revoked).then_some(o);
                 break;
@@ -313,8 +313,8 @@ impl CompletionQueue {
             // Whoever takes completions is told when it is late.
             let waits = Waits::Until(Waker::noop().clone(), deadline);
             let bytes = node.bounce_len(o.kind.verb());
-            match ops.take((link, lane), pass.touch(o.kind.verb()), bytes, node.config.send_depth, waits) {
-                Ok(id) => *place = Some(Taken { id, bounce: ops.bounce_of(id), addr: spot.addr }),
+            match ops.take((conn, *lane), pass.touch(o.kind.verb()), bytes, node.config.send_depth, waits) {
+                Ok((id, bounce)) => *place = Some(Taken { id, bounce, addr: spot.addr }),
                 Err(NotPosted::Busy) => break,
                 Err(_) => {
                     why = Refused::Disconnected;
@@ -322,7 +322,7 @@ impl CompletionQueue {
                 }
             }
             if let Some(taken) = place {
-                node.trace(|| super::post::posted(taken.id, o.kind.verb(), to.0, lane));
+                node.trace(|| super::post::posted(taken.id, o.kind.verb(), to.0, *lane));
             }
             ops.quick.count(o.kind.verb());
         }

@@ -29,20 +29,24 @@ pub(crate) enum Waits {
     Until(Waker, Instant),
 }
 
+/// A byte, and not the status besides: the completion of each operation compares it.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
     /// It is being posted or on the wire, and nobody waits for it. Until [`Ends::is_filled`] its bounce buffer is its
     /// poster's, who copies into it without a lock: an end that comes before frees nothing, and is left for the poster to see.
     Posting,
-    OnWire {
-        abandoned: bool,
-    },
-    Ended(Status),
+    /// It is on the wire, and its task waits for it.
+    OnWire,
+    /// It is on the wire, and nobody waits for it.
+    Abandoned,
+    /// Its task has not seen the end yet, which [`Slot::status`] tells.
+    Ended,
 }
 
 impl State {
     const fn is_under_way(&self) -> bool {
-        matches!(self, Self::Posting | Self::OnWire { .. })
+        matches!(self, Self::Posting | Self::OnWire | Self::Abandoned)
     }
 }
 
@@ -50,6 +54,8 @@ struct Slot {
     /// The present use, or the next one.
     id: OpId,
     state: State,
+    /// The end of the present use, once the state is [`State::Ended`].
+    status: Status,
     waker: Option<Waker>,
     /// Until when the task waits; [`Instant::MAX`] if it sees to that by itself, and once it has been told.
     until: Instant,
@@ -87,12 +93,12 @@ pub(crate) struct Departure {
 }
 
 impl Slot {
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, (link, lane): (Link, usize), touch: Touch, waits: Waits) {
         self.state = match waits {
             Waits::Nobody if self.bounce.is_some() => State::Posting,
-            Waits::Nobody => State::OnWire { abandoned: true },
-            Waits::Task | Waits::Until(..) => State::OnWire { abandoned: false },
+            Waits::Nobody => State::Abandoned,
+            Waits::Task | Waits::Until(..) => State::OnWire,
         };
         (self.link, self.lane, self.touch) = (link, lane as u8, touch);
         (self.waker, self.until) = match waits {
@@ -126,6 +132,19 @@ fn reserve<'a>(
     queue_pair.load.begin();
     free.pop();
     Ok(slot)
+}
+
+/// Frees the slot of an operation that has ended for its next use, and the bounce buffer for others.
+#[inline(always)]
+fn release(slot: &mut Slot, ends: &Ends, free: &mut Vec<u32>, pool: &mut BouncePool) {
+    let index = slot.id.index();
+    slot.state = State::Free;
+    slot.id = slot.id.next();
+    ends.set(slot.id, Stage::OnWire);
+    if let Some(bounce) = slot.bounce.take() {
+        pool.give(bounce);
+    }
+    free.push(index as u32);
 }
 
 /// Counts of operations that were posted at the first attempt; the others are counted where they begin.
@@ -184,6 +203,7 @@ impl OpTable {
         let slot = |index| Slot {
             id: OpId::first(index),
             state: State::Free,
+            status: Status::Success,
             waker: None,
             until: Instant::MAX,
             link: Link::NONE,
@@ -208,22 +228,26 @@ impl OpTable {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one. There may be
-    /// `depth` operations on its queue pair.
+    /// Takes a slot for an operation that is about to be posted, and a bounce buffer of `bytes` if it needs one. Returns the
+    /// operation and the address of the buffer. There may be `depth` operations on its queue pair.
+    #[inline]
     pub(crate) fn take(
         &mut self,
-        (link, lane): (Link, usize),
+        (conn, lane): (&Arc<Conn>, usize),
         touch: Touch,
         bytes: Option<usize>,
         depth: u32,
         waits: Waits,
-    ) -> Result<OpId, NotPosted> {
-        let conn = self.links.open(link).ok_or(NotPosted::ConnectionLost)?;
+    ) -> Result<(OpId, Option<IoAddr>), NotPosted> {
+        let link = self.links.link(conn);
+        if conn.is_shut() {
+            return Err(NotPosted::ConnectionLost);
+        }
         let queue_pair = conn.lane(lane).ok_or(NotPosted::Invalid)?;
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth)?;
         slot.begin((link, lane), touch, waits);
-        Ok(slot.id)
+        Ok((slot.id, slot.bounce.as_ref().map(|b| b.addr)))
     }
 
     /// As [`take`](Self::take), for an operation on the memory of `place`, over whichever of its queue pairs `share` says.
@@ -248,36 +272,33 @@ impl OpTable {
         Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
     }
 
-    /// Where the bounce buffer of an operation lies, if it has one.
-    pub(crate) fn bounce_of(&self, id: OpId) -> Option<IoAddr> {
-        self.slots.get(id.index()).filter(|s| s.id == id)?.bounce.as_ref().map(|b| b.addr)
-    }
-
-    /// The operation has ended; gives whom to wake. Nobody if that slot is in another use: a completion that came twice.
+    /// Ends operation `id` and returns the waker of its task. Does nothing if the slot is in another use: a completion that came
+    /// twice.
     ///
-    /// If it succeeded and has no bounce buffer, its slot is free again: that it has gone on to its next use is all that
-    /// whoever waits needs to know.
+    /// An operation that has succeeded and has no bounce buffer frees its slot here. Its task reads the success from the slot's
+    /// next use.
     pub(crate) fn complete(&mut self, id: OpId, status: Status) -> Option<Waker> {
         let slot = self.slots.get_mut(id.index()).filter(|s| s.id == id)?;
         let abandoned = match slot.state {
-            State::OnWire { abandoned } => abandoned,
+            State::OnWire => false,
+            State::Abandoned => true,
             State::Posting => self.ends.is_filled(id),
-            State::Free | State::Ended(_) => return None,
+            State::Free | State::Ended => return None,
         };
         let conn = self.links.get(slot.link);
         if let Some(queue_pair) = conn.and_then(|c| c.lane(usize::from(slot.lane))) {
             queue_pair.load.end();
         }
-        let done = status == Status::Success;
-        if slot.touch.changes && (abandoned || !done) {
-            self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| !done));
-        }
         let waker = slot.waker.take();
-        if abandoned || (done && slot.bounce.is_none()) {
-            self.release(id);
+        let is_plain = status == Status::Success && !abandoned;
+        if !is_plain && slot.touch.changes {
+            self.unfinished.ended(id, slot.touch.stamp, conn.filter(|_| status != Status::Success));
+        }
+        if abandoned || (is_plain && slot.bounce.is_none()) {
+            release(slot, &self.ends, &mut self.free, &mut self.bounce);
         } else {
-            slot.state = State::Ended(status);
-            self.ends.set(id, if done { Stage::Done } else { Stage::Failed });
+            (slot.state, slot.status) = (State::Ended, status);
+            self.ends.set(id, if is_plain { Stage::Done } else { Stage::Failed });
         }
         waker
     }
@@ -321,27 +342,25 @@ impl OpTable {
 
     /// What an operation that has ended has come to.
     pub(crate) fn status(&self, id: OpId) -> Status {
-        match self.slots.get(id.index()).filter(|s| s.id == id).map(|s| &s.state) {
-            Some(State::Ended(status)) => *status,
-            _ => Status::LocalQpOperationError,
-        }
+        let slot = self.slots.get(id.index()).filter(|s| s.id == id && s.state == State::Ended);
+        slot.map_or(Status::LocalQpOperationError, |s| s.status)
     }
 
     /// Nobody waits for the operation any more, or needs what it has brought.
     #[inline]
     pub(crate) fn let_go(&mut self, id: OpId) {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
-        match &mut slot.state {
-            State::Free | State::Posting => {}
-            State::OnWire { abandoned } => {
-                if slot.touch.changes && !*abandoned {
+        match slot.state {
+            State::Free | State::Posting | State::Abandoned => {}
+            State::OnWire => {
+                if slot.touch.changes {
                     self.unfinished.abandoned(id, slot.touch.stamp);
                 }
-                *abandoned = true;
+                slot.state = State::Abandoned;
                 slot.waker = None;
                 slot.until = Instant::MAX;
             }
-            State::Ended(_) => self.release(id),
+            State::Ended => release(slot, &self.ends, &mut self.free, &mut self.bounce),
         }
     }
 
@@ -386,18 +405,5 @@ impl OpTable {
         let link = conn.link();
         let strands = |s: &Slot| s.link == link && s.state.is_under_way();
         self.slots.iter().find(|s| link != Link::NONE && strands(s)).map(|s| s.id)
-    }
-
-    /// The slot of an operation that has ended is free for its next use, and its bounce buffer for others.
-    #[inline]
-    fn release(&mut self, id: OpId) {
-        let Some(slot) = self.slots.get_mut(id.index()) else { return };
-        slot.state = State::Free;
-        slot.id = id.next();
-        self.ends.set(slot.id, Stage::OnWire);
-        if let Some(bounce) = slot.bounce.take() {
-            self.bounce.give(bounce);
-        }
-        self.free.push(id.index() as u32);
     }
 }

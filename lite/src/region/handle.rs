@@ -89,9 +89,8 @@ impl Lite {
         let mut last = Error::NoMemory { asked: len, free: 0 };
         for plan in self.by.node.plans(placement.into(), len, deadline).await? {
             let Some(owner) = plan.shares.first().map(|(node, _)| *node) else { continue };
-            let mapping = self.by.node.random();
-            let ask = Ask::Alloc { mapping, plan, permissions };
-            match self.by.node.obtain(owner, mapping, &ask, deadline).await {
+            let ask = |mapping| Ask::Alloc { mapping, plan: plan.clone(), permissions };
+            match self.by.node.obtain_again(owner, ask, deadline).await {
                 Ok(mapping) => return Ok(self.lmr_charged(mapping, charge)),
                 Err(error @ Error::NoMemory { .. }) => last = error,
                 Err(error) => return Err(error),
@@ -162,10 +161,8 @@ impl Lite {
         secret: &[u8],
         deadline: Instant,
     ) -> Result<Lmr, Error> {
-        let mapping = self.by.node.random();
-        let ask = MapAsk { region, key, secret: secret.into(), wanted };
-        let ask = Ask::Map { mapping, ask };
-        self.by.node.obtain(owner, mapping, &ask, deadline).await.map(|m| self.lmr(m))
+        let ask = |mapping| Ask::Map { mapping, ask: MapAsk { region, key, secret: secret.into(), wanted } };
+        self.by.node.obtain_again(owner, ask, deadline).await.map(|m| self.lmr(m))
     }
 
     pub(crate) fn lmr(&self, mapping: Arc<Mapping>) -> Lmr {

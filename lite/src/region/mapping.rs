@@ -368,6 +368,29 @@ impl Node {
         Ok(mapping)
     }
 
+    /// Obtains a mapping as [`obtain`](Self::obtain) does, by a question that may be asked more than once: `ask` makes it for the
+    /// mapping's id. A connection that breaks under a question does not tell whether the owner has granted the mapping. Then the
+    /// owner undoes it, and is asked again for another one, until `deadline`.
+    pub(crate) async fn obtain_again(
+        self: &Arc<Self>,
+        owner: NodeId,
+        ask: impl Fn(u64) -> Ask,
+        deadline: Instant,
+    ) -> Result<Arc<Mapping>, Error> {
+        loop {
+            let (whom, id) = (self.life_of(owner)?, self.random());
+            let obtained = self.obtain(owner, id, &ask(id), deadline).await;
+            if !matches!(obtained, Err(Error::Unknown)) || self.platform.now() >= deadline {
+                return obtained;
+            }
+            match self.ask_until(whom, &Ask::Unmap { mapping: id }, deadline).await {
+                Ok(_) => {}
+                Err(Error::Deadline) => return Err(Error::Unknown),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Takes a mapping that was granted.
     pub(crate) async fn mapped(
         self: &Arc<Self>,

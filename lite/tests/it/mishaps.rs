@@ -2,6 +2,7 @@
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};
+use platform::Platform;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -362,6 +363,58 @@ fn reads_and_writes_survive_a_connection_and_others_tell() {
         assert_eq!(a.call(NodeId(2), 1, b"x", 10).await.unwrap(), b"done");
     });
     assert_eq!(served.load(Ordering::SeqCst), 1);
+}
+
+/// The connection breaks under the question for a mapping, before it is answered or after: the mapping is had all the same, once.
+#[test]
+fn mapping_and_allocating_survive_a_connection() {
+    for (what, answered) in [("alloc", false), ("alloc", true), ("map", false), ("map", true)] {
+        let mut c = Cluster::new(1, 2, 16 << 20, &Config::default());
+        let (a, b) = (c.lite(1), c.lite(2));
+        let owner = b.clone();
+        let region = c.world.run(LIMIT, async move {
+            let region = owner.alloc(NodeId(2), 64, Permissions::all()).await.unwrap();
+            region.publish("shared").await.unwrap();
+            region
+        });
+        let asker = a.clone();
+        c.world.run(LIMIT, async move { drop(asker.alloc(NodeId(2), 8, RW).await.unwrap()) });
+        c.world.run_for(Duration::from_secs(1));
+        let free = c.nodes[1].0.memory().stats().free;
+        let result = Arc::new(spin::Mutex::new(None));
+        let (place, asker) = (result.clone(), a.with_deadline(Duration::from_secs(40)));
+        c.fabric.cut(gid(2), !answered);
+        // The owner grants the mapping, and its answer finds the connection broken.
+        c.nodes[1].0.hold("lite-answer", answered);
+        c.fabric.hold_between(gid(2), gid(1), answered);
+        c.nodes[0].1.platform().spawn(
+            "ask",
+            Box::pin(async move {
+                let lmr = match what {
+                    "map" => asker.map("shared", RW).await,
+                    _ => asker.alloc(NodeId(2), 64, RW).await,
+                };
+                *place.lock() = Some(lmr);
+            }),
+        );
+        c.world.run_for(Duration::from_millis(5));
+        c.fabric.cut(gid(2), true);
+        c.nodes[1].0.hold("lite-answer", false);
+        c.fabric.hold_between(gid(2), gid(1), false);
+        c.world.run_for(Duration::from_millis(5));
+        c.fabric.cut(gid(2), false);
+        c.world.run_for(Duration::from_secs(50));
+        let lmr = result.lock().take().unwrap_or_else(|| panic!("{what}, answered: {answered}: no end"));
+        let lmr = lmr.unwrap_or_else(|error| panic!("{what}, answered: {answered}: {error}"));
+        let lmr = c.world.run(LIMIT, async move {
+            lmr.write(0, &[7; 64]).await.unwrap();
+            lmr
+        });
+        drop(lmr);
+        c.world.run_for(Duration::from_secs(10));
+        assert_eq!(c.nodes[1].0.memory().stats().free, free, "{what}, answered: {answered}: memory is left");
+        drop(region);
+    }
 }
 
 /// All connect to all at once, in many orders.

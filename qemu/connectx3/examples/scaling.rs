@@ -1,9 +1,11 @@
-//! What regions and memory cost native verbs, and what one physical key avoids: WRITEs between two emulated cards with the
-//! [cost model](connectx3::device::cost), in virtual time. A simulation: the caches' sizes and the cost of a miss are
-//! parameters. Writes one JSON object; `cargo xtask bench scaling` draws it.
+//! Simulates the cost of many regions and much memory to native verbs, and the saving by a single physical
+//! key: WRITEs between two emulated cards with the [cost model](connectx3::device::cost), in virtual time.
+//! The caches' sizes and the cost of a miss are parameters. The program writes one JSON object; `cargo xtask
+//! bench scaling` draws it.
 //!
-//! A region's pages may be the same memory over and over: a card looks at its tables' entries, not at where they lead. So
-//! a gigabyte of regions costs this program two megabytes of table.
+//! All pages of a region may map to the same memory, because a card's cost depends on its table entries and
+//! not on the addresses in them. Therefore a gigabyte of regions costs this program only two megabytes of
+//! table.
 
 #[path = "../tests/it/common/mod.rs"]
 mod common;
@@ -18,10 +20,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use verbs::MacAddr;
 
-/// WRITEs between two emulated cards, with what they cost a card
+/// Simulates WRITEs between two emulated cards, with the cost of each to a card
 #[derive(Parser)]
 struct Options {
-    /// WRITEs of each point
+    /// Number of WRITEs per measured point
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     writes: u32,
     /// Entries of the cache of regions
@@ -30,13 +32,13 @@ struct Options {
     /// Entries of the cache of pages
     #[arg(long, default_value_t = Parameters::default().mtt.entries)]
     pages_cached: usize,
-    /// Nanoseconds of a miss
+    /// Cost of a cache miss, in nanoseconds
     #[arg(long, default_value_t = Parameters::default().mpt.miss_ns)]
     miss_ns: u64,
-    /// Decides which region and page each WRITE goes to
+    /// Seed of the generator that chooses each WRITE's region and page
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the figures go
+    /// File to which the figures are written, as JSON
     #[arg(long)]
     json: PathBuf,
 }
@@ -49,12 +51,12 @@ impl Options {
     }
 }
 
-/// Bytes of a page of native regions.
+/// The page size of native regions, in bytes.
 const PAGE: u64 = 4096;
-/// WRITEs posted before completions are taken.
+/// The number of WRITEs posted before completions are polled.
 const BATCH: u32 = 32;
 
-/// Everything measured.
+/// All measurements.
 #[derive(Serialize)]
 struct Output {
     writes: u32,
@@ -63,24 +65,24 @@ struct Output {
     miss_ns: u64,
     regions_cached: usize,
     pages_cached: usize,
-    /// One region of growing size.
+    /// Points for one region of growing size.
     memory: Vec<Point>,
-    /// A growing number of regions of one page.
+    /// Points for a growing number of regions of one page each.
     regions: Vec<Point>,
 }
 
-/// Throughput at one place of the axis.
+/// The throughput at one point of the axis.
 #[derive(Serialize)]
 struct Point {
-    /// MiB in all, or regions.
+    /// The position on the axis: total MiB, or the number of regions.
     x: u32,
-    /// Bytes of a WRITE.
+    /// The length of a WRITE, in bytes.
     size: u32,
-    /// WRITEs per second, millions: a key per region.
+    /// Millions of WRITEs per second with one key per region.
     native: f64,
-    /// The same with one physical key for all memory.
+    /// Millions of WRITEs per second with one physical key for all memory.
     physical: f64,
-    /// Share of lookups that missed, native: regions, pages.
+    /// The share of native lookups that missed the cache: of regions, of pages.
     misses: [f64; 2],
 }
 
@@ -107,26 +109,26 @@ fn main() -> Result<()> {
     std::fs::write(&options.json, text).with_context(|| format!("cannot write {}", options.json.display()))
 }
 
-/// Native regions of a point: how many, and pages of each.
+/// The native regions of a point: their number, and the pages of each.
 #[derive(Clone, Copy)]
 struct Regions {
     count: u32,
     pages: u32,
 }
 
-/// Two cards and a connection.
+/// Two cards with a connection between them.
 struct Pair {
     requester: Node,
     responder: Node,
     queue: Queue,
     costs: [Arc<Costs>; 2],
-    /// First byte of the requester's data, and of the responder's.
+    /// Address of the requester's data, and of the responder's.
     data: [u64; 2],
 }
 
 impl Pair {
     fn new(parameters: Parameters) -> Self {
-        // Tables of 131,072 regions and of 1.9 million pages.
+        // Tables for 131,072 regions and 1.9 million pages.
         let sizes = Sizes { log_regions: 17, icm: 16 << 20, ..Sizes::default() };
         let node = |number| {
             let costs = Arc::new(Costs::new(parameters));
@@ -144,7 +146,8 @@ impl Pair {
         Self { requester, responder, queue, costs: [a, b], data }
     }
 
-    /// Registers regions that begin at address 0 each, all of whose pages are the one page of data; gives their keys.
+    /// Registers regions that each begin at address 0 and whose pages all map to the one page of data.
+    /// Returns their keys.
     fn register(&mut self, regions: Regions) -> Vec<u32> {
         const FLAGS: u32 = 0x0002_7d00;
         let mut first = 0;
@@ -156,7 +159,7 @@ impl Pair {
         }
         (0..regions.count)
             .map(|n| {
-                // Below are those that the firmware keeps and the driver's own.
+                // Lower indices belong to the firmware and to the driver itself.
                 let index = 0x200 + n;
                 let bytes = u64::from(regions.pages) * PAGE;
                 let mtt = first + n * regions.pages * 8;
@@ -179,7 +182,8 @@ impl Pair {
             .collect()
     }
 
-    /// Millions of WRITEs per second to what `target` gives, once caches hold what they will.
+    /// Returns the rate of WRITEs to the addresses and keys that `target` returns, in millions per second,
+    /// measured after the caches are warm.
     fn throughput(&mut self, size: u32, writes: u32, mut target: impl FnMut() -> (u64, u32)) -> f64 {
         const WRITE: u32 = 0x08;
         for measured in [false, true] {
@@ -224,7 +228,7 @@ fn point(x: u32, size: u32, regions: Regions, options: &Options) -> Point {
     Point { x, size, native, physical, misses }
 }
 
-/// A small generator of the SplitMix family: the draws decide nothing but which page is next.
+/// A small generator of the SplitMix family. It decides only which page is written next.
 struct Random(u64);
 
 impl Random {

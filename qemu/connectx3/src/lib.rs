@@ -1,5 +1,5 @@
-//! An emulated ConnectX-3 (Pro): the device ([`device`]), which needs no QEMU, and the server that gives it to one
-//! ([`vfio`], [`server`]).
+//! An emulated ConnectX-3 (Pro). The device ([`device`]) is independent of QEMU; the server ([`vfio`],
+//! [`server`]) connects devices to QEMU processes.
 #![deny(unsafe_code)]
 
 pub mod device;

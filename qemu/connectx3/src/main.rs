@@ -1,4 +1,4 @@
-//! `cx3`: emulated ConnectX-3 cards for QEMU. One process and one event loop for many cards.
+//! `cx3`: emulated ConnectX-3 cards for QEMU. One process with one event loop serves many cards.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
@@ -15,31 +15,33 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Serves emulated ConnectX-3 cards to QEMU >= 10.1 (`-device vfio-user-pci`), whose guests need memory that is shared.
-/// Their cables go to one switch in this process, or to ports of a fabric outside
+/// Serves emulated ConnectX-3 cards to QEMU >= 10.1 (`-device vfio-user-pci`), whose guests need shared
+/// memory. The cards' cables go to one switch in this process, or to ports of a fabric in another process
 #[derive(Parser)]
 struct Options {
-    /// A card: the socket where QEMU connects to, then what the card is: profile=NAME, mac=ADDRESS, and fabric=SOCKET
-    /// (fabric2= for a second port) for a cable to a fabric's port rather than to the switch. fails=FRAMES has it fail after so
-    /// many sent frames, until it is reset; dies=FRAMES for good
+    /// A card: the socket to which QEMU connects, then its properties: profile=NAME, mac=ADDRESS, and
+    /// fabric=SOCKET (fabric2=SOCKET for a second port) to connect a port to a fabric instead of the switch.
+    /// With fails=FRAMES the card fails after that number of sent frames, until it is reset; with dies=FRAMES
+    /// it fails permanently
     #[arg(required = true, value_name = "SOCKET[,KEY=VALUE...]")]
     cards: Vec<String>,
-    /// What the switch does to frames, such as loss=0.01,reorder=0.001
+    /// Faults that the switch injects into frames, such as loss=0.01,reorder=0.001
     #[arg(long, value_name = "KEY=VALUE,...")]
     faults: Option<Faults>,
-    /// Which frames the faults meet
+    /// Seed of the generator that selects the frames to be faulted
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Writes the switch's frames to a file in pcap format
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// Writes every command, doorbell, event and completion to a file, decoded, one a line
+    /// Writes every command, doorbell, event and completion to a file, decoded, one per line
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Writes to a file, at the end, what kinds of those there were and which of their values were always the same
+    /// At exit, writes a summary of the trace to a file: each kind of access, and the fields whose values
+    /// never changed
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Prints at the end how many of each kind there were; SIGUSR1 prints it at any time
+    /// At exit and on SIGUSR1, prints the number of accesses of each kind
     #[arg(long)]
     counts: bool,
 }

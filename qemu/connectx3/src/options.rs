@@ -1,17 +1,18 @@
-//! A card as the command line names it: `SOCKET[,key=value...]`.
+//! A card's description on the command line: `SOCKET[,key=value...]`.
 
 use crate::device::{Breakdown, Card, Function, Profile};
 use crate::server::{Plug, Slot};
 use anyhow::{Context, Result, bail, ensure};
 use verbs::MacAddr;
 
-/// Its keys, for help and errors.
+/// The keys of a card's description, for help and errors.
 pub const KEYS: &str = "profile, mac, fabric, fabric2, fails, dies";
 
-/// Reads a card's text. `index` numbers the cards of the process: without `mac` it decides the card's address.
+/// Parses the description of a card. `index` is the card's number in the process; it determines the card's
+/// address if the description has no `mac`.
 ///
 /// # Errors
-/// If a key or value means nothing.
+/// Fails if a key is unknown or a value is invalid.
 pub fn card(text: &str, index: u8) -> Result<(Slot, Card)> {
     let mut parts = text.split(',');
     let client = parts.next().filter(|socket| !socket.is_empty()).context("a card needs a socket")?;
@@ -65,7 +66,7 @@ fn plug(slot: &mut Slot, port: usize, path: &str) {
     slot.plugs[port] = Plug::Fabric(path.into());
 }
 
-/// A unicast address: six pairs of hexadecimal digits with colons between them.
+/// Parses a unicast address: six pairs of hexadecimal digits separated by colons.
 fn address(text: &str) -> Result<MacAddr> {
     let bytes: Vec<u8> = text
         .split(':')

@@ -3,18 +3,21 @@
 use crate::device::{BAR0_LEN, Card, Function as Presence, Host};
 use crate::vfio::{Client, Function, Region, RegionIndex, VECTORS};
 
-/// Bytes of the configuration space that is served.
+/// The length of the configuration space, in bytes.
 const CONFIG_LEN: u64 = 4096;
 const VENDOR: u16 = 0x15b3;
-/// Capabilities. The dwords at 0x58 and 0x5c are the card's window to its flash: drivers leave them alone.
+/// Offsets of capabilities. The dwords at 0x58 and 0x5c are the card's window to its flash: drivers leave
+/// them alone.
 const CAP_PM: usize = 0x40;
 const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
-/// The upper byte of the PCI Express capability's device control, and its bit that resets the function.
+/// Offset of the upper byte of the PCI Express capability's device control register, and its bit that resets
+/// the function.
 const DEVICE_CONTROL_HIGH: u64 = 0x09;
 const FUNCTION_LEVEL_RESET: u8 = 0x80;
-/// MSI-X table and pending bits: offset and, in the low bits, the BAR. A physical function has them in BAR 0 where the card
-/// has nothing else, a virtual function in pages of BAR 2 whose doorbells belong to no event queue of its own.
+/// MSI-X table and pending bits: the offset and, in the low bits, the BAR. In a physical function both are in
+/// an unused part of BAR 0. In a virtual function they are in pages of BAR 2 whose doorbells belong to none
+/// of its event queues.
 const MSIX_PHYSICAL: [u32; 2] = [0x7c000, 0x7d000];
 const MSIX_VIRTUAL: [u32; 2] = [0x2002, 0x3002];
 
@@ -26,7 +29,7 @@ pub struct PciCard {
 }
 
 impl PciCard {
-    /// Plugs a card in.
+    /// Creates the PCI function of a card.
     #[must_use]
     pub fn new(card: Card) -> Self {
         let mut config = Box::new([0; CONFIG_LEN as usize]);
@@ -42,7 +45,7 @@ impl PciCard {
         put(0x08, &NETWORK_CONTROLLER, &[]);
         put(0x0c, &[0x10], &[0xff]);
         let physical = card.profile().function == Presence::Physical;
-        // 64-bit memory; the second is prefetchable. QEMU takes the lengths from the regions.
+        // Both are 64-bit memory; the second is prefetchable. QEMU learns the lengths from the regions.
         if physical {
             put(0x10, &[0x04], &[0, 0, 0xf0, 0xff, 0xff, 0xff, 0xff, 0xff]);
         }
@@ -67,7 +70,7 @@ impl PciCard {
         Self { card, config, writable }
     }
 
-    /// The card.
+    /// Returns the card.
     pub const fn card(&mut self) -> &mut Card {
         &mut self.card
     }

@@ -6,25 +6,25 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-/// The longest that one apt or dpkg command may take, in seconds: a kernel package has some 70 MB.
+/// The time limit of one apt or dpkg command, in seconds. A kernel package has some 70 MB.
 pub const WITHIN_S: u32 = 600;
 
-/// apt with the lists that it chooses packages from.
+/// apt with a certain set of package lists.
 #[derive(Clone, Debug)]
 pub struct Apt {
-    /// Given to each command with `-o`.
+    /// Options that each command receives with `-o`.
     options: Vec<String>,
-    /// Whether its lists are the host's, which only root may change.
+    /// True if the lists are the host's, which only root may update.
     host: bool,
 }
 
 impl Apt {
-    /// With the suites that the host's apt is configured for.
+    /// Returns apt with the suites for which the host is configured.
     pub fn host() -> Self {
         Self { options: Vec::new(), host: true }
     }
 
-    /// With directories of its own.
+    /// Returns apt with directories of its own.
     pub(super) fn with_options(options: Vec<String>) -> Self {
         Self { options, host: false }
     }
@@ -37,16 +37,16 @@ impl Apt {
         command
     }
 
-    /// The files (`name_version_architecture.deb`) that the newest candidates of some packages are, in any order.
-    ///
-    /// Fails if apt does not know one of them.
+    /// Returns the package files (`name_version_architecture.deb`) of the newest candidates of some packages,
+    /// in any order. Fails if apt does not know one of them.
     pub fn candidates(&self, packages: &[String]) -> Result<Vec<String>> {
         let uris = output(self.command("apt-get").args(["download", "--print-uris"]).args(packages))?;
         parse_uris(&uris)
     }
 
-    /// The files (`name_version_architecture.deb`) of some packages and of all that they depend on, in any order, as apt
-    /// would install them on a machine that has nothing but what installs packages.
+    /// Returns the package files (`name_version_architecture.deb`) of some packages and all their
+    /// dependencies, in any order. The dependencies are those that apt would install on a machine that has
+    /// only the packages needed for installation.
     pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
         let mut status = tempfile::NamedTempFile::new()?;
         std::io::Write::write_all(&mut status, installed(&INSTALLERS).as_bytes())?;
@@ -57,16 +57,16 @@ impl Apt {
         parse_uris(&printed)
     }
 
-    /// Whether apt's lists know a package.
+    /// Returns whether apt's lists contain a package.
     pub fn knows(&self, package: &str) -> bool {
         output(self.command("apt-cache").args(["show", "--no-all-versions", package]))
             .is_ok_and(|shown| !shown.trim().is_empty())
     }
 
-    /// Downloads packages into a directory; apt checks their hashes, and skips what is there already.
+    /// Downloads packages into a directory. apt checks their hashes and skips files that are already there.
     pub fn download(&self, packages: &[String], dir: &Path) -> Result<()> {
         let mut command = self.command("apt-get");
-        // Without a sandbox user of its own, apt can write to a directory that only the caller can.
+        // With root as the sandbox user, apt can write to a directory that is only accessible to the caller.
         command
             .args(["download", "--quiet=2", "-o", "APT::Sandbox::User=root"])
             .args(packages)
@@ -74,7 +74,8 @@ impl Apt {
         output(&mut command).map(drop)
     }
 
-    /// The packages that some packages depend on, alternatives and providers of virtual packages included.
+    /// Returns the direct dependencies of some packages, including alternatives and providers of virtual
+    /// packages.
     pub fn depends(&self, packages: &[&str]) -> Result<Vec<String>> {
         let mut command = self.command("apt-cache");
         command.args(["depends", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"]);
@@ -82,7 +83,7 @@ impl Apt {
         Ok(parse_depends(&listing))
     }
 
-    /// Brings apt's lists up to date, which for those of the host only root may.
+    /// Updates apt's lists. Only root may update the host's lists.
     pub fn update(&self) -> Result<()> {
         if self.host && !rustix::process::geteuid().is_root() {
             bail!("apt's package lists are missing or too old: run `apt-get update` as root");
@@ -91,7 +92,7 @@ impl Apt {
     }
 }
 
-/// Reads the lines of `--print-uris`: `'address' file size hash`.
+/// Parses the lines of `--print-uris`: `'address' file size hash`.
 fn parse_uris(uris: &str) -> Result<Vec<String>> {
     uris.lines()
         .map(|line| {
@@ -101,12 +102,13 @@ fn parse_uris(uris: &str) -> Result<Vec<String>> {
         .collect()
 }
 
-/// Packages that are only there to install others, or to configure what they installed. Their dependents are told that
-/// they are there.
+/// Packages that only install other packages or configure them. Dependency resolution treats them as
+/// installed.
 const INSTALLERS: [&str; 7] =
     ["adduser", "debconf", "debianutils", "dpkg", "init-system-helpers", "perl-base", "tar"];
 
-/// What stands in dpkg's list for packages that are installed, in a version that is new enough for everybody.
+/// Returns the text of dpkg's status file that marks packages as installed, in a version that satisfies every
+/// dependency.
 fn installed(packages: &[&str]) -> String {
     let mut list = String::new();
     for package in packages {
@@ -119,17 +121,17 @@ fn installed(packages: &[&str]) -> String {
     list
 }
 
-/// The package that a package file holds, by its name.
+/// Returns the name of the package in a package file.
 pub fn package_of(file: &str) -> &str {
     file.split_once('_').map_or(file, |(package, _)| package)
 }
 
 fn parse_depends(listing: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    // A package's own name is not indented.
+    // The line with the package's own name is not indented.
     for line in listing.lines().filter(|line| line.starts_with(' ')) {
         let line = line.trim_start_matches([' ', '|']);
-        // Either `Depends: name`, or the bare name of a provider of the virtual package above it.
+        // The line is either `Depends: name`, or the bare name of a provider of the virtual package above it.
         let name = line.rsplit(": ").next().unwrap_or(line).trim();
         let name = name.split(':').next().unwrap_or(name);
         if !name.is_empty() && !name.starts_with('<') && !found.iter().any(|f| f == name) {

@@ -1,4 +1,4 @@
-//! A set of unpacked Debian packages that grows by what its programs turn out to need.
+//! A set of unpacked Debian packages, which grows by the dependencies of its programs.
 
 use super::{Apt, apt, elf};
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 const PROGRAM_DIRS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 const LIBRARY_DIRS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib64", "lib64"];
-/// Symbolic links followed before a file counts as missing.
+/// The maximum number of symbolic links followed before a file counts as missing.
 const MOST_LINKS: u32 = 16;
 
 /// Unpacked packages, each in a directory of its own.
@@ -18,7 +18,7 @@ pub struct Archive {
     apt: Apt,
     debs: PathBuf,
     unpacked: PathBuf,
-    /// Package files by package.
+    /// The package files, by package.
     files: BTreeMap<String, String>,
 }
 
@@ -30,17 +30,17 @@ pub struct Found {
 }
 
 impl Archive {
-    /// An empty set; package files are kept in `debs`, unpacked ones in `unpacked`.
+    /// Creates an empty set. Package files are kept in `debs`, unpacked ones in `unpacked`.
     pub fn new(apt: Apt, debs: PathBuf, unpacked: PathBuf) -> Self {
         Self { apt, debs, unpacked, files: BTreeMap::new() }
     }
 
-    /// The package files (`name_version_architecture.deb`) in the set.
+    /// Returns the package files (`name_version_architecture.deb`) in the set.
     pub fn files(&self) -> Vec<String> {
         self.files.values().cloned().collect()
     }
 
-    /// Downloads and unpacks packages that are not in the set.
+    /// Downloads and unpacks those of the packages that are not in the set.
     pub fn add(&mut self, packages: &[&str]) -> Result<()> {
         let missing: Vec<String> =
             packages.iter().filter(|p| !self.files.contains_key(**p)).map(|&p| p.to_owned()).collect();
@@ -64,8 +64,9 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds the libraries that the packages in the set depend on, and those that these do, at once: each question to apt takes
-    /// it a second. What is still missing, [`libraries`](Self::libraries) finds one by one.
+    /// Adds the libraries on which the packages in the set depend, and those on which these depend. It asks
+    /// apt in bulk, because each query takes about a second; [`libraries`](Self::libraries) finds missing
+    /// libraries one by one.
     pub fn add_likely_libraries(&mut self) -> Result<()> {
         for _ in 0..2 {
             let packages: Vec<&str> = self.files.keys().map(String::as_str).collect();
@@ -73,35 +74,35 @@ impl Archive {
             depends.retain(|package| package.starts_with("lib"));
             let depends: Vec<&str> = depends.iter().map(String::as_str).collect();
             if self.add(&depends).is_err() {
-                // An alternative that this suite does not have spoils it for all.
+                // One alternative that this suite lacks makes the whole query fail.
                 break;
             }
         }
         Ok(())
     }
 
-    /// A package's own directory.
+    /// Returns the directory of a package.
     pub fn package_dir(&self, package: &str) -> PathBuf {
         self.unpacked.join(package)
     }
 
-    /// A program by its name.
+    /// Finds a program by name.
     pub fn program(&self, name: &str) -> Result<Found> {
         let found = PROGRAM_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MOST_LINKS));
         found.with_context(|| format!("no package has a program {name}"))
     }
 
-    /// A file by its path (from the root, without a leading slash).
+    /// Finds a file by its path from the root, without a leading slash.
     pub fn file(&self, path: &str) -> Result<Found> {
         self.find(Path::new(path), MOST_LINKS).with_context(|| format!("no package has a file {path}"))
     }
 
-    /// A shared library by its name (`DT_SONAME`).
+    /// Finds a shared library by name (`DT_SONAME`).
     pub fn library(&self, name: &str) -> Option<Found> {
         LIBRARY_DIRS.iter().find_map(|dir| self.find(&Path::new(dir).join(name), MOST_LINKS))
     }
 
-    /// Where a path leads, symbolic links followed as if all packages were installed at one root.
+    /// Finds the file at a path. Symbolic links are followed as if all packages were installed at one root.
     fn find(&self, path: &Path, links_left: u32) -> Option<Found> {
         self.files.keys().find_map(|package| {
             let here = self.unpacked.join(package).join(path);
@@ -115,7 +116,8 @@ impl Archive {
         })
     }
 
-    /// All shared libraries that some files need, directly or not, by name. Packages that own them are added.
+    /// Returns all shared libraries that some files need, directly or indirectly, by name. Adds the packages
+    /// that contain them.
     pub fn libraries(&mut self, of: &[Found]) -> Result<BTreeMap<String, Found>> {
         let mut libraries = BTreeMap::new();
         let mut open: Vec<Found> = of.to_vec();
@@ -134,7 +136,8 @@ impl Archive {
         Ok(libraries)
     }
 
-    /// A library that a file of `package` needs: at hand, or in one of the packages that `package` depends on.
+    /// Finds a library that a file of `package` needs, in the set or in one of the dependencies of `package`,
+    /// which is then added.
     fn obtain(&mut self, name: &str, package: &str) -> Result<Found> {
         if let Some(library) = self.library(name) {
             return Ok(library);
@@ -142,7 +145,7 @@ impl Archive {
         let mut owners = self.apt.depends(&[package])?;
         owners.sort_by_key(|owner| std::cmp::Reverse(likeness(owner, name)));
         for owner in owners {
-            // An alternative that this suite does not have is none.
+            // An alternative that this suite lacks is skipped.
             if self.add(&[&owner]).is_ok()
                 && let Some(library) = self.library(name)
             {
@@ -153,14 +156,15 @@ impl Archive {
     }
 }
 
-/// How much of its start a package's name has in common with a library's: `libmnl0` is the likely owner of `libmnl.so.0`.
+/// Returns the length of the common prefix of a package's and a library's name: `libmnl0` is the likely owner
+/// of `libmnl.so.0`.
 fn likeness(package: &str, library: &str) -> usize {
     package.bytes().zip(library.bytes()).take_while(|(a, b)| a == b).count()
 }
 
-/// A path from the root without `.`, `..` and the root itself.
+/// Returns a path without `.`, `..` and the root.
 fn normal(path: &Path) -> PathBuf {
-    // A link to an absolute path replaces what stands before it, so only what follows the last root counts.
+    // A link to an absolute path replaces the path before it, so only the part after the last root counts.
     let mut parts = Vec::new();
     for part in path.components() {
         match part {
@@ -173,7 +177,7 @@ fn normal(path: &Path) -> PathBuf {
     parts.iter().collect()
 }
 
-/// The packages of some package files, for asking apt about them.
+/// Returns the names of the packages in some package files.
 pub fn packages(files: &[String]) -> Vec<String> {
     files.iter().map(|file| apt::package_of(file).to_owned()).collect::<BTreeSet<_>>().into_iter().collect()
 }

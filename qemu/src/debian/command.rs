@@ -1,10 +1,10 @@
-//! Commands on the host that end in time.
+//! Commands on the host with a time limit.
 
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-/// A command that `timeout` (coreutils) ends when it takes too long, with messages in English.
+/// Returns a command that `timeout` (coreutils) kills after a number of seconds, with messages in English.
 pub fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
     let mut command = Command::new("timeout");
     command.arg("--kill-after=5").arg(seconds.to_string()).arg(program);
@@ -12,7 +12,7 @@ pub fn bounded(program: impl AsRef<OsStr>, seconds: u32) -> Command {
     command
 }
 
-/// Runs a command to its end and returns what it printed; fails, with what it complained about, if it fails.
+/// Runs a command to its end and returns its output. If it fails, the error contains its messages.
 pub fn output(command: &mut Command) -> Result<String> {
     let done = command.output().with_context(|| format!("cannot run {command:?}"))?;
     let complaint = String::from_utf8_lossy(&done.stderr);

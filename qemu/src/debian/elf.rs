@@ -1,11 +1,13 @@
-//! What the image builder reads from ELF files: the libraries a program needs, and what a kernel module says of itself.
+//! The parts of ELF files that the image builder reads: the libraries that a program needs, and the
+//! information in a kernel module.
 
 use anyhow::{Context, Result};
 use object::elf::{DT_NEEDED, FileHeader64};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, Object, ObjectSection};
 
-/// The names (`DT_NEEDED`) of the shared libraries that a program or library is linked to; none for a static program.
+/// Returns the names (`DT_NEEDED`) of the shared libraries to which a program or library is linked; none for
+/// a static program.
 pub fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
     let header = FileHeader64::<Endianness>::parse(file).context("not a 64-bit ELF file")?;
     let endian = header.endian()?;
@@ -22,7 +24,7 @@ pub fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
         .collect()
 }
 
-/// The `key=value` pairs of a kernel module's `.modinfo` section.
+/// Returns the `key=value` pairs of a kernel module's `.modinfo` section.
 pub fn module_info(file: &[u8]) -> Result<Vec<(String, String)>> {
     let elf = ElfFile64::<Endianness>::parse(file).context("a kernel module is not a 64-bit ELF file")?;
     let section = elf.section_by_name(".modinfo").context("a kernel module has no .modinfo")?;

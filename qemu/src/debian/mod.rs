@@ -1,4 +1,5 @@
-//! Debian packages: looked up, downloaded and unpacked, but not installed; and what is read from the programs in them.
+//! Debian packages, which are looked up, downloaded and unpacked, but not installed; and the contents of the
+//! programs in them.
 
 pub mod apt;
 pub mod archive;

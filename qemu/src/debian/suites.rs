@@ -1,4 +1,5 @@
-//! Suites of Debian other than the host's: apt with sources and lists of its own, on the mirror that the host's apt uses.
+//! Suites of Debian other than the host's: apt with separate sources and lists, from the mirror that the
+//! host's apt uses.
 
 use super::apt::{Apt, WITHIN_S};
 use super::command::{bounded, output};
@@ -7,12 +8,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// What the releases of Debian are signed with (package `debian-archive-keyring`).
+/// The keys that sign the releases of Debian (package `debian-archive-keyring`).
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 impl Apt {
-    /// apt with the newest packages of some suites, of which the last is preferred. Its lists are kept in `dir`, and
-    /// fetched if they are not there; that takes no privileges.
+    /// Returns apt with the newest packages of some suites, of which the last is preferred. Its lists are
+    /// kept in `dir` and downloaded if they are missing, which needs no privileges.
     pub fn of_suites(dir: &Path, suites: &[&str]) -> Result<Self> {
         let preferred = suites.last().context("no suite")?;
         let dir = &std::path::absolute(dir)?;
@@ -36,8 +37,8 @@ impl Apt {
             format!("Dir::Cache={}", path(&dir.join("cache"))?),
             format!("APT::Default-Release={preferred}"),
         ];
-        // Nothing of the host's that names suites or versions; no lists that are not used. Without a sandbox user of its
-        // own, apt can write to a directory that only the caller can.
+        // Ignores the host's settings for suites and versions, and skips unused lists. With root as the
+        // sandbox user, apt can write to a directory that is only accessible to the caller.
         options.extend(
             [
                 "Dir::Etc::SourceParts=/dev/null",
@@ -64,7 +65,7 @@ fn sources_list(mirror: &str, suites: &[&str]) -> String {
     })
 }
 
-/// Where the host's apt has Debian from.
+/// Returns the Debian mirror of the host's apt.
 fn mirror() -> Result<String> {
     let ask = || {
         let mut command = bounded("apt-get", WITHIN_S);
@@ -72,14 +73,15 @@ fn mirror() -> Result<String> {
         let targets = output(&mut command)?;
         debian_of(&targets).map(str::to_owned).context("apt has no mirror of Debian among its sources")
     };
-    // The label is known from the lists, which may not have been fetched yet.
+    // The label is in the lists, which may not have been downloaded yet.
     ask().or_else(|first| {
         Apt::host().update().with_context(|| format!("after: {first:#}"))?;
         ask()
     })
 }
 
-/// Of lines `LABEL ADDRESS` the address of the first that is Debian itself, rather than its security updates.
+/// Finds the address of Debian itself, in contrast to its security updates, in lines of the form `LABEL
+/// ADDRESS`.
 fn debian_of(targets: &str) -> Option<&str> {
     targets.lines().find_map(|line| line.strip_prefix("Debian ")).map(str::trim)
 }

@@ -1,24 +1,24 @@
-//! The capture of a fabric: every frame as it came in, on disk within a fraction of a second.
+//! The capture of a fabric: every frame as received, on disk within a fraction of a second.
 
 use anyhow::{Context, Result};
 use netfault::pcap::PcapWriter;
 use std::fs::File;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A capture is brought up to date on disk at least this often while the fabric is awake or idle.
+/// The longest time in nanoseconds until a captured frame is written to disk.
 const FLUSH_NS: u64 = 200_000_000;
 
 /// A capture. Times are nanoseconds since the fabric's start.
 pub struct Capture {
     pcap: PcapWriter<File>,
-    /// Nanoseconds from 1970 to the fabric's start.
+    /// The time of the fabric's start, in nanoseconds since 1970.
     epoch_ns: u64,
     flush_at: u64,
     dirty: bool,
 }
 
 impl Capture {
-    /// Begins one at the time 0 of the fabric.
+    /// Starts a capture at time 0 of the fabric.
     pub fn new(pcap: PcapWriter<File>) -> Self {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let epoch_ns = epoch.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
@@ -32,12 +32,12 @@ impl Capture {
         Ok(())
     }
 
-    /// When to call [`flush`](Self::flush).
+    /// Returns the time at which [`flush`](Self::flush) is due.
     pub fn deadline(&self) -> Option<u64> {
         self.dirty.then_some(self.flush_at)
     }
 
-    /// Brings it up to date on disk if that is due, or at once.
+    /// Writes buffered frames to disk if that is due, or regardless of the time if `at_once` is set.
     pub fn flush(&mut self, now: u64, at_once: bool) -> Result<()> {
         if self.dirty && (at_once || now >= self.flush_at) {
             self.pcap.flush().context("cannot write the capture")?;

@@ -1,4 +1,4 @@
-//! The switching thread: waits for ports to have frames and moves them.
+//! The switching thread: waits for frames at the ports and moves them.
 
 use super::capture::Capture;
 use super::port::{Front, MAX_FRAME, PREFIX, Peer, Port, SendError, front};
@@ -14,12 +14,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-/// Read at most so much at a time: many frames per wake-up, and still in the second-level cache.
+/// The maximum length of a read in bytes: many frames per wake-up, and still within the second-level cache.
 const BUFFER: usize = 256 * 1024;
-/// Batches taken from one machine's ring before the other ports have their turn.
+/// The maximum number of batches moved from one machine's ring per turn.
 const BATCHES: usize = 8;
 
-/// What an event is about; the port stands in the lower half of its token.
+/// The subject of an event, in the upper half of its token. The lower half contains the port.
 const CONNECTION: u64 = 0;
 const STREAM_LISTENER: u64 = 1;
 const VHOST_LISTENER: u64 = 2;
@@ -27,27 +27,28 @@ const TRANSMIT_KICK: u64 = 3;
 const RECEIVE_KICK: u64 = 4;
 const WAKE: u64 = 5;
 
-/// All that the switching thread owns.
+/// The state of the switching thread.
 pub struct Engine {
     epoll: OwnedFd,
-    /// For the threads that serve connections.
+    /// The sender of commands, for the threads that serve connections.
     commands: Commands,
     inbox: Receiver<Command>,
     ports: Vec<Port>,
     table: MacTable,
-    /// Whether frames take the way through `links` at all.
+    /// True while frames pass through `links`.
     faulty: bool,
-    /// The faulty link behind each port, by the port a frame came from; remembers where each frame goes.
+    /// The faulty link of each receiving port's frames, by the port from which they come. Each frame is
+    /// stored with its destination.
     links: Vec<FaultQueue<usize>>,
     capture: Option<Capture>,
     started: Instant,
     buffer: Vec<u8>,
-    /// For each port, which parts of the buffer go to it.
+    /// The parts of the buffer that go to each port.
     outgoing: Vec<Vec<Range<usize>>>,
-    /// Ports whose rings were left with frames in them.
+    /// Ports whose rings still contained frames at the end of their turn.
     unfinished: Vec<usize>,
-    /// Connections so far.
-    lives: u64,
+    /// The number of connections so far.
+    generations: u64,
 }
 
 impl Engine {
@@ -79,13 +80,13 @@ impl Engine {
             started: Instant::now(),
             buffer: vec![0; BUFFER.max(2 * (MAX_FRAME + PREFIX))],
             unfinished: Vec::new(),
-            lives: 0,
+            generations: 0,
         })
     }
 
-    /// Moves frames until told to stop.
+    /// Moves frames until the thread is told to stop.
     pub fn run(mut self) -> Result<FabricCounters> {
-        // The kernel may round a timed wait up by this much (50 us unless set): delays are of that order.
+        // By default the kernel may round a timed wait up by 50 us, which is of the order of the delays here.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut events = Vec::with_capacity(4 * self.ports.len() + 1);
         loop {
@@ -127,7 +128,7 @@ impl Engine {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How long nothing needs to be done unless a port or the owner asks for it.
+    /// Returns the time for which nothing is due unless a port or the owner has a request.
     fn timeout(&self) -> Option<Timespec> {
         if !self.unfinished.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
@@ -139,7 +140,7 @@ impl Engine {
         Some(Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as i64 })
     }
 
-    /// Carries out what the owner and the threads of connections ask for; says whether to stop.
+    /// Executes the requests of the owner and of the connections' threads. Returns whether to stop.
     fn obey(&mut self) -> Result<bool> {
         let mut count = [0; 8];
         let _ = rustix::io::read(self.commands.wake(), &mut count);
@@ -147,7 +148,7 @@ impl Engine {
             match command {
                 Command::SetFaults(faults) => {
                     self.links.iter_mut().for_each(|link| link.set_faults(faults));
-                    // Frames in flight keep the slow way open until a fabric without faults has delivered them.
+                    // A fabric without faults uses the links until the frames in them have been delivered.
                     self.faulty = !faults.is_none() || self.links.iter().any(|link| !link.is_empty());
                 }
                 Command::SetLink { port, up } => {
@@ -158,13 +159,13 @@ impl Engine {
                 Command::Counters(answer) => {
                     let _ = answer.send(self.counters());
                 }
-                Command::Attach { port, life, side, ring } => self.attach(port, life, side, ring)?,
-                Command::Detach { port, life, side, answer } => {
-                    // The thread may have given up waiting.
-                    let _ = answer.send(self.detach(port, life, side)?);
+                Command::Attach { port, generation, side, ring } => self.attach(port, generation, side, ring)?,
+                Command::Detach { port, generation, side, answer } => {
+                    // The requesting thread may have stopped waiting.
+                    let _ = answer.send(self.detach(port, generation, side)?);
                 }
-                Command::Gone { port, life } => {
-                    if self.machine(port, life).is_some() {
+                Command::Gone { port, generation } => {
+                    if self.machine(port, generation).is_some() {
                         self.disconnect(port)?;
                     }
                 }
@@ -181,12 +182,14 @@ impl Engine {
     }
 
     fn finish(mut self) -> FabricCounters {
-        // A capture's write error was reported when it happened; one at the very end costs the last records only.
+        // A write error of the capture was reported when it happened; an error here loses only the last
+        // records.
         let _ = self.flush_capture(true);
         self.counters()
     }
 
-    /// A machine connects by a stream. One that was connected before has been replaced (a restart).
+    /// Accepts a machine's stream connection, which replaces the port's previous connection, for example
+    /// after a restart.
     fn accept_stream(&mut self, n: usize) -> Result<()> {
         let Ok((socket, _)) = self.ports[n].stream_listener.accept() else { return Ok(()) };
         socket.set_nonblocking(true).context("cannot make a socket non-blocking")?;
@@ -196,33 +199,34 @@ impl Engine {
         Ok(())
     }
 
-    /// A machine connects that is going to share its memory. It replaces one that was connected before.
+    /// Accepts the connection of a machine that will share its memory. It replaces the port's previous
+    /// connection.
     fn accept_machine(&mut self, n: usize) -> Result<()> {
         let Ok((connection, _)) = self.ports[n].vhost_listener.accept() else { return Ok(()) };
         self.disconnect(n)?;
-        self.lives += 1;
+        self.generations += 1;
         let ours = connection.try_clone().context("cannot duplicate a socket")?;
-        vhost::spawn(n, self.lives, connection, self.commands.clone()).context("cannot start a thread")?;
-        self.ports[n].peer = Peer::Machine(Box::new(Machine::new(self.lives, ours)));
+        vhost::spawn(n, self.generations, connection, self.commands.clone()).context("cannot start a thread")?;
+        self.ports[n].peer = Peer::Machine(Box::new(Machine::new(self.generations, ours)));
         Ok(())
     }
 
-    /// The machine behind a port, if it is still that one.
-    fn machine(&mut self, n: usize, life: u64) -> Option<&mut Machine> {
+    /// Returns the machine at a port, if it is still the same connection.
+    fn machine(&mut self, n: usize, generation: u64) -> Option<&mut Machine> {
         match &mut self.ports.get_mut(n)?.peer {
-            Peer::Machine(machine) if machine.life == life => Some(machine),
+            Peer::Machine(machine) if machine.generation == generation => Some(machine),
             _ => None,
         }
     }
 
-    /// Puts a ring to use.
-    fn attach(&mut self, n: usize, life: u64, side: Side, ring: Box<Ring>) -> Result<()> {
-        if self.machine(n, life).is_none() {
+    /// Starts to use a ring.
+    fn attach(&mut self, n: usize, generation: u64, side: Side, ring: Box<Ring>) -> Result<()> {
+        if self.machine(n, generation).is_none() {
             return Ok(());
         }
-        self.detach(n, life, side)?;
+        self.detach(n, generation, side)?;
         let kind = if side == Side::Transmit { TRANSMIT_KICK } else { RECEIVE_KICK };
-        // Edge-triggered: each kick is an event, and the count is never read.
+        // The event is edge-triggered: each kick is an event, and the count is never read.
         watch(
             &self.epoll,
             &*ring.signals.kick,
@@ -230,45 +234,45 @@ impl Engine {
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
         ring.remind();
-        if let Some(machine) = self.machine(n, life) {
+        if let Some(machine) = self.machine(n, generation) {
             *machine.ring(side) = Some(ring);
         }
-        // Kicks may have come before.
+        // Kicks may have come before the ring was watched.
         if side == Side::Transmit { self.empty_ring(n) } else { self.fill_ring(n) }
     }
 
-    /// Takes a ring out of use.
-    fn detach(&mut self, n: usize, life: u64, side: Side) -> Result<Option<Box<Ring>>> {
-        let Some(ring) = self.machine(n, life).and_then(|machine| machine.ring(side).take()) else {
+    /// Stops using a ring and returns it.
+    fn detach(&mut self, n: usize, generation: u64, side: Side) -> Result<Option<Box<Ring>>> {
+        let Some(ring) = self.machine(n, generation).and_then(|machine| machine.ring(side).take()) else {
             return Ok(None);
         };
         epoll::delete(&self.epoll, &*ring.signals.kick).context("epoll_ctl")?;
         Ok(Some(ring))
     }
 
-    /// Gives up a ring in which something stands that cannot be.
+    /// Stops using a ring with invalid contents.
     fn give_up(&mut self, n: usize, side: Side) -> Result<()> {
         if let Peer::Machine(machine) = &self.ports[n].peer {
-            let life = machine.life;
+            let generation = machine.generation;
             self.ports[n].counters.protocol_errors += 1;
-            self.detach(n, life, side)?;
+            self.detach(n, generation, side)?;
         }
         Ok(())
     }
 
-    /// Lets go of the machine behind a port. Closing a socket also takes it off the poller.
+    /// Closes the connection of the machine at a port. Closing a socket also removes it from the poller.
     fn disconnect(&mut self, n: usize) -> Result<()> {
         if let Peer::Machine(machine) = &self.ports[n].peer {
-            let life = machine.life;
-            self.detach(n, life, Side::Receive)?;
-            self.detach(n, life, Side::Transmit)?;
+            let generation = machine.generation;
+            self.detach(n, generation, Side::Receive)?;
+            self.detach(n, generation, Side::Transmit)?;
         }
         self.ports[n].peer = Peer::Absent;
         self.table.forget(n);
         Ok(())
     }
 
-    /// A machine has given buffers while frames waited for some.
+    /// Delivers waiting frames after a machine has provided buffers.
     fn fill_ring(&mut self, n: usize) -> Result<()> {
         let port = &mut self.ports[n];
         let Peer::Machine(machine) = &mut port.peer else { return Ok(()) };
@@ -278,7 +282,7 @@ impl Engine {
         }
     }
 
-    /// Moves the frames in a machine's transmit ring, until it is empty or others should have their turn.
+    /// Moves the frames in a machine's transmit ring until it is empty or the port's turn ends.
     fn empty_ring(&mut self, n: usize) -> Result<()> {
         for _ in 0..BATCHES {
             match self.move_batch(n) {
@@ -292,7 +296,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves one batch; gives whether there may be more.
+    /// Moves one batch of frames. Returns whether there may be more.
     fn move_batch(&mut self, n: usize) -> Result<bool, BatchError> {
         let port = &mut self.ports[n];
         let Peer::Machine(machine) = &mut port.peer else { return Ok(false) };
@@ -329,7 +333,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads once from a port and moves what came.
+    /// Reads once from a port's stream and moves the frames.
     fn forward_from(&mut self, n: usize) -> Result<()> {
         let port = &mut self.ports[n];
         let Peer::Stream(stream) = &mut port.peer else { return Ok(()) };
@@ -341,7 +345,7 @@ impl Engine {
         moved
     }
 
-    /// Moves the frames in what was read from port `from`.
+    /// Moves the frames in data that was read from port `from`.
     fn forward(&mut self, from: usize, read: &[u8]) -> Result<()> {
         let now = if self.faulty || self.capture.is_some() { self.now() } else { 0 };
         let mut at = 0;
@@ -368,7 +372,7 @@ impl Engine {
         self.send_outgoing(read)
     }
 
-    /// Decides about the frame at `range` of `read`, prefix included, and notes where it goes.
+    /// Decides the destination of the frame at `range` of `read`, which includes the prefix, and records it.
     fn forward_frame(&mut self, from: usize, read: &[u8], range: Range<usize>, now: u64) -> Result<()> {
         let frame = &read[range.start + PREFIX..range.end];
         let port = &mut self.ports[from];
@@ -395,12 +399,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a frame into the link from one port to another.
+    /// Passes a frame to the link from one port to another.
     fn pass(&mut self, from: usize, to: usize, frame: &[u8], range: Range<usize>, now: u64) {
         if self.faulty {
             self.links[from].push(to, frame.to_vec(), now);
         } else if self.ports[to].admit(frame.len()) {
-            // Neighbours in the buffer with one destination are one piece.
+            // Adjacent parts of the buffer with the same destination are joined.
             match self.outgoing[to].last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => self.outgoing[to].push(range),
@@ -408,7 +412,7 @@ impl Engine {
         }
     }
 
-    /// Sends what of `buffer` was noted for each port.
+    /// Sends the parts of `buffer` recorded for each port.
     fn send_outgoing(&mut self, buffer: &[u8]) -> Result<()> {
         for to in 0..self.ports.len() {
             if self.outgoing[to].is_empty() {
@@ -425,7 +429,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Delivers the frames whose time has come.
+    /// Delivers the frames whose delay has ended.
     fn deliver_due(&mut self) -> Result<()> {
         let now = self.now();
         let mut staged = Vec::new();
@@ -433,7 +437,7 @@ impl Engine {
             while let Some((to, frame)) = self.links[n].pop(now) {
                 if self.ports[to].admit(frame.len()) {
                     let start = staged.len();
-                    // A frame was taken with a 4-byte length, so its length fits one.
+                    // The frame was received with a 4-byte length, so its length fits one.
                     staged.extend(u32::try_from(frame.len()).unwrap_or(0).to_be_bytes());
                     staged.extend(frame);
                     self.outgoing[to].push(start..staged.len());
@@ -443,7 +447,7 @@ impl Engine {
         self.send_outgoing(&staged)
     }
 
-    /// Has the poller report room at a stream's port exactly while something waits for it.
+    /// Watches a stream for room while, and only while, data waits for it.
     fn watch_for_room(&mut self, n: usize) -> Result<()> {
         let Peer::Stream(stream) = &mut self.ports[n].peer else { return Ok(()) };
         let waits = stream.has_waiting();
@@ -463,11 +467,11 @@ impl Engine {
     }
 }
 
-/// Why a batch was not moved.
+/// The reason why a batch was not moved.
 enum BatchError {
-    /// The ring is to blame.
+    /// The ring has invalid contents.
     Broken,
-    /// The fabric cannot go on.
+    /// The fabric cannot continue.
     Failed(anyhow::Error),
 }
 
@@ -485,7 +489,7 @@ fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64, events: epoll::EventFlags) 
     epoll::add(epoll, fd, epoll::EventData::new_u64(token), events).context("epoll_ctl")
 }
 
-/// A seed for port `n`: one step of SplitMix64, so that neighbouring seeds and ports have nothing in common.
+/// Returns a seed for port `n`: one step of SplitMix64, so that neighbouring seeds and ports are unrelated.
 fn mix(seed: u64, n: u64) -> u64 {
     let mut z = seed.wrapping_add((n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,15 +1,18 @@
 //! A user-space L2 switch for virtual machines: MAC learning, seeded faults, capture.
 //!
-//! A machine connects to a port in one of two ways, and the latest to connect has the port:
+//! A machine connects to a port in one of two ways. The latest connection takes the port over.
 //!
-//! - It shares its memory (vhost-user, `-netdev vhost-user`): frames are copied out of its transmit ring and into the
-//!   receiver's receive ring here, so a crossing wakes one thread. What virtual machines use.
-//! - By a stream (`-netdev stream,server=off,addr.type=unix,addr.path=...`), on which frames go both ways with their
-//!   length in front (4 bytes, big-endian). For host programs, and whatever cannot share its memory.
+//! - Shared memory (vhost-user, `-netdev vhost-user`): the fabric copies frames from the sender's transmit
+//!   ring to the receiver's receive ring, so a frame wakes only one thread on its way. Virtual machines use
+//!   this.
+//! - A stream (`-netdev stream,server=off,addr.type=unix,addr.path=...`) carries frames in both directions,
+//!   each preceded by its length (4 bytes, big-endian). It is for host programs and for machines that cannot
+//!   share their memory.
 //!
-//! One thread moves all frames: it is on the path of every RDMA operation, so it forwards what it takes at once, straight
-//! from the buffer it was read into, and never waits for a slow port: what such a port has not taken is queued up to
-//! [`QUEUE_LIMIT`] bytes and dropped beyond. Between frames it sleeps, and leaves the processors to the machines.
+//! One thread moves all frames. It is on the path of every RDMA operation, so it forwards received frames
+//! immediately, from the buffer into which they were read, and never waits for a slow port. Frames that such
+//! a port does not accept are queued up to [`QUEUE_LIMIT`] bytes and dropped beyond. Between frames the
+//! thread sleeps and leaves the processors to the machines.
 
 mod capture;
 mod engine;
@@ -36,32 +39,33 @@ use vhost::{Ring, Side};
 
 pub use port::{MAX_FRAME, PortCounters, QUEUE_LIMIT};
 
-/// What a fabric is to be.
+/// The configuration of a fabric.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
-    /// Number of ports, one per virtual machine.
+    /// The number of ports, one per virtual machine.
     pub ports: usize,
-    /// Where the ports' sockets are made. Short: a Unix socket's path has at most 107 bytes.
+    /// The directory for the ports' sockets. It must be short, because a Unix socket's path has at most 107
+    /// bytes.
     pub dir: PathBuf,
-    /// What happens to frames between two ports.
+    /// The faults injected into frames between two ports.
     pub faults: Faults,
-    /// Decides which frames the faults hit. Each port derives its own random stream from it.
+    /// The seed that selects the frames to be faulted. Each port derives a random stream of its own from it.
     pub seed: u64,
-    /// Where all frames are recorded, as they came in from their sender and before any fault.
+    /// The file in which all frames are recorded, as received from their sender and before any fault.
     pub pcap: Option<PathBuf>,
 }
 
-/// How a machine is connected to a port.
+/// The way in which a machine connects to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plug {
-    /// It shares its memory, by this vhost-user socket.
+    /// Shared memory, through this vhost-user socket.
     Memory(PathBuf),
-    /// By a stream of frames on this socket.
+    /// A stream of frames on this socket.
     Stream(PathBuf),
 }
 
 impl Plug {
-    /// The socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         match self {
@@ -70,16 +74,16 @@ impl Plug {
     }
 }
 
-/// What a fabric has done so far.
+/// The counts of a fabric since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricCounters {
-    /// By port.
+    /// The counts of each port.
     pub ports: Vec<PortCounters>,
-    /// Faults, summed over all ports.
+    /// The faults, summed over all ports.
     pub faults: netfault::Counters,
 }
 
-/// What the switching thread is told.
+/// A request to the switching thread.
 enum Command {
     SetFaults(Faults),
     SetLink {
@@ -87,29 +91,29 @@ enum Command {
         up: bool,
     },
     Counters(Sender<FabricCounters>),
-    /// A machine's ring is set up.
+    /// A machine's ring is set up and can be used.
     Attach {
         port: usize,
-        life: u64,
+        generation: u64,
         side: Side,
         ring: Box<Ring>,
     },
-    /// A machine's ring is to be changed: it is wanted back.
+    /// A machine's ring is about to change; the switching thread must return it.
     Detach {
         port: usize,
-        life: u64,
+        generation: u64,
         side: Side,
         answer: Sender<Option<Box<Ring>>>,
     },
-    /// A machine has gone.
+    /// A machine has closed its connection.
     Gone {
         port: usize,
-        life: u64,
+        generation: u64,
     },
     Stop,
 }
 
-/// The way to tell the switching thread something.
+/// The sender of requests to the switching thread.
 #[derive(Clone, Debug)]
 struct Commands {
     sender: Sender<Command>,
@@ -123,27 +127,29 @@ impl Commands {
         Ok(())
     }
 
-    /// Readable when there is something in the inbox.
+    /// Returns the eventfd that is readable when there are requests.
     fn wake(&self) -> &OwnedFd {
         &self.wake
     }
 }
 
-/// A running fabric. Stops, and removes its sockets, when dropped.
+/// A running fabric. When it is dropped, it stops and removes its sockets.
 #[derive(Debug)]
 pub struct Fabric {
-    /// By port.
+    /// The sockets for streams, by port.
     stream_sockets: Vec<PathBuf>,
     vhost_sockets: Vec<PathBuf>,
     commands: Commands,
     thread: Option<JoinHandle<Result<FabricCounters>>>,
 }
 
-/// How long the switching thread may take to answer a question; it never waits, so this is only a guard.
+/// The time limit for an answer of the switching thread. The thread never blocks, so this is only a
+/// safeguard.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 impl Fabric {
-    /// Makes the ports' sockets and starts the switching thread. Machines may connect as soon as this returns.
+    /// Creates the ports' sockets and starts the switching thread. Machines may connect as soon as this
+    /// returns.
     pub fn start(config: &FabricConfig) -> Result<Self> {
         let paths = |kind| (0..config.ports).map(|n| config.dir.join(format!("port{n}.{kind}"))).collect();
         let (stream_sockets, vhost_sockets): (Vec<PathBuf>, Vec<PathBuf>) = (paths("sock"), paths("vhost"));
@@ -163,19 +169,19 @@ impl Fabric {
         Ok(Self { stream_sockets, vhost_sockets, commands, thread: Some(thread) })
     }
 
-    /// How a virtual machine connects to a port.
+    /// Returns the way in which a virtual machine connects to a port.
     ///
     /// # Panics
-    /// If there is no such port.
+    /// Panics if there is no such port.
     #[must_use]
     pub fn plug(&self, port: usize) -> Plug {
         Plug::Memory(self.vhost_sockets[port].clone())
     }
 
-    /// The socket of a port for a stream of frames.
+    /// Returns the socket of a port for a stream of frames.
     ///
     /// # Panics
-    /// If there is no such port.
+    /// Panics if there is no such port.
     #[must_use]
     pub fn socket(&self, port: usize) -> &Path {
         &self.stream_sockets[port]
@@ -186,26 +192,26 @@ impl Fabric {
         self.commands.send(Command::SetFaults(faults))
     }
 
-    /// Plugs a port's cable in or pulls it: frames to and from a port without cable disappear.
+    /// Plugs in or unplugs a port's cable. Frames to and from an unplugged port disappear.
     pub fn set_link(&self, port: usize, up: bool) -> Result<()> {
         self.commands.send(Command::SetLink { port, up })
     }
 
-    /// What the fabric has done so far.
+    /// Returns the counts since the start.
     pub fn counters(&self) -> Result<FabricCounters> {
         let (answer, receive) = channel();
         self.commands.send(Command::Counters(answer))?;
         receive.recv_timeout(ANSWER_WITHIN).map_err(|_| anyhow!("the fabric does not answer"))
     }
 
-    /// Stops, completes the capture, and says what happened.
+    /// Stops the fabric, completes the capture, and returns the counts.
     pub fn stop(mut self) -> Result<FabricCounters> {
         self.finish()
     }
 
     fn finish(&mut self) -> Result<FabricCounters> {
         let Some(thread) = self.thread.take() else { return Ok(FabricCounters::default()) };
-        // Refused only if the thread has ended by itself, and then joining says why.
+        // The request fails only if the thread has ended by itself; then joining it returns the reason.
         let _ = self.commands.send(Command::Stop);
         let result = thread.join().map_err(|_| anyhow!("the fabric's thread panicked"))?;
         for socket in self.stream_sockets.iter().chain(&self.vhost_sockets) {

@@ -1,40 +1,42 @@
-//! A port: where its machine connects, who is connected, and what has passed.
+//! A port: its sockets, its connection, and its counts.
 
 use super::stream::Stream;
 use super::vhost::Machine;
 use std::ops::Range;
 use std::os::unix::net::UnixListener;
 
-/// The longest frame that is taken: QEMU's own limit is 4096 + 65536.
+/// The maximum length of a frame in bytes: QEMU's own limit, 4096 + 65536.
 pub const MAX_FRAME: usize = 69_632;
-/// Bytes that wait for a port before frames to it are dropped.
+/// The number of bytes that wait for a port before frames to it are dropped.
 pub const QUEUE_LIMIT: usize = 4 << 20;
-/// Length of the length in front of each frame.
+/// The length of the prefix that contains a frame's length, in bytes.
 pub const PREFIX: usize = 4;
 
-/// What one port has done so far.
+/// The counts of one port since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Frames that came from its machine.
+    /// Frames received from its machine.
     pub frames_in: u64,
-    /// Bytes of them.
+    /// Bytes received from its machine.
     pub bytes_in: u64,
-    /// Frames given to its machine, or queued for it.
+    /// Frames sent to its machine or queued for it.
     pub frames_out: u64,
-    /// Bytes of them.
+    /// Bytes sent to its machine or queued for it.
     pub bytes_out: u64,
-    /// Frames to it that were dropped because it did not take the ones before.
+    /// Frames to its machine that were dropped because the queue was full.
     pub dropped_full: u64,
-    /// Frames to or from it that were dropped because its cable is out or no machine is connected.
+    /// Frames to or from its machine that were dropped because the cable was unplugged or no machine was
+    /// connected.
     pub dropped_down: u64,
-    /// Frames from it that no switch forwards: too short, too long, or to itself.
+    /// Frames from its machine that a switch does not forward: too short, too long, or addressed to the
+    /// sender.
     pub dropped_invalid: u64,
-    /// Frames to it that are longer than any buffer that it gives.
+    /// Frames to its machine that were longer than the machine's buffers.
     pub dropped_long: u64,
-    /// Connections closed because what came was not the stream protocol, and rings given up because what stood in them
-    /// cannot be.
+    /// Connections closed because of a violation of the stream protocol, and rings given up because of
+    /// invalid contents.
     pub protocol_errors: u64,
-    /// Reads from its socket, or batches taken from its ring.
+    /// Reads from its socket, or batches fetched from its ring.
     pub reads: u64,
     /// Writes to its socket, or interrupts of its machine.
     pub writes: u64,
@@ -43,28 +45,28 @@ pub struct PortCounters {
 /// A port.
 #[derive(Debug)]
 pub struct Port {
-    /// Where a machine that speaks the stream protocol connects.
+    /// The socket for machines that use the stream protocol.
     pub stream_listener: UnixListener,
-    /// Where one that shares its memory connects.
+    /// The socket for machines that share their memory.
     pub vhost_listener: UnixListener,
     pub peer: Peer,
-    /// Whether the cable is in.
+    /// True if the cable is plugged in.
     pub link: bool,
     pub counters: PortCounters,
 }
 
-/// The machine behind a port.
+/// The machine connected to a port.
 #[derive(Debug)]
 pub enum Peer {
-    /// None.
+    /// No machine is connected.
     Absent,
-    /// By a socket.
+    /// A machine connected by a stream.
     Stream(Stream),
-    /// By its memory.
+    /// A machine that shares its memory.
     Machine(Box<Machine>),
 }
 
-/// The machine behind a port has gone, or does not speak the protocol.
+/// The machine has closed its connection or has violated the protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Disconnected;
 
@@ -79,7 +81,7 @@ impl Port {
         }
     }
 
-    /// Whether a machine takes frames here.
+    /// Returns whether a machine receives frames here.
     pub fn is_connected(&self) -> bool {
         match &self.peer {
             Peer::Absent => false,
@@ -96,7 +98,8 @@ impl Port {
         }
     }
 
-    /// Whether a frame of `len` bytes may go to this port now; counts it either way.
+    /// Returns whether a frame of `len` bytes may be sent to this port now. Counts the frame as sent or
+    /// dropped.
     pub fn admit(&mut self, len: usize) -> bool {
         if !self.link || !self.is_connected() {
             self.counters.dropped_down += 1;
@@ -134,27 +137,27 @@ impl Port {
     }
 }
 
-/// Why frames could not be sent.
+/// The reason why frames could not be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendError {
-    /// The socket's other end is gone.
+    /// The other end of the socket is closed.
     Disconnected,
-    /// The machine's receive ring cannot be used.
+    /// The machine's receive ring has invalid contents.
     BrokenRing,
 }
 
-/// What stands at the front of a stream.
+/// The first item in a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Front {
-    /// A whole frame of so many bytes after its prefix.
+    /// A complete frame, with its length in bytes without the prefix.
     Frame(usize),
-    /// Not all of it is there yet.
+    /// An incomplete prefix or frame.
     Incomplete,
-    /// No frame has this length: the stream is not the protocol's, or out of step.
+    /// An invalid length: the data is not of the stream protocol, or out of step.
     Invalid,
 }
 
-/// Looks at the front of a stream of frames with prefixes.
+/// Parses the prefix at the front of a stream of frames.
 pub fn front(stream: &[u8]) -> Front {
     let Some(prefix) = stream.first_chunk::<PREFIX>() else { return Front::Incomplete };
     match usize::try_from(u32::from_be_bytes(*prefix)) {

@@ -1,20 +1,20 @@
-//! A machine that is connected by a stream of frames, as QEMU's `-netdev stream` and any program can speak it: each frame
-//! with its length in front, and what the machine has not taken yet.
+//! A machine connected by a stream of frames, which QEMU's `-netdev stream` and any program can use. Each
+//! frame is preceded by its length. Data that the machine has not accepted yet is queued.
 
 use super::port::{Disconnected, PortCounters, QUEUE_LIMIT};
 use std::io::{self, IoSlice, Read, Write};
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
 
-/// A connection.
+/// A stream connection.
 #[derive(Debug)]
 pub struct Stream {
     pub socket: UnixStream,
-    /// Whether the poller watches for room to write.
+    /// True while the poller watches the socket for room to write.
     pub watched_for_write: bool,
-    /// The beginning of a frame whose rest has not come yet, prefix included.
+    /// The beginning of a frame that is not complete yet, including the prefix.
     partial: Vec<u8>,
-    /// What the machine has not taken yet; `sent` bytes of its front are gone.
+    /// Data that the machine has not accepted yet. The first `sent` bytes have been sent.
     waiting: Vec<u8>,
     sent: usize,
 }
@@ -24,8 +24,8 @@ impl Stream {
         Self { socket, watched_for_write: false, partial: Vec::new(), waiting: Vec::new(), sent: 0 }
     }
 
-    /// Reads once, as much as there is and fits. Gives the length of the part of `buffer` that holds frames, the last
-    /// of them possibly incomplete; [`keep_partial`](Self::keep_partial) must get what is left of it.
+    /// Reads once. Returns the length of the part of `buffer` that holds frames, of which the last may be
+    /// incomplete. The caller must pass the incomplete rest to [`keep_partial`](Self::keep_partial).
     pub fn read(&mut self, buffer: &mut [u8], counters: &mut PortCounters) -> Result<usize, Disconnected> {
         let kept = self.partial.len();
         buffer[..kept].copy_from_slice(&self.partial);
@@ -41,17 +41,18 @@ impl Stream {
         }
     }
 
-    /// Keeps the incomplete frame at the end of what was read.
+    /// Keeps the incomplete frame at the end of a read.
     pub fn keep_partial(&mut self, rest: &[u8]) {
         self.partial.extend_from_slice(rest);
     }
 
-    /// Whether so much waits that no more is taken.
+    /// Returns whether the queue is full.
     pub fn is_full(&self) -> bool {
         self.waiting.len() - self.sent >= QUEUE_LIMIT
     }
 
-    /// Writes the frames in `ranges` of `buffer`, prefixes included; what is not taken now is queued.
+    /// Writes the frames in `ranges` of `buffer`, prefixes included. Data that the socket does not accept now
+    /// is queued.
     pub fn send(
         &mut self,
         buffer: &[u8],
@@ -60,7 +61,7 @@ impl Stream {
     ) -> Result<(), Disconnected> {
         let mut written = 0;
         if self.waiting.is_empty() {
-            // More ranges than the kernel takes at once (1024) are rare: the rest goes by way of the queue.
+            // The kernel accepts at most 1024 ranges at a time; further ones, which are rare, are queued.
             let slices: Vec<IoSlice<'_>> =
                 ranges.iter().take(1024).map(|r| IoSlice::new(&buffer[r.clone()])).collect();
             counters.writes += 1;
@@ -78,7 +79,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes once of what waits.
+    /// Writes queued data once.
     pub fn send_waiting(&mut self, counters: &mut PortCounters) -> Result<(), Disconnected> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -99,7 +100,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether something waits for room.
+    /// Returns whether data is queued.
     pub fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

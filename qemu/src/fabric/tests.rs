@@ -1,4 +1,4 @@
-//! The fabric as machines see it: real sockets, real thread, no sleeping.
+//! Tests of the fabric from the machines' side, with real sockets and a real thread, without sleeps.
 
 use super::*;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ impl Machine {
         self.stream.write_all(&frame).unwrap();
     }
 
-    /// Sender and payload of the next frame.
+    /// Returns the sender and the payload of the next frame.
     pub fn receive(&mut self) -> (u8, Vec<u8>) {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).unwrap();
@@ -44,12 +44,13 @@ pub fn config(ports: usize, dir: &Path) -> FabricConfig {
     FabricConfig { ports, dir: dir.into(), faults: Faults::NONE, seed: 1, pcap: None }
 }
 
-/// A fabric whose machines have all been heard of by all others: every address is learned.
+/// Starts a fabric whose machines have all sent a frame, so that every address is learned.
 pub fn meeting(config: &FabricConfig) -> (Fabric, Vec<Machine>) {
     let quiet = FabricConfig { faults: Faults::NONE, ..config.clone() };
     let fabric = Fabric::start(&quiet).unwrap();
     let mut machines: Vec<_> = (0..config.ports).map(|n| Machine::connect(&fabric, n)).collect();
-    // A connection is in use once a frame to itself has come through its port: that frame is dropped and counted.
+    // A connection is in use once a frame to its own address has come through its port: that frame is dropped
+    // and counted.
     for (n, machine) in machines.iter_mut().enumerate() {
         let me = machine.mac;
         machine.send(me, b"here");
@@ -92,7 +93,7 @@ fn frames_in_pieces_and_in_bulk_keep_order_and_bytes() {
     }
     let mut sender = m[0].stream.try_clone().unwrap();
     let writer = std::thread::spawn(move || {
-        // Uneven pieces: prefixes and frames are cut anywhere.
+        // Pieces of odd length, which cut prefixes and frames anywhere.
         for piece in stream.chunks(4093) {
             sender.write_all(piece).unwrap();
         }

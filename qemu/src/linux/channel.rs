@@ -1,65 +1,67 @@
-//! The command channel to a guest: commands go in as lines, output comes back with its length in front.
+//! The command channel to a guest: commands are sent as lines, and output is returned preceded by its length.
 //!
-//! The guest's end is `init.sh`. A request is `NUMBER SECONDS KIND COMMAND\n`, the command with `\` and newline escaped;
-//! the reply is `done NUMBER STATUS STDOUT-BYTES STDERR-BYTES\n` and then so many bytes of either, whatever they are.
-//! KIND is `-`, or the word by which the command's streams are recognised (see `streams.rs`).
+//! The guest's end is `init.sh`. A request is `NUMBER SECONDS KIND COMMAND\n`, with `\` and newline escaped
+//! in the command. The reply is `done NUMBER STATUS STDOUT-BYTES STDERR-BYTES\n`, followed by the given
+//! numbers of arbitrary bytes. KIND is `-`, or the word that identifies the command's streams (see
+//! `streams.rs`).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// A guest under TCG on a busy host is slow to say that a command has taken too long.
+/// The extra time for the reply that a command has timed out: a guest under TCG on a busy host is slow.
 const GRACE: Duration = Duration::from_secs(15);
-/// Longest line that a guest sends.
+/// The maximum length of a line from a guest, in bytes.
 const LINE_LIMIT: usize = 256;
-/// Most output that a command may have, per stream.
+/// The maximum output of a command per stream, in bytes.
 const OUTPUT_LIMIT: usize = 1 << 28;
 
-/// How a command ended: its exit status, 128 + N if signal N ended it.
+/// The exit status of a command; 128 + N if signal N killed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u8);
 
 impl Status {
-    /// Whether the command succeeded.
+    /// Returns whether the command succeeded.
     #[must_use]
     pub fn success(self) -> bool {
         self.0 == 0
     }
 }
 
-/// What a command in a guest did.
+/// The result of a command in a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status.
+    /// The exit status.
     pub status: Status,
-    /// What it printed.
+    /// The standard output.
     pub stdout: Vec<u8>,
-    /// What it complained about.
+    /// The standard error output.
     pub stderr: Vec<u8>,
 }
 
-/// Why a command in a guest gave no result.
+/// The reason why a command in a guest has no result.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// It did not end in time and was killed, with its process group; the guest can run further commands.
+    /// The command did not end in time and was killed with its process group. The guest can run further
+    /// commands.
     #[error("did not end within {within:?}; it had printed: {} {}",
         String::from_utf8_lossy(stdout).trim_end(), String::from_utf8_lossy(stderr).trim_end())]
     TimedOut {
-        /// The time it had.
+        /// The time limit.
         within: Duration,
-        /// What it had printed by then.
+        /// The standard output up to then.
         stdout: Vec<u8>,
-        /// What it had complained about by then.
+        /// The standard error output up to then.
         stderr: Vec<u8>,
     },
     /// A command cannot contain a zero byte.
     #[error("the command contains a zero byte")]
     ZeroByte,
-    /// The guest is gone or does not answer; no further command will be run.
+    /// The guest has ended or does not answer. No further command will be run.
     #[error("the guest does not answer: {0}")]
     Lost(String),
-    /// What the command printed could not be passed on, or what it was to read could not be read.
+    /// The command's output could not be passed on, or its input could not be read.
     #[error("cannot pass on what a command in a guest reads or prints")]
     Host(#[from] io::Error),
 }
@@ -68,7 +70,7 @@ pub enum RunError {
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
-    /// Received and not yet used.
+    /// Data that was received and not yet used.
     ahead: Vec<u8>,
     number: u64,
     lost: bool,
@@ -79,7 +81,7 @@ impl Channel {
         Self { stream, ahead: Vec::new(), number: 0, lost: false }
     }
 
-    /// Waits until the guest takes commands.
+    /// Waits until the guest accepts commands.
     pub fn wait_ready(&mut self, deadline: Instant) -> Result<(), RunError> {
         let line = self.line(deadline).map_err(|e| self.lose(&e))?;
         if line != "ready" {
@@ -88,12 +90,14 @@ impl Channel {
         Ok(())
     }
 
-    /// Runs a shell command in the guest and waits for its end, at most `within` (rounded up to whole seconds).
+    /// Runs a shell command in the guest and waits for its end, at most `within`, rounded up to whole
+    /// seconds.
     pub fn run(&mut self, command: &str, within: Duration) -> Result<Output, RunError> {
         self.run_as("-", command, within)
     }
 
-    /// As [`run`](Self::run), for a command whose input and output are streams recognised by a word.
+    /// Runs a shell command like [`run`](Self::run); its input and output are streams identified by the word
+    /// `kind`.
     pub fn run_as(&mut self, kind: &str, command: &str, within: Duration) -> Result<Output, RunError> {
         if self.lost {
             return Err(RunError::Lost("it was lost before".into()));
@@ -112,7 +116,7 @@ impl Channel {
         }
     }
 
-    /// Sends a command that ends the guest's end of the channel, and waits for no reply.
+    /// Sends a command that ends the guest's end of the channel, without waiting for a reply.
     pub fn send_last(&mut self, command: &str, deadline: Instant) -> io::Result<()> {
         self.number += 1;
         self.stream.set_write_timeout(Some(left(deadline)?))?;
@@ -133,7 +137,7 @@ impl Channel {
         RunError::Lost(why.to_string())
     }
 
-    /// The next line, without its end.
+    /// Returns the next line, without its newline.
     fn line(&mut self, deadline: Instant) -> io::Result<String> {
         loop {
             if let Some(end) = self.ahead.iter().position(|&byte| byte == b'\n') {
@@ -171,7 +175,7 @@ impl Channel {
 }
 
 struct Reply {
-    /// None if the command was killed for taking too long.
+    /// The exit status; `None` if the command was killed at its time limit.
     status: Option<Status>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
@@ -184,7 +188,7 @@ fn request(number: u64, within: Duration, kind: &str, command: &str) -> String {
     format!("{number} {} {kind} {escaped}\\n\n", seconds.max(1))
 }
 
-/// Reads `done NUMBER STATUS OUT ERR`.
+/// Parses `done NUMBER STATUS OUT ERR`.
 fn parse_done(line: &str, number: u64) -> Option<(Option<Status>, [usize; 2])> {
     let mut words = line.strip_prefix("done ")?.split(' ');
     (words.next()?.parse() == Ok(number)).then_some(())?;
@@ -197,7 +201,7 @@ fn parse_done(line: &str, number: u64) -> Option<(Option<Status>, [usize; 2])> {
     words.next().is_none().then_some((status, lengths))
 }
 
-/// The time until a deadline, never zero (which would mean for ever).
+/// Returns the time until a deadline. It is never zero, because a zero timeout means no timeout.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(too_late()) } else { Ok(left) }
@@ -217,7 +221,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(5);
 
-    /// A channel whose guest sends some bytes and expects others (all of them sent before it is asked).
+    /// Returns a channel whose guest has already sent some bytes, and the guest's end.
     fn channel(sends: &[u8]) -> (Channel, UnixStream) {
         let (host, mut guest) = UnixStream::pair().unwrap();
         guest.write_all(sends).unwrap();

@@ -1,4 +1,5 @@
-//! Writes a `newc` cpio archive, the form of an initramfs (Linux, Documentation/driver-api/early-userspace/buffer-format.rst).
+//! A writer of `newc` cpio archives, the format of an initramfs (Linux,
+//! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use anyhow::{Result, ensure};
 use std::collections::BTreeSet;
@@ -7,10 +8,11 @@ use std::io::Write;
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_777;
-/// The kernel looks for the next of several archives at a multiple of 4 and skips zeros; whole sectors are customary.
+/// The alignment of an archive's end in bytes. The kernel looks for the next archive at a multiple of 4 and
+/// skips zeros; whole sectors are customary.
 const BLOCK: usize = 512;
 
-/// An archive being written. Everything in it belongs to root and has no time.
+/// An archive being written. All entries belong to root and have the time 0.
 #[derive(Debug)]
 pub struct Cpio<W> {
     to: W,
@@ -24,7 +26,7 @@ impl<W: Write> Cpio<W> {
         Self { to, written: 0, inodes: 0, directories: BTreeSet::new() }
     }
 
-    /// Adds a directory, and those it is in, unless they are there.
+    /// Adds a directory and its parents, unless they exist.
     pub fn directory(&mut self, path: &str) -> Result<()> {
         let path = path.trim_matches('/');
         if path.is_empty() || self.directories.contains(path) {
@@ -35,21 +37,21 @@ impl<W: Write> Cpio<W> {
         self.entry(path, DIRECTORY, &[])
     }
 
-    /// Adds a file with its permissions (`0o755`), and the directories it is in.
+    /// Adds a file with its permissions (`0o755`), and its parent directories.
     pub fn file(&mut self, path: &str, permissions: u32, content: &[u8]) -> Result<()> {
         let path = path.trim_matches('/');
         self.parent(path)?;
         self.entry(path, FILE | permissions & 0o777, content)
     }
 
-    /// Adds a symbolic link, and the directories it is in.
+    /// Adds a symbolic link and its parent directories.
     pub fn link(&mut self, path: &str, target: &str) -> Result<()> {
         let path = path.trim_matches('/');
         self.parent(path)?;
         self.entry(path, LINK, target.as_bytes())
     }
 
-    /// Ends the archive; another may follow what has been written.
+    /// Ends the archive. Another archive may follow in the same output.
     pub fn finish(mut self) -> Result<W> {
         self.entry("TRAILER!!!", 0, &[])?;
         self.pad(BLOCK)?;

@@ -1,47 +1,48 @@
-//! A server in one Linux guest and its client in another: perftest, ping-pongs, `rping`, `iperf3` and their like.
+//! A server in one Linux guest and its client in another: perftest, ping-pongs, `rping`, `iperf3` and similar
+//! programs.
 
 use super::channel::Output;
 use super::guest::Guest;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
-/// How long a server may take to listen, and to end once its client has.
+/// The time limit for a server to listen, and to end after its client.
 const TURN: Duration = Duration::from_secs(30);
 
-/// By what one sees that a server waits for its client.
+/// The sign that a server waits for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listens {
-    /// On a TCP port.
+    /// A listening TCP port.
     Tcp(u16),
-    /// On the RDMA connection manager.
+    /// A listener of the RDMA connection manager.
     RdmaCm,
 }
 
 impl Listens {
-    /// perftest's and the ping-pongs' own TCP port.
+    /// The TCP port of perftest and the ping-pongs.
     pub const PERFTEST: Self = Self::Tcp(18515);
 
-    /// A command that succeeds when it does.
+    /// Returns a shell command that succeeds when the server listens.
     fn condition(self) -> String {
         match self {
-            // As `/proc/net/tcp` writes a port and the state LISTEN.
+            // `/proc/net/tcp` writes the port and the state LISTEN in this form.
             Self::Tcp(port) => format!("grep -q ':{port:04X} .* 0A ' /proc/net/tcp /proc/net/tcp6"),
             Self::RdmaCm => "rdma resource show cm_id | grep -q LISTEN".to_owned(),
         }
     }
 }
 
-/// What both printed.
+/// The outputs of both programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchanged {
-    /// The server's standard output.
+    /// The standard output of the server.
     pub server: String,
-    /// The client's.
+    /// The standard output of the client.
     pub client: String,
 }
 
-/// Runs a server until it listens, then its client, and waits for the end of both. Both must succeed. The client has `within`;
-/// a server that does not end after its client is killed.
+/// Runs a server until it listens, then its client, and waits for the end of both. Both must succeed.
+/// `within` limits the client's time; a server that does not end after its client is killed.
 pub fn exchange(
     server: &mut Guest,
     serve: &str,

@@ -18,31 +18,32 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How often a machine that has not connected yet is checked for having ended.
+/// The interval at which a machine that has not connected yet is checked for having ended.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
-/// Of a console, this much is shown when something fails.
+/// The length of the console's output that an error message quotes, in bytes.
 const CONSOLE_TAIL: usize = 2000;
 
-/// A guest's network card, on a port of a fabric: `eth0` in the guest.
+/// A guest's network card on a port of a fabric: `eth0` in the guest.
 #[derive(Clone, Debug)]
 pub struct Network {
     /// The port (see [`crate::fabric::Fabric::plug`]).
     pub plug: Plug,
-    /// The card's address.
+    /// The MAC address of the card.
     pub mac: [u8; 6],
-    /// The guest's address.
+    /// The IP address of the guest.
     pub address: Ipv4Addr,
-    /// How many bits of it are the network's.
+    /// The prefix length of the network, in bits.
     pub prefix: u8,
-    /// Largest IP packet, in bytes. 4200 gives RoCE a path MTU of 4096, Ethernet's 1500 one of 1024.
+    /// The largest IP packet, in bytes. 4200 results in a RoCE path MTU of 4096, and Ethernet's 1500 in one
+    /// of 1024.
     pub mtu: u16,
-    /// Whether to put a SoftRoCE device, `rxe0`, on the card. Its GID 0 is the link-local IPv6 address that the MAC
-    /// gives, GID 1 the IPv4 address.
+    /// True to create a SoftRoCE device, `rxe0`, on the card. Its GID 0 is the link-local IPv6 address
+    /// derived from the MAC address, GID 1 the IPv4 address.
     pub rxe: bool,
 }
 
 impl Network {
-    /// Card `number` (1 to 254) of a fabric: address `10.0.0.number/24`, MTU 4200, with SoftRoCE.
+    /// Returns card `number` (1 to 254) of a fabric: address `10.0.0.number/24`, MTU 4200, with SoftRoCE.
     #[must_use]
     pub fn numbered(number: u8, plug: Plug) -> Self {
         Self {
@@ -56,56 +57,57 @@ impl Network {
     }
 }
 
-/// A ConnectX-3 in a guest, which another process serves by vfio-user ([`crate::Cx3`]). QEMU must have vfio-user devices
-/// ([`Qemu::has_vfio_user`]).
+/// A ConnectX-3 in a guest, which another process serves by vfio-user ([`crate::Cx3`]). QEMU must support
+/// vfio-user devices ([`Qemu::has_vfio_user`]).
 #[derive(Clone, Debug)]
 pub struct Card {
-    /// The socket where the card is served.
+    /// The socket at which the card is served.
     pub socket: PathBuf,
-    /// The address of its Ethernet interface, `mlx0` in the guest (of the first port), and how many bits of it are the
-    /// network's. Without one, the interface is named and left down.
+    /// The IP address of the first port's Ethernet interface, `mlx0` in the guest, and its prefix length in
+    /// bits. If `None`, the interface is named and left down.
     pub address: Option<(Ipv4Addr, u8)>,
-    /// Largest IP packet of that interface, in bytes.
+    /// The largest IP packet of that interface, in bytes.
     pub mtu: u16,
-    /// Whether the drivers are loaded at the start. Their order is in the guest's `/modules/mlx4`.
+    /// True to load the drivers at boot. Their order is in the guest's `/modules/mlx4`.
     pub load: bool,
 }
 
 impl Card {
-    /// Card `number` (1 to 254): address `10.9.0.number/24`, MTU 4200, with its drivers loaded.
+    /// Returns card `number` (1 to 254): address `10.9.0.number/24`, MTU 4200, with its drivers loaded.
     #[must_use]
     pub fn numbered(number: u8, socket: PathBuf) -> Self {
         Self { socket, address: Some((Ipv4Addr::new(10, 9, 0, number), 24)), mtu: 4200, load: true }
     }
 }
 
-/// What a guest is to be.
+/// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestConfig {
-    /// The name of its process, without commas.
+    /// The name of the guest's process, without commas.
     pub name: String,
-    /// Number of processors.
+    /// The number of processors.
     pub cpus: u32,
-    /// Memory in MiB, what is in the initramfs included (which needs twice its size while the guest starts). 128 is the
-    /// least for the plain image; see [`Image::size_mib`].
+    /// The memory in MiB, including the contents of the initramfs, which needs twice its size while the guest
+    /// starts. The plain image needs at least 128; see [`Image::size_mib`].
     pub memory_mib: u32,
-    /// Its network card, if it is to have one.
+    /// The guest's network card, if any.
     pub network: Option<Network>,
-    /// Its ConnectX-3, if it is to have one.
+    /// The guest's ConnectX-3, if any.
     pub card: Option<Card>,
-    /// Parameters of kernel modules, as on the kernel's command line: `MODULE.NAME=VALUE`.
+    /// Parameters of kernel modules, in the format of the kernel's command line: `MODULE.NAME=VALUE`.
     pub module_parameters: Vec<String>,
-    /// Whether it starts again when it reboots ([`Guest::reboot`]); otherwise it ends.
+    /// True if the guest restarts when it reboots ([`Guest::reboot`]); otherwise it ends.
     pub reboots: bool,
-    /// Whether it has a card on QEMU's user-mode network, `mgmt0` in the guest: the host is 10.0.2.2 there.
+    /// True if the guest has a card on QEMU's user-mode network, `mgmt0` in the guest, where the host is
+    /// 10.0.2.2.
     pub management: bool,
-    /// Files to put into the guest: path there, and the file on the host, with its permissions. A program may be linked
-    /// to the libraries of the image (C library, libgcc, libibverbs, librdmacm) and of the packages given to
-    /// [`Image::build_with`].
+    /// Files to be put into the guest: the path there, and the file on the host, whose permissions are kept.
+    /// A program may be linked to the libraries of the image (C library, libgcc, libibverbs, librdmacm) and
+    /// of the packages given to [`Image::build_with`].
     pub files: Vec<(String, PathBuf)>,
-    /// Where its console output goes; by default to a file that is removed with the guest.
+    /// The file for the console's output. By default it is a file that is removed with the guest.
     pub console: Option<PathBuf>,
-    /// How long it may take to start.
+    /// The time limit for the boot.
     pub boot_within: Duration,
 }
 
@@ -127,24 +129,25 @@ impl Default for GuestConfig {
     }
 }
 
-/// A running guest. It ends, as if its power were cut, when this is dropped, and when the thread that started it does.
+/// A running guest. It ends as by a power cut when this value is dropped, and when the thread that started it
+/// ends.
 #[derive(Debug)]
 pub struct Guest {
     machine: Machine,
     pub(super) channel: Channel,
-    /// For what must be done while a command runs on the other one.
+    /// A second channel, for commands while the first one is busy.
     pub(super) side: Channel,
     streams: Streams,
     pub(super) terminal: PathBuf,
-    /// Background commands so far.
+    /// The number of background commands so far.
     pub(super) jobs: u32,
     console: PathBuf,
     boot_time: Duration,
-    // Holds sockets and logs; last, so that it goes after the machine.
+    // Holds sockets and logs. It is the last field, so that it is dropped after the machine.
     _dir: TempDir,
 }
 
-/// A guest that has been started and may not take commands yet, so that several can start at once.
+/// A guest that has been started and may not accept commands yet, so that several can start in parallel.
 #[derive(Debug)]
 pub struct Starting {
     machine: Machine,
@@ -163,14 +166,14 @@ struct Machine(Child);
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // The process may have ended already; then nothing remains to be done.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Starting {
-    /// Waits until the guest takes commands.
+    /// Waits until the guest accepts commands.
     pub fn ready(mut self) -> Result<Guest> {
         let ([channel, side], streams) = self.connected().with_context(|| {
             let complaints = fs::read_to_string(&self.complaints).unwrap_or_default();
@@ -196,7 +199,7 @@ impl Starting {
     }
 }
 
-/// The end of a console's output.
+/// Returns the end of a console's output.
 fn tail(console: &Path) -> String {
     let output = fs::read(console).unwrap_or_default();
     let tail = &output[output.len().saturating_sub(CONSOLE_TAIL)..];
@@ -204,7 +207,7 @@ fn tail(console: &Path) -> String {
 }
 
 impl Guest {
-    /// Starts a guest under TCG. The calling thread must live as long as the guest shall.
+    /// Starts a guest under TCG. The calling thread must outlive the guest.
     pub fn start(qemu: &Qemu, image: &Image, config: &GuestConfig) -> Result<Starting> {
         let dir = tempfile::Builder::new().prefix("linux-guest-").tempdir()?;
         let console = config.console.clone().unwrap_or_else(|| dir.path().join("console"));
@@ -225,19 +228,19 @@ impl Guest {
         Ok(Starting { machine, listeners, sockets, console, complaints, begin, deadline, dir })
     }
 
-    /// Starts a guest under TCG and waits until it takes commands.
+    /// Starts a guest under TCG and waits until it accepts commands.
     pub fn boot(qemu: &Qemu, image: &Image, config: &GuestConfig) -> Result<Self> {
         Self::start(qemu, image, config)?.ready()
     }
 
-    /// Runs a shell command and waits for its end, at most `within`; then it is killed.
+    /// Runs a shell command and waits for its end. A command that takes longer than `within` is killed.
     ///
-    /// Its standard input is empty. What it leaves running in the background goes on.
+    /// Its standard input is empty. Background processes that it starts continue to run.
     pub fn run(&mut self, command: &str, within: Duration) -> Result<Output, RunError> {
         self.channel.run(command, within)
     }
 
-    /// Runs a shell command, passing on what it prints as it does so, and what it reads.
+    /// Runs a shell command, passing its output and its input on while it runs.
     pub fn stream(
         &mut self,
         command: &str,
@@ -249,7 +252,7 @@ impl Guest {
         self.streams.run(&mut self.channel, command, within, input, stdout, stderr)
     }
 
-    /// Runs a shell command that must succeed, and returns what it printed.
+    /// Runs a shell command that must succeed, and returns its output.
     pub fn check(&mut self, command: &str, within: Duration) -> Result<String> {
         let output = self.run(command, within).with_context(|| format!("`{command}` in a Linux guest"))?;
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -263,14 +266,14 @@ impl Guest {
         Ok(stdout)
     }
 
-    /// The content of a file in the guest.
+    /// Returns the contents of a file in the guest.
     pub fn read_file(&mut self, path: &str, within: Duration) -> Result<Vec<u8>> {
         let output = self.run(&format!("cat {}", quoted(path)), within)?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
         Ok(output.stdout)
     }
 
-    /// Copies a file of the host's into the guest, with its permissions; makes the directory that it is in.
+    /// Copies a file of the host into the guest, with its permissions, and creates its directory.
     pub fn copy_in(&mut self, host: &Path, path: &str, within: Duration) -> Result<()> {
         let file = File::open(host).with_context(|| format!("cannot read {}", host.display()))?;
         let meta = file.metadata()?;
@@ -290,7 +293,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Reboots the guest, which must have been configured so, and waits until it takes commands again.
+    /// Reboots the guest, whose configuration must allow it, and waits until it accepts commands again.
     pub fn reboot(&mut self, within: Duration) -> Result<()> {
         let deadline = Instant::now() + within;
         self.channel.send_last("reboot -f", deadline).context("a Linux guest does not reboot")?;
@@ -300,31 +303,32 @@ impl Guest {
         Ok(())
     }
 
-    /// Ends the guest at once, as if its power were cut.
+    /// Ends the guest immediately, as by a power cut.
     pub fn kill(self) {
         drop(self);
     }
 
-    /// Time from starting QEMU until the guest took commands, network and `rxe0` up if it has them.
+    /// Returns the time from the start of QEMU until the guest accepted commands, with the network and `rxe0`
+    /// up if it has them.
     #[must_use]
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
 
-    /// The file with its console output.
+    /// Returns the file with the console's output.
     #[must_use]
     pub fn console(&self) -> &Path {
         &self.console
     }
 
-    /// The QEMU process.
+    /// Returns the id of the QEMU process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.machine.0.id()
     }
 }
 
-/// A word of the shell that stands for exactly this text.
+/// Quotes text as one word of the shell.
 #[must_use]
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))

@@ -13,9 +13,9 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Depends on the newest kernel of the suite.
+/// The package that depends on the newest kernel of the suite.
 pub const KERNEL_META_PACKAGE: &str = "linux-image-amd64";
-/// Where programs come from; what they need beyond this is found by their dependencies.
+/// The packages with the programs. Their other dependencies are found automatically.
 const PACKAGES: [&str; 13] = [
     "busybox-static",
     "ethtool",
@@ -31,7 +31,7 @@ const PACKAGES: [&str; 13] = [
     "rdma-core",
     "rdmacm-utils",
 ];
-/// Programs beside the busybox ones.
+/// The programs that busybox does not have.
 const PROGRAMS: [&str; 29] = [
     "ethtool",
     "ibnetdiscover",
@@ -63,16 +63,17 @@ const PROGRAMS: [&str; 29] = [
     "ib_atomic_lat",
     "ib_atomic_bw",
 ];
-/// Loaded by the C library itself, so not listed as needed: for `pthread_exit`.
+/// The library that the C library itself loads for `pthread_exit`, so that no program lists it as needed.
 const LATE_LIBRARY: &str = "libgcc_s.so.1";
-/// The verbs providers of SoftRoCE and ConnectX-3 are plug-ins: libibverbs reads a plug-in's name from a file in the first
-/// directory and finds it in the second, with the version of the plug-in interface in its name.
+/// The verbs providers of SoftRoCE and ConnectX-3, which are plug-ins. libibverbs reads a plug-in's name from
+/// a file in the first directory and finds the plug-in in the second, with the version of the plug-in
+/// interface in its name.
 const PROVIDERS: [&str; 2] = ["rxe", "mlx4"];
 const PROVIDER_LIST_DIR: &str = "etc/libibverbs.d";
 const PROVIDER_DIR: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
-/// By the name of the list in the guest. rxe asks the crypto layer for crc32 by name, which no dependency says; newer
-/// kernels have it as a plain function.
+/// The kernel modules, by the name of their list in the guest. rxe requests crc32 by name from the crypto
+/// layer, which no dependency records; newer kernels have it as a plain function.
 const MODULES: [(&str, &[Wanted]); 4] = [
     ("base", &[Wanted::Required("virtio_pci"), Wanted::Required("virtio_console")]),
     ("net", &[Wanted::Required("virtio_net")]),
@@ -100,10 +101,10 @@ const MODULES: [(&str, &[Wanted]); 4] = [
     ),
 ];
 
-/// Begins the name of the directory in which an image is built.
+/// The prefix of the directory in which an image is built.
 pub const WORK_PREFIX: &str = "build-";
 
-/// An image is rebuilt when any of these changes.
+/// The sources of the recipe. An image is rebuilt when any of them changes.
 const RECIPE: [&[u8]; 5] = [
     include_bytes!("image.rs"),
     include_bytes!("../debian/archive.rs"),
@@ -112,17 +113,17 @@ const RECIPE: [&[u8]; 5] = [
     include_bytes!("vmlinux.rs"),
 ];
 
-/// Whose packages an image is made of.
+/// The release from whose packages an image is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The suite that the host's apt is configured for.
+    /// The suite for which the host's apt is configured.
     Host,
     /// Debian 13, with Linux 6.12.
     Trixie,
 }
 
 impl Release {
-    /// The directory of its images in a cache. Each has all that it needs for itself.
+    /// Returns the directory of the release's images in a cache. The releases share nothing.
     fn dir(self, cache_dir: &Path) -> PathBuf {
         match self {
             Self::Host => cache_dir.to_owned(),
@@ -130,7 +131,7 @@ impl Release {
         }
     }
 
-    /// `dir`: that of its images.
+    /// Returns apt for the release. `dir` is the directory of its images.
     fn apt(self, dir: &Path) -> Result<Apt> {
         match self {
             Self::Host => Ok(Apt::host()),
@@ -139,19 +140,19 @@ impl Release {
     }
 }
 
-/// A Linux guest's kernel and initramfs: busybox, rdma-core, perftest, the programs for an InfiniBand fabric, and the modules
-/// for them.
+/// The kernel and initramfs of a Linux guest: busybox, rdma-core, perftest, the programs for an InfiniBand
+/// fabric, and their kernel modules.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// What QEMU boots: the kernel's ELF file, or the bzImage where that could not be unpacked.
+    /// The file that QEMU boots: the kernel's ELF file, or the bzImage if that could not be unpacked.
     pub kernel: PathBuf,
-    /// A plain cpio archive, without the first process, which [`Guest`](super::Guest) puts behind it.
+    /// A plain cpio archive without the init program, which [`Guest`](super::Guest) appends.
     pub initramfs: PathBuf,
-    /// The package files (`name_version_architecture.deb`) in it.
+    /// The package files (`name_version_architecture.deb`) in the initramfs.
     pub packages: Vec<String>,
 }
 
-/// What stands in the cache, and what it was made from.
+/// The description of the cached image and its origin.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     recipe: String,
@@ -162,22 +163,24 @@ struct Manifest {
 }
 
 impl Image {
-    /// Returns the image in a cache directory, built anew if there is none, or if the recipe or a package has changed.
+    /// Returns the image in a cache directory. Builds it if there is none, or if the recipe or a package has
+    /// changed.
     ///
-    /// Takes packages of the suite that apt is configured for, without installing any. Needs no privileges as long as
-    /// apt's lists are there; as root, brings them up to date when that is needed. Several processes may build at once:
-    /// one does, and the others wait for it (a build's every step has a deadline).
+    /// Uses packages of the suite for which apt is configured, without installing any. Needs no privileges
+    /// while apt's lists are present; as root, updates them when necessary. If several processes build at
+    /// once, one builds and the others wait for it; every step of a build has a time limit.
     pub fn build(cache_dir: &Path) -> Result<Self> {
         Self::build_of(cache_dir, Release::Host, &[])
     }
 
-    /// As [`build_of`](Self::build_of), of the host's release.
+    /// Returns the image of the host's release with further packages, like [`build_of`](Self::build_of).
     pub fn build_with(cache_dir: &Path, packages: &[&str]) -> Result<Self> {
         Self::build_of(cache_dir, Release::Host, packages)
     }
 
-    /// As [`build`](Self::build), of a release, with further packages, whole (but for their documentation) and with all
-    /// that they depend on. Their installation scripts are not run.
+    /// Returns the image of a release with further packages, like [`build`](Self::build). The packages are
+    /// complete except for their documentation, with all their dependencies. Their installation scripts are
+    /// not run.
     pub fn build_of(cache_dir: &Path, release: Release, packages: &[&str]) -> Result<Self> {
         let cache_dir = &release.dir(cache_dir);
         fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
@@ -187,7 +190,7 @@ impl Image {
         let base = match cached(&apt, cache_dir) {
             Some(image) => image,
             None => build(&apt, cache_dir).or_else(|first| {
-                // Lists that are missing, or so old that the packages in them are gone from the mirror.
+                // The lists are missing, or so old that the mirror no longer has their packages.
                 apt.update().with_context(|| format!("after: {first:#}"))?;
                 build(&apt, cache_dir)
             })?,
@@ -195,7 +198,8 @@ impl Image {
         if packages.is_empty() { Ok(base) } else { layer::extend(&apt, cache_dir, &base, packages) }
     }
 
-    /// Size of all files in the initramfs, in MiB: a guest needs twice that, and 100 MiB, to start.
+    /// Returns the total size of the files in the initramfs, in MiB. A guest needs twice that, and 100 MiB,
+    /// to start.
     #[must_use]
     pub fn size_mib(&self) -> u32 {
         let bytes = fs::metadata(&self.initramfs).map_or(0, |meta| meta.len());
@@ -210,7 +214,7 @@ impl Image {
     }
 }
 
-/// The image in the cache, if it is what would be built now. Where apt cannot say, what is there is taken.
+/// Returns the cached image, if it is current. If apt cannot tell, the cached image counts as current.
 fn cached(apt: &Apt, cache_dir: &Path) -> Option<Image> {
     let manifest = fs::read(cache_dir.join("manifest.json")).ok()?;
     let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
@@ -254,7 +258,7 @@ fn build(apt: &Apt, cache_dir: &Path) -> Result<Image> {
     archive.add_likely_libraries()?;
     let (bzimage, modules) = kernel_files(&archive, &kernel_package)?;
     let kernel = fs::read(&bzimage)?;
-    // Any bzImage boots by itself, only later; so one that is packed in another way is no reason to fail.
+    // Any bzImage boots by itself, only more slowly; so an unknown compression is no reason to fail.
     let kernel = vmlinux::extract(&kernel).unwrap_or(kernel);
 
     let initramfs = work.path().join("initramfs.cpio");
@@ -262,7 +266,7 @@ fn build(apt: &Apt, cache_dir: &Path) -> Result<Image> {
     let mut packages = archive.files();
     packages.sort();
 
-    // Names are never used twice, so that a machine being started does not see a half-written file.
+    // Names are never reused, so that a starting machine never sees an incomplete file.
     let recipe = recipe_hash();
     let id = id(&recipe, &packages);
     let manifest = Manifest {
@@ -284,7 +288,7 @@ fn id(recipe: &str, packages: &[String]) -> String {
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bzImage and the modules of an unpacked kernel package.
+/// Returns the bzImage and the modules of an unpacked kernel package.
 fn kernel_files(archive: &Archive, package: &str) -> Result<(PathBuf, Modules)> {
     let root = archive.package_dir(package);
     let release = package.strip_prefix("linux-image-").unwrap_or(package);
@@ -326,7 +330,7 @@ fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Re
         cpio.file(&format!("{dir}/{name}"), 0o755, &fs::read(&program.path)?)?;
     }
     for (name, library) in &libraries {
-        // The one library that programs name by its path.
+        // The only library that programs name by its path.
         let dir = if name.starts_with("ld-linux") { "lib64" } else { "lib/x86_64-linux-gnu" };
         cpio.file(&format!("{dir}/{name}"), 0o755, &fs::read(&library.path)?)?;
     }
@@ -339,7 +343,7 @@ fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Re
         cpio.file(file, 0o644, &fs::read(archive.file(file)?.path)?)?;
     }
     for (list, wanted) in MODULES {
-        // The list by which `init.sh` loads them.
+        // The list from which `init.sh` loads the modules.
         let names: String = modules.order(wanted)?.iter().map(|name| format!("{name}\n")).collect();
         cpio.file(&format!("modules/{list}"), 0o644, names.as_bytes())?;
     }
@@ -349,7 +353,7 @@ fn write_initramfs(archive: &mut Archive, mut modules: Modules, to: &Path) -> Re
     cpio.finish().map(drop)
 }
 
-/// The path of `libNAME-rdmavNN.so`.
+/// Returns the path of `libNAME-rdmavNN.so`.
 fn provider(archive: &Archive, name: &str) -> Result<String> {
     let dir = archive.package_dir("ibverbs-providers").join(PROVIDER_DIR);
     let names = fs::read_dir(&dir).with_context(|| format!("cannot list {}", dir.display()))?;
@@ -358,7 +362,7 @@ fn provider(archive: &Archive, name: &str) -> Result<String> {
     Ok(format!("{PROVIDER_DIR}/{}", found.with_context(|| format!("rdma-core has no provider {name}"))?))
 }
 
-/// Writes a file that is seen either whole or not at all.
+/// Writes a file atomically: it appears complete or not at all.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     let dir = path.parent().context("a file without a directory")?;
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
@@ -368,7 +372,8 @@ pub fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Removes the unpacked packages of builds that were killed: some 400 MB each. The lock says that no build is under way.
+/// Removes the unpacked packages of interrupted builds, some 400 MB each. The caller holds the lock, so no
+/// build is running.
 fn remove_interrupted(cache_dir: &Path) {
     for (name, path) in files_of(cache_dir) {
         if name.starts_with(WORK_PREFIX) {
@@ -377,7 +382,7 @@ fn remove_interrupted(cache_dir: &Path) {
     }
 }
 
-/// Removes what earlier builds left; a running machine has read its files already.
+/// Removes the files of earlier builds. A running machine has read its files already.
 fn remove_old(cache_dir: &Path, debs: &Path, manifest: &Manifest) {
     let keep = [&manifest.kernel, &manifest.initramfs];
     let images = files_of(cache_dir).into_iter().filter(|(name, _)| {
@@ -389,7 +394,7 @@ fn remove_old(cache_dir: &Path, debs: &Path, manifest: &Manifest) {
         name.ends_with(".deb") && !manifest.packages.contains(name)
     });
     for (_, path) in images.chain(packages) {
-        // Left behind, it costs room and nothing else.
+        // A file that remains only uses disk space.
         let _ = fs::remove_file(path);
     }
 }

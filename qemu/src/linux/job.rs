@@ -1,26 +1,26 @@
-//! Commands that run in a guest while others do.
+//! Commands that run in the background of a guest.
 
 use super::channel::{Output, RunError, Status};
 use super::guest::{Guest, quoted};
 use anyhow::{Context, Result, bail, ensure};
 use std::time::Duration;
 
-/// How long the guest may take for what needs no time, on a host that does much else.
+/// The time limit for a command that is normally immediate, on a busy host.
 const SOON: Duration = Duration::from_secs(30);
-/// What the shell says of a process that SIGKILL has ended.
+/// The shell's exit status for a process killed by SIGKILL.
 const KILLED: Status = Status(137);
 
-/// A command in the background of a guest. It goes on when this is dropped.
+/// A command in the background of a guest. It continues to run when this value is dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Its directory in the guest.
+    /// The command's directory in the guest.
     dir: String,
-    /// Its process group.
+    /// The command's process group.
     group: u32,
 }
 
 impl Job {
-    /// Its process group in the guest.
+    /// Returns the command's process group in the guest.
     pub(super) fn group(&self) -> u32 {
         self.group
     }
@@ -42,7 +42,7 @@ impl Guest {
         Ok(Job { dir, group })
     }
 
-    /// How a background command ended; `None` while it runs.
+    /// Returns the exit status of a background command; `None` while it runs.
     pub fn status_of(&mut self, job: &Job) -> Result<Option<Status>> {
         let Job { dir, group } = job;
         let ask = format!("kill -0 {group} 2>/dev/null && echo runs; cat {dir}/status 2>/dev/null || true");
@@ -54,7 +54,8 @@ impl Guest {
         }
     }
 
-    /// Waits for the end of a background command, and gives what it printed. It goes on if it does not end in time.
+    /// Waits for the end of a background command and returns its output. Fails if the command does not end in
+    /// time; it then continues to run.
     pub fn wait_for(&mut self, job: &Job, within: Duration) -> Result<Output> {
         let Job { dir, group } = job;
         let wait =
@@ -76,13 +77,13 @@ impl Guest {
         Ok(Output { status, stdout, stderr })
     }
 
-    /// What a background command has printed so far: standard output and error.
+    /// Returns the output of a background command so far: standard output and standard error.
     pub fn printed(&mut self, job: &Job) -> Result<(Vec<u8>, Vec<u8>)> {
         let output = self.run(&format!("cat {0}/out; cat {0}/err >&2", job.dir), SOON)?;
         Ok((output.stdout, output.stderr))
     }
 
-    /// Waits until what a background command has printed contains a text; fails when it ends before.
+    /// Waits until the output of a background command contains a text. Fails if the command ends first.
     pub fn wait_until_printed(&mut self, job: &Job, text: &str, within: Duration) -> Result<()> {
         let Job { dir, group } = job;
         let text = quoted(text);
@@ -94,7 +95,7 @@ impl Guest {
         self.check(&wait, within).map(drop)
     }
 
-    /// Sends a signal (`TERM`, `KILL`, ...) to a background command and what it has started.
+    /// Sends a signal (`TERM`, `KILL`, ...) to a background command and its child processes.
     pub fn signal(&mut self, job: &Job, signal: &str) -> Result<()> {
         ensure!(signal.bytes().all(|b| b.is_ascii_alphanumeric()), "`{signal}` is no signal");
         self.check(&format!("kill -{signal} -{} 2>/dev/null || true", job.group), SOON).map(drop)

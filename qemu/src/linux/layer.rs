@@ -1,4 +1,4 @@
-//! Images with further Debian packages in them, whole and with all that they depend on, and cached.
+//! Images with further complete Debian packages and all their dependencies, cached.
 
 use super::cpio::Cpio;
 use super::image::{self, Image};
@@ -12,9 +12,10 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Begins the names of the files of such an image.
+/// The prefix of the names of an extended image's files.
 pub const PREFIX: &str = "extended-";
-/// What no program reads: left out, as are character set converters, of which the C library brings 8 MB.
+/// Directories that are left out, because no program reads them; also character set converters, of which the
+/// C library has 8 MB.
 const LEFT_OUT: [&str; 7] = [
     "usr/share/doc",
     "usr/share/man",
@@ -25,17 +26,17 @@ const LEFT_OUT: [&str; 7] = [
     "usr/lib/x86_64-linux-gnu/gconv",
 ];
 
-/// What stands in the cache, and what it was made from.
+/// The description of the cached image and its origin.
 #[derive(Debug, Serialize, Deserialize)]
 struct Manifest {
     recipe: String,
-    /// The initramfs below.
+    /// The file name of the initramfs that is extended.
     base: String,
     files: Vec<String>,
     initramfs: String,
 }
 
-/// The image with some packages; the caller holds the cache's lock.
+/// Returns the image extended with some packages. The caller holds the cache's lock.
 pub fn extend(apt: &Apt, cache_dir: &Path, base: &Image, packages: &[&str]) -> Result<Image> {
     for package in packages {
         ensure!(is_name(package), "`{package}` is no name of a Debian package");
@@ -54,7 +55,7 @@ pub fn extend(apt: &Apt, cache_dir: &Path, base: &Image, packages: &[&str]) -> R
     });
     let files = closure(apt, &wanted);
     match (cached, files) {
-        // Where apt cannot say what would be built now, what is there is taken.
+        // If apt cannot tell the current packages, the cached image counts as current.
         (Some(manifest), Err(_)) => Ok(image(cache_dir, base, manifest)),
         (Some(manifest), Ok(files)) if manifest.files == files => Ok(image(cache_dir, base, manifest)),
         (_, files) => {
@@ -86,7 +87,7 @@ fn closure(apt: &Apt, packages: &[&str]) -> Result<Vec<String>> {
         files
     };
     apt.closure(packages).map(sorted).or_else(|first| {
-        // With lists that know the kernel, it is the name that is wrong.
+        // If the lists contain the kernel, they are complete and the package's name is wrong.
         if apt.knows(image::KERNEL_META_PACKAGE)
             && let Some(unknown) = packages.iter().find(|package| !apt.knows(package))
         {
@@ -114,7 +115,7 @@ fn build(apt: &Apt, cache_dir: &Path, base: &Image, manifest: &Manifest) -> Resu
     fs::rename(&path, cache_dir.join(&manifest.initramfs)).context("cannot keep the initramfs")
 }
 
-/// Adds what is below `root`/`at`, in the order of names.
+/// Adds the files below `root`/`at`, in the order of their names.
 fn add_tree<W: Write>(cpio: &mut Cpio<W>, root: &Path, at: &Path) -> Result<()> {
     let mut entries = fs::read_dir(root.join(at))?.collect::<io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
@@ -138,7 +139,8 @@ fn add_tree<W: Write>(cpio: &mut Cpio<W>, root: &Path, at: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Debian policy, section 5.6.7: lower case letters, digits, `+`, `-`, `.`, at least two, the first no sign.
+/// Debian policy, section 5.6.7: at least two characters, lower case letters, digits, `+`, `-`, `.`; the
+/// first is a letter or digit.
 fn is_name(name: &str) -> bool {
     let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     name.len() >= 2

@@ -1,4 +1,4 @@
-//! What a Linux guest's machine is made of: QEMU's arguments, and the initramfs with the files of the host's.
+//! The machine of a Linux guest: QEMU's arguments, and the initramfs with files of the host.
 
 use super::cpio::Cpio;
 use super::guest::{GuestConfig, Network};
@@ -13,12 +13,13 @@ use std::io::{self, BufWriter};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The sockets of a guest's ports, in its directory.
+/// The sockets of a guest's ports, in the guest's directory.
 #[derive(Debug)]
 pub struct Sockets {
-    /// The host listens. Two channels for commands; standard input, output and error of a command.
+    /// Sockets on which the host listens: two command channels; standard input, output and error of a
+    /// command.
     pub ports: [PathBuf; 5],
-    /// QEMU listens: the terminal.
+    /// The terminal's socket, on which QEMU listens.
     pub terminal: PathBuf,
 }
 
@@ -34,7 +35,7 @@ impl Sockets {
 const INIT: &[u8] = include_bytes!("init.sh");
 const MLX4: &[u8] = include_bytes!("mlx4.sh");
 
-/// A copy of the image's initramfs with an archive behind it that has the first process and further files.
+/// Copies the image's initramfs and appends an archive with the init program and further files.
 pub fn initramfs(image: &Image, files: &[(String, PathBuf)], dir: &Path) -> Result<PathBuf> {
     let path = dir.join("initramfs.cpio");
     let mut whole = BufWriter::new(File::create(&path)?);
@@ -57,8 +58,8 @@ pub fn arguments(
     sockets: &Sockets,
     console: &Path,
 ) -> Result<Vec<String>> {
-    // no_timer_check: the kernel's check that the timer interrupts counts ticks against a loop of the processor, and on a
-    // host that does much else it panics ("IO-APIC + timer doesn't work!").
+    // no_timer_check: the kernel checks that the timer interrupts by comparing ticks with a loop of the
+    // processor. On a busy host this check panics ("IO-APIC + timer doesn't work!").
     let mut cmdline = String::from(
         "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check nokaslr mitigations=off audit=0 \
          random.trust_cpu=on",
@@ -67,7 +68,7 @@ pub fn arguments(
         write!(cmdline, " tsc_early_khz={khz}")?;
     }
     let mut cards: Vec<String> = Vec::new();
-    // Whoever serves a card or a fabric's port by shared memory gets the guest's memory.
+    // The server of a card, or of a fabric's port with shared memory, needs access to the guest's memory.
     let plugged = matches!(&config.network, Some(Network { plug: Plug::Memory(_), .. }));
     let shared = plugged || config.card.is_some();
     let machine = if shared { "q35,memory-backend=memory" } else { "q35" };
@@ -94,7 +95,7 @@ pub fn arguments(
         let Network { address, prefix, mtu, rxe, .. } = network;
         let mac = colons(network.mac);
         write!(cmdline, " fl.ip={address}/{prefix} fl.mtu={mtu} fl.mac={mac} fl.rxe={}", u8::from(*rxe))?;
-        // As the appliances' card, so that a comparison is between guests.
+        // The same device as the appliances', so that a comparison is one of guests.
         let device = format!(
             "virtio-net-pci,netdev=fabric,mac={mac},host_mtu={mtu},addr=0x11,romfile=,disable-legacy=on"
         );
@@ -103,8 +104,8 @@ pub fn arguments(
                 let fabric = format!("socket,id=fabric,server=off,path={}", option(socket)?);
                 cards.extend(["-chardev".to_owned(), fabric]);
                 let netdev = "vhost-user,id=fabric,chardev=fabric".to_owned();
-                // QEMU 7.2 under TCG crashes when such a device starts with an MSI-X vector unmasked, as Linux has it: an
-                // interrupt by its pin costs Linux one more register access.
+                // QEMU 7.2 under TCG crashes when such a device starts with an MSI-X vector unmasked, as
+                // Linux leaves it. An interrupt by pin costs Linux one more register access.
                 cards.extend([
                     "-netdev".to_owned(),
                     netdev,
@@ -136,7 +137,7 @@ pub fn arguments(
             "bus": "root-port",
             "socket": { "type": "unix", "path": text(&card.socket)? },
         });
-        // In a slot, as a card is: on the root bus it would be a part of the chip set, without a link.
+        // The card is in a slot. On the root bus it would be a part of the chip set, without a link.
         let port = "pcie-root-port,id=root-port,bus=pcie.0,addr=0x12,chassis=1".to_owned();
         cards.extend(["-device".to_owned(), port, "-device".to_owned(), device.to_string()]);
     }
@@ -184,13 +185,13 @@ pub fn arguments(
     arguments.extend(cards);
     arguments.extend(["-nodefaults", "-no-user-config"].map(str::to_owned));
     if !config.reboots {
-        // The guest ends by rebooting: it has no ACPI to power off with.
+        // The guest ends by rebooting, because it has no ACPI to power off.
         arguments.push("-no-reboot".to_owned());
     }
     Ok(arguments)
 }
 
-/// Each machine is alone on its management network.
+/// The MAC address on the management network. Each machine is alone on its management network.
 const MANAGEMENT_MAC: [u8; 6] = [0x52, 0x54, 0, 0xfd, 0xff, 1];
 
 fn colons(mac: [u8; 6]) -> String {
@@ -201,7 +202,7 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{} is not text", path.display()))
 }
 
-/// A path inside an option of QEMU, where a comma ends a value unless doubled.
+/// Quotes a path for an option of QEMU, in which a comma ends a value unless it is doubled.
 fn option(path: &Path) -> Result<String> {
     Ok(text(path)?.replace(',', ",,"))
 }

@@ -1,8 +1,10 @@
-//! Linux guests from Debian packages: the yardstick of the benchmarks, and a SoftRoCE (`rdma_rxe`) peer on the fabric.
+//! Linux guests from Debian packages: the baseline of the benchmarks, and a SoftRoCE (`rdma_rxe`) peer on the
+//! fabric.
 //!
-//! [`Image::build`] makes a kernel and an initramfs out of packages of the host's own Debian suite, installed nowhere and
-//! without being root; [`Guest::boot`] starts a machine from them in about 2.5 s (TCG), and [`Guest::run`] runs commands
-//! in it. [`baseline`] measures with it what the appliance is compared to.
+//! [`Image::build`] makes a kernel and an initramfs from packages of the host's Debian suite, without
+//! installing them and without root. [`Guest::boot`] starts a machine from them in about 2.5 s (TCG), and
+//! [`Guest::run`] runs commands in it. [`baseline`] uses it for the measurements to which the appliance is
+//! compared.
 
 pub mod baseline;
 mod channel;

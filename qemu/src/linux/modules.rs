@@ -1,6 +1,7 @@
-//! Kernel modules of an unpacked kernel package, in the order in which they can be loaded.
+//! Kernel modules of an unpacked kernel package, in an order in which they can be loaded.
 //!
-//! The package has no `modules.dep` (depmod makes it on installation), so dependencies are read from the modules.
+//! The package has no `modules.dep`, which depmod creates on installation, so dependencies are read from the
+//! modules.
 
 use super::vmlinux;
 use crate::debian::elf;
@@ -9,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module that is wanted.
+/// A module to be loaded.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
     /// The kernel must have it, built in or as a module.
     Required(&'static str),
-    /// Used where it exists: newer kernels have some functions elsewhere.
+    /// The module is loaded if it exists; newer kernels provide some functions in another way.
     IfPresent(&'static str),
 }
 
@@ -23,14 +24,14 @@ pub enum Wanted {
 pub struct Modules {
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
-    /// Those that were asked for and what they depend on: their ELF files, unpacked.
+    /// The requested modules and their dependencies, with their unpacked ELF files.
     taken: BTreeMap<String, Taken>,
 }
 
 #[derive(Debug)]
 struct Taken {
     image: Vec<u8>,
-    /// What must be loaded before.
+    /// The modules that must be loaded first.
     needs: Vec<String>,
 }
 
@@ -45,7 +46,8 @@ impl Modules {
         Ok(Self { files, builtin, taken: BTreeMap::new() })
     }
 
-    /// The names of the wanted modules and of all that they depend on, each after what it needs.
+    /// Returns the names of the wanted modules and of all their dependencies, each after its own
+    /// dependencies.
     pub fn order(&mut self, wanted: &[Wanted]) -> Result<Vec<String>> {
         let (mut order, mut seen) = (Vec::new(), BTreeSet::new());
         for want in wanted {
@@ -60,12 +62,13 @@ impl Modules {
         Ok(order)
     }
 
-    /// All modules that were in an order so far, with their ELF files.
+    /// Returns the modules of all orders so far, with their ELF files.
     pub fn taken(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.taken.iter().map(|(name, taken)| (name.as_str(), taken.image.as_slice()))
     }
 
-    /// `seen` also has those that are being visited: advice may go round in circles.
+    /// Adds a module after its dependencies. `seen` also contains the modules that are being visited, because
+    /// soft dependencies may be circular.
     fn visit(&mut self, name: &str, order: &mut Vec<String>, seen: &mut BTreeSet<String>) -> Result<()> {
         if self.builtin.contains(name) || !seen.insert(name.to_owned()) {
             return Ok(());
@@ -97,7 +100,7 @@ impl Modules {
                     let names = value.split(',').filter(|needed| !needed.is_empty());
                     needs.extend(names.map(|needed| needed.replace('-', "_")));
                 }
-                // Advice that may also name an alias; what is no module's name is left to the kernel.
+                // A soft dependency may also name an alias; a name of no module is left to the kernel.
                 "softdep" => {
                     let before = softdeps_before(&value);
                     needs.extend(before.into_iter().filter(|before| self.files.contains_key(before)));
@@ -109,13 +112,13 @@ impl Modules {
     }
 }
 
-/// The modules that `pre: a b post: c` wants loaded before.
+/// Returns the modules that `pre: a b post: c` requests to be loaded first.
 fn softdeps_before(advice: &str) -> Vec<String> {
     let words = advice.split_whitespace().skip_while(|word| *word != "pre:").skip(1);
     words.take_while(|word| !word.ends_with(':')).map(|word| word.replace('-', "_")).collect()
 }
 
-/// `kernel/a/b-c.ko.xz` is the module `b_c`.
+/// Returns the module name of a file: `kernel/a/b-c.ko.xz` is the module `b_c`.
 fn module_name(path: &Path) -> Option<String> {
     let file = path.file_name()?.to_str()?;
     let stem = file.strip_suffix(".ko").or_else(|| file.strip_suffix(".ko.xz"))?;
@@ -152,7 +155,7 @@ mod tests {
         assert!(softdeps_before("post: y").is_empty());
     }
 
-    /// A module as an ELF object with nothing but its `.modinfo`.
+    /// Returns a module as an ELF object that contains only its `.modinfo`.
     fn object(modinfo: &str) -> Vec<u8> {
         use object::write::Object;
         use object::{Architecture, BinaryFormat, Endianness, SectionKind};

@@ -1,4 +1,5 @@
-//! What a machine boots over a network: iPXE, and a Linux kernel as Debian has it. Packages are unpacked, not installed.
+//! The files that a machine boots over a network: iPXE, and Debian's Linux kernel. Packages are unpacked, not
+//! installed.
 
 use super::image::kernel_package;
 use crate::debian::{Apt, apt};
@@ -6,20 +7,21 @@ use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// iPXE of this suite drives a ConnectX-3; that of Debian 12 (of 2019) does not find the card.
+/// The suite of the packages. Its iPXE drives a ConnectX-3; that of Debian 12 (of 2019) does not find the
+/// card.
 const SUITE: &str = "trixie";
 
 /// The files, in a cache directory.
 #[derive(Clone, Debug)]
 pub struct Netboot {
-    /// iPXE as a kernel that a BIOS's loader takes (`ipxe.lkrn`).
+    /// iPXE in the format of a Linux kernel for a BIOS boot loader (`ipxe.lkrn`).
     pub ipxe: PathBuf,
     /// The bzImage of a Linux kernel.
     pub kernel: PathBuf,
 }
 
 impl Netboot {
-    /// Gets what is not in the cache directory yet.
+    /// Downloads the files that are missing in the cache directory.
     pub fn get(cache_dir: &Path) -> Result<Self> {
         fs::create_dir_all(cache_dir).with_context(|| format!("cannot make {}", cache_dir.display()))?;
         let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
@@ -37,7 +39,7 @@ impl Netboot {
     }
 }
 
-/// The bzImage of an unpacked kernel package.
+/// Returns the bzImage of an unpacked kernel package.
 fn bzimage(root: &Path) -> Result<PathBuf> {
     let files = fs::read_dir(root.join("boot")).context("a kernel package without /boot")?;
     let mut paths = files.filter_map(|entry| Some(entry.ok()?.path()));
@@ -47,7 +49,7 @@ fn bzimage(root: &Path) -> Result<PathBuf> {
     paths.find(is_image).context("a kernel package without a kernel")
 }
 
-/// Copies a file out of the newest version of a package.
+/// Copies a file from the newest version of a package.
 fn take(
     apt: &Apt,
     cache_dir: &Path,

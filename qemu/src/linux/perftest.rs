@@ -1,39 +1,39 @@
-//! Reads the result tables of the programs of Debian's perftest.
+//! A parser of the result tables of Debian's perftest.
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
-/// What a latency program found for one size, in microseconds.
+/// The result of a latency program for one message length, in microseconds.
 ///
-/// A write's or send's is half of a round trip, a read's or atomic's a whole one.
+/// The latency of a write or send is half of a round trip; that of a read or atomic is a whole round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// Size of a message in bytes.
+    /// The length of a message, in bytes.
     pub bytes: u64,
-    /// Number of operations.
+    /// The number of operations.
     pub iterations: u64,
-    /// Median (`t_typical`).
+    /// The median (`t_typical`), in microseconds.
     pub p50_us: f64,
-    /// Average.
+    /// The average, in microseconds.
     pub average_us: f64,
-    /// 99th percentile.
+    /// The 99th percentile, in microseconds.
     pub p99_us: f64,
 }
 
-/// What a bandwidth program found for one size.
+/// The result of a bandwidth program for one message length.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bandwidth {
-    /// Size of a message in bytes.
+    /// The length of a message, in bytes.
     pub bytes: u64,
-    /// Number of operations.
+    /// The number of operations.
     pub iterations: u64,
-    /// Average in MiB (2^20 bytes, which perftest calls MB) per second.
+    /// The average in MiB (2^20 bytes, which perftest calls MB) per second.
     pub average_mib_s: f64,
-    /// Millions of messages per second.
+    /// The message rate in millions per second.
     pub message_rate_mpps: f64,
 }
 
-/// Reads a latency program's table with one row.
+/// Parses a latency program's table with one row.
 pub fn latency(output: &str) -> Result<Latency> {
     let row = Row::find(output)?;
     Ok(Latency {
@@ -45,7 +45,7 @@ pub fn latency(output: &str) -> Result<Latency> {
     })
 }
 
-/// Reads a bandwidth program's table with one row.
+/// Parses a bandwidth program's table with one row.
 pub fn bandwidth(output: &str) -> Result<Bandwidth> {
     let row = Row::find(output)?;
     Ok(Bandwidth {
@@ -56,7 +56,7 @@ pub fn bandwidth(output: &str) -> Result<Bandwidth> {
     })
 }
 
-/// The columns' titles, in which single blanks can occur, and the values below.
+/// The titles of the columns, which can contain single blanks, and the values below them.
 struct Row<'a> {
     titles: Vec<&'a str>,
     values: Vec<&'a str>,
@@ -67,7 +67,7 @@ impl<'a> Row<'a> {
         let mut lines = output.lines().map(str::trim).skip_while(|line| !line.starts_with("#bytes"));
         let titles = lines.next().with_context(|| format!("no table in: {output}"))?;
         let values = lines.next().with_context(|| format!("no result in: {output}"))?;
-        // `#bytes #iterations` may be one blank apart, the others are two or more, or end in `]`.
+        // `#bytes #iterations` may be one blank apart; other titles are two or more apart, or end in `]`.
         let titles: Vec<&str> = split_titles(titles);
         let values: Vec<&str> = values.split_whitespace().collect();
         ensure!(titles.len() == values.len(), "titles and values differ in number in: {output}");
@@ -87,13 +87,13 @@ impl<'a> Row<'a> {
     fn number(&self, title: &str) -> Result<f64> {
         let value = self.value(title)?;
         let number: f64 = value.parse().with_context(|| format!("{title} is `{value}`"))?;
-        // perftest divides by the clock rate that it reads, and prints `inf` if it finds none.
+        // perftest divides by the clock rate that it finds, and prints `inf` if it finds none.
         ensure!(number.is_finite(), "{title} is `{value}`");
         Ok(number)
     }
 }
 
-/// Splits where a title ends: after `]`, or, for the first two, after a word that begins with `#`.
+/// Splits the titles: after `]`, or, for the first two, after a word that begins with `#`.
 fn split_titles(line: &str) -> Vec<&str> {
     let mut titles = Vec::new();
     let mut rest = line.trim();

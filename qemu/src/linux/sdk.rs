@@ -6,18 +6,19 @@ use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The headers, the link for the linker, and the library that it leads to.
+/// The packages with the headers, the link for the linker, and the library to which it leads.
 const PACKAGES: [&str; 2] = ["libibverbs-dev", "libibverbs1"];
-/// The longest that compiling a small program may take, on a host that does much else.
+/// The time limit for compiling a small program on a busy host, in seconds.
 const WITHIN_S: u32 = 120;
 
-/// Compiles a C program that uses libibverbs, with the host's `cc`. Headers and library are kept in the cache directory.
+/// Compiles a C program that uses libibverbs with the host's `cc`. Headers and library are kept in the cache
+/// directory.
 pub fn compile(source: &Path, program: &Path, cache_dir: &Path) -> Result<()> {
     let sdk = sdk(cache_dir)?;
     let mut cc = bounded("cc", WITHIN_S);
     cc.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]).arg(sdk.join("usr/include"));
     cc.arg("-o").arg(program).arg(source);
-    // What the library itself needs is in the guest.
+    // The library's own dependencies are in the guest.
     cc.arg("-L").arg(sdk.join("usr/lib/x86_64-linux-gnu"));
     output(cc.args(["-libverbs", "-Wl,--unresolved-symbols=ignore-in-shared-libs"])).map(drop)
 }
@@ -27,7 +28,7 @@ fn sdk(cache_dir: &Path) -> Result<PathBuf> {
     let lock = File::create(cache_dir.join("lock")).context("cannot make the cache's lock")?;
     lock.lock().context("cannot lock the cache")?;
     let wanted = PACKAGES.map(str::to_owned);
-    // Where apt cannot say what is newest, what is there is taken.
+    // If apt cannot tell the newest packages, the cached ones are used.
     let files = Apt::host().candidates(&wanted).map(|mut files| {
         files.sort();
         files.join(" ")

@@ -1,8 +1,9 @@
 //! The streams of a command in a guest, passed on while it runs.
 //!
-//! Each is a port of its own. Input goes as pieces, `LENGTH\n` and so many bytes, the last of length 0. Output and error
-//! come between two occurrences of a word that the host makes up for each command: what an earlier command left running
-//! may print before or after. The guest's end is `init.sh`.
+//! Each stream is a port of its own. Input is sent in pieces, `LENGTH\n` followed by that number of bytes;
+//! the last piece has length 0. Output and error are enclosed by two occurrences of a word that the host
+//! invents for each command, because processes left by an earlier command may print before or after. The
+//! guest's end is `init.sh`.
 
 use super::channel::{Channel, RunError, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,21 +14,21 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a stream is checked for the end of its command.
+/// The interval at which a stream is checked for the end of its command.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// From the end of a command until the ends of its streams have come.
+/// The time limit from the end of a command to the ends of its streams.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// What a command reads.
+/// The input of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// Nothing.
+    /// No input.
     Empty,
-    /// A file, a pipe or a terminal. What the command leaves of it may be lost.
+    /// A file, a pipe or a terminal. Data that the command does not read may be lost.
     File(BorrowedFd<'a>),
 }
 
-/// The host's ends.
+/// The host's ends of the streams.
 #[derive(Debug)]
 pub struct Streams {
     pub input: UnixStream,
@@ -69,15 +70,15 @@ fn panicked() -> io::Error {
     io::Error::other("a thread panicked")
 }
 
-/// Unlikely to be printed by any command.
+/// Returns a random word that no command is likely to print.
 fn word() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("stream-{:016x}{:016x}", random(), random())
 }
 
-/// Passes input on until it ends or the command does.
+/// Passes input on until it ends or the command ends.
 fn feed(mut to: &UnixStream, input: Input<'_>, ended: &AtomicBool) -> io::Result<()> {
-    // The guest takes what is sent also when the command does not, until the command has ended.
+    // The guest reads the data even if the command does not, until the command has ended.
     to.set_write_timeout(Some(CHECK_EVERY))?;
     if let Input::File(file) = input {
         let mut buffer = vec![0; 64 * 1024];
@@ -95,7 +96,7 @@ fn feed(mut to: &UnixStream, input: Input<'_>, ended: &AtomicBool) -> io::Result
     write_all(&mut to, b"0\n", ended)
 }
 
-/// Waits until something can be read; `false`: the command has ended.
+/// Waits until the file is readable. Returns `false` if the command has ended.
 fn readable(file: BorrowedFd<'_>, ended: &AtomicBool) -> io::Result<bool> {
     while !ended.load(Ordering::Acquire) {
         let mut files = [PollFd::new(&file, PollFlags::IN)];
@@ -109,7 +110,7 @@ fn readable(file: BorrowedFd<'_>, ended: &AtomicBool) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Writes all, however long the command does not read; from its end on, for a time that is surely enough.
+/// Writes all bytes. While the command runs there is no time limit; after its end, the limit is [`GRACE`].
 fn write_all(to: &mut &UnixStream, mut bytes: &[u8], ended: &AtomicBool) -> io::Result<()> {
     let mut deadline = None;
     while !bytes.is_empty() {
@@ -124,7 +125,7 @@ fn write_all(to: &mut &UnixStream, mut bytes: &[u8], ended: &AtomicBool) -> io::
     Ok(())
 }
 
-/// An error when the command has ended for longer than anything may then take.
+/// Fails if the command ended longer than [`GRACE`] ago.
 fn check(deadline: &mut Option<Instant>, ended: &AtomicBool) -> io::Result<()> {
     if ended.load(Ordering::Acquire)
         && Instant::now() >= *deadline.get_or_insert_with(|| Instant::now() + GRACE)
@@ -134,7 +135,7 @@ fn check(deadline: &mut Option<Instant>, ended: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes output on that stands between two words.
+/// Passes on the output between two occurrences of a word.
 fn pass_on(
     mut from: &UnixStream,
     to: &mut (dyn Write + Send),
@@ -145,7 +146,7 @@ fn pass_on(
     let mut held = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     let (mut begun, mut deadline) = (false, None);
-    // An error does not stop the reading: the guest must not be kept from writing.
+    // Reading continues after an error, so that the guest is never blocked on writing.
     let mut failed = None;
     loop {
         match from.read(&mut buffer) {
@@ -173,7 +174,7 @@ fn pass_on(
     }
 }
 
-/// How many bytes at the front are surely output, and whether the word follows them.
+/// Returns the number of bytes at the front that are certainly output, and whether the word follows them.
 fn split(held: &[u8], word: &[u8]) -> (usize, bool) {
     if let Some(at) = held.windows(word.len()).position(|window| window == word) {
         return (at, true);
@@ -210,7 +211,7 @@ mod tests {
             reader.join().unwrap().unwrap();
         });
         assert_eq!(output, b"some works ");
-        // All at once, and nothing between; then the guest goes.
+        // Both words at once with nothing in between; then the guest disconnects.
         guest.write_all(b"wordword").unwrap();
         drop(guest);
         output.clear();

@@ -1,4 +1,4 @@
-//! A shell in a guest on a terminal of the host's.
+//! A shell in a guest on a terminal of the host.
 
 use super::channel::{Channel, RunError, Status};
 use super::guest::Guest;
@@ -13,25 +13,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Ctrl-], which ends the session, as telnet and `virsh console` have it.
+/// Ctrl-], which ends the session, as in telnet and `virsh console`.
 const ESCAPE: u8 = 0x1d;
-/// How often the end of the shell and a change of the window's size are looked for.
+/// The interval of checks for the end of the shell and a change of the window's size.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// A shell may be used for as long as one likes; the guest counts in seconds.
+/// A shell has no time limit, but the guest's protocol needs one; this is ten years.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// How long setting the terminal's size may take.
+/// The time limit for setting the terminal's size.
 const SOON: Duration = Duration::from_secs(10);
 
-/// How a session ended.
+/// The way in which a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
-    /// The shell ended, with this status.
+    /// The shell ended with this status.
     Shell(Status),
-    /// Ctrl-] was typed.
+    /// The user typed Ctrl-].
     Escape,
 }
 
-/// A terminal without line editing, echo and signals, which gets its settings back on drop.
+/// A terminal without line editing, echo and signals. Its settings are restored on drop.
 struct Raw<'a> {
     terminal: BorrowedFd<'a>,
     before: Termios,
@@ -49,14 +49,14 @@ impl<'a> Raw<'a> {
 
 impl Drop for Raw<'_> {
     fn drop(&mut self) {
-        // A terminal that has gone needs no settings.
+        // A closed terminal needs no settings.
         let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
     }
 }
 
 impl Guest {
-    /// Runs a shell in the guest on the terminal that `keyboard` is, printing to `screen`, until it ends or Ctrl-] is
-    /// typed. The terminal's kind is named as in `TERM`.
+    /// Runs a shell in the guest on the terminal `keyboard`, printing to `screen`, until the shell ends or
+    /// the user types Ctrl-]. `kind` is the terminal's type, as in `TERM`.
     pub fn shell(
         &mut self,
         keyboard: BorrowedFd<'_>,
@@ -68,10 +68,10 @@ impl Guest {
         let raw = Raw::new(keyboard)?;
         let port = UnixStream::connect(&self.terminal)?;
         port.set_write_timeout(Some(SOON))?;
-        // Bytes that are no name of a terminal would be commands.
+        // Characters that are not part of a terminal's name could form commands.
         let kind: String =
             kind.chars().filter(|c| c.is_ascii_alphanumeric() || "-+._".contains(*c)).collect();
-        // A session's leader without a terminal gets the first one that it opens.
+        // The leader of a session without a terminal acquires the first one that it opens.
         let command = format!(
             "echo $$ >/run/shell; exec <>/dev/hvc0 >&0 2>&1; {}export TERM={kind} PS1='\\h:\\w# '; exec sh -i",
             stty(keyboard)?
@@ -105,8 +105,8 @@ impl Guest {
     }
 }
 
-/// The command that gives the terminal at its standard input the size of this one. A terminal that nobody has open
-/// keeps none.
+/// Returns the command that sets the size of the terminal at its standard input to the size of this one. A
+/// terminal forgets its size when nobody has it open.
 fn stty(terminal: BorrowedFd<'_>) -> io::Result<String> {
     let Winsize { ws_row: rows, ws_col: columns, .. } = tcgetwinsize(terminal)?;
     Ok(if rows > 0 && columns > 0 { format!("stty rows {rows} cols {columns}; ") } else { String::new() })
@@ -116,16 +116,16 @@ fn set_size(side: &mut Channel, terminal: BorrowedFd<'_>) -> Result<(), RunError
     side.run(&format!("exec </dev/hvc0; {}", stty(terminal)?), SOON).map(drop)
 }
 
-/// Why the two terminals are not connected any more.
+/// The reason why the two terminals are disconnected.
 #[derive(PartialEq, Eq)]
 enum Relayed {
-    /// Ctrl-] was typed.
+    /// The user typed Ctrl-].
     Escape,
-    /// The shell has ended, or the host's terminal is gone.
+    /// The shell has ended, or the host's terminal is closed.
     End,
 }
 
-/// Connects the terminals until the shell has ended or Ctrl-] is typed. Calls `tick` now and then.
+/// Connects the terminals until the shell has ended or the user types Ctrl-]. Calls `tick` at intervals.
 fn relay(
     keyboard: BorrowedFd<'_>,
     mut port: &UnixStream,
@@ -140,7 +140,7 @@ fn relay(
         let mut files = [PollFd::new(port, PollFlags::IN), PollFd::new(&keyboard, PollFlags::IN)];
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(CHECK_EVERY.subsec_nanos()) };
         match poll(&mut files, Some(&timeout)) {
-            // What the shell printed last has come before this.
+            // The shell's last output has come before this point.
             Ok(0) if last => return Ok(Relayed::End),
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(io::Error::from(e).into()),

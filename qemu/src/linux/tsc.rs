@@ -1,19 +1,19 @@
-//! The rate of the host's time stamp counter, which is that of a guest under TCG too.
+//! The rate of the host's time stamp counter, which is also that of a guest under TCG.
 //!
-//! A guest that measures the rate by itself, on a host that does much else, may be wrong by a factor of twenty; then all its
-//! timeouts are, and all that it measures.
+//! A guest on a busy host that measures the rate itself may be wrong by a factor of twenty; then all its
+//! timeouts and measurements are wrong as well.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How far apart the counter is read.
+/// The time between two readings of the counter.
 const SPAN: Duration = Duration::from_millis(20);
-/// The counter and the clock count as read at the same time within this.
+/// The longest time within which the readings of counter and clock count as simultaneous.
 const TOGETHER: Duration = Duration::from_micros(5);
-/// How often that is tried.
+/// The maximum number of attempts at a simultaneous reading.
 const ATTEMPTS: u32 = 1000;
 
-/// Its rate in kHz; `None` where there is no such counter, or where the host is too busy for a measurement.
+/// Returns the rate in kHz; `None` if there is no such counter, or if the host is too busy for a measurement.
 pub fn khz() -> Option<u64> {
     static KHZ: OnceLock<Option<u64>> = OnceLock::new();
     *KHZ.get_or_init(|| {
@@ -28,7 +28,7 @@ fn rate(ticks: u64, elapsed: Duration) -> Option<u64> {
     u64::try_from(u128::from(ticks) * 1_000_000 / elapsed.as_nanos().max(1)).ok()
 }
 
-/// The clock and the counter at the same time.
+/// Reads the clock and the counter simultaneously.
 fn read() -> Option<(Instant, u64)> {
     (0..ATTEMPTS).find_map(|_| {
         let before = Instant::now();
@@ -39,7 +39,7 @@ fn read() -> Option<(Instant, u64)> {
 
 #[cfg(target_arch = "x86_64")]
 fn counter() -> Option<u64> {
-    // SAFETY: the instruction exists on each processor of this architecture and touches no memory.
+    // SAFETY: the instruction exists on each processor of this architecture and accesses no memory.
     Some(unsafe { core::arch::x86_64::_rdtsc() })
 }
 

@@ -1,4 +1,5 @@
-//! The kernel proper (an ELF file) out of a bzImage: entered by PVH, it boots 3 s sooner under TCG than one that unpacks itself.
+//! Extracts the kernel proper, an ELF file, from a bzImage. Entered by PVH, it boots 3 s sooner under TCG
+//! than a kernel that unpacks itself.
 
 use anyhow::{Context, Result, bail, ensure};
 use lzma_rust2::XzReader;
@@ -15,8 +16,7 @@ const XZ: &[u8] = b"\xfd7zXZ\x00";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 const ELF: &[u8] = b"\x7fELF";
 
-/// Takes the ELF file out of a bzImage, or says why that cannot be done (other compressions than xz and zstd are not
-/// understood).
+/// Extracts the ELF file from a bzImage. Fails for compressions other than xz and zstd.
 pub fn extract(bzimage: &[u8]) -> Result<Vec<u8>> {
     let payload = payload(bzimage).context("not a bzImage")?;
     let vmlinux = match payload {
@@ -29,24 +29,24 @@ pub fn extract(bzimage: &[u8]) -> Result<Vec<u8>> {
     Ok(vmlinux)
 }
 
-/// Unpacks one xz stream; what stands behind it (in a bzImage, its unpacked length) is left alone.
+/// Unpacks one xz stream. Ignores the data after it, which in a bzImage is the unpacked length.
 pub fn unpack_xz(stream: &[u8]) -> Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     XzReader::new(stream, false).read_to_end(&mut unpacked)?;
     Ok(unpacked)
 }
 
-/// Unpacks one zstd frame; what stands behind it is left alone.
+/// Unpacks one zstd frame. Ignores the data after it.
 fn unpack_zstd(frame: &[u8]) -> Result<Vec<u8>> {
     let mut unpacked = Vec::new();
     StreamingDecoder::new(frame)?.read_to_end(&mut unpacked)?;
     Ok(unpacked)
 }
 
-/// The compressed kernel: its offset counts from the end of the boot sector and the setup sectors.
+/// Returns the compressed kernel. Its offset is relative to the end of the boot sector and the setup sectors.
 fn payload(bzimage: &[u8]) -> Option<&[u8]> {
     (bzimage.get(MAGIC..)?.starts_with(b"HdrS")).then_some(())?;
-    // For the oldest kernels, 0 meant 4.
+    // For the oldest kernels, 0 means 4.
     let setup_sectors = match bzimage.get(SETUP_SECTS)? {
         0 => 4,
         &n => usize::from(n),
@@ -63,8 +63,8 @@ fn word(bytes: &[u8], at: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// The text "\x7fELF, more or less" as a bzImage with two setup sectors. The streams were made with the tools `xz` and
-    /// `zstd`.
+    /// Returns the text "\x7fELF, more or less" as a bzImage with two setup sectors. The streams were made
+    /// with the tools `xz` and `zstd`.
     fn tiny(packed: &[u8]) -> Vec<u8> {
         let mut image = vec![0; 3 * 512 + 16];
         image[SETUP_SECTS] = 2;

@@ -1,4 +1,4 @@
-//! How a virtual machine ended.
+//! The exit of a virtual machine.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -7,22 +7,22 @@ use std::process::ExitStatus;
 /// SIGABRT: QEMU found an error in itself or in the host.
 const ABORT: i32 = 6;
 
-/// How a virtual machine ended.
+/// The way in which a virtual machine ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The guest wrote this value, 1 to 127, to the debug exit port. What it means is the guest's to say.
+    /// The guest wrote this value, 1 to 127, to the debug exit port. Its meaning is defined by the guest.
     Guest(u8),
-    /// The guest switched itself off or asked for a reset.
+    /// The guest powered off or requested a reset.
     PoweredOff,
-    /// QEMU was killed by this signal.
+    /// This signal killed QEMU.
     Killed(i32),
-    /// QEMU itself failed; what it said.
+    /// QEMU itself failed, with this message.
     Failed(String),
 }
 
 impl Exit {
-    /// Reads QEMU's exit status. The debug exit device makes `value * 2 + 1` of what the guest wrote. A guest must not
-    /// write 0: that gives 1, which is what QEMU exits with when it fails itself.
+    /// Decodes QEMU's exit status. The debug exit device converts the guest's value to `value * 2 + 1`. A
+    /// guest must not write 0, because that results in 1, the status with which QEMU itself fails.
     #[must_use]
     pub fn decode(status: ExitStatus, stderr: &str) -> Self {
         match (status.code(), status.signal()) {
@@ -30,7 +30,7 @@ impl Exit {
             (Some(code), _) if code >= 3 && code % 2 == 1 => {
                 Self::Guest(u8::try_from(code >> 1).unwrap_or(0))
             }
-            // An abort of QEMU comes with its reason, a kill without.
+            // QEMU prints a reason before it aborts; a process that is killed prints none.
             (None, Some(signal)) if signal != ABORT || stderr.trim().is_empty() => Self::Killed(signal),
             _ => {
                 let said =

@@ -1,4 +1,4 @@
-//! Virtual machines: what they are made of, how they run, how they ended.
+//! Virtual machines: their specification, their run, their exit.
 
 mod exit;
 mod run;

@@ -16,35 +16,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A machine under KVM that has written nothing to its console for so long after its start will not: it is started
-/// again under TCG.
+/// The time within which a machine under KVM must write to its console after its start. A machine that stays
+/// silent is restarted under TCG.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// How many of the last console lines are kept for messages.
+/// The number of the last console lines that are kept for messages.
 const TAIL: usize = 100;
 
-/// Something that a machine did.
+/// An event of a machine.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// The machine's number in its cluster.
     pub index: u16,
-    /// Time since its QEMU was started.
+    /// The time since the machine's QEMU was started.
     pub at: Duration,
-    /// What it did.
+    /// The kind of the event.
     pub kind: EventKind,
 }
 
-/// What a machine did.
+/// The kind of a machine's event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Wrote a line to its console.
+    /// The machine wrote a line to its console.
     Line(String),
-    /// Stayed silent under KVM and is started once more, under TCG.
+    /// The machine stayed silent under KVM and is restarted under TCG.
     RestartedUnderTcg,
-    /// Ended. Nothing follows.
+    /// The machine ended. No further event follows.
     Exited(Exit),
 }
 
-/// A running machine. Killed when dropped, and by the kernel when this program ends in whatever way.
+/// A running machine. It is killed when this value is dropped, and by the kernel when this program ends in
+/// any way.
 #[derive(Debug)]
 pub struct Vm {
     name: String,
@@ -59,10 +60,10 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The running QEMU: its number, and a process file descriptor, so that a signal never reaches another process with that
-    /// number.
+    /// The running QEMU: its process id, and a process file descriptor, so that a signal never reaches
+    /// another process that reuses the id.
     process: Option<(u32, OwnedFd)>,
-    /// Told to end: no QEMU is started any more.
+    /// True after the machine was told to end: no QEMU is started any more.
     ended: bool,
     tail: VecDeque<String>,
 }
@@ -74,8 +75,8 @@ impl Shared {
 }
 
 impl Vm {
-    /// Starts a machine. What it does is told to `events`; its console is also written to `console`, if given, with
-    /// backtraces symbolised from the kernel image.
+    /// Starts a machine. Its events are sent to `events`. Its console is also written to `console`, if given,
+    /// with backtraces symbolized from the kernel image.
     pub fn start(qemu: &Qemu, spec: VmSpec, console: Option<&Path>, events: Sender<Event>) -> Result<Self> {
         let console = console
             .map(|path| {
@@ -100,36 +101,36 @@ impl Vm {
         Ok(Self { name, shared, thread: Some(thread) })
     }
 
-    /// Its name.
+    /// Returns the machine's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its QEMU's process, while one runs.
+    /// Returns the process id of the machine's QEMU, while one runs.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.shared.lock().process.as_ref().map(|(id, _)| *id)
     }
 
-    /// Kills it; its end is told as an event.
+    /// Kills the machine. An event reports its end.
     pub fn kill(&self) {
         let mut state = self.shared.lock();
         state.ended = true;
         signal(&state, Signal::KILL);
     }
 
-    /// Stops its processors and devices until [`resume`](Self::resume).
+    /// Stops the machine's processors and devices until [`resume`](Self::resume).
     pub fn pause(&self) {
         signal(&self.shared.lock(), Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the machine after [`pause`](Self::pause).
     pub fn resume(&self) {
         signal(&self.shared.lock(), Signal::CONT);
     }
 
-    /// The last lines of its console.
+    /// Returns the last lines of the machine's console.
     #[must_use]
     pub fn tail(&self) -> Vec<String> {
         self.shared.lock().tail.iter().cloned().collect()
@@ -145,14 +146,15 @@ impl Drop for Vm {
     }
 }
 
-/// A process that has ended already takes no signal, and needs none.
+/// Sends a signal. A process that has ended already accepts none and needs none.
 fn signal(state: &State, signal: Signal) {
     if let Some((_, process)) = &state.process {
         let _ = pidfd_send_signal(process, signal);
     }
 }
 
-/// What the thread that keeps a machine owns. It starts QEMU itself: the kernel ties a child to the thread.
+/// The state of the thread that supervises a machine. The thread starts QEMU itself, because the kernel ties
+/// a child to its parent's thread.
 struct Keeper {
     qemu: Qemu,
     spec: VmSpec,
@@ -163,7 +165,7 @@ struct Keeper {
     symbols: Option<Symbols>,
 }
 
-/// Why [`Keeper::run_once`] came back.
+/// The result of [`Keeper::run_once`].
 enum Outcome {
     Ended(Exit),
     Silent,
@@ -185,7 +187,7 @@ impl Keeper {
         self.tell(EventKind::Exited(exit));
     }
 
-    /// The owner may have stopped listening.
+    /// Sends an event. The owner may have stopped listening.
     fn tell(&self, kind: EventKind) {
         let _ = self.events.send(Event { index: self.spec.index, at: self.started.elapsed(), kind });
     }
@@ -204,7 +206,7 @@ impl Keeper {
         })
     }
 
-    /// Starts QEMU unless the machine was told to end meanwhile.
+    /// Starts QEMU, unless the machine was told to end in the meantime.
     fn spawn(&self) -> Result<Option<Child>> {
         let mut state = self.shared.lock();
         if state.ended {
@@ -294,7 +296,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The frames that the addresses of a backtrace line stand for. The symbols are read when first needed.
+    /// Returns the frames at the addresses of a backtrace line. The symbols are loaded at first use.
     fn symbolise(&mut self, line: &str) -> Vec<String> {
         if !line.contains("backtrace: 0x") {
             return Vec::new();
@@ -311,14 +313,16 @@ enum Watched {
     Silent,
 }
 
-/// Cuts a console's bytes into lines. A carriage return at the end of a line is dropped, what is not UTF-8 replaced.
+/// Splits a console's bytes into lines. A carriage return at the end of a line is dropped, and invalid UTF-8
+/// is replaced.
 #[derive(Default)]
 struct LineSplitter {
     partial: Vec<u8>,
 }
 
 impl LineSplitter {
-    /// A line is cut at this length, so that a guest that writes no newline takes no memory.
+    /// The length at which a line is cut, in bytes, so that a guest that writes no newline uses only limited
+    /// memory.
     const LONGEST: usize = 64 * 1024;
 
     fn push(&mut self, bytes: &[u8]) -> Vec<String> {

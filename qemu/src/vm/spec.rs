@@ -1,4 +1,4 @@
-//! What a virtual machine is made of, and the QEMU command line that makes it.
+//! The specification of a virtual machine, and the QEMU command line for it.
 
 use crate::fabric::Plug;
 use serde::{Deserialize, Serialize};
@@ -11,101 +11,102 @@ use std::str::FromStr;
 /// The machine model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// Minimal and quick to start: no firmware tables but ACPI's, PCIe by ECAM only, nobody assigns BARs.
+    /// Minimal and quick to start: ACPI is the only firmware table, PCIe is configured by ECAM only, and no
+    /// firmware assigns BARs.
     Microvm,
     /// A PC of 2007 with PCIe; SeaBIOS assigns BARs.
     Q35,
-    /// The same with an IOMMU of Intel's, which SeaBIOS leaves off.
+    /// The machine of [`Q35`](Self::Q35) with an Intel IOMMU, which SeaBIOS leaves off.
     Q35Iommu,
 }
 
-/// What executes the guest.
+/// The accelerator, which executes the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
-    /// Translation in software: works everywhere.
+    /// Translation in software, which works everywhere.
     Tcg,
     /// The host's processor.
     Kvm,
 }
 
-/// A file that the guest reads through the firmware configuration device. The place for secrets, which must not stand
-/// on a command line.
+/// A file that the guest reads through the firmware configuration device. Secrets are passed in this way,
+/// because a command line is readable by others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FwCfg {
-    /// Its name there, `opt/...`.
+    /// The name of the file in the device, `opt/...`.
     pub name: String,
-    /// The host's file.
+    /// The file on the host.
     pub file: PathBuf,
 }
 
-/// A network device: virtio's, if nothing else is said.
+/// A network device: a virtio device unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nic {
-    /// On QEMU's user-mode network: DHCP, and the host is 10.0.2.2.
+    /// A device on QEMU's user-mode network, with DHCP; the host is 10.0.2.2.
     Management,
-    /// On a port of the fabric.
+    /// A device on a port of the fabric.
     Fabric {
         /// The port.
         plug: Plug,
     },
-    /// A ConnectX-3, which another process serves on this socket ([`crate::Cx3`]). QEMU must have vfio-user devices
-    /// ([`crate::Qemu::has_vfio_user`]).
+    /// A ConnectX-3, which another process serves on this socket ([`crate::Cx3`]). QEMU must support
+    /// vfio-user devices ([`crate::Qemu::has_vfio_user`]).
     Card {
         /// The socket.
         socket: PathBuf,
     },
 }
 
-/// Largest IP packet on the fabric: room for RoCE's path MTU of 4096 and its headers.
+/// The largest IP packet on the fabric, in bytes: RoCE's path MTU of 4096 and its headers.
 const FABRIC_MTU: u32 = 4200;
 
-/// A virtual machine to start.
+/// The specification of a virtual machine.
 #[derive(Clone, Debug)]
 pub struct VmSpec {
-    /// Its name in messages and of its console file.
+    /// The machine's name in messages and of its console file.
     pub name: String,
-    /// Its number in the cluster, which its MAC addresses derive from.
+    /// The machine's number in the cluster, from which its MAC addresses are derived.
     pub index: u16,
-    /// Machine model.
+    /// The machine model.
     pub machine: Machine,
-    /// What executes it.
+    /// The accelerator.
     pub accel: Accel,
-    /// Number of processors.
+    /// The number of processors.
     pub cpus: u32,
-    /// Memory in MiB.
+    /// The memory in MiB.
     pub memory_mb: u32,
-    /// Kernel image: an ELF file with a PVH entry note.
+    /// The kernel image: an ELF file with a PVH entry note.
     pub kernel: PathBuf,
-    /// Kernel command line. Anybody on the host can read it.
+    /// The kernel command line. Any user of the host can read it.
     pub cmdline: String,
     /// Files for the guest.
     pub fw_cfg: Vec<FwCfg>,
-    /// A file that is loaded beside the kernel, as a boot module.
+    /// A file that is loaded next to the kernel, as a boot module.
     pub initrd: Option<PathBuf>,
     /// Network devices, in the order of their PCI device numbers.
     pub nics: Vec<Nic>,
 }
 
-/// The MAC address of a machine's port on the fabric.
+/// Returns the MAC address of a machine's port on the fabric.
 #[must_use]
 pub fn fabric_mac(index: u16) -> [u8; 6] {
     let [high, low] = index.to_be_bytes();
     [0x52, 0x54, 0x00, 0xfe, high, low]
 }
 
-/// The MAC address of a machine's management port.
+/// Returns the MAC address of a machine's management port.
 #[must_use]
 pub fn management_mac(index: u16) -> [u8; 6] {
     let [high, low] = index.to_be_bytes();
     [0x52, 0x54, 0x00, 0xfd, high, low]
 }
 
-/// PCI device number of the random number generator; network devices follow it.
+/// The PCI device number of the random number generator. Network devices follow it.
 const RNG_SLOT: usize = 1;
 
 impl VmSpec {
-    /// The arguments for QEMU. The console is QEMU's standard output.
+    /// Returns the arguments for QEMU. The console is QEMU's standard output.
     #[must_use]
     pub fn arguments(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = Vec::new();
@@ -160,7 +161,7 @@ impl VmSpec {
         args
     }
 
-    /// Whether the fabric or a card in another process reaches into its memory.
+    /// Returns whether the fabric or a card in another process accesses the machine's memory.
     fn shares_memory(&self) -> bool {
         let reaches = |nic: &Nic| matches!(nic, Nic::Fabric { plug: Plug::Memory(_) } | Nic::Card { .. });
         self.nics.iter().any(reaches)
@@ -176,7 +177,7 @@ impl Machine {
         }
     }
 
-    /// A device that it has beside those of its model. One that is to serve others comes before them.
+    /// Returns a device in addition to those of the model. A device that serves others must precede them.
     const fn extra_device(self) -> Option<&'static str> {
         match self {
             Self::Microvm | Self::Q35 => None,
@@ -193,8 +194,8 @@ impl Accel {
         }
     }
 
-    /// What a virtio device that QEMU itself serves is told about its doorbell. Under TCG a write to it is in QEMU
-    /// already, and an eventfd from there to QEMU's own main loop only makes that go round once more.
+    /// Returns the doorbell option of a virtio device that QEMU itself serves. Under TCG a doorbell write is
+    /// already inside QEMU, and an eventfd would only add a detour through QEMU's main loop.
     pub(crate) fn doorbell(self) -> &'static str {
         match self {
             Self::Tcg => ",ioeventfd=off",
@@ -230,7 +231,7 @@ impl Nic {
             Self::Fabric { .. } => (fabric_mac(index), format!(",host_mtu={FABRIC_MTU}")),
         };
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-        // The fabric hears of a doorbell by an eventfd.
+        // The fabric learns of a doorbell by an eventfd.
         let doorbell = match self {
             Self::Fabric { plug: Plug::Memory(_) } => "",
             _ => accel.doorbell(),
@@ -241,7 +242,7 @@ impl Nic {
     }
 }
 
-/// A card as QEMU's option in JSON, which alone can say what its socket is.
+/// Returns the option for a card in JSON, the only format in which its socket can be stated.
 fn card(socket: &Path, slot: usize) -> String {
     let path = socket.to_string_lossy();
     json!({
@@ -253,7 +254,7 @@ fn card(socket: &Path, slot: usize) -> String {
     .to_string()
 }
 
-/// A QEMU option that ends with a path; a comma in the path is written twice.
+/// Returns a QEMU option that ends with a path, in which commas are doubled.
 fn option(before: &str, path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut bytes = before.as_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! The launcher with real QEMUs and a guest of a few instructions, assembled here with the binutils that linking needs
-//! anyway. Without QEMU the tests say so and end.
+//! Tests of the launcher with real QEMUs and a guest of a few instructions, which is assembled here with the
+//! binutils that linking needs anyway. Without QEMU the tests report that and end.
 
 use qemu::Qemu;
 use qemu::fabric::{Fabric, FabricConfig, Plug};
@@ -9,10 +9,10 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Ample for a TCG guest of ten instructions on a busy machine.
+/// Ample time for a TCG guest of ten instructions on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Assembles a PVH guest that writes `text` to the serial port and then does `then`.
+/// Assembles a PVH guest that writes `text` to the serial port and then executes `then`.
 fn guest(dir: &Path, text: &str, then: &str) -> PathBuf {
     let (source, object, elf) = (dir.join("g.s"), dir.join("g.o"), dir.join("g.elf"));
     let code = format!(

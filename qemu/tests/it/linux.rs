@@ -1,4 +1,4 @@
-//! Linux guests, really booted: `cargo test -p qemu linux:: -- --ignored`.
+//! Tests with booted Linux guests: `cargo test -p qemu linux:: -- --ignored`.
 
 use qemu::Qemu;
 use qemu::linux::baseline::{RxePair, Wire, WordCountGuest, build_rate};
@@ -38,7 +38,7 @@ fn a_guest_runs_commands() {
     assert_eq!((output.status.0, &*output.stdout, &*output.stderr), (7, &b"out\n"[..], &b"\\err\n"[..]));
     assert_eq!(guest.run("cat /opt/file", SOON).unwrap().stdout, std::fs::read(&script).unwrap());
 
-    // Binary, more than any buffer on the way holds, and checked by its hash.
+    // Binary data, more than any buffer holds, verified by its hash.
     let random = guest.run("head -c 3000000 /dev/urandom | tee /tmp/random; exit 0", SOON).unwrap().stdout;
     let there = guest.check("sha256sum </tmp/random", SOON).unwrap();
     let mut here = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -46,7 +46,8 @@ fn a_guest_runs_commands() {
     assert_eq!(random.len(), 3_000_000);
     assert_eq!(there.as_bytes(), here.wait_with_output().unwrap().stdout);
 
-    // Too long: killed with all its processes, what it printed is kept, and the guest goes on.
+    // A command that takes too long is killed with all its processes, its output is kept, and the guest can
+    // continue.
     match guest.run("echo begun; sleep 1000 & sleep 1000", Duration::from_secs(1)) {
         Err(RunError::TimedOut { stdout, .. }) => assert_eq!(stdout, b"begun\n"),
         other => panic!("{other:?}"),
@@ -54,7 +55,7 @@ fn a_guest_runs_commands() {
     assert_eq!(guest.check("ps | grep -c '[s]leep 1000' || true", SOON).unwrap(), "0\n");
     assert!(guest.check("false", SOON).is_err());
 
-    // A guest that is gone is noticed at once.
+    // The end of a guest is noticed at once.
     assert!(matches!(guest.run("reboot -f; sleep 50", SOON), Err(RunError::Lost(_))));
     assert!(matches!(guest.run("true", SOON), Err(RunError::Lost(_))));
 }
@@ -65,7 +66,7 @@ fn streams_jobs_and_files() {
     let (qemu, image) = ready();
     let mut guest = Guest::boot(&qemu, &image, &GuestConfig::default()).unwrap();
 
-    // More than any buffer on the way holds, in and out, to both streams; twice, as the ports are used again.
+    // More data than any buffer holds, in and out, to both streams; twice, because the ports are reused.
     let path = target().join("linux-guest/test-stream");
     let content: Vec<u8> =
         (0..2_000_003u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
@@ -77,7 +78,7 @@ fn streams_jobs_and_files() {
         assert_eq!(status, Status(9));
         assert!(out == content && err == content, "{} and {} bytes", out.len(), err.len());
     }
-    // A command that reads nothing ends all the same, and so does one that is given nothing.
+    // A command that reads nothing ends, and so does a command without input.
     for (command, printed) in [("echo a; echo b >&2", "a\n"), ("cat; echo c", "c\n")] {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let zero = std::fs::File::open("/dev/zero").unwrap();
@@ -163,10 +164,10 @@ fn two_guests_talk_rdma() {
     assert_eq!(measured.write_bandwidth.bytes, 65536);
     assert!(measured.write_bandwidth.average_mib_s > 1.0);
     println!("{:?}", pair.latency("ib_atomic_lat", 8, 50).unwrap());
-    // All of that went over the fabric.
+    // All traffic went over the fabric.
     let counters = pair.fabric().counters().unwrap();
     assert!(counters.ports.iter().all(|port| port.bytes_in > 8 * 200), "{counters:?}");
-    // A client's failure is reported, and the next test finds no server left over.
+    // A client's failure is reported, and its server is gone before the next test.
     assert!(pair.perftest("ib_write_lat", "--no-such-option", SOON).is_err());
     assert!(pair.bandwidth("ib_send_bw", 64, 50).is_ok());
 }

@@ -1,4 +1,5 @@
-//! A card in a machine, both in this process: the emulated card over plain memory, and what its driver needs of a machine.
+//! The emulated card over plain memory, with the parts of a machine that its driver needs, all in this
+//! process.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, clippy::unwrap_used, reason = "for tests, which may fail by panic")]
 
@@ -14,35 +15,35 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The driver as tests have it.
+/// The driver in these tests.
 pub type Driver = Mlx4<Plug, spin::Mutex<()>>;
 
-/// Where memory for data begins, and before it that for driver and card.
+/// The address at which memory for data begins. Memory for driver and card is below it.
 pub const DATA: u64 = 0x1_0000_0000;
-/// Where memory that driver and card share begins, the card's tables among it.
+/// The address at which the memory shared by driver and card begins, which also contains the card's tables.
 pub const SHARED: u64 = 0x1000_0000;
-/// Where a page of registers of another device begins, which any device can address.
+/// The address of a page of another device's registers, which any device can access.
 pub const REGISTERS: u64 = 0xfee0_0000;
 const REGISTERS_LEN: u64 = 4096;
 const SHARED_LEN: u64 = 16 << 20;
 
-/// What the card sees of its machine.
+/// The card's view of its machine.
 pub struct Bus {
     pub data: Arc<Arena>,
     pub shared: Arc<Pool>,
-    /// Registers of another device, as words that keep what is written.
+    /// Registers of another device: words that store what is written.
     pub registers: Arc<Pool>,
     clock: Box<dyn Fn() -> Instant + Send + Sync>,
-    /// Time that only this machine has passed, by waiting.
+    /// Time in nanoseconds that passes only on this machine, while it waits.
     waited: AtomicU64,
     pub interrupts: Mutex<Vec<u16>>,
-    /// How often the card has written to memory.
+    /// The number of the card's writes to memory.
     pub writes: AtomicU64,
-    /// While not 0, it lies in what commands give back, as this number decides.
+    /// The seed of wrong data in the output of commands; 0 for correct data.
     pub lies: AtomicU64,
-    /// Whether the card reaches memory: it is a bus master.
+    /// True while the card is a bus master and can access memory.
     masters: AtomicBool,
-    /// Where it last wrote the end of an entry of a queue.
+    /// The address at which the card last wrote the end of a queue's entry.
     pub published: AtomicU64,
     observer: Observer,
 }
@@ -52,26 +53,26 @@ pub struct Machine {
     pub bus: Bus,
     pub card: Mutex<Card>,
     config: Mutex<[u32; 64]>,
-    /// From then on BAR 0 reads so, if it is not 0.
+    /// The value of all registers in BAR 0, unless it is 0.
     pub broken: AtomicU32,
-    /// A reset heals it.
+    /// True if a reset repairs the card.
     heals: AtomicBool,
-    /// It takes no commands: one that is given does not end, and nothing comes of it.
+    /// True if the card ignores commands: they neither end nor have an effect.
     pub deaf: AtomicBool,
-    /// It goes on as a bus master, whatever its command register is told.
+    /// True if the card stays a bus master despite its command register.
     pub stubborn: AtomicBool,
-    /// Accesses of registers after which the card is gone.
+    /// The number of register accesses after which the card leaves the bus.
     accesses_left: AtomicU64,
     pub record: Arc<Mutex<Record>>,
 }
 
 impl Machine {
-    /// A machine at time zero.
+    /// Creates a machine at time zero.
     pub fn new(profile: Profile, data: Arc<Arena>) -> Arc<Self> {
         Self::with_clock(profile, data, Box::new(|| Instant::ZERO))
     }
 
-    /// A machine with a clock of one's own.
+    /// Creates a machine with the given clock.
     pub fn with_clock(
         profile: Profile,
         data: Arc<Arena>,
@@ -80,7 +81,7 @@ impl Machine {
         const VENDOR: u32 = 0x15b3;
         let mut config = [0; 64];
         config[0] = u32::from(profile.device_id) << 16 | VENDOR;
-        // Memory and bus mastering are on; the list of capabilities has one, PCI Express.
+        // Memory and bus mastering are enabled; the list of capabilities has one, PCI Express.
         config[1] = 0x0010_0006;
         config[0x34 / 4] = 0x60;
         config[0x60 / 4] = 0x0002_0010;
@@ -113,12 +114,12 @@ impl Machine {
         })
     }
 
-    /// Lets time pass here.
+    /// Advances this machine's time.
     pub fn advance(&self, time: Duration) {
         self.bus.waited.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Time that only this machine has passed.
+    /// Returns the time that passed only on this machine.
     pub fn waited(&self) -> Duration {
         Duration::from_nanos(self.bus.waited.load(Ordering::Relaxed))
     }
@@ -128,18 +129,18 @@ impl Machine {
         Mlx4::start(self.plug(), config)
     }
 
-    /// The card is gone at that many accesses of its registers from now on.
+    /// Makes the card leave the bus after `accesses` more register accesses.
     pub fn die_at(&self, accesses: u64) {
         self.accesses_left.store(accesses, Ordering::Relaxed);
     }
 
-    /// From now on registers read so, until the card is reset.
+    /// Makes registers read as `registers` until the card is reset.
     pub fn fail_until_reset(&self, registers: u32) {
         self.heals.store(true, Ordering::Relaxed);
         self.broken.store(registers, Ordering::Relaxed);
     }
 
-    /// Counts an access of a register.
+    /// Counts a register access.
     fn touch(&self) {
         let left = self.accesses_left.load(Ordering::Relaxed).saturating_sub(1);
         self.accesses_left.store(left, Ordering::Relaxed);
@@ -148,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// The machine as a driver has it.
+    /// Returns the machine as a driver sees it.
     pub fn plug(self: &Arc<Self>) -> Plug {
         Plug(self.clone())
     }
@@ -158,26 +159,27 @@ impl Machine {
     }
 }
 
-/// The registers that are not 0 while the flash is worked on, and that reset.
+/// The register that is not 0 while the flash is in use, and the reset register.
 const SEMAPHORE: u32 = 0xf03fc;
 const RESET: u32 = 0xf0010;
-/// The registers of commands, the last of which begins one, and says that it has not ended.
+/// The command registers; writing the last one issues a command, and its GO bit is set until the command
+/// ends.
 const HCR: u32 = 0x80680;
 const CONTROL: u32 = HCR + 0x18;
 const GO: u32 = 1 << 23;
-/// Of the configuration space: the command register, and its bit of a bus master.
+/// The command register of the configuration space, and its bus master bit.
 const COMMAND: u16 = 4;
 const BUS_MASTER: u32 = 1 << 2;
-/// Lengths, in bytes, of what commands write to their output mailboxes: most of them, and those that fill a page.
+/// Lengths in bytes of the output mailboxes of commands: of most commands, and of those that fill a page.
 const OUTPUTS: [usize; 2] = [1024, 4096];
 
 impl Bus {
-    /// The time here.
+    /// Returns the machine's time.
     pub fn clock(&self) -> Instant {
         Host::now(self)
     }
 
-    /// What a card says, some words of it changed.
+    /// Returns a card's output with some words changed.
     fn lie(&self, said: &[u8]) -> Vec<u8> {
         let mut said = said.to_vec();
         let step = |n: u64| n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -245,7 +247,7 @@ impl Host for Bus {
     }
 }
 
-/// A machine as the driver has it.
+/// A machine as the driver sees it.
 pub struct Plug(pub Arc<Machine>);
 
 impl Hardware for Plug {
@@ -339,7 +341,7 @@ impl Hardware for Plug {
         self.0.card.lock().unwrap().progress(&self.0.bus);
     }
     fn fill_random(&self, buf: &mut [u8]) {
-        // The same in each run, and different each time.
+        // The same in each run, and different at each call.
         for byte in buf {
             let n = self.0.bus.waited.fetch_add(1, Ordering::Relaxed) + self.0.bus.data.range().0.0;
             *byte = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8;

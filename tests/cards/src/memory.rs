@@ -1,4 +1,4 @@
-//! Memory that driver and card share: words, in pieces that go back when they are dropped.
+//! Memory shared by driver and card: words, in pieces that are freed when they are dropped.
 
 use mlx4::Block;
 use platform::runs::{PAGE, Runs};
@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// All of it.
+/// All shared memory.
 pub struct Pool {
     base: u64,
     words: Box<[AtomicU64]>,
@@ -20,7 +20,7 @@ impl Pool {
         Arc::new(Self { base: base.0, words, runs: Mutex::new(Runs::new(len)) })
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of allocated bytes.
     pub fn in_use(&self) -> u64 {
         let stats = self.stats();
         stats.total - stats.free
@@ -39,7 +39,8 @@ impl Pool {
         self.words.get(self.offset(addr, 8)? as usize / 8).ok_or(MemoryError::OutOfRange)
     }
 
-    /// The parts of words that a range has: word, first byte, and the place of that in the range.
+    /// Returns the parts of words that a range covers: index of the word, first byte in it, and the part's
+    /// position in the range.
     fn parts(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -106,7 +107,7 @@ impl Memory for Pool {
     }
 }
 
-/// A piece.
+/// An allocated piece.
 pub struct Piece {
     pool: Arc<Pool>,
     addr: IoAddr,

@@ -1,20 +1,20 @@
-//! What the hostile guest does, as bytes say.
+//! The actions of the hostile guest, which bytes select.
 
 use crate::common::driver::{KEY, PD, Queue};
 use crate::common::keys::PAGE;
 use crate::input::Input;
 use crate::world::{BAD_QP, GOOD_QP, OPEN, OPEN_KEY, SLAVE_QP, World, numbers};
 
-/// Numbers that mean something: queues, keys, places.
+/// Numbers with a meaning: queues, keys, addresses.
 pub const NUMBERS: [u32; 12] =
     [BAD_QP, GOOD_QP, 0x81, 0x82, KEY, OPEN_KEY, PD, PD + 4, 0x12000, (OPEN >> 32) as u32, SLAVE_QP, 0x100];
 
-/// Numbers of the queues that exist, or might.
+/// Numbers of queues that exist or may exist.
 const QUEUES: [u32; 12] = [BAD_QP, 0x52, 0x53, 0x54, 0x55, 0x56, XRC_TARGET, 0x81, 0x82, 1, 0, 0x31];
-/// The same of a virtual function; the last but one are special, its own and its master's.
+/// Numbers of a virtual function's queues. The last ones but one are special, its own and its master's.
 const SLAVE_QUEUES: [u32; 12] =
     [SLAVE_QP, 0x849, 0x84a, 0x84b, 0x84c, 0x84d, 1 << 23 | 0x84e, 0x80, 0x81, 0x50, 0x52, 0x450];
-/// Opcodes of commands that do something.
+/// Opcodes of commands that have an effect.
 const COMMANDS: [u32; 70] = [
     0x003, 0x004, 0x006, 0x007, 0x008, 0x009, 0x00a, 0x00b, 0x00c, 0x00d, 0x00e, 0x00f, 0x010, 0x011, 0x012,
     0x013, 0x014, 0x015, 0x016, 0x017, 0x018, 0x019, 0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020, 0x021,
@@ -22,19 +22,20 @@ const COMMANDS: [u32; 70] = [
     0x038, 0x03a, 0x03b, 0x040, 0x043, 0x047, 0x048, 0x049, 0x04d, 0x054, 0x056, 0x061, 0xff6, 0xff9, 0xffa,
     0xffb, 0xffd, 0xffe, 0xfff, 0xf00, 0xf01, 0xf08, 0xf0a, 0xf0b, 0x03b,
 ];
-/// Where the guest's memory has queues and tables, and so a changed word tells.
+/// Addresses of queues and tables in the guest's memory, where a changed word has an effect.
 const PLACES: [u64; 6] = [0x10_0000, 0x18_0000, 0x1f_0000, 0x20_0000, 0x20_4000, 0x21_0000];
 const RAM: u64 = 4 << 20;
 
-/// A queue pair whose service is not the driver's: its number, its service's code, MTU or Ethernet.
+/// Queue pairs of services other than the driver's: number, code of the service, and MTU or Ethernet.
 const OTHERS: [(u32, u32, u32); 6] =
     [(0x52, 1, 3), (0x53, 3, 3), (0x54, 7, 7), (0x55, 0, 3), (0x56, 6, 3), (XRC_TARGET, 6, 3)];
-/// A target of an extended reliable connection: the top bit of its number says so.
+/// A target of an extended reliable connection, which is marked by the top bit of its number.
 const XRC_TARGET: u32 = 1 << 23 | 0x57;
-/// The only XRC domain that is used.
+/// The only XRC domain in use.
 const XRC_DOMAIN: u32 = 1;
 
-/// Queue pairs of each service: UC, UD, raw Ethernet, an RC one connected to itself, and both ends of an XRC one.
+/// Creates queue pairs of each service: UC, UD, raw Ethernet, an RC one connected to itself, and both ends of
+/// an XRC one.
 pub fn make_queues(world: &mut World) {
     let bad = &mut world.bad;
     for (qpn, service, mtu) in OTHERS {
@@ -82,7 +83,7 @@ pub fn make_queues(world: &mut World) {
     }
 }
 
-/// One thing of a guest that is after the command interface.
+/// Performs one action of a guest that attacks the command interface.
 pub fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     match action % 16 {
         0..8 => command(input, world),
@@ -107,7 +108,7 @@ pub fn command_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     }
 }
 
-/// One thing of a guest with queue pairs.
+/// Performs one action of a guest with queue pairs.
 pub fn queue_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     match action % 32 {
         0..8 => good_send(input, world),
@@ -123,12 +124,12 @@ pub fn queue_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     }
 }
 
-/// The number of a queue that exists, or might.
+/// Returns the number of a queue that exists or may exist.
 pub fn queue_number(input: &mut Input<'_>, world: &World) -> u32 {
     input.pick(if world.bad.is_slave() { &SLAVE_QUEUES } else { &QUEUES })
 }
 
-/// A command with any parameters, and a mailbox of some words.
+/// Issues a command with any parameters and a mailbox of some words.
 pub fn command(input: &mut Input<'_>, world: &mut World) {
     let opcode = if input.one_in(8) { input.raw() & 0xfff } else { input.pick(&COMMANDS) };
     let op_mod = u32::from(input.byte() % 4) * u32::from(input.byte() % 2);
@@ -152,7 +153,7 @@ pub fn command(input: &mut Input<'_>, world: &mut World) {
     count(status, world);
 }
 
-/// Counts a command by how it ended.
+/// Counts a command by its result.
 pub fn count(status: u8, world: &mut World) {
     if status == 0 {
         world.report.commands += 1;
@@ -161,7 +162,7 @@ pub fn count(status: u8, world: &mut World) {
     }
 }
 
-/// A command that makes something and is right, but for a few words.
+/// Issues a command that creates an object and is valid except for a few words.
 pub fn object(input: &mut Input<'_>, world: &mut World) {
     let log = u32::from(input.byte() % 32);
     let number = queue_number(input, world);
@@ -226,7 +227,7 @@ pub fn object(input: &mut Input<'_>, world: &mut World) {
     count(status, world);
 }
 
-/// A transition of a queue pair, its context changed in places.
+/// Issues a transition of a queue pair with a partly changed context.
 pub fn transition(input: &mut Input<'_>, world: &mut World) {
     let opcode =
         input.pick(&[0x01a, 0x01b, 0x01c, 0x01d, 0x01e, 0x01f, 0x020, 0x021, 0x022, 0x02d, 0x038, 0x061]);
@@ -241,7 +242,7 @@ pub fn transition(input: &mut Input<'_>, world: &mut World) {
     count(status, world);
 }
 
-/// A write to the doorbell pages.
+/// Writes to the doorbell pages.
 pub fn doorbell(input: &mut Input<'_>, world: &mut World) {
     let page = input.pick(&[0u64, 1, 0x80, 0x81, 0x7ff]);
     let within = match input.byte() % 4 {
@@ -272,7 +273,7 @@ pub fn poke(input: &mut Input<'_>, world: &mut World) {
     world.bad.machine.put(place.min(limit) & !3, &word.to_be_bytes());
 }
 
-/// A data segment.
+/// Returns a data segment.
 fn segment(input: &mut Input<'_>) -> [u32; 4] {
     let len = match input.byte() % 4 {
         0 => input.word(),
@@ -285,13 +286,13 @@ fn segment(input: &mut Input<'_>) -> [u32; 4] {
     [len, key, high, at]
 }
 
-/// A work request that makes sense, over the connection to the honest guest.
+/// Posts a valid work request over the connection to the honest guest.
 pub fn good_send(input: &mut Input<'_>, world: &mut World) {
     let opcode = input.pick(&[0x08, 0x09, 0x0a, 0x10, 0x12]);
     let (at, len) = (u32::from(input.byte()) << 3, 8 * (1 + u32::from(input.byte() % 128)));
     let mut words = Vec::new();
     if opcode != 0x0a {
-        // Now and then beyond the end of what is open.
+        // Sometimes beyond the end of the open region.
         words.extend([(OPEN >> 32) as u32, OPEN as u32 + 4 * at, OPEN_KEY, 0]);
     }
     if opcode == 0x12 {
@@ -307,7 +308,7 @@ pub fn good_send(input: &mut Input<'_>, world: &mut World) {
     world.queues.push(queue);
 }
 
-/// A work request of any kind, and its doorbell.
+/// Posts any work request, and rings its doorbell.
 pub fn send(input: &mut Input<'_>, world: &mut World) {
     let opcode = if input.one_in(16) {
         input.word()
@@ -324,7 +325,7 @@ pub fn send(input: &mut Input<'_>, world: &mut World) {
         words.extend((0..input.byte() % 13).map(|_| input.word()));
     }
     if input.one_in(4) {
-        // Inline, or a datagram's address.
+        // Inline data, or a datagram's address.
         words.extend((0..input.byte() % 16).map(|_| input.word()));
     }
     for _ in 0..input.byte() % 3 {
@@ -339,7 +340,7 @@ pub fn send(input: &mut Input<'_>, world: &mut World) {
     world.queues.push(queue);
 }
 
-/// A receive, or a doorbell record that says so.
+/// Posts a receive, or writes a doorbell record.
 pub fn receive(input: &mut Input<'_>, world: &mut World) {
     let count = world.queues.len();
     let mut queue = world.queues.swap_remove(usize::from(input.byte()) % count);
@@ -351,7 +352,7 @@ pub fn receive(input: &mut Input<'_>, world: &mut World) {
     world.queues.push(queue);
 }
 
-/// A frame from the network, which nobody vouches for.
+/// Delivers an arbitrary frame from the network.
 pub fn frame(input: &mut Input<'_>, world: &mut World) {
     let mut frame = world.bad.mac.0.to_vec();
     frame.extend([2, 0, 0, 0, 0, 2]);
@@ -362,7 +363,7 @@ pub fn frame(input: &mut Input<'_>, world: &mut World) {
     to.card.receive(usize::from(input.byte() % 3), &frame, &to.machine);
 }
 
-/// Time passes, and frames go to and fro.
+/// Advances time and carries frames in both directions.
 pub fn pass(input: &mut Input<'_>, world: &mut World) {
     let ns = 1u64 << (input.byte() % 34);
     world.bad.machine.advance(ns);

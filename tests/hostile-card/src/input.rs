@@ -1,6 +1,6 @@
 //! The byte string that decides everything.
 
-/// Bytes still to be used. Once there are none, every choice is the first.
+/// The bytes still to be used. At the end, every choice is the first one.
 pub struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -8,34 +8,34 @@ impl<'a> Input<'a> {
         Self(bytes)
     }
 
-    /// The next byte; `None` at the end.
+    /// Returns the next byte, or `None` at the end.
     pub fn next(&mut self) -> Option<u8> {
         let (&byte, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(byte)
     }
 
-    /// The next byte, or zero.
+    /// Returns the next byte, or zero at the end.
     pub fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
-    /// Whether something happens that does so one time in `n`.
+    /// Returns true with probability 1/n.
     pub fn one_in(&mut self, n: u8) -> bool {
         self.byte().is_multiple_of(n)
     }
 
-    /// One of some.
+    /// Returns one of the elements.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[usize::from(self.byte()) % of.len()]
     }
 
-    /// Four bytes.
+    /// Returns the next four bytes.
     pub fn raw(&mut self) -> u32 {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// A word: any, a small one, one at an edge, or one that means something to the card.
+    /// Returns a word: any, a small one, one at a limit, or one with a meaning for the card.
     pub fn word(&mut self) -> u32 {
         match self.byte() % 8 {
             0 => self.raw(),
@@ -49,7 +49,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Up to `n` bytes as they are.
+    /// Returns up to `n` bytes.
     pub fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;

@@ -1,21 +1,23 @@
-//! A hostile guest on the emulated ConnectX-3: what a byte string makes it do, and what must hold whatever that is.
+//! A hostile guest on the emulated ConnectX-3: a byte string decides its actions, and invariants must hold
+//! for all of them.
 //!
-//! Two cards share a network. One belongs to the guest that the bytes drive, the other to an honest one that is connected
-//! to it and lets it reach one small region. Each entry takes any bytes and panics if something does not hold. The tests of
-//! this crate call them with seeded random bytes, in every CI; the fuzz targets in `fuzz/` call the same with what
-//! libFuzzer makes up.
+//! Two cards share a network. One belongs to the guest that the bytes control. The other belongs to an honest
+//! guest, which is connected to the first and grants it access to one small region. Each entry point accepts
+//! any bytes and panics if an invariant is violated. The tests of this crate call them with seeded random
+//! bytes in every CI run; the fuzz targets in `fuzz/` call them with libFuzzer's input.
 //!
-//! | entry | bytes are |
+//! | entry point | the bytes decide |
 //! |---|---|
-//! | [`commands`] | registers, commands and their mailboxes, the memory that tables lie in |
+//! | [`commands`] | registers, commands and their mailboxes, the memory of tables |
 //! | [`queues`] | work requests, doorbells, contexts, completions, frames, over queue pairs of each service that are up |
-//! | [`slave()`] | the same and commands, of a virtual function: its channel, its master's resources, special queue pairs |
+//! | [`slave()`] | the actions of [`queues`] and commands, from a virtual function: its channel, its master's resources, special queue pairs |
 //!
-//! What must hold, after each thing that the guest does:
-//! - The card neither panics nor reaches for memory more often than `MOST_ACCESSES` says, nor holds more frames
-//!   than `MOST_BYTES`.
-//! - The honest guest's memory is as it was, but for the region that it has opened, and where its own card writes for it.
-//! - At the end the honest card still works, and so does the hostile guest's after a reset.
+//! After each action of the guest:
+//! - The card has not panicked, has accessed memory at most `MOST_ACCESSES` times, and holds at most
+//!   `MOST_BYTES` of frames.
+//! - The honest guest's memory is unchanged, except for the region that it has opened and for its own card's
+//!   writes.
+//! - At the end the honest card still works, and so does the hostile guest's card after a reset.
 #![forbid(unsafe_code)]
 
 #[path = "../../../qemu/connectx3/tests/it/common/mod.rs"]
@@ -29,7 +31,7 @@ pub use world::Report;
 
 use world::World;
 
-/// A guest that gives commands, from the first on.
+/// Runs a guest that issues commands, from the first one on.
 pub fn commands(bytes: &[u8]) -> Report {
     let mut input = input::Input::new(bytes);
     let mut world = World::new();
@@ -40,7 +42,7 @@ pub fn commands(bytes: &[u8]) -> Report {
     world.end()
 }
 
-/// A guest with queue pairs of each service, some of them connected to the honest guest.
+/// Runs a guest with queue pairs of each service, some of them connected to the honest guest.
 pub fn queues(bytes: &[u8]) -> Report {
     let mut input = input::Input::new(bytes);
     let mut world = World::new();
@@ -52,7 +54,7 @@ pub fn queues(bytes: &[u8]) -> Report {
     world.end()
 }
 
-/// A guest with a virtual function, whose queue pairs are as those of [`queues`].
+/// Runs a guest with a virtual function, with queue pairs as in [`queues`].
 pub fn slave(bytes: &[u8]) -> Report {
     let mut input = input::Input::new(bytes);
     let mut world = World::with_slave();

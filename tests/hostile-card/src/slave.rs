@@ -1,10 +1,10 @@
-//! What a hostile guest with a virtual function does besides: the channel to its master, resources.
+//! Further actions of a hostile guest with a virtual function: the channel to its master, and resources.
 
 use crate::guest;
 use crate::input::Input;
 use crate::world::World;
 
-/// One thing that it does.
+/// Performs one action.
 pub fn slave_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     match action % 32 {
         0..6 => guest::good_send(input, world),
@@ -23,11 +23,11 @@ pub fn slave_action(action: u8, input: &mut Input<'_>, world: &mut World) {
     }
 }
 
-/// Kinds of resources, each with what a driver asks for: to reserve, to map, or both.
+/// Kinds of resources, each with an allocation step that drivers use: reserve, map, or both.
 const STEPS: [(u32, u32); 11] =
     [(0, 0), (0, 2), (1, 1), (2, 1), (3, 0), (4, 0), (4, 2), (5, 1), (6, 1), (7, 1), (9, 0)];
 
-/// ALLOC_RES or FREE_RES of a number that may be there.
+/// Runs ALLOC_RES or FREE_RES for a number that may exist.
 fn resource(input: &mut Input<'_>, world: &mut World) {
     let opcode = 0xf00 + u32::from(input.byte() % 2);
     let port = u32::from(input.byte() % 3);
@@ -47,7 +47,8 @@ fn resource(input: &mut Input<'_>, world: &mut World) {
     guest::count(status, world);
 }
 
-/// Words in the channel: any, those that say where the command registers are, a command that is to end with an event.
+/// Writes words to the channel: any word, the words for the address of the command registers, or a command
+/// that ends with an event.
 fn channel(input: &mut Input<'_>, world: &mut World) {
     match input.byte() % 4 {
         0 => {
@@ -74,7 +75,7 @@ fn channel(input: &mut Input<'_>, world: &mut World) {
     }
 }
 
-/// The slave begins anew, and may connect anew to the honest guest.
+/// Restarts the slave, which may connect again to the honest guest.
 fn come_up(input: &mut Input<'_>, world: &mut World) {
     world.bad.fall_in();
     world.bad.forget();

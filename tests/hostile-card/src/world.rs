@@ -1,42 +1,43 @@
-//! Two guests, their cards and the network between them; what must hold.
+//! Two guests, their cards and the network between them, with the invariants.
 
 use crate::common::driver::{self, Node, PD, Queue, Setup, Sizes, data_of, remote};
 use crate::common::keys::{PAGE, READ, WRITE, region};
 use std::ops::Range;
 
-/// How often a card may reach for its guest's memory for one thing that a guest does.
+/// The maximum number of a card's memory accesses for one action of a guest.
 pub const MOST_ACCESSES: u64 = 300_000;
-/// Bytes of frames that may leave for one thing.
+/// The maximum number of bytes of frames that may leave for one action.
 pub const MOST_BYTES: usize = 32 << 20;
 
-/// What the honest guest has opened: its first address, its key.
+/// The region that the honest guest has opened: its first address, its length in bytes, its key.
 pub const OPEN: u64 = 0x7f00_0000_0000;
 pub const OPEN_LEN: u64 = 2 * PAGE;
 pub const OPEN_KEY: u32 = 0x1_2000;
-/// The honest guest's protection domain, in which nothing but that region is.
+/// The honest guest's protection domain, which contains only the open region.
 const GOOD_PD: u32 = PD + 4;
-/// What it has for queues and data: all of its memory is compared after each run.
+/// The length of the honest guest's memory for queues and data, in bytes. All its memory is compared after
+/// each run.
 const GOOD_HEAP: u64 = 256 << 10;
-/// Queue pairs: of the honest guest, and the hostile guest's that it is connected to.
+/// The honest guest's queue pair, and the hostile guest's queue pair connected to it.
 pub const GOOD_QP: u32 = 0x62;
 pub const BAD_QP: u32 = 0x51;
-/// The same if the hostile guest has a virtual function: the first that its master gives out.
+/// The hostile guest's queue pair if it has a virtual function: the first number that its master allocates.
 pub const SLAVE_QP: u32 = 0x848;
 
-/// What happened.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Things that the guest did.
+    /// Actions of the guest.
     pub actions: u64,
     /// Commands that succeeded.
     pub commands: u64,
     /// Commands that were refused.
     pub refused: u64,
-    /// Frames from the hostile guest to the other.
+    /// Frames from the hostile guest to the honest one.
     pub frames: u64,
-    /// What the honest guest's card refused.
+    /// Requests that the honest guest's card refused.
     pub denied: u64,
-    /// Bytes of the open region changed.
+    /// Bytes of the open region that were changed.
     pub written: u64,
 }
 
@@ -48,9 +49,9 @@ pub struct World {
     pub queues: Vec<Queue>,
     pub report: Report,
     good_queue: Queue,
-    /// The honest guest's memory, and what of it may change.
+    /// The honest guest's memory at the start.
     before: Vec<u8>,
-    /// In order of address.
+    /// The ranges of the honest guest's memory that may change, in order of address.
     may_change: Vec<Range<usize>>,
     open: u64,
     accesses: [u64; 2],
@@ -58,12 +59,12 @@ pub struct World {
 }
 
 impl World {
-    /// Both cards are up, and connected.
+    /// Creates two cards that are up and connected.
     pub fn new() -> Self {
         Self::of(Node::new(1), good_node())
     }
 
-    /// The same if the hostile guest has a virtual function, which speaks RoCE v1.
+    /// Creates two cards, of which the hostile guest's is a virtual function, which uses RoCE v1.
     pub fn with_slave() -> Self {
         let mut good = good_node();
         good.set_roce_v1();
@@ -92,7 +93,7 @@ impl World {
             at..at + 64
         };
         let may_change = vec![
-            // A SEND may take their keys away.
+            // A SEND may invalidate these keys.
             entry(&good, OPEN_KEY >> 8),
             entry(&good, (OPEN_KEY >> 8) + 1),
             queues as usize..end as usize,
@@ -103,13 +104,14 @@ impl World {
         Self { bad, good, queues, report, good_queue, before, may_change, open, accesses, bytes: 0 }
     }
 
-    /// Connects the hostile guest to the honest one anew, which knows nothing of it; its queue pairs before are forgotten.
+    /// Connects the hostile guest again, without the honest guest's knowledge. Its earlier queue pairs are
+    /// forgotten.
     pub fn connect_bad(&mut self) {
         let (qpn, cqn) = numbers(&mut self.bad, BAD_QP, 0x81);
         self.queues = vec![self.bad.connect(qpn, cqn, &self.good, GOOD_QP)];
     }
 
-    /// Carries frames to and fro, a few times.
+    /// Carries frames in both directions a few times.
     pub fn exchange(&mut self) {
         for _ in 0..4 {
             self.bad.card.progress(&self.bad.machine);
@@ -126,7 +128,7 @@ impl World {
         }
     }
 
-    /// What must hold after each thing that the guest does.
+    /// Checks the invariants after an action of the guest.
     pub fn check(&mut self) {
         self.report.actions += 1;
         for (node, accesses) in [&self.bad, &self.good].into_iter().zip(&mut self.accesses) {
@@ -138,7 +140,7 @@ impl World {
         self.bytes = 0;
     }
 
-    /// The honest guest's memory is as it was, but for what may change.
+    /// Checks that the honest guest's memory is unchanged, except for the ranges that may change.
     fn check_memory(&mut self) {
         let open = self.open as usize..(self.open + OPEN_LEN) as usize;
         let (before, may_change) = (&self.before, &self.may_change);
@@ -158,12 +160,12 @@ impl World {
         });
     }
 
-    /// What must hold at the end.
+    /// Checks the invariants at the end.
     pub fn end(mut self) -> Report {
         self.exchange();
         self.check_memory();
         self.report.denied = self.good.card.transport_counters().access_errors;
-        // The hostile guest resets its card, and both connect anew.
+        // The hostile guest resets its card, and both connect again.
         let Self { mut bad, mut good, .. } = self;
         bad.card.reset(&bad.machine);
         bad.forget();
@@ -191,7 +193,8 @@ fn good_node() -> Node {
     Node::sized(Sizes { heap: GOOD_HEAP, ..Sizes::default() }, 2)
 }
 
-/// Numbers of a queue pair and its completion queue: a master gives them out, other drivers have them as they like.
+/// Returns numbers for a queue pair and its completion queue: a master allocates them, other drivers choose
+/// them.
 pub fn numbers(node: &mut Node, qpn: u32, cqn: u32) -> (u32, u32) {
     if node.is_slave() { node.numbers() } else { (qpn, cqn) }
 }

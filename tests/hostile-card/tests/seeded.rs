@@ -1,10 +1,10 @@
-//! Hostile guests from seeds: `hostile_card` says what must hold.
+//! Hostile guests from seeds, with the invariants of `hostile_card`.
 
 use hostile_card::{Report, commands, queues, slave};
 use proptest::prelude::*;
 
 const CASES: u32 = if cfg!(miri) { 1 } else { 150 };
-/// Bytes of a run.
+/// The maximum length of a run's input, in bytes.
 const LONGEST: usize = if cfg!(miri) { 60 } else { 1200 };
 
 proptest! {
@@ -26,7 +26,7 @@ proptest! {
     }
 }
 
-/// Bytes that the seed decides (xorshift64*).
+/// Returns bytes that the seed determines (xorshift64*).
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -49,7 +49,7 @@ fn sum(run: fn(&[u8]) -> Report) -> Report {
     })
 }
 
-/// The runs are worth their time: over some seeds each thing that can happen does.
+/// The runs are meaningful: over some seeds, each possible outcome occurs.
 #[test]
 #[cfg_attr(miri, ignore = "too many runs")]
 fn everything_happens() {

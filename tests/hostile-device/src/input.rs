@@ -1,6 +1,6 @@
 //! The byte string that decides everything.
 
-/// Bytes still to be used. Once there are none, every choice is the first.
+/// The bytes still to be used. At the end, every choice is the first one.
 pub struct Input {
     bytes: Vec<u8>,
     at: usize,
@@ -11,34 +11,34 @@ impl Input {
         Self { bytes: bytes.to_vec(), at: 0 }
     }
 
-    /// The next byte; `None` at the end.
+    /// Returns the next byte, or `None` at the end.
     pub fn next(&mut self) -> Option<u8> {
         let byte = self.bytes.get(self.at).copied()?;
         self.at += 1;
         Some(byte)
     }
 
-    /// The next byte, or zero.
+    /// Returns the next byte, or zero at the end.
     pub fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
-    /// Whether something happens that does so one time in `n`.
+    /// Returns true with probability 1/n.
     pub fn one_in(&mut self, n: u8) -> bool {
         self.byte().is_multiple_of(n)
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         usize::from(self.byte()) % n
     }
 
-    /// Four bytes.
+    /// Returns the next four bytes.
     fn raw(&mut self) -> u32 {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// A word: any, a small one, one with one bit, or one at an edge.
+    /// Returns a word: any, a small one, one with one bit, or one at a limit.
     pub fn word(&mut self) -> u32 {
         match self.byte() % 5 {
             0 => self.raw(),

@@ -1,4 +1,5 @@
-//! What is between the driver and the emulated card: it passes on what the card says, until the bytes say otherwise.
+//! The layer between the driver and the emulated card: it passes the card's data on, except where the bytes
+//! decide otherwise.
 
 use crate::input::Input;
 use cards::{Machine, Piece, Plug, Pool};
@@ -8,39 +9,39 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Virtual time that a call of the driver may take: some commands, each of which is waited for up to 10 s.
+/// The maximum virtual time of a driver's call: some commands, each with a timeout of up to 10 s.
 pub const MOST_TIME: Duration = Duration::from_secs(60);
-/// Accesses of registers, doorbells and configuration space of a call.
+/// The maximum number of accesses of registers, doorbells and configuration space per call.
 pub const MOST_ACCESSES: u64 = 2_000_000;
-/// Accesses between one lie and the next, at most.
+/// The maximum number of accesses between two lies.
 const MOST_BETWEEN: u32 = 200;
-/// Bytes of an entry of a completion queue; those of event queues are as long.
+/// The length of an entry in completion and event queues, in bytes.
 const ENTRY: u64 = 32;
-/// How far from the truth the index of an entry is, at most.
+/// The maximum distance of a forged entry's index from the true one.
 const NEAR: u8 = 8;
-/// What entries say has ended: sends of some kinds, receives, errors of both.
+/// Opcodes of forged entries: sends of some kinds, receives, errors of both.
 const OPCODES: [u8; 8] = [0x48, 0x4a, 0x50, 0x52, 0x01, 0x02, 0x5e, 0x1e];
 
-/// Whom the lies are told to.
+/// The layer that lies to the driver.
 #[derive(Clone)]
 pub struct Liar {
     pub machine: Arc<Machine>,
     state: Arc<Mutex<State>>,
 }
 
-/// What is to come.
+/// The state of the lies.
 pub struct State {
     pub input: Input,
-    /// Queue pairs that there were, and how many sends each has taken, for entries that name them.
+    /// The queue pairs so far with the number of sends of each, for entries that name them.
     pub numbers: Vec<(u32, u16)>,
-    /// Lies told.
+    /// The number of lies told.
     pub lies: u64,
-    /// Accesses until the next; 0: there is none any more.
+    /// The number of accesses until the next lie; 0: no more lies.
     until_next: u32,
-    /// What is read instead, and how often still.
+    /// The value to be read instead of the true one, and the number of such reads left.
     instead: (u32, u32),
     accesses: u64,
-    /// Time that passed by a lie.
+    /// Time passed by a lie.
     passed: Duration,
 }
 
@@ -64,7 +65,7 @@ impl Liar {
         self.state.lock().expect("nobody has panicked")
     }
 
-    /// Runs a call of the driver, which must end in time.
+    /// Runs a call of the driver, which must end within the limits.
     pub fn timed<T>(&self, what: &str, call: impl FnOnce() -> T) -> T {
         {
             let mut state = self.state();
@@ -78,7 +79,7 @@ impl Liar {
         result
     }
 
-    /// An access that the card answers with `truth`.
+    /// Returns the value of an access that the card answers with `truth`.
     fn access(&self, truth: u32) -> u32 {
         let mut state = self.state();
         state.accesses += 1;
@@ -113,7 +114,7 @@ impl Liar {
                 truth
             }
             4 => {
-                // What commands give back is wrong from now on, until this comes up again.
+                // The output of commands is wrong from now on, until this choice comes up again.
                 let seed = u64::from(state.input.byte()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 self.machine.bus.lies.store(seed, Ordering::Relaxed);
                 truth
@@ -136,7 +137,7 @@ impl Liar {
         &self.machine.bus.shared
     }
 
-    /// Writes words anywhere in the memory that driver and card share.
+    /// Writes words anywhere in the memory shared by driver and card.
     pub fn scribble(&self, state: &mut State) {
         let (base, _) = self.shared().range();
         let words = (self.shared().in_use() / 4).max(1);
@@ -150,13 +151,13 @@ impl Liar {
         }
     }
 
-    /// Writes entries behind the one that the card published last, of events or of completions.
+    /// Forges entries of events or completions behind the entry that the card published last.
     pub fn forge(&self, state: &mut State) {
         let published = self.machine.bus.published.load(Ordering::Relaxed);
         let lap = state.input.byte() & 0x80;
         for n in 0..=state.input.below(8) as u64 {
             let mut bytes: Vec<u8> = (0..ENTRY / 4).flat_map(|_| state.input.word().to_be_bytes()).collect();
-            // Most of them are nearly right.
+            // Most of them are nearly correct.
             if !state.numbers.is_empty() && !state.input.one_in(8) {
                 let (number, sent) = state.numbers[state.input.below(state.numbers.len())];
                 let index =
@@ -167,7 +168,7 @@ impl Liar {
             }
             bytes[0x1f] = bytes[0x1f] & 0x7f | lap;
             let at = (published & !(ENTRY - 1)) + ENTRY * (n + 1);
-            // Behind the last of the memory there is nothing.
+            // Behind the end of the memory there is nothing.
             let _ = self.shared().write(IoAddr(at), &bytes);
         }
     }

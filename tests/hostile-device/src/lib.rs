@@ -1,16 +1,17 @@
-//! A hostile or dying ConnectX-3 under the mlx4 driver: what a byte string makes the card say, and what the driver is asked to
-//! do meanwhile.
+//! A hostile or dying ConnectX-3 under the mlx4 driver: a byte string decides the card's data and the calls
+//! of the driver.
 //!
-//! The card is the emulated one, and between it and the driver is a liar: registers, doorbells that can be
-//! read (a virtual function's channel to its master), configuration space, mailboxes, entries of event and completion
-//! queues, and all other memory that driver and card share say what the bytes decide, or the card is gone. The tests of this
-//! crate call [`device`] with seeded random bytes, in every CI; the fuzz target `device` calls the same with what libFuzzer
-//! makes up.
+//! The card is the emulated one, with a liar between it and the driver. The bytes decide the contents of
+//! registers, of readable doorbells (a virtual function's channel to its master), of the configuration space,
+//! of mailboxes, of entries of event and completion queues, and of all other memory shared by driver and
+//! card; or the card leaves the bus. The tests of this crate call [`device`] with seeded random bytes in
+//! every CI run; the fuzz target `device` calls it with libFuzzer's input.
 //!
-//! What must hold:
-//! - The driver does not panic, whatever it is told (nothing in it is unsafe: an access out of bounds is a panic).
+//! Invariants:
+//! - The driver does not panic, whatever it reads. (It contains no unsafe code, so an access out of bounds is
+//!   a panic.)
 //! - Each call ends within [`MOST_TIME`] of virtual time and [`MOST_ACCESSES`] accesses of registers.
-//! - Each completion is of work that was posted to its queue pair, and of each at most one.
+//! - Each completion is of work that was posted to its queue pair, and there is at most one for each.
 #![forbid(unsafe_code)]
 
 mod input;

@@ -1,4 +1,4 @@
-//! What the driver is asked to do.
+//! The calls of the driver.
 
 use crate::input::Input;
 use crate::liar::Liar;
@@ -14,7 +14,7 @@ use verbs::{
     QpOptions, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, UdOptions, UdQp, UdSendWr, WrId,
 };
 
-/// What happened.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Drivers that came up.
@@ -23,9 +23,9 @@ pub struct Report {
     pub refused: u64,
     /// Lies told.
     pub lies: u64,
-    /// Calls of a driver that is up.
+    /// Calls of a driver that was up.
     pub calls: u64,
-    /// Calls that it refused.
+    /// Calls that the driver refused.
     pub errors: u64,
     /// Work requests that have completed.
     pub completions: u64,
@@ -36,11 +36,11 @@ pub struct Report {
 type Driver = Mlx4<Liar, spin::Mutex<()>>;
 
 const PROFILES: [&str; 6] = ["pro", "cx3", "vf", "large-entries", "blueflame", "ib"];
-/// Bytes of data that work requests name.
+/// The length of the data that work requests name, in bytes.
 const LEN: u64 = 1 << 16;
 const KEY: QKey = QKey(0x1234);
 
-/// What a driver has been asked for.
+/// The objects of a driver.
 struct Session {
     driver: Driver,
     liar: Liar,
@@ -53,7 +53,7 @@ struct Session {
     report: Report,
 }
 
-/// Starts a driver on a card that the bytes decide, and has it do what they say.
+/// Starts a driver on a card that the bytes control, and makes the calls that they select.
 pub fn device(bytes: &[u8]) -> Report {
     let mut input = Input::new(bytes);
     let name = PROFILES[input.below(PROFILES.len())];
@@ -99,7 +99,7 @@ impl Session {
     }
 
     fn run(&mut self) {
-        // So that there is something to lie about.
+        // Objects about which the card can lie.
         self.make_cq();
         self.make_qp();
         self.connect();
@@ -185,7 +185,7 @@ impl Session {
         AddressVector { link, peer: attributes.port, traffic_class: 0, hop_limit: 64, service_level: 0 }
     }
 
-    /// A queue pair with itself.
+    /// Connects a queue pair to itself.
     fn connect(&mut self) -> bool {
         // A port without an address is not connected.
         let gid = Gid::from_ipv4([10, 9, 0, 1]);
@@ -212,7 +212,7 @@ impl Session {
         (self.next_id - count as u64..self.next_id).map(WrId).collect()
     }
 
-    /// So many of the requests were taken.
+    /// Records the requests that were posted. The result contains their number on an error.
     fn posted(&mut self, qp: QpNum, ids: &[WrId], result: Result<(), (usize, verbs::VerbsError)>) -> bool {
         let count = result.map_or_else(|(count, _)| count, |()| ids.len());
         self.under_way.extend(ids.iter().take(count).map(|id| (id.0, qp)));
@@ -284,7 +284,7 @@ impl Session {
         self.posted(qp.number(), &ids, result)
     }
 
-    /// Takes completions: each of work that is under way on its queue pair.
+    /// Polls completions. Each must be of a request in flight on its queue pair.
     fn poll(&mut self, cq: CqId) -> usize {
         let mut out = [Completion::BLANK; 8];
         let taken = self.liar.timed("poll_cq", || self.driver.poll_cq(cq, &mut out));
@@ -306,7 +306,7 @@ impl Session {
         true
     }
 
-    /// The card does what is due; what it sends comes back to it.
+    /// Lets the card perform its due work, and returns its frames to it.
     fn exchange(&self) -> bool {
         const MOST: usize = 64;
         let machine = &self.liar.machine;
@@ -329,7 +329,7 @@ impl Session {
             }
             _ => {
                 let Some(cq) = self.pick(&self.cqs) else { return false };
-                // What is in it ends with it.
+                // Its completions end with it.
                 let ended = self.liar.timed("destroy_cq", || self.driver.destroy_cq(cq)).is_ok();
                 self.cqs.retain(|other| !ended || *other != cq);
                 return ended;
@@ -370,7 +370,7 @@ impl Session {
         })
     }
 
-    /// What a card is asked now and then.
+    /// Makes occasional calls: refresh, and changes of groups.
     fn ask(&self) -> bool {
         let group = MacAddr([1, 0, 0x5e, 0, 0, self.byte()]);
         let refreshed = self.liar.timed("refresh", || self.driver.refresh());

@@ -1,10 +1,10 @@
-//! Hostile cards from seeds: `hostile_device` says what must hold.
+//! Hostile cards from seeds, with the invariants of `hostile_device`.
 
 use hostile_device::{Report, device};
 use proptest::prelude::*;
 
 const CASES: u32 = 100;
-/// Bytes of a run.
+/// The maximum length of a run's input, in bytes.
 const LONGEST: usize = 1200;
 
 proptest! {
@@ -16,7 +16,7 @@ proptest! {
     }
 }
 
-/// Bytes that the seed decides (xorshift64*).
+/// Returns bytes that the seed determines (xorshift64*).
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -28,7 +28,7 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// The runs are worth their time: over some seeds each thing that can happen does.
+/// The runs are meaningful: over some seeds, each possible outcome occurs.
 #[test]
 fn everything_happens() {
     let all = (1..=60).map(|seed| device(&random(seed, 1500))).fold(Report::default(), |all, one| Report {

@@ -1,11 +1,11 @@
-//! What must hold between connections.
+//! Invariants across connections.
 
 use crate::peers::Client;
 use crate::world::{JOB_WINDOW, PIECE, World};
 use proto::{Incarnation, JobId, NodeId};
 use std::collections::BTreeMap;
 
-/// Each member has been told of just the others that live.
+/// Checks that each member was told of all other live members, and of no others.
 pub fn views(world: &World) {
     let all: BTreeMap<NodeId, Incarnation> = world.nodes().map(|(_, node)| (node.id, node.life)).collect();
     for (_, node) in world.nodes() {
@@ -16,13 +16,13 @@ pub fn views(world: &World) {
     }
 }
 
-/// Bytes of input of a job that its nodes got.
+/// Returns the number of bytes of a job's input that its nodes received.
 fn got(world: &World, job: JobId) -> u64 {
     let parts = world.nodes().filter_map(|(_, node)| node.job.as_ref());
     parts.filter(|part| part.job == job).map(|part| part.got_bytes).sum()
 }
 
-/// A client that heeds the manager has no more input waiting there than the manager's window and a message.
+/// Checks that the manager holds no more input of an obedient client than its window and one message.
 pub fn input_that_waits(world: &World) {
     for submission in world.clients().filter_map(|(_, client)| client.submission.as_ref()) {
         let Some(job) = submission.job else { continue };
@@ -31,7 +31,7 @@ pub fn input_that_waits(world: &World) {
     }
 }
 
-/// The nodes of a job have got all that its client has to send.
+/// Checks that the nodes of a job received all the input that its client had to send.
 pub fn all_input_is_out(world: &World, job: JobId) {
     let of_job = |client: &Client| client.submission.as_ref().is_some_and(|s| s.job == Some(job));
     let client = world.clients().map(|(_, client)| client).find(|client| of_job(client));

@@ -1,4 +1,4 @@
-//! How all behave that mean well, and what must come of it.
+//! The behaviour of honest peers, and its required result.
 
 use crate::events::beat;
 use crate::peers::{Part, Peer, Submission, join, submit};
@@ -7,10 +7,10 @@ use manager::core::{ConnId, Event};
 use proto::{FromClient, JobId, JobReport, ToManager, ToNode};
 use std::time::Duration;
 
-/// One step of good behaviour.
+/// The time of one step of honest behaviour.
 const STEP: Duration = Duration::from_millis(200);
 
-/// All that live and are not mute do the next thing that they should; time passes, and a tick comes.
+/// Every live peer that is not mute takes its next step; then time passes, and a tick comes.
 pub fn behave(world: &mut World) {
     let nodes: Vec<ConnId> = world.nodes().filter(|(_, node)| !node.mute).map(|(conn, _)| conn).collect();
     for conn in nodes {
@@ -30,14 +30,14 @@ pub fn behave(world: &mut World) {
     world.tick();
 }
 
-/// The node has seen all deaths of which it was told.
+/// Acknowledges all departures of which the node was told.
 pub fn see(world: &mut World, conn: ConnId) {
     while let Some((node, incarnation)) = world.node(conn).and_then(|node| node.unseen.pop()) {
         world.say(conn, &ToManager::LeftSeen { node, incarnation });
     }
 }
 
-/// The node does the next thing for its job.
+/// Takes the node's next step for its job.
 fn part(world: &mut World, conn: ConnId) {
     let Some(part) = world.node(conn).and_then(|node| node.job.as_ref()) else { return };
     let (job, window) = (part.job, part.got + ToNode::INPUT_WINDOW / 4);
@@ -52,7 +52,7 @@ fn part(world: &mut World, conn: ConnId) {
     }
 }
 
-/// The part of a node, if it is one of that job.
+/// Returns the node's part of a job, if it has one.
 fn part_of(world: &mut World, conn: ConnId, job: JobId) -> Option<&mut Part> {
     world.node(conn)?.job.as_mut().filter(|part| part.job == job)
 }
@@ -74,14 +74,14 @@ pub fn output(world: &mut World, conn: ConnId, job: JobId, len: usize) {
     world.say(conn, &ToManager::JobOutput { job, bytes: vec![7; len] });
 }
 
-/// The node says that its part of a job is over, one way or another.
+/// Reports the end of the node's part of a job, with any result.
 pub fn over(world: &mut World, conn: ConnId, job: JobId, message: &ToManager) {
     part_of(world, conn, job).into_iter().for_each(|part| part.over = true);
     world.say(conn, message);
 }
 
-/// The client sends up to so many bytes of input, if the manager listens and waits for some. What it sends beyond what it has
-/// announced is its own fault.
+/// Sends up to `most` bytes of the client's input, if the manager accepts and expects some. Input beyond the
+/// announced length is the client's own fault.
 pub fn send_input(world: &mut World, conn: ConnId, most: u64) {
     let Some(client) = world.client_of(conn) else { return };
     let paused = client.paused;
@@ -95,7 +95,7 @@ pub fn send_input(world: &mut World, conn: ConnId, most: u64) {
     }
 }
 
-/// What was sent to the client has been handed to the network.
+/// Reports that the data sent to the client has been handed to the network.
 pub fn hand_over(world: &mut World, conn: ConnId) {
     let Some(client) = world.client_of(conn) else { return };
     let bulk = std::mem::take(&mut client.unsent);
@@ -111,12 +111,12 @@ fn behave_for(world: &mut World, time: Duration) {
     }
 }
 
-/// From now on all behave well: everything must end, and a new job be done.
+/// Makes all peers behave honestly: everything must end, and a new job must succeed.
 pub fn settle(world: &mut World) {
     behave_for(world, LEASE * 2);
     assert!(world.nodes().all(|(_, node)| !node.mute), "the silent are dead");
     assert!(!world.peers.values().any(|peer| matches!(peer, Peer::New)), "newcomers have had their time");
-    // Endless input has no end: its client gives up.
+    // Endless input has no end, so its client gives up.
     let endless = |s: &Submission| s.left > 10_000_000;
     let endless: Vec<ConnId> = world
         .clients()
@@ -136,7 +136,7 @@ pub fn settle(world: &mut World) {
     world.say(client, &submit(0, vec![], &[300_000], None));
     behave_for(world, PATIENCE);
     assert_eq!(world.report.done, done + 1, "a job on all nodes is done");
-    // What is under way when the manager stops fails, and nothing is left that could.
+    // A job in progress when the manager stops fails, and none remains.
     let client = world.client();
     world.client_of(client).expect("a client").submission = Some(Submission { job: None, left: 1, sent: 0 });
     world.say(client, &submit(0, vec![], &[1], None));

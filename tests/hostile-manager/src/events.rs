@@ -1,4 +1,4 @@
-//! What a byte makes happen.
+//! The events that a byte selects.
 
 use crate::end;
 use crate::input::Input;
@@ -8,7 +8,7 @@ use manager::core::{ConnId, Event};
 use proto::{FromClient, Incarnation, JobId, JobReport, Join, NameError, NodeId, ToManager, ToNode};
 use std::time::Duration;
 
-/// Something happens.
+/// Performs one event.
 pub fn happen(choice: u8, input: &mut Input, world: &mut World) {
     match choice % 8 {
         0 => connect(input, world),
@@ -41,7 +41,7 @@ fn connect(input: &mut Input, world: &mut World) {
     }
 }
 
-/// Makes a join one that is refused.
+/// Makes a join invalid.
 fn spoil(wish: &mut Join, how: u8) {
     match how % 6 {
         0 => wish.rnic.driver = RUDE.into(),
@@ -62,11 +62,11 @@ fn time(input: &mut Input, world: &mut World) {
             world.tick();
         }
         2 => {
-            // The manager stands still, for up to a minute.
+            // The manager is suspended for up to a minute.
             world.pass(Duration::from_millis(ms * 250));
             world.tick();
         }
-        // Ticks in time, and nobody says anything, for up to 8 s.
+        // Ticks come in time and all peers are silent, for up to 8 s.
         3 => quiet(world, ms / 6),
         4 => {
             world.tick();
@@ -95,7 +95,7 @@ pub fn beat(world: &mut World, conn: ConnId) {
     }
 }
 
-/// One of the connections for which `wanted` holds.
+/// Returns one of the connections.
 fn pick(input: &mut Input, of: impl Iterator<Item = ConnId>) -> Option<ConnId> {
     let all: Vec<ConnId> = of.collect();
     (!all.is_empty()).then(|| all[input.below(all.len())])
@@ -133,7 +133,7 @@ fn node_says(input: &mut Input, world: &mut World) {
     }
 }
 
-/// Binds, frees or looks up a name, and checks the answer against what the model knows.
+/// Binds, frees or looks up a name, and checks the answer against the model.
 fn name(input: &mut Input, world: &mut World, conn: ConnId) {
     let Some(id) = world.node(conn).map(|node| node.id) else { return };
     let (what, name) = (input.below(4), input.below(6).to_string());
@@ -174,7 +174,7 @@ fn name(input: &mut Input, world: &mut World, conn: ConnId) {
     assert_eq!(result, expected);
 }
 
-/// A node says something of its job, or of some other.
+/// Sends a node's message about its own job or about another one.
 fn part_says(input: &mut Input, world: &mut World) {
     let Some(conn) = pick_node(input, world) else { return };
     let own = world.node(conn).and_then(|node| node.job.as_ref()).map(|part| part.job);
@@ -242,13 +242,13 @@ fn submission(input: &mut Input, world: &mut World, conn: ConnId) {
     world.say(conn, &submit(nodes, on, &lens, limit));
 }
 
-/// Bytes that are no message, on any connection; and news of connections that are none.
+/// Delivers bytes that are no message on any connection, and events of connections that do not exist.
 fn rubbish(input: &mut Input, world: &mut World) {
     let any = pick(input, world.peers.keys().copied());
     match (input.below(8), any) {
         (0, Some(conn)) => {
             let bytes = input.take(20);
-            // What can be read as a message would have to be known to the model.
+            // The model would have to know bytes that parse as a message.
             if proto::decode::<ToManager>(&bytes).is_err() && proto::decode::<FromClient>(&bytes).is_err() {
                 let joins = proto::decode::<proto::Hello>(&bytes).is_ok();
                 if !joins {

@@ -1,19 +1,23 @@
-//! Hostile members and clients of the manager's core: what a byte string makes them do, and what must hold whatever that is.
+//! Hostile members and clients of the manager's core: a byte string decides their actions, and invariants
+//! must hold for all of them.
 //!
-//! The core is a function of time and events, so a byte string decides everything: who connects, joins, submits, falls
-//! silent, answers, lies or sends rubbish, and when ticks come, early or late. Beside the core runs a model that knows only
-//! what was sent and said. [`drive`] panics if something does not hold, after each event:
+//! The core is a function of time and events, so a byte string decides everything: which peers connect, join,
+//! submit, fall silent, answer, lie or send garbage, and whether ticks come early or late. A model runs next
+//! to the core and knows only the messages in both directions. [`drive`] panics if one of these invariants is
+//! violated after an event:
 //! - Nothing is sent on a connection that has ended, and none ends twice.
-//! - A node has one life at a time, each later life has a higher number, and each member has been told of just the others.
-//! - Nobody who has sent a heartbeat within its lease is declared dead for its silence.
-//! - A node is told of a job only if its part of the job before is over, gets no more input than it was ready to take, and
-//!   its input ends only when all that the client has sent is out.
-//! - A submission ends once: done or failed. Nothing comes on its connection after it has failed.
-//! - Names are found exactly while the node lives that has bound them.
-//! - No message is longer than a connection takes; lines for people are printable.
-//! - All actions together are bounded by the number of events and of connections.
+//! - A node has one incarnation at a time, each later one has a higher number, and each member was told of
+//!   all other members and no others.
+//! - No node that has sent a heartbeat within its lease is declared dead for its silence.
+//! - A node is told of a job only if its part of the previous job is over. It receives no more input than it
+//!   has granted credit for, and its input ends only after all the client's data.
+//! - A submission ends once: done or failed. No message follows on its connection after a failure.
+//! - A name is found exactly while the node that has bound it lives.
+//! - No message is longer than a connection accepts; lines for people are printable.
+//! - The total number of actions is bounded by the numbers of events and of connections.
 //!
-//! At the end all behave well: then the silent die, all jobs and submissions end, and one more job on all that live is done.
+//! At the end all peers behave honestly: then the silent ones are declared dead, all jobs and submissions
+//! end, and one more job on all live nodes succeeds.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -27,7 +31,7 @@ mod world;
 use input::Input;
 use world::World;
 
-/// What happened in a run, so that a test can see that it is not nothing.
+/// Counts of a run, by which a test can see that the run was meaningful.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Report {
     /// Events.
@@ -40,16 +44,16 @@ pub struct Report {
     pub expired: u64,
     /// Jobs of which nodes were told.
     pub jobs: u64,
-    /// Jobs that were done.
+    /// Jobs that succeeded.
     pub done: u64,
     /// Submissions that failed.
     pub failed: u64,
 }
 
-/// Has a byte string decide what members and clients do.
+/// Runs the core with members and clients that a byte string controls.
 ///
 /// # Panics
-/// If something does not hold.
+/// Panics if an invariant is violated.
 #[must_use]
 pub fn drive(bytes: &[u8]) -> Report {
     let mut input = Input::new(bytes);

@@ -1,4 +1,4 @@
-//! What the model knows of members and clients, and what they say.
+//! The model's knowledge of members and clients, and their messages.
 
 use platform::{Instant, IoAddr};
 use proto::{
@@ -8,12 +8,12 @@ use proto::{
 use std::collections::BTreeMap;
 use verbs::{LinkKind, MacAddr, MemoryKey, PathMtu, RemoteKey};
 
-/// A connection, from its beginning to its end.
+/// A connection, from its start to its end.
 #[derive(Debug)]
 pub enum Peer {
-    /// It has not said who it is.
+    /// A peer that has not identified itself.
     New,
-    /// It has asked to join, and has the answer.
+    /// A peer that has asked to join and has been granted it.
     Node(Box<Node>),
     /// A client.
     Client(Client),
@@ -25,17 +25,17 @@ pub struct Node {
     pub id: NodeId,
     pub life: Incarnation,
     pub name: String,
-    /// When it last sent a heartbeat, or joined.
+    /// The time of its last heartbeat or of its join.
     pub beat: Instant,
-    /// The other members, as far as it was told.
+    /// The other members of which it was told.
     pub others: BTreeMap<NodeId, Incarnation>,
-    /// Deaths of which it has not said that it has seen them.
+    /// Departures that it has not acknowledged.
     pub unseen: Vec<(NodeId, Incarnation)>,
     /// Its last job.
     pub job: Option<Part>,
-    /// It says nothing any more.
+    /// True if it no longer sends anything.
     pub mute: bool,
-    /// It was told to leave.
+    /// True if it was told to leave.
     pub leaves: bool,
 }
 
@@ -43,50 +43,50 @@ pub struct Node {
 #[derive(Debug)]
 pub struct Part {
     pub job: JobId,
-    /// The rank is 0.
+    /// True for rank 0.
     pub first: bool,
     pub accepted: bool,
-    /// The largest credit that the node has given, and the charges of what it got.
+    /// The largest credit that the node has granted, and the charges and bytes of the input it received.
     pub credit: u64,
     pub got: u64,
     pub got_bytes: u64,
     pub input_ended: bool,
     pub cancelled: bool,
-    /// The node has said that its part is over.
+    /// True after the node has reported the end of its part.
     pub over: bool,
-    /// Bytes of output that it gave, and that are not acknowledged.
+    /// The bytes of output that it sent, and those not acknowledged.
     pub output: usize,
     pub unacknowledged: usize,
 }
 
-/// A client, and its submission.
+/// A client and its submission.
 #[derive(Debug, Default)]
 pub struct Client {
     pub submission: Option<Submission>,
-    /// Whether it waits for nodes.
+    /// True while it waits for nodes.
     pub waits: bool,
-    /// Whether the manager has asked to be told no more.
+    /// True while the manager has asked for no further events.
     pub paused: bool,
-    /// Bytes of output that were handed to the network and not told to the core.
+    /// Bytes of output that were handed to the network and not reported to the core.
     pub unsent: usize,
 }
 
-/// What a client has under way.
+/// A submission in progress.
 #[derive(Debug)]
 pub struct Submission {
     pub job: Option<JobId>,
-    /// Bytes of input that are left, and that were sent.
+    /// The bytes of input that are left, and that were sent.
     pub left: u64,
     pub sent: u64,
 }
 
-/// Text that no terminal should see.
+/// Text that must not reach a terminal.
 pub const RUDE: &str = "\u{1b}[2J\n[   0.000] node 1 (a) is gone\u{202e}";
 
-/// The application that all have.
+/// The application that all nodes have.
 pub const APP: &str = "lines";
 
-/// A join by the name of a letter; each third one wants to keep its id.
+/// Returns a join with the name of a letter. Every third one asks to keep its id.
 pub fn join(letter: u8) -> Join {
     Join {
         version: PROTOCOL_VERSION,
@@ -115,7 +115,7 @@ pub fn join(letter: u8) -> Join {
     }
 }
 
-/// A submission on so many nodes, 0 for all.
+/// Returns a submission on `nodes` nodes; 0 means all.
 pub fn submit(nodes: u16, on: Vec<String>, lens: &[u64], limit_ms: Option<u64>) -> FromClient {
     let inputs = lens.iter().map(|&len| InputFile { name: "f".into(), len }).collect();
     FromClient::Submit { app: APP.into(), args: vec![], nodes, on, inputs, limit_ms }

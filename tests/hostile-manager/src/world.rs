@@ -1,4 +1,4 @@
-//! The core, the connections to it, and what the model learns from each action.
+//! The core, the connections to it, and the model's updates from each action.
 
 use crate::Report;
 use crate::check;
@@ -12,32 +12,32 @@ use std::time::Duration;
 
 pub const LEASE: Duration = Duration::from_secs(5);
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Input that may wait in the core for one job, in charges.
+/// The limit on the input of one job that waits in the core, in charges.
 pub const JOB_WINDOW: u64 = 150_000;
-/// Bytes of one message of input, at most.
+/// The maximum length of one message of input, in bytes.
 pub const PIECE: u64 = 48 << 10;
 
-/// The core and all that the model knows.
+/// The core and the model.
 pub struct World {
     core: Core,
     pub now: Instant,
     pub peers: BTreeMap<ConnId, Peer>,
-    /// Who asked to join on a connection.
+    /// The names of the nodes that asked to join, by connection.
     joining: BTreeMap<ConnId, String>,
-    /// Who has bound a name.
+    /// The node that has bound each name.
     pub names: BTreeMap<String, NodeId>,
-    /// Lives that have ended, with their last heartbeats.
+    /// Incarnations that have ended, with the times of their last heartbeats.
     dead: BTreeMap<(NodeId, Incarnation), Instant>,
     /// Connections that were told of a failure and must end within the same event.
     failed: BTreeSet<ConnId>,
     last_life: Incarnation,
     /// The number of the last binding of a name.
     pub last_binding: u64,
-    /// Records that are to be saved.
+    /// Records to be saved.
     unsaved: Vec<Record>,
     last_conn: u64,
     most_peers: u64,
-    /// What was sent on a connection by the last event.
+    /// Messages that the last event caused.
     heard: Vec<(ConnId, ToNode)>,
     pub report: Report,
 }
@@ -99,7 +99,7 @@ impl World {
         conn
     }
 
-    /// A connection breaks.
+    /// Breaks a connection.
     pub fn drop(&mut self, conn: ConnId) {
         if let Some(peer) = self.peers.remove(&conn) {
             self.ended(&peer);
@@ -168,7 +168,7 @@ impl World {
                     assert_eq!(client.paused, on, "only what is new is said");
                     client.paused = !on;
                 }
-                // Its client has gone in this event.
+                // The client has disconnected in this event.
                 peer => assert!(peer.is_none() && on),
             },
             Action::Save(record) => self.unsaved.push(record),
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// What a node was sent by the last event.
+    /// Returns the last message that the last event sent to a node.
     pub fn heard_by(&self, conn: ConnId) -> Option<&ToNode> {
         self.heard.iter().rev().find(|(to, _)| *to == conn).map(|(_, message)| message)
     }
@@ -258,7 +258,7 @@ impl World {
         self.peers.insert(conn, Peer::Node(Box::new(node)));
     }
 
-    /// A node is told of the end of a life.
+    /// Handles a node's notice of the end of an incarnation.
     fn left(&mut self, conn: ConnId, life: (NodeId, Incarnation), reason: &str) {
         assert!(proto::is_printable(reason));
         if reason == "lease expired" {
@@ -271,7 +271,7 @@ impl World {
         node.unseen.push(life);
     }
 
-    /// A message about a job.
+    /// Handles a message about a job.
     fn part_heard(&mut self, conn: ConnId, message: ToNode) {
         if let ToNode::JobInputEnd { job } = &message {
             check::all_input_is_out(self, *job);

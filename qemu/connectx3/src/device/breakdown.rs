@@ -1,39 +1,40 @@
-//! A card that fails on purpose: when, and what it is like then.
+//! Planned failures of a card, for tests of recovery.
 //!
-//! It does nothing any more until it is reset: no command ends, no frame comes or goes, and its error buffer says so (Linux
-//! `mlx4/catas.c` looks at it every 5 s). Or it has left the bus, and no reset brings it back.
+//! A card that has failed does nothing until it is reset: no command ends, no frame is sent or received, and
+//! its error buffer reports the failure (Linux `mlx4/catas.c` polls the buffer every 5 s). A card can also
+//! leave the bus; then no reset brings it back.
 
 use super::Card;
 use super::registers::{ERROR_BUFFER, ERROR_BUFFER_WORDS};
 
-/// What the words of the error buffer say. On a card they are the firmware's own.
+/// The value of each word of the error buffer. On a card the values are specific to the firmware.
 const ERROR: u32 = 0x0bad_0bad;
 
-/// How a card fails.
+/// The way in which a card fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breakdown {
-    /// Once: a reset helps.
+    /// The card fails once; a reset repairs it.
     Once,
-    /// It reads as all ones from then on.
+    /// The card leaves the bus permanently; all its registers read as all ones.
     ForGood,
 }
 
-/// When a card fails, and whether it has.
+/// A planned failure, and whether it has happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     how: Breakdown,
-    /// Frames that it still sends before.
+    /// The number of frames that the card still sends before it fails.
     left: u64,
     failed: bool,
 }
 
 impl Card {
-    /// Has the card fail once it has sent `frames` frames, over all its resets.
+    /// Makes the card fail after it has sent `frames` frames, counted across resets.
     pub fn break_down(&mut self, how: Breakdown, frames: u64) {
         self.fate = Some(Fate { how, left: frames, failed: false });
     }
 
-    /// A frame has left.
+    /// Counts a sent frame towards the planned failure.
     pub(super) fn wear(&mut self) {
         let Some(fate) = self.fate.as_mut().filter(|fate| !fate.failed) else { return };
         fate.left = fate.left.saturating_sub(1);
@@ -43,22 +44,23 @@ impl Card {
         }
     }
 
-    /// What a reset leaves of it.
+    /// Returns the part of the planned failure that survives a reset.
     pub(super) fn fate_after_reset(&self) -> Option<Fate> {
         self.fate.filter(|fate| !fate.failed || fate.how == Breakdown::ForGood)
     }
 
-    /// Whether it does nothing any more.
+    /// Returns whether the card has failed.
     pub(super) fn is_broken(&self) -> bool {
         self.fate.is_some_and(|fate| fate.failed)
     }
 
-    /// Whether it has left the bus.
+    /// Returns whether the card has left the bus.
     pub(super) fn is_gone(&self) -> bool {
         self.fate.is_some_and(|fate| fate.failed && fate.how == Breakdown::ForGood)
     }
 
-    /// The word of the error buffer at `offset` of BAR 0; `None`: none is there, or the card is well.
+    /// Returns the word of the error buffer at `offset` of BAR 0. Returns `None` outside of the buffer, and
+    /// if the card has not failed.
     pub(super) fn error_word(&self, offset: u64) -> Option<u32> {
         const END: u64 = ERROR_BUFFER + 4 * ERROR_BUFFER_WORDS as u64;
         (self.is_broken() && (ERROR_BUFFER..END).contains(&offset)).then_some(ERROR)

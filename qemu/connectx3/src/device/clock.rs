@@ -1,19 +1,20 @@
-//! The card's free-running clock: what QUERY_FW gives the place of, and completion queues with timestamps write.
+//! The card's free-running clock. QUERY_FW reports its register's offset, and completion queues with
+//! timestamps record its value.
 
 use platform::Instant;
 
-/// Cycles in a microsecond, as QUERY_HCA says. Public logs of ConnectX-3 cards have 427 MHz.
+/// The clock's frequency in MHz, as QUERY_HCA reports it. Public logs of ConnectX-3 cards show 427 MHz.
 pub const MHZ: u16 = 427;
 
-/// The clock at a time, in cycles.
+/// Returns the value of the clock at a time, in cycles.
 #[must_use]
 pub fn cycles(now: Instant) -> u64 {
     let nanos = (now - Instant::ZERO).as_nanos();
     (nanos * u128::from(MHZ) / 1000) as u64
 }
 
-/// The timestamp of a completion: bits 47 to 16, and 15 to 0. The latter are never 0: Linux takes that for a carry that the
-/// upper bits do not have yet (`mlx4_en_get_cqe_ts`), rdma-core does not.
+/// Returns the timestamp of a completion: bits 47 to 16, and bits 15 to 0. The lower half is never 0: Linux
+/// takes 0 for a carry that is still missing in the upper bits (`mlx4_en_get_cqe_ts`); rdma-core does not.
 #[must_use]
 pub fn stamp(now: Instant) -> (u32, u16) {
     let cycles = cycles(now);
@@ -30,7 +31,7 @@ mod tests {
         assert_eq!(at(0), (0, (0, 1)));
         assert_eq!(at(1_000_000), (427_000, (6, 33_784)));
         assert_eq!(at(1 << 40).0, (1 << 40) * 427 / 1000);
-        // 2^20 ms: the product does not fit 64 bits long after that.
+        // 2^20 ms: soon after that the product no longer fits 64 bits.
         let (cycles, (high, low)) = at(u64::MAX);
         assert_eq!(u64::from(high) << 16 | u64::from(low), cycles & 0xffff_ffff_ffff);
     }

@@ -1,65 +1,67 @@
-//! What work costs a card, in virtual time: an engine, a link, and small caches for tables that lie in the machine's memory.
+//! The cost model of a card's work in virtual time: an engine, a link, and small caches for tables that are
+//! in the machine's memory.
 //!
-//! Off unless a card is [given](super::Card::set_costs) one. It never changes what the card does: it only adds up the time
-//! a card would have been busy, from which a throughput follows. The numbers are parameters of a simulation. What a
-//! ConnectX-3's caches hold and what a miss costs it is not published; [`Parameters::default`] has the caches run out
-//! where the LITE paper measured that throughput begins to fall: about 100 regions, and 4 MB of 4 KiB pages in all.
+//! The model is off until it is [enabled](super::Card::set_costs). It never changes a card's behaviour: it
+//! only adds up the time for which a real card would have been busy, from which a throughput follows. The
+//! numbers are parameters of a simulation: the sizes of a ConnectX-3's caches and its cost of a miss are not
+//! published. With [`Parameters::default`] the caches overflow where the LITE paper measured that throughput
+//! begins to fall: at about 100 regions, and at 4 MB of 4 KiB pages.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A cache of a table's entries.
+/// The parameters of a cache of table entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheParameters {
-    /// Entries that it holds; the least recently used one makes room.
+    /// The capacity in entries. The least recently used entry is evicted.
     pub entries: usize,
-    /// Nanoseconds that an entry costs which is there.
+    /// The cost of a hit, in nanoseconds.
     pub hit_ns: u64,
-    /// Nanoseconds that an entry costs which must be fetched.
+    /// The cost of a miss, in nanoseconds.
     pub miss_ns: u64,
 }
 
-/// A card's speed.
+/// The speed of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Nanoseconds of the engine for each work request executed, and for each packet received.
+    /// The engine's time per executed work request and per received packet, in nanoseconds.
     pub engine_ns: u64,
-    /// Picoseconds of the link for each byte of a frame.
+    /// The link's time per byte of a frame, in picoseconds.
     pub byte_ps: u64,
-    /// Entries of the memory protection table: one per region.
+    /// The cache of the memory protection table, which has one entry per region.
     pub mpt: CacheParameters,
-    /// Entries of the memory translation table: one per page.
+    /// The cache of the memory translation table, which has one entry per page.
     pub mtt: CacheParameters,
-    /// Contexts of queue pairs.
+    /// The cache of queue pair contexts.
     pub qpc: CacheParameters,
 }
 
 impl Default for Parameters {
-    /// Six million work requests a second, 40 Gb/s, and a miss that costs what reading the machine's memory over PCI
-    /// Express leaves after overlap with its neighbours.
+    /// Returns the default speed: six million work requests per second, 40 Gb/s, and for a miss the cost of a
+    /// read over PCI Express that partly overlaps with others.
     fn default() -> Self {
         let cache = |entries| CacheParameters { entries, hit_ns: 0, miss_ns: 250 };
         Self { engine_ns: 165, byte_ps: 200, mpt: cache(128), mtt: cache(1024), qpc: cache(256) }
     }
 }
 
-/// Hits and misses of a cache.
+/// The numbers of hits and misses of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Found.
+    /// Lookups of entries that were in the cache.
     pub hits: u64,
-    /// Fetched.
+    /// Lookups of entries that had to be fetched.
     pub misses: u64,
 }
 
-/// Entries by when they were used last.
+/// A cache with least-recently-used eviction.
 #[derive(Debug)]
 struct Cache {
     parameters: CacheParameters,
     uses: u64,
-    /// When each entry was used last.
+    /// The time of each entry's last use, counted in lookups.
     last_use: HashMap<u64, u64>,
-    /// The same by time.
+    /// The entries by the time of their last use.
     by_age: BTreeMap<u64, u64>,
     lookups: Lookups,
 }
@@ -75,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// Looks an entry up; gives what that costs.
+    /// Looks up an entry and returns the cost in nanoseconds.
     fn touch(&mut self, entry: u64) -> u64 {
         self.uses += 1;
         let before = self.last_use.insert(entry, self.uses);
@@ -94,7 +96,7 @@ impl Cache {
         self.parameters.miss_ns
     }
 
-    /// Forgets an entry that has changed.
+    /// Drops an entry that has changed.
     fn forget(&mut self, entry: u64) {
         if let Some(time) = self.last_use.remove(&entry) {
             self.by_age.remove(&time);
@@ -102,7 +104,7 @@ impl Cache {
     }
 }
 
-/// A card's account. The tables are looked at through shared references, so it counts behind one.
+/// A card's account of costs. It is a mutex inside, because tables are looked up through shared references.
 #[derive(Debug)]
 pub struct Costs {
     parameters: Parameters,
@@ -118,23 +120,23 @@ struct Tally {
     qpc: Cache,
 }
 
-/// How long a card was busy, and why.
+/// The time for which a card was busy, and its lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Nanoseconds of the engine, lookups included.
+    /// The engine's busy time in nanoseconds, including lookups.
     pub engine_ns: u64,
-    /// Nanoseconds of the link.
+    /// The link's busy time in nanoseconds.
     pub link_ns: u64,
-    /// Regions.
+    /// Lookups of regions.
     pub mpt: Lookups,
-    /// Pages.
+    /// Lookups of pages.
     pub mtt: Lookups,
-    /// Queue pairs.
+    /// Lookups of queue pairs.
     pub qpc: Lookups,
 }
 
 impl Account {
-    /// Nanoseconds that the card needed: its engine and its link work at the same time.
+    /// Returns the card's busy time in nanoseconds. Engine and link work in parallel.
     #[must_use]
     pub const fn busy_ns(&self) -> u64 {
         if self.engine_ns > self.link_ns { self.engine_ns } else { self.link_ns }
@@ -142,7 +144,7 @@ impl Account {
 }
 
 impl Costs {
-    /// A card that has done nothing, with empty caches.
+    /// Creates the account of an idle card with empty caches.
     #[must_use]
     pub fn new(parameters: Parameters) -> Self {
         let tally = Tally {
@@ -159,35 +161,35 @@ impl Costs {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A work request is executed, or a packet received, for a queue pair.
+    /// Charges the execution of a work request or the receipt of a packet for a queue pair.
     pub(super) fn work(&self, qpn: u32) {
         let mut tally = self.tally();
         tally.engine_ns += self.parameters.engine_ns + tally.qpc.touch(qpn.into());
     }
 
-    /// The entry of a region is looked at.
+    /// Charges the lookup of a region's entry.
     pub(super) fn region(&self, index: u32) {
         let mut tally = self.tally();
         tally.engine_ns += tally.mpt.touch(index.into());
     }
 
-    /// The entry of a region has changed.
+    /// Drops the cached entry of a region that has changed.
     pub(super) fn region_changed(&self, index: u32) {
         self.tally().mpt.forget(index.into());
     }
 
-    /// The entry of a page, at this byte of the table, is looked at.
+    /// Charges the lookup of the page entry at byte offset `at` of the table.
     pub(super) fn page(&self, at: u64) {
         let mut tally = self.tally();
         tally.engine_ns += tally.mtt.touch(at);
     }
 
-    /// A frame of so many bytes leaves.
+    /// Charges the transmission of a frame of `bytes` bytes.
     pub(super) fn frame(&self, bytes: usize) {
         self.tally().link_ps += bytes as u64 * self.parameters.byte_ps;
     }
 
-    /// What has added up.
+    /// Returns the account.
     #[must_use]
     pub fn account(&self) -> Account {
         let tally = self.tally();
@@ -200,7 +202,7 @@ impl Costs {
         }
     }
 
-    /// Starts to add up anew; what is in the caches stays.
+    /// Sets the account to zero. The caches keep their contents.
     pub fn clear(&self) {
         let mut tally = self.tally();
         (tally.engine_ns, tally.link_ps) = (0, 0);
@@ -218,7 +220,7 @@ mod tests {
     fn the_least_recently_used_entry_makes_room() {
         let mut cache = Cache::new(CacheParameters { entries: 2, hit_ns: 1, miss_ns: 10 });
         let costs: Vec<_> = [7, 8, 7, 9, 8, 9].into_iter().map(|entry| cache.touch(entry)).collect();
-        // 9 takes the place of 8, and 8 then that of 7.
+        // 9 evicts 8, and then 8 evicts 7.
         assert_eq!(costs, [10, 10, 1, 10, 10, 1]);
         assert_eq!(cache.lookups, Lookups { hits: 2, misses: 4 });
         cache.forget(9);

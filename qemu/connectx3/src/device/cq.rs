@@ -11,26 +11,27 @@ use super::queue_memory::{MttTable, QueueMemory};
 use platform::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of an entry. In a queue of twice as large ones they are its second half.
+/// The length of an entry, in bytes. In a queue with entries of twice the length, the entry is the second
+/// half.
 pub const CQE: usize = 32;
 const OWNER: u8 = 0x80;
-/// Flag of a context: entries have timestamps, in place of the service level and VLAN.
+/// Flag of a context: entries have timestamps in place of the service level and VLAN.
 const STAMPED: u32 = 1 << 19;
-/// Opcode of the entry that ends the old buffer at a resize.
+/// The opcode of the entry that ends the old buffer at a resize.
 const RESIZE: u8 = 0x16;
-/// Opcode of an entry that tells of an error.
+/// The opcode of an error entry.
 const ERROR: u8 = 0x1e;
 
-/// An entry under construction (Linux `include/linux/mlx4/cq.h`).
+/// A completion queue entry under construction (Linux `include/linux/mlx4/cq.h`).
 #[derive(Clone, Copy, Debug)]
 pub struct Cqe {
     bytes: [u8; CQE],
-    /// Counts as solicited: errors do, and receives whose sender asked for it.
+    /// True if the completion counts as solicited: errors, and receives whose sender requested an event.
     solicited: bool,
 }
 
 impl Cqe {
-    /// A completion of a queue pair's work request. `wqe` is its index as the queue counts.
+    /// Creates the completion of a queue pair's work request. `wqe` is the request's index modulo 2^16.
     #[must_use]
     pub fn new(qpn: u32, wqe: u16, send: bool, opcode: u8) -> Self {
         let mut cqe = Self { bytes: [0; CQE], solicited: false };
@@ -40,7 +41,7 @@ impl Cqe {
         cqe
     }
 
-    /// A work request's failure.
+    /// Creates the completion of a work request that has failed.
     #[must_use]
     pub fn error(qpn: u32, wqe: u16, send: bool, syndrome: u8, vendor: u8) -> Self {
         let mut cqe = Self::new(qpn, wqe, send, ERROR);
@@ -49,21 +50,21 @@ impl Cqe {
         cqe
     }
 
-    /// Whether it tells of an error: of a send, and the syndrome.
+    /// Returns the direction (true: sent) and the syndrome of an error entry.
     const fn failure(&self) -> Option<(bool, u8)> {
         const SEND: u8 = 0x40;
         let last = self.bytes[0x1f];
         if last & 0x1f == ERROR { Some((last & SEND != 0, self.bytes[0x1b])) } else { None }
     }
 
-    /// With bytes at an offset of the entry.
+    /// Writes bytes at an offset of the entry.
     #[must_use]
     pub fn with(mut self, offset: usize, data: &[u8]) -> Self {
         self.put(offset, data);
         self
     }
 
-    /// As an answer to a sender that asked for an event.
+    /// Marks the completion as solicited by the sender.
     #[must_use]
     pub const fn solicited(mut self, solicited: bool) -> Self {
         self.solicited |= solicited;
@@ -77,13 +78,13 @@ impl Cqe {
     }
 }
 
-/// When a queue next makes an event.
+/// The condition under which a queue posts its next event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Armed {
     No,
-    /// At a completion that is solicited or an error.
+    /// The next completion that is solicited or an error.
     Solicited,
-    /// At any.
+    /// The next completion.
     Next,
 }
 
@@ -95,35 +96,35 @@ struct Cq {
     record: u64,
     producer: u32,
     armed: Armed,
-    /// Index after the last solicited entry.
+    /// The index after the last solicited entry.
     solicited_until: u32,
     failed: bool,
     uar: u32,
-    /// Entries say when they were written.
+    /// True if entries contain timestamps.
     stamped: bool,
-    /// Bytes from entry to entry.
+    /// The distance between entries, in bytes.
     stride: usize,
     moderation: Moderation,
 }
 
-/// How the buffer of a queue comes to be.
+/// The layout of a queue's buffer.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Bytes from entry to entry.
+    /// The distance between entries, in bytes.
     stride: usize,
-    /// Index of the next entry to be written.
+    /// The index of the next entry to be written.
     first: u32,
-    /// The driver has marked the entries as not written yet.
+    /// True if the driver has initialized the entries as not yet written.
     marked: bool,
 }
 
 impl Cq {
-    /// The consumer index as the doorbell record says.
+    /// Returns the consumer index from the doorbell record.
     fn consumer(&self, host: &dyn Host) -> u32 {
         read_be32(host, self.record).map_or(0, |word| word & 0xff_ffff)
     }
 
-    /// The buffer that a context names.
+    /// Returns the buffer that a context describes.
     fn buffer(
         context: &Mailbox,
         layout: Layout,
@@ -143,7 +144,8 @@ impl Cq {
         if layout.marked {
             return Ok((memory, log_entries));
         }
-        // Each entry says that it is not written yet, which depends on the lap in which it will be.
+        // Each entry is initialized as not yet written. The owner bit for this depends on the lap in which
+        // the entry will be written.
         let entries = 1u32 << log_entries;
         let first = u64::from(layout.first & (entries - 1));
         let (now, later) = if layout.first & entries == 0 { (OWNER, 0) } else { (0, OWNER) };
@@ -171,15 +173,15 @@ impl Cq {
     }
 }
 
-/// All of them.
+/// All completion queues of a card.
 #[derive(Debug)]
 pub struct Cqs {
     queues: BTreeMap<u32, Cq>,
-    /// Bytes from entry to entry.
+    /// The distance between entries, in bytes.
     stride: usize,
-    /// Queues whose events wait, by when they are due.
+    /// Queues with delayed events, by due time.
     due: BTreeSet<(Instant, u32)>,
-    /// Entries that told of errors, by direction (received, sent) and syndrome.
+    /// The number of error entries, by direction (true: sent) and syndrome.
     errors: BTreeMap<(bool, u8), u32>,
     overruns: u32,
 }
@@ -191,13 +193,14 @@ impl Default for Cqs {
 }
 
 impl Cqs {
-    /// None yet. Their entries will be `stride` bytes apart.
+    /// Creates an empty set of queues, whose entries will be `stride` bytes apart.
     #[must_use]
     pub const fn new(stride: usize) -> Self {
         Self { queues: BTreeMap::new(), stride, due: BTreeSet::new(), errors: BTreeMap::new(), overruns: 0 }
     }
 
-    /// SW2HW_CQ: the guest gives a queue; `marked`: it has marked the entries as not written yet.
+    /// SW2HW_CQ: takes over a queue from the guest. `marked` is true if the guest has initialized the entries
+    /// as not yet written.
     pub fn create(
         &mut self,
         cqn: u32,
@@ -229,7 +232,7 @@ impl Cqs {
         Ok(())
     }
 
-    /// HW2SW_CQ: the guest takes a queue back.
+    /// HW2SW_CQ: returns a queue to the guest.
     pub fn destroy(&mut self, cqn: u32) -> Result<(), Status> {
         let queue = self.queues.remove(&cqn).ok_or(Status::BadResource)?;
         if let Some(due) = queue.moderation.due() {
@@ -238,7 +241,7 @@ impl Cqs {
         Ok(())
     }
 
-    /// QUERY_CQ: the state of a queue.
+    /// QUERY_CQ: writes the state of a queue to `out`.
     pub fn query(&self, cqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&cqn).ok_or(Status::BadResource)?;
         let status: u32 = if queue.failed { 9 } else { 0 };
@@ -257,8 +260,9 @@ impl Cqs {
         Ok(())
     }
 
-    /// MODIFY_CQ, resize: completions go to a new buffer. The last entry of the old one says so; it counts, and the driver
-    /// moves those before it into the new buffer one place up (Linux `mlx4_ib_cq_resize_copy_cqes`).
+    /// MODIFY_CQ, resize: directs completions to a new buffer. A special last entry in the old buffer says
+    /// so. The entry has an index of its own, so the driver moves each entry before it into the new buffer at
+    /// the next higher index (Linux `mlx4_ib_cq_resize_copy_cqes`).
     pub fn resize(
         &mut self,
         cqn: u32,
@@ -279,8 +283,8 @@ impl Cqs {
         Ok(())
     }
 
-    /// Posts a completion, and the event that the queue is armed for. `false`: the queue has failed, and so must the queue
-    /// pair.
+    /// Posts a completion, and an event if the queue is armed for it. Returns `false` if the queue has
+    /// failed; the caller must then fail the queue pair.
     pub fn post(&mut self, cqn: u32, cqe: &Cqe, eqs: &mut Eqs, host: &dyn Host) -> bool {
         let Some(queue) = self.queues.get_mut(&cqn) else { return false };
         if queue.failed {
@@ -316,8 +320,9 @@ impl Cqs {
         true
     }
 
-    /// The arm doorbell: an event at the next completion past `consumer`. One that is there already makes it too, since
-    /// drivers do not look again after they have armed.
+    /// Handles the arm doorbell: the queue posts an event at the next completion past `consumer`. A
+    /// completion that is already there triggers it too, because drivers do not check the queue again after
+    /// arming it.
     pub fn arm(&mut self, cqn: u32, consumer: u32, solicited_only: bool, eqs: &mut Eqs, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&cqn) else { return };
         let beyond = |index: u32| {
@@ -331,7 +336,7 @@ impl Cqs {
         }
     }
 
-    /// An armed queue has what it is armed for: an event, as its moderation says.
+    /// Posts the event for which a queue is armed, now or when its moderation allows.
     fn tell(&mut self, cqn: u32, eqs: &mut Eqs, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&cqn) else { return };
         let before = queue.moderation.due();
@@ -347,7 +352,7 @@ impl Cqs {
         }
     }
 
-    /// MODIFY_CQ, moderation.
+    /// MODIFY_CQ, moderation: sets a queue's event moderation.
     pub fn moderate(
         &mut self,
         cqn: u32,
@@ -366,13 +371,13 @@ impl Cqs {
         Ok(())
     }
 
-    /// When the next event that waits is due.
+    /// Returns the time at which the next delayed event is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Makes the events that have waited long enough.
+    /// Posts the delayed events that are due.
     pub fn progress(&mut self, now: Instant, eqs: &mut Eqs, host: &dyn Host) {
         while let Some((due, cqn)) = self.due.pop_first() {
             if due > now {
@@ -387,7 +392,8 @@ impl Cqs {
         }
     }
 
-    /// DIAG_RPRT: entries that told of errors (Linux `hw/mlx4/main.c`, `diag_basic`, `diag_device_only`).
+    /// DIAG_RPRT: writes the counts of error entries to `out` (Linux `hw/mlx4/main.c`, `diag_basic`,
+    /// `diag_device_only`).
     pub fn report(&self, out: &mut Mailbox) {
         const OVERRUNS: usize = 0x1a0;
         const SENT: bool = true;

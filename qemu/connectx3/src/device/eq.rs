@@ -1,4 +1,4 @@
-//! Event queues: contexts, entries, arming, and which event goes to which queue.
+//! Event queues: contexts, entries, arming, and the routing of events to queues.
 
 use super::hcr::Status;
 use super::host::Host;
@@ -9,7 +9,8 @@ use super::queue_memory::{MttTable, QueueMemory};
 use platform::Instant;
 use std::collections::BTreeMap;
 
-/// Bytes of an entry. In a queue of twice as large ones they are its second half.
+/// The length of an entry, in bytes. In a queue with entries of twice the length, the event is the second
+/// half.
 pub const EQE: usize = 32;
 const OWNER: u8 = 0x80;
 
@@ -17,33 +18,35 @@ const OWNER: u8 = 0x80;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum EventType {
-    /// A completion queue that was armed has completions.
+    /// An armed completion queue has received a completion.
     Completion = 0x00,
-    /// A queue pair that is ready to receive has got its first packet.
+    /// A queue pair in the state ready-to-receive has received its first packet.
     CommunicationEstablished = 0x02,
     /// A send queue has drained.
     SendQueueDrained = 0x03,
     /// A completion queue has overflowed or cannot be written.
     CqError = 0x04,
-    /// A queue pair has failed in a way that no completion can tell: its ring or its completion queue is gone.
+    /// A queue pair has failed in a way that no completion can report: its ring or its completion queue is
+    /// inaccessible.
     QpFatal = 0x05,
     /// A port has come up or gone down.
     PortChange = 0x09,
     /// A command has ended.
     Command = 0x0a,
-    /// A peer's request broke the protocol, and no receive tells of it.
+    /// A peer's request violated the protocol, and no receive completion reports it.
     QpRequestError = 0x10,
-    /// A peer's request asked for memory that it may not reach.
+    /// A peer's request addressed memory that it has no right to access.
     QpAccessError = 0x11,
-    /// The last receive that a queue pair in error had taken from its shared receive queue has ended.
+    /// The last receive that a queue pair in the error state had fetched from its shared receive queue has
+    /// ended.
     LastWqeReached = 0x13,
     /// A shared receive queue has fewer entries than its limit.
     SrqLimit = 0x14,
-    /// A subnet manager has changed what a port is.
+    /// A subnet manager has changed a port's attributes.
     PortManagement = 0x1d,
 }
 
-/// An entry under construction.
+/// An event queue entry under construction.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     kind: EventType,
@@ -51,7 +54,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event of a type and subtype.
+    /// Creates an event of a type and subtype.
     #[must_use]
     pub fn new(kind: EventType, subtype: u8) -> Self {
         let mut entry = [0; EQE];
@@ -60,7 +63,7 @@ impl Event {
         Self { kind, entry }
     }
 
-    /// With a 32-bit field at an offset in the entry.
+    /// Sets the 32-bit field at an offset of the entry.
     #[must_use]
     pub fn with(mut self, offset: usize, value: u32) -> Self {
         if let Some(place) = self.entry.get_mut(offset..offset + 4) {
@@ -69,7 +72,7 @@ impl Event {
         self
     }
 
-    /// The end of a command.
+    /// Creates the event that reports the end of a command.
     #[must_use]
     pub fn command(token: u16, status: u8, out: u64) -> Self {
         let mut event = Self::new(EventType::Command, 0);
@@ -80,7 +83,7 @@ impl Event {
     }
 }
 
-/// One queue.
+/// One event queue.
 #[derive(Debug)]
 struct Eq {
     memory: QueueMemory,
@@ -89,16 +92,16 @@ struct Eq {
     producer: u32,
     consumer: u32,
     armed: bool,
-    /// Fires at each entry without being armed.
+    /// True if each entry raises an interrupt without arming.
     always_armed: bool,
     overflowed: bool,
-    /// Bytes from entry to entry.
+    /// The distance between entries, in bytes.
     stride: usize,
     moderation: Moderation,
 }
 
 impl Eq {
-    /// An interrupt, if the queue is armed and its moderation says so.
+    /// Raises the queue's interrupt if the queue is armed and its moderation allows it.
     fn fire(&mut self, host: &dyn Host) {
         if (self.armed || self.always_armed) && self.moderation.occurred(|| host.now()) {
             self.interrupt(host);
@@ -116,13 +119,13 @@ impl Eq {
     }
 }
 
-/// All of them.
+/// All event queues of a card, and the routes of events to them.
 #[derive(Debug)]
 pub struct Eqs {
-    /// Bytes from entry to entry.
+    /// The distance between entries, in bytes.
     stride: usize,
     queues: BTreeMap<u32, Eq>,
-    /// By event type: the queue it goes to.
+    /// The queue that receives events of a type, by type.
     routes: BTreeMap<u8, u32>,
 }
 
@@ -133,19 +136,19 @@ impl Default for Eqs {
 }
 
 impl Eqs {
-    /// None yet. Their entries will be `stride` bytes apart.
+    /// Creates an empty set of queues, whose entries will be `stride` bytes apart.
     #[must_use]
     pub const fn new(stride: usize) -> Self {
         Self { stride, queues: BTreeMap::new(), routes: BTreeMap::new() }
     }
 
-    /// When the next interrupt that waits is due.
+    /// Returns the time at which the next delayed interrupt is due.
     #[must_use]
     pub fn next_due(&self) -> Option<Instant> {
         self.queues.values().filter_map(|queue| queue.moderation.due()).min()
     }
 
-    /// Makes the interrupts that have waited long enough.
+    /// Raises the delayed interrupts that are due.
     pub fn progress(&mut self, now: Instant, host: &dyn Host) {
         for queue in self.queues.values_mut() {
             if queue.moderation.due().is_some_and(|due| due <= now) {
@@ -154,7 +157,7 @@ impl Eqs {
         }
     }
 
-    /// SW2HW_EQ: the guest gives a queue.
+    /// SW2HW_EQ: takes over a queue from the guest.
     pub fn create(
         &mut self,
         eqn: u32,
@@ -195,13 +198,13 @@ impl Eqs {
         Ok(())
     }
 
-    /// HW2SW_EQ: the guest takes a queue back.
+    /// HW2SW_EQ: returns a queue to the guest.
     pub fn destroy(&mut self, eqn: u32) -> Result<(), Status> {
         self.routes.retain(|_, to| *to != eqn);
         self.queues.remove(&eqn).map(drop).ok_or(Status::BadResource)
     }
 
-    /// QUERY_EQ: the state of a queue.
+    /// QUERY_EQ: writes the state of a queue to `out`.
     pub fn query(&self, eqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&eqn).ok_or(Status::BadResource)?;
         let status: u32 = if queue.overflowed { 9 } else { 0 };
@@ -221,7 +224,7 @@ impl Eqs {
         Ok(())
     }
 
-    /// MAP_EQ: the events of `mask` go to a queue, or no longer do.
+    /// MAP_EQ: routes the events of `mask` to a queue or, if `unmap` is set, removes those routes.
     pub fn route(&mut self, eqn: u32, mask: u64, unmap: bool) -> Result<(), Status> {
         if unmap {
             self.routes.retain(|&kind, to| mask >> kind & 1 == 0 || *to != eqn);
@@ -236,7 +239,8 @@ impl Eqs {
         Ok(())
     }
 
-    /// MAP_EQ as a master notes it: the queue need not exist, and events no longer go to any queue if `unmap`.
+    /// MAP_EQ as a master records it. The queue need not exist; `unmap` removes the routes of `mask` from
+    /// every queue.
     pub fn route_any(&mut self, eqn: u32, mask: u64, unmap: bool) {
         for kind in (0..64).filter(|kind| mask >> kind & 1 != 0) {
             if unmap {
@@ -247,13 +251,14 @@ impl Eqs {
         }
     }
 
-    /// Whether events of a type go to a queue.
+    /// Returns whether events of a type are routed to an existing queue.
     #[must_use]
     pub fn routed(&self, kind: EventType) -> bool {
         self.routes.get(&(kind as u8)).is_some_and(|eqn| self.queues.contains_key(eqn))
     }
 
-    /// Posts an event to the queue that its type goes to; without one it is lost, as on the card.
+    /// Posts an event to the queue to which its type is routed. Without a route the event is lost, as on the
+    /// card.
     pub fn post(&mut self, event: &Event, host: &dyn Host) {
         match self.routes.get(&(event.kind as u8)) {
             Some(&eqn) => self.post_to(eqn, event, host),
@@ -285,8 +290,9 @@ impl Eqs {
         queue.fire(host);
     }
 
-    /// The doorbell of a queue: the guest has consumed up to `consumer`, and wants an interrupt if `arm`. Entries that
-    /// wait then make one at once, because drivers do not look again after they have armed.
+    /// Handles the doorbell of a queue: the guest has consumed entries up to `consumer` and, if `arm` is set,
+    /// wants an interrupt. Unconsumed entries then raise one at once, because drivers do not check the queue
+    /// again after arming it.
     pub fn doorbell(&mut self, eqn: u32, consumer: u32, arm: bool, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&eqn) else { return };
         queue.consumer = consumer & 0xff_ffff;

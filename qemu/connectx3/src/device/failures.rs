@@ -1,7 +1,8 @@
-//! Queue pairs that fail: what ends, which event says so, and work that is posted afterwards.
+//! The failure of queue pairs: flushing, asynchronous events, and work requests that are posted after the
+//! failure.
 //!
-//! No doorbell tells of a receive. To end what is posted to a queue pair in error, as drivers wait for when they drain one,
-//! its doorbell record is looked at from time to time.
+//! No doorbell announces a posted receive. To flush the receives posted to a queue pair in the error state,
+//! for which drivers wait when they drain it, the card polls its doorbell record.
 
 use super::Card;
 use super::eq::{Event, EventType};
@@ -13,11 +14,12 @@ use platform::Instant;
 use roce::transport::Counters;
 use std::collections::BTreeSet;
 
-/// How soon a queue pair in error is looked at again after a receive ended, and how late at the latest.
+/// The interval at which a queue pair in the error state is polled: the shortest, right after a receive was
+/// flushed, and the longest.
 const SOON: Duration = Duration::from_millis(1);
 const LATE: Duration = Duration::from_millis(128);
 
-/// Queue pairs in error that receives may still be posted to.
+/// Queue pairs in the error state, to which receives may still be posted.
 #[derive(Debug)]
 pub struct Failed {
     qps: BTreeSet<u32>,
@@ -32,7 +34,7 @@ impl Default for Failed {
 }
 
 impl Failed {
-    /// Looks at a queue pair from now on.
+    /// Starts to poll a queue pair.
     fn watch(&mut self, qpn: u32, now: Instant) {
         self.qps.insert(qpn);
         self.again(now, SOON);
@@ -43,13 +45,13 @@ impl Failed {
         self.due = if self.qps.is_empty() { Instant::MAX } else { now + wait };
     }
 
-    /// When to look.
+    /// Returns the time of the next poll.
     pub const fn due(&self) -> Instant {
         self.due
     }
 }
 
-/// What a queue pair was before something happened to it.
+/// The state of a queue pair before something happened to it.
 #[derive(Clone, Copy)]
 pub struct Before {
     state: State,
@@ -58,23 +60,23 @@ pub struct Before {
 }
 
 impl Before {
-    /// As it is.
+    /// Records the present state.
     pub const fn of(qp: &Qp, counters: &Counters) -> Self {
         let Counters { access_errors, invalid_requests, .. } = *counters;
         Self { state: qp.state, access_errors, invalid_requests }
     }
 
-    /// Whether it has just failed.
+    /// Returns whether the queue pair has just failed.
     pub fn has_failed(self, qp: &Qp) -> bool {
         qp.state == State::Error && self.state != State::Error
     }
 
-    /// Whether its send ring is the card's.
+    /// Returns whether the card owned the send ring.
     pub const fn could_send(self) -> bool {
         matches!(self.state, State::ReadyToSend | State::SendQueueDrained | State::SendQueueError)
     }
 
-    /// The event that tells why, if no completion does.
+    /// Returns the event that reports the failure, if no completion does.
     pub fn event(self, qp: &Qp, counters: &Counters, completed: &Completed) -> Option<EventType> {
         let told = completed.list.iter().any(|(completion, send)| {
             !send && !matches!(completion.status, verbs::Status::Success | verbs::Status::WorkRequestFlushed)
@@ -92,12 +94,12 @@ impl Before {
 }
 
 impl Card {
-    /// Posts an event of a queue pair.
+    /// Posts an event that names a queue pair.
     pub(super) fn qp_event(&mut self, kind: EventType, qpn: u32, host: &dyn Host) {
         self.eqs.post(&Event::new(kind, 0).with(0x04, qpn), host);
     }
 
-    /// 2ERR_QP: all work ends as flushed.
+    /// 2ERR_QP: flushes all work requests.
     pub(super) fn fail_qp(&mut self, qpn: u32, host: &dyn Host) {
         self.with_qp(qpn, Completed::default(), host, |qp, _, env, _| {
             qp.transport.fail(env);
@@ -105,7 +107,7 @@ impl Card {
         });
     }
 
-    /// A queue pair's completion queue has failed.
+    /// Fails a queue pair whose completion queue has failed.
     pub(super) fn lose_completions(&mut self, qpn: u32, host: &dyn Host) {
         let alive = |qp: &&mut Qp| qp.state != State::Error;
         if let Some(qp) = self.qps.get_mut(qpn).filter(alive) {
@@ -114,12 +116,12 @@ impl Card {
         }
     }
 
-    /// A queue pair has failed: from now on what is posted to it ends.
+    /// Starts to flush the work requests that are posted to a failed queue pair.
     pub(super) fn watch_failed(&mut self, qpn: u32, host: &dyn Host) {
         self.failed.watch(qpn, host.now());
     }
 
-    /// Ends what was posted to queue pairs in error, if it is time to look.
+    /// Flushes the receives posted to queue pairs in the error state, if a poll is due.
     pub(super) fn end_late_receives(&mut self, host: &dyn Host) {
         let now = host.now();
         if now < self.failed.due {
@@ -139,7 +141,7 @@ impl Card {
         self.failed.again(now, wait);
     }
 
-    /// Says that a send queue has drained, if it has.
+    /// Posts the event that a send queue has drained, if it has.
     pub(super) fn tell_drained(&mut self, qpn: u32, host: &dyn Host) {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
         if qp.state == State::SendQueueDrained && qp.sends_idle() && qp.draining.take() == Some(true) {

@@ -1,5 +1,5 @@
-//! Device-managed flow steering: rules with priorities, instead of entries in a table (QP_FLOW_STEERING_ATTACH and DETACH;
-//! Linux `core/mcg.c`, `include/linux/mlx4/device.h`).
+//! Device-managed flow steering: rules with priorities instead of table entries (QP_FLOW_STEERING_ATTACH and
+//! DETACH; Linux `core/mcg.c`, `include/linux/mlx4/device.h`).
 
 use super::ethernet::headers::{Headers, Transport, Version, be16};
 use super::hcr::Status;
@@ -7,23 +7,23 @@ use super::mailbox::{MAILBOX, Mailbox};
 use super::steering::BLOCK_LOOPBACK;
 use std::sync::Arc;
 
-/// Bytes of the control block before the specifications.
+/// The length of the control block before the specifications, in bytes.
 const CONTROL: usize = 0x10;
-/// Rules of a card, at most.
+/// The maximum number of rules of a card.
 const MAX_RULES: usize = 1 << 16;
 
-/// What a rule is for.
+/// The frames for which a rule applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Frames that its specifications describe.
+    /// Frames that match the rule's specifications.
     Regular,
-    /// All that no other rule takes.
+    /// All frames that no other rule matches.
     Default,
-    /// All multicast that no other rule takes.
+    /// All multicast frames that no other rule matches.
     MulticastDefault,
 }
 
-/// Bytes under a mask.
+/// A value and the mask of the bits that must match it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Masked<const N: usize> {
     value: [u8; N],
@@ -31,7 +31,7 @@ struct Masked<const N: usize> {
 }
 
 impl<const N: usize> Masked<N> {
-    /// Reads value and mask, which may be narrower fields apart from each other.
+    /// Parses value and mask from two offsets; each may be narrower than its slot.
     fn parse(spec: &[u8], value: usize, mask: usize) -> Option<Self> {
         let at = |offset: usize| spec.get(offset..).and_then(|rest| rest.first_chunk::<N>()).copied();
         Some(Self { value: at(value)?, mask: at(mask)? })
@@ -50,7 +50,7 @@ impl<const N: usize> Masked<N> {
     }
 }
 
-/// A layer of a frame, as a rule describes it.
+/// A layer of a frame in a rule's specification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Spec {
     Ethernet {
@@ -68,7 +68,7 @@ enum Spec {
         destination: Masked<2>,
         source: Masked<2>,
     },
-    /// An InfiniBand destination, which RoCE groups have; it describes no other frame.
+    /// An InfiniBand destination, which RoCE groups have. It matches no Ethernet frame.
     InfiniBand {
         gid: Masked<16>,
     },
@@ -130,24 +130,25 @@ struct Rule {
     kind: Kind,
     port: usize,
     qpn: u32,
-    /// What the queue pair itself sends comes back to it.
+    /// True if the rule also matches frames that its own queue pair has sent.
     hears_itself: bool,
     specs: Vec<Spec>,
 }
 
 impl Rule {
-    /// Whether it is for frames of a sender to a port: not for those of its own queue pair, unless it says so.
+    /// Returns whether the rule applies to a port and a sender. The rule's own queue pair is excluded as a
+    /// sender unless `hears_itself` is set.
     fn concerns(&self, port: usize, from: Option<u32>) -> bool {
         self.port == port && (self.hears_itself || from != Some(self.qpn))
     }
 
-    /// Whether its specifications describe a frame.
+    /// Returns whether the rule's specifications match a frame.
     fn describes(&self, frame: &[u8], headers: &Headers) -> bool {
         self.kind == Kind::Regular && self.specs.iter().all(|spec| spec.matches(frame, headers))
     }
 }
 
-/// A card's rules, in the order in which they are looked at.
+/// A card's rules, in order of evaluation.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
@@ -155,7 +156,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Adds a rule of a mailbox's first `words` 32-bit words; gives its id.
+    /// Adds the rule in a mailbox's first `words` 32-bit words, and returns the rule's id.
     pub fn attach(&mut self, mailbox: &Mailbox, words: u32) -> Result<u64, Status> {
         const LAST_IN_FIRST: u8 = 1 << 0;
         const HEARS_ITSELF: u8 = 1 << 3;
@@ -194,21 +195,23 @@ impl Rules {
         Ok(self.last_id)
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub fn detach(&mut self, id: u64) -> Result<(), Status> {
         let place = self.rules.iter().position(|rule| rule.id == id).ok_or(Status::BadResource)?;
         self.rules.remove(place);
         Ok(())
     }
 
-    /// Whether a rule describes a frame of a sender: a queue pair of the card or the wire.
+    /// Returns whether any rule matches a frame. The sender `from` is a queue pair of the card, or `None` for
+    /// the wire.
     #[must_use]
     pub fn describe(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> bool {
         self.rules.iter().any(|rule| rule.concerns(port, from) && rule.describes(frame, headers))
     }
 
-    /// The queue pairs of a frame of a sender: that of the first rule which describes it, or for multicast those of all such
-    /// rules of the same priority; otherwise those that take the rest.
+    /// Returns the queue pairs that receive a frame: for unicast that of the first matching rule, for
+    /// multicast those of all matching rules of the same priority, and without a match those of the default
+    /// rules.
     #[must_use]
     pub fn find(&self, port: usize, from: Option<u32>, frame: &[u8], headers: &Headers) -> Arc<[u32]> {
         let multicast = frame.first().is_some_and(|first| first & 1 != 0);
@@ -223,7 +226,7 @@ impl Rules {
         rest.map(|rule| rule.qpn).collect()
     }
 
-    /// The queue pairs of a RoCE group, as an entry of the multicast table has them.
+    /// Returns the queue pairs of a RoCE group, in the format of a multicast table entry.
     #[must_use]
     pub fn group(&self, port: usize, gid: &[u8; 16]) -> Vec<u32> {
         let is_of = |rule: &&Rule| {
@@ -244,7 +247,7 @@ mod tests {
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-    /// A rule with an Ethernet destination, and TCP to a port if there is one.
+    /// Returns a rule for an Ethernet destination, and for a TCP port if one is given.
     fn rule(priority: u16, kind: u8, qpn: u32, to: Option<[u8; 6]>, tcp: Option<u16>) -> (Mailbox, u32) {
         let mut mailbox = Mailbox::default();
         mailbox.put_u16(0, priority);

@@ -1,66 +1,68 @@
-//! The command register block (HCR, BAR 0 from 0x80680): how the driver gives a command and learns its end.
+//! The command register block (HCR, BAR 0 from 0x80680), through which the driver issues a command and sees
+//! its completion.
 
 use super::mailbox::Mailbox;
 
-/// First byte of the block in BAR 0.
+/// The offset of the block in BAR 0.
 pub const HCR: u64 = 0x80680;
-/// Words of the block.
+/// The number of 32-bit words in the block.
 const WORDS: usize = 7;
-/// Byte after the block.
+/// The offset of the first byte after the block.
 pub const HCR_END: u64 = HCR + 4 * WORDS as u64;
 
 const GO: u32 = 1 << 23;
 const EVENT: u32 = 1 << 22;
 
-/// A command as given.
+/// A command as issued by the driver.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Command {
-    /// The mailbox's bus address, or immediate input.
+    /// The bus address of the input mailbox, or immediate input.
     pub in_param: u64,
     /// The input modifier.
     pub in_mod: u32,
-    /// The output mailbox's bus address.
+    /// The bus address of the output mailbox.
     pub out_param: u64,
-    /// Names the command in its event.
+    /// The value that identifies the command in its event.
     pub token: u16,
-    /// What to do.
+    /// The opcode.
     pub opcode: u16,
     /// The opcode's modifier.
     pub op_mod: u8,
-    /// Whether an event says that it has ended.
+    /// True if the driver wants an event when the command ends.
     pub event: bool,
-    /// The input mailbox as the master of a virtual function hands it on. Without, it is at `in_param`.
+    /// The input mailbox, if the master of a virtual function passes it on. If `None`, the mailbox is at
+    /// `in_param`.
     pub input: Option<Mailbox>,
 }
 
-/// How a command ended.
+/// The error status of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Status {
     /// Internal error.
     #[error("internal error")]
     Internal = 0x01,
-    /// No such command.
+    /// The opcode is unknown.
     #[error("bad opcode")]
     BadOpcode = 0x02,
-    /// A parameter makes no sense.
+    /// A parameter is invalid.
     #[error("bad parameter")]
     BadParameter = 0x03,
-    /// Not in this state of the card.
+    /// The command is not allowed in this state of the card.
     #[error("bad system state")]
     BadSystemState = 0x04,
-    /// No such object.
+    /// The object does not exist.
     #[error("bad resource")]
     BadResource = 0x05,
-    /// In use.
+    /// The object is in use.
     #[error("resource busy")]
     ResourceBusy = 0x06,
-    /// Beyond a limit.
+    /// The request exceeds a limit.
     #[error("exceeds limit")]
     ExceedsLimit = 0x08,
-    /// Not in this state of the object.
+    /// The command is not allowed in this state of the object.
     #[error("bad resource state")]
     BadResourceState = 0x09,
-    /// An index beyond its table.
+    /// The index is beyond the end of its table.
     #[error("bad index")]
     BadIndex = 0x0a,
     /// The table's memory is not mapped.
@@ -72,10 +74,10 @@ pub enum Status {
     /// Windows are bound to the region.
     #[error("region bound")]
     RegionBound = 0x21,
-    /// A management packet that makes no sense.
+    /// The management packet is invalid.
     #[error("bad management packet")]
     BadPacket = 0x30,
-    /// More is outstanding than the new size takes.
+    /// The queue's contents do not fit the new size.
     #[error("bad size")]
     BadSize = 0x40,
 }
@@ -87,12 +89,12 @@ pub struct Hcr {
 }
 
 impl Hcr {
-    /// Reads a register; `offset` is relative to the block.
+    /// Reads a register. `offset` is relative to the block.
     pub fn read(&self, offset: u64) -> u32 {
         self.words.get(offset as usize / 4).copied().unwrap_or(0)
     }
 
-    /// Writes a register; a write of the last with GO gives a command.
+    /// Writes a register. A write of the last one with GO set issues a command, which is returned.
     pub fn write(&mut self, offset: u64, value: u32) -> Option<Command> {
         let index = offset as usize / 4;
         *self.words.get_mut(index)? = value;
@@ -112,8 +114,8 @@ impl Hcr {
         })
     }
 
-    /// Ends the command: GO falls, the toggle stays as given, the status goes to the top. `immediate` is the output of
-    /// a command without output mailbox.
+    /// Completes the command: clears GO, keeps the toggle, and writes the status to the top byte. `immediate`
+    /// is the output of a command without an output mailbox.
     pub fn finish(&mut self, status: u8, immediate: Option<u64>) {
         let [_, _, _, out_high, out_low, _, control] = &mut self.words;
         if let Some(value) = immediate {

@@ -1,39 +1,41 @@
-//! What the device sees of the machine that it is plugged into.
+//! The device's interface to the machine into which it is plugged.
 
 use super::observe::Observation;
 use platform::Instant;
 
-/// An address that the guest has not given to the device.
+/// An access to an address that the guest has not made accessible to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("DMA to {addr:#x}, {len} bytes: not memory of the guest")]
 pub struct DmaError {
-    /// First byte.
+    /// The first address of the access.
     pub addr: u64,
-    /// Bytes.
+    /// The length of the access, in bytes.
     pub len: usize,
 }
 
-/// Memory by bus address, and interrupts. Accesses to memory fail whole.
+/// Memory by bus address, interrupts and time. A memory access succeeds or fails as a whole.
 pub trait Host: Sync {
     /// Copies from memory.
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError>;
     /// Copies to memory.
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError>;
-    /// Stores eight aligned bytes at once, after everything written before: how a device says "done".
+    /// Stores eight aligned bytes atomically, after all earlier writes. A device signals completion in this
+    /// way.
     fn publish(&self, addr: u64, word: [u8; 8]) -> Result<(), DmaError>;
-    /// Adds to the aligned native-endian word at `addr`; gives the value before.
+    /// Adds to the aligned native-endian word at `addr` and returns the previous value.
     fn fetch_add(&self, addr: u64, add: u64) -> Result<u64, DmaError>;
-    /// Stores `swap` in the aligned native-endian word at `addr` if it holds `compare`; gives the value before.
+    /// Stores `swap` in the aligned native-endian word at `addr` if it equals `compare`. Returns the previous
+    /// value.
     fn compare_swap(&self, addr: u64, compare: u64, swap: u64) -> Result<u64, DmaError>;
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Instant;
-    /// Whether the guest takes interrupts by MSI-X.
+    /// Returns whether the guest has enabled MSI-X.
     fn msix_enabled(&self) -> bool;
     /// Raises an MSI-X vector.
     fn message(&self, vector: u16);
     /// Sets the level of INTx.
     fn set_intx(&self, asserted: bool);
-    /// Is told of what happens between driver and card.
+    /// Receives a record of each interaction between driver and card. Ignored by default.
     fn observe(&self, _what: &Observation<'_>) {}
 }
 

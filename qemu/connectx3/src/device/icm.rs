@@ -1,34 +1,35 @@
-//! Memory of the card's tables, by ICM address. A physical function's driver lends pages of the guest (MAP_ICM,
-//! UNMAP_ICM); a virtual function's tables lie with its master, which is part of the card.
+//! Memory of the card's tables, by ICM address. The driver of a physical function provides pages of the guest
+//! (MAP_ICM, UNMAP_ICM). The tables of a virtual function are in its master's memory, which is part of the
+//! card.
 
 use super::host::Host;
 use super::queue_memory::Allowance;
 use std::collections::BTreeMap;
 
-/// Bytes of a page of ICM.
+/// The page size of ICM, in bytes.
 pub const ICM_PAGE: u64 = 4096;
 
-/// An ICM address that nothing is behind.
+/// An access to an unmapped ICM address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len} bytes at ICM address {virt:#x}: no memory")]
 pub struct IcmFault {
-    /// First byte.
+    /// The first ICM address of the access.
     pub virt: u64,
-    /// Bytes.
+    /// The length of the access, in bytes.
     pub len: usize,
 }
 
-/// Where tables are.
+/// The memory that holds the card's tables.
 #[derive(Debug)]
 pub enum Icm {
-    /// In pages of the guest.
+    /// Pages of the guest.
     Guest(Chunks),
-    /// In memory of the card.
+    /// Memory of the card.
     Card(CardMemory),
 }
 
 impl Icm {
-    /// Reads from a table. What is read is mapped in one piece, as entries of tables are.
+    /// Reads from a table. The range must be in one mapped chunk, as entries of tables are.
     pub fn read(&self, host: &dyn Host, virt: u64, buf: &mut [u8]) -> Result<(), IcmFault> {
         let fault = IcmFault { virt, len: buf.len() };
         match self {
@@ -52,7 +53,7 @@ impl Icm {
         }
     }
 
-    /// The card's memory, if tables are there.
+    /// Returns the card's memory, if the tables are there.
     pub const fn card(&mut self) -> Option<&mut CardMemory> {
         match self {
             Self::Card(memory) => Some(memory),
@@ -60,7 +61,7 @@ impl Icm {
         }
     }
 
-    /// The guest's pages, if tables are there.
+    /// Returns the guest's pages, if the tables are there.
     pub const fn guest(&mut self) -> Option<&mut Chunks> {
         match self {
             Self::Guest(chunks) => Some(chunks),
@@ -70,7 +71,7 @@ impl Icm {
 }
 
 impl Icm {
-    /// What the queues in tables' memory may take of the process.
+    /// Returns the limit on the process's memory for queues in these tables.
     pub const fn allowance(&self) -> &Allowance {
         match self {
             Self::Guest(chunks) => &chunks.allowance,
@@ -85,7 +86,7 @@ impl Default for Icm {
     }
 }
 
-/// Memory of the card: pages that come into being when they are written; others read as zero.
+/// Memory of the card. Pages are allocated when they are written; others read as zero.
 #[derive(Debug)]
 pub struct CardMemory {
     pages: BTreeMap<u64, Box<[u8; ICM_PAGE as usize]>>,
@@ -93,23 +94,23 @@ pub struct CardMemory {
     allowance: Allowance,
 }
 
-/// A part of a range on one page: the page, the offset in it, the offset in the range, bytes.
+/// The part of a range on one page: page number, offset in the page, offset in the range, length in bytes.
 type Piece = (u64, usize, usize, usize);
 
 impl CardMemory {
-    /// `len` bytes of zero.
+    /// Creates memory of `len` bytes, all zero.
     #[must_use]
     pub fn new(len: u64) -> Self {
         Self { pages: BTreeMap::new(), len, allowance: Allowance::default() }
     }
 
-    /// Makes whole pages zero.
+    /// Sets the whole pages of a range to zero.
     pub fn clear(&mut self, virt: u64, len: u64) {
         let (first, end) = (virt.div_ceil(ICM_PAGE), (virt + len) / ICM_PAGE);
         self.pages.retain(|page, _| !(first..end).contains(page));
     }
 
-    /// The pieces of a range. `None` beyond the end.
+    /// Returns the pieces of a range, or `None` if the range extends beyond the end.
     fn pieces(&self, virt: u64, len: usize) -> Option<impl Iterator<Item = Piece> + use<>> {
         virt.checked_add(len as u64).filter(|&end| end <= self.len)?;
         let mut done = 0;
@@ -143,19 +144,19 @@ impl CardMemory {
     }
 }
 
-/// What is mapped. The guest maps and unmaps chunks as its tables grow and shrink.
+/// The mapped chunks. The guest maps and unmaps chunks as its tables grow and shrink.
 #[derive(Debug, Default)]
 pub struct Chunks {
-    /// First ICM address to (bus address, bytes); no two overlap.
+    /// The bus address and length in bytes of each chunk, by its first ICM address. Chunks do not overlap.
     chunks: BTreeMap<u64, (u64, u64)>,
     allowance: Allowance,
 }
 
-/// Most chunks. With 256 KiB each, as Linux has them, more than a guest has memory.
+/// The maximum number of chunks. At 256 KiB each, the size that Linux uses, they exceed any guest's memory.
 const MOST_CHUNKS: usize = 1 << 18;
 
 impl Chunks {
-    /// Maps `1 << log_size` bytes at `virt` to `bus`. `false` if that makes no sense.
+    /// Maps `1 << log_size` bytes at `virt` to `bus`. Returns `false` if the range is invalid.
     pub fn map(&mut self, virt: u64, bus: u64, log_size: u8) -> bool {
         let Some(len) = 1u64.checked_shl(u32::from(log_size)) else { return false };
         let Some(end) = virt.checked_add(len) else { return false };
@@ -170,9 +171,9 @@ impl Chunks {
         true
     }
 
-    /// Unmaps what lies from `start` to `end`; a chunk that reaches beyond keeps the rest.
+    /// Unmaps the range from `start` to `end`. A chunk that extends beyond the range keeps the rest.
     pub fn unmap(&mut self, start: u64, end: u64) {
-        // The first that may reach into the range begins before it.
+        // The first chunk that may overlap the range begins before it.
         let first = self.chunks.range(..start).next_back().map_or(start, |(&at, _)| at);
         let touched: Vec<_> = self
             .chunks
@@ -191,12 +192,12 @@ impl Chunks {
         }
     }
 
-    /// Unmaps all.
+    /// Unmaps all chunks.
     pub fn clear(&mut self) {
         self.chunks.clear();
     }
 
-    /// Where `len` bytes at `virt` are, if they are mapped in one piece.
+    /// Returns the bus address of `len` bytes at `virt`, if they are in one mapped chunk.
     fn bus(&self, virt: u64, len: u64) -> Option<u64> {
         let (&at, &(bus, chunk)) = self.chunks.range(..=virt).next_back()?;
         let skip = virt - at;

@@ -1,5 +1,5 @@
-//! Links and other things that take a card time: a link comes up some time after its port is opened or its cable put in, a
-//! reset lasts, and events wait for moderation.
+//! Actions of a card that take time: a link comes up some time after its port is opened or its cable is
+//! plugged in, a reset lasts, and moderation delays events.
 
 use super::Card;
 use super::eq::{Event, EventType};
@@ -8,18 +8,18 @@ use super::observe::Observation;
 use super::port::Port;
 use platform::Instant;
 
-/// PORT_CHANGE subtypes.
+/// Subtypes of the PORT_CHANGE event.
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
 
-/// The link of a port has changed.
+/// Returns the event that a port's link has changed.
 pub(super) fn port_change(index: usize, active: bool) -> Event {
     let subtype = if active { PORT_ACTIVE } else { PORT_DOWN };
     Event::new(EventType::PortChange, subtype).with(0x0c, (index as u32 + 1) << 28)
 }
 
 impl Port {
-    /// The link comes up, at once or later.
+    /// Brings the link up, immediately or after the port's delay.
     fn raise(&mut self, now: Instant) {
         if self.link_delay.is_zero() {
             self.link = true;
@@ -34,7 +34,8 @@ impl Port {
 }
 
 impl Card {
-    /// INIT_PORT: the driver is told of the link, now and when it comes up.
+    /// INIT_PORT: opens the port. The driver receives an event about the link now, and when the link comes
+    /// up.
     pub(super) fn open_port(&mut self, index: usize, host: &dyn Host) {
         let Some(port) = self.ports.get_mut(index) else { return };
         port.open = true;
@@ -44,7 +45,7 @@ impl Card {
         self.link_changed(index, host);
     }
 
-    /// CLOSE_PORT. A link that needs time to come up goes down.
+    /// CLOSE_PORT: closes the port. A link that needs time to come up goes down.
     pub(super) fn close_port(&mut self, index: usize, host: &dyn Host) {
         let Some(port) = self.ports.get_mut(index) else { return };
         port.open = false;
@@ -56,7 +57,7 @@ impl Card {
         }
     }
 
-    /// An Ethernet driver is told. On InfiniBand this is what the training of the link begins or ends with.
+    /// Reports a changed link to an Ethernet driver. On InfiniBand, starts or stops the link's training.
     fn link_changed(&mut self, index: usize, host: &dyn Host) {
         let Some(port) = self.ports.get(index) else { return };
         if port.is_infiniband() {
@@ -67,7 +68,7 @@ impl Card {
         }
     }
 
-    /// Puts a port's cable in, or pulls it out.
+    /// Plugs in or unplugs a port's cable.
     pub fn set_cable(&mut self, index: usize, connected: bool, host: &dyn Host) {
         let Some(port) = self.ports.get_mut(index) else { return };
         let before = port.link;
@@ -82,19 +83,20 @@ impl Card {
         }
     }
 
-    /// Whether a port's link is up.
+    /// Returns whether a port's link is up.
     #[must_use]
     pub fn link(&self, index: usize) -> bool {
         self.ports.get(index).is_some_and(|port| port.link)
     }
 
-    /// Whether the card is still in a reset, or has left the bus: then reads give all ones and writes do nothing.
+    /// Returns whether a reset is in progress or the card has left the bus. In both cases reads return all
+    /// ones and writes have no effect.
     #[must_use]
     pub fn in_reset(&self, now: Instant) -> bool {
         now < self.reset_until || self.is_gone()
     }
 
-    /// What has become due of links, and of events and interrupts that were moderated.
+    /// Performs due changes of links, and due moderated events and interrupts.
     pub(super) fn progress_events(&mut self, now: Instant, host: &dyn Host) {
         for index in 0..self.ports.len() {
             let Some(port) = self.ports.get_mut(index) else { return };
@@ -107,14 +109,15 @@ impl Card {
         self.eqs.progress(now, host);
     }
 
-    /// When [`progress_events`](Self::progress_events) has something to do.
+    /// Returns the next time at which [`progress_events`](Self::progress_events) has work.
     pub(super) fn next_event(&self) -> Option<Instant> {
         let links = self.ports.iter().filter_map(|port| port.link_due);
         links.chain(self.cqs.next_due()).chain(self.eqs.next_due()).min()
     }
 }
 
-/// A machine on which the card's atomic operations are not atomic against the processor: it reads, and then writes.
+/// A machine on which the card's atomic operations are not atomic with respect to the processor: each is a
+/// separate read and write.
 pub struct TornAtomics<'a>(pub &'a dyn Host);
 
 impl TornAtomics<'_> {

@@ -1,8 +1,9 @@
-//! The device: registers, commands, tables in the guest's memory, queues and events. It takes accesses and frames, and
-//! reaches the machine only through [`Host`]; it needs no QEMU and no clock of its own.
+//! The device: registers, commands, tables in the guest's memory, queues and events. Its inputs are register
+//! accesses and frames; it reaches the rest of the machine only through [`Host`]. It needs no QEMU and has no
+//! clock of its own.
 //!
-//! Layouts and behaviour follow what drivers expect: Linux `mlx4`, iPXE `hermon`, illumos `hermon`, and observations on
-//! cards. Where a comment names one source, the others agree or are silent.
+//! Layouts and behaviour follow the expectations of drivers (Linux `mlx4`, iPXE `hermon`, illumos `hermon`)
+//! and observations on cards. Where a comment names one source, the others agree or are silent.
 
 mod breakdown;
 mod clock;
@@ -72,12 +73,12 @@ const ROCE_UDP_PORT: u16 = 4791;
 /// A card.
 pub struct Card {
     profile: Profile,
-    /// The ownership semaphore is taken.
+    /// True while a driver holds the ownership semaphore.
     owned: bool,
     hcr: Hcr,
     firmware: Firmware,
     icm: Icm,
-    /// Between INIT_HCA and CLOSE_HCA.
+    /// The state set up by INIT_HCA; `None` before it and after CLOSE_HCA.
     hca: Option<Hca>,
     eqs: Eqs,
     cqs: Cqs,
@@ -87,44 +88,45 @@ pub struct Card {
     ports: Vec<Port>,
     roce_udp_port: u16,
     special_qp_base: u32,
-    /// Queue pairs that get what no entry names: by port, then multicast and unicast.
+    /// Default queue pairs, which receive frames that match no steering entry: by port, then by multicast and
+    /// unicast.
     default_steering: Vec<[Vec<u32>; 2]>,
-    /// Frames to be sent, by port.
+    /// Frames to be sent, with their ports.
     outbox: Vec<(usize, Vec<u8>)>,
     counters: Counters,
     interface_counters: InterfaceCounters,
-    /// Rules of device-managed steering.
+    /// The rules of device-managed steering.
     flows: Rules,
     transport_counters: roce::transport::Counters,
-    /// Frames that stay inside the card.
+    /// Frames that are looped back inside the card.
     inside: Vec<Inside>,
-    /// Of a virtual function: the master behind it.
+    /// The master behind a virtual function; `None` on a physical function.
     master: Option<Box<Master>>,
     /// Queue pairs that may have something to send.
     pending: BTreeSet<u32>,
-    /// Queue pairs in error.
+    /// Queue pairs in the error state.
     failed: Failed,
-    /// No queue pair's deadline is before this.
+    /// A lower bound of all queue pairs' deadlines.
     next_deadline: Instant,
-    /// A reset lasts until then.
+    /// The end of the running reset.
     reset_until: Instant,
-    /// What work costs, if that is counted.
+    /// The account of the cost of work, if costs are counted.
     costs: Option<Arc<Costs>>,
-    /// If it is to fail.
+    /// The planned failure of the card, if there is one.
     fate: Option<Fate>,
 }
 
-/// What happened to frames.
+/// Counts of received frames that were dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that no steering entry names.
+    /// Frames that matched no steering entry.
     pub rx_unsteered: u64,
     /// Frames for which no receive buffer was posted.
     pub rx_no_buffer: u64,
 }
 
 impl Card {
-    /// A card as after power-on.
+    /// Creates a card in its state after power-on.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         let virtual_function = profile.function == Function::Virtual;
@@ -164,19 +166,19 @@ impl Card {
         card
     }
 
-    /// Which card it is.
+    /// Returns the card's profile.
     #[must_use]
     pub const fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Counts what work costs from now on, lookups in the tables of a card that runs already among it.
+    /// Starts to count the cost of work, including table lookups, also on a card that is already running.
     pub fn set_costs(&mut self, costs: Arc<Costs>) {
         self.regions.set_costs(costs.clone());
         self.costs = Some(costs);
     }
 
-    /// Forgets all but the profile, the account of costs, and when it is to fail.
+    /// Resets the card. The profile, the account of costs and the planned failure survive.
     pub fn reset(&mut self, host: &dyn Host) {
         host.set_intx(false);
         let (outbox, fate) = (self.silence(), self.fate_after_reset());
@@ -188,7 +190,7 @@ impl Card {
         }
     }
 
-    /// A frame has arrived at a port, its check sequence taken off.
+    /// Handles a frame that has arrived at a port. `frame` has no check sequence.
     pub fn receive(&mut self, port: usize, frame: &[u8], host: &dyn Host) {
         if self.is_broken() {
             return;
@@ -204,7 +206,7 @@ impl Card {
         }
     }
 
-    /// Sends a frame of a queue pair.
+    /// Queues a frame of a queue pair for transmission.
     fn emit(&mut self, port: usize, counter: u8, frame: Vec<u8>) {
         let Some(at) = self.ports.get_mut(port) else { return };
         if at.send(&frame) {
@@ -214,17 +216,17 @@ impl Card {
         }
     }
 
-    /// Takes the frames to be sent, by port.
+    /// Removes and returns the frames to be sent, each with its port.
     pub fn take_outbox(&mut self) -> Vec<(usize, Vec<u8>)> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// The queue pairs that get frames which no steering entry names.
+    /// Returns the queue pairs that receive frames which match no steering entry.
     fn default_members(&self, port: usize, steer: Steer) -> &[u32] {
         self.default_steering.get(port).map_or(&[], |kinds| &kinds[steer as usize])
     }
 
-    /// Reads from BAR 2: doorbells read as zero, a virtual function's communication channel does not.
+    /// Reads from BAR 2. Doorbells read as zero; a virtual function's communication channel has contents.
     pub fn read_bar2(&mut self, offset: u64, buf: &mut [u8]) {
         buf.fill(0);
         self.each_word(offset, buf.len(), |card, at, range| {

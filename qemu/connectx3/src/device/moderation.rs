@@ -1,4 +1,5 @@
-//! When a queue tells of its entries: at once, or when some have come or some time has passed since the first of them.
+//! Moderation of a queue's events or interrupts: each entry reports immediately, or the queue waits for a
+//! number of entries or for a time since the first of them.
 
 use super::mailbox::Mailbox;
 use core::time::Duration;
@@ -7,28 +8,29 @@ use platform::Instant;
 /// The moderation of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// How long the first entry may wait; zero: not at all.
+    /// The longest delay of an entry's report; zero disables moderation.
     period: Duration,
-    /// With so many entries it waits no longer.
+    /// The number of entries at which the delay ends.
     count: u16,
     waiting: u16,
     due: Option<Instant>,
 }
 
 impl Moderation {
-    /// As a context or MODIFY_CQ says. Without a period nothing waits, since nothing would end that.
+    /// Creates the moderation from the fields of a context or of MODIFY_CQ. Without a period nothing is
+    /// delayed, because nothing would end the delay.
     #[must_use]
     pub const fn new(period_us: u16, count: u16) -> Self {
         Self { period: Duration::from_micros(period_us as u64), count, waiting: 0, due: None }
     }
 
-    /// Shows it in a context.
+    /// Writes the settings to a context.
     pub fn put(&self, out: &mut Mailbox) {
         out.put_u16(0x10, self.period.as_micros() as u16);
         out.put_u16(0x12, self.count);
     }
 
-    /// Something is to be told of; gives whether at once. `now` is asked only if it matters.
+    /// Records an entry. Returns whether to report immediately. Calls `now` only if moderation is enabled.
     pub fn occurred(&mut self, now: impl FnOnce() -> Instant) -> bool {
         if self.period.is_zero() {
             return true;
@@ -44,18 +46,18 @@ impl Moderation {
         false
     }
 
-    /// When what waits is to be told of.
+    /// Returns the time at which the delayed entries are due.
     #[must_use]
     pub const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// It has been told of.
+    /// Records that the entries were reported.
     pub const fn told(&mut self) {
         (self.waiting, self.due) = (0, None);
     }
 
-    /// Takes other limits; gives what is due from before.
+    /// Replaces the settings. Returns whether entries are still waiting to be reported.
     pub fn replace(&mut self, other: Self) -> bool {
         std::mem::replace(self, other).due.is_some()
     }

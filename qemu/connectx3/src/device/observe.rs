@@ -1,85 +1,85 @@
-//! What a card lets be seen of its work, for traces and counts.
+//! Observations of a card's work, for traces and counts.
 
 use super::hcr::Command;
 
-/// Something that happened between a driver and a card.
+/// An interaction between a driver and a card.
 #[derive(Clone, Copy)]
 pub enum Observation<'a> {
     /// A command has ended.
     Command {
-        /// As given. Its input mailbox is still in the machine's memory.
+        /// The command as issued. Its input mailbox is still in the machine's memory.
         command: &'a Command,
-        /// 0, or why it failed.
+        /// The status; 0 for success.
         status: u8,
     },
     /// A doorbell has been rung.
     Doorbell(Doorbell),
     /// An entry was written to an event queue.
     Event {
-        /// The queue.
+        /// The number of the queue.
         eqn: u32,
-        /// The entry.
+        /// The entry's bytes.
         entry: &'a [u8; 32],
     },
     /// An entry was written to a completion queue.
     Completion {
-        /// The queue.
+        /// The number of the queue.
         cqn: u32,
-        /// The entry.
+        /// The entry's bytes.
         entry: &'a [u8; 32],
     },
-    /// A register that does something was written.
+    /// A register with a side effect was written.
     Register(Register),
 }
 
 /// A doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doorbell {
-    /// A queue pair has something to send.
+    /// A queue pair has work requests to send.
     Send {
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
-    /// The same, with the work request.
+    /// A queue pair has work requests to send, and the doorbell carries the first of them.
     BlueFlame {
-        /// Its number.
+        /// The number of the queue pair.
         qpn: u32,
     },
     /// A completion queue is armed.
     Arm {
-        /// Its number.
+        /// The number of the queue.
         cqn: u32,
-        /// For solicited completions only.
+        /// True if armed for solicited completions only.
         solicited: bool,
-        /// The consumer's index.
+        /// The consumer index.
         consumer: u32,
-        /// The sequence number of the arm.
+        /// The sequence number of the arming.
         sequence: u32,
     },
-    /// Entries of an event queue were taken.
+    /// Entries of an event queue were consumed.
     Event {
-        /// Its number.
+        /// The number of the queue.
         eqn: u32,
-        /// The consumer's index.
+        /// The consumer index.
         consumer: u32,
-        /// Whether it is armed too.
+        /// True if the queue is armed too.
         arm: bool,
     },
-    /// None that the card knows.
+    /// A write that is no known doorbell.
     Unknown {
-        /// Where in BAR 2.
+        /// The offset in BAR 2.
         offset: u64,
-        /// The first word.
+        /// The first 32-bit word.
         word: u32,
     },
 }
 
-/// A register that does something when it is written.
+/// A register with a side effect when written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Register {
-    /// Ownership is given up.
+    /// Ownership is released.
     ReleaseOwnership,
-    /// A reset.
+    /// The card is reset.
     Reset,
     /// INTx is cleared.
     ClearInterrupt,

@@ -11,11 +11,11 @@ use core::time::Duration;
 use platform::Instant;
 use verbs::{Gid, LinkKind, MacAddr};
 
-/// Rows of the GID and MAC tables.
+/// The number of rows in the GID and MAC tables.
 pub const ROWS: usize = 1 << limits::LOG_GIDS;
-/// Rows of the VLAN table.
+/// The number of rows in the VLAN table.
 const VLAN_ROWS: usize = 1 << limits::LOG_VLANS;
-/// The largest Ethernet MTU (QUERY_PORT).
+/// The largest Ethernet MTU in bytes (QUERY_PORT).
 const MAX_MTU: u16 = 9600;
 
 /// A row of the GID table.
@@ -23,7 +23,7 @@ const MAX_MTU: u16 = 9600;
 pub struct GidRow {
     /// The GID.
     pub gid: Gid,
-    /// The frames it is used with.
+    /// The kind of frames with which the GID is used.
     pub link: LinkKind,
 }
 
@@ -31,46 +31,46 @@ pub struct GidRow {
 #[derive(Debug)]
 pub struct Port {
     mac: MacAddr,
-    /// What it can be.
+    /// The link types that the port supports.
     links: LinkTypes,
-    /// What it is.
+    /// The present link type.
     pub link_type: LinkType,
-    /// Between INIT_PORT and CLOSE_PORT.
+    /// True between INIT_PORT and CLOSE_PORT.
     pub open: bool,
-    /// Whether the link is up.
+    /// True while the link is up.
     pub link: bool,
-    /// Whether the cable is in.
+    /// True while the cable is plugged in.
     pub cable: bool,
-    /// How long the link takes to come up.
+    /// The time that the link takes to come up.
     pub link_delay: Duration,
-    /// When it will be up.
+    /// The time at which the link will be up.
     pub link_due: Option<Instant>,
-    /// By index.
+    /// The GID table, by index.
     pub gids: Vec<Option<GidRow>>,
-    /// By index.
+    /// The MAC table, by index.
     pub macs: Vec<Option<MacAddr>>,
-    /// Numbers of the VLANs of connections, by index.
+    /// The VLAN table of connections: VLAN ids by index.
     vlans: Vec<Option<u16>>,
-    /// What it lets in.
+    /// The filters of received frames.
     pub filters: Filters,
-    /// How steering by table goes on from a row.
+    /// The steering of frames by the MAC table.
     pub queues: QueueCalculation,
-    /// The longest frame, check sequence included.
+    /// The maximum length of a frame in bytes, including the check sequence.
     pub max_frame: usize,
-    /// What it has counted.
+    /// The port's counts of frames.
     pub statistics: PortStatistics,
-    /// What it has for InfiniBand.
+    /// The port's InfiniBand state.
     pub ib: IbPort,
 }
 
-/// Steering by table: which queue pairs frames go to (SET_PORT, RQP_CALC).
+/// The queue pairs that receive frames when steering uses the MAC table (SET_PORT, RQP_CALC).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCalculation {
-    /// That of the first row of the MAC table.
+    /// The queue pair of the first row of the MAC table.
     pub base_qpn: u32,
-    /// Gets unicast frames for addresses that are not in the table.
+    /// The queue pair for unicast frames whose address is not in the table.
     pub promiscuous: Option<u32>,
-    /// Gets multicast.
+    /// The queue pair for multicast frames.
     pub multicast: Option<u32>,
 }
 
@@ -86,7 +86,7 @@ impl QueueCalculation {
     }
 }
 
-/// SET_PORT with op_mod 1: what the mailbox holds.
+/// Subcommands of SET_PORT with op_mod 1.
 mod sub {
     pub const GENERAL: u32 = 0x0;
     pub const RQP_CALC: u32 = 0x1;
@@ -100,7 +100,7 @@ mod sub {
 }
 
 impl Port {
-    /// All ports of a card, as after a reset.
+    /// Creates all ports of a card in their state after a reset.
     #[must_use]
     pub fn all(card: &Profile) -> Vec<Self> {
         let ib = |index| IbPort::new(index as u8 + 1, card.guid(index));
@@ -129,25 +129,25 @@ impl Port {
         }
     }
 
-    /// The burnt-in address.
+    /// Returns the burnt-in address.
     #[must_use]
     pub const fn mac(&self) -> MacAddr {
         self.mac
     }
 
-    /// The number of the VLAN in a row of the table.
+    /// Returns the VLAN id in a row of the table.
     #[must_use]
     pub fn vlan(&self, row: usize) -> Option<u16> {
         self.vlans.get(row).copied().flatten()
     }
 
-    /// Whether an Ethernet address is one of its own.
+    /// Returns whether an Ethernet address belongs to the port.
     #[must_use]
     pub fn has_mac(&self, mac: [u8; 6]) -> bool {
         self.mac.0 == mac || self.macs.iter().flatten().any(|own| own.0 == mac)
     }
 
-    /// Counts a frame from the cable; gives whether the port takes it.
+    /// Counts a frame from the cable, and returns whether the port accepts it.
     pub fn receive(&mut self, frame: &[u8], headers: &Headers) -> bool {
         self.statistics.received.count(frame, headers, self.max_frame);
         let fits = frame.len().saturating_add(FCS) <= self.max_frame;
@@ -157,7 +157,7 @@ impl Port {
         fits
     }
 
-    /// Counts a frame to the cable; gives whether there is one.
+    /// Counts a frame to the cable, and returns whether the port can send it.
     pub fn send(&mut self, frame: &[u8]) -> bool {
         let goes = self.open && self.link;
         if goes {
@@ -169,7 +169,7 @@ impl Port {
         goes
     }
 
-    /// QUERY_PORT.
+    /// QUERY_PORT: writes the port's capabilities and state to `out`.
     pub fn query(&self, out: &mut Mailbox) {
         const SPEED_40G: u8 = 0x40;
         const SUGGESTS_ETHERNET: u8 = 1 << 3;
@@ -191,7 +191,7 @@ impl Port {
         out.put_u64(0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
     }
 
-    /// Takes the link layer that the form of SET_PORT means.
+    /// Selects the link type, which the form of SET_PORT implies.
     pub fn choose(&mut self, link: LinkType) -> Result<(), Status> {
         if !self.links.has(link) {
             return Err(Status::BadParameter);
@@ -200,7 +200,7 @@ impl Port {
         Ok(())
     }
 
-    /// SET_PORT, Ethernet form: `part` says what the mailbox holds.
+    /// SET_PORT, Ethernet form. `part` is the subcommand.
     pub fn set_ethernet(&mut self, part: u32, mailbox: &Mailbox) -> Result<(), Status> {
         match part {
             sub::MAC_TABLE => {
@@ -240,7 +240,7 @@ impl Port {
                     *slot = (word & VALID != 0).then_some((word & NUMBER) as u16);
                 }
             }
-            // There is one class of traffic.
+            // There is only one traffic class.
             sub::PRIO_MAP | sub::PRIO2TC | sub::SCHEDULER => {}
             _ => return Err(Status::BadParameter),
         }

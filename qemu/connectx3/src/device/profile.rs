@@ -1,64 +1,64 @@
-//! Which card is emulated: identity, sizes and capabilities. Values are those seen on real cards, or
+//! Profiles of the emulated cards: identity, sizes and capabilities. The values are those of real cards, or
 //! the smallest that Linux accepts.
 
 use core::time::Duration;
 use verbs::MacAddr;
 
-/// A card.
+/// The profile of a card.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What the guest gets of the card.
+    /// The part of the card that the guest sees.
     pub function: Function,
-    /// PCI device id: 0x1003 ConnectX-3, 0x1007 ConnectX-3 Pro, 0x1004 a virtual function.
+    /// The PCI device id: 0x1003 ConnectX-3, 0x1007 ConnectX-3 Pro, 0x1004 a virtual function.
     pub device_id: u16,
-    /// Firmware version: major, minor, subminor.
+    /// The firmware version: major, minor, subminor.
     pub firmware: [u16; 3],
-    /// Board id, up to 16 printable bytes.
+    /// The board id, up to 16 printable bytes.
     pub board: &'static str,
-    /// One or two ports.
+    /// The card's ports, one or two.
     pub ports: Vec<PortProfile>,
-    /// RoCE v2 (ConnectX-3 Pro).
+    /// True if RoCE v2 is supported (ConnectX-3 Pro).
     pub roce_v2: bool,
-    /// How event queues are numbered.
+    /// The numbering of event queues.
     pub eqs: EqScheme,
-    /// How Ethernet frames can be steered to queue pairs.
+    /// The schemes that the card offers to steer Ethernet frames to queue pairs.
     pub steering: SteeringOffer,
-    /// Drivers mark the entries of completion queues as not written yet (SW_CQ_INIT).
+    /// True if drivers must initialize the entries of completion queues as not yet written (SW_CQ_INIT).
     pub sw_cq_init: bool,
-    /// Event and completion queues with entries of 64 bytes are offered, beside those of 32.
+    /// True if the card offers event and completion queues with entries of 64 bytes, in addition to 32 bytes.
     pub large_entries: bool,
-    /// Work requests can be written to the card along with their doorbell.
+    /// True if a doorbell can carry its work request (BlueFlame).
     pub blue_flame: bool,
-    /// How long a reset lasts.
+    /// The duration of a reset.
     pub reset_time: Duration,
-    /// How long a link takes to come up.
+    /// The time that a link takes to come up.
     pub link_delay: Duration,
-    /// Atomic operations are atomic among the card's own only, not against the processor.
+    /// True if atomic operations are atomic only among the card's own, not with respect to the processor.
     pub torn_atomics: bool,
 }
 
-/// How Ethernet frames find their queue pairs; INIT_HCA chooses.
+/// A scheme by which Ethernet frames are steered to queue pairs. INIT_HCA selects it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steering {
     /// A0: by the row of the port's MAC table.
     Table,
-    /// B0: by entries of the multicast table, unicast too.
+    /// B0: by entries of the multicast table, also for unicast.
     Groups,
     /// Device-managed: by rules.
     Flows,
 }
 
-/// What a card offers beside [`Steering::Table`], which all have.
+/// The schemes that a card offers in addition to [`Steering::Table`], which every card offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SteeringOffer {
-    /// [`Steering::Groups`].
+    /// True if [`Steering::Groups`] is offered.
     pub groups: bool,
-    /// [`Steering::Flows`].
+    /// True if [`Steering::Flows`] is offered.
     pub flows: bool,
 }
 
 impl SteeringOffer {
-    /// Whether a driver may choose it.
+    /// Returns whether a driver may select a scheme.
     #[must_use]
     pub const fn offers(self, steering: Steering) -> bool {
         match steering {
@@ -69,12 +69,12 @@ impl SteeringOffer {
     }
 }
 
-/// What the guest gets of a card.
+/// The part of a card that the guest sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Function {
-    /// All of it.
+    /// The physical function, with the whole card.
     Physical,
-    /// A virtual function: its commands go to a master, which the card has built in.
+    /// A virtual function. Its commands go to a master, which is built into the card.
     Virtual,
 }
 
@@ -83,7 +83,7 @@ pub enum Function {
 pub struct PortProfile {
     /// The burnt-in address.
     pub mac: MacAddr,
-    /// The link layers that it can have.
+    /// The supported link types.
     pub links: LinkTypes,
 }
 
@@ -96,22 +96,22 @@ pub enum LinkType {
     Ethernet,
 }
 
-/// The link layers that a port can have.
+/// The link types that a port supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LinkTypes {
     /// InfiniBand only.
     InfiniBand,
     /// Ethernet only.
     Ethernet,
-    /// Either: the driver says which with the form of SET_PORT that it uses, and until then it is the one suggested.
+    /// Either type. The driver selects it by the form of SET_PORT; until then the suggested type applies.
     Either {
-        /// What QUERY_PORT suggests.
+        /// The type that QUERY_PORT suggests.
         suggested: LinkType,
     },
 }
 
 impl LinkTypes {
-    /// The code of QUERY_PORT.
+    /// Returns the code for QUERY_PORT.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -121,7 +121,7 @@ impl LinkTypes {
         }
     }
 
-    /// The link layer until the driver has chosen.
+    /// Returns the link type before the driver has selected one.
     #[must_use]
     pub const fn suggested(self) -> LinkType {
         match self {
@@ -131,28 +131,28 @@ impl LinkTypes {
         }
     }
 
-    /// Whether the port can have a link layer.
+    /// Returns whether the port supports a link type.
     #[must_use]
     pub fn has(self, link: LinkType) -> bool {
         matches!(self, Self::Either { .. }) || self.suggested() == link
     }
 }
 
-/// How event queues are numbered.
+/// The numbering of event queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EqScheme {
-    /// By UARs reserved: QUERY_FUNC is not used.
+    /// By reserved UARs, without QUERY_FUNC.
     Legacy,
-    /// System EQs: QUERY_FUNC says which are the function's.
+    /// System EQs: QUERY_FUNC reports which belong to the function.
     System {
-        /// Queues that the firmware keeps.
+        /// The number of queues reserved for the firmware.
         reserved: u16,
-        /// Queues in all.
+        /// The total number of queues.
         max: u16,
     },
 }
 
-/// A named profile: its name, what is special about it, and how it differs from [`Profile::pro`].
+/// A named profile: its name, its description, and its differences from [`Profile::pro`].
 type Named = (&'static str, &'static str, fn(&mut Profile));
 
 /// All named profiles.
@@ -196,7 +196,7 @@ const NAMED: &[Named] = &[
 ];
 
 impl Profile {
-    /// The names of the cards that [`named`](Self::named) knows; the first is the usual one.
+    /// The names known to [`named`](Self::named); the first is the default.
     pub const NAMES: [&'static str; NAMED.len()] = {
         let mut names = [""; NAMED.len()];
         let mut index = 0;
@@ -207,12 +207,12 @@ impl Profile {
         names
     };
 
-    /// What is special about each card, beside its name.
+    /// Returns the name and description of each profile.
     pub fn described() -> impl Iterator<Item = (&'static str, &'static str)> {
         NAMED.iter().map(|(name, about, _)| (*name, *about))
     }
 
-    /// A card by its name; `mac` is its first port's address.
+    /// Returns a profile by name. `mac` is the address of its first port.
     #[must_use]
     pub fn named(name: &str, mac: MacAddr) -> Option<Self> {
         let (_, _, differ) = NAMED.iter().find(|(known, ..)| *known == name)?;
@@ -221,7 +221,7 @@ impl Profile {
         Some(profile)
     }
 
-    /// A ConnectX-3 Pro with one Ethernet port.
+    /// Returns the profile of a ConnectX-3 Pro with one Ethernet port.
     #[must_use]
     pub fn pro(mac: MacAddr) -> Self {
         Self {
@@ -242,14 +242,14 @@ impl Profile {
         }
     }
 
-    /// What its ports can be.
+    /// Sets the link types of all ports.
     fn link(&mut self, links: LinkTypes) {
         for port in &mut self.ports {
             port.links = links;
         }
     }
 
-    /// Adds a port like the last. Its address is the next one.
+    /// Adds a port like the last one, with the next address.
     fn second_port(&mut self) {
         if let Some(&(mut port)) = self.ports.last() {
             port.mac.0[5] = port.mac.0[5].wrapping_add(1);
@@ -257,8 +257,8 @@ impl Profile {
         }
     }
 
-    /// The port's GUID: the address with `0x0002c9` style expansion, as the firmware derives it (EUI-64 without the
-    /// bit flipped).
+    /// Returns the port's GUID, derived from its address as the firmware does: an EUI-64 without the inverted
+    /// bit.
     #[must_use]
     pub fn guid(&self, port: usize) -> u64 {
         let [a, b, c, d, e, f] = self.ports.get(port).map_or([0; 6], |port| port.mac.0);
@@ -266,7 +266,7 @@ impl Profile {
     }
 }
 
-/// log2 of table sizes and limits (QUERY_DEV_CAP).
+/// Sizes and limits of tables, as log2 unless stated otherwise (QUERY_DEV_CAP).
 pub mod limits {
     /// Entries of the tables of queue pairs, shared receive queues, completion queues and memory regions.
     pub const LOG_OBJECTS: u8 = 24;
@@ -274,28 +274,28 @@ pub mod limits {
     pub const LOG_XRC_DOMAINS: u8 = 16;
     /// Event queues.
     pub const LOG_EQS: u8 = 9;
-    /// Work requests of a queue.
+    /// Work requests per queue.
     pub const LOG_WQES: u8 = 14;
-    /// Completions of a completion queue.
+    /// Entries per completion queue.
     pub const LOG_CQES: u8 = 22;
-    /// READs and atomics in flight as requester.
+    /// READs and atomics in flight per queue pair as requester.
     pub const LOG_RDMA: u8 = 4;
-    /// READs and atomics answered at once.
+    /// READs and atomics in progress per queue pair as responder.
     pub const LOG_RDMA_RESPONDER: u8 = 4;
-    /// Bytes of a message.
+    /// The length of a message in bytes.
     pub const LOG_MESSAGE: u8 = 30;
-    /// GIDs of a port.
+    /// GIDs per port.
     pub const LOG_GIDS: u8 = 7;
-    /// MAC addresses of a port.
+    /// MAC addresses per port.
     pub const LOG_MACS: u8 = 7;
-    /// VLANs of a port.
+    /// VLANs per port.
     pub const LOG_VLANS: u8 = 7;
-    /// MiB of UAR pages.
+    /// The length of the UAR pages in MiB.
     pub const LOG_UAR_MIB: u8 = 3;
-    /// Bytes of a BlueFlame register, two halves in one.
+    /// The length of a BlueFlame register in bytes, including both halves.
     pub const LOG_BLUE_FLAME: u8 = 9;
-    /// Scatter/gather elements of a send and of a receive work request.
+    /// The maximum number of gather elements of a send work request (not a logarithm).
     pub const SEND_SGES: u8 = 62;
-    /// Of a receive work request.
+    /// The maximum number of scatter elements of a receive work request (not a logarithm).
     pub const RECV_SGES: u8 = 32;
 }

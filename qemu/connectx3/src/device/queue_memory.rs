@@ -1,4 +1,4 @@
-//! A queue's buffer: guest pages that MTT entries name.
+//! A queue's buffer: guest pages listed by MTT entries.
 
 use super::hcr::Status;
 use super::host::{DmaError, Host};
@@ -8,22 +8,23 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of an MTT entry.
+/// The length of an MTT entry, in bytes.
 pub const MTT_ENTRY: u64 = 8;
-/// The bit of an MTT entry that says that it holds a page.
+/// The present bit of an MTT entry.
 const PRESENT: u64 = 1;
 
-/// The MTT table: where it lies, and the way from there to the guest's memory.
+/// The MTT table and its access to the guest's memory.
 #[derive(Clone, Copy)]
 pub struct MttTable<'a> {
-    /// Where tables are.
+    /// The memory of the card's tables.
     pub icm: &'a Icm,
     /// The table's ICM address (INIT_HCA).
     pub base: u64,
 }
 
 impl MttTable<'_> {
-    /// The bus address of the page that an entry names. `mtt` is the byte offset of the first entry in the table.
+    /// Returns the bus address of the page in an entry. `mtt` is the byte offset of the first entry in the
+    /// table.
     pub fn page(&self, host: &dyn Host, mtt: u64, index: u64) -> Option<u64> {
         let offset = mtt.checked_add(index.checked_mul(MTT_ENTRY)?)?;
         let mut entry = [0; MTT_ENTRY as usize];
@@ -33,10 +34,11 @@ impl MttTable<'_> {
     }
 }
 
-/// WRITE_MTT of a physical function's driver: `count` entries for the table at ICM address `base`. The mailbox holds the byte
-/// offset of the first one in the table, as the contexts of queues have it, a word that is not used, and the entries (iPXE
-/// `drivers/infiniband/hermon.c`, `hermon_alloc_mtt`). A virtual function's driver says the index of the first entry
-/// instead; its master takes that (Linux `mlx4/mr.c`, `mlx4/resource_tracker.c`).
+/// WRITE_MTT of a physical function's driver: writes `count` entries to the table at ICM address `base`. The
+/// mailbox holds the byte offset of the first entry in the table, as the contexts of queues do, an unused
+/// word, and the entries (iPXE `drivers/infiniband/hermon.c`, `hermon_alloc_mtt`). A virtual function's
+/// driver passes the index of the first entry instead, which its master handles (Linux `mlx4/mr.c`,
+/// `mlx4/resource_tracker.c`).
 pub fn write_mtt(
     icm: &mut Icm,
     base: u64,
@@ -60,11 +62,12 @@ pub fn write_mtt(
     Ok(())
 }
 
-/// Bytes of the process that a guest's queues may take: lists of their pages, and what transports keep. A guest may name as
-/// many queues as its tables have entries, all of them in the same memory of its own.
+/// The limit on the process's memory for a guest's queues, in bytes: lists of their pages, and transport
+/// state. Without it, a guest could create as many queues as its tables have entries, all in the same pages
+/// of its own memory.
 const ALLOWANCE: u64 = 512 << 20;
 
-/// What is left of the allowance of one card.
+/// The remaining memory limit of one card.
 #[derive(Clone, Debug)]
 pub struct Allowance(Arc<AtomicU64>);
 
@@ -75,7 +78,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes some bytes until the result is dropped. `None` if so many are not left.
+    /// Reserves bytes until the result is dropped. Returns `None` if too few are left.
     #[must_use]
     pub fn take(&self, bytes: u64) -> Option<Held> {
         let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
@@ -83,7 +86,7 @@ impl Allowance {
     }
 }
 
-/// A part of an allowance.
+/// A reserved part of the memory limit.
 #[derive(Debug)]
 pub struct Held {
     from: Allowance,
@@ -96,19 +99,21 @@ impl Drop for Held {
     }
 }
 
-/// A queue's buffer. Its pages are read from the MTT when it is made: a change of theirs takes a new queue or a resize.
+/// A queue's buffer. Its pages are read from the MTT at creation; changed entries take effect only in a new
+/// queue or after a resize.
 #[derive(Debug)]
 pub struct QueueMemory {
     _held: Held,
     pages: Vec<u64>,
     log_page: u8,
-    /// Bytes of the first page before the queue.
+    /// The offset of the queue in its first page, in bytes.
     offset: u64,
     len: u64,
 }
 
 impl QueueMemory {
-    /// The buffer of `len` bytes from `offset` in the first of the pages from `mtt` on. `None` if an entry is missing.
+    /// Creates the buffer of `len` bytes at `offset` in the first of the pages from MTT entry `mtt` on.
+    /// Returns `None` if an entry is not present.
     pub fn new(
         table: MttTable<'_>,
         host: &dyn Host,
@@ -126,7 +131,8 @@ impl QueueMemory {
         Some(Self { _held: held, pages, log_page, offset, len })
     }
 
-    /// Where the byte at `at` is, and how many follow it on its page. `at` wraps at the queue's length.
+    /// Returns the bus address of the byte at `at`, and the number of bytes from there to the end of its
+    /// page. `at` wraps at the queue's length.
     fn place(&self, at: u64) -> Option<(u64, u64)> {
         let position = self.offset + at % self.len.max(1);
         let within = position & ((1 << self.log_page) - 1);
@@ -150,7 +156,7 @@ impl QueueMemory {
         Ok(())
     }
 
-    /// Fills some entries of `stride` bytes with zeros but for their last byte, which says to whom they belong.
+    /// Fills entries of `stride` bytes with zeros, except for their last byte, which marks the owner.
     pub fn mark(
         &self,
         host: &dyn Host,
@@ -183,8 +189,8 @@ impl QueueMemory {
         self.each(at, data.len(), |bus, from, n| host.write(bus, &data[from..from + n]))
     }
 
-    /// Writes an entry whose last byte says to whom it belongs: all of it before its last eight bytes. Entries do not
-    /// cross pages.
+    /// Writes an entry whose last byte marks the owner: its last eight bytes are written after the rest.
+    /// Entries do not cross pages.
     pub fn publish(&self, host: &dyn Host, at: u64, entry: &[u8]) -> Result<(), DmaError> {
         let error = DmaError { addr: at, len: entry.len() };
         let (front, last) = entry.split_last_chunk::<8>().ok_or(error)?;

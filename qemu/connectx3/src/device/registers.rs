@@ -1,4 +1,4 @@
-//! BAR 0: the command registers, ownership, reset, and what QUERY_FW places there.
+//! BAR 0: the command registers, ownership, reset, and the registers whose offsets QUERY_FW reports.
 
 use super::Card;
 use super::clock;
@@ -6,31 +6,31 @@ use super::hcr::{HCR, HCR_END};
 use super::host::Host;
 use super::observe::{Observation, Register};
 
-/// Bytes of BAR 0.
+/// The length of BAR 0, in bytes.
 pub const BAR0_LEN: u64 = 1 << 20;
-/// A read of 0 takes the card.
+/// The ownership semaphore; a driver that reads 0 has acquired the card.
 const OWNERSHIP: u64 = 0x8069c;
-/// Write 1 to reset.
+/// The reset register; writing 1 resets the card.
 const RESET: u64 = 0xf0010;
-/// Where the handler of INTx writes.
+/// The register that the handler of INTx writes.
 pub const CLEAR_INTERRUPT: u64 = 0xf00d8;
-/// The clock, 64 bits. It has a page of its own, which drivers map into programs.
+/// The 64-bit clock. It has a page of its own, which drivers map into programs.
 pub const CLOCK: u64 = 0xfe000;
 const CLOCK_LOW: u64 = CLOCK + 4;
-/// All zero while the card is well.
+/// The error buffer, which is all zero until the card fails.
 pub const ERROR_BUFFER: u64 = 0x1f000;
-/// 32-bit words of it.
+/// The number of 32-bit words in the error buffer.
 pub const ERROR_BUFFER_WORDS: u32 = 16;
 
 impl Card {
-    /// Reads an aligned 32-bit register, as the big-endian number that it is.
+    /// Reads an aligned 32-bit register. The value is the register's big-endian number.
     pub(super) fn read_register(&mut self, offset: u64, host: &dyn Host) -> u32 {
         match offset {
             CLOCK => (clock::cycles(host.now()) >> 32) as u32,
             CLOCK_LOW => clock::cycles(host.now()) as u32,
             HCR..HCR_END => self.hcr.read(offset - HCR),
             OWNERSHIP => u32::from(std::mem::replace(&mut self.owned, true)),
-            // The semaphore of a reset is always free.
+            // The semaphore for resets is always free.
             _ => self.error_word(offset).unwrap_or(0),
         }
     }

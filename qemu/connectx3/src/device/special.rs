@@ -1,5 +1,5 @@
-//! Special queue pairs, which carry management datagrams. What they send the guest makes, headers and all; the card puts
-//! in the checks. What they receive is as of any datagram queue pair.
+//! Special queue pairs, which carry management datagrams. The guest builds their sends including the headers,
+//! and the card inserts the checks. Their receive side is that of a datagram queue pair.
 
 use super::Card;
 use super::host::Host;
@@ -16,14 +16,14 @@ use roce::transport::Env;
 use roce::wire::Frame;
 use verbs::{Completion, Status, WorkKind};
 
-/// The longest frame: a management datagram is one packet.
+/// The maximum length of a frame in bytes; a management datagram is one packet.
 const MAX_FRAME: usize = 4096 + 256;
 
-/// Frames that a queue pair sends before others have their turn.
+/// The maximum number of frames that a queue pair sends per turn.
 const TURN: usize = 64;
 
 impl Card {
-    /// The send doorbell of a special queue pair.
+    /// Handles the send doorbell of a special queue pair.
     pub(super) fn send_special(&mut self, qpn: u32, host: &dyn Host) {
         let next = |card: &mut Self| card.with_qp(qpn, Completed::default(), host, next_frame);
         for _ in 0..TURN {
@@ -34,7 +34,8 @@ impl Card {
     }
 }
 
-/// The frame of the next work request in the send ring; those that fail on the way end.
+/// Returns the frame of the next work request in the send ring. Requests that fail before they become a frame
+/// complete with an error.
 fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Shared<'_>) -> Option<Outgoing> {
     let (port, who) = (qp.context.port(), qp.context.domain());
     while qp.state.takes_sends() {
@@ -66,7 +67,7 @@ fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &mut Sha
     None
 }
 
-/// The frame of a work request, its ICRC and lengths put in.
+/// Returns the frame of a work request, with its ICRC and lengths filled in.
 fn frame(
     control: &Control,
     wqe: &[u8],

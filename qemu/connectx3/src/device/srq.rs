@@ -1,4 +1,5 @@
-//! Shared receive queues: a list of entries linked by index, from which queue pairs take (Linux `mlx4/srq.c`).
+//! Shared receive queues: lists of entries linked by index, from which queue pairs fetch receives (Linux
+//! `mlx4/srq.c`).
 
 use super::eq::{Eqs, Event, EventType};
 use super::hcr::Status;
@@ -9,9 +10,9 @@ use super::queue_memory::{MttTable, QueueMemory};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes before the scatter list of an entry: the index of the next one is in them.
+/// The number of bytes before the scatter list of an entry; they contain the index of the next entry.
 const HEADER: usize = 16;
-/// The longest entry.
+/// The maximum length of an entry, in bytes.
 const MAX_ENTRY: usize = 512;
 
 #[derive(Debug)]
@@ -20,17 +21,17 @@ struct Srq {
     log_entries: u8,
     log_stride: u8,
     pd: u32,
-    /// The XRC domain, and where receives complete: of a queue for XRC queue pairs.
+    /// The XRC domain, and the completion queue of receives, which is used only by XRC queue pairs.
     domain: u16,
     cqn: u32,
     record: u64,
-    /// The next entry to be taken.
+    /// The next entry to be fetched.
     head: u16,
-    /// Entries taken and not given back.
+    /// The number of entries fetched and not returned.
     taken: u16,
-    /// Entries given back: they are taken again before those of the list.
+    /// Returned entries, which are fetched again before those of the list.
     returned: Vec<u16>,
-    /// With fewer entries than this an event is due, once.
+    /// The number of posted entries below which one event is posted.
     limit: u16,
 }
 
@@ -40,11 +41,11 @@ impl Srq {
     }
 }
 
-/// All of them.
+/// All shared receive queues of a card.
 #[derive(Debug, Default)]
 pub struct Srqs {
     queues: BTreeMap<u32, Srq>,
-    /// Protection domains of those for XRC queue pairs, by XRC domain and number.
+    /// The protection domains of queues for XRC queue pairs, by XRC domain and number.
     domains: Arc<Domains>,
 }
 
@@ -52,7 +53,7 @@ pub struct Srqs {
 pub type Domains = BTreeMap<(u16, u32), u32>;
 
 impl Srqs {
-    /// SW2HW_SRQ: the guest gives a queue.
+    /// SW2HW_SRQ: takes over a queue from the guest.
     pub fn create(
         &mut self,
         srqn: u32,
@@ -87,32 +88,32 @@ impl Srqs {
         Ok(())
     }
 
-    /// HW2SW_SRQ: the guest takes a queue back.
+    /// HW2SW_SRQ: returns a queue to the guest.
     pub fn destroy(&mut self, srqn: u32) -> Result<(), Status> {
         let queue = self.queues.remove(&srqn).ok_or(Status::BadResource)?;
         Arc::make_mut(&mut self.domains).remove(&(queue.domain, srqn));
         Ok(())
     }
 
-    /// The protection domains of all queues.
+    /// Returns the protection domains of all queues.
     #[must_use]
     pub fn domains(&self) -> Arc<Domains> {
         Arc::clone(&self.domains)
     }
 
-    /// Whether a queue is in an XRC domain.
+    /// Returns whether a queue is in an XRC domain.
     #[must_use]
     pub fn is_in(&self, srqn: u32, domain: u16) -> bool {
         self.domains.contains_key(&(domain, srqn))
     }
 
-    /// Where the receives of a queue complete that XRC queue pairs use.
+    /// Returns the completion queue of a shared receive queue that XRC queue pairs use.
     #[must_use]
     pub fn cqn(&self, srqn: u32) -> Option<u32> {
         self.queues.get(&srqn).map(|queue| queue.cqn)
     }
 
-    /// QUERY_SRQ: the state of a queue.
+    /// QUERY_SRQ: writes the state of a queue to `out`.
     pub fn query(&self, srqn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let queue = self.queues.get(&srqn).ok_or(Status::BadResource)?;
         out.put_u32(0x00, u32::from(queue.log_entries) << 24 | srqn);
@@ -125,7 +126,7 @@ impl Srqs {
         Ok(())
     }
 
-    /// ARM_SRQ: an event when fewer than `limit` entries are left.
+    /// ARM_SRQ: requests an event when fewer than `limit` entries are left.
     pub fn arm(&mut self, srqn: u32, limit: u16, eqs: &mut Eqs, host: &dyn Host) -> Result<(), Status> {
         let queue = self.queues.get_mut(&srqn).ok_or(Status::BadResource)?;
         queue.limit = limit;
@@ -133,7 +134,8 @@ impl Srqs {
         Ok(())
     }
 
-    /// Takes the next entry posted: its index, its protection domain, and its scatter list into `out`.
+    /// Fetches the next posted entry: returns its index and its protection domain, and writes its scatter
+    /// list to `out`.
     pub fn next(
         &mut self,
         srqn: u32,
@@ -157,7 +159,7 @@ impl Srqs {
         Ok(Some((index, queue.pd)))
     }
 
-    /// Takes an entry back that was not used.
+    /// Returns an unused entry to its queue.
     pub fn give_back(&mut self, srqn: u32, index: u16) {
         if let Some(queue) = self.queues.get_mut(&srqn) {
             queue.returned.push(index);
@@ -165,7 +167,7 @@ impl Srqs {
         }
     }
 
-    /// Posts the event that a queue is armed for, if it has fewer entries than its limit.
+    /// Posts the event for which a queue is armed, if it has fewer entries than its limit.
     pub fn watch_limit(&mut self, srqn: u32, eqs: &mut Eqs, host: &dyn Host) {
         let Some(queue) = self.queues.get_mut(&srqn) else { return };
         if queue.limit > 0 && queue.posted(host).is_ok_and(|posted| posted < queue.limit) {

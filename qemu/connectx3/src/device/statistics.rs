@@ -1,20 +1,20 @@
-//! What ports and counters have counted: DUMP_ETH_STATS, QUERY_IF_STAT (Linux `en_port.h`, `mlx4_counter`).
+//! Counts of ports and counters: DUMP_ETH_STATS, QUERY_IF_STAT (Linux `en_port.h`, `mlx4_counter`).
 
 use super::ethernet::headers::{Headers, VlanKind};
 use super::mailbox::Mailbox;
 use std::collections::BTreeMap;
 
-/// Classes of frames: the eight priorities of a VLAN tag, then frames without.
+/// The number of frame classes: the eight priorities of a VLAN tag, and untagged frames.
 const CLASSES: usize = 9;
 const UNTAGGED: usize = 8;
-/// The longest frame of each size bucket but the last two, check sequence included.
+/// The longest frame of each size bucket but the last two, in bytes with the check sequence.
 const BUCKETS: [usize; 8] = [64, 127, 255, 511, 1023, 1518, 1522, 1548];
-/// Buckets: those, up to the MTU, and beyond.
+/// The number of buckets: those of [`BUCKETS`], one up to the MTU, and one beyond.
 const ALL_BUCKETS: usize = BUCKETS.len() + 2;
-/// Bytes of the frame check sequence, which counts on the wire.
+/// The length of the frame check sequence, which counts on the wire, in bytes.
 pub const FCS: usize = 4;
 
-/// One direction of a port.
+/// The counts of one direction of a port.
 #[derive(Clone, Debug, Default)]
 pub struct Direction {
     by_size: [[u64; CLASSES]; ALL_BUCKETS],
@@ -26,7 +26,7 @@ pub struct Direction {
 }
 
 impl Direction {
-    /// Counts a frame; `max` is the longest that the port takes, check sequence included.
+    /// Counts a frame. `max` is the longest frame that the port accepts, including the check sequence.
     pub fn count(&mut self, frame: &[u8], headers: &Headers, max: usize) {
         let class = match headers.vlan {
             Some(vlan) if vlan.kind == VlanKind::Customer => usize::from(vlan.priority()),
@@ -58,7 +58,7 @@ impl Direction {
         }
     }
 
-    /// Writes the counts; the places differ in the two directions.
+    /// Writes the counts. The offsets differ between the directions.
     fn put(&self, out: &mut Mailbox, places: &Places) {
         let mut row = |at: usize, counts: &[u64; CLASSES], step: usize| {
             for (class, count) in counts.iter().enumerate() {
@@ -110,23 +110,23 @@ const SENT: Places = Places {
     frames: 0xa98,
 };
 
-/// What a port has counted.
+/// The counts of a port.
 #[derive(Clone, Debug, Default)]
 pub struct PortStatistics {
     /// Frames from the cable.
     pub received: Direction,
     /// Frames to the cable.
     pub sent: Direction,
-    /// Frames that found no receive buffer.
+    /// Frames for which no receive buffer was posted.
     pub no_buffer: u32,
-    /// Frames longer than the port takes.
+    /// Frames that were too long for the port.
     pub too_long: u32,
-    /// Frames not sent because the port was closed or the link down.
+    /// Frames not sent because the port was closed or the link was down.
     pub not_sent: u32,
 }
 
 impl PortStatistics {
-    /// DUMP_ETH_STATS.
+    /// DUMP_ETH_STATS: writes the counts to `out`.
     pub fn dump(&self, out: &mut Mailbox) {
         self.received.put(out, &RECEIVED);
         self.sent.put(out, &SENT);
@@ -143,7 +143,7 @@ impl PortStatistics {
     }
 }
 
-/// What a counter has counted, of the queue pairs that name it in their path.
+/// The counts of a counter: frames of the queue pairs whose path names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceCounter {
     received: [u64; 2],
@@ -155,15 +155,15 @@ pub struct InterfaceCounter {
 pub struct InterfaceCounters(BTreeMap<u8, InterfaceCounter>);
 
 impl InterfaceCounters {
-    /// Counters that there are; the last is Linux's for what nobody counts.
+    /// The number of counters. Linux uses the last one for queue pairs without a counter of their own.
     pub const COUNT: u32 = 128;
 
-    /// Counts a frame received by a queue pair.
+    /// Counts a frame that a queue pair has received.
     pub fn received(&mut self, index: u8, bytes: usize) {
         self.add(index, bytes, |counter| &mut counter.received);
     }
 
-    /// Counts a frame sent by a queue pair.
+    /// Counts a frame that a queue pair has sent.
     pub fn sent(&mut self, index: u8, bytes: usize) {
         self.add(index, bytes, |counter| &mut counter.sent);
     }
@@ -176,7 +176,7 @@ impl InterfaceCounters {
         }
     }
 
-    /// QUERY_IF_STAT: the basic counters of one index; they begin anew if `reset`.
+    /// QUERY_IF_STAT: writes the basic counts of a counter to `out`, and resets them if `reset` is set.
     pub fn query(&mut self, index: u8, reset: bool, out: &mut Mailbox) {
         let InterfaceCounter { received, sent } = self.0.get(&index).copied().unwrap_or_default();
         out.put_u32(0x04, 1);

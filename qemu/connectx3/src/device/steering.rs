@@ -1,4 +1,4 @@
-//! The multicast group and steering table (MCG): which queue pairs a destination goes to.
+//! The multicast group and steering table (MCG): destinations and their queue pairs.
 
 use super::Card;
 use super::command::Hca;
@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use verbs::Gid;
 
-/// Places of entries.
+/// The table in ICM.
 pub struct McgTable<'a> {
-    /// Where tables are.
+    /// The memory of the card's tables.
     pub icm: &'a Icm,
-    /// Where the table is.
+    /// The parameters of INIT_HCA, with the table's address.
     pub hca: &'a Hca,
 }
 
-/// The ICM address of an entry, and its bytes.
+/// Returns the ICM address of an entry, and its length in bytes.
 fn place(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
     let [log_entry, _, log_table] = hca.mcg_log;
     if u64::from(index) >= 1 << log_table {
@@ -32,7 +32,7 @@ fn place(hca: &Hca, index: u32) -> Result<(u64, usize), Status> {
     Ok((hca.mcg_base + (u64::from(index) << log_entry), len))
 }
 
-/// WRITE_MCG.
+/// WRITE_MCG: writes an entry.
 pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn Host) -> Result<(), Status> {
     let (virt, len) = place(hca, index)?;
     hca.found.clear();
@@ -40,7 +40,7 @@ pub fn write(hca: &Hca, icm: &mut Icm, index: u32, entry: &Mailbox, host: &dyn H
 }
 
 impl McgTable<'_> {
-    /// READ_MCG.
+    /// READ_MCG: returns an entry.
     pub fn read(&self, index: u32, host: &dyn Host) -> Result<Mailbox, Status> {
         let (virt, len) = place(self.hca, index)?;
         let mut out = Mailbox::default();
@@ -48,11 +48,11 @@ impl McgTable<'_> {
         Ok(out)
     }
 
-    /// MGID_HASH: where the chain of a GID begins.
+    /// MGID_HASH: returns the index at which the chain of a GID begins.
     #[must_use]
     pub fn hash(&self, gid: &[u8; 16]) -> u32 {
         let [_, log_hash, _] = self.hca.mcg_log;
-        // FNV-1a: any function does, as long as lookups use the same.
+        // FNV-1a. Any hash function is correct, as long as lookups use the same.
         let hash = gid
             .iter()
             .fold(0x811c_9dc5_u32, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -60,33 +60,34 @@ impl McgTable<'_> {
     }
 }
 
-/// Entries that a lookup goes through at most.
+/// The maximum number of entries that a lookup follows.
 const LONGEST_CHAIN: u32 = 1024;
 
-/// How a destination is steered.
+/// The kind of a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steer {
-    /// To multicast groups, the broadcast one included.
+    /// A multicast group, or broadcast.
     Multicast = 0,
-    /// To one address.
+    /// A single address.
     Unicast = 1,
 }
 
-/// A destination as the key of an entry.
+/// The key of an entry: its destination.
 type Key = [u8; 16];
 
-/// Members as their entry has them, by protocol and destination.
+/// The words of members in their entry, by protocol and destination.
 type Lookups = HashMap<(u32, Key), Arc<[u32]>>;
 
-/// Lookups since the table was written, so that a frame costs no walk through the machine's memory.
+/// A cache of lookups since the table was last written, so that a frame needs no walk through the machine's
+/// memory.
 #[derive(Debug, Default)]
 pub struct Found(Mutex<Lookups>);
 
 impl Found {
-    /// Destinations remembered. Anybody on the cable can make up new ones.
+    /// The maximum number of cached destinations. Any sender on the cable can invent new ones.
     const MAX: usize = 4096;
 
-    /// Forgets them: the table is written.
+    /// Clears the cache after a write to the table.
     pub fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -106,7 +107,7 @@ impl Found {
 }
 
 impl McgTable<'_> {
-    /// The queue pairs of an Ethernet destination, each with [`BLOCK_LOOPBACK`].
+    /// Returns the queue pairs of an Ethernet destination, each with its [`BLOCK_LOOPBACK`] flag.
     #[must_use]
     pub fn members(&self, port: usize, steer: Steer, mac: [u8; 6], host: &dyn Host) -> Arc<[u32]> {
         const ETHERNET: u32 = 1;
@@ -117,18 +118,18 @@ impl McgTable<'_> {
         self.hca.found.get((ETHERNET, key), || self.walk(&key, ETHERNET, host))
     }
 
-    /// The queue pairs of an RDMA multicast group, each with [`BLOCK_LOOPBACK`].
+    /// Returns the queue pairs of an RDMA multicast group, each with its [`BLOCK_LOOPBACK`] flag.
     #[must_use]
     fn group(&self, gid: Gid, host: &dyn Host) -> Arc<[u32]> {
         const RDMA: u32 = 0;
         self.hca.found.get((RDMA, gid.0), || self.walk(&gid.0, RDMA, host))
     }
 
-    /// The words of the queue pairs of the entry with a key, in the chain that begins at its hash.
+    /// Returns the words of the queue pairs in the entry of a key, from the chain that begins at its hash.
     fn walk(&self, key: &Key, protocol: u32, host: &dyn Host) -> Vec<u32> {
         let [_, _, log_table] = self.hca.mcg_log;
         let mut index = self.hash(key);
-        // A chain is no longer than the table, nor than any that a driver makes, whatever the guest wrote into it.
+        // The limit protects against a loop in the guest's chain; drivers make no longer ones.
         for _ in 0..LONGEST_CHAIN.min(1 << log_table.min(31)) {
             let Ok((virt, _)) = place(self.hca, index) else { return Vec::new() };
             let mut front = [0; 32];
@@ -149,17 +150,18 @@ impl McgTable<'_> {
     }
 }
 
-/// Of a member: what it sends to the group does not come back to it.
+/// Flag of a member: it does not receive its own frames.
 pub const BLOCK_LOOPBACK: u32 = 1 << 30;
 
-/// The queue pair of an entry's word, if it hears frames of a sender: a queue pair of the card or the wire.
+/// Returns the queue pair in an entry's word, if it receives frames of the sender: a queue pair of the card,
+/// or `None` for the wire.
 #[must_use]
 pub fn hears(word: u32, from: Option<u32>) -> Option<u32> {
     let qpn = word & 0xff_ffff;
     (word & BLOCK_LOOPBACK == 0 || from != Some(qpn)).then_some(qpn)
 }
 
-/// The queue pairs of an entry.
+/// Returns the queue pairs of an entry.
 #[must_use]
 pub fn members(entry: &Mailbox) -> Vec<u32> {
     words(entry).map(|word| word & 0xff_ffff).collect()
@@ -171,7 +173,8 @@ fn words(entry: &Mailbox) -> impl Iterator<Item = u32> + '_ {
 }
 
 impl Card {
-    /// The queue pairs that get a frame to an RDMA multicast group at a port, `from` a queue pair of the card or the wire.
+    /// Returns the queue pairs that receive a frame to an RDMA multicast group at a port. `from` is a queue
+    /// pair of the card, or `None` for the wire.
     pub(super) fn group_members(
         &mut self,
         port: usize,

@@ -1,7 +1,7 @@
-//! RoCE traffic: what queue pairs have to send, frames to queue pairs, and what stays inside the card.
+//! RoCE traffic: sends of queue pairs, received frames, and frames that are looped back inside the card.
 //!
-//! The wire does not bring a frame back to its sender. So a frame to an address of the own port is taken in again here,
-//! and one to a multicast address goes both ways.
+//! The wire does not return a frame to its sender. Therefore the card itself loops back a frame to an address
+//! of the same port; a frame to a multicast address is looped back and also sent.
 
 use super::Card;
 use super::Function;
@@ -25,33 +25,34 @@ use platform::Instant;
 use roce::transport::{Counters, Env};
 use roce::wire::{Bth, Frame, Service as WireService, XrcEth};
 
-/// Rounds of the transport: an acknowledgement waits for another round than that of its packet, so it is due as soon as
-/// the card has taken the frames that came at once.
+/// Rounds of the transport. An acknowledgement is sent in a later round than the one in which its packet
+/// arrived, so it is due once the card has handled the frames that arrived together.
 const RECEIVING: u32 = 0;
 const SENDING: u32 = 1;
-/// Packets that a queue pair sends at once.
+/// The number of packets that a queue pair sends per burst.
 const BURST: usize = 32;
-/// How often it does before others have their turn.
+/// The number of bursts of a queue pair per turn.
 const TURN: usize = 8;
-/// How often frames that stay inside the card are taken in before others have their turn.
+/// The number of rounds of looped-back frames per turn.
 const ROUNDS: usize = 16;
 
-/// A partition key without the bit that says full membership.
+/// The mask of a partition key without the bit for full membership.
 const PARTITION: u16 = 0x7fff;
 
-/// A frame from a queue pair of this card to one of the same port.
+/// A frame from a queue pair of this card to the same port.
 #[derive(Debug)]
 pub struct Inside {
     port: usize,
-    /// The sender.
+    /// The sending queue pair.
     from: u32,
     frame: Vec<u8>,
-    /// Whether the sender is a raw Ethernet queue pair: steering may give the frame to others of that kind.
+    /// True if the sender is a raw Ethernet queue pair; steering may then deliver the frame to others of that
+    /// kind.
     raw: bool,
 }
 
 impl Card {
-    /// Runs `act` on a queue pair with its memory, then posts what has completed.
+    /// Runs `act` on a queue pair and its memory, then posts the resulting completions and events.
     pub(super) fn with_qp<T>(
         &mut self,
         qpn: u32,
@@ -94,7 +95,7 @@ impl Card {
         }
         let failed = before.has_failed(qp);
         if failed {
-            // What still lies in the guest's rings ends as flushed too.
+            // Requests that are still in the guest's rings are flushed too.
             if before.could_send() {
                 flush::sends(qp, host, &mut env);
             }
@@ -120,7 +121,7 @@ impl Card {
                 true => send_cqn,
                 false if completed.extended => match self.srqs.cqn(connected::srqn_of(completion.id)) {
                     Some(cqn) => cqn,
-                    // The guest has taken the queue back, and so its receives.
+                    // The guest has taken the queue back, and with it the receives.
                     None => continue,
                 },
                 false => receive_cqn,
@@ -144,7 +145,7 @@ impl Card {
         Some(result)
     }
 
-    /// The send doorbell.
+    /// Handles the send doorbell.
     pub(super) fn ring_send(&mut self, qpn: u32, host: &dyn Host) {
         match self.qps.get_mut(qpn).map(|qp| (qp.service, &qp.transport)) {
             Some((Service::Raw, Transport::Raw)) => self.send_raw(qpn, host),
@@ -154,8 +155,8 @@ impl Card {
         }
     }
 
-    /// Sends what a queue pair has, and takes more work from its ring as the transport gets room. After some it is others'
-    /// turn.
+    /// Sends up to [`TURN`] bursts of a queue pair, and moves more work from its ring to the transport as
+    /// that has room.
     fn transmit(&mut self, qpn: u32, host: &dyn Host) {
         for _ in 0..TURN {
             let Some((frames, local)) = self.with_qp(qpn, Completed::default(), host, burst) else { return };
@@ -172,7 +173,7 @@ impl Card {
         self.pending.insert(qpn);
     }
 
-    /// Does what a work request asks of the card itself.
+    /// Executes a work request on the card's own tables.
     fn run_local(&mut self, qpn: u32, local: &Local, host: &dyn Host) {
         let Some(hca) = &self.hca else { return };
         let Some(qp) = self.qps.get_mut(qpn) else { return };
@@ -216,17 +217,18 @@ impl Card {
         }
     }
 
-    /// A frame of a queue pair is for others of its port.
+    /// Queues a frame of a queue pair for others of its port.
     pub(super) fn keep_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.inside.push(Inside { port, from, frame, raw: false });
     }
 
-    /// A frame of a raw Ethernet queue pair is for others of its port.
+    /// Queues a frame of a raw Ethernet queue pair for others of its port.
     pub(super) fn keep_raw_inside(&mut self, port: usize, from: u32, frame: Vec<u8>) {
         self.inside.push(Inside { port, from, frame, raw: true });
     }
 
-    /// A frame that may be RoCE, `from` a queue pair of this card or the wire; gives whether it was.
+    /// Handles a frame that may be RoCE. `from` is a queue pair of this card, or `None` for the wire. Returns
+    /// whether it was RoCE.
     pub(super) fn receive_roce(
         &mut self,
         port: usize,
@@ -265,7 +267,7 @@ impl Card {
         }
         let vlan = tagged.as_ref().map(|(tag, _)| *tag);
         if self.profile.function == Function::Virtual && frame.packet.bth.dest_qp == gsi::GSI {
-            // The port's own queue pair is the master's, who gives the slave what is for it.
+            // The port's own queue pair belongs to the master, which forwards the slave's share to it.
             if let Some(frame) = gsi::inbound(port, &frame, vlan) {
                 self.keep_inside(port, gsi::tunnel(port), frame);
             }
@@ -278,7 +280,8 @@ impl Card {
         true
     }
 
-    /// The card's number of a queue pair that a peer means: 0 and 1 stand for the port's special ones.
+    /// Returns the card's number of the queue pair that a packet names: 0 and 1 stand for the port's special
+    /// ones.
     pub(super) const fn local_number(&self, port: usize, qpn: u32) -> u32 {
         match qpn {
             0 | 1 => self.special_qp_base + 2 * qpn + port as u32,
@@ -286,7 +289,7 @@ impl Card {
         }
     }
 
-    /// A packet for a queue pair, its partition checked.
+    /// Handles a packet for a queue pair, whose partition has been checked.
     pub(super) fn receive_packet(
         &mut self,
         port: usize,
@@ -341,8 +344,8 @@ impl Card {
         }
     }
 
-    /// Sends what frames and timers have made due. To be called after each batch of frames and at
-    /// [`next_deadline`](Self::next_deadline).
+    /// Sends the packets that received frames and expired timers have made due. Call it after each batch of
+    /// frames and at [`next_deadline`](Self::next_deadline).
     pub fn progress(&mut self, host: &dyn Host) {
         if self.is_broken() {
             return;
@@ -377,7 +380,7 @@ impl Card {
         }
     }
 
-    /// When [`progress`](Self::progress) is due even if no frame arrives.
+    /// Returns the time at which [`progress`](Self::progress) is due even if no frame arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.is_broken() {
@@ -391,7 +394,8 @@ impl Card {
         (deadline != Instant::MAX).then_some(deadline)
     }
 
-    /// DIAG_RPRT: what the transport has counted (Linux `hw/mlx4/main.c`, `diag_basic` and `diag_ext`).
+    /// DIAG_RPRT: writes the transport's counters to `out` (Linux `hw/mlx4/main.c`, `diag_basic` and
+    /// `diag_ext`).
     pub(super) fn transport_report(&self, out: &mut Mailbox) {
         let counters = &self.transport_counters;
         for (offset, count) in [
@@ -406,19 +410,19 @@ impl Card {
         }
     }
 
-    /// What the transport counts.
+    /// Returns the transport's counters.
     #[must_use]
     pub const fn transport_counters(&self) -> &Counters {
         &self.transport_counters
     }
 }
 
-/// Bytes of a frame as it came, without a VLAN tag.
+/// Returns the length of a frame as received, without a VLAN tag.
 fn frame_len(frame: &Frame<'_>) -> usize {
     frame.headers.frame_len_of(&frame.packet.bth, &frame.packet.ext, frame.packet.payload.len())
 }
 
-/// The next frames of a queue pair, and the work that is the card's own turn.
+/// Returns the next frames of a queue pair, and the work that the card must execute itself now.
 fn burst(
     qp: &mut Qp,
     keyed: Keyed<'_>,

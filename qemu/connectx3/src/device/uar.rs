@@ -5,30 +5,31 @@ use super::host::Host;
 use super::observe::{Doorbell, Observation};
 use super::profile::limits;
 
-/// Bytes of the doorbell pages. BlueFlame pages, if the card has them, are as many behind them.
+/// The length of the doorbell pages, in bytes. If the card has BlueFlame pages, the same length of them
+/// follows.
 const UAR_LEN: u64 = 1 << (20 + limits::LOG_UAR_MIB);
-/// Bytes of half a BlueFlame register: where a work request may begin.
+/// The length of half a BlueFlame register, in bytes. A work request may begin at either half.
 const HALF_BLUE_FLAME: u64 = 1 << (limits::LOG_BLUE_FLAME - 1);
-/// Bytes of a page.
+/// The length of a page, in bytes.
 const PAGE: u64 = 4096;
-/// Pages whose doorbells are of event queues.
+/// The number of pages that contain doorbells of event queues.
 const EQ_PAGES: u64 = 256;
-/// First doorbell of event queues in a page; four of them, 8 bytes apart.
+/// The offset of the first event queue doorbell in a page, which has four of them, 8 bytes apart.
 const EQ_DOORBELL: u64 = 0x800;
 
-/// A queue pair has something to send.
+/// The offset of the send doorbell in a page.
 const SEND: u64 = 0x14;
-/// Asks for an event of a completion queue.
+/// The offset of the doorbell that arms a completion queue.
 const CQ_ARM: u64 = 0x20;
 
 impl Card {
-    /// Bytes of BAR 2.
+    /// Returns the length of BAR 2, in bytes.
     #[must_use]
     pub const fn bar2_len(&self) -> u64 {
         if self.profile.blue_flame { 2 * UAR_LEN } else { UAR_LEN }
     }
 
-    /// A write to BAR 2.
+    /// Handles a write to BAR 2.
     pub fn write_bar2(&mut self, offset: u64, data: &[u8], host: &dyn Host) {
         if self.is_broken() || self.write_channel(offset, data, host) {
             return;
@@ -64,8 +65,8 @@ impl Card {
         }
     }
 
-    /// A write to a BlueFlame register: a work request, that lies in the send queue too and whose second word there as
-    /// here holds the queue pair's number. That word is what the card waits for.
+    /// Handles a write to a BlueFlame register: a work request that is also in the send queue, and whose
+    /// second word contains the queue pair number. The card waits for the write of that word.
     fn blue_flame(&mut self, at: u64, data: &[u8], host: &dyn Host) {
         const NUMBER: u64 = 4;
         let Some(skip) = NUMBER.checked_sub(at).map(|skip| skip as usize) else { return };

@@ -2,19 +2,19 @@
 
 use super::ethernet::headers::{Vlan, VlanKind};
 
-/// What stands before a tag.
+/// The Ethernet type that precedes a tag.
 const ETHERTYPE: [u8; 2] = [0x81, 0x00];
-/// Bytes of the addresses, after which a tag stands.
+/// The length of the two addresses, behind which a tag is inserted, in bytes.
 const ADDRESSES: usize = 12;
 
-/// Puts a tag with priority and VLAN `tci` into a frame without one.
+/// Inserts a tag with priority and VLAN `tci` into an untagged frame.
 pub fn insert(frame: &mut Vec<u8>, tci: u16) {
     if frame.len() >= ADDRESSES {
         frame.splice(ADDRESSES..ADDRESSES, Vlan { kind: VlanKind::Customer, tci }.bytes());
     }
 }
 
-/// Takes the tag out of a frame that has one: its priority and VLAN, and the frame without it.
+/// Removes the tag of a frame, if it has one. Returns the priority and VLAN, and the frame without the tag.
 #[must_use]
 pub fn strip(frame: &[u8]) -> Option<(u16, Vec<u8>)> {
     let (addresses, rest) = frame.split_at_checked(ADDRESSES)?;

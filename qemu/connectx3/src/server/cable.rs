@@ -1,33 +1,33 @@
-//! What a port's cable leads to.
+//! The cable of a card's port.
 
 use fabricport::FrameStream;
 use std::collections::VecDeque;
 
-/// Frames that wait for a fabric before more are dropped, as a switch would.
+/// The number of frames that wait for a fabric before further ones are dropped, as by a switch.
 const QUEUE: usize = 4096;
 
-/// Where a port is plugged in.
+/// The other end of a port's cable.
 pub enum Cable {
-    /// Nowhere.
+    /// Nothing: the cable is unplugged.
     Out,
-    /// To this end of the switch in this process.
+    /// This port of the process's switch.
     Switch(usize),
-    /// To a fabric's port.
+    /// A fabric's port.
     Fabric(Box<Outside>),
 }
 
-/// A port of a fabric outside.
+/// A port of a fabric in another process.
 pub struct Outside {
-    /// The connection.
+    /// The connection to the fabric.
     pub stream: FrameStream,
-    /// Frames that the fabric has not taken yet.
+    /// Frames that the fabric has not accepted yet.
     waiting: VecDeque<Vec<u8>>,
-    /// Whether the event loop watches for room to write.
+    /// True while the event loop watches the connection for room to write.
     pub watched_for_room: bool,
 }
 
 impl Outside {
-    /// Over a connection.
+    /// Creates a port on a connection.
     pub fn new(stream: FrameStream) -> Self {
         Self { stream, waiting: VecDeque::new(), watched_for_room: false }
     }
@@ -39,7 +39,8 @@ impl Outside {
         }
     }
 
-    /// Hands over as much as is taken; gives whether the loop's watch for room must change, and to what.
+    /// Sends as many frames as the connection accepts. Returns whether the loop must start or stop to watch
+    /// it for room, if that changes.
     pub fn flush(&mut self) -> Option<bool> {
         while self.waiting.front().is_some_and(|frame| self.stream.send(frame)) {
             self.waiting.pop_front();

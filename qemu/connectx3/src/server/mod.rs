@@ -1,4 +1,5 @@
-//! The event loop: many cards, each with a client on a socket and cables to the switch in here or to a fabric outside.
+//! The event loop: many cards, each with a client on a socket, and with cables to the process's switch or to
+//! a fabric in another process.
 
 mod cable;
 mod seat;
@@ -18,22 +19,22 @@ use std::sync::Arc;
 use std::time::Instant;
 use switch::Switch;
 
-/// Longest wait for events; then it is asked whether to stop.
+/// The longest wait for events in nanoseconds; the loop checks for the request to stop at least this often.
 const LONGEST_NS: u64 = 500_000_000;
-/// Times that frames go round between the cards before their clients have a turn.
+/// The number of rounds of frames between cards per turn of their clients.
 const ROUNDS: usize = 16;
 
-/// What one of a seat's descriptors means.
+/// The meaning of one of a seat's descriptors.
 #[derive(Clone, Copy)]
 enum Source {
     Listener,
     Client,
-    /// The fabric that a port's cable leads to.
+    /// The fabric at the end of a port's cable.
     Fabric(usize),
 }
 
 impl Source {
-    /// Ports of a card, at most.
+    /// The maximum number of ports of a card.
     const PORTS: usize = 2;
     const KINDS: usize = 2 + Self::PORTS;
 
@@ -57,7 +58,7 @@ impl Source {
     }
 }
 
-/// Serves cards until it is told to stop.
+/// A server of cards, which runs until it is stopped.
 pub struct Server {
     poller: OwnedFd,
     started: Instant,
@@ -66,10 +67,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Plugs cards in, and looks at them as `watch` says. QEMU can connect from the return on.
+    /// Plugs cards in and observes them according to `watch`. QEMU can connect as soon as this returns.
     ///
     /// # Errors
-    /// If a socket cannot be made, or a fabric is not there.
+    /// Fails if a socket cannot be created or a fabric cannot be reached.
     pub fn new(cards: Vec<(Slot, Card)>, network: Network, watch: Watch) -> Result<Self> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut server =
@@ -85,7 +86,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Who looks at the cards, in their order.
+    /// Returns the observers of the cards, in the cards' order.
     #[must_use]
     pub fn observers(&self) -> Vec<Arc<Observer>> {
         self.seats.iter().map(|seat| Arc::clone(seat.observer())).collect()
@@ -100,10 +101,11 @@ impl Server {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Handles what comes, until `stop` says so; it is asked after each batch of events.
+    /// Handles events until `stop` returns true; it is called after each batch of events.
     ///
     /// # Errors
-    /// If the operating system refuses what the loop itself needs; what clients do ends their connections only.
+    /// Fails if the operating system refuses a resource of the loop itself. A failure of a client ends only
+    /// its connection.
     pub fn run(&mut self, stop: impl Fn() -> bool) -> Result<()> {
         let mut events = Vec::with_capacity(64);
         let mut busy = false;
@@ -117,17 +119,18 @@ impl Server {
             for event in &events {
                 let Some((seat, source)) = Source::of(event.data.u64()) else { continue };
                 match source {
-                    Source::Listener => self.accept(seat)?,
+                    Source::Listener => self.seats[seat].accept(seat),
                     Source::Client => self.seats[seat].serve(seat, &self.poller, event.data.u64())?,
                     Source::Fabric(port) => self.seats[seat].receive_from_fabric(seat, port, &self.poller),
                 }
             }
+            self.admit()?;
             busy = self.progress()?;
         }
         Ok(())
     }
 
-    /// How long nothing is due.
+    /// Returns the time until the next timer expires.
     fn wait(&mut self) -> Timespec {
         let now = self.now_ns();
         let switch = self.switch.next_deadline().map(|at| at.saturating_sub(now));
@@ -136,19 +139,19 @@ impl Server {
         Timespec { tv_sec: 0, tv_nsec: wait.cast_signed() }
     }
 
-    fn accept(&mut self, index: usize) -> Result<()> {
-        if let Some(stream) = self.seats[index].accept(index)? {
-            epoll::add(
-                &self.poller,
-                stream,
-                epoll::EventData::new_u64(Source::Client.token(index)),
-                epoll::EventFlags::IN,
-            )?;
+    /// Admits clients that wait for cards which have none.
+    fn admit(&mut self) -> Result<()> {
+        for (index, seat) in self.seats.iter_mut().enumerate() {
+            if let Some(stream) = seat.admit(index)? {
+                let data = epoll::EventData::new_u64(Source::Client.token(index));
+                epoll::add(&self.poller, stream, data, epoll::EventFlags::IN)?;
+            }
         }
         Ok(())
     }
 
-    /// Timers, and frames on their ways, until all is quiet or clients should have a turn. Gives whether it is not quiet.
+    /// Runs timers and moves frames until nothing is left to do or it is the clients' turn. Returns whether
+    /// something is left to do.
     fn progress(&mut self) -> Result<bool> {
         let mut moved = true;
         for _ in 0..ROUNDS {

@@ -1,4 +1,4 @@
-//! A card and its sockets.
+//! A card with its sockets.
 
 use super::cable::{Cable, Outside};
 use crate::device::{Card, Host};
@@ -12,26 +12,30 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Frames taken from a fabric before other cards have their turn.
+/// The number of frames received from a fabric per turn.
 const BUDGET: usize = 64;
 
-/// Where a port's cable goes.
+/// The time that a client may wait for the card of another one.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The destination of a port's cable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Plug {
-    /// To the switch that all cards of the process share.
+    /// The switch that all cards of the process share.
     #[default]
     Switch,
-    /// To a fabric's port, by its socket.
+    /// A fabric's port, by its socket.
     Fabric(PathBuf),
 }
 
-/// Where a card is plugged in.
+/// The connections of a card.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Where QEMU connects to; made here.
+    /// The socket to which QEMU connects. The server creates it.
     pub client: PathBuf,
-    /// Its ports' cables, in order; ports beyond go to the switch.
+    /// The cables of the card's ports, in order. Further ports are connected to the switch.
     pub plugs: Vec<Plug>,
 }
 
@@ -40,6 +44,8 @@ pub struct Seat {
     listener: UnixListener,
     path: PathBuf,
     client: Option<Connection>,
+    /// A client that waits for the card, and the time until which it may.
+    waiting: Option<(UnixStream, Instant)>,
     function: PciCard,
     cables: Vec<Cable>,
     observer: Arc<Observer>,
@@ -52,7 +58,7 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    /// Makes the client's socket and connects to fabrics; `plug` gives a port its end of the switch.
+    /// Creates the client's socket and connects to fabrics. `plug` returns a port's end of the switch.
     pub fn new(slot: Slot, card: Card, watch: Watch, mut plug: impl FnMut(usize) -> usize) -> Result<Self> {
         let name = slot.client.file_name().unwrap_or(slot.client.as_os_str()).to_string_lossy().into_owned();
         let ports = card.profile().ports.len();
@@ -66,23 +72,24 @@ impl Seat {
             listener: listen(&slot.client)?,
             path: slot.client,
             client: None,
+            waiting: None,
             function: PciCard::new(card),
             cables,
             observer: Arc::new(Observer::new(name, watch)),
         })
     }
 
-    /// Who looks at the card.
+    /// Returns the card's observer.
     pub const fn observer(&self) -> &Arc<Observer> {
         &self.observer
     }
 
-    /// Where clients come.
+    /// Returns the socket to which clients connect.
     pub const fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// The connections to fabrics, by port.
+    /// Returns the connections to fabrics, by port.
     pub fn fabrics(&self) -> impl Iterator<Item = (usize, &FrameStream)> {
         self.cables.iter().enumerate().filter_map(|(port, cable)| match cable {
             Cable::Fabric(outside) => Some((port, &outside.stream)),
@@ -90,26 +97,44 @@ impl Seat {
         })
     }
 
-    /// A port's cable.
+    /// Returns a port's cable.
     pub fn cable(&mut self, port: usize) -> Option<&mut Cable> {
         self.cables.get_mut(port)
     }
 
-    /// Takes a client, whose stream is to be watched. A second one is turned away by the close of its connection; one whose
-    /// predecessor has hung up is none, also where the predecessor's last messages and its end are not read yet.
-    pub fn accept(&mut self, index: usize) -> Result<Option<&UnixStream>> {
-        let Ok((stream, _)) = self.listener.accept() else { return Ok(None) };
+    /// Accepts a client, which waits until [`admit`](Self::admit) takes it. A card has one client, and one may wait; others are
+    /// rejected by closing their connections.
+    pub fn accept(&mut self, index: usize) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        if self.waiting.is_some() {
+            log::warn!("card {index} is in use: a client is turned away");
+        } else {
+            self.waiting = Some((stream, Instant::now() + PATIENCE));
+        }
+    }
+
+    /// Makes the client that waits the card's client once the former one has hung up, and returns its stream, which must be
+    /// watched. A client that has waited for [`PATIENCE`] is rejected by closing its connection.
+    ///
+    /// The former client's last messages and its end may be unread still. Its socket may also outlive its process for a moment:
+    /// QEMU watches sockets by io_uring, which lets go of them after the process has ended.
+    pub fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
+        let Some((_, until)) = self.waiting else { return Ok(None) };
         if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {
             self.end_client();
         }
         if self.client.is_some() {
-            log::warn!("card {index} is in use: a second client is turned away");
+            if Instant::now() >= until {
+                log::warn!("card {index} is in use: a second client is turned away");
+                self.waiting = None;
+            }
             return Ok(None);
         }
+        let Some((stream, _)) = self.waiting.take() else { return Ok(None) };
         Ok(Some(self.client.insert(Connection::new(stream, Arc::clone(&self.observer))?).stream()))
     }
 
-    /// Answers the client, and has the loop watch for room while it does not take its replies.
+    /// Answers the client. While the client does not read its replies, the loop watches its socket for room.
     pub fn serve(&mut self, index: usize, poller: &OwnedFd, token: u64) -> Result<()> {
         let Some(connection) = &mut self.client else { return Ok(()) };
         let wanted_room = connection.wants_room();
@@ -131,14 +156,14 @@ impl Seat {
         }
     }
 
-    /// A frame arrives at a port. With nobody at home it is lost.
+    /// Delivers a frame to a port. Without a client the frame is lost.
     pub fn receive(&mut self, port: usize, frame: &[u8]) {
         if let Some(connection) = &self.client {
             self.function.card().receive(port, frame, connection.client());
         }
     }
 
-    /// Takes what a fabric has sent; a fabric that has gone leaves the cable out.
+    /// Receives frames from a fabric. If the fabric has closed the connection, the cable is unplugged.
     pub fn receive_from_fabric(&mut self, index: usize, port: usize, poller: &OwnedFd) {
         let Self { client, function, cables, .. } = self;
         let Some(cable) = cables.get_mut(port) else { return };
@@ -159,14 +184,15 @@ impl Seat {
         }
     }
 
-    /// Nanoseconds until the card wants [`progress`](Self::progress); `None` if it waits for nothing.
+    /// Returns the time in nanoseconds until the card needs [`progress`](Self::progress), or `None` if no
+    /// timer runs.
     pub fn nanoseconds_until_due(&mut self) -> Option<u64> {
         let now = self.client.as_ref()?.client().now();
         let due = self.function.card().next_deadline()?.saturating_since(now);
         Some(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Runs the card's timers and takes the frames that it sends, by port.
+    /// Runs the card's timers and returns the frames that it sends, with their ports.
     pub fn progress(&mut self) -> Vec<(usize, Vec<u8>)> {
         if let Some(connection) = &self.client {
             self.function.card().progress(connection.client());
@@ -174,7 +200,7 @@ impl Seat {
         self.function.card().take_outbox()
     }
 
-    /// Hands frames over to fabrics, and has the loop watch for room where they do not take them.
+    /// Sends frames to fabrics. While a fabric does not accept them, the loop watches its socket for room.
     pub fn flush(&mut self, poller: &OwnedFd, token: impl Fn(usize) -> u64) -> Result<()> {
         for (port, cable) in self.cables.iter_mut().enumerate() {
             if let Cable::Fabric(outside) = cable
@@ -189,7 +215,7 @@ impl Seat {
     }
 }
 
-/// Whether the other end of the stream is closed, whatever of it is still to be read.
+/// Returns whether the other end of the stream is closed, even if data is still to be read.
 fn has_hung_up(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -197,7 +223,7 @@ fn has_hung_up(stream: &UnixStream) -> bool {
         && fds.iter().any(|fd| fd.revents().intersects(PollFlags::RDHUP | PollFlags::HUP))
 }
 
-/// A new socket at a path where nothing is.
+/// Creates a listening socket at a path that must not exist.
 fn listen(path: &Path) -> Result<UnixListener> {
     if path.exists() {
         bail!("{} exists already", path.display());

@@ -1,7 +1,7 @@
-//! The switch that the cards of one process share: learns addresses, and does to frames what it is told to.
+//! The switch shared by the cards of one process. It learns addresses and injects the configured faults.
 //!
-//! InfiniBand frames do not go by addresses. Between two ports the switch is a cable for them; of more ports it is an
-//! InfiniBand switch, which a subnet manager finds and configures.
+//! InfiniBand frames have no addresses that it could learn. Between two ports the switch acts as a cable for
+//! them; with more ports it is an InfiniBand switch, which a subnet manager discovers and configures.
 
 use crate::subnet;
 use netfault::pcap::PcapWriter;
@@ -14,31 +14,31 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Frames that wait for cards before more are dropped.
+/// The number of frames that wait for cards before further ones are dropped.
 const QUEUE: usize = 1 << 16;
 
-/// GUID of the InfiniBand switch.
+/// The GUID of the InfiniBand switch.
 const GUID: u64 = 0x0002_c9ff_fe53_0001;
-/// Ports that a cable joins.
+/// The number of ports that a cable connects.
 const CABLE: usize = 2;
 
-/// What the switch does beside switching.
+/// The options of the switch.
 #[derive(Default)]
 pub struct Network {
-    /// To every frame on its way.
+    /// The faults injected into frames.
     pub faults: Option<Faults>,
-    /// Decides which frames the faults meet.
+    /// The seed of the generator that selects the frames to be faulted.
     pub seed: u64,
-    /// Where every frame is written as it comes.
+    /// The file to which every frame is written when it arrives at the switch.
     pub capture: Option<PcapWriter<BufWriter<File>>>,
 }
 
-/// A card's port.
+/// A port of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The card.
+    /// The index of the card.
     pub seat: usize,
-    /// Its port, from 0.
+    /// The card's port, counted from 0.
     pub port: usize,
 }
 
@@ -47,16 +47,16 @@ pub struct Switch {
     network: Network,
     table: MacTable,
     ends: Vec<End>,
-    /// The faulty link that leads away from each end.
+    /// The faulty link from each end to the switch.
     links: Vec<FaultQueue<()>>,
-    /// Where InfiniBand frames go, if there are more ends than a cable has.
+    /// The InfiniBand switch, if there are more ends than a cable has.
     infiniband: Option<subnet::Switch>,
-    /// Frames for ends.
+    /// Frames to be delivered to ends.
     waiting: VecDeque<(usize, Vec<u8>)>,
 }
 
 impl Switch {
-    /// With nothing plugged in.
+    /// Creates a switch without ends.
     pub fn new(network: Network) -> Self {
         Self {
             network,
@@ -68,7 +68,7 @@ impl Switch {
         }
     }
 
-    /// Plugs a card's port in; gives its end.
+    /// Connects a card's port and returns the index of its end.
     pub fn plug(&mut self, seat: usize, port: usize) -> usize {
         let end = self.ends.len();
         self.ends.push(End { seat, port });
@@ -78,7 +78,7 @@ impl Switch {
         end
     }
 
-    /// Takes a frame from an end at `now` (nanoseconds).
+    /// Accepts a frame from an end at the time `now`, in nanoseconds.
     pub fn take(&mut self, from: usize, frame: Vec<u8>, now: u64) {
         match self.links.get_mut(from) {
             Some(link) => link.push((), frame, now),
@@ -123,7 +123,7 @@ impl Switch {
         }
     }
 
-    /// The next frame that arrives at `now`, and where.
+    /// Returns the next frame that is delivered by the time `now`, and its destination.
     pub fn give(&mut self, now: u64) -> Option<(End, Vec<u8>)> {
         for from in 0..self.links.len() {
             while let Some(((), frame)) = self.links.get_mut(from)?.pop(now) {
@@ -134,7 +134,7 @@ impl Switch {
         Some((*self.ends.get(to)?, frame))
     }
 
-    /// When the next frame arrives, in nanoseconds.
+    /// Returns the time of the next delivery, in nanoseconds.
     pub fn next_deadline(&self) -> Option<u64> {
         self.links.iter().filter_map(FaultQueue::next_deadline).min()
     }

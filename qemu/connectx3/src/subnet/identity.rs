@@ -1,6 +1,6 @@
-//! What a node says of itself: NodeInfo and NodeDescription.
+//! The identity of a node: NodeInfo and NodeDescription.
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum NodeKind {
@@ -10,25 +10,26 @@ pub enum NodeKind {
     Switch = 2,
 }
 
-/// A node.
+/// The identity of a node.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
-    /// External ports.
+    /// The number of external ports.
     pub ports: u8,
-    /// The node's GUID, and that of its system.
+    /// The GUID of the node, and of its system.
     pub guid: u64,
-    /// Device id.
+    /// The device id.
     pub device_id: u16,
-    /// Revision.
+    /// The device revision.
     pub revision: u32,
-    /// Its name.
+    /// The node description, up to 64 bytes.
     pub description: &'static str,
 }
 
 impl Identity {
-    /// NodeInfo, as asked at a port. `partitions`: entries of a port's table.
+    /// Returns NodeInfo for a request at a port. `partitions` is the number of entries in a port's P_Key
+    /// table.
     #[must_use]
     pub fn node_info(&self, port: u8, port_guid: u64, partitions: u16) -> [u8; 64] {
         const VENDOR: [u8; 3] = [0x00, 0x02, 0xc9];
@@ -45,7 +46,7 @@ impl Identity {
         data
     }
 
-    /// NodeDescription.
+    /// Returns NodeDescription.
     #[must_use]
     pub fn node_description(&self) -> [u8; 64] {
         let mut data = [0; 64];

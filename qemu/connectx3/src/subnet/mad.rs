@@ -1,33 +1,33 @@
-//! Management datagrams: the common header, and the route of directed ones.
+//! Management datagrams: the common header, and directed routes.
 
-/// Bytes of a datagram.
+/// The length of a datagram, in bytes.
 const LEN: usize = 256;
-/// Where a subnet management attribute's data begins.
+/// The offset of the data of a subnet management attribute.
 const DATA: usize = 64;
 const INITIAL_PATH: usize = 128;
 const RETURN_PATH: usize = 192;
-/// Hops of a directed route, at most.
+/// The maximum number of hops of a directed route.
 const MAX_HOPS: u8 = 63;
 
 /// Management classes.
 pub mod class {
-    /// Subnet management by LIDs.
+    /// Subnet management, routed by LID.
     pub const SUBNET_LID_ROUTED: u8 = 0x01;
     /// Performance management.
     pub const PERFORMANCE: u8 = 0x04;
-    /// Subnet management by directed routes.
+    /// Subnet management, by directed route.
     pub const SUBNET_DIRECTED: u8 = 0x81;
 }
 
 /// Methods.
 pub mod method {
-    /// Asks for an attribute.
+    /// Reads an attribute.
     pub const GET: u8 = 0x01;
-    /// Changes an attribute.
+    /// Writes an attribute.
     pub const SET: u8 = 0x02;
-    /// Ends the repetition of a trap.
+    /// Stops the repetition of a trap.
     pub const TRAP_REPRESS: u8 = 0x07;
-    /// The answer to GET and SET.
+    /// Answers a GET or SET.
     pub const GET_RESPONSE: u8 = 0x81;
 }
 
@@ -45,23 +45,23 @@ pub mod attribute {
     pub const LINEAR_FORWARDING_TABLE: u16 = 0x19;
     pub const MULTICAST_FORWARDING_TABLE: u16 = 0x1b;
     pub const LED_INFO: u16 = 0x31;
-    /// Of this vendor: link speeds beyond the specification's.
+    /// Mellanox's attribute for link speeds beyond the specification's.
     pub const EXTENDED_PORT_INFO: u16 = 0xff90;
 }
 
-/// What an agent did with an attribute.
+/// The result of a request for an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The answer's data stands.
+    /// The request succeeded; the answer's data is valid.
     Good,
-    /// No such method of this attribute, or no such attribute.
+    /// The attribute is unknown, or does not have this method.
     Unsupported,
-    /// A field, or the modifier, has a value that it may not have.
+    /// A field or the modifier is invalid.
     InvalidField,
 }
 
 impl Outcome {
-    /// The status field.
+    /// Returns the code for the status field.
     const fn status(self) -> u16 {
         match self {
             Self::Good => 0,
@@ -71,30 +71,30 @@ impl Outcome {
     }
 }
 
-/// Where a directed datagram goes next.
+/// The next step of a directed datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Out of this port.
+    /// The datagram leaves through this port.
     Port(u8),
-    /// To the agent of this node.
+    /// The agent of this node handles the datagram.
     Here,
-    /// Nowhere: its route is not one of this node.
+    /// The datagram is dropped: its route is invalid at this node.
     Drop,
 }
 
-/// A datagram.
+/// A management datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mad([u8; LEN]);
 
 impl Mad {
-    /// The first 256 bytes, if they are a datagram of base version 1.
+    /// Returns the first 256 bytes, if they are a datagram of base version 1.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; LEN] = bytes.first_chunk()?;
         (bytes[0] == 1).then_some(Self(*bytes))
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; LEN] {
         &self.0
@@ -104,72 +104,72 @@ impl Mad {
         u16::from_be_bytes([self.0[at], self.0[at + 1]])
     }
 
-    /// Management class.
+    /// Returns the management class.
     #[must_use]
     pub const fn class(&self) -> u8 {
         self.0[1]
     }
 
-    /// Whether it is subnet management.
+    /// Returns whether the class is subnet management.
     #[must_use]
     pub const fn is_subnet_management(&self) -> bool {
         matches!(self.class(), class::SUBNET_LID_ROUTED | class::SUBNET_DIRECTED)
     }
 
-    /// Method.
+    /// Returns the method.
     #[must_use]
     pub const fn method(&self) -> u8 {
         self.0[3]
     }
 
-    /// Attribute.
+    /// Returns the attribute.
     #[must_use]
     pub fn attribute(&self) -> u16 {
         self.be16(16)
     }
 
-    /// Attribute modifier.
+    /// Returns the attribute modifier.
     #[must_use]
     pub fn modifier(&self) -> u32 {
         u32::from(self.be16(20)) << 16 | u32::from(self.be16(22))
     }
 
-    /// The management key that the sender has shown.
+    /// Returns the management key that the sender presented.
     #[must_use]
     pub fn management_key(&self) -> u64 {
         (24..32).fold(0, |key, at| key << 8 | u64::from(self.0[at]))
     }
 
-    /// The data of a subnet management attribute.
+    /// Returns the data of a subnet management attribute.
     #[must_use]
     pub fn data(&self) -> &[u8; 64] {
         self.0[DATA..].first_chunk().unwrap_or(&[0; 64])
     }
 
-    /// The same, to be changed.
+    /// Sets the data of a subnet management attribute.
     pub fn set_data(&mut self, data: &[u8; 64]) {
         self.0[DATA..DATA + 64].copy_from_slice(data);
     }
 
-    /// The data of a performance management attribute.
+    /// Returns the data of a performance management attribute.
     #[must_use]
     pub fn performance_data(&mut self) -> &mut [u8] {
         &mut self.0[DATA..]
     }
 
-    /// Makes it the answer to itself.
+    /// Turns the request into its answer.
     pub fn answer(&mut self, outcome: Outcome) {
         self.0[3] = method::GET_RESPONSE;
         self.0[4..6].copy_from_slice(&outcome.status().to_be_bytes());
     }
 
-    /// Makes the answer to a directed datagram go back the way it came.
+    /// Reverses the direction of a directed datagram.
     pub const fn turn_back(&mut self) {
         self.0[4] |= 0x80;
     }
 
-    /// Where a directed datagram goes that has come to a switch with `ports` external ports at `ingress`
-    /// (specification 14.2.2). Its hop pointer is moved, and its way back written, for that.
+    /// Determines the next step of a directed datagram that has arrived at `ingress` of a switch with `ports`
+    /// external ports (specification 14.2.2). Updates the hop pointer and the return path.
     pub fn next_hop(&mut self, ingress: u8, ports: u8) -> Answer {
         let (pointer, count) = (self.0[6], self.0[7]);
         let back = self.0[4] & 0x80 != 0;
@@ -179,7 +179,7 @@ impl Mad {
         let external = |port: u8| if (1..=ports).contains(&port) { Answer::Port(port) } else { Answer::Drop };
         let permissive = |at: usize, mad: &Self| mad.be16(at) == 0xffff;
         if back {
-            // The part of the way that goes by LID before the directed one is not supported: as no manager uses it.
+            // A LID-routed part before the directed part is not supported, because no manager uses it.
             match pointer {
                 2.. if pointer <= count => {
                     self.0[6] = pointer - 1;
@@ -205,7 +205,8 @@ impl Mad {
         }
     }
 
-    /// Where the answer of a switch to a directed datagram goes first: [`turn_back`](Self::turn_back) was done.
+    /// Returns the port through which a switch's answer to a directed datagram leaves, and updates the hop
+    /// pointer. Call [`turn_back`](Self::turn_back) first.
     pub fn first_hop_back(&mut self) -> Option<u8> {
         let pointer = self.0[6].checked_sub(1)?;
         self.0[6] = pointer;
@@ -217,7 +218,8 @@ impl Mad {
 mod tests {
     use super::*;
 
-    /// A directed request as its sender puts it on the first cable: out of its port 1, then the ports given.
+    /// Returns a directed request as its sender puts it on the first cable. The sender uses its port 1;
+    /// `path` holds the further ports.
     fn directed(path: &[u8]) -> Mad {
         let mut bytes = [0; LEN];
         (bytes[0], bytes[1], bytes[3]) = (1, class::SUBNET_DIRECTED, method::GET);
@@ -233,7 +235,8 @@ mod tests {
         let mut mad = directed(&[3, 5]);
         assert_eq!(mad.next_hop(7, 8), Answer::Port(3));
         assert_eq!(mad.next_hop(2, 8), Answer::Port(5));
-        // At an adapter now, whose agent moves the pointer as the last hop does, and back at the first cable.
+        // The datagram is now at an adapter, whose agent moves the pointer as the last hop does. On the way
+        // back it is on the first cable.
         assert_eq!((mad.0[6], mad.0[7]), (3, 3));
         mad.turn_back();
         assert_eq!(mad.next_hop(5, 8), Answer::Port(2), "the way that the second switch wrote down");

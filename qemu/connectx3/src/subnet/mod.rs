@@ -1,7 +1,8 @@
-//! InfiniBand subnet management as a node answers it: what ports of channel adapters and of switches have in common.
+//! InfiniBand subnet management on the side of a managed node: the common parts of channel adapter ports and
+//! of switches.
 //!
-//! Names and layouts: InfiniBand Architecture Specification volume 1, chapters 13 (datagrams) and 14 (subnet
-//! management), and 16.1 (performance management).
+//! Names and layouts follow the InfiniBand Architecture Specification, volume 1, chapters 13 (datagrams), 14
+//! (subnet management) and 16.1 (performance management).
 
 mod identity;
 mod mad;

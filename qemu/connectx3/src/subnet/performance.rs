@@ -1,4 +1,4 @@
-//! Performance management: what a port has sent and received (PortCounters, specification 16.1.3.5).
+//! Performance management: counts of a port's packets (PortCounters, specification 16.1.3.5).
 
 use super::mad::{Mad, Outcome, method};
 
@@ -7,25 +7,25 @@ const CLASS_PORT_INFO: u16 = 0x01;
 const PORT_COUNTERS: u16 = 0x12;
 const PORT_COUNTERS_EXTENDED: u16 = 0x1d;
 
-/// What passed a port. Bytes are those of the packets without the variant CRC.
+/// A port's counts. Bytes are those of packets without the variant CRC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Packets sent.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub tx_bytes: u64,
     /// Packets received.
     pub rx_packets: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub rx_bytes: u64,
-    /// Packets received with a wrong check or header.
+    /// Packets received with an invalid check or header.
     pub rx_errors: u64,
-    /// Packets to be sent that were dropped, as the port was not active.
+    /// Packets dropped before sending because the port was not active.
     pub tx_discards: u64,
 }
 
 impl Traffic {
-    /// Answers a datagram in place, as asked at port `number`.
+    /// Answers a datagram in place, for a request at port `number`.
     pub fn answer(&mut self, mad: &mut Mad, number: u8) {
         const EXTENDED_WIDTH: u16 = 1 << 9;
         const RESPONSE_TIME: u8 = 18;
@@ -61,12 +61,12 @@ impl Traffic {
         mad.answer(outcome);
     }
 
-    /// Words of 4 bytes, as the attributes count.
+    /// Converts bytes to words of 4 bytes, the unit of the attributes.
     const fn words(bytes: u64) -> u64 {
         bytes / 4
     }
 
-    /// A SET clears what its mask selects: a value other than zero cannot be written here.
+    /// Clears the counters that the mask of a SET selects. Values other than zero cannot be written.
     fn clear(&mut self, select: u16, attribute: u16) {
         let first = if attribute == PORT_COUNTERS { 12 } else { 0 };
         let fields = [&mut self.tx_bytes, &mut self.rx_bytes, &mut self.tx_packets, &mut self.rx_packets];
@@ -85,7 +85,7 @@ impl Traffic {
         }
     }
 
-    /// 32-bit counters, which stop at their end.
+    /// Writes the 32-bit counters, which saturate.
     fn short(&self, data: &mut [u8]) {
         let cut = |value: u64| u32::try_from(value).unwrap_or(u32::MAX).to_be_bytes();
         let cut16 = |value: u64| u16::try_from(value).unwrap_or(u16::MAX).to_be_bytes();
@@ -97,7 +97,7 @@ impl Traffic {
         }
     }
 
-    /// 64-bit counters.
+    /// Writes the 64-bit counters.
     fn long(&self, data: &mut [u8]) {
         let long = [Self::words(self.tx_bytes), Self::words(self.rx_bytes), self.tx_packets, self.rx_packets];
         for (place, value) in data[8..40].chunks_exact_mut(8).zip(long) {

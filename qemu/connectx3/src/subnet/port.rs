@@ -1,55 +1,56 @@
-//! A managed port: its attributes, and how its agent answers for them.
+//! A managed port: its attributes, and the answers of its management agent.
 
 use super::mad::{Mad, Outcome, attribute as attr, method};
 use super::port_info::{Abilities, LinkState, PortInfo, asks_to_register};
 use verbs::Gid;
 
-/// Entries of the P_Key table.
+/// The number of entries in the P_Key table.
 pub const PARTITIONS: usize = 128;
-/// Entries of a block of it.
+/// The number of entries in a block of the P_Key table.
 const PARTITION_BLOCK: usize = 32;
-/// Entries of the GUID table.
+/// The number of entries in the GUID table.
 const GUIDS: usize = 128;
-/// Entries of a block of it.
+/// The number of entries in a block of the GUID table.
 const GUID_BLOCK: usize = 8;
-/// The default partition, full member.
+/// The P_Key of the default partition, with full membership.
 const DEFAULT_PARTITION: u16 = 0xffff;
 
-/// What an answer has changed.
+/// The changes that a SET made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// The port's LID or LMC.
+    /// The LID or LMC has changed.
     pub lid: bool,
-    /// The prefix of its GIDs.
+    /// The GID prefix has changed.
     pub gid_prefix: bool,
-    /// The manager's LID.
+    /// The LID of the subnet manager has changed.
     pub manager_lid: bool,
-    /// The service level to the manager.
+    /// The service level to the subnet manager has changed.
     pub manager_level: bool,
-    /// Clients are to register anew with the manager.
+    /// Clients must register again with the subnet manager.
     pub register: bool,
-    /// The logical state, to this.
+    /// The new logical state, if it has changed.
     pub state: Option<LinkState>,
-    /// A block of the P_Key table, and which of its entries.
+    /// The changed block of the P_Key table, and the mask of its changed entries.
     pub partitions: Option<(u16, u32)>,
-    /// A block of the GUID table, and which of its entries.
+    /// The changed block of the GUID table, and the mask of its changed entries.
     pub guids: Option<(u16, u32)>,
 }
 
-/// A port.
+/// A managed port.
 #[derive(Clone, Debug)]
 pub struct ManagedPort {
-    /// Its state.
+    /// The port's PortInfo.
     pub info: PortInfo,
     guids: Vec<u64>,
     partitions: Vec<u16>,
-    /// Virtual lane by service level.
+    /// The virtual lane of each service level.
     lanes: [u8; 16],
     arbitration: [[u8; 64]; 4],
 }
 
 impl ManagedPort {
-    /// A port of a channel adapter, or port 0 of a switch (`addressed`); or an external port of a switch.
+    /// Creates a port. `addressed` is true for a port of a channel adapter and for port 0 of a switch, and
+    /// false for an external port of a switch.
     #[must_use]
     pub fn new(number: u8, guid: u64, capabilities: u32, addressed: bool) -> Self {
         let mut guids = vec![0; GUIDS];
@@ -66,20 +67,20 @@ impl ManagedPort {
         }
     }
 
-    /// The port's own GUID.
+    /// Returns the port's own GUID.
     #[must_use]
     pub fn guid(&self) -> u64 {
         self.guids.first().copied().unwrap_or(0)
     }
 
-    /// A GID by its index.
+    /// Returns the GID at an index.
     #[must_use]
     pub fn gid(&self, index: usize) -> Option<Gid> {
         let guid = self.guids.get(index).copied().filter(|guid| *guid != 0)?;
         Some(Gid((u128::from(self.info.gid_prefix()) << 64 | u128::from(guid)).to_be_bytes()))
     }
 
-    /// Whether a GID is one of the port's.
+    /// Returns whether a GID belongs to the port.
     #[must_use]
     pub fn has_gid(&self, gid: Gid) -> bool {
         let value = u128::from_be_bytes(gid.0);
@@ -88,13 +89,14 @@ impl ManagedPort {
             && value as u64 != 0
     }
 
-    /// A partition key by its index; 0 is none.
+    /// Returns the partition key at an index; 0 is an unused entry.
     #[must_use]
     pub fn partition(&self, index: usize) -> u16 {
         self.partitions.get(index).copied().unwrap_or(0)
     }
 
-    /// The index of the partition of a packet: same number, and one of the two a full member (specification 10.9.3).
+    /// Returns the index of the partition of a packet: the numbers are equal, and at least one of the two
+    /// members is a full member (specification 10.9.3).
     #[must_use]
     pub fn partition_index(&self, of_packet: u16) -> Option<usize> {
         self.partitions.iter().position(|&own| {
@@ -102,13 +104,13 @@ impl ManagedPort {
         })
     }
 
-    /// The virtual lane of a service level.
+    /// Returns the virtual lane of a service level.
     #[must_use]
     pub fn lane(&self, level: u8) -> u8 {
         self.lanes.get(usize::from(level)).copied().unwrap_or(0)
     }
 
-    /// Whether a datagram may not be answered, for want of the management key.
+    /// Returns whether a datagram must not be answered because it lacks the management key.
     #[must_use]
     pub fn is_locked_for(&self, mad: &Mad) -> bool {
         let key = self.info.management_key();
@@ -116,7 +118,7 @@ impl ManagedPort {
         !open && (mad.method() != method::GET || self.info.protects_reads())
     }
 
-    /// Answers an attribute of the port in place; `None` if it is not one of a port's.
+    /// Answers an attribute of the port in place. Returns `None` if the attribute does not belong to a port.
     pub fn answer(&mut self, mad: &mut Mad) -> Option<(Outcome, Written)> {
         let set = mad.method() == method::SET;
         let mut written = Written::default();
@@ -143,7 +145,7 @@ impl ManagedPort {
                 }
                 Outcome::Good
             }
-            // No light, and no other speeds.
+            // The port has no light and no extended speeds.
             attr::LED_INFO | attr::EXTENDED_PORT_INFO if !set => {
                 data = [0; 64];
                 Outcome::Good
@@ -177,7 +179,7 @@ impl ManagedPort {
         let mut changed = 0;
         for (index, (entry, place)) in entries.iter_mut().zip(data.as_chunks_mut::<8>().0).enumerate() {
             let new = u64::from_be_bytes(*place);
-            // The first is the port's own.
+            // The first entry is the port's own GUID.
             if set && (block, index) != (0, 0) && *entry != new {
                 *entry = new;
                 changed |= 1 << index;
@@ -212,7 +214,7 @@ impl ManagedPort {
         Outcome::Good
     }
 
-    /// Two service levels in a byte.
+    /// Reads or writes the table of virtual lanes, in which each byte holds two service levels.
     fn lane_table(&mut self, set: bool, data: &mut [u8; 64]) {
         for (pair, place) in self.lanes.as_chunks_mut::<2>().0.iter_mut().zip(data.iter_mut()) {
             if set {

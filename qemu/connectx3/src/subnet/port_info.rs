@@ -1,4 +1,4 @@
-//! PortInfo: the state of a port, and what a subnet manager may change of it (specification 14.2.5.6).
+//! PortInfo: the state of a port, and the fields that a subnet manager may change (specification 14.2.5.6).
 
 use super::mad::Outcome;
 use verbs::PathMtu;
@@ -7,13 +7,13 @@ use verbs::PathMtu;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum LinkState {
-    /// No partner.
+    /// The port has no partner.
     Down = 1,
-    /// A partner, and no subnet manager yet: subnet management only.
+    /// The port has a partner but is not configured: it passes only subnet management.
     Init = 2,
-    /// Configured: takes data, sends none.
+    /// The port is configured: it receives data and sends none.
     Armed = 3,
-    /// All passes.
+    /// The port sends and receives all packets.
     Active = 4,
 }
 
@@ -33,15 +33,15 @@ impl LinkState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Physical {
-    /// Looks for a partner.
+    /// The port searches for a partner.
     Polling = 2,
-    /// Switched off by the manager.
+    /// The manager has disabled the port.
     Disabled = 3,
-    /// Trained.
+    /// The link is trained.
     LinkUp = 5,
 }
 
-/// Where fields begin. Of fields that share a byte, the comment says which bits.
+/// Offsets of fields. Where fields share a byte, the comment names them from the high bits to the low bits.
 mod at {
     pub const M_KEY: usize = 0;
     pub const GID_PREFIX: usize = 8;
@@ -52,65 +52,66 @@ mod at {
     pub const WIDTH_ENABLED: usize = 29;
     pub const WIDTH_SUPPORTED: usize = 30;
     pub const WIDTH_ACTIVE: usize = 31;
-    /// Speeds supported, then the logical state.
+    /// Supported speeds, then the logical state.
     pub const STATE: usize = 32;
-    /// The physical state, then that after a loss of the link.
+    /// The physical state, then the state after a loss of the link.
     pub const PHYSICAL: usize = 33;
     /// Protection of the management key (2 bits), reserved (3), LMC (3).
     pub const LMC: usize = 34;
-    /// Speed active, then those enabled.
+    /// Active speed, then the enabled speeds.
     pub const SPEED: usize = 35;
-    /// MTU, then the service level of the manager.
+    /// MTU to the partner, then the service level to the manager.
     pub const NEIGHBOR_MTU: usize = 36;
-    /// Virtual lanes supported, then the initialisation type.
+    /// Supported virtual lanes, then the initialization type.
     pub const VL_CAP: usize = 37;
     pub const VL_HIGH_LIMIT: usize = 38;
-    /// Entries of the arbitration table of high priority; the byte after it: of low priority.
+    /// The number of high-priority entries in the arbitration table. The next byte holds that of low-priority
+    /// entries.
     pub const VL_ARB_HIGH_CAP: usize = 39;
-    /// Reply to the initialisation type, then the MTU supported.
+    /// Reply to the initialization type, then the supported MTU.
     pub const MTU_CAP: usize = 41;
     pub const LIFETIME: usize = 42;
     /// Virtual lanes in use, then the enforcement of partitions.
     pub const OPERATIONAL_VLS: usize = 43;
     pub const VIOLATIONS: usize = 44;
     pub const GUID_CAP: usize = 50;
-    /// Asks clients to register anew (1 bit), reserved (2), timeout of the subnet (5).
+    /// Request that clients register again (1 bit), reserved (2), subnet timeout (5).
     pub const SUBNET_TIMEOUT: usize = 51;
     pub const RESPONSE_TIME: usize = 52;
     pub const ERROR_LIMITS: usize = 53;
 }
 
-/// Where PortInfo says at which port its node was asked.
+/// Offset of the number of the port at which the node received the request.
 pub const LOCAL_PORT: usize = 28;
 
-/// What a port is made with.
+/// The fixed attributes of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
-    /// Its number in its node.
+    /// The port's number in its node.
     pub number: u8,
-    /// Capability mask.
+    /// The capability mask.
     pub capabilities: u32,
-    /// Entries of the GUID table.
+    /// The number of entries in the GUID table.
     pub guids: u8,
 }
 
-/// The attribute.
+/// The attribute PortInfo.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortInfo {
     data: [u8; 64],
-    /// Whether LIDs in it are those of the port: not so at the external ports of a switch.
+    /// True if the LIDs are the port's own; not so for the external ports of a switch.
     addressed: bool,
 }
 
 impl PortInfo {
-    /// The longest MTU, as a code.
+    /// The code of the largest MTU.
     const MTU_4096: u8 = 5;
-    /// Eight virtual lanes, as a code.
+    /// The code of eight virtual lanes.
     pub const EIGHT_LANES: u8 = 4;
-    /// The prefix of a subnet that nobody has given one.
+    /// The default GID prefix of a subnet.
     const DEFAULT_PREFIX: u64 = 0xfe80_0000_0000_0000;
 
-    /// A port without partner: four lanes of 10 Gb/s (QDR) at most.
+    /// Creates a port without partner, with at most four lanes of 10 Gb/s (QDR).
     #[must_use]
     pub fn new(abilities: Abilities, addressed: bool) -> Self {
         const WIDTH_1X_4X: u8 = 3;
@@ -150,67 +151,67 @@ impl PortInfo {
         (at..at + 8).fold(0, |value, at| value << 8 | u64::from(self.data[at]))
     }
 
-    /// The attribute's bytes.
+    /// Returns the attribute's bytes.
     #[must_use]
     pub const fn data(&self) -> &[u8; 64] {
         &self.data
     }
 
-    /// The management key.
+    /// Returns the management key.
     #[must_use]
     pub fn management_key(&self) -> u64 {
         self.be64(at::M_KEY)
     }
 
-    /// Whether GETs without the key are refused too.
+    /// Returns whether GETs without the key are refused too.
     #[must_use]
     pub const fn protects_reads(&self) -> bool {
         self.data[at::LMC] >> 6 >= 2
     }
 
-    /// The prefix of the port's GIDs.
+    /// Returns the prefix of the port's GIDs.
     #[must_use]
     pub fn gid_prefix(&self) -> u64 {
         self.be64(at::GID_PREFIX)
     }
 
-    /// The base LID, 0 if there is none yet.
+    /// Returns the base LID, or 0 if it is not assigned.
     #[must_use]
     pub fn lid(&self) -> u16 {
         self.be16(at::LID)
     }
 
-    /// log2 of how many LIDs the port has.
+    /// Returns log2 of the number of the port's LIDs.
     #[must_use]
     pub const fn lmc(&self) -> u8 {
         self.data[at::LMC] & 7
     }
 
-    /// Which of its LIDs `lid` is; `None` if not one of them.
+    /// Returns the path bits of `lid`, or `None` if it does not belong to the port.
     #[must_use]
     pub fn path_bits(&self, lid: u16) -> Option<u8> {
         let bits = lid & ((1 << self.lmc()) - 1);
         (self.lid() != 0 && lid - bits == self.lid()).then_some(bits as u8)
     }
 
-    /// The LID of the subnet manager, and the service level to it.
+    /// Returns the LID of the subnet manager, and the service level to it.
     #[must_use]
     pub fn manager(&self) -> (u16, u8) {
         (self.be16(at::MASTER_SM_LID), self.data[at::NEIGHBOR_MTU] & 0xf)
     }
 
-    /// The capability mask.
+    /// Returns the capability mask.
     #[must_use]
     pub fn capabilities(&self) -> u32 {
         u32::from(self.be16(at::CAPABILITY_MASK)) << 16 | u32::from(self.be16(at::CAPABILITY_MASK + 2))
     }
 
-    /// Takes the mask that the node's own software says.
+    /// Sets the capability mask on behalf of the node's own software.
     pub fn set_capabilities(&mut self, mask: u32) {
         self.put(at::CAPABILITY_MASK, &mask.to_be_bytes());
     }
 
-    /// The logical state.
+    /// Returns the logical state.
     #[must_use]
     pub const fn state(&self) -> LinkState {
         match LinkState::from_code(self.data[at::STATE] & 0xf) {
@@ -219,13 +220,13 @@ impl PortInfo {
         }
     }
 
-    /// Whether the manager has switched the port off.
+    /// Returns whether the manager has disabled the port.
     #[must_use]
     pub const fn is_disabled(&self) -> bool {
         self.data[at::PHYSICAL] >> 4 == Physical::Disabled as u8
     }
 
-    /// The MTU to the partner.
+    /// Returns the MTU to the partner.
     #[must_use]
     pub fn mtu(&self) -> PathMtu {
         let code = usize::from(self.data[at::NEIGHBOR_MTU] >> 4);
@@ -239,23 +240,24 @@ impl PortInfo {
         self.data[at::WIDTH_ACTIVE] = WIDTH_4X;
     }
 
-    /// The link has been trained.
+    /// Sets the state after the training of the link.
     pub fn link_up(&mut self) {
         self.set_link(LinkState::Init, Physical::LinkUp);
     }
 
-    /// The port has no partner any more.
+    /// Sets the state after the loss of the partner.
     pub fn link_down(&mut self) {
         let physical = if self.is_disabled() { Physical::Disabled } else { Physical::Polling };
         self.set_link(LinkState::Down, physical);
     }
 
-    /// A link that no manager has to bring up: Ethernet's, and that of a switch to itself.
+    /// Activates a link that needs no manager: on Ethernet, and from a switch to itself.
     pub fn link_active(&mut self) {
         self.set_link(LinkState::Active, Physical::LinkUp);
     }
 
-    /// A data packet from a partner that is active makes an armed port active too (specification 7.2.7).
+    /// Activates an armed port after a data packet from its active partner (specification 7.2.7). Returns
+    /// whether the port was armed.
     pub fn activated_by_partner(&mut self) -> bool {
         let armed = self.state() == LinkState::Armed;
         if armed {
@@ -264,7 +266,7 @@ impl PortInfo {
         armed
     }
 
-    /// SET: takes what may be changed. Of a refused SET nothing is taken.
+    /// SET: changes the writable fields. A refused SET changes nothing.
     pub fn set(&mut self, new: &[u8; 64]) -> Outcome {
         let mut next = self.clone();
         let outcome = next.take(new);
@@ -299,9 +301,9 @@ impl PortInfo {
         }
         self.data[at::OPERATIONAL_VLS] =
             self.data[at::OPERATIONAL_VLS] & 0xf0 | new[at::OPERATIONAL_VLS] & 0x0f;
-        // The bit that asks clients to register is an event, not kept.
+        // The bit that requests registration is an event and is not stored.
         self.data[at::SUBNET_TIMEOUT] = new[at::SUBNET_TIMEOUT] & 0x1f;
-        // Violation counters: a SET of zero clears.
+        // Violation counters: a SET of zero clears them.
         for at in (at::VIOLATIONS..at::VIOLATIONS + 6).step_by(2) {
             if be16(at) == 0 {
                 self.put(at, &[0, 0]);
@@ -310,7 +312,7 @@ impl PortInfo {
         self.take_link(new)
     }
 
-    /// Fields of which 0 means no change.
+    /// Sets the fields in which 0 means no change.
     fn take_link(&mut self, new: &[u8; 64]) -> Outcome {
         const ALL_SUPPORTED: u8 = 0xff;
         const ALL_SPEEDS: u8 = 0xf;
@@ -367,7 +369,7 @@ impl PortInfo {
     }
 }
 
-/// Whether a SET asks that clients register anew.
+/// Returns whether a SET requests that clients register again.
 #[must_use]
 pub const fn asks_to_register(new: &[u8; 64]) -> bool {
     new[at::SUBNET_TIMEOUT] & 0x80 != 0
@@ -381,7 +383,7 @@ mod tests {
         PortInfo::new(Abilities { number: 1, capabilities: 0, guids: 8 }, true)
     }
 
-    /// A SET as a manager sends it: what it has read, with a LID and a state.
+    /// Returns a SET as a manager sends it: the data that it has read, with a LID and a state.
     fn request(of: &PortInfo, lid: u16, state: u8) -> [u8; 64] {
         let mut new = *of.data();
         new[16..18].copy_from_slice(&lid.to_be_bytes());

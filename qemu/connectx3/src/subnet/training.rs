@@ -1,13 +1,15 @@
-//! The training of a link: two ports on a cable find each other (specification 5.6.4, without what copper needs).
+//! The training of a link: two ports on a cable find each other (specification 5.6.4, without the parts for
+//! copper).
 //!
-//! A port that looks for a partner says so again and again. One that looks too hears it and answers, and both are up. A
-//! port that hears its partner look although both were up knows that the partner has begun anew.
+//! A port that searches for a partner repeats the symbol for polling. A partner that is also polling answers,
+//! and both links are up. A port whose link is up and that receives the symbol for polling knows that its
+//! partner has restarted.
 
 use core::time::Duration;
 use platform::Instant;
 use roce::wire::Symbol;
 
-/// Between two attempts to find a partner.
+/// The time between two polling symbols.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,16 +19,16 @@ enum Phase {
     Up,
 }
 
-/// What a symbol did to the link.
+/// The effect of a symbol on the link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Nothing.
+    /// No change.
     None,
-    /// The port has a partner.
+    /// The port has found a partner.
     Up,
-    /// It has lost it.
+    /// The port has lost its partner.
     Down,
-    /// It has lost it, and has it again.
+    /// The port has lost its partner and found it again.
     Restarted,
 }
 
@@ -41,31 +43,31 @@ impl Default for Training {
 }
 
 impl Training {
-    /// Whether the port has a partner.
+    /// Returns whether the port has a partner.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.0 == Phase::Up
     }
 
-    /// Whether the port is on.
+    /// Returns whether the port is enabled.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0 != Phase::Off
     }
 
-    /// Looks for a partner from `now` on.
+    /// Starts to search for a partner at `now`.
     pub const fn start(&mut self, now: Instant) {
         self.0 = Phase::Polling { next: now };
     }
 
-    /// Looks no more; gives what is to be sent.
+    /// Stops the search or the link. Returns the symbol to be sent.
     pub fn stop(&mut self) -> Option<Symbol> {
         let was_on = self.is_on();
         self.0 = Phase::Off;
         was_on.then_some(Symbol::Silence)
     }
 
-    /// A symbol has come; gives what is to be sent, and what has happened.
+    /// Handles a symbol. Returns the symbol to be sent, and the effect.
     pub fn receive(&mut self, symbol: Symbol, now: Instant) -> (Option<Symbol>, Change) {
         match (self.0, symbol) {
             (Phase::Polling { .. }, Symbol::Polling) => {
@@ -85,7 +87,7 @@ impl Training {
         }
     }
 
-    /// What is to be sent at `now`.
+    /// Returns the symbol to be sent at `now`.
     pub fn on_timer(&mut self, now: Instant) -> Option<Symbol> {
         match self.0 {
             Phase::Polling { next } if next <= now => {
@@ -96,7 +98,7 @@ impl Training {
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) is due.
+    /// Returns the time at which [`on_timer`](Self::on_timer) is due.
     #[must_use]
     pub const fn deadline(&self) -> Option<Instant> {
         match self.0 {
@@ -123,7 +125,7 @@ mod tests {
                 while let Some((from, symbol)) = wire.pop() {
                     let Some(symbol) = symbol else { continue };
                     sent += 1;
-                    // One of the first four symbols may be lost.
+                    // Any of the first four symbols may be lost.
                     if sent <= 4 && lost >> (sent - 1) & 1 != 0 {
                         continue;
                     }

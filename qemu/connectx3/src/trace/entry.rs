@@ -1,20 +1,21 @@
-//! One thing observed, with names: what a line of a trace says.
+//! A named observation, which is a line of a trace.
 
 use super::layout::{self, Kind};
 use super::names::{self, Modifier};
 use crate::device::{Command, Doorbell, Mailbox, Observation, Register};
 use std::fmt;
 
-/// A line of a trace: what happened, what tells it from others of its kind, and what else there is to say.
+/// A line of a trace: the kind and name, the fields that distinguish it from others of this name, and the
+/// other fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What it is: `command`, `doorbell`, `event`, `completion` or `register`.
+    /// The kind: `command`, `doorbell`, `event`, `completion` or `register`.
     pub kind: &'static str,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What tells it from others with this name.
+    /// The fields that distinguish the entry from others with this name.
     pub key: Vec<(String, u32)>,
-    /// All else that is not zero.
+    /// All other fields that are not zero.
     pub fields: Vec<(String, u32, Kind)>,
 }
 
@@ -33,7 +34,7 @@ impl Entry {
         self
     }
 
-    /// Names what was observed. `input` reads a command's input mailbox.
+    /// Names an observation. `input` reads a command's input mailbox.
     #[must_use]
     pub fn of(what: &Observation<'_>, input: impl FnOnce(u64) -> Option<Mailbox>) -> Self {
         match *what {

@@ -1,8 +1,9 @@
-//! Names of the fields of mailboxes, by command. What no field covers is shown by its offset, so nothing is left out.
+//! Names of the fields of mailboxes, by command. Bits outside of all fields are shown by offset, so nothing
+//! is omitted.
 
 use crate::device::{Command, Mailbox};
 
-/// A field: a name, the offset of its 32-bit word, its highest and lowest bit there, and what it is.
+/// A field: its name, the offset of its 32-bit word, its highest and lowest bit there, and its kind.
 #[derive(Clone, Copy, Debug)]
 struct Field {
     name: &'static str,
@@ -12,40 +13,40 @@ struct Field {
     kind: Kind,
 }
 
-/// What the value of a field is.
+/// The kind of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It means something by itself.
+    /// The value has a meaning of its own.
     Meant,
-    /// It tells one use of the command from others.
+    /// The value distinguishes uses of the command.
     Telling,
-    /// The driver has picked it: a place, or the number of an object.
+    /// The driver chooses the value: an address, or the number of an object.
     Picked,
-    /// It is part of a list.
+    /// The value is part of a list.
     Listed,
 }
 
-/// A field whose value means something.
+/// Returns a field whose value has a meaning.
 const fn v(name: &'static str, word: usize, high: u8, low: u8) -> Field {
     Field { name, word, high, low, kind: Kind::Meant }
 }
 
-/// A whole word whose value means something.
+/// Returns a field of a whole word whose value has a meaning.
 const fn w(name: &'static str, word: usize) -> Field {
     v(name, word, 31, 0)
 }
 
-/// A field with an address or number that the driver has picked.
+/// Returns a field with an address or number that the driver chooses.
 const fn p(name: &'static str, word: usize, high: u8, low: u8) -> Field {
     Field { name, word, high, low, kind: Kind::Picked }
 }
 
-/// A field that tells one use of the command from others.
+/// Returns a field that distinguishes uses of the command.
 const fn k(name: &'static str, word: usize, high: u8, low: u8) -> Field {
     Field { name, word, high, low, kind: Kind::Telling }
 }
 
-/// A whole word with an address or number that the driver has picked.
+/// Returns a field of a whole word with an address or number that the driver chooses.
 const fn a(name: &'static str, word: usize) -> Field {
     p(name, word, 31, 0)
 }
@@ -56,10 +57,10 @@ impl Field {
     }
 }
 
-/// How much of a mailbox is looked at.
+/// The length of the decoded part of a mailbox, in bytes.
 const LOOKED_AT: usize = 0x200;
 
-/// Names and values of the fields of a mailbox that are not zero.
+/// Returns the names and values of the nonzero fields of a mailbox.
 #[must_use]
 pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> {
     let Some(layout) = layout(command, mailbox) else { return Vec::new() };
@@ -81,13 +82,13 @@ pub fn fields(command: &Command, mailbox: &Mailbox) -> Vec<(String, u32, Kind)> 
     found
 }
 
-/// Whether a command has an input mailbox.
+/// Returns whether a command has an input mailbox.
 #[must_use]
 pub fn takes_mailbox(command: &Command) -> bool {
     layout(command, &Mailbox::default()).is_some()
 }
 
-/// Whether a mailbox holds a list of addresses or members rather than fields.
+/// Returns whether a mailbox holds a list of addresses or members instead of fields.
 const fn is_list(command: &Command) -> bool {
     const SET_PORT: u16 = 0x00c;
     const TABLES: [u32; 4] = [2, 3, 5, 0xd];
@@ -102,7 +103,7 @@ const fn is_list(command: &Command) -> bool {
         )
 }
 
-/// The layout of a command's input mailbox; `None` if it has none.
+/// Returns the layout of a command's input mailbox, or `None` if it has none.
 fn layout(command: &Command, mailbox: &Mailbox) -> Option<&'static [Field]> {
     const SPREADS: u32 = 1 << 13;
     Some(match (command.opcode, command.op_mod) {
@@ -324,7 +325,7 @@ const QP_START: [Field; 16] = [
     p("local_qpn", 0x18, 23, 0),
 ];
 
-/// Fields of the path that spreading leaves.
+/// Fields of the path that receive side scaling does not reuse.
 const QP_PATH: [Field; 16] = [
     p("remote_qpn", 0x1c, 23, 0),
     v("path_flags", 0x20, 31, 24),
@@ -412,7 +413,7 @@ const QP_END: [Field; 30] = [
 const QP: &[Field] = &joined::<71>([&QP_START, &QP_PATH, &QP_PEER, &QP_END]);
 const QP_RSS: &[Field] = &joined::<79>([&QP_START, &QP_PATH, &QP_SPREAD, &QP_END]);
 
-/// One list from several.
+/// Joins several lists.
 const fn joined<const N: usize>(parts: [&[Field]; 4]) -> [Field; N] {
     let mut all = [QP_START[0]; N];
     let (mut part, mut at) = (0, 0);

@@ -1,4 +1,5 @@
-//! Looking at drivers: traces of every command, doorbell, event and completion, records of what kinds there were, counts.
+//! The observation of drivers: traces of every command, doorbell, event and completion, records of their
+//! kinds, and counts.
 
 mod entry;
 mod layout;
@@ -14,19 +15,19 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where traces go: a file that all cards share.
+/// The destination of traces: a file that all cards share.
 pub type Sink = Arc<Mutex<dyn Write + Send>>;
 
-/// What is done with what cards do, beside counting it.
+/// The destinations of observations, in addition to counters.
 #[derive(Clone, Default)]
 pub struct Watch {
-    /// Every line of it is written here.
+    /// The file to which every line is written.
     pub trace: Option<Sink>,
-    /// Its kinds are kept here.
+    /// The record to which every kind is added.
     pub record: Option<Arc<Mutex<Record>>>,
 }
 
-/// One who looks at a card.
+/// The observer of a card.
 pub struct Observer {
     name: String,
     watch: Watch,
@@ -39,14 +40,14 @@ impl std::fmt::Debug for Observer {
     }
 }
 
-/// What is counted together.
+/// A class of observations that are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Counted {
-    /// A command by opcode; whether it failed.
+    /// A command by opcode, and whether it failed.
     Command(u16, bool),
     Doorbell(&'static str),
     Event(u8),
-    /// Of a send, and whether it tells of an error.
+    /// A completion: whether it is a send, and whether it is an error.
     Completion(bool, bool),
     Register,
 }
@@ -93,13 +94,13 @@ impl Counted {
 }
 
 impl Observer {
-    /// One who calls the card `name`.
+    /// Creates the observer of the card called `name`.
     #[must_use]
     pub fn new(name: String, watch: Watch) -> Self {
         Self { name, watch, counts: Mutex::default() }
     }
 
-    /// Takes in what happened at `now`. `read` reads the machine's memory.
+    /// Records an observation at `now`. `read` reads the machine's memory.
     pub fn observe(&self, what: &Observation<'_>, now: Instant, read: impl FnOnce(u64, &mut [u8]) -> bool) {
         *lock(&self.counts).entry(Counted::of(what)).or_default() += 1;
         if self.watch.trace.is_none() && self.watch.record.is_none() {
@@ -123,7 +124,7 @@ impl Observer {
         }
     }
 
-    /// How often what happened: the card, what, and the count.
+    /// Returns the count of each class: the card, the class, and the count.
     #[must_use]
     pub fn counts(&self) -> Vec<(String, String, u64)> {
         let counts = lock(&self.counts);

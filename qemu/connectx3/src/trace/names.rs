@@ -1,22 +1,22 @@
 //! Names of commands, events and states.
 
-/// What a command's input modifier says.
+/// The kind of a command's input modifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Modifier {
-    /// Something whose value means something: a port, a part, nothing.
+    /// The value has a meaning: a port, a part, or nothing.
     Value,
-    /// The number of an object, a count, an address: the driver picks it.
+    /// The driver chooses the value: the number of an object, a count or an address.
     Picked,
 }
 
-/// A command.
+/// A command with a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
-    /// Its opcode.
+    /// The opcode.
     pub opcode: u16,
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What its input modifier says.
+    /// The kind of the input modifier.
     pub in_mod: Modifier,
 }
 
@@ -117,13 +117,13 @@ pub const COMMANDS: &[Known] = &[
     picked(0xfff, "MAP_FA"),
 ];
 
-/// A command's name.
+/// Returns the command of an opcode.
 #[must_use]
 pub fn command(opcode: u16) -> Option<&'static Known> {
     COMMANDS.binary_search_by_key(&opcode, |known| known.opcode).ok().and_then(|at| COMMANDS.get(at))
 }
 
-/// An event type's name.
+/// Returns the name of an event type.
 #[must_use]
 pub const fn event(kind: u8) -> Option<&'static str> {
     Some(match kind {

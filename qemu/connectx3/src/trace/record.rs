@@ -1,8 +1,8 @@
-//! A record of how a driver uses a card: each kind of command, doorbell, event and completion once, with the values that
-//! were always the same. Drivers can be held against one another by it.
+//! A record of a driver's use of a card: each kind of command, doorbell, event and completion once, with the
+//! values that never varied. Records serve to compare drivers.
 //!
-//! A line is `kind name key=value... field=value...`; a value is hexadecimal, or `*` if the driver picks it or it varied.
-//! Lines that begin with `#` say what the record is of.
+//! A line is `kind name key=value... field=value...`. A value is hexadecimal, or `*` if the driver chooses it
+//! or if it varied. Lines that begin with `#` are comments.
 
 use super::entry::Entry;
 use super::layout::Kind;
@@ -12,9 +12,9 @@ use std::fmt;
 /// The value of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Always this.
+    /// The field always had this value.
     Always(u32),
-    /// Whatever the driver likes, or more than one.
+    /// The driver chooses the value, or the value varied.
     Any,
 }
 
@@ -27,14 +27,14 @@ impl fmt::Display for Value {
     }
 }
 
-/// What was seen of one kind.
+/// The observations of one kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// `command`, `doorbell`, ...
+    /// The kind: `command`, `doorbell`, ...
     pub kind: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// All values. Those of the key have one value each.
+    /// All values. A key field always has one value.
     pub values: BTreeMap<String, Value>,
 }
 
@@ -46,8 +46,8 @@ impl fmt::Display for Line {
 }
 
 impl Line {
-    /// Whether what another line says is within what this one says: the same kind and name, and every value is the same or
-    /// is any value here. A value that a line lacks is zero.
+    /// Returns whether this line covers another one: kind and name are equal, and each value is equal or
+    /// arbitrary in this line. A missing value is zero.
     #[must_use]
     pub fn admits(&self, other: &Self) -> bool {
         let value = |line: &Self, name: &str| line.values.get(name).copied().unwrap_or(Value::Always(0));
@@ -61,18 +61,18 @@ impl Line {
     }
 }
 
-/// What tells lines apart.
+/// The identity of a line.
 type Key = (String, String, Vec<(String, u32)>);
 
-/// A record, in the order in which things were seen first.
+/// A record, in the order of first observation.
 #[derive(Clone, Default, Debug)]
 pub struct Record {
     places: BTreeMap<Key, usize>,
-    /// Its lines.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
-/// Why a text is no record.
+/// The reason why a text is not a record.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ParseError {
@@ -81,7 +81,7 @@ pub struct ParseError {
 }
 
 impl Record {
-    /// Adds what happened.
+    /// Adds an observation.
     pub fn add(&mut self, entry: &Entry) {
         let key = (entry.kind.to_owned(), entry.name.clone(), entry.key.clone());
         let fields = entry.fields.iter().filter(|(.., kind)| *kind != Kind::Listed);
@@ -96,7 +96,7 @@ impl Record {
             self.lines.push(Line { kind: entry.kind.to_owned(), name: entry.name.clone(), values });
             return;
         };
-        // A field that is zero is not in an entry, and one that was not there so far was zero.
+        // An entry omits fields that are zero, so a field that is missing was zero so far.
         let fields: BTreeMap<_, _> = fields.collect();
         for (name, value) in &mut line.values {
             let in_key = entry.key.iter().any(|(key, _)| key == name);
@@ -109,8 +109,9 @@ impl Record {
         }
     }
 
-    /// In what another record differs from this one, in whatever order things came: its lines that none of this one
-    /// [admits](Line::admits), each behind a `+`, and those of this one that admit none of its, each behind a `-`.
+    /// Returns the differences of another record from this one, regardless of order: its lines that no line
+    /// of this record [admits](Line::admits), each prefixed with `+`, and the lines of this record that admit
+    /// none of its lines, each prefixed with `-`.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let new = other.lines.iter().filter(|line| !self.lines.iter().any(|known| known.admits(line)));
@@ -118,10 +119,10 @@ impl Record {
         new.map(|line| format!("+{line}")).chain(gone.map(|line| format!("-{line}"))).collect()
     }
 
-    /// Reads a record.
+    /// Parses a record.
     ///
     /// # Errors
-    /// If a line is not as described above.
+    /// Fails if a line does not have the format above.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut lines = Vec::new();
         for (index, text) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! One client (a QEMU) of one PCI function: takes messages as they come, answers each.
+//! A connection to one client (a QEMU) of one PCI function: receives messages and answers each.
 
 use super::irq::{self, Interrupts};
 use super::message::{Body, Command, Errno, HEADER, Header, MAX_MESSAGE};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 pub enum RegionIndex {
     /// The BAR that starts at this one of the six 32-bit registers.
     Bar(u8),
-    /// Configuration space.
+    /// The configuration space.
     Config,
 }
 
@@ -37,32 +37,32 @@ impl RegionIndex {
     }
 }
 
-/// What a region is.
+/// The properties of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Bytes; 0 if the function does not have it.
+    /// The length in bytes; 0 if the function does not have the region.
     pub len: u64,
 }
 
 /// The PCI function that is served. Accesses are within the region's length.
 pub trait Function {
-    /// What a region is.
+    /// Returns the properties of a region.
     fn region(&self, index: RegionIndex) -> Region;
-    /// The client reads.
+    /// Handles a read by the client.
     fn read(&mut self, index: RegionIndex, offset: u64, buf: &mut [u8], client: &Client);
-    /// The client writes.
+    /// Handles a write by the client.
     fn write(&mut self, index: RegionIndex, offset: u64, data: &[u8], client: &Client);
-    /// The client resets the function; a client that leaves does so too.
+    /// Handles a reset by the client, or the end of its connection.
     fn reset(&mut self, client: &Client);
 }
 
-/// What the client lends to the function.
+/// The client's resources that the function uses.
 #[derive(Debug)]
 pub struct Client {
     started: std::time::Instant,
-    /// Its guest's memory.
+    /// The memory of the client's guest.
     pub memory: GuestMemory,
-    /// Its interrupts.
+    /// The client's interrupts.
     pub interrupts: Interrupts,
     observer: Arc<Observer>,
 }
@@ -105,50 +105,52 @@ impl Host for Client {
     }
 }
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The client has closed it.
+    /// The client has closed the connection.
     #[error("the client has left")]
     Closed,
-    /// What came is not the protocol.
+    /// The client has violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
-    /// The socket failed.
+    /// The socket has failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-/// A connection.
+/// A connection to a client.
 #[derive(Debug)]
 pub struct Connection {
     stream: UnixStream,
     client: Client,
-    /// Where the socket is read into.
+    /// The buffer for reads from the socket.
     buffer: Box<[u8]>,
     received: Vec<u8>,
-    /// Bytes of the stream before `received`.
+    /// The number of bytes of the stream before `received`.
     consumed: u64,
-    /// Descriptors, and the position in the stream up to which bytes had come when they did. QEMU sends a message with
-    /// its descriptors at once and the kernel ends a read behind them, so they belong to the message around it.
+    /// Descriptors, each with the position in the stream up to which bytes were received with them. QEMU
+    /// sends a message together with its descriptors, and the kernel ends a read behind them, so they belong
+    /// to the message around that position.
     descriptors: VecDeque<(u64, Vec<OwnedFd>)>,
-    /// Replies that the socket had no room for.
+    /// Replies for which the socket had no room.
     replies: Vec<u8>,
-    /// Messages wait in `received` until replies have been sent.
+    /// True if messages wait in `received` until replies have been sent.
     behind: bool,
 }
 
-/// Bytes of replies that wait, from which on nothing is answered.
+/// The number of pending reply bytes from which on no message is answered.
 const MOST_REPLIES: usize = 64 << 10;
-/// Bytes asked for at once.
+/// The length of a read, in bytes.
 const READ: usize = 64 << 10;
-/// Descriptors in one message: the most that QEMU accepts to be told.
+/// The maximum number of descriptors in one message, which QEMU learns and accepts.
 const MAX_FDS: usize = 8;
-/// Descriptors that may wait for their messages. The process has a number of them for all of its cards.
+/// The maximum number of descriptors that wait for their messages. The process's limit applies to all cards
+/// together.
 const MAX_WAITING_FDS: usize = 8 * MAX_FDS;
 
 impl Connection {
-    /// Serves a client that has just connected; `observer` looks at what happens.
+    /// Serves a client that has just connected. `observer` records the interactions.
     pub fn new(stream: UnixStream, observer: Arc<Observer>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -168,18 +170,18 @@ impl Connection {
         })
     }
 
-    /// The socket, to wait on.
+    /// Returns the socket, to wait on.
     pub const fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// What the client lends.
+    /// Returns the client's resources.
     pub const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Takes what has come and answers it, as far as the client takes answers. To be called when the client's socket is
-    /// ready for what [`wants_room`](Self::wants_room) says.
+    /// Receives and answers messages, while the client reads the answers. Call it when the client's socket is
+    /// ready: for writing if [`wants_room`](Self::wants_room) is true, otherwise for reading.
     pub fn serve(&mut self, function: &mut dyn Function) -> Result<(), Ended> {
         self.send()?;
         self.answer_received(function)?;
@@ -189,12 +191,12 @@ impl Connection {
         if open { Ok(()) } else { Err(Ended::Closed) }
     }
 
-    /// Whether the client has to take replies before it is served further. Then nothing more is read from it.
+    /// Returns whether the client must read replies first. Until then nothing more is read from it.
     pub const fn wants_room(&self) -> bool {
         self.behind || !self.replies.is_empty()
     }
 
-    /// Answers messages until too many replies wait.
+    /// Answers messages until too many replies are pending.
     fn answer_received(&mut self, function: &mut dyn Function) -> Result<(), Ended> {
         let received = std::mem::take(&mut self.received);
         let mut at = 0;
@@ -226,7 +228,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once, so that a client that never stops leaves the others their turns; gives whether it is still there.
+    /// Reads once, so that a busy client does not starve the others. Returns whether the client is still
+    /// connected.
     fn receive(&mut self) -> Result<bool, Ended> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -250,7 +253,7 @@ impl Connection {
         Ok(n > 0)
     }
 
-    /// The descriptors of the message that ends at a position.
+    /// Returns the descriptors of the message that ends at a position.
     fn take_descriptors(&mut self, end: u64) -> Vec<OwnedFd> {
         let mut taken = Vec::new();
         while let Some((_, fds)) = self.descriptors.pop_front_if(|(position, _)| *position <= end) {
@@ -259,7 +262,7 @@ impl Connection {
         taken
     }
 
-    /// Sends replies as far as the socket has room.
+    /// Sends replies while the socket has room.
     fn send(&mut self) -> Result<(), Ended> {
         while !self.replies.is_empty() {
             match send(&self.stream, &self.replies, SendFlags::NOSIGNAL) {
@@ -319,7 +322,7 @@ impl Connection {
         const WRITE: u32 = 1 << 1;
         let (_, flags) = (body.u32()?, body.u32()?);
         let (offset, addr, len) = (body.u64()?, body.u64()?, body.u64()?);
-        // What has no descriptor is ROM or another device's BAR: nothing that DMA could reach.
+        // Memory without a descriptor is ROM or another device's BAR, which DMA does not need to reach.
         if let Some(fd) = fds.first() {
             self.client.memory.map(addr, len, fd, offset, flags & WRITE != 0)?;
         }
@@ -364,14 +367,14 @@ impl Connection {
 
 const FLAG_RESET: u32 = 1;
 const FLAG_PCI: u32 = 1 << 1;
-/// INTx, MSI, MSI-X, error, request.
+/// The number of interrupt kinds: INTx, MSI, MSI-X, error, request.
 const IRQ_KINDS: u32 = 5;
 
 fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// The front of an access, then its data.
+/// Returns the header of a region access followed by its data.
 fn access(offset: u64, index: u32, count: u32, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + data.len());
     out.extend_from_slice(&offset.to_le_bytes());
@@ -381,7 +384,7 @@ fn access(offset: u64, index: u32, count: u32, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The region that an access names, if the access lies within it and is of a size that a client may ask for.
+/// Returns the region of an access. Fails if the access extends beyond the region or has an invalid size.
 fn within(function: &dyn Function, index: u32, offset: u64, count: u32) -> Result<RegionIndex, Errno> {
     let region = RegionIndex::from_index(index).ok_or(Errno::INVALID)?;
     let end = offset.checked_add(u64::from(count)).ok_or(Errno::INVALID)?;
@@ -391,7 +394,7 @@ fn within(function: &dyn Function, index: u32, offset: u64, count: u32) -> Resul
     Ok(region)
 }
 
-/// The version: what QEMU offers is taken, and its minor number must not be exceeded.
+/// Negotiates the version: accepts any minor version of major version 0, and answers with version 0.0.
 fn version(body: &mut Body<'_>) -> Result<Vec<u8>, Errno> {
     let (major, _minor) = (body.u16()?, body.u16()?);
     if major != 0 {
@@ -427,7 +430,7 @@ fn irq_info(body: &mut Body<'_>) -> Result<Vec<u8>, Errno> {
     const MASKABLE: u32 = 1 << 1;
     const AUTOMASKED: u32 = 1 << 2;
     let (_, _, index) = (body.u32()?, body.u32()?, body.u32()?);
-    // Without NORESIZE the client adds vectors one by one and keeps those it has.
+    // Without NORESIZE the client can add vectors one by one and keep the existing ones.
     let (flags, count) = match index {
         irq::INTX => (EVENTFD | MASKABLE | AUTOMASKED, 1),
         irq::MSIX => (EVENTFD, irq::VECTORS),

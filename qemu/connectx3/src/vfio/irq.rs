@@ -1,19 +1,19 @@
-//! Interrupts: an eventfd for each MSI-X vector and one for INTx. QEMU keeps the MSI-X table and its masks.
+//! Interrupts: one eventfd per MSI-X vector, and one for INTx. QEMU keeps the MSI-X table and its masks.
 
 use super::message::Errno;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Interrupt kinds, by their VFIO index.
+/// The VFIO index of INTx.
 pub const INTX: u32 = 0;
-/// MSI-X.
+/// The VFIO index of MSI-X.
 pub const MSIX: u32 = 2;
 
-/// Vectors of the MSI-X table.
+/// The number of vectors in the MSI-X table.
 pub const VECTORS: u32 = 128;
 
-/// The eventfds that the client has given.
+/// The eventfds that the client has provided.
 #[derive(Debug, Default)]
 pub struct Interrupts {
     msix: Vec<Option<OwnedFd>>,
@@ -24,15 +24,16 @@ pub struct Interrupts {
 #[derive(Debug, Default)]
 struct Intx {
     fd: Option<OwnedFd>,
-    /// The device holds it asserted.
+    /// True while the device asserts the interrupt.
     asserted: bool,
-    /// The client has masked it: from the event until the guest has handled it.
+    /// True while the client masks the interrupt: from the event until the guest has handled it.
     masked: bool,
 }
 
 impl Intx {
-    /// The client masks the interrupt when it has taken the event, and unmasks it at the guest's end of interrupt; a
-    /// level that is still asserted then is an event again.
+    /// Signals the interrupt if it is asserted and not masked. The client masks it when it receives the event
+    /// and unmasks it at the guest's end of interrupt; a level that is then still asserted is signalled
+    /// again.
     fn deliver(&mut self) {
         if self.asserted
             && !self.masked
@@ -45,7 +46,7 @@ impl Intx {
 }
 
 impl Interrupts {
-    /// Whether the guest has switched MSI-X on.
+    /// Returns whether the guest has enabled MSI-X.
     pub const fn msix_enabled(&self) -> bool {
         !self.msix.is_empty()
     }
@@ -68,7 +69,7 @@ impl Interrupts {
         self.intx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// SET_IRQS.
+    /// SET_IRQS: sets, masks or triggers interrupts.
     pub fn set(
         &mut self,
         flags: u32,
@@ -81,7 +82,7 @@ impl Interrupts {
         const MASK: u32 = 1 << 3;
         const UNMASK: u32 = 1 << 4;
         const TRIGGER: u32 = 1 << 5;
-        // A write must not wait, whatever the descriptor is and whoever reads it.
+        // A write must not block, whatever the descriptor refers to.
         for fd in &fds {
             let status = fcntl_getfl(fd).map_err(|_| Errno::INVALID)?;
             fcntl_setfl(fd, status | OFlags::NONBLOCK).map_err(|_| Errno::INVALID)?;
@@ -101,7 +102,7 @@ impl Interrupts {
                 if self.msix.len() < end as usize {
                     self.msix.resize_with(end as usize, || None);
                 }
-                // Without descriptors the vectors exist but have nowhere to go yet.
+                // Without descriptors the vectors exist but have no destination yet.
                 let mut fds = if flags & DATA_EVENTFD != 0 { fds } else { Vec::new() }.into_iter();
                 for slot in &mut self.msix[start as usize..end as usize] {
                     *slot = fds.next();
@@ -113,7 +114,8 @@ impl Interrupts {
     }
 }
 
-/// Adds one to an eventfd. It can only fail when the counter is full, and then the event is pending anyway.
+/// Adds one to an eventfd. The write fails only when the counter is full, and then the event is pending
+/// anyway.
 fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }

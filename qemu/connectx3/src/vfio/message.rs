@@ -1,11 +1,11 @@
 //! Messages: a header of 16 bytes and a body, all little-endian.
 
-/// Bytes of a header.
+/// The length of a header, in bytes.
 pub const HEADER: usize = 16;
-/// The longest message taken. QEMU transfers at most 1 MiB of data in one.
+/// The maximum length of an accepted message, in bytes. QEMU transfers at most 1 MiB of data in one.
 pub const MAX_MESSAGE: usize = (1 << 20) + 4096;
 
-/// What a message asks for.
+/// The command of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     Version,
@@ -40,18 +40,18 @@ impl Command {
     }
 }
 
-/// The front of a message.
+/// The header of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Names the request in its reply.
+    /// The number that links a reply to its request.
     pub id: u16,
-    /// The command's code as sent.
+    /// The command's code as received.
     pub code: u16,
-    /// Bytes of the message, header included.
+    /// The length of the message in bytes, including the header.
     pub size: u32,
-    /// Whether it is a reply.
+    /// True for a reply.
     pub reply: bool,
-    /// Whether the sender wants no reply.
+    /// True if the sender wants no reply.
     pub no_reply: bool,
 }
 
@@ -61,7 +61,7 @@ impl Header {
     const NO_REPLY: u32 = 1 << 4;
     const ERROR: u32 = 1 << 5;
 
-    /// Reads a header.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; HEADER]) -> Self {
         let [id0, id1, c0, c1, s0, s1, s2, s3, f0, f1, f2, f3, ..] = *bytes;
         let flags = u32::from_le_bytes([f0, f1, f2, f3]);
@@ -74,12 +74,12 @@ impl Header {
         }
     }
 
-    /// The command, if it is one that is served.
+    /// Returns the command, if it is supported.
     pub const fn command(&self) -> Option<Command> {
         Command::from_code(self.code)
     }
 
-    /// The reply to this message: `Ok` with a body, or an error number.
+    /// Returns the reply to this message: a body, or an error number.
     pub fn reply(&self, result: &Result<Vec<u8>, Errno>) -> Vec<u8> {
         let (flags, error, body) = match result {
             Ok(body) => (Self::TYPE_REPLY, 0, body.as_slice()),
@@ -96,18 +96,18 @@ impl Header {
     }
 }
 
-/// An error number of the client's system, as it goes into a reply.
+/// A Linux error number, as it appears in a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub u32);
 
 impl Errno {
-    /// A body that is too short or makes no sense.
+    /// EINVAL: the body is too short or invalid.
     pub const INVALID: Self = Self(22);
-    /// A command that is not served.
+    /// EOPNOTSUPP: the command is not supported.
     pub const UNSUPPORTED: Self = Self(95);
 }
 
-/// Reads a body front to back.
+/// A body, read from front to back.
 pub struct Body<'a>(pub &'a [u8]);
 
 impl<'a> Body<'a> {
@@ -116,19 +116,19 @@ impl<'a> Body<'a> {
         self.0 = rest;
         Ok(*front)
     }
-    /// The next 16 bits.
+    /// Removes and returns the next 16 bits.
     pub fn u16(&mut self) -> Result<u16, Errno> {
         self.take().map(u16::from_le_bytes)
     }
-    /// The next 32 bits.
+    /// Removes and returns the next 32 bits.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         self.take().map(u32::from_le_bytes)
     }
-    /// The next 64 bits.
+    /// Removes and returns the next 64 bits.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         self.take().map(u64::from_le_bytes)
     }
-    /// The next `len` bytes.
+    /// Removes and returns the next `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Errno> {
         let (front, rest) = self.0.split_at_checked(len).ok_or(Errno::INVALID)?;
         self.0 = rest;

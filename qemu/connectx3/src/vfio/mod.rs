@@ -1,5 +1,5 @@
-//! The server's side of vfio-user, the protocol by which QEMU reaches a PCI device in another process
-//! (QEMU `docs/interop/vfio-user.rst`): ten of its commands, which are those that QEMU sends.
+//! The server's side of vfio-user, the protocol by which QEMU accesses a PCI device in another process (QEMU
+//! `docs/interop/vfio-user.rst`). Ten of its commands are implemented, which are those that QEMU sends.
 
 mod connection;
 mod irq;

@@ -1,7 +1,7 @@
-//! The guest's memory: what the client has mapped for DMA, shared by file descriptor.
+//! The guest's memory: the ranges that the client has mapped for DMA, shared by file descriptor.
 //!
-//! QEMU takes maps away and gives them back in pieces while the firmware runs (it splits the area below 1 MiB), so an
-//! address is looked up at each access and no pointer outlives one.
+//! QEMU unmaps ranges and maps them again in pieces while the firmware runs, because it splits the area below
+//! 1 MiB. Therefore each access looks its address up, and no pointer outlives an access.
 
 #![allow(unsafe_code, reason = "memory shared with QEMU")]
 
@@ -14,10 +14,11 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// Most pieces of a guest's memory. QEMU maps some dozens; the kernel has a limit for all cards of the process.
+/// The maximum number of pieces of a guest's memory. QEMU maps some dozens; the kernel's limit applies to all
+/// cards of the process together.
 const MOST_PIECES: usize = 4096;
 
-/// A piece of guest memory, mapped here.
+/// A piece of guest memory, mapped into this process.
 #[derive(Debug)]
 struct Piece {
     base: *mut u8,
@@ -27,27 +28,29 @@ struct Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this address and length, nothing else unmaps it, and pointers into it are
-        // used only within calls of `GuestMemory` that borrow it.
+        // SAFETY: the mapping was made with this address and length, nothing else unmaps it, and pointers
+        // into it are used only within calls of `GuestMemory` that borrow it.
         let _ = unsafe { munmap(self.base.cast(), self.len) };
     }
 }
 
-// SAFETY: the memory is reached only by copies of raw bytes and by atomics; the guest changes it at any time anyway.
+// SAFETY: the memory is accessed only by copies of raw bytes and by atomics; the guest may change it at any
+// time anyway.
 unsafe impl Send for Piece {}
-// SAFETY: as above.
+// SAFETY: the same reason as for `Send`.
 unsafe impl Sync for Piece {}
 
 /// The memory of one guest.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    /// By first address; no two overlap.
+    /// The pieces by first address. Pieces do not overlap.
     pieces: BTreeMap<u64, Piece>,
 }
 
 impl GuestMemory {
-    /// DMA_MAP: `len` bytes of `fd` from `offset` are at `addr`. The file must be sealed against shrinking, as QEMU's
-    /// `memory-backend-memfd` makes it: an access to what has been cut off would end the process, and all of its cards.
+    /// DMA_MAP: maps `len` bytes of `fd`, from `offset` on, at `addr`. The file must be sealed against
+    /// shrinking, as QEMU's `memory-backend-memfd` does: an access beyond the end of a truncated file would
+    /// kill the process with all its cards.
     pub fn map(
         &mut self,
         addr: u64,
@@ -72,25 +75,26 @@ impl GuestMemory {
             return Err(Errno::INVALID);
         }
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choice; the file is at least as long as the mapping.
+        // SAFETY: a new mapping at an address that the kernel chooses; the file is at least as long as the
+        // mapping.
         let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, offset) };
         let base = base.map_err(|_| Errno::INVALID)?.cast();
         self.pieces.insert(addr, Piece { base, len: bytes, writable });
         Ok(())
     }
 
-    /// DMA_UNMAP: takes away every piece that lies within the range.
+    /// DMA_UNMAP: removes every piece that is within the range.
     pub fn unmap(&mut self, addr: u64, len: u64) {
         let end = addr.saturating_add(len);
         self.pieces.retain(|&a, p| a < addr || a.saturating_add(p.len as u64) > end);
     }
 
-    /// Takes away all.
+    /// Removes all pieces.
     pub fn unmap_all(&mut self) {
         self.pieces.clear();
     }
 
-    /// Calls `each` for the parts of a range, in order, after all of it was found to be there.
+    /// Calls `each` for the parts of a range, in order, after checking that all of it is mapped.
     fn parts(
         &self,
         addr: u64,
@@ -118,17 +122,18 @@ impl GuestMemory {
         Ok(())
     }
 
-    /// Copies from the guest. Fails whole.
+    /// Copies from the guest's memory. Copies all bytes or none.
     pub fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
         self.parts(addr, buf.len(), false, |from, at, n| {
             let to = &mut buf[at..at + n];
-            // SAFETY: `parts` gives a range that is mapped while `self` is borrowed; `to` is ours and does not overlap
-            // it. The guest may change the bytes meanwhile: they are copied as they are, and no reference is made.
+            // SAFETY: `parts` passes a range that is mapped while `self` is borrowed; `to` is owned by this
+            // process and does not overlap it. The guest may change the bytes during the copy; no reference
+            // to them is made.
             unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), n) };
         })
     }
 
-    /// Copies to the guest. Fails whole.
+    /// Copies to the guest's memory. Copies all bytes or none.
     pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
         self.parts(addr, data.len(), true, |to, at, n| {
             let from = &data[at..at + n];
@@ -137,7 +142,7 @@ impl GuestMemory {
         })
     }
 
-    /// Runs `f` on the aligned 64-bit word at `addr`, shared with the guest's processors.
+    /// Runs `f` on the aligned 64-bit word at `addr`, which is shared with the guest's processors.
     pub fn word<T>(&self, addr: u64, f: impl FnOnce(&AtomicU64) -> T) -> Result<T, DmaError> {
         let error = DmaError { addr, len: 8 };
         if !addr.is_multiple_of(8) {
@@ -146,8 +151,8 @@ impl GuestMemory {
         let mut place = None;
         self.parts(addr, 8, true, |at, _, n| place = (n == 8).then_some(at))?;
         let place = place.filter(|at| at.cast::<u64>().is_aligned()).ok_or(error)?;
-        // SAFETY: eight mapped, writable, aligned bytes that stay mapped while `self` is borrowed; every access to them
-        // from here that could race is an atomic or a copy of raw bytes.
+        // SAFETY: eight mapped, writable, aligned bytes that stay mapped while `self` is borrowed; every
+        // access to them from here that could race is an atomic or a copy of raw bytes.
         Ok(f(unsafe { AtomicU64::from_ptr(place.cast()) }))
     }
 }
@@ -182,7 +187,7 @@ mod tests {
         let mut back = [0; 256];
         memory.read(0x10f80, &mut back).unwrap();
         assert_eq!(back, *data);
-        // Half in the read-only piece: not a byte is written.
+        // Half of the range is in the read-only piece: no byte is written.
         assert_eq!(memory.write(0x11ff0, &[9; 32]), Err(DmaError { addr: 0x11ff0, len: 32 }));
         let mut back = [1; 16];
         memory.read(0x11ff0, &mut back).unwrap();

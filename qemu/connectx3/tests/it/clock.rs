@@ -1,4 +1,4 @@
-//! The card's clock, and completion queues whose entries have its time.
+//! The card's clock, and completion queues whose entries contain timestamps.
 
 use crate::common::driver::{KEY, Node, Setup, Sizes, data, exchange, remote};
 use connectx3::device::{Card, Profile};
@@ -6,12 +6,12 @@ use verbs::MacAddr;
 
 const WRITE: u32 = 0x08;
 const MS: u64 = 1_000_000;
-/// Cycles in a microsecond.
+/// The clock's frequency, in cycles per microsecond.
 const MHZ: u64 = 427;
-/// Flag of a completion queue's context.
+/// The flag for timestamps in a completion queue's context.
 const STAMPED: u32 = 1 << 19;
 
-/// The clock, where QUERY_FW says that it is.
+/// Reads the clock at the offset that QUERY_FW reports.
 fn clock(node: &mut Node) -> u64 {
     node.command(0x004, 0, 0, &[]);
     assert_eq!(node.output(0x58) >> 30, 0, "in BAR 0");
@@ -21,7 +21,7 @@ fn clock(node: &mut Node) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// The timestamp of an entry as rdma-core reads it, and as mlx4_en does.
+/// Returns the timestamp of an entry as rdma-core reads it, and as mlx4_en does.
 fn stamp(entry: &[u8]) -> [u64; 2] {
     let high = u64::from(u32::from_be_bytes(entry[0x0c..0x10].try_into().unwrap()));
     let low = u64::from(u16::from_be_bytes([entry[0x1d], entry[0x1e]]));
@@ -46,7 +46,7 @@ fn the_clock_is_alone_on_its_page() {
     let page = u64::from(node.output(0x54)) & !0xfff;
     let mut bytes = [0; 4096];
     node.card.read_bar0(page, &mut bytes, &node.machine);
-    // Programs have it in their memory.
+    // Programs map the page, so it must contain nothing else.
     assert!(bytes[8..].iter().all(|&byte| byte == 0) && bytes[..8] != [0; 8]);
 }
 

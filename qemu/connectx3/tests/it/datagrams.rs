@@ -1,4 +1,4 @@
-//! Datagrams between two cards and within one: what is before them, what their completions say, groups, special queue
+//! Datagrams between two cards and within one: the data before them, their completions, groups, special queue
 //! pairs.
 
 use crate::common::driver::{Node, Queue, Setup, V1, V2, data, datagram, exchange};
@@ -9,14 +9,14 @@ const SEND: u32 = 0x0a;
 const SEND_IMM: u32 = 0x0b;
 const QKEY: u32 = 0x1234;
 const GRH: u64 = 40;
-/// In the first word of a datagram segment: there is to be a tag.
+/// The flag for a tag in the first word of a datagram segment.
 const TAGGED: u32 = 1 << 29;
 
 fn datagrams(qkey: u32) -> Setup {
     Setup { service: 3, qkey, ..Setup::default() }
 }
 
-/// Two cards, each with a queue pair.
+/// Creates two cards, each with a queue pair.
 fn pair() -> ([Node; 2], [Queue; 2]) {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let qa = a.connect_as(0x51, 0x81, &b, 0, datagrams(QKEY));
@@ -28,7 +28,7 @@ fn nothing_lost(_: &[u8]) -> bool {
     false
 }
 
-/// Puts `bytes` somewhere and gives its data segment.
+/// Stores `bytes` in memory and returns their data segment.
 fn message(node: &mut Node, bytes: &[u8]) -> [u32; 4] {
     let at = node.alloc(bytes.len() as u64);
     node.machine.put(at, bytes);
@@ -86,7 +86,7 @@ fn a_tag_is_carried_and_told() {
     assert_eq!(b.machine.bytes(buffer + GRH, 6), b"tagged");
 }
 
-/// rdma-core leaves what it finds in memory where the tag would be, if there is to be none.
+/// Without a tag, rdma-core leaves the tag's field uninitialized.
 #[test]
 fn without_its_flag_no_tag_is_put_in() {
     let ([mut a, mut b], [mut qa, mut qb]) = pair();
@@ -140,7 +140,7 @@ fn keys_of_datagrams() {
     for _ in 0..3 {
         b.post_receive(&mut qb, buffer, 100);
     }
-    // A wrong key is dropped in silence; one with the high bit stands for the sender's own.
+    // A wrong key is dropped silently; a key with the high bit stands for the sender's own.
     for qkey in [QKEY + 1, 0x8000_0000] {
         let to = datagram(V2, b.gid, b.mac, 0x62, qkey);
         a.post_send(&mut qa, SEND, 0, &[&to[..], &text].concat());
@@ -165,7 +165,7 @@ fn a_bad_send_stops_the_send_queue_until_the_driver_resumes_it() {
     let buffer = b.alloc(0x1000);
     b.post_receive(&mut qb, buffer, 100);
     let to = datagram(V2, b.gid, b.mac, 0x62, QKEY);
-    // Longer than the MTU; then one that ends as flushed.
+    // A send longer than the MTU, then one that ends as flushed.
     let long = message(&mut a, &[7; 1025]);
     a.post_send(&mut qa, SEND, 0, &[&to[..], &long].concat());
     a.post_send(&mut qa, SEND, 0, &[&to[..], &text].concat());
@@ -174,7 +174,7 @@ fn a_bad_send_stops_the_send_queue_until_the_driver_resumes_it() {
     assert_eq!(a.poll(&mut qa).map(|e| (e.wqe, e.syndrome)), Some((1, 0x05)), "flushed");
     a.command(0x022, 0, 0x51, &[]);
     assert_eq!(a.output(8) >> 28, 4, "send queue error");
-    // It still receives.
+    // The queue pair still receives.
     let from_b = message(&mut b, b"hello");
     let here = a.alloc(0x1000);
     a.post_receive(&mut qa, here, 100);
@@ -202,7 +202,7 @@ fn traffic_within_a_card_stays_inside() {
     exchange(&mut a, &mut b, |_| panic!("nothing goes to the wire"));
     assert_eq!(a.poll(&mut other).unwrap().len, 46);
     assert_eq!(a.machine.bytes(buffer + GRH, 6), b"inside");
-    // A reliable connection within the card, many packets both ways.
+    // A reliable connection within the card, with many packets in both directions.
     let me = (a.gid, a.mac);
     let mut mirror = Node::new(9);
     (mirror.gid, mirror.mac) = me;
@@ -250,8 +250,8 @@ fn groups_get_what_is_sent_to_them_and_block_what_they_ask_to() {
     }
 }
 
-/// What a driver makes for a management datagram: all headers, in pieces that do not cross 64 bytes, and room for the
-/// ICRC.
+/// Returns the work request that a driver builds for a management datagram: all headers, in pieces that do
+/// not cross 64 bytes, and room for the ICRC.
 fn management(frame: &[u8]) -> Vec<u32> {
     let inline = |bytes: &[u8]| -> Vec<u8> {
         let mut segment = (1u32 << 31 | bytes.len() as u32).to_be_bytes().to_vec();
@@ -278,7 +278,7 @@ fn special_queue_pairs_send_what_the_driver_made_and_receive_as_number_one() {
     let setup = Setup { service: 7, ..datagrams(GSI_QKEY) };
     let mut qa = a.connect_as(GSI, 0x81, &b, 0, setup);
     let mut qb = b.connect_as(GSI, 0x92, &a, 0, setup);
-    // An ordinary queue pair sends one as the card makes it; it serves as the pattern.
+    // An ordinary queue pair sends the datagram as the card builds it; the frame serves as the pattern.
     let mut pattern = a.connect_as(0x51, 0x83, &b, 0, datagrams(GSI_QKEY));
     let text = message(&mut a, b"management data.");
     let to = datagram(V2, b.gid, b.mac, 1, GSI_QKEY);
@@ -292,7 +292,7 @@ fn special_queue_pairs_send_what_the_driver_made_and_receive_as_number_one() {
         false
     });
     assert_eq!(b.poll(&mut qb).map(|e| (e.qpn, e.len)), Some((GSI, 56)));
-    // The same by hand, from queue pair 1, with lengths and checks that the card has to put in.
+    // The same datagram built by hand, from queue pair 1, with lengths and checks that the card must fill in.
     let len = made.len();
     made.truncate(len - 4);
     made[59..62].copy_from_slice(&[0, 0, 1]);
@@ -310,7 +310,7 @@ fn special_queue_pairs_send_what_the_driver_made_and_receive_as_number_one() {
     assert_eq!(b.poll(&mut qb).map(|e| (e.wqe, e.len)), Some((1, 56)));
     assert_eq!(b.last_entry(&qb)[8..12], [0x80, 0, 0, 1]);
     assert_eq!(b.machine.bytes(there + 0x200 + GRH, 16), b"management data.");
-    // What is no frame stops the send queue.
+    // Invalid contents of a frame stop the send queue.
     a.post_send(&mut qa, SEND, 0, &management(&[0; 60]));
     exchange(&mut a, &mut b, |_| panic!("nothing is sent"));
     assert_eq!(a.poll(&mut qa).map(|e| e.syndrome), Some(0x02));

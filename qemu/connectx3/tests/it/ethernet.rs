@@ -1,4 +1,4 @@
-//! Ethernet on two cards in plain memory: what Linux does not show in detail.
+//! Ethernet on two cards in plain memory: details that tests with Linux do not show.
 
 use crate::common::driver::{Node, Queue, Sizes, exchange};
 use crate::common::ethernet::{segment, tcp};
@@ -13,7 +13,7 @@ fn node(number: u8, profile: &str) -> Node {
     Node::with(card, Sizes::default(), number)
 }
 
-/// Two cards, a queue pair on each, and the second one's address steered to its own.
+/// Creates two cards with a queue pair each. The second card's address is steered to its queue pair.
 fn pair(profile: &str) -> (Node, Queue, Node, Queue) {
     let (mut a, mut b) = (node(1, profile), node(2, profile));
     let (qa, qb) = (a.raw(0x48, 0x90, &[]), b.raw(0x50, 0x91, &[(0xc0, 1 << 30)]));
@@ -38,7 +38,7 @@ fn checksums_are_filled_by_the_sender_and_judged_by_the_receiver() {
     a.send_frame(&mut qa, &frame, false, 0);
     let six = tcp(TO, "fe80::1", "fe80::2", [80, 4000], &[7; 101]);
     a.send_frame(&mut qa, &six, true, 0);
-    // A frame that is not IP, and shorter than any may be.
+    // A frame that is not IP and has less than the minimum length.
     a.send_frame(&mut qa, &frame[..20], true, 0);
     exchange(&mut a, &mut b, |_| false);
     for _ in 0..4 {
@@ -84,7 +84,8 @@ fn a_large_send_becomes_segments_that_follow_one_another() {
         assert_eq!(half(&frame, 16) as usize, 40 + part.len(), "the packet's length");
         assert_eq!(half(&frame, 18), 0x1234 + index as u16, "its identification");
         assert_eq!(frame[38..42], (1000 + 1000 * index as u32).to_be_bytes(), "its sequence number");
-        // The header has FIN, PSH, ACK's bit 0x10 off and CWR: CWR only in the first, FIN and PSH only in the last.
+        // The header has FIN, PSH and CWR, without ACK (0x10): CWR stays only in the first segment, FIN and
+        // PSH only in the last.
         assert_eq!(frame[47], [0x90, 0x10, 0x19][index]);
         assert_eq!(frame[54..], *part);
     }
@@ -95,7 +96,7 @@ fn a_large_send_becomes_segments_that_follow_one_another() {
 fn tags_are_put_in_and_taken_off() {
     let (mut a, mut b) = (node(1, "pro"), node(2, "pro"));
     let mut qa = a.raw(0x48, 0x90, &[]);
-    // One that takes tags off, one that leaves them on.
+    // One queue pair removes tags, the other one keeps them.
     let (mut off, mut on) = (b.raw(0x50, 0x91, &[]), b.raw(0x51, 0x92, &[(0xc0, 1 << 30)]));
     b.steer(true, TO, &[0x50, 0x51]);
     let (off_at, on_at) = (b.post_buffers(&mut off, 2), b.post_buffers(&mut on, 2));
@@ -142,7 +143,7 @@ fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
         let entry = b.raw_completion(&mut whole).unwrap();
         let len = word(&entry, 0x14) as usize;
         assert_eq!(len, frame.len() + tag + 4);
-        // The CRC of Ethernet over a frame and its check sequence is always the same.
+        // The CRC of Ethernet over a frame with its check sequence is a constant.
         let bytes = b.machine.bytes(whole_at[index], len);
         assert_eq!(crc32(&bytes), 0x2144_df1c);
         assert_eq!(
@@ -150,12 +151,12 @@ fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
             TCP_STATUS,
             "what the card found in the frame is as without"
         );
-        // Without the tag the sequence is still that of the frame as it came.
+        // Without the tag, the check sequence is still that of the frame as received.
         let entry = b.raw_completion(&mut stripped).unwrap();
         assert_eq!(word(&entry, 0x14) as usize, len - tag);
         assert_eq!(b.machine.bytes(stripped_at[index] + len as u64 - tag as u64 - 4, 4), bytes[len - 4..]);
     }
-    // A buffer with room for the frame, but not for the sequence.
+    // A buffer with room for the frame but not for the check sequence.
     let at = b.alloc(0x1000);
     b.post_buffers(&mut stripped, 1);
     b.post_receive(&mut whole, at, frame.len() as u32);
@@ -168,7 +169,7 @@ fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
     assert_eq!((entry[0x1f] & 0x1f, entry[0x1b]), (0x1e, 0x01), "local length error");
 }
 
-/// CRC-32 of Ethernet, bit by bit.
+/// Computes the CRC-32 of Ethernet bit by bit.
 fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0xedb8_8320))
@@ -214,7 +215,7 @@ fn frames_are_spread_by_their_hash() {
         let entry = b.raw_completion(&mut rings[ring]).unwrap();
         assert_eq!((word(&entry, 0), word(&entry, 4)), (0x60 + ring as u32, hash), "{source}");
     }
-    // What is not IP goes to the default.
+    // Frames that are not IP go to the default queue pair.
     let mut other = tcp(TO, "10.0.0.1", "10.0.0.2", [1, 2], &[]);
     other[12..14].copy_from_slice(&[0x88, 0xcc]);
     a.send_frame(&mut qa, &other, false, 0);
@@ -226,7 +227,8 @@ fn frames_are_spread_by_their_hash() {
 fn a_queue_pair_that_spreads_needs_memory_for_sends_only() {
     let mut node = node(1, "pro");
     node.raw(0x60, 0xa0, &[]);
-    // As Linux makes one over an indirection table: one send of 64 bytes and no receives; here at the end of a page.
+    // Linux creates such a queue pair over an indirection table with one send of 64 bytes and no receives;
+    // here it is at the end of a page.
     const LAST: u32 = 63 << 6;
     let place = node.alloc(64);
     let mtt = node.map_pages(place, 64);
@@ -286,7 +288,7 @@ fn frames_go_where_steering_and_filters_say() {
     assert!(heard(&mut a, &mut b, TO, 0));
     assert!(!heard(&mut a, &mut b, [2, 0, 0, 0, 0, 3], 0), "another's address");
     assert!(!heard(&mut a, &mut b, GROUP, 0));
-    // Promiscuous: the default entries of unicast and multicast.
+    // Promiscuous mode: the default entries of unicast and multicast.
     let members = [(0x04, 1 << 30 | 1), (0x20, 0x50)];
     b.command(0x026, 1, 1 << 16 | 1 << 1, &members);
     assert!(heard(&mut a, &mut b, [2, 0, 0, 0, 0, 3], 0));
@@ -298,13 +300,13 @@ fn frames_go_where_steering_and_filters_say() {
     assert!(!heard(&mut a, &mut b, GROUP, 0));
     assert_eq!(b.raw_command(0x048, 0, 1, 0x0100_5e00_0007).0, 0);
     assert!(heard(&mut a, &mut b, GROUP, 0));
-    // VLANs: all, then 5 only.
+    // VLANs: all, then only 5.
     const TAG: u32 = 1 << 14;
     assert!(heard(&mut a, &mut b, TO, 5 << 16 | TAG) && heard(&mut a, &mut b, TO, 6 << 16 | TAG));
     b.command(0x047, 0, 1, &[(4 * 127, 1 << 5)]);
     assert!(heard(&mut a, &mut b, TO, 5 << 16 | TAG) && heard(&mut a, &mut b, TO, 0));
     assert!(!heard(&mut a, &mut b, TO, 6 << 16 | TAG));
-    // Longer than the port takes.
+    // A frame that is too long for the port.
     b.command(0x00c, 1, 1, &[(0x00, 1), (0x04, 80)]);
     assert!(heard(&mut a, &mut b, TO, 0));
     assert!(!heard(&mut a, &mut b, TO, 5 << 16 | TAG));
@@ -316,7 +318,7 @@ fn steering_by_the_address_table() {
     let mut qa = a.raw(0x48, 0x90, &[]);
     let mut rings: Vec<_> = (0..3).map(|index| b.raw(0x80 + index, 0xa0 + index, &[])).collect();
     rings.iter_mut().for_each(|ring| drop(b.post_buffers(ring, 4)));
-    // The address is in row 1 of the table; multicast goes to the third.
+    // The address is in row 1 of the table; multicast goes to the third queue pair.
     b.command(0x00c, 1, 0x201, &[(0x08, 0x8000_0200), (0x0c, 2)]);
     let queues = |promiscuous: u32| {
         [(0x00, 0x80), (0x04, 7 << 16), (0x14, promiscuous << 31 | 0x80), (0x18, 2 << 30 | 0x82)]
@@ -349,7 +351,7 @@ fn ports_and_queue_pairs_count_frames() {
     exchange(&mut a, &mut b, |_| false);
     let lens = (258, 262, 64);
     a.command(0x049, 0, 1, &[]);
-    // Sent: by size, by priority 5 and without tag, broadcast, octets.
+    // Counts of sent frames: by size, by priority 5 and without tag, broadcast, octets.
     assert_eq!((a.output(0x598 + 0x40 + 4), a.output(0x598 + 3 * 0x50 + 0x40 + 4)), (1, 1));
     assert_eq!(a.output(0x598 + 3 * 0x50 + 5 * 8 + 4), 1);
     assert_eq!(a.output(0x8b8 + 0x40 + 4), 1);
@@ -366,7 +368,7 @@ fn ports_and_queue_pairs_count_frames() {
     assert_eq!((b.output(0x14), b.output(0x1c)), (2, 254 + 258));
     b.command(0x054, 0, 4, &[]);
     assert_eq!(b.output(0x14), 0);
-    // Without a buffer a frame is lost, and that is counted.
+    // A frame without a buffer is lost, and is counted.
     a.send_frame(&mut qa, &frame, true, 0);
     exchange(&mut a, &mut b, |_| false);
     b.command(0x049, 0, 1, &[]);

@@ -1,4 +1,5 @@
-//! When a card tells of things: moderation, interrupts, links, resets; and entries of 64 bytes, BlueFlame.
+//! The time of a card's notifications: moderation, interrupts, links, resets; also entries of 64 bytes, and
+//! BlueFlame.
 
 use crate::common;
 use crate::common::driver::{Node, Queue, Sizes, data, exchange, remote};
@@ -15,25 +16,25 @@ fn node(number: u8, profile: &str) -> Node {
     Node::with(card, Sizes::default(), number)
 }
 
-/// Interrupts since last asked.
+/// Returns the number of interrupts since the last call.
 fn interrupts(node: &Node) -> usize {
     std::mem::take(&mut *node.machine.interrupts.lock().unwrap()).len()
 }
 
-/// The event queue's doorbell.
+/// Rings the event queue's doorbell.
 fn take_events(node: &mut Node, consumer: u32) {
     let at = u64::from(EQN / 4) * 4096 + 0x800 + u64::from(EQN % 4) * 8;
     node.card.write_bar2(at, &(1 << 31 | consumer).to_be_bytes(), &node.machine);
 }
 
-/// Arms a completion queue for any completion past those taken.
+/// Arms a completion queue for any completion past `consumer`.
 fn arm(node: &mut Node, queue: &Queue, consumer: u32) {
     let words = [2 << 24 | queue.cqn, consumer];
     let bytes: Vec<_> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
     node.card.write_bar2(0x80_000 + 0x20, &bytes, &node.machine);
 }
 
-/// A card with an event queue, and a receiver whose completions make events there.
+/// Creates a card with an event queue, and a receiver whose completions post events there.
 fn receiver(profile: &str) -> (Node, Queue, Node, Queue) {
     let (mut a, mut b) = (node(1, profile), node(2, profile));
     let qa = a.raw(0x48, 0x90, &[]);
@@ -82,7 +83,7 @@ fn completions_are_moderated_by_count_and_by_time() {
     take_events(&mut b, 3);
     send(&mut a, &mut qa, &mut b, 5);
     assert_eq!(interrupts(&b), 0, "not armed");
-    // What is there when it is armed makes an event too, and so does the end of moderation.
+    // Entries that are there when the queue is armed also cause an event, and so does the end of moderation.
     arm(&mut b, &qb, 5);
     assert_eq!(interrupts(&b), 0);
     b.command(0x02c, 1, qb.cqn, &[]);
@@ -102,7 +103,7 @@ fn intx_stays_until_it_is_cleared() {
     assert!(!b.machine.intx.load(Ordering::Relaxed));
     take_events(&mut b, 1);
     assert!(!b.machine.intx.load(Ordering::Relaxed));
-    // An event that waits when the queue is armed raises it again.
+    // An event that is waiting when the queue is armed raises the interrupt again.
     take_events(&mut b, 0);
     assert!(b.machine.intx.load(Ordering::Relaxed));
 }
@@ -116,7 +117,7 @@ fn entries_of_64_bytes_are_in_the_second_half() {
         assert_eq!(b.raw_completion(&mut qb).unwrap()[0x19], index);
     }
     assert_eq!(b.raw_completion(&mut qb), None, "there were 32 buffers");
-    // The event: type completion, of this queue.
+    // The event is of type completion and names this queue.
     let entry = b.machine.bytes(b.eq + 32, 32);
     assert_eq!((entry[1], entry[7], entry[31] >> 7), (0, 0x91, 0));
     assert_eq!(b.machine.bytes(b.eq, 32), [0; 32]);
@@ -131,7 +132,7 @@ fn a_work_request_written_to_blueflame_is_executed_once() {
     a.machine.put(from, &[9; 64]);
     let words = [remote(to, common::driver::KEY), data(from, 64)].concat();
     a.write_send(&mut qa, 0x08, 0, &words);
-    // The register: first the second word's neighbour, then it, then the rest.
+    // First the neighbour of the register's second word, then that word, then the rest.
     let bar = a.card.bar2_len() / 2 + 0x80_000 + 256;
     assert_eq!(a.card.bar2_len(), 16 << 20);
     a.card.write_bar2(bar, &[0, 0, 0, 8, 0, 0, 0x48, 3], &a.machine);

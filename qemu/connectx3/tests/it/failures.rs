@@ -1,4 +1,4 @@
-//! Queue pairs that fail, drain and are asked: completions, events, states.
+//! Failing, draining and querying queue pairs: completions, events, states.
 
 use crate::common::driver::{KEY, Node, Queue, Setup, data, exchange, remote};
 use crate::common::keys::{PAGE, SEND, WRITE, WRITE_IMM};
@@ -12,7 +12,7 @@ struct Pair {
     b: Node,
     qa: Queue,
     qb: Queue,
-    /// Event queue of B and the index of its next entry.
+    /// The event queue of B and the index of its next entry.
     events: u64,
     seen: u32,
     here: u64,
@@ -34,7 +34,7 @@ impl Pair {
         exchange(&mut self.a, &mut self.b, |_| false);
     }
 
-    /// Lets time pass, in steps in which timers run.
+    /// Advances time in steps in which timers run.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms {
             self.a.machine.advance(1_000_000);
@@ -43,7 +43,7 @@ impl Pair {
         }
     }
 
-    /// B's next event: type and number.
+    /// Returns B's next event: type and number.
     fn event(&mut self) -> Option<(u8, u32)> {
         let at = self.events + u64::from(self.seen % EQ_ENTRIES) * 32;
         let owner = self.b.machine.bytes(at + 31, 1)[0] >> 7;
@@ -61,7 +61,7 @@ impl Pair {
         self.a.post_send(&mut self.qa, WRITE, 0, &words);
     }
 
-    /// State and PSNs as QUERY_QP gives them: state, next to send, acknowledged, expected.
+    /// Returns the output of QUERY_QP: state, next PSN to send, acknowledged PSN, expected PSN.
     fn query(node: &mut Node, qpn: u32) -> (u32, u32, u32, u32) {
         node.command(0x022, 0, qpn, &[]);
         let word = |offset: u64| node.output(8 + offset);
@@ -69,7 +69,7 @@ impl Pair {
     }
 }
 
-/// Syndromes of all completions that wait, by index.
+/// Returns index and syndrome of all waiting completions.
 fn drain(node: &mut Node, queue: &mut Queue) -> Vec<(u16, u8)> {
     std::iter::from_fn(|| node.poll(queue)).map(|entry| (entry.wqe, entry.syndrome)).collect()
 }
@@ -80,13 +80,13 @@ fn in_the_error_state_all_work_ends_as_flushed_before_and_after() {
     for n in 0..3 {
         pair.b.post_receive(&mut pair.qb, pair.there + 100 * n, 100);
     }
-    // Under way, and then never acknowledged.
+    // The request is in flight and is never acknowledged.
     pair.b.post_send(&mut pair.qb, WRITE, 0, &[remote(pair.here, KEY), data(pair.there, 8)].concat());
     pair.b.command(0x01e, 0, QP_B, &[]);
     let ended = drain(&mut pair.b, &mut pair.qb);
     assert_eq!(ended, [(0, 5), (0, 5), (1, 5), (2, 5)]);
     assert_eq!(Pair::query(&mut pair.b, QP_B).0, 6);
-    // A send by its doorbell; a receive without one, as when a driver drains the queue.
+    // A send with a doorbell; a receive without one, as when a driver drains the queue.
     pair.b.post_send(&mut pair.qb, SEND, 0, &data(pair.there, 8));
     assert_eq!(drain(&mut pair.b, &mut pair.qb), [(1, 5)]);
     for lap in 0..3 {
@@ -155,7 +155,7 @@ fn an_opcode_or_a_size_that_there_is_not_ends_with_local_operation() {
 #[test]
 fn a_queue_pair_on_its_way_hears_its_first_packet_and_says_so_once() {
     let mut pair = Pair::new();
-    // B once more, but only up to ready to receive.
+    // B is set up again, but only until ready to receive.
     pair.b.command(0x021, 2, QP_B, &[]);
     pair.qb = pair.b.ready_to_receive(QP_B, 0x93, &pair.a, QP_A, Setup::default());
     pair.write();
@@ -191,7 +191,7 @@ fn a_completion_queue_that_overflows_fails_and_its_queue_pair_with_it() {
 #[test]
 fn a_ring_that_cannot_be_read_is_told_by_an_event() {
     let mut pair = Pair::new();
-    // The ring's pages are looked up when it is made: make one that lies outside memory.
+    // The ring's pages are looked up at creation, so a new ring is created outside of memory.
     let mtt = pair.b.map_pages(0x7fff_0000_0000, 2 * PAGE);
     let size = 6 << 3 | 2;
     let context = [(0x0c, 5), (0x10, size << 16 | size << 8), (0x84, 0x92), (0xa4, 0x92), (0xd4, mtt)];
@@ -214,21 +214,21 @@ fn a_send_queue_drains_says_so_and_goes_on() {
     assert_eq!(pair.b.raw_command(0x01f, 0, 1 << 31 | QP_B, 0).0, 0);
     assert_eq!(Pair::query(&mut pair.b, QP_B).0, 7, "it drains");
     assert_eq!(pair.event(), None);
-    // Posted while it drains: it waits.
+    // A request posted while the queue drains must wait.
     write(&mut pair);
     pair.run();
     assert_eq!(drain(&mut pair.b, &mut pair.qb), [(0, 0)]);
     assert_eq!(pair.event(), Some((0x03, QP_B)));
     assert_eq!(pair.event(), None);
     assert_eq!(Pair::query(&mut pair.b, QP_B).0, 5);
-    // It still answers.
+    // The queue pair still answers.
     pair.write();
     pair.run();
     assert_eq!(drain(&mut pair.a, &mut pair.qa), [(0, 0)]);
     pair.b.command(0x020, 0, QP_B, &[]);
     pair.run();
     assert_eq!(drain(&mut pair.b, &mut pair.qb), [(1, 0)]);
-    // Nothing to drain: at once, and only if asked.
+    // With nothing to drain, the event comes at once, and only on request.
     assert_eq!(pair.b.raw_command(0x01f, 0, QP_B, 0).0, 0);
     assert_eq!((Pair::query(&mut pair.b, QP_B).0, pair.event()), (5, None));
 }

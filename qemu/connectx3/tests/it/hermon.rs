@@ -1,10 +1,10 @@
-//! What drivers of the Hermon family do and Linux does not: page table entries by command, small mailboxes, and commands without
-//! one (iPXE `drivers/infiniband/hermon.c`).
+//! Operations that drivers of the Hermon family use and Linux does not: page table entries by command, small
+//! mailboxes, and commands without one (iPXE `drivers/infiniband/hermon.c`).
 
 use crate::common::driver::{KEY, Node};
 
 const WRITE_MTT: u32 = 0x011;
-/// Where the driver's output mailbox is, and how long iPXE's are.
+/// The address of the driver's output mailbox, and the length of iPXE's.
 const OUT_BOX: u64 = 0x2000;
 const MAILBOX: usize = 1024;
 
@@ -18,7 +18,7 @@ fn page_table_entries_are_written_by_their_byte_address() {
     let words = [0, 4, 8, 12].map(|offset| node.machine.be32(at + offset));
     assert_eq!(words, [1, 0x0020_3001, 0, 0x0020_5001]);
     assert_eq!(node.machine.be32(node.page_entry(untouched) + 4), 1, "the one before stays");
-    // Between two entries; more than a mailbox holds; where no memory is mapped.
+    // An unaligned entry; more entries than a mailbox holds; an address without memory.
     assert_eq!(node.try_command(WRITE_MTT, 0, 1, &[(0x04, first + 4)]), 0x03);
     assert_eq!(node.try_command(WRITE_MTT, 0, 511, &[(0x04, first)]), 0x03);
     assert_eq!(node.try_command(WRITE_MTT, 0, 1, &[(0x00, 1)]), 0x0c);
@@ -33,7 +33,7 @@ fn no_command_writes_more_than_a_small_mailbox_holds() {
         [(0x003, 0), (0x004, 0), (0x006, 0), (0x00b, 0), (0x00e, region), (0x043, 1), (0x025, 0), (0x024, 1)]
     {
         node.machine.put(OUT_BOX + MAILBOX as u64, &[0xee; 4096 - MAILBOX]);
-        // Of MAD_IFC: Get(NodeInfo).
+        // The input of MAD_IFC: Get(NodeInfo).
         let mad = [(0x00, 0x0101_0101), (0x10, 0x0011_0000)];
         node.command(opcode, 0, in_mod, &mad);
         let behind = node.machine.bytes(OUT_BOX + MAILBOX as u64, 4096 - MAILBOX);

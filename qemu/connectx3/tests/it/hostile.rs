@@ -1,11 +1,11 @@
-//! What fuzzing (`fuzz/`) has found, as commands that a driver never gives.
+//! Findings of fuzzing (`fuzz/`), as commands that a driver never issues.
 
 use crate::common::driver::Node;
 
 const MAP_FA: u32 = 0xfff;
 const NOP: u32 = 0x031;
 
-/// The card still works.
+/// Checks that the card still works.
 fn assert_alive(node: &mut Node) {
     assert_eq!(node.raw_command(NOP, 0, 0, 0).0, 0);
 }

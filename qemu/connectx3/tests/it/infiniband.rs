@@ -1,5 +1,5 @@
-//! Two cards with InfiniBand ports on a cable, each configured as a subnet manager would: by datagrams that the firmware
-//! answers (MAD_IFC).
+//! Two cards with InfiniBand ports on a cable. Each is configured by datagrams that the firmware answers
+//! (MAD_IFC), as a subnet manager would do.
 
 use crate::common;
 use crate::common::driver::{Node, Queue, Setup, data, exchange, gid_words, remote};
@@ -23,7 +23,7 @@ fn nothing_lost(_: &[u8]) -> bool {
     false
 }
 
-/// MAD_IFC: gives the answer's status and data.
+/// Runs MAD_IFC. Returns the answer's status and data.
 fn ask(node: &mut Node, method: u8, attribute: u16, modifier: u32, set: &[u8]) -> (u16, [u8; 64]) {
     const MAD_IFC: u32 = 0x024;
     let mad = request(1, method, attribute, modifier, set);
@@ -52,14 +52,14 @@ fn configure(node: &mut Node, lid: u16, manager: u16, state: u8) {
     node.lid = lid;
 }
 
-/// Two cards whose ports have found each other.
+/// Creates two cards whose ports have found each other.
 fn trained() -> (Node, Node) {
     let (mut a, mut b) = (Node::infiniband(1), Node::infiniband(2));
     exchange(&mut a, &mut b, nothing_lost);
     (a, b)
 }
 
-/// Two cards whose ports are active, with LIDs 1 and 2.
+/// Creates two cards whose ports are active, with LIDs 1 and 2.
 fn active() -> (Node, Node) {
     let (mut a, mut b) = trained();
     for wanted in [ARMED, ACTIVE] {
@@ -69,7 +69,7 @@ fn active() -> (Node, Node) {
     (a, b)
 }
 
-/// The port's own GID.
+/// Returns the port's own GID.
 fn gid(node: &Node) -> Gid {
     let MacAddr([a, b, c, d, e, f]) = node.mac;
     Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f])
@@ -79,7 +79,7 @@ fn datagrams(qkey: u32) -> Setup {
     Setup { service: 3, qkey, ..Setup::default() }
 }
 
-/// Words of a datagram segment: to a LID at a service level, and with a GRH if a GID is given.
+/// Returns the words of a datagram segment to a LID at a service level, with a GRH if a GID is given.
 fn to(lid: u16, level: u32, gid: Option<Gid>, qpn: u32) -> Vec<u32> {
     let global = if gid.is_some() { 0x80 << 16 } else { 0 };
     let mut words = vec![1 << 24, global | u32::from(lid), 64, level << 28];
@@ -117,7 +117,7 @@ fn ports_find_each_other_and_a_manager_brings_them_up() {
 #[test]
 fn a_partner_is_sought_until_it_is_there() {
     let (mut a, mut b) = (Node::infiniband(1), Node::infiniband(2));
-    // All that is sent in the first second is lost.
+    // Everything sent in the first second is lost.
     for _ in 0..10 {
         exchange(&mut a, &mut b, |_| true);
         for node in [&a, &b] {
@@ -153,7 +153,7 @@ fn the_driver_is_told_what_a_manager_changes() {
     assert_eq!(ask(&mut a, SET, P_KEY_TABLE, 0, &[0xff, 0xff, 0x80, 0x10]).0, 0);
     let event = next(&a).unwrap();
     assert_eq!((event[1], event[3], event[15]), (PORT_MANAGEMENT, 0x16, 0b10));
-    // The partner is reset: its last frame says so.
+    // The partner is reset, and announces that in its last frame.
     b.write_register(0xf0010, 1);
     exchange(&mut b, &mut a, nothing_lost);
     let event = next(&a).unwrap();
@@ -178,7 +178,7 @@ fn connections_go_by_lid_once_the_ports_are_active() {
         configure(&mut a, 1, 1, wanted);
         configure(&mut b, 2, 1, wanted);
     }
-    // What was not sent is sent again.
+    // Unsent packets are retransmitted.
     let mut routes = Vec::new();
     for _ in 0..100 {
         a.machine.advance(100_000_000);
@@ -196,7 +196,7 @@ fn connections_go_by_lid_once_the_ports_are_active() {
     assert!(routes.contains(&(1, 2)) && routes.contains(&(2, 1)), "{routes:?}");
 }
 
-/// Two active cards, each with a queue pair for datagrams.
+/// Creates two active cards, each with a queue pair for datagrams.
 fn pair() -> ([Node; 2], [Queue; 2]) {
     let (mut a, mut b) = active();
     let qa = a.connect_as(0x51, 0x81, &b, 0, datagrams(QKEY));
@@ -293,7 +293,8 @@ fn subnet_management_passes_before_there_are_lids() {
     let buffer = b.alloc(0x1000);
     b.post_receive(&mut qb, buffer, 300);
     let frame = common::smp::directed(&[1], GET, NODE_INFO, 0, &[]);
-    // From the local route header to the end of the datagram; then the place of the ICRC. Lengths are the driver's too.
+    // The packet from the local route header to the end of the datagram, then room for the ICRC. The driver
+    // fills in the lengths too.
     let packet = &frame[16..frame.len() - 6];
     let (headers, mad) = packet.split_at(packet.len() - 256);
     let mut words = inline(headers);
@@ -317,7 +318,7 @@ fn subnet_management_passes_before_there_are_lids() {
     assert_eq!(b.machine.bytes(buffer + GRH, 256), mad);
 }
 
-/// An inline segment.
+/// Returns the words of an inline segment.
 fn inline(bytes: &[u8]) -> Vec<u32> {
     let mut segment = (1 << 31 | bytes.len() as u32).to_be_bytes().to_vec();
     segment.extend(bytes);

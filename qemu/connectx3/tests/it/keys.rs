@@ -1,4 +1,5 @@
-//! The life of keys: regions, FAST_REG, LOCAL_INV, windows, what Linux changes in the table behind the card's back.
+//! The use of keys: regions, FAST_REG, LOCAL_INV, windows, and changes that Linux makes directly in the
+//! table.
 
 use crate::common;
 use crate::common::driver::{KEY, Node, PD, Queue, Setup, data, data_of, exchange, remote};
@@ -32,21 +33,21 @@ impl Pair {
         exchange(&mut self.a, &mut self.b, |_| false);
     }
 
-    /// A WRITE from A's physical memory to B; gives the syndrome.
+    /// WRITEs from A's physical memory to B. Returns the syndrome.
     fn write(&mut self, key: u32, at: u64, len: u32) -> u8 {
         self.a.post_send(&mut self.qa, WRITE, 0, &[remote(at, key), data(self.here, len)].concat());
         self.run();
         self.a.poll(&mut self.qa).unwrap().syndrome
     }
 
-    /// The syndrome of B's next completion.
+    /// Returns the opcode and the syndrome of B's next completion.
     fn done_b(&mut self) -> (u8, u8) {
         self.run();
         let done = self.b.poll(&mut self.qb).unwrap();
         (done.opcode, done.syndrome)
     }
 
-    /// Work of B's own that has just been posted succeeds.
+    /// Checks that B's own request, which has just been posted, succeeds.
     fn ok_b(&mut self) {
         let (opcode, syndrome) = self.done_b();
         assert!(opcode != 0x1e, "syndrome {syndrome:#x}");
@@ -72,7 +73,7 @@ fn the_entry_goes_there_and_back_by_commands() {
     assert_eq!(node.try_command(0x00e, 0, 0x120, &[]), 0, "QUERY_MPT");
     assert_eq!((node.output(0x00), node.output(0x08)), (0x0002_0100 | ALL, 0x120), "the card's");
     assert_eq!((node.output(0x14), node.output(0x1c)), (0x1234_5000, PAGE as u32));
-    // Again without taking it back first; then with the entry shown.
+    // Handed over again without taking it back first; then taken back with the entry as output.
     let again = [(0x00, 0xf002_0100), (0x08, 0x120), (0x38, 12)];
     assert_eq!(node.try_command(0x00d, 0, 0x120, &again), 0x09);
     assert_eq!(node.try_command(0x00f, 0, 0x120, &[]), 0);
@@ -94,7 +95,7 @@ fn linux_registers_anew_in_the_table_itself() {
     let key = pair.b.register(region(0x120, VA & !0xfff, PAGE), pair.there);
     assert_eq!(pair.write(key, VA & !0xfff, 64), 0);
     assert_eq!(pair.b.try_command(0x00f, 1, 0x120, &[]), 0);
-    // It keeps the key, and changes the address; then gives the entry by its first byte.
+    // Linux keeps the key, changes the address, and then hands the entry over by its first byte.
     let entry = pair.b.region_entry(0x120);
     pair.b.machine.put(entry + 0x10, &0x5000_0000u64.to_be_bytes());
     pair.b.machine.put(entry, &[0]);
@@ -133,7 +134,7 @@ fn fast_registered_memory_lives_from_the_one_request_to_the_other() {
         let first = (PAGE - 0x678) as usize;
         assert_eq!(pair.b.machine.bytes(pair.there + 2 * PAGE + 0x678, first), bytes[..first]);
         assert_eq!(pair.b.machine.bytes(pair.there, PAGE as usize), bytes[first..first + PAGE as usize]);
-        // The list may be changed as soon as the request is done.
+        // The list may be changed as soon as the request has completed.
         let mut qb = std::mem::replace(&mut pair.qb, pair.b.connect(0x75 + lap, 0xa5 + lap, &pair.a, 0x99));
         pair.b.local_invalidate(&mut qb, key);
         pair.qb = qb;
@@ -154,7 +155,7 @@ fn a_local_request_waits_for_what_is_before_it_and_comes_before_what_follows() {
     a.fast_register(qa, free, all, list, *here, PAGE);
     a.post_send(qa, WRITE, 0, &[remote(*there + 0x2000, KEY), data_of(free, *here + 8, 1000)].concat());
     a.local_invalidate(qa, free);
-    // The key is gone: this one fails, and what follows is flushed.
+    // The key is invalid: this request fails, and the next one is flushed.
     a.post_send(qa, WRITE, 0, &[remote(*there, KEY), data_of(free, *here, 8)].concat());
     a.post_send(qa, WRITE, 0, &[remote(*there, KEY), data(*here, 8)].concat());
     assert!(a.poll(qa).is_none(), "nothing has left, so nothing has ended");
@@ -250,7 +251,7 @@ fn a_send_that_takes_away_what_it_may_not_ends_both() {
     assert_eq!(pair.b.poll(&mut pair.qb).unwrap().syndrome, 0x12);
 }
 
-/// Windows of both types.
+/// Binds windows of both types.
 #[test]
 fn windows_open_a_part_of_a_region_and_close_it() {
     for (type2, zero_based) in [(false, false), (true, false), (true, true)] {
@@ -305,7 +306,7 @@ fn a_bound_window_that_the_guest_takes_back_releases_its_region() {
     pair.b.bind(&mut pair.qb, &bind);
     pair.ok_b();
     assert_eq!(pair.b.deregister(lkey), 0x21);
-    // Bound again elsewhere, it counts once.
+    // A window that is bound again elsewhere counts once.
     pair.b.bind(&mut pair.qb, &WindowBind { key: window | 8, start: VA + 0x1000, ..bind });
     pair.ok_b();
     let words = [remote(VA + 0x1004, window | 8), data(pair.here + 0x3000, 100)].concat();
@@ -352,14 +353,14 @@ fn binds_that_make_no_sense_are_refused() {
     }
 }
 
-/// What a work request has resolved under a key does not reach what the key's index is used for next.
+/// A request resolved under a key must not access memory for which the key's index is used later.
 #[test]
 fn a_request_under_way_does_not_outlive_its_key() {
     let mut pair = Pair::new();
     let key = pair.a.register(region(0x120, VA, 0x1000), pair.here);
     let secret = pair.a.alloc(PAGE);
     pair.a.machine.put(secret, &[0x5e; PAGE as usize]);
-    // A READ into the region: its answer comes after the key has gone to other memory.
+    // A READ into the region, whose answer comes after the key was reused for other memory.
     let words = [remote(pair.there, KEY), data_of(key, VA, 1000)].concat();
     pair.a.post_send(&mut pair.qa, READ, 0, &words);
     pair.a.card.progress(&pair.a.machine);

@@ -1,4 +1,5 @@
-//! The committed records of how Linux uses a card (`linux-traces/`): each is read, and the device knows every command in it.
+//! The committed records of Linux's use of a card (`linux-traces/`): each is parsed, and the device knows
+//! every command in it.
 
 use crate::common::driver::Node;
 use connectx3::device::Profile;
@@ -6,9 +7,9 @@ use connectx3::trace::{Record, Value, names};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Where a management packet is, in a machine of the small driver.
+/// The address of a management packet in a machine of the minimal driver.
 const PACKET: u64 = 0x8000;
-/// The card's status for a command that it does not know; a master's too, for one that it does not let a slave give.
+/// The card's status for an unknown command; also a master's for a command that a slave may not use.
 const BAD_OPCODE: u8 = 0x02;
 
 fn records() -> Vec<(String, String)> {
@@ -32,7 +33,7 @@ fn each_record_is_of_a_profile_and_says_the_same_when_it_is_written_again() {
     let of = |name: &str| records.iter().any(|(profile, _)| profile == name);
     assert!(Profile::NAMES.iter().all(|name| of(name)), "there is a profile without a record");
     for (profile, text) in records {
-        // After the profile's name a file may say how the drivers were loaded.
+        // After the profile's name, a file name may contain the way in which the drivers were loaded.
         let card = profile.split('.').next().unwrap();
         assert!(Profile::NAMES.contains(&card), "{profile}");
         let record = Record::parse(&text).unwrap_or_else(|e| panic!("{profile}: {e}"));
@@ -48,7 +49,7 @@ fn linux_comes_up_moves_data_and_leaves_without_a_command_that_fails() {
         let named = |kind: &str, name: &str| {
             record.lines.iter().filter(|line| line.kind == kind && line.name == name).count()
         };
-        // A virtual function gets resources of its master, where a physical one starts the card.
+        // A virtual function gets resources from its master, where a physical function starts the card.
         let own: &[_] = if profile == "vf" {
             &["QUERY_FUNC_CAP", "ALLOC_RES", "FREE_RES"]
         } else {
@@ -64,7 +65,8 @@ fn linux_comes_up_moves_data_and_leaves_without_a_command_that_fails() {
                 && line.values.get("in_mod") == Some(&Value::Always(0))
             {
                 // With one ring, mlx4_en sets the number of its queue pair to that of its receive queue
-                // (mlx4_en_config_rss_steer), and so gives that back twice at its end: the master refuses the second time.
+                // (mlx4_en_config_rss_steer) and therefore frees that number twice at its end. The master
+                // refuses the second time.
                 continue;
             }
             assert_eq!(line.values.get("status"), Some(&Value::Always(0)), "{profile}: {line}");
@@ -84,10 +86,10 @@ fn the_device_knows_every_command_that_linux_gives() {
     for (slave, name, op_mod) in seen {
         let known = names::COMMANDS.iter().find(|known| known.name == name);
         let opcode = u32::from(known.unwrap_or_else(|| panic!("{name} has no opcode")).opcode);
-        // With an empty mailbox it may well fail, but not because there is no such command.
+        // With an empty mailbox the command may fail, but not as an unknown command.
         let status = if slave {
             let mut node = Node::slave(1);
-            // A master reads management packets: this one gets the port's information.
+            // A master parses management packets: this one reads the port's information.
             node.machine.put(PACKET, &[1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x15]);
             let mailbox = if name == "MAD_IFC" { PACKET } else { 0 };
             node.slave_command(opcode, op_mod, 1, mailbox).0

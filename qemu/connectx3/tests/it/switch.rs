@@ -1,4 +1,4 @@
-//! The InfiniBand switch, with a small subnet manager on its first cable and bare ends on the others.
+//! The InfiniBand switch, with a small subnet manager on its first cable and plain ends on the others.
 
 use crate::common::smp::{
     GET, LINEAR_TABLE, MULTICAST_TABLE, NODE_INFO, PORT_INFO, SET, SWITCH_INFO, by_lid, datagram, directed,
@@ -19,7 +19,7 @@ struct Subnet {
 }
 
 impl Subnet {
-    /// A switch with four ports, of which the first two have partners.
+    /// Creates a switch with four ports, of which the first two have partners.
     fn new() -> Self {
         let mut subnet = Self { switch: Switch::new(4, 0x0002_c903_0000_0001) };
         for port in 0..2 {
@@ -36,7 +36,7 @@ impl Subnet {
         out
     }
 
-    /// Asks the switch over the manager's cable; gives the answer's status and data.
+    /// Sends the switch a request over the manager's cable. Returns the answer's status and data.
     fn ask(&mut self, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> (u16, [u8; 64]) {
         let out = self.give(0, &directed(&[1], method, attribute, modifier, data));
         let [(0, frame)] = &out[..] else { panic!("one answer: {out:?}") };
@@ -50,7 +50,7 @@ impl Subnet {
         assert_eq!(self.ask(SET, attribute, modifier, data).0, 0);
     }
 
-    /// Brings the first ports up and gives the switch its LIDs and tables.
+    /// Brings the first ports up, and sets the switch's LIDs and tables.
     fn configure(&mut self) {
         let (_, mut own) = self.ask(GET, PORT_INFO, 0, &[]);
         own[16..20].copy_from_slice(&[0, SWITCH as u8, 0, MANAGER as u8]);
@@ -105,7 +105,7 @@ fn packets_go_by_the_tables_once_ports_are_active() {
     broken[30] ^= 1;
     assert!(subnet.give(0, &broken).is_empty(), "the variant CRC is wrong");
 
-    // A group of the first two ports: not back to where the packet came from.
+    // A group of the first two ports. The packet does not return to the port from which it came.
     let mut block = [0; 64];
     block[2..4].copy_from_slice(&0b110_u16.to_be_bytes());
     subnet.set(MULTICAST_TABLE, 0, &block);

@@ -66,7 +66,7 @@ fn what_the_service_does_not_have_stops_the_send_queue() {
     a.post_send(&mut qa, WRITE, 0, &[remote(there, KEY), data(here, 64)].concat());
     exchange(&mut a, &mut b, nothing_lost);
     assert_eq!(a.poll(&mut qa).map(|e| (e.wqe, e.syndrome)), Some((2, 0)));
-    // A key that is not good changes nothing, and nobody hears of it.
+    // An invalid key changes nothing, and neither side is notified.
     let before = b.machine.bytes(there, 0x1000);
     a.post_send(&mut qa, WRITE, 0, &[remote(there, KEY ^ 1), data(here, 64)].concat());
     exchange(&mut a, &mut b, nothing_lost);
@@ -75,7 +75,7 @@ fn what_the_service_does_not_have_stops_the_send_queue() {
     assert_eq!(b.card.transport_counters().access_errors, 1);
 }
 
-/// The type and the number of events, in order.
+/// Returns the type and the number of the events, in order.
 fn events(node: &Node, eq: u64) -> Vec<(u8, u32)> {
     let entry = |i: u64| node.machine.bytes(eq + 32 * i, 32);
     (0..)
@@ -125,7 +125,7 @@ fn a_shared_receive_queue_serves_many_and_tells_when_it_runs_low() {
         send(&mut a, &mut b, 1, 100);
         assert_eq!(b.poll(&mut takers[1]).unwrap().wqe, 3);
         assert_eq!(events(&b, eq).len(), 1);
-        // A queue pair that goes takes none with it.
+        // A queue pair that is destroyed takes no receive with it.
         b.command(0x01e, 0, 0x61, &[]);
         assert_eq!(events(&b, eq), [(SRQ_LIMIT, 0x30), (LAST_WQE_REACHED, 0x61)]);
         b.command(0x021, 2, 0x61, &[]);

@@ -1,5 +1,6 @@
-//! Extended reliable connections: receives are from the shared receive queue that the sender names, complete where that
-//! queue says, and reach memory of its protection domain; what the sender may not name is refused.
+//! Extended reliable connections: receives come from the shared receive queue that the sender names, complete
+//! in the completion queue of that queue, and access memory of its protection domain. Queues that the sender
+//! may not name are refused.
 
 use crate::common::driver::{Entry, KEY, Node, PD, Queue, Setup, SharedQueue, data, exchange, remote};
 
@@ -9,7 +10,7 @@ const SEND: u32 = 0x0a;
 const READ: u32 = 0x10;
 const FETCH_ADD: u32 = 0x12;
 
-/// log2 of the entries of a ring, and of the bytes of each.
+/// log2 of the number of entries in a ring, and of the length of each in bytes.
 const LOG_ENTRIES: u32 = 6;
 const LOG_STRIDE: u32 = 7;
 
@@ -17,7 +18,7 @@ const INITIATOR: u32 = 0x51;
 /// Linux sets the top bit in the number of a target.
 const TARGET: u32 = 0x80_0062;
 const DOMAIN: u32 = 7;
-/// Shared receive queues: two of the domain, one of another, one of none.
+/// Shared receive queues: two of the domain, one of another domain, one that is not for XRC.
 const FIRST: u32 = 0x71;
 const SECOND: u32 = 0x72;
 const FOREIGN: u32 = 0x73;
@@ -28,7 +29,7 @@ struct Pair {
     a: Node,
     b: Node,
     initiator: Queue,
-    /// Holds the completions of the first shared queue.
+    /// The queue pair whose completion queue serves the first shared queue.
     first_done: Queue,
     second_done: Queue,
     first: SharedQueue,
@@ -36,17 +37,19 @@ struct Pair {
 }
 
 impl Pair {
-    /// `pd`: the protection domain of the second shared queue. That of the queue pairs is another than that of the memory.
+    /// Creates a pair. `pd` is the protection domain of the second shared queue. The queue pairs have a
+    /// protection domain other than that of the memory.
     fn new(pd: u32) -> Self {
         let (mut a, mut b) = (Node::new(1), Node::new(2));
         let setup = Setup { service: 6, ..Setup::default() };
         let initiator = a.connect_as(INITIATOR, 0x81, &b, TARGET, setup);
         let target = Setup { pd: PD + 20, domain: DOMAIN, ..setup };
         let queue = b.ready_to_receive(TARGET, 0x92, &a, INITIATOR, target);
-        // Linux makes it ready to send too, but leaves its send ring as zeros, which are no work requests.
+        // Linux makes the target ready to send too, but leaves zeros in its send ring, which are not work
+        // requests.
         b.machine.put(queue.send, &[0; 1 << (LOG_ENTRIES + LOG_STRIDE)]);
         b.ready_to_send(&queue, INITIATOR, target);
-        // Queue pairs that are never used: they come with completion queues.
+        // Queue pairs that are never used, created for their completion queues.
         let first_done = b.ready_to_receive(0x101, 0xa1, &a, 0x201, Setup::default());
         let second_done = b.ready_to_receive(0x102, 0xa2, &a, 0x202, Setup::default());
         let first = b.create_xrc_srq(FIRST, DOMAIN, 0xa1, PD);
@@ -63,7 +66,7 @@ impl Pair {
         exchange(&mut self.a, &mut self.b, |_| false);
     }
 
-    /// The syndrome with which the last work request has ended, which is 0 if it succeeded.
+    /// Returns the syndrome with which the last work request has ended; 0 means success.
     fn ended(&mut self) -> Option<u8> {
         self.a.poll(&mut self.initiator).map(|done| done.syndrome)
     }
@@ -88,7 +91,7 @@ fn the_sender_chooses_the_shared_receive_queue() {
     let received =
         Entry { qpn: TARGET, wqe: 0, send: false, opcode: 1, len: 5000, imm: 0, syndrome: 0, vendor: 0 };
     assert_eq!(pair.b.poll(&mut pair.first_done), Some(received));
-    // rdma-core looks for the shared queue's number here.
+    // rdma-core reads the shared queue's number here.
     assert_eq!(pair.b.last_entry(&pair.first_done)[8..12], FIRST.to_be_bytes());
     assert_eq!(pair.b.poll(&mut pair.second_done), Some(Entry { len: 77, ..received }));
     assert_eq!(pair.b.last_entry(&pair.second_done)[8..12], SECOND.to_be_bytes());
@@ -108,7 +111,7 @@ fn every_request_of_the_wire_names_the_queue() {
     pair.a.ring(&pair.initiator);
     pair.a.card.progress(&pair.a.machine);
     let [(_, frame)] = &pair.a.card.take_outbox()[..] else { panic!("one request") };
-    // Ethernet, IPv4, UDP: the base header of an XRC READ request, and the extended one.
+    // Ethernet, IPv4, UDP, then the base header of an XRC READ request, and the extended one.
     let bth = &frame[14 + 20 + 8..];
     assert_eq!((bth[0], &bth[5..8]), (5 << 5 | 12, &TARGET.to_be_bytes()[1..]));
     assert_eq!((&bth[12..16], &bth[16 + 8..16 + 12]), (&FIRST.to_be_bytes()[..], &KEY.to_be_bytes()[..]));
@@ -124,7 +127,7 @@ fn every_request_of_the_wire_names_the_queue() {
 fn keys_are_of_the_shared_queues_protection_domain() {
     for (srqn, syndrome) in [(FIRST, 0), (SECOND, 0x13)] {
         for opcode in [WRITE, READ, FETCH_ADD] {
-            // No region is of the second queue's protection domain.
+            // No region has the second queue's protection domain.
             let mut pair = Pair::new(PD + 1);
             let (here, there) = (pair.a.alloc(0x1000), pair.b.alloc(0x1000));
             pair.b.machine.put(there, &[9; 64]);
@@ -143,7 +146,8 @@ fn reads_in_the_name_of_two_queues_are_answered_in_the_domain_of_each() {
     let mut pair = Pair::new(PD + 1);
     let (here, there) = (pair.a.alloc(0x4000), pair.b.alloc(0x4000));
     pair.b.machine.put(there, &[7; 0x3000]);
-    // The second READ is refused before the first is answered, whose answer is of the first queue's domain all the same.
+    // The second READ is refused before the first is answered. The answer to the first still uses the first
+    // queue's domain.
     for srqn in [FIRST, SECOND] {
         let words = [remote(there, KEY), data(here, 0x3000)].concat();
         pair.a.write_flagged(&mut pair.initiator, READ, srqn << 8, 0, &words);
@@ -174,7 +178,7 @@ fn an_initiator_takes_no_requests() {
     let (mut a, mut b) = (Node::new(1), Node::new(2));
     let setup = Setup { service: 6, domain: DOMAIN, ..Setup::default() };
     let mut qa = a.connect_as(0x51, 0x81, &b, 0x62, setup);
-    // Without the top bit in its number it is an initiator, whatever its context says.
+    // Without the top bit in its number the queue pair is an initiator, whatever its context says.
     b.connect_as(0x62, 0x92, &a, 0x51, setup);
     let (here, there) = (a.alloc(0x1000), b.alloc(0x1000));
     let mut queue = b.create_xrc_srq(FIRST, DOMAIN, 0x92, PD);
@@ -189,7 +193,7 @@ fn an_initiator_takes_no_requests() {
 fn a_target_without_receives_makes_the_sender_wait_for_its_queue_only() {
     let mut pair = Pair::new(PD);
     let (here, there) = (pair.a.alloc(0x1000), pair.b.alloc(0x1000));
-    // What is posted to the other queue is not for this one.
+    // A receive posted to the other queue is not for this one.
     pair.b.post_shared(&mut pair.second, there, 64);
     pair.send(SEND, FIRST, &data(here, 8));
     assert_eq!(pair.ended(), None, "not ready");

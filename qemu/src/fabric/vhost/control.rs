@@ -1,7 +1,7 @@
-//! The set-up of a machine's rings: what its hypervisor says on the vhost-user socket.
+//! The set-up of a machine's rings by its hypervisor over the vhost-user socket.
 //!
-//! Messages are read and checked by the `vhost` crate. Rings run in the switching thread; before anything about one
-//! changes, it is taken back from there, and it is handed over when it is complete.
+//! The `vhost` crate reads and checks the messages. Rings run in the switching thread. Before anything about
+//! a ring changes, it is taken back from that thread; when it is complete again, it is handed over.
 
 use super::super::{ANSWER_WITHIN, Command, Commands};
 use super::Side;
@@ -30,15 +30,16 @@ const F_EVENT_IDX: u64 = 1 << 29;
 const F_VERSION_1: u64 = 1 << 32;
 const OFFERED: u64 = F_MTU | F_MRG_RXBUF | F_INDIRECT_DESC | F_EVENT_IDX | F_VERSION_1;
 const F_PROTOCOL: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-/// The header before a frame without `num_buffers`.
+/// The length of the header before a frame without `num_buffers`, in bytes.
 const SHORT_HEADER: usize = 10;
 const UNSUPPORTED: Error = Error::InvalidOperation("not offered");
 
-/// Starts the thread that answers the hypervisor on `connection`, for life `life` of a port.
-pub fn spawn(port: usize, life: u64, connection: UnixStream, commands: Commands) -> io::Result<()> {
+/// Starts the thread that answers the hypervisor on `connection`, which is connection number `generation` of
+/// the fabric.
+pub fn spawn(port: usize, generation: u64, connection: UnixStream, commands: Commands) -> io::Result<()> {
     let device = Device {
         port,
-        life,
+        generation,
         commands: commands.clone(),
         features: None,
         table: Vec::new(),
@@ -53,19 +54,20 @@ pub fn spawn(port: usize, life: u64, connection: UnixStream, commands: Commands)
         while (negotiated() || answer_early(&device, &mut early).is_ok()) && handler.handle_request().is_ok()
         {
         }
-        // If the fabric has stopped, nobody needs to know.
-        let _ = commands.send(Command::Gone { port, life });
+        // If the fabric has stopped, the request is unnecessary.
+        let _ = commands.send(Command::Gone { port, generation });
     };
     std::thread::Builder::new().name(format!("fabric-port{port}")).spawn(serve).map(drop)
 }
 
-/// Obeys `SET_VRING_ENABLE` messages that come before `SET_FEATURES`, which the crate refuses: QEMU's network device
-/// sends them when it is created, and from 9.0 on waits for the answer.
+/// Answers the `SET_VRING_ENABLE` messages that come before `SET_FEATURES`, which the crate refuses. QEMU's
+/// network device sends them when it is created, and from 9.0 on waits for the answer.
 fn answer_early(device: &Mutex<Device>, connection: &mut UnixStream) -> io::Result<()> {
-    // Request, flags, size of the rest; number of the ring, whether it is on: 32 bits each, in native order.
+    // Request, flags, size of the rest; number of the ring, whether it is enabled: 32 bits each, in native
+    // order.
     const SET_VRING_ENABLE: u32 = 18;
     const NEED_REPLY: u32 = 8;
-    /// Version 1, and that it is one.
+    /// The flags of a reply, with version 1.
     const REPLY: u32 = 1 | 4;
     loop {
         let mut message = [0; 20];
@@ -89,27 +91,27 @@ fn answer_early(device: &Mutex<Device>, connection: &mut UnixStream) -> io::Resu
     }
 }
 
-/// A ring as far as it is set up.
+/// The settings of a ring, which may be incomplete.
 #[derive(Debug, Default)]
 struct Setting {
     size: u16,
-    /// Descriptors, available ring, used ring: addresses in the hypervisor.
+    /// The addresses of the descriptors, the available ring and the used ring in the hypervisor.
     addresses: Option<[u64; 3]>,
-    /// Where to begin in the available ring.
+    /// The first index in the available ring.
     base: u16,
     kick: Option<Arc<File>>,
     call: Option<Arc<File>>,
     enabled: bool,
-    /// The switching thread has it.
+    /// True while the switching thread has the ring.
     running: bool,
 }
 
 /// A machine's network device.
 struct Device {
     port: usize,
-    life: u64,
+    generation: u64,
     commands: Commands,
-    /// What the driver has accepted, if it has.
+    /// The features that the driver has accepted, if it has.
     features: Option<u64>,
     table: Vec<VhostUserMemoryRegion>,
     memory: Option<Arc<GuestMemoryMmap>>,
@@ -125,7 +127,7 @@ impl Device {
         }
     }
 
-    /// Changes something about one ring.
+    /// Changes the settings of one ring.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Setting)) -> Result<()> {
         let side = Side::numbered(index).ok_or(Error::InvalidParam)?;
         self.withdraw(side)?;
@@ -133,7 +135,7 @@ impl Device {
         self.hand_over(side)
     }
 
-    /// Changes something about both.
+    /// Changes the settings of both rings.
     fn change_all(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         const BOTH: [Side; 2] = [Side::Receive, Side::Transmit];
         BOTH.into_iter().try_for_each(|side| self.withdraw(side))?;
@@ -147,9 +149,9 @@ impl Device {
             return Ok(());
         }
         let (answer, ring) = channel();
-        let (port, life) = (self.port, self.life);
-        self.send(Command::Detach { port, life, side, answer })?;
-        // None: the ring was broken, and its machine must set it up anew.
+        let (port, generation) = (self.port, self.generation);
+        self.send(Command::Detach { port, generation, side, answer })?;
+        // `None` means that the ring had invalid contents; its machine must set it up again.
         let ring = ring.recv_timeout(ANSWER_WITHIN).map_err(|_| Error::BackendInternalError)?;
         if let Some(ring) = ring {
             self.setting(side).base = ring.next_avail();
@@ -157,7 +159,7 @@ impl Device {
         Ok(())
     }
 
-    /// Gives a ring to the switching thread if nothing is missing.
+    /// Hands a ring over to the switching thread if its settings are complete.
     fn hand_over(&mut self, side: Side) -> Result<()> {
         let (Some(memory), Some(features)) = (self.memory.clone(), self.features) else { return Ok(()) };
         let mergeable = features & F_MRG_RXBUF != 0;
@@ -177,8 +179,8 @@ impl Device {
         queue.try_set_avail_ring_address(place(available)?).map_err(|_| Error::InvalidParam)?;
         queue.try_set_used_ring_address(place(used)?).map_err(|_| Error::InvalidParam)?;
         let ring = Ring::new(queue, memory, signals, header, mergeable).ok_or(Error::InvalidParam)?;
-        let (port, life) = (self.port, self.life);
-        self.send(Command::Attach { port, life, side, ring: Box::new(ring) })?;
+        let (port, generation) = (self.port, self.generation);
+        self.send(Command::Attach { port, generation, side, ring: Box::new(ring) })?;
         self.setting(side).running = true;
         Ok(())
     }
@@ -187,14 +189,15 @@ impl Device {
         self.commands.send(command).map_err(|_| Error::BackendInternalError)
     }
 
-    /// The guest's address of an address in the hypervisor.
+    /// Returns the guest address of an address in the hypervisor.
     fn translate(&self, address: u64) -> Option<GuestAddress> {
         translate(&self.table, address)
     }
 }
 
-/// Returns the guest's address of an address in the hypervisor, or none if no region has it. The hypervisor chooses all
-/// numbers: a region that runs past the end of the address space has the addresses up to that end and no others.
+/// Returns the guest address of an address in the hypervisor, or `None` if no region contains it. The
+/// hypervisor chooses all numbers: a region that extends beyond the end of the address space is cut off
+/// there.
 fn translate(table: &[VhostUserMemoryRegion], address: u64) -> Option<GuestAddress> {
     table.iter().find_map(|region| {
         let offset = address.checked_sub(region.user_addr).filter(|offset| *offset < region.memory_size)?;
@@ -207,7 +210,7 @@ fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<GuestMemor
     let refused = || Error::InvalidParam;
     let mut mapped = Vec::new();
     for (region, file) in regions.iter().zip(files) {
-        // A file that gets shorter would end this process at the next access.
+        // If the file were truncated, the next access would kill this process.
         let seals = fcntl_get_seals(&file).map_err(|_| refused())?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(Error::InvalidOperation("the machine's memory can shrink"));
@@ -219,7 +222,8 @@ fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<GuestMemor
     GuestMemoryMmap::from_regions(mapped).map_err(|_| refused())
 }
 
-/// An eventfd that never makes the switching thread wait, whatever it really is.
+/// Makes an eventfd non-blocking, so that the switching thread never waits for it, whatever the descriptor
+/// refers to.
 fn never_blocking(file: Option<File>) -> Result<Option<Arc<File>>> {
     let Some(file) = file else { return Ok(None) };
     let flags = fcntl_getfl(&file).map_err(|e| Error::ReqHandlerError(e.into()))?;
@@ -318,8 +322,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        // None: the queue has no vector. QEMU says so when a device starts and not when the queue gets one later, so the
-        // eventfd is kept; nothing comes of writing to it until there is a vector.
+        // `None` means that the queue has no vector. QEMU reports this when a device starts, but does not
+        // report when the queue later gets a vector. So the eventfd is kept; writing to it has no effect
+        // until there is a vector.
         match never_blocking(fd)? {
             Some(fd) => self.change(index.into(), |ring| ring.call = Some(fd)),
             None => Ok(()),
@@ -338,7 +343,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         self.change(index, |ring| ring.enabled = enable)
     }
 
-    // What follows belongs to features that are not offered.
+    // The methods below belong to features that are not offered.
 
     fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
         Err(UNSUPPORTED)
@@ -407,7 +412,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 mod tests {
     use super::*;
 
-    /// The hypervisor says where regions are, with any numbers.
+    /// The hypervisor chooses the addresses of regions freely.
     #[test]
     fn addresses_are_translated_without_wrapping_around() {
         let region = |user_addr, memory_size, guest_phys_addr| VhostUserMemoryRegion {
@@ -426,7 +431,7 @@ mod tests {
             (0x1000, Some(0x10_0000)),
             (0x1fff, Some(0x10_0fff)),
             (0x2000, None),
-            // Beyond the end of addresses there are none.
+            // There are no addresses beyond the end of the address space.
             (u64::MAX - 0x1000, None),
             (u64::MAX, Some(0x20_0fff)),
             (0, None),

@@ -1,8 +1,8 @@
-//! Ports whose machine shares its memory (vhost-user): frames are taken from its transmit ring and put into its receive
-//! ring, and no thread of its hypervisor has a part in it.
+//! Ports whose machine shares its memory (vhost-user): the fabric takes frames from its transmit ring and
+//! puts frames into its receive ring, without a thread of the hypervisor.
 //!
-//! A thread of its own per connection ([`control`]) answers the hypervisor's set-up messages, which may come slowly, and
-//! hands complete rings ([`ring`]) to the switching thread, or takes them back.
+//! One thread per connection ([`control`]) answers the hypervisor's set-up messages, which may be slow. It
+//! hands complete rings ([`ring`]) to the switching thread and takes them back.
 
 mod control;
 mod ring;
@@ -21,14 +21,14 @@ use std::os::unix::net::UnixStream;
 /// One of a network device's two rings, by its number (virtio 1.2, 5.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Frames to the machine.
+    /// The ring with frames to the machine.
     Receive,
-    /// Frames from the machine.
+    /// The ring with frames from the machine.
     Transmit,
 }
 
 impl Side {
-    /// The one with this number.
+    /// Returns the ring with a number.
     pub fn numbered(index: u32) -> Option<Self> {
         match index {
             0 => Some(Self::Receive),
@@ -41,23 +41,23 @@ impl Side {
 /// A connected machine, as the switching thread sees it.
 #[derive(Debug)]
 pub struct Machine {
-    /// Which connection of the port it is; messages about an earlier one are void.
-    pub life: u64,
-    /// The connection that the control thread reads; shut down, it ends that thread.
+    /// The number of the connection. Requests about an earlier one are ignored.
+    pub generation: u64,
+    /// The connection that the control thread reads. Shutting it down ends that thread.
     connection: UnixStream,
     pub receive: Option<Box<Ring>>,
     pub transmit: Option<Box<Ring>>,
-    /// Frames that found no buffer.
+    /// Frames for which the ring had no buffer.
     waiting: VecDeque<Vec<u8>>,
     waiting_bytes: usize,
 }
 
 impl Machine {
-    pub fn new(life: u64, connection: UnixStream) -> Self {
-        Self { life, connection, receive: None, transmit: None, waiting: VecDeque::new(), waiting_bytes: 0 }
+    pub fn new(generation: u64, connection: UnixStream) -> Self {
+        Self { generation, connection, receive: None, transmit: None, waiting: VecDeque::new(), waiting_bytes: 0 }
     }
 
-    /// The place of a ring.
+    /// Returns the slot of a ring.
     pub fn ring(&mut self, side: Side) -> &mut Option<Box<Ring>> {
         match side {
             Side::Receive => &mut self.receive,
@@ -65,12 +65,12 @@ impl Machine {
         }
     }
 
-    /// Whether so much waits that no more is taken.
+    /// Returns whether the queue is full.
     pub fn is_full(&self) -> bool {
         self.waiting_bytes >= QUEUE_LIMIT
     }
 
-    /// Puts a frame into the receive ring, or into the queue before it. The machine is not told yet.
+    /// Puts a frame into the receive ring, or into the queue. Does not notify the machine yet.
     pub fn deliver(&mut self, frame: &[u8], counters: &mut PortCounters) -> Result<(), Broken> {
         let Some(ring) = &mut self.receive else { return Ok(()) };
         let delivery = if self.waiting.is_empty() { ring.deliver(frame)? } else { Delivery::NoBuffer };
@@ -85,14 +85,15 @@ impl Machine {
         Ok(())
     }
 
-    /// Delivers what waits, as far as there are buffers, and tells the machine what it has got if it wants to know.
+    /// Delivers queued frames while there are buffers, and notifies the machine if it wants that.
     pub fn flush(&mut self, counters: &mut PortCounters) -> Result<(), Broken> {
         let Some(ring) = &mut self.receive else { return Ok(()) };
         while let Some(frame) = self.waiting.front() {
             match ring.deliver(frame)? {
                 Delivery::Done => {}
                 Delivery::TooLong => counters.dropped_long += 1,
-                // Asked for a kick, and looked again in case a buffer came before that was seen.
+                // A buffer may have come before the request for a kick was visible, so the ring is checked
+                // again.
                 Delivery::NoBuffer if ring.listen()? => continue,
                 Delivery::NoBuffer => break,
             }
@@ -106,7 +107,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Closed by its other end already, perhaps.
+        // The other end may have closed it already.
         let _ = self.connection.shutdown(std::net::Shutdown::Both);
     }
 }

@@ -1,9 +1,10 @@
-//! One virtqueue of a machine, from the device's side: frames out of it or into it.
+//! One virtqueue of a machine, from the device's side.
 //!
-//! `virtio-queue` walks the descriptors and `vm-memory` bounds every access by the machine's memory, so whatever a guest
-//! writes into its ring costs it the ring ([`Broken`]) at most. Two things are done here that the crate does not do:
-//! buffers of one frame are published together, as mergeable receive buffers need it (virtio 1.2, 5.1.6.4), and without
-//! event indices the driver's flag that suppresses interrupts is heeded.
+//! `virtio-queue` walks the descriptors and `vm-memory` limits every access to the machine's memory, so
+//! invalid contents of a ring cost the guest that ring ([`Broken`]) and nothing else. This module adds two
+//! functions to the crate's: the buffers of one frame are published together, as mergeable receive buffers
+//! require (virtio 1.2, 5.1.6.4), and without event indices the driver's flag that suppresses interrupts is
+//! respected.
 
 use std::fs::File;
 use std::num::Wrapping;
@@ -14,18 +15,18 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 use super::super::port::{MAX_FRAME, PREFIX};
 
-/// Descriptors of a chain that are looked at. A frame of Linux has some twenty.
+/// The maximum number of descriptors in a chain. A frame of Linux has some twenty.
 const MAX_DESCRIPTORS: usize = 256;
-/// Frames taken from a ring at a time; then their receivers hear of them.
+/// The maximum number of frames taken from a ring before their receivers are notified.
 const BATCH: usize = 16;
-/// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
+/// The flag `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 const NO_INTERRUPT: u16 = 1;
-/// `num_buffers` in `struct virtio_net_hdr_v1`.
+/// Offset of `num_buffers` in `struct virtio_net_hdr_v1`.
 const NUM_BUFFERS: usize = 10;
-/// The longest header.
+/// The maximum length of the header, in bytes.
 pub const LONGEST_HEADER: usize = 12;
 
-/// What a guest wrote into its ring cannot be: the ring is not used further.
+/// The guest's ring has invalid contents and is no longer used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -41,34 +42,34 @@ impl From<vm_memory::GuestMemoryError> for Broken {
     }
 }
 
-/// What became of a frame.
+/// The result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is in the ring.
+    /// The frame is in the ring.
     Done,
-    /// The guest has given too few buffers.
+    /// The guest has provided too few buffers.
     NoBuffer,
-    /// It does not fit a buffer of this guest.
+    /// The frame does not fit a buffer of this guest.
     TooLong,
 }
 
-/// Frames that were taken.
+/// The result of taking frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// How much of the buffer they fill.
+    /// The number of bytes of the buffer that the frames fill.
     pub filled: usize,
-    /// Chains that held no frame that a switch takes.
+    /// The number of chains without a valid frame.
     pub invalid: u64,
-    /// Whether the ring was seen empty.
+    /// True if the ring was found empty.
     pub empty: bool,
 }
 
-/// The wire of a ring: its two eventfds, never blocking.
+/// The two eventfds of a ring, both non-blocking.
 #[derive(Clone, Debug)]
 pub struct Signals {
-    /// The guest has given something.
+    /// The signal from the guest that it has added entries.
     pub kick: Arc<File>,
-    /// The guest is told that it has got something; without one it polls.
+    /// The signal to the guest that entries have been used. Without it the guest polls.
     pub call: Option<Arc<File>>,
 }
 
@@ -78,20 +79,20 @@ pub struct Ring {
     queue: Queue,
     memory: Arc<GuestMemoryMmap>,
     pub signals: Signals,
-    /// Length of the header before each frame.
+    /// The length of the header before each frame, in bytes.
     header: usize,
-    /// Whether a frame may fill several buffers.
+    /// True if a frame may fill several buffers.
     mergeable: bool,
-    /// The used index when the guest was last considered for a call.
+    /// The used index at the last decision about a call.
     called: Wrapping<u16>,
-    /// Parts of guest memory that a frame goes to; kept for its capacity.
+    /// The parts of guest memory for a frame; a field only to keep its capacity.
     parts: Vec<(GuestAddress, usize)>,
-    /// Chains of them: head, bytes.
+    /// The chains of those parts, each with its head and length in bytes.
     chains: Vec<(u16, usize)>,
 }
 
 impl Ring {
-    /// Takes over a queue that is set up. `None`: its rings do not lie in the machine's memory.
+    /// Takes over a queue that is set up. Returns `None` if its rings are outside of the machine's memory.
     pub fn new(
         mut queue: Queue,
         memory: Arc<GuestMemoryMmap>,
@@ -110,12 +111,12 @@ impl Ring {
         Some(Self { queue, memory, signals, header, mergeable, called: used, parts, chains })
     }
 
-    /// Index of the next buffer of the guest, where another device would go on.
+    /// Returns the index of the guest's next buffer, at which another device would continue.
     pub fn next_avail(&self) -> u16 {
         self.queue.next_avail()
     }
 
-    /// Takes frames out of a transmit ring, each with its length in front as on a stream, into `buffer`.
+    /// Takes frames from a transmit ring into `buffer`, each preceded by its length as in a stream.
     pub fn take(&mut self, buffer: &mut [u8]) -> Result<Taken, Broken> {
         let memory = &*self.memory;
         let mut taken = Taken::default();
@@ -172,7 +173,7 @@ impl Ring {
         }
         let mut header = [0; LONGEST_HEADER];
         if let Some(field) = header[..self.header].get_mut(NUM_BUFFERS..) {
-            // No more chains than a queue has descriptors, so it fits 16 bits.
+            // There are at most as many chains as descriptors in a queue, so the number fits 16 bits.
             field.copy_from_slice(&(self.chains.len() as u16).to_le_bytes());
         }
         let mut sources = [&header[..self.header], frame];
@@ -192,7 +193,7 @@ impl Ring {
         Ok(Delivery::Done)
     }
 
-    /// Notes chains of the ring that together have room for `needed` bytes.
+    /// Collects chains of the ring that together have room for `needed` bytes.
     fn find_room(&mut self, needed: usize) -> Result<Delivery, Broken> {
         self.parts.clear();
         self.chains.clear();
@@ -219,17 +220,17 @@ impl Ring {
         Ok(Delivery::Done)
     }
 
-    /// Gives the noted chains to the guest, all at once.
+    /// Publishes the collected chains to the guest, all at once.
     fn publish(&mut self, bytes: usize) -> Result<(), Broken> {
         let Some(((last, last_room), others)) = self.chains.split_last() else { return Ok(()) };
         let (size, base) = (self.queue.size(), self.queue.used_ring());
         let mut index = Wrapping(self.queue.next_used());
         let mut left = bytes;
         for (head, room) in others {
-            // flags and idx (4 bytes), then elements of id and length.
+            // The flags and the index (4 bytes) precede the elements of id and length.
             let at = base.checked_add(4 + 8 * u64::from(index.0 % size)).ok_or(Broken)?;
             let used = left.min(*room);
-            // Descriptors are of 32 bits, so a chain's bytes of a frame are too.
+            // Descriptor lengths have 32 bits, so the bytes of a frame in a chain fit them.
             let element = u64::from(*head) | (used as u64) << 32;
             self.memory.write_obj(element.to_le(), GuestAddress(at))?;
             left -= used;
@@ -240,42 +241,43 @@ impl Ring {
         Ok(())
     }
 
-    /// Asks the guest for a kick when it gives more; `true` if it has meanwhile.
+    /// Asks the guest for a kick when it adds entries. Returns `true` if it has added some in the meantime.
     pub fn listen(&mut self) -> Result<bool, Broken> {
         Ok(self.queue.enable_notification(&*self.memory)?)
     }
 
-    /// Asks for none, as far as the ring has a way to.
+    /// Tells the guest that kicks are unnecessary, if the ring can express that.
     pub fn ignore(&mut self) -> Result<(), Broken> {
         Ok(self.queue.disable_notification(&*self.memory)?)
     }
 
-    /// Calls the guest in any case: a call to the one who listened before may have been lost.
+    /// Calls the guest unconditionally, because a call to its previous receiver may have been lost.
     pub fn remind(&self) {
         if let Some(call) = &self.signals.call {
-            // Full means that it has been written to.
+            // A full eventfd is pending already.
             let _ = rustix::io::write(&**call, &1u64.to_ne_bytes());
         }
     }
 
-    /// Calls the guest if it wants to hear of what it has got since the last time. Gives whether it was called.
+    /// Calls the guest if it wants to know about the entries used since the last call. Returns whether it was
+    /// called.
     pub fn call(&mut self) -> Result<bool, Broken> {
         let used = Wrapping(self.queue.next_used());
         let before = std::mem::replace(&mut self.called, used);
         let Some(call) = self.signals.call.as_ref().filter(|_| used != before) else { return Ok(false) };
-        // The used index must be visible before the guest's wish is read, or both sides may go to sleep.
+        // The used index must be visible before the guest's wish is read; otherwise both sides may sleep.
         fence(Ordering::SeqCst);
         let flags = self.queue.avail_ring();
         let wanted = if self.queue.event_idx_enabled() {
             let at = 4 + 2 * u64::from(self.queue.size());
             let event: u16 = self.memory.load(GuestAddress(flags + at), Ordering::Relaxed)?;
-            // Virtio 1.2, 2.7.10.1.
+            // The condition of virtio 1.2, 2.7.10.1.
             used - Wrapping(u16::from_le(event)) - Wrapping(1) < used - before
         } else {
             let flags: u16 = self.memory.load(GuestAddress(flags), Ordering::Relaxed)?;
             u16::from_le(flags) & NO_INTERRUPT == 0
         };
-        // An eventfd that is full has been written to, and that is all that was wanted.
+        // A full eventfd is pending already, which is sufficient.
         Ok(wanted && rustix::io::write(&**call, &1u64.to_ne_bytes()).is_ok())
     }
 }

@@ -1,5 +1,5 @@
-//! Machines that share their memory, played by the `vhost` crate's other end: what a driver would put into its rings,
-//! and what none would.
+//! Tests with machines that share their memory, played by the frontend of the `vhost` crate. Their rings hold
+//! both what a driver writes and what no driver writes.
 
 use super::super::tests::{config, meeting};
 use super::super::{Fabric, FabricConfig};
@@ -14,12 +14,12 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-/// Size of the machines' memory, and where it begins in the hypervisor, as far as the fabric is told.
+/// The size of the machines' memory in bytes, and its address in the hypervisor as told to the fabric.
 const MEMORY: usize = 1 << 20;
 const USER: u64 = 0x7f00_0000_0000;
-/// Descriptors of each ring.
+/// The number of descriptors in each ring.
 const SIZE: u16 = 16;
-// Offsets of a ring's parts in the 4 KiB that it has, and of its buffers.
+// Offsets of a ring's parts in its 4 KiB, and of its buffers.
 const AVAIL: u64 = 0x400;
 const USED: u64 = 0x800;
 const BUFFER: u64 = 0x1000;
@@ -38,7 +38,7 @@ fn base(side: usize) -> u64 {
     0x10000 * (1 + side as u64)
 }
 
-/// Waits for something that the fabric's threads bring about.
+/// Waits for a condition that the fabric's threads bring about.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !condition() {
@@ -56,7 +56,7 @@ fn memory_file(sealed: bool) -> File {
     fd.into()
 }
 
-/// A machine with its rings running.
+/// A machine with running rings.
 struct Guest {
     memory: GuestMemoryMmap,
     frontend: Frontend,
@@ -68,7 +68,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// Connects, with `buffers` receive buffers of `len` bytes given.
+    /// Connects a machine that provides `buffers` receive buffers of `len` bytes.
     fn start(fabric: &Fabric, port: usize, features: u64, buffers: u16, len: u32) -> Self {
         let file = memory_file(true);
         let region = (GuestAddress(0), MEMORY, Some(FileOffset::new(file.try_clone().unwrap(), 0)));
@@ -122,7 +122,7 @@ impl Guest {
             self.frontend.set_vring_call(side, &self.call[side]).unwrap();
             self.frontend.set_vring_kick(side, &self.kick[side]).unwrap();
         }
-        // The one message with an answer: what came before has been carried out.
+        // The only message with an answer: it shows that the earlier ones have been executed.
         self.frontend.get_features().unwrap();
     }
 
@@ -159,7 +159,7 @@ impl Guest {
         frame
     }
 
-    /// Sends a frame whose header and content lie apart.
+    /// Sends a frame whose header and contents are in separate descriptors.
     fn send(&mut self, to: u8, payload: &[u8]) {
         let frame = self.frame(to, payload);
         let at = base(TRANSMIT) + BUFFER;
@@ -177,7 +177,8 @@ impl Guest {
         self.u16(base(RECEIVE) + USED + 2).wrapping_sub(self.seen[RECEIVE])
     }
 
-    /// The next receive buffers that a frame filled: its header's count of them, and its sender and payload.
+    /// Takes the next receive buffers that a frame filled. Returns the number of them in its header, and its
+    /// sender and payload.
     fn receive(&mut self) -> (u16, (u8, Vec<u8>)) {
         until("a frame", || self.has_received() > 0);
         let mut bytes = Vec::new();
@@ -214,13 +215,13 @@ fn fabric(ports: usize) -> (tempfile::TempDir, Fabric) {
 fn machines_with_rings_and_with_sockets_talk_to_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let (fabric, mut streams) = meeting(&FabricConfig { ports: 3, ..config(3, dir.path()) });
-    // Two of the three come again, with rings.
+    // Two of the three connect again, with rings.
     let mut b = Guest::start(&fabric, 1, VERSION_1, 8, 4096);
     let mut c = Guest::start(&fabric, 2, VERSION_1 | EVENT_IDX, 8, 4096);
     let a = &mut streams[0];
     b.send(3, b"b to c");
     assert_eq!(c.receive(), (1, (2, b"b to c".to_vec())));
-    // Where c is was not known yet.
+    // The port of `c` was not known yet.
     assert_eq!(a.receive(), (2, b"b to c".to_vec()));
     c.send(1, b"c to a");
     assert_eq!(a.receive(), (3, b"c to a".to_vec()));
@@ -236,9 +237,9 @@ fn interrupts_come_when_wanted() {
     let (_dir, fabric) = fabric(2);
     let mut a = Guest::start(&fabric, 0, VERSION_1 | EVENT_IDX, 4, 4096);
     let mut b = Guest::start(&fabric, 1, VERSION_1 | EVENT_IDX, 8, 4096);
-    // A ring that starts is called once.
+    // A ring is called once when it starts.
     until("the call at the start", || b.call[RECEIVE].read().is_ok());
-    // The event is the second frame.
+    // The guest asks for the event at the second frame.
     b.set_u16(base(RECEIVE) + AVAIL + 4 + 2 * u64::from(SIZE), 1);
     a.send(2, b"one");
     b.receive();
@@ -362,14 +363,14 @@ fn a_machine_may_go_at_any_time_and_come_back() {
         let mut b = Guest::start(&fabric, 1, VERSION_1, 1, 4096);
         b.send(1, b"here");
         assert_eq!(a.receive().1, (2, b"here".to_vec()));
-        // More than it has buffers for: some wait when it goes.
+        // More frames than there are buffers: some are queued when the machine disconnects.
         for _ in 0..3 {
             a.send(2, b"lost");
         }
         drop(b);
     }
     let mut socket = UnixStream::connect(&fabric.vhost_sockets[1]).unwrap();
-    // Half a message, then nothing: only its own connection waits.
+    // Half a message and then nothing delays only its own connection.
     socket.write_all(&[1, 0, 0]).unwrap();
     a.send(9, b"goes on");
     drop(socket);
@@ -417,7 +418,7 @@ fn a_ring_that_is_enabled_early_is_answered() {
     let (_dir, fabric) = fabric(1);
     let mut socket = UnixStream::connect(&fabric.vhost_sockets[0]).unwrap();
     socket.set_read_timeout(Some(LIMIT)).unwrap();
-    // SET_VRING_ENABLE of version 1 that asks for an answer, with 8 bytes: ring 0 is on.
+    // SET_VRING_ENABLE of version 1 that asks for an answer, with 8 bytes: ring 0 is enabled.
     let words: [u32; 5] = [18, 1 | 8, 8, 0, 1];
     socket.write_all(&words.map(u32::to_ne_bytes).concat()).unwrap();
     let mut answer = [0; 20];

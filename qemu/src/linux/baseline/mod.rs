@@ -1,4 +1,4 @@
-//! What the appliance is compared to: the same work on Linux, in the same kind of machine.
+//! The baselines to which the appliance is compared: the same work on Linux, in the same kind of machine.
 
 mod rxe;
 mod words;

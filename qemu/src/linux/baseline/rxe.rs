@@ -12,26 +12,26 @@ use tempfile::TempDir;
 
 /// The server's address on the fabric.
 const SERVER: &str = "10.0.0.1";
-/// How long a test of the sizes used here may take, with much room: it takes a second or two.
+/// The time limit of a test of the lengths used here, which takes a second or two.
 const TEST: Duration = Duration::from_secs(120);
 
-/// What perftest finds between two Linux guests of one processor, MTU 4096.
+/// The results of perftest between two Linux guests of one processor, with MTU 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RxeBaseline {
-    /// `ib_write_lat`: half a round trip.
+    /// The result of `ib_write_lat`: half a round trip.
     pub write_latency: Latency,
-    /// `ib_read_lat`: a whole one.
+    /// The result of `ib_read_lat`: a whole round trip.
     pub read_latency: Latency,
-    /// `ib_write_bw`.
+    /// The result of `ib_write_bw`.
     pub write_bandwidth: Bandwidth,
 }
 
-/// How the guests of a pair reach their fabric.
+/// The connection of a pair's guests to their fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// By shared memory (vhost-user).
+    /// Shared memory (vhost-user).
     Memory,
-    /// By streams of frames through QEMU.
+    /// Streams of frames through QEMU.
     Stream,
 }
 
@@ -41,12 +41,12 @@ pub struct RxePair {
     server: Guest,
     client: Guest,
     fabric: Fabric,
-    // Holds the fabric's sockets; last, so that it goes after the fabric.
+    // Holds the fabric's sockets. It is the last field, so that it is dropped after the fabric.
     _dir: TempDir,
 }
 
 impl RxePair {
-    /// Boots both guests, at the same time. The calling thread must live as long as they shall.
+    /// Boots both guests in parallel. The calling thread must outlive them.
     pub fn boot(qemu: &Qemu, image: &Image, wire: Wire) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("rxe-pair-").tempdir()?;
         let fabric = Fabric::start(&FabricConfig {
@@ -69,27 +69,28 @@ impl RxePair {
         Ok(Self { server: server.ready()?, client: client.ready()?, fabric, _dir: dir })
     }
 
-    /// The fabric between them, to put faults on.
+    /// Returns the fabric between the guests, for fault injection.
     #[must_use]
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
 
-    /// The guest on which servers run, address 10.0.0.1.
+    /// Returns the guest on which servers run, with address 10.0.0.1.
     pub fn server(&mut self) -> &mut Guest {
         &mut self.server
     }
 
-    /// The guest on which clients run, address 10.0.0.2.
+    /// Returns the guest on which clients run, with address 10.0.0.2.
     pub fn client(&mut self) -> &mut Guest {
         &mut self.client
     }
 
-    /// Runs a perftest program on both sides and returns what the client printed.
+    /// Runs a perftest program on both sides and returns the client's output.
     ///
-    /// The device and GID index (1 is the IPv4 address) are given to it here; options as for a shell.
+    /// The device and the GID index (1 is the IPv4 address) are added to `options`, which are quoted as for a
+    /// shell.
     pub fn perftest(&mut self, program: &str, options: &str, within: Duration) -> Result<String> {
-        // -F: a guest has no frequency governor to complain about.
+        // -F: a guest has no frequency governor, about which perftest would complain.
         let command = format!("{program} -d rxe0 -x 1 -F {options}");
         let ask = format!("{command} {SERVER}");
         let (server, client) = (&mut self.server, &mut self.client);
@@ -97,17 +98,19 @@ impl RxePair {
         Ok(exchanged.with_context(|| program.to_owned())?.client)
     }
 
-    /// A latency program (`ib_write_lat`, `ib_read_lat`, `ib_send_lat`) for one size; atomics have no choice but 8.
+    /// Runs a latency program (`ib_write_lat`, `ib_read_lat`, `ib_send_lat`) for one message length. Atomics
+    /// always have 8 bytes.
     pub fn latency(&mut self, program: &str, bytes: u32, iterations: u32) -> Result<Latency> {
         perftest::latency(&self.perftest(program, &size(program, bytes, iterations), TEST)?)
     }
 
-    /// A bandwidth program (`ib_write_bw`, ...) for one size.
+    /// Runs a bandwidth program (`ib_write_bw`, ...) for one message length.
     pub fn bandwidth(&mut self, program: &str, bytes: u32, iterations: u32) -> Result<Bandwidth> {
         perftest::bandwidth(&self.perftest(program, &size(program, bytes, iterations), TEST)?)
     }
 
-    /// The figures that the appliance's are set beside: 8-byte write and read latency, 64 KiB write bandwidth.
+    /// Measures the figures for the comparison with the appliance: 8-byte write and read latency, 64 KiB
+    /// write bandwidth.
     pub fn measure(&mut self, iterations: u32) -> Result<RxeBaseline> {
         Ok(RxeBaseline {
             write_latency: self.latency("ib_write_lat", 8, iterations)?,
@@ -117,7 +120,7 @@ impl RxePair {
     }
 }
 
-/// The options for size and count; an atomic program refuses a size.
+/// Returns the options for length and count. An atomic program refuses a length.
 fn size(program: &str, bytes: u32, iterations: u32) -> String {
     if program.starts_with("ib_atomic") {
         format!("-n {iterations}")

@@ -10,26 +10,29 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// A first build compiles dependencies too, perhaps beside other builds.
+/// The time limit of a build in seconds. A first build also compiles dependencies, possibly in parallel with
+/// other builds.
 const BUILD_WITHIN_S: u32 = 1800;
 
 const RATE: &str = "/bench/rate";
 const INPUT: &str = "/bench/input";
-/// The reference of the word count's output, by busybox's `tr`, `sed`, `sort` and `uniq`.
+/// The reference implementation of the word count, with busybox's `tr`, `sed`, `sort` and `uniq`.
 const PIPELINE: &str = r#"export LC_ALL=C
 tr -cs A-Za-z '\n' </bench/input | tr A-Z a-z | sed '/^$/d' | sort | uniq -c |
     sed -E 's/^ *([0-9]+) (.*)$/\2\t\1/' | sort -t "$(printf '\t')" -k2,2nr -k1,1"#;
 
-/// Builds the example `rate` of `apps/wordcount` as a static program, which runs in any guest; returns where it is.
+/// Builds the example `rate` of `apps/wordcount` as a static program, which runs in any guest, and returns
+/// its path.
 ///
-/// `target_dir` should not be one that other builds use: its flags differ.
+/// `target_dir` should be separate from that of other builds, because the flags differ.
 pub fn build_rate(workspace: &Path, target_dir: &Path) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = bounded(cargo, BUILD_WITHIN_S);
     command.args(["build", "--release", "--package", "wordcount", "--example", "rate", "--target", TARGET]);
     // Cargo shows its progress on standard error.
     command.arg("--target-dir").arg(target_dir).current_dir(workspace).stderr(Stdio::inherit());
-    // With --target, these flags go to the program and not to build scripts, which cannot all be static.
+    // With --target, these flags apply to the program and not to build scripts, some of which cannot be
+    // static.
     command.env("RUSTFLAGS", "-Ctarget-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     output(&mut command).context("cannot build the word count for Linux")?;
     let program = target_dir.join(TARGET).join("release/examples/rate");
@@ -37,34 +40,34 @@ pub fn build_rate(workspace: &Path, target_dir: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// How fast a single Linux process counts words, from input in memory to merged, sorted output.
+/// The speed at which a single Linux process counts words, from input in memory to merged, sorted output.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WordRate {
-    /// Size of the input.
+    /// The length of the input, in bytes.
     pub bytes: u64,
-    /// Number of distinct words found.
+    /// The number of distinct words found.
     pub distinct: u64,
-    /// Fastest round.
+    /// The time of the fastest round, in seconds.
     pub best_s: f64,
-    /// Middle round.
+    /// The time of the median round, in seconds.
     pub median_s: f64,
 }
 
 impl WordRate {
-    /// Input per second of the median round, in MB (10^6 bytes).
+    /// Returns the input rate of the median round, in MB (10^6 bytes) per second.
     #[must_use]
     pub fn mb_per_s(&self) -> f64 {
         self.bytes as f64 / self.median_s / 1e6
     }
 
-    /// Reads `N bytes, N distinct words: best N s (N MB/s), median N s (N MB/s)`.
+    /// Parses `N bytes, N distinct words: best N s (N MB/s), median N s (N MB/s)`.
     fn parse(line: &str) -> Option<Self> {
         let (bytes, rest) = line.trim().split_once(" bytes, ")?;
         let (distinct, rest) = rest.split_once(" distinct words: best ")?;
         let (best, rest) = rest.split_once(" s ")?;
         let (_, rest) = rest.split_once("median ")?;
         let (median, _) = rest.split_once(" s ")?;
-        // 0 would be an input too small for the digits that are printed.
+        // A time of 0 means that the input is too small for the printed precision.
         let seconds = |text: &str| text.parse().ok().filter(|&s: &f64| s.is_finite() && s > 0.0);
         Some(Self {
             bytes: bytes.parse().ok()?,
@@ -75,12 +78,12 @@ impl WordRate {
     }
 }
 
-/// What the pipeline did.
+/// The result of the pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineRun {
-    /// From its start to its end, as the host sees it.
+    /// The time from start to end, measured by the host.
     pub elapsed: Duration,
-    /// `word<TAB>count` lines, as the word count puts them out.
+    /// The lines `word<TAB>count`, in the format of the word count.
     pub output: Vec<u8>,
 }
 
@@ -91,11 +94,12 @@ pub struct WordCountGuest {
 }
 
 impl WordCountGuest {
-    /// Boots a guest with the program that [`build_rate`] made, and an input.
+    /// Boots a guest with the program from [`build_rate`], and an input.
     pub fn boot(qemu: &Qemu, image: &Image, rate: &Path, input: &Path) -> Result<Self> {
         let bytes =
             std::fs::metadata(input).with_context(|| format!("cannot read {}", input.display()))?.len();
-        // The input itself, twice while the guest starts; the words that busybox's sort keeps, each allocated apart.
+        // Memory for the input, twice while the guest starts, and for the words, which busybox's sort
+        // allocates one by one.
         let memory_mib = 256 + 8 * u32::try_from(bytes.div_ceil(1 << 20))?;
         let config = GuestConfig {
             memory_mib,
@@ -105,13 +109,13 @@ impl WordCountGuest {
         Ok(Self { guest: Guest::boot(qemu, image, &config)? })
     }
 
-    /// Counts in a single process, some rounds in a row.
+    /// Counts in a single process, for a number of consecutive rounds.
     pub fn process(&mut self, rounds: u32, within: Duration) -> Result<WordRate> {
         let line = self.guest.check(&format!("{RATE} {INPUT} {rounds}"), within)?;
         WordRate::parse(&line).with_context(|| format!("the word count printed `{}`", line.trim()))
     }
 
-    /// Counts with the pipeline, of busybox's tools.
+    /// Counts with the pipeline of busybox's tools.
     pub fn pipeline(&mut self, within: Duration) -> Result<PipelineRun> {
         let begin = Instant::now();
         let output = self.guest.run(PIPELINE, within).context("the pipeline in a Linux guest")?;

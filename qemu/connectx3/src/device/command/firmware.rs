@@ -1,4 +1,4 @@
-//! Firmware: its version and memory, and the memory of the card's tables.
+//! Commands for the firmware: its version, its memory, and the memory of the card's tables.
 
 use super::Output;
 use crate::device::Card;
@@ -7,19 +7,19 @@ use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
 use crate::device::registers::{CLEAR_INTERRUPT, CLOCK, ERROR_BUFFER, ERROR_BUFFER_WORDS};
 
-/// Pages of 4096 bytes that the firmware wants for itself, and for its tables of ICM: the emulation needs none, a driver
-/// has to be seen giving them.
+/// The number of 4096-byte pages that the firmware requests for itself, and for its own tables in ICM. The
+/// emulation needs none; the requests exist so that tests can check that a driver provides them.
 const FIRMWARE_PAGES: u16 = 16;
 const AUX_PAGES: u64 = 1;
-/// Entries of a mailbox that maps pages.
+/// The maximum number of entries of a mailbox that maps pages.
 const MAX_ENTRIES: u32 = 256;
 
 /// The state of the firmware.
 #[derive(Debug, Default)]
 pub struct Firmware {
-    /// Pages given to it.
+    /// The number of pages that the driver has provided.
     pages: u64,
-    /// RUN_FW has been given.
+    /// True after RUN_FW.
     pub running: bool,
 }
 
@@ -38,12 +38,13 @@ impl Card {
         out.put_u64(0x20, CLEAR_INTERRUPT);
         out.put_u64(0x30, ERROR_BUFFER);
         out.put_u32(0x38, ERROR_BUFFER_WORDS);
-        // In BAR 0, whose code at 0x58 is 0.
+        // The register is in BAR 0: the BAR code at 0x58 is 0.
         out.put_u64(0x50, CLOCK);
         out
     }
 
-    /// MAP_FA, MAP_ICM_AUX, MAP_ICM: `in_mod` entries of (ICM address, bus address and log2 of the size over 4096).
+    /// MAP_FA, MAP_ICM_AUX, MAP_ICM: maps `in_mod` entries, each an ICM address, and a bus address with
+    /// log2(size / 4096) in its low bits.
     pub(super) fn map_pages(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         if command.in_mod > MAX_ENTRIES {
             return Err(Status::BadParameter);
@@ -97,7 +98,7 @@ impl Card {
         if self.firmware.running { Ok(Output::Immediate(AUX_PAGES)) } else { Err(Status::BadSystemState) }
     }
 
-    /// MOD_STAT_CFG: the page size is 4096 anyway; op_mod 2 reads a port's GUID.
+    /// MOD_STAT_CFG: accepts any page size, which is 4096 in all cases; with op_mod 2, returns a port's GUID.
     pub(super) fn mod_stat_cfg(&self, command: &Command) -> Result<Output, Status> {
         if command.op_mod != 2 {
             return Ok(Output::None);

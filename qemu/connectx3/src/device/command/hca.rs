@@ -1,4 +1,4 @@
-//! The tables' places: INIT_HCA, QUERY_HCA, CLOSE_HCA.
+//! Commands for the locations of the tables: INIT_HCA, QUERY_HCA, CLOSE_HCA.
 
 use super::Output;
 use crate::device::Card;
@@ -11,24 +11,24 @@ use crate::device::memory::Regions;
 use crate::device::profile::Steering;
 use crate::device::steering::Found;
 
-/// What INIT_HCA has told.
+/// The parameters of INIT_HCA.
 pub struct Hca {
-    /// As given, for QUERY_HCA.
+    /// The mailbox as the driver passed it, for QUERY_HCA.
     mailbox: Mailbox,
     /// ICM address of the MTT table.
     pub mtt_base: u64,
     /// ICM address of the multicast (and B0 steering) table.
     pub mcg_base: u64,
-    /// log2 of its entry size, of its hash part and of all of it.
+    /// log2 of the multicast table's entry size, of the length of its hash part, and of its total length.
     pub mcg_log: [u8; 3],
-    /// What was found in it.
+    /// The cache of steering entries found in the multicast table.
     pub found: Found,
-    /// How Ethernet frames find their queue pairs.
+    /// The scheme by which Ethernet frames find their queue pairs.
     pub steering: Steering,
 }
 
 impl Card {
-    /// INIT_HCA.
+    /// INIT_HCA: checks the parameters and sets up empty tables.
     pub(in crate::device) fn init_hca(&mut self, mailbox: Mailbox) -> Result<Output, Status> {
         const VERSION: u8 = 2;
         const DEVICE_MANAGED: u32 = 1 << 6;

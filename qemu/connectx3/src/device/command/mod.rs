@@ -1,4 +1,4 @@
-//! Commands: what each opcode does.
+//! Commands: dispatch by opcode, and their completion.
 
 mod capabilities;
 mod firmware;
@@ -91,19 +91,20 @@ pub mod opcode {
     pub const MAP_FA: u16 = 0xfff;
 }
 
-/// What a command gives back.
+/// The output of a command.
 #[derive(Clone)]
 pub enum Output {
-    /// Nothing.
+    /// The command has no output.
     None,
-    /// A value in the output registers or the event.
+    /// A value in the output registers or in the event.
     Immediate(u64),
     /// The output mailbox.
     Mailbox(Mailbox),
 }
 
 impl Card {
-    /// Runs a command to its end: its output is written, the registers say so, and an event if one was asked for.
+    /// Runs a command and completes it: writes its output and its status, and posts an event if the command
+    /// asked for one.
     pub(super) fn execute(&mut self, command: &Command, host: &dyn Host) {
         let result = self.run(command, host).and_then(|output| match output {
             Output::None => Ok(None),
@@ -120,15 +121,16 @@ impl Card {
             Err(e) => (e as u8, None),
         };
         host.observe(&Observation::Command { command, status });
-        // In event mode too the driver waits for GO to fall before it gives the next.
+        // In event mode too, the driver waits until GO is clear before it issues the next command.
         self.hcr.finish(status, immediate);
         if command.event {
             self.eqs.post(&Event::command(command.token, status, immediate.unwrap_or(0)), host);
         }
     }
 
-    /// Bytes that a command writes to its output mailbox. A driver's mailbox need not have more: those of iPXE have 1024 bytes
-    /// (`drivers/infiniband/hermon.h`, `HERMON_MBOX_SIZE`), those of Linux a page.
+    /// Returns the number of bytes that a command writes to its output mailbox. A driver's mailbox need not
+    /// be longer: the mailboxes of iPXE have 1024 bytes (`drivers/infiniband/hermon.h`, `HERMON_MBOX_SIZE`),
+    /// those of Linux a page.
     fn output_len(&self, opcode: u16) -> usize {
         const USUAL: usize = 1024;
         match opcode {
@@ -140,7 +142,7 @@ impl Card {
         }
     }
 
-    /// Runs a command; gives its output.
+    /// Runs a command and returns its output.
     pub(super) fn run(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         use opcode as op;
         match command.opcode {
@@ -161,7 +163,7 @@ impl Card {
         }
     }
 
-    /// Commands that need INIT_HCA first.
+    /// Runs a command that is valid only after INIT_HCA.
     fn run_after_init(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         use opcode as op;
         if self.hca.is_none() {
@@ -208,7 +210,7 @@ impl Card {
     }
 }
 
-/// The input mailbox.
+/// Returns a command's input mailbox.
 pub fn input(command: &Command, host: &dyn Host) -> Result<Mailbox, Status> {
     if let Some(mailbox) = &command.input {
         return Ok(mailbox.clone());

@@ -30,8 +30,8 @@ impl Card {
             }
             op::HW2SW_MPT => {
                 let entry = self.regions.destroy(command.in_mod, &mut self.icm, host)?;
-                // Linux says by the modifier that it gives no mailbox, iPXE (`hermon_cmd_hw2sw_mpt`) by its address alone:
-                // zero, where the vectors of a PC's interrupts are.
+                // Linux declines the output mailbox by the opcode modifier; iPXE (`hermon_cmd_hw2sw_mpt`)
+                // declines it only by an address of zero, which on a PC holds the interrupt vectors.
                 let wanted = command.op_mod == 0 && command.out_param != 0;
                 Ok(if wanted { Output::Mailbox(entry) } else { Output::None })
             }
@@ -106,7 +106,7 @@ impl Card {
         }
     }
 
-    /// Filters and counters.
+    /// Runs a command on filters and counters.
     fn run_on_counters(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         use opcode as op;
         const RESET_PORT: u32 = 1 << 8;
@@ -125,7 +125,7 @@ impl Card {
             }
             op::DUMP_ETH_STATS => {
                 let statistics = &mut self.port_mut(command.in_mod)?.statistics;
-                // Pause frames, of which the card makes and takes none: all zero.
+                // Pause frames: the card neither sends nor accepts any, so all counts are zero.
                 if command.in_mod & FLOW_CONTROL == 0 {
                     statistics.dump(&mut out);
                 }
@@ -172,14 +172,14 @@ impl Card {
                 }
                 self.tell_drained(qpn, host);
             }
-            // Work may lie in the ring since before.
+            // Work requests may have been posted to the ring before the transition.
             Transition::SqdToRts | Transition::SqErrorToRts => self.ring_send(qpn, host),
             _ => {}
         }
         Ok(Output::None)
     }
 
-    /// Forgets every object of the guest.
+    /// Removes every object of the guest.
     pub(in crate::device) fn forget_objects(&mut self) {
         self.hca = None;
         self.eqs = Default::default();

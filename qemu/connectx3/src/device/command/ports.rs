@@ -1,4 +1,4 @@
-//! Ports: QUERY_PORT, SET_PORT, INIT_PORT, MAD_IFC, CONFIG_DEV.
+//! Commands on ports: QUERY_PORT, SET_PORT, INIT_PORT, MAD_IFC, CONFIG_DEV.
 
 use super::Output;
 use crate::device::Card;
@@ -9,13 +9,13 @@ use crate::device::port::Port;
 use crate::device::profile::LinkType;
 
 impl Card {
-    /// The port that a command names by its number from 1: index and port.
+    /// Returns the index and the port for a command's port number, which counts from 1.
     pub(super) fn port(&self, number: u32) -> Result<(usize, &Port), Status> {
         let index = (number & 0xff).checked_sub(1).ok_or(Status::BadParameter)? as usize;
         self.ports.get(index).map(|port| (index, port)).ok_or(Status::BadParameter)
     }
 
-    /// The same, to be changed.
+    /// Returns the port for a command's port number, which counts from 1.
     pub(super) fn port_mut(&mut self, number: u32) -> Result<&mut Port, Status> {
         let (index, _) = self.port(number)?;
         self.ports.get_mut(index).ok_or(Status::BadParameter)
@@ -43,15 +43,15 @@ impl Card {
                 port.choose(LinkType::Ethernet)?;
                 port.set_ethernet(command.in_mod >> 8 & 0xff, mailbox)?;
             }
-            // Seconds for which the port's light blinks.
+            // The input is the time in seconds for which the port's light blinks.
             BEACON => log::info!("port {}: blinks for {} s", command.in_mod & 0xff, mailbox.u32(0)),
             _ => return Err(Status::BadParameter),
         }
         Ok(Output::None)
     }
 
-    /// The UDP port of RoCE v2 is the only setting that is kept. What the card does about checksums of frames received is
-    /// fixed: it says of TCP and UDP whether they are right, and sums the payload of other IP packets.
+    /// CONFIG_DEV. Only the UDP port of RoCE v2 is stored. The checksum mode is fixed: the card validates TCP
+    /// and UDP checksums, and reports the payload's checksum of other IP packets.
     pub(super) fn config_dev(&mut self, command: &Command, host: &dyn Host) -> Result<Output, Status> {
         const GET: u8 = 1;
         const UDP_PORT_VALID: u32 = 1 << 3;

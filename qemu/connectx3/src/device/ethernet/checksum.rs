@@ -1,11 +1,12 @@
-//! Internet checksums (RFC 1071) that the guest leaves to the card: put into frames sent, checked in frames received.
+//! Internet checksums (RFC 1071) that the guest offloads to the card: inserted into sent frames, checked in
+//! received frames.
 
 use super::headers::{Headers, Ip, Transport, Version};
 
-/// Where the IPv4 header's checksum is in it.
+/// Offset of the checksum in an IPv4 header.
 const IPV4_CHECKSUM: usize = 10;
 
-/// Puts the IPv4 header's and the TCP or UDP checksum into a frame. What is neither stays as it is.
+/// Inserts the IPv4 header checksum and the TCP or UDP checksum into a frame. Other frames stay unchanged.
 pub fn fill(frame: &mut [u8], headers: &Headers, ip: bool, transport: bool) {
     let Some(header) = headers.ip else { return };
     if ip && header.version == Version::V4 {
@@ -31,7 +32,7 @@ fn fill_transport(frame: &mut [u8], ip: &Ip) -> Option<()> {
     };
     frame.get_mut(at..at + 2)?.fill(0);
     let sum = match !payload_sum(frame, ip)? {
-        // Zero means "none" in UDP.
+        // In UDP, zero means "no checksum".
         0 if transport == Transport::Udp => 0xffff,
         sum => sum,
     };
@@ -39,7 +40,8 @@ fn fill_transport(frame: &mut [u8], ip: &Ip) -> Option<()> {
     Some(())
 }
 
-/// The one's complement sum of a packet's payload and of its pseudo header; 0xffff if it holds a right checksum.
+/// Returns the one's complement sum of a packet's payload and its pseudo header. The sum is 0xffff if the
+/// payload contains a valid checksum.
 fn payload_sum(frame: &[u8], ip: &Ip) -> Option<u16> {
     let payload = frame.get(ip.payload..ip.end)?;
     let sum = add(0, ip.addresses(frame));
@@ -48,24 +50,24 @@ fn payload_sum(frame: &[u8], ip: &Ip) -> Option<u16> {
     Some(fold(add(sum, payload)))
 }
 
-/// What the card finds out about a frame received (the completion's status, checksum and checksum-ok fields; Linux
-/// `include/linux/mlx4/cq.h`, `en_rx.c`).
+/// The card's findings about a received frame: the completion's status, checksum and checksum-ok fields
+/// (Linux `include/linux/mlx4/cq.h`, `en_rx.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// The status field.
     pub status: u16,
-    /// The sum over the IP payload and its pseudo header. IPv6 without TCP or UDP: without the next header, which is what
-    /// Linux adds to it.
+    /// The sum over the IP payload and its pseudo header. For IPv6 without TCP or UDP the sum excludes the
+    /// next header, which Linux adds itself.
     pub checksum: u16,
-    /// TCP or UDP with a right checksum.
+    /// True for TCP or UDP with a valid checksum.
     pub transport_ok: bool,
 }
 
-/// Bits of the status.
+/// Bits of the status field.
 pub mod status {
-    /// IPv4, not a fragment.
+    /// An IPv4 packet that is not a fragment.
     pub const IPV4: u16 = 1 << 6;
-    /// A fragment of IPv4.
+    /// An IPv4 fragment.
     pub const IPV4_FRAGMENT: u16 = 1 << 7;
     /// IPv6.
     pub const IPV6: u16 = 1 << 8;
@@ -75,11 +77,11 @@ pub mod status {
     pub const TCP: u16 = 1 << 10;
     /// UDP.
     pub const UDP: u16 = 1 << 11;
-    /// The IP header is right.
+    /// The IP header is valid.
     pub const IP_OK: u16 = 1 << 12;
 }
 
-/// Checks a frame.
+/// Checks a received frame.
 #[must_use]
 pub fn check(frame: &[u8], headers: &Headers) -> Verdict {
     let Some(ip) = headers.ip else { return Verdict::default() };
@@ -105,7 +107,7 @@ pub fn check(frame: &[u8], headers: &Headers) -> Verdict {
     if ip.version == Version::V6 && transport.is_none() {
         sum = fold(u32::from(sum) + u32::from(!u16::from(ip.protocol)));
     }
-    // UDP without a checksum has none to be right.
+    // A UDP packet without a checksum does not count as valid.
     let without = transport == Some(Transport::Udp)
         && frame.get(ip.payload + 6..ip.payload + 8).is_some_and(|sum| sum == [0, 0]);
     let transport_ok = transport.is_some() && sum == 0xffff && !without;
@@ -119,7 +121,7 @@ fn add(sum: u32, bytes: &[u8]) -> u32 {
     let (pairs, last) = bytes.as_chunks::<2>();
     let sum = pairs.iter().fold(sum, |sum, pair| {
         let sum = sum + u32::from(u16::from_be_bytes(*pair));
-        // No carry is lost in packets of any length.
+        // The partial fold keeps every carry, for packets of any length.
         (sum & 0xffff) + (sum >> 16)
     });
     sum + last.first().map_or(0, |byte| u32::from(*byte) << 8)
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_known_packet() {
-        // UDP, 192.0.2.1:7 to 192.0.2.2:9, "abc"; sums made by another program.
+        // UDP, 192.0.2.1:7 to 192.0.2.2:9, "abc"; the checksums were computed by another program.
         let mut frame = vec![0; 14];
         frame[12..14].copy_from_slice(&[8, 0]);
         frame.extend([0x45, 0, 0, 31, 0, 1, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2]);
@@ -163,7 +165,7 @@ mod tests {
         // Padding behind the packet does not count.
         frame.resize(60, 0xa5);
         assert_eq!(check(&frame, &headers(&frame)), right);
-        // A bit of the payload, and one of the header.
+        // One bit of the payload, and one bit of the header.
         frame[42] ^= 1;
         assert!(!check(&frame, &headers(&frame)).transport_ok);
         frame[22] ^= 1;

@@ -1,19 +1,19 @@
-//! What a port lets in before frames are steered: VLANs (SET_VLAN_FLTR) and multicast addresses (SET_MCAST_FLTR).
+//! A port's filters before steering: VLANs (SET_VLAN_FLTR) and multicast addresses (SET_MCAST_FLTR).
 
 use super::headers::Vlan;
 use crate::device::hcr::Status;
 use crate::device::mailbox::Mailbox;
 use std::collections::BTreeSet;
 
-/// Words of the VLAN filter.
+/// The number of 32-bit words in the VLAN filter.
 const VLAN_WORDS: usize = 128;
-/// Multicast addresses that a port's filter takes.
+/// The maximum number of multicast addresses in a port's filter.
 const MAX_GROUPS: usize = 4096;
 
-/// A port's filters. As after a reset, all frames pass.
+/// A port's filters. After a reset, all frames pass.
 #[derive(Clone, Debug, Default)]
 pub struct Filters {
-    /// A bit for each VLAN, once the driver has said which.
+    /// One bit per VLAN; `None` until the driver has set the filter.
     vlans: Option<Box<[u32; VLAN_WORDS]>>,
     groups: BTreeSet<[u8; 6]>,
     filters_groups: bool,
@@ -28,8 +28,8 @@ impl Filters {
         }
     }
 
-    /// SET_MCAST_FLTR. `what`: 0 adds the address in `group`'s low 48 bits, after it has cleared the list if bit 63 is
-    /// set; 1 lets all multicast in, 2 only what is in the list.
+    /// SET_MCAST_FLTR. If `what` is 0, adds the address in the low 48 bits of `group`, after clearing the
+    /// list if bit 63 is set. If it is 1, all multicast passes; if 2, only listed addresses.
     pub fn set_groups(&mut self, what: u8, group: u64) -> Result<(), Status> {
         const ADD: u8 = 0;
         const ALL_PASS: u8 = 1;
@@ -52,7 +52,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Whether a frame with a tag, or without, may come in. A tag of VLAN 0 is a priority without VLAN.
+    /// Returns whether a frame with this tag, or without a tag, passes. A tag with VLAN 0 carries a priority
+    /// and no VLAN.
     #[must_use]
     pub fn passes_vlan(&self, vlan: Option<Vlan>) -> bool {
         match (&self.vlans, vlan.map(Vlan::id)) {
@@ -63,7 +64,8 @@ impl Filters {
         }
     }
 
-    /// Whether a frame to an address may come in, where steering does not name the groups that are wanted.
+    /// Returns whether a frame to an address passes. Applies only where steering does not itself name the
+    /// accepted groups.
     #[must_use]
     pub fn passes_group(&self, destination: [u8; 6]) -> bool {
         let multicast = destination[0] & 1 != 0;

@@ -1,12 +1,13 @@
-//! What a frame holds, as far as the card's offloads care: VLAN tag, IP, TCP and UDP. Any bytes give a description.
+//! The parts of a frame that the card's offloads use: VLAN tag, IP, TCP and UDP headers. Parsing accepts any
+//! bytes.
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_CUSTOMER_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
-/// Where the Ethernet type is.
+/// Offset of the Ethernet type in a frame.
 pub const TYPE: usize = 12;
-/// Bytes of a VLAN tag.
+/// The length of a VLAN tag, in bytes.
 pub const TAG: usize = 4;
 
 /// A frame's headers.
@@ -14,22 +15,22 @@ pub const TAG: usize = 4;
 pub struct Headers {
     /// The outermost VLAN tag.
     pub vlan: Option<Vlan>,
-    /// What follows the tags.
+    /// The Ethernet type behind the tags.
     pub ethertype: Option<u16>,
-    /// The IP header, if it is whole.
+    /// The IP header, if it is complete.
     pub ip: Option<Ip>,
 }
 
 /// A VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vlan {
-    /// Whose it is.
+    /// The kind of VLAN.
     pub kind: VlanKind,
-    /// Priority and VLAN id.
+    /// The tag control information: priority and VLAN id.
     pub tci: u16,
 }
 
-/// Whose tag it is.
+/// The kind of a VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VlanKind {
     /// C-VLAN, 802.1Q.
@@ -56,18 +57,18 @@ impl VlanKind {
 }
 
 impl Vlan {
-    /// The tag as it is in a frame.
+    /// Returns the tag's bytes as they appear in a frame.
     #[must_use]
     pub fn bytes(self) -> [u8; TAG] {
         let ([a, b], [c, d]) = (self.kind.ethertype().to_be_bytes(), self.tci.to_be_bytes());
         [a, b, c, d]
     }
-    /// The VLAN's number.
+    /// Returns the VLAN id.
     #[must_use]
     pub const fn id(self) -> u16 {
         self.tci & 0xfff
     }
-    /// The priority.
+    /// Returns the priority.
     #[must_use]
     pub const fn priority(self) -> u8 {
         (self.tci >> 13) as u8
@@ -83,7 +84,7 @@ pub enum Version {
     V6,
 }
 
-/// What the card knows of the transport.
+/// A transport protocol that the card recognizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -92,22 +93,22 @@ pub enum Transport {
     Udp = 17,
 }
 
-/// An IP header's place and what it says.
+/// The location and contents of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Its version.
+    /// The IP version.
     pub version: Version,
-    /// Where it begins in the frame.
+    /// Offset of the header in the frame.
     pub start: usize,
-    /// Where its payload begins.
+    /// Offset of the payload in the frame.
     pub payload: usize,
-    /// Where the packet ends; what follows is padding.
+    /// Offset of the end of the packet in the frame; the rest is padding.
     pub end: usize,
-    /// The payload's protocol, or the first extension header.
+    /// The payload's protocol, or that of the first extension header.
     pub protocol: u8,
-    /// IPv4: a fragment.
+    /// True for an IPv4 fragment.
     pub fragment: bool,
-    /// IPv4: with options.
+    /// True for an IPv4 header with options.
     pub options: bool,
 }
 
@@ -140,7 +141,7 @@ impl Ip {
         })
     }
 
-    /// TCP or UDP, if the packet begins with all of its header.
+    /// Returns the transport, TCP or UDP, if the packet contains the complete fixed header of it.
     #[must_use]
     pub const fn transport(&self) -> Option<Transport> {
         let len = self.end - self.payload;
@@ -151,7 +152,7 @@ impl Ip {
         }
     }
 
-    /// Source and destination address, one after the other.
+    /// Returns the source address followed by the destination address.
     #[must_use]
     pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let range = match self.version {
@@ -162,23 +163,23 @@ impl Ip {
     }
 }
 
-/// Whether the length that an IP header states is believed.
+/// The handling of the length field of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// The packet is as long as it says.
+    /// The packet has the stated length.
     AsStated,
-    /// The packet fills the frame: the header is a model of others.
+    /// The packet fills the frame: the header is a template for segments of other lengths.
     Ignored,
 }
 
 impl Headers {
-    /// Looks at a frame.
+    /// Parses a frame.
     #[must_use]
     pub fn parse(frame: &[u8], length: Length) -> Self {
         let Some(mut ethertype) = be16(frame, TYPE) else { return Self::default() };
         let mut start = TYPE + 2;
         let mut vlan = None;
-        // At most two tags: an S-VLAN's holds a C-VLAN's.
+        // At most two tags: an S-VLAN tag, then a C-VLAN tag.
         for _ in 0..2 {
             let Some(kind) = VlanKind::of(ethertype) else { break };
             let (Some(tci), Some(inner)) = (be16(frame, start), be16(frame, start + 2)) else { break };
@@ -190,7 +191,7 @@ impl Headers {
     }
 }
 
-/// The big-endian 16-bit word at an offset.
+/// Returns the big-endian 16-bit word at an offset.
 pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|word| u16::from_be_bytes(*word))
 }

@@ -1,4 +1,4 @@
-//! Raw Ethernet queue pairs: frames that the guest makes, and those that steering gives to it.
+//! Raw Ethernet queue pairs: frames that the guest sends, and frames that steering delivers to it.
 
 pub mod checksum;
 pub mod filter;
@@ -24,18 +24,18 @@ use segmentation::Cut;
 use std::sync::Arc;
 use verbs::{MacAddr, Status};
 
-/// The longest frame, and the most data of a large send.
+/// The maximum length of a frame, and of the data of a large send, in bytes.
 const MAX_FRAME: usize = 16 << 10;
 const MAX_LARGE_SEND: usize = 256 << 10;
-/// Bytes of the check sequence at the end of a frame on the cable.
+/// The length of the check sequence at the end of a frame on the cable, in bytes.
 const FCS: usize = 4;
-/// Shorter frames are padded to this before they are sent.
+/// The length to which shorter frames are padded before they are sent, in bytes.
 const MIN_FRAME: usize = 60;
-/// Work requests that a queue pair ends before others have their turn.
+/// The maximum number of work requests that a queue pair completes per turn.
 const TURN: usize = 64;
 
 impl Card {
-    /// The send doorbell of a raw queue pair.
+    /// Handles the send doorbell of a raw queue pair.
     pub(super) fn send_raw(&mut self, qpn: u32, host: &dyn Host) {
         for _ in 0..TURN {
             let Some(hca) = &self.hca else { return };
@@ -83,7 +83,7 @@ impl Card {
         self.pending.insert(qpn);
     }
 
-    /// Ends what is posted to a raw queue pair that has failed.
+    /// Completes the requests posted to a failed raw queue pair with a flush error.
     fn flush_sends(&mut self, qpn: u32, host: &dyn Host) {
         self.with_qp(qpn, Completed::default(), host, |qp, keyed, env, _| {
             if matches!(qp.state, State::SendQueueError | State::Error) {
@@ -92,9 +92,9 @@ impl Card {
         });
     }
 
-    /// Sends a frame of a raw queue pair over the wire, inside the card, or both. It comes inside if the work request says so, or
-    /// if it has the destination's address: then what an entry or a rule of the same port names stays there, and
-    /// multicast goes both ways.
+    /// Sends a frame of a raw queue pair over the wire, inside the card, or both. The frame is looped back
+    /// inside the card if the work request asks for it or if its destination matches a steering entry or rule
+    /// of the same port. A unicast frame with such a match stays inside the card; multicast goes both ways.
     fn send_ethernet(&mut self, port: usize, qpn: u32, control: Control, frame: Vec<u8>, host: &dyn Host) {
         if control.inside() {
             return self.keep_raw_inside(port, qpn, frame);
@@ -110,7 +110,8 @@ impl Card {
         self.emit(port, counter, frame);
     }
 
-    /// Whether steering names a queue pair for a unicast frame of another one of the port. Those that take the rest do not count.
+    /// Returns whether steering delivers a unicast frame to another queue pair of the port. Default queue
+    /// pairs do not count.
     fn has_taker(&self, port: usize, from: u32, destination: [u8; 6], frame: &[u8], host: &dyn Host) -> bool {
         let Some(hca) = &self.hca else { return false };
         match hca.steering {
@@ -127,7 +128,7 @@ impl Card {
         }
     }
 
-    /// A frame for the guest's Ethernet driver, `from` a queue pair of this card or the wire.
+    /// Delivers a frame to the guest's Ethernet driver. `from` is a queue pair of this card, or the wire.
     pub(super) fn receive_ethernet(
         &mut self,
         port: usize,
@@ -138,7 +139,7 @@ impl Card {
     ) {
         let Some(&destination) = frame.first_chunk::<6>() else { return };
         let (Some(hca), Some(at)) = (&self.hca, self.ports.get(port)) else { return };
-        // Rules name the groups that are wanted: the driver's, and others that it does not know of.
+        // Rules name the accepted groups, including groups that the driver's own filter does not list.
         let by_rules = hca.steering == Steering::Flows;
         if !at.filters.passes_vlan(headers.vlan) || !(by_rules || at.filters.passes_group(destination)) {
             return;
@@ -159,7 +160,7 @@ impl Card {
         }
     }
 
-    /// The queue pairs of a frame, as words of a steering entry.
+    /// Returns the queue pairs that receive a frame, as words of a steering entry.
     fn steer(
         &self,
         port: usize,
@@ -236,17 +237,17 @@ impl Card {
     }
 }
 
-/// Whether an Ethernet address is a group's.
+/// Returns whether an Ethernet address is a group address.
 const fn is_multicast(address: [u8; 6]) -> bool {
     address[0] & 1 != 0
 }
 
-/// Whether a queue pair is one for frames, and in a state in which it takes them.
+/// Returns whether a queue pair is a raw one in a state that can receive.
 fn takes_frames(qp: &Qp) -> bool {
     qp.service == Service::Raw && matches!(qp.state, State::ReadyToReceive | State::ReadyToSend)
 }
 
-/// A receive completion without its length: what the card found out about the frame.
+/// Returns a receive completion, complete except for its length, that describes the frame's headers.
 fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) -> Cqe {
     const SEND: u8 = 1;
     const CUSTOMER_TAG: u32 = 1 << 29;
@@ -268,7 +269,7 @@ fn completion(qpn: u32, index: u16, frame: &[u8], headers: &Headers, hash: u32) 
     cqe
 }
 
-/// The frames of a send work request, as they go to the cable.
+/// Returns the frames of a send work request, as they go to the cable.
 fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Result<Vec<Vec<u8>>, Status> {
     let mut frames = match control.opcode() {
         Ok(Opcode::Send) => {
@@ -306,7 +307,7 @@ fn frames_of(control: Control, wqe: &[u8], who: Domain, keyed: Keyed<'_>) -> Res
     Ok(frames)
 }
 
-/// The bytes of data segments.
+/// Returns the data to which segments point.
 fn gathered(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -> Result<Vec<u8>, Status> {
     gather(segments, max, who, keyed).map_err(|e| {
         log::warn!("a frame cannot be gathered: {e}");
@@ -314,8 +315,9 @@ fn gathered(segments: Segments<'_>, max: usize, who: Domain, keyed: Keyed<'_>) -
     })
 }
 
-/// Puts a frame into the next receive buffer, without its outermost VLAN tag if `strip`, and with its check sequence if the
-/// queue pair keeps that: as it came, so with the tag counted in. `Ok(None)`: there is no buffer.
+/// Scatters a frame into the next receive buffer: without its outermost VLAN tag if `strip` is set, and with
+/// its check sequence if the queue pair keeps it. The check sequence is that of the frame as received, with
+/// the tag. Returns `Ok(None)` if no buffer is posted.
 fn scatter_frame(
     qp: &mut Qp,
     frame: &[u8],

@@ -1,12 +1,12 @@
-//! Receive side scaling: one queue pair spreads frames over others by a hash of their addresses and ports (Linux
-//! `mlx4_rss_context`; the Toeplitz hash is Microsoft's).
+//! Receive side scaling: one queue pair distributes frames over others by a hash of their addresses and ports
+//! (Linux `mlx4_rss_context`; the Toeplitz hash is Microsoft's).
 
 use super::headers::{Headers, Transport, Version};
 
-/// Bytes of the key.
+/// The length of the Toeplitz key, in bytes.
 pub const KEY: usize = 40;
 
-/// What is hashed.
+/// Protocols whose headers are hashed.
 mod flag {
     pub const UDP_IPV6: u8 = 1 << 0;
     pub const UDP_IPV4: u8 = 1 << 1;
@@ -16,36 +16,36 @@ mod flag {
     pub const IPV4: u8 = 1 << 5;
 }
 
-/// How it is hashed.
+/// The hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashFunction {
     /// The exclusive or of all 32-bit words, folded to eight bits.
     Xor,
-    /// Microsoft's.
+    /// The Toeplitz hash, as specified by Microsoft.
     Toeplitz,
 }
 
-/// How a queue pair spreads.
+/// The receive side scaling context of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
-    /// The first of the queue pairs.
+    /// The first of the target queue pairs.
     pub base_qpn: u32,
-    /// The first of those for UDP.
+    /// The first of the target queue pairs for UDP.
     pub base_qpn_udp: u32,
-    /// log2 of their number.
+    /// log2 of the number of target queue pairs.
     pub log_size: u8,
-    /// Gets what is not hashed.
+    /// The queue pair for frames that are not hashed.
     pub default_qpn: u32,
-    /// The function.
+    /// The hash function.
     pub function: HashFunction,
-    /// What is hashed: bits of [`flag`].
+    /// The protocols to be hashed, bits of [`flag`].
     pub flags: u8,
-    /// Of the Toeplitz hash.
+    /// The key of the Toeplitz hash.
     pub key: [u8; KEY],
 }
 
 impl Rss {
-    /// Reads the context.
+    /// Parses the context.
     #[must_use]
     pub fn parse(bytes: &[u8; 56]) -> Option<Self> {
         let word = |at: usize| {
@@ -69,7 +69,7 @@ impl Rss {
         })
     }
 
-    /// The queue pair that a frame goes to, and its hash; 0 if it is not hashed.
+    /// Returns the target queue pair of a frame, and its hash, which is 0 if the frame is not hashed.
     #[must_use]
     pub fn spread(&self, frame: &[u8], headers: &Headers) -> (u32, u32) {
         let Some(ip) = headers.ip else { return (self.default_qpn, 0) };
@@ -101,7 +101,8 @@ impl Rss {
     }
 }
 
-/// For each bit of the input that is set, the 32 bits of the key from that place on.
+/// Returns the Toeplitz hash: the exclusive or, over each set bit of the input, of the 32 bits of the key
+/// that begin at the bit's position.
 fn toeplitz(key: &[u8; KEY], input: [&[u8]; 2]) -> u32 {
     let mut result = 0;
     for (at, byte) in input.iter().copied().flatten().enumerate() {
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn microsofts_vectors() {
-        // Destination and its port, source and its port, hash of addresses, hash with ports.
+        // Destination and its port, source and its port, hash of the addresses, hash of addresses and ports.
         let vectors = [
             ("161.142.100.80", 1766, "66.9.149.187", 2794, 0x323e_8fc2, 0x51cc_c178),
             ("65.69.140.83", 4739, "199.92.111.2", 14230, 0xd718_262a, 0xc626_b0ea),

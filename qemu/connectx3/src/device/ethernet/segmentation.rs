@@ -1,25 +1,26 @@
-//! Large send offload: one work request's headers and data become TCP segments of a stated size.
+//! Large send offload: the card divides one work request's data into TCP segments of a given size.
 
 use super::checksum;
 use super::headers::{Headers, Ip, Length, Transport, Version};
 
-/// The longest header that a work request may hold.
+/// The maximum length of the header in a work request, in bytes.
 const MAX_HEADER: usize = 256;
-/// TCP flags at byte 13 of its header: which only the last, and which only the first segment has.
+/// Flags in byte 13 of the TCP header: those that only the last segment keeps, and those that only the first
+/// segment keeps.
 const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
-/// A work request's segment that says how to cut.
+/// The segment of a work request that describes the segmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut<'a> {
-    /// Bytes of data in a segment.
+    /// The length of data per segment, in bytes.
     pub segment: usize,
-    /// Ethernet, IP and TCP headers as the first segment has them.
+    /// The Ethernet, IP and TCP headers of the first segment.
     pub header: &'a [u8],
 }
 
 impl<'a> Cut<'a> {
-    /// Reads it from what follows the control segment; gives also what follows itself.
+    /// Parses the bytes that follow the control segment. Returns also the remaining bytes.
     #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (word, rest) = bytes.split_first_chunk::<4>()?;
@@ -32,7 +33,7 @@ impl<'a> Cut<'a> {
         Some((Self { segment, header }, bytes.get((4 + len).next_multiple_of(16)..).unwrap_or_default()))
     }
 
-    /// Makes the segments. `None`: the header is not one of TCP.
+    /// Returns the segments, or `None` if the header is not a TCP header.
     pub fn segments(&self, data: &[u8]) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::parse(self.header, Length::Ignored);
         let ip = headers.ip.filter(|ip| ip.transport() == Some(Transport::Tcp))?;
@@ -53,7 +54,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// Puts what differs from segment to segment into the headers.
+/// Updates the fields of the headers that differ between segments.
 fn amend(frame: &mut [u8], ip: &Ip, index: usize, offset: usize, last: bool) -> Option<()> {
     let len = frame.len() - ip.start;
     match ip.version {

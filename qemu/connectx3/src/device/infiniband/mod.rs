@@ -1,4 +1,4 @@
-//! InfiniBand mode of a port: its link and its management. Packets: [`packets`].
+//! InfiniBand mode of a port: its link and its management. [`packets`] handles its packets.
 
 pub mod packets;
 
@@ -18,21 +18,21 @@ use platform::Instant;
 use roce::wire::{CABLE, ETHERTYPE_INFINIBAND, Ethernet, Symbol};
 use verbs::MacAddr;
 
-/// SL mapping, automatic path migration, system image GUID, connection management, vendor class, and that clients are
-/// told to register anew. No traps and notices.
+/// The port's capability mask: SL mapping, automatic path migration, system image GUID, connection
+/// management, vendor class, client reregistration. Traps and notices are not supported.
 const CAPABILITIES: u32 = 1 << 5 | 1 << 6 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 25;
 
-/// What a port has for InfiniBand.
+/// The InfiniBand state of a port.
 #[derive(Debug)]
 pub struct IbPort {
-    /// Its attributes.
+    /// The port's attributes, as a subnet manager sees them.
     pub managed: ManagedPort,
     training: Training,
     traffic: Traffic,
 }
 
 impl IbPort {
-    /// The port with a number from 1.
+    /// Creates a port. `number` counts from 1.
     #[must_use]
     pub fn new(number: u8, guid: u64) -> Self {
         Self {
@@ -42,19 +42,19 @@ impl IbPort {
         }
     }
 
-    /// Whether data may pass.
+    /// Returns whether the link passes data.
     #[must_use]
     pub const fn is_active(&self) -> bool {
         matches!(self.managed.info.state(), LinkState::Active)
     }
 }
 
-/// The header of a frame on a cable.
+/// Returns the header of a frame on a cable.
 pub(super) const fn cable(from: MacAddr) -> Ethernet {
     Ethernet { dst: CABLE, src: from, ethertype: ETHERTYPE_INFINIBAND }
 }
 
-/// A frame that is a symbol only.
+/// Returns a frame that carries only a symbol.
 fn symbol_frame(from: MacAddr, symbol: Symbol) -> Vec<u8> {
     [&cable(from).emit()[..], &(symbol as u16).to_be_bytes()].concat()
 }
@@ -77,7 +77,8 @@ impl Card {
         }
     }
 
-    /// The port looks for a partner as long as it is open, its cable in, and no manager has switched it off.
+    /// Starts or stops the link's training. The port searches for a partner while it is open, its cable is
+    /// plugged in, and no manager has disabled it.
     pub(super) fn follow_link(&mut self, index: usize, host: &dyn Host) {
         let Some(port) = self.ports.get_mut(index) else { return };
         let info = &mut port.ib.managed.info;
@@ -100,7 +101,7 @@ impl Card {
         }
     }
 
-    /// What the ports' partners are told when the card forgets all.
+    /// Returns the frames that tell the ports' partners that the links are down, before the card resets.
     pub(super) fn silence(&mut self) -> Vec<(usize, Vec<u8>)> {
         let silent = |(index, port): (usize, &mut Port)| {
             let symbol = port.ib.training.stop()?;
@@ -109,7 +110,7 @@ impl Card {
         self.ports.iter_mut().enumerate().filter_map(silent).collect()
     }
 
-    /// Sends what the training of links has due at `now`, and says when more is.
+    /// Sends the training symbols that are due at `now`, and schedules the next ones.
     pub(super) fn train(&mut self, now: Instant) {
         for index in 0..self.ports.len() {
             let Some(port) = self.ports.get_mut(index) else { return };
@@ -140,12 +141,12 @@ impl Card {
         self.send_symbol(index, reply);
     }
 
-    /// The event of a link that has become active, or is so no more.
+    /// Posts the event that a link has become active or inactive.
     fn report_state(&mut self, index: usize, state: LinkState, host: &dyn Host) {
         self.eqs.post(&port_change(index, state == LinkState::Active), host);
     }
 
-    /// MAD_IFC: the agents of the firmware answer a datagram.
+    /// MAD_IFC: the firmware's management agents answer a datagram.
     pub(super) fn mad_ifc(
         &mut self,
         command: &Command,
@@ -174,7 +175,7 @@ impl Card {
         Ok(out)
     }
 
-    /// Does to the link what a manager has written, and tells the driver.
+    /// Applies a manager's change to the link, and reports it to the driver.
     fn report(&mut self, index: usize, written: &Written, host: &dyn Host) {
         const GUIDS: u8 = 0x14;
         const PORT_INFO: u8 = 0x15;
@@ -209,20 +210,21 @@ impl Card {
         match written.state {
             Some(LinkState::Active) => self.report_state(index, LinkState::Active, host),
             Some(LinkState::Down) => {
-                // The partner sees the link go; unless switched off, the port looks for it again.
+                // The partner sees the link go down. Unless the port is disabled, it searches for a partner
+                // again.
                 let symbol = port.ib.training.stop();
                 self.send_symbol(index, symbol);
                 self.report_state(index, LinkState::Down, host);
                 self.follow_link(index, host);
             }
             Some(LinkState::Init | LinkState::Armed) => {}
-            // A port that was switched off may be on again.
+            // The manager may have re-enabled a disabled port.
             None => self.follow_link(index, host),
         }
     }
 
-    /// SET_PORT, InfiniBand form: of what it holds, the capability mask counts. Limits of lanes, MTU and tables are those
-    /// of the card, or less, and GUIDs stay.
+    /// SET_PORT, InfiniBand form: only the capability mask takes effect. Lanes, MTU and table sizes are fixed
+    /// at or below the card's limits, and GUIDs do not change.
     pub(super) fn set_infiniband(&mut self, index: usize, mailbox: &Mailbox) {
         if let Some(port) = self.ports.get_mut(index) {
             port.ib.managed.info.set_capabilities(mailbox.u32(4));
@@ -260,13 +262,13 @@ fn answer(mad: &mut Mad, identity: &Identity, port: &mut ManagedPort, number: u8
 }
 
 impl Port {
-    /// Whether it speaks InfiniBand.
+    /// Returns whether the port is in InfiniBand mode.
     #[must_use]
     pub fn is_infiniband(&self) -> bool {
         self.link_type == LinkType::InfiniBand
     }
 
-    /// On Ethernet no manager brings a link up: PortInfo says what the cable does.
+    /// Updates PortInfo from the state of an Ethernet port's cable; there, no manager brings the link up.
     fn follow_ethernet(&mut self) {
         if !self.is_infiniband() {
             let info = &mut self.ib.managed.info;

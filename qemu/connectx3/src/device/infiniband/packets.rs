@@ -1,4 +1,5 @@
-//! Packets of InfiniBand ports: out to the cable, or back to the port that they name; in to queue pairs.
+//! Packets of InfiniBand ports: from queue pairs to the cable or back to a port of the card, and from the
+//! cable to queue pairs.
 
 use super::cable;
 use crate::device::Card;
@@ -10,15 +11,15 @@ use crate::subnet::LinkState;
 use roce::wire::{ETHERTYPE_INFINIBAND, Error, Ethernet, Frame, Headers, Ipv6, Lrh, Net, Packet, Symbol};
 use verbs::Gid;
 
-/// Where a packet begins in a frame.
+/// The offset of a packet in a frame.
 const START: usize = Ethernet::LEN + Symbol::LEN;
-/// Bytes after the ICRC.
+/// The length of the VCRC after the ICRC, in bytes.
 const VCRC_LEN: usize = 2;
-/// The queue pair of subnet management, as packets name it.
+/// The number of the subnet management queue pair in packets.
 const QP0: u32 = 0;
 
 impl Card {
-    /// Sends a frame of a queue pair if the link lets it, or inside the card.
+    /// Sends a frame of a queue pair over the link, if its state allows it, or inside the card.
     pub(in crate::device) fn send_infiniband(&mut self, qpn: u32, outgoing: Outgoing) {
         let Outgoing { port: index, frame, inside } = outgoing;
         let Some(port) = self.ports.get_mut(index) else { return };
@@ -50,7 +51,7 @@ impl Card {
         self.outbox.push((index, frame));
     }
 
-    /// A frame has come over the cable of an InfiniBand port.
+    /// Handles a frame from the cable of an InfiniBand port.
     pub(in crate::device) fn receive_cable(&mut self, index: usize, bytes: &[u8], host: &dyn Host) {
         let Ok((ethernet, payload)) = Ethernet::parse(bytes) else { return };
         if ethernet.ethertype != ETHERTYPE_INFINIBAND {
@@ -63,7 +64,7 @@ impl Card {
         }
     }
 
-    /// A packet, `from` a queue pair of this card or the wire.
+    /// Handles a packet. `from` is a queue pair of this card, or the wire.
     pub(in crate::device) fn receive_infiniband(
         &mut self,
         index: usize,
@@ -90,12 +91,12 @@ impl Card {
         let dest_qp = frame.packet.bth.dest_qp.get();
         let info = &port.ib.managed.info;
         let (path_bits, ours) = match lrh.dlid {
-            // A route by hops, which only subnet management has.
+            // A directed route, which only subnet management uses.
             Lrh::PERMISSIVE_LID => (0, management),
             dlid if is_multicast(dlid) => (0, grh.is_some()),
             dlid => info.path_bits(dlid).map_or((0, from.is_some()), |bits| (bits, true)),
         };
-        // Subnet management goes by its own lane to its own queue pair, and nothing else does.
+        // Subnet management uses its own virtual lane and its own queue pair, exclusively.
         if !ours || management != (dest_qp == QP0) {
             self.transport_counters.rx_unknown_qp += 1;
             return;
@@ -121,7 +122,7 @@ impl Card {
         }
     }
 
-    /// Counts a packet from the cable; gives whether the link is in a state to take it.
+    /// Counts a packet from the cable, and returns whether the link's state allows it.
     fn link_takes(&mut self, index: usize, management: bool, len: usize, host: &dyn Host) -> bool {
         let Some(port) = self.ports.get_mut(index) else { return false };
         let state = port.ib.managed.info.state();
@@ -141,25 +142,25 @@ const fn is_multicast(lid: u16) -> bool {
     lid >= Lrh::FIRST_MULTICAST_LID && lid != Lrh::PERMISSIVE_LID
 }
 
-/// Where a queue pair's packets go.
+/// The addressing of a queue pair's packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Destination.
+    /// The destination LID.
     pub dlid: u16,
-    /// Which of the own LIDs is the source.
+    /// The path bits that select the source among the port's LIDs.
     pub path_bits: u8,
     /// Service level.
     pub service_level: u8,
-    /// What stands in a GRH, if there is one.
+    /// The fields of the GRH, if packets have one.
     pub global: Option<GlobalRoute>,
 }
 
 /// The global part of a route.
 #[derive(Clone, Copy, Debug)]
 pub struct GlobalRoute {
-    /// Index of the own GID.
+    /// The index of the source in the port's GID table.
     pub source: usize,
-    /// The destination.
+    /// The destination GID.
     pub to: Gid,
     /// Traffic class.
     pub traffic_class: u8,
@@ -170,7 +171,7 @@ pub struct GlobalRoute {
 }
 
 impl Route {
-    /// The route of a connection.
+    /// Returns the route of a connection.
     #[must_use]
     pub fn of(context: &Context) -> Self {
         let (hop_limit, traffic_class) = context.hop_and_class();
@@ -188,7 +189,7 @@ impl Route {
         }
     }
 
-    /// The headers of packets from a port. `None` if its GID is not there.
+    /// Returns the headers of packets from a port, or `None` if the port lacks the source GID.
     #[must_use]
     pub fn headers(&self, port: &Port) -> Option<Headers> {
         let managed = &port.ib.managed;
@@ -213,14 +214,14 @@ impl Route {
     }
 }
 
-/// One of a port's LIDs.
+/// Returns the LID of a port with given path bits.
 fn source_lid(port: &Port, path_bits: u8) -> u16 {
     let info = &port.ib.managed.info;
     info.lid() | u16::from(path_bits) & ((1 << info.lmc()) - 1)
 }
 
-/// The frame of a packet that the guest has made, from its local route header to the place of its ICRC: with its lengths,
-/// its checks and, unless `source_given`, its source put in.
+/// Returns the frame of a packet that the guest has built from the local route header up to, and without, the
+/// ICRC. Fills in lengths, checks and, unless `source_given`, the source.
 pub fn special_frame(made: &[u8], port: &Port, source_given: bool) -> Result<Vec<u8>, Error> {
     let (mut lrh, global, _) = Lrh::parse(made)?;
     if !source_given {

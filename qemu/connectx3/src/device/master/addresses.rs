@@ -1,21 +1,22 @@
-//! A table of addresses or VLANs of a port, of which the slave takes rows: each value once, with the number of its users.
+//! A port's table of addresses or VLANs, in which the slave occupies rows. Each value has one row with a
+//! count of its users.
 
 use super::tracker::{INVALID, NO_SUCH, Result};
 
-/// The rows, and the values in them.
+/// The rows with their values.
 #[derive(Debug)]
 pub struct Rows<T> {
     rows: Vec<Option<(T, u32)>>,
 }
 
 impl<T: Copy + PartialEq> Rows<T> {
-    /// `count` free rows.
+    /// Creates a table of `count` free rows.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self { rows: vec![None; count] }
     }
 
-    /// The value's row, which is a new one unless it has one.
+    /// Adds a user to a value and returns its row, which is a free row if the value is new.
     pub fn register(&mut self, value: T) -> Result<usize> {
         let has = |row: &Option<(T, u32)>| row.is_some_and(|(held, _)| held == value);
         if let Some(index) = self.rows.iter().position(has) {
@@ -24,13 +25,13 @@ impl<T: Copy + PartialEq> Rows<T> {
             }
             return Ok(index);
         }
-        // A full table is ENOSPC, which has no status of its own.
+        // Linux reports a full table as ENOSPC, for which there is no status.
         let index = self.rows.iter().position(Option::is_none).ok_or(NO_SUCH)?;
         *self.rows.get_mut(index).ok_or(INVALID)? = Some((value, 1));
         Ok(index)
     }
 
-    /// One user less of a value; gives the row if it is free then. A value without row is no error.
+    /// Removes a user of a value. Returns the row if it is now free. A value without a row is no error.
     pub fn unregister(&mut self, value: T) -> Option<usize> {
         let index = self.rows.iter().position(|row| row.is_some_and(|(held, _)| held == value))?;
         let slot = self.rows.get_mut(index)?;
@@ -46,7 +47,7 @@ impl<T: Copy + PartialEq> Rows<T> {
         }
     }
 
-    /// Whether a row is in use.
+    /// Returns whether a row is in use.
     #[must_use]
     pub fn holds(&self, index: usize) -> bool {
         self.rows.get(index).is_some_and(Option::is_some)

@@ -1,7 +1,7 @@
-//! The communication channel: the first page of a virtual function's BAR 2, in which a slave gives one word at a time to
-//! its master and the master answers by a toggle (Linux `mlx4/cmd.c`).
+//! The communication channel: the first page of a virtual function's BAR 2. A slave sends its master one word
+//! at a time, and the master answers with a toggle bit (Linux `mlx4/cmd.c`).
 
-/// Bytes of the channel's registers, from the start of BAR 2.
+/// The length of the channel's registers, in bytes, from the start of BAR 2.
 pub const CHANNEL_LEN: u64 = 16;
 
 const SLAVE_WRITE: u64 = 0x0;
@@ -9,30 +9,30 @@ const SLAVE_READ: u64 = 0x4;
 const CAPABILITIES: u64 = 0x8;
 const FLAGS: u64 = 0xc;
 
-/// The slave may ask for a reset of its function.
+/// Capability: the slave may request a reset of its function.
 const CAP_RESET: u32 = 1 << 30;
 const RESET_REQUEST: u32 = 1 << 16;
 const RESET_ACKNOWLEDGE: u32 = 1 << 8;
 
 const TOGGLE: u32 = 1 << 31;
-/// The master has given up on the slave, which has to reset itself.
+/// The master has rejected the slave, which must reset itself.
 const INTERNAL_ERROR: u32 = 1 << 17;
-/// Revision of the channel, and version of the interface.
+/// The revision of the channel, and the version of the interface.
 const VERSION: u32 = 1 << 8 | 1;
 
-/// What the slave wants of its master. A task is answered by [`Channel::reply`] or [`Channel::give_up`].
+/// A slave's request to its master. The master answers it with [`Channel::reply`] or [`Channel::give_up`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Task {
-    /// To forget all that it has; answered already.
+    /// Release all the slave's resources. The channel has already answered.
     Forget,
-    /// To run the command at a bus address of the slave.
+    /// Run the command at a bus address of the slave.
     Run {
-        /// Where the virtual command registers (vHCR) are.
+        /// The bus address of the virtual command registers (vHCR).
         vhcr: u64,
     },
 }
 
-/// What the slave has said last, of what may only come in order.
+/// The last word of the slave's startup sequence, whose order is fixed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Stage {
     #[default]
@@ -43,7 +43,7 @@ enum Stage {
     Enabled,
 }
 
-/// Words that a slave gives.
+/// Command words of a slave.
 mod word {
     pub const RESET: u8 = 0;
     pub const VHCR0: u8 = 1;
@@ -53,7 +53,7 @@ mod word {
     pub const VHCR_POST: u8 = 5;
 }
 
-/// The registers, and how far the slave has come.
+/// The registers, and the slave's position in the startup sequence.
 #[derive(Debug, Default)]
 pub struct Channel {
     slave_write: u32,
@@ -81,7 +81,7 @@ impl Channel {
         match offset {
             SLAVE_WRITE => {
                 self.slave_write = value;
-                // The same toggle: nothing new.
+                // The toggle is unchanged, so the word is not new.
                 if (value ^ self.slave_read) & TOGGLE == 0 {
                     return None;
                 }
@@ -132,12 +132,13 @@ impl Channel {
         self.slave_read = self.slave_write & TOGGLE | word;
     }
 
-    /// The task is done.
+    /// Reports the task as done.
     pub fn reply(&mut self) {
         self.answer(0);
     }
 
-    /// The slave makes no sense: it has to begin with a reset. The caller forgets what it has.
+    /// Rejects the slave after an invalid word: it must begin again with a reset. The caller releases the
+    /// slave's resources.
     pub fn give_up(&mut self) {
         self.stage = Stage::Reset;
         self.answer(INTERNAL_ERROR);

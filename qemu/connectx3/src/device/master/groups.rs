@@ -1,5 +1,5 @@
-//! Which queue pairs of the slave get what: QP_ATTACH, PROMISC. The master keeps the groups and writes the card's steering
-//! table from them.
+//! The multicast and promiscuous memberships of the slave's queue pairs: QP_ATTACH, PROMISC. The master keeps
+//! the groups and writes the card's steering table from them.
 
 use super::Slave;
 use super::startup::{LOG_MCG_ENTRY, LOG_MCG_HASH, LOG_MCGS, MCG_BASE, MCG_LEN};
@@ -12,33 +12,33 @@ use crate::device::mailbox::Mailbox;
 use crate::device::steering::{self, McgTable, Steer};
 use std::collections::BTreeMap;
 
-/// Queue pairs of an entry.
+/// The maximum number of queue pairs of an entry.
 const MEMBERS: usize = 4 * ((1 << LOG_MCG_ENTRY) / 16 - 2);
 /// The protocol of an Ethernet entry.
 const ETHERNET: u8 = 1;
-/// In an entry's queue pair: not what it sends itself.
+/// Flag of a queue pair in an entry: it does not receive its own frames.
 const BLOCK_LOOPBACK: u32 = 1 << 30;
 const QPN: u32 = 0xff_ffff;
 
-/// What an entry is for: protocol and destination.
+/// The key of a group: protocol and destination.
 type Key = (u8, [u8; 16]);
 
 /// All groups.
 #[derive(Debug, Default)]
 pub struct Groups {
     members: BTreeMap<Key, Vec<u32>>,
-    /// By port: queue pairs that get all multicast frames.
+    /// Queue pairs that receive all multicast frames, by port.
     promiscuous: BTreeMap<usize, Vec<u32>>,
 }
 
-/// The port of an Ethernet entry, from 0, and how it steers.
+/// Returns the port, counted from 0, and the steering type of an Ethernet entry.
 fn of_ethernet((protocol, gid): &Key) -> Option<(usize, Steer)> {
     let steer = if gid[7] & 2 != 0 { Steer::Unicast } else { Steer::Multicast };
     (*protocol == ETHERNET).then_some((usize::from(gid[5]).checked_sub(1)?, steer))
 }
 
 impl Groups {
-    /// The queue pairs of an entry: its members, and those that get all.
+    /// Returns the queue pairs of an entry: its members, and the promiscuous ones.
     fn list(&self, key: &Key, members: &[u32]) -> Vec<u32> {
         let mut list = members.to_vec();
         if let Some((port, Steer::Multicast)) = of_ethernet(key) {
@@ -52,7 +52,7 @@ impl Groups {
         list
     }
 
-    /// Writes all groups into the card's table: chains that begin where the hash of the destination says.
+    /// Writes all groups into the card's table, as chains that begin at the hash of their destination.
     fn write(&self, card: &mut Card, host: &dyn Host) -> Result {
         let hca = card.hca.as_ref().ok_or(Status::BadSystemState)?;
         let table = McgTable { icm: &card.icm, hca };
@@ -106,7 +106,7 @@ fn entry((protocol, gid): &Key, members: &[u32]) -> Mailbox {
 }
 
 impl Slave {
-    /// QP_ATTACH: a queue pair joins or leaves a destination.
+    /// QP_ATTACH: adds a queue pair to a destination, or removes it.
     pub fn attach(
         &mut self,
         card: &mut Card,
@@ -145,8 +145,8 @@ impl Slave {
         self.groups.write(card, host).map(|()| Output::None)
     }
 
-    /// PROMISC: a queue pair gets all multicast frames of a port, or no longer does. Slaves never get all unicast frames,
-    /// and that is no error.
+    /// PROMISC: starts or stops the delivery of all multicast frames of a port to a queue pair. A request for
+    /// all unicast frames has no effect and is no error.
     pub fn promiscuous(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         let (qpn, add) = (command.in_param as u32 & QPN, command.op_mod != 0);
         let port = usize::try_from(command.in_param >> 62).ok().and_then(|number| number.checked_sub(1));
@@ -170,7 +170,7 @@ mod tests {
     use platform::Instant;
     use verbs::MacAddr;
 
-    /// A machine without memory: a slave's groups need none.
+    /// A machine without memory, which groups do not need.
     struct Nothing;
 
     impl Host for Nothing {
@@ -217,7 +217,7 @@ mod tests {
         let mut slave = Slave::new(1);
         let first = slave.tracker.reserve_qps(2, 1).unwrap();
         let mac = |n: u16| [1, 0, 0x5e, 0, (n >> 8) as u8, n as u8];
-        // More than the hash spreads without a collision.
+        // The hash cannot place this number without collisions.
         const GROUPS: u16 = 400;
         for n in 0..GROUPS {
             let key = ethernet(Steer::Multicast, mac(n));

@@ -1,19 +1,22 @@
-//! General services of a slave. Its queue pair 1 is one end of a tunnel, the master has the other: what the slave sends
-//! comes with the real destination before it and goes out from the port's own queue pair 1; what arrives there goes to
-//! the slave with a header that says where it came from (Linux `hw/mlx4/mad.c`, `qp.c`, `cq.c`).
+//! General services of a slave. The slave's queue pair 1 is one end of a tunnel; the master has the other
+//! end. A datagram from the slave is preceded by its real destination; the master sends it from the port's
+//! own queue pair 1. A datagram that arrives there goes to the slave, preceded by a header with its origin
+//! (Linux `hw/mlx4/mad.c`, `qp.c`, `cq.c`).
 //!
-//! With several slaves a master also renumbers connections in what passes, to tell the slaves apart. Here is one.
+//! A master of several slaves also renumbers connections in these datagrams, to distinguish the slaves. This
+//! master has only one.
 
 use super::numbers::{self, Special};
 use roce::wire::{Bth, Deth, Ext, Frame, Headers, Opcode, Operation, Service};
 use verbs::{Psn, QKey, QpNum};
 
-/// Bytes of a management datagram.
+/// The length of a management datagram, in bytes.
 const MAD: usize = 256;
-/// Bytes of the header before what a slave sends, and of that before what it receives.
+/// The length of the header before a datagram from the slave, and of the header before one to the slave, in
+/// bytes.
 const OUT_HEADER: usize = 56;
 const IN_HEADER: usize = 16;
-/// Bytes of a datagram segment, with which the first begins.
+/// The length of a datagram segment, with which the outbound header begins, in bytes.
 const SEGMENT: usize = 48;
 /// The port's queue pair for general services, and its Q_Key.
 pub const GSI: QpNum = QpNum::new(1);
@@ -26,28 +29,28 @@ mod class {
     pub const COMMUNICATION: u8 = 0x07;
 }
 
-/// Whether a datagram from one queue pair to another goes to the master.
+/// Returns whether a datagram from one queue pair to another goes to the master.
 #[must_use]
 pub const fn is_tunnel(from: u32, to: u32) -> bool {
     numbers::is_proxy(from) && numbers::tunnel_of(from) == to
 }
 
-/// The master's end of the tunnel of a port, from 0.
+/// Returns the master's end of the tunnel of a port, counted from 0.
 #[must_use]
 pub const fn tunnel(port: usize) -> u32 {
     numbers::tunnel(Special::Gsi, port as u32)
 }
 
-/// A datagram that a slave gives to its master.
+/// A datagram from a slave to its master.
 pub struct Outbound<'a> {
-    /// The datagram segment of the real destination.
+    /// The datagram segment with the real destination.
     pub segment: &'a [u8; SEGMENT],
     mad: &'a [u8],
 }
 
 impl<'a> Outbound<'a> {
-    /// Takes a message apart. `None` if the master does not pass it on: subnet management is not for slaves, and of device
-    /// management only requests are.
+    /// Parses a message. Returns `None` if the master does not forward it: subnet management is not available
+    /// to slaves, and of device management only requests are forwarded.
     #[must_use]
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         const GET_OR_SET: [u8; 2] = [1, 2];
@@ -60,17 +63,18 @@ impl<'a> Outbound<'a> {
         passes.then_some(Self { segment: header.first_chunk()?, mad: mad.get(..MAD)? })
     }
 
-    /// The frame to a queue pair, by the headers towards it.
+    /// Returns the frame to a queue pair, with the headers for its destination.
     #[must_use]
     pub fn frame(&self, headers: &Headers, to: u32, qkey: u32, psn: u32) -> Option<Vec<u8>> {
-        // A controlled Q_Key stands for that of the sending queue pair.
+        // A controlled Q_Key stands for the Q_Key of the sending queue pair.
         let qkey = if QKey(qkey).is_controlled() { GSI_Q_KEY } else { QKey(qkey) };
         datagram(headers, GSI, QpNum::new(to), qkey, Psn::new(psn), self.mad)
     }
 }
 
-/// The frame to the slave's end of the tunnel for one that has arrived at the port's queue pair 1. `None` if it is not for
-/// slaves: on Ethernet only what makes connections is.
+/// Returns the frame to the slave's end of the tunnel for a frame that has arrived at the port's queue pair
+/// 1. Returns `None` for a class that slaves do not receive: on Ethernet they receive only connection
+/// management.
 #[must_use]
 pub fn inbound(port: usize, frame: &Frame<'_>, vlan: Option<u16>) -> Option<Vec<u8>> {
     const GLOBAL_ROUTE: u8 = 0x80;

@@ -1,8 +1,9 @@
-//! The master of a virtual function, built into the card: the part that the physical function's driver has on a real one
-//! (Linux `mlx4/cmd.c`, `resource_tracker.c`, `fw.c`, `port.c`, `eq.c`). It brings the card up, hears its one slave over
-//! the communication channel, checks each of its commands and gives them to the card.
+//! The master of a virtual function, built into the card. On a real card the physical function's driver has
+//! this role (Linux `mlx4/cmd.c`, `resource_tracker.c`, `fw.c`, `port.c`, `eq.c`). The master brings the card
+//! up, receives commands from its slave over the communication channel, checks each of them and passes them
+//! to the card.
 //!
-//! A card has one slave. Several virtual functions are several cards, each with a master of its own.
+//! A card has one slave. Several virtual functions are several cards, each with its own master.
 
 mod addresses;
 mod channel;
@@ -28,7 +29,7 @@ use super::mailbox::Mailbox;
 use channel::{CHANNEL_LEN, Channel, Task};
 use tracker::{INVALID, NOT_PERMITTED, Result};
 
-/// Opcodes that only a slave has: they end at the master.
+/// Opcodes that only a slave uses. The master handles them itself.
 mod virtual_opcode {
     pub const ALLOC_RES: u16 = 0xf00;
     pub const FREE_RES: u16 = 0xf01;
@@ -44,13 +45,13 @@ pub struct Master {
     slave: Slave,
 }
 
-/// What the master knows of its slave; a reset of the slave forgets it.
+/// The master's record of its slave; a reset of the slave clears it.
 #[derive(Debug, Default)]
 struct Slave {
     tracker: tracker::Tracker,
     ports: Vec<ports::Port>,
     groups: groups::Groups,
-    /// Command events given.
+    /// The number of command events posted.
     events: u16,
 }
 
@@ -60,7 +61,7 @@ impl Card {
         self.master.as_ref().map(|master| master.channel.read(offset))
     }
 
-    /// Writes to the communication channel; gives whether the card has one there.
+    /// Writes to the communication channel. Returns whether the offset is part of one.
     pub(super) fn write_channel(&mut self, offset: u64, data: &[u8], host: &dyn Host) -> bool {
         let Some(word) = data.first_chunk().filter(|_| offset < CHANNEL_LEN) else { return false };
         let Some(mut master) = self.master.take() else { return false };
@@ -83,20 +84,20 @@ impl Card {
 }
 
 impl Master {
-    /// The master of a card, which it brings up.
+    /// Brings a card up and returns its master.
     #[must_use]
     pub fn start(card: &mut Card) -> Self {
         startup::start(card);
         Self { channel: Channel::default(), slave: Slave::new(card.ports.len()) }
     }
 
-    /// Takes everything from the slave.
+    /// Releases all the slave's resources.
     fn forget(&mut self, card: &mut Card) {
         self.slave = Slave::new(card.ports.len());
         startup::start(card);
     }
 
-    /// Runs the command in the slave's registers, and writes there how it ended.
+    /// Runs the command in the slave's registers and writes its result there.
     fn run(
         &mut self,
         card: &mut Card,
@@ -131,7 +132,7 @@ impl Slave {
         Self { ports: (0..ports).map(|_| ports::Port::default()).collect(), ..Self::default() }
     }
 
-    /// Checks and runs a command of the slave. What is not in the master's table is a bad parameter.
+    /// Checks and runs a command of the slave. An unknown opcode is a bad parameter.
     fn execute(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         let native = |card: &mut Card| native(card, command, host);
         let input = || read_input(command, host);
@@ -150,7 +151,7 @@ impl Slave {
             op::ACCESS_REG => self.access_register(card, command, input()?, host),
             op::MAP_EQ => {
                 let (eqn, unmap) = (command.in_mod & 0x3ff, command.in_mod >> 31 != 0);
-                // The master only notes it: events for a queue that does not exist are lost.
+                // The master only records the route: events for a queue that does not exist are lost.
                 card.eqs.route_any(eqn, command.in_param, unmap);
                 Ok(Output::None)
             }
@@ -158,7 +159,7 @@ impl Slave {
             virtual_opcode::FREE_RES => self.free(card, command),
             virtual_opcode::QP_ATTACH => self.attach(card, command, &input()?, host),
             virtual_opcode::PROMISC => self.promiscuous(card, command, host),
-            // Filters of the port and its statistics are the physical function's.
+            // The port's filters and statistics belong to the physical function.
             op::SET_VLAN_FLTR | op::SET_MCAST_FLTR => Ok(Output::None),
             op::DUMP_ETH_STATS => Ok(Output::Mailbox(Mailbox::default())),
             op::QUERY_IF_STAT => {
@@ -183,7 +184,8 @@ impl Slave {
     }
 }
 
-/// Gives a command to the card. Its status becomes an error number and then another status on the way to the slave.
+/// Passes a command to the card. Linux's master converts the card's status to an error number and that to a
+/// status for the slave; this function returns the latter.
 fn native(card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
     card.run(command, host).map_err(|status| match status {
         Status::BadQpState | Status::BadPacket => INVALID,
@@ -193,12 +195,12 @@ fn native(card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output>
     })
 }
 
-/// Gives a command with another input mailbox to the card.
+/// Passes a command to the card with a different input mailbox.
 fn native_with(card: &mut Card, command: &Command, mailbox: Mailbox, host: &dyn Host) -> Result<Output> {
     native(card, &Command { input: Some(mailbox), ..command.clone() }, host)
 }
 
-/// The slave's input mailbox. One that cannot be read is an internal error.
+/// Returns the slave's input mailbox. An unreadable mailbox is an internal error.
 fn read_input(command: &Command, host: &dyn Host) -> Result<Mailbox> {
     super::command::input(command, host).map_err(|_| Status::Internal)
 }

@@ -1,56 +1,56 @@
-//! How the master divides the card's numbers between itself and its slave. Sizes are Linux's defaults
+//! The division of the card's object numbers between the master and its slave. Sizes are Linux's defaults
 //! (`mlx4/main.c`, `profile.c`).
 
-/// The slave among the functions; the physical function is 0.
+/// The number of the slave among the functions; the physical function is 0.
 pub const SLAVE: u32 = 1;
 
-/// log2 of queue pairs.
+/// log2 of the number of queue pairs.
 pub const LOG_QPS: u8 = 18;
-/// log2 of completion queues.
+/// log2 of the number of completion queues.
 pub const LOG_CQS: u8 = 16;
-/// log2 of shared receive queues.
+/// log2 of the number of shared receive queues.
 pub const LOG_SRQS: u8 = 16;
-/// log2 of memory regions.
+/// log2 of the number of memory regions.
 pub const LOG_MPTS: u8 = 19;
-/// log2 of MTT entries.
+/// log2 of the number of MTT entries.
 pub const LOG_MTTS: u8 = 23;
-/// log2 of event queues in the table.
+/// log2 of the number of event queues in the table.
 pub const LOG_EQS: u8 = 9;
-/// log2 of READs and atomics in flight of a queue pair.
+/// log2 of the number of READs and atomics in flight per queue pair.
 pub const LOG_RDMARC: u8 = 4;
-/// log2 of XRC domains.
+/// log2 of the number of XRC domains.
 pub const LOG_XRCDS: u8 = 16;
 
-/// What the firmware keeps (QUERY_DEV_CAP).
+/// Completion queues reserved for the firmware (QUERY_DEV_CAP).
 pub const RESERVED_CQS: u32 = 1 << 7;
-/// The same of shared receive queues.
+/// Shared receive queues reserved for the firmware (QUERY_DEV_CAP).
 pub const RESERVED_SRQS: u32 = 1 << 6;
-/// The same of memory regions.
+/// Memory regions reserved for the firmware (QUERY_DEV_CAP).
 pub const RESERVED_MPTS: u32 = 1 << 8;
-/// The same of MTT entries.
+/// MTT entries reserved for the firmware (QUERY_DEV_CAP).
 pub const RESERVED_MTTS: u32 = 1 << 6;
 
-/// The first event queue of the slave. The doorbells of those before it lie where BAR 2 has the communication channel and
-/// the MSI-X table.
+/// The first event queue of the slave. The doorbells of lower ones are at offsets of BAR 2 that hold the
+/// communication channel and the MSI-X table.
 pub const RESERVED_EQS: u32 = 16;
-/// Event queues, the reserved ones included.
+/// The number of event queues, including the reserved ones.
 pub const EQS: u32 = 80;
 
-/// The counter of those that have none; it is the last.
+/// The counter for queue pairs without a counter of their own. It is the last counter.
 pub const SINK_COUNTER: u32 = crate::device::statistics::InterfaceCounters::COUNT - 1;
 
-/// Queue pairs of the firmware, then the special ones of the physical function.
+/// The number of queue pairs of the firmware; the special ones of the physical function follow.
 const SPECIAL: u32 = 64;
-/// Functions that have special queue pairs, 8 each.
+/// The number of functions with special queue pairs. Each has 8.
 const FUNCTIONS: u32 = 128;
-/// The slaves' own ends of their special queue pairs.
+/// The first of the slaves' ends (proxies) of their special queue pairs.
 const PROXIES: u32 = SPECIAL + 8;
-/// The master's ends.
+/// The first of the master's ends (tunnels).
 const TUNNELS: u32 = PROXIES + 8 * FUNCTIONS;
-/// The first queue pair that is given out.
+/// The first queue pair that is available for allocation.
 pub const FIRST_QPN: u32 = TUNNELS + 8 * FUNCTIONS;
 
-/// Which of the two management queue pairs.
+/// A management queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Special {
     /// QP0, subnet management.
@@ -59,37 +59,37 @@ pub enum Special {
     Gsi = 2,
 }
 
-/// The slave's end of a special queue pair of a port, from 0.
+/// Returns the slave's end of a special queue pair of a port. Ports count from 0.
 #[must_use]
 pub const fn proxy(special: Special, port: u32) -> u32 {
     PROXIES + 8 * SLAVE + special as u32 + port
 }
 
-/// The master's end.
+/// Returns the master's end of a special queue pair of a port. Ports count from 0.
 #[must_use]
 pub const fn tunnel(special: Special, port: u32) -> u32 {
     tunnel_of(proxy(special, port))
 }
 
-/// The master's end for a slave's own end.
+/// Returns the master's end for a slave's end.
 #[must_use]
 pub const fn tunnel_of(proxy: u32) -> u32 {
     proxy - PROXIES + TUNNELS
 }
 
-/// Whether a number is one of the slave's own ends.
+/// Returns whether a number is one of the slave's ends.
 #[must_use]
 pub const fn is_proxy(qpn: u32) -> bool {
     qpn >= PROXIES + 8 * SLAVE && qpn < PROXIES + 8 * SLAVE + 8
 }
 
-/// Whether a number is of the firmware or special.
+/// Returns whether a number belongs to the firmware or to a special queue pair.
 #[must_use]
 pub const fn is_reserved(qpn: u32) -> bool {
     qpn < FIRST_QPN
 }
 
-/// The Q_Key between the two ends of a special queue pair.
+/// Returns the Q_Key between the two ends of a special queue pair.
 #[must_use]
 pub const fn proxy_q_key(qpn: u32) -> Option<u32> {
     const BASE: u32 = 0xffff_0000;
@@ -100,10 +100,10 @@ pub const fn proxy_q_key(qpn: u32) -> Option<u32> {
     }
 }
 
-/// The first row of the slave in the port's GID table: those before it are the physical function's.
+/// The first row of the slave in the port's GID table. Lower rows belong to the physical function.
 pub const FIRST_GID: usize = 16;
-/// Its rows.
+/// The number of the slave's rows in the port's GID table.
 pub const GIDS: usize = crate::device::port::ROWS - FIRST_GID;
 
-/// The key of the slave that reaches all its memory. On a real card each function has its own; here it is the card's.
+/// The slave's key for all its memory. On a real card each function has its own; here it is the card's.
 pub const RESERVED_LKEY: u32 = crate::device::memory::RESERVED_LKEY;

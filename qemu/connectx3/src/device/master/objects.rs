@@ -1,5 +1,5 @@
-//! A slave's commands on event queues, completion queues, shared receive queues and memory regions: only what it has, and
-//! only pages that it has.
+//! A slave's commands on event queues, completion queues, shared receive queues and memory regions. The slave
+//! can use only its own objects and pages.
 
 use super::resources::MPT_MASK;
 use super::tracker::{BUSY, INVALID, Mpt, NO_SUCH, NOT_PERMITTED, Result};
@@ -11,18 +11,19 @@ use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
 use crate::device::queue_memory::MTT_ENTRY;
 
-/// The index of the MTT entry at a byte offset of the table; masters look at the low half of the address only.
+/// Returns the index of the MTT entry at a byte offset of the table. Masters check only the low half of the
+/// address.
 pub const fn mtt_index(offset: u32) -> u32 {
     (offset & !7) / MTT_ENTRY as u32
 }
 
-/// MTT entries of a queue of `1 << log_bytes` bytes in pages of `1 << log_page`.
+/// Returns the number of MTT entries of a queue of `1 << log_bytes` bytes in pages of `1 << log_page` bytes.
 const fn queue_entries(log_bytes: u8, log_page: u8) -> u64 {
     1 << log_bytes.saturating_sub(log_page)
 }
 
 impl Slave {
-    /// Runs a command on one of these objects; `None` if it is of another kind.
+    /// Runs a command on one of these objects. Returns `None` for other commands.
     pub fn object(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Option<Result<Output>> {
         Some(match command.opcode {
             op::SW2HW_EQ => self.create_eq(card, command, host),
@@ -68,7 +69,7 @@ impl Slave {
         Ok(output)
     }
 
-    /// Checks the buffer of a completion queue's context; gives its first MTT entry.
+    /// Checks the buffer of a completion queue's context and returns its first MTT entry.
     fn check_cq(&self, context: &Mailbox) -> Result<u32> {
         const LOG_CQE: u8 = 5;
         let mtt = mtt_index(context.u32(0x1c));
@@ -100,7 +101,8 @@ impl Slave {
         Ok(output)
     }
 
-    /// A command on a queue that the card owns. On one that it does not own nothing happens, and that is no error.
+    /// Runs a command on a queue that the card owns. On any other queue the command has no effect and is no
+    /// error.
     fn on_cq(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         match self.tracker.cqs.get(command.in_mod)?.mtt {
             Some(_) => native(card, command, host),
@@ -164,7 +166,8 @@ impl Slave {
             return Err(INVALID);
         }
         let (flags, domain) = (entry.u32(0x00), entry.u32(0x0c));
-        // Memory windows are not for slaves; a slave's number in the protection domain has to be its own.
+        // Slaves have no memory windows, and the function number in the protection domain must be the
+        // slave's.
         let function = domain >> 17 & 0x7f;
         let windows = flags & REGION == 0 || (domain & FAST_REGISTER != 0 && flags & MAY_BIND != 0);
         if windows || (function != 0 && function - 1 != numbers::SLAVE) {
@@ -193,7 +196,8 @@ impl Slave {
         Ok(Output::None)
     }
 
-    /// An entry, whoever owns it: a slave cannot read the table, and registers a region anew from what it gets here.
+    /// QUERY_MPT: returns an entry regardless of its owner. A slave cannot read the table, and re-registers a
+    /// region from this output.
     fn query_mpt(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         match self.tracker.mpts.get(command.in_mod & MPT_MASK)? {
             Mpt::Reserved => Err(BUSY),
@@ -201,7 +205,7 @@ impl Slave {
         }
     }
 
-    /// WRITE_MTT: the index of the first entry, a word that is not used, and the entries.
+    /// WRITE_MTT: the mailbox holds the index of the first entry, an unused word, and the entries.
     fn write_mtt(&mut self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         const PRESENT: u64 = 1;
         const HEADER: usize = 16;

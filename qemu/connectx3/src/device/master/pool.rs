@@ -1,35 +1,35 @@
-//! Numbers that a master gives out: of queue pairs, completion queues, table entries.
+//! Object numbers that a master allocates: of queue pairs, completion queues, table entries.
 
 use crate::device::hcr::Status;
 use std::collections::BTreeMap;
 
-/// Free numbers of one kind, and how many the slave may have.
+/// Free numbers of one kind, and the slave's quota.
 #[derive(Debug)]
 pub struct Pool {
-    /// First number to how many follow from it; no two touch.
+    /// The lengths of runs of free numbers, by their first number. Runs neither overlap nor touch.
     free: BTreeMap<u32, u32>,
-    /// Where the next search begins, so that a number is not used again at once.
+    /// The start of the next search, so that a freed number is not reused immediately.
     next: u32,
     quota: u32,
     taken: u32,
 }
 
 impl Pool {
-    /// The numbers from `first` to before `end`, of which a slave may take `quota`.
+    /// Creates a pool of the numbers from `first` to before `end`, with a quota for the slave.
     #[must_use]
     pub fn new(first: u32, end: u32, quota: u32) -> Self {
         let free = BTreeMap::from([(first, end - first)]);
         Self { free, next: first, quota, taken: 0 }
     }
 
-    /// How many the slave may have.
+    /// Returns the slave's quota.
     #[must_use]
     pub const fn quota(&self) -> u32 {
         self.quota
     }
 
-    /// Takes `count` numbers in a row, the first a multiple of `align`. Beyond the quota Linux's master says EDQUOT, which
-    /// has no status of its own; an exhausted pool is ENOMEM.
+    /// Allocates `count` consecutive numbers, the first a multiple of `align`. If the quota is exceeded,
+    /// Linux's master reports EDQUOT, which has no status of its own; an exhausted pool is ENOMEM.
     pub fn take(&mut self, count: u32, align: u32) -> Result<u32, Status> {
         let align = align.max(1);
         if count == 0 {
@@ -42,7 +42,7 @@ impl Pool {
             let start = at.max(from).checked_next_multiple_of(align)?;
             (start.checked_add(count)? <= at + len).then_some((at, len, start))
         };
-        // The run that `next` lies in counts from there.
+        // The run that contains `next` is used from there on.
         let here = self.free.range(..self.next).next_back().and_then(|run| fit(run, self.next));
         let found = here
             .or_else(|| self.free.range(self.next..).find_map(|run| fit(run, 0)))
@@ -61,7 +61,7 @@ impl Pool {
         Ok(start)
     }
 
-    /// Gives back numbers that were taken.
+    /// Frees numbers.
     pub fn give_back(&mut self, first: u32, count: u32) {
         let (mut start, mut len) = (first, count);
         if let Some((&before, &n)) = self.free.range(..first).next_back()

@@ -12,17 +12,17 @@ use crate::device::mailbox::Mailbox;
 use crate::device::profile::limits;
 use verbs::MacAddr;
 
-/// Bytes of a GID.
+/// The length of a GID, in bytes.
 const GID: usize = 16;
 
-/// What the slave has of a port.
+/// The slave's part of a port.
 #[derive(Debug)]
 pub struct Port {
     macs: Rows<MacAddr>,
     vlans: Rows<u16>,
-    /// The slave has given INIT_PORT.
+    /// True after the slave's INIT_PORT.
     open: bool,
-    /// The capabilities that the slave has set (InfiniBand).
+    /// The capability mask set by the slave (InfiniBand).
     capabilities: u32,
 }
 
@@ -38,26 +38,26 @@ impl Default for Port {
 }
 
 impl Port {
-    /// Whether the slave has the address in a row of the port's table.
+    /// Returns whether the slave owns the address in a row of the port's table.
     #[must_use]
     pub fn has_mac(&self, index: usize) -> bool {
         self.macs.holds(index)
     }
 }
 
-/// A port by its number from 1, as an index.
+/// Returns the index of a port. `number` counts from 1.
 fn index(card: &Card, number: u32) -> Result<usize> {
     let index = (number & 0xff).checked_sub(1).ok_or(INVALID)? as usize;
     if index < card.ports.len() { Ok(index) } else { Err(INVALID) }
 }
 
-/// The port, as an index, of an address or VLAN that ALLOC_RES or FREE_RES names.
+/// Returns the index of the port in an ALLOC_RES or FREE_RES command for an address or VLAN.
 fn port_of(card: &Card, command: &Command) -> Result<usize> {
     const RESERVE_AND_MAP: u8 = 1;
     if command.op_mod != RESERVE_AND_MAP {
         return Err(INVALID);
     }
-    // Old slaves name the port in the output parameter.
+    // Old slaves pass the port in the output parameter.
     match command.in_mod >> 8 & 0xff {
         0 => index(card, command.out_param as u32),
         number => index(card, number),
@@ -119,7 +119,8 @@ impl Slave {
         Ok(())
     }
 
-    /// QUERY_PORT: the port as it is set, with the slave's address and number of GIDs; nothing may be sensed.
+    /// QUERY_PORT: returns the port's settings with the slave's address and number of GIDs. Link type sensing
+    /// is never offered.
     pub fn query_port(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         const LINK_AND_NEGOTIATION: u8 = 0xe0;
         const TYPES: u8 = 0x03;
@@ -136,7 +137,7 @@ impl Slave {
         Ok(Output::Mailbox(out))
     }
 
-    /// INIT_PORT and CLOSE_PORT: once, whatever the slave repeats.
+    /// INIT_PORT and CLOSE_PORT. Repetitions have no effect.
     pub fn open_port(
         &mut self,
         card: &mut Card,
@@ -153,7 +154,7 @@ impl Slave {
         Ok(output)
     }
 
-    /// SET_PORT: the MTU and pauses, and the slave's rows of the GID table.
+    /// SET_PORT: sets the MTU, pauses, and the slave's rows of the GID table.
     pub fn set_port(
         &mut self,
         card: &mut Card,
@@ -178,7 +179,8 @@ impl Slave {
         native_with(card, &Command { in_mod: command.in_mod & 0xffff, ..command.clone() }, mailbox, host)
     }
 
-    /// Of an InfiniBand port only the capability mask and the reset of a counter are the slave's.
+    /// Sets the capability mask of an InfiniBand port and resets a counter, the only settings open to a
+    /// slave.
     fn set_capabilities(&mut self, port: usize, mailbox: &mut Mailbox) -> Result {
         const IS_SM: u32 = 1 << 1;
         const DEVICE_MANAGEMENT: u32 = 1 << 19;
@@ -193,7 +195,8 @@ impl Slave {
         Ok(())
     }
 
-    /// MAD_IFC: what verbs ask of the own port. Subnet management is not for slaves.
+    /// MAD_IFC: answers the queries about the own port that verbs need. Subnet management is not available to
+    /// slaves.
     pub fn management(
         &self,
         card: &mut Card,
@@ -227,7 +230,7 @@ impl Slave {
         Ok(Output::Mailbox(out))
     }
 
-    /// ACCESS_REG: to be read only.
+    /// ACCESS_REG: allows reads only.
     pub fn access_register(
         &self,
         card: &mut Card,
@@ -249,7 +252,7 @@ fn mac(value: u64) -> MacAddr {
     MacAddr(mac)
 }
 
-/// The port's GID table with the slave's rows in it.
+/// Returns the port's GID table with the slave's rows in place.
 fn gid_table(rows: &Mailbox) -> Result<Mailbox> {
     let row = |index: usize| rows.bytes().get(index * GID..(index + 1) * GID).unwrap_or_default();
     let mut table = Mailbox::default();

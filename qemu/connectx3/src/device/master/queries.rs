@@ -1,4 +1,4 @@
-//! What the slave hears of the firmware, the card and its function: QUERY_FW, QUERY_DEV_CAP, QUERY_FUNC_CAP.
+//! The slave's queries about firmware, card and function: QUERY_FW, QUERY_DEV_CAP, QUERY_FUNC_CAP.
 
 use super::tracker::{INVALID, Result, Tracker};
 use super::{native, numbers};
@@ -9,7 +9,7 @@ use crate::device::host::Host;
 use crate::device::mailbox::Mailbox;
 use numbers::Special;
 
-/// What the card answers to a query without parameters.
+/// Returns the card's answer to a query without parameters.
 fn ask(card: &mut Card, opcode: u16, host: &dyn Host) -> Result<Mailbox> {
     match native(card, &Command { opcode, ..Command::default() }, host)? {
         Output::Mailbox(mailbox) => Ok(mailbox),
@@ -17,7 +17,7 @@ fn ask(card: &mut Card, opcode: u16, host: &dyn Host) -> Result<Mailbox> {
     }
 }
 
-/// QUERY_FW: only the version; the registers that it names are not the slave's.
+/// QUERY_FW: returns only the version. The registers that it would name are not accessible to the slave.
 pub fn firmware(card: &mut Card, host: &dyn Host) -> Result<Output> {
     const NO_PRIMARY_FUNCTION: u8 = 0xff;
     let mut out = ask(card, op::QUERY_FW, host)?;
@@ -27,8 +27,8 @@ pub fn firmware(card: &mut Card, host: &dyn Host) -> Result<Output> {
     Ok(Output::Mailbox(out))
 }
 
-/// QUERY_DEV_CAP, without what slaves do not get: RoCE v2, memory windows, timestamps, BlueFlame, device-managed steering,
-/// tunnels and the physical port's own features.
+/// QUERY_DEV_CAP, without the features that slaves do not have: RoCE v2, memory windows, timestamps,
+/// BlueFlame, device-managed steering, tunnels and the physical port's own features.
 pub fn capabilities(card: &mut Card, host: &dyn Host) -> Result<Output> {
     const ROCE_V2: u64 = 1 << 63;
     const PORT_MANAGEMENT_EVENTS: u64 = 1 << 59;
@@ -41,8 +41,8 @@ pub fn capabilities(card: &mut Card, host: &dyn Host) -> Result<Output> {
     out.put_u64(0x40, flags | PORT_MANAGEMENT_EVENTS);
     out.put_u32(0x70, out.u32(0x70) & !EXT2_PHYSICAL);
     out.put_u32(0x94, out.u32(0x94) & !BMME_ROCE_V2_WINDOWS_REMAP);
-    // Port beacon, timestamps, BlueFlame, IPoIB and device-managed steering, QoS per function, congestion notification,
-    // frames with check sequence, tunnels.
+    // Port beacon, timestamps, BlueFlame, IPoIB and device-managed steering, QoS per function, congestion
+    // notification, frames with check sequence, tunnels.
     for (offset, mask) in [
         (0x34, 0x7f),
         (0x3e, 0x7f),
@@ -56,12 +56,12 @@ pub fn capabilities(card: &mut Card, host: &dyn Host) -> Result<Output> {
     ] {
         out.put_u8(offset, out.u8(offset) & mask);
     }
-    // Rates of queue pairs that may be limited.
+    // The number of rates to which queue pairs can be limited.
     out.put_u16(0xcc, 0);
     Ok(Output::Mailbox(out))
 }
 
-/// QUERY_FUNC_CAP: of the function, or of one of its ports.
+/// QUERY_FUNC_CAP: returns the capabilities of the function, or of one of its ports.
 pub fn function(card: &Card, tracker: &Tracker, command: &Command) -> Result<Output> {
     const OF_FUNCTION: u8 = 0;
     const OF_PORT: u8 = 1;
@@ -92,7 +92,7 @@ fn of_function(card: &Card, tracker: &Tracker, slave_flags: u32) -> Mailbox {
         (0x24, tracker.mtts.quota(), 1 << numbers::LOG_MTTS),
         (0x28, STEERING_ENTRIES, STEERING_ENTRIES),
     ] {
-        // Old slaves look for all of the card's in the first place, others for their part in the second.
+        // Old slaves read the card's total from the first word; others read their quota from the second.
         out.put_u32(offset, all);
         out.put_u32(offset + 0x40, quota);
     }

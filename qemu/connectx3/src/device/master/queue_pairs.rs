@@ -1,5 +1,6 @@
-//! A slave's commands on queue pairs: its own, with its own queues, addresses and keys. What the context says of the
-//! function, such as an index in the port's table, is translated.
+//! A slave's commands on queue pairs. The slave can use only its own queue pairs, with its own queues,
+//! addresses and keys. Fields of the context that are relative to the function, such as an index in the
+//! port's table, are translated.
 
 use super::objects::mtt_index;
 use super::resources::QPN_MASK;
@@ -41,7 +42,7 @@ mod path {
 const ALTERNATE_PATH: u32 = 1 << 0;
 const PRIMARY_PATH: u32 = 1 << 7;
 
-/// Services by their code.
+/// Service codes.
 mod service {
     pub const RC: u8 = 0;
     pub const UC: u8 = 1;
@@ -50,11 +51,11 @@ mod service {
     pub const MLX: u8 = 7;
 }
 
-/// The source GID is the one that the address vector names, counted from this row.
+/// Flag of a source GID: the index is taken from the address vector, relative to this row.
 const GID_BASE: u8 = 0x80;
 
 impl Slave {
-    /// Runs a command on a queue pair; `None` if it is none.
+    /// Runs a command on a queue pair. Returns `None` for other commands.
     pub fn queue_pair(
         &mut self,
         card: &mut Card,
@@ -152,7 +153,7 @@ impl Slave {
         if known(at::PATH) && (!alternate || known(at::ALTERNATE_PATH)) { Ok(()) } else { Err(INVALID) }
     }
 
-    /// The source address and the counter have to be the slave's.
+    /// Checks that the source address and the counter belong to the slave.
     fn check_addresses(&self, mailbox: &Mailbox) -> Result {
         let port = self.ports.get(port_index(mailbox, at::PATH)).ok_or(INVALID)?;
         let mac = usize::from(mailbox.u8(at::PATH + path::SOURCE_MAC) & 0x7f);
@@ -166,7 +167,7 @@ impl Slave {
         Ok(())
     }
 
-    /// UPDATE_QP: only the source address and the check of frames that come back.
+    /// UPDATE_QP: allows changes of the source address and of the loopback check.
     fn update_qp(&self, card: &mut Card, command: &Command, host: &dyn Host) -> Result<Output> {
         const SOURCE_MAC: u64 = 1 << 34;
         const LOOPBACK_CHECK: u64 = 1 << 51;
@@ -191,7 +192,8 @@ fn port_index(mailbox: &Mailbox, path: usize) -> usize {
     usize::from(mailbox.u8(path + path::SCHEDULE) >> 6 & 1)
 }
 
-/// MTT entries of a queue pair's buffer, as the master counts them: whole pages, in a power of two.
+/// Returns the number of MTT entries of a queue pair's buffer as the master counts them: whole pages, rounded
+/// up to a power of two.
 fn buffer_entries(mailbox: &Mailbox) -> u64 {
     let bytes = |size: u8| 1u64 << ((size >> 3 & 0xf) + (size & 7) + 4);
     let (receive, send) = (mailbox.u8(at::SIZES), mailbox.u8(at::SIZES + 1));
@@ -203,7 +205,7 @@ fn buffer_entries(mailbox: &Mailbox) -> u64 {
     ((bytes(send) + own_receive + offset) >> log_page).max(1).next_power_of_two()
 }
 
-/// What the transition may say.
+/// Checks the parameters of a transition.
 fn check_parameters(mailbox: &mut Mailbox, transition: Transition, qpn: u32) -> Result {
     const FORCE_PHYSICAL_PORT: u32 = 1 << 3;
     mailbox.put_u32(at::PARAMETERS_2, mailbox.u32(at::PARAMETERS_2) & !FORCE_PHYSICAL_PORT);
@@ -220,7 +222,7 @@ fn check_parameters(mailbox: &mut Mailbox, transition: Transition, qpn: u32) -> 
             }
             Ok(())
         }
-        // Subnet management is not for slaves.
+        // Subnet management is not available to slaves.
         service::MLX if transition == Transition::InitToRtr && numbers::is_reserved(qpn) => {
             Err(NOT_PERMITTED)
         }
@@ -228,7 +230,8 @@ fn check_parameters(mailbox: &mut Mailbox, transition: Transition, qpn: u32) -> 
     }
 }
 
-/// A slave counts its GIDs from 0: in the port's table they follow those of the physical function.
+/// Translates the slave's GID indices, which count from 0, to rows of the port's table. The physical
+/// function's rows come first.
 fn translate_gids(mailbox: &mut Mailbox) {
     const FIRST: u8 = numbers::FIRST_GID as u8;
     let optional = mailbox.u32(at::OPTIONAL);
@@ -246,7 +249,8 @@ fn translate_gids(mailbox: &mut Mailbox) {
     }
 }
 
-/// The two ends of a special queue pair know each other by a Q_Key that the slave does not choose.
+/// Sets the Q_Key by which the two ends of a special queue pair recognize each other. The slave does not
+/// choose it.
 fn set_proxy_key(mailbox: &mut Mailbox, qpn: u32) {
     if let Some(key) = numbers::proxy_q_key(qpn) {
         mailbox.put_u32(at::Q_KEY, key);

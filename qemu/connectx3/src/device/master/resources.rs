@@ -1,4 +1,4 @@
-//! ALLOC_RES and FREE_RES: how a slave gets and gives back numbers.
+//! ALLOC_RES and FREE_RES: a slave's allocation of object numbers.
 
 use super::numbers;
 use super::tracker::{BUSY, INVALID, Mpt, MttRange, NO_SUCH, NOT_PERMITTED, QpState, Queue, Result, Tracker};
@@ -17,7 +17,7 @@ pub mod kind {
     pub const COUNTER: u8 = 9;
 }
 
-/// What to do with them: the opcode's modifier.
+/// Steps of an allocation, in the opcode's modifier.
 mod step {
     pub const RESERVE: u8 = 0;
     pub const RESERVE_AND_MAP: u8 = 1;
@@ -32,13 +32,13 @@ const fn high(parameter: u64) -> u32 {
     (parameter >> 32) as u32
 }
 
-/// Bits of a queue pair number.
+/// The valid bits of a queue pair number.
 pub const QPN_MASK: u32 = 0x7f_ffff;
-/// Bits of a memory region's index; those above count its uses.
+/// The index bits of a memory region's key; the bits above count its reuses.
 pub const MPT_MASK: u32 = (1 << numbers::LOG_MPTS) - 1;
 
 impl Tracker {
-    /// ALLOC_RES of what has no port; gives the number.
+    /// ALLOC_RES for resources without a port. Returns the number.
     pub fn allocate(&mut self, kind: u8, step: u8, parameter: u64) -> Result<u32> {
         match (kind, step) {
             (kind::QP, step::RESERVE) => self.reserve_qps(low(parameter) & 0xff_ffff, high(parameter)),
@@ -61,7 +61,7 @@ impl Tracker {
         }
     }
 
-    /// FREE_RES.
+    /// FREE_RES for resources without a port.
     pub fn free(&mut self, kind: u8, step: u8, parameter: u64) -> Result {
         let number = low(parameter);
         match (kind, step) {

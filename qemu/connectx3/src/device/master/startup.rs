@@ -1,4 +1,4 @@
-//! How the master brings the card up, before its slave is there.
+//! The master's initialization of the card, before its slave starts.
 
 use super::numbers::{LOG_CQS, LOG_EQS, LOG_MPTS, LOG_MTTS, LOG_QPS, LOG_RDMARC, LOG_SRQS};
 use crate::device::Card;
@@ -7,24 +7,25 @@ use crate::device::mailbox::Mailbox;
 use crate::device::port::Port;
 use crate::device::queue_memory::MTT_ENTRY;
 
-/// log2 of the bytes of an entry of the steering table.
+/// log2 of the length of a steering table entry, in bytes.
 pub const LOG_MCG_ENTRY: u8 = 10;
-/// log2 of the entries of the steering table.
+/// log2 of the number of entries in the steering table.
 pub const LOG_MCGS: u8 = 13;
-/// log2 of the entries that a hash reaches.
+/// log2 of the number of entries that a hash can select.
 pub const LOG_MCG_HASH: u8 = 12;
 
-/// Tables that the card reads lie here; the others have addresses only for QUERY_HCA.
+/// ICM address of the first table that the card reads. The other tables have addresses only for QUERY_HCA.
 const MTT_BASE: u64 = 0;
-/// Where the steering table is.
+/// ICM address of the steering table.
 pub const MCG_BASE: u64 = MTT_BASE + (MTT_ENTRY << LOG_MTTS);
-/// Bytes of the steering table.
+/// The length of the steering table, in bytes.
 pub const MCG_LEN: u64 = 1 << (LOG_MCG_ENTRY + LOG_MCGS);
 const MPT_BASE: u64 = MCG_BASE + MCG_LEN;
 const MPT_ENTRY: u64 = 64;
 const TABLES: u64 = MPT_BASE + (MPT_ENTRY << LOG_MPTS);
 
-/// Puts the card into the state that the physical function's driver leaves it in: tables empty, in memory of the card.
+/// Puts the card into the state in which the physical function's driver leaves it: all tables empty, in
+/// memory of the card.
 pub fn start(card: &mut Card) {
     card.forget_objects();
     card.icm = Icm::Card(CardMemory::new(TABLES));
@@ -35,7 +36,7 @@ pub fn start(card: &mut Card) {
     }
 }
 
-/// The mailbox of INIT_HCA.
+/// Returns the mailbox of INIT_HCA.
 fn layout() -> Mailbox {
     const VERSION: u8 = 2;
     const FLAGS_UD_PORT_CHECK_AND_COUNTERS: u32 = 1 << 4 | 1;
@@ -45,7 +46,7 @@ fn layout() -> Mailbox {
     mailbox.put_u8(0x000, VERSION);
     mailbox.put_u32(0x014, FLAGS_UD_PORT_CHECK_AND_COUNTERS);
     let mut base = TABLES;
-    // Offset of the address, log2 of the entries, and bytes of an entry.
+    // Offset of the address, log2 of the number of entries, and length of an entry in bytes.
     for (offset, log_entries, bytes) in [
         (0x030, LOG_QPS, 256),
         (0x048, LOG_SRQS, 128),

@@ -1,4 +1,4 @@
-//! What a slave has: each resource with its state and its users. A slave's command may name only what is here (Linux
+//! A slave's resources, each with its state and its users. A slave's commands may name only these (Linux
 //! `mlx4/resource_tracker.c`).
 
 use super::numbers;
@@ -6,7 +6,8 @@ use super::pool::Pool;
 use crate::device::hcr::Status;
 use std::collections::BTreeMap;
 
-/// What a refused command gives: Linux's master thinks in error numbers, which become a status on the way back.
+/// The result of a check. Linux's master uses error numbers, which are converted to a status on the way back
+/// to the slave.
 pub type Result<T = ()> = core::result::Result<T, Status>;
 /// EPERM.
 pub const NOT_PERMITTED: Status = Status::BadOpcode;
@@ -17,7 +18,7 @@ pub const BUSY: Status = Status::ResourceBusy;
 /// ENOENT, EEXIST, EDQUOT: errors without a status of their own.
 pub const NO_SUCH: Status = Status::Internal;
 
-/// Resources of one kind.
+/// The resources of one kind.
 #[derive(Debug)]
 pub struct Table<T> {
     pool: Pool,
@@ -27,24 +28,24 @@ pub struct Table<T> {
 impl<T> Table<T> {
     fn new(first: u32, end: u32) -> Self {
         let all = end - first;
-        // A quarter is kept for the physical function.
+        // A quarter is reserved for the physical function.
         Self { pool: Pool::new(first, end, all / 4 * 3), records: BTreeMap::new() }
     }
 
-    /// How many the slave may have.
+    /// Returns the slave's quota.
     #[must_use]
     pub const fn quota(&self) -> u32 {
         self.pool.quota()
     }
 
-    /// Gives numbers in a row; each has the record that `make` makes.
+    /// Allocates consecutive numbers. `make` creates the record of each.
     pub fn add(&mut self, count: u32, align: u32, make: impl Fn() -> T) -> Result<u32> {
         let first = self.pool.take(count, align)?;
         self.records.extend((first..first + count).map(|number| (number, make())));
         Ok(first)
     }
 
-    /// Takes numbers back of which `may_go` says that nobody uses them.
+    /// Frees numbers. Fails if `may_go` fails for one of them, because it is in use.
     pub fn remove(&mut self, first: u32, count: u32, may_go: impl Fn(&T) -> Result) -> Result {
         let end = first.checked_add(count).ok_or(NO_SUCH)?;
         if self.records.range(first..end).count() != count as usize {
@@ -60,35 +61,35 @@ impl<T> Table<T> {
         Ok(())
     }
 
-    /// A record.
+    /// Returns a record.
     pub fn get(&self, number: u32) -> Result<&T> {
         self.records.get(&number).ok_or(NO_SUCH)
     }
 
-    /// A record, to be changed.
+    /// Returns a record for modification.
     pub fn get_mut(&mut self, number: u32) -> Result<&mut T> {
         self.records.get_mut(&number).ok_or(NO_SUCH)
     }
 }
 
-/// Entries of the MTT, given in powers of two.
+/// A range of MTT entries. Its length is a power of two.
 #[derive(Debug)]
 pub struct MttRange {
-    /// log2 of the entries.
+    /// log2 of the number of entries.
     pub order: u8,
-    /// Objects of the card whose pages they name.
+    /// The number of hardware-owned objects whose pages the entries describe.
     pub users: u32,
 }
 
 impl Table<MttRange> {
-    /// Gives a range, aligned to its size.
+    /// Allocates a range, aligned to its length.
     pub fn add_range(&mut self, order: u8) -> Result<u32> {
         let first = self.pool.take(1 << order, 1 << order)?;
         self.records.insert(first, MttRange { order, users: 0 });
         Ok(first)
     }
 
-    /// Takes a range back.
+    /// Frees a range.
     pub fn remove_range(&mut self, first: u32) {
         if let Some(range) = self.records.remove(&first) {
             self.pool.give_back(first, 1 << range.order);
@@ -101,54 +102,54 @@ impl Table<MttRange> {
 pub struct Queue {
     /// The first MTT entry, while the card owns the queue.
     pub mtt: Option<u32>,
-    /// Queue pairs on it.
+    /// The number of queue pairs that use the queue.
     pub users: u32,
 }
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub enum Mpt {
-    /// Has a number.
+    /// The index is allocated.
     Reserved,
-    /// Has an entry in the table.
+    /// The entry in the table is allocated as well.
     Mapped,
-    /// The card owns it.
+    /// The card owns the entry.
     Hardware {
-        /// Its first MTT entry, unless its addresses are bus addresses.
+        /// The first MTT entry, unless the region's addresses are bus addresses.
         mtt: Option<u32>,
     },
 }
 
-/// What a queue pair uses while the card owns it.
+/// The resources that a queue pair uses while the card owns it.
 #[derive(Clone, Copy, Debug)]
 pub struct QpUses {
-    /// First MTT entry.
+    /// The first MTT entry.
     pub mtt: u32,
-    /// Completion queues of receives and sends.
+    /// The completion queues of receives and of sends.
     pub cqs: [u32; 2],
-    /// Shared receive queue.
+    /// The shared receive queue.
     pub srq: Option<u32>,
 }
 
 /// The state of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub enum QpState {
-    /// Has a number.
+    /// The number is allocated.
     Reserved,
-    /// Has a context.
+    /// The context is allocated as well.
     Mapped,
-    /// The card owns it.
+    /// The card owns the queue pair.
     Hardware(QpUses),
 }
 
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
-    /// How far it is.
+    /// The queue pair's state.
     pub state: QpState,
-    /// Groups that it is in.
+    /// The number of groups of which the queue pair is a member.
     pub groups: u32,
-    /// Its port, from 0.
+    /// The queue pair's port, counted from 0.
     pub port: usize,
 }
 
@@ -157,13 +158,13 @@ impl Qp {
         Self { state, groups: 0, port: 0 }
     }
 
-    /// Whether the card owns it.
+    /// Fails unless the card owns the queue pair.
     pub const fn expect_hardware(&self) -> Result {
         if matches!(self.state, QpState::Hardware(_)) { Ok(()) } else { Err(BUSY) }
     }
 }
 
-/// All that a slave has, except addresses of ports.
+/// All resources of a slave, except addresses of ports.
 #[derive(Debug)]
 pub struct Tracker {
     /// Queue pairs.
@@ -174,13 +175,13 @@ pub struct Tracker {
     pub srqs: Table<Queue>,
     /// Memory regions.
     pub mpts: Table<Mpt>,
-    /// Their pages.
+    /// Ranges of MTT entries.
     pub mtts: Table<MttRange>,
     /// Counters.
     pub counters: Table<()>,
     /// XRC domains.
     pub xrcds: Table<()>,
-    /// Event queues, with their first MTT entry.
+    /// The first MTT entry of each event queue, by number.
     pub eqs: BTreeMap<u32, u32>,
 }
 
@@ -200,27 +201,27 @@ impl Default for Tracker {
 }
 
 impl Tracker {
-    /// Whether a buffer whose MTT entries begin at `first` lies in one range, which has to begin there too.
+    /// Checks that a buffer's MTT entries begin at the start of a range and fit into it.
     pub fn check_mtt(&self, first: u32, entries: u64) -> Result {
         let range = self.mtts.get(first)?;
         if entries > 1 << range.order { Err(NOT_PERMITTED) } else { Ok(()) }
     }
 
-    /// Whether `entries` from `first` on lie in one range.
+    /// Checks that `entries` entries from `first` on are in one range.
     pub fn check_mtt_part(&self, first: u32, entries: u32) -> Result {
         let (&start, range) = self.mtts.records.range(..=first).next_back().ok_or(INVALID)?;
         let end = u64::from(start) + (1 << range.order);
         if u64::from(first) + u64::from(entries) > end { Err(INVALID) } else { Ok(()) }
     }
 
-    /// An object of the card uses a range that was checked, or no longer does.
+    /// Adds or removes a user of a range. The range must have been checked.
     pub fn use_mtt(&mut self, first: u32, used: bool) {
         if let Ok(range) = self.mtts.get_mut(first) {
             range.users = if used { range.users + 1 } else { range.users.saturating_sub(1) };
         }
     }
 
-    /// A queue pair goes to the card with what it uses, which was checked.
+    /// Records that the card now owns a queue pair with these resources, which must have been checked.
     pub fn qp_to_hardware(&mut self, qpn: u32, uses: QpUses) {
         self.count_uses(uses, true);
         if let Ok(qp) = self.qps.get_mut(qpn) {
@@ -228,7 +229,7 @@ impl Tracker {
         }
     }
 
-    /// A queue pair comes back from the card.
+    /// Records that the card no longer owns a queue pair.
     pub fn qp_to_mapped(&mut self, qpn: u32) {
         let Ok(qp) = self.qps.get_mut(qpn) else { return };
         let before = std::mem::replace(&mut qp.state, QpState::Mapped);
@@ -250,7 +251,7 @@ impl Tracker {
         }
     }
 
-    /// Gives one of the slave's special queue pairs its record; their numbers are not from the pool.
+    /// Creates the record of one of the slave's special queue pairs, whose numbers are not from the pool.
     pub fn map_proxy(&mut self, qpn: u32) -> Result {
         if self.qps.records.contains_key(&qpn) {
             return Err(NO_SUCH);
@@ -259,12 +260,12 @@ impl Tracker {
         Ok(())
     }
 
-    /// Takes the record of a special queue pair away.
+    /// Removes the record of a special queue pair.
     pub fn unmap_proxy(&mut self, qpn: u32) {
         self.qps.records.remove(&qpn);
     }
 
-    /// Queue pair numbers in a row.
+    /// Allocates consecutive queue pair numbers.
     pub fn reserve_qps(&mut self, count: u32, align: u32) -> Result<u32> {
         self.qps.add(count, align, || Qp::new(QpState::Reserved))
     }

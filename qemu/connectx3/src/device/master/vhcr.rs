@@ -1,4 +1,4 @@
-//! A slave's command registers, which are in its memory (vHCR, Linux `mlx4_vhcr_cmd`).
+//! A slave's virtual command registers (vHCR, Linux `mlx4_vhcr_cmd`), which are in its own memory.
 
 use crate::device::hcr::Command;
 use crate::device::host::{DmaError, Host};
@@ -6,10 +6,10 @@ use crate::device::host::{DmaError, Host};
 const LEN: usize = 32;
 const OUT_PARAM: u64 = 0x10;
 const STATUS: u64 = 0x1c;
-/// An event is to say that the command has ended.
+/// The slave wants an event when the command ends.
 const EVENT: u8 = 1 << 6;
 
-/// Reads a command, and whether an event is to say that it has ended.
+/// Reads a command, and whether the slave wants an event when it ends.
 pub fn read(host: &dyn Host, at: u64) -> Result<(Command, bool), DmaError> {
     let mut bytes = [0; LEN];
     host.read(at, &mut bytes)?;
@@ -29,7 +29,7 @@ pub fn read(host: &dyn Host, at: u64) -> Result<(Command, bool), DmaError> {
     Ok((command, flags & EVENT != 0))
 }
 
-/// Writes how a command ended.
+/// Writes the status and the output of a command.
 pub fn finish(host: &dyn Host, at: u64, status: u8, immediate: Option<u64>) -> Result<(), DmaError> {
     if let Some(value) = immediate {
         host.write(at + OUT_PARAM, &value.to_be_bytes())?;

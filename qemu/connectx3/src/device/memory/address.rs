@@ -1,7 +1,9 @@
-//! The guest's memory as the transport addresses it: `IoAddr`s of own work requests, and keys of peers.
+//! The guest's memory as the transport addresses it: by `IoAddr`s in own work requests, and by keys in peers'
+//! requests.
 //!
-//! An own work request's elements are checked against their keys when it is taken from the ring. From then on an element
-//! is an `IoAddr`: the name of its key's life above, the offset in the region below.
+//! The elements of an own work request are checked against their keys when the card fetches the request. From
+//! then on an element is an `IoAddr`: the name of its key's current validity in the upper bits, the offset in
+//! the region in the lower bits.
 
 use super::generation::{NAME_BITS, Name};
 use super::{Access, Domain, Keyed, Refused};
@@ -12,13 +14,13 @@ use roce::transport::{Denied, RemoteAccess, Right};
 use std::sync::Arc;
 use verbs::RemoteKey;
 
-/// Bits of an address that are the offset in the region: 1 TiB.
+/// The number of offset bits in an address; they address 1 TiB.
 const OFFSET_BITS: u32 = u64::BITS - NAME_BITS;
 
-/// An address that nothing is behind, as an element has it whose key, range or right was refused.
+/// An address without memory, which stands for an element whose key, range or right was refused.
 pub const NOWHERE: IoAddr = IoAddr(u64::MAX << OFFSET_BITS);
 
-/// The address of a byte of a region, good as long as its key is.
+/// Returns the address of a byte of a region. The address is valid as long as the key is.
 pub fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
     let (name, start) = keyed.regions.name(key, keyed.start(key)?);
     let offset = va.wrapping_sub(start);
@@ -28,7 +30,7 @@ pub fn of(keyed: Keyed<'_>, key: u32, va: u64) -> Result<IoAddr, Refused> {
     Ok(IoAddr(u64::from(name.0) << OFFSET_BITS | offset))
 }
 
-/// Memory of own work requests.
+/// The memory of own work requests.
 pub struct LocalMemory<'a> {
     /// The guest's memory.
     pub keyed: Keyed<'a>,
@@ -47,7 +49,7 @@ impl Memory for LocalMemory<'_> {
         (IoAddr(0), u64::MAX)
     }
 
-    /// Elements were checked against their keys; what was refused is found at the access.
+    /// Elements were checked against their keys; an access to a refused one fails.
     fn check(&self, _addr: IoAddr, _len: u64) -> Result<(), MemoryError> {
         Ok(())
     }
@@ -85,7 +87,7 @@ impl Memory for LocalMemory<'_> {
         self.keyed.host.compare_swap(bus, compare, swap).map_err(|_| MemoryError::Misaligned)
     }
 
-    /// The memory is the guest's: there is none to hand out.
+    /// The memory belongs to the guest, so none can be allocated.
     fn alloc(&self, _len: u64) -> Option<IoAddr> {
         None
     }
@@ -97,18 +99,18 @@ impl Memory for LocalMemory<'_> {
     }
 }
 
-/// Memory as the peer of one queue pair reaches it.
+/// Memory as the peer of one queue pair accesses it.
 pub struct PeerMemory<'a> {
     /// The guest's memory.
     pub keyed: Keyed<'a>,
-    /// The queue pair. Of an XRC one, the protection domain is that of the shared receive queue which the peer named
-    /// last.
+    /// The queue pair. For XRC, the protection domain is that of the shared receive queue which the peer
+    /// named last.
     pub who: Cell<Domain>,
-    /// Of an XRC target: its XRC domain, and the shared receive queues of all.
+    /// For an XRC target: its XRC domain, and the shared receive queues of all domains.
     pub extended: Option<(u16, Arc<Domains>)>,
-    /// Whether the queue pair lets its peer READ, WRITE, and do atomics.
+    /// The operations that the queue pair allows its peer: READ, WRITE, atomics.
     pub rights: [bool; 3],
-    /// A key that the peer has taken away: to be invalidated when the packet is done.
+    /// A key that the peer's SEND invalidates after the packet has been handled.
     pub invalidated: Cell<Option<u32>>,
 }
 
@@ -127,7 +129,8 @@ impl PeerMemory<'_> {
         Ok(access)
     }
 
-    /// Checks a part of a message: the key may have lost its validity, or been given anew, since the message was checked.
+    /// Checks a part of a message. The key may have been invalidated or reused since the whole message was
+    /// checked.
     fn again(&self, key: RemoteKey, addr: IoAddr, len: u64, right: Right) -> Result<(), Denied> {
         let access = self.access(right)?;
         self.keyed.check_again(key.0, self.who.get(), addr.0, len, access).map_err(|e| self.denied(right, e))

@@ -1,12 +1,12 @@
-//! An entry of the memory protection table (dMPT): a region or a window, as it lies in ICM (Linux `mlx4/mlx4.h`
-//! `mlx4_mpt_entry`, illumos `hermon_hw_dmpt_s`).
+//! An entry of the memory protection table (dMPT): a region or a window, in its ICM layout (Linux
+//! `mlx4/mlx4.h` `mlx4_mpt_entry`, illumos `hermon_hw_dmpt_s`).
 
 use super::Access;
 
-/// Bytes of an entry.
+/// The length of an entry, in bytes.
 pub const LEN: usize = 64;
 
-/// Words of an entry, by index.
+/// Indices of an entry's 32-bit words.
 mod word {
     pub const FLAGS: usize = 0;
     pub const QPN: usize = 1;
@@ -28,27 +28,28 @@ mod flag {
     pub const REGION: u32 = 1 << 8;
     pub const PHYSICAL: u32 = 1 << 9;
     pub const BIND: u32 = 1 << 15;
-    /// All rights.
+    /// The mask of all rights.
     pub const RIGHTS: u32 = 0x1f << 10;
 }
 
-/// Whose an entry is.
+/// The owner of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// The card's, and good.
+    /// The card owns the entry, and the key is valid.
     Hardware,
-    /// The card's, but its key was taken away or not given yet: FAST_REG and the bind of a type 2 window make it good.
+    /// The card owns the entry, but the key is invalidated or not yet assigned. FAST_REG and the bind of a
+    /// type 2 window make it valid.
     Free,
-    /// The guest's.
+    /// The guest owns the entry.
     Software,
 }
 
-/// An entry. Any bytes are one.
+/// An entry. Any bytes are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry([u32; LEN / 4]);
 
 impl Entry {
-    /// Reads an entry.
+    /// Parses an entry.
     #[must_use]
     pub fn parse(bytes: &[u8; LEN]) -> Self {
         let mut words = [0; LEN / 4];
@@ -58,7 +59,7 @@ impl Entry {
         Self(words)
     }
 
-    /// Writes an entry.
+    /// Returns the entry's bytes.
     #[must_use]
     pub fn bytes(&self) -> [u8; LEN] {
         let mut out = [0; LEN];
@@ -77,7 +78,7 @@ impl Entry {
         self.0[first + 1] = value as u32;
     }
 
-    /// Whose it is.
+    /// Returns the entry's owner.
     #[must_use]
     pub const fn owner(&self) -> Owner {
         match self.0[word::FLAGS] >> 28 {
@@ -86,7 +87,7 @@ impl Entry {
             _ => Owner::Hardware,
         }
     }
-    /// Gives it to somebody.
+    /// Sets the entry's owner.
     pub const fn set_owner(&mut self, owner: Owner) {
         let code = match owner {
             Owner::Hardware => 0x0,
@@ -95,85 +96,85 @@ impl Entry {
         };
         self.0[word::FLAGS] = self.0[word::FLAGS] & 0x0fff_ffff | code << 28;
     }
-    /// A region; else a window.
+    /// Returns whether the entry is a region; otherwise it is a window.
     #[must_use]
     pub const fn is_region(&self) -> bool {
         self.0[word::FLAGS] & flag::REGION != 0
     }
-    /// A region whose addresses are bus addresses.
+    /// Returns whether the addresses of the region are bus addresses.
     #[must_use]
     pub const fn is_physical(&self) -> bool {
         self.0[word::FLAGS] & flag::PHYSICAL != 0
     }
-    /// A region that windows may be bound to.
+    /// Returns whether windows may be bound to the region.
     #[must_use]
     pub const fn may_bind(&self) -> bool {
         self.0[word::FLAGS] & flag::BIND != 0
     }
-    /// Whether it gives a right.
+    /// Returns whether the entry grants a right.
     #[must_use]
     pub const fn gives(&self, access: Access) -> bool {
         self.0[word::FLAGS] & access.bit() != 0
     }
-    /// Gives these rights and no others.
+    /// Sets the granted rights.
     pub fn set_rights(&mut self, rights: &[Access]) {
         let bits = rights.iter().fold(0, |bits, right| bits | right.bit());
         self.0[word::FLAGS] = self.0[word::FLAGS] & !flag::RIGHTS | bits;
     }
 
-    /// A window of type 2, which belongs to one queue pair.
+    /// Returns whether the entry is a window of type 2, which belongs to one queue pair.
     #[must_use]
     pub const fn is_type2(&self) -> bool {
         self.0[word::QPN] & 1 << 7 != 0
     }
-    /// The queue pair that a window of type 2 was bound by. The bit that says that it is one lies in the number's word, so
-    /// the number is kept where a region has its count of windows.
+    /// Returns the queue pair to which a window of type 2 is bound. The word of the queue pair number also
+    /// holds the type 2 flag, so the number is kept in the word that counts a region's windows.
     #[must_use]
     pub const fn window_qpn(&self) -> u32 {
         self.0[word::WINDOWS]
     }
-    /// Sets it.
+    /// Sets the queue pair to which a window of type 2 is bound.
     pub const fn set_window_qpn(&mut self, qpn: u32) {
         self.0[word::WINDOWS] = qpn;
     }
 
-    /// The key: the index in the table and, below it, the variable bits.
+    /// Returns the key: the index in the table and, in the low byte, the variable bits.
     #[must_use]
     pub const fn key(&self) -> u32 {
         self.0[word::KEY].rotate_left(8)
     }
-    /// Sets it.
+    /// Sets the key.
     pub const fn set_key(&mut self, key: u32) {
         self.0[word::KEY] = key.rotate_right(8);
     }
 
-    /// The protection domain.
+    /// Returns the protection domain.
     #[must_use]
     pub const fn pd(&self) -> u32 {
         self.0[word::PD] & 0x1_ffff
     }
-    /// FAST_REG may be used on it.
+    /// Returns whether FAST_REG is allowed.
     #[must_use]
     pub const fn fast_register(&self) -> bool {
         self.0[word::PD] & 1 << 27 != 0
     }
-    /// LOCAL_INV may take its key away.
+    /// Returns whether LOCAL_INV may invalidate the key.
     #[must_use]
     pub const fn local_invalidate(&self) -> bool {
         self.0[word::PD] & 1 << 25 != 0
     }
-    /// A peer's SEND may take its key away.
+    /// Returns whether a peer's SEND may invalidate the key.
     #[must_use]
     pub const fn remote_invalidate(&self) -> bool {
         self.0[word::PD] & 1 << 24 != 0
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.double(word::START)
     }
-    /// Bytes; `None` for all of the address space.
+    /// Returns the length in bytes, or `None` for the whole address space.
     #[must_use]
     pub const fn len(&self) -> Option<u64> {
         match self.double(word::LEN) {
@@ -182,12 +183,12 @@ impl Entry {
             len => Some(len),
         }
     }
-    /// Sets both.
+    /// Sets the first address and the length in bytes.
     pub const fn set_range(&mut self, start: u64, len: u64) {
         self.put_double(word::START, start);
         self.put_double(word::LEN, len);
     }
-    /// Whether `len` bytes from `at` lie within it.
+    /// Returns whether `len` bytes from `at` are in range.
     #[must_use]
     pub const fn covers(&self, at: u64, len: u64) -> bool {
         let Some(end) = at.checked_add(len) else { return false };
@@ -197,53 +198,53 @@ impl Entry {
         }
     }
 
-    /// The key of the region that a window is bound to.
+    /// Returns the key of the region to which the window is bound.
     #[must_use]
     pub const fn window_lkey(&self) -> u32 {
         self.0[word::LKEY]
     }
-    /// The address in that region of the window's first byte.
+    /// Returns the address of the window's first byte in its region.
     #[must_use]
     pub const fn window_base(&self) -> u64 {
         self.double(word::MTT)
     }
-    /// Sets both.
+    /// Sets the window's region and its first address in it.
     pub const fn set_window(&mut self, lkey: u32, base: u64) {
         self.0[word::LKEY] = lkey;
         self.put_double(word::MTT, base);
     }
-    /// Windows bound to a region.
+    /// Returns the number of windows bound to the region.
     #[must_use]
     pub const fn windows(&self) -> u32 {
         self.0[word::WINDOWS]
     }
-    /// Sets it.
+    /// Sets the number of windows bound to the region.
     pub const fn set_windows(&mut self, windows: u32) {
         self.0[word::WINDOWS] = windows;
     }
 
-    /// Byte offset of the region's first entry in the table of pages.
+    /// Returns the byte offset of the region's first entry in the page table.
     #[must_use]
     pub const fn mtt(&self) -> u64 {
         self.double(word::MTT) & !7
     }
-    /// Entries that FAST_REG may fill.
+    /// Returns the number of page table entries that FAST_REG may fill.
     #[must_use]
     pub const fn mtt_count(&self) -> u32 {
         self.0[word::MTT_COUNT]
     }
-    /// log2 of the bytes of a page.
+    /// Returns log2 of the page size in bytes.
     #[must_use]
     pub const fn log_page(&self) -> u8 {
         (self.0[word::LOG_PAGE] & 0x3f) as u8
     }
-    /// Bytes of the first page before the region. The address says them too, as far as pages of memory and of the region
-    /// agree, and Linux leaves it at that.
+    /// Returns the region's offset in its first page. The low bits of the first address contain it too, as
+    /// far as the alignment of pages in memory and in the region agrees, and Linux writes only those.
     #[must_use]
     pub const fn first_byte(&self) -> u64 {
         (self.0[word::FIRST_BYTE] & 0x1f_ffff) as u64 | self.start() & ((1 << self.log_page()) - 1)
     }
-    /// Sets the shape of the pages.
+    /// Sets the page size and the offset in the first page.
     pub const fn set_pages(&mut self, log_page: u8, first_byte: u32) {
         self.0[word::LOG_PAGE] = log_page as u32;
         self.0[word::FIRST_BYTE] = first_byte & 0x1f_ffff;
@@ -254,7 +255,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// What Linux writes for a region of 0x3000 bytes at 0x7f00_1234_5678 with all rights but atomics, key 0x8001_2307.
+    /// The entry that Linux writes for a region of 0x3000 bytes at 0x7f00_1234_5678 with all rights but
+    /// atomics, key 0x8001_2307.
     #[test]
     fn golden() {
         let mut bytes = [0; LEN];
@@ -290,7 +292,7 @@ mod tests {
         let mut entry = Entry::default();
         entry.set_range(0, u64::MAX);
         assert!(entry.covers(0, 1) && entry.covers(u64::MAX - 1, 1) && !entry.covers(u64::MAX, 1));
-        // As iPXE writes it.
+        // The entry that iPXE writes.
         let mut bytes = [0; LEN];
         bytes[0x29] = 0x40;
         assert_eq!(Entry::parse(&bytes).len(), None);

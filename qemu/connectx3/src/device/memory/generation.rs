@@ -1,27 +1,29 @@
-//! Names of keys while they are good.
+//! Names of keys during one validity: from the creation of a key to its invalidation or reuse.
 //!
-//! A work request is checked when the card takes it, and its memory is reached later. An address of its memory holds the
-//! name of the key's life, not the table's index: when the key is taken away or given anew, the name means nothing.
+//! A work request is checked when the card fetches it, and its memory is accessed later. An address in its
+//! memory contains a name instead of the table's index. When the key is invalidated or reused, the name
+//! becomes invalid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most names at a time: as many keys can be in use by work requests at once. With one more, all end.
+/// The maximum number of names at a time, which is the maximum number of keys in use by work requests. One
+/// more invalidates all names.
 const MOST: usize = 1 << 20;
-/// Bits of a name.
+/// The number of bits of a name.
 pub const NAME_BITS: u32 = 24;
 
-/// A name: never 0, which [`RESERVED_LKEY`](super::RESERVED_LKEY) has, whose life does not end.
+/// A name. 0 is reserved for [`RESERVED_LKEY`](super::RESERVED_LKEY), which always stays valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Name(pub u32);
 
-/// The names given.
+/// The assigned names.
 #[derive(Debug, Default)]
 pub struct Generations(Mutex<Names>);
 
 #[derive(Debug, Default)]
 struct Names {
-    /// By name: the key and the region's first address.
+    /// The key and the region's first address, by name.
     keys: HashMap<Name, (u32, u64)>,
     by_key: HashMap<u32, Name>,
     last: u32,
@@ -32,7 +34,7 @@ impl Names {
         loop {
             self.last = (self.last + 1) & ((1 << NAME_BITS) - 1);
             let name = Name(self.last);
-            // The last is that of addresses with nothing behind them.
+            // The last value is reserved for addresses without memory.
             let last = (1 << NAME_BITS) - 1;
             if name.0 != 0 && name.0 != last && !self.keys.contains_key(&name) {
                 return name;
@@ -46,7 +48,7 @@ impl Generations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The name of the life that a good key has at present, and the region's first address at its beginning.
+    /// Returns the name of a valid key's current validity, and the region's first address at its beginning.
     pub fn name(&self, key: u32, start: u64) -> (Name, u64) {
         let mut names = self.names();
         if let Some(&name) = names.by_key.get(&key) {
@@ -63,12 +65,12 @@ impl Generations {
         (name, start)
     }
 
-    /// The key with a name, and the region's first address, as long as its life lasts.
+    /// Returns the key of a name, and the region's first address, while the name is valid.
     pub fn key(&self, name: Name) -> Option<(u32, u64)> {
         self.names().keys.get(&name).copied()
     }
 
-    /// The life of a key ends.
+    /// Invalidates the name of a key.
     pub fn end(&mut self, key: u32) {
         let names = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = names.by_key.remove(&key) {

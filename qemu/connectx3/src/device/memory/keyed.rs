@@ -1,25 +1,25 @@
-//! The guest's memory by keys.
+//! The guest's memory, addressed by keys.
 
 use super::entry::Entry;
 use super::{Access, Domain, RESERVED_LKEY, Refused, Regions};
 use crate::device::host::{DmaError, Host};
 use crate::device::queue_memory::{MTT_ENTRY, MttTable};
 
-/// The guest's memory by keys.
+/// The guest's memory, addressed by keys.
 #[derive(Clone, Copy)]
 pub struct Keyed<'a> {
     /// The regions.
     pub regions: &'a Regions,
-    /// Their pages, and where their table lies.
+    /// The page table of the regions.
     pub table: MttTable<'a>,
     /// The machine.
     pub host: &'a dyn Host,
 }
 
-/// The region behind a good key: of a window, that which it is bound to.
+/// The region behind a valid key; for a window, the region to which it is bound.
 struct Target {
     region: Entry,
-    /// What is added to an address to give that in the region.
+    /// The value that is added to an address to obtain the address in the region.
     shift: u64,
 }
 
@@ -40,7 +40,7 @@ impl Keyed<'_> {
         Ok(Target { region, shift: entry.window_base().wrapping_sub(entry.start()) })
     }
 
-    /// Whether a key gives `access` over `len` bytes from `at` to a queue pair or its peer.
+    /// Checks that a key grants `access` to `len` bytes at `at` to a queue pair or its peer.
     pub fn check(&self, key: u32, who: Domain, at: u64, len: u64, access: Access) -> Result<(), Refused> {
         if key != RESERVED_LKEY {
             self.regions.account(key);
@@ -48,7 +48,7 @@ impl Keyed<'_> {
         self.check_again(key, who, at, len, access)
     }
 
-    /// The same for a part of what was checked, which may have changed since.
+    /// Checks a part of a range that was already checked, because the key may have changed since.
     pub fn check_again(
         &self,
         key: u32,
@@ -85,12 +85,13 @@ impl Keyed<'_> {
         Ok(())
     }
 
-    /// The first address of the region with a good key.
+    /// Returns the first address of the region of a valid key.
     pub(super) fn start(&self, key: u32) -> Result<u64, Refused> {
         if key == RESERVED_LKEY { Ok(0) } else { Ok(self.good(key)?.start()) }
     }
 
-    /// Where the byte at `at` of a region is, and how many follow it in one piece.
+    /// Returns the bus address of the byte at `at` of a region, and the number of contiguous bytes from
+    /// there.
     fn place(&self, region: &Entry, at: u64) -> Option<(u64, u64)> {
         if region.is_physical() {
             return Some((at, u64::MAX - at));
@@ -106,7 +107,8 @@ impl Keyed<'_> {
         Some((page.checked_add(within)?, (1 << log_page) - within))
     }
 
-    /// Calls `each` for the pieces of a range: bus address, offset in the range, bytes.
+    /// Calls `each` for the contiguous pieces of a range, with bus address, offset in the range, and length
+    /// in bytes.
     fn pieces(
         &self,
         key: u32,
@@ -148,7 +150,7 @@ impl Keyed<'_> {
         })
     }
 
-    /// The bus address of an aligned word that was checked.
+    /// Returns the bus address of an aligned word that was checked.
     pub fn word(&self, key: u32, at: u64) -> Result<u64, Refused> {
         let mut place = None;
         self.pieces(key, at, 8, |bus, from, n| {
@@ -160,7 +162,7 @@ impl Keyed<'_> {
         place.ok_or(Refused::OutOfBounds(key, at, 8))
     }
 
-    /// Whether a peer's SEND may take a key away.
+    /// Checks that a peer's SEND may invalidate a key.
     pub fn may_invalidate(&self, key: u32, who: Domain) -> Result<(), Refused> {
         let entry = self.good(key)?;
         super::local::may_invalidate(&entry, key, who, true)

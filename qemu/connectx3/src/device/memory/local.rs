@@ -1,4 +1,5 @@
-//! Work requests that change keys: FAST_REG, LOCAL_INV, the bind of a window; and the SEND of a peer that takes one away.
+//! Work requests that change keys: FAST_REG, LOCAL_INV and the bind of a window; also the SEND of a peer that
+//! invalidates a key.
 
 use super::entry::{Entry, Owner};
 use super::{Access, Domain, Refused, Regions};
@@ -6,44 +7,44 @@ use crate::device::host::Host;
 use crate::device::icm::Icm;
 use crate::device::queue_memory::MTT_ENTRY;
 
-/// Most pages of a FAST_REG.
+/// The maximum number of pages of a FAST_REG.
 const MAX_PAGES: u64 = 512;
 
-/// FAST_REG: a free region gets pages, a range, rights and a key.
+/// FAST_REG: assigns pages, a range, rights and a key to a free region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastRegister {
-    /// The key that it gets.
+    /// The new key.
     pub key: u32,
-    /// Its rights.
+    /// The rights of the region.
     pub rights: Rights,
-    /// Bus address of the list of pages, each with the bit of an MTT entry that says that it is there.
+    /// The bus address of the list of pages. Each has the present bit of an MTT entry.
     pub pages: u64,
-    /// First address.
+    /// The first address of the region.
     pub start: u64,
-    /// Bytes.
+    /// The length of the region, in bytes.
     pub len: u64,
-    /// Bytes of the first page before it.
+    /// The offset of the region in its first page, in bytes.
     pub first_byte: u32,
-    /// log2 of the bytes of a page.
+    /// log2 of the page size in bytes.
     pub log_page: u8,
 }
 
 /// The bind of a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bind {
-    /// The window's key from then on.
+    /// The new key of the window.
     pub key: u32,
-    /// The region's key.
+    /// The key of the region.
     pub lkey: u32,
-    /// Its rights, which are remote ones.
+    /// The rights of the window; all are remote rights.
     pub rights: Rights,
-    /// First address, in the region.
+    /// The first address of the window, in the region.
     pub start: u64,
-    /// Bytes; 0 unbinds a window of type 1.
+    /// The length in bytes; 0 unbinds a window of type 1.
     pub len: u64,
-    /// The window is of type 2.
+    /// True for a window of type 2.
     pub type2: bool,
-    /// Peers count from 0.
+    /// True if the window's addresses begin at 0.
     pub zero_based: bool,
 }
 
@@ -52,7 +53,7 @@ pub struct Bind {
 pub struct Rights(u32);
 
 impl Rights {
-    /// These rights.
+    /// Creates a set of rights.
     #[must_use]
     pub fn new(rights: impl IntoIterator<Item = Access>) -> Self {
         Self(rights.into_iter().fold(0, |bits, right| bits | right.bit()))
@@ -70,10 +71,10 @@ impl Rights {
     }
 }
 
-/// What the card does with its own tables in order with a queue pair's other work.
+/// Work on the card's own tables, executed in order with a queue pair's other work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LocalWork {
-    /// Nothing.
+    /// No operation.
     Nop,
     /// FAST_REG.
     FastRegister(FastRegister),
@@ -84,7 +85,7 @@ pub enum LocalWork {
 }
 
 impl Regions {
-    /// Does a work request that changes keys. `mtt_base` is the ICM address of the page table.
+    /// Executes a work request that changes keys. `mtt_base` is the ICM address of the page table.
     pub fn run(
         &mut self,
         work: &LocalWork,
@@ -153,7 +154,7 @@ impl Regions {
         self.change(icm, host, before, entry)
     }
 
-    /// Takes a key away, for LOCAL_INV or for a peer.
+    /// Invalidates a key, for LOCAL_INV or for a peer.
     pub fn invalidate(
         &mut self,
         key: u32,
@@ -214,7 +215,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether the region takes the window.
+    /// Checks that the region allows the bind of the window.
     fn check_bind(&self, work: &Bind, who: Domain, icm: &Icm, host: &dyn Host) -> Result<(), Refused> {
         let region = self.good(icm, host, work.lkey)?;
         if !region.is_region() {
@@ -237,7 +238,7 @@ impl Regions {
     }
 }
 
-/// Whether a good key may be taken away.
+/// Checks that a valid key may be invalidated.
 pub(super) fn may_invalidate(entry: &Entry, key: u32, who: Domain, remote: bool) -> Result<(), Refused> {
     let type2 = !entry.is_region() && entry.is_type2();
     let same = if type2 { entry.window_qpn() == who.qpn } else { entry.pd() == who.pd };

@@ -1,7 +1,7 @@
-//! The memory protection table: what commands do with its entries.
+//! The memory protection table, and the commands on its entries.
 //!
-//! Entries lie in ICM, where Linux changes them behind the card's back when it registers a region anew: it takes the entry
-//! back (HW2SW_MPT), writes it, gives it by its first byte, and flushes what the card may remember (SYNC_TPT).
+//! Entries are in ICM, where Linux changes them directly when it re-registers a region: it takes the entry
+//! back (HW2SW_MPT), writes it, hands it over by its first byte, and flushes the card's copies (SYNC_TPT).
 
 use super::entry::{Entry, LEN, Owner};
 use super::generation::{Generations, Name};
@@ -14,27 +14,27 @@ use crate::device::mailbox::Mailbox;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Entries that the card remembers.
+/// The maximum number of entries that the card caches.
 const REMEMBERED: usize = 1 << 16;
 
 /// The table.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// ICM address of the first entry.
+    /// The ICM address of the first entry.
     base: u64,
-    /// Bits of an index.
+    /// The mask of an index.
     mask: u32,
-    /// A bit for each entry that the guest has ever given: what lies in the others is rubbish.
+    /// One bit for each entry that the guest has ever handed over. The memory of the others is undefined.
     given: Vec<u64>,
-    /// Copies of entries as they lie in ICM.
+    /// Copies of entries in ICM.
     remembered: HashMap<u32, Entry>,
     generations: Generations,
-    /// What looking at entries and pages costs, if that is counted.
+    /// The account of the cost of lookups, if costs are counted.
     costs: Option<Arc<Costs>>,
 }
 
 impl Regions {
-    /// A table of `1 << log_entries` entries from ICM address `base` on.
+    /// Creates a table of `1 << log_entries` entries at ICM address `base`.
     #[must_use]
     pub fn new(base: u64, log_entries: u8, costs: Option<Arc<Costs>>) -> Self {
         let entries = 1u32 << log_entries.min(24);
@@ -48,19 +48,19 @@ impl Regions {
         }
     }
 
-    /// Counts what looking at entries and pages costs from now on.
+    /// Starts to count the cost of lookups of entries and pages.
     pub fn set_costs(&mut self, costs: Arc<Costs>) {
         self.costs = Some(costs);
     }
 
-    /// What it costs to look at the entry with a key, if that is counted.
+    /// Counts the lookup of the entry of a key.
     pub(super) fn account(&self, key: u32) {
         if let Some(costs) = &self.costs {
             costs.region(key >> 8 & self.mask);
         }
     }
 
-    /// What it costs to look at an entry of the page table, by its byte offset.
+    /// Counts the lookup of a page table entry, by its byte offset.
     pub(super) fn account_page(&self, mtt: u64) {
         if let Some(costs) = &self.costs {
             costs.page(mtt);
@@ -99,7 +99,8 @@ impl Regions {
         Ok(())
     }
 
-    /// The entry with a key's index, if it is the card's and its key is of that entry but for the variable bits.
+    /// Returns the entry at a key's index, if the card owns it and the key matches except for the variable
+    /// bits.
     pub(super) fn of_key(&self, icm: &Icm, host: &dyn Host, key: u32) -> Result<Entry, Refused> {
         let index = key >> 8 & self.mask;
         if !self.is_given(index) {
@@ -112,7 +113,7 @@ impl Regions {
         Ok(entry)
     }
 
-    /// The entry with a key that is good.
+    /// Returns the entry of a valid key.
     pub(super) fn good(&self, icm: &Icm, host: &dyn Host, key: u32) -> Result<Entry, Refused> {
         let entry = self.of_key(icm, host, key)?;
         match entry.owner() {
@@ -122,7 +123,7 @@ impl Regions {
         }
     }
 
-    /// Changes the entry that had the key `before`.
+    /// Changes the entry whose key was `before`.
     pub(super) fn change(
         &mut self,
         icm: &mut Icm,
@@ -134,28 +135,28 @@ impl Regions {
         Ok(self.write(icm, host, before >> 8 & self.mask, entry)?)
     }
 
-    /// Counts a window that is bound to a region, or no longer is.
+    /// Counts a window that was bound to a region (`bound`) or unbound from it.
     pub(super) fn count_window(&mut self, icm: &mut Icm, host: &dyn Host, lkey: u32, bound: bool) {
         let Ok(mut region) = self.of_key(icm, host, lkey) else { return };
         if region.is_region() {
             let windows = region.windows();
             region.set_windows(if bound { windows.saturating_add(1) } else { windows.saturating_sub(1) });
-            // The table's memory was there a moment ago.
+            // The preceding read shows that the table's memory is mapped.
             let _ = self.write(icm, host, lkey >> 8 & self.mask, region);
         }
     }
 
-    /// A name for a good key while its life lasts, and the region's first address.
+    /// Returns the name of a valid key, and the region's first address.
     pub(super) fn name(&self, key: u32, start: u64) -> (Name, u64) {
         if key == RESERVED_LKEY { (Name(0), 0) } else { self.generations.name(key, start) }
     }
 
-    /// The key that has a name, and the region's first address.
+    /// Returns the key of a name, and the region's first address.
     pub(super) fn named(&self, name: Name) -> Option<(u32, u64)> {
         if name == Name(0) { Some((RESERVED_LKEY, 0)) } else { self.generations.key(name) }
     }
 
-    /// SW2HW_MPT: the guest gives an entry.
+    /// SW2HW_MPT: takes over an entry from the guest.
     pub fn create(
         &mut self,
         index: u32,
@@ -172,7 +173,7 @@ impl Regions {
         }
         if self.is_given(index) {
             let there = self.read(icm, host, index).map_err(|_| Status::IcmError)?;
-            // Memory of the table that was taken away and given anew holds zeros.
+            // Table memory that was unmapped and mapped again contains zeros.
             let blank = there == Entry::default();
             if !blank && there.owner() != Owner::Software && there.key() >> 8 & self.mask == index {
                 return Err(Status::BadResourceState);
@@ -195,7 +196,7 @@ impl Regions {
         Ok(())
     }
 
-    /// HW2SW_MPT: the guest takes an entry back; gives it as it was.
+    /// HW2SW_MPT: returns an entry to the guest, with its last contents.
     pub fn destroy(&mut self, index: u32, icm: &mut Icm, host: &dyn Host) -> Result<Mailbox, Status> {
         let index = index & self.mask;
         let mut entry = self.owned(index, icm, host)?;
@@ -213,7 +214,7 @@ impl Regions {
         Ok(out)
     }
 
-    /// QUERY_MPT: an entry.
+    /// QUERY_MPT: returns an entry.
     pub fn query(&self, index: u32, icm: &Icm, host: &dyn Host) -> Result<Mailbox, Status> {
         let index = index & self.mask;
         if !self.is_given(index) {
@@ -235,7 +236,7 @@ impl Regions {
         Ok(entry)
     }
 
-    /// SYNC_TPT: entries are read from ICM again.
+    /// SYNC_TPT: discards the copies, so that entries are read from ICM again.
     pub fn forget_copies(&mut self) {
         self.remembered.clear();
     }

@@ -1,4 +1,4 @@
-//! Connected queue pairs: the transport of `drivers/roce` fed from the rings of the guest.
+//! Connected queue pairs: the transport of `drivers/roce`, fed from the rings of the guest.
 
 use super::context::Context;
 use super::datagram::Origin;
@@ -25,20 +25,20 @@ use verbs::{
     RemoteAddr, RemoteKey, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId,
 };
 
-/// Send work requests that the transport holds; more wait in the guest's ring.
+/// The number of send work requests that the transport holds. Further ones wait in the guest's ring.
 const SEND_DEPTH: u32 = 128;
-/// Receives that the transport holds; more wait in the guest's ring.
+/// The number of receives that the transport holds. Further ones wait in the guest's ring.
 const RECEIVE_DEPTH: u32 = 64;
-/// Packets in flight.
+/// The maximum number of packets in flight.
 const MAX_WINDOW: u32 = 128;
-/// READs and atomics in flight.
+/// The maximum number of READs and atomics in flight.
 const MAX_RD_ATOMIC: u8 = 16;
 
-/// What the transport needs for the rings of a context: a work request lies in one entry.
+/// Returns the transport's limits for the rings of a context. A work request fits one entry.
 fn limits(context: &Context) -> Limits {
     const ELEMENT: u32 = 16;
     let ((_, send), (_, receive)) = (context.send_size(), context.receive_size());
-    // An entry of a shared queue may be longer than those of the own ring, which there is none of.
+    // An entry of a shared queue may be longer than one of the own ring, which does not exist in this case.
     let receive = if context.shares_receives() { super::rings::MAX_RECEIVE } else { 1 << receive };
     Limits {
         send_depth: SEND_DEPTH,
@@ -50,7 +50,7 @@ fn limits(context: &Context) -> Limits {
     }
 }
 
-/// Bytes of the process that the transport of a context takes, about.
+/// Returns the approximate memory of the process for the transport of a context, in bytes.
 #[must_use]
 pub fn footprint(context: &Context) -> u64 {
     let limits = limits(context);
@@ -59,34 +59,34 @@ pub fn footprint(context: &Context) -> u64 {
         + u64::from(RECEIVE_DEPTH) * (elements + requests)
 }
 
-/// The transport of an RC queue pair.
+/// Creates the transport of an RC queue pair.
 #[must_use]
 pub fn reliable(qpn: u32, context: &Context) -> Connection {
     Connection::Reliable(Box::new(ReliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
-/// The transport of a UC queue pair.
+/// Creates the transport of a UC queue pair.
 #[must_use]
 pub fn unreliable(qpn: u32, context: &Context) -> Connection {
     Connection::Unreliable(Box::new(UnreliableQp::new(QpNum::new(qpn), &limits(context))))
 }
 
-/// The transport of an XRC queue pair.
+/// Creates the transport of an XRC queue pair.
 #[must_use]
 pub fn extended(qpn: u32, context: &Context) -> Connection {
     Connection::Reliable(Box::new(ReliableQp::new_extended(QpNum::new(qpn), &limits(context))))
 }
 
-/// Whether all sends have ended.
+/// Returns whether all sends have ended.
 #[must_use]
 pub const fn is_idle(connection: &Connection) -> bool {
     connection.send_room() == SEND_DEPTH
 }
 
-/// What the context says of the connection.
+/// Returns the connection parameters of a context.
 #[must_use]
 pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
-    /// A timeout code of 0 waits for ever: longer than any guest lives.
+    /// A timeout code of 0 means no timeout; this value exceeds any guest's run time.
     const FOR_EVER: Duration = Duration::from_secs(1 << 20);
     let (retries, rnr_retries) = context.retries();
     let (requester, _) = context.rd_atomic();
@@ -108,7 +108,7 @@ pub fn connect(context: &Context, address: AddressVector) -> QpConnect {
     }
 }
 
-/// The way to the peer.
+/// Returns the address of the peer.
 #[must_use]
 pub fn address(context: &Context) -> AddressVector {
     let (hop_limit, traffic_class) = context.hop_and_class();
@@ -121,16 +121,17 @@ pub fn address(context: &Context) -> AddressVector {
     }
 }
 
-/// Completions of one queue pair, as they come out of the transport.
+/// Completions of one queue pair, as the transport reports them.
 #[derive(Default)]
 pub struct Completed {
-    /// Each with whether it is of the send queue.
+    /// The completions, each with whether it belongs to the send queue.
     pub list: Vec<(Completion, bool)>,
-    /// The packet that is handled asks for an event.
+    /// True if the packet being handled requests an event.
     pub solicited: bool,
-    /// Where the datagram that is handled came from.
+    /// The origin of the datagram being handled.
     pub origin: Option<Origin>,
-    /// The queue pair is an XRC one: receives complete where their shared queue says, and name it.
+    /// True for an XRC queue pair: receives complete in the completion queue of their shared queue, and the
+    /// entry names the shared queue.
     pub extended: bool,
 }
 
@@ -146,29 +147,29 @@ impl Completions for Completed {
     }
 }
 
-/// A work request's name: its index in the ring and its opcode.
+/// Returns a work request's identifier: its index in the ring and its opcode.
 pub fn name(index: u16, opcode: u8) -> WrId {
     WrId(u64::from(index) | u64::from(opcode) << 16)
 }
 
-/// The name of a receive from a shared queue: its index in the queue, and the queue's number.
+/// Returns the identifier of a receive from a shared queue: its index in the queue, and the queue's number.
 fn shared_name(index: u16, srqn: u32) -> WrId {
     WrId(u64::from(index) | u64::from(srqn) << 32)
 }
 
-/// The index in a work request's name.
+/// Returns the index in a work request's identifier.
 const fn index_of(id: WrId) -> u16 {
     id.0 as u16
 }
 
-/// The shared queue in the name of a receive that is from one.
+/// Returns the shared queue in the identifier of a receive from such a queue.
 #[must_use]
 pub const fn srqn_of(id: WrId) -> u32 {
     (id.0 >> 32) as u32
 }
 
 impl Completed {
-    /// The entry that tells of a completion.
+    /// Returns the completion queue entry of a completion.
     #[must_use]
     pub fn cqe(&self, qpn: u32, completion: &Completion, send: bool) -> Cqe {
         let mut cqe = cqe(qpn, completion, send);
@@ -209,7 +210,7 @@ fn cqe(qpn: u32, completion: &Completion, send: bool) -> Cqe {
         .with(0x14, &completion.byte_len.to_be_bytes())
 }
 
-/// Why a work request ends the queue pair before it starts.
+/// The reason why a work request fails the queue pair before it starts.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unfit {
     #[error(transparent)]
@@ -235,21 +236,21 @@ impl Unfit {
     }
 }
 
-/// Work that the card does by itself, when it is its turn.
+/// Work that the card executes itself, in order with the other work.
 #[derive(Clone, Copy, Debug)]
 pub struct Local {
     /// The work request's index.
     pub index: u16,
-    /// Its control segment.
+    /// The work request's control segment.
     pub control: Control,
-    /// What to do.
+    /// The work.
     pub work: LocalWork,
 }
 
-/// Takes work from the send ring as long as the transport has room. Stops at work that the card does by itself: that is
-/// done when all before it has ended, as drivers ask for by the bit for strong order, and it ends before what follows
-/// begins. `Some`: now. A work request that is refused waits for those before it as well, so that they end as they would
-/// without it.
+/// Moves work requests from the send ring to the transport while it has room. Stops at work that the card
+/// executes itself. Such work is executed after all earlier requests have ended, as drivers request by the
+/// strong ordering bit, and ends before later ones begin; it is returned when its turn has come. A refused
+/// work request also waits for the earlier ones, so that their outcome is unaffected.
 pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Local> {
     if qp.context.is_xrc_target() {
         return None;
@@ -269,7 +270,7 @@ pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Lo
         let (index, control, wqe) = match qp.send.next(&qp.memory, keyed.host) {
             Ok(None) => return None,
             Ok(Some(next)) => next,
-            // What is before it ends first, as it would without it.
+            // Earlier requests end first, unaffected by this one.
             Err(_) if !idle => return None,
             Err(e) => {
                 super::flush::broken(qp, e, env);
@@ -304,7 +305,7 @@ pub fn take_sends(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>) -> Option<Lo
     None
 }
 
-/// The entry that tells of the end of work that the card did by itself; `None` if nobody asked for one.
+/// Returns the entry for work that the card has executed itself, or `None` if no completion was requested.
 #[must_use]
 pub fn local_cqe(qpn: u32, local: &Local, result: Result<(), Refused>) -> Option<Cqe> {
     match result {
@@ -377,7 +378,7 @@ fn post(
     Ok(transport.post_send(&wr, control.remote_srq(), env)?)
 }
 
-/// Where an atomic's result goes.
+/// Returns the address for an atomic's result.
 fn result(list: &[Sge]) -> Result<IoAddr, VerbsError> {
     match list {
         [Sge { addr, len: 8.. }] => Ok(*addr),
@@ -385,7 +386,8 @@ fn result(list: &[Sge]) -> Result<IoAddr, VerbsError> {
     }
 }
 
-/// An element of a list as the transport takes it; one without bytes is none, whatever its key.
+/// Returns an element of a list in the transport's form. An element without bytes is dropped, whatever its
+/// key.
 pub(super) fn resolve(
     keyed: Keyed<'_>,
     who: Domain,
@@ -401,19 +403,20 @@ pub(super) fn resolve(
     Ok(Some(Sge { addr: address::of(keyed, lkey, va)?, len }))
 }
 
-/// What queue pairs share.
+/// The objects that queue pairs share.
 pub struct Shared<'a> {
-    /// Receive queues.
+    /// The shared receive queues.
     pub srqs: &'a mut Srqs,
-    /// Where their events go.
+    /// The event queues.
     pub eqs: &'a mut Eqs,
     /// The card's ports.
     pub ports: &'a [Port],
-    /// The card is a virtual function, whose special queue pairs are tunnels to its master.
+    /// True if the card is a virtual function, whose special queue pairs are tunnels to its master.
     pub has_master: bool,
 }
 
-/// Whether a request begins to use a receive, or ends with one. One that a message in progress needs is there already.
+/// Returns whether a request starts to use a receive or completes one. A receive that a message in progress
+/// needs is already posted.
 #[must_use]
 pub const fn takes_receive(operation: Operation) -> bool {
     use Operation as O;
@@ -428,8 +431,8 @@ pub const fn takes_receive(operation: Operation) -> bool {
     )
 }
 
-/// Posts receives from the guest's ring until the transport holds enough. Those of an XRC queue pair are from the shared
-/// queue that the peer names.
+/// Posts receives from the guest's ring until the transport holds enough. The receives of an XRC queue pair
+/// come from the shared queue that the peer names.
 pub fn take_receives(
     qp: &mut Qp,
     named: Option<u32>,
@@ -445,7 +448,7 @@ pub fn take_receives(
         _ => qp.context.srqn(),
     };
     let mut list: Vec<Scatter> = Vec::new();
-    // Of a shared queue only what is needed at once: the rest is for others.
+    // From a shared queue only the receive needed now is fetched, because others use the queue too.
     let enough = if srqn.is_some() { 1 } else { RECEIVE_DEPTH / 2 };
     while qp.state != State::Error && qp.transport.receives_posted() < enough {
         let taken = match srqn {
@@ -464,7 +467,7 @@ pub fn take_receives(
             }
         };
         let who = Domain { pd, ..own };
-        // An element that is refused fails when a message comes to it, and is no matter to one that does not.
+        // A refused element fails the messages that reach it, and only those.
         let element = |e: &Scatter| {
             resolve(keyed, who, e.lkey, e.va, e.len, Access::LocalWrite).unwrap_or_else(|refused| {
                 log::warn!("queue pair {:#x}: receive {index}: {refused}", own.qpn);
@@ -482,7 +485,7 @@ pub fn take_receives(
     }
 }
 
-/// Gives what no message has begun to use back to the shared queue that it was taken from.
+/// Returns unused receives to the shared queue from which they were fetched.
 pub fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared: &mut Shared<'_>) {
     if !qp.context.shares_receives() {
         return;
@@ -495,7 +498,7 @@ pub fn return_receives(qp: &mut Qp, named: Option<u32>, host: &dyn Host, shared:
     }
 }
 
-/// The headers of frames to the peer.
+/// Returns the headers of frames to the peer.
 #[must_use]
 pub fn path(context: &Context, port: &Port) -> Option<Headers> {
     if port.is_infiniband() {
@@ -506,14 +509,14 @@ pub fn path(context: &Context, port: &Port) -> Option<Headers> {
     Headers::towards(mac, source.gid, &address(context), context.source_port() | 0xc000)
 }
 
-/// The VLAN tag of frames to the peer.
+/// Returns the VLAN tag of frames to the peer.
 #[must_use]
 pub fn tag(context: &Context, port: &Port) -> Option<u16> {
     let (row, priority) = context.vlan()?;
     Some(u16::from(priority) << 13 | port.vlan(row)?)
 }
 
-/// The memory of a queue pair's own work requests.
+/// Returns the memory of a queue pair's own work requests.
 #[must_use]
 pub const fn local_memory<'a>(keyed: Keyed<'a>) -> LocalMemory<'a> {
     LocalMemory { keyed }

@@ -1,4 +1,4 @@
-//! The context of a queue pair as the guest gives it, piece by piece, with each transition (Linux
+//! The context of a queue pair, which the guest passes piece by piece with each transition (Linux
 //! `include/linux/mlx4/qp.h`, `hw/mlx4/qp.c`).
 
 use crate::device::ethernet::rss::Rss;
@@ -6,9 +6,9 @@ use crate::device::mailbox::Mailbox;
 use crate::device::memory::Domain;
 use verbs::{Gid, MacAddr, PathMtu};
 
-/// Where the context begins in the mailbox, after the mask of optional parameters.
+/// The offset of the context in the mailbox, after the mask of optional parameters.
 const CONTEXT: usize = 0x08;
-/// Bytes of the context.
+/// The length of the context, in bytes.
 const LEN: usize = 0xf8;
 
 /// The state of a queue pair, by its code.
@@ -25,28 +25,28 @@ pub enum State {
 }
 
 impl State {
-    /// Whether the card takes work from the send ring, to execute it or to end it as flushed.
+    /// Returns whether the card fetches work from the send ring, to execute it or to flush it.
     #[must_use]
     pub const fn takes_sends(self) -> bool {
         matches!(self, Self::ReadyToSend | Self::SendQueueError | Self::Error)
     }
 
-    /// Whether messages are taken in.
+    /// Returns whether the queue pair accepts messages.
     #[must_use]
     pub const fn receives(self) -> bool {
         !matches!(self, Self::Reset | Self::Init | Self::Error)
     }
 }
 
-/// What a queue pair speaks.
+/// The transport service of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Service {
     Rc,
     Uc,
     Ud,
-    /// Extended reliable connection: its receives are from the shared receive queues that its peer names.
+    /// Extended reliable connection. Its receives come from the shared receive queues that its peer names.
     Xrc,
-    /// Special queue pairs and raw Ethernet: the guest makes the headers.
+    /// Special queue pairs and raw Ethernet: the guest builds the headers.
     Raw,
 }
 
@@ -67,7 +67,7 @@ pub enum Transition {
 }
 
 impl Transition {
-    /// By opcode.
+    /// Returns the transition of an opcode.
     #[must_use]
     pub const fn from_opcode(opcode: u16) -> Option<Self> {
         Some(match opcode {
@@ -86,7 +86,7 @@ impl Transition {
         })
     }
 
-    /// The state after it, if it may be made from `state`.
+    /// Returns the state after the transition, if it is allowed from `state`.
     #[must_use]
     pub fn from(self, state: State) -> Option<State> {
         use State as S;
@@ -125,10 +125,11 @@ mod optional {
     pub const SCHED_QUEUE: u32 = 1 << 16;
 }
 
-/// Fields that a transition takes: offset in the context, and bits of the 32-bit word there.
+/// A field that a transition sets: the offset in the context, and the mask of its bits in the 32-bit word
+/// there.
 type Field = (usize, u32);
 
-/// The primary path.
+/// Offset of the primary path.
 const PATH: usize = 0x18;
 const PATH_LEN: usize = 0x2c;
 const SCHED_QUEUE: Field = (PATH + 0x20, 0xff00_0000);
@@ -145,7 +146,7 @@ const RETRY_COUNT: Field = (0x70, 0x0007_0000);
 const RNR_RETRY: Field = (0x70, 0x0000_e000);
 const ACK_TIMEOUT: Field = (PATH + 0x08, 0xf800_0000);
 
-/// What the mask may name, for every transition but the first.
+/// The fields that the mask can select, in every transition but the first.
 const OPTIONAL: [(u32, Field); 12] = [
     (optional::RRE, RRE),
     (optional::RAE, RAE),
@@ -161,18 +162,18 @@ const OPTIONAL: [(u32, Field); 12] = [
     (optional::SCHED_QUEUE, SCHED_QUEUE),
 ];
 
-/// What the card counts in a context.
+/// The fields of a context that the card itself updates.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
-    /// The next PSN that is sent.
+    /// The PSN of the next packet sent.
     pub send_psn: u32,
-    /// The last that was acknowledged.
+    /// The last acknowledged PSN.
     pub acknowledged_psn: u32,
-    /// The next that is expected.
+    /// The next expected PSN.
     pub receive_psn: u32,
-    /// Receives taken from the ring.
+    /// The number of receives fetched from the ring, modulo 2^16.
     pub receive_index: u16,
-    /// Entries of the send ring taken.
+    /// The number of entries fetched from the send ring, modulo 2^16.
     pub send_index: u16,
 }
 
@@ -202,8 +203,8 @@ impl Context {
         }
     }
 
-    /// Takes what a transition gives. Linux zeroes the mailbox and fills only what the caller named, so only that may be
-    /// taken.
+    /// Updates the context from a transition's mailbox. Linux fills only the fields that the mask or the
+    /// transition names, and zeroes the rest, so only the named fields are copied.
     pub fn update(&mut self, transition: Transition, mailbox: &Mailbox) {
         let mut path = false;
         match transition {
@@ -259,7 +260,7 @@ impl Context {
         }
     }
 
-    /// Puts in what the card counts.
+    /// Writes the fields that the card updates.
     pub fn set_live(&mut self, live: &Live) {
         const PSN: u32 = 0x00ff_ffff;
         self.put((0x78, PSN), live.send_psn);
@@ -268,14 +269,14 @@ impl Context {
         self.put((0xb4, u32::MAX), u32::from(live.receive_index) << 16 | u32::from(live.send_index));
     }
 
-    /// QUERY_QP: the context with the code of the state that the card keeps.
+    /// QUERY_QP: writes the context to `out`, with the code of the card's state.
     pub fn query(&self, state: u32, out: &mut Mailbox) {
         let mut shown = self.clone();
         shown.put((0x00, 0xf000_0000), state << 28);
         out.put(CONTEXT, &*shown.0);
     }
 
-    /// The service, if it is one that the card has.
+    /// Returns the service, if the card supports it.
     #[must_use]
     pub fn service(&self) -> Option<Service> {
         match self.word(0) >> 16 & 0xff {
@@ -287,144 +288,147 @@ impl Context {
             _ => None,
         }
     }
-    /// Sets the own number, which is that of the command.
+    /// Sets the queue pair number, which the command specifies.
     pub fn set_number(&mut self, qpn: u32) {
         self.put(LOCAL_QPN, qpn);
     }
-    /// The protection domain.
+    /// Returns the protection domain.
     #[must_use]
     pub fn pd(&self) -> u32 {
         self.word(0x04) & 0x1_ffff
     }
-    /// Who the queue pair is to memory.
+    /// Returns the queue pair's identity for memory accesses.
     #[must_use]
     pub fn domain(&self) -> Domain {
         let qpn = self.word(LOCAL_QPN.0) & LOCAL_QPN.1;
         Domain { pd: self.pd(), qpn, reserved_lkey: self.word(0x08) >> 4 & 1 != 0 }
     }
-    /// Whether FAST_REG is allowed, which it is to kernels.
+    /// Returns whether FAST_REG is allowed; it is for kernels.
     #[must_use]
     pub fn fast_register(&self) -> bool {
         self.word(0x70) >> 11 & 1 != 0
     }
-    /// The path MTU; `None` for Ethernet, and as long as none is given.
+    /// Returns the path MTU; `None` for Ethernet, and before one is set.
     #[must_use]
     pub fn mtu(&self) -> Option<PathMtu> {
         PathMtu::ALL.get((self.word(0x08) >> 29).checked_sub(1)? as usize).copied()
     }
-    /// Whether frames are Ethernet: of a queue pair whose guest makes the headers, that it is not a special one.
+    /// Returns whether a raw queue pair is for Ethernet frames; otherwise it is a special one.
     #[must_use]
     pub fn is_ethernet(&self) -> bool {
         self.word(0x08) >> 29 == 7
     }
-    /// log2 of the entries and of the bytes of an entry of the receive queue.
+    /// Returns log2 of the number of entries in the receive queue, and log2 of the entry length in bytes.
     #[must_use]
     pub fn receive_size(&self) -> (u8, u8) {
         size((self.word(0x08) >> 16) as u8)
     }
-    /// The same of the send queue.
+    /// Returns log2 of the number of entries in the send queue, and log2 of the entry length in bytes.
     #[must_use]
     pub fn send_size(&self) -> (u8, u8) {
         size((self.word(0x08) >> 8) as u8)
     }
-    /// Whether frames are RoCE v2.
+    /// Returns whether frames are RoCE v2.
     #[must_use]
     pub fn roce_v2(&self) -> bool {
         self.word(0x08) >> 6 & 3 == 2
     }
-    /// The peer's number.
+    /// Returns the number of the peer's queue pair.
     #[must_use]
     pub fn remote_qpn(&self) -> u32 {
         self.word(0x14) & 0xff_ffff
     }
-    /// Retries after a timeout, and after an RNR NAK.
+    /// Returns the number of retries after a timeout, and after an RNR NAK.
     #[must_use]
     pub fn retries(&self) -> (u8, u8) {
         let word = self.word(0x70);
         ((word >> 16 & 7) as u8, (word >> 13 & 7) as u8)
     }
-    /// READs and atomics kept in flight, and answered.
+    /// Returns the maximum number of READs and atomics in flight as requester, and as responder.
     #[must_use]
     pub fn rd_atomic(&self) -> (u8, u8) {
         (1 << (self.word(0x70) >> 21 & 7), 1 << (self.word(0x90) >> 21 & 7))
     }
-    /// First PSN sent.
+    /// Returns the PSN of the first packet sent.
     #[must_use]
     pub fn send_psn(&self) -> u32 {
         self.word(0x78) & 0xff_ffff
     }
-    /// First PSN expected.
+    /// Returns the first expected PSN.
     #[must_use]
     pub fn receive_psn(&self) -> u32 {
         self.word(0x94) & 0xff_ffff
     }
-    /// Where send work completes.
+    /// Returns the completion queue of sends.
     #[must_use]
     pub fn send_cqn(&self) -> u32 {
         self.word(0x7c) & 0xff_ffff
     }
-    /// Where receive work completes.
+    /// Returns the completion queue of receives.
     #[must_use]
     pub fn receive_cqn(&self) -> u32 {
         self.word(0x9c) & 0xff_ffff
     }
-    /// UDP source port of RoCE v2.
+    /// Returns the UDP source port of RoCE v2.
     #[must_use]
     pub fn source_port(&self) -> u16 {
         (self.word(0x80) >> 16) as u16
     }
-    /// Which of READ, WRITE and atomics peers may do.
+    /// Returns which of READ, WRITE and atomics the peer may do.
     #[must_use]
     pub fn remote_rights(&self) -> [bool; 3] {
         [RRE, RWE, RAE].map(|(offset, bit)| self.word(offset) & bit != 0)
     }
-    /// The code of the time to ask a peer to wait when no receive is posted.
+    /// Returns the code of the delay that the peer must observe when no receive is posted.
     #[must_use]
     pub fn rnr_timer(&self) -> u8 {
         (self.word(0x94) >> 24 & 0x1f) as u8
     }
-    /// What datagrams must name to be taken, and controlled Q_Keys of sends stand for.
+    /// Returns the Q_Key. Received datagrams must contain it; it also replaces a controlled Q_Key in sends.
     #[must_use]
     pub fn qkey(&self) -> u32 {
         self.word(Q_KEY.0)
     }
-    /// Bus address of the receive queue's doorbell record.
+    /// Returns the bus address of the receive queue's doorbell record.
     #[must_use]
     pub fn receive_record(&self) -> u64 {
         self.double(0xa0) & !3
     }
-    /// The shared receive queue, if it uses one.
+    /// Returns the shared receive queue, if the queue pair uses one.
     #[must_use]
     pub fn srqn(&self) -> Option<u32> {
         let word = self.word(0xac);
         (word >> 24 & 1 != 0).then_some(word & 0xff_ffff)
     }
-    /// The XRC domain from whose shared receive queues the peer may choose. Only a target has one: its number has the top
-    /// bit set (Linux `mlx4/qp.c`), which that of an initiator has not. Domain 0 is that of all other shared receive
-    /// queues.
+    /// Returns the XRC domain from whose shared receive queues the peer may choose. Only a target has one:
+    /// the top bit of its number is set (Linux `mlx4/qp.c`), unlike an initiator's. Domain 0 contains all
+    /// shared receive queues that are not for XRC.
     #[must_use]
     pub fn xrc_domain(&self) -> Option<u16> {
         let domain = self.word(0x98) as u16;
         (self.is_xrc_target() && domain != 0).then_some(domain)
     }
-    /// Whether it is the receiving end of an extended reliable connection, which has no work of its own: Linux does not
-    /// prepare its send ring, whose zeros would pass for work requests.
+    /// Returns whether the queue pair is the target of an extended reliable connection. A target sends no
+    /// requests of its own; Linux does not initialize its send ring, whose zeros would look like work
+    /// requests.
     #[must_use]
     pub fn is_xrc_target(&self) -> bool {
         const TARGET: u32 = 1 << 23;
         self.service() == Some(Service::Xrc) && self.word(LOCAL_QPN.0) & TARGET != 0
     }
-    /// Whether receives come from shared queues, so that there is no ring of its own.
+    /// Returns whether receives come from shared queues; then the queue pair has no receive ring of its own.
     #[must_use]
     pub fn shares_receives(&self) -> bool {
         self.srqn().is_some() || self.service() == Some(Service::Xrc)
     }
-    /// Whether there is a receive ring: not with shared queues, nor if frames are spread over other queue pairs.
+    /// Returns whether the queue pair has a receive ring. It has none with shared queues, and none if it
+    /// distributes frames over other queue pairs.
     #[must_use]
     pub fn has_receive_ring(&self) -> bool {
         !self.shares_receives() && self.rss().is_none()
     }
-    /// The buffer: byte offset of its MTT entries, log2 of a page, bytes of the first page before it.
+    /// Returns the buffer: the byte offset of its MTT entries, log2 of the page size in bytes, and the
+    /// buffer's offset in its first page in bytes.
     #[must_use]
     pub fn buffer(&self) -> (u64, u8, u64) {
         let log_page = (self.word(0xc8) >> 24 & 0x3f) as u8 + 12;
@@ -432,7 +436,7 @@ impl Context {
         (mtt, log_page, u64::from(self.word(0x90) >> 6 & 0x3f) * 64)
     }
 
-    /// How frames are spread over other queue pairs, if they are.
+    /// Returns the receive side scaling context, if the queue pair distributes frames over others.
     #[must_use]
     pub fn rss(&self) -> Option<Rss> {
         const SPREADS: u32 = 1 << 13;
@@ -440,13 +444,14 @@ impl Context {
         let bytes = self.0.get(PLACE..)?.first_chunk()?;
         (self.word(0) & SPREADS != 0).then(|| Rss::parse(bytes))?
     }
-    /// The counter of its frames.
+    /// Returns the counter of the queue pair's frames.
     #[must_use]
     pub fn counter(&self) -> u8 {
         (self.word(PATH + 0x04) >> 24) as u8
     }
-    /// Whether Ethernet frames that a queue pair of the same port has sent are let in, by the sender's counter: those of its
-    /// own counter are not if the path says so (Linux `include/linux/mlx4/qp.h`, `MLX4_FL_ETH_SRC_CHECK_MC_LB`).
+    /// Returns whether the queue pair accepts a frame sent by a queue pair of the same port with counter
+    /// `counter`. If the path says so, frames with its own counter are refused (Linux
+    /// `include/linux/mlx4/qp.h`, `MLX4_FL_ETH_SRC_CHECK_MC_LB`).
     #[must_use]
     pub fn takes_looped(&self, unicast: bool, counter: u8) -> bool {
         const CHECKS_UNICAST: u32 = 1 << 24;
@@ -455,21 +460,21 @@ impl Context {
         let checks = BY_COUNTER | if unicast { CHECKS_UNICAST } else { CHECKS_MULTICAST };
         self.word(PATH) & checks != checks || self.counter() != counter
     }
-    /// Whether the outermost VLAN tag of frames received is taken off.
+    /// Returns whether the outermost VLAN tag is removed from received frames.
     #[must_use]
     pub fn strips_vlan(&self) -> bool {
         const KEEPS: u32 = 1 << 30;
         self.word(0xc0) & KEEPS == 0
     }
 
-    /// Whether frames received keep their check sequence.
+    /// Returns whether received frames keep their check sequence.
     #[must_use]
     pub fn keeps_fcs(&self) -> bool {
         const KEEPS: u32 = 1 << 29;
         self.word(0xc0) & KEEPS != 0
     }
 
-    /// UPDATE_QP: what may change at any time.
+    /// UPDATE_QP: changes the fields that may change at any time.
     pub fn amend(&mut self, mailbox: &Mailbox) {
         const QP_VLAN_STRIPPING: u64 = 1 << 33;
         const PATH_MAC_INDEX: u64 = 1 << 34;
@@ -484,77 +489,79 @@ impl Context {
         take(path & PATH_MAC_INDEX != 0, (PATH + 0x04, 0x007f_0000));
     }
 
-    /// The port, from 0.
+    /// Returns the port, counted from 0.
     #[must_use]
     pub fn port(&self) -> usize {
         (self.word(SCHED_QUEUE.0) >> 30 & 1) as usize
     }
-    /// Which row of the port's GID table is the source.
+    /// Returns the row of the source in the port's GID table.
     #[must_use]
     pub fn source_gid(&self) -> usize {
         (self.word(PATH + 0x08) >> 16 & 0x7f) as usize
     }
-    /// From which row of the port's GID table the address vectors of datagrams count, which a virtual function's master says.
+    /// Returns the row of the port's GID table that has index 0 in the address vectors of datagrams. A
+    /// virtual function's master sets it.
     #[must_use]
     pub fn datagram_gids(&self) -> usize {
         const GIVEN: u32 = 1 << 23;
         if self.word(PATH + 0x08) & GIVEN != 0 { self.source_gid() } else { 0 }
     }
-    /// InfiniBand: the peer's LID.
+    /// InfiniBand: returns the peer's LID.
     #[must_use]
     pub fn remote_lid(&self) -> u16 {
         self.word(PATH + 0x04) as u16
     }
-    /// InfiniBand: which of the own LIDs is the source.
+    /// InfiniBand: returns the path bits that select the source among the port's LIDs.
     #[must_use]
     pub fn path_bits(&self) -> u8 {
         (self.word(PATH + 0x04) >> 16 & 0x7f) as u8
     }
-    /// InfiniBand: whether packets have a GRH.
+    /// InfiniBand: returns whether packets have a GRH.
     #[must_use]
     pub fn has_global_route(&self) -> bool {
         self.word(PATH + 0x04) >> 23 & 1 != 0
     }
-    /// InfiniBand: service level.
+    /// InfiniBand: returns the service level.
     #[must_use]
     pub fn service_level(&self) -> u8 {
         (self.word(SCHED_QUEUE.0) >> 26 & 0xf) as u8
     }
-    /// Flow label of a GRH.
+    /// Returns the flow label of a GRH.
     #[must_use]
     pub fn flow_label(&self) -> u32 {
         self.word(PATH + 0x0c) & 0xf_ffff
     }
-    /// Which row of the port's MAC table is the source.
+    /// Returns the row of the source in the port's MAC table.
     #[must_use]
     pub fn source_mac(&self) -> usize {
         (self.word(PATH + 0x04) >> 16 & 0x7f) as usize
     }
-    /// Of a path on a VLAN: the row of the port's table, and the priority.
+    /// Returns the row of the VLAN in the port's table, and the priority, if the path is on a VLAN.
     #[must_use]
     pub fn vlan(&self) -> Option<(usize, u8)> {
         const VALID: u32 = 1 << 30;
         let word = self.word(SCHED_QUEUE.0);
         (self.word(PATH) & VALID != 0).then_some(((word >> 16 & 0x7f) as usize, (word >> 27 & 7) as u8))
     }
-    /// The code of the time to wait for an acknowledgement: 4.096 us times 2 to its power; 0 waits for ever.
+    /// Returns the code of the acknowledgement timeout: 4.096 us times 2 to the power of the code; 0 means no
+    /// timeout.
     #[must_use]
     pub fn ack_timeout(&self) -> u8 {
         (self.word(ACK_TIMEOUT.0) >> 27) as u8
     }
-    /// Hop limit, and traffic class.
+    /// Returns the hop limit and the traffic class.
     #[must_use]
     pub fn hop_and_class(&self) -> (u8, u8) {
         (self.word(PATH + 0x08) as u8, (self.word(PATH + 0x0c) >> 20) as u8)
     }
-    /// The peer's GID.
+    /// Returns the peer's GID.
     #[must_use]
     pub fn remote_gid(&self) -> Gid {
         let mut gid = [0; 16];
         gid.copy_from_slice(&self.0[PATH + 0x10..PATH + 0x20]);
         Gid(gid)
     }
-    /// The peer's Ethernet address.
+    /// Returns the peer's Ethernet address.
     #[must_use]
     pub fn remote_mac(&self) -> MacAddr {
         let mut mac = [0; 6];
@@ -563,7 +570,7 @@ impl Context {
     }
 }
 
-/// log2 of the entries and of the bytes of an entry.
+/// Returns log2 of the number of entries, and log2 of the entry length in bytes.
 const fn size(byte: u8) -> (u8, u8) {
     (byte >> 3 & 0xf, (byte & 7) + 4)
 }

@@ -1,5 +1,5 @@
-//! Unreliable datagram queue pairs: the transport of `drivers/roce` fed from the rings of the guest, and what special
-//! queue pairs receive.
+//! Unreliable datagram queue pairs: the transport of `drivers/roce` fed from the rings of the guest; also the
+//! receive side of special queue pairs.
 
 use super::connected::{Shared, Unfit, name, resolve};
 use super::context::{Context, Transition};
@@ -18,7 +18,7 @@ use verbs::{
     Status, UdSendWr, VerbsError, WorkKind,
 };
 
-/// Datagrams wait in the guest's ring, so the transport holds the one that is being sent.
+/// Datagrams wait in the guest's ring, so the transport holds only the one that is being sent.
 const LIMITS: Limits = Limits {
     send_depth: 1,
     recv_depth: 64,
@@ -28,14 +28,14 @@ const LIMITS: Limits = Limits {
     max_rd_atomic: 0,
 };
 
-/// A queue pair's transport.
+/// Creates the transport of a queue pair.
 #[must_use]
 pub fn transport(qpn: u32, context: &Context) -> DatagramQp {
     let mtu = context.mtu().unwrap_or(PathMtu::B4096);
     DatagramQp::new(QpNum::new(qpn), QKey(context.qkey()), Psn::new(0), mtu, &LIMITS)
 }
 
-/// What a transition means to the transport.
+/// Applies a transition to the transport.
 pub fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
     qp.set_qkey(QKey(context.qkey()));
     if transition == Transition::RtrToRts {
@@ -43,18 +43,18 @@ pub fn follow(qp: &mut DatagramQp, context: &Context, transition: Transition) {
     }
 }
 
-/// The datagram segment: an address vector, and which queue pair is meant (Linux `struct mlx4_eth_av`,
+/// The datagram segment: an address vector, and the destination queue pair (Linux `struct mlx4_eth_av`,
 /// `struct mlx4_wqe_datagram_seg`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Destination {
-    /// The own port, from 1.
+    /// The own port, counted from 1.
     port: u8,
-    /// To a queue pair of this card, whatever the address.
+    /// True if the destination is on this card, whatever the address.
     inside: bool,
     /// Rows of the port's tables.
     mac_index: usize,
     gid_index: usize,
-    /// InfiniBand: the destination, whether there is a GRH, and the service level.
+    /// InfiniBand: the destination LID, whether there is a GRH, and the service level.
     lid: u16,
     global: bool,
     service_level: u8,
@@ -64,16 +64,16 @@ pub(super) struct Destination {
     gid: Gid,
     pub(super) qpn: u32,
     pub(super) qkey: u32,
-    /// Priority and VLAN, as they stand in a tag. Without [`tagged`](Self::tagged) they are for the master of a virtual
-    /// function only, which takes them as they are.
+    /// Priority and VLAN in the format of a tag. Without [`tagged`](Self::tagged) they are only for the
+    /// master of a virtual function, which uses them unchanged.
     pub(super) vlan: Option<u16>,
-    /// The card puts a tag in (rdma-core, `mlx4_create_ah`). Where it does not, anything may stand in the field.
+    /// True if the card inserts a tag (rdma-core, `mlx4_create_ah`). Otherwise the VLAN field is undefined.
     tagged: bool,
     mac: MacAddr,
 }
 
 impl Destination {
-    /// Reads a segment whose GIDs count from row `gids` of the port's table.
+    /// Parses a segment, whose GID indices are relative to row `gids` of the port's table.
     pub(super) fn parse(segment: &[u8; DATAGRAM], gids: usize) -> Self {
         const NO_VLAN: u16 = 0xffff;
         const TAGGED: u32 = 1 << 29;
@@ -129,7 +129,8 @@ impl Destination {
         }
     }
 
-    /// The way there, and the port from 0. The row of the GID table says the RoCE version.
+    /// Returns the port, counted from 0, with the address and headers to the destination. The row of the GID
+    /// table determines the RoCE version.
     pub(super) fn route(&self, from: QpNum, ports: &[Port]) -> Option<(usize, AddressVector, Headers)> {
         let index = usize::from(self.port).checked_sub(1)?;
         let port = ports.get(index)?;
@@ -147,17 +148,18 @@ impl Destination {
     }
 }
 
-/// A datagram's frame.
+/// The frame of a datagram.
 pub struct Outgoing {
-    /// The port, from 0.
+    /// The port, counted from 0.
     pub port: usize,
-    /// The frame, tagged if it is on a VLAN.
+    /// The frame, with a tag if it is on a VLAN.
     pub frame: Vec<u8>,
-    /// To a queue pair of this card, whatever the address.
+    /// True if the destination is on this card, whatever the address.
     pub inside: bool,
 }
 
-/// The frame of the next work request in the send ring; those that fail on the way end.
+/// Returns the frame of the next work request in the send ring. Requests that fail before they become a frame
+/// complete with an error.
 pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Shared<'_>) -> Option<Outgoing> {
     let (who, gids) = (qp.context.domain(), qp.context.datagram_gids());
     while qp.state.takes_sends() {
@@ -203,7 +205,7 @@ pub fn next_frame(qp: &mut Qp, keyed: Keyed<'_>, env: &mut Env<'_>, shared: &Sha
     None
 }
 
-/// What a posted datagram's frame needs besides what the transport knows.
+/// The data for a posted datagram's frame that the transport does not know.
 struct Posted {
     port: usize,
     vlan: Option<u16>,
@@ -250,7 +252,7 @@ fn post(
         solicited: control.solicited(),
     };
     datagram.post_send(&work, Route { headers, within: false }, env)?;
-    // The field of the VLAN means nothing to InfiniBand.
+    // The VLAN field has no meaning for InfiniBand.
     let vlan = to.vlan.filter(|_| to.tagged && address.link != LinkKind::InfiniBand);
     Ok(Posted { port, vlan, inside: to.inside || control.inside() })
 }
@@ -269,39 +271,40 @@ fn emit(datagram: &mut DatagramQp, posted: Posted, env: &mut Env<'_>) -> Option<
     Some(Outgoing { port: posted.port, frame, inside: posted.inside })
 }
 
-/// Where a datagram came from, for its completion.
+/// The origin of a datagram, for its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// Ethernet.
     Ethernet {
-        /// The sender's address.
+        /// The sender's Ethernet address.
         mac: MacAddr,
-        /// Priority and VLAN, as they stood in the tag.
+        /// Priority and VLAN in the format of a tag.
         vlan: Option<u16>,
     },
     /// InfiniBand.
     InfiniBand {
-        /// The sender.
+        /// The sender's LID.
         slid: u16,
         /// Service level.
         service_level: u8,
-        /// Which of the own LIDs it was sent to.
+        /// The path bits of the destination LID.
         path_bits: u8,
-        /// Index of the partition.
+        /// The index of the partition.
         partition: u8,
-        /// Whether there was a GRH.
+        /// True if the packet had a GRH.
         global: bool,
     },
 }
 
 impl Origin {
-    /// Adds what the entry of a datagram has: the sender, and whether the 40 bytes before it are valid; on Ethernet its
-    /// VLAN; on InfiniBand service level and, if there is no immediate data, the partition.
+    /// Adds the datagram fields to a completion: the sender, and whether the 40 bytes before the datagram are
+    /// valid; on Ethernet the VLAN; on InfiniBand the service level and, without immediate data, the
+    /// partition.
     #[must_use]
     pub fn put(self, cqe: Cqe, qpn: u32, from: QpNum, imm: bool) -> Cqe {
         const VLAN_PRESENT: u32 = 1 << 29;
         const GLOBAL_ROUTE: u32 = 1 << 31;
-        /// Priority and VLAN, without the bit between them.
+        /// The mask of priority and VLAN, without the bit between them.
         const PRIORITY_AND_VLAN: u16 = 0xefff;
         match self {
             Self::Ethernet { mac, vlan } => {
@@ -326,7 +329,7 @@ impl Origin {
     }
 }
 
-/// The frames of a link that a GID is used with.
+/// Returns the kind of link of a network address.
 #[must_use]
 pub const fn link_of(net: &Net) -> LinkKind {
     match net {

@@ -1,4 +1,4 @@
-//! What becomes of work in the rings of a queue pair that has failed.
+//! The flush of work in the rings of a failed queue pair.
 
 use super::connected::name;
 use super::rings::Broken;
@@ -7,7 +7,7 @@ use crate::device::host::Host;
 use roce::transport::Env;
 use verbs::{Completion, Status, WorkKind};
 
-/// Ends what is in the send ring as flushed, at most one lap of it.
+/// Flushes the send ring, at most one lap of it.
 pub fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
     if qp.context.is_xrc_target() {
         return;
@@ -20,7 +20,7 @@ pub fn sends(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) {
     }
 }
 
-/// Ends what is in the receive ring as flushed, at most one lap of it; gives whether there was something.
+/// Flushes the receive ring, at most one lap of it. Returns whether it contained anything.
 pub fn receives(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) -> bool {
     if qp.context.shares_receives() {
         return false;
@@ -33,8 +33,8 @@ pub fn receives(qp: &mut Qp, host: &dyn Host, env: &mut Env<'_>) -> bool {
     true
 }
 
-/// A ring holds what cannot be understood, and so not what is behind it either. A work request whose size makes no sense
-/// ends with that; if the ring cannot be read, an event says so.
+/// Fails a queue pair whose ring contains an invalid entry, behind which nothing can be parsed. A work
+/// request of invalid size completes with that error; an unreadable ring is reported by an event.
 pub fn broken(qp: &mut Qp, why: Broken, env: &mut Env<'_>) {
     log::warn!("{:?}: {why}", qp.number);
     match why {

@@ -1,22 +1,22 @@
-//! The message of a work request, gathered into one piece.
+//! The message of a work request, gathered into one buffer.
 
 use super::wqe::{Data, Segments};
 use crate::device::memory::{Access, Domain, Keyed, Refused};
 use verbs::Status;
 
-/// Why a message cannot be gathered.
+/// The reason why a message cannot be gathered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Ungathered {
-    /// It is longer than that.
+    /// The message exceeds this length in bytes.
     #[error("the message is longer than {0} bytes")]
     TooLong(usize),
-    /// The guest's memory is refused.
+    /// The access to the guest's memory is refused.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
 impl Ungathered {
-    /// How the work request ends.
+    /// Returns the status of the work request's completion.
     #[must_use]
     pub const fn status(&self) -> Status {
         match self {
@@ -26,7 +26,7 @@ impl Ungathered {
     }
 }
 
-/// All bytes of data segments, at most `max` of them from the guest's memory.
+/// Returns the contents of data segments, of which at most `max` bytes may come from the guest's memory.
 pub fn gather(
     segments: Segments<'_>,
     max: usize,

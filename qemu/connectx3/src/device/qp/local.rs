@@ -3,7 +3,7 @@
 use super::wqe::{Malformed, Opcode, Segments};
 use crate::device::memory::{Access, Bind, FastRegister, LocalWork, Rights};
 
-/// Bits of the first word of a FAST_REG or bind segment.
+/// The permission bits in the first word of a FAST_REG or bind segment.
 const PERMISSIONS: [(u32, Access); 5] = [
     (27, Access::LocalRead),
     (28, Access::LocalWrite),
@@ -21,7 +21,7 @@ fn rights(word: u32, which: impl Fn(Access) -> bool) -> Rights {
     )
 }
 
-/// The work of an opcode that the card does by itself; `None` if it is one that sends.
+/// Parses the work of an opcode that the card executes itself. Returns `None` for an opcode that sends.
 pub fn parse(opcode: Opcode, segments: &mut Segments<'_>) -> Result<Option<LocalWork>, Malformed> {
     Ok(Some(match opcode {
         Opcode::Nop => LocalWork::Nop,

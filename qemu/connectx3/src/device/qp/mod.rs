@@ -31,42 +31,42 @@ use verbs::QpNum;
 
 /// A queue pair that the card owns.
 pub struct Qp {
-    /// Its number.
+    /// The queue pair number.
     pub number: QpNum,
-    /// Its context.
+    /// The context.
     pub context: Context,
-    /// Its state.
+    /// The state.
     pub state: State,
-    /// What it speaks.
+    /// The transport service.
     pub service: Service,
-    /// Its buffer.
+    /// The buffer of the rings.
     pub memory: QueueMemory,
-    /// Send ring.
+    /// The send ring.
     pub send: SendRing,
-    /// Receive ring.
+    /// The receive ring.
     pub receive: ReceiveRing,
-    /// What it speaks with.
+    /// The transport's state machine.
     pub transport: Transport,
-    /// How it spreads frames over others.
+    /// The receive side scaling context, if the queue pair distributes frames over others.
     pub rss: Option<Box<Rss>>,
-    /// Its ring or completion queue is gone: an event is due.
+    /// True if the ring or the completion queue is inaccessible and an event must report it.
     pub fatal: bool,
-    /// It has got a packet since it is ready to receive.
+    /// True if the queue pair has received a packet since it became ready to receive.
     pub heard: bool,
-    /// What it takes of the process.
+    /// The queue pair's share of the process's memory limit.
     _held: Held,
-    /// Its send queue drains; `true` if an event is to say when it has.
+    /// `Some` while the send queue drains; `true` if an event must report its end.
     pub draining: Option<bool>,
 }
 
-/// All of them.
+/// All queue pairs of a card.
 #[derive(Default)]
 pub struct Qps {
     by_number: BTreeMap<u32, Qp>,
 }
 
 impl Qps {
-    /// A transition.
+    /// Runs the command of a transition.
     pub fn transition(
         &mut self,
         qpn: u32,
@@ -96,12 +96,12 @@ impl Qps {
         Ok(())
     }
 
-    /// A queue pair by its number.
+    /// Returns a queue pair by number.
     pub fn get_mut(&mut self, qpn: u32) -> Option<&mut Qp> {
         self.by_number.get_mut(&qpn)
     }
 
-    /// Those whose deadline has come, and the first deadline of the others.
+    /// Returns the queue pairs whose deadline has passed, and the earliest deadline of the others.
     pub fn due(&self, now: Instant) -> (Vec<u32>, Instant) {
         let (mut due, mut next) = (Vec::new(), Instant::MAX);
         for (&qpn, qp) in &self.by_number {
@@ -114,13 +114,13 @@ impl Qps {
         (due, next)
     }
 
-    /// UPDATE_QP.
+    /// UPDATE_QP: changes the fields that may change at any time.
     pub fn amend(&mut self, qpn: u32, mailbox: &Mailbox) -> Result<(), Status> {
         self.get_mut(qpn).ok_or(Status::BadResource)?.context.amend(mailbox);
         Ok(())
     }
 
-    /// QUERY_QP.
+    /// QUERY_QP: writes the context of a queue pair to `out`.
     pub fn query(&self, qpn: u32, out: &mut Mailbox) -> Result<(), Status> {
         let qp = self.by_number.get(&qpn).ok_or(Status::BadResource)?;
         let mut live = qp.context.clone();
@@ -130,11 +130,11 @@ impl Qps {
     }
 }
 
-/// The code of a send queue that drains, which is not a state of its own.
+/// The state code of a draining send queue, which is not a separate state.
 const DRAINING: u32 = 7;
 
 impl Qp {
-    /// Whether what was taken from the send ring has ended.
+    /// Returns whether all requests fetched from the send ring have ended.
     #[must_use]
     pub fn sends_idle(&self) -> bool {
         match &self.transport {
@@ -143,7 +143,7 @@ impl Qp {
         }
     }
 
-    /// What the card counts in the context.
+    /// Returns the fields of the context that the card updates.
     fn live(&self) -> Live {
         let (send, acknowledged, receive) = match &self.transport {
             Transport::Connected(connection) => connection.psns(),
@@ -160,10 +160,10 @@ impl Qp {
         }
     }
 
-    /// What a transition means to the transport.
+    /// Applies a transition to the transport.
     fn follow(&mut self, transition: Transition, ports: &[Port]) -> Result<(), Status> {
         let context = &self.context;
-        // Some drivers say only on the way that it is Ethernet.
+        // Some drivers mark the queue pair as Ethernet only in a later transition.
         if self.service == Service::Raw && context.is_ethernet() {
             self.transport = Transport::Raw;
         }
@@ -196,7 +196,7 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
     let (mut send, mut receive) = (ring(send_size), ring(receive_size));
     let (mtt, log_page, offset) = context.buffer();
     let own_receive = if context.has_receive_ring() { receive.bytes() } else { 0 };
-    // The ring with the larger entries comes first; of equal ones, the send ring.
+    // The ring with the larger entries comes first; if they are equal, the send ring.
     if own_receive > 0 && receive.log_stride > send.log_stride {
         send.offset = own_receive;
     } else {
@@ -210,7 +210,7 @@ fn create(qpn: u32, mailbox: &Mailbox, table: MttTable<'_>, host: &dyn Host) -> 
         Service::Uc => Transport::Connected(connected::unreliable(qpn, &context)),
         Service::Xrc => Transport::Connected(connected::extended(qpn, &context)),
         Service::Raw if context.is_ethernet() => Transport::Raw,
-        // A special queue pair takes datagrams.
+        // A special queue pair receives datagrams.
         Service::Ud | Service::Raw => Transport::Datagram(Box::new(datagram::transport(qpn, &context))),
     };
     let receive = ReceiveRing::new(receive, context.receive_record());

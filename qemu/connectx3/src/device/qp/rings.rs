@@ -1,35 +1,35 @@
-//! The rings of a queue pair in the guest's memory: which entries are the card's, and what they hold.
+//! The rings of a queue pair in the guest's memory: the ownership of entries, and their contents.
 
 use super::wqe::{Control, Malformed};
 use crate::device::host::{DmaError, Host, read_be32};
 use crate::device::queue_memory::QueueMemory;
 
-/// The longest send work request.
+/// The maximum length of a send work request, in bytes.
 pub const MAX_WQE: usize = 1008;
-/// The longest receive entry.
+/// The maximum length of a receive entry, in bytes.
 pub const MAX_RECEIVE: usize = 512;
-/// Unit in which a send ring is read.
+/// The unit in which a send ring is read, in bytes.
 const BLOCK: usize = 64;
 
-/// The shape of a ring.
+/// The geometry of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    /// First byte in the buffer.
+    /// The offset of the ring in the buffer, in bytes.
     pub offset: u64,
-    /// log2 of the entries.
+    /// log2 of the number of entries.
     pub log_entries: u8,
-    /// log2 of the bytes of an entry.
+    /// log2 of the entry length in bytes.
     pub log_stride: u8,
 }
 
 impl Ring {
-    /// Bytes of the ring.
+    /// Returns the length of the ring in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         1 << (self.log_entries + self.log_stride)
     }
 
-    /// Reads from the entry with a running index on, around the end of the ring.
+    /// Reads from the entry at a running index, wrapping at the end of the ring.
     fn read(self, memory: &QueueMemory, host: &dyn Host, index: u32, buf: &mut [u8]) -> Result<(), DmaError> {
         let start = u64::from(index) << self.log_stride;
         for (block, part) in buf.chunks_mut(BLOCK.min(1 << self.log_stride)).enumerate() {
@@ -40,39 +40,39 @@ impl Ring {
     }
 }
 
-/// Why the card stops to take work.
+/// The reason why the card stops fetching work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Broken {
-    /// The work request makes no sense.
+    /// The work request is invalid.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The ring cannot be read.
+    /// The ring is unreadable.
     #[error(transparent)]
     Dma(#[from] DmaError),
 }
 
-/// A work request taken: its index, its control segment and all its bytes.
+/// A fetched work request: its index, its control segment and all its bytes.
 pub type Taken<'a> = (u16, Control, &'a [u8]);
 
-/// The send ring. The doorbell has no count: entries are taken as long as their owner bit is that of the lap.
+/// The send ring. The doorbell has no count: entries are fetched while their owner bit matches the lap.
 #[derive(Debug)]
 pub struct SendRing {
     ring: Ring,
-    /// Entries taken, as the completions name them.
+    /// The number of entries fetched, modulo 2^32; completions contain its low bits.
     head: u32,
-    /// Entries of the work request taken last.
+    /// The number of entries of the last fetched work request.
     last: u32,
     wqe: [u8; MAX_WQE],
 }
 
 impl SendRing {
-    /// An empty ring.
+    /// Creates an empty ring.
     #[must_use]
     pub const fn new(ring: Ring) -> Self {
         Self { ring, head: 0, last: 0, wqe: [0; MAX_WQE] }
     }
 
-    /// Takes the next work request, if there is one.
+    /// Fetches the next work request, if there is one.
     pub fn next(&mut self, memory: &QueueMemory, host: &dyn Host) -> Result<Option<Taken<'_>>, Broken> {
         let mut front = [0; 16];
         self.ring.read(memory, host, self.head, &mut front)?;
@@ -94,19 +94,19 @@ impl SendRing {
         Ok(Some((index, control, wqe)))
     }
 
-    /// Entries of the ring.
+    /// Returns the number of entries.
     #[must_use]
     pub const fn entries(&self) -> u32 {
         1 << self.ring.log_entries
     }
 
-    /// The index of the next work request, as completions name it.
+    /// Returns the index of the next work request, as completions contain it.
     #[must_use]
     pub const fn index(&self) -> u16 {
         self.head as u16
     }
 
-    /// Leaves the work request taken last in the ring after all.
+    /// Undoes the fetch of the last work request.
     pub fn put_back(&mut self) {
         self.head = self.head.wrapping_sub(std::mem::take(&mut self.last));
     }
@@ -115,18 +115,18 @@ impl SendRing {
 /// A piece of a receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scatter {
-    /// The region's key.
+    /// The key of the region.
     pub lkey: u32,
-    /// First byte.
+    /// The first address.
     pub va: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
 /// The key of the element that ends a list.
 const INVALID_LKEY: u32 = 0x100;
 
-/// Reads a list of scatter elements. It ends with an element of no bytes and the invalid key.
+/// Parses a list of scatter elements. The list ends with an element of zero length and the invalid key.
 pub fn scatter_list(entry: &[u8], out: &mut Vec<Scatter>) {
     out.clear();
     for element in entry.chunks_exact(16) {
@@ -143,7 +143,7 @@ pub fn scatter_list(entry: &[u8], out: &mut Vec<Scatter>) {
     }
 }
 
-/// The receive ring. The doorbell record counts the entries posted.
+/// The receive ring. The doorbell record counts the posted entries.
 #[derive(Debug)]
 pub struct ReceiveRing {
     ring: Ring,
@@ -152,25 +152,25 @@ pub struct ReceiveRing {
 }
 
 impl ReceiveRing {
-    /// An empty ring with its doorbell record's bus address.
+    /// Creates an empty ring. `record` is the bus address of its doorbell record.
     #[must_use]
     pub const fn new(ring: Ring, record: u64) -> Self {
         Self { ring, record, head: 0 }
     }
 
-    /// Entries of the ring.
+    /// Returns the number of entries.
     #[must_use]
     pub const fn entries(&self) -> u32 {
         1 << self.ring.log_entries
     }
 
-    /// The index of the next entry, as completions name it.
+    /// Returns the index of the next entry, as completions contain it.
     #[must_use]
     pub const fn index(&self) -> u16 {
         self.head
     }
 
-    /// Takes the next entry posted, if there is one, without a look at it.
+    /// Skips the next posted entry, if there is one, without reading it. Returns its index.
     pub fn skip(&mut self, host: &dyn Host) -> Result<Option<u16>, DmaError> {
         if read_be32(host, self.record)? as u16 == self.head {
             return Ok(None);
@@ -180,7 +180,8 @@ impl ReceiveRing {
         Ok(Some(index))
     }
 
-    /// Takes the next entry posted, if there is one: its index, and its scatter list into `out`.
+    /// Fetches the next posted entry, if there is one: returns its index, and writes its scatter list to
+    /// `out`.
     pub fn next(
         &mut self,
         memory: &QueueMemory,

@@ -1,20 +1,21 @@
-//! How work requests fail: syndromes and vendor codes of completions (Linux `include/linux/mlx4/cq.h`).
+//! Syndromes and vendor codes of failed work requests' completions (Linux `include/linux/mlx4/cq.h`).
 
 use crate::device::cq::Cqe;
 use verbs::Status;
 
-/// The syndrome of work on keys that is refused: of a bind and, on the card, of all memory management.
+/// The syndrome of refused work on keys: of a bind and, on the card, of all memory management.
 pub const MEMORY_MANAGEMENT: u8 = 0x06;
 
-/// The entry that tells of a failure.
+/// Returns the completion queue entry of a failure.
 #[must_use]
 pub fn failure(qpn: u32, index: u16, send: bool, status: Status) -> Cqe {
     let (syndrome, vendor) = codes(status);
     Cqe::error(qpn, index, send, syndrome, vendor)
 }
 
-/// Syndrome and vendor code. No driver reads the vendor's; those given here are what logs of cards show: 0x81 and 0x88
-/// with illumos on a ConnectX-2, 0xf9 with Linux on a ConnectX-3, 0x8a with Linux on a later card. The others are 0.
+/// Returns syndrome and vendor code. No driver reads the vendor code; these are from logs of cards: 0x81 and
+/// 0x88 with illumos on a ConnectX-2, 0xf9 with Linux on a ConnectX-3, 0x8a with Linux on a later card. The
+/// others are 0.
 const fn codes(status: Status) -> (u8, u8) {
     match status {
         Status::Success => (0x00, 0),

@@ -1,33 +1,33 @@
-//! What a queue pair speaks with: one of the state machines of `drivers/roce`.
+//! The transport of a queue pair: one of the state machines of `drivers/roce`.
 
 use platform::{Instant, Memory};
 use roce::transport::{DatagramQp, Env, ReliableQp, RemoteAccess, State, Tx, UnreliableQp};
 use roce::wire::{Ecn, Headers, Net, Packet, Service};
 use verbs::{QpConnect, RecvWr, SendWr, Status, VerbsError, WrId};
 
-/// What a queue pair speaks with.
+/// The transport of a queue pair.
 pub enum Transport {
-    /// One peer.
+    /// A connection to one peer.
     Connected(Connection),
-    /// Datagrams. Of a special queue pair only what arrives: what it sends, the guest makes.
+    /// Datagrams. For a special queue pair only the receive side; the guest builds its sends.
     Datagram(Box<DatagramQp>),
-    /// Frames that the guest makes and takes apart.
+    /// Ethernet frames that the guest builds and parses.
     Raw,
 }
 
-/// What has ended: work there ends as flushed.
+/// The queues that have failed and flush their work requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// Neither queue.
     Nothing,
     /// The send queue: the queue pair is in the send queue error state.
     Sends,
-    /// Both: it is in the error state.
+    /// Both queues: the queue pair is in the error state.
     All,
 }
 
 impl Transport {
-    /// What has ended.
+    /// Returns the queues that have failed.
     #[must_use]
     pub fn ended(&self) -> Ended {
         let (sends, all) = match self {
@@ -43,7 +43,7 @@ impl Transport {
         }
     }
 
-    /// Whether packets of a service are for it.
+    /// Returns whether the transport handles packets of a service.
     #[must_use]
     pub fn takes(&self, service: Service) -> bool {
         match self {
@@ -54,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// Receives that are posted.
+    /// Returns the number of posted receives.
     #[must_use]
     pub const fn receives_posted(&self) -> u32 {
         match self {
@@ -65,7 +65,7 @@ impl Transport {
         }
     }
 
-    /// Takes the oldest receive back, if no message has begun to use it.
+    /// Takes back the oldest receive, if no message has started to use it.
     pub fn take_back_receive(&mut self) -> Option<WrId> {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.take_back_receive(),
@@ -75,7 +75,7 @@ impl Transport {
         }
     }
 
-    /// Queues a receive.
+    /// Posts a receive.
     pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.post_recv(work, env),
@@ -85,7 +85,7 @@ impl Transport {
         }
     }
 
-    /// Goes to the error state: all work ends, as flushed.
+    /// Puts the queue pair into the error state, which flushes all work.
     pub fn fail(&mut self, env: &mut Env<'_>) {
         match self {
             Self::Connected(Connection::Reliable(qp)) => qp.fail(None, None, env),
@@ -95,7 +95,7 @@ impl Transport {
         }
     }
 
-    /// Sends again after an error of the send queue.
+    /// Resumes sending after a send queue error.
     pub fn resume_sending(&mut self) {
         match self {
             Self::Connected(Connection::Unreliable(qp)) => qp.resume_sending(),
@@ -104,7 +104,7 @@ impl Transport {
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) is due.
+    /// Returns the time at which [`on_timer`](Self::on_timer) is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         match self {
@@ -113,7 +113,7 @@ impl Transport {
         }
     }
 
-    /// Handles what is due.
+    /// Handles expired timers.
     pub fn on_timer(&mut self, env: &mut Env<'_>) {
         if let Self::Connected(Connection::Reliable(qp)) = self {
             qp.on_timer(env);
@@ -121,7 +121,7 @@ impl Transport {
     }
 }
 
-/// A connection of either kind. The calls are those of [`ReliableQp`].
+/// A connection of either kind, with the methods of [`ReliableQp`].
 pub enum Connection {
     /// RC or XRC.
     Reliable(Box<ReliableQp>),
@@ -131,7 +131,7 @@ pub enum Connection {
 
 #[allow(missing_docs, reason = "as of `ReliableQp`")]
 impl Connection {
-    /// The next PSN that is sent, the last that was acknowledged, the next that is expected.
+    /// Returns the next PSN to send, the last acknowledged PSN, and the next expected PSN.
     #[must_use]
     pub const fn psns(&self) -> (u32, u32, u32) {
         const BEFORE: u32 = 0xff_ffff;
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// `srq` counts on an extended connection only.
+    /// Posts a send. `srq` is used only by an extended connection.
     pub fn post_send(&mut self, work: &SendWr<'_>, srq: u32, env: &mut Env<'_>) -> Result<(), VerbsError> {
         match self {
             Self::Reliable(qp) => qp.post_send_to(work, srq, env),
@@ -183,7 +183,7 @@ impl Connection {
         }
     }
 
-    /// Ends the work that is posted because a work request behind it is wrong: a reliable queue pair goes to the error
+    /// Ends the posted work because a later work request is invalid: a reliable queue pair goes to the error
     /// state, an unreliable one to the send queue error state (specification 10.3.1).
     pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         match self {

@@ -1,4 +1,4 @@
-//! Datagrams that a virtual function's special queue pair gives to its master, who sends them on.
+//! Datagrams of a virtual function's special queue pair, which its master forwards.
 
 use super::connected::Unfit;
 use super::datagram::{Destination, Outgoing};
@@ -8,18 +8,19 @@ use crate::device::master::gsi::{GSI, Outbound, is_tunnel};
 use crate::device::memory::{Domain, Keyed};
 use crate::device::port::Port;
 
-/// The longest message: header and management datagram.
+/// The maximum length of a message in bytes: header and management datagram.
 const MAX_MESSAGE: usize = 512;
 
-/// What becomes of a work request.
+/// The handling of a work request by the master.
 pub enum Forwarded {
-    /// It is not for the master.
+    /// The request is not for the master.
     Not,
-    /// The master has it. If nothing goes out, the sender does not hear of that.
+    /// The master has consumed the request. The sender is not told if the master drops the datagram.
     Taken(Option<Outgoing>),
 }
 
-/// Looks at a work request of queue pair `number`, of index `index` in its ring; `gids` as for any datagram.
+/// Forwards the work request at `index` in the ring of queue pair `number`, if it is for the master. `gids`
+/// is the first row of the sender's GIDs.
 pub fn forward(
     number: u32,
     index: u16,

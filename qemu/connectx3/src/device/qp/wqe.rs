@@ -1,14 +1,14 @@
-//! Send work requests as they lie in the guest's memory: a control segment, then those that its opcode has
-//! (Linux `include/linux/mlx4/qp.h`). Any bytes give a request or a reason.
+//! Send work requests in the guest's memory: a control segment, then the segments of its opcode (Linux
+//! `include/linux/mlx4/qp.h`). Parsing accepts any bytes and returns a request or an error.
 
 use std::fmt;
 
-/// Bytes of a segment's unit.
+/// The unit of segment lengths, in bytes.
 const UNIT: usize = 16;
-/// Bytes of a datagram segment.
+/// The length of a datagram segment, in bytes.
 pub const DATAGRAM: usize = 48;
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Opcode {
@@ -48,13 +48,13 @@ impl Opcode {
     }
 }
 
-/// Why a work request is refused. The queue pair goes to the error state with it.
+/// The reason why a work request is refused. The queue pair then goes to the error state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// The size field does not hold the segments, or is beyond the entry.
+    /// The size field is too small for the segments, or too large for the entry.
     #[error("its size of {0} units does not fit")]
     Size(u8),
-    /// No such opcode.
+    /// The opcode is unknown.
     #[error("opcode {0:#x} is not supported")]
     Opcode(u8),
 }
@@ -70,7 +70,7 @@ impl fmt::Debug for Control {
 }
 
 impl Control {
-    /// Reads the first 16 bytes.
+    /// Parses the first 16 bytes.
     #[must_use]
     pub fn parse(bytes: &[u8; UNIT]) -> Self {
         let word = |i: usize| {
@@ -78,69 +78,72 @@ impl Control {
         };
         Self(word(0), word(1), word(2), word(3))
     }
-    /// The owner bit: set on odd laps of the queue.
+    /// Returns the owner bit, which is set on odd laps of the queue.
     #[must_use]
     pub const fn owner(self) -> bool {
         self.0 >> 31 != 0
     }
-    /// The opcode.
+    /// Returns the opcode.
     pub fn opcode(self) -> Result<Opcode, Malformed> {
         let code = (self.0 & 0x1f) as u8;
         Opcode::from_code(code).ok_or(Malformed::Opcode(code))
     }
-    /// The opcode's code, for the completion.
+    /// Returns the opcode's code, for the completion.
     #[must_use]
     pub const fn code(self) -> u8 {
         (self.0 & 0x1f) as u8
     }
-    /// Bytes of the whole request.
+    /// Returns the length of the whole request in bytes.
     #[must_use]
     pub const fn len(self) -> usize {
         (self.1 & 0x3f) as usize * UNIT
     }
-    /// The same in units, as the segment has it.
+    /// Returns the length of the whole request in units of 16 bytes.
     #[must_use]
     pub const fn units(self) -> u8 {
         (self.1 & 0x3f) as u8
     }
-    /// Starts only after earlier READs and atomics.
+    /// Returns whether the request waits for earlier READs and atomics.
     #[must_use]
     pub const fn fence(self) -> bool {
         self.1 & 0x40 != 0
     }
-    /// Makes a completion when it succeeds.
+    /// Returns whether success produces a completion.
     #[must_use]
     pub const fn signaled(self) -> bool {
         self.2 & 0xc == 0xc
     }
-    /// Asks the peer to raise an event.
+    /// Returns whether the peer is asked to raise an event.
     #[must_use]
     pub const fn solicited(self) -> bool {
         self.2 & 2 != 0
     }
-    /// Of a special queue pair on InfiniBand: the source LID is as the guest has written it.
+    /// Returns whether a special queue pair's packet on InfiniBand keeps the source LID that the guest has
+    /// written.
     #[must_use]
     pub const fn source_given(self) -> bool {
         self.2 & 1 << 16 != 0
     }
-    /// Goes to a queue pair of the same card, whatever its address.
+    /// Returns whether the destination is a queue pair of the same card, whatever its address.
     #[must_use]
     pub const fn inside(self) -> bool {
         self.2 & 1 != 0
     }
-    /// Of an Ethernet frame: its destination, if the driver wants it to reach queue pairs of the port that sends it. libmlx4
-    /// copies it from the frame (`providers/mlx4/qp.c`); mlx4_en does so if there are virtual functions (`en_tx.c`).
+    /// Returns the destination of an Ethernet frame, if the driver wants it to reach queue pairs of the
+    /// sending port. libmlx4 copies it from the frame (`providers/mlx4/qp.c`); mlx4_en does so if there are
+    /// virtual functions (`en_tx.c`).
     #[must_use]
     pub const fn looped(self) -> Option<[u8; 6]> {
         let ([a, b, ..], [c, d, e, f]) = (self.2.to_be_bytes(), self.3.to_be_bytes());
         if self.2 >> 16 == 0 && self.3 == 0 { None } else { Some([a, b, c, d, e, f]) }
     }
-    /// IP and transport checksums are to be put in.
+    /// Returns whether the card inserts the IP checksum, and the transport checksum.
     #[must_use]
     pub const fn checksums(self) -> (bool, bool) {
         (self.2 & 1 << 4 != 0, self.2 & 1 << 5 != 0)
     }
-    /// The VLAN tag to be put into an Ethernet frame, if one is: whether it is an S-VLAN's, and its value.
+    /// Returns the VLAN tag to be inserted into an Ethernet frame: whether it is an S-VLAN tag, and its
+    /// value.
     #[must_use]
     pub const fn vlan(self) -> Option<(bool, u16)> {
         const CUSTOMER: u32 = 1 << 14;
@@ -148,12 +151,12 @@ impl Control {
         let service = self.1 & SERVICE != 0;
         if service || self.1 & CUSTOMER != 0 { Some((service, (self.1 >> 16) as u16)) } else { None }
     }
-    /// Of an XRC queue pair: the peer's shared receive queue (rdma-core `providers/mlx4/qp.c`).
+    /// Returns the peer's shared receive queue, for an XRC queue pair (rdma-core `providers/mlx4/qp.c`).
     #[must_use]
     pub const fn remote_srq(self) -> u32 {
         self.2 >> 8
     }
-    /// Immediate data, or the key that a SEND takes away.
+    /// Returns the immediate data, or the key that a SEND invalidates.
     #[must_use]
     pub const fn immediate(self) -> u32 {
         self.3
@@ -163,39 +166,39 @@ impl Control {
 /// The address in the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remote {
-    /// First byte.
+    /// The first address.
     pub va: u64,
-    /// The key.
+    /// The remote key.
     pub rkey: u32,
 }
 
 /// A piece of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Data<'a> {
-    /// In memory.
+    /// A piece in memory.
     Segment {
-        /// The region's key.
+        /// The key of the region.
         lkey: u32,
-        /// First byte.
+        /// The first address.
         va: u64,
-        /// Bytes.
+        /// The length in bytes.
         len: u32,
     },
-    /// In the request.
+    /// A piece contained in the request.
     Inline(&'a [u8]),
 }
 
-/// The segments of a request after the control segment, front to back.
+/// The segments of a request after the control segment, in order.
 pub struct Segments<'a>(&'a [u8]);
 
 impl<'a> Segments<'a> {
-    /// Those that follow the header of a large send.
+    /// Returns the segments that follow the header of a large send.
     #[must_use]
     pub const fn after(rest: &'a [u8]) -> Self {
         Self(rest)
     }
 
-    /// Those of a request, its control segment included.
+    /// Returns the segments of a request. `wqe` includes the control segment.
     pub fn new(wqe: &'a [u8]) -> Result<Self, Malformed> {
         let units = wqe.len().div_ceil(UNIT) as u8;
         wqe.get(UNIT..).map(Self).ok_or(Malformed::Size(units))
@@ -207,7 +210,7 @@ impl<'a> Segments<'a> {
         Ok(front)
     }
 
-    /// The next `N` words.
+    /// Removes and returns the next `N` words.
     pub fn words<const N: usize>(&mut self) -> Result<[u32; N], Malformed> {
         let short = Malformed::Size((self.0.len() / UNIT) as u8);
         let (front, rest) = self.0.split_at_checked(4 * N).ok_or(short)?;
@@ -219,12 +222,12 @@ impl<'a> Segments<'a> {
         Ok(words)
     }
 
-    /// A datagram segment: an address vector, and which queue pair is meant.
+    /// Removes a datagram segment: an address vector, and the destination queue pair.
     pub fn datagram(&mut self) -> Result<&'a [u8; DATAGRAM], Malformed> {
         self.take()
     }
 
-    /// A remote address segment.
+    /// Removes and parses a remote address segment.
     pub fn remote(&mut self) -> Result<Remote, Malformed> {
         let [a, b, c, d, e, f, g, h, k0, k1, k2, k3, ..] = *self.take::<UNIT>()?;
         Ok(Remote {
@@ -233,7 +236,7 @@ impl<'a> Segments<'a> {
         })
     }
 
-    /// An atomic segment: what to swap in or add, and what to compare with.
+    /// Removes and parses an atomic segment: the value to swap in or add, and the value to compare with.
     pub fn atomic(&mut self) -> Result<(u64, u64), Malformed> {
         let value = u128::from_be_bytes(*self.take::<UNIT>()?);
         Ok(((value >> 64) as u64, value as u64))
@@ -243,7 +246,7 @@ impl<'a> Segments<'a> {
 impl<'a> Iterator for Segments<'a> {
     type Item = Data<'a>;
 
-    /// The next data or inline segment. An inline segment is padded to 16 bytes.
+    /// Removes and returns the next data or inline segment. An inline segment is padded to 16 bytes.
     fn next(&mut self) -> Option<Data<'a>> {
         let (count, _) = self.0.split_first_chunk::<4>()?;
         let count = u32::from_be_bytes(*count);
@@ -255,7 +258,7 @@ impl<'a> Iterator for Segments<'a> {
         }
         let [l0, l1, l2, l3, k0, k1, k2, k3, va @ ..] = *self.take::<UNIT>().ok()?;
         let len = match u32::from_be_bytes([l0, l1, l2, l3]) {
-            // What libmlx4 writes for a segment without bytes.
+            // libmlx4 writes this for a segment of zero length.
             0x8000_0000 => 0,
             0 => 1 << 31,
             len => len,

@@ -7,7 +7,7 @@ use crate::subnet::port_info::{LOCAL_PORT, LinkState};
 use roce::wire::{Bth, Deth, Ext, Headers, Lrh, Net, Opcode, Operation, Packet, Service};
 use verbs::{Psn, QpNum};
 
-/// Traps, SL mapping, system image GUID, and that clients are told to register anew.
+/// The capability mask: traps, SL mapping, system image GUID, client reregistration.
 pub(super) const CAPABILITIES: u32 = 1 << 3 | 1 << 6 | 1 << 11 | 1 << 25;
 
 /// The queue pairs of the agents, and the queue key of the second.
@@ -18,7 +18,7 @@ const GENERAL_QKEY: u32 = 0x8001_0000;
 const DATAGRAM: Opcode = Opcode { service: Service::Ud, operation: Operation::SendOnly };
 
 impl Switch {
-    /// A packet for the switch itself, without its variant CRC.
+    /// Handles a packet for the switch itself, without its variant CRC.
     pub(super) fn receive_own(&mut self, from: usize, lrh: &Lrh, packet: &[u8], out: &mut Leaving) {
         let Ok((_, global, rest)) = Lrh::parse(packet) else { return };
         let Some((body, _icrc)) = rest.split_last_chunk::<4>() else { return };
@@ -57,7 +57,7 @@ impl Switch {
         }
     }
 
-    /// Subnet management.
+    /// Handles a subnet management datagram.
     fn manage(&mut self, from: usize, lrh: &Lrh, mut mad: Mad, out: &mut Leaving) {
         let (ingress, ports) = (from as u8 + 1, self.identity.ports);
         if mad.class() == class::SUBNET_LID_ROUTED {
@@ -84,12 +84,12 @@ impl Switch {
         }
     }
 
-    /// Answers in place; gives whether there is an answer to send.
+    /// Answers a datagram in place. Returns whether there is an answer to send.
     fn answer(&mut self, mad: &mut Mad, ingress: u8, out: &mut Leaving) -> bool {
         let set = match mad.method() {
             method::GET => false,
             method::SET => true,
-            // Answers of others that have gone astray, and the end of a notice's repetition.
+            // Stray answers of other nodes, and the end of a notice's repetition.
             _ => return false,
         };
         if self.own.is_locked_for(mad) {
@@ -112,7 +112,8 @@ impl Switch {
             attribute => {
                 let outcome = self.answer_port(mad, attribute, modifier, out);
                 if attribute == attr::PORT_INFO {
-                    // Not the port that is described, but that which was asked at: by it a manager knows where it is.
+                    // The local port is the port that received the request, not the one described. A manager
+                    // learns its own position from it.
                     let mut data = *mad.data();
                     data[LOCAL_PORT] = ingress;
                     mad.set_data(&data);
@@ -126,7 +127,7 @@ impl Switch {
         true
     }
 
-    /// An attribute of the port that the modifier names.
+    /// Answers an attribute of the port that the modifier names.
     fn answer_port(&mut self, mad: &mut Mad, attribute: u16, modifier: u32, out: &mut Leaving) -> Outcome {
         let number = match attribute {
             attr::PORT_INFO
@@ -156,7 +157,7 @@ impl Switch {
         outcome
     }
 
-    /// Performance management: answers in place; gives whether there is an answer to send.
+    /// Answers a performance management datagram in place. Returns whether there is an answer to send.
     fn count(&mut self, mad: &mut Mad) -> bool {
         if mad.class() != class::PERFORMANCE || ![method::GET, method::SET].contains(&mad.method()) {
             return false;
@@ -165,14 +166,14 @@ impl Switch {
         let index = usize::from(number).checked_sub(1);
         match index.and_then(|index| self.ports.get_mut(index)) {
             Some(port) => port.traffic.answer(mad, number),
-            // What is not of a port, and port 0, which has no link.
+            // Attributes that do not belong to a port, and port 0, which has no link.
             None => crate::subnet::Traffic::default().answer(mad, 0),
         }
         true
     }
 
-    /// Tells the subnet manager, if there is one, that a port's state has changed (notice 128, specification 14.2.5.1). If
-    /// it is lost, the manager finds the change when it next sweeps.
+    /// Sends the subnet manager, if there is one, the notice that a port's state has changed (notice 128,
+    /// specification 14.2.5.1). If the notice is lost, the manager finds the change at its next sweep.
     pub(super) fn tell_manager(&mut self, out: &mut Leaving) {
         const TRAP: u8 = 0x05;
         const NOTICE: u16 = 0x0002;

@@ -1,4 +1,5 @@
-//! A switch: forwards packets as a subnet manager has told it. Its agent: `agent`.
+//! An InfiniBand switch, which forwards packets as its subnet manager has configured. [`agent`] is its
+//! management.
 
 mod agent;
 mod tables;
@@ -13,10 +14,10 @@ use roce::wire::{CABLE, ETHERTYPE_INFINIBAND, Ethernet, Lrh, Symbol, vcrc};
 use tables::Tables;
 use verbs::MacAddr;
 
-/// Where a packet begins in a frame.
+/// The offset of a packet in a frame.
 const START: usize = Ethernet::LEN + Symbol::LEN;
 const VCRC_LEN: usize = 2;
-/// Ports of a switch: as many as a row of the multicast table has bits, without its own.
+/// The maximum number of external ports: the bits in a row of the multicast table, without port 0.
 pub const MAX_PORTS: usize = 63;
 
 /// An external port.
@@ -32,20 +33,20 @@ struct Port {
 pub struct Switch {
     identity: Identity,
     mac: MacAddr,
-    /// Port 0: the switch itself.
+    /// Port 0, the switch itself.
     own: ManagedPort,
-    /// Port 1 and on.
+    /// The external ports, from port 1.
     ports: Vec<Port>,
     tables: Tables,
-    /// Names the notices that it has sent.
+    /// The number of notices sent, which identifies them.
     notices: u64,
 }
 
-/// Frames that leave a switch, with their ports, counted from 0 as cables are.
+/// Frames that leave a switch, with their ports. Ports count from 0 here.
 pub type Leaving = Vec<(usize, Vec<u8>)>;
 
 impl Switch {
-    /// A switch with `ports` external ports, all looking for partners; more than [`MAX_PORTS`] are left out.
+    /// Creates a switch with `ports` external ports, at most [`MAX_PORTS`], all searching for partners.
     #[must_use]
     pub fn new(ports: usize, guid: u64) -> Self {
         const DEVICE_ID: u16 = 0xc738;
@@ -76,7 +77,7 @@ impl Switch {
         }
     }
 
-    /// Takes a frame from the cable of port `from`; frames that it causes go to `out`.
+    /// Handles a frame from the cable of port `from`. The resulting frames are added to `out`.
     pub fn receive(&mut self, from: usize, frame: &[u8], now: Instant, out: &mut Leaving) {
         let Ok((ethernet, payload)) = Ethernet::parse(frame) else { return };
         if ethernet.ethertype != ETHERTYPE_INFINIBAND {
@@ -94,7 +95,7 @@ impl Switch {
         out.push((to, frame));
     }
 
-    /// The Ethernet header of what it sends of its own.
+    /// Returns the Ethernet header of the switch's own frames.
     const fn cable(&self) -> Ethernet {
         Ethernet { dst: CABLE, src: self.mac, ethertype: ETHERTYPE_INFINIBAND }
     }
@@ -162,7 +163,7 @@ impl Switch {
         }
     }
 
-    /// Sends a packet out of a port, on the virtual lane that its service level has there.
+    /// Sends a packet out of a port, on the virtual lane of its service level there.
     fn forward(&mut self, to: usize, lrh: &Lrh, packet: &[u8], out: &mut Leaving) {
         let ethernet = self.cable();
         let Some(port) = self.ports.get_mut(to) else { return };
@@ -170,7 +171,7 @@ impl Switch {
         let lane = if management { lrh.lane } else { port.managed.lane(lrh.service_level) };
         let state = port.managed.info.state();
         let passes = state == LinkState::Active || management && state != LinkState::Down;
-        // Data may not go on the lane of management: a service level that has it is not to be used.
+        // Data must not use the management lane, so a service level that maps to it is unusable.
         if !passes || !management && lane == Lrh::MANAGEMENT_LANE {
             port.traffic.tx_discards += 1;
             return;

@@ -3,31 +3,31 @@
 use crate::subnet::mad::Outcome;
 use roce::wire::Lrh;
 
-/// Unicast LIDs that can be forwarded.
+/// The number of unicast LIDs in the table.
 const LINEAR: usize = Lrh::FIRST_MULTICAST_LID as usize;
-/// Of a block.
+/// The number of LIDs in a block of the unicast table.
 const LINEAR_BLOCK: usize = 64;
-/// Multicast LIDs that can be forwarded.
+/// The number of multicast LIDs in the table.
 const MULTICAST: usize = 1024;
-/// Of a block.
+/// The number of LIDs in a block of the multicast table.
 const MULTICAST_BLOCK: usize = 32;
-/// Ports of a column of the multicast table.
+/// The number of ports in a column of the multicast table.
 const COLUMN: u32 = 16;
-/// Stands for no port.
+/// The value of an entry without port.
 const NOWHERE: u8 = 255;
 
-/// Where packets go.
+/// The forwarding tables.
 #[derive(Clone, Debug)]
 pub struct Tables {
     linear: Vec<u8>,
-    /// A bit for each port.
+    /// A mask of ports for each multicast LID.
     multicast: Vec<u64>,
     /// The highest LID that is forwarded.
     top: u16,
-    /// Default ports: unicast, and multicast of and not of the primary one.
+    /// Default ports: for unicast, for multicast of the primary port, and for other multicast.
     defaults: [u8; 3],
     lifetime: u8,
-    /// A port's state has changed since the manager last cleared this.
+    /// True if a port's state has changed since the manager last cleared this.
     pub changed: bool,
 }
 
@@ -45,21 +45,21 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// The port of a unicast LID.
+    /// Returns the port of a unicast LID.
     #[must_use]
     pub fn port(&self, lid: u16) -> Option<u8> {
         let port = *self.linear.get(usize::from(lid)).filter(|_| lid <= self.top)?;
         (port != NOWHERE).then_some(port)
     }
 
-    /// The ports of a multicast LID, a bit for each.
+    /// Returns the mask of the ports of a multicast LID.
     #[must_use]
     pub fn group(&self, lid: u16) -> u64 {
         let row = usize::from(lid.wrapping_sub(Lrh::FIRST_MULTICAST_LID));
         self.multicast.get(row).copied().unwrap_or(0)
     }
 
-    /// SwitchInfo.
+    /// Answers SwitchInfo.
     pub fn info(&mut self, set: bool, data: &mut [u8; 64]) -> Outcome {
         const CHANGED: u8 = 1 << 2;
         if set {
@@ -79,7 +79,7 @@ impl Tables {
         Outcome::Good
     }
 
-    /// LinearForwardingTable: a block of ports by LID.
+    /// Answers LinearForwardingTable: a block of ports by LID.
     pub fn linear(&mut self, block: u32, set: bool, data: &mut [u8; 64]) -> Outcome {
         let entries =
             usize::try_from(block).ok().and_then(|n| self.linear.chunks_exact_mut(LINEAR_BLOCK).nth(n));
@@ -92,7 +92,7 @@ impl Tables {
         Outcome::Good
     }
 
-    /// MulticastForwardingTable: of a block of LIDs, a column of 16 ports.
+    /// Answers MulticastForwardingTable: a column of 16 ports for a block of LIDs.
     pub fn multicast(&mut self, modifier: u32, set: bool, data: &mut [u8; 64]) -> Outcome {
         let (column, block) = (modifier >> 28, (modifier & 0x1ff) as usize);
         let shift = column * COLUMN;

@@ -1,36 +1,37 @@
-//! The least of a driver: commands, tables, one event queue, completion queues, queue pairs over one physical region.
+//! A minimal driver: commands, tables, one event queue, completion queues, and queue pairs over one physical
+//! region.
 
 use super::Machine;
 use connectx3::device::{Card, Function, LinkType, Profile};
 use verbs::{Gid, MacAddr};
 
-/// Where things lie in the machine's memory.
+/// Addresses in the machine's memory.
 pub(super) const IN_BOX: u64 = 0x1000;
 pub(super) const OUT_BOX: u64 = 0x2000;
 const ICM: u64 = 0x10_0000;
-/// ICM addresses of tables; that of regions is the last.
+/// ICM addresses of tables. The table of regions is the last.
 const MCG_BASE: u64 = 0;
 const MTT_BASE: u64 = 0x8_0000;
 const HCR: u64 = 0x80680;
 
-/// How large tables and memory are.
+/// The sizes of tables and memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// log2 of the number of regions.
     pub log_regions: u32,
-    /// Bytes of ICM: a power of two of at least 1 MiB.
+    /// The length of ICM in bytes: a power of two of at least 1 MiB.
     pub icm: u64,
-    /// Bytes for queues and data, which follow ICM.
+    /// The length of the memory for queues and data in bytes, which follows ICM.
     pub heap: u64,
 }
 
 impl Sizes {
-    /// Bytes of memory in all.
+    /// Returns the total length of memory in bytes.
     const fn memory(&self) -> u64 {
         ICM + self.icm + self.heap
     }
 
-    /// ICM address of the table of regions.
+    /// Returns the ICM address of the table of regions.
     const fn regions(&self) -> u64 {
         self.icm - (64 << self.log_regions)
     }
@@ -46,17 +47,17 @@ impl Default for Sizes {
 pub const V2: u32 = 0;
 pub const V1: u32 = 1;
 
-/// Protection domain of everything here.
+/// The protection domain of all objects.
 pub const PD: u32 = 5;
-/// The key that reaches all memory, locally and for peers.
+/// The key to all memory, for the node itself and for peers.
 pub const KEY: u32 = 0x0001_0000;
 
-/// A card, its machine, and what the driver remembers.
+/// A card, its machine, and the driver's state.
 pub struct Node {
     pub card: Card,
     pub machine: Machine,
     sizes: Sizes,
-    /// The card is a virtual function.
+    /// True if the card is a virtual function.
     slave: bool,
     roce_v1: bool,
     pub(super) toggle: bool,
@@ -64,14 +65,14 @@ pub struct Node {
     mtts: u64,
     pub gid: Gid,
     pub mac: MacAddr,
-    /// The event queue of completion queues, and where the last one made is.
+    /// The event queue of the completion queues, and the address of the event queue made last.
     pub eqn: u32,
     pub eq: u64,
-    /// What a subnet manager has given the port.
+    /// The LID that a subnet manager has assigned to the port.
     pub lid: u16,
 }
 
-/// A queue pair as its driver holds it.
+/// The driver's record of a queue pair.
 pub struct Queue {
     pub qpn: u32,
     pub cqn: u32,
@@ -86,24 +87,24 @@ pub struct Queue {
     pub cq_index: u32,
 }
 
-/// What a queue pair may do.
+/// The properties of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub pd: u32,
-    /// A kernel's: FAST_REG and the reserved key are allowed.
+    /// True for a kernel's queue pair, which may use FAST_REG and the reserved key.
     pub kernel: bool,
-    /// What its peer may do: READ 4, WRITE 2, atomics 1.
+    /// The peer's rights: READ 4, WRITE 2, atomics 1.
     pub rights: u32,
-    /// How often it tries again when its peer is not ready; 7: for ever.
+    /// The number of retries when the peer is not ready; 7 means no limit.
     pub rnr_retries: u32,
-    /// 0 RC, 1 UC, 3 UD, 6 XRC, 7 headers of the driver's own.
+    /// The service code: 0 RC, 1 UC, 3 UD, 6 XRC, 7 headers built by the driver.
     pub service: u32,
     pub qkey: u32,
-    /// The shared receive queue, if it uses one.
+    /// The shared receive queue, if the queue pair uses one.
     pub srqn: Option<u32>,
     /// The XRC domain.
     pub domain: u32,
-    /// Its completion queue has timestamps.
+    /// True if the completion queue has timestamps.
     pub stamps: bool,
 }
 
@@ -123,15 +124,15 @@ impl Default for Setup {
     }
 }
 
-/// What a driver says that an InfiniBand port can.
+/// The capability mask that a driver sets for an InfiniBand port.
 const CAPABILITIES: u32 = 0x0211_0860;
-/// The code of a path MTU.
+/// The code of the path MTU 1024.
 const MTU_1024: u32 = 3;
 pub(super) const LOG_ENTRIES: u32 = 6;
 pub(super) const LOG_STRIDE: u32 = 7;
 pub(super) const LOG_CQ: u32 = 8;
 
-/// A completion as the queue holds it.
+/// A parsed completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub qpn: u32,
@@ -145,30 +146,30 @@ pub struct Entry {
 }
 
 impl Node {
-    /// A virtual function that is up, with one port open, one address and one GID.
+    /// Creates a virtual function that is up, with one open port, one address and one GID.
     pub fn slave(number: u8) -> Self {
         let profile = Profile::named("vf", MacAddr([2, 0, 0, 0, 0, number])).unwrap();
         Self::with(Card::new(profile), Sizes::default(), number)
     }
 
-    /// A card that is up, with one InfiniBand port that looks for a partner.
+    /// Creates a card that is up, with one InfiniBand port that searches for a partner.
     pub fn infiniband(number: u8) -> Self {
         let profile = Profile::named("ib", MacAddr([2, 0, 0, 0, 0, number])).unwrap();
         Self::with(Card::new(profile), Sizes::default(), number)
     }
 
-    /// A card that is up, with one port open and one GID.
+    /// Creates a card that is up, with one open port and one GID.
     pub fn new(number: u8) -> Self {
         Self::sized(Sizes::default(), number)
     }
 
-    /// The same with tables and memory of some sizes.
+    /// Creates a card that is up, with tables and memory of the given sizes.
     pub fn sized(sizes: Sizes, number: u8) -> Self {
         let profile = Profile::pro(MacAddr([2, 0, 0, 0, 0, number]));
         Self::with(Card::new(profile), sizes, number)
     }
 
-    /// The same of a card and tables of one's own.
+    /// Creates a node from a card, with tables and memory of the given sizes, and brings it up.
     pub fn with(card: Card, sizes: Sizes, number: u8) -> Self {
         let mac = card.profile().ports[0].mac;
         let slave = card.profile().function == Function::Virtual;
@@ -191,7 +192,7 @@ impl Node {
         node
     }
 
-    /// Brings the card or the slave up.
+    /// Brings up the card or the slave.
     pub fn come_up(&mut self) {
         if self.slave {
             self.bring_up_slave();
@@ -221,7 +222,7 @@ impl Node {
         u32::from_be_bytes(word)
     }
 
-    /// Gives a command with immediate input; gives its status and immediate output.
+    /// Runs a command with immediate input. Returns its status and immediate output.
     pub fn raw_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
         if self.slave {
             return self.slave_command(opcode, op_mod, in_mod, in_param);
@@ -229,7 +230,8 @@ impl Node {
         self.hcr([in_param, u64::from(in_mod), OUT_BOX, u64::from(op_mod << 12 | opcode)])
     }
 
-    /// Gives a command by its registers: input parameter, input modifier, output parameter, opcode with its modifier.
+    /// Runs a command by its registers: input parameter, input modifier, output parameter, opcode with its
+    /// modifier.
     pub fn hcr(&mut self, [in_param, in_mod, out_param, opcode]: [u64; 4]) -> (u8, u64) {
         self.toggle = !self.toggle;
         let words = [
@@ -251,7 +253,7 @@ impl Node {
         ((control >> 24) as u8, out)
     }
 
-    /// Gives a command with a mailbox.
+    /// Runs a command with a mailbox. Returns its status.
     pub fn try_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, mailbox: &[(usize, u32)]) -> u8 {
         self.machine.put(IN_BOX, &[0; 4096]);
         for &(offset, word) in mailbox {
@@ -265,12 +267,12 @@ impl Node {
         assert_eq!(status, 0, "command {opcode:#x} failed");
     }
 
-    /// The output mailbox's word at an offset.
+    /// Returns the word of the output mailbox at an offset.
     pub fn output(&self, offset: u64) -> u32 {
         self.machine.be32(OUT_BOX + offset)
     }
 
-    /// Forgets what was made, as a driver does that loads anew; memory keeps what is in it.
+    /// Clears the driver's state, as when a driver is reloaded. Memory keeps its contents.
     pub fn forget(&mut self) {
         (self.heap, self.mtts, self.toggle) = (ICM + self.sizes.icm, 0, false);
     }
@@ -291,14 +293,14 @@ impl Node {
         self.init_hca(0);
     }
 
-    /// Closes the card and opens it again with device-managed steering: rules instead of a table.
+    /// Closes the card and opens it again with device-managed steering, which uses rules instead of a table.
     pub fn steer_by_rules(&mut self) {
         const DEVICE_MANAGED: u32 = 1 << 6;
         self.command(0x008, 0, 0, &[]);
         self.init_hca(DEVICE_MANAGED);
     }
 
-    /// INIT_HCA, the region over everything, and the port.
+    /// Runs INIT_HCA, registers a region over all memory, and opens the port.
     fn init_hca(&mut self, flags: u32) {
         let profile = self.card.profile();
         let init = [
@@ -314,7 +316,7 @@ impl Node {
             (0x104, MTT_BASE as u32),
         ];
         self.command(0x007, 0, 0, &init);
-        // One physical region over everything, with every right.
+        // One physical region over all memory, with every right.
         let index = KEY >> 8;
         self.command(
             0x00d,
@@ -330,7 +332,7 @@ impl Node {
         self.command(0x009, 0, 1, &[]);
     }
 
-    /// Sets the GID, and connects from here on, for RoCE v1.
+    /// Sets the GID for RoCE v1. Later connections use that version.
     pub fn set_roce_v1(&mut self) {
         self.roce_v1 = true;
         let gid = self.gid_table();
@@ -346,13 +348,13 @@ impl Node {
             .map(|(i, w)| (4 * i, u32::from_be_bytes(w.try_into().unwrap())))
             .collect();
         words.push((0x18, 2));
-        // The same for RoCE v1.
+        // The same GID, for RoCE v1.
         let v1: Vec<_> = words.iter().take(4).map(|&(at, word)| (0x20 * V1 as usize + at, word)).collect();
         words.extend(v1);
         words
     }
 
-    /// MTT entries for `len` bytes from `at`; gives the byte offset of the first.
+    /// Writes MTT entries for `len` bytes at `at`. Returns the byte offset of the first.
     pub fn map_pages(&mut self, at: u64, len: u64) -> u32 {
         if self.slave {
             return self.map_slave_pages(at, len);
@@ -366,17 +368,17 @@ impl Node {
         first as u32
     }
 
-    /// Where an entry of the table of regions is in memory.
+    /// Returns the memory address of an entry in the table of regions.
     pub fn region_entry(&self, index: u32) -> u64 {
         ICM + self.sizes.regions() + 64 * u64::from(index)
     }
 
-    /// Where an entry of the table of pages is in memory, by its byte offset.
+    /// Returns the memory address of an entry in the table of pages, given its byte offset.
     pub fn page_entry(&self, mtt: u32) -> u64 {
         ICM + MTT_BASE + u64::from(mtt)
     }
 
-    /// Bytes of an entry of event and completion queues.
+    /// Returns the length of an entry in event and completion queues, in bytes.
     pub fn entry_len(&self) -> u64 {
         if self.card.profile().large_entries { 64 } else { 32 }
     }
@@ -394,7 +396,7 @@ impl Node {
         self.create_flagged_cq(cqn, eqn, log_entries, 0)
     }
 
-    /// The same with flags of the context.
+    /// Creates a completion queue with flags in its context.
     pub fn create_flagged_cq(&mut self, cqn: u32, eqn: u32, log_entries: u32, flags: u32) -> (u64, u64) {
         let len = self.entry_len() << log_entries;
         let (at, record) = (self.alloc(len), self.alloc(8));
@@ -409,26 +411,26 @@ impl Node {
         (at, record)
     }
 
-    /// A queue pair with its own completion queue, connected to `peer`.
+    /// Creates a queue pair with its own completion queue, and connects it to `peer`.
     pub fn connect(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32) -> Queue {
         self.connect_as(qpn, cqn, peer, peer_qpn, Setup::default())
     }
 
-    /// The same with a context of one's own.
+    /// Creates and connects a queue pair with the given properties.
     pub fn connect_as(&mut self, qpn: u32, cqn: u32, peer: &Self, peer_qpn: u32, setup: Setup) -> Queue {
         let queue = self.ready_to_receive(qpn, cqn, peer, peer_qpn, setup);
         self.ready_to_send(&queue, peer_qpn, setup);
         queue
     }
 
-    /// Makes a queue pair that is ready to receive ready to send too.
+    /// Makes a queue pair that is ready to receive also ready to send.
     pub fn ready_to_send(&mut self, queue: &Queue, peer_qpn: u32, setup: Setup) {
         let counts = 4 << 21 | 7 << 16 | setup.rnr_retries << 13;
         let words = [(0x20, 14 << 27), (0x70, counts), (0x78, (100 + peer_qpn) & 0xff_ffff)];
         self.command(0x01b, 0, queue.qpn, &context(&words));
     }
 
-    /// The same up to the state in which it only receives.
+    /// Creates a queue pair that is ready to receive.
     pub fn ready_to_receive(
         &mut self,
         qpn: u32,
@@ -482,11 +484,11 @@ impl Node {
         }
     }
 
-    /// The mailbox that makes a queue pair ready to receive from `peer`.
+    /// Returns the mailbox that makes a queue pair ready to receive from `peer`.
     pub fn path_to(&self, peer: &Self, qpn: u32, peer_qpn: u32) -> Vec<(usize, u32)> {
         let mut path = vec![
             (0x08, MTU_1024 << 29 | if self.roce_v1 { 0 } else { 2 << 6 }),
-            // No counter, the first address; on InfiniBand where the peer is.
+            // No counter and the first source address; on InfiniBand, the peer's LID.
             (0x1c, if self.slave { 127 << 24 } else { u32::from(peer.lid) }),
             (0x14, peer_qpn),
             (0x94, 100 + qpn),
@@ -500,12 +502,13 @@ impl Node {
         path.push((0x3c, u32::from_be_bytes([0, 0, a, b])));
         path.push((0x40, u32::from_be_bytes([c, d, e, f])));
         let mut path = context(&path);
-        // The path is among the optional parameters: a master looks there.
+        // The path is marked as an optional parameter, because a master checks that.
         path.push((0, 1 << 7));
         path
     }
 
-    /// Posts a send work request: opcode, then the words after the control segment. Signaled. Rings the doorbell.
+    /// Posts a signaled send work request with an opcode and the words after the control segment, and rings
+    /// the doorbell.
     pub fn post_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
         self.write_send(queue, opcode, imm, words);
         self.ring(queue);
@@ -516,12 +519,12 @@ impl Node {
         self.card.write_bar2(0x80_000 + 0x14, &(queue.qpn << 8).to_be_bytes(), &self.machine);
     }
 
-    /// The same without ringing the doorbell.
+    /// Writes a send work request without ringing the doorbell.
     pub fn write_send(&mut self, queue: &mut Queue, opcode: u32, imm: u32, words: &[u32]) {
         self.write_flagged(queue, opcode, 0, imm, words);
     }
 
-    /// The same with flags of the control segment besides that for a completion.
+    /// Writes a send work request with control flags in addition to the one for a completion.
     pub fn write_flagged(&mut self, queue: &mut Queue, opcode: u32, flags: u32, imm: u32, words: &[u32]) {
         let at = queue.send + u64::from(queue.send_index & ((1 << LOG_ENTRIES) - 1)) * (1 << LOG_STRIDE);
         let units = 1 + (words.len() as u32).div_ceil(4);
@@ -549,8 +552,8 @@ impl Node {
         self.machine.put(queue.record, &queue.posted.to_be_bytes());
     }
 
-    /// Gives the queue's completion queue another buffer, and moves what waits as Linux does: up to the entry that says
-    /// so, each one place up, since that entry counts too.
+    /// Replaces the buffer of the queue's completion queue. Moves the waiting entries as Linux does: those
+    /// before the resize entry move one index up, because that entry counts too.
     pub fn resize_cq(&mut self, queue: &mut Queue, log_entries: u32) {
         const RESIZE: u8 = 0x16;
         let at = self.alloc(32 << log_entries);
@@ -573,12 +576,12 @@ impl Node {
         self.machine.put(queue.cq_record, &queue.cq_index.to_be_bytes());
     }
 
-    /// Makes a shared receive queue whose entries follow each other.
+    /// Creates a shared receive queue whose entries are linked in order.
     pub fn create_srq(&mut self, srqn: u32) -> SharedQueue {
         self.create_xrc_srq(srqn, 0, 0, PD)
     }
 
-    /// Makes a shared receive queue of an XRC domain that completes to `cqn`, in a protection domain.
+    /// Creates a shared receive queue of an XRC domain and a protection domain, with completions in `cqn`.
     pub fn create_xrc_srq(&mut self, srqn: u32, domain: u32, cqn: u32, pd: u32) -> SharedQueue {
         let len = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
         let (at, record) = (self.alloc(len), self.alloc(4));
@@ -612,7 +615,7 @@ impl Node {
         self.machine.put(queue.record, &queue.posted.to_be_bytes());
     }
 
-    /// Makes a multicast group, with its members as an entry has them.
+    /// Creates a multicast group. `members` are words of an entry.
     pub fn make_group(&mut self, gid: Gid, members: &[u32]) {
         self.machine.put(IN_BOX, &[0; 4096]);
         self.machine.put(IN_BOX, &gid.0);
@@ -624,13 +627,13 @@ impl Node {
         self.command(0x026, 0, index as u32, &entry);
     }
 
-    /// Bytes of the last completion that [`poll`](Self::poll) gave.
+    /// Returns the bytes of the completion that [`poll`](Self::poll) returned last.
     pub fn last_entry(&self, queue: &Queue) -> Vec<u8> {
         let index = queue.cq_index.wrapping_sub(1) & ((1 << queue.cq_log) - 1);
         self.machine.bytes(queue.cq + u64::from(index) * 32, 32)
     }
 
-    /// The next completion, if there is one.
+    /// Returns the next completion, if there is one.
     pub fn poll(&mut self, queue: &mut Queue) -> Option<Entry> {
         let at = queue.cq + u64::from(queue.cq_index & ((1 << queue.cq_log) - 1)) * 32;
         let word = |offset| self.machine.be32(at + offset);
@@ -655,22 +658,22 @@ impl Node {
     }
 }
 
-/// Words of a context as they lie in the mailbox.
+/// Moves words of a context to their offsets in the mailbox.
 fn context(words: &[(usize, u32)]) -> Vec<(usize, u32)> {
     words.iter().map(|&(offset, word)| (offset + 8, word)).collect()
 }
 
-/// Words of a data segment.
+/// Returns the words of a data segment.
 pub fn data(at: u64, len: u32) -> [u32; 4] {
     data_of(KEY, at, len)
 }
 
-/// The same by another key.
+/// Returns the words of a data segment with a key.
 pub fn data_of(key: u32, at: u64, len: u32) -> [u32; 4] {
     [len, key, (at >> 32) as u32, at as u32]
 }
 
-/// A shared receive queue as its driver holds it.
+/// The driver's record of a shared receive queue.
 pub struct SharedQueue {
     pub srqn: u32,
     at: u64,
@@ -678,12 +681,13 @@ pub struct SharedQueue {
     posted: u32,
 }
 
-/// A GID's words.
+/// Returns the words of a GID.
 pub fn gid_words(gid: Gid) -> [u32; 4] {
     std::array::from_fn(|i| u32::from_be_bytes(gid.0[4 * i..4 * i + 4].try_into().unwrap()))
 }
 
-/// Words of a datagram segment, untagged: by a row of the GID table to a GID, an Ethernet address and a queue pair.
+/// Returns the words of an untagged datagram segment: from a row of the GID table, to a GID, an Ethernet
+/// address and a queue pair.
 pub fn datagram(row: u32, gid: Gid, mac: MacAddr, qpn: u32, qkey: u32) -> Vec<u32> {
     const NO_VLAN: u32 = 0xffff;
     let [a, b, c, d, e, f] = mac.0.map(u32::from);
@@ -693,12 +697,12 @@ pub fn datagram(row: u32, gid: Gid, mac: MacAddr, qpn: u32, qkey: u32) -> Vec<u3
     words
 }
 
-/// Words of a remote address segment.
+/// Returns the words of a remote address segment.
 pub fn remote(at: u64, key: u32) -> [u32; 4] {
     [(at >> 32) as u32, at as u32, key, 0]
 }
 
-/// Carries frames between two cards until there are none, dropping what `drop` says.
+/// Carries frames between two cards until there are none. Frames for which `lost` returns true are dropped.
 pub fn exchange(a: &mut Node, b: &mut Node, mut lost: impl FnMut(&[u8]) -> bool) {
     loop {
         let mut any = false;

@@ -1,12 +1,12 @@
-//! Raw Ethernet queue pairs as a driver makes them, and frames.
+//! Raw Ethernet queue pairs as a driver creates them, and frames.
 
 use super::driver::{KEY, LOG_CQ, LOG_ENTRIES, LOG_STRIDE, Node, PD, Queue};
 
-/// Bytes of a receive buffer.
+/// The length of a receive buffer, in bytes.
 pub const BUFFER: u32 = 2048;
 
 impl Node {
-    /// A raw Ethernet queue pair that is ready to send. `words` are of its context, besides the usual ones.
+    /// Creates a raw Ethernet queue pair that is ready to send. `words` are additional words of its context.
     pub fn raw(&mut self, qpn: u32, cqn: u32, words: &[(usize, u32)]) -> Queue {
         let (cq, cq_record) = self.create_cq(cqn, self.eqn, LOG_CQ);
         let ring = 1u64 << (LOG_ENTRIES + LOG_STRIDE);
@@ -53,14 +53,15 @@ impl Node {
         }
     }
 
-    /// Posts receive buffers; gives where they are.
+    /// Posts receive buffers and returns their addresses.
     pub fn post_buffers(&mut self, queue: &mut Queue, count: usize) -> Vec<u64> {
         let places: Vec<_> = (0..count).map(|_| self.alloc(u64::from(BUFFER))).collect();
         places.iter().for_each(|&at| self.post_receive(queue, at, BUFFER));
         places
     }
 
-    /// Writes a work request: opcode, second and third word of the control segment, and what follows it. Does not ring.
+    /// Writes a work request: opcode, second and third word of the control segment, and the bytes after it.
+    /// Does not ring the doorbell.
     pub fn write_request(&mut self, queue: &mut Queue, opcode: u32, word1: u32, flags: u32, rest: &[u8]) {
         let bytes = (16 + rest.len()).next_multiple_of(16);
         let mask = (1 << LOG_ENTRIES) - 1;
@@ -78,7 +79,7 @@ impl Node {
         queue.send_index += bytes.div_ceil(1 << LOG_STRIDE) as u32;
     }
 
-    /// Sends a frame as libmlx4 does for a raw queue pair: its destination is in the control segment too.
+    /// Sends a frame as libmlx4 does for a raw queue pair: the control segment also contains the destination.
     pub fn send_looped(&mut self, queue: &mut Queue, frame: &[u8]) {
         let at = self.alloc(frame.len() as u64);
         self.machine.put(at, frame);
@@ -90,7 +91,8 @@ impl Node {
         self.ring(queue);
     }
 
-    /// Adds a rule of device-managed steering: frames to an address go to a queue pair. `flags` are those of its control block.
+    /// Adds a rule of device-managed steering that sends frames for an address to a queue pair. `flags` are
+    /// those of its control block.
     pub fn add_rule(&mut self, qpn: u32, to: [u8; 6], flags: u32) {
         let [a, b, c, d, e, f] = to;
         let words = [
@@ -106,7 +108,7 @@ impl Node {
         self.command(0x065, 0, 16, &words);
     }
 
-    /// Sends a frame. `checksums` are to be put in; `word1` may hold a VLAN tag.
+    /// Sends a frame. If `checksums` is set, the card inserts checksums; `word1` may contain a VLAN tag.
     pub fn send_frame(&mut self, queue: &mut Queue, frame: &[u8], checksums: bool, word1: u32) {
         let at = self.alloc(frame.len() as u64);
         self.machine.put(at, frame);
@@ -115,7 +117,7 @@ impl Node {
         self.ring(queue);
     }
 
-    /// The next completion's 32 bytes, if there is one.
+    /// Returns the 32 bytes of the next completion, if there is one.
     pub fn raw_completion(&mut self, queue: &mut Queue) -> Option<[u8; 32]> {
         let len = self.entry_len();
         let at = queue.cq + u64::from(queue.cq_index & ((1 << queue.cq_log) - 1)) * len + len - 32;
@@ -128,10 +130,10 @@ impl Node {
         Some(entry)
     }
 
-    /// Steers an Ethernet address to queue pairs (B0). No two of a test may have the same hash.
+    /// Steers an Ethernet address to queue pairs (B0). The hashes of a test's addresses must differ.
     pub fn steer(&mut self, unicast: bool, address: [u8; 6], members: &[u32]) {
         let [a, b, c, d, e, f] = address;
-        // Byte 5 is the port, bit 1 of byte 7 says unicast, the last six bytes are the address.
+        // Byte 5 is the port, bit 1 of byte 7 means unicast, the last six bytes are the address.
         let key = [
             0,
             u32::from_be_bytes([0, 1, 0, u8::from(unicast) << 1]),
@@ -152,13 +154,13 @@ impl Node {
     }
 }
 
-/// A data segment.
+/// Returns a data segment.
 pub fn segment(at: u64, len: usize) -> Vec<u8> {
     let words = [len as u32, KEY, (at >> 32) as u32, at as u32];
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// An Ethernet header and an IPv4 or IPv6 header with TCP, and `data`. The checksums are zero.
+/// Returns a frame with an Ethernet header, an IPv4 or IPv6 header, TCP, and `data`. The checksums are zero.
 pub fn tcp(to: [u8; 6], source: &str, destination: &str, ports: [u16; 2], data: &[u8]) -> Vec<u8> {
     let mut frame = to.to_vec();
     frame.extend([2, 0, 0, 0, 9, 9]);

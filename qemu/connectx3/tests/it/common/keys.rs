@@ -1,4 +1,4 @@
-//! Regions and windows as a driver makes them.
+//! Regions and windows as a driver creates them.
 
 use super::driver::{Node, PD, Queue};
 
@@ -29,15 +29,15 @@ const FREE_REGION: u32 = 0x3002_0100;
 const INVALIDATE: u32 = 3 << 24;
 const FAST: u32 = 1 << 27;
 
-/// A region to be made.
+/// The parameters of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     pub index: u32,
-    /// The variable bits of its key.
+    /// The variable bits of the key.
     pub variable: u8,
     pub pd: u32,
     pub rights: u32,
-    /// First address as peers and work requests name it.
+    /// The first address, as peers and work requests use it.
     pub start: u64,
     pub len: u64,
 }
@@ -49,7 +49,7 @@ impl Region {
 }
 
 impl Node {
-    /// Gives a region whose pages are from `at` on.
+    /// Registers a region whose pages begin at `at`. Returns its key.
     pub fn register(&mut self, region: Region, at: u64) -> u32 {
         let Region { index, pd, rights, start, len, .. } = region;
         let mtt = self.map_pages(at & !(PAGE - 1), start % PAGE + len);
@@ -68,12 +68,12 @@ impl Node {
         region.key()
     }
 
-    /// Takes an entry back; gives the status.
+    /// Takes an entry back and returns the status.
     pub fn deregister(&mut self, key: u32) -> u8 {
         self.try_command(0x00f, 1, key >> 8 & 0x3ff, &[])
     }
 
-    /// Gives a free region for FAST_REG of up to `pages` pages.
+    /// Hands over a free region for FAST_REG of up to `pages` pages.
     pub fn fast_region(&mut self, index: u32, pd: u32, pages: u32) -> u32 {
         let mtt = self.map_pages(0, u64::from(pages) * PAGE);
         for page in 0..pages {
@@ -86,7 +86,7 @@ impl Node {
         index << 8
     }
 
-    /// Gives an unbound window.
+    /// Hands over an unbound window.
     pub fn window(&mut self, index: u32, pd: u32, type2: bool) -> u32 {
         let mailbox: &[_] = if type2 {
             &[(0x00, 0x3000_0000), (0x04, 1 << 7), (0x08, index), (0x0c, pd | INVALIDATE)]
@@ -97,7 +97,7 @@ impl Node {
         index << 8
     }
 
-    /// Posts FAST_REG of pages whose list is at `list`.
+    /// Posts FAST_REG of the pages listed at `list`.
     pub fn fast_register(
         &mut self,
         queue: &mut Queue,
@@ -146,7 +146,7 @@ impl Node {
     }
 }
 
-/// The bind of a window.
+/// The parameters of a window's bind.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowBind {
     pub key: u32,
@@ -158,7 +158,7 @@ pub struct WindowBind {
     pub zero_based: bool,
 }
 
-/// A region of the usual domain with all rights over `len` bytes from `start`, its variable bits 0.
+/// Returns a region of the usual domain with all rights over `len` bytes at `start`, with variable bits 0.
 pub fn region(index: u32, start: u64, len: u64) -> Region {
     Region { index, variable: 0, pd: PD, rights: ALL, start, len }
 }

@@ -1,4 +1,4 @@
-//! A card plugged into plain memory, and the least of a driver: enough to bring it up and to make queues.
+//! A card plugged into plain memory, and a minimal driver that can bring it up and create queues.
 #![allow(
     dead_code,
     missing_docs,
@@ -18,14 +18,14 @@ use platform::Instant;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory and interrupts of a machine without processor.
+/// The memory and interrupts of a machine without processor.
 pub struct Machine {
     ram: Mutex<Vec<u8>>,
     now_ns: AtomicU64,
     accesses: AtomicU64,
-    /// MSI-X vectors raised, in order.
+    /// The raised MSI-X vectors, in order.
     pub interrupts: Mutex<Vec<u16>>,
-    /// Without MSI-X: the level of INTx.
+    /// The level of INTx, which is used without MSI-X.
     pub intx: AtomicBool,
     pub msix: AtomicBool,
 }
@@ -42,7 +42,7 @@ impl Machine {
         }
     }
 
-    /// How often the card has reached for memory or raised an interrupt.
+    /// Returns the number of the card's memory accesses and interrupts.
     pub fn accesses(&self) -> u64 {
         self.accesses.load(Ordering::Relaxed)
     }
@@ -75,17 +75,17 @@ impl Machine {
         u32::from_be_bytes(self.bytes(addr, 4).try_into().unwrap())
     }
 
-    /// Bytes of memory.
+    /// Returns the length of memory in bytes.
     pub fn len(&self) -> usize {
         self.ram.lock().unwrap().len()
     }
 
-    /// Looks at all memory.
+    /// Calls `f` with all memory.
     pub fn look<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         f(&self.ram.lock().unwrap())
     }
 
-    /// All memory, to be compared.
+    /// Returns a copy of all memory, for comparison.
     pub fn snapshot(&self) -> Vec<u8> {
         self.ram.lock().unwrap().clone()
     }

@@ -1,8 +1,9 @@
-//! The same driver on a virtual function: commands through the communication channel, numbers from the master.
+//! The minimal driver on a virtual function: commands go through the communication channel, and numbers come
+//! from the master.
 
 use super::driver::{IN_BOX, KEY, Node, OUT_BOX, PD};
 
-/// Where the slave's command registers are.
+/// The address of the slave's command registers.
 const VHCR: u64 = 0x5000;
 /// Kinds of resources.
 pub const QP: u32 = 0;
@@ -10,14 +11,14 @@ pub const CQ: u32 = 1;
 pub const MPT: u32 = 4;
 pub const MTT: u32 = 5;
 pub const MAC: u32 = 6;
-/// What to do with them.
+/// Steps of an allocation.
 pub const RESERVE: u32 = 0;
 pub const RESERVE_AND_MAP: u32 = 1;
 pub const MAP: u32 = 2;
 
-/// What [`Node::slave_command`] gives if the master has not run a command.
+/// The result of [`Node::slave_command`] if the master has not run the command.
 pub const NOT_RUN: u8 = 0xff;
-/// The low half of a channel word that says that the slave has to reset itself.
+/// The low half of a channel word that tells the slave to reset itself.
 pub const INTERNAL_ERROR: u32 = 1 << 17;
 
 impl Node {
@@ -27,12 +28,13 @@ impl Node {
         u32::from_be_bytes(word)
     }
 
-    /// Gives the master a word; gives its answer without the toggle.
+    /// Sends the master a word and returns its answer without the toggle.
     pub fn say(&mut self, command: u32, parameter: u32) -> u32 {
         self.speak(command, parameter).expect("the master answers")
     }
 
-    /// The same of a slave that may be out of step with its master, and then has no answer.
+    /// Sends the master a word. Returns `None` if the slave is out of step with its master and gets no
+    /// answer.
     pub fn speak(&mut self, command: u32, parameter: u32) -> Option<u32> {
         self.toggle = !self.toggle;
         let word = u32::from(self.toggle) << 31 | command << 16 | parameter & 0xffff;
@@ -52,7 +54,7 @@ impl Node {
         self.toggle = false;
     }
 
-    /// Resets the slave and tells the master where its registers are.
+    /// Resets the slave and tells the master the address of its registers.
     pub fn enable_slave(&mut self) {
         assert_eq!(self.say(0, 0), 0x101, "the interface's revision and version");
         for (command, parameter) in [(1, VHCR >> 48), (2, VHCR >> 32), (3, VHCR >> 16), (4, VHCR)] {
@@ -81,7 +83,7 @@ impl Node {
         self.command(0x009, 0, 1, &[]);
     }
 
-    /// Gives a command through the slave's registers; gives its status and immediate output.
+    /// Runs a command through the slave's registers. Returns its status and immediate output.
     pub fn slave_command(&mut self, opcode: u32, op_mod: u32, in_mod: u32, in_param: u64) -> (u8, u64) {
         let mut registers = [0; 32];
         registers[..8].copy_from_slice(&in_param.to_be_bytes());
@@ -97,7 +99,7 @@ impl Node {
         (self.machine.bytes(VHCR + 28, 1)[0], out)
     }
 
-    /// A command without parameters that is to end with an event.
+    /// Posts a command without parameters that ends with an event.
     pub fn post_with_event(&mut self, opcode: u16) {
         let mut registers = [0; 32];
         registers[29] = 1 << 6;
@@ -106,18 +108,18 @@ impl Node {
         self.speak(5, 0);
     }
 
-    /// ALLOC_RES; gives the status and the number.
+    /// ALLOC_RES: returns the status and the number.
     pub fn allocate(&mut self, kind: u32, step: u32, parameter: u64) -> (u8, u32) {
         let (status, out) = self.slave_command(0xf00, step, kind, parameter);
         (status, out as u32)
     }
 
-    /// FREE_RES; gives the status.
+    /// FREE_RES: returns the status.
     pub fn free(&mut self, kind: u32, step: u32, parameter: u64) -> u8 {
         self.slave_command(0xf01, step, kind, parameter).0
     }
 
-    /// A queue pair and a completion queue that the slave may use.
+    /// Allocates a queue pair and a completion queue for the slave.
     pub fn numbers(&mut self) -> (u32, u32) {
         let (status, qpn) = self.allocate(QP, RESERVE, 1 << 32 | 1);
         assert_eq!(status, 0);
@@ -127,7 +129,7 @@ impl Node {
         (qpn, cqn)
     }
 
-    /// WRITE_MTT for `len` bytes from `at`; gives the byte offset of the first entry.
+    /// Runs WRITE_MTT for `len` bytes at `at`. Returns the byte offset of the first entry.
     pub(super) fn map_slave_pages(&mut self, at: u64, len: u64) -> u32 {
         let pages = len.div_ceil(4096) as u32;
         let (status, first) =
@@ -137,7 +139,7 @@ impl Node {
         first * 8
     }
 
-    /// WRITE_MTT of `count` pages from `at`; gives the status.
+    /// Runs WRITE_MTT for `count` pages at `at`. Returns the status.
     pub fn write_mtt(&mut self, first: u32, count: u32, at: u64) -> u8 {
         self.machine.put(IN_BOX, &[0; 4096]);
         self.machine.put(IN_BOX + 4, &first.to_be_bytes());

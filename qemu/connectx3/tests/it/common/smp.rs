@@ -1,4 +1,5 @@
-//! Subnet management datagrams on a cable, as a subnet manager makes them: packets, requests, and what is in answers.
+//! Subnet management datagrams on a cable from a subnet manager's side: packets, requests, and the contents
+//! of answers.
 
 use roce::wire::{
     Bth, CABLE, Deth, ETHERTYPE_INFINIBAND, Ethernet, Ext, Frame, Headers, Lrh, Net, Opcode, Operation,
@@ -22,13 +23,13 @@ pub fn symbol(symbol: Symbol) -> Vec<u8> {
     [&ethernet(1).emit()[..], &(symbol as u16).to_be_bytes()].concat()
 }
 
-/// The symbol of a frame that is only one.
+/// Returns the symbol of a frame that carries only a symbol.
 pub fn symbol_of(frame: &[u8]) -> Option<Symbol> {
     let (_, payload) = Ethernet::parse(frame).unwrap();
     Symbol::parse(payload).ok().map(|(symbol, _)| symbol)
 }
 
-/// A datagram between the queue pairs with a number.
+/// Returns a datagram from and to the queue pair `qp`.
 pub fn datagram(lrh: Lrh, qp: u32, payload: &[u8]) -> Vec<u8> {
     let headers = Headers { ethernet: ethernet(1), net: Net::InfiniBand(lrh, None) };
     let opcode = Opcode { service: Service::Ud, operation: Operation::SendOnly };
@@ -40,7 +41,7 @@ pub fn datagram(lrh: Lrh, qp: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A request by a directed route: the ports to leave by, the first that of the sender.
+/// Returns a request by directed route. `path` holds the ports through which it leaves, the sender's first.
 pub fn directed(path: &[u8], method: u8, attribute: u16, modifier: u32, data: &[u8]) -> Vec<u8> {
     let mut mad = request(0x81, method, attribute, modifier, data);
     (mad[6], mad[7]) = (1, path.len() as u8);
@@ -50,13 +51,13 @@ pub fn directed(path: &[u8], method: u8, attribute: u16, modifier: u32, data: &[
     datagram(Lrh { lane: 15, service_level: 0, dlid: permissive, slid: permissive }, 0, &mad)
 }
 
-/// A request by LID.
+/// Returns a request by LID.
 pub fn by_lid(slid: u16, dlid: u16, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> Vec<u8> {
     let mad = request(1, method, attribute, modifier, data);
     datagram(Lrh { lane: 15, service_level: 0, dlid, slid }, 0, &mad)
 }
 
-/// A request's bytes.
+/// Returns the bytes of a request.
 pub fn request(class: u8, method: u8, attribute: u16, modifier: u32, data: &[u8]) -> [u8; 256] {
     let mut mad = [0; 256];
     mad[..4].copy_from_slice(&[1, class, 1, method]);
@@ -67,7 +68,7 @@ pub fn request(class: u8, method: u8, attribute: u16, modifier: u32, data: &[u8]
     mad
 }
 
-/// What is in a packet: its route, and its payload.
+/// Returns the route and the payload of a packet.
 pub fn open(frame: &[u8]) -> (Lrh, Vec<u8>) {
     let parsed = Frame::parse(frame).unwrap();
     assert!(parsed.icrc_ok());
