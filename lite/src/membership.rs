@@ -151,6 +151,8 @@ impl Node {
 
     /// All who were members have seen the end of a life.
     pub(crate) fn on_settled(self: &Arc<Self>, life: Life) {
+        #[cfg(feature = "testing")]
+        self.settled.lock().push(life);
         self.unblock_locks(life);
         self.holdings.settle(life);
         for region in self.regions.settle(life) {

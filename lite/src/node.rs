@@ -75,6 +75,9 @@ pub(crate) struct Node {
 
     pub(crate) peers: Mutex<BTreeMap<NodeId, Peer>>,
     pub(crate) peer_change: Waiters,
+    /// Lives of whose end all members have heard.
+    #[cfg(feature = "testing")]
+    pub(crate) settled: Mutex<Vec<(NodeId, Incarnation)>>,
     pub(crate) by_qp: Mutex<BTreeMap<QpNum, Arc<Conn>>>,
     pub(crate) loopback: Mutex<Option<Arc<Conn>>>,
     /// Of [`Config::peers`], those that are taken.
@@ -157,6 +160,8 @@ impl Node {
             trace: Trace::default(),
             peers: Mutex::default(),
             peer_change: Waiters::default(),
+            #[cfg(feature = "testing")]
+            settled: Mutex::default(),
             by_qp: Mutex::default(),
             loopback: Mutex::default(),
             seats: Seats::default(),
