@@ -52,48 +52,46 @@ fn last_round(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[
 
 /// Reads what was written, and ends what was made.
 fn free_all(cluster: &mut Cluster, stage: &Stage, check: &Arc<Check>, live: &[usize]) {
-    let owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
-    for Owned { node, thing } in owned {
-        if !live.contains(&node) {
-            // What it made has ended with it; so do its handles.
-            drop(thing);
-            continue;
-        }
-        let model = check.clone();
-        let what = match &thing {
-            Thing::Region(n, region) => format!("freeing region {n} of {node} on {}", region.node()),
-            Thing::Other(_) | Thing::Gate(..) => format!("freeing a region of {node}"),
-            Thing::Counter(_) => format!("ending a counter of {node}"),
-        };
-        let end = async move {
-            match thing {
-                Thing::Region(n, region) => {
-                    read_all(&model, n, &region).await;
-                    region.free().await
-                }
-                Thing::Other(region) | Thing::Gate(_, region) => region.free().await,
-                Thing::Counter(counter) => counter.destroy().await,
-            }
-        };
-        match cluster.world.run(LIMIT, end) {
-            // It has ended with its home, or its task has freed it.
-            Ok(()) | Err(Error::NodeDown(_) | Error::Freed) => {}
-            Err(error) => check.violated("a healthy cluster works", format!("{what}: {error}")),
+    let Some(first) = live.first().map(|i| cluster.lite(*i)) else { return };
+    let mut owned: Vec<Owned> = stage.owned.lock().expect("no panic under the lock").drain(..).collect();
+    for n in 0..EACH {
+        for thing in [Thing::Lock(format!("lock-{n}")), Thing::Event(format!("event-{n}"))] {
+            owned.push(Owned { node: 0, thing });
         }
     }
-    let Some(first) = live.first() else { return };
-    let lite = cluster.lite(*first);
-    cluster.world.run(LIMIT, async move {
-        for n in 0..EACH {
-            // There is none if its home has died.
-            if let Ok(lock) = lite.open_lock(&format!("lock-{n}")).await {
-                let _ = lock.destroy().await;
-            }
-            if let Ok(event) = lite.open_event(&format!("event-{n}")).await {
-                let _ = event.destroy().await;
+    // What its maker made has ended with it; so do its handles. Locks and events end with their homes.
+    owned.retain(|Owned { node, thing }| {
+        live.contains(node) || matches!(thing, Thing::Lock(_) | Thing::Event(_))
+    });
+    let model = check.clone();
+    let end = async move {
+        for Owned { node, thing } in owned {
+            let what = thing.to_string();
+            match free(&first, &model, thing).await {
+                // It has ended with its home, or its task has ended it.
+                Ok(()) | Err(Error::NodeDown(_) | Error::Freed | Error::NoSuchName) => {}
+                Err(error) => {
+                    let seen = format_args!("ending {what} of {node}: {error}");
+                    model.violated("a healthy cluster works", seen);
+                }
             }
         }
-    });
+    };
+    cluster.world.run(LIMIT, end);
+}
+
+/// Ends one thing; `lite` is some node's.
+async fn free(lite: &Lite, check: &Check, thing: Thing) -> Result<(), Error> {
+    match thing {
+        Thing::Region(n, region) => {
+            read_all(check, n, &region).await;
+            region.free().await
+        }
+        Thing::Other(region) | Thing::Gate(_, region) => region.free().await,
+        Thing::Counter(counter) => counter.destroy().await,
+        Thing::Lock(name) => lite.open_lock(&name).await?.destroy().await,
+        Thing::Event(name) => lite.open_event(&name).await?.destroy().await,
+    }
 }
 
 /// All parts of a region are what their tasks have written.

@@ -170,6 +170,14 @@ impl Check {
         self.lock().nodes.insert((lite.node_id(), lite.incarnation()), lite.clone());
     }
 
+    /// Whether some life of a node has ended.
+    pub(super) fn has_ended(&self, node: NodeId) -> bool {
+        let state = self.lock();
+        let mut lives = state.nodes.iter().filter(|((id, _), _)| *id == node);
+        let is_over = |(life, lite): (&Life, &Lite)| state.settled.contains(life) || !lite.is_member();
+        lives.any(is_over)
+    }
+
     pub(super) fn died(&self, node: usize) {
         let mut state = self.lock();
         state.tasks.retain(|(n, _), _| *n != node);

@@ -1,5 +1,6 @@
 //! Locks, events and counters of a task's own, and scopes that end them.
 
+use super::stage::{Owned, Thing};
 use super::worker::Worker;
 use lite::{Error, Permissions};
 use std::future::Future;
@@ -12,6 +13,7 @@ impl Worker {
         match self.random.below(3) {
             0 => {
                 let name = format!("lock-of-{id:x}");
+                self.outlives(Thing::Lock(name.clone()));
                 let create = async { lite.create_lock(home, &name).await };
                 let lock = self.make(&name, create).await?.with_deadline(patience);
                 let guard = self.run("take its lock", patience, lock.lock()).await;
@@ -23,6 +25,7 @@ impl Worker {
             }
             1 => {
                 let name = format!("event-of-{id:x}");
+                self.outlives(Thing::Event(name.clone()));
                 let create = async { lite.create_event(home, &name).await };
                 let event = self.make(&name, create).await?.with_deadline(patience);
                 let count = self.run("signal its event", patience, event.signal()).await;
@@ -44,6 +47,11 @@ impl Worker {
         }
     }
 
+    /// What is not ended here is at the end of the run: if its maker dies, it stays.
+    fn outlives(&self, thing: Thing) {
+        self.made.lock().expect("no panic under the lock").push(Owned { node: self.node, thing });
+    }
+
     /// Makes an object without changing its mind: what is made by a call that is given up has no owner to end it.
     async fn make<T>(&mut self, name: &str, create: impl Future<Output = Result<T, Error>>) -> Option<T> {
         let made = create.await;
@@ -58,6 +66,7 @@ impl Worker {
         let (lite, scope) = self.lite.with_deadline(patience).scoped(self.host.clone());
         let (home, id) = (self.anyone(), self.fresh());
         let (event, region) = (format!("scope-event-{id:x}"), format!("scope-region-{id:x}"));
+        self.outlives(Thing::Event(event.clone()));
         let made = lite.create_event(home, &event).await.is_ok();
         let rights = Permissions::READ | Permissions::SHARE;
         let published = match lite.alloc(home, 100, rights).await {

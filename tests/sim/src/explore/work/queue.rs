@@ -53,7 +53,7 @@ impl Worker {
         self.check.read(n, self.number, reads, read.then_some((half, &bytes[..got])));
         self.check.word_ended(add, saw(&end(ADD)));
         self.check.word_ended(swap, saw(&end(SWAP)));
-        self.excuse(&end(ADD));
+        self.excuse(ends.get(&ADD));
         (end(WRITE)?.is_ok() && end(SWAP)?.is_ok()).then_some(())
     }
 
@@ -94,7 +94,7 @@ impl Worker {
     }
 
     /// In a healthy cluster nothing fails but for a dead home.
-    fn excuse(&self, end: &Option<Result<u64, Error>>) {
+    fn excuse(&self, end: Option<&Result<u64, Error>>) {
         if let Some(Err(error)) = end
             && self.calm
             && !is_unsure(error)

@@ -10,6 +10,7 @@ use crate::explore::check::Check;
 use crate::explore::random::Random;
 use lite::{Counter, Error, Lmr, NodeId, Permissions, Placement};
 use platform::Platform;
+use std::fmt::{Display, Formatter};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -51,6 +52,21 @@ pub(in crate::explore) enum Thing {
     /// One whose rights its maker grants and takes.
     Gate(usize, Lmr),
     Counter(Counter),
+    /// A lock or an event of that name, if it is still there: it outlives who made it.
+    Lock(String),
+    Event(String),
+}
+
+impl Display for Thing {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Region(n, region) => write!(f, "region {n} on {}", region.node()),
+            Self::Other(region) => write!(f, "a {region:?}"),
+            Self::Gate(n, _) => write!(f, "gate {n}"),
+            Self::Counter(counter) => write!(f, "{counter:?}"),
+            Self::Lock(name) | Self::Event(name) => f.write_str(name),
+        }
+    }
 }
 
 impl Stage {

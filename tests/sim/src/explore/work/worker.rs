@@ -35,13 +35,22 @@ pub(super) struct Worker {
     /// Shared regions that its node has made.
     pub(super) owned: Vec<(usize, Lmr)>,
     pub(super) owned_gates: Vec<(usize, Lmr)>,
-    /// A region of its own that is bound to a shared name: which name, and the number in it.
-    pub(super) named: Option<(usize, u64, Lmr)>,
+    pub(super) named: Option<Named>,
     /// A region of its own, and what is in it.
     pub(super) kept: Option<(Lmr, Vec<u8>)>,
     /// Memory that no other node reaches, and what is in it.
     pub(super) private: Option<(LocalMemory, Vec<u8>)>,
     pub(super) watcher: Option<Watcher>,
+}
+
+/// A region of a task's own that is bound to a name that others want, or may be.
+pub(super) struct Named {
+    /// Which name.
+    pub(super) name: usize,
+    /// The number in it.
+    pub(super) id: u64,
+    pub(super) region: Lmr,
+    pub(super) is_sure: bool,
 }
 
 /// How an operation ends: with a result, or dropped midway.
@@ -166,7 +175,8 @@ impl Worker {
     /// Whether the death of a node explains an error.
     fn is_explained(&self, error: &Error) -> bool {
         match error {
-            Error::NodeDown(node) => !self.lite.members().iter().any(|member| member.node == *node),
+            // That number may be another life's by now.
+            Error::NodeDown(node) => self.check.has_ended(*node),
             Error::Freed | Error::NoSuchName | Error::NameTaken => true,
             _ => false,
         }
