@@ -29,13 +29,13 @@ struct Unsure(Option<Lmr>);
 impl Drop for Unsure {
     fn drop(&mut self) {
         if let Some(cell) = self.0.take() {
-            let platform = cell.platform().clone();
+            let node = cell.here().clone();
             let free = async move {
                 if let Err(error) = cell.free().await {
                     log::debug!("lite: freeing a counter that was not made: {error}");
                 }
             };
-            platform.spawn("lite-counter", Box::pin(free));
+            node.platform.spawn("lite-counter", Box::pin(free));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::stage::EACH;
 use super::worker::{Ended, Named, Worker, is_unsure};
 use crate::explore::check::{Act, Cell, End};
-use lite::{Error, Lmr, Permissions};
+use lite::{Error, Permissions};
 
 /// How a request to bind or unbind has ended; a name that is taken is another's.
 fn bound(result: &Ended<()>, before: u64) -> End {
