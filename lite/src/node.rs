@@ -12,6 +12,7 @@ use crate::op::{Ends, OpId, OpTable};
 use crate::qos::Qos;
 use crate::region::{Holdings, Holds, MappingTable, RegionTable, Stamps};
 use crate::rpc::{LocalReplies, ServiceTable};
+use crate::sometimes::sometimes;
 use crate::sync::{Objects, Waits};
 use crate::timer::Timers;
 use crate::trace::{Event, Trace};
@@ -214,6 +215,7 @@ impl Node {
     #[cold]
     fn lapsed(&self, now: Instant) {
         if self.lease.suspend(now) {
+            sometimes!("a node suspended itself");
             // Its deadlines have changed.
             self.platform.wake_poller();
         }

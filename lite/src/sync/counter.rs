@@ -1,5 +1,6 @@
 //! [`Counter`]: a number that all nodes change in one step.
 
+use crate::sometimes::sometimes;
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -29,6 +30,7 @@ struct Unsure(Option<Lmr>);
 impl Drop for Unsure {
     fn drop(&mut self) {
         if let Some(cell) = self.0.take() {
+            sometimes!("the name of a counter was bound or not");
             let node = cell.here().clone();
             let free = async move {
                 if let Err(error) = cell.free().await {
