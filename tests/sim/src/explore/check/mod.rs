@@ -170,10 +170,10 @@ impl Check {
         self.lock().nodes.insert((lite.node_id(), lite.incarnation()), lite.clone());
     }
 
-    /// Whether some life of a node has ended.
-    pub(super) fn has_ended(&self, node: NodeId) -> bool {
+    /// Whether some life of a node, or of any, has ended.
+    pub(super) fn has_ended(&self, node: Option<NodeId>) -> bool {
         let state = self.lock();
-        let mut lives = state.nodes.iter().filter(|((id, _), _)| *id == node);
+        let mut lives = state.nodes.iter().filter(|((id, _), _)| node.is_none_or(|node| *id == node));
         let is_over = |(life, lite): (&Life, &Lite)| state.settled.contains(life) || !lite.is_member();
         lives.any(is_over)
     }

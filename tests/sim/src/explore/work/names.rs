@@ -61,6 +61,8 @@ impl Worker {
         // What was not surely bound need not have been.
         let end = match bound(&result, id) {
             End::Saw(_) if !is_sure => End::Done,
+            // A freeing that has begun goes on, whatever kept it from being heard.
+            End::Never => End::Asked,
             other => other,
         };
         self.check.word_ended(op, end);

@@ -176,7 +176,9 @@ impl Worker {
     fn is_explained(&self, error: &Error) -> bool {
         match error {
             // That number may be another life's by now.
-            Error::NodeDown(node) => self.check.has_ended(*node),
+            Error::NodeDown(node) => self.check.has_ended(Some(*node)),
+            // A node that joined late has never seen one that was dead by then.
+            Error::NoSuchNode => self.check.has_ended(None),
             Error::Freed | Error::NoSuchName | Error::NameTaken => true,
             _ => false,
         }
