@@ -125,6 +125,7 @@ fn options(scenario: &Scenario, random: &mut Random) -> Options {
         queue_pairs: random.pick(&[1, 2, 4]),
         send_depth: random.pick(&[8, 128]),
         peers: random.pick(&[2, 2, 3, 64, 64, 64]),
+        bounce: random.pick(&[Config::default().bounce, [(256, 4), (4096, 2), (65536, 2)]]),
         idle: random.pick(&[None, None, Some(Duration::from_millis(8)), Some(Duration::from_millis(300))]),
         ..Config::default()
     };
