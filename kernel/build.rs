@@ -1,4 +1,5 @@
-//! Links the kernel as a freestanding static ELF: own linker script, no C runtime, no position independence.
+//! Links the kernel as a freestanding static ELF file: its own linker script, no C runtime, no position
+//! independence.
 
 fn main() {
     println!("cargo::rerun-if-changed=link.ld");
@@ -14,7 +15,7 @@ fn main() {
         "-Wl,-z,noexecstack",
         "-Wl,-z,max-page-size=4096",
         "-Wl,--gc-sections",
-        // Functions that are the same are there once: rustc links with LLD, which can.
+        // Identical functions are merged. rustc links with LLD, which supports this.
         "-Wl,--icf=all",
     ] {
         println!("cargo::rustc-link-arg-bins={arg}");

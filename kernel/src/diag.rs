@@ -1,7 +1,8 @@
-//! The last words: panics, processor faults and an exhausted heap print their cause and a backtrace, tell the manager
-//! through a hook, and end the machine.
+//! The last words: a panic, a processor fault or an exhausted heap prints its cause and a backtrace, tells
+//! the manager through a hook, and ends the machine.
 //!
-//! Backtrace lines have one form, `backtrace: 0x<address>`, for the launcher to symbolise with the kernel's ELF file.
+//! Lines of a backtrace have the form `backtrace: 0x<address>`, which the launcher symbolises with the
+//! kernel's ELF file.
 
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
@@ -13,31 +14,31 @@ use crate::console;
 use crate::mm::{self, heap};
 use crate::power::{self, Code};
 
-/// Longest backtrace.
+/// The most frames of a backtrace.
 const MAX_FRAMES: usize = 48;
-/// No processor is dying.
-const NOBODY: usize = usize::MAX;
+/// The value of [`DYING`] while no processor is dying.
+const NO_PROCESSOR: usize = usize::MAX;
 
 /// Index of the processor that is dying.
-static DYING: AtomicUsize = AtomicUsize::new(NOBODY);
-/// The hook was entered: a second failure ends at once.
+static DYING: AtomicUsize = AtomicUsize::new(NO_PROCESSOR);
+/// True once the hook was entered. A second failure then ends the machine at once.
 static IN_HOOK: AtomicBool = AtomicBool::new(false);
 static LAST_WORDS: spin::Once<fn(&str)> = spin::Once::new();
 
-/// Sets what is called with the cause (one line) before the machine ends. It runs on the dying processor with
-/// interrupts off, must not wait for ever nor allocate, and should take locks by `try_lock`: the dying code may hold them
-/// (a lock that it waits for all the same ends the machine).
+/// Sets the hook that is called with the cause (one line) before the machine ends. The hook runs on the dying
+/// processor with interrupts off. It must neither wait without limit nor allocate, and should take locks by
+/// `try_lock`: the failed code may hold them. If it waits for such a lock all the same, the machine ends.
 pub fn set_last_words(hook: fn(&str)) {
     LAST_WORDS.call_once(|| hook);
 }
 
-/// Whether this processor is dying and must not wait for locks.
+/// Returns true if this processor is dying and must not wait for locks.
 pub fn must_not_wait() -> bool {
     let dying = DYING.load(Ordering::Relaxed);
-    dying != NOBODY && dying == arch::this_cpu_index()
+    dying != NO_PROCESSOR && dying == arch::this_cpu_index()
 }
 
-/// A lock was waited for far too long, or by a processor that is dying.
+/// Fails: a processor has waited too long for a lock, or is dying and must not wait.
 pub fn lock_stuck() -> ! {
     if must_not_wait() {
         console::print_dying(format_args!("a lock is held by the code that failed; giving up\n"));
@@ -46,7 +47,7 @@ pub fn lock_stuck() -> ! {
     panic!("a lock was waited for too long: deadlock");
 }
 
-/// A line of text without a heap.
+/// A line of text that needs no heap.
 struct Line {
     bytes: [u8; 240],
     len: usize,
@@ -71,9 +72,10 @@ impl Write for Line {
     }
 }
 
-/// Prints the return addresses on the stack whose frame pointer is `frame`, `first` before them.
+/// Prints the return addresses on the stack whose frame pointer is `frame`, with `first` before them.
 ///
-/// Each step is checked: aligned, mapped, upwards. Code without frame pointers ends it early, never in a fault.
+/// Each step is checked: the frame must be aligned, mapped, and above the one before. Code without frame
+/// pointers ends the backtrace early, and never causes a fault.
 fn backtrace(first: Option<u64>, mut frame: u64) {
     if let Some(rip) = first {
         console::print_dying(format_args!("backtrace: {rip:#x}\n"));
@@ -90,7 +92,8 @@ fn backtrace(first: Option<u64>, mut frame: u64) {
             break;
         }
         console::print_dying(format_args!("backtrace: {rip:#x}\n"));
-        // A handler's frame points into the stack it interrupted, which may lie below; its own stack only goes up.
+        // A handler's frame points into the interrupted stack, which may lie below. Frames of one stack only
+        // go up.
         if next == frame {
             break;
         }
@@ -98,7 +101,7 @@ fn backtrace(first: Option<u64>, mut frame: u64) {
     }
 }
 
-/// Ends the machine for `cause`, after printing it, `details` and a backtrace from (`rip`, `rbp`).
+/// Ends the machine for `cause`: prints it, `details` and a backtrace from (`rip`, `rbp`).
 pub fn die(
     code: Code,
     cause: fmt::Arguments<'_>,
@@ -108,11 +111,11 @@ pub fn die(
 ) -> ! {
     cpu::interrupts_off();
     let me = arch::this_cpu_index();
-    if let Err(dying) = DYING.compare_exchange(NOBODY, me, Ordering::AcqRel, Ordering::Acquire) {
+    if let Err(dying) = DYING.compare_exchange(NO_PROCESSOR, me, Ordering::AcqRel, Ordering::Acquire) {
         if dying != me {
             cpu::halt_for_ever();
         }
-        // Failed while dying.
+        // The processor has failed while dying.
         console::print_dying(format_args!("again, while ending: {cause}\n"));
         power::exit(code);
     }
@@ -142,11 +145,11 @@ pub fn die(
     power::exit(code)
 }
 
-/// The frame pointer of the caller.
+/// Returns the frame pointer of the caller.
 #[inline(always)]
 fn frame_pointer() -> u64 {
     let rbp: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction only reads a register.
     unsafe { core::arch::asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
     rbp
 }

@@ -1,4 +1,5 @@
-//! Whether devices address memory as this kernel does: no IOMMU may translate their addresses, or keep them away from memory.
+//! Checks that devices address memory as this kernel does: no IOMMU may translate their addresses, nor keep
+//! them away from memory.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,22 +8,22 @@ use x86_64::PhysAddr;
 
 use crate::mm;
 
-/// Bytes of an IOMMU's registers that are mapped: those that are looked at, and more, are in the first page.
+/// Bytes of an IOMMU's registers that are mapped. All registers that are read lie in the first page.
 const REGISTERS: u64 = mm::PAGE;
 
 /// Maps the registers of an IOMMU.
 ///
 /// # Errors
-/// What is wrong with their place, for people.
+/// A line for the user: the registers cannot be mapped.
 pub fn registers(unit: Unit) -> Result<*mut u8, String> {
     let at = PhysAddr::try_new(unit.registers).map_err(|_| format!("{unit} has an impossible address"))?;
     mm::map_device(at, REGISTERS).map_err(|e| format!("{unit} cannot be looked at: {e}"))
 }
 
-/// Refuses to go on if an IOMMU is on: addresses of this kernel would be others for devices.
+/// Fails if an IOMMU is on, because devices would then use other addresses than the kernel.
 ///
 /// # Errors
-/// Which it is and what to do, for people.
+/// A line for the user that names the IOMMU and says what to do.
 pub fn check(units: &[Unit]) -> Result<(), String> {
     for &unit in units {
         let registers = registers(unit)?;

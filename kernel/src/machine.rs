@@ -1,4 +1,4 @@
-//! [`platform::Platform`] for the code above: the clock, randomness, executor and memory of this kernel.
+//! The [`platform::Platform`] of this kernel: its clock, randomness, executor and memory.
 
 use alloc::sync::Arc;
 use platform::{Instant, Memory, Platform, Task};
@@ -8,39 +8,40 @@ use crate::arch::percpu;
 use crate::mm::memory::LentMemory;
 use crate::{exec, random, time};
 
-/// What peers may reach of this machine.
+/// The memory of this machine that peers can access.
 #[derive(Clone)]
-pub enum Reach {
-    /// Memory that is lent, as far as the RNIC can tell: softroce looks at each access, and a card has page entries for all
-    /// memory that can be lent.
+pub enum RemoteAccess {
+    /// Memory that is lent, as far as the RNIC can tell: softroce checks each access; a card has page entries
+    /// for all memory that can be lent.
     Lendable,
-    /// An arena, in which all that is lent lies.
+    /// An arena, which contains all memory that is lent.
     Arena(Arc<dyn Memory>),
-    /// Through a card, whatever it can address. Softroce has no such key: it is as for [`Lendable`](Self::Lendable).
+    /// Through a card, all memory that the card can address. Softroce has no such key: it behaves as for
+    /// [`Lendable`](Self::Lendable).
     Physical,
 }
 
-static REACH: Once<Reach> = Once::new();
+static REMOTE_ACCESS: Once<RemoteAccess> = Once::new();
 
-/// Settles what peers reach. Once, before there is an RNIC or anything of LITE's.
-pub fn set_reach(reach: Reach) {
-    REACH.call_once(|| reach);
+/// Sets the memory that peers can access. Call once, before an RNIC or LITE is started.
+pub fn set_remote_access(access: RemoteAccess) {
+    REMOTE_ACCESS.call_once(|| access);
 }
 
-/// What peers reach.
-pub fn reach() -> &'static Reach {
-    REACH.get().unwrap_or(&Reach::Lendable)
+/// Returns the memory that peers can access.
+pub fn remote_access() -> &'static RemoteAccess {
+    REMOTE_ACCESS.get().unwrap_or(&RemoteAccess::Lendable)
 }
 
-/// The memory that is lent to devices and peers.
+/// Returns the memory that is lent to devices and peers.
 pub fn memory() -> &'static dyn Memory {
-    match reach() {
-        Reach::Arena(arena) => &**arena,
-        Reach::Lendable | Reach::Physical => &LentMemory,
+    match remote_access() {
+        RemoteAccess::Arena(arena) => &**arena,
+        RemoteAccess::Lendable | RemoteAccess::Physical => &LentMemory,
     }
 }
 
-/// This machine.
+/// This machine, as a platform.
 pub struct Machine;
 
 impl Platform for Machine {
@@ -48,7 +49,7 @@ impl Platform for Machine {
         time::now()
     }
 
-    /// Unpredictable only where [`random::is_seeded`]; whoever joins a cluster must ask first.
+    /// The bytes are unpredictable only if [`random::is_seeded`]; check that before joining a cluster.
     fn fill_random(&self, buf: &mut [u8]) {
         random::fill(buf);
     }
@@ -65,7 +66,7 @@ impl Platform for Machine {
         exec::spawn(name, task).detach();
     }
 
-    /// Core 0 polls (see `node::pollers`).
+    /// Core 0 runs the pollers (see `node::pollers`).
     fn wake_poller(&self) {
         exec::kick(0);
     }

@@ -1,5 +1,5 @@
-//! The Ferrolite kernel: boots by PVH, sets up one address space, an executor on each core and the devices, and then is
-//! a node of the cluster.
+//! The Ferrolite kernel: boots by PVH; sets up one address space, an executor on each core, and the devices;
+//! then runs as a node of the cluster.
 #![no_std]
 #![no_main]
 #![cfg_attr(
@@ -10,12 +10,12 @@ extern crate alloc;
 
 mod arch;
 mod boot;
-mod connectx3;
 mod console;
 mod diag;
 mod exec;
 mod io_addresses;
 mod machine;
+mod mlx4;
 mod mm;
 mod net;
 mod node;
@@ -41,11 +41,11 @@ use mm::stacks::{self, Kind, Stack};
 
 core::arch::global_asm!(include_str!("boot/entry.s"), options(att_syntax));
 
-/// What the drivers need to know of the platform's description.
+/// The platform's description, as far as drivers need it.
 pub struct Hardware {
     /// PCI configuration windows; empty if there is no MCFG.
     pub ecam: alloc::vec::Vec<EcamWindow>,
-    /// Memory windows of the PCI host bridge, as far as ACPI says.
+    /// Memory windows of the PCI host bridge, as far as ACPI describes them.
     pub pci_memory: alloc::vec::Vec<boot::Region>,
     /// IOMMUs, on or off.
     pub iommus: alloc::vec::Vec<iommu::Unit>,
@@ -55,17 +55,18 @@ static HARDWARE: Once<Hardware> = Once::new();
 static BOOT: Once<BootInfo> = Once::new();
 static TABLES: Once<acpi::Tables> = Once::new();
 
-/// What ACPI says about buses; after the boot.
+/// Returns ACPI's description of buses. Call only after the boot has read it.
 pub fn hardware() -> &'static Hardware {
     HARDWARE.get().expect("hardware description before the boot has read it")
 }
 
-/// What the loader said.
+/// Returns the loader's description of the machine.
 pub fn boot_info() -> &'static BootInfo {
     BOOT.get().expect("boot information before the boot has read it")
 }
 
-/// From `boot/entry.s`: long mode, boot page tables, boot stack, interrupts off.
+/// The entry from `boot/entry.s`: in long mode, with the boot page tables, on the boot stack, with interrupts
+/// off.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     time::start(tsc);
@@ -73,35 +74,35 @@ extern "C" fn kernel_entry(start_info: u64, tsc: u64) -> ! {
     cpu::init_memory_types();
     arch::mem::init();
     console::init();
-    // SAFETY: what the loader passed; the boot page tables map the first 4 GiB one to one.
+    // SAFETY: the loader passed `start_info`, and the boot page tables map the first 4 GiB one to one.
     let boot = match unsafe { boot::read_pvh(start_info) } {
         Some(boot) => BOOT.call_once(|| boot),
         None => panic!("the loader passed no PVH start info with a memory map at {start_info:#x}"),
     };
-    // SAFETY: once, with this machine's map.
+    // SAFETY: called once, with this machine's memory map.
     unsafe { mm::init_frames(boot) };
     chart::mark("loader info");
     // SAFETY: the boot page tables are still in use.
     let acpi = TABLES.call_once(|| unsafe { acpi::read(boot.rsdp) });
     chart::mark("acpi");
-    // SAFETY: once, after the frame allocator's start.
+    // SAFETY: called once, after the frame allocator was initialised.
     unsafe { mm::init_paging(boot, acpi.processors.len().clamp(1, percpu::MAX_CPUS)) };
     chart::mark("page tables");
     if let Err(e) = stacks::map_all(0) {
         panic!("no stacks: {e}");
     }
     let top = Stack { cpu: 0, kind: Kind::Main }.top();
-    // SAFETY: `top` is the top of a mapped stack that nothing uses; nothing on the boot stack is needed any more.
+    // SAFETY: `top` is the top of a mapped, unused stack. Nothing on the boot stack is needed any more.
     unsafe {
         asm!("mov rsp, {}", "xor ebp, ebp", "call {}", "ud2", in(reg) top, sym on_own_stack, options(noreturn))
     }
 }
 
-/// The rest of the boot, on the boot processor's guarded stack.
+/// Runs the rest of the boot, on the boot processor's guarded stack.
 extern "C" fn on_own_stack() -> ! {
     let boot = BOOT.get().expect("set by kernel_entry");
     let acpi = TABLES.get().expect("set by kernel_entry");
-    // SAFETY: once, on the boot processor, whose stacks are mapped.
+    // SAFETY: called once, on the boot processor, whose stacks are mapped.
     unsafe {
         percpu::prepare(0);
         percpu::install(0);
@@ -111,7 +112,7 @@ extern "C" fn on_own_stack() -> ! {
     apic::enable();
     let clock = time::calibrate::Calibration::begin(acpi);
     let timer = apic::calibrate_begin();
-    power::init(power::Means {
+    power::init(power::Registers {
         reset: acpi.reset,
         sleep_control: acpi.sleep_control,
         soft_off: acpi.soft_off,
@@ -120,7 +121,7 @@ extern "C" fn on_own_stack() -> ! {
     exec::init_this_cpu();
     percpu::announce(apic::id());
     chart::mark("interrupts");
-    // SAFETY: once, page tables and heap are final.
+    // SAFETY: called once; page tables and heap are final.
     unsafe { smp::start(&acpi.processors) };
     let (hertz, source) = clock.finish();
     time::set_hertz(hertz);
@@ -151,7 +152,7 @@ extern "C" fn on_own_stack() -> ! {
     exec::run()
 }
 
-/// Says what the machine is.
+/// Prints the machine's processors, memory and devices.
 fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &str) {
     let (total, free) = mm::frames::totals();
     let mut brand = [0; 48];
@@ -176,12 +177,12 @@ fn inventory(boot: &BootInfo, acpi: &acpi::Tables, cpus: usize, clock_source: &s
     }
 }
 
-/// The first task: what this machine is for.
+/// The first task: starts what the command line asks for.
 async fn start() {
     chart::mark("executor");
     pci::init(hardware());
     virtio::rng::init().await;
-    // Once the drivers have had their time, and the boot its own.
+    // The inventory is printed once the drivers and the boot have finished.
     exec::spawn_on(0, "inventory", async {
         exec::sleep(Duration::from_millis(400)).await;
         pci::report();

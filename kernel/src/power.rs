@@ -1,4 +1,4 @@
-//! The end of the machine.
+//! Power-off and reset of the machine, and its exit status.
 //!
 //! | code | value at port 0xf4 | QEMU's exit status (`value * 2 + 1`) |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | [`Code::SelftestFailed`] | 0x04 | 9 |
 //! | [`Code::Refused`] | 0x05 | 11 |
 //!
-//! QEMU needs `-device isa-debug-exit,iobase=0xf4,iosize=0x04`. Without it a success is a soft power-off by ACPI and a
-//! failure a reset (so that a server boots anew); what has neither halts.
+//! QEMU needs `-device isa-debug-exit,iobase=0xf4,iosize=0x04`. Without it, a success is a soft power-off by
+//! ACPI, and a failure is a reset (so that a server boots again). A machine without these registers halts.
 
 use spin::Once;
 use x86_64::instructions::port::Port;
@@ -19,11 +19,11 @@ use crate::arch::cpu;
 use crate::boot::acpi::Register;
 use crate::mm;
 
-/// Why the machine ends.
+/// The reason for which the machine ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Code {
-    /// All is done.
+    /// The work is done.
     Success = 0x10,
     /// Code panicked.
     Panic = 0x01,
@@ -37,9 +37,9 @@ pub enum Code {
     Refused = 0x05,
 }
 
-/// What ACPI says about reset and power-off.
+/// ACPI's registers for reset and power-off.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Means {
+pub struct Registers {
     /// Reset register and value.
     pub reset: Option<(Register, u8)>,
     /// Sleep control register (hardware-reduced).
@@ -48,18 +48,18 @@ pub struct Means {
     pub soft_off: Option<(u16, u8)>,
 }
 
-static MEANS: Once<Means> = Once::new();
+static REGISTERS: Once<Registers> = Once::new();
 
-/// Keeps the ways to end, and maps their registers while that is still possible.
-pub fn init(means: Means) {
-    for register in [means.reset.map(|(r, _)| r), means.sleep_control].into_iter().flatten() {
+/// Stores the registers, and maps them while mappings can still be added.
+pub fn init(registers: Registers) {
+    for register in [registers.reset.map(|(r, _)| r), registers.sleep_control].into_iter().flatten() {
         if let Register::Memory(at) = register
             && let Err(e) = mm::map_device(at, 1)
         {
             log::warn!("power register at {at:?}: {e}");
         }
     }
-    MEANS.call_once(|| means);
+    REGISTERS.call_once(|| registers);
 }
 
 fn write(register: Register, value: u8) {
@@ -69,30 +69,31 @@ fn write(register: Register, value: u8) {
         Register::Memory(at) => {
             let at = mm::phys_to_virt(at);
             if mm::virt_to_phys(at).is_some() {
-                // SAFETY: mapped by `init`; as above.
+                // SAFETY: the register was mapped by `init`. ACPI names it for this purpose, and the machine
+                // ends here.
                 unsafe { at.write_volatile(value) };
             }
         }
     }
 }
 
-/// Ends the machine. Prints nothing and takes no lock but the console's, which it does not wait for.
+/// Ends the machine. Prints nothing, and takes no lock except the console's, for which it does not wait.
 pub fn exit(code: Code) -> ! {
     cpu::interrupts_off();
     crate::console::print_dying(format_args!(""));
-    // SAFETY: QEMU's isa-debug-exit; on other machines nothing answers at this port.
+    // SAFETY: this is QEMU's isa-debug-exit; on other machines nothing answers at this port.
     unsafe { Port::new(0xf4).write(code as u32) };
-    if let Some(means) = MEANS.get() {
+    if let Some(registers) = REGISTERS.get() {
         if code == Code::Success {
             const SLEEP_ENABLE: u8 = 1 << 5;
-            if let Some(register) = means.sleep_control {
+            if let Some(register) = registers.sleep_control {
                 write(register, 5 << 2 | SLEEP_ENABLE);
             }
-            if let Some((port, slp_typ)) = means.soft_off {
-                // SAFETY: as `write`.
+            if let Some((port, slp_typ)) = registers.soft_off {
+                // SAFETY: as in `write`.
                 unsafe { Port::new(port).write(u16::from(slp_typ) << 10 | 1 << 13) };
             }
-        } else if let Some((register, value)) = means.reset {
+        } else if let Some((register, value)) = registers.reset {
             write(register, value);
         }
     }

@@ -1,8 +1,9 @@
-//! Unpredictable bytes: a generator with fast key erasure, fed by RDSEED, RDRAND and what drivers (virtio-rng) add. What peers
-//! may read of its state later tells nothing of what it has given out.
+//! Unpredictable bytes: a generator with fast key erasure, fed by RDSEED, RDRAND, and entropy from drivers
+//! (virtio-rng). A peer that later reads the generator's state learns nothing of the bytes it has returned
+//! before.
 //!
-//! Without any of these [`is_seeded`] is false, and the node must refuse to join: queue pair numbers, sequence numbers and
-//! keys would be guessable.
+//! Without any of these sources [`is_seeded`] is false. The node must then refuse to join: queue pair
+//! numbers, sequence numbers and keys would be guessable.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::arch::cpu;
 use crate::sync::IrqMutex;
 
-/// Attempts at an instruction that may have nothing ready (Intel's advice for RDRAND is 10).
+/// Attempts at an instruction that may have no value ready (Intel recommends 10 for RDRAND).
 const TRIES: u32 = 10;
 
 static GENERATOR: IrqMutex<Option<Generator>> = IrqMutex::new(None);
@@ -36,7 +37,7 @@ fn rdseed() -> Option<u64> {
     })
 }
 
-/// Adds 32 bytes to the generator, and overwrites them here.
+/// Adds 32 bytes to the generator and overwrites them in `fresh`.
 fn mix(fresh: &mut [u8; 32]) {
     match &mut *GENERATOR.lock() {
         Some(generator) => generator.mix(fresh),
@@ -66,7 +67,7 @@ pub fn init() {
     }
 }
 
-/// Adds entropy from a device that is made for it (virtio-rng).
+/// Adds entropy from an entropy device (virtio-rng).
 pub fn add_entropy(bytes: &[u8]) {
     for chunk in bytes.chunks(32) {
         let mut fresh = [0; 32];
@@ -78,18 +79,18 @@ pub fn add_entropy(bytes: &[u8]) {
     }
 }
 
-/// Whether the bytes are unpredictable: some source has given at least 256 bits.
+/// Returns true if the bytes are unpredictable: some source has provided at least 256 bits.
 pub fn is_seeded() -> bool {
     SEEDED.load(Ordering::Acquire)
 }
 
-/// Fills `buf`. Predictable unless [`is_seeded`].
+/// Fills `buf` with bytes that are predictable unless [`is_seeded`].
 pub fn fill(buf: &mut [u8]) {
     let mut generator = GENERATOR.lock();
     generator.get_or_insert_with(weak).fill(buf);
 }
 
-/// What a machine without any source has.
+/// Returns the generator of a machine without any entropy source.
 fn weak() -> Generator {
     let mut secret = Zeroizing::new([0; 32]);
     secret[..8].copy_from_slice(&cpu::tsc().to_le_bytes());

@@ -1,41 +1,42 @@
-//! Locks for what tasks, interrupt handlers and pollers share.
+//! Locks for data that tasks, interrupt handlers and pollers share.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use lock_api::GuardNoSend;
 
 use crate::arch::cpu;
 
-/// A spin lock that keeps interrupts off on the processor that holds it, so that no handler on that processor can wait
-/// for it. Hold it for a bounded time only.
+/// A spin lock that keeps interrupts off on the processor that holds it, so that no handler on that processor
+/// can wait for it. Hold it only for a bounded time.
 pub struct IrqRawMutex {
     locked: AtomicBool,
-    /// Whether the holder had interrupts on; written only by the holder.
+    /// True if the holder had interrupts on. Written only by the holder.
     interrupts_were_on: AtomicBool,
 }
 
 /// Data that tasks, interrupt handlers and pollers share. See [`IrqRawMutex`].
 pub type IrqMutex<T> = lock_api::Mutex<IrqRawMutex, T>;
 
-/// Seconds that a processor spins for a lock before it takes the wait for a deadlock. A holder whose virtual processor the host
-/// has put aside keeps a lock for seconds.
-static PATIENCE_S: AtomicU64 = AtomicU64::new(60);
+/// Seconds for which a processor spins before it reports a deadlock. A holder keeps a lock for seconds if the
+/// host suspends its virtual processor.
+static SPIN_LIMIT_S: AtomicU64 = AtomicU64::new(60);
 
-/// How long a processor has spun. Time in which it was itself put aside does not count: the holder had no chance to go on.
+/// The time for which a processor has spun. Time in which the processor itself was suspended is not counted,
+/// because the holder may have been suspended too.
 pub struct Spin {
     last: u64,
     ticks: u64,
-    /// What one round of a loop may take.
+    /// The most ticks that one round of a loop is counted as.
     most_ticks: u64,
     limit: u64,
 }
 
 impl Spin {
-    /// Begins at a reading of the time stamp counter, which counts `hertz`, to last `limit` seconds.
+    /// Starts at a reading of the time stamp counter, whose frequency is `hertz`, with a limit in seconds.
     pub fn new(now: u64, hertz: u64, limit: u64) -> Self {
         Self { last: now, ticks: 0, most_ticks: hertz / 1000, limit: limit.saturating_mul(hertz) }
     }
 
-    /// Takes the next reading; returns whether the limit has passed.
+    /// Adds the next reading. Returns true if the limit has passed.
     pub fn is_over(&mut self, now: u64) -> bool {
         let passed = now.wrapping_sub(self.last);
         self.last = now;
@@ -44,16 +45,16 @@ impl Spin {
     }
 }
 
-/// Sets for how many seconds a processor spins before it takes the wait for a deadlock.
+/// Sets the seconds for which a processor spins before it reports a deadlock.
 #[cfg(feature = "selftest")]
-pub fn set_patience(seconds: u64) {
-    PATIENCE_S.store(seconds, Ordering::Relaxed);
+pub fn set_spin_limit(seconds: u64) {
+    SPIN_LIMIT_S.store(seconds, Ordering::Relaxed);
 }
 
 impl IrqRawMutex {
     #[cold]
     fn wait(&self) {
-        let mut spin = Spin::new(cpu::tsc(), crate::time::hertz(), PATIENCE_S.load(Ordering::Relaxed));
+        let mut spin = Spin::new(cpu::tsc(), crate::time::hertz(), SPIN_LIMIT_S.load(Ordering::Relaxed));
         loop {
             while self.locked.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
@@ -68,7 +69,7 @@ impl IrqRawMutex {
     }
 }
 
-// SAFETY: `locked` goes from false to true by one processor only (swap), and only the holder sets it back.
+// SAFETY: a single processor changes `locked` from false to true (swap), and only the holder sets it back.
 unsafe impl lock_api::RawMutex for IrqRawMutex {
     #[allow(clippy::declare_interior_mutable_const, reason = "lock_api asks for this constant")]
     const INIT: Self = Self { locked: AtomicBool::new(false), interrupts_were_on: AtomicBool::new(false) };

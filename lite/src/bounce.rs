@@ -1,36 +1,58 @@
 //! Bounce buffers: memory that the RNIC reads from and writes to on behalf of operations.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use platform::{IoAddr, Platform};
+use platform::{IoAddr, Lent, MemoryError, Platform};
+
+/// The buffers of each size begin at a multiple of it.
+const PAGE: u64 = 4096;
 
 /// A contiguous run of the node's memory, given back when dropped.
-pub(crate) struct Run {
-    platform: Arc<dyn Platform>,
-    addr: IoAddr,
-    len: u64,
-}
+pub(crate) type Run = Box<dyn Lent>;
 
-impl Run {
-    /// Takes `len` zeroed bytes.
-    pub(crate) fn take(platform: &Arc<dyn Platform>, len: u64) -> Option<Self> {
-        let addr = platform.memory().alloc(len)?;
-        Some(Self { platform: platform.clone(), addr, len })
+/// The place of a buffer in the memory of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    /// As a number.
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
     }
 
-    pub(crate) fn addr(&self) -> IoAddr {
-        self.addr
-    }
-
-    /// Bytes that were asked for.
-    pub(crate) fn len(&self) -> u64 {
-        self.len
+    /// The place that gave these [`bits`](Self::bits).
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
     }
 }
 
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.platform.memory().free(self.addr, self.len);
+/// The memory of all buffers: one run.
+#[derive(Clone)]
+pub(crate) struct Buffers {
+    run: Arc<Run>,
+    base: IoAddr,
+}
+
+impl Buffers {
+    /// A buffer's address, for the RNIC.
+    #[inline]
+    pub(crate) fn addr(&self, place: Place) -> IoAddr {
+        IoAddr(self.base.0 + place.0)
+    }
+
+    /// Copies from the front of a buffer.
+    #[inline]
+    pub(crate) fn read(&self, place: Place, into: &mut [u8]) -> Result<(), MemoryError> {
+        self.run.read(place.0, into)
+    }
+
+    /// Copies into a buffer, from its byte `at` on.
+    #[inline]
+    pub(crate) fn write(&self, place: Place, at: usize, data: &[u8]) -> Result<(), MemoryError> {
+        self.run.write(place.0 + at as u64, data)
     }
 }
 
@@ -38,63 +60,71 @@ impl Drop for Run {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Bounce {
-    pub(crate) addr: IoAddr,
+    pub(crate) place: Place,
     class: usize,
 }
 
 struct Class {
     size: u32,
-    free: Vec<IoAddr>,
+    free: Vec<Place>,
     #[cfg(feature = "testing")]
     count: usize,
-    /// Keeps the memory that the buffers lie in.
-    _run: Run,
 }
 
 /// The free buffers, by size class, ascending.
-pub(crate) struct BouncePool(Vec<Class>);
+pub(crate) struct BouncePool {
+    classes: Vec<Class>,
+    buffers: Buffers,
+}
 
 impl BouncePool {
     /// Takes memory for all buffers. `Err`: the bytes that were asked for.
     pub(crate) fn new(platform: &Arc<dyn Platform>, classes: &[(u32, u32)]) -> Result<Self, u64> {
         let mut pool = Vec::new();
+        let mut len = 0;
         for &(size, count) in classes {
-            let len = u64::from(size) * u64::from(count);
-            let run = Run::take(platform, len).ok_or(len)?;
-            let at = |i: u32| IoAddr(run.addr().0 + u64::from(size) * u64::from(i));
+            let at = |i: u32| Place(len + u64::from(size) * u64::from(i));
             pool.push(Class {
                 size,
                 free: (0..count).rev().map(at).collect(),
                 #[cfg(feature = "testing")]
                 count: count as usize,
-                _run: run,
             });
+            len += (u64::from(size) * u64::from(count)).next_multiple_of(PAGE);
         }
-        Ok(Self(pool))
+        let run = platform.memory().lend(len).ok_or(len)?;
+        let buffers = Buffers { base: run.addr(), run: Arc::new(run) };
+        Ok(Self { classes: pool, buffers })
+    }
+
+    /// The memory that the buffers lie in.
+    pub(crate) fn buffers(&self) -> Buffers {
+        self.buffers.clone()
     }
 
     /// The RNIC may still reach the buffers: their memory is never used for anything else.
     #[cold]
     pub(crate) fn lose(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.0));
+        self.classes.clear();
+        core::mem::forget(self.buffers.clone());
     }
 
     /// Buffers that are taken.
     #[cfg(feature = "testing")]
     pub(crate) fn in_use(&self) -> usize {
-        self.0.iter().map(|class| class.count - class.free.len()).sum()
+        self.classes.iter().map(|class| class.count - class.free.len()).sum()
     }
 
     /// The smallest free buffer of at least `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Option<Bounce> {
-        let fits = self.0.iter_mut().enumerate().filter(|(_, c)| c.size as usize >= len);
-        fits.into_iter().find_map(|(class, c)| c.free.pop().map(|addr| Bounce { addr, class }))
+        let fits = self.classes.iter_mut().enumerate().filter(|(_, c)| c.size as usize >= len);
+        fits.into_iter().find_map(|(class, c)| c.free.pop().map(|place| Bounce { place, class }))
     }
 
     /// Takes a buffer back.
     pub(crate) fn give(&mut self, bounce: Bounce) {
-        if let Some(class) = self.0.get_mut(bounce.class) {
-            class.free.push(bounce.addr);
+        if let Some(class) = self.classes.get_mut(bounce.class) {
+            class.free.push(bounce.place);
         }
     }
 }

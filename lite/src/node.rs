@@ -1,6 +1,6 @@
 //! The state of one node's LITE, and its poller.
 
-use crate::bounce::BouncePool;
+use crate::bounce::{BouncePool, Buffers};
 use crate::conn::{Conn, Gone, Peer, Seats};
 use crate::control::Control;
 use crate::counters::Counters;
@@ -57,6 +57,8 @@ pub(crate) struct Node {
     /// Tasks that wait for the end of a suspension.
     pub(crate) resumption: Waiters,
 
+    /// The memory of the bounce buffers of operations.
+    pub(crate) buffers: Buffers,
     pub(crate) ops: Mutex<OpTable>,
     /// How those operations stand.
     pub(crate) ends: Ends,
@@ -127,13 +129,14 @@ impl Node {
     ) -> Result<Self, Error> {
         let config = config.checked();
         let attributes = rnic.attributes();
-        let no_memory = |asked| Error::NoMemory { asked, free: platform.memory().stats().largest_free };
+        let no_memory = |asked| Error::NoMemory { asked, free: platform.memory().largest_free() };
         let bounce = BouncePool::new(&platform, &config.bounce).map_err(no_memory)?;
         let depth = config.operations + config.peers * config.recv_depth();
         let cq = rnic
             .create_cq(CqOptions { depth })
             .map_err(|e| Error::Refused(alloc::format!("no completion queue: {e}")))?;
         let lease = Duration::from_millis(u64::from(welcome.lease_ms));
+        let buffers = bounce.buffers();
         let ops = OpTable::new(config.operations, bounce);
         Ok(Self {
             max_inline: attributes.max_inline as usize,
@@ -145,6 +148,7 @@ impl Node {
             chunk: config.bounce[2].0 as usize,
             lease: Lease::new(platform.now() + lease, config.silence),
             resumption: Waiters::default(),
+            buffers,
             ends: ops.ends(),
             ops: Mutex::new(ops),
             earliest_op: AtomicU64::new(u64::MAX),

@@ -4,6 +4,7 @@ use crate::Config;
 use crate::op::MOST_SLOTS;
 use alloc::string::{String, ToString};
 use core::time::Duration;
+use platform::{TIME_UNITS, parse_time};
 
 /// The longest time that a setting takes: what Linux counts of a silent connection.
 const LONGEST: Duration = Duration::from_secs(24 * 86_400);
@@ -233,15 +234,6 @@ fn parse_size(text: &str) -> Option<u64> {
     parse_number(digits)?.checked_mul(1 << shift)
 }
 
-/// Units of time, in nanoseconds; the longer name of two that end alike first.
-const UNITS: [(&str, u64); 5] =
-    [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000), ("m", 60_000_000_000), ("h", 3_600_000_000_000)];
-
-fn parse_time(text: &str) -> Option<Duration> {
-    let (digits, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))?;
-    parse_number(digits)?.checked_mul(unit).map(Duration::from_nanos)
-}
-
 fn parse_pools(text: &str) -> Option<[(u32, u32); 3]> {
     let mut pools = [(0, 0); 3];
     let mut parts = text.split(',');
@@ -264,7 +256,7 @@ fn size_text(bytes: u64) -> String {
 
 fn time_text(time: Duration) -> String {
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let unit = UNITS.iter().rev().find(|(_, unit)| ns.is_multiple_of(*unit));
+    let unit = TIME_UNITS.iter().rev().find(|(_, unit)| ns.is_multiple_of(*unit));
     unit.map_or_else(|| alloc::format!("{ns}ns"), |(name, unit)| alloc::format!("{}{name}", ns / unit))
 }
 

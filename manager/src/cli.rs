@@ -10,6 +10,7 @@ use manager::client::{Client, Inputs, Job, Output};
 use manager::core::Config;
 use manager::daemon::{Daemon, Options};
 use manager::key;
+use platform::TimeLimit;
 use progress::Progress;
 use proto::JobId;
 use proto::channel::Role;
@@ -40,7 +41,8 @@ enum Command {
         #[command(flatten)]
         manager: ManagerArgs,
         /// The number of the job (see `jobs`).
-        job: u64,
+        #[arg(value_parser = job_id)]
+        job: JobId,
     },
     /// Has all nodes leave the cluster and power off.
     Shutdown {
@@ -127,7 +129,7 @@ struct DaemonArgs {
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
     /// How long a node lives without a heartbeat, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = lease_ms)]
     lease_ms: u64,
     /// Lets processes on hosts and appliances share a cluster: either can then reach all memory of the other that its
     /// key covers.
@@ -140,10 +142,10 @@ struct NodesArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// Waits until that many nodes have joined.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4095))]
+    #[arg(long, value_name = "N", value_parser = count)]
     wait: Option<u16>,
     /// How long to wait, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 60)]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = seconds)]
     timeout: u64,
     /// Also writes the list to a file, as a JSON object.
     #[arg(long, value_name = "FILE")]
@@ -167,7 +169,7 @@ struct SubmitArgs {
     #[arg(long, value_name = "NAME")]
     app: String,
     /// How many nodes take part [default: all that have the application].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4095))]
+    #[arg(long, value_name = "N", value_parser = count)]
     nodes: Option<u16>,
     /// The name of a node that takes part; can be given several times, and then no other does.
     #[arg(long, value_name = "NAME", conflicts_with = "nodes")]
@@ -180,8 +182,8 @@ struct SubmitArgs {
     output: PathBuf,
     /// How long the job may take once its nodes have been told of it, as in 90s, 15m or 2h; then it fails
     /// [default: as long as it wants].
-    #[arg(long, value_name = "LIMIT", value_parser = duration)]
-    time: Option<Duration>,
+    #[arg(long, value_name = "LIMIT")]
+    time: Option<TimeLimit>,
     /// Also writes the summary to a file, as a JSON object.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -190,18 +192,31 @@ struct SubmitArgs {
     args: Vec<String>,
 }
 
-/// A time in whole seconds, minutes or hours, from a second to a year.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b's') => (text.strip_suffix('s'), 1),
-        Some(b'm') => (text.strip_suffix('m'), 60),
-        Some(b'h') => (text.strip_suffix('h'), 3600),
-        _ => (Some(text), 1),
-    };
-    let seconds = digits.and_then(|digits| digits.parse::<u64>().ok()?.checked_mul(unit));
-    let year = 366 * 24 * 3600;
-    let seconds = seconds.filter(|seconds| (1..=year).contains(seconds));
-    seconds.map(Duration::from_secs).ok_or_else(|| "want a time as in 90s, 15m or 2h".into())
+/// A number from `least` to `most`.
+fn number<T: TryFrom<u64>>(text: &str, least: u64, most: u64) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    let number = number.and_then(|number: u64| T::try_from(number).ok());
+    number.ok_or_else(|| format!("want a number from {least} to {most}"))
+}
+
+/// A number of nodes.
+fn count(text: &str) -> Result<u16, String> {
+    number(text, 1, 4095)
+}
+
+/// A lease in milliseconds.
+fn lease_ms(text: &str) -> Result<u64, String> {
+    number(text, 100, 600_000)
+}
+
+/// A time to wait, in seconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    number(text, 0, 1_000_000_000)
+}
+
+/// The number of a job.
+fn job_id(text: &str) -> Result<JobId, String> {
+    text.parse().map(JobId).map_err(|_| format!("{text} is not a number of a job"))
 }
 
 impl Cli {
@@ -212,7 +227,7 @@ impl Cli {
             Command::Nodes(args) => nodes(&args),
             Command::Submit(args) => submit(args),
             Command::Jobs(args) => jobs(&args),
-            Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(JobId(job))?),
+            Command::Cancel { manager, job } => Ok(manager.connect()?.cancel(job)?),
             Command::Shutdown { manager } => Ok(manager.connect()?.shutdown()?),
             Command::Key { key, role, output } => {
                 let path = key.path(None)?;
@@ -303,7 +318,8 @@ fn submit(args: SubmitArgs) -> Result<()> {
     let names = names(&mut client)?;
     let progress = Progress::new(inputs.total());
     let nodes = args.nodes.unwrap_or(0);
-    let job = Job { app: args.app, args: args.args, nodes, on: args.on, limit: args.time };
+    let job =
+        Job { app: args.app, args: args.args, nodes, on: args.on, limit: args.time.map(TimeLimit::get) };
     let done = client.submit(&job, inputs, &mut output, &|update| progress.show(update));
     progress.end();
     let done = done?;
@@ -325,14 +341,31 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// What the command line says of the value of an argument.
+    fn objection(words: &[&str]) -> String {
+        let error = Cli::try_parse_from([&["ferrolite-manager"], words].concat()).unwrap_err().to_string();
+        error.lines().next().unwrap().rsplit_once("': ").expect("a value and what is wrong with it").1.into()
+    }
+
     #[test]
-    fn times_have_units() {
-        for (text, seconds) in [("90", 90), ("90s", 90), ("15m", 900), ("2h", 7200)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+    fn values_that_are_none_are_refused_in_a_sentence() {
+        let submit = ["submit", "--app", "a", "--input", "i", "--output", "o"];
+        for time in ["5", "0s", "soon"] {
+            assert_eq!(
+                objection(&[&submit[..], &["--time", time]].concat()),
+                "want a time as in 90s, 15m or 2h"
+            );
         }
-        for text in ["", "0", "0s", "s", "1d", "-1", "1.5h", "18446744073709551615h", "1000000h"] {
-            assert!(duration(text).is_err(), "{text}");
+        for job in ["banana", "-1", "1.5", ""] {
+            assert_eq!(objection(&["cancel", "--", job]), format!("{job} is not a number of a job"));
         }
+        for nodes in ["0", "4096", "many"] {
+            let wanted = "want a number from 1 to 4095";
+            assert_eq!(objection(&[&submit[..], &["--nodes", nodes]].concat()), wanted);
+            assert_eq!(objection(&["nodes", "--wait", nodes]), wanted);
+        }
+        assert_eq!(objection(&["nodes", "--timeout", "1m"]), "want a number from 0 to 1000000000");
+        assert_eq!(objection(&["daemon", "--lease-ms", "5s"]), "want a number from 100 to 600000");
     }
 
     #[test]

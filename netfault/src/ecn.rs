@@ -1,14 +1,15 @@
-//! Congestion marks: what a switch does to the ECN field of an IP header (RFC 3168).
+//! Congestion marks: the changes that a switch makes to the ECN field of an IP header (RFC 3168).
 
 /// Ethertypes whose frames carry an ECN field.
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
-/// Where the network header starts.
+/// The offset of the network header.
 const ETHERNET: usize = 14;
-/// The codepoint for "congestion experienced".
+/// The code point for "congestion experienced".
 const CE: u8 = 3;
 
-/// Marks `frame` as having met congestion; `false`, and nothing changes, unless its sender said that it understands that (ECT).
+/// Marks `frame` as having met congestion. Returns false, without a change, if its sender does not support
+/// marks (ECT).
 pub(crate) fn mark(frame: &mut [u8]) -> bool {
     let Some((header, packet)) = frame.split_at_mut_checked(ETHERNET) else { return false };
     match header.last_chunk() {
@@ -25,8 +26,8 @@ fn mark_ipv4(packet: &mut [u8]) -> bool {
         return false;
     }
     *tos |= CE;
-    // The header checksum is the complement of a sum in ones' complement: what was added to a word is taken off it
-    // (RFC 1624). It stands 8 bytes after the type of service.
+    // The header checksum is the complement of a ones' complement sum, so an increase of a word decreases it
+    // (RFC 1624). It is 8 bytes after the type of service.
     let [hi, lo] = [rest[8], rest[9]];
     let sum = u32::from(!u16::from_be_bytes([hi, lo])) + u32::from(CE - ecn);
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -58,7 +59,7 @@ mod tests {
         frame
     }
 
-    /// The ones' complement sum of a header: all ones if its checksum is right.
+    /// Returns the ones' complement sum of a header, which is all ones if its checksum is right.
     fn sum(header: &[u8]) -> u16 {
         let sum: u32 = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
         ((sum & 0xffff) + (sum >> 16)) as u16

@@ -1,90 +1,92 @@
-//! How likely each fault is, and its `key=value,...` text form.
+//! The probability of each fault, and its `key=value,...` text form.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What happens to the frames of a link. Probabilities are per frame and independent of each other.
+/// The faults of a link. Probabilities are per frame and independent of each other.
 ///
-/// The text form is `key=value` pairs separated by commas, in any order, each at most once; what is not named is off:
+/// The text form is `key=value` pairs separated by commas, in any order, each at most once; faults that are
+/// not named are off:
 ///
 /// | key | value |
 /// |---|---|
-/// | `loss` | probability that the frame disappears |
+/// | `loss` | probability that the frame is lost |
 /// | `dup` | probability that it arrives twice |
-/// | `reorder` | probability that it is held back by up to `reorder_us`, so that later frames overtake it |
-/// | `corrupt` | probability that one bit of it is inverted |
-/// | `delay_us` | microseconds that every frame takes |
-/// | `reorder_us` | longest hold of a reordered frame in microseconds, 200 unless given |
-/// | `rate_mbit` | megabits per second that the link carries; frames that come faster wait in a queue |
-/// | `queue` | frames that the queue holds, 256 unless given; more are dropped |
-/// | `ecn` | probability that the frame is marked as having met congestion (CE), if its sender allows that (ECT) |
-/// | `ecn_queue` | frames that find at least so many in the queue are marked as well |
+/// | `reorder` | probability that it is delayed by up to `reorder_us`, so that later frames overtake it |
+/// | `corrupt` | probability that one of its bits is inverted |
+/// | `delay_us` | delay of every frame, in microseconds |
+/// | `reorder_us` | maximum delay of a reordered frame, in microseconds; default 200 |
+/// | `rate_mbit` | rate of the link, in megabits per second; faster frames wait in a queue |
+/// | `queue` | capacity of the queue, in frames; default 256; further frames are dropped |
+/// | `ecn` | probability that a frame of a capable sender (ECT) is marked (CE) |
+/// | `ecn_queue` | length of the queue, in frames, from which on such frames are marked too |
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
     /// Probability of loss, 0 to 1.
     pub loss: f64,
     /// Probability of duplication, 0 to 1.
     pub dup: f64,
-    /// Probability of being held back, 0 to 1.
+    /// Probability of reordering, 0 to 1.
     pub reorder: f64,
     /// Probability of one inverted bit, 0 to 1.
     pub corrupt: f64,
     /// Delay of every frame, in nanoseconds.
     pub delay_ns: u64,
-    /// Longest additional delay of a frame that is held back, in nanoseconds, at least 1.
+    /// Maximum additional delay of a reordered frame, in nanoseconds, at least 1.
     pub reorder_ns: u64,
-    /// What the link carries, in bits per second; 0 for no limit, and then no queue.
+    /// Rate of the link, in bits per second; 0 for no limit, and then no queue.
     pub rate_bps: u64,
-    /// Frames that wait for the link at most, at least 1.
+    /// Maximum number of frames that wait for the link, at least 1.
     pub queue: u32,
     /// Probability of a congestion mark, 0 to 1.
     pub ecn: f64,
-    /// Frames in the queue from which on each new one is marked, at least 1; `u32::MAX` for never.
+    /// Length of the queue, in frames, from which on each new frame is marked, at least 1; `u32::MAX` for
+    /// never.
     pub ecn_queue: u32,
 }
 
-/// The longest delay that is accepted, in microseconds: ten seconds.
+/// The maximum delay that is accepted, in microseconds: ten seconds.
 const MAX_US: u64 = 10_000_000;
-/// The highest rate that is accepted, in megabits per second: one terabit.
+/// The maximum rate that is accepted, in megabits per second: one terabit.
 const MAX_MBIT: u64 = 1_000_000;
-/// The longest queue that is accepted, in frames.
+/// The maximum queue length that is accepted, in frames.
 const MAX_QUEUE: u64 = 1_000_000;
 
 /// All keys.
 const KEYS: &str = "loss, dup, reorder, corrupt, delay_us, reorder_us, rate_mbit, queue, ecn, ecn_queue";
 
-/// Why a fault description was refused.
+/// The reason for which a fault description was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseFaultsError {
     /// A part between commas without an equals sign.
     #[error("fault `{0}` is not of the form key=value")]
     NotAPair(String),
-    /// No such key.
+    /// The key does not exist.
     #[error("unknown fault `{0}` (known: {KEYS})")]
     UnknownKey(String),
-    /// A key given twice.
+    /// The key appears twice.
     #[error("fault `{0}` is given twice")]
     Twice(String),
-    /// Not a number from 0 to 1.
+    /// The value is not a number from 0 to 1.
     #[error("fault {key}: `{value}` is not a probability from 0 to 1")]
     NotAProbability {
         /// The key.
         key: String,
-        /// What stood after the equals sign.
+        /// The text after the equals sign.
         value: String,
     },
-    /// Not a whole number in range.
+    /// The value is not a whole number in range.
     #[error("fault {key}: `{value}` is not a whole number of {unit} up to {max}")]
     NotANumber {
         /// The key.
         key: String,
-        /// What stood after the equals sign.
+        /// The text after the equals sign.
         value: String,
-        /// What it counts.
+        /// The unit of the value.
         unit: &'static str,
-        /// The largest that is accepted.
+        /// The maximum that is accepted.
         max: u64,
     },
 }
@@ -104,7 +106,7 @@ impl Faults {
         ecn_queue: u32::MAX,
     };
 
-    /// Reads the text form. The empty text is a perfect network.
+    /// Parses the text form. The empty text is a perfect network.
     pub fn parse(text: &str) -> Result<Self, ParseFaultsError> {
         let mut faults = Self::NONE;
         let mut seen = Vec::new();
@@ -132,7 +134,7 @@ impl Faults {
         Ok(faults)
     }
 
-    /// Whether every frame passes at once and unchanged.
+    /// Returns true if every frame passes at once and unchanged.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.loss == 0.0
@@ -160,7 +162,7 @@ impl FromStr for Faults {
 }
 
 impl fmt::Display for Faults {
-    /// The text form with every key that has a value, as [`Faults::parse`] reads it.
+    /// Writes the text form with all keys, as [`Faults::parse`] reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loss, dup, reorder, corrupt, delay_ns, reorder_ns, rate_bps, queue, ecn, ecn_queue } =
             self;
@@ -168,7 +170,7 @@ impl fmt::Display for Faults {
         write!(f, "loss={loss},dup={dup},reorder={reorder},corrupt={corrupt},")?;
         write!(f, "delay_us={delay_us},reorder_us={reorder_us},")?;
         write!(f, "rate_mbit={},queue={queue},ecn={ecn}", rate_bps / 1_000_000)?;
-        // There is no text for "never" but to leave it out.
+        // The text form expresses "never" only by omission.
         if *ecn_queue < u32::MAX { write!(f, ",ecn_queue={ecn_queue}") } else { Ok(()) }
     }
 }

@@ -1,8 +1,9 @@
-//! The one model of what a network does to frames: loss, duplication, reordering, delay, corruption, a limited
-//! rate with its queue, and congestion marks, by seed.
+//! The model of the faults of a network: loss, duplication, reordering, delay, corruption, a limited rate
+//! with its queue, and congestion marks, by seed.
 //!
-//! Pure: time is an input in nanoseconds and nothing here waits or does I/O, so the L2 fabric in front of real virtual
-//! machines and the simulated cluster under virtual time share it. [`pcap`] writes captures of either.
+//! It is pure: time is an argument in nanoseconds, and nothing here waits or does I/O. The L2 fabric in front
+//! of real virtual machines and the simulated cluster under virtual time therefore share it. [`pcap`] writes
+//! captures of either.
 #![forbid(unsafe_code)]
 
 mod ecn;

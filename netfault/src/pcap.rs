@@ -7,11 +7,11 @@ use std::io::{self, Write};
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LINKTYPE_ETHERNET: u32 = 1;
 const SNAP_LEN: u32 = 65_535;
-/// Records are handed to the writer when so many bytes of them have gathered.
+/// The number of buffered bytes at which records are written.
 const BATCH: usize = 64 * 1024;
 
-/// Writes frames as a capture. Whole records are handed on at a time, so a capture that is cut short ends cleanly;
-/// what has gathered is written by [`flush`](Self::flush) and on drop.
+/// A writer of captures. It writes whole records, so an interrupted capture ends cleanly.
+/// [`flush`](Self::flush) and drop write the buffered records.
 #[derive(Debug)]
 pub struct PcapWriter<W: Write> {
     writer: W,
@@ -32,7 +32,7 @@ impl<W: Write> PcapWriter<W> {
         Ok(Self { writer, pending: Vec::with_capacity(BATCH + 8192) })
     }
 
-    /// Adds an Ethernet frame (without check sequence) seen `unix_ns` nanoseconds after 1970.
+    /// Adds an Ethernet frame (without check sequence) that was seen `unix_ns` nanoseconds after 1970.
     pub fn frame(&mut self, unix_ns: u64, frame: &[u8]) -> io::Result<()> {
         let original = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let kept = original.min(SNAP_LEN);
@@ -45,7 +45,7 @@ impl<W: Write> PcapWriter<W> {
         if self.pending.len() >= BATCH { self.write_pending() } else { Ok(()) }
     }
 
-    /// Writes all that has gathered.
+    /// Writes all buffered records.
     pub fn flush(&mut self) -> io::Result<()> {
         self.write_pending()?;
         self.writer.flush()
@@ -60,7 +60,7 @@ impl<W: Write> PcapWriter<W> {
 
 impl<W: Write> Drop for PcapWriter<W> {
     fn drop(&mut self) {
-        // Nobody is left to tell; who wants the error calls `flush`.
+        // An error cannot be reported here; a caller that needs it calls `flush`.
         let _ = self.flush();
     }
 }

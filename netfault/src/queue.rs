@@ -1,4 +1,4 @@
-//! Frames on their way through a faulty link.
+//! The frames in a faulty link.
 
 use crate::{Faults, ecn};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -7,24 +7,24 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::AddAssign;
 
-/// What a link has done so far, in frames.
+/// Counts of a link so far, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Handed to [`FaultQueue::push`].
+    /// Frames passed to [`FaultQueue::push`].
     pub pushed: u64,
-    /// Given out by [`FaultQueue::pop`], duplicates included.
+    /// Frames returned by [`FaultQueue::pop`], duplicates included.
     pub delivered: u64,
-    /// Dropped.
+    /// Frames dropped at random.
     pub lost: u64,
-    /// Queued a second time.
+    /// Frames queued a second time.
     pub duplicated: u64,
-    /// Held back.
+    /// Frames held back.
     pub reordered: u64,
-    /// With one bit inverted.
+    /// Frames with one bit inverted.
     pub corrupted: u64,
-    /// Dropped because the queue of the link was full; not counted as lost.
+    /// Frames dropped because the queue of the link was full; not counted as lost.
     pub overflowed: u64,
-    /// Marked as having met congestion.
+    /// Frames marked as having met congestion.
     pub marked: u64,
 }
 
@@ -42,19 +42,21 @@ impl AddAssign for Counters {
     }
 }
 
-/// What decides about marks draws from a stream of its own, so that it does not shift the choices of the faults.
+/// The seed difference of the random numbers for marks, which are separate so that they do not shift the
+/// choices of the faults.
 const MARKS: u64 = 0xec4e_c4ec_4ec4_ec4e;
 
-/// A link with faults: frames go in with [`push`](Self::push) and come out of [`pop`](Self::pop) when their time has come.
+/// A link with faults: frames go in by [`push`](Self::push) and come out of [`pop`](Self::pop) when they are
+/// due.
 ///
-/// `M` is what the owner must remember with each frame, such as where it goes. The same pushes at the same times with the
-/// same seed give the same deliveries. A frame that no fault touches keeps its order among its like.
+/// `M` is the owner's data about each frame, such as its receiver. The same pushes at the same times with the
+/// same seed cause the same deliveries. Frames without a fault keep their order.
 #[derive(Debug)]
 pub struct FaultQueue<M> {
     faults: Faults,
     rng: Xoshiro256PlusPlus,
     marks: Xoshiro256PlusPlus,
-    /// When each frame that waits for the link, or is on it, will have been sent.
+    /// The times at which the frames that wait for the link, or are on it, will have been sent.
     waiting: VecDeque<u64>,
     in_flight: BinaryHeap<Reverse<InFlight<M>>>,
     pushes: u64,
@@ -97,7 +99,7 @@ impl<M> Ord for InFlight<M> {
 }
 
 impl<M: Clone> FaultQueue<M> {
-    /// An empty link. Give each link of a network a seed of its own, or they all fail alike.
+    /// Makes an empty link. Each link of a network needs a seed of its own, or all links fail alike.
     #[must_use]
     pub fn new(faults: Faults, seed: u64) -> Self {
         Self {
@@ -116,13 +118,14 @@ impl<M: Clone> FaultQueue<M> {
         self.faults = faults;
     }
 
-    /// Takes a frame that enters the link at `now` (nanoseconds) and decides its fate.
+    /// Adds a frame that enters the link at `now` (nanoseconds), and decides on its faults.
     ///
-    /// Corruption spares frames that nothing but the Ethernet check sequence protects (ARP): on a wire they are dropped
-    /// when damaged, and here there is no check sequence. All others carry a checksum of their own.
+    /// Corruption spares frames that only the Ethernet check sequence protects (ARP): on a wire they are
+    /// dropped if damaged, and here there is no check sequence. All others carry a checksum of their own.
     pub fn push(&mut self, meta: M, mut frame: Vec<u8>, now: u64) {
         self.counters.pushed += 1;
-        // Always the same number of draws, so that one fault's probability does not shift another's choices.
+        // The number of draws is always the same, so that the probability of one fault does not shift the
+        // choices of another.
         let [lost, dup, held, dup_held, corrupt] = std::array::from_fn(|_| draw(&mut self.rng));
         let (hold, dup_hold, bit) = (self.rng.next_u64(), self.rng.next_u64(), self.rng.next_u64());
         let by_chance = draw(&mut self.marks) < self.faults.ecn;
@@ -153,7 +156,7 @@ impl<M: Clone> FaultQueue<M> {
         }
     }
 
-    /// The next frame that is due at `now`, if there is one.
+    /// Returns the next frame that is due at `now`, if there is one.
     pub fn pop(&mut self, now: u64) -> Option<(M, Vec<u8>)> {
         if self.next_deadline()? > now {
             return None;
@@ -163,31 +166,31 @@ impl<M: Clone> FaultQueue<M> {
         Some((next.meta, next.frame))
     }
 
-    /// When the next frame is due, in nanoseconds; `None` if the link is empty.
+    /// Returns the time at which the next frame is due, in nanoseconds; `None` if the link is empty.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         self.in_flight.peek().map(|Reverse(next)| next.due)
     }
 
-    /// Frames in flight.
+    /// Returns the number of frames in flight.
     #[must_use]
     pub fn len(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Whether no frame is in flight.
+    /// Returns true if no frame is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.in_flight.is_empty()
     }
 
-    /// What the link has done so far.
+    /// Returns the counts of the link so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Has a frame of `len` bytes wait for the link and cross it; `None` if the queue is full.
+    /// Lets a frame of `len` bytes wait for the link and cross it. Returns `None` if the queue is full.
     fn send(&mut self, len: usize, now: u64) -> Option<Sent> {
         if self.faults.rate_bps == 0 {
             return Some(Sent { queued: 0, sent: now });
@@ -211,7 +214,8 @@ impl<M: Clone> FaultQueue<M> {
         self.pushes += 1;
     }
 
-    /// When a copy arrives: `held` decides whether it is held back, `hold` for how long.
+    /// Returns the time at which a copy arrives. `held` decides if it is held back, and `hold` the additional
+    /// delay.
     fn due(&mut self, now: u64, held: f64, hold: u64) -> u64 {
         let on_time = now.saturating_add(self.faults.delay_ns);
         if held >= self.faults.reorder {
@@ -222,18 +226,19 @@ impl<M: Clone> FaultQueue<M> {
     }
 }
 
-/// How a frame crossed the link.
+/// The crossing of the link by a frame.
 struct Sent {
-    /// Frames that it found in the queue.
+    /// The number of frames that were in the queue before it.
     queued: usize,
-    /// When its last bit left, in nanoseconds.
+    /// The time at which its last bit was sent, in nanoseconds.
     sent: u64,
 }
 
-/// Bytes that a frame takes on an Ethernet wire beside those that are handed over: preamble, check sequence and gap.
+/// The bytes of a frame on an Ethernet wire in addition to those passed here: preamble, check sequence and
+/// gap.
 const ETHERNET_OVERHEAD: u64 = 24;
 
-/// A number from 0 up to but not 1.
+/// Returns a number from 0 up to but not including 1.
 #[allow(clippy::cast_precision_loss, reason = "53 bits fit an f64 exactly")]
 fn draw(rng: &mut Xoshiro256PlusPlus) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
@@ -248,7 +253,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Pushes `count` numbered frames, one every 10 us, draining as it goes; gives (time, number, intact) of each delivery.
+    /// Pushes `count` numbered frames, one every 10 us, and pops the due ones after each. Returns (time,
+    /// number, intact) of each delivery.
     fn run(faults: &str, seed: u64, count: u32) -> (Vec<(u64, u32, bool)>, Counters) {
         let mut queue = FaultQueue::new(Faults::parse(faults).unwrap(), seed);
         let mut seen = Vec::new();
@@ -338,7 +344,7 @@ mod tests {
     #[test]
     fn frequencies_are_as_asked() {
         let (seen, c) = run("loss=0.1,dup=0.1,reorder=0.1,corrupt=0.1", 3, 20_000);
-        // Binomial with n about 20,000 and p = 0.1: a standard deviation is 42; 300 is beyond doubt.
+        // Binomial with n about 20,000 and p = 0.1: the standard deviation is 42, so 300 is beyond doubt.
         for (what, n) in
             [("lost", c.lost), ("dup", c.duplicated), ("reorder", c.reordered), ("corrupt", c.corrupted)]
         {

@@ -1,23 +1,24 @@
-//! Where a frame goes: a learning switch's table of MAC addresses.
+//! The MAC address table of a learning switch, which determines the ports of frames.
 
 use std::collections::HashMap;
 
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Addresses that the table holds at most; beyond, unknown ones are flooded. A guard against a guest that invents them.
+/// The maximum number of addresses in the table; beyond it, unknown ones are flooded. It guards against a
+/// guest that invents addresses.
 const TABLE_LIMIT: usize = 4096;
-/// The shortest frame with both addresses and a type.
+/// The length of the shortest frame with both addresses and a type, in bytes.
 const ETHERNET_HEADER: usize = 14;
 
-/// Where a switch sends a frame.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// To one other port.
+    /// One other port.
     Port(usize),
-    /// To all other ports: a group address, or one not seen yet.
+    /// All other ports, for a group address or an unknown one.
     Flood,
-    /// Nowhere: too short to be a frame, or its receiver is where it comes from.
+    /// No port, because the frame is too short, or its receiver is on the port that it came from.
     Drop,
 }
 
@@ -28,7 +29,7 @@ pub struct MacTable {
 }
 
 impl MacTable {
-    /// Decides where a frame that came in on port `from` goes, and learns its sender's place.
+    /// Decides on the destination of a frame that arrived on port `from`, and learns the port of its sender.
     pub fn switch(&mut self, frame: &[u8], from: usize) -> Verdict {
         if frame.len() < ETHERNET_HEADER {
             return Verdict::Drop;
@@ -51,13 +52,14 @@ impl MacTable {
         }
     }
 
-    /// Forgets all addresses behind a port, when its machine is gone.
+    /// Removes all addresses behind a port, when its machine has gone.
     pub fn forget(&mut self, port: usize) {
         self.ports.retain(|_, p| *p != port);
     }
 }
 
-/// Multicast and broadcast addresses have the lowest bit of their first byte set (IEEE 802.3).
+/// Returns true for multicast and broadcast addresses: the lowest bit of their first byte is set (IEEE
+/// 802.3).
 fn is_group(mac: &Mac) -> bool {
     mac[0] & 1 == 1
 }

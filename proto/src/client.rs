@@ -8,162 +8,166 @@ use serde::{Deserialize, Serialize};
 /// From a client to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromClient {
-    /// Lists the nodes, a page of them. Answered by [`ToClient::Nodes`].
+    /// Lists the nodes, one page of them. The answer is [`ToClient::Nodes`].
     Nodes {
-        /// The page begins behind this node; `NodeId(0)` for the first page.
+        /// The page begins after this node; `NodeId(0)` for the first page.
         after: NodeId,
     },
-    /// Waits until that many nodes are members. Answered by the first page of [`ToClient::Nodes`], or `Failed` after the
-    /// time. A connection may have one wait at a time.
+    /// Waits until `count` nodes are members. The answer is the first page of [`ToClient::Nodes`], or
+    /// `Failed` after the timeout. A connection may have one wait at a time.
     WaitNodes {
-        /// How many.
+        /// The number of nodes.
         count: u16,
-        /// Milliseconds to wait.
+        /// The timeout, in milliseconds.
         timeout_ms: u64,
     },
-    /// Runs a job. Answered by `Accepted` or `Failed`; after `Accepted` the client sends the files in order as `Input`,
-    /// as many bytes as it announced.
+    /// Runs a job. The answer is `Accepted` or `Failed`. After `Accepted` the client sends the files, in
+    /// order, as `Input`, each with the length that it announced.
     Submit {
         /// The application.
         app: String,
-        /// Its arguments.
+        /// The arguments of the application.
         args: Vec<String>,
-        /// How many nodes, 0 for all.
+        /// The number of nodes, 0 for all.
         nodes: u16,
-        /// The names of the nodes, by rank; empty: any. `nodes` is not asked for then.
+        /// The names of the nodes, by rank. If it is not empty, `nodes` is ignored.
         on: Vec<String>,
-        /// The files.
+        /// The input files.
         inputs: Vec<InputFile>,
-        /// Milliseconds that the job may take from when its nodes are told of it; then it fails. `None`: no limit.
+        /// The time limit of the job, in milliseconds from its start message to the nodes, after which it
+        /// fails. `None`: no limit.
         limit_ms: Option<u64>,
     },
-    /// The next bytes of input, at most 48 KiB, of one file. No bytes at all are no sign of life.
+    /// The next bytes of one input file, at most 48 KiB. An empty message does not count as a sign that the
+    /// client is alive.
     Input {
         /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// Has all nodes leave and power off. Answered by `Done` of no job when all have left.
+    /// Makes all nodes leave and power off. The answer is `Done` without a job, when all have left.
     Shutdown,
-    /// Lists the jobs. Answered by [`ToClient::Jobs`].
+    /// Lists the jobs. The answer is [`ToClient::Jobs`].
     Jobs,
-    /// Ends a job of any client. Answered by [`ToClient::Cancelled`], or `Failed` if no such job is under way.
+    /// Cancels a job of any client. The answer is [`ToClient::Cancelled`], or `Failed` if no such job is
+    /// running.
     Cancel {
         /// The job.
         job: JobId,
     },
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobPhase {
-    /// Its nodes have been asked.
+    /// The nodes have been sent the start message and have not all accepted.
     Starting,
-    /// Its input comes.
+    /// The input is being sent to the nodes.
     Loading,
-    /// Its nodes compute.
+    /// The nodes compute.
     Running,
-    /// It has failed or was cancelled, and some nodes have not ended their part yet.
+    /// The job has failed or was cancelled, and some nodes have not ended their part yet.
     Ending,
 }
 
 /// A job as the command line shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// Its number.
+    /// The job's number.
     pub job: JobId,
     /// The application.
     pub app: String,
-    /// Its nodes by rank; of a job that is ending, those whose part is not over. A node is in one job at most, so all
-    /// jobs together have no more than the cluster.
+    /// The nodes by rank; for a job that is ending, those that have not ended their part. A node is in at
+    /// most one job, so all jobs together have no more nodes than the cluster.
     pub nodes: Vec<NodeId>,
-    /// How far it is.
+    /// The phase of the job.
     pub phase: JobPhase,
-    /// Milliseconds since its nodes were asked.
+    /// The time since the start message to the nodes, in milliseconds.
     pub age_ms: u64,
-    /// Milliseconds that it has been that far.
+    /// The time since the phase began, in milliseconds.
     pub phase_ms: u64,
 }
 
 /// A member as the command line shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Its id.
+    /// The node's id.
     pub node: NodeId,
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Driver and port of its RNIC, for people.
+    /// Driver and port of the RNIC, as text for users.
     pub rnic: String,
-    /// Bytes of memory.
+    /// The node's memory, in bytes.
     pub memory: u64,
-    /// Processors.
+    /// The number of processors.
     pub cpus: u16,
-    /// Its applications.
+    /// The applications of the node.
     pub apps: Vec<AppManifest>,
-    /// How it came up.
+    /// The duration of the boot, by stage.
     pub boot: BootReport,
-    /// Milliseconds since its last heartbeat.
+    /// The time since the last heartbeat, in milliseconds.
     pub heartbeat_age_ms: u64,
 }
 
 /// From the manager to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
-    /// The client may go on.
+    /// The handshake is complete, and the client may send requests.
     Hello,
-    /// Members by id, a page of them.
+    /// One page of the members, by id.
     Nodes {
-        /// The page.
+        /// The members of the page.
         nodes: Vec<NodeStatus>,
-        /// Whether others come behind the last of them.
+        /// True if other members follow after the last of them.
         more: bool,
     },
-    /// The job runs.
+    /// The job has started.
     Accepted {
-        /// Its number.
+        /// The job's number.
         job: JobId,
         /// The nodes by rank.
         nodes: Vec<NodeId>,
     },
-    /// How far a node is.
+    /// The progress of a node.
     Progress {
         /// The node.
         node: NodeId,
-        /// What it does now.
+        /// The current phase.
         phase: String,
-        /// Done, in units of the phase.
+        /// The amount done, in units of the phase.
         done: u64,
-        /// Of how many.
+        /// The total amount, in units of the phase.
         total: u64,
     },
-    /// The next bytes of output.
+    /// The next bytes of the output.
     Output {
         /// The bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The job is done; all output and the report of each node have been sent.
+    /// The job is complete. All output and the report of each node have been sent.
     Done {
-        /// Microseconds from the last byte of input sent to the nodes until the last node was done.
+        /// The time from the last byte of input sent to the nodes until the last node was done, in
+        /// microseconds.
         run_us: u64,
-        /// Microseconds from the first byte of input to the last.
+        /// The time from the first byte of input to the last, in microseconds.
         stream_us: u64,
     },
-    /// The request was refused or the job failed, and the connection ends.
+    /// The request was refused or the job failed. The connection ends.
     Failed {
-        /// Why; names the node if one is at fault.
+        /// The reason, which names the node if one node is the cause.
         reason: Reason,
     },
-    /// A node has done its part of the job.
+    /// A node has completed its part of the job.
     Report {
         /// The node.
         node: NodeId,
-        /// What it has to say of it.
+        /// The node's report.
         report: JobReport,
     },
-    /// The jobs under way by number, those that are ending included.
+    /// The present jobs, by number, including those that are ending.
     Jobs(Vec<JobStatus>),
-    /// The job was told to end; its nodes are idle again when they have ended their part.
+    /// The job was told to end. Its nodes are idle when they have ended their part.
     Cancelled {
         /// The job.
         job: JobId,

@@ -1,17 +1,18 @@
-//! Who still has to see that a member is gone.
+//! The members that have not yet confirmed the departure of another.
 
 use crate::{Incarnation, NodeId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// The ended lives of which some member has not yet said [`LeftSeen`](crate::ToManager::LeftSeen). Kept by whoever acts as the
-/// manager.
+/// The ended incarnations that some member has not yet confirmed with
+/// [`LeftSeen`](crate::ToManager::LeftSeen). The manager keeps them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Departures(BTreeMap<(NodeId, Incarnation), BTreeSet<NodeId>>);
 
 impl Departures {
-    /// A life has ended and `members` are told. Gives the lives that are settled by that: what the departed member had not
-    /// seen holds nobody up any more, and if there are no members its own life is settled too.
+    /// Records that an incarnation has ended and that `members` are told. Returns the incarnations that all
+    /// members have now confirmed: the departed member's confirmations are no longer needed, and if there are
+    /// no members, its own departure needs none either.
     #[must_use]
     pub fn begin(
         &mut self,
@@ -26,32 +27,33 @@ impl Departures {
         self.take_settled()
     }
 
-    /// A member has destroyed its queue pairs to that life. Gives the lives that are settled by that.
+    /// Records that a member has destroyed its queue pairs to an ended incarnation. Returns that incarnation
+    /// if all members have now confirmed it.
     #[must_use]
     pub fn seen(&mut self, by: NodeId, node: NodeId, incarnation: Incarnation) -> Vec<(NodeId, Incarnation)> {
-        let life = (node, incarnation);
-        let Some(missing) = self.0.get_mut(&life) else { return Vec::new() };
+        let ended = (node, incarnation);
+        let Some(missing) = self.0.get_mut(&ended) else { return Vec::new() };
         missing.remove(&by);
         if !missing.is_empty() {
             return Vec::new();
         }
-        self.0.remove(&life);
-        alloc::vec![life]
+        self.0.remove(&ended);
+        alloc::vec![ended]
     }
 
-    /// Ended lives that are not settled.
+    /// Returns the number of ended incarnations that are not confirmed by all.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether all ended lives are settled.
+    /// Returns true if all ended incarnations are confirmed by all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Of the ended lives that are not settled, the one with the lowest number: the members that have not seen its end.
+    /// Returns the members that have not confirmed the end of the oldest unconfirmed incarnation.
     #[must_use]
     pub fn slowest(&self) -> Vec<NodeId> {
         let oldest = self.0.iter().min_by_key(|((_, incarnation), _)| *incarnation);
@@ -59,9 +61,9 @@ impl Departures {
     }
 
     fn take_settled(&mut self) -> Vec<(NodeId, Incarnation)> {
-        let settled: Vec<_> = self.0.iter().filter(|(_, m)| m.is_empty()).map(|(life, _)| *life).collect();
-        settled.iter().for_each(|life| {
-            self.0.remove(life);
+        let settled: Vec<_> = self.0.iter().filter(|(_, m)| m.is_empty()).map(|(ended, _)| *ended).collect();
+        settled.iter().for_each(|ended| {
+            self.0.remove(ended);
         });
         settled
     }
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_settled_when_all_have_seen_or_are_gone_themselves() {
+    fn an_end_is_settled_when_all_have_confirmed_it_or_departed_themselves() {
         let mut departures = Departures::default();
         let node = NodeId;
         assert_eq!(departures.begin(node(1), Incarnation(10), [node(2), node(3)]), []);
@@ -80,10 +82,10 @@ mod tests {
         assert_eq!(departures.slowest(), [node(2), node(3)]);
         assert_eq!(departures.seen(node(2), node(1), Incarnation(10)), []);
         assert_eq!(departures.slowest(), [node(3)]);
-        // Said twice, and of a life that never ended.
+        // A repeated confirmation, and one of an incarnation that never ended.
         assert_eq!(departures.seen(node(2), node(1), Incarnation(10)), []);
         assert_eq!(departures.seen(node(2), node(9), Incarnation(1)), []);
-        // Node 3 dies without a word; only node 2 is left to see that.
+        // Node 3 dies silently; only node 2 has to confirm that.
         assert_eq!(departures.begin(node(3), Incarnation(11), [node(2)]), [(node(1), Incarnation(10))]);
         assert_eq!(departures.seen(node(2), node(3), Incarnation(11)), [(node(3), Incarnation(11))]);
         assert_eq!(departures.begin(node(2), Incarnation(12), []), [(node(2), Incarnation(12))]);

@@ -1,9 +1,9 @@
-//! Numbers that name nodes and jobs.
+//! Identifiers of nodes and jobs.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// A node of the cluster, 1 to 4095; 0 is nobody.
+/// A node of the cluster, 1 to 4095. 0 is no node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeId(pub u16);
 
@@ -13,11 +13,11 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// One life of a node: grows with each join the manager grants, over all nodes. A node that joins again has a new one,
-/// so that what was meant for its former life is told apart.
+/// One membership of a node. The number grows with each join that the manager grants, over all nodes. A node
+/// that joins again has a new incarnation, so that messages for the previous one are recognised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// A job, unique in the life of a manager.
+/// A job, unique until the manager restarts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct JobId(pub u64);

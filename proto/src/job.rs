@@ -1,4 +1,4 @@
-//! Jobs: what an application declares, what a node is told, what it reports.
+//! Jobs: the declaration of an application, the start message, the report of a node.
 
 use crate::{JobId, NodeId, Reason, check_text};
 use alloc::format;
@@ -6,17 +6,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Where the manager may cut a file into splits.
+/// The positions at which the manager may split a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CutRule {
-    /// Behind any byte.
+    /// After any byte.
     Anywhere,
-    /// Behind any byte whose bit is set (byte b: bit `b % 8` of element `b / 8`), so that no record is torn.
+    /// After any byte whose bit is set (byte b: bit `b % 8` of element `b / 8`), so that no record is
+    /// divided.
     After([u8; 32]),
 }
 
 impl CutRule {
-    /// Cuts behind every byte for which `f` holds.
+    /// Makes a rule that allows a split after every byte for which `f` returns true.
     #[must_use]
     pub fn after(f: impl Fn(u8) -> bool) -> Self {
         let mut bits = [0u8; 32];
@@ -28,7 +29,7 @@ impl CutRule {
         Self::After(bits)
     }
 
-    /// Whether a split may end behind `byte`.
+    /// Returns true if a split may end after `byte`.
     #[must_use]
     pub fn allows(&self, byte: u8) -> bool {
         match self {
@@ -38,63 +39,64 @@ impl CutRule {
     }
 }
 
-/// An application that a node has compiled in.
+/// An application that is compiled into a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppManifest {
-    /// Its name: what `--app` takes.
+    /// The application's name, as in `--app`.
     pub name: String,
-    /// One line for people.
+    /// A description for users, in one line.
     pub about: String,
-    /// How its input may be cut.
+    /// The rule by which its input may be split.
     pub cut: CutRule,
 }
 
-/// A file of a job's input.
+/// An input file of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputFile {
-    /// Its name as the user gave it.
+    /// The file's name, as the user gave it.
     pub name: String,
-    /// Bytes.
+    /// The file's length, in bytes.
     pub len: u64,
 }
 
-/// A node's part in a job.
+/// The part of a node in a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStart {
     /// The job.
     pub job: JobId,
     /// The application.
     pub app: String,
-    /// Its arguments.
+    /// The arguments of the application.
     pub args: Vec<String>,
-    /// The nodes that take part; a node's index is its rank. Rank 0 gives the output.
+    /// The participating nodes; a node's index is its rank. Rank 0 sends the output.
     pub nodes: Vec<NodeId>,
     /// All files of the input.
     pub inputs: Vec<InputFile>,
-    /// An upper bound on the bytes of input that this node will get, if records are short.
+    /// An upper bound on the bytes of input that this node receives, if records are short.
     pub share: u64,
 }
 
-/// What a node says of its finished part.
+/// The report of a node on its completed part of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// Counts by name, such as `words`, `distinct`, `mapped_bytes`, `reduced_keys`. The manager adds those of equal name.
+    /// Counts by name, such as `words`, `distinct`, `mapped_bytes`, `reduced_keys`. The manager adds counts
+    /// of the same name.
     pub counts: Vec<(String, u64)>,
-    /// Microseconds by phase.
+    /// Times by phase, in microseconds.
     pub times_us: Vec<(String, u64)>,
 }
 
 impl JobReport {
-    /// Entries of the longest list.
+    /// The maximum number of counts, and of times.
     pub const MAX_ENTRIES: usize = 64;
-    /// Bytes of the longest name.
+    /// The maximum length of a name, in bytes.
     pub const MAX_NAME: usize = 64;
 
-    /// Checks a report of a node: at most [`MAX_ENTRIES`](Self::MAX_ENTRIES) counts and as many times, with printable names
-    /// of at most [`MAX_NAME`](Self::MAX_NAME) bytes.
+    /// Checks the report of a node: at most [`MAX_ENTRIES`](Self::MAX_ENTRIES) counts and as many times, with
+    /// printable names of at most [`MAX_NAME`](Self::MAX_NAME) bytes.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A reason for users.
     pub fn check(&self) -> Result<(), Reason> {
         for (what, list) in [("counts", &self.counts), ("times", &self.times_us)] {
             if list.len() > Self::MAX_ENTRIES {

@@ -1,7 +1,9 @@
-//! What nodes, manager and clients say to each other on control connections: the messages and the Noise channel.
+//! The messages between nodes, the manager and clients on control connections, and the Noise channel that
+//! carries them.
 //!
-//! Every connection starts with a Noise handshake under the cluster key ([`channel`]), then [`Hello`], then whole
-//! messages in [postcard](https://docs.rs/postcard) encoding. RDMA and RPC traffic never travels here.
+//! Every connection starts with a Noise handshake under the cluster key ([`channel`]), followed by [`Hello`],
+//! followed by whole messages in [postcard](https://docs.rs/postcard) encoding. RDMA and RPC traffic does not
+//! use control connections.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -27,7 +29,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages; nodes, clients and manager must agree on it.
+/// The version of these messages. Nodes, clients and the manager must have the same.
 pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The manager's TCP port, as in the original LITE.
@@ -46,8 +48,9 @@ pub enum Hello {
 }
 
 impl Hello {
-    /// The protocol version that an encoded `Hello` of any version speaks. The layout so far, kind and version first,
-    /// never changes, so that a peer of another version gets a clear refusal.
+    /// Returns the kind and the protocol version of an encoded `Hello` of any version. The layout up to
+    /// there, kind and version first, never changes, so that a peer of another version receives a clear
+    /// refusal.
     #[must_use]
     pub fn peek_version(bytes: &[u8]) -> Option<(HelloKind, u16)> {
         match postcard::take_from_bytes::<(u32, u16)>(bytes) {
@@ -58,7 +61,7 @@ impl Hello {
     }
 }
 
-/// Who says [`Hello`].
+/// The sender of a [`Hello`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloKind {
     /// A node.
@@ -80,7 +83,7 @@ pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
     postcard::to_allocvec(message).expect("control messages are plain data")
 }
 
-/// Bytes of an encoded message, which this does not encode.
+/// Returns the length of an encoded message, in bytes, without encoding it.
 ///
 /// # Panics
 /// Never, as [`encode`].
@@ -89,7 +92,10 @@ pub fn encoded_len<M: Serialize>(message: &M) -> usize {
     postcard::serialize_with_flavor(message, size).expect("control messages are plain data")
 }
 
-/// Decodes a message; trailing bytes are malformed.
+/// Decodes a message.
+///
+/// # Errors
+/// [`Malformed`] if the bytes are not one message, or are followed by others.
 pub fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M, Malformed> {
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) => Ok(message),
@@ -97,5 +103,5 @@ pub fn decode<'a, M: Deserialize<'a>>(bytes: &'a [u8]) -> Result<M, Malformed> {
     }
 }
 
-/// A reason in words for people, one line.
+/// A reason for a user to read, in one line.
 pub type Reason = String;

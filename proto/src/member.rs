@@ -1,4 +1,4 @@
-//! Joining the cluster, and what is known of its members.
+//! The messages of a join, and the description of members.
 
 use crate::{AppManifest, Incarnation, NodeId, Reason, check_text};
 use alloc::format;
@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 use verbs::{Gid, LinkKind, MacAddr, MemoryKey, PathMtu};
 
-/// What a node's RNIC offers to peers.
+/// The properties of a node's RNIC that its peers need.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RnicOffer {
     /// The driver's name: `softroce`, `mlx4`, `ibverbs`; at most [`MAX_TEXT`](Join::MAX_TEXT) bytes.
     pub driver: String,
-    /// Frame formats it speaks, best first, at most [`MAX_LINKS`](Join::MAX_LINKS). Peers use the first of the one that
-    /// connects which both have.
+    /// The frame formats that it supports, best first, at most [`MAX_LINKS`](Join::MAX_LINKS). A connection
+    /// uses the first of the connecting side's that both have.
     pub links: Vec<LinkKind>,
     /// The port's Ethernet address (zero on InfiniBand).
     pub mac: MacAddr,
@@ -23,65 +23,68 @@ pub struct RnicOffer {
     pub lid: u16,
     /// The largest path MTU of the port.
     pub mtu: PathMtu,
-    /// READs and atomics it answers at once on a queue pair.
+    /// The maximum number of READs and atomics that it accepts at once on a queue pair.
     pub max_rd_atomic: u8,
     /// The key to all of its memory, and the range that the key covers.
     pub key: MemoryKey,
-    /// Whether addresses in that range are physical (an appliance) or virtual (a process on a host).
+    /// True if addresses in that range are physical (an appliance), false if they are virtual (a process on a
+    /// host).
     pub physical: bool,
 }
 
-/// Stages of the boot, in order.
+/// The duration of the boot, by stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootReport {
-    /// Stage and microseconds from the kernel's first instruction to its end; at most
-    /// [`MAX_STAGES`](Join::MAX_STAGES), with names of at most [`MAX_TEXT`](Join::MAX_TEXT) bytes.
+    /// The stages in order: name, and microseconds from the kernel's first instruction to the stage's end. At
+    /// most [`MAX_STAGES`](Join::MAX_STAGES), with names of at most [`MAX_TEXT`](Join::MAX_TEXT) bytes.
     pub stages: Vec<(String, u32)>,
 }
 
-/// A node's wish to join.
+/// A node's request to join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     /// [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) of the node.
     pub version: u16,
-    /// The name by which operators know it; not empty, at most 64 bytes. A name in use by a live member is refused.
+    /// The name by which operators know the node; not empty, at most 64 bytes. The name of a present member
+    /// is refused.
     pub name: String,
-    /// Whether it wants the id that a node of its name had before, over reboots of both and restarts of the manager. Otherwise
-    /// it gets one that no member has and no name keeps.
+    /// True if the node wants the id that a node of its name had before, across reboots of the node and
+    /// restarts of the manager. Otherwise it receives an id that no member has and that is reserved for no
+    /// name.
     pub keep_id: bool,
-    /// Its RNIC.
+    /// The node's RNIC.
     pub rnic: RnicOffer,
-    /// Bytes of memory it has.
+    /// The node's memory, in bytes.
     pub memory: u64,
-    /// Bytes of memory free for jobs.
+    /// The memory that is free for jobs, in bytes.
     pub memory_free: u64,
-    /// Processors that run tasks.
+    /// The number of processors that run tasks.
     pub cpus: u16,
-    /// Applications compiled in, at most [`MAX_APPS`](Self::MAX_APPS), each with a name of at most
-    /// [`MAX_TEXT`](Self::MAX_TEXT) bytes and at most [`MAX_ABOUT`](Self::MAX_ABOUT) bytes about it.
+    /// The applications compiled in, at most [`MAX_APPS`](Self::MAX_APPS), each with a name of at most
+    /// [`MAX_TEXT`](Self::MAX_TEXT) bytes and a description of at most [`MAX_ABOUT`](Self::MAX_ABOUT) bytes.
     pub apps: Vec<AppManifest>,
-    /// How it came up.
+    /// The duration of the boot.
     pub boot: BootReport,
 }
 
 impl Join {
-    /// Bytes of the longest name, driver or other word.
+    /// The maximum length of a name, in bytes.
     pub const MAX_TEXT: usize = 64;
-    /// Kinds of link.
+    /// The maximum number of frame formats.
     pub const MAX_LINKS: usize = 8;
-    /// Applications.
+    /// The maximum number of applications.
     pub const MAX_APPS: usize = 64;
-    /// Bytes of the longest text about an application.
+    /// The maximum length of an application's description, in bytes.
     pub const MAX_ABOUT: usize = 256;
-    /// Stages of the boot.
+    /// The maximum number of boot stages.
     pub const MAX_STAGES: usize = 64;
-    /// Bytes of the longest encoded join. The manager keeps that many for a member at most.
+    /// The maximum length of an encoded join, in bytes. The manager keeps no more for a member.
     pub const MAX_BYTES: usize = 16 << 10;
 
-    /// Checks what can be said of a join by itself: lengths and printable text.
+    /// Checks the lengths of a join, and that its text is printable.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A reason for users.
     pub fn check(&self) -> Result<(), Reason> {
         let within = |what: &str, has: usize, may: usize| {
             if has > may { Err(format!("it has {has} {what}, and may have {may}")) } else { Ok(()) }
@@ -105,38 +108,39 @@ impl Join {
     }
 }
 
-/// The grant of a join.
+/// The manager's answer to a join that it grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The node's id.
     pub node: NodeId,
-    /// This life of it.
+    /// The incarnation that the join begins.
     pub incarnation: Incarnation,
-    /// The GID that its RNIC shall use.
+    /// The GID that the node's RNIC must use.
     pub gid: Gid,
-    /// Milliseconds without a heartbeat after which the manager declares it dead. It sends one at least every third.
+    /// The time without a heartbeat after which the manager declares the node dead, in milliseconds. The node
+    /// sends a heartbeat at least every third of it.
     pub lease_ms: u32,
-    /// Other members now: all of them if they are few. The rest follow at once as [`Joined`](crate::ToNode::Joined), so that
-    /// no message is longer than a control connection takes.
+    /// The other present members, up to [`MAX_MEMBERS`](Self::MAX_MEMBERS). The others follow at once as
+    /// [`Joined`](crate::ToNode::Joined), so that no message is longer than a control connection carries.
     pub members: Vec<Member>,
 }
 
 impl Welcome {
-    /// Members in a [`Welcome`]; an encoded member has less than 256 bytes.
+    /// The maximum number of members in a [`Welcome`]. An encoded member has less than 256 bytes.
     pub const MAX_MEMBERS: usize = 1024;
 }
 
 /// A member of the cluster, as its peers see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its id.
+    /// The node's id.
     pub node: NodeId,
-    /// Its life.
+    /// The node's incarnation.
     pub incarnation: Incarnation,
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// The GID that its RNIC uses.
+    /// The GID that the node's RNIC uses.
     pub gid: Gid,
-    /// Its RNIC.
+    /// The node's RNIC.
     pub rnic: RnicOffer,
 }

@@ -5,12 +5,12 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the longest name in the directory.
+/// The maximum length of a name in the directory, in bytes.
 pub const MAX_NAME: usize = 256;
-/// Bytes of the longest value there.
+/// The maximum length of a value in the directory, in bytes.
 pub const MAX_VALUE: usize = 1024;
 
-/// Whether the directory takes a name with that value.
+/// Checks that the directory accepts a name and a value of these lengths.
 ///
 /// # Errors
 /// [`NameError::Length`].
@@ -22,25 +22,25 @@ pub fn check_lengths(name: &str, value: &[u8]) -> Result<(), NameError> {
     }
 }
 
-/// Why a request to the name directory was refused.
+/// The reason for which a request to the name directory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NameError {
-    /// Nothing is bound to the name.
+    /// No value is bound to the name.
     #[error("no such name")]
     NotFound,
     /// The name is bound already.
     #[error("the name is taken")]
     Taken,
-    /// The name is bound by another node.
+    /// Another node has bound the name.
     #[error("the name belongs to another node")]
     NotOwner,
     /// The name is empty or longer than [`MAX_NAME`], or the value longer than [`MAX_VALUE`].
-    #[error("name or value of a forbidden length")]
+    #[error("the name is empty, or the name or its value is too long")]
     Length,
-    /// The node's names take [`NAME_QUOTA`](ToManager::NAME_QUOTA) bytes already.
-    #[error("this node has bound as many names as one node may")]
+    /// The names of the node take [`NAME_QUOTA`](ToManager::NAME_QUOTA) bytes already.
+    #[error("this node has bound the maximum number of names")]
     Quota,
-    /// The manager has no number for the binding, because its disk is slow or full.
+    /// The manager cannot number the binding, because its disk is slow or full.
     #[error("the manager waits for its disk: try again")]
     Unsaved,
 }
@@ -48,60 +48,61 @@ pub enum NameError {
 /// From a node to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToManager {
-    /// Renews the lease. Sent by the platform's poller, also while applications compute.
+    /// Renews the lease. The platform's poller sends it, also while applications compute.
     Heartbeat {
-        /// Counts up.
+        /// The number of the heartbeat; grows.
         seq: u64,
     },
-    /// A message for another member, which the manager passes on unread: connection set-up.
+    /// A message for another member (connection set-up), which the manager forwards unread.
     Relay {
         /// The receiver.
         to: NodeId,
-        /// Which life of it; in another the message is dropped.
+        /// The incarnation of the receiver. The manager drops the message if the receiver has another.
         incarnation: Incarnation,
         /// The message, at most 4096 bytes.
         #[serde(with = "serde_bytes")]
         body: Vec<u8>,
     },
-    /// Binds a name to this node. Answered by [`ToNode::Name`] with an empty value.
+    /// Binds a name to this node. The answer is [`ToNode::Name`] with the number of the binding.
     NameBind {
-        /// Chosen by the node, given back in the answer.
+        /// A number chosen by the node and returned in the answer.
         request: u32,
         /// The name.
         name: String,
-        /// What is bound to it, at most 1024 bytes.
+        /// The value, at most 1024 bytes.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
-    /// Frees a name that this node has bound. Names of a node that leaves or dies are freed by the manager.
+    /// Removes a name that this node has bound. The manager removes the names of a node that leaves or dies.
     NameUnbind {
-        /// As above.
+        /// A number chosen by the node and returned in the answer.
         request: u32,
         /// The name.
         name: String,
     },
-    /// Asks for what is bound to a name.
+    /// Asks for the value of a name.
     NameLookup {
-        /// As above.
+        /// A number chosen by the node and returned in the answer.
         request: u32,
         /// The name.
         name: String,
     },
-    /// The node takes its part in a job and waits for input.
+    /// The node accepts its part in a job and waits for input.
     JobAccepted {
         /// The job.
         job: JobId,
     },
-    /// How far the node is.
+    /// The progress of the node in a job.
     JobProgress {
         /// The job.
         job: JobId,
-        /// What it does now: `load`, `map`, `shuffle`, `reduce`, `merge`. The manager passes on at most
-        /// [`MAX_PHASE`](ToManager::MAX_PHASE) bytes of it, and not every message of a node that sends many.
+        /// The current phase: `load`, `map`, `shuffle`, `reduce`, `merge`. The manager forwards at most
+        /// [`MAX_PHASE`](ToManager::MAX_PHASE) bytes of it, and drops some messages of a node that sends
+        /// many.
         phase: String,
-        /// Done, in units of the phase.
+        /// The amount done, in units of the phase.
         done: u64,
-        /// Of how many.
+        /// The total amount, in units of the phase.
         total: u64,
     },
     /// The next bytes of the job's output. Only rank 0 has output. At most
@@ -113,57 +114,58 @@ pub enum ToManager {
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The node has done its part, and nothing of it is left on the node.
+    /// The node has completed its part, and holds nothing of the job any more.
     JobDone {
         /// The job.
         job: JobId,
-        /// What it has to say of it.
+        /// The node's report.
         report: JobReport,
     },
-    /// The node cannot take or finish its part, of which nothing is left on the node; the job has failed.
+    /// The node cannot accept or complete its part, and holds nothing of the job any more. The job has
+    /// failed.
     JobFailed {
         /// The job.
         job: JobId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The node leaves in good order.
+    /// The node leaves in an orderly way.
     Leave,
     /// The node dies: panic, fault, exhausted memory.
     LastWords {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The node has heard that a life has ended and destroyed its queue pairs to it.
+    /// The node has learned that an incarnation has ended, and has destroyed its queue pairs to it.
     LeftSeen {
-        /// Whose life.
+        /// The node whose incarnation has ended.
         node: NodeId,
-        /// Which.
+        /// The incarnation that has ended.
         incarnation: Incarnation,
     },
-    /// How much memory the node has free for regions. Sent when it has changed much.
+    /// The memory that the node has free for regions. The node sends it after large changes.
     MemoryFree {
-        /// Bytes.
+        /// The amount, in bytes.
         bytes: u64,
     },
-    /// Asks which members have the most memory free. Answered by [`ToNode::MemoryFree`].
+    /// Asks for the members with the most free memory. The answer is [`ToNode::MemoryFree`].
     AskMemoryFree {
-        /// Chosen by the node, given back in the answer.
+        /// A number chosen by the node and returned in the answer.
         request: u32,
     },
-    /// How much input of a job the node is ready to take. The manager sends no more than that, so input never stands in a
-    /// connection before what the node has to hear in time. Sent after [`JobAccepted`](Self::JobAccepted), and again as the
-    /// node takes input in.
+    /// The amount of a job's input that the node is ready to accept. The manager sends no more, so that input
+    /// never delays urgent messages on the connection. The node sends it after
+    /// [`JobAccepted`](Self::JobAccepted), and again as it consumes input.
     JobInputCredit {
         /// The job.
         job: JobId,
-        /// The sum of the [charges](ToNode::input_charge) of all [`ToNode::JobInput`] of this job, from the first one on, those
-        /// that came already included. It never falls, and is at most [`MAX_CREDIT`](Self::MAX_CREDIT) above the sum that the
-        /// manager has sent.
+        /// The sum of the [charges](ToNode::input_charge) of all [`ToNode::JobInput`] of this job, including
+        /// those received before. It never falls, and is at most [`MAX_CREDIT`](Self::MAX_CREDIT) above the
+        /// sum that the manager has sent.
         bytes: u64,
     },
-    /// The node's part of a job that was cancelled is over: nothing of it is left on the node. The answer to
-    /// [`ToNode::JobCancel`], also for a job that the node does not know any more.
+    /// The node's part of a cancelled job has ended, and the node holds nothing of it any more. The answer to
+    /// [`ToNode::JobCancel`], also if the node no longer knows the job.
     JobOver {
         /// The job.
         job: JobId,
@@ -171,50 +173,50 @@ pub enum ToManager {
 }
 
 impl ToManager {
-    /// Bytes of output that may be under way before an acknowledgement.
+    /// The maximum number of bytes of output that may be unacknowledged.
     pub const OUTPUT_WINDOW: usize = 1 << 20;
-    /// The most input that a node may be ready to take at once, in charges.
+    /// The maximum amount of input that a node may be ready to accept at once, in charges.
     pub const MAX_CREDIT: u64 = 16 << 20;
-    /// Bytes that the names of a node may take: for each its own bytes, those of its value, and
-    /// [`NAME_COST`](Self::NAME_COST).
+    /// The maximum number of bytes that the names of a node may take. A name takes its own length, that of
+    /// its value, and [`NAME_COST`](Self::NAME_COST).
     pub const NAME_QUOTA: usize = 1 << 20;
-    /// Bytes that a name counts for beside its own and its value's.
+    /// The bytes that a name takes in addition to its own length and that of its value.
     pub const NAME_COST: usize = 64;
-    /// Bytes of the longest phase in a progress message that is passed on.
+    /// The maximum length of a phase in a forwarded progress message, in bytes.
     pub const MAX_PHASE: usize = 32;
 }
 
 /// From the manager to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToNode {
-    /// The node is a member.
+    /// The join was granted: the node is a member.
     Welcome(Welcome),
-    /// It is not, and the connection ends.
+    /// The join was refused. The connection ends.
     Refused {
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The lease runs anew from the sending of heartbeat `seq`.
+    /// Acknowledges heartbeat `seq`: the lease now runs from the time at which it was sent.
     HeartbeatAck {
         /// The heartbeat's number.
         seq: u64,
     },
-    /// A new member.
+    /// A node has become a member.
     Joined(Member),
-    /// A member has left or is declared dead; its former life will not act again.
+    /// A member has left or is declared dead. Its ended incarnation will not act again.
     Left {
-        /// Its id.
+        /// The departed node.
         node: NodeId,
-        /// Its life.
+        /// The incarnation that has ended.
         incarnation: Incarnation,
-        /// Why: `left`, `lease expired`, `connection lost`, or its last words.
+        /// The reason: `left`, `lease expired`, `connection lost`, or its last words.
         reason: Reason,
     },
-    /// A message of another member.
+    /// A message from another member.
     Relayed {
         /// The sender.
         from: NodeId,
-        /// Its life.
+        /// The sender's incarnation.
         incarnation: Incarnation,
         /// The message.
         #[serde(with = "serde_bytes")]
@@ -224,75 +226,79 @@ pub enum ToNode {
     Name {
         /// The request's number.
         request: u32,
-        /// The node that has bound the name, and the value. For bind, the value is the number of the binding, 8 bytes, little
-        /// end first: larger than those of all bindings before, over restarts of the manager. For unbind it is empty.
+        /// The node that has bound the name, and the value. For a bind, the value is the number of the
+        /// binding, 8 bytes in little endian, which is larger than all previous ones, also across restarts of
+        /// the manager. For an unbind it is empty.
         result: Result<(NodeId, Vec<u8>), NameError>,
     },
-    /// Take part in a job. Answered by [`ToManager::JobAccepted`] or [`ToManager::JobFailed`].
+    /// Starts this node's part of a job. The answer is [`ToManager::JobAccepted`] or
+    /// [`ToManager::JobFailed`].
     JobStart(JobStart),
-    /// A piece of this node's input. Within the node's [credit](ToManager::JobInputCredit).
+    /// A piece of this node's input, within the node's [credit](ToManager::JobInputCredit).
     JobInput {
         /// The job.
         job: JobId,
         /// Index of the file in [`JobStart::inputs`].
         file: u32,
-        /// Where in the file the first byte stands.
+        /// The position of the first byte in the file.
         offset: u64,
-        /// The bytes, at most 48 KiB: the next of the split.
+        /// The next bytes of the split, at most 48 KiB.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
-        /// Whether the split ends here; the next piece starts a new one.
+        /// True if the split ends here; the next piece then starts another split.
         end_of_split: bool,
     },
-    /// All input has been sent to all nodes: begin.
+    /// All input has been sent to all nodes: the node starts to compute.
     JobInputEnd {
         /// The job.
         job: JobId,
     },
-    /// That much output has been passed on.
+    /// Acknowledges output: the manager has forwarded it.
     JobOutputAck {
         /// The job.
         job: JobId,
-        /// Bytes.
+        /// The number of bytes forwarded.
         bytes: u64,
     },
-    /// The job has failed or was given up: free what it holds. Answered by [`ToManager::JobOver`], unless the node has said
-    /// [`ToManager::JobDone`] or [`ToManager::JobFailed`] already; until then the node gets no other job.
+    /// The job has failed or was cancelled: the node frees everything that it holds for it. The answer is
+    /// [`ToManager::JobOver`], unless the node has already sent [`ToManager::JobDone`] or
+    /// [`ToManager::JobFailed`]. Until then the node receives no other job.
     JobCancel {
         /// The job.
         job: JobId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Leave the cluster and power off.
+    /// Makes the node leave the cluster and power off.
     Shutdown,
-    /// All who were members when that life ended have seen it: nothing of it reaches anybody any more.
+    /// All members that were present when an incarnation ended have confirmed its end. No packet of that
+    /// incarnation reaches any member any more.
     Settled {
-        /// Whose life.
+        /// The node whose incarnation has ended.
         node: NodeId,
-        /// Which.
+        /// The incarnation that has ended.
         incarnation: Incarnation,
     },
     /// The members with the most free memory.
     MemoryFree {
         /// The request's number.
         request: u32,
-        /// Node and bytes, the most first; at most [`MOST_FREE`](Self::MOST_FREE).
+        /// Nodes and their free bytes, the most first; at most [`MOST_FREE`](Self::MOST_FREE).
         nodes: Vec<(NodeId, u64)>,
     },
 }
 
 impl ToNode {
-    /// Members in one [`ToNode::MemoryFree`].
+    /// The maximum number of members in a [`ToNode::MemoryFree`].
     pub const MOST_FREE: usize = 256;
-    /// What a [`JobInput`](Self::JobInput) counts for at least, so that single bytes are not free of charge.
+    /// The minimum charge of a [`JobInput`](Self::JobInput), so that single bytes are not free.
     pub const MIN_CHARGE: u64 = 512;
-    /// How much input an appliance or `lite-node` is ready to take at once, in charges. It covers the way there and back at
-    /// 10 Gbit/s for 0.8 ms, and is 2 s of a link of 500 kB/s.
+    /// The amount of input that an appliance or `lite-node` is ready to accept at once, in charges. It covers
+    /// a round trip of 0.8 ms at 10 Gbit/s, and takes 2 s at 500 kB/s.
     pub const INPUT_WINDOW: u64 = 1 << 20;
 
-    /// What a [`JobInput`](Self::JobInput) with so many bytes takes off the node's credit: its bytes, and no less than
-    /// [`MIN_CHARGE`](Self::MIN_CHARGE).
+    /// Returns the credit that a [`JobInput`](Self::JobInput) of `bytes` bytes consumes: `bytes`, but at
+    /// least [`MIN_CHARGE`](Self::MIN_CHARGE).
     #[must_use]
     pub fn input_charge(bytes: usize) -> u64 {
         (bytes as u64).max(Self::MIN_CHARGE)

@@ -1,38 +1,38 @@
-//! Text of peers, before it reaches a log or a terminal.
+//! Text received from peers, before it reaches a log or a terminal.
 
 use crate::Reason;
 use alloc::format;
 use alloc::string::String;
 
-/// Characters of the longest line that [`printable`] gives.
+/// The maximum length of a line that [`printable`] returns, in characters.
 const LONGEST_LINE: usize = 2000;
 
-/// Whether a character shows as itself: no control character (C0, DEL, C1), no line or paragraph separator, and none of
-/// those that change the direction of the text around them.
+/// Returns true unless a character is a control character (C0, DEL, C1), a line or paragraph separator, or
+/// one that changes the direction of the text around it.
 const fn shows_as_itself(c: char) -> bool {
     !matches!(c,
         '\0'..='\x1f' | '\x7f'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
         | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Whether a terminal or a log shows the text as it is: one line, without characters that steer either.
+/// Returns true if the text is one line without characters that control a terminal or a log.
 #[must_use]
 pub fn is_printable(text: &str) -> bool {
     text.chars().all(shows_as_itself)
 }
 
-/// The text as one line for a log or a terminal: trimmed, at most 2000 characters, a space for each character that
-/// [`is_printable`] refuses.
+/// Returns the text as one line for a log or a terminal: trimmed, at most 2000 characters, with a space for
+/// each character that [`is_printable`] rejects.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let characters = text.trim().chars().take(LONGEST_LINE);
     characters.map(|c| if shows_as_itself(c) { c } else { ' ' }).collect()
 }
 
-/// Checks a text of a peer that is kept and shown: at most `longest` bytes, and printable.
+/// Checks a peer's text that is stored and shown: at most `longest` bytes, and printable.
 ///
 /// # Errors
-/// A reason that names `what` the text is.
+/// A reason, in which the text is called `what`.
 pub fn check_text(what: &str, text: &str, longest: usize) -> Result<(), Reason> {
     if text.len() > longest {
         return Err(format!("{what} has {} bytes, and may have {longest}", text.len()));
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_becomes_spaces() {
+    fn terminal_controls_become_spaces() {
         assert_eq!(
             printable(" panic at x.rs:1:\nindex \u{1b}[31m\u{202e}\u{9b}é\n"),
             "panic at x.rs:1: index  [31m  é"

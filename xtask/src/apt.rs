@@ -1,4 +1,4 @@
-//! Debian packages: installed when root, unpacked beside the build for anybody.
+//! Debian packages: installed system-wide when running as root, otherwise unpacked beside the build.
 
 use crate::{paths, tool};
 use anyhow::{Context, Result, bail};
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Whether packages can be installed: we are root and this is a Debian.
+/// Returns true if packages can be installed: this process is root, on a Debian.
 pub fn can_install() -> bool {
     rustix::process::geteuid().is_root() && tool::exists("apt-get")
 }
 
-/// Installs packages. Only as root.
+/// Installs packages. Works as root only.
 pub fn install(packages: &[&str]) -> Result<()> {
     let log = log()?;
     update(&log)?;
@@ -23,10 +23,10 @@ pub fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Fetches packages and unpacks them into `dir`, without installing them; needs no privileges.
+/// Fetches packages and unpacks them into `dir` without installing them. Needs no privileges.
 pub fn unpack(packages: &[&str], dir: &Path) -> Result<()> {
     if !tool::exists("apt-get") || !tool::exists("dpkg") {
-        bail!("no apt-get here");
+        bail!("this machine has no apt-get");
     }
     let log = log()?;
     let fetched = tempfile::tempdir()?;

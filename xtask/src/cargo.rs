@@ -1,7 +1,8 @@
 //! Cargo for the host workspace.
 //!
-//! Every invocation selects the whole workspace and one of two profiles, so that each crate has one set of features and is
-//! compiled once, whether xtask, a test or a program needs it. The kernel's workspace is `image`'s.
+//! Every invocation selects the whole workspace and one of two profiles. Each crate then has one set of
+//! features and is compiled once, whether xtask, a test or a program needs it. The kernel's workspace is
+//! built by `image`.
 
 use crate::{paths, tool};
 use anyhow::{Context, Result};
@@ -9,20 +10,21 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The features of all that uses libibverbs, as an argument of `--features`. Its bindings need cmake and libclang to build.
+/// The features of all packages that use libibverbs, as an argument of `--features`. The bindings need cmake
+/// and libclang to build.
 pub const LIBIBVERBS: &str = "ibverbs/libibverbs,lite-node/libibverbs,ferrolite/libibverbs";
 
-/// How a program is compiled.
+/// The profile with which a program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Profile {
     /// For runs and tests: shares all compiled crates with xtask.
     Dev,
-    /// As it ships: for measurements.
+    /// As it ships, for measurements.
     Release,
 }
 
 impl Profile {
-    /// The directory of its programs.
+    /// Returns the directory of the profile's programs.
     fn dir(self) -> PathBuf {
         paths::target().join(match self {
             Self::Dev => "debug",
@@ -31,17 +33,17 @@ impl Profile {
     }
 }
 
-/// `cargo SUBCOMMAND`, at the top of the workspace.
+/// Returns `cargo SUBCOMMAND`, to be run at the top of the workspace.
 pub fn host(subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
     command.arg(subcommand).current_dir(paths::root());
     command
 }
 
-/// Builds a program, once in a process; returns its file.
+/// Builds a program, once per process. Returns its file.
 pub fn program(name: &'static str, profile: Profile) -> Result<PathBuf> {
     static BUILT: Mutex<Vec<(&str, Profile)>> = Mutex::new(Vec::new());
-    // Held while cargo runs: another thread that needs the same program waits for it.
+    // The lock is held while cargo runs: another thread that needs the same program waits for it.
     let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     if !built.contains(&(name, profile)) {
         let mut cargo = host("build");
@@ -55,7 +57,7 @@ pub fn program(name: &'static str, profile: Profile) -> Result<PathBuf> {
     Ok(profile.dir().join(name))
 }
 
-/// The file of something that the build of the tests has made, as in `examples/explore`.
+/// Returns the file of a program that the build of the tests has made, as in `examples/explore`.
 pub fn built_for_tests(name: &str) -> Result<PathBuf> {
     let path = Profile::Dev.dir().join(name);
     anyhow::ensure!(path.is_file(), "no {}: `cargo xtask test build::host` makes it", path.display());

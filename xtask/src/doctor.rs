@@ -1,5 +1,5 @@
-//! `cargo xtask doctor`: what a ConnectX-3 of this Linux host is, by what sysfs says of it, and what an appliance would make of it.
-//! Nothing is written, and the card is not spoken to.
+//! `cargo xtask doctor`: describes a ConnectX-3 of this Linux host from sysfs, and what an appliance would do
+//! with it. It writes nothing and does not access the card.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -8,14 +8,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const VENDOR: u16 = 0x15b3;
-/// The cards by device number.
+/// The PCI device ids of the cards, with names.
 const CARDS: [(u16, &str, Kind); 3] = [
     (0x1003, "ConnectX-3", Kind::Physical { pro: false }),
     (0x1007, "ConnectX-3 Pro", Kind::Physical { pro: true }),
     (0x1004, "virtual function of a ConnectX-3 or ConnectX-3 Pro", Kind::Virtual),
 ];
 
-/// Bytes of BAR 0 of a physical function, and the least of BAR 2, of which the first 128 pages are for events.
+/// The size of BAR 0 of a physical function in bytes, and the least size of BAR 2, whose first 128 pages are
+/// for events.
 const REGISTERS: u64 = 1 << 20;
 const LEAST_DOORBELLS: u64 = 1 << 20;
 /// Capabilities of the configuration space.
@@ -26,18 +27,18 @@ const PCI_EXPRESS: u8 = 0x10;
 const MSIX: u8 = 0x11;
 const MOST_CAPABILITIES: usize = 48;
 
-/// Which card, and where sysfs is.
+/// The card, and the location of sysfs.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// The card's place on the bus, as lspci has it: `[DOMAIN:]BUS:DEVICE.FUNCTION`
+    /// PCI address of the card, as lspci prints it: `[DOMAIN:]BUS:DEVICE.FUNCTION`
     #[arg(long, value_name = "ADDRESS")]
     pci: String,
-    /// Where sysfs is mounted
+    /// Directory where sysfs is mounted
     #[arg(long, value_name = "DIR", default_value = "/sys")]
     sysfs: PathBuf,
 }
 
-/// Prints what is found.
+/// Prints the findings.
 pub fn doctor(options: &Options) -> Result<()> {
     let address = address(&options.pci)?;
     print!("{}", examine(&options.sysfs, &address)?);
@@ -50,7 +51,7 @@ enum Kind {
     Virtual,
 }
 
-/// An address in full.
+/// Returns a PCI address with its domain.
 fn address(text: &str) -> Result<String> {
     let hex =
         |part: &str, digits: usize| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -90,12 +91,12 @@ impl Function {
             .with_context(|| format!("{}: `{name}` is `{text}`", self.address))
     }
 
-    /// The last part of what a link leads to.
+    /// Returns the last component of a symbolic link's target.
     fn link(&self, name: &str) -> Option<String> {
         Some(fs::read_link(self.dir.join(name)).ok()?.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The names in a folder, in order.
+    /// Returns the names in a directory, sorted.
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.dir.join(folder)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
@@ -104,7 +105,7 @@ impl Function {
         names
     }
 
-    /// Bytes of a memory window; 0 if it is not there.
+    /// Returns the bytes of a memory window; 0 if it is absent.
     fn window(&self, bar: usize) -> u64 {
         let all = self.text("resource").unwrap_or_default();
         let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
@@ -117,7 +118,7 @@ impl Function {
     }
 }
 
-/// What lies at a capability of the configuration space. Only root sees more than the first 64 bytes of it.
+/// Returns the bytes at a capability of the configuration space. Only root sees more than its first 64 bytes.
 fn capability(config: &[u8], id: u8) -> Option<&[u8]> {
     let word = |at: usize| Some(u16::from_le_bytes([*config.get(at)?, *config.get(at + 1)?]));
     if word(STATUS)? & HAS_CAPABILITIES == 0 {
@@ -135,7 +136,7 @@ fn capability(config: &[u8], id: u8) -> Option<&[u8]> {
     None
 }
 
-/// What is to be said of the function at `address`.
+/// Returns the report about the function at `address`.
 fn examine(sysfs: &Path, address: &str) -> Result<String> {
     let dir = sysfs.join("bus/pci/devices").join(address);
     ensure!(dir.exists(), "there is no PCI function {address} on this host: no {}", dir.display());
@@ -145,102 +146,104 @@ fn examine(sysfs: &Path, address: &str) -> Result<String> {
     let Some((_, name, kind)) = card else {
         bail!("PCI function {address} is {vendor:04x}:{device:04x}, not a ConnectX-3 or ConnectX-3 Pro");
     };
-    let mut said = String::new();
+    let mut report = String::new();
     let mut problems = Vec::new();
-    writeln!(said, "card:       Mellanox {name} ({vendor:04x}:{device:04x}) at {address}")?;
-    describe_bus(&function, *kind, &mut said, &mut problems)?;
-    describe_ports(&function, &mut said)?;
-    describe_host(&function, sysfs, *kind, &mut said, &mut problems)?;
-    writeln!(said, "\nnic=mlx4 on it would:")?;
+    writeln!(report, "card:       Mellanox {name} ({vendor:04x}:{device:04x}) at {address}")?;
+    describe_bus(&function, *kind, &mut report, &mut problems)?;
+    describe_ports(&function, &mut report)?;
+    describe_host(&function, sysfs, *kind, &mut report, &mut problems)?;
+    writeln!(report, "\nnic=mlx4 on it would:")?;
     for step in outcome(*kind) {
-        writeln!(said, "  - {step}")?;
+        writeln!(report, "  - {step}")?;
     }
     if problems.is_empty() {
-        writeln!(said, "\nready to be passed through:\n  -device vfio-pci,host={address}")?;
+        writeln!(report, "\nready to be passed through:\n  -device vfio-pci,host={address}")?;
     } else {
-        writeln!(said, "\nto be done first:")?;
+        writeln!(report, "\nto be done first:")?;
         for problem in problems {
-            writeln!(said, "  - {problem}")?;
+            writeln!(report, "  - {problem}")?;
         }
     }
-    Ok(said)
+    Ok(report)
 }
 
-/// Its windows and its place on the bus.
+/// Describes the function's windows and its connection to the bus.
 fn describe_bus(
     function: &Function,
     kind: Kind,
-    said: &mut String,
+    report: &mut String,
     problems: &mut Vec<String>,
 ) -> Result<()> {
     let [registers, doorbells] = [0, 2].map(|bar| function.window(bar));
     let kib = |bytes: u64| if bytes == 0 { "none".to_owned() } else { format!("{} KiB", bytes >> 10) };
-    writeln!(said, "windows:    registers {}, doorbells {}", kib(registers), kib(doorbells))?;
+    writeln!(report, "windows:    registers {}, doorbells {}", kib(registers), kib(doorbells))?;
     if kind != Kind::Virtual && registers < REGISTERS {
-        problems.push(
-            "the firmware of the host gives no address to BAR 0 (1 MiB): look at its PCI settings".into(),
-        );
+        problems
+            .push("the host's firmware assigns no address to BAR 0 (1 MiB): check its PCI settings".into());
     }
     if doorbells < LEAST_DOORBELLS {
-        problems.push("the firmware of the host gives no address to BAR 2: allow 64-bit windows (\"above 4G decoding\")".into());
+        problems.push(
+            "the host's firmware assigns no address to BAR 2: allow 64-bit windows (\"above 4G decoding\")"
+                .into(),
+        );
     }
     let config = fs::read(function.dir.join("config")).unwrap_or_default();
     match capability(&config, MSIX) {
         Some([_, _, low, high, ..]) => {
-            writeln!(said, "interrupts: {} by MSI-X", (u16::from_le_bytes([*low, *high]) & 0x7ff) + 1)?;
+            writeln!(report, "interrupts: {} by MSI-X", (u16::from_le_bytes([*low, *high]) & 0x7ff) + 1)?;
         }
-        _ if config.len() <= 64 => writeln!(said, "interrupts: not shown but to root")?,
-        _ => problems.push("it has no MSI-X, without which an idle node is not woken".into()),
+        _ if config.len() <= 64 => writeln!(report, "interrupts: shown to root only")?,
+        _ => problems.push("it has no MSI-X, and without it an idle node is not woken".into()),
     }
     if let (Some(speed), Some(width)) =
         (function.text("current_link_speed"), function.text("current_link_width"))
     {
-        writeln!(said, "bus:        {speed}, {width} lanes")?;
+        writeln!(report, "bus:        {speed}, {width} lanes")?;
     } else if let Some(express) = capability(&config, PCI_EXPRESS)
         && let [low, high] = express.get(0x12..0x14).unwrap_or_default()
     {
         let link = u16::from_le_bytes([*low, *high]);
-        writeln!(said, "bus:        PCI Express generation {}, {} lanes", link & 0xf, link >> 4 & 0x3f)?;
+        writeln!(report, "bus:        PCI Express generation {}, {} lanes", link & 0xf, link >> 4 & 0x3f)?;
     }
     Ok(())
 }
 
-/// Its firmware and ports, as far as Linux's driver has it.
-fn describe_ports(function: &Function, said: &mut String) -> Result<()> {
+/// Describes firmware and ports, as far as Linux's driver reports them.
+fn describe_ports(function: &Function, report: &mut String) -> Result<()> {
     let devices = function.names("infiniband");
     for device in &devices {
         let base = format!("infiniband/{device}");
         let of = |name: &str| function.text(&format!("{base}/{name}")).unwrap_or_else(|| "unknown".into());
-        writeln!(said, "firmware:   {}, board {}", of("fw_ver"), of("board_id"))?;
+        writeln!(report, "firmware:   {}, board {}", of("fw_ver"), of("board_id"))?;
         for port in function.names(&format!("{base}/ports")) {
             let [state, layer, rate] =
                 ["state", "link_layer", "rate"].map(|name| of(&format!("ports/{port}/{name}")));
-            writeln!(said, "port {port}:     {layer}, {state}, {rate}")?;
+            writeln!(report, "port {port}:     {layer}, {state}, {rate}")?;
         }
     }
     if devices.is_empty() {
         writeln!(
-            said,
-            "firmware:   not known: no Linux driver has the card (an appliance's console says it)"
+            report,
+            "firmware:   unknown: no Linux driver is bound to the card (an appliance's console shows it)"
         )?;
     }
     Ok(())
 }
 
-/// Who has it, and what it can be passed through with.
+/// Describes the card's present driver and the steps for passing it through.
 fn describe_host(
     function: &Function,
     sysfs: &Path,
     kind: Kind,
-    said: &mut String,
+    report: &mut String,
     problems: &mut Vec<String>,
 ) -> Result<()> {
     let address = &function.address;
     let driver = function.link("driver");
-    writeln!(said, "driver:     {}", driver.as_deref().unwrap_or("none"))?;
+    writeln!(report, "driver:     {}", driver.as_deref().unwrap_or("none"))?;
     match (kind, function.link("physfn")) {
         (Kind::Virtual, Some(master)) => {
-            writeln!(said, "master:     {master}")?;
+            writeln!(report, "master:     {master}")?;
             let of_master = sysfs.join("bus/pci/devices").join(&master).join("driver");
             let driven = fs::read_link(of_master).ok().and_then(|to| Some(to.file_name()?.to_owned()));
             if driven.is_none_or(|name| name != "mlx4_core") {
@@ -250,15 +253,15 @@ fn describe_host(
             }
         }
         (Kind::Virtual, None) => {
-            writeln!(said, "master:     not on this host (it is passed through to here)")?;
+            writeln!(report, "master:     not on this host (the function was passed through to it)")?;
         }
         (Kind::Physical { .. }, _) => {
             let functions = function.text("sriov_totalvfs").unwrap_or_else(|| "0".into());
             let made = function.text("sriov_numvfs").unwrap_or_else(|| "0".into());
-            writeln!(said, "SR-IOV:     {made} of {functions} virtual functions")?;
+            writeln!(report, "SR-IOV:     {made} of {functions} virtual functions")?;
             if made != "0" {
                 problems.push(format!(
-                    "it has {made} virtual functions, which go when it is reset: echo 0 >/sys/bus/pci/devices/{address}/sriov_numvfs"
+                    "it has {made} virtual functions, which disappear when it is reset: echo 0 >/sys/bus/pci/devices/{address}/sriov_numvfs"
                 ));
             }
         }
@@ -268,7 +271,7 @@ fn describe_host(
             let mut others = function.names("iommu_group/devices");
             others.retain(|other| other != address);
             writeln!(
-                said,
+                report,
                 "IOMMU:      group {group}, shared with {}",
                 match &others[..] {
                     [] => "nobody".to_owned(),
@@ -277,11 +280,11 @@ fn describe_host(
             )?;
             if !others.is_empty() {
                 problems
-                    .push(format!("vfio-pci must have all of its IOMMU group: {} too", others.join(", ")));
+                    .push(format!("vfio-pci must have all functions of its IOMMU group: also {}", others.join(", ")));
             }
         }
         None => problems.push(
-            "the host has no IOMMU turned on: intel_iommu=on or amd_iommu=on, and in the firmware".into(),
+            "the host's IOMMU is off: boot with intel_iommu=on or amd_iommu=on, and turn it on in the firmware".into(),
         ),
     }
     if driver.as_deref() != Some("vfio-pci") {
@@ -291,28 +294,28 @@ fn describe_host(
             write!(commands, "; echo {address} >/sys/bus/pci/devices/{address}/driver/unbind")?;
         }
         write!(commands, "; echo {address} >/sys/bus/pci/drivers_probe")?;
-        problems.push(format!("give it to vfio-pci: {commands}"));
+        problems.push(format!("bind it to vfio-pci: {commands}"));
     }
     Ok(())
 }
 
-/// What the driver would do with it.
+/// Returns the steps that the driver would take.
 fn outcome(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Physical { pro: true } => &[
             "reset it, and bring it up with memory for its tables of less than 512 KiB, and 3 MiB with 256 peers",
             "open its first port: RoCE v2 and RoCE v1 on Ethernet, or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
-            "give up the start after 10 s without a link, and with nic=auto take softroce",
+            "give up the start after 10 s without a link, and with nic=auto use softroce",
         ],
         Kind::Physical { pro: false } => &[
             "reset it, and bring it up with memory for its tables of less than 512 KiB, and 3 MiB with 256 peers",
-            "open its first port: RoCE v1 on Ethernet (no RoCE v2: peers with that alone are refused), or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
-            "give up the start after 10 s without a link, and with nic=auto take softroce",
+            "open its first port: RoCE v1 on Ethernet (no RoCE v2: peers that have nothing else are refused), or InfiniBand once a subnet manager has given it a LID (not tried on an appliance yet)",
+            "give up the start after 10 s without a link, and with nic=auto use softroce",
         ],
         Kind::Virtual => &[
             "ask its master for queue pairs, keys and completion queues; no reset of the card",
             "use RoCE v1 (a master lets its virtual functions have no RoCE v2)",
-            "give up the start after 10 s without a link, and with nic=auto take softroce",
+            "give up the start after 10 s without a link, and with nic=auto use softroce",
         ],
     }
 }
@@ -323,7 +326,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    /// A tree with a card at 0000:03:00.0.
+    /// Returns a sysfs tree with a card at 0000:03:00.0.
     fn tree(device: &str, driver: Option<&str>) -> TempDir {
         let tree = TempDir::new().unwrap();
         let at = tree.path().join("bus/pci/devices/0000:03:00.0");
@@ -368,7 +371,7 @@ mod tests {
     #[test]
     fn a_card_that_is_ready() {
         let tree = tree("0x1007", Some("vfio-pci"));
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
         for part in [
             "ConnectX-3 Pro (15b3:1007) at 0000:03:00.0",
             "registers 1024 KiB, doorbells 8192 KiB",
@@ -380,9 +383,9 @@ mod tests {
             "RoCE v2",
             "-device vfio-pci,host=0000:03:00.0",
         ] {
-            assert!(said.contains(part), "no `{part}` in\n{said}");
+            assert!(report.contains(part), "no `{part}` in\n{report}");
         }
-        assert!(!said.contains("to be done first"), "{said}");
+        assert!(!report.contains("to be done first"), "{report}");
     }
 
     #[test]
@@ -391,17 +394,17 @@ mod tests {
         let at = tree.path().join("bus/pci/devices/0000:03:00.0");
         fs::write(at.join("sriov_numvfs"), "4").unwrap();
         fs::write(tree.path().join("kernel/iommu_groups/17/devices/0000:00:01.0"), "").unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
         for part in
-            ["no RoCE v2", "4 virtual functions", "0000:00:01.0 too", "driver_override", "driver/unbind"]
+            ["no RoCE v2", "4 virtual functions", "also 0000:00:01.0", "driver_override", "driver/unbind"]
         {
-            assert!(said.contains(part), "no `{part}` in\n{said}");
+            assert!(report.contains(part), "no `{part}` in\n{report}");
         }
         fs::remove_file(at.join("iommu_group")).unwrap();
         fs::write(at.join("resource"), "").unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
-        for part in ["no IOMMU", "BAR 0", "BAR 2"] {
-            assert!(said.contains(part), "no `{part}` in\n{said}");
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
+        for part in ["IOMMU is off", "BAR 0", "BAR 2"] {
+            assert!(report.contains(part), "no `{part}` in\n{report}");
         }
     }
 
@@ -411,11 +414,11 @@ mod tests {
         let master = tree.path().join("bus/pci/devices/0000:02:00.0");
         fs::create_dir_all(&master).unwrap();
         symlink(&master, tree.path().join("bus/pci/devices/0000:03:00.0/physfn")).unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
-        assert!(said.contains("master 0000:02:00.0 must be driven by mlx4_core"), "{said}");
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
+        assert!(report.contains("master 0000:02:00.0 must be driven by mlx4_core"), "{report}");
         symlink(tree.path().join("mlx4_core"), master.join("driver")).unwrap();
-        let said = examine(tree.path(), "0000:03:00.0").unwrap();
-        assert!(said.contains("master:     0000:02:00.0") && said.contains("ready to be"), "{said}");
+        let report = examine(tree.path(), "0000:03:00.0").unwrap();
+        assert!(report.contains("master:     0000:02:00.0") && report.contains("ready to be"), "{report}");
     }
 
     #[test]
@@ -448,7 +451,7 @@ mod tests {
         }
     }
 
-    /// Any configuration space: no endless walk, nothing outside.
+    /// Parses random configuration spaces: the walk must end, and stay inside.
     #[test]
     fn capabilities_that_go_round_end() {
         let mut config = vec![0u8; 256];

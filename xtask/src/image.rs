@@ -1,4 +1,4 @@
-//! The appliance's kernel image: built by a cargo invocation of its own, and checked.
+//! The appliance's kernel image, built by its own cargo invocation, and its checks.
 
 mod contents;
 mod size;
@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// `cargo xtask build`: what the image shall have.
+/// Options of `cargo xtask build`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Applications of the image, as in wordcount,grep [default: all]
+    /// Applications of the image, separated by commas, as in wordcount,grep [default: all]
     #[arg(long, value_name = "LIST")]
     apps: Option<Apps>,
-    /// Bytes without symbols beyond which a warning is printed [default: 2500000 with word count alone, otherwise 4000000]
+    /// Size without symbols, in bytes, beyond which a warning is printed
+    /// [default: 2500000 with word count alone, otherwise 4000000]
     #[arg(long, value_name = "BYTES")]
     budget: Option<u64>,
 }
@@ -29,16 +30,16 @@ pub struct Options {
 /// A built image.
 #[derive(Clone)]
 pub struct Image {
-    /// The ELF file with symbols: what QEMU loads and backtraces are read with.
+    /// The ELF file with symbols, which QEMU loads and which symbolises backtraces.
     pub elf: PathBuf,
-    /// Its size without symbols, in bytes.
+    /// The size without symbols, in bytes.
     pub stripped_bytes: u64,
-    /// What that should not exceed.
+    /// The greatest intended size, in bytes.
     pub budget: u64,
 }
 
 impl Image {
-    /// Warns if it is larger than it should be.
+    /// Prints a warning if the image is larger than its budget.
     fn warn(&self) {
         if let Some(excess) = size::excess(self.stripped_bytes, self.budget) {
             eprintln!("warning: {excess}");
@@ -46,7 +47,7 @@ impl Image {
     }
 }
 
-/// Builds the image that the options ask for; prints where it is and how large.
+/// Builds the image that the options select. Prints its path and size.
 pub fn build_command(options: &Options) -> Result<()> {
     let mut image =
         build_quietly(&Contents::with(options.apps.clone().unwrap_or_default()), tool::run_visible)?;
@@ -57,17 +58,19 @@ pub fn build_command(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the image that ships, once in a process, and checks that it calls no Linux. Warns if it is larger than it should be.
+/// Builds the shipped image, once per process, and checks that it makes no Linux system calls. Warns if it
+/// exceeds its budget.
 pub fn build() -> Result<Image> {
     build_of(&Contents::default())
 }
 
-/// Builds the image that tests and measurements boot for the kernel's self-tests, which that which ships does not have.
+/// Builds the image that tests and measurements boot. It contains the kernel's self-tests, which the shipped
+/// image does not.
 pub fn build_for_tests() -> Result<Image> {
     build_of(&Contents::tests())
 }
 
-/// As [`build`], an image of these contents.
+/// Builds an image of these contents as [`build`] does.
 pub fn build_of(contents: &Contents) -> Result<Image> {
     let image = build_quietly(contents, tool::run_visible)?;
     if !contents.tests {
@@ -76,22 +79,22 @@ pub fn build_of(contents: &Contents) -> Result<Image> {
     Ok(image)
 }
 
-/// As [`build_of`], the compiler being run by `run`, and without a warning.
+/// Builds an image as [`build_of`] does, but runs the compiler by `run` and prints no warning.
 pub fn build_quietly(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
     static BUILT: Mutex<BTreeMap<String, Image>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(image) = built.get(&contents.name()) {
         return Ok(image.clone());
     }
-    let image = build_anew(contents, run)?;
+    let image = rebuild(contents, run)?;
     built.insert(contents.name(), image.clone());
     Ok(image)
 }
 
-fn build_anew(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
+fn rebuild(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>) -> Result<Image> {
     setup::binutils()?;
     let dir = paths::made(target().join("images").join(contents.name()))?;
-    // Cargo gives all contents the same file name: nobody else may build between here and the copy.
+    // Cargo uses one file name for all contents: no other process may build between here and the copy.
     let lock = File::create(target().join("images.lock"))?;
     lock.lock()?;
     let mut cargo = cargo("build");
@@ -99,7 +102,7 @@ fn build_anew(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>)
     run(&mut cargo).with_context(|| format!("the kernel does not build ({})", contents.name()))?;
     let built = target().join("release/ferrolite");
     let elf = dir.join("ferrolite");
-    // Checked once per image: disassembling takes longer than everything else when nothing has changed.
+    // An image is checked once: disassembling it takes longest when nothing has changed.
     let (checked, stamp) = (dir.join("checked"), stamp(&built)?);
     if std::fs::read_to_string(&checked).ok().as_deref() != Some(&stamp) || !elf.exists() {
         replace(&built, &elf)?;
@@ -109,23 +112,24 @@ fn build_anew(contents: &Contents, run: impl FnOnce(&mut Command) -> Result<()>)
     Ok(Image { stripped_bytes: size::stripped(&elf)?, elf, budget: contents.budget() })
 }
 
-/// Copies a file to where a machine may be booting from another: at once, or not at all.
+/// Replaces a file from which a machine may be booting, atomically.
 fn replace(from: &Path, to: &Path) -> Result<()> {
     let next = to.with_extension("next");
     std::fs::copy(from, &next).with_context(|| format!("cannot copy {}", from.display()))?;
     std::fs::rename(&next, to).with_context(|| format!("cannot make {}", to.display()))
 }
 
-/// The kernel's own target directory: it shares a target triple with host crates and must share nothing else.
+/// Returns the kernel's own target directory. The kernel has the target triple of host crates, but must not
+/// share their artifacts.
 pub fn target() -> PathBuf {
     paths::target().join("kernel")
 }
 
-/// Cargo for the kernel's workspace.
+/// Returns cargo for the kernel's workspace.
 pub fn cargo(subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
     command.arg(subcommand).current_dir(paths::root().join("kernel")).env("CARGO_TARGET_DIR", target());
-    // What this cargo was told for the host workspace is not for the kernel.
+    // Variables of the host workspace's cargo must not reach the kernel's.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -135,22 +139,25 @@ pub fn cargo(subcommand: &str) -> Command {
     command
 }
 
-/// Changes whenever the image does.
+/// Returns a value that changes whenever the image does.
 fn stamp(elf: &Path) -> Result<String> {
     let meta = std::fs::metadata(elf).with_context(|| format!("no kernel image {}", elf.display()))?;
     Ok(format!("{} {:?}", meta.len(), meta.modified()?))
 }
 
-/// What only self-tests have in their names: of their functions, of their files, and of the key of the command line.
+/// A string that occurs only in the names of self-tests: of their functions, of their files, and of the
+/// command line's key.
 const OF_SELF_TESTS: &[u8] = b"selftest";
 
-/// Whether an image has the kernel's self-tests: symbols, debugging information, and text count, so that nothing hides them.
+/// Returns true if an image contains the kernel's self-tests. Symbols, debugging information and text are
+/// searched, so that none can be missed.
 pub fn has_self_tests(elf: &Path) -> Result<bool> {
     let bytes = std::fs::read(elf).with_context(|| format!("no image {}", elf.display()))?;
     Ok(bytes.windows(OF_SELF_TESTS.len()).any(|part| part == OF_SELF_TESTS))
 }
 
-/// A crate that calls Linux links without complaint and would fault at run time.
+/// Fails if the image contains a system call: a crate that calls Linux links without an error but faults at
+/// run time.
 fn check_no_syscalls(elf: &Path) -> Result<()> {
     let listing = tool::output(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(elf))?;
     let listing = String::from_utf8_lossy(&listing);
@@ -160,7 +167,7 @@ fn check_no_syscalls(elf: &Path) -> Result<()> {
     }
 }
 
-/// The function that the first `syscall` instruction of a disassembly is in.
+/// Returns the function that contains the first `syscall` instruction of a disassembly.
 fn first_syscall(listing: &str) -> Option<&str> {
     let mut function = "an unnamed function";
     for line in listing.lines() {

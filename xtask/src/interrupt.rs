@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: noticed by whoever waits, so that everything is cleaned up. The second one ends the program.
+//! Ctrl-C and SIGTERM: waiting code notices them, so that everything is cleaned up. The second one ends the
+//! program at once.
 
 use anyhow::{Result, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on interrupts are only noted.
+/// Records interrupts from now on instead of ending.
 pub fn watch() -> Result<()> {
     let flag = Arc::clone(INTERRUPTED.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -17,7 +18,7 @@ pub fn watch() -> Result<()> {
     Ok(())
 }
 
-/// An error once there was an interrupt.
+/// Returns an error once there was an interrupt.
 pub fn check() -> Result<()> {
     if INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
         bail!("interrupted");

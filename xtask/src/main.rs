@@ -1,4 +1,4 @@
-//! `cargo xtask`: everything one does with the repository. Sets up what is missing, builds, runs, tests, measures.
+//! `cargo xtask`: set-up, build, run, test and measurement of the repository.
 #![forbid(unsafe_code)]
 
 mod apt;
@@ -38,7 +38,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Installs what is missing (as root) or says what to install; fetches the default text
+    /// Installs missing packages (as root) or says what to install; fetches the default text
     Setup,
     /// Builds the appliance's kernel image and checks it
     Build(image::Options),
@@ -46,19 +46,19 @@ enum Command {
     Run(Box<run::Options>),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
     LinuxPeer(Box<linux_peer::Options>),
-    /// Runs perftest between appliances and a Linux guest, in each direction, and checks what was carried
+    /// Runs perftest between appliances and a Linux guest, in each direction, and compares the transferred bytes
     Perftest(perftest::Options),
-    /// Says what a ConnectX-3 of this host is, and what an appliance would make of it; changes nothing
+    /// Describes a ConnectX-3 of this host, and what an appliance would do with it; changes nothing
     Doctor(doctor::Options),
     /// Runs the tests; the last line is `N passed, N failed`
     Test(test::Options),
-    /// Counts what docs/style.md asks of comments and functions, and lists the places
+    /// Counts violations of docs/style.md in comments and functions, and lists them
     Lint(language::Options),
     /// Measures boot times, latencies and throughput
     Bench(bench::Bench),
-    /// Runs simulated clusters under random work and faults, and checks what must hold
+    /// Runs simulated clusters under random work and faults, and checks their behaviour against models
     Sim(sim::Options),
-    /// Shows what a small simulated cluster does: every operation, message and connection, on a timeline
+    /// Prints the timeline of a small simulated cluster: every operation, message and connection
     Trace(trace::Options),
 }
 

@@ -1,4 +1,5 @@
-//! What must be on the machine: QEMU, binutils, what builds the bindings to libibverbs, and a text to count.
+//! Prerequisites on the machine: QEMU, binutils, the packages that build the bindings to libibverbs, and a
+//! text to count.
 
 use crate::{apt, paths, text, tool, ui};
 use anyhow::{Context, Result, bail};
@@ -6,12 +7,12 @@ use qemu::{OLDEST_QEMU, Qemu};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Everything at once.
+/// Sets up everything.
 pub fn setup() -> Result<()> {
     let qemu = qemu()?;
     let (major, minor) = qemu.version;
     println!("QEMU {major}.{minor}");
-    // Only the tests of the emulated ConnectX-3 need it.
+    // Only the tests of the emulated ConnectX-3 need this QEMU.
     match vfio_user_qemu() {
         Ok(Qemu { version: (major, minor), .. }) => {
             println!("QEMU for the emulated ConnectX-3: {major}.{minor}");
@@ -25,8 +26,8 @@ pub fn setup() -> Result<()> {
     Ok(())
 }
 
-/// Says what to install if there is no QEMU and it cannot be installed from here. Takes no time.
-pub fn qemu_can_be_had() -> Result<()> {
+/// Fails with the package to install if QEMU is missing and cannot be installed from here. Returns at once.
+pub fn check_qemu_available() -> Result<()> {
     let (major, minor) = OLDEST_QEMU;
     if Qemu::find()?.is_none() && !apt::can_install() {
         bail!(
@@ -37,12 +38,12 @@ pub fn qemu_can_be_had() -> Result<()> {
     Ok(())
 }
 
-/// The QEMU to use; installs it when it is missing and that is possible.
+/// Returns the QEMU to use. Installs it if it is missing and that is possible.
 pub fn qemu() -> Result<Qemu> {
     if let Some(qemu) = Qemu::find()? {
         return Ok(qemu);
     }
-    qemu_can_be_had()?;
+    check_qemu_available()?;
     ui::step("installing QEMU", || apt::install(&["qemu-system-x86"]))?;
     match Qemu::find()? {
         Some(qemu) => Ok(qemu),
@@ -50,8 +51,8 @@ pub fn qemu() -> Result<Qemu> {
     }
 }
 
-/// A QEMU with vfio-user devices, for the emulated ConnectX-3: the machine's own, or else one from Debian's backports, which
-/// is unpacked beside the build.
+/// Returns a QEMU with vfio-user devices, for the emulated ConnectX-3: the machine's own, or one from
+/// Debian's backports, unpacked beside the build.
 pub fn vfio_user_qemu() -> Result<Qemu> {
     if let Ok(Some(qemu)) = Qemu::find()
         && qemu.has_vfio_user()?
@@ -63,7 +64,7 @@ pub fn vfio_user_qemu() -> Result<Qemu> {
     unpacked.context("no QEMU >= 10.1 with vfio-user devices")
 }
 
-/// `objdump` and `strip`, which come with the linker that Rust needs.
+/// Ensures that `objdump` and `strip` exist, which come with the linker that Rust needs.
 pub fn binutils() -> Result<()> {
     if tool::exists("objdump") && tool::exists("strip") {
         return Ok(());
@@ -74,8 +75,8 @@ pub fn binutils() -> Result<()> {
     ui::step("installing binutils", || apt::install(&["binutils"]))
 }
 
-/// What builds the bindings to libibverbs (the feature `ibverbs/libibverbs`): cmake, and libclang with its headers.
-/// libibverbs itself is only needed to run.
+/// Ensures that the bindings to libibverbs (the feature `ibverbs/libibverbs`) can be built: they need cmake,
+/// and libclang with its headers. libibverbs itself is only needed at run time.
 pub fn bindings() -> Result<()> {
     let mut missing = Vec::new();
     if !tool::exists("cmake") {
@@ -96,7 +97,8 @@ pub fn bindings() -> Result<()> {
     ui::step("installing cmake and libclang", || apt::install(&missing))
 }
 
-/// Whether libclang is where bindgen looks for it: in `LIBCLANG_PATH`, or among the system's libraries or LLVM's own.
+/// Returns true if libclang is where bindgen looks for it: in `LIBCLANG_PATH`, or among the libraries of the
+/// system or of LLVM.
 fn has_libclang() -> bool {
     let named = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
     let llvm = subdirectories("/usr/lib").filter(|dir| dir.join("lib").is_dir()).map(|dir| dir.join("lib"));
@@ -120,7 +122,7 @@ fn subdirectories(dir: &str) -> impl Iterator<Item = PathBuf> {
         .filter(|path| path.is_dir())
 }
 
-/// Clippy and rustfmt of the toolchain in use, for the tests.
+/// Ensures that the toolchain has Clippy and rustfmt, for the tests.
 pub fn components() -> Result<()> {
     for (component, subcommand) in [("clippy", "clippy"), ("rustfmt", "fmt")] {
         if tool::output(Command::new("cargo").args([subcommand, "--version"])).is_ok() {

@@ -1,7 +1,8 @@
 //! A real text of several MB, for runs without `--input`.
 //!
-//! The King James Bible from Debian's packages, which need not be installed for it. Where they cannot be had: the
-//! texts that are on every machine (manuals in Perl's modules, licences, Rust's own documentation).
+//! The text is the King James Bible from Debian's packages, which need not be installed. If they are not
+//! available, it is made of texts that are on every machine (manuals in Perl's modules, licences, Rust's own
+//! documentation).
 
 use crate::{apt, paths, tool, ui};
 use anyhow::{Result, bail};
@@ -9,20 +10,19 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A text and where it is from.
+/// A text and its source.
 pub struct Text {
-    /// The file.
     pub path: PathBuf,
-    /// Its source, for people.
+    /// The source, for the user.
     pub about: &'static str,
 }
 
-/// Less is not a text of several MB.
+/// The least length of a text, in bytes.
 const LEAST: u64 = 2_000_000;
-/// So much of the machine's own texts is taken.
+/// The most bytes that are used of the machine's own texts.
 const ENOUGH: usize = 6_000_000;
 
-/// The default text; made once and then kept.
+/// Returns the default text, which is created once and then kept.
 pub fn default() -> Result<Text> {
     let dir = paths::made(paths::state()?.join("text"))?;
     let bible = Text { path: dir.join("kjv.txt"), about: "King James Bible, Debian package bible-kjv-text" };
@@ -36,7 +36,7 @@ pub fn default() -> Result<Text> {
         Ok(()) => Ok(bible),
         Err(e) => {
             eprintln!(
-                "  the packages with a text cannot be had ({}); taking texts of this machine",
+                "  the packages with a text are not available ({}); using texts of this machine",
                 ui::one_line(&e)
             );
             keep(&system.path, &gather(&places()))?;
@@ -45,7 +45,7 @@ pub fn default() -> Result<Text> {
     }
 }
 
-/// The whole Bible, a verse a line.
+/// Returns the whole Bible, one verse a line.
 fn kjv(dir: &Path) -> Result<Vec<u8>> {
     let unpacked = dir.join("packages");
     apt::unpack(&["bible-kjv", "bible-kjv-text"], &unpacked)?;
@@ -56,7 +56,7 @@ fn kjv(dir: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Writes a text that is long enough, whole or not at all.
+/// Writes a text that is long enough, atomically.
 fn keep(path: &Path, text: &[u8]) -> Result<()> {
     if (text.len() as u64) < LEAST {
         bail!("the text has only {} bytes", text.len());
@@ -67,7 +67,7 @@ fn keep(path: &Path, text: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Where a machine with Rust and Debian's base has prose.
+/// Returns directories with prose on a machine with Rust and Debian's base system.
 fn places() -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> =
         ["/usr/share/common-licenses", "/usr/share/doc", "/usr/share/perl"].map(PathBuf::from).into();
@@ -77,7 +77,8 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// The readable text files below some directories, in order of their names, until there is enough.
+/// Returns the readable text files below some directories, in order of their names, until they are long
+/// enough.
 fn gather(places: &[PathBuf]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut todo: Vec<PathBuf> = places.iter().rev().cloned().collect();

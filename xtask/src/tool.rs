@@ -1,4 +1,4 @@
-//! Running other programs: quietly, with a limit on their silence, with their output kept.
+//! Runs other programs: quietly, with a limit on their silence, and with their output kept.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{WaitId, WaitIdOptions};
@@ -9,16 +9,16 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a program that has ended left behind.
+/// The result of a program that has ended.
 pub struct Finished {
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Its standard output and error, in the order written.
+    /// Standard output and standard error, in the order written.
     pub output: String,
 }
 
-/// Runs a program to its end, its output going to the file `log` (appended). A program that writes nothing for as long as
-/// `silence` is killed: how long it takes in all is its own affair, because a slow machine makes a slow pass.
+/// Runs a program to its end and appends its output to the file `log`. A program that writes nothing for
+/// `silence` is killed. Its total time is not limited, because a slow machine must still pass.
 pub fn run(command: &mut Command, log: &Path, silence: Duration) -> Result<Finished> {
     let mut file = File::options().create(true).append(true).read(true).open(log)?;
     writeln!(file, "$ {}", line(command))?;
@@ -36,7 +36,7 @@ pub fn run(command: &mut Command, log: &Path, silence: Duration) -> Result<Finis
     }
 }
 
-/// As [`run`], and a failure is an error that says the last line of the output.
+/// Runs a program as [`run`] does. A failure is an error that contains the last line of the output.
 pub fn run_ok(command: &mut Command, log: &Path, limit: Duration) -> Result<String> {
     let done = run(command, log, limit)?;
     if !done.status.success() {
@@ -46,7 +46,7 @@ pub fn run_ok(command: &mut Command, log: &Path, limit: Duration) -> Result<Stri
     Ok(done.output)
 }
 
-/// Runs a program whose progress people shall see, on standard error.
+/// Runs a program whose output the user sees, on standard error.
 pub fn run_visible(command: &mut Command) -> Result<()> {
     let status = command
         .stdin(Stdio::null())
@@ -59,7 +59,7 @@ pub fn run_visible(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program and gives its standard output.
+/// Runs a program and returns its standard output.
 pub fn output(command: &mut Command) -> Result<Vec<u8>> {
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {}", program(command)))?;
@@ -70,12 +70,12 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Waits for a child's end; kills it after `limit` and returns `None`.
+/// Waits for a child's end. Kills it after `limit` and returns `None`.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     wait_until(child, || limit, limit)
 }
 
-/// Waits for a child's end; kills it once it has written nothing to a file for as long as `silence`, and returns `None`.
+/// Waits for a child's end. If it writes nothing to `file` for `silence`, kills it and returns `None`.
 fn wait_while_it_writes(child: &mut Child, file: &File, silence: Duration) -> Result<Option<ExitStatus>> {
     let begun = Instant::now();
     let mut written = 0;
@@ -90,7 +90,8 @@ fn wait_while_it_writes(child: &mut Child, file: &File, silence: Duration) -> Re
     wait_until(child, limit, silence)
 }
 
-/// Waits for a child's end; kills it once it has run for longer than `limit` says, at first `first`, and returns `None`.
+/// Waits for a child's end. Kills it and returns `None` once it has run longer than the limit, which is
+/// `first` at the beginning and then the value of `limit`.
 fn wait_until(
     child: &mut Child,
     mut limit: impl FnMut() -> Duration,
@@ -121,12 +122,14 @@ thread_local! {
     static PROCESSOR_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Returns the processor time of the programs that this thread has waited for since it last asked, and of theirs.
+/// Returns the processor time of the programs that this thread has waited for since it last asked, and of
+/// theirs.
 pub fn take_processor_time() -> Duration {
     PROCESSOR_TIME.take()
 }
 
-/// Returns the processor time of a child that has ended and has not been waited for, and of its own children that have ended.
+/// Returns the processor time of a child that has ended and has not been waited for, and of its own children
+/// that have ended.
 fn processor_time_at_its_end(child: &Child) -> Option<Duration> {
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
@@ -134,8 +137,8 @@ fn processor_time_at_its_end(child: &Child) -> Option<Duration> {
     processor_time(child.id(), 4).ok()
 }
 
-/// Returns the processor time of a process and its threads, from the words 14 and 15 of `/proc/PID/stat` (proc_pid_stat(5)),
-/// with `words` 4 that of its children that it has waited for as well.
+/// Returns the processor time of a process and its threads, from the words 14 and 15 of `/proc/PID/stat`
+/// (proc_pid_stat(5)), with `words` 4 that of its children that it has waited for as well.
 pub fn processor_time(pid: u32, words: usize) -> Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, rest) = stat.rsplit_once(')').context("no command in stat")?;
@@ -145,7 +148,7 @@ pub fn processor_time(pid: u32, words: usize) -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks.iter().sum::<u64>() as f64 / hertz as f64))
 }
 
-/// Whether a program can be found in `PATH`.
+/// Returns true if a program is in `PATH`.
 pub fn exists(program: &str) -> bool {
     std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))

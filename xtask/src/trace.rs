@@ -1,4 +1,4 @@
-//! `cargo xtask trace`: what a small simulated cluster does, event by event.
+//! `cargo xtask trace`: prints the events of a small simulated cluster.
 
 use crate::{cargo, paths, run, tool};
 use anyhow::Result;
@@ -6,26 +6,26 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long it may take, building included.
+/// The longest time for the program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// What to run and where the trace goes.
+/// The simulated run, and the destination of its trace.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Decides the order of tasks and which frames are lost
+    /// Seed that decides the order of tasks and the lost frames
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Share of the frames that are lost
+    /// Share of frames that are lost
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     loss: f64,
-    /// Where the trace goes for chrome://tracing or Perfetto
+    /// File for the trace, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 /// Runs the cluster and prints its timeline.
 pub fn trace(options: &Options) -> Result<()> {
-    anyhow::ensure!((0.0..0.5).contains(&options.loss), "--loss is a share from 0 to below 0.5");
+    anyhow::ensure!((0.0..0.5).contains(&options.loss), "--loss must be a share from 0 to below 0.5");
     let json = options.json.as_deref().map(|path| run::beside("trace", path)).transpose()?;
     let mut cargo = cargo::host("run");
     cargo.args(["--quiet", "--example", "trace", "--"]);

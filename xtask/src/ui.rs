@@ -1,12 +1,13 @@
-//! What people see: steps with their time, and one-line errors.
+//! Output for the user: steps with their durations, and one-line errors.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// What takes longer than this is worth a line.
+/// Stages that take longer than this are printed.
 const NOTICED: Duration = Duration::from_secs(2);
 
-/// Does something that takes a while: a spinner on a terminal, and a line with the time when done.
+/// Runs a step that takes a while: shows a spinner on a terminal, and prints a line with the duration at the
+/// end.
 pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let started = Instant::now();
     let spinner = ProgressBar::new_spinner().with_message(what.to_owned());
@@ -22,7 +23,8 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::
     result
 }
 
-/// Does something beside other things: a line with the time when done, if it took long enough to be noticed.
+/// Runs a stage beside others. Prints a line with the duration at the end, if it took longer than
+/// [`NOTICED`].
 pub fn stage<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let started = Instant::now();
     let result = work()?;
@@ -32,18 +34,18 @@ pub fn stage<T>(what: &str, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow:
     Ok(result)
 }
 
-/// An error and its causes in one line.
+/// Returns an error and its causes in one line.
 pub fn one_line(error: &anyhow::Error) -> String {
     format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What stands before the first empty line, as one line: of clap's messages, the one that matters.
+/// Returns the text before the first empty line as one line. In a message of clap this is the essential part.
 pub fn first_paragraph(text: &str) -> String {
     let paragraph = text.split("\n\n").next().unwrap_or_default();
     paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Bytes in words.
+/// Formats a number of bytes.
 pub fn bytes(n: u64) -> String {
     match n {
         0..10_000 => format!("{n} B"),

@@ -1,7 +1,9 @@
-//! What LITE costs on this cluster: latency and throughput of its operations between the nodes of rank 0 and rank 1.
+//! Measures LITE on this cluster: latency and throughput of its operations between the nodes of rank 0 and
+//! rank 1.
 //!
-//! The output is a line per measurement, tab-separated: what, payload bytes, samples, median and 99th percentile of the
-//! latency in nanoseconds, and MB/s (10^6 bytes; `-` for a latency measurement). Takes one argument, the number of samples.
+//! The output is one tab-separated line per measurement: its name, payload bytes, samples, median and 99th
+//! percentile of the latency in nanoseconds, and MB/s (10^6 bytes; `-` for a latency measurement). The job
+//! accepts one argument, the number of samples.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -21,14 +23,14 @@ use measure::Row;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
-/// Bytes of the region that rank 0 works on at rank 1.
+/// The length of the region at rank 1 that rank 0 accesses, in bytes.
 const REGION: u64 = 1 << 20;
-/// Payload sizes in bytes.
+/// Payload sizes, in bytes.
 const SIZES: [usize; 6] = [8, 64, 512, 4096, 16384, 65536];
-/// How long one operation may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The deadline of one operation.
+const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The application.
+/// The benchmark application.
 #[derive(Debug)]
 pub struct Bench;
 
@@ -57,7 +59,7 @@ impl App for Bench {
     }
 }
 
-/// The number of samples that the arguments ask for.
+/// Returns the number of samples that the arguments ask for.
 fn samples(start: &JobStart) -> Result<usize, JobError> {
     let Some(arg) = start.args.first() else { return Ok(200) };
     match arg.parse() {
@@ -75,10 +77,10 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
         job.barrier("end").await?;
         return Ok(JobReport::default());
     }
-    // Each of the two has a region that the other writes.
+    // Each of the two nodes has a region that the other writes.
     let mine = job.alloc(REGION).await?;
     job.publish(&mine, &format!("bench{rank}")).await?;
-    let lite = job.lite().with_deadline(PATIENCE);
+    let lite = job.lite().with_deadline(DEADLINE);
     let theirs = map(&lite, &job, 1 - rank).await?;
     let server = remote::serve(&job)?;
 
@@ -96,13 +98,13 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
     Ok(JobReport::default())
 }
 
-/// The region of the node of rank `rank`.
+/// Maps the region of the node of rank `rank`.
 async fn map(lite: &Lite, job: &JobContext, rank: usize) -> Result<Lmr, JobError> {
     let name = format!("job/{}/bench{rank}", job.id().0);
     lite.map_wait(&name, Permissions::READ | Permissions::WRITE | Permissions::ATOMIC).await.map_err(failed)
 }
 
-/// Any error of LITE ends the measurement.
+/// Converts an error of LITE: any error ends the measurement.
 fn failed(error: lite::Error) -> JobError {
     JobError::Lite { during: "measuring", error }
 }

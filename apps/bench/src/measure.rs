@@ -1,4 +1,4 @@
-//! Samples, and the line that they become.
+//! Samples, and the line of output that they become.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -7,27 +7,27 @@ use platform::Instant;
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// What was measured.
+    /// The name of the measurement.
     what: &'static str,
     /// Payload bytes of one operation.
     size: usize,
-    /// Operations measured.
+    /// The number of operations.
     samples: usize,
-    /// Median and 99th percentile of the latency, nanoseconds.
+    /// Median and 99th percentile of the latency, in nanoseconds.
     latency: Option<(u64, u64)>,
-    /// Bytes and nanoseconds of all operations together.
+    /// Total bytes and nanoseconds of all operations.
     throughput: Option<(u64, u64)>,
 }
 
 impl Row {
-    /// From the nanoseconds that each operation took; `samples` is not empty.
+    /// Returns a row of latencies from the nanoseconds that each operation took. `samples` must not be empty.
     pub(crate) fn latency(what: &'static str, size: usize, mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
         let at = |percent: usize| samples.get((samples.len() - 1) * percent / 100).copied().unwrap_or(0);
         Self { what, size, samples: samples.len(), latency: Some((at(50), at(99))), throughput: None }
     }
 
-    /// From the time that `samples` operations took together.
+    /// Returns a row of throughput from the total time of `samples` operations.
     pub(crate) fn throughput(
         what: &'static str,
         size: usize,
@@ -48,7 +48,7 @@ impl fmt::Display for Row {
             None => f.write_str("\t-\t-")?,
         }
         match self.throughput {
-            // Bytes per nanosecond are GB/s; hundredths of MB/s are enough.
+            // Bytes per nanosecond are GB/s; hundredths of MB/s are precise enough.
             Some((bytes, ns)) => {
                 let hundredths = u128::from(bytes) * 100_000 / u128::from(ns);
                 writeln!(f, "\t{}.{:02}", hundredths / 100, hundredths % 100)

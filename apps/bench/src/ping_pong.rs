@@ -1,16 +1,16 @@
-//! The 8-byte write ping-pong of perftest's `ib_write_lat`: each side writes into the other's memory when it sees what
-//! the other wrote, and the latency is half of a round trip.
+//! The 8-byte write ping-pong of perftest's `ib_write_lat`. Each side writes into the other's memory when it
+//! sees the other's write. The latency is half of a round trip.
 
 use crate::measure::Row;
-use crate::{PATIENCE, failed};
+use crate::{DEADLINE, failed};
 use alloc::vec::Vec;
 use lite::Lmr;
 use runtime::{JobContext, JobError};
 
-/// Round trips before the first that counts.
+/// Round trips that are not counted, at the beginning.
 const WARM_UP: usize = 50;
 
-/// Plays `samples` round trips; rank 0 serves.
+/// Plays `samples` round trips. Rank 0 writes first.
 pub(crate) async fn run(job: &JobContext, mine: &Lmr, theirs: &Lmr, samples: usize) -> Result<Row, JobError> {
     job.barrier("ping-pong").await?;
     let mut halves = Vec::with_capacity(samples);
@@ -33,9 +33,9 @@ pub(crate) async fn run(job: &JobContext, mine: &Lmr, theirs: &Lmr, samples: usi
     Ok(Row::latency("write_ping_pong", 8, halves))
 }
 
-/// Looks at the first word of this node's region until it is `round`.
+/// Polls the first word of this node's region until it equals `round`.
 async fn wait_for(job: &JobContext, mine: &Lmr, round: u64) -> Result<(), JobError> {
-    let deadline = job.now() + PATIENCE;
+    let deadline = job.now() + DEADLINE;
     let mut word = [0; 8];
     loop {
         mine.read(0, &mut word).await.map_err(failed)?;

@@ -1,8 +1,8 @@
-//! Progress that does not wait for an application: rank 1 computes for seconds without giving way, and rank 0 reads its
-//! memory meanwhile. The reads go on, no connection fails, and the membership of rank 1 holds.
+//! Shows that LITE's progress does not depend on applications: rank 1 computes for seconds without yielding,
+//! and rank 0 reads its memory meanwhile. The reads continue, no connection fails, and rank 1 stays a member.
 
 use crate::measure::Row;
-use crate::{PATIENCE, failed, map};
+use crate::{DEADLINE, failed, map};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString;
@@ -13,14 +13,15 @@ use core::time::Duration;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
-/// Seconds of computation unless the argument says otherwise.
+/// The default time of computation, in seconds.
 const SECONDS: u64 = 10;
 /// Bytes of one read.
 const SIZE: usize = 64;
-/// Between two reads.
+/// The pause between two reads.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The application. Takes one argument, the seconds to compute. The output is one line, as those of [`crate::Bench`].
+/// The application. It accepts one argument, the seconds to compute. Its output is one line in the format of
+/// [`crate::Bench`].
 #[derive(Debug)]
 pub struct Progress;
 
@@ -28,7 +29,7 @@ impl App for Progress {
     fn manifest(&self) -> AppManifest {
         AppManifest {
             name: "progress".to_string(),
-            about: "reads a node's memory while that node computes without giving way".to_string(),
+            about: "reads a node's memory while that node computes without yielding".to_string(),
             cut: CutRule::Anywhere,
         }
     }
@@ -49,7 +50,7 @@ impl App for Progress {
     }
 }
 
-/// How long to compute.
+/// Returns the time to compute.
 fn seconds(start: &JobStart) -> Result<Duration, JobError> {
     let Some(arg) = start.args.first() else { return Ok(Duration::from_secs(SECONDS)) };
     match arg.parse() {
@@ -63,9 +64,9 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
     let mine = job.alloc(SIZE as u64).await?;
     mine.lmr.write(0, &[0x5a; SIZE]).await.map_err(failed)?;
     job.publish(&mine, &format!("bench{}", job.rank())).await?;
-    let lite = job.lite().with_deadline(PATIENCE);
+    let lite = job.lite().with_deadline(DEADLINE);
     let theirs = map(&lite, &job, 1 - job.rank()).await?;
-    // Connected before the computation starts: setting up a connection takes a task of the other node.
+    // The connection must exist before the computation starts: setting it up takes a task of the other node.
     theirs.read(0, &mut [0; SIZE]).await.map_err(failed)?;
     job.barrier("begin").await?;
     let end = job.now() + span;
@@ -78,7 +79,7 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
             theirs.read(0, &mut bytes).await.map_err(failed)?;
             taken.push(u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX));
             if bytes != [0x5a; SIZE] {
-                return Err(JobError::Refused("a read gave other bytes than were written".to_string()));
+                return Err(JobError::Refused("a read returned other bytes than were written".to_string()));
             }
             lite.sleep(PAUSE).await;
         }

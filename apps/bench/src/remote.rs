@@ -1,4 +1,4 @@
-//! Reads, writes and calls: latency one by one, throughput with several at once.
+//! Measures reads, writes and calls: latency with one operation at a time, throughput with several.
 
 use crate::measure::Row;
 use crate::{REGION, failed};
@@ -9,16 +9,16 @@ use lite::{FunctionId, Lite, Lmr, RpcOptions};
 use proto::NodeId;
 use runtime::{JobContext, JobError, Join};
 
-/// The function that gives back what it gets.
+/// The function that returns its request.
 const ECHO: FunctionId = 0x6563_686f;
-/// What payloads consist of.
+/// The byte that payloads consist of.
 const BYTE: u8 = 0x5a;
-/// Operations at once when throughput is measured.
+/// Operations in flight when throughput is measured.
 const AT_ONCE: usize = 16;
-/// Bytes after which a throughput measurement has seen enough.
+/// The most bytes of a throughput measurement.
 const ENOUGH: usize = 16 << 20;
 
-/// Answers calls of [`ECHO`] on rank 1; ends when dropped.
+/// Answers calls of [`ECHO`] on rank 1 until the returned value is dropped.
 pub(crate) fn serve(job: &JobContext) -> Result<Option<Join<()>>, JobError> {
     if job.rank() != 1 {
         return Ok(None);
@@ -30,13 +30,13 @@ pub(crate) fn serve(job: &JobContext) -> Result<Option<Join<()>>, JobError> {
     Ok(Some(job.spawn("echo", async move {
         while let Ok(call) = server.receive().await {
             let data = call.request().to_vec();
-            // A caller that gave up needs no answer.
+            // A caller that has given up needs no reply.
             let _ = call.reply(&data).await;
         }
     })))
 }
 
-/// All measurements of one payload size.
+/// Takes all measurements of one payload size.
 pub(crate) async fn measure(
     job: &JobContext,
     lite: &Lite,
@@ -66,7 +66,7 @@ pub(crate) async fn measure(
             taken.push(nanos(job, begin));
             if buffer.iter().any(|byte| *byte != BYTE) {
                 return Err(JobError::Refused(alloc::format!(
-                    "a read of {size} bytes gave others than written"
+                    "a read of {size} bytes returned other bytes than were written"
                 )));
             }
         }
@@ -95,12 +95,12 @@ pub(crate) async fn measure(
     Ok(rows)
 }
 
-/// Nanoseconds since `begin`.
+/// Returns the nanoseconds since `begin`.
 fn nanos(job: &JobContext, begin: platform::Instant) -> u64 {
     u64::try_from((job.now() - begin).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where a lane works: lanes do not overlap.
+/// Returns the offset at which a lane works. Lanes do not overlap.
 fn offset(lane: usize) -> u64 {
     lane as u64 * (REGION / AT_ONCE as u64)
 }

@@ -1,6 +1,8 @@
-//! A counterpart for programs on hosts: each node of the job echoes calls and comes to barriers, until it is told to end.
+//! A test service for programs on hosts: each node of the job echoes calls and takes part in barriers, until
+//! it is told to end.
 //!
-//! Whoever is a member can call its functions, also a node that is not of the job. The job has no input and no output.
+//! Every member of the cluster can call its functions, also a node that does not take part in the job. The
+//! job has no input and no output.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -14,20 +16,21 @@ use lite::{Call, FunctionId, Lite, NodeId, RpcOptions, RpcServer};
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
-/// Gives back what it gets.
+/// The function that returns its request.
 pub const ECHO: FunctionId = 0x6563_0001;
-/// Has the node come to a barrier. The request, little-endian: the number of nodes (2 bytes), their ids (2 bytes each),
-/// the barrier's name. The reply is empty, and comes before the node does.
+/// The function that makes the node enter a barrier. Its request, little-endian: the number of nodes (2
+/// bytes), their ids (2 bytes each), the barrier's name. The reply is empty, and is sent before the node
+/// enters the barrier.
 pub const BARRIER: FunctionId = 0x6563_0002;
-/// Ends the job on this node. The reply is empty.
+/// The function that ends the job on this node. The reply is empty.
 pub const END: FunctionId = 0x6563_0003;
 
-/// The longest request.
+/// The longest request, in bytes.
 const MAX_REQUEST: usize = 1 << 20;
-/// How long the node waits at a barrier.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait at a barrier.
+const BARRIER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The application.
+/// The echo application.
 #[derive(Debug)]
 pub struct Echo;
 
@@ -56,10 +59,10 @@ async fn run(job: JobContext) -> Result<JobReport, JobError> {
     };
     let (echo, barrier, end) = (register(ECHO)?, register(BARRIER)?, register(END)?);
     let echoes = job.spawn("echo", serve_echo(echo));
-    let lite = job.lite().with_deadline(PATIENCE);
+    let lite = job.lite().with_deadline(BARRIER_TIMEOUT);
     let barriers = job.spawn("barrier", serve_barriers(lite, barrier));
     let call = end.receive().await.map_err(serving)?;
-    // A caller that gave up needs no answer.
+    // A caller that has given up needs no reply.
     let _ = call.reply(&[]).await;
     drop((echoes, barriers));
     Ok(JobReport::default())
@@ -72,17 +75,17 @@ fn serving(error: lite::Error) -> JobError {
 async fn serve_echo(server: RpcServer) {
     while let Ok(mut call) = server.receive().await {
         let data = call.take_request();
-        // As above; a reply that is too long has been answered so.
+        // A caller that has given up needs no reply. If the reply is too long, the caller has been told so.
         let _ = call.reply(&data).await;
     }
 }
 
 async fn serve_barriers(lite: Lite, server: RpcServer) {
     while let Ok(call) = server.receive().await {
-        // Without a reply the caller is told so.
+        // The caller of a malformed request gets an error, because no reply is sent.
         let Some((group, name)) = parse(&call) else { continue };
         if call.reply(&[]).await.is_ok() {
-            // Those who wait there get the same.
+            // The other nodes of the barrier get the same error.
             let _ = lite.barrier(&name, &group).await;
         }
     }
@@ -92,7 +95,7 @@ fn parse(call: &Call) -> Option<(Vec<NodeId>, String)> {
     parse_barrier(call.request())
 }
 
-/// Takes a request of [`BARRIER`] apart.
+/// Parses a request of [`BARRIER`].
 fn parse_barrier(request: &[u8]) -> Option<(Vec<NodeId>, String)> {
     let (count, rest) = request.split_first_chunk::<2>()?;
     let (ids, name) = rest.split_at_checked(2 * usize::from(u16::from_le_bytes(*count)))?;
@@ -100,7 +103,7 @@ fn parse_barrier(request: &[u8]) -> Option<(Vec<NodeId>, String)> {
     Some((group.collect(), core::str::from_utf8(name).ok()?.to_string()))
 }
 
-/// Makes a request of [`BARRIER`].
+/// Returns a request of [`BARRIER`].
 #[must_use]
 pub fn barrier_request(group: &[NodeId], name: &str) -> Vec<u8> {
     let count = u16::try_from(group.len()).unwrap_or(u16::MAX);

@@ -1,7 +1,7 @@
 //! Distributed grep: the lines that contain a string of bytes, as `grep -abHF` prints them.
 //!
-//! Arguments: `[-i] PATTERN`; `-i` ignores the case of ASCII letters. The output is `file:offset:line` in the order of
-//! the input, with the line's offset in its file in bytes.
+//! The arguments are `[-i] PATTERN`; `-i` ignores the case of ASCII letters. The output is `file:offset:line`
+//! in the order of the input. The offset is that of the line in its file, in bytes.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -13,7 +13,7 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 use proto::{CutRule, JobStart};
 
-/// The job.
+/// The grep job.
 #[derive(Debug)]
 pub struct Grep {
     ignore_case: bool,
@@ -22,7 +22,8 @@ pub struct Grep {
 }
 
 impl MapReduce for Grep {
-    /// The line. Its key is the file's number and the offset, big-endian: in that order they sort.
+    /// The line. Its key is the file's number and the line's offset, both big-endian, so that keys sort in
+    /// the order of the input.
     type Value = Vec<u8>;
 
     const NAME: &'static str = "grep";
@@ -36,7 +37,7 @@ impl MapReduce for Grep {
             _ => return Err("grep takes the arguments [-i] PATTERN".to_string()),
         };
         if pattern.contains('\n') {
-            return Err("a pattern of grep has no line feed".to_string());
+            return Err("the pattern of grep must not contain a line feed".to_string());
         }
         let pattern = Finder::new(pattern.as_bytes()).into_owned();
         Ok(Self { ignore_case, pattern, files: start.inputs.iter().map(|file| file.name.clone()).collect() })
@@ -65,7 +66,7 @@ impl MapReduce for Grep {
     }
 
     fn combine(&self, _: &mut Vec<u8>, _: Vec<u8>) {
-        // No two lines stand at the same place.
+        // Keys are distinct: no two lines begin at the same offset of a file.
     }
 
     fn format(&self, key: &[u8], line: &Vec<u8>, out: &mut Vec<u8>) {

@@ -1,4 +1,4 @@
-//! Grep against GNU grep.
+//! Tests of grep against GNU grep.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Files that go when this does.
+/// Files that are deleted when this is dropped.
 struct Files {
     folder: PathBuf,
     contents: Vec<(String, Vec<u8>)>,

@@ -1,4 +1,4 @@
-//! Storage for the bytes of long keys: few allocations, no moves.
+//! Storage for the bytes of long keys, with few allocations and without moves.
 
 use crate::OutOfMemory;
 use alloc::vec::Vec;
@@ -6,14 +6,14 @@ use alloc::vec::Vec;
 /// Size of a chunk in bytes. A key larger than a quarter of it has a chunk of its own.
 const CHUNK: usize = 64 << 10;
 
-/// Where a key's bytes stand.
+/// The address of a key's bytes in an arena.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Address {
     chunk: u32,
     start: u32,
 }
 
-impl Place {
+impl Address {
     pub(crate) const fn to_word(self) -> u64 {
         (self.chunk as u64) << 32 | self.start as u64
     }
@@ -23,17 +23,17 @@ impl Place {
     }
 }
 
-/// Append-only bytes; only the latest entry can be taken back.
+/// Append-only storage. Only the latest entry can be removed.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Vec<u8>>,
-    /// The chunk that small entries go to.
+    /// Index of the chunk that small entries are appended to.
     open: usize,
 }
 
 impl Arena {
-    /// Appends `len` bytes that `fill` writes.
-    pub(crate) fn push(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Place, OutOfMemory> {
+    /// Appends `len` bytes that `fill` writes, and returns their address.
+    pub(crate) fn push(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Address, OutOfMemory> {
         let own = len > CHUNK / 4;
         let fits = self.chunks.get(self.open).is_some_and(|c| c.capacity() - c.len() >= len);
         if own || !fits {
@@ -51,21 +51,21 @@ impl Arena {
         let start = chunk.len();
         chunk.resize(start + len, 0);
         fill(&mut chunk[start..]);
-        Ok(Place { chunk: at as u32, start: start as u32 })
+        Ok(Address { chunk: at as u32, start: start as u32 })
     }
 
-    /// Takes back what the latest `push` appended.
-    pub(crate) fn pop(&mut self, place: Place) {
-        let chunk = place.chunk as usize;
-        self.chunks[chunk].truncate(place.start as usize);
+    /// Removes the entry that the latest `push` appended.
+    pub(crate) fn pop(&mut self, addr: Address) {
+        let chunk = addr.chunk as usize;
+        self.chunks[chunk].truncate(addr.start as usize);
         if chunk != self.open {
             self.chunks.truncate(chunk);
         }
     }
 
-    /// The `len` bytes at `place`.
-    pub(crate) fn get(&self, place: Place, len: usize) -> &[u8] {
-        &self.chunks[place.chunk as usize][place.start as usize..][..len]
+    /// Returns the `len` bytes at `addr`.
+    pub(crate) fn get(&self, addr: Address, len: usize) -> &[u8] {
+        &self.chunks[addr.chunk as usize][addr.start as usize..][..len]
     }
 }
 
@@ -77,15 +77,15 @@ mod tests {
     fn small_and_large_entries_keep_their_bytes() {
         let mut arena = Arena::default();
         let lens = [1, 20_000, 17, 16_384, 16_385, 0, 300_000, 5, 65_536, 16_000, 16_000, 16_000, 16_000];
-        let mut places = Vec::new();
+        let mut addrs = Vec::new();
         for (i, &len) in lens.iter().enumerate() {
-            // Each entry is first pushed and taken back.
+            // Each entry is pushed, removed, and pushed again.
             let taken_back = arena.push(len, |b| b.fill(0xee)).unwrap();
             arena.pop(taken_back);
-            places.push(arena.push(len, |b| b.fill(i as u8)).unwrap());
+            addrs.push(arena.push(len, |b| b.fill(i as u8)).unwrap());
         }
-        for (i, (&len, &place)) in lens.iter().zip(&places).enumerate() {
-            let bytes = arena.get(Place::from_word(place.to_word()), len);
+        for (i, (&len, &addr)) in lens.iter().zip(&addrs).enumerate() {
+            let bytes = arena.get(Address::from_word(addr.to_word()), len);
             assert_eq!(bytes.len(), len);
             assert!(bytes.iter().all(|&b| b == i as u8), "entry {i}");
         }

@@ -1,4 +1,4 @@
-//! What a map function sees: a piece of input, and where to put keys and values.
+//! The arguments of a map function: a piece of input, and the receiver of keys and values.
 
 use crate::MapReduce;
 use crate::key::{Key, Short};
@@ -10,13 +10,13 @@ use crate::words::{self, WordSink};
 pub struct Split<'a> {
     /// Index of the file in the job's inputs.
     pub file: u32,
-    /// Where in the file the first byte stands.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// The bytes.
+    /// The bytes of the piece.
     pub bytes: &'a [u8],
 }
 
-/// Takes keys and values of one worker and combines those of equal keys at once.
+/// Receives the keys and values of one worker, and combines the values of equal keys at once.
 #[derive(Debug)]
 pub struct Emitter<'a, M: MapReduce> {
     job: &'a M,
@@ -29,19 +29,19 @@ impl<'a, M: MapReduce> Emitter<'a, M> {
         Self { job, table, records: 0 }
     }
 
-    /// How many values were added.
+    /// Returns the number of values that were added.
     pub(crate) fn records(&self) -> u64 {
         self.records
     }
 
-    /// Gives `value` to `key`.
+    /// Adds `value` to `key`.
     #[inline]
     pub fn add<'k>(&mut self, key: impl Into<Key<'k>>, value: M::Value) {
         self.records += 1;
         self.table.add(key.into(), value, |into, more| self.job.combine(into, more));
     }
 
-    /// Gives a value to every word of `text`: maximal runs of ASCII letters, folded to lower case.
+    /// Adds a value to each word of `text`. A word is a maximal run of ASCII letters, folded to lower case.
     #[inline]
     pub fn add_words(&mut self, text: &[u8], value: impl Fn() -> M::Value) {
         words::for_each(text, &mut Words { emit: self, value });

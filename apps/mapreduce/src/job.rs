@@ -1,4 +1,4 @@
-//! A job on one node, phase by phase.
+//! The phases of a MapReduce job on one node.
 
 use crate::key::{SHORT, Seed};
 use crate::map::{self, Queue};
@@ -22,19 +22,20 @@ use platform::{Instant, yield_now};
 use proto::{AppManifest, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError, Region};
 
-/// Shares of the hash space per node of a job of several nodes; so many processors of a node can reduce.
+/// Shares of the hash space per node, in a job of several nodes: the number of a node's processors that can
+/// reduce.
 const SHARES: usize = 8;
-/// Bytes of another node's result that are read at once, if not many nodes are read.
+/// The largest read of another node's result, in bytes. With many nodes, reads are smaller.
 const READ_BLOCK: usize = 64 << 10;
-/// Bytes of read buffers on one node, roughly.
+/// The approximate size of all read buffers of a node, in bytes.
 const READ_BUFFERS: usize = 2 << 20;
 /// Bytes of output that are formatted between two awaits.
 const OUTPUT_BLOCK: usize = 64 << 10;
 
-/// What a job is expected to write of a key beside the key.
+/// Expected bytes of an output line in addition to the key.
 const LINE_ROOM: usize = 256;
 
-/// A [`MapReduce`] as an application.
+/// The application that runs a [`MapReduce`].
 pub struct Job<M>(PhantomData<fn() -> M>);
 
 impl<M> Default for Job<M> {
@@ -77,7 +78,7 @@ struct Node<M> {
     nodes: usize,
 }
 
-/// The lists of all workers of a node, or those for one share of the hash space.
+/// The lists of all workers of a node, or their parts for one share of the hash space.
 type Lists<M> = Vec<Entries<<M as MapReduce>::Value>>;
 
 impl<M: MapReduce> Node<M> {
@@ -117,18 +118,18 @@ impl<M: MapReduce> Node<M> {
         Ok(JobReport { counts: counts.into(), times_us: times.report })
     }
 
-    /// Shares of the hash space in all; rank r reduces the r-th part of them.
+    /// Returns the number of shares of the hash space. The node of rank r reduces the r-th part of them.
     fn shares(&self) -> usize {
         if self.nodes == 1 { self.context.cpus().min(SHARES) } else { self.nodes * SHARES }
     }
 
-    /// The shares that this node reduces.
+    /// Returns the shares that this node reduces.
     fn own(&self) -> Range<usize> {
         let each = self.shares() / self.nodes;
         self.context.rank() * each..(self.context.rank() + 1) * each
     }
 
-    /// Maps all input, on all processors; gives what each worker has.
+    /// Maps all input on all processors. Returns one list per worker.
     async fn map(&self, queue: &Arc<Queue>) -> Result<Lists<M>, JobError> {
         let workers: Vec<_> = (0..self.context.cpus().min(queue.len()))
             .map(|_| {
@@ -143,7 +144,7 @@ impl<M: MapReduce> Node<M> {
         Ok(mapped)
     }
 
-    /// Splits what the workers have by shares, on all processors, as all nodes of the job do.
+    /// Splits the workers' lists by share on all processors. All nodes of the job split alike.
     async fn partition(&self, mapped: Lists<M>, seed: Seed) -> Result<Vec<Lists<M>>, JobError> {
         let parts = self.shares();
         let workers: Vec<_> = mapped
@@ -159,7 +160,7 @@ impl<M: MapReduce> Node<M> {
         Ok(shares)
     }
 
-    /// Offers the other nodes their shares, as one run each; own shares stay in `shares`.
+    /// Publishes one run per share for the other nodes. This node's own shares stay in `shares`.
     async fn shuffle(&self, shares: &mut [Lists<M>]) -> Result<Option<Region>, JobError> {
         if self.nodes == 1 {
             return Ok(None);
@@ -188,7 +189,7 @@ impl<M: MapReduce> Node<M> {
         Ok(Some(region))
     }
 
-    /// Memory for runs of these lengths.
+    /// Allocates memory for runs of these lengths.
     async fn region(&self, lens: &[u64]) -> Result<Region, JobError> {
         self.context.alloc(table_len(lens.len()) + lens.iter().sum::<u64>()).await
     }
@@ -197,7 +198,7 @@ impl<M: MapReduce> Node<M> {
     async fn reduce(&self, mut shares: Vec<Lists<M>>) -> Result<Vec<Sorted<M::Value>>, JobError> {
         let own = self.own();
         let mut regions = Vec::new();
-        // Each begins with its neighbour, so that not all read from one node at once.
+        // Each node begins with its neighbour, so that not all read from one node at once.
         for step in 1..self.nodes {
             let rank = (self.context.rank() + step) % self.nodes;
             regions.push((rank, self.context.open(&format!("mapped/{rank}")).await?));
@@ -229,7 +230,7 @@ impl<M: MapReduce> Node<M> {
         Ok(sorted)
     }
 
-    /// Offers this node's result to rank 0, as one sorted run.
+    /// Publishes this node's result for rank 0, as one sorted run.
     async fn offer(&self, sorted: Vec<Sorted<M::Value>>) -> Result<(), JobError> {
         let mut room = Vec::new();
         let entries = sorted.iter().flat_map(Sorted::entries);
@@ -265,7 +266,7 @@ impl<M: MapReduce> Node<M> {
         let mut text = Vec::new();
         let mut done = 0u64;
         while let Some((key, value)) = merge.peek(&mut [0; SHORT]) {
-            // Room for a key of any size, and that it fits once more when the rest of its line comes.
+            // Reserves room for a key of any size and for the rest of its line.
             let wanted = key.len() + LINE_ROOM;
             text.try_reserve(wanted).map_err(|_| OutOfMemory { wanted })?;
             self.job.format(key, value, &mut text);
@@ -274,7 +275,7 @@ impl<M: MapReduce> Node<M> {
             if text.len() >= OUTPUT_BLOCK {
                 output.write(&text).await?;
                 text.clear();
-                // The total is an estimate: all nodes have nearly equally many.
+                // The total is an estimate: all nodes have nearly the same number of keys.
                 self.context.progress("merge", done, total.max(done + 1)).await?;
                 yield_now().await;
             }
@@ -283,7 +284,7 @@ impl<M: MapReduce> Node<M> {
         output.finish().await
     }
 
-    /// Ends a phase.
+    /// Records the duration of a phase that ends now.
     fn tick(&self, times: &mut Times, phase: &str) {
         let now = self.context.now();
         let us = u64::try_from((now - times.last).as_micros()).unwrap_or(u64::MAX);
@@ -292,7 +293,7 @@ impl<M: MapReduce> Node<M> {
     }
 }
 
-/// When the latest phase ended, and how long each took.
+/// The end of the latest phase, and the duration of each phase in microseconds.
 struct Times {
     last: Instant,
     report: Vec<(alloc::string::String, u64)>,

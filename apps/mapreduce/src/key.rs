@@ -1,11 +1,11 @@
-//! Keys: byte strings of any length, with those of up to 16 bytes held in two integers.
+//! Keys: byte strings of any length. Keys of up to 16 bytes are held in two integers.
 
 use platform::Platform;
 
-/// Bytes that a [`Short`] key holds at most.
+/// The length of the longest [`Short`] key, in bytes.
 pub const SHORT: usize = 16;
 
-/// A key as a map function hands it over.
+/// A key that a map function passes to an emitter.
 #[derive(Clone, Copy, Debug)]
 pub enum Key<'a> {
     /// At most 16 bytes.
@@ -21,7 +21,7 @@ impl<'a> From<&'a [u8]> for Key<'a> {
     }
 }
 
-/// A key of at most 16 bytes, in memory order in two little-endian words, the unused bytes zero.
+/// A key of at most 16 bytes, stored in memory order in two little-endian words. Unused bytes are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
     lo: u64,
@@ -30,7 +30,7 @@ pub struct Short {
 }
 
 impl Short {
-    /// The key with these bytes, or `None` if they are more than 16.
+    /// Returns the key with these bytes, or `None` if there are more than 16.
     #[inline]
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -40,7 +40,7 @@ impl Short {
         Some(Self { lo: whole as u64, hi: (whole >> 64) as u64, len: bytes.len() as u32 })
     }
 
-    /// The first `len` bytes (at most 8) of a little-endian word.
+    /// Returns the key with the first `len` bytes (at most 8) of a little-endian word.
     #[inline]
     #[must_use]
     pub const fn from_word(word: u64, len: u32) -> Self {
@@ -48,7 +48,7 @@ impl Short {
         Self { lo: word & low_bytes(len), hi: 0, len }
     }
 
-    /// A whole little-endian word and the first `more` bytes (at most 8) of the next.
+    /// Returns the key with a whole little-endian word and the first `more` bytes (at most 8) of the next.
     #[inline]
     #[must_use]
     pub const fn from_words(lo: u64, hi: u64, more: u32) -> Self {
@@ -56,34 +56,34 @@ impl Short {
         Self { lo, hi: hi & low_bytes(more), len: 8 + more }
     }
 
-    /// The key with these words and this length, as another short key had them.
+    /// Returns the key with these parts, which must come from another short key.
     pub(crate) const fn from_parts(lo: u64, hi: u64, len: u32) -> Self {
         Self { lo, hi, len }
     }
 
-    /// The first eight bytes as a word, little-endian.
+    /// Returns the first eight bytes as a little-endian word.
     pub(crate) const fn lo(self) -> u64 {
         self.lo
     }
 
-    /// The other eight.
+    /// Returns bytes 8 to 15 as a little-endian word.
     pub(crate) const fn hi(self) -> u64 {
         self.hi
     }
 
-    /// Bytes.
+    /// Returns the length, in bytes.
     pub(crate) const fn len(self) -> u32 {
         self.len
     }
 
-    /// The key's hash under a seed.
+    /// Returns the key's hash under a seed.
     #[inline]
     pub(crate) const fn hash(self, seed: Seed) -> u64 {
         fold(wide_mix(self.lo ^ seed.lo, self.hi ^ seed.hi ^ self.len as u64))
     }
 }
 
-/// The hash of a key of more than 16 bytes under a seed.
+/// Returns the hash of a key of more than 16 bytes under a seed.
 pub(crate) fn hash_long(bytes: &[u8], seed: Seed) -> u64 {
     let mut words = bytes.chunks_exact(8);
     let mut state = seed.lo ^ bytes.len() as u64;
@@ -93,14 +93,15 @@ pub(crate) fn hash_long(bytes: &[u8], seed: Seed) -> u64 {
     fold(wide_mix(state ^ word_of(words.remainder()), seed.lo ^ seed.hi))
 }
 
-/// Which of `parts` equal shares of the hash space under a seed a key with that hash belongs to. Few keys are asked for it, so it
-/// costs another product: the high bits of a hash alone are not even enough for keys that follow each other.
+/// Returns the index of the share that a key with this hash belongs to, of `parts` equal shares of the hash
+/// space. The function is called for few keys and can afford another multiplication: the high bits of a hash
+/// alone are not evenly distributed for consecutive keys.
 pub(crate) fn part_of(hash: u64, seed: Seed, parts: usize) -> usize {
     let even = wide_mix(hash ^ seed.hi, Seed::KNOWN.lo);
     ((u128::from(even) * parts as u128) >> 64) as usize
 }
 
-/// The first eight bytes at most as a little-endian word, missing ones zero.
+/// Returns the first eight bytes, or fewer, as a little-endian word. Missing bytes are zero.
 #[inline]
 pub(crate) fn word_of(bytes: &[u8]) -> u64 {
     if let Some(word) = bytes.first_chunk() {
@@ -109,14 +110,14 @@ pub(crate) fn word_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
-/// Ones in the first `len` bytes (at most 8) of a little-endian word.
+/// Returns a mask of the first `len` bytes (at most 8) of a little-endian word.
 #[inline]
 const fn low_bytes(len: u32) -> u64 {
     if len == 0 { 0 } else { u64::MAX >> (64 - 8 * len) }
 }
 
-/// Decides which hash each key has. Both factors of the hash's product depend on it, so that whoever writes a job's input and
-/// does not know the seed cannot choose keys whose hashes are equal.
+/// The seed of a hash function. Both factors of the hash's product depend on it. An author of a job's input
+/// who does not know the seed cannot choose keys whose hashes are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed {
     lo: u64,
@@ -124,13 +125,13 @@ pub(crate) struct Seed {
 }
 
 impl Seed {
-    /// Bytes of a seed that is told to other nodes.
+    /// The length of an encoded seed, in bytes.
     pub(crate) const LEN: usize = 16;
 
-    /// A known seed, for one processor and input that nobody has crafted: the digits of pi, as in many a cipher.
+    /// A known seed, for one processor and trusted input. The value is the first digits of pi's fraction.
     pub(crate) const KNOWN: Self = Self { lo: 0x243f_6a88_85a3_08d3, hi: 0x1319_8a2e_0370_7345 };
 
-    /// A seed that nobody can foresee.
+    /// Returns an unpredictable seed.
     pub(crate) fn random(platform: &dyn Platform) -> Self {
         let mut bytes = [0; Self::LEN];
         platform.fill_random(&mut bytes);
@@ -147,13 +148,14 @@ impl Seed {
     }
 }
 
-/// Has the high half in the low one as well.
+/// Mixes the high half of a word into the low half.
 #[inline]
 const fn fold(wide: u64) -> u64 {
     wide ^ wide >> 32
 }
 
-/// Multiplies to 128 bits and folds the halves, so that every bit of both reaches all bits.
+/// Multiplies to 128 bits and folds the halves, so that every bit of both factors reaches all bits of the
+/// result.
 #[inline]
 const fn wide_mix(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
@@ -167,7 +169,7 @@ mod tests {
     use alloc::format;
     use alloc::vec::Vec;
 
-    /// Seeds that differ in all bits.
+    /// Returns seeds that differ in all bits.
     fn seeds() -> impl Iterator<Item = Seed> {
         (0..20u64).map(|n| {
             let word = |m: u64| wide_mix((n * 2 + m) ^ Seed::KNOWN.lo, Seed::KNOWN.hi);
@@ -201,7 +203,7 @@ mod tests {
             let grid = |i| Short::from_bytes(&u64::from(i).to_be_bytes()).unwrap().hash(seed);
             let text = |i| format!("a key of more than sixteen bytes, number {i}");
             let long = |i| hash_long(text(i).as_bytes(), seed);
-            // 4096 random values fall on 1 - 1/e of 4096 places: 2589, with a deviation of some 31.
+            // 4096 random values fall on 1 - 1/e of 4096 slots: 2589, with a standard deviation of about 31.
             for (low, shares) in [hashes(&short, seed), hashes(&grid, seed), hashes(&long, seed)] {
                 assert!(low > 1900 && shares > 2450, "{seed:?}: {low} {shares}");
             }

@@ -1,5 +1,5 @@
-//! A whole job on one processor and without a network: the measure of the framework's own speed, and a test's oracle. Its table
-//! has a known seed, so its input must be trusted.
+//! A whole job on one processor and without a network: measures the framework's own speed, and serves tests
+//! as the reference. Its table has a known seed, so its input must be trusted.
 
 use crate::key::{SHORT, Seed};
 use crate::sort::Sorted;
@@ -7,7 +7,11 @@ use crate::table::Table;
 use crate::{Emitter, MapReduce, OutOfMemory, Split};
 use alloc::vec::Vec;
 
-/// Maps all splits, combines, sorts and formats.
+/// Maps all splits, combines, sorts, and returns the formatted output.
+///
+/// # Errors
+///
+/// [`OutOfMemory`] if the tables do not fit into memory.
 pub fn run<M: MapReduce>(job: &M, splits: &[Split<'_>]) -> Result<Vec<u8>, OutOfMemory> {
     let mut table = Table::new(Seed::KNOWN);
     let mut emit = Emitter::new(job, &mut table);

@@ -1,4 +1,4 @@
-//! The map phase: workers take pieces of the input from one queue, each with a table of its own.
+//! The map phase: workers take pieces of the input from one queue. Each worker has its own table.
 
 use crate::key::Seed;
 use crate::table::{Entries, Table};
@@ -12,12 +12,12 @@ use proto::CutRule;
 use runtime::{JobContext, JobError};
 use spin::Mutex;
 
-/// Bytes that a worker maps between two awaits, if records are short: some milliseconds at most.
+/// Bytes that a worker maps between two awaits, if records are short. This takes a few milliseconds at most.
 const PIECE: usize = 128 << 10;
 
 /// The input of a node, in pieces.
 pub(crate) struct Queue {
-    splits: Vec<Holder>,
+    splits: Vec<SharedSplit>,
     /// Index of a split and a range of its bytes.
     pieces: Vec<(usize, Range<usize>)>,
     next: AtomicUsize,
@@ -26,14 +26,14 @@ pub(crate) struct Queue {
     records: AtomicU64,
 }
 
-/// A split until all of it has been mapped.
-struct Holder {
+/// A split, kept until all of it has been mapped.
+struct SharedSplit {
     split: Mutex<Option<Arc<runtime::Split>>>,
     pieces_left: AtomicUsize,
 }
 
 impl Queue {
-    /// Cuts splits further where the rule allows.
+    /// Returns the pieces of `splits`, which are cut further where the rule allows.
     pub(crate) fn new(splits: Vec<runtime::Split>, rule: &CutRule) -> Self {
         let mut queue = Self {
             splits: Vec::new(),
@@ -54,28 +54,28 @@ impl Queue {
             let pieces_left = AtomicUsize::new(queue.pieces.len() - before);
             if before < queue.pieces.len() {
                 queue.bytes += split.bytes.len() as u64;
-                queue.splits.push(Holder { split: Mutex::new(Some(Arc::new(split))), pieces_left });
+                queue.splits.push(SharedSplit { split: Mutex::new(Some(Arc::new(split))), pieces_left });
             }
         }
         queue
     }
 
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Bytes mapped so far.
+    /// Returns the bytes mapped so far.
     pub(crate) fn mapped(&self) -> u64 {
         self.mapped.load(Ordering::Relaxed)
     }
 
-    /// Values added so far.
+    /// Returns the number of values added so far.
     pub(crate) fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Maps the next piece into `table`; `false` when none is left.
+    /// Maps the next piece into `table`. Returns `false` when none is left.
     pub(crate) fn map_next<M: MapReduce>(&self, job: &M, table: &mut Table<M::Value>) -> bool {
         let Some((number, range)) = self.pieces.get(self.next.fetch_add(1, Ordering::Relaxed)) else {
             return false;
@@ -91,14 +91,14 @@ impl Queue {
         }
         drop(split);
         if holder.pieces_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The last piece: the memory is wanted for tables.
+            // This was the split's last piece: its memory is needed for tables.
             drop(holder.split.lock().take());
         }
         true
     }
 }
 
-/// Where the piece that starts at `start` ends.
+/// Returns the end of the piece that starts at `start`.
 fn cut(bytes: &[u8], start: usize, rule: &CutRule) -> usize {
     let Some(rest) = bytes.get(start + PIECE - 1..) else { return bytes.len() };
     match rest.iter().position(|&byte| rule.allows(byte)) {
@@ -107,7 +107,7 @@ fn cut(bytes: &[u8], start: usize, rule: &CutRule) -> usize {
     }
 }
 
-/// One worker: maps until nothing is left; gives what its table has.
+/// Runs one worker until no piece is left. Returns the entries of its table.
 pub(crate) async fn worker<M: MapReduce>(
     context: JobContext,
     job: Arc<M>,

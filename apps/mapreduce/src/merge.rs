@@ -1,4 +1,4 @@
-//! Merging sorted lists, of this node and of others, in final order.
+//! Merges sorted lists of this node and of others, in final order.
 
 use crate::MapReduce;
 use crate::key::{SHORT, word_of};
@@ -11,9 +11,9 @@ use runtime::JobError;
 
 /// A sorted list and a position in it.
 pub(crate) enum Source<M: MapReduce, R> {
-    /// On this node.
+    /// A list on this node.
     Local { sorted: Sorted<M::Value>, at: usize },
-    /// A run in a region, and the value of its latest record.
+    /// A run in a region, with the value of its latest record.
     Remote { reader: RunReader<R, M::Value>, value: Option<M::Value> },
 }
 
@@ -26,7 +26,7 @@ impl<M: MapReduce, R: Region> Source<M, R> {
         Self::Remote { reader, value: None }
     }
 
-    /// The key and value at the position.
+    /// Returns the key and value at the position.
     fn record<'a>(&'a self, scratch: &'a mut [u8; SHORT]) -> Option<(&'a [u8], &'a M::Value)> {
         match self {
             Self::Local { sorted, at } => {
@@ -37,7 +37,7 @@ impl<M: MapReduce, R: Region> Source<M, R> {
         }
     }
 
-    /// What decides most comparisons at the position; `None` at the end.
+    /// Returns the head of the record at the position, which decides most comparisons; `None` at the end.
     fn head(&self, job: &M) -> Option<Head> {
         match self {
             Self::Local { sorted, at } => Some(sorted.get(*at)?.0),
@@ -48,7 +48,7 @@ impl<M: MapReduce, R: Region> Source<M, R> {
         }
     }
 
-    /// Goes on by one.
+    /// Moves to the next record.
     async fn advance(&mut self) -> Result<(), JobError> {
         match self {
             Self::Local { at, .. } => *at += 1,
@@ -58,15 +58,15 @@ impl<M: MapReduce, R: Region> Source<M, R> {
     }
 }
 
-/// Several sources as one.
+/// Several sources, merged.
 pub(crate) struct Merge<M: MapReduce, R> {
     sources: Vec<(Head, Source<M, R>)>,
-    /// Index of the source whose record is next; of no meaning when there is no source.
+    /// Index of the source with the next record. Meaningless if there is no source.
     least: usize,
 }
 
 impl<M: MapReduce, R: Region> Merge<M, R> {
-    /// Puts every source at its first record.
+    /// Positions each source at its first record.
     pub(crate) async fn new(job: &M, sources: Vec<Source<M, R>>) -> Result<Self, JobError> {
         let mut started = Vec::new();
         for mut source in sources {
@@ -82,12 +82,12 @@ impl<M: MapReduce, R: Region> Merge<M, R> {
         Ok(merge)
     }
 
-    /// The next key and value in order; `None` at the end.
+    /// Returns the next key and value in order; `None` at the end.
     pub(crate) fn peek<'a>(&'a self, scratch: &'a mut [u8; SHORT]) -> Option<(&'a [u8], &'a M::Value)> {
         self.sources.get(self.least)?.1.record(scratch)
     }
 
-    /// Goes on by one.
+    /// Moves to the next record.
     pub(crate) async fn advance(&mut self, job: &M) -> Result<(), JobError> {
         let Some((head, source)) = self.sources.get_mut(self.least) else { return Ok(()) };
         source.advance().await?;
@@ -100,7 +100,7 @@ impl<M: MapReduce, R: Region> Merge<M, R> {
     }
 
     fn find_least(&mut self) {
-        // A scan: there are few sources, and nearly all comparisons are of two integers.
+        // A linear scan is enough: there are few sources, and nearly all comparisons are of two integers.
         self.least = 0;
         for other in 1..self.sources.len() {
             if self.before(other, self.least) {

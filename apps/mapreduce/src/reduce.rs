@@ -1,4 +1,4 @@
-//! The reduce phase: what all nodes have for this one becomes one sorted list per worker.
+//! The reduce phase: combines all nodes' records for this node into one sorted list per worker.
 
 use crate::MapReduce;
 use crate::key::{Key, Seed};
@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 use platform::yield_now;
 use runtime::JobError;
 
-/// Records of another node that are taken between two awaits.
+/// Records of another node that are combined between two awaits.
 const TURN: usize = 4096;
 
-/// Combines lists of this node with runs of others, and sorts. The keys of a list are distinct; lists and runs may have
-/// keys in common. `seed` is that of the table that they are combined in.
+/// Combines lists of this node with runs of others, and sorts the result. The keys of one list are distinct;
+/// lists and runs may have keys in common. `seed` is the seed of the table in which they are combined.
 pub(crate) async fn reduce<M: MapReduce, R: Region>(
     job: &M,
     seed: Seed,

@@ -1,11 +1,11 @@
-//! Bytes that a node offers to others: LITE memory, or in tests any memory.
+//! Memory that a node shares with others: LITE memory, or plain memory in tests.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use lite::Lmr;
 use runtime::{BoxFuture, JobError};
 
-/// Memory on some node that is written in place and read from afar.
+/// Memory on some node that its owner writes and other nodes read.
 pub(crate) trait Region: Clone + Send + Sync + 'static {
     /// Reads `len` bytes from `offset` on.
     fn read(&self, offset: u64, len: usize) -> BoxFuture<'static, Result<Vec<u8>, JobError>>;
@@ -47,7 +47,7 @@ impl Region for InMemory {
     fn read(&self, offset: u64, len: usize) -> BoxFuture<'static, Result<Vec<u8>, JobError>> {
         let bytes = self.0.clone();
         Box::pin(async move {
-            // As with a real read, the bytes come later.
+            // As with a real read, the bytes arrive later.
             platform::yield_now().await;
             let bytes = bytes.lock();
             let found = bytes.get(offset as usize..).and_then(|rest| rest.get(..len));

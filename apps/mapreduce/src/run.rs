@@ -1,7 +1,8 @@
-//! Runs: lists of keys and values as bytes in a region, several after each other behind a table of where they start.
+//! Runs: lists of keys and values, encoded in a region one after the other, behind a table of their offsets.
 //!
-//! The region begins with one 8-byte little-endian offset per run, and one more for the end of the last. A record is the
-//! key's length, the value's length (both as [`Value`] of `u64` is encoded), the key, the value.
+//! The region begins with one 8-byte little-endian offset per run, and a last one for the end of the last
+//! run. A record consists of the key's length, the value's length (both encoded as [`Value`] encodes `u64`),
+//! the key, and the value.
 
 use crate::OutOfMemory;
 use crate::region::Region;
@@ -14,17 +15,17 @@ use core::ops::Range;
 use core::task::Poll;
 use runtime::{BoxFuture, JobError};
 
-/// Bytes written at once.
+/// Bytes that are written at once.
 const WRITE_BLOCK: usize = 64 << 10;
-/// Reads of one run under way at once.
+/// Reads of a run that are in flight at once.
 const DEPTH: usize = 2;
 
-/// Bytes of the table at the front of a region of `runs` runs.
+/// Returns the length of the table at the front of a region of `runs` runs, in bytes.
 pub(crate) const fn table_len(runs: usize) -> u64 {
     (runs as u64 + 1) * 8
 }
 
-/// Bytes of a record. `scratch` is overwritten.
+/// Returns the length of an encoded record, in bytes. Overwrites `scratch`.
 pub(crate) fn record_len<V: Value>(key_len: usize, value: &V, scratch: &mut Vec<u8>) -> u64 {
     scratch.clear();
     value.encode(scratch);
@@ -43,7 +44,7 @@ pub(crate) struct RunWriter<R> {
 }
 
 impl<R: Region> RunWriter<R> {
-    /// Starts with the table for runs of these lengths in bytes.
+    /// Starts with the table for runs of these lengths, in bytes.
     pub(crate) fn new(region: R, lens: &[u64]) -> Self {
         let mut buffer = Vec::with_capacity(WRITE_BLOCK);
         let mut offset = table_len(lens.len());
@@ -62,7 +63,7 @@ impl<R: Region> RunWriter<R> {
         (key.len() as u64).encode(&mut self.buffer);
         (self.value.len() as u64).encode(&mut self.buffer);
         if key.len() > WRITE_BLOCK {
-            // From where it stands: a large key is not copied once more.
+            // A large key is written from its own memory, without another copy.
             self.flush().await?;
             self.region.write(self.offset, key).await?;
             self.offset += key.len() as u64;
@@ -73,7 +74,7 @@ impl<R: Region> RunWriter<R> {
         if self.buffer.len() >= WRITE_BLOCK { self.flush().await } else { Ok(()) }
     }
 
-    /// Writes what is left; gives the number of bytes in all.
+    /// Writes the rest of the buffer. Returns the total number of bytes.
     pub(crate) async fn finish(mut self) -> Result<u64, JobError> {
         self.flush().await?;
         Ok(self.offset)
@@ -87,43 +88,43 @@ impl<R: Region> RunWriter<R> {
     }
 }
 
-/// A read that is under way.
+/// A read of a run.
 enum Fetch {
     Pending(BoxFuture<'static, Result<Vec<u8>, JobError>>),
     Ready(Result<Vec<u8>, JobError>),
 }
 
-/// Reads one run or several in a row, block by block, with the next blocks always under way.
+/// Reads consecutive runs block by block, with the next blocks always in flight.
 pub(crate) struct RunReader<R, V> {
     region: R,
-    /// The rank of the node whose region this is.
+    /// The rank of the node that owns the region.
     rank: usize,
     block: usize,
-    /// Where the next read starts, and where the runs end.
+    /// Offset of the next read, and of the end of the runs.
     next: u64,
     end: u64,
     pending: VecDeque<Fetch>,
-    /// Bytes between what `window` holds and `end`.
+    /// Bytes up to `end` that are not in `window` yet.
     missing: u64,
     window: Vec<u8>,
-    /// Where in the window the next record starts.
+    /// Offset of the next record in the window.
     at: usize,
     /// The latest record's key in the window.
     key: Range<usize>,
     value: PhantomData<fn() -> V>,
 }
 
-/// What stands at the front of the window.
+/// The result of decoding the front of the window.
 enum Front<V> {
     Record(V),
-    /// A record of that many bytes at least.
+    /// An incomplete record of at least this many bytes.
     Partial(usize),
     End,
 }
 
 impl<R: Region, V: Value> RunReader<R, V> {
-    /// Opens the runs with these numbers in a region of `runs` that the node of `rank` has written; reads `block` bytes
-    /// at once.
+    /// Opens the runs `range` of a region with `runs` runs that the node of rank `rank` has written. Reads
+    /// `block` bytes at a time.
     pub(crate) async fn open(
         region: R,
         rank: usize,
@@ -156,7 +157,7 @@ impl<R: Region, V: Value> RunReader<R, V> {
         })
     }
 
-    /// Goes to the next record: gives its value, or `None` at the end.
+    /// Moves to the next record and returns its value, or `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<V>, JobError> {
         loop {
             match self.front()? {
@@ -167,12 +168,12 @@ impl<R: Region, V: Value> RunReader<R, V> {
         }
     }
 
-    /// The key of the latest record.
+    /// Returns the key of the latest record.
     pub(crate) fn key(&self) -> &[u8] {
         &self.window[self.key.clone()]
     }
 
-    /// Takes the record at the front of the window if all of it is there.
+    /// Decodes the record at the front of the window, if all of it is there.
     fn front(&mut self) -> Result<Front<V>, JobError> {
         let malformed = JobError::Malformed { rank: self.rank };
         let bytes = &self.window[self.at..];
@@ -201,7 +202,7 @@ impl<R: Region, V: Value> RunReader<R, V> {
         Ok(Front::Record(value))
     }
 
-    /// Gets at least `len` bytes into the window, or all that are missing.
+    /// Reads until the window holds at least `len` bytes, or all that are missing.
     async fn fill(&mut self, len: usize) -> Result<(), JobError> {
         self.window.drain(..self.at);
         (self.at, self.key) = (0, 0..0);
@@ -224,13 +225,13 @@ impl<R: Region, V: Value> RunReader<R, V> {
         Ok(())
     }
 
-    /// Starts reads until enough are under way.
+    /// Starts reads until [`DEPTH`] are in flight.
     async fn fetch_ahead(&mut self) {
         while self.pending.len() < DEPTH && self.next < self.end {
             let len = (self.end - self.next).min(self.block as u64);
             let mut read = self.region.read(self.next, len as usize);
             self.next += len;
-            // The first poll posts it.
+            // The first poll posts the read.
             let fetch = poll_fn(|cx| {
                 Poll::Ready(match read.as_mut().poll(cx) {
                     Poll::Ready(result) => Some(result),

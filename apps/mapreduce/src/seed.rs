@@ -1,18 +1,20 @@
-//! The seed that a job's nodes agree on: under it they split keys among themselves.
+//! The seed on which a job's nodes agree: under it they partition keys.
 
 use crate::key::Seed;
 use runtime::{JobContext, JobError, Region};
 
-/// What the seed is published as, within the job.
+/// The name, within the job, under which the seed is published.
 const NAME: &str = "seed";
 
-/// The seed of a job; rank 0, which draws it, has the region that the others read it from, and frees it once they have.
+/// The seed of a job. Rank 0 draws it and has the region from which the others read it. Rank 0 frees the
+/// region once they have.
 pub(crate) struct Agreed {
     pub(crate) seed: Seed,
     pub(crate) region: Option<Region>,
 }
 
-/// Agrees on a seed, while the nodes map: it is wanted when a node has mapped all. The death of a node ends it at once.
+/// Agrees on a seed while the nodes map: a node needs it when it has mapped all its input. The death of a
+/// node ends the wait at once.
 pub(crate) async fn agree(context: JobContext) -> Result<Agreed, JobError> {
     let alone = context.nodes().len() == 1;
     if context.rank() != 0 {

@@ -1,4 +1,4 @@
-//! Final order: by rank, then by key.
+//! Sorts by rank, then by key.
 
 use crate::key::SHORT;
 use crate::table::{Entries, Entry};
@@ -6,7 +6,7 @@ use crate::{MapReduce, OutOfMemory};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// What decides most comparisons.
+/// The first sort key, which decides most comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Head {
     /// [`MapReduce::rank`] of the value.
@@ -41,23 +41,23 @@ impl<V> Sorted<V> {
         Ok(Self { entries, order })
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// The entry at a position of the order.
+    /// Returns the entry at a position of the order.
     pub(crate) fn get(&self, position: usize) -> Option<(Head, &Entry<V>)> {
         let (head, number) = self.order.get(position)?;
         Some((*head, self.entries.list.get(*number as usize)?))
     }
 
-    /// The bytes of an entry's key, those of a short key in `room`.
+    /// Returns the bytes of an entry's key. The bytes of a short key are stored in `room`.
     pub(crate) fn key<'a>(&'a self, entry: &Entry<V>, room: &'a mut [u8; SHORT]) -> &'a [u8] {
         entry.key(&self.entries.arena, room)
     }
 
-    /// All entries, in no order.
+    /// Returns all entries, in no particular order.
     pub(crate) fn entries(&self) -> &[Entry<V>] {
         &self.entries.list
     }

@@ -1,29 +1,31 @@
 //! The combining hash table: distinct keys, each with one value.
 //!
-//! An index of entry numbers with linear probing, at most half full, over a dense list of entries. A short key stands in
-//! its entry and compares as two integers; of a long one the entry has the first eight bytes and a place in the arena.
+//! The table is an index of entry numbers with linear probing, at most half full, over a dense list of
+//! entries. A short key is stored in its entry and compared as two integers. The entry of a long key has the
+//! key's first eight bytes and its address in the arena.
 //!
-//! Where an entry stands in the index is decided by a hash under the table's own seed; which share of the job a key belongs to,
-//! by a hash under a seed that all nodes of the job know.
+//! An entry's position in the index depends on a hash under the table's own seed. The share of the job that a
+//! key belongs to depends on a hash under a seed that all nodes of the job know.
 
 use crate::OutOfMemory;
-use crate::arena::{Arena, Place};
+use crate::arena::{Address, Arena};
 use crate::key::{Key, SHORT, Seed, Short, hash_long, part_of, word_of};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// Length of the first index. Lengths are powers of two.
+/// The length of the first index. All lengths are powers of two.
 const FIRST_INDEX: usize = 1 << 10;
-/// Entries that a table holds at most: the index is then as long as there are hashes of 32 bits, and numbers of entries fit too.
+/// The most entries that a table holds. The index then has as many slots as there are 32-bit hashes, and
+/// entry numbers still fit into 32 bits.
 const MOST: usize = 1 << 31;
 
 /// A key and its value.
 #[derive(Debug)]
 pub(crate) struct Entry<V> {
-    /// The key's first eight bytes, little-endian, missing ones zero.
+    /// The key's first eight bytes, little-endian. Missing bytes are zero.
     lo: u64,
-    /// Of a short key: the next eight. Of a long one: its place in the arena.
+    /// Short key: the next eight bytes. Long key: its address in the arena.
     hi: u64,
     /// The low half of the key's hash in its table.
     hash: u32,
@@ -32,17 +34,18 @@ pub(crate) struct Entry<V> {
 }
 
 impl<V> Entry<V> {
-    /// Which of `parts` equal shares of the hash space under `seed` the key belongs to.
+    /// Returns the index of the share that the key belongs to, of `parts` equal shares of the hash space
+    /// under `seed`.
     fn part(&self, arena: &Arena, seed: Seed, parts: usize) -> usize {
         let hash = if self.is_short() {
             Short::from_parts(self.lo, self.hi, self.len).hash(seed)
         } else {
-            hash_long(arena.get(Place::from_word(self.hi), self.key_len()), seed)
+            hash_long(arena.get(Address::from_word(self.hi), self.key_len()), seed)
         };
         part_of(hash, seed, parts)
     }
 
-    /// The first eight bytes as a number that orders as they do.
+    /// Returns the first eight bytes as a number with the same order.
     pub(crate) const fn prefix(&self) -> u64 {
         self.lo.swap_bytes()
     }
@@ -51,18 +54,18 @@ impl<V> Entry<V> {
         self.len as usize <= SHORT
     }
 
-    /// Bytes of the key.
+    /// Returns the length of the key, in bytes.
     pub(crate) const fn key_len(&self) -> usize {
         self.len as usize
     }
 
-    /// The key's bytes, those of a short key in `room`.
+    /// Returns the key's bytes. The bytes of a short key are stored in `room`.
     pub(crate) fn key<'a>(&self, arena: &'a Arena, room: &'a mut [u8; SHORT]) -> &'a [u8] {
         if self.is_short() {
             *room = (u128::from(self.hi) << 64 | u128::from(self.lo)).to_le_bytes();
             &room[..self.key_len()]
         } else {
-            arena.get(Place::from_word(self.hi), self.key_len())
+            arena.get(Address::from_word(self.hi), self.key_len())
         }
     }
 
@@ -70,7 +73,8 @@ impl<V> Entry<V> {
     pub(crate) fn cmp_key(&self, arena: &Arena, other: &Self, other_arena: &Arena) -> Ordering {
         self.prefix().cmp(&other.prefix()).then_with(|| {
             if self.is_short() && other.is_short() {
-                // Padding is zero: the shorter of two keys that differ in trailing zero bytes comes first.
+                // The padding is zero, so of two keys that differ in trailing zero bytes only, the shorter is
+                // less.
                 (self.hi.swap_bytes(), self.len).cmp(&(other.hi.swap_bytes(), other.len))
             } else {
                 self.key(arena, &mut [0; SHORT]).cmp(other.key(other_arena, &mut [0; SHORT]))
@@ -79,7 +83,7 @@ impl<V> Entry<V> {
     }
 }
 
-/// Entries with distinct keys, in no order; long keys in an arena that several lists may share.
+/// Entries with distinct keys, in no order. Long keys are in an arena that several lists may share.
 #[derive(Debug)]
 pub(crate) struct Entries<V> {
     pub(crate) list: Vec<Entry<V>>,
@@ -89,25 +93,25 @@ pub(crate) struct Entries<V> {
 /// Distinct keys and their values.
 #[derive(Debug)]
 pub(crate) struct Table<V> {
-    /// Entry number plus one, or zero.
+    /// Entry numbers plus one; zero marks a free slot.
     index: Vec<u32>,
     entries: Vec<Entry<V>>,
     arena: Arena,
     seed: Seed,
-    /// [`MOST`], but in tests.
+    /// The most entries: [`MOST`], except in tests.
     most: usize,
-    /// Set once memory has run out: entries may be missing.
+    /// Set once memory has run out. Entries may be missing then.
     failed: Option<OutOfMemory>,
 }
 
 impl<V> Table<V> {
-    /// A table whose index is arranged by hashes under `seed`.
+    /// Returns a table whose index is arranged by hashes under `seed`.
     pub(crate) fn new(seed: Seed) -> Self {
         let (index, entries, arena) = (Vec::new(), Vec::new(), Arena::default());
         Self { index, entries, arena, seed, most: MOST, failed: None }
     }
 
-    /// Adds `value` to what the key has, by `combine` if it has something.
+    /// Adds `value` to the key, by `combine` if the key has a value already.
     #[inline]
     pub(crate) fn add(&mut self, key: Key<'_>, value: V, combine: impl FnOnce(&mut V, V)) {
         match key {
@@ -141,11 +145,11 @@ impl<V> Table<V> {
         combine: impl FnOnce(&mut V, V),
     ) {
         debug_assert!(len > SHORT);
-        let (Ok(len32), Ok(place)) = (u32::try_from(len), self.arena.push(len, fill)) else {
+        let (Ok(len32), Ok(addr)) = (u32::try_from(len), self.arena.push(len, fill)) else {
             self.failed = Some(OutOfMemory { wanted: len });
             return;
         };
-        let key = self.arena.get(place, len);
+        let key = self.arena.get(addr, len);
         let (lo, hash) = (word_of(key), hash_long(key, self.seed) as u32);
         let mask = self.index.len().wrapping_sub(1);
         let mut at = hash as usize & mask;
@@ -154,14 +158,14 @@ impl<V> Table<V> {
             if entry.hash == hash
                 && entry.len == len32
                 && entry.lo == lo
-                && self.arena.get(Place::from_word(entry.hi), len) == key
+                && self.arena.get(Address::from_word(entry.hi), len) == key
             {
-                self.arena.pop(place);
+                self.arena.pop(addr);
                 return combine(&mut entry.value, value);
             }
             at = (at + 1) & mask;
         }
-        self.insert(Entry { lo, hi: place.to_word(), hash, len: len32, value });
+        self.insert(Entry { lo, hi: addr.to_word(), hash, len: len32, value });
     }
 
     /// Appends the entry of a new key.
@@ -175,18 +179,19 @@ impl<V> Table<V> {
         let hash = entry.hash;
         self.entries.push(entry);
         let number = self.entries.len() as u32;
-        place_in(&mut self.index, hash, number);
+        store_number(&mut self.index, hash, number);
     }
 
-    /// Room for one more entry, and an index at most half full.
+    /// Makes room for one more entry, with an index that stays at most half full.
     fn make_room(&mut self) -> Result<(), OutOfMemory> {
         let len = self.entries.len();
         if len >= self.most {
-            // Said as what it means to whoever runs the job: this node's memory does not take so many keys.
+            // For the user of the job this means that the node's memory is too small for the number of keys.
             return Err(OutOfMemory { wanted: 2 * len * size_of::<Entry<V>>() });
         }
         if len == self.entries.capacity() {
-            // Half as much again once it is large: a list that doubles needs three times its size for a moment.
+            // Once the list is large it grows by half: doubling it would need three times its size for a
+            // moment.
             let more = if len < 1 << 16 { len.max(64) } else { len / 2 };
             let wanted = (len + more) * size_of::<Entry<V>>();
             self.entries.try_reserve_exact(more).map_err(|_| OutOfMemory { wanted })?;
@@ -199,13 +204,17 @@ impl<V> Table<V> {
             self.index.try_reserve_exact(size).map_err(|_| OutOfMemory { wanted })?;
             self.index.resize(size, 0);
             for (number, entry) in (1..).zip(&self.entries) {
-                place_in(&mut self.index, entry.hash, number);
+                store_number(&mut self.index, entry.hash, number);
             }
         }
         Ok(())
     }
 
-    /// The entries as one list, or why some are missing.
+    /// Returns the entries as one list.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] if entries are missing.
     pub(crate) fn into_entries(self) -> Result<Entries<V>, OutOfMemory> {
         match self.failed {
             Some(e) => Err(e),
@@ -213,7 +222,7 @@ impl<V> Table<V> {
         }
     }
 
-    /// Whether memory has run out.
+    /// Returns the error if memory has run out.
     pub(crate) fn failed(&self) -> Option<OutOfMemory> {
         self.failed
     }
@@ -225,7 +234,7 @@ impl<V> Table<V> {
                 let key = Short::from_parts(entry.lo, entry.hi, entry.len);
                 self.add_short(key, entry.value, &combine);
             } else {
-                let key = entries.arena.get(Place::from_word(entry.hi), entry.key_len());
+                let key = entries.arena.get(Address::from_word(entry.hi), entry.key_len());
                 self.add(Key::Long(key), entry.value, &combine);
             }
         }
@@ -256,8 +265,8 @@ impl<V> Entries<V> {
     }
 }
 
-/// Enters an entry's number at the first free position from its hash on.
-fn place_in(index: &mut [u32], hash: u32, number: u32) {
+/// Stores an entry's number in the first free slot, starting at its hash.
+fn store_number(index: &mut [u32], hash: u32, number: u32) {
     let mask = index.len() - 1;
     let mut at = hash as usize & mask;
     while index[at] != 0 {
@@ -276,17 +285,17 @@ mod tests {
     const SEED: Seed = Seed::KNOWN;
 
     impl<V> Table<V> {
-        /// Places beyond the first that a search for each key once looks at.
+        /// Counts the slots beyond the first that are examined when each key is looked up once.
         fn probes(&self) -> usize {
             let mask = self.index.len().wrapping_sub(1);
-            let places = self.index.iter().enumerate().filter(|(_, number)| **number != 0);
-            places
+            let slots = self.index.iter().enumerate().filter(|(_, number)| **number != 0);
+            slots
                 .map(|(at, &number)| at.wrapping_sub(self.entries[number as usize - 1].hash as usize) & mask)
                 .sum()
         }
     }
 
-    /// A table of the keys.
+    /// Returns a table of the keys.
     fn table_of(keys: &[[u8; SHORT]], seed: Seed) -> Table<u64> {
         let mut table = Table::new(seed);
         for key in keys {
@@ -295,8 +304,8 @@ mod tests {
         table
     }
 
-    /// Keys that whoever knows the seed can write down: one factor of the product is 1, and of the other the low 20 bits of both
-    /// halves are 0, so that the low 20 bits of the hash are. (So they were under the hash that every table once had.)
+    /// Keys that an attacker who knows the seed can construct: one factor of the product is 1, and the low 20
+    /// bits of both halves of the other are 0, so that the low 20 bits of the hash are 0.
     fn crafted() -> Vec<[u8; SHORT]> {
         let bytes = Seed::KNOWN.to_bytes();
         let (lo, hi) = bytes.split_at(8);

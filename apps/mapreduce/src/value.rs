@@ -1,17 +1,17 @@
-//! Values as they travel between nodes.
+//! Values and their encoding between nodes.
 
 use alloc::vec::Vec;
 
-/// What a key has; crosses the network in its encoded form.
+/// The value of a key. It crosses the network in encoded form.
 pub trait Value: Send + Sync + Sized + 'static {
     /// Appends the encoded value.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// The value with exactly this encoding; `None` if there is none.
+    /// Decodes a value from exactly these bytes. Returns `None` if they are not an encoding.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
-/// Seven bits to a byte, low ones first, the top bit set in all bytes but the last.
+/// Seven bits to a byte, the low ones first. The top bit is set in all bytes but the last.
 impl Value for u64 {
     fn encode(&self, out: &mut Vec<u8>) {
         let mut rest = *self;
@@ -30,7 +30,8 @@ impl Value for u64 {
     }
 }
 
-/// The number at the start of `bytes` and how many bytes it takes; `None` if it does not end there.
+/// Returns the number at the start of `bytes` and the length of its encoding, or `None` if `bytes` ends
+/// before it does.
 pub(crate) fn take_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (i, &byte) in bytes.iter().take(VARINT_MAX).enumerate() {
@@ -42,10 +43,10 @@ pub(crate) fn take_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Bytes that a number takes at most.
+/// The length of the longest encoded number, in bytes.
 pub(crate) const VARINT_MAX: usize = 10;
 
-/// Appends a number in decimal, without the weight of `core::fmt`.
+/// Appends a number in decimal, without the code size of `core::fmt`.
 pub fn push_decimal(number: u64, out: &mut Vec<u8>) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -61,7 +62,7 @@ pub fn push_decimal(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The bytes themselves.
+/// The encoding is the bytes themselves.
 impl Value for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self);
@@ -72,7 +73,7 @@ impl Value for Vec<u8> {
     }
 }
 
-/// Nothing: the key says it all.
+/// The encoding is empty: only keys matter.
 impl Value for () {
     fn encode(&self, _: &mut Vec<u8>) {}
 

@@ -1,34 +1,34 @@
-//! Cuts text into words: classifies 64 bytes at once, in plain integers (emulated processors run vector code slowly), and
-//! takes runs of ones from the mask.
+//! Splits text into words. It classifies 64 bytes at once with plain integers (emulated processors run vector
+//! code slowly), and extracts runs of ones from the mask.
 //!
 //! A word is a maximal run of ASCII letters, folded to lower case.
 
 use crate::key::{SHORT, Short};
 
-/// Takes the words of a text.
+/// Receives the words of a text.
 pub trait WordSink {
-    /// A word of up to 16 letters.
+    /// Receives a word of up to 16 letters.
     fn short(&mut self, word: Short);
 
-    /// A longer word, not yet folded: the letters as they stand in the text.
+    /// Receives a longer word, not yet folded: the letters as in the text.
     fn long(&mut self, letters: &[u8]);
 }
 
-/// One in every byte of a word.
+/// The least bit of every byte of a word.
 const ONES: u64 = 0x0101_0101_0101_0101;
 /// The top bit of every byte.
 const TOPS: u64 = 0x80 * ONES;
-/// What makes a letter lower case.
+/// The bit of each byte that distinguishes lower case.
 const CASE: u64 = 0x20 * ONES;
 
-/// Folds one letter.
+/// Folds one letter to lower case.
 #[inline]
 #[must_use]
 pub const fn fold(letter: u8) -> u8 {
     letter | 0x20
 }
 
-/// The top bit of each byte that is an ASCII letter.
+/// Returns the top bit of each byte that is an ASCII letter.
 #[inline]
 const fn letter_tops(word: u64) -> u64 {
     let low = (word | CASE) & !TOPS;
@@ -40,30 +40,31 @@ const fn letter_tops(word: u64) -> u64 {
 
 /// Bytes that are classified at once.
 const BLOCK: usize = 64;
-/// Bytes that must be there to look at a block: the first 16 letters of a word that starts at its end are read too.
+/// Bytes that must be present to process a block: a word that starts at the block's end is read up to 16
+/// letters further.
 const REACH: usize = BLOCK + SHORT;
 
-/// A little-endian word from the bytes at `at`.
+/// Returns the little-endian word at `at`.
 #[inline]
 fn load(bytes: &[u8; REACH], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// Which bytes of a block are letters: bit i for byte i.
+/// Returns a mask of the letters in a block: bit i for byte i.
 #[inline]
 fn letters(bytes: &[u8; REACH]) -> u64 {
-    // Brings bit 8k to bit 56 + k.
+    // The multiplication moves bit 8k to bit 56 + k.
     const GATHER: u64 = 0x0102_0408_1020_4080;
     (0..BLOCK / 8)
         .map(|i| ((letter_tops(load(bytes, 8 * i)) >> 7).wrapping_mul(GATHER) >> 56) << (8 * i))
         .fold(0, |mask, bits| mask | bits)
 }
 
-/// Hands all words of `text` to `sink`, in order.
+/// Passes all words of `text` to `sink`, in order.
 #[inline]
 pub fn for_each(text: &[u8], sink: &mut impl WordSink) {
     let rest = blocks(text, sink);
-    // The last bytes once more, with separators behind them.
+    // Processes the last bytes with separators behind them.
     let mut padded = [0; 2 * REACH];
     for (to, from) in padded.iter_mut().zip(rest) {
         *to = *from;
@@ -71,8 +72,8 @@ pub fn for_each(text: &[u8], sink: &mut impl WordSink) {
     blocks(&padded, sink);
 }
 
-/// Hands over words while a whole reach of bytes is left. The bytes that are left, fewer than that, start with no torn
-/// word.
+/// Passes on words while at least [`REACH`] bytes are left. Returns the remaining bytes, which do not begin
+/// inside a word.
 #[inline(always)]
 fn blocks<'a>(text: &'a [u8], sink: &mut impl WordSink) -> &'a [u8] {
     let mut rest = text;
@@ -83,7 +84,7 @@ fn blocks<'a>(text: &'a [u8], sink: &mut impl WordSink) -> &'a [u8] {
             let start = (runs.trailing_zeros() as usize) & (BLOCK - 1);
             let len = (!(runs >> start)).trailing_zeros() as usize;
             if start + len >= BLOCK {
-                // The word may go on. It comes first in the next block, unless it fills this one.
+                // The word may continue. It comes first in the next block, unless it fills this one.
                 next = if start > 0 { start } else { long(rest, sink) };
                 break;
             }
@@ -103,7 +104,7 @@ fn blocks<'a>(text: &'a [u8], sink: &mut impl WordSink) -> &'a [u8] {
     rest
 }
 
-/// Hands over the word at the front of `text`, more than 16 letters; gives its length.
+/// Passes on the word at the front of `text`, which has more than 16 letters. Returns its length.
 #[cold]
 fn long(text: &[u8], sink: &mut impl WordSink) -> usize {
     let (words, _) = text.as_chunks::<8>();
@@ -124,7 +125,7 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// Words by the definition, one byte at a time.
+    /// Splits words by the definition, one byte at a time.
     fn model(text: &[u8]) -> Vec<Vec<u8>> {
         text.split(|b| !b.is_ascii_alphabetic())
             .filter(|w| !w.is_empty())

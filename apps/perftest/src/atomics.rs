@@ -1,4 +1,4 @@
-//! Whether atomics did what they say: what each fetched, and what is left where they worked.
+//! Checks the results of atomics: the value that each fetched, and the values that remain in memory.
 
 use crate::buffer::{Side, Slots};
 use crate::error::Error;
@@ -8,24 +8,24 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What the last atomic on each of the peer's words has fetched, by queue pair and slot.
+/// The value that the last atomic on each of the peer's words has fetched, by queue pair and slot.
 ///
-/// Nobody else works on these words, and atomics of a queue pair are done in order: each must fetch what the one before has
-/// left.
+/// No other operation works on these words, and a queue pair executes its atomics in order. Each atomic must
+/// therefore fetch the value that the previous one left.
 pub struct Fetched {
     atomic: Atomic,
     last: Vec<Vec<Option<u64>>>,
 }
 
 impl Fetched {
-    /// Nothing yet.
+    /// Returns a record without results.
     #[must_use]
     pub fn new(options: &Options, slots: &Slots) -> Self {
         let last = vec![vec![None; slots.count as usize]; options.queue_pairs as usize];
         Self { atomic: options.atomic, last }
     }
 
-    /// Takes what operation `m` has fetched.
+    /// Records and checks the value that operation `m` has fetched.
     pub fn take(
         &mut self,
         session: &Session<'_>,
@@ -34,8 +34,7 @@ impl Fetched {
         slots: &Slots,
     ) -> Result<(), Error> {
         let mut bytes = [0; 8];
-        let at = session.buffers.slot(Side::Near, queue_pair, slots, m.into());
-        session.host.memory().read(at, &mut bytes)?;
+        session.buffers.read(Side::Near, queue_pair, slots, m.into(), &mut bytes)?;
         let value = u64::from_ne_bytes(bytes);
         let slot = (m % slots.count) as usize;
         let last = self.last.get_mut(queue_pair as usize).and_then(|of| of.get_mut(slot));
@@ -48,23 +47,23 @@ impl Fetched {
         }
     }
 
-    /// What must be left in the peer's words, in order of queue pairs and slots.
+    /// Returns the values that must be left in the peer's words, in order of queue pairs and slots.
     #[must_use]
     pub fn expected(&self) -> Vec<u64> {
         self.last.iter().flatten().filter_map(|last| Some(left(self.atomic, (*last)?))).collect()
     }
 }
 
-/// What an atomic leaves where it fetched `before`.
+/// Returns the value that an atomic leaves in memory where it fetched `before`.
 const fn left(atomic: Atomic, before: u64) -> u64 {
     match atomic {
         Atomic::FetchAdd => before.wrapping_add(1),
-        // 0 for 0, and anything else stays.
+        // The swap replaces 0 by 0 and leaves any other value.
         Atomic::CompareSwap => before,
     }
 }
 
-/// Whether this side's words are what the peer's atomics must have made of those `before`.
+/// Checks that this side's words are what the peer's atomics must have made of the words `before`.
 pub fn check(options: &Options, before: &[Vec<u64>], after: &[Vec<u64>]) -> Result<(), Error> {
     for (queue_pair, (before, after)) in before.iter().zip(after).enumerate() {
         let count = before.len() as u32;

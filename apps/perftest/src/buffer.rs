@@ -1,47 +1,50 @@
-//! The memory of a test, and what is in it.
+//! The memory of a test, and its content.
 //!
-//! As perftest's: for each queue pair a near buffer, which this side's work requests name, and a far one, which the
-//! peer's name (or its messages land in). Messages of at most half a page go round in a page, so that they do not all hit
-//! the same cache lines: message `m` lies in slot `m % slots` on both sides.
+//! The layout is perftest's. Each queue pair has a near buffer, which this side's work requests name, and a
+//! far buffer, which the peer's work requests name (or in which its messages arrive). Messages of at most
+//! half a page rotate through the slots of a page, so that they do not all hit the same cache lines: message
+//! `m` uses slot `m % slots` on both sides.
 
 use crate::error::Error;
 use crate::exchange::Agreed;
 use crate::options::Options;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
-use platform::{IoAddr, Memory, Platform};
+use platform::{IoAddr, Lent, Platform};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes that a test has for its buffers at least.
+/// The least limit of a test's buffers, in bytes.
 const ROOM: u64 = 1 << 20;
 /// Bytes that are filled or hashed at a time.
 const CHUNK: usize = 4096;
 
-/// A SHA-256.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// Which of a queue pair's two buffers.
+/// One of a queue pair's two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// What this side's work requests name.
+    /// The buffer that this side's work requests name.
     Near,
-    /// What the peer's name.
+    /// The buffer that the peer's work requests name.
     Far,
 }
 
-/// Where the messages of one size lie in a buffer.
+/// The slots of a buffer that messages of one size use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
-    /// Bytes of a message.
+    /// The length of a message, in bytes.
     pub size: u32,
-    /// Bytes from slot to slot.
+    /// The distance between two slots, in bytes.
     step: u32,
-    /// How many.
+    /// The number of slots.
     pub count: u32,
 }
 
 impl Slots {
-    /// Of messages of `size` bytes; `spread`: they go round.
+    /// Returns the slots for messages of `size` bytes. If `spread` is set, messages rotate through the slots
+    /// of a page.
     #[must_use]
     pub fn new(size: u32, agreed: &Agreed, spread: bool) -> Self {
         let step = size.max(1).next_multiple_of(agreed.line);
@@ -49,30 +52,30 @@ impl Slots {
         Self { size, step, count }
     }
 
-    /// Where message `m` begins.
+    /// Returns the offset of message `m`.
     #[must_use]
     pub fn offset(&self, m: u64) -> u64 {
         m % u64::from(self.count) * u64::from(self.step)
     }
 }
 
-/// The buffers of a test. Frees its memory when dropped: the queue pairs that reach it must be gone by then.
+/// The buffers of a test. Dropping them frees their memory, so the queue pairs that can access it must be
+/// destroyed before.
 pub struct Buffers {
-    platform: Arc<dyn Platform>,
-    base: IoAddr,
-    len: u64,
+    run: Box<dyn Lent>,
     stride: u64,
     queue_pairs: u32,
 }
 
 impl Buffers {
-    /// Bytes that the buffers of a test may take: so many that a peer with larger pages fits in as well, if the test is small.
+    /// Returns the limit of the buffers of a test, in bytes. A small test leaves room for a peer with larger
+    /// pages.
     #[must_use]
     pub fn needed(options: &Options) -> u64 {
         Self::len(options, 4096).max(ROOM)
     }
 
-    /// Bytes that they take if the larger page of both sides is `cycle`.
+    /// Returns the bytes of the buffers if the larger page of both sides has `cycle` bytes.
     fn len(options: &Options, cycle: u32) -> u64 {
         2 * u64::from(options.queue_pairs) * Self::stride(options, cycle)
     }
@@ -82,7 +85,8 @@ impl Buffers {
         u64::from(largest.max(cycle)).next_multiple_of(4096)
     }
 
-    /// Takes the memory and fills it with what only this test has: near and far differ, and so do any two tests.
+    /// Allocates the memory and fills it with unique data: near and far buffers differ, and so do any two
+    /// tests.
     pub fn new(platform: &Arc<dyn Platform>, options: &Options, agreed: &Agreed) -> Result<Self, Error> {
         let stride = Self::stride(options, agreed.cycle);
         let (len, most) = (Self::len(options, agreed.cycle), Self::needed(options));
@@ -92,48 +96,60 @@ impl Buffers {
                 agreed.cycle
             )));
         }
-        let base = platform.memory().alloc(len).ok_or(Error::OutOfMemory(len.div_ceil(1_000_000)))?;
-        let buffers =
-            Self { platform: platform.clone(), base, len, stride, queue_pairs: options.queue_pairs };
-        buffers.fill()?;
+        let run = platform.memory().lend(len).ok_or(Error::OutOfMemory(len.div_ceil(1_000_000)))?;
+        let buffers = Self { run, stride, queue_pairs: options.queue_pairs };
+        buffers.fill(platform)?;
         Ok(buffers)
     }
 
-    fn memory(&self) -> &dyn Memory {
-        self.platform.memory()
-    }
-
-    /// First byte of a buffer.
-    #[must_use]
-    pub fn start(&self, side: Side, queue_pair: u32) -> IoAddr {
+    /// Where a buffer begins in the run.
+    fn offset(&self, side: Side, queue_pair: u32) -> u64 {
         let index = match side {
             Side::Near => queue_pair,
             Side::Far => self.queue_pairs + queue_pair,
         };
-        IoAddr(self.base.0 + u64::from(index) * self.stride)
+        u64::from(index) * self.stride
     }
 
-    /// Where message `m` lies.
+    /// Returns the first byte of a buffer.
+    #[must_use]
+    pub fn start(&self, side: Side, queue_pair: u32) -> IoAddr {
+        IoAddr(self.run.addr().0 + self.offset(side, queue_pair))
+    }
+
+    /// Returns the address of message `m`.
     #[must_use]
     pub fn slot(&self, side: Side, queue_pair: u32, slots: &Slots, m: u64) -> IoAddr {
         IoAddr(self.start(side, queue_pair).0 + slots.offset(m))
     }
 
-    fn fill(&self) -> Result<(), Error> {
+    /// Reads message `m`, from its first byte on.
+    pub fn read(
+        &self,
+        side: Side,
+        queue_pair: u32,
+        slots: &Slots,
+        m: u64,
+        into: &mut [u8],
+    ) -> Result<(), Error> {
+        Ok(self.run.read(self.offset(side, queue_pair) + slots.offset(m), into)?)
+    }
+
+    fn fill(&self, platform: &Arc<dyn Platform>) -> Result<(), Error> {
         let mut seed = [0; 8];
-        self.platform.fill_random(&mut seed);
+        platform.fill_random(&mut seed);
         let mut state = u64::from_le_bytes(seed) | 1;
         let mut chunk = [0; CHUNK];
         let mut at = 0;
-        while at < self.len {
+        while at < self.run.size() {
             for word in chunk.chunks_exact_mut(8) {
-                // xorshift64: not secret, only not repeating.
+                // The xorshift64 sequence does not repeat; it need not be secret.
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
                 word.copy_from_slice(&state.to_le_bytes());
             }
-            self.memory().write(IoAddr(self.base.0 + at), &chunk)?;
+            self.run.write(at, &chunk)?;
             at += CHUNK as u64;
         }
         Ok(())
@@ -141,21 +157,21 @@ impl Buffers {
 
     /// Writes the last byte of message 0.
     pub fn set_last(&self, side: Side, size: u32, byte: u8) -> Result<(), Error> {
-        Ok(self.memory().write(self.last(side, size), &[byte])?)
+        Ok(self.run.write(self.last(side, size), &[byte])?)
     }
 
     /// Reads the last byte of message 0.
     pub fn get_last(&self, side: Side, size: u32) -> Result<u8, Error> {
         let mut byte = [0];
-        self.memory().read(self.last(side, size), &mut byte)?;
+        self.run.read(self.last(side, size), &mut byte)?;
         Ok(byte[0])
     }
 
-    fn last(&self, side: Side, size: u32) -> IoAddr {
-        IoAddr(self.start(side, 0).0 + u64::from(size.saturating_sub(1)))
+    fn last(&self, side: Side, size: u32) -> u64 {
+        self.offset(side, 0) + u64::from(size.saturating_sub(1))
     }
 
-    /// The words in the slots that `iterations` messages of 8 bytes have used.
+    /// Returns the words in the slots that `iterations` messages of 8 bytes have used.
     pub fn words(
         &self,
         side: Side,
@@ -165,36 +181,30 @@ impl Buffers {
     ) -> Result<alloc::vec::Vec<u64>, Error> {
         let word = |m: u32| {
             let mut bytes = [0; 8];
-            self.memory().read(self.slot(side, queue_pair, slots, m.into()), &mut bytes)?;
+            self.read(side, queue_pair, slots, m.into(), &mut bytes)?;
             Ok(u64::from_ne_bytes(bytes))
         };
         (0..slots.count.min(iterations)).map(word).collect()
     }
 
-    /// The digest of the slots that `iterations` messages have used, of all queue pairs in order.
+    /// Returns the digest of the slots that `iterations` messages have used, of all queue pairs in order.
     pub fn digest(&self, side: Side, slots: &Slots, iterations: u32) -> Result<Digest, Error> {
         let mut hash = Sha256::new();
         let mut chunk = [0; CHUNK];
         for queue_pair in 0..self.queue_pairs {
             for m in 0..slots.count.min(iterations) {
-                let start = self.slot(side, queue_pair, slots, m.into());
+                let start = self.offset(side, queue_pair) + slots.offset(m.into());
                 let mut at = 0;
                 while at < slots.size as usize {
                     let piece = chunk.len().min(slots.size as usize - at);
                     let piece = chunk.get_mut(..piece).unwrap_or_default();
-                    self.memory().read(IoAddr(start.0 + at as u64), piece)?;
+                    self.run.read(start + at as u64, piece)?;
                     hash.update(&*piece);
                     at += piece.len();
                 }
             }
         }
         Ok(hash.finalize().into())
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        self.memory().free(self.base, self.len);
     }
 }
 

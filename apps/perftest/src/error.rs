@@ -1,53 +1,53 @@
-//! Why a test ends without a result.
+//! Errors that end a test.
 
 use alloc::string::String;
 use platform::{MemoryError, NetworkError};
 use verbs::{Status, VerbsError, WorkKind};
 
-/// Why a test ends without a result.
+/// The reason for which a test ended without a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The words make no sense.
+    /// The command line is wrong.
     #[error("{0}")]
     Options(String),
-    /// What is asked is more than this RNIC does.
+    /// The options exceed the limits of this RNIC.
     #[error("{0}")]
     Limit(String),
-    /// The exchange over TCP fails.
+    /// The exchange over TCP failed.
     #[error("{during}: {error}")]
     Exchange {
-        /// What was being done.
+        /// The step that failed.
         during: &'static str,
-        /// Why it failed.
+        /// The error.
         error: NetworkError,
     },
-    /// The peer says something that cannot be.
+    /// The peer sent a malformed message.
     #[error("the peer's {0} cannot be read")]
     Malformed(&'static str),
-    /// The peer is of an older version.
+    /// The peer's version is too old.
     #[error("the peer is of a perftest before 5.70")]
     Version,
-    /// The peer's port is not found.
+    /// The peer's address cannot be resolved.
     #[error("nobody answers for the peer's GID {0}")]
     Unreachable(verbs::Gid),
-    /// The RNIC refuses.
+    /// The RNIC refused a call.
     #[error("{during}: {error}")]
     Verbs {
-        /// What was being done.
+        /// The step that failed.
         during: &'static str,
-        /// Why.
+        /// The error.
         error: VerbsError,
     },
-    /// A work request fails.
+    /// A work request failed.
     #[error("a {0:?} ended with {1:?}")]
     Completion(WorkKind, Status),
     /// Nothing has happened for a long time.
     #[error("nothing has come for {0} s")]
     Stalled(u64),
-    /// No room for the buffers.
+    /// The buffers do not fit into memory.
     #[error("too little memory: the buffers need {0} MB")]
     OutOfMemory(u64),
-    /// A buffer is not where it should be.
+    /// An access to a buffer failed.
     #[error("memory: {0}")]
     Memory(#[from] MemoryError),
     /// The result of atomics is wrong.
@@ -58,7 +58,7 @@ pub enum Error {
     Busy,
 }
 
-/// Says what was being done when something failed.
+/// Adds the failed step to an error.
 pub(crate) trait During<T> {
     fn during(self, during: &'static str) -> Result<T, Error>;
 }

@@ -1,4 +1,5 @@
-//! The exchange over TCP: in each step the client says its part first, and the server answers with its own.
+//! The exchange over TCP. In each step the client sends its message first, and the server answers with its
+//! own.
 
 use crate::Host;
 use crate::error::{During, Error};
@@ -15,27 +16,27 @@ use core::time::Duration;
 use platform::{Connection, Instant, NetworkError, yield_now};
 use verbs::PathMtu;
 
-/// How long the peer may take for a step.
+/// The longest time that the peer may take for a step.
 const STEP: Duration = Duration::from_secs(5);
-/// How long it may take to make its buffers and queue pairs.
+/// The longest time that the peer may take to create its buffers and queue pairs.
 const SETUP: Duration = Duration::from_secs(15);
-/// How long a client waits for a server that does not listen yet, and between attempts.
+/// The longest time that a client waits for a server to listen, and the pause between two attempts.
 const CONNECT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
-/// How long the peer may take to end its side of the connection.
+/// The longest time that the peer may take to close its side of the connection.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(2);
-/// The RNIC is driven for so long before the node's pollers have their turn.
+/// The RNIC is driven for this time before the node's pollers run.
 pub(crate) const TURN: Duration = Duration::from_micros(300);
-/// Bytes of a memory page and of a cache line, between which perftest's messages are spread.
+/// Bytes of a memory page and of a cache line. perftest spreads its messages over both.
 const CYCLE: u32 = 4096;
 const LINE: u32 = 64;
 
-/// What both sides agree on at the beginning.
+/// Values on which both sides agree at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Messages of at most half of so many bytes go round within them.
+    /// The larger page of both sides, in bytes. Messages of at most half of it rotate within a page.
     pub cycle: u32,
-    /// In steps of a multiple of so many.
+    /// The larger cache line of both sides, in bytes. Slots are a multiple of it apart.
     pub line: u32,
     /// The path MTU.
     pub mtu: PathMtu,
@@ -45,12 +46,12 @@ pub struct Agreed {
 pub struct Exchange {
     connection: Box<dyn Connection>,
     client: bool,
-    /// How long the peer may take for a test of which this side sees nothing.
+    /// The longest time that the peer may take for a test that this side cannot observe.
     test: Duration,
 }
 
 impl Exchange {
-    /// Connects to a server, which may be about to listen.
+    /// Connects to a server, which may start to listen shortly after.
     pub async fn connect(host: &Host, server: Ipv4Addr, options: &Options) -> Result<Self, Error> {
         let server = SocketAddrV4::new(server, options.port);
         let deadline = host.now() + CONNECT;
@@ -74,13 +75,13 @@ impl Exchange {
         Self { connection, client: false, test: options.longest() }
     }
 
-    /// Whether this side is the client.
+    /// Returns true if this side is the client.
     #[must_use]
     pub const fn is_client(&self) -> bool {
         self.client
     }
 
-    /// Agrees on what messages and packets look like; `mtu` is this side's.
+    /// Agrees on the layout of buffers and on the MTU. `mtu` is this side's MTU.
     pub async fn agree(&mut self, host: &Host, mtu: PathMtu) -> Result<Agreed, Error> {
         if !is_compatible(&self.swap(host, &VERSION, "exchanging versions").await?) {
             return Err(Error::Version);
@@ -99,12 +100,12 @@ impl Exchange {
         Ok(Agreed { cycle, line, mtu: mtu.min(theirs) })
     }
 
-    /// Exchanges keys: what a queue pair is, and that both sides have come here.
+    /// Exchanges the keys of a queue pair. This also tells each side that the other has reached this step.
     pub async fn keys(&mut self, host: &Host, mine: &Keys) -> Result<Keys, Error> {
         self.swap_keys(host, mine, SETUP, "exchanging keys").await
     }
 
-    /// Meets the peer, which may be in the middle of its test; drives the RNIC.
+    /// Waits for the peer, which may be in the middle of its test, and drives the RNIC meanwhile.
     pub async fn meet(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
         spin(host, self.swap_keys(host, mine, self.test, "waiting for the peer")).await.map(drop)
     }
@@ -126,7 +127,7 @@ impl Exchange {
         theirs.ok_or(Error::Malformed("keys"))
     }
 
-    /// Exchanges what was found.
+    /// Exchanges the results of a bandwidth test.
     pub async fn reports(&mut self, host: &Host, mine: &Bandwidth) -> Result<Bandwidth, Error> {
         let mut values = mine.encode();
         for value in &mut values {
@@ -136,23 +137,23 @@ impl Exchange {
         Ok(Bandwidth::decode(values))
     }
 
-    /// The end: a last exchange of keys and of a last word.
+    /// Ends the exchange with a last exchange of keys and a farewell.
     pub async fn done(&mut self, host: &Host, mine: &Keys) -> Result<(), Error> {
         self.meet(host, mine).await?;
         self.connection.write(&DONE, host.now() + STEP).await.during("saying goodbye")?;
-        // perftest does not wait for it; a connection that ends before it is good enough.
+        // perftest does not wait for the farewell; a connection that ends before it is good enough.
         let mut theirs = [0; DONE.len()];
         let _ = spin(host, read_exact(&*self.connection, &mut theirs, host.now() + FAREWELL)).await;
         Ok(())
     }
 
-    /// Ends this side, and drives the RNIC until the peer has ended its own or has had time to, so that it is not left
-    /// without acknowledgements.
+    /// Closes this side and drives the RNIC until the peer has closed its own side or [`FAREWELL`] is over,
+    /// so that the peer gets its acknowledgements.
     pub async fn linger(self, host: &Host) {
         spin(host, self.connection.close(host.now() + FAREWELL)).await;
     }
 
-    /// Whether the peer has ended its side, or the connection is broken.
+    /// Returns true if the peer has closed its side or the connection is broken.
     pub(crate) fn has_ended(&self, host: &Host) -> bool {
         let mut byte = [0];
         let mut read = self.connection.read(&mut byte, host.now() + STEP);
@@ -175,11 +176,11 @@ impl Exchange {
         &mut self,
         host: &Host,
         mine: &[u8; N],
-        patience: Duration,
+        within: Duration,
         during: &'static str,
     ) -> Result<[u8; N], Error> {
         let mut theirs = [0; N];
-        let deadline = host.now() + patience;
+        let deadline = host.now() + within;
         if self.client {
             self.connection.write(mine, deadline).await.during(during)?;
         }
@@ -205,7 +206,8 @@ async fn read_exact(
     Ok(())
 }
 
-/// Runs `future` to its end and drives the RNIC all the while: a peer that measures must not wait for an interrupt here.
+/// Runs `future` to its end and drives the RNIC all the while, so that a measuring peer never waits for an
+/// interrupt here.
 async fn spin<F: Future>(host: &Host, future: F) -> F::Output {
     let mut future = pin!(future);
     core::future::poll_fn(|cx| {

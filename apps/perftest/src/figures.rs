@@ -1,4 +1,4 @@
-//! What the times of the operations say.
+//! Statistics of the times of operations.
 
 use crate::message::Bandwidth;
 use crate::run::Sent;
@@ -7,13 +7,13 @@ use platform::Instant;
 
 /// Bytes of perftest's MB.
 const MIB: f64 = (1u64 << 20) as f64;
-/// Pairs of a first and a last operation that are looked at for the peak.
+/// The most pairs of a first and a last operation that are examined for the peak.
 const PAIRS_MAX: usize = 4_000_000;
 
-/// Of the time that an operation took, in microseconds.
+/// Statistics of the time that an operation took, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
-    /// Operations.
+    /// The number of operations.
     pub iterations: u32,
     /// The shortest.
     pub min_us: f64,
@@ -32,8 +32,8 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// From when each operation was posted, of which each waited for the one before. `halves`: an operation is half of
-    /// what lies between two.
+    /// Computes the statistics from the times at which operations were posted, each of which waited for the
+    /// one before. If `halves` is set, the latency is half of the time between two postings.
     #[must_use]
     pub fn new(posted: &[Instant], halves: bool) -> Self {
         let unit = if halves { 2000.0 } else { 1000.0 };
@@ -64,7 +64,7 @@ impl Latency {
 }
 
 impl Bandwidth {
-    /// From when messages of `size` bytes were sent.
+    /// Computes the bandwidth from the times at which messages of `size` bytes were sent.
     #[must_use]
     pub fn measured(size: u32, iterations: u64, sent: &Sent) -> Self {
         let seconds = (sent.end - sent.start).as_secs_f64().max(1e-9);
@@ -79,7 +79,8 @@ impl Bandwidth {
     }
 }
 
-/// The most messages per second over any stretch from the posting of one to the completion of another.
+/// Returns the most messages per second over any interval from the posting of one operation to the completion
+/// of another.
 fn peak(sent: &Sent) -> f64 {
     if sent.posted.len().saturating_mul(sent.completed.len()) > PAIRS_MAX {
         return 0.0;
@@ -121,7 +122,7 @@ mod tests {
         };
         let found = Bandwidth::measured(1 << 20, 2, &sent);
         assert_eq!((found.iterations, found.average, found.rate), (2, 2000.0, 0.002));
-        // Both in 1 ms; one alone takes longer.
+        // Both operations complete within 1 ms; a single one takes longer.
         assert_eq!(found.peak, 2000.0);
     }
 }

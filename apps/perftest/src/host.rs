@@ -1,11 +1,11 @@
-//! What a test needs of the machine.
+//! The machine on which a test runs.
 
 use alloc::sync::Arc;
 use core::time::Duration;
-use platform::{Instant, Memory, Network, Platform};
+use platform::{Instant, Network, Platform};
 use verbs::Rnic;
 
-/// Packets that the RNIC handles before it is looked whether that was enough.
+/// Packets that the RNIC handles before the clock is checked.
 const BUDGET: usize = 64;
 
 /// The machine: memory and clock, one RNIC, and TCP on the RNIC's port.
@@ -24,16 +24,12 @@ impl Host {
         self.platform.now()
     }
 
-    pub(crate) fn memory(&self) -> &dyn Memory {
-        self.platform.memory()
-    }
-
-    /// Has the RNIC work: a test does not wait for the node's pollers, which come to it only between tasks.
+    /// Drives the RNIC: a test does not wait for the node's pollers, which run only between tasks.
     pub(crate) fn drive(&self) {
         self.rnic.progress(self.now(), BUDGET);
     }
 
-    /// Drives the RNIC for a time.
+    /// Drives the RNIC for at least `time`.
     pub(crate) fn drive_for(&self, time: Duration) {
         let until = self.now() + time;
         while self.now() < until {

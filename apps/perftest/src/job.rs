@@ -1,5 +1,5 @@
-//! perftest as a job: the arguments are its command line, the output its table and the line for programs. As a server it serves
-//! members of the cluster, or the one address that `--peer` names.
+//! perftest as a job: the arguments are its command line; the output is its table and the JSON line. A server
+//! serves members of the cluster, or only the address that `--peer` names.
 
 use crate::buffer::Buffers;
 use crate::{Error, Options, Perftest};
@@ -10,10 +10,10 @@ use core::net::Ipv4Addr;
 use proto::{AppManifest, CutRule, JobReport, JobStart};
 use runtime::{App, BoxFuture, JobContext, JobError};
 
-/// Memory beside the buffers: queues, times.
+/// Bytes of memory in addition to the buffers: queues, times.
 const BESIDE: u64 = 4 << 20;
 
-/// The application.
+/// The perftest application.
 pub struct Job(pub Arc<Perftest>);
 
 impl App for Job {
@@ -26,7 +26,7 @@ impl App for Job {
     }
 
     fn memory_needed(&self, start: &JobStart) -> u64 {
-        // What cannot be read is refused by `check`.
+        // Arguments that cannot be parsed are refused by `check`.
         options(start).map_or(0, |options| Buffers::needed(&options)).saturating_add(BESIDE)
     }
 
@@ -41,7 +41,8 @@ impl App for Job {
         Box::pin(async move {
             let options = options(job.start()).map_err(JobError::Refused)?;
             let failed = |error: Error| JobError::Refused(alloc::format!("{}: {error}", options.program));
-            // A server's key reaches memory of this node: members have it anyway, others must be named.
+            // A server's key gives access to memory of this node. Members have a key anyway; other clients
+            // must be named.
             let is_member = |client: Ipv4Addr| {
                 let client = Some(client.octets());
                 job.lite().members().iter().any(|member| member.gid.ipv4() == client)

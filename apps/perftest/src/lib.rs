@@ -1,11 +1,13 @@
-//! perftest on the appliance: server and client for the programs `ib_{write,read,send,atomic}_{lat,bw}` of Debian's
-//! perftest (4.5), over its TCP exchange on port 18515, with reliable connections.
+//! perftest on the appliance: server and client for the programs `ib_{write,read,send,atomic}_{lat,bw}` of
+//! Debian's perftest (4.5), with its TCP exchange on port 18515, over reliable connections.
 //!
-//! A system application: the only one that is given verbs and TCP. A job of it takes perftest's own command line as its
-//! arguments; without an address it is the server. A kernel without a manager serves by `perftest=` (see [`Perftest::serve`]).
+//! perftest is a system application, the only one with access to verbs and TCP. The arguments of its job are
+//! perftest's own command line; without an address it is the server. A kernel without a manager serves by
+//! `perftest=` (see [`Perftest::serve`]).
 //!
-//! What is in the buffers at the end is part of the result: a digest of what was sent and of what came, which whoever runs
-//! both ends compares. Atomics are checked here: what each fetched, and what is left.
+//! The content of the buffers at the end is part of the result: a digest of the bytes that were sent and one
+//! of the bytes that arrived. The caller of both ends compares them. Atomics are checked here: the value that
+//! each fetched, and the values that remain.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -43,13 +45,13 @@ use runtime::BoxFuture;
 use session::Queues;
 use spin::Once;
 
-/// How long a server waits for its client.
+/// The longest time that a server waits for its client.
 const CLIENT: Duration = Duration::from_secs(600);
 
-/// Which clients a server serves, by their addresses.
+/// A filter of the clients that a server serves, by address.
 pub type Clients<'a> = dyn Fn(Ipv4Addr) -> bool + Sync + 'a;
 
-/// perftest on one node: one test at a time.
+/// perftest on one node. It runs one test at a time.
 pub struct Perftest {
     host: Host,
     queues: Once<Queues>,
@@ -57,19 +59,19 @@ pub struct Perftest {
 }
 
 impl Perftest {
-    /// On this machine.
+    /// Returns perftest for this machine.
     #[must_use]
     pub fn new(host: Host) -> Self {
         Self { host, queues: Once::new(), busy: AtomicBool::new(false) }
     }
 
-    /// Runs one test: connects to the server that the options name, or waits for a client; for any, unless the options name
-    /// one.
+    /// Runs one test: connects to the server that the options name, or waits for a client. Any client is
+    /// served unless the options name one.
     pub async fn run(&self, options: &Options) -> Result<Report, Error> {
         self.run_for(options, &|_| true).await
     }
 
-    /// As [`run`](Self::run); a client that the options do not name is one of `clients`.
+    /// Runs one test as [`run`](Self::run) does, but serves only `clients` if the options name no client.
     pub async fn run_for(&self, options: &Options, clients: &Clients<'_>) -> Result<Report, Error> {
         let turn = self.turn()?;
         let exchange = match options.server {
@@ -82,19 +84,19 @@ impl Perftest {
         turn.test(options, exchange).await
     }
 
-    /// Listens for as long as the caller serves.
+    /// Listens for clients until the returned value is dropped.
     pub fn listen(&self, options: &Options) -> Result<Box<dyn Listener>, Error> {
         self.host.network.listen(options.port).during("listening")
     }
 
-    /// Serves the next client; with no client for a long time, [`Error::Exchange`] says so.
+    /// Serves the next client. If none connects for a long time, the error is [`Error::Exchange`].
     pub async fn serve(&self, options: &Options, listener: &dyn Listener) -> Result<Report, Error> {
         let turn = self.turn()?;
         let connection = self.accept(options, listener, &|_| true).await?;
         turn.test(options, Exchange::serve(connection, options)).await
     }
 
-    /// The next connection of a client that may be served; others are reset.
+    /// Returns the next connection of a client that may be served. Other connections are reset.
     async fn accept(
         &self,
         options: &Options,
@@ -108,7 +110,7 @@ impl Perftest {
             if options.peer.map_or_else(|| clients(client), |peer| peer == client) {
                 return Ok(connection);
             }
-            log::warn!("perftest: {client} is no peer of this test");
+            log::warn!("perftest: refused a connection of {client}, which is not the test's peer");
         }
     }
 
@@ -120,11 +122,11 @@ impl Perftest {
     }
 }
 
-/// The right to run a test.
+/// The exclusive right to run a test.
 struct Turn<'a>(&'a Perftest);
 
 impl Turn<'_> {
-    /// In a box, so that the image has the tests once and not where each caller is.
+    /// Returns a boxed future, so that the image contains the test once and not once per caller.
     fn test<'a>(&'a self, options: &'a Options, exchange: Exchange) -> BoxFuture<'a, Result<Report, Error>> {
         Box::pin(async move {
             let Perftest { host, queues, .. } = self.0;

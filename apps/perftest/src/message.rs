@@ -1,26 +1,27 @@
-//! The messages of the TCP exchange of perftest 4.5 (its own name for that is version 6.06), as bytes.
+//! The messages of the TCP exchange of perftest 4.5 (version 6.06 in perftest's own numbering).
 //!
-//! Facts from perftest's `perftest_communication.c`: fixed lengths, text for addresses, big-endian numbers else.
+//! Source: perftest's `perftest_communication.c`. Messages have fixed lengths; keys are text, other numbers
+//! are big-endian.
 
 use alloc::format;
 use core::str;
 use platform::IoAddr;
 use verbs::{Gid, PathMtu, Psn, QpNum, RemoteKey};
 
-/// Version numbers are exchanged as text in so many bytes, padded with zeros.
+/// Bytes of the message with the version number, text padded with zeros.
 pub const VERSION_LEN: usize = 16;
-/// What we are compatible with.
+/// The version that this side announces.
 pub const VERSION: [u8; VERSION_LEN] = *b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Versions before this one exchange something else.
+/// Older versions use another exchange.
 const OLDEST: (u32, u32) = (5, 70);
-/// Bytes of the message about a queue pair, with a GID.
+/// Bytes of the message about a queue pair with a GID.
 pub const KEYS_LEN: usize = 108;
-/// Without, as between InfiniBand ports.
+/// Bytes of the message about a queue pair without a GID, as between InfiniBand ports.
 pub const KEYS_BY_LID_LEN: usize = 59;
-/// The last message, both ways.
+/// The last message, in both directions.
 pub const DONE: [u8; 5] = *b"done\0";
 
-/// Whether a peer's version can be understood: its text is `MAJOR.MINOR`.
+/// Returns true if a peer's version is supported. Its text is `MAJOR.MINOR`.
 #[must_use]
 pub fn is_compatible(version: &[u8; VERSION_LEN]) -> bool {
     let text = version.split(|b| *b == 0).next().unwrap_or_default();
@@ -30,40 +31,40 @@ pub fn is_compatible(version: &[u8; VERSION_LEN]) -> bool {
     (major, minor) >= OLDEST
 }
 
-/// A path MTU as its verbs number in text: 1 is 256 bytes, 5 is 4096.
+/// Encodes a path MTU as its verbs number in text: 1 is 256 bytes, 5 is 4096.
 #[must_use]
 pub fn mtu_bytes(mtu: PathMtu) -> [u8; 2] {
     [b'1' + mtu as u8, 0]
 }
 
-/// The peer's path MTU.
+/// Decodes the peer's path MTU.
 #[must_use]
 pub fn parse_mtu(bytes: [u8; 2]) -> Option<PathMtu> {
     let index = bytes[0].checked_sub(b'1')?;
     PathMtu::ALL.get(usize::from(index)).copied()
 }
 
-/// What a side says of a queue pair of its own.
+/// The description of a queue pair that a side sends to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Local identifier; zero on Ethernet.
     pub lid: u16,
-    /// READs and atomics that it keeps outstanding and answers.
+    /// READs and atomics that the queue pair keeps outstanding and answers.
     pub outstanding: u16,
     /// The queue pair.
     pub qp: QpNum,
-    /// The first PSN it sends.
+    /// The first PSN that the queue pair sends.
     pub psn: Psn,
-    /// The key of its memory.
+    /// The remote key of the side's memory.
     pub key: RemoteKey,
-    /// What the peer's operations on this queue pair name.
+    /// The address that the peer's operations on this queue pair name.
     pub addr: IoAddr,
-    /// Its port; none where LIDs say it.
+    /// The GID of the port; `None` where LIDs identify ports.
     pub gid: Option<Gid>,
 }
 
 impl Keys {
-    /// As text with a zero at its end, in the message's bytes.
+    /// Encodes the keys as text with a terminating zero, in a message of `LEN` bytes.
     #[must_use]
     pub fn encode<const LEN: usize>(&self) -> [u8; LEN] {
         let Self { lid, outstanding, qp, psn, key, addr, gid } = self;
@@ -73,7 +74,7 @@ impl Keys {
         for byte in gid.iter().flat_map(|gid| gid.0) {
             text.push_str(&format!("{byte:02x}:"));
         }
-        // The shared receive queue, which there is none of.
+        // The number of the shared receive queue: there is none.
         text.push_str(if gid.is_some() { "00000000:" } else { "00000000" });
         let mut message = [0; LEN];
         for (to, from) in message.iter_mut().zip(text.bytes()) {
@@ -82,7 +83,8 @@ impl Keys {
         message
     }
 
-    /// Reads a peer's, whose length says whether it has a GID; `None` if it is not of this form.
+    /// Decodes a peer's keys, whose length tells whether they contain a GID. Returns `None` if the message is
+    /// malformed.
     #[must_use]
     pub fn parse(message: &[u8]) -> Option<Self> {
         let text = str::from_utf8(message.split(|b| *b == 0).next()?).ok()?;
@@ -109,14 +111,14 @@ impl Keys {
     }
 }
 
-/// What a side found in a bandwidth test.
+/// The result of one side of a bandwidth test.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bandwidth {
-    /// Bytes of a message.
+    /// The length of a message, in bytes.
     pub size: u64,
     /// Messages on all queue pairs.
     pub iterations: u64,
-    /// MiB (2^20 bytes) per second at best; 0 if not looked for.
+    /// Peak MiB (2^20 bytes) per second; 0 if not measured.
     pub peak: f64,
     /// MiB per second on average.
     pub average: f64,
@@ -125,14 +127,14 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// The five values, each exchanged on its own.
+    /// Encodes the five values, each of which is exchanged on its own.
     #[must_use]
     pub fn encode(&self) -> [[u8; 8]; 5] {
         let [peak, average, rate] = [self.peak, self.average, self.rate].map(|f| f.to_bits().to_be_bytes());
         [self.size.to_be_bytes(), self.iterations.to_be_bytes(), peak, average, rate]
     }
 
-    /// The peer's.
+    /// Decodes the peer's values.
     #[must_use]
     pub fn decode(values: [[u8; 8]; 5]) -> Self {
         let [size, iterations, peak, average, rate] = values.map(u64::from_be_bytes);
@@ -140,7 +142,7 @@ impl Bandwidth {
         Self { size, iterations, peak, average, rate }
     }
 
-    /// Both sides together.
+    /// Adds the results of both sides.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
         Self {

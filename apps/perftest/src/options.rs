@@ -1,4 +1,4 @@
-//! The command line: a program's name and perftest's own options, as far as they make sense here.
+//! The command line: a program's name and the perftest options that this implementation supports.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -10,18 +10,18 @@ use verbs::PathMtu;
 
 /// The TCP port of the exchange.
 const PORT: u16 = 18515;
-/// The largest message, and the one that `-a` ends with: 8 MiB.
+/// The largest message, and the last size of `-a`: 8 MiB.
 pub const MAX_SIZE: u32 = 8 << 20;
-/// What a message and a second take over a slow link, and what is added to a test in any case.
+/// The time of a message and the bytes per second of a slow link, and the time that is added to every test.
 const SLOW_MESSAGE: Duration = Duration::from_millis(10);
 const SLOW_RATE: f64 = 1e6;
 const SLACK: Duration = Duration::from_secs(60);
-/// The most that a test may take.
+/// The longest time that a test may take.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// Larger messages are not moderated unless asked for.
+/// Larger messages are signaled one by one unless `-Q` is given.
 const MODERATED: u32 = 8192;
 
-/// What an operation is.
+/// The kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// RDMA WRITE.
@@ -34,25 +34,25 @@ pub enum Verb {
     Atomic,
 }
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// How long one takes.
+    /// The time of one operation.
     Latency,
-    /// How many per second.
+    /// The number of operations per second.
     Bandwidth,
 }
 
 /// One of the eight programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Of what.
+    /// The kind of operation.
     pub verb: Verb,
-    /// What of it.
+    /// The measured quantity.
     pub figure: Figure,
 }
 
-/// Which atomic.
+/// The kind of atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomic {
     /// Adds 1.
@@ -61,42 +61,42 @@ pub enum Atomic {
     CompareSwap,
 }
 
-/// What to do.
+/// The options of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The program.
     pub program: Program,
-    /// The server to connect to; none: this side is the server.
+    /// The server to connect to; `None` if this side is the server.
     pub server: Option<Ipv4Addr>,
-    /// The only client that a server serves; none: whoever the caller says.
+    /// The only client that a server serves; `None` if the caller decides.
     pub peer: Option<Ipv4Addr>,
     /// TCP port of the exchange.
     pub port: u16,
-    /// Bytes of a message; none: 2, 4, 8 bytes and so on up to 8 MiB.
+    /// The length of a message in bytes; `None` for 2, 4, 8 and so on up to 8 MiB.
     pub size: Option<u32>,
     /// Operations on each queue pair.
     pub iterations: u32,
     /// Queue pairs.
     pub queue_pairs: u32,
-    /// Path MTU at most.
+    /// The greatest path MTU.
     pub mtu: Option<PathMtu>,
-    /// Whether both sides send at once.
+    /// True if both sides send at once.
     pub bidirectional: bool,
     /// Sends outstanding on a queue pair.
     pub tx_depth: u32,
     /// Receives outstanding on a queue pair.
     pub rx_depth: u32,
-    /// Messages of up to so many bytes are sent inline.
+    /// Messages of at most this many bytes are sent inline.
     pub inline: u32,
     /// The atomic.
     pub atomic: Atomic,
-    /// The acknowledgement timeout is 4.096 us times 2 to this.
+    /// The acknowledgement timeout is 4.096 us times 2 to this power.
     pub qp_timeout: u8,
-    /// READs and atomics outstanding; none: what the RNIC can.
+    /// READs and atomics outstanding; `None` for the RNIC's maximum.
     pub outstanding: Option<u8>,
-    /// One of so many sends is signaled.
+    /// One in this many sends is signaled.
     pub moderation: u32,
-    /// Whether the peak is looked for.
+    /// True if the peak bandwidth is computed.
     pub peak: bool,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for Program {
 }
 
 impl Program {
-    /// By its name.
+    /// Returns the program of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let (verb, figure) = name.strip_prefix("ib_")?.split_once('_')?;
@@ -136,19 +136,19 @@ impl Program {
         Some(Self { verb, figure })
     }
 
-    /// Whether messages go both ways in any case.
+    /// Returns true if messages go both ways even without `-b`.
     #[must_use]
     pub fn ping_pong(self) -> bool {
         self.figure == Figure::Latency && matches!(self.verb, Verb::Write | Verb::Send)
     }
 
-    /// Operations if `-n` does not say.
+    /// Returns the default of `-n`.
     fn iterations(self) -> u32 {
         if self.figure == Figure::Bandwidth && self.verb == Verb::Write { 5000 } else { 1000 }
     }
 }
 
-/// Long names, with the short one that means the same.
+/// Long names of options, with the equivalent short ones.
 const LONG: [(&str, char); 21] = [
     ("port", 'p'),
     ("ib-dev", 'd'),
@@ -170,15 +170,15 @@ const LONG: [(&str, char); 21] = [
     ("cq-mod", 'Q'),
     ("noPeak", 'N'),
     ("atomic_type", 'A'),
-    // Of this server alone.
+    // This server's own option.
     ("peer", PEER),
 ];
-/// `--peer`, which has no letter.
+/// The key of `--peer`, which has no short form.
 const PEER: char = '\0';
-/// Those that have no value.
+/// Options without a value.
 const FLAGS: &str = "aFbN";
 
-/// What the words say, before what depends on several of them.
+/// The words of a command line, before defaults and checks that depend on several of them.
 #[derive(Default)]
 struct Words {
     server: Option<Ipv4Addr>,
@@ -201,7 +201,7 @@ struct Words {
 }
 
 impl Options {
-    /// Reads a command line; its first word is the program. The error is one line for people.
+    /// Parses a command line whose first word is the program. The error is one line for the user.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut words = words.into_iter();
         let name = words.next().ok_or("no program: want ib_write_lat, ib_read_bw or such")?;
@@ -245,7 +245,7 @@ impl Options {
                 let address =
                     word.parse().map_err(|_| format!("{word:?} is neither an option nor an IPv4 address"))?;
                 if said.server.replace(address).is_some() {
-                    return Err("two servers".to_owned());
+                    return Err("two servers are given".to_owned());
                 }
             }
         }
@@ -258,11 +258,11 @@ impl Words {
         let latency = program.figure == Figure::Latency;
         match option {
             'a' => self.all = true,
-            'b' if latency => return Err("-b is of the bandwidth tests".to_owned()),
+            'b' if latency => return Err("-b applies to the bandwidth tests only".to_owned()),
             'b' => self.bidirectional = true,
-            'N' if latency => return Err("-N is of the bandwidth tests".to_owned()),
+            'N' if latency => return Err("-N applies to the bandwidth tests only".to_owned()),
             'N' => self.no_peak = true,
-            // -F: there is no frequency governor to ignore.
+            // -F: the appliance has no frequency governor to ignore.
             _ => {}
         }
         Ok(())
@@ -284,25 +284,25 @@ impl Words {
             's' => self.size = Some(size(value)?),
             'n' => self.iterations = Some(number(option, value, 5, 100_000_000)?),
             't' => self.tx_depth = Some(number(option, value, 1, 15_000)?),
-            'r' if verb != Verb::Send => return Err("-r is of the send tests".to_owned()),
+            'r' if verb != Verb::Send => return Err("-r applies to the send tests only".to_owned()),
             'r' => self.rx_depth = Some(number(option, value, 1, 16_384)?),
             'u' => self.qp_timeout = Some(number(option, value, 1, 31)? as u8),
             'c' if value == "RC" => {}
-            'c' => return Err(format!("-c {value}: there is only RC")),
+            'c' => return Err(format!("-c {value}: only RC is supported")),
             'q' if program.figure == Figure::Latency => {
-                return Err("-q is of the bandwidth tests".to_owned());
+                return Err("-q applies to the bandwidth tests only".to_owned());
             }
             'q' => self.queue_pairs = Some(number(option, value, 1, 16_384)?),
             'I' if matches!(verb, Verb::Read | Verb::Atomic) => {
-                return Err("-I is of the write and send tests".to_owned());
+                return Err("-I applies to the write and send tests only".to_owned());
             }
             'I' => self.inline = Some(number(option, value, 0, 912)?),
             'o' if matches!(verb, Verb::Write | Verb::Send) => {
-                return Err("-o is of the read and atomic tests".to_owned());
+                return Err("-o applies to the read and atomic tests only".to_owned());
             }
             'o' => self.outstanding = Some(number(option, value, 1, 255)? as u8),
             'Q' => self.moderation = Some(number(option, value, 1, 1024)?),
-            'A' if verb != Verb::Atomic => return Err("-A is of the atomic tests".to_owned()),
+            'A' if verb != Verb::Atomic => return Err("-A applies to the atomic tests only".to_owned()),
             'A' => {
                 self.atomic = Some(match value {
                     "FETCH_AND_ADD" => Atomic::FetchAdd,
@@ -310,13 +310,13 @@ impl Words {
                     _ => return Err(format!("-A {value}: want FETCH_AND_ADD or CMP_AND_SWAP")),
                 });
             }
-            // -d, -i, -x: there is one device with one port and one GID.
+            // -d, -i, -x: the appliance has one device with one port and one GID.
             _ => {}
         }
         Ok(())
     }
 
-    /// Fills in what was not said, and checks what depends on several words.
+    /// Fills in defaults, and checks options that depend on each other.
     fn complete(self, program: Program) -> Result<Options, String> {
         let atomic = program.verb == Verb::Atomic;
         if atomic && self.size.is_some_and(|size| size != 8) {
@@ -327,7 +327,7 @@ impl Words {
             (_, Figure::Latency) => 2,
             (_, Figure::Bandwidth) => 65536,
         };
-        // perftest's atomic programs take -a, and run their one size.
+        // perftest's atomic programs accept -a and run their only size.
         let size = (!self.all || atomic).then(|| self.size.unwrap_or(default));
         let iterations = self.iterations.unwrap_or_else(|| program.iterations());
         let depth = if program.figure == Figure::Latency { 1 } else { 128 };
@@ -357,8 +357,8 @@ impl Words {
 }
 
 impl Options {
-    /// How long the peer may take for the whole test: as long as it takes over a slow link, at most an hour. A peer that has gone
-    /// silent holds this side no longer.
+    /// Returns the longest time that the peer may take for the whole test: the time over a slow link, at most
+    /// an hour. A silent peer does not hold this side longer.
     #[must_use]
     pub fn longest(&self) -> Duration {
         let sizes =
@@ -375,7 +375,7 @@ fn number(option: char, value: &str, least: u32, most: u32) -> Result<u32, Strin
     parsed.ok_or_else(|| format!("-{option} {value}: want a number from {least} to {most}"))
 }
 
-/// Bytes, with `K` or `M` for units of 2^10 or 2^20.
+/// Parses a number of bytes, with `K` or `M` for units of 2^10 or 2^20.
 fn size(value: &str) -> Result<u32, String> {
     let (digits, unit) = match value.strip_suffix(['K', 'M']) {
         Some(digits) if value.ends_with('K') => (digits, 1 << 10),

@@ -1,4 +1,4 @@
-//! What a test prints: perftest's tables, and a line for programs.
+//! The output of a test: perftest's tables, and a JSON line.
 
 use crate::buffer::Digest;
 use crate::exchange::Agreed;
@@ -18,45 +18,45 @@ const LATENCY_TITLES: &str = " #bytes #iterations    t_min[usec]    t_max[usec] 
 const BANDWIDTH_TITLES: &str =
     " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n";
 
-/// What was measured for one size.
+/// The result for one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Row {
-    /// Of a latency test.
+    /// The result of a latency test.
     Latency {
-        /// Bytes of a message.
+        /// The length of a message, in bytes.
         size: u32,
         /// The figures.
         figures: Latency,
     },
-    /// Of a bandwidth test: of both sides, if it is bidirectional.
+    /// The result of a bandwidth test: of both sides, if it is bidirectional.
     Bandwidth(Bandwidth),
 }
 
-/// Digests of what this side's buffers hold at the end, for the messages of the last size.
+/// Digests of this side's buffers at the end, over the messages of the last size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// What this side's operations named: sent, or read into.
+    /// The bytes that this side's operations named: sent, or read into.
     pub near: Option<Digest>,
-    /// What the peer's named: written to, received into, or read from.
+    /// The bytes that the peer's operations named: written, received, or read.
     pub far: Option<Digest>,
-    /// What this side's atomics must have left in the peer's words.
+    /// The words that this side's atomics must have left on the peer.
     pub left: Option<Digest>,
 }
 
 /// The result of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// As perftest prints it.
+    /// The text that perftest prints.
     pub text: String,
-    /// By size.
+    /// The results, in order of size.
     pub rows: alloc::vec::Vec<Row>,
-    /// What is in the buffers.
+    /// The digests of the buffers.
     pub content: Content,
-    /// One JSON object in a line.
+    /// One JSON object on a line.
     pub json: String,
 }
 
-/// What is printed before the measuring.
+/// Returns the text that is printed before the measurement.
 pub fn heading(
     options: &Options,
     agreed: &Agreed,
@@ -81,7 +81,7 @@ pub fn heading(
     };
     let mut text = format!("{LINE}                    {verb} {figure} Test\n");
     let mut line = |name: &str, value: &dyn core::fmt::Display| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, " {name:<16}: {value}");
     };
     line("Device", &attributes.driver);
@@ -102,7 +102,7 @@ pub fn heading(
     text.push_str(LINE);
     for (side, keys) in [("local", mine), ("remote", peers)] {
         for keys in keys {
-            // The key is a capability: never in a log.
+            // The key is a capability and must never appear in a log.
             let _ = writeln!(
                 text,
                 " {side} address: LID {:#04x} QPN {:#06x} PSN {:#08x} VAddr {:#018x}",
@@ -119,7 +119,7 @@ pub fn heading(
     text
 }
 
-/// The table.
+/// Returns the table of results.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let mut text = String::from(LINE);
@@ -153,7 +153,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The line for programs: the last row's figures and the digests.
+/// Returns the JSON line: the last row's figures and the digests.
 #[must_use]
 pub fn json(options: &Options, client: bool, agreed: &Agreed, rows: &[Row], content: &Content) -> String {
     let role = if client { "client" } else { "server" };

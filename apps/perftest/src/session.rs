@@ -1,4 +1,4 @@
-//! The queue pairs of a test and the work they do.
+//! The queue pairs of a test, and the operations on them.
 
 use crate::Host;
 use crate::buffer::{Buffers, Side, Slots};
@@ -16,28 +16,29 @@ use verbs::{
     Psn, QpConnect, QpNum, QpOptions, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status, WrId,
 };
 
-/// Completions that a queue holds.
+/// The depth of a completion queue.
 const CQ_DEPTH: u32 = 1 << 14;
-/// How long nothing may happen in a test.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the peer's address may take to be found.
+/// The longest time in a test without any event.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest time for resolving the peer's address.
 const RESOLVE: Duration = Duration::from_secs(5);
-/// perftest's timer code 12.
+/// The RNR NAK timer, perftest's code 12.
 const RNR_DELAY: Duration = Duration::from_micros(640);
 const RETRIES: u8 = 7;
 /// The unit of the acknowledgement timeout (specification 9.7.6.1.3).
 const TIMEOUT_UNIT_NS: u64 = 4096;
-/// Completions taken at a time.
+/// Completions that are polled at a time.
 const BATCH: usize = 16;
-/// The most that any RNIC takes inline.
+/// The most bytes that any RNIC accepts inline.
 const INLINE_MAX: usize = 1024;
 
-/// The kind of packets of an RNIC's tests: its best, as Linux has the newer RoCE first among the GIDs of an address.
+/// Returns the kind of packets for an RNIC's tests: its best, as Linux lists the newer RoCE version first
+/// among the GIDs of an address.
 pub fn link(attributes: &Attributes) -> LinkKind {
     attributes.links.first().copied().unwrap_or(LinkKind::RoceV2)
 }
 
-/// The completion queues of this node's tests, one test at a time. An RNIC's last for as long as it does.
+/// The completion queues of this node's tests, which run one at a time. They last as long as the RNIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Queues {
     send: CqId,
@@ -45,14 +46,14 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Makes them.
+    /// Creates the queues.
     pub fn new(host: &Host) -> Result<Self, Error> {
         let make = || host.rnic.create_cq(CqOptions { depth: CQ_DEPTH }).during("making completion queues");
         Ok(Self { send: make()?, recv: make()? })
     }
 }
 
-/// The queue pairs and buffers of a test. Dropped, it gives all back.
+/// The queue pairs and buffers of a test. Dropping it destroys them.
 pub struct Session<'a> {
     pub(crate) host: &'a Host,
     pub(crate) options: &'a Options,
@@ -66,7 +67,7 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Makes the queue pairs, not connected yet.
+    /// Creates the queue pairs, not connected yet.
     pub fn new(
         host: &'a Host,
         queues: Queues,
@@ -110,7 +111,7 @@ impl<'a> Session<'a> {
             Verb::Write | Verb::Send => 1,
         };
         let key = host.rnic.memory_key().rkey;
-        // As Linux, which names no GID on InfiniBand unless told to: peers find each other by LID.
+        // Like Linux, it names no GID on InfiniBand unless told to: peers find each other by LID.
         let gid = (link(&attributes) != LinkKind::InfiniBand).then_some(attributes.port.gid);
         for index in 0..queue_pairs {
             let make = QpOptions {
@@ -136,13 +137,13 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// What this side says of its queue pairs.
+    /// Returns the keys of this side's queue pairs.
     #[must_use]
     pub fn mine(&self) -> &[Keys] {
         &self.mine
     }
 
-    /// What this side says of its first queue pair.
+    /// Returns the keys of this side's first queue pair.
     pub(crate) fn first(&self) -> Result<Keys, Error> {
         self.mine.first().copied().ok_or(Error::Malformed("keys"))
     }
@@ -177,7 +178,7 @@ impl<'a> Session<'a> {
                     .clamp(1, attributes.max_rd_atomic),
                 ack_timeout: Duration::from_nanos(TIMEOUT_UNIT_NS << self.options.qp_timeout),
                 retries: RETRIES,
-                // For ever: the test's own patience ends it.
+                // Retries without limit: the test's own timeout ends it.
                 rnr_retries: 7,
                 min_rnr_delay: RNR_DELAY,
             };
@@ -187,7 +188,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Where messages of `size` bytes lie: they go round in bandwidth tests.
+    /// Returns the slots for messages of `size` bytes. Messages rotate through slots in bandwidth tests only.
     #[must_use]
     pub fn slots(&self, size: u32) -> Slots {
         Slots::new(size, &self.agreed, self.options.program.figure == crate::options::Figure::Bandwidth)
@@ -209,7 +210,7 @@ impl<'a> Session<'a> {
         if slots.size <= self.options.inline && matches!(verb, Verb::Write | Verb::Send) {
             bytes = [0; INLINE_MAX];
             let bytes = bytes.get_mut(..slots.size as usize).unwrap_or_default();
-            self.host.memory().read(near, bytes)?;
+            self.buffers.read(Side::Near, queue_pair, slots, m.into(), bytes)?;
             data = Payload::Inline(bytes);
         }
         let op = match verb {
@@ -235,7 +236,8 @@ impl<'a> Session<'a> {
         self.host.rnic.post_recv(qp, &[wr]).during("posting receives")
     }
 
-    /// Calls `each` with queue pair and number of each operation that has completed since; gives how many.
+    /// Calls `each` with queue pair and number of each operation that has completed. Returns how many there
+    /// were.
     pub fn completed(&self, mut each: impl FnMut(u32, u32)) -> Result<usize, Error> {
         self.poll(self.queues.send, |completion| {
             let (queue_pair, m) = of_id(completion.id);
@@ -244,7 +246,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// As [`completed`](Self::completed), of receives, each of which must have brought `size` bytes.
+    /// Calls `each` with queue pair and number of each receive that has completed, and returns how many there
+    /// were. Each must have brought `size` bytes.
     pub fn received(
         &self,
         size: u32,
@@ -274,7 +277,7 @@ impl<'a> Session<'a> {
         Ok(n)
     }
 
-    /// Throws away what earlier queue pairs have left.
+    /// Discards the completions of earlier queue pairs.
     fn drain(&self) {
         let mut batch = [Completion::BLANK; BATCH];
         for cq in [self.queues.send, self.queues.recv] {
@@ -302,12 +305,12 @@ const fn of_id(id: WrId) -> (u32, u32) {
     ((id.0 >> 32) as u32, id.0 as u32)
 }
 
-/// Waits for something by driving the RNIC, without giving the processor away but now and then.
+/// A wait that drives the RNIC, and yields the processor only now and then.
 pub(crate) struct Wait<'a> {
     host: &'a Host,
-    /// When something last happened.
+    /// The time of the last event.
     since: Instant,
-    /// When the other tasks last had a turn.
+    /// The time at which other tasks last ran.
     turn: Instant,
 }
 
@@ -317,25 +320,25 @@ impl<'a> Wait<'a> {
         Self { host, since: now, turn: now }
     }
 
-    /// Something has happened.
-    pub(crate) fn happened(&mut self) {
+    /// Records that an event has occurred.
+    pub(crate) fn progressed(&mut self) {
         self.since = self.host.now();
     }
 
-    /// How long nothing has.
+    /// Returns the time since the last event.
     pub(crate) fn idle(&self) -> Duration {
         self.host.now() - self.since
     }
 
-    /// Once more around.
+    /// Drives the RNIC once, and lets other tasks run if it is time.
     pub(crate) async fn pause(&mut self) -> Result<(), Error> {
         self.host.drive();
         let now = self.host.now();
         if now - self.turn > TURN {
             yield_now().await;
             self.turn = self.host.now();
-            if now - self.since > PATIENCE {
-                return Err(Error::Stalled(PATIENCE.as_secs()));
+            if now - self.since > IDLE_TIMEOUT {
+                return Err(Error::Stalled(IDLE_TIMEOUT.as_secs()));
             }
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! A whole test, from the first message of the exchange to the last: the steps of each program, as perftest takes them.
+//! A whole test, from the first message of the exchange to the last. The steps of each program are
+//! perftest's.
 
 use crate::Host;
 use crate::atomics::{self, Fetched};
@@ -31,11 +32,11 @@ pub async fn run(
         None => (1..=MAX_SIZE.ilog2()).map(|power| 1 << power).collect(),
     };
     let last = session.slots(sizes.last().copied().unwrap_or(MAX_SIZE));
-    // Before the peer can begin.
+    // These steps come before the peer can begin.
     let words = match (options.program.verb, options.program.figure) {
         (Verb::Atomic, _) => words(&session, &last)?,
         (Verb::Write, Figure::Latency) => {
-            // Not the number of the peer's first write.
+            // The initial byte must differ from the number of the peer's first write.
             sizes.iter().try_for_each(|size| session.buffers.set_last(Side::Far, *size, 0))?;
             Vec::new()
         }
@@ -53,7 +54,7 @@ pub async fn run(
     Ok(Report { text, rows, content, json })
 }
 
-/// Exchanges the keys of all queue pairs and connects them; afterwards both sides are ready.
+/// Exchanges the keys of all queue pairs and connects them. Both sides are ready afterwards.
 async fn introduce(
     host: &Host,
     options: &Options,
@@ -87,16 +88,16 @@ struct Test<'a, 's> {
     session: &'a Session<'s>,
     exchange: &'a mut Exchange,
     rows: Vec<Row>,
-    /// The sizes of messages, in their order.
+    /// The sizes of messages, in the order of the test.
     sizes: Vec<u32>,
-    /// Where those of the last size lie.
+    /// The slots of the last size.
     last: Slots,
-    /// What was in this side's words before the peer's atomics, by queue pair.
+    /// This side's words before the peer's atomics, by queue pair.
     words: Vec<Vec<u64>>,
 }
 
 impl Test<'_, '_> {
-    /// The steps of the program, to the last exchange.
+    /// Runs the steps of the program, up to the last exchange.
     async fn steps(&mut self) -> Result<Content, Error> {
         let Options { program, bidirectional, .. } = *self.session.options;
         let sizes = core::mem::take(&mut self.sizes);
@@ -141,7 +142,7 @@ impl Test<'_, '_> {
             }
         }
         let (host, first) = (self.session.host, self.session.first()?);
-        // A server of READs or atomics learns only from this that the client is done.
+        // A server of READs or atomics learns only from this message that the client is done.
         self.exchange.done(host, &first).await?;
         self.content(&fetched)
     }
@@ -155,7 +156,7 @@ impl Test<'_, '_> {
         self.rows.push(Row::Latency { size, figures: Latency::new(posted, halves) });
     }
 
-    /// `ib_write_lat`: nothing is exchanged between two sizes, nor at the end.
+    /// Runs `ib_write_lat`, which exchanges nothing between two sizes nor at the end.
     async fn write_sizes(&mut self, sizes: &[u32]) -> Result<(), Error> {
         for size in sizes {
             let slots = self.session.slots(*size);
@@ -165,7 +166,7 @@ impl Test<'_, '_> {
         Ok(())
     }
 
-    /// All messages of one size from this side.
+    /// Posts all messages of one size from this side.
     async fn post_all(&self, size: u32, fetched: &mut Fetched) -> Result<Bandwidth, Error> {
         let flow = Flow { sends: true, receives: false };
         self.flow(size, flow, fetched).await
@@ -179,7 +180,7 @@ impl Test<'_, '_> {
         Ok(Bandwidth::measured(size, total, &sent))
     }
 
-    /// One size of WRITEs, READs or atomics from both sides at once.
+    /// Runs one size of WRITEs, READs or atomics from both sides at once.
     async fn both_ways(&mut self, size: u32, fetched: &mut Fetched) -> Result<(), Error> {
         self.meet().await?;
         let mine = self.post_all(size, fetched).await?;
@@ -191,7 +192,7 @@ impl Test<'_, '_> {
         Ok(())
     }
 
-    /// One size of SENDs.
+    /// Runs one size of SENDs.
     async fn sends(&mut self, size: u32, fetched: &mut Fetched) -> Result<(), Error> {
         let Options { program, bidirectional, queue_pairs, rx_depth, .. } = *self.session.options;
         let latency = program.figure == Figure::Latency;
@@ -224,7 +225,7 @@ impl Test<'_, '_> {
         Ok(())
     }
 
-    /// What the buffers hold now that both sides are done, and whether atomics have done what they should.
+    /// Returns the content of the buffers once both sides are done, and checks the results of atomics.
     fn content(&self, fetched: &Fetched) -> Result<Content, Error> {
         let Session { options, buffers, client, .. } = self.session;
         let slots = &self.last;
@@ -251,7 +252,7 @@ impl Test<'_, '_> {
     }
 }
 
-/// What is in the words that the peer's atomics work on, by queue pair.
+/// Returns the words that the peer's atomics work on, by queue pair.
 fn words(session: &Session<'_>, slots: &Slots) -> Result<Vec<Vec<u64>>, Error> {
     let Options { queue_pairs, iterations, .. } = *session.options;
     let buffers: &Buffers = &session.buffers;

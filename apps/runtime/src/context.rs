@@ -1,4 +1,4 @@
-//! A job as its application sees it on one node.
+//! The view that an application has of its job on one node.
 
 use crate::error::During;
 use crate::host::JobPlatform;
@@ -19,21 +19,21 @@ use platform::Instant;
 use proto::{JobId, JobStart, NodeId, ToManager};
 use spin::Mutex;
 
-/// How long a node waits for the others of its job. The death of one ends the wait at once.
-const PATIENCE: Duration = Duration::from_secs(1800);
-/// How long taking, publishing and freeing memory may take.
-const STEADY: Duration = Duration::from_secs(60);
-/// Least time between two reports of progress.
+/// The longest wait for other nodes of the job. The death of such a node ends the wait at once.
+const PEER_TIMEOUT: Duration = Duration::from_secs(1800);
+/// The longest time that allocating, publishing or freeing memory may take.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
+/// The least time between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// One node's part of a job. Clones are the same job.
+/// One node's part of a job. Clones refer to the same job.
 #[derive(Clone)]
 pub struct JobContext(Arc<Inner>);
 
 struct Inner {
     lite: Lite,
-    /// The same, for waits on other nodes' work.
-    patient: Lite,
+    /// LITE with the deadline of waits for other nodes' work.
+    waiting_lite: Lite,
     start: JobStart,
     rank: usize,
     splits: Mutex<Vec<Split>>,
@@ -41,33 +41,33 @@ struct Inner {
     credit: Credit,
     /// Regions to free at the end of the job.
     regions: Mutex<Regions>,
-    /// What else was made through `lite`.
+    /// Objects other than regions that were made through `lite`.
     scope: Scope,
     progress: Mutex<Option<Instant>>,
 }
 
-/// The regions that a job has taken, by number.
+/// The regions that a job has allocated, by number.
 #[derive(Default)]
 struct Regions {
     next: u64,
-    live: BTreeMap<u64, Taken>,
+    live: BTreeMap<u64, Allocated>,
 }
 
-/// A region, and the names that it has been given.
-struct Taken {
+/// A region and the names under which it is published.
+struct Allocated {
     lmr: Lmr,
     names: Vec<String>,
 }
 
-/// LITE memory of a job on this node; freed by [`JobContext::free`] or at the end of the job.
+/// LITE memory of a job on this node. It is freed by [`JobContext::free`] or at the end of the job.
 #[derive(Debug)]
 pub struct Region {
     number: u64,
-    /// The memory.
+    /// The handle of the memory.
     pub lmr: Lmr,
 }
 
-/// The calls below that wait are in boxes, so that the image has each once and not where each application is.
+/// Calls that wait return boxed futures, so that the image contains each once and not once per application.
 impl JobContext {
     pub(crate) fn new(
         lite: Lite,
@@ -80,7 +80,7 @@ impl JobContext {
         let platform = JobPlatform::new(lite.platform().clone(), tasks.clone());
         let (lite, scope) = lite.scoped(Arc::new(platform));
         Self(Arc::new(Inner {
-            patient: lite.with_deadline(PATIENCE),
+            waiting_lite: lite.with_deadline(PEER_TIMEOUT),
             lite,
             start,
             rank,
@@ -93,61 +93,62 @@ impl JobContext {
         }))
     }
 
-    /// LITE on this node. What is made through it ends with the job, and so do tasks that are started by its platform.
+    /// Returns LITE on this node. Objects that are made through it end with the job, and so do tasks that are
+    /// started on its platform.
     #[must_use]
     pub fn lite(&self) -> &Lite {
         &self.0.lite
     }
 
-    /// The job's number.
+    /// Returns the job's number.
     #[must_use]
     pub fn id(&self) -> JobId {
         self.0.start.job
     }
 
-    /// What the manager said of the job: arguments, files, nodes.
+    /// Returns the manager's description of the job: arguments, files, nodes.
     #[must_use]
     pub fn start(&self) -> &JobStart {
         &self.0.start
     }
 
-    /// This node's index among the job's nodes.
+    /// Returns this node's index among the job's nodes.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.0.rank
     }
 
-    /// The job's nodes by rank.
+    /// Returns the job's nodes, by rank.
     #[must_use]
     pub fn nodes(&self) -> &[NodeId] {
         &self.0.start.nodes
     }
 
-    /// Processors of this node.
+    /// Returns the number of processors of this node, at least 1.
     #[must_use]
     pub fn cpus(&self) -> usize {
         self.0.lite.platform().cpus().max(1)
     }
 
-    /// Time since the node's start.
+    /// Returns the time since the node's start.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.0.lite.platform().now()
     }
 
-    /// This node's input; empty when asked again.
+    /// Returns this node's input. Later calls return an empty list.
     #[must_use]
     pub fn take_splits(&self) -> Vec<Split> {
         core::mem::take(&mut *self.0.splits.lock())
     }
 
-    /// The error for an allocation of `wanted` bytes that failed.
+    /// Returns the error for a failed allocation of `wanted` bytes.
     #[must_use]
     pub fn out_of_memory(&self, wanted: u64) -> JobError {
         JobError::OutOfMemory { wanted, has: memory::available(self.0.lite.platform().memory(), wanted) }
     }
 
-    /// Starts a task of the job on a processor that the platform chooses.
+    /// Starts a task of the job on a processor that the platform chooses. The task ends with the job.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -156,10 +157,14 @@ impl JobContext {
         self.0.tasks.spawn(name, future)
     }
 
-    /// Takes `len` bytes of LITE memory on this node, zeroed, freed at the end of the job.
+    /// Allocates `len` bytes of zeroed LITE memory on this node. The memory is freed at the end of the job.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::OutOfMemory`] if the node has too little memory.
     pub fn alloc(&self, len: u64) -> BoxFuture<'_, Result<Region, JobError>> {
         Box::pin(async move {
-            let lite = &self.0.lite.with_deadline(STEADY);
+            let lite = &self.0.lite.with_deadline(MEMORY_TIMEOUT);
             let lmr = match lite.alloc(lite.node_id(), len.max(1), Permissions::all()).await {
                 Err(lite::Error::NoMemory { asked, free }) => {
                     return Err(JobError::OutOfMemory { wanted: asked, has: free });
@@ -169,59 +174,60 @@ impl JobContext {
             let mut regions = self.0.regions.lock();
             regions.next += 1;
             let number = regions.next;
-            regions.live.insert(number, Taken { lmr: lmr.clone(), names: Vec::new() });
+            regions.live.insert(number, Allocated { lmr: lmr.clone(), names: Vec::new() });
             Ok(Region { number, lmr })
         })
     }
 
-    /// Frees what [`alloc`](Self::alloc) gave, before the job's end.
+    /// Frees memory of [`alloc`](Self::alloc) before the job's end.
     pub fn free(&self, region: Region) -> BoxFuture<'_, Result<(), JobError>> {
         Box::pin(async move {
-            let taken = self.0.regions.lock().live.remove(&region.number);
+            let allocated = self.0.regions.lock().live.remove(&region.number);
             drop(region);
-            match taken {
-                Some(taken) => self.give_back(taken).await.during("freeing memory"),
+            match allocated {
+                Some(allocated) => self.free_region(allocated).await.during("freeing memory"),
                 None => Ok(()),
             }
         })
     }
 
-    /// Gives a region a name within the job.
+    /// Publishes a region under a name that is unique within the job.
     pub fn publish<'a>(&'a self, region: &'a Region, name: &str) -> BoxFuture<'a, Result<(), JobError>> {
         let name = self.name(name);
         Box::pin(async move {
-            if let Some(taken) = self.0.regions.lock().live.get_mut(&region.number) {
-                taken.names.push(name.clone());
+            if let Some(allocated) = self.0.regions.lock().live.get_mut(&region.number) {
+                allocated.names.push(name.clone());
             }
             region.lmr.publish(&name).await.during("publishing memory")
         })
     }
 
-    /// Maps a region that another node of the job has given a name, for reading; waits until it is there.
+    /// Maps a region for reading that another node of the job publishes. Waits until it is published.
     pub fn open(&self, name: &str) -> BoxFuture<'_, Result<Lmr, JobError>> {
         let name = self.name(name);
-        Box::pin(
-            async move { self.0.patient.map_wait(&name, Permissions::READ).await.during("mapping memory") },
-        )
+        Box::pin(async move {
+            self.0.waiting_lite.map_wait(&name, Permissions::READ).await.during("mapping memory")
+        })
     }
 
-    /// Waits until all nodes of the job have come here.
+    /// Waits until all nodes of the job have called this with the same name.
     pub fn barrier(&self, name: &str) -> BoxFuture<'_, Result<(), JobError>> {
         let name = self.name(name);
         Box::pin(async move {
             if self.nodes().len() < 2 {
                 return Ok(());
             }
-            self.0.patient.barrier(&name, self.nodes()).await.during("waiting for the other nodes")
+            self.0.waiting_lite.barrier(&name, self.nodes()).await.during("waiting for the other nodes")
         })
     }
 
-    /// A name that no other job uses.
+    /// Returns a name that no other job uses.
     fn name(&self, name: &str) -> String {
         format!("job/{}/{name}", self.id().0)
     }
 
-    /// Tells how far this node is; sent now and then, and when all is done.
+    /// Reports this node's progress to the manager: at most once in 200 ms, and when `done`
+    /// reaches `total`.
     pub fn progress<'a>(
         &'a self,
         phase: &'a str,
@@ -242,7 +248,7 @@ impl JobContext {
         })
     }
 
-    /// Where the output goes. Only rank 0 has one.
+    /// Returns the output of the job. Only rank 0 may write to it.
     #[must_use]
     pub fn output(&self) -> Output {
         Output::new(self.clone())
@@ -252,27 +258,27 @@ impl JobContext {
         &self.0.credit
     }
 
-    /// Frees a region and its names.
-    async fn give_back(&self, taken: Taken) -> Result<(), lite::Error> {
-        let lite = self.0.lite.with_deadline(STEADY);
-        for name in &taken.names {
+    /// Unpublishes and frees a region.
+    async fn free_region(&self, allocated: Allocated) -> Result<(), lite::Error> {
+        let lite = self.0.lite.with_deadline(MEMORY_TIMEOUT);
+        for name in &allocated.names {
             match lite.unpublish(name).await {
                 Err(lite::Error::NoSuchName) | Ok(()) => {}
                 Err(error) => log::debug!("freeing the name {name}: {error}"),
             }
         }
-        taken.lmr.free().await
+        allocated.lmr.free().await
     }
 
-    /// Ends all that is left once the job's tasks have ended.
+    /// Ends everything that is left of the job on this node. Call only after the job's tasks have ended.
     pub(crate) async fn clean_up(&self) {
         let regions = core::mem::take(&mut *self.0.regions.lock());
-        for taken in regions.live.into_values() {
-            if let Err(error) = self.give_back(taken).await {
+        for allocated in regions.live.into_values() {
+            if let Err(error) = self.free_region(allocated).await {
                 log::debug!("job {}: freeing a region: {error}", self.id().0);
             }
         }
-        self.0.scope.end(STEADY).await;
+        self.0.scope.end(MEMORY_TIMEOUT).await;
         drop(self.take_splits());
     }
 }

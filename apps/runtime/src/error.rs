@@ -1,47 +1,47 @@
-//! Why a job fails on a node.
+//! Errors of a job on a node.
 
 use alloc::string::String;
 
-/// Why a node could not take or finish its part of a job.
+/// The reason for which a node could not accept or finish its part of a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// The job asks for something that cannot be.
+    /// The job cannot run as requested; the text says why.
     #[error("{0}")]
     Refused(String),
-    /// LITE reports an error: a node's death, a deadline.
+    /// LITE reports an error, such as a node's death or a missed deadline.
     #[error("{during}: {error}")]
     Lite {
-        /// What was being done.
+        /// The step of the job that failed.
         during: &'static str,
-        /// What LITE says.
+        /// The error.
         error: lite::Error,
     },
-    /// The node has too little memory for its part.
+    /// The node has too little memory for its part of the job.
     #[error("too little memory: needs {} MB, has {} MB", mb_up(*.needed), *.has / 1_000_000)]
     TooLittleMemory {
-        /// Bytes that the part takes.
+        /// Bytes that the part needs.
         needed: u64,
         /// Bytes that are free.
         has: u64,
     },
-    /// Memory ran out on the way.
+    /// An allocation failed while the job ran.
     #[error("too little memory: needs {} MB more at once, has {} MB in all", mb_up(*.wanted), *.has / 1_000_000)]
     OutOfMemory {
-        /// Bytes of the allocation that failed.
+        /// The length of the allocation that failed, in bytes.
         wanted: u64,
         /// Bytes that are free.
         has: u64,
     },
-    /// Another node's data is not what it should be.
+    /// Another node's data is malformed.
     #[error("malformed data from rank {rank}")]
     Malformed {
-        /// The rank of the node in the job.
+        /// The rank of that node in the job.
         rank: usize,
     },
-    /// The manager acknowledges no output.
+    /// The manager has not acknowledged output in time.
     #[error("the manager took no output for {seconds} s")]
     Stalled {
-        /// How long.
+        /// The length of the wait, in seconds.
         seconds: u64,
     },
     /// The job was cancelled.
@@ -49,12 +49,12 @@ pub enum JobError {
     Cancelled,
 }
 
-/// Bytes in MB, rounded up.
+/// Converts bytes to MB, rounded up.
 fn mb_up(bytes: u64) -> u64 {
     bytes.div_ceil(1_000_000)
 }
 
-/// Says what was being done when LITE failed.
+/// Adds the failed step to an error of LITE.
 pub(crate) trait During<T> {
     fn during(self, during: &'static str) -> Result<T, JobError>;
 }

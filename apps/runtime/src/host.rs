@@ -1,10 +1,10 @@
-//! The platform as the application of a job sees it: its tasks are the job's.
+//! The platform that an application gets: tasks that it starts belong to the job.
 
 use crate::task::Tasks;
 use alloc::sync::Arc;
 use platform::{Instant, Memory, Platform, Task};
 
-/// A node's platform, on which a job starts tasks: they end with the job.
+/// A node's platform on which all tasks end with the job.
 pub(crate) struct JobPlatform {
     node: Arc<dyn Platform>,
     tasks: Tasks,

@@ -1,35 +1,35 @@
-//! The input of a job on this node, piece by piece.
+//! The input of a job on this node, received in pieces.
 
 use crate::JobError;
 use alloc::vec::Vec;
 use proto::ToNode;
 
-/// A run of bytes of one input file, cut where the application's rule allows.
+/// A contiguous part of one input file, cut where the application's rule allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// Index of the file in the job's inputs.
     pub file: u32,
-    /// Where in the file the first byte stands.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// The bytes.
+    /// The bytes of the split.
     pub bytes: Vec<u8>,
 }
 
-/// Gathers pieces into splits.
+/// Assembles pieces into splits.
 #[derive(Debug)]
 pub(crate) struct Input {
-    /// Lengths of the files.
+    /// Lengths of the files, in bytes.
     files: Vec<u64>,
-    /// Most bytes that are reserved for a split on suspicion.
+    /// The most bytes that are reserved ahead for one split.
     limit: u64,
     splits: Vec<Split>,
     open: Option<Split>,
-    /// Bytes so far.
+    /// Bytes received so far.
     pub(crate) bytes: u64,
 }
 
-/// Counts the input of a job that this node has taken in, and the input that the node is ready to take, as sums of charges from
-/// the job's first byte on.
+/// Counts the input of a job that this node has received, and the input that it is ready to receive. Both are
+/// sums of charges ([`ToNode::input_charge`]) since the job's first byte.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     taken: u64,
@@ -37,16 +37,17 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// What is new since the last promise before the manager is told. Less is not worth a message; much more would let the
-    /// manager wait.
+    /// The least increase of the promise that is sent to the manager. A smaller one is not worth a message; a
+    /// much larger one would make the manager wait.
     const STEP: u64 = ToNode::INPUT_WINDOW / 4;
 
-    /// A piece of so many bytes was taken in.
+    /// Counts a received piece of `bytes` bytes.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.taken = self.taken.saturating_add(ToNode::input_charge(bytes));
     }
 
-    /// The new promise, if one is due: how much this node is ready to take from the first byte on.
+    /// Returns the new promise, if one is due: the sum of charges, since the first byte, that this node is
+    /// ready to receive.
     pub(crate) fn promise(&mut self) -> Option<u64> {
         let ready = self.taken.saturating_add(ToNode::INPUT_WINDOW);
         let due = ready - self.promised >= Self::STEP;
@@ -59,17 +60,18 @@ impl Intake {
 
 /// A split grows by at least this many bytes.
 const MIN_GROWTH: usize = 256 << 10;
-/// A split that is larger than any manager aims at has one very long record in it, which may well reach to the end of
-/// the file.
+/// A split larger than this contains one very long record, because the manager aims at smaller splits. The
+/// record may well reach to the end of the file.
 const LARGE: usize = 8 << 20;
 
 impl Input {
-    /// Without any, for files of these lengths on a node with `memory` bytes.
+    /// Returns an empty input for files of the given lengths on a node with `memory` bytes.
     pub(crate) fn new(files: Vec<u64>, memory: u64) -> Self {
         Self { files, limit: memory / 4, splits: Vec::new(), open: None, bytes: 0 }
     }
 
-    /// Takes the next piece. The error says how many bytes were wanted in vain.
+    /// Appends the next piece. If memory runs out, the error holds the number of bytes that could not be
+    /// allocated.
     pub(crate) fn push(&mut self, file: u32, offset: u64, piece: &[u8], end: bool) -> Result<(), InputError> {
         let split = self.open.get_or_insert_with(|| Split { file, offset, bytes: Vec::new() });
         if split.file != file || split.offset.checked_add(split.bytes.len() as u64) != Some(offset) {
@@ -77,7 +79,7 @@ impl Input {
         }
         let bytes = &mut split.bytes;
         if bytes.capacity() - bytes.len() < piece.len() {
-            // While a large split moves, old and new block are both there: it shall not move often.
+            // Old and new block exist at once while a large split moves, so it must move rarely.
             let left = self.files.get(file as usize).map_or(0, |len| len.saturating_sub(offset));
             let to_end = usize::try_from(left.min(self.limit)).unwrap_or(0);
             let half = (bytes.len() / 2).max(MIN_GROWTH);
@@ -105,21 +107,21 @@ impl Input {
         }
     }
 
-    /// All splits, in order of arrival.
+    /// Returns all splits, in order of arrival.
     pub(crate) fn finish(mut self) -> Vec<Split> {
         self.close();
         self.splits
     }
 }
 
-/// Why a piece of input was not taken.
+/// The reason for which a piece of input was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputError {
-    /// It does not follow the piece before.
+    /// The piece does not continue the open split.
     Gap,
-    /// There is no room.
+    /// The piece could not be stored.
     NoMemory {
-        /// Bytes of the allocation that failed.
+        /// The length of the allocation that failed, in bytes.
         wanted: u64,
     },
 }
@@ -183,7 +185,7 @@ mod tests {
             assert!(promised - taken * (48 << 10) >= window - Intake::STEP);
         }
         assert!(promises <= 20, "{promises}");
-        // Single bytes are charged as many.
+        // An empty or one-byte piece is charged the minimum.
         intake.take(1);
         let before = intake.taken;
         intake.take(0);

@@ -1,9 +1,10 @@
-//! The job runtime of a node: takes jobs from the manager, runs applications, and gives their output back.
+//! The job runtime of a node: accepts jobs from the manager, runs applications, and returns their output.
 //!
-//! An application implements [`App`]. [`serve()`] is the task that a node starts once it is a member: it accepts jobs,
-//! gathers their input, runs each as a task with a [`JobContext`], and reports. However a job ends, it leaves nothing behind: its
-//! tasks end at their next await, what it made through [`JobContext::lite`] ends as a [scope](lite::Scope) does, its input is
-//! dropped. Memory of the platform that an application takes itself is its own to give back.
+//! An application implements [`App`]. [`serve()`] is the task that a node starts once it is a member: it
+//! accepts jobs, collects their input, runs each job as a task with a [`JobContext`], and reports the result.
+//! A job leaves nothing behind, however it ends: its tasks end at their next await, objects made through
+//! [`JobContext::lite`] end as those of a [scope](lite::Scope) do, and its input is dropped. An application
+//! that allocates memory of the platform directly must free it itself.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -31,25 +32,69 @@ use core::future::Future;
 use core::pin::Pin;
 use proto::{AppManifest, JobReport, JobStart};
 
-/// A future in a box.
+/// A boxed future that can move between processors.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// An application that a node has compiled in.
+/// An application that is compiled into a node.
+///
+/// # Examples
+///
+/// An application that counts the bytes of its input and prints, on rank 0, its own part:
+///
+/// ```
+/// use proto::{AppManifest, CutRule, JobReport};
+/// use runtime::{App, BoxFuture, JobContext, JobError};
+///
+/// struct CountBytes;
+///
+/// impl App for CountBytes {
+///     fn manifest(&self) -> AppManifest {
+///         AppManifest {
+///             name: "count-bytes".into(),
+///             about: "counts the bytes of its input".into(),
+///             cut: CutRule::Anywhere,
+///         }
+///     }
+///
+///     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>> {
+///         Box::pin(async move {
+///             let bytes: usize = job.take_splits().iter().map(|split| split.bytes.len()).sum();
+///             if job.rank() == 0 {
+///                 let mut output = job.output();
+///                 output.write(format!("{bytes} bytes on rank 0\n").as_bytes()).await?;
+///                 output.finish().await?;
+///             }
+///             job.barrier("counted").await?;
+///             // The manager adds up the counts of all nodes.
+///             Ok(JobReport { counts: vec![("bytes".into(), bytes as u64)], times_us: Vec::new() })
+///         })
+///     }
+/// }
+///
+/// // A node passes its applications to `runtime::serve`.
+/// let apps: Vec<Box<dyn App>> = vec![Box::new(CountBytes)];
+/// assert_eq!(apps[0].manifest().name, "count-bytes");
+/// ```
 pub trait App: Send + Sync {
-    /// What it is called and how its input may be cut.
+    /// Returns the application's name and the rule by which its input may be cut.
     fn manifest(&self) -> AppManifest;
 
-    /// Bytes of memory that this node's part of a job takes; a job for which the node has less is refused. Unless the
-    /// application knows better: its share of the input and half as much again.
+    /// Returns the bytes of memory that this node's part of a job needs. A job for which the node has less is
+    /// refused. The default is the node's share of the input and half as much again, plus 2 MiB.
     fn memory_needed(&self, start: &JobStart) -> u64 {
         start.share.saturating_add(start.share / 2).saturating_add(2 << 20)
     }
 
-    /// Checks what can be checked of a job before its input comes; the reason is for people.
+    /// Checks a job before its input arrives, as far as possible.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Refused`] with a reason for the user.
     fn check(&self, _start: &JobStart) -> Result<(), JobError> {
         Ok(())
     }
 
-    /// Runs this node's part of a job whose input is there. Dropped at an await if the job is cancelled.
+    /// Runs this node's part of a job, all of whose input is in memory. If the job is cancelled, the future
+    /// is dropped at an await.
     fn run(&self, job: JobContext) -> BoxFuture<'_, Result<JobReport, JobError>>;
 }

@@ -1,15 +1,17 @@
-//! How much memory a job may count on.
+//! The memory that is available to a job.
 
 use alloc::vec::Vec;
 use platform::Memory;
 
-/// The heap is probed in pieces of this size.
+/// Size of the pieces in which the heap is probed, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// Bytes that jobs can get, counted no further than `wanted`: what `memory` has free, and what the heap has free within.
+/// Returns the bytes that jobs can allocate, counted up to `wanted`: the free bytes of `memory` and those
+/// inside the heap.
 ///
-/// In an appliance the heap grows out of `memory` and keeps what it has, so that after a large job most free memory may
-/// lie in it. Nobody tells how much: it is found by taking pieces until the heap grows.
+/// In an appliance the heap grows out of `memory` and never shrinks, so that most free memory may lie inside
+/// the heap after a large job. The heap does not report its free bytes: they are found by allocating pieces
+/// until the heap grows.
 pub(crate) fn available(memory: &dyn Memory, wanted: u64) -> u64 {
     let free = memory.stats().free;
     let Some(missing) = wanted.checked_sub(free).filter(|&m| m > 0) else { return free };
@@ -34,7 +36,7 @@ mod tests {
     use core::sync::atomic::{AtomicU64, Ordering};
     use platform::{Arena, IoAddr, MemoryError, MemoryStats};
 
-    /// A heap with so many pieces in it: once they are asked for, it grows out of this memory.
+    /// A heap with `pieces` free pieces inside. Once they are used up, the heap grows out of this memory.
     struct Growing {
         pieces: AtomicU64,
         arena: Arena,
@@ -42,10 +44,13 @@ mod tests {
 
     impl Memory for Growing {
         fn stats(&self) -> MemoryStats {
-            // Asked once at first and once after each piece.
+            // `stats` is called once at first and once after each piece.
             let left = self.pieces.fetch_sub(1, Ordering::Relaxed);
             let free = if left == 0 || left > u64::MAX / 2 { 900_000 } else { 1_000_000 };
-            MemoryStats { total: 2_000_000, free, largest_free: free }
+            MemoryStats { total: 2_000_000, free }
+        }
+        fn largest_free(&self) -> u64 {
+            self.arena.largest_free()
         }
         fn range(&self) -> (IoAddr, u64) {
             self.arena.range()
@@ -71,11 +76,8 @@ mod tests {
         fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
             self.arena.compare_swap(addr, compare, swap)
         }
-        fn alloc(&self, len: u64) -> Option<IoAddr> {
-            self.arena.alloc(len)
-        }
-        fn free(&self, addr: IoAddr, len: u64) {
-            self.arena.free(addr, len);
+        fn lend(&self, len: u64) -> Option<alloc::boxed::Box<dyn platform::Lent>> {
+            self.arena.lend(len)
         }
     }
 

@@ -1,4 +1,4 @@
-//! The output of a job: pieces to the manager, no more under way than it allows.
+//! The output of a job, sent to the manager in pieces within the manager's window.
 
 use crate::error::During;
 use crate::{JobContext, JobError};
@@ -11,24 +11,24 @@ use core::time::Duration;
 use proto::ToManager;
 use spin::Mutex;
 
-/// Bytes of a piece, the most that a message may carry.
+/// The length of a piece, in bytes: the most that one message may carry.
 const PIECE: usize = 64 << 10;
-/// How long the manager may take to acknowledge anything before the job fails.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The longest time without an acknowledgement from the manager before the job fails.
+const ACK_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Bytes that the manager has not acknowledged.
+/// The number of bytes that the manager has not acknowledged.
 #[derive(Debug, Default)]
 struct State {
     pending: u64,
     waker: Option<Waker>,
 }
 
-/// How much may still be sent.
+/// The output window: limits the bytes in flight to the manager.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Credit(Arc<Mutex<State>>);
 
 impl Credit {
-    /// The manager has passed on that many bytes.
+    /// Counts `bytes` as passed on by the manager.
     pub(crate) fn acknowledge(&self, bytes: u64) {
         let waker = {
             let mut state = self.0.lock();
@@ -40,7 +40,7 @@ impl Credit {
         }
     }
 
-    /// Takes `bytes` (at most the window) once so many may be sent.
+    /// Reserves `bytes` (at most the window) as soon as the window has room.
     pub(crate) fn poll_take(&self, cx: &mut core::task::Context<'_>, bytes: u64) -> Poll<()> {
         let mut state = self.0.lock();
         if state.pending + bytes > ToManager::OUTPUT_WINDOW as u64 {
@@ -52,7 +52,7 @@ impl Credit {
     }
 }
 
-/// Takes a job's output. Only rank 0 has one. Call [`finish`](Self::finish) at the end.
+/// Writes a job's output. Only rank 0 may write. Call [`finish`](Self::finish) at the end.
 #[derive(Debug)]
 pub struct Output {
     job: JobContext,
@@ -64,7 +64,7 @@ impl Output {
         Self { job, buffer: Vec::new() }
     }
 
-    /// Appends bytes; waits while the manager has enough.
+    /// Appends bytes. Waits while the manager's window is full.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), JobError> {
         let mut rest = bytes;
         while self.buffer.len() + rest.len() >= PIECE {
@@ -77,7 +77,7 @@ impl Output {
         Ok(())
     }
 
-    /// Sends what is left.
+    /// Sends the rest of the buffer.
     pub async fn finish(mut self) -> Result<(), JobError> {
         if self.buffer.is_empty() { Ok(()) } else { self.flush().await }
     }
@@ -85,12 +85,12 @@ impl Output {
     async fn flush(&mut self) -> Result<(), JobError> {
         let bytes = core::mem::take(&mut self.buffer);
         let lite = self.job.lite();
-        let mut patience = pin!(lite.sleep(PATIENCE));
+        let mut timeout = pin!(lite.sleep(ACK_TIMEOUT));
         core::future::poll_fn(|cx| {
             if self.job.credit().poll_take(cx, bytes.len() as u64).is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            patience.as_mut().poll(cx).map(|()| Err(JobError::Stalled { seconds: PATIENCE.as_secs() }))
+            timeout.as_mut().poll(cx).map(|()| Err(JobError::Stalled { seconds: ACK_TIMEOUT.as_secs() }))
         })
         .await?;
         lite.send_control(&ToManager::JobOutput { job: self.job.id(), bytes }).await.during("sending output")
@@ -113,7 +113,7 @@ mod tests {
         credit.acknowledge(5);
         assert_eq!(credit.poll_take(&mut cx, 6), Poll::Pending);
         assert_eq!(credit.poll_take(&mut cx, 5), Poll::Ready(()));
-        // More acknowledged than sent does not widen the window.
+        // An acknowledgement of more than was sent does not widen the window.
         credit.acknowledge(u64::MAX);
         assert_eq!(credit.poll_take(&mut cx, window + 1), Poll::Pending);
         assert_eq!(credit.poll_take(&mut cx, window), Poll::Ready(()));

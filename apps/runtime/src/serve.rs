@@ -1,4 +1,4 @@
-//! The task that takes job messages from the manager.
+//! The task that handles the manager's job messages.
 
 use crate::input::{Input, Intake};
 use crate::output::Credit;
@@ -15,17 +15,17 @@ use platform::Instant;
 use proto::{JobId, JobReport, JobStart, ToManager, ToNode};
 use spin::Mutex;
 
-/// Why a node serves no more.
+/// The reason for which a node has stopped serving jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// The manager has told the node to leave and power off.
     Shutdown,
-    /// The node is no longer a member, and why.
+    /// The node is no longer a member; the text says why.
     Lost(String),
 }
 
-/// Serves the manager's jobs with these applications until the membership ends; to be run once the node is a member.
-/// Jobs that still run are cancelled.
+/// Serves the manager's jobs with these applications until the membership ends, and then cancels the jobs
+/// that still run. Call once the node is a member.
 pub async fn serve(lite: Lite, apps: Vec<Box<dyn App>>) -> End {
     let server = Server { lite, apps: apps.into(), jobs: Arc::default() };
     let messages = server.lite.jobs();
@@ -52,9 +52,9 @@ struct Server {
 
 /// A job that this node has accepted.
 enum Job {
-    /// Its input comes.
+    /// The input is arriving.
     Loading(Box<Loading>),
-    /// Its application runs.
+    /// The application runs.
     Running { tasks: Tasks, credit: Credit },
 }
 
@@ -65,7 +65,7 @@ struct Loading {
     app: usize,
     input: Input,
     intake: Intake,
-    /// When the first of it came.
+    /// The time at which the first piece of input arrived.
     begun: Option<Instant>,
     /// Bytes of memory that were promised to the job.
     promised: u64,
@@ -82,7 +82,7 @@ impl Server {
                         loading.intake.take(bytes.len());
                         loading.input.push(file, offset, &bytes, end_of_split)
                     }
-                    // Of a job that was cancelled or refused.
+                    // The piece belongs to a job that was cancelled or refused.
                     _ => return,
                 };
                 match pushed {
@@ -102,12 +102,13 @@ impl Server {
             }
             ToNode::JobCancel { job, reason } => {
                 log::info!("job {} cancelled: {reason}", job.0);
-                // The task of one that runs removes it from the list and tells the manager when all is freed.
+                // The task of a running job removes it from the list, and tells the manager when everything
+                // is freed.
                 if !self.cancel(job) {
                     self.tell(&ToManager::JobOver { job }).await;
                 }
             }
-            other => log::warn!("not a message of a job: {other:?}"),
+            other => log::warn!("unexpected message of the manager: {other:?}"),
         }
     }
 
@@ -125,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Tells the manager how much input of a job this node is ready to take, if that is news.
+    /// Tells the manager how much input of a job this node is ready to receive, if that has changed enough.
     async fn promise(&self, job: JobId) {
         let promise = match self.jobs.lock().get_mut(&job) {
             Some(Job::Loading(loading)) => loading.intake.promise(),
@@ -136,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Ends a job; false if nothing is left of it then.
+    /// Cancels a job. Returns false if nothing of the job is left on return.
     fn cancel(&self, job: JobId) -> bool {
         let mut jobs = self.jobs.lock();
         if let Some(Job::Running { tasks, .. }) = jobs.get(&job) {
@@ -147,16 +148,16 @@ impl Server {
         false
     }
 
-    /// Tells the manager; false if that cannot be.
+    /// Sends a message to the manager. Returns false if that failed.
     async fn tell(&self, message: &ToManager) -> bool {
         let told = self.lite.send_control(message).await;
         if let Err(error) = &told {
-            log::warn!("cannot tell the manager of a job: {error}");
+            log::warn!("cannot send a job's message to the manager: {error}");
         }
         told.is_ok()
     }
 
-    /// Enters a job whose input may come.
+    /// Checks a job and adds it to the list; its input may then arrive.
     fn accept(&self, start: JobStart) -> Result<(), JobError> {
         let refuse = |reason| Err(JobError::Refused(reason));
         let Some(app) = self.apps.iter().position(|a| a.manifest().name == start.app) else {
@@ -199,7 +200,7 @@ impl Server {
                 jobs.insert(id, running);
                 return;
             }
-            // Cancelled meanwhile.
+            // The job was cancelled meanwhile.
             None => return,
         };
         let (tasks, credit) = (Tasks::new(self.lite.platform().clone()), Credit::default());
@@ -227,7 +228,7 @@ impl Server {
 }
 
 impl Job {
-    /// Bytes of memory promised to the job and not taken yet.
+    /// Returns the bytes of memory that were promised to the job and are not used yet.
     fn outstanding(&self) -> u64 {
         match self {
             Self::Loading(loading) => loading.promised.saturating_sub(loading.input.bytes),
@@ -236,7 +237,7 @@ impl Job {
     }
 }
 
-/// Runs an application; when this returns, nothing of the job is left on this node.
+/// Runs an application. Nothing of the job is left on this node when this returns.
 async fn run_to_end(
     context: JobContext,
     apps: Arc<[Box<dyn App>]>,
@@ -259,7 +260,7 @@ async fn run_to_end(
     result
 }
 
-/// Tells the manager how a job ended.
+/// Tells the manager the result of a job.
 async fn report(lite: &Lite, job: JobId, result: Result<JobReport, JobError>) {
     let message = match result {
         Ok(report) => ToManager::JobDone { job, report },

@@ -1,4 +1,4 @@
-//! The tasks of one job: started together, ended together.
+//! The tasks of one job, which end together.
 
 use crate::JobError;
 use alloc::boxed::Box;
@@ -21,19 +21,19 @@ pub(crate) struct Tasks {
 struct State {
     cancelled: bool,
     next: u64,
-    /// The tasks that have not ended, with what wakes them.
+    /// The tasks that have not ended, each with the waker of its latest poll.
     live: BTreeMap<u64, Option<Waker>>,
-    /// Who waits for the end of all.
+    /// The waker of the task that waits for the end of all tasks.
     ended: Option<Waker>,
 }
 
-/// What a task gives to who waits for it.
+/// The result of a task and the waker of the task that waits for it.
 struct Slot<T> {
     result: Option<Result<T, JobError>>,
     waker: Option<Waker>,
 }
 
-/// The end of a task: its result, or [`JobError::Cancelled`].
+/// Resolves to the result of a task, or to [`JobError::Cancelled`].
 #[must_use]
 pub struct Join<T>(Arc<Mutex<Slot<T>>>);
 
@@ -52,7 +52,7 @@ impl<T> Future for Join<T> {
     }
 }
 
-/// One task: the future, dropped as soon as it ends or the job is cancelled.
+/// One task. Its future is dropped as soon as it ends or the job is cancelled.
 struct Running<T> {
     tasks: Tasks,
     id: u64,
@@ -61,7 +61,7 @@ struct Running<T> {
 }
 
 impl<T> Running<T> {
-    /// Drops the future, then says that the task has ended.
+    /// Drops the future, then publishes the result and wakes the waiting tasks.
     fn end(&mut self, result: Result<T, JobError>) {
         if self.future.take().is_none() {
             return;
@@ -119,7 +119,7 @@ impl Tasks {
         Self { platform, state: Arc::default() }
     }
 
-    /// Starts a task; once the job is cancelled it ends at its next await.
+    /// Starts a task. After the job is cancelled, the task ends at its next await.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -138,7 +138,7 @@ impl Tasks {
         Join(slot)
     }
 
-    /// Ends all tasks at their next await.
+    /// Ends each task at its next await.
     pub(crate) fn cancel(&self) {
         let wakers: alloc::vec::Vec<Waker> = {
             let mut state = self.state.lock();

@@ -1,4 +1,5 @@
-//! How fast one processor counts words, from the input in memory to the sorted output: `rate FILE [ROUNDS]`.
+//! Measures the speed at which one processor counts words, from the input in memory to the sorted output:
+//! `rate FILE [ROUNDS]`.
 
 use anyhow::{Context, Result};
 use mapreduce::Split;
@@ -8,7 +9,7 @@ use wordcount::WordCount;
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let file = args.next().context("usage: rate FILE [ROUNDS]")?;
-    let rounds: usize = args.next().map_or(Ok(5), |n| n.parse()).context("ROUNDS is a number")?;
+    let rounds: usize = args.next().map_or(Ok(5), |n| n.parse()).context("ROUNDS must be a number")?;
     let text = std::fs::read(&file).with_context(|| file.clone())?;
     let mut seconds = Vec::new();
     let mut distinct = 0;

@@ -1,7 +1,7 @@
-//! Word count: how often each word of a text occurs, the most frequent first.
+//! Word count: the number of occurrences of each word of a text, the most frequent word first.
 //!
-//! Words are maximal runs of ASCII letters, folded to lower case. The output is `word<TAB>count`, by count descending,
-//! then by word ascending.
+//! Words are maximal runs of ASCII letters, folded to lower case. The output is `word<TAB>count`, in
+//! descending order of counts, then in ascending order of words.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use mapreduce::{Emitter, MapReduce, Split};
 use proto::{CutRule, JobStart};
 
-/// The job; takes no arguments.
+/// The word count job. It accepts no arguments.
 #[derive(Debug)]
 pub struct WordCount;
 

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time;
 use verbs::MacAddr;
 
-/// The port. Frames that are neither RoCE nor questions for its addresses are dropped: it has no other stack.
+/// The port. It drops frames that are neither RoCE nor queries for its addresses, because it has no other
+/// stack.
 #[derive(Debug)]
 pub struct FabricPort {
     stream: FrameStream,
@@ -30,40 +31,42 @@ struct Shared {
 
 impl Shared {
     fn resolver(&self) -> MutexGuard<'_, Resolver> {
-        // A panic leaves no resolver half changed that would matter: it forgets or asks again.
+        // A panic cannot leave the resolver in a harmful state: it forgets, or asks again.
         self.resolver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A port's other side: for who waits for it, gives it addresses or looks at its counts. Copies are of the same port.
+/// A handle of the port for other threads: to wait for it, to give it addresses, and to read its counts.
+/// Clones refer to the same port.
 #[derive(Clone, Debug)]
 pub struct Handle {
     shared: Arc<Shared>,
     watch: Watch,
 }
 
-/// RoCE frames of a port so far.
+/// The numbers of RoCE frames of a port so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RoceFrames {
-    /// Taken from the fabric.
+    /// Frames received from the fabric.
     pub received: u64,
-    /// Queued for it.
+    /// Frames queued for the fabric.
     pub sent: u64,
 }
 
 impl Handle {
-    /// The port answers for this address from the return on. `false`: it has as many as it can have (four).
+    /// Adds an address for which the port answers from now on. Returns false if the port has the maximum
+    /// number of addresses (four).
     pub fn add_address(&self, address: IpAddr) -> bool {
         self.shared.resolver().add_own(address)
     }
 
-    /// Where to wait for the port's events.
+    /// Returns the watch for the port's events.
     #[must_use]
     pub const fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// RoCE frames so far.
+    /// Returns the numbers of RoCE frames so far.
     #[must_use]
     pub fn roce_frames(&self) -> RoceFrames {
         let Shared { received, sent, .. } = &*self.shared;
@@ -72,15 +75,15 @@ impl Handle {
 }
 
 impl FabricPort {
-    /// Connects to a fabric's port. `mtu` is the largest payload of a frame.
+    /// Connects to a fabric's port. `mtu` is the maximum payload of a frame, in bytes.
     ///
     /// # Errors
-    /// If there is nobody at the socket.
+    /// If nothing listens at the socket.
     pub fn connect(path: &Path, mac: MacAddr, mtu: usize) -> Result<(Self, Handle), ConnectError> {
         Ok(Self::new(FrameStream::connect(path)?, mac, mtu))
     }
 
-    /// Over a connection that exists. `mtu` is the largest payload of a frame.
+    /// Makes a port over an existing connection. `mtu` is the maximum payload of a frame, in bytes.
     #[must_use]
     pub fn new(stream: FrameStream, mac: MacAddr, mtu: usize) -> (Self, Handle) {
         let resolver = Mutex::new(Resolver::new(mac));
@@ -93,13 +96,13 @@ impl FabricPort {
         Instant::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Sends the answers that the resolver has.
+    /// Sends the resolver's answers.
     fn answer(&mut self) {
         let now = self.now();
         let mut resolver = self.shared.resolver();
         let mut answer = [0; FRAME_MAX];
         while let Some(len) = resolver.poll(now, &mut answer) {
-            // Lost if the fabric takes nothing: who asks, asks again.
+            // An answer that the fabric does not accept is lost: the asking node repeats its query.
             self.stream.send(answer.get(..len).unwrap_or_default());
         }
         drop(resolver);
@@ -117,7 +120,7 @@ impl EthernetPort for FabricPort {
     }
 
     fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
-        // What a full socket did not take.
+        // Sends the rest that a full socket did not accept.
         self.stream.flush();
         let (now, shared) = (self.now(), &self.shared);
         let (mut roce, mut asked) = (0, false);
@@ -176,7 +179,7 @@ mod tests {
         (port, handle, FrameStream::over(theirs).unwrap())
     }
 
-    /// A frame of RoCE version 1 by its Ethertype, and one of a protocol that nobody here has.
+    /// Makes a frame with the given Ethertype.
     fn frame(ethertype: u16) -> Vec<u8> {
         [&MAC.0[..], &PEER.0, &ethertype.to_be_bytes(), &[7; 50]].concat()
     }
@@ -223,7 +226,7 @@ mod tests {
             let len = resolver.poll(now, &mut question).unwrap();
             assert!(peer.send(&question[..len]));
             peer.flush();
-            assert_eq!(port.receive(8, &mut |_| panic!("given to the RNIC")), 1);
+            assert_eq!(port.receive(8, &mut |_| panic!("passed to the RNIC")), 1);
             assert_eq!(peer.receive(8, &mut |frame| resolver.input(now, frame)), usize::from(known));
             let expected = if known { Resolution::Known(MAC) } else { Resolution::Pending };
             assert_eq!(resolver.lookup(now, asked), expected);

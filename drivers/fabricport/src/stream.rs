@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of the longest frame: QEMU's own limit (`NET_BUFSIZE`).
+/// The maximum length of a frame, in bytes: QEMU's own limit (`NET_BUFSIZE`).
 pub const LONGEST_FRAME: usize = 4096 + 65_536;
-/// Bytes of a frame's length.
+/// The size of a frame's length field, in bytes.
 const PREFIX: usize = 4;
-/// Room for what is read at once, at least.
+/// The minimum room for one read, in bytes.
 const READ: usize = 256 << 10;
-/// Bytes that wait for the fabric before no more are taken.
+/// The number of bytes waiting for the fabric at which no more are accepted.
 const QUEUE: usize = 1 << 20;
 
-/// A socket that cannot be connected to.
+/// The error of a socket to which no connection can be made.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to the fabric's socket {}: {source}", path.display())]
 pub struct ConnectError {
@@ -24,30 +24,30 @@ pub struct ConnectError {
     source: io::Error,
 }
 
-/// Why a connection is of no use any more.
+/// The reason for which a connection is no longer usable.
 #[derive(Debug, thiserror::Error)]
 pub enum Closed {
     /// The other end has closed it.
     #[error("closed by the fabric")]
     ByPeer,
-    /// The other end announced a frame that cannot be.
-    #[error("a frame of {0} bytes")]
+    /// The other end announced a frame of an impossible length.
+    #[error("the fabric announced a frame of {0} bytes")]
     FrameLength(usize),
     /// The socket has failed.
     #[error(transparent)]
     Socket(#[from] io::Error),
 }
 
-/// A port's connection. Once it is closed the port is like one whose cable is out: it gives what had come before, and
-/// what is sent is lost.
+/// The connection of a port. A closed one behaves like a port whose cable is disconnected: it returns the
+/// frames that arrived before, and frames sent are lost.
 #[derive(Debug)]
 pub struct FrameStream {
     shared: Arc<Shared>,
-    /// Received: `received[taken..filled]` waits.
+    /// Received bytes, of which `received[taken..filled]` are waiting.
     received: Vec<u8>,
     taken: usize,
     filled: usize,
-    /// To be sent: `out[sent..]` waits.
+    /// Bytes to be sent, of which `out[sent..]` are waiting.
     out: Vec<u8>,
     sent: usize,
 }
@@ -59,8 +59,8 @@ struct Shared {
     full: AtomicBool,
 }
 
-/// Where to wait for a connection's events: readable when frames come, and writable when
-/// [there is an interest](Self::wants_write) in that. Copies are the same connection.
+/// A descriptor that waits for a connection's events: readable when frames arrive, and writable when [that is
+/// of interest](Self::wants_write). Clones refer to the same connection.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Shared>);
 
@@ -71,13 +71,14 @@ impl AsFd for Watch {
 }
 
 impl Watch {
-    /// Whether frames wait for the socket to take them.
+    /// Returns true if frames wait for room in the socket.
     #[must_use]
     pub fn wants_write(&self) -> bool {
         self.0.full.load(Ordering::Relaxed)
     }
 
-    /// Why the connection is closed, if it is. There is nothing to wait for then: the descriptor stays readable.
+    /// Returns the reason for which the connection is closed, if it is. There are no more events then, and
+    /// the descriptor stays readable.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {
         self.0.closed.get()
@@ -85,19 +86,19 @@ impl Watch {
 }
 
 impl FrameStream {
-    /// Connects to a fabric's port, as whose other end it acts.
+    /// Connects to a fabric's port, and acts as its other end.
     ///
     /// # Errors
-    /// If there is nobody at the socket.
+    /// If nothing listens at the socket.
     pub fn connect(path: &Path) -> Result<Self, ConnectError> {
         let connected = UnixStream::connect(path).and_then(Self::over);
         connected.map_err(|source| ConnectError { path: path.into(), source })
     }
 
-    /// Over a connected socket, which stops blocking.
+    /// Makes a stream over a connected socket, which becomes non-blocking.
     ///
     /// # Errors
-    /// If the socket cannot do that.
+    /// If the socket cannot become non-blocking.
     pub fn over(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -110,14 +111,14 @@ impl FrameStream {
         })
     }
 
-    /// Where to wait for its events.
+    /// Returns the watch for the connection's events.
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch(self.shared.clone())
     }
 
     fn close(&self, why: Closed) {
-        // The first reason is the true one.
+        // The first reason is the cause.
         let _ = self.shared.closed.set(why);
     }
 
@@ -125,7 +126,7 @@ impl FrameStream {
         self.shared.closed.get().is_some()
     }
 
-    /// The range of the oldest whole frame that has been received.
+    /// Returns the range of the oldest complete frame received.
     fn front(&self) -> Option<(usize, usize)> {
         let waiting = self.received.get(self.taken..self.filled)?;
         let len = u32::from_be_bytes(*waiting.first_chunk::<PREFIX>()?) as usize;
@@ -137,7 +138,7 @@ impl FrameStream {
         (begin + len <= self.filled).then_some((begin, begin + len))
     }
 
-    /// Reads once what has come; gives whether there is a whole frame.
+    /// Reads from the socket once. Returns true if there is a complete frame.
     fn read(&mut self) -> bool {
         if self.is_closed() {
             return false;
@@ -154,7 +155,8 @@ impl FrameStream {
         self.front().is_some()
     }
 
-    /// The next frame that has been received, where it lies; reads once if there is none yet and `may_read`.
+    /// Returns the next received frame, in place. If there is none and `may_read` is true, reads from the
+    /// socket once.
     fn next(&mut self, may_read: bool) -> Option<&[u8]> {
         if self.front().is_none() && !(may_read && self.read()) {
             return None;
@@ -164,8 +166,8 @@ impl FrameStream {
         self.received.get(begin..end)
     }
 
-    /// Calls `each` with up to `budget` received frames, where they lie; gives how many. One call reads the socket once
-    /// at most.
+    /// Calls `each` with up to `budget` received frames, in place, and returns their number. One call reads
+    /// from the socket at most once.
     pub fn receive(&mut self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         let mut count = 0;
         while count < budget {
@@ -176,9 +178,9 @@ impl FrameStream {
         count
     }
 
-    /// Has `fill` write one frame of at most `max_len` bytes, which is at most [`LONGEST_FRAME`]; `fill` gives its length,
-    /// 0 for none after all. It is sent with the next [`flush`](Self::flush). `false`, and `fill` is not called, while
-    /// too many bytes wait for the fabric already.
+    /// Lets `fill` write one frame of at most `max_len` bytes, which is at most [`LONGEST_FRAME`]. `fill`
+    /// returns the length, or 0 for no frame. The next [`flush`](Self::flush) sends it. Returns false,
+    /// without a call of `fill`, while too many bytes wait for the fabric.
     pub fn transmit(&mut self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
         let most = PREFIX + max_len;
         if self.waiting() + most > QUEUE {
@@ -187,7 +189,7 @@ impl FrameStream {
                 return false;
             }
         }
-        // Moved rarely: what is moved is less than what has left since the last time.
+        // This happens rarely, and moves fewer bytes than were sent since the last time.
         if self.sent > QUEUE {
             self.out.drain(..self.sent);
             self.sent = 0;
@@ -202,7 +204,7 @@ impl FrameStream {
         true
     }
 
-    /// [`transmit`](Self::transmit) with a frame that exists.
+    /// Sends a frame, as [`transmit`](Self::transmit) does.
     pub fn send(&mut self, frame: &[u8]) -> bool {
         self.transmit(frame.len(), &mut |room| {
             room.copy_from_slice(frame);
@@ -210,12 +212,12 @@ impl FrameStream {
         })
     }
 
-    /// Bytes that wait for the fabric.
+    /// Returns the number of bytes that wait for the fabric.
     fn waiting(&self) -> usize {
         self.out.len() - self.sent
     }
 
-    /// Gives the socket what waits, as far as it takes it.
+    /// Writes the waiting bytes to the socket, as far as it accepts them.
     pub fn flush(&mut self) {
         while let Some(waiting) = self.out.get(self.sent..).filter(|waiting| !waiting.is_empty()) {
             match (&self.shared.stream).write(waiting) {
@@ -237,7 +239,7 @@ impl FrameStream {
         self.sent = 0;
     }
 
-    /// Whether a frame is there to be received; looks into the socket if none has been read.
+    /// Returns true if a frame can be received. Reads from the socket if none is buffered.
     pub fn ready(&mut self) -> bool {
         self.front().is_some() || self.read()
     }
@@ -323,8 +325,8 @@ mod tests {
             asked = true;
             0
         }));
-        assert!(!asked, "a frame is asked for that cannot be taken");
-        // The peer takes single bytes' worth of pieces; more goes in as it does, beyond what the queue holds at once.
+        assert!(!asked, "a frame is requested that cannot be accepted");
+        // The peer reads in small pieces, while more frames are sent than the queue holds at once.
         let more = taken + 1000;
         let expected: Vec<u8> = (0..more).flat_map(|n| framed(&frame(n))).collect();
         let (mut got, mut piece) = (Vec::new(), vec![0; 70_001]);
@@ -335,7 +337,7 @@ mod tests {
             stream.flush();
             let count = peer.read(&mut piece).unwrap();
             got.extend_from_slice(&piece[..count]);
-            assert!(stream.out.len() <= 2 * QUEUE + PREFIX + LONGEST_FRAME, "what has left is kept");
+            assert!(stream.out.len() <= 2 * QUEUE + PREFIX + LONGEST_FRAME, "sent bytes are kept");
         }
         assert!(got == expected, "the frames are not what was sent");
         stream.flush();
@@ -367,7 +369,7 @@ mod tests {
         assert!(received(&mut stream, 8).is_empty());
         assert!(matches!(watch.closed(), Some(Closed::ByPeer)));
         assert!(!stream.ready());
-        // A cable that is out takes all there is.
+        // A disconnected cable accepts everything.
         for _ in 0..1000 {
             assert!(stream.send(&[0; 9000]));
         }

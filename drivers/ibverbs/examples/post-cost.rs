@@ -1,7 +1,7 @@
-//! Posts inline WRITEs of 64 bytes to itself, one at a time, and polls their completions, for a tool beside it to count what
-//! that takes: `cargo xtask bench post` runs it in a Linux guest under callgrind.
+//! Posts inline WRITEs of 64 bytes to itself, one at a time, and polls their completions, so that another
+//! tool can count the instructions: `cargo xtask bench post` runs it in a Linux guest under callgrind.
 //!
-//! Takes the address of the port, and how many WRITEs.
+//! The arguments are the address of the port, and the number of WRITEs.
 #![allow(clippy::unwrap_used, reason = "a test program may fail")]
 
 use ibverbs::Options;
@@ -13,7 +13,7 @@ use verbs::{
     Rnic as _, SendOp, SendWr, Status, WrId,
 };
 
-/// WRITEs that are under way at once, at most.
+/// The maximum number of WRITEs in flight.
 const ROUND: usize = 16;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             let wr = SendWr { id, op, signaled: true, solicited: false, fence: false };
             rnic.post_send(qp, &[wr]).unwrap();
         }
-        // All of them have ended when it asks.
+        // All of them have completed when it polls.
         std::thread::sleep(Duration::from_millis(20));
         let (mut out, mut taken) = ([Completion::BLANK; ROUND], 0);
         while taken < ROUND {

@@ -1,4 +1,4 @@
-//! The driver's interface where it was not built: opening says so.
+//! The driver's interface in a build without it: opening fails.
 
 use crate::{OpenError, Opened, Options};
 use platform::Instant;
@@ -9,23 +9,23 @@ use verbs::{
     SendWr, VerbsError,
 };
 
-/// Always [`OpenError::NotBuilt`].
+/// Fails with [`OpenError::NotBuilt`].
 pub fn open(_options: &Options) -> Result<Opened, OpenError> {
     Err(OpenError::NotBuilt)
 }
 
-/// There is none without the feature `libibverbs`.
+/// The RNIC, which cannot exist without the feature `libibverbs`.
 #[derive(Debug)]
 pub struct IbvRnic(Infallible);
 
 impl IbvRnic {
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn device(&self) -> &str {
         match self.0 {}
     }
 
-    /// What to wait on.
+    /// Returns the descriptors to wait on.
     #[must_use]
     pub fn event_fds(&self) -> [BorrowedFd<'_>; 2] {
         match self.0 {}

@@ -1,4 +1,4 @@
-//! The arena against the arena of `platform`, which is the model, and what only this one has.
+//! The arena compared with the arena of `platform`, which is the model, and its own additions.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use super::*;
@@ -29,7 +29,7 @@ fn accesses() -> impl Strategy<Value = Access> {
     ]
 }
 
-/// Does it, and gives what came back.
+/// Does an access, and returns its results.
 fn apply(memory: &dyn Memory, access: &Access) -> (Result<u64, MemoryError>, Vec<u8>) {
     let at = |offset: u64| IoAddr(memory.range().0.0 + offset);
     match access {
@@ -81,13 +81,13 @@ fn runs_are_zeroed_when_taken_again() {
     let mut bytes = [1; PAGE as usize];
     arena.read(run, &mut bytes).unwrap();
     assert!(bytes.iter().all(|&b| b == 0));
-    assert_eq!(arena.stats(), MemoryStats { total: PAGE, free: 0, largest_free: 0 });
+    assert_eq!(arena.stats(), MemoryStats { total: PAGE, free: 0 });
 }
 
 #[test]
-fn who_sees_the_last_byte_sees_all() {
+fn a_reader_of_the_last_byte_sees_all() {
     let arena = Arena::map(PAGE, false).unwrap();
-    // Not aligned, and no multiple of a word.
+    // Not aligned, and not a multiple of a word.
     let (at, last) = (IoAddr(arena.range().0.0 + 3), IoAddr(arena.range().0.0 + 3 + 60));
     for _ in 0..20 {
         arena.fill(at, 61, 0).unwrap();
@@ -95,11 +95,11 @@ fn who_sees_the_last_byte_sees_all() {
             scope.spawn(|| (1..=255).for_each(|n| arena.write(at, &[n; 61]).unwrap()));
             scope.spawn(|| {
                 let (mut end, mut all) = ([0], [0; 61]);
-                // The writer needs nobody to come to the end.
+                // The writer always comes to its end.
                 while end[0] != 255 {
                     arena.read(last, &mut end).unwrap();
                     arena.read(at, &mut all).unwrap();
-                    // Whatever is read after it is of the same round or a later one.
+                    // A later read returns data of the same round or a later one.
                     assert!(all.iter().all(|&b| b >= end[0]), "{end:?}: {all:?}");
                 }
             });

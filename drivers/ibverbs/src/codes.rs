@@ -1,4 +1,4 @@
-//! Times and sizes in the codes of the specification.
+//! The codes of the specification for times and sizes.
 
 use std::time::Duration;
 use verbs::PathMtu;
@@ -6,17 +6,18 @@ use verbs::PathMtu;
 /// The unit of [`ack_timeout`], in nanoseconds (specification 9.7.6.1.3).
 const ACK_UNIT_NS: u128 = 4096;
 
-/// The shortest local ACK timeout that is at least `wait`: 4.096 us * 2^code. 0, which means for ever, is never given.
+/// Returns the code of the shortest local ACK timeout that is not below `wait`: 4.096 us * 2^code. Never
+/// returns 0, which means no timeout.
 pub fn ack_timeout(wait: Duration) -> u8 {
     (1..31u8).find(|&code| ACK_UNIT_NS << code >= wait.as_nanos()).unwrap_or(31)
 }
 
-/// The code of a path MTU, in `enum ibv_mtu`: 1 for 256 bytes.
+/// Returns the code of a path MTU, in `enum ibv_mtu`: 1 for 256 bytes.
 pub fn mtu_code(mtu: PathMtu) -> u32 {
     mtu as u32 + 1
 }
 
-/// The path MTU of a code; `None` if it is none that the specification has.
+/// Returns the path MTU for a code, or `None` for a code that the specification does not have.
 pub fn mtu_of(code: u32) -> Option<PathMtu> {
     PathMtu::ALL.into_iter().find(|&mtu| mtu_code(mtu) == code)
 }
@@ -30,7 +31,7 @@ mod tests {
         assert_eq!(ack_timeout(Duration::ZERO), 1);
         assert_eq!(ack_timeout(Duration::from_nanos(8192)), 1);
         assert_eq!(ack_timeout(Duration::from_nanos(8193)), 2);
-        // 67.1 ms, what perftest and rdma_rxe's users call 14.
+        // 67.1 ms, which perftest and the users of rdma_rxe call 14.
         assert_eq!(ack_timeout(Duration::from_millis(67)), 14);
         assert_eq!(ack_timeout(Duration::from_millis(68)), 15);
         assert_eq!(ack_timeout(Duration::MAX), 31);

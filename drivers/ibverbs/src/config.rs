@@ -1,32 +1,33 @@
-//! What to open, and why it could not be opened.
+//! The options of the driver, and the errors of opening it.
 
 use std::io;
 use std::net::IpAddr;
 
-/// Which device to use, and how much memory to lend to it.
+/// The choice of a device, and the memory to register with it.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The RDMA device, as `rdma link` names it [default: the first with an active port that the other options fit].
+    /// The RDMA device, by its name in `rdma link` [default: the first one with an active port that fits the
+    /// other options].
     pub device: Option<String>,
-    /// The network interface that the port must belong to [default: any].
+    /// The network interface of the port [default: any].
     pub netdev: Option<String>,
-    /// The IP address that the port's GID must be made of [default: an IPv4 address of the port before any other].
+    /// The IP address in the port's GID [default: an IPv4 address of the port before any other].
     pub address: Option<IpAddr>,
-    /// Bytes of the arena, all of which is locked in memory and which peers may reach.
+    /// The size of the arena, in bytes. All of it is locked in memory, and peers may reach it.
     pub arena_bytes: u64,
-    /// Whether the arena lies in huge pages, which the system must have set aside (`vm.nr_hugepages`).
+    /// True if the arena is in huge pages, which the system must have reserved (`vm.nr_hugepages`).
     pub huge_pages: bool,
 }
 
 impl Options {
-    /// Any device and address, for an arena of so many bytes in ordinary pages.
+    /// Makes options for any device and address, and an arena of `arena_bytes` bytes in ordinary pages.
     #[must_use]
     pub fn new(arena_bytes: u64) -> Self {
         Self { device: None, netdev: None, address: None, arena_bytes, huge_pages: false }
     }
 }
 
-/// Why there is no RNIC to use.
+/// The reason for which there is no usable RNIC.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The program was built without the driver.
@@ -35,42 +36,42 @@ pub enum OpenError {
     /// The library is not on this machine.
     #[error("libibverbs.so.1 cannot be loaded: install it (Debian: apt-get install ibverbs-providers)")]
     NoLibrary,
-    /// The kernel has no RDMA subsystem, or does not give it to processes.
+    /// The kernel has no RDMA subsystem, or does not offer it to processes.
     #[error("the kernel has no RDMA for processes: is ib_uverbs loaded?")]
     NoKernelSupport,
-    /// There is no RDMA device at all.
+    /// There is no RDMA device.
     #[error("no RDMA device: is rdma_rxe loaded? `rdma link add rxe0 type rxe netdev eth0` makes one")]
     NoDevice,
-    /// There is none of the name asked for.
+    /// There is no RDMA device of the requested name.
     #[error("no RDMA device {name}; there are: {present}")]
     NoSuchDevice {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The names of the present devices.
         present: String,
     },
-    /// No port of the devices looked at has a link.
+    /// No port of the examined devices has a link.
     #[error("no port of {devices} is active: is the network interface below it up?")]
     NoActivePort {
-        /// The devices looked at.
+        /// The examined devices.
         devices: String,
     },
-    /// No active port has a GID as asked for.
+    /// No active port has a suitable GID.
     #[error("no active port of {devices} has a GID for {wanted}; it has: {present}")]
     NoGid {
-        /// The devices looked at.
+        /// The examined devices.
         devices: String,
-        /// What was asked for.
+        /// The requested address or interface.
         wanted: String,
-        /// What there is.
+        /// The present GIDs.
         present: String,
     },
-    /// The arena could not be had.
+    /// The memory of the arena could not be mapped.
     #[error("cannot get {bytes} bytes of memory for the arena: {source}")]
     Arena {
-        /// How much was asked for.
+        /// The requested size, in bytes.
         bytes: u64,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
     /// The arena could not be registered.
@@ -78,21 +79,21 @@ pub enum OpenError {
         "cannot register {bytes} bytes with {device}: {source} (is the limit of locked memory, `ulimit -l`, too low?)"
     )]
     Register {
-        /// How much was asked for.
+        /// The requested size, in bytes.
         bytes: u64,
-        /// With which device.
+        /// The device.
         device: String,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Some other call failed.
+    /// Another call failed.
     #[error("{device}: {call} failed: {source}")]
     Call {
-        /// On which device.
+        /// The device.
         device: String,
         /// The call.
         call: &'static str,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }

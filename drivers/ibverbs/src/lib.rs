@@ -1,16 +1,17 @@
 //! An RNIC on a Linux host: [`verbs::Rnic`] through libibverbs, over a card or `rdma_rxe`.
 //!
-//! [`open`] maps an [`Arena`], registers it as a whole under one key, and gives an [`IbvRnic`] that serves it. A device
-//! address is a virtual address of this process. The bindings load libibverbs when the process starts, so that
-//! programs with this driver start, and say what is missing, where there is none.
+//! [`open`] maps an [`Arena`], registers it as a whole under one key, and returns an [`IbvRnic`] that serves
+//! it. A device address is a virtual address of this process. The bindings load libibverbs when the process
+//! starts. Programs with this driver therefore start without it too, and name what is missing.
 //!
-//! What differs from an RNIC that the kernel drives itself:
-//! - [`connect_qp`](verbs::Rnic::connect_qp) on Ethernet waits for the peer's address to be resolved (the kernel does that
-//!   within `ibv_modify_qp`), some seconds if nobody answers.
-//! - An atomic on memory of this process that peers use atomically must go through a queue pair too, connected to
-//!   itself or to another of this RNIC: the processor's atomics and the device's do not exclude each other.
-//! - Work without a completion of its own leaves the send queue when later work completes, and is reported as
-//!   flushed if its queue pair is destroyed before that, though it may have been done.
+//! Differences from an RNIC that the kernel drives itself:
+//! - [`connect_qp`](verbs::Rnic::connect_qp) on Ethernet waits until the peer's address is resolved (the
+//!   kernel does that within `ibv_modify_qp`), some seconds if there is no answer.
+//! - An atomic on memory of this process that peers use atomically must also go through a queue pair,
+//!   connected to itself or to another of this RNIC: the processor's atomics and the device's do not exclude
+//!   each other.
+//! - Work without a completion of its own leaves the send queue when later work completes. It is reported as
+//!   flushed if its queue pair is destroyed before that, although the device may have done it.
 
 mod arena;
 mod config;
@@ -38,11 +39,11 @@ pub use device::{IbvRnic, open};
 
 use std::sync::Arc;
 
-/// What [`open`] gives.
+/// The result of [`open`].
 #[derive(Debug)]
 pub struct Opened {
     /// The RNIC.
     pub rnic: Arc<IbvRnic>,
-    /// The memory that it serves. It lives as long as either.
+    /// The memory that it serves, which lives as long as either.
     pub arena: Arc<Arena>,
 }

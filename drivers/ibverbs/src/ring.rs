@@ -1,13 +1,14 @@
-//! The work requests of one queue that have not completed, in the order they were posted.
+//! The outstanding work requests of one queue, in the order in which they were posted.
 //!
-//! A completion of libibverbs carries 64 bits of the caller's, says nothing but its status when it failed, and stands for
-//! all work without a completion of its own before it. So those bits are the place in this ring, which remembers the rest.
+//! A completion of libibverbs carries 64 bits of the caller's, contains only its status if the work failed,
+//! and stands for all earlier work without a completion of its own. Those bits are therefore the index in
+//! this ring, which records the rest.
 
-/// A place in a [`Ring`]: counts from 0 at its creation, does not wrap within its life.
+/// The index of an element in a [`Ring`]. It counts from 0 at the ring's creation, and does not wrap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place(pub u64);
+pub struct RingIndex(pub u64);
 
-/// A queue of at most so many elements, each with a [`Place`].
+/// A queue with a fixed capacity, whose elements have indices.
 #[derive(Debug)]
 pub struct Ring<T> {
     slots: Box<[T]>,
@@ -16,22 +17,22 @@ pub struct Ring<T> {
 }
 
 impl<T: Copy + Default> Ring<T> {
-    /// An empty ring for `depth` elements.
+    /// Makes an empty ring for `depth` elements.
     pub fn new(depth: u32) -> Self {
         Self { slots: vec![T::default(); depth as usize].into(), head: 0, tail: 0 }
     }
 
-    /// How many more it can take.
+    /// Returns the number of elements for which there is room.
     pub fn room(&self) -> usize {
         self.slots.len() - (self.tail - self.head) as usize
     }
 
-    /// The place that the `n`th element appended from here on will have.
-    pub fn next_place(&self, n: usize) -> Place {
-        Place(self.tail + n as u64)
+    /// Returns the index that the `n`th element appended from now on will have.
+    pub fn next_index(&self, n: usize) -> RingIndex {
+        RingIndex(self.tail + n as u64)
     }
 
-    /// Appends an element; `false` if there is no room.
+    /// Appends an element. Returns false if there is no room.
     pub fn push(&mut self, element: T) -> bool {
         if self.room() == 0 {
             return false;
@@ -44,8 +45,9 @@ impl<T: Copy + Default> Ring<T> {
         true
     }
 
-    /// Takes all elements up to `place`: the last of them, and how many they were. `None` if it is not in the ring.
-    pub fn complete(&mut self, place: Place) -> Option<(T, u32)> {
+    /// Removes all elements up to `place`. Returns the last of them and their number, or `None` if it is not
+    /// in the ring.
+    pub fn complete(&mut self, place: RingIndex) -> Option<(T, u32)> {
         if !(self.head..self.tail).contains(&place.0) {
             return None;
         }
@@ -55,9 +57,9 @@ impl<T: Copy + Default> Ring<T> {
         Some((element, count))
     }
 
-    /// Takes the oldest element.
+    /// Removes the oldest element.
     pub fn pop(&mut self) -> Option<T> {
-        self.complete(Place(self.head)).map(|(element, _)| element)
+        self.complete(RingIndex(self.head)).map(|(element, _)| element)
     }
 
     fn slot(&self, position: u64) -> usize {
@@ -70,18 +72,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_completion_stands_for_what_was_before_it() {
+    fn a_completion_stands_for_all_earlier_work() {
         let mut ring = Ring::new(4);
         for n in 10..14 {
-            assert_eq!(ring.next_place(0), Place(n - 10));
+            assert_eq!(ring.next_index(0), RingIndex(n - 10));
             assert!(ring.push(n));
         }
         assert!(!ring.push(14) && ring.room() == 0);
-        assert_eq!(ring.complete(Place(2)), Some((12, 3)));
-        assert_eq!(ring.complete(Place(2)), None, "not twice");
-        assert_eq!(ring.complete(Place(4)), None, "not before it is there");
+        assert_eq!(ring.complete(RingIndex(2)), Some((12, 3)));
+        assert_eq!(ring.complete(RingIndex(2)), None, "not twice");
+        assert_eq!(ring.complete(RingIndex(4)), None, "not before it is there");
         assert!(ring.push(14) && ring.push(15) && ring.push(16) && !ring.push(17));
-        assert_eq!(ring.complete(Place(5)), Some((15, 3)));
+        assert_eq!(ring.complete(RingIndex(5)), Some((15, 3)));
         assert_eq!((ring.pop(), ring.pop()), (Some(16), None));
         assert_eq!(ring.room(), 4);
     }

@@ -1,25 +1,25 @@
-//! Which of a port's GIDs to use.
+//! The choice of a port's GID.
 
 use crate::config::Options;
 use crate::sysfs::GidEntry;
 use std::net::{IpAddr, Ipv6Addr};
 use verbs::{Gid, LinkKind};
 
-/// A GID, and its place in the port's table for each frame format.
+/// A GID, and its index in the port's table for each frame format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The GID.
     pub gid: Gid,
-    /// The network interface it belongs to.
+    /// The network interface of the GID.
     pub netdev: Option<String>,
-    /// Its place for RoCE v2.
+    /// The index for RoCE v2.
     pub v2: Option<u8>,
-    /// Its place for RoCE v1.
+    /// The index for RoCE v1.
     pub v1: Option<u8>,
 }
 
 impl Source {
-    /// Its place for a frame format of Ethernet.
+    /// Returns the index for a frame format of Ethernet.
     pub fn index(&self, link: LinkKind) -> Option<u8> {
         match link {
             LinkKind::RoceV2 => self.v2,
@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// The frame formats that it has, best first.
+    /// Returns the frame formats that it has, best first.
     pub fn links(&self) -> &'static [LinkKind] {
         match (self.v2, self.v1) {
             (Some(_), Some(_)) => &[LinkKind::RoceV2, LinkKind::RoceV1],
@@ -39,7 +39,8 @@ impl Source {
     }
 }
 
-/// The best of the GIDs that the options allow: RoCE v2 before v1, IPv4 before IPv6, and link-local addresses last.
+/// Returns the best of the GIDs that the options allow: RoCE v2 before v1, IPv4 before IPv6, and link-local
+/// addresses last.
 pub fn choose(table: &[GidEntry], options: &Options) -> Option<Source> {
     let wanted = options.address.map(gid_of);
     let fits = |entry: &&GidEntry| {
@@ -62,7 +63,7 @@ pub fn choose(table: &[GidEntry], options: &Options) -> Option<Source> {
     })
 }
 
-/// The GID that the kernel makes of an IP address.
+/// Returns the GID that the kernel derives from an IP address.
 fn gid_of(address: IpAddr) -> Gid {
     match address {
         IpAddr::V4(ip) => Gid::from_ipv4(ip.octets()),
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_or_nothing() {
+    fn the_requested_address_or_none() {
         assert_eq!(chosen(|o| o.netdev = Some("vlan7".into())), Some((Some(5), None)));
         assert_eq!(chosen(|o| o.address = "fd00::1".parse().ok()), Some((Some(2), None)));
         assert_eq!(chosen(|o| o.address = "fe80::1".parse().ok()), Some((Some(1), Some(0))));

@@ -1,8 +1,9 @@
-//! Locks that sleep, and that a panic of another thread does not take away: what they guard is whole between statements.
+//! Locks that sleep, and that stay usable after a panic of another thread: the data under them is consistent
+//! between statements.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks.
+/// Locks a mutex.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What the kernel tells about an RDMA port in `/sys`: its GIDs, its Ethernet address, its counters.
+//! The kernel's data about an RDMA port in `/sys`: its GIDs, its Ethernet address, its counters.
 
 use crate::sync::lock;
 use std::fs::{self, File};
@@ -9,23 +9,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use verbs::{Counter, Gid, LinkKind, MacAddr};
 
-/// Where the kernel shows its devices.
+/// The directory in which the kernel shows its devices.
 pub const ROOT: &str = "/sys/class";
 
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// The index in the table.
     pub index: u8,
     /// The GID.
     pub gid: Gid,
-    /// The frame format that a queue pair with it has, on an Ethernet port.
+    /// The frame format of a queue pair with this GID, on an Ethernet port.
     pub link: LinkKind,
-    /// The network interface it belongs to, on an Ethernet port.
+    /// The network interface of the GID, on an Ethernet port.
     pub netdev: Option<String>,
 }
 
-/// A port's place below [`ROOT`].
+/// The directory of a port below [`ROOT`].
 #[derive(Clone, Debug)]
 pub struct PortDir {
     root: PathBuf,
@@ -33,18 +33,18 @@ pub struct PortDir {
 }
 
 impl PortDir {
-    /// That of port `port` of `device`; `root` is [`ROOT`].
+    /// Makes the directory of port `port` of `device`; `root` is [`ROOT`].
     pub fn new(root: &Path, device: &str, port: u8) -> Self {
         Self { root: root.to_owned(), port: root.join(format!("infiniband/{device}/ports/{port}")) }
     }
 
-    /// The GID table, without its empty places.
+    /// Reads the GID table, without its empty entries.
     pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
         let mut gids = Vec::new();
         for entry in fs::read_dir(self.port.join("gids"))? {
             let name = entry?.file_name();
             let Some(index) = name.to_str().and_then(|n| n.parse::<u8>().ok()) else { continue };
-            // An empty place cannot be read, or is zero.
+            // An empty entry cannot be read, or is zero.
             let Some(gid) = self.text(&format!("gids/{index}")).and_then(|t| t.parse::<Ipv6Addr>().ok())
             else {
                 continue;
@@ -64,7 +64,7 @@ impl PortDir {
         Ok(gids)
     }
 
-    /// The Ethernet address of a network interface.
+    /// Reads the Ethernet address of a network interface.
     pub fn mac(&self, netdev: &str) -> Option<MacAddr> {
         let text = fs::read_to_string(self.root.join("net").join(netdev).join("address")).ok()?;
         let mut bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok());
@@ -75,11 +75,11 @@ impl PortDir {
         bytes.next().is_none().then_some(MacAddr(mac))
     }
 
-    /// Opens the counters that the device counts itself. None where it has none.
+    /// Opens the counters of the device; none if it has none.
     pub fn counters(&self) -> Counters {
         let mut files = Vec::new();
         for entry in fs::read_dir(self.port.join("hw_counters")).into_iter().flatten().flatten() {
-            // How long they are kept, in milliseconds: no count.
+            // The lifetime of the values in milliseconds, which is not a count.
             if entry.file_name() == "lifespan" {
                 continue;
             }
@@ -116,7 +116,7 @@ impl Counters {
     }
 }
 
-/// A name that lives for ever; each is kept once.
+/// Returns a name that lives until the process ends. Each name is stored once.
 fn interned(name: &str) -> &'static str {
     static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
     let mut names = lock(&NAMES);

@@ -1,4 +1,4 @@
-//! The port's directory, from a made-up `/sys/class` with the texts of a real one.
+//! The port's directory, in a synthetic `/sys/class` with the texts of a real one.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use super::*;
@@ -9,7 +9,7 @@ fn put(root: &Path, file: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// As rdma_rxe on eth0 shows itself, with a RoCE v1 entry besides, as mlx4 has.
+/// Makes the directory of rdma_rxe on eth0, with an additional RoCE v1 entry, as mlx4 has.
 fn rxe0() -> (tempfile::TempDir, PortDir) {
     let root = tempfile::tempdir().unwrap();
     let port = "infiniband/rxe0/ports/1";
@@ -39,7 +39,7 @@ fn rxe0() -> (tempfile::TempDir, PortDir) {
 }
 
 #[test]
-fn the_gid_table_has_its_filled_places_in_order() {
+fn the_gid_table_has_its_filled_entries_in_order() {
     let (_root, port) = rxe0();
     let gids = port.gids().unwrap();
     let seen: Vec<_> = gids.iter().map(|g| (g.index, g.gid.to_string(), g.link)).collect();
@@ -63,7 +63,7 @@ fn the_address_of_the_interface() {
 }
 
 #[test]
-fn counters_are_read_anew_each_time() {
+fn counters_are_read_again_each_time() {
     let (root, port) = rxe0();
     let counters = port.counters();
     let read = || {

@@ -1,11 +1,11 @@
-//! Opening where there is no RDMA device, as on most machines: one clear error for what is missing.
+//! Opening without an RDMA device, as on most machines: one clear error names what is missing.
 #![cfg(feature = "libibverbs")]
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use ibverbs::{OpenError, Options, open};
 use std::process::Command;
 
-/// Set for the copy of this test program that is to find no library.
+/// Set for the copy of this test program that must not find the library.
 const ALONE: &str = "FERROLITE_TEST_WITHOUT_LIBRARY";
 
 #[test]
@@ -17,7 +17,7 @@ fn a_library_that_is_missing_is_named() {
         assert!(text.contains("libibverbs.so.1") && text.contains("ibverbs-providers"), "{text}");
         return;
     }
-    // The first that the loader finds is no library; then it looks no further.
+    // The first file that the loader finds is not a library, and the loader then searches no further.
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("libibverbs.so.1"), "").unwrap();
     let mut copy = Command::new(std::env::current_exe().unwrap());
@@ -31,7 +31,7 @@ fn a_library_that_is_missing_is_named() {
 fn a_device_that_is_not_there_is_no_device() {
     let options = Options { device: Some("no-such-device".into()), ..Options::new(4096) };
     let error = open(&options).unwrap_err();
-    // Which it is, this machine decides.
+    // The missing part depends on this machine.
     let missing = matches!(
         error,
         OpenError::NoLibrary

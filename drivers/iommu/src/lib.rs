@@ -1,13 +1,14 @@
-//! Which IOMMUs a machine has, from the tables of its firmware, and whether one is on, from a register of each: logic only.
+//! The IOMMUs of a machine, found in the tables of its firmware, and the test if one is enabled, by a
+//! register of each. This crate is logic only.
 //!
-//! A node gives its RNIC and its peers physical addresses. An IOMMU that translates the addresses of devices, as firmware or
-//! another kernel may have left it, makes them name other memory or none.
+//! A node gives its RNIC and its peers physical addresses. An IOMMU that translates the addresses of devices,
+//! as firmware or another kernel may have left it, makes them refer to other memory, or to none.
 #![no_std]
 #![forbid(unsafe_code)]
 
 use core::fmt;
 
-/// What is known of an IOMMU's registers.
+/// The register layout of an IOMMU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Intel VT-d (table DMAR).
@@ -25,12 +26,13 @@ pub struct Unit {
     pub registers: u64,
 }
 
-/// Where a structure begins in either table (Intel VT-d specification 8.1; AMD I/O virtualization specification 5.2.1).
+/// The offset of the first structure in either table (Intel VT-d specification 8.1; AMD I/O virtualization
+/// specification 5.2.1).
 const FIRST: usize = 48;
 
 impl Unit {
-    /// The offset of the 32-bit register that says whether it is on: the global status of Intel's (VT-d specification
-    /// 11.4.4.2), and the lower half of the control register of AMD's (3.4.2).
+    /// Returns the offset of the 32-bit register that says if the unit is enabled: Intel's global status
+    /// (VT-d specification 11.4.4.2), or the lower half of AMD's control register (3.4.2).
     #[must_use]
     pub const fn status_offset(self) -> u64 {
         match self.kind {
@@ -39,8 +41,8 @@ impl Unit {
         }
     }
 
-    /// Whether it translates addresses of devices, from what that register holds: TES (bit 31), IommuEn (bit 0). Registers that
-    /// are not there read as all ones, which counts as on.
+    /// Returns true if the unit translates addresses of devices, given the value of that register: TES (bit
+    /// 31) or IommuEn (bit 0). Absent registers read as all ones, which counts as enabled.
     #[must_use]
     pub const fn translates(self, status: u32) -> bool {
         match self.kind {
@@ -49,8 +51,9 @@ impl Unit {
         }
     }
 
-    /// The offset of the 32-bit register that says whether Intel's unit keeps devices away from two ranges of memory, which it
-    /// may do while it translates nothing (protected memory enable, 11.4.8.1). AMD's has none.
+    /// Returns the offset of the 32-bit register that says if Intel's unit protects two ranges of memory from
+    /// devices, which it may do without translation (protected memory enable, 11.4.8.1). AMD's units have
+    /// none.
     #[must_use]
     pub const fn protection_offset(self) -> Option<u64> {
         match self.kind {
@@ -59,7 +62,7 @@ impl Unit {
         }
     }
 
-    /// Whether it keeps devices away from memory, from what that register holds: PRS (bit 0).
+    /// Returns true if the unit protects memory from devices, given the value of that register: PRS (bit 0).
     #[must_use]
     pub const fn protects(self, protection: u32) -> bool {
         matches!(self.kind, Kind::Intel) && protection & 1 != 0
@@ -76,7 +79,8 @@ impl fmt::Display for Unit {
     }
 }
 
-/// The IOMMUs of a table, whose bytes may be any: what makes no sense ends the list.
+/// Returns the IOMMUs of a table. The table may contain any bytes: the first malformed structure ends the
+/// list.
 pub fn units(table: &[u8]) -> impl Iterator<Item = Unit> {
     let kind = match table.get(..4) {
         Some(b"DMAR") => Some(Kind::Intel),
@@ -87,7 +91,7 @@ pub fn units(table: &[u8]) -> impl Iterator<Item = Unit> {
     structures.into_iter().flatten().flatten()
 }
 
-/// The structures of a table; those that are no IOMMU's give `None`.
+/// The structures of a table; `None` for one that is not an IOMMU's.
 struct Structures<'a> {
     kind: Kind,
     rest: &'a [u8],
@@ -97,7 +101,8 @@ impl Iterator for Structures<'_> {
     type Item = Option<Unit>;
 
     fn next(&mut self) -> Option<Option<Unit>> {
-        // A DRHD and its length have 16 bits each; an IVHD has a byte for its type, one for flags, and then its length.
+        // A DRHD has a type and a length of 16 bits each; an IVHD has a byte for its type, one for flags, and
+        // then its length.
         let len = usize::from(half(self.rest, 2)?);
         let structure = self.rest.get(..len).filter(|structure| structure.len() >= 4)?;
         self.rest = self.rest.get(len..)?;
@@ -131,7 +136,7 @@ mod tests {
         table
     }
 
-    /// As QEMU's `intel-iommu` has it: the unit, with the I/O APIC in its scope, and a structure for ATS.
+    /// The table of QEMU's `intel-iommu`: the unit, with the I/O APIC in its scope, and a structure for ATS.
     #[test]
     fn units_of_intel() {
         let mut unit = [0u8; 24];
@@ -152,7 +157,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// As QEMU's `amd-iommu` has it: the same unit by two types of structure.
+    /// The table of QEMU's `amd-iommu`: the same unit in two types of structure.
     #[test]
     fn units_of_amd() {
         let structure = |kind: u8, len: u8| {
@@ -172,7 +177,8 @@ mod tests {
         for (unit, status, on) in [
             (intel, 0, false),
             (intel, 1 << 31, true),
-            // The root table is set, interrupts are remapped, a write buffer was flushed: nothing of that translates.
+            // The root table is set, interrupts are remapped, a write buffer was flushed: none of these bits
+            // means translation.
             (intel, 0x7fff_ffff, false),
             (intel, u32::MAX, true),
             (amd, 0, false),
@@ -204,7 +210,7 @@ mod tests {
         ] {
             assert_eq!(units(bytes).count(), 0, "{bytes:?}");
         }
-        // What comes before is found.
+        // Units before the malformed structure are found.
         assert_eq!(units(&table(b"DMAR", &[&unit, &[0, 0, 0, 0]])).count(), 1);
     }
 }

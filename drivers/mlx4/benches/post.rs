@@ -1,8 +1,9 @@
-//! What the driver costs the processor: posting and polling on a card that costs nothing, since nobody is behind its
-//! registers: this program writes the completions itself, beforehand.
+//! Measures the processor time of the driver: posting and polling on a card that costs nothing, because
+//! nothing reads its registers and this program writes the completions itself, in advance.
 //!
-//! `cargo bench -p mlx4 [-- --json FILE]` prints nanoseconds for each operation, the median of many rounds, and requests for
-//! each doorbell. With `-- --count N` it posts N, one at a time, polls them 16 at a time, and says nothing: for a tool that counts.
+//! `cargo bench -p mlx4 [-- --json FILE]` prints nanoseconds per operation, as the median of many rounds, and
+//! requests per doorbell. With `-- --count N` it posts N requests, one at a time, polls them 16 at a time,
+//! and prints nothing, for use under a tool that counts.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]
@@ -22,7 +23,7 @@ use verbs::{
     WrId,
 };
 
-/// A machine with a card, which from some moment on no longer hears its doorbells.
+/// A machine with a card, which can be disconnected from its doorbells.
 struct Still {
     machine: Arc<Machine>,
     still: Arc<AtomicBool>,
@@ -59,7 +60,7 @@ impl Hardware for Still {
     }
     fn ring(&self, offset: u64, value: u32) {
         if self.still.load(Ordering::Relaxed) {
-            // As many stores as a doorbell is.
+            // The same number of stores as a doorbell.
             self.doorbells.store(self.doorbells.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         } else {
             self.ring_before(offset, value);
@@ -96,7 +97,7 @@ impl Hardware for Still {
 const DEPTH: u32 = 64;
 const ROUNDS: usize = 20_000;
 
-/// Writes the entries of completions that the card would, for `count` requests from `first` on.
+/// Writes the completions that the card would write, for `count` requests from `first` on.
 fn complete(pool: &Pool, ring: u64, log: u32, qpn: u32, first: u32, indices: impl Iterator<Item = u32>) {
     for (entry, index) in (first..).zip(indices) {
         const WRITE: u8 = 0x08;
@@ -113,7 +114,7 @@ fn median(mut times: Vec<u64>, per: u32) -> f64 {
     times[times.len() / 2] as f64 / f64::from(per)
 }
 
-/// A connected queue pair on a card that is still.
+/// A connected queue pair on a disconnected card.
 struct Bench {
     // As LITE calls it.
     rnic: Box<dyn Rnic>,
@@ -121,10 +122,10 @@ struct Bench {
     doorbells: Arc<AtomicU64>,
     cq: CqId,
     qp: QpNum,
-    /// The ring of completions, and the logarithm of its length.
+    /// The address of the completion queue, and log2 of its length.
     ring: u64,
     log: u32,
-    /// Requests posted so far.
+    /// The number of requests posted so far.
     posted: u32,
     wr: SendWr<'static>,
 }
@@ -142,7 +143,7 @@ impl Bench {
         let qp = driver.create_qp(options).unwrap();
         let end = End { rnic: &driver, memory: machine.bus.data.clone(), cq, qp };
         driver.connect_qp(qp, &to(&end, qp, LinkKind::RoceV2)).unwrap();
-        // Where the card would write completions: it writes one.
+        // The card writes one completion, which shows the place of its entries.
         let op =
             SendOp::Write { data: Payload::Inline(&[7; 64]), remote: end.remote(IoAddr(DATA)), imm: None };
         end.post(0, op);
@@ -155,7 +156,7 @@ impl Bench {
         Self { rnic: Box::new(driver), machine, doorbells, cq, qp, ring, log, posted: 1, wr }
     }
 
-    /// Posts a whole round, so many at once.
+    /// Posts a whole round, in batches.
     fn post(&mut self, batch: &[SendWr<'_>]) {
         for _ in 0..DEPTH as usize / batch.len() {
             self.rnic.post_send(self.qp, batch).unwrap();
@@ -169,7 +170,7 @@ impl Bench {
         self.posted += DEPTH;
     }
 
-    /// Polls a whole round, so many at once.
+    /// Polls a whole round, `out.len()` completions at a time.
     fn poll(&self, out: &mut [Completion]) {
         let mut taken = 0;
         while taken < DEPTH as usize {
@@ -190,7 +191,7 @@ fn main() {
     }
 }
 
-/// Posts so many requests, in whole rounds.
+/// Posts at least that many requests, in whole rounds.
 fn count(requests: u32) {
     let mut bench = Bench::new();
     for _ in 0..requests.div_ceil(DEPTH) {

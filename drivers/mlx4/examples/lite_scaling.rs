@@ -1,7 +1,8 @@
-//! What regions and memory cost LITE over this driver: WRITEs between two LITE nodes on two emulated cards with the [cost
-//! model](connectx3::device::cost), in virtual time. A simulation: the caches' sizes and the cost of a miss are parameters.
-//! Writes one JSON object; `cargo xtask bench scaling` draws it beside native verbs, for which connectx3's example
-//! `scaling` has the same points. What LITE and the driver cost the processor is not in it (docs/performance.md has that).
+//! The cost of regions and memory for LITE over this driver: WRITEs between two LITE nodes on two emulated
+//! cards with the [cost model](connectx3::device::cost), in virtual time. This is a simulation: the sizes of
+//! the caches and the cost of a miss are parameters. Writes one JSON object; `cargo xtask bench scaling`
+//! draws it next to native verbs, for which connectx3's example `scaling` has the same points. The processor
+//! time of LITE and the driver is not included (see docs/performance.md).
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by panic")]
 
 #[path = "../tests/it/common/mod.rs"]
@@ -18,25 +19,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// WRITEs between two LITE nodes on emulated cards, with what they cost a card
+/// WRITEs between two LITE nodes on emulated cards, with their cost on a card
 #[derive(Parser)]
 struct Options {
-    /// WRITEs of each point
+    /// Number of WRITEs for each point
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     writes: u32,
-    /// Entries of the cache of regions
+    /// Entries of the card's cache of regions
     #[arg(long, default_value_t = Parameters::default().mpt.entries)]
     regions_cached: usize,
-    /// Entries of the cache of pages
+    /// Entries of the card's cache of pages
     #[arg(long, default_value_t = Parameters::default().mtt.entries)]
     pages_cached: usize,
-    /// Nanoseconds of a miss
+    /// Cost of a cache miss, in nanoseconds
     #[arg(long, default_value_t = Parameters::default().mpt.miss_ns)]
     miss_ns: u64,
-    /// Decides which region and page each WRITE goes to
+    /// Seed of the choice of region and page for each WRITE
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the figures go
+    /// File to write the figures to
     #[arg(long)]
     json: PathBuf,
 }
@@ -51,18 +52,18 @@ impl Options {
 
 const MEMORY_MIB: [u32; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const REGIONS: [u32; 11] = [1, 10, 30, 100, 200, 300, 1000, 3000, 10_000, 30_000, 100_000];
-/// Bytes of a WRITE.
+/// The sizes of a WRITE, in bytes.
 const SIZES: [u32; 2] = [64, 1024];
 const PAGE: u64 = 4096;
-/// Tasks that write at once, one WRITE each.
+/// The number of tasks, each with one WRITE in flight.
 const TASKS: u32 = 32;
-/// Memory of a node: the most that there is of regions at once, and what LITE has for itself.
+/// The memory of a node, in bytes: the regions, and LITE's own memory.
 const NODE: u64 = (1024 << 20) + (64 << 20);
-/// Of virtual time.
+/// The limit of virtual time.
 const LIMIT: Duration = Duration::from_secs(3600);
 const RIGHTS: Permissions = Permissions::READ.union(Permissions::WRITE);
 
-/// Everything measured.
+/// The results.
 #[derive(Serialize)]
 struct Output {
     /// One region of growing size.
@@ -71,20 +72,20 @@ struct Output {
     regions: Vec<Point>,
 }
 
-/// Throughput at one place of the axis.
+/// The throughput at one point of the axis.
 #[derive(Serialize)]
 struct Point {
-    /// MiB in all, or regions.
+    /// MiB in all, or the number of regions.
     x: u32,
-    /// Bytes of a WRITE.
+    /// The size of a WRITE, in bytes.
     size: u32,
-    /// WRITEs per second, millions.
+    /// Millions of WRITEs per second.
     lite: f64,
-    /// Share of lookups that missed: regions, pages.
+    /// Shares of lookups that missed: of regions, of pages.
     misses: [f64; 2],
 }
 
-/// Two nodes, of which the first writes to the second.
+/// Two nodes, the first of which writes to the second.
 struct Pair {
     world: World,
     lite: Lite,
@@ -113,7 +114,7 @@ impl Pair {
         })
     }
 
-    /// Writes to regions of so many pages each, `writes` times once the caches hold what they will.
+    /// Writes to regions of `pages` pages each, `writes` times after the caches have warmed up.
     fn point(&mut self, x: u32, size: u32, all: &Arc<Vec<Lmr>>, pages: u32, options: &Options) -> Point {
         for _ in 0..2 {
             self.costs.iter().for_each(|costs| costs.clear());
@@ -164,7 +165,7 @@ fn main() {
     std::fs::write(&options.json, text).unwrap();
 }
 
-/// A small generator of the SplitMix family: the draws decide nothing but which page is next.
+/// A small generator of the SplitMix family, which only chooses the next page.
 struct Random(u64);
 
 impl Random {

@@ -1,23 +1,24 @@
-//! The agent of subnet management of an InfiniBand port: it takes what a subnet manager sends to queue pair 0, has the
-//! firmware answer it, and sends the answer (Linux `mlx4/mad.c`, `core/smi.c`; iPXE `ib_mi.c`).
+//! The agent for subnet management of an InfiniBand port. It receives the subnet manager's datagrams on queue
+//! pair 0, lets the firmware respond, and sends the responses (Linux `mlx4/mad.c`, `core/smi.c`; iPXE
+//! `ib_mi.c`).
 
 use crate::command::Commands;
 use crate::hardware::{Block, Hardware};
 use crate::mad::{LEN, Mad, Origin, class, method};
 use crate::packets::{Arrival, Packets, Room};
-use crate::wqe::{PERMISSIVE_LID, Way};
+use crate::wqe::{ManagementPath, PERMISSIVE_LID};
 use core::sync::atomic::Ordering;
 
-/// Bytes that the card leaves for a global header before each datagram.
+/// Bytes that the card reserves for a global header before each datagram.
 const GRH: usize = 40;
 
-/// Memory for its datagrams.
+/// The memory for datagrams.
 pub(crate) const ROOM: Room = Room { receives: 16, receive_len: 512, sends: 16, send_len: LEN as u32 };
 
-/// Bytes of the headers of a datagram that it sends: routing, transport, datagram.
+/// The length of the headers of a response in bytes: routing, transport, datagram.
 const HEADERS: usize = 8 + 12 + 8;
 
-/// Answers up to `budget` datagrams. Gives whether there were any.
+/// Answers up to `budget` datagrams. Returns true if there were any.
 pub(crate) fn serve<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -44,17 +45,19 @@ pub(crate) fn serve<B: Block>(
                     place.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
                 }
             },
-            |wqe, key, addr| wqe.management(key, &headers, addr, LEN as u32, Way { lid, service_level }),
+            |wqe, key, addr| {
+                wqe.management(key, &headers, addr, LEN as u32, ManagementPath { lid, service_level })
+            },
         );
         if !sent {
-            // Whoever has asked asks again.
-            log::debug!("mlx4: an answer to the subnet manager is lost");
+            // The sender repeats its request.
+            log::debug!("mlx4: a response to the subnet manager is lost");
         }
     }
     any
 }
 
-/// A datagram that has arrived.
+/// Reads a received datagram.
 fn read<B: Block>(packets: &Packets<B>, arrival: &Arrival) -> Option<Mad> {
     if arrival.len != GRH + LEN {
         return None;
@@ -66,7 +69,7 @@ fn read<B: Block>(packets: &Packets<B>, arrival: &Arrival) -> Option<Mad> {
     Some(Mad(bytes))
 }
 
-/// What is answered to a request, if anything.
+/// Returns the response to a request, if there is one.
 fn answer<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -92,16 +95,17 @@ fn answer<B: Block>(
     Some(answer)
 }
 
-/// The headers of an answer (specification 7.7, 9.2, 9.3.1): by the lane of management, from queue pair 0 to queue pair 0.
+/// Makes the headers of a response (specification 7.7, 9.2, 9.3.1): on the management lane, from queue pair 0
+/// to queue pair 0.
 fn headers(lid: u16, service_level: u8) -> [u8; HEADERS] {
     const LANE: u8 = 15 << 4;
-    /// A transport header follows the one of routing.
+    /// A transport header follows the routing header.
     const LOCAL: u8 = 2;
     const SEND_ONLY: u8 = 0x64;
     const DEFAULT_PARTITION: [u8; 2] = [0xff, 0xff];
-    /// Words from the first header through the check behind the datagram.
+    /// The length from the first header to the check after the datagram, in 32-bit words.
     const WORDS: u16 = ((HEADERS + LEN + 4) / 4) as u16;
-    // The card puts its own LID in, unless a route is by hops.
+    // The card inserts its own LID, except on a directed route.
     let source = if lid == PERMISSIVE_LID { PERMISSIVE_LID } else { 0 };
     let mut headers = [0; HEADERS];
     headers[0] = LANE;

@@ -1,9 +1,9 @@
-//! What the card says that it can do, checked (QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC).
+//! The card's capabilities, checked (QUERY_DEV_CAP, QUERY_ADAPTER, QUERY_FUNC).
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
-use crate::hca::Running;
+use crate::hca::HcaParams;
 use crate::layout::{Field, Mailbox};
 use core::fmt;
 
@@ -35,7 +35,7 @@ mod field {
     pub(super) const RECEIVE_ELEMENTS: Field = Field::byte(0x55);
     pub(super) const RESERVED_PDS: Field = Field::bits(0x64, 31, 28);
     pub(super) const FLAGS2: Field = Field::word(0x70);
-    /// Bytes of entries of tables, from RDMARC on.
+    /// Sizes of table entries in bytes, from RDMARC on.
     pub(super) const ENTRY_SIZES: usize = 0x80;
     pub(super) const BMME: Field = Field::word(0x94);
     pub(super) const MAX_ICM: usize = 0xa0;
@@ -55,7 +55,7 @@ mod flag {
     pub(super) const BMME_ROCE_V2: u32 = 1 << 19;
 }
 
-/// Bytes of an entry of each table in ICM: powers of two, at most a page.
+/// The size of an entry in each ICM table, in bytes: powers of two, at most a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntrySizes {
     pub(crate) rdmarc: u64,
@@ -70,23 +70,23 @@ pub(crate) struct EntrySizes {
     pub(crate) dmpt: u64,
 }
 
-/// How event queues are numbered.
+/// The numbering of event queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EqScheme {
-    /// The first so many are the firmware's.
+    /// Legacy: event queues `0..reserved` belong to the firmware.
     Legacy { reserved: u32 },
-    /// QUERY_FUNC says which of so many are this function's.
+    /// System: `QUERY_FUNC` reports the part of the `count` event queues that belongs to this function.
     System { count: u32 },
 }
 
-/// A BlueFlame register, half of which takes a work request.
+/// A BlueFlame register. A work request is written to one of its two halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlueFlame {
-    /// Bytes of a half.
+    /// The size of a half, in bytes.
     pub(crate) half: u64,
 }
 
-/// What the card can do.
+/// The capabilities of a card.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Capabilities {
     pub(crate) reserved_qps: u32,
@@ -98,20 +98,20 @@ pub(crate) struct Capabilities {
     pub(crate) eqs: EqScheme,
     pub(crate) log_send_entries: u32,
     pub(crate) log_cqes: u32,
-    /// READs and atomics in flight, as requester and as responder.
+    /// The maximum number of READs and atomics in flight, as requester and as responder.
     pub(crate) max_rd_atomic: u8,
     pub(crate) ports: u8,
     pub(crate) log_message: u32,
-    /// Bytes of the doorbell pages.
+    /// The size of all doorbell pages, in bytes.
     pub(crate) uar_len: u64,
     pub(crate) blue_flame: Option<BlueFlame>,
-    /// Frames are steered by entries of the multicast table, unicast too (B0).
+    /// True if frames, also unicast, are steered by entries of the multicast table (B0 steering).
     pub(crate) group_steering: bool,
     pub(crate) counters: bool,
     pub(crate) windows: bool,
     pub(crate) large_eqes: bool,
     pub(crate) large_cqes: bool,
-    /// The driver marks new completion queues.
+    /// True if the driver must mark the entries of new completion queues.
     pub(crate) marks_cqs: bool,
     pub(crate) roce: bool,
     pub(crate) roce_v2: bool,
@@ -120,24 +120,25 @@ pub(crate) struct Capabilities {
 }
 
 impl Capabilities {
-    /// Asks the card.
+    /// Queries the card.
     pub(crate) fn query<B: Block>(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
     ) -> Result<Self, Error> {
-        let capabilities = Self::parse(&commands.query(hw, Command::new(Opcode::QueryDevCap))?)?;
+        let capabilities = Self::parse(&commands.exec_out(hw, Command::new(Opcode::QueryDevCap))?)?;
         if capabilities.uar_len > hw.doorbells_len() {
             return Err(Error::Nonsense("its doorbells are beyond BAR 2"));
         }
         Ok(capabilities)
     }
 
-    /// Those of a card that was started by its physical function's driver.
-    pub(crate) fn in_modes(self, hca: &Running) -> Self {
+    /// Returns the capabilities with the modes in which the driver of the physical function has started the
+    /// card.
+    pub(crate) fn with_hca_params(self, hca: &HcaParams) -> Self {
         Self { large_eqes: hca.large_eqes, large_cqes: hca.large_cqes, ..self }
     }
 
-    /// Reads the mailbox.
+    /// Parses the mailbox.
     pub(crate) fn parse(mailbox: &Mailbox) -> Result<Self, Error> {
         let get = |field| mailbox.get(field);
         let (flags, high) = (get(field::FLAGS), get(field::FLAGS_HIGH));
@@ -151,7 +152,7 @@ impl Capabilities {
         }
         let ports = get(field::PORTS) as u8;
         if !(1..=2).contains(&ports) {
-            return Err(Error::Nonsense("it has neither one port nor two"));
+            return Err(Error::Nonsense("its number of ports is neither 1 nor 2"));
         }
         if get(field::SEND_BYTES) < 256 || get(field::SEND_ELEMENTS) < 4 || get(field::RECEIVE_ELEMENTS) < 4 {
             return Err(Error::Lacks("work requests of 256 bytes"));
@@ -161,7 +162,7 @@ impl Capabilities {
             0 => EqScheme::Legacy { reserved: legacy },
             count => EqScheme::System { count },
         };
-        // The halves of a register are of 64 to 512 bytes: a work request is copied in pieces of 64.
+        // The halves of a register have 64 to 512 bytes: a work request is copied in pieces of 64.
         let blue_flame = match get(field::LOG_BLUE_FLAME) {
             log @ 7..=10 if mailbox.has(field::BLUE_FLAME) => Some(BlueFlame { half: 1 << (log - 1) }),
             _ => None,
@@ -198,7 +199,7 @@ impl Capabilities {
 fn entry_sizes(mailbox: &Mailbox) -> Result<EntrySizes, Error> {
     let size = |index: usize| match mailbox.get(Field::half(field::ENTRY_SIZES + 2 * index)) {
         len @ 8..=4096 => Ok(u64::from(len).next_power_of_two()),
-        _ => Err(Error::Nonsense("entries of its tables have no size")),
+        _ => Err(Error::Nonsense("its table entries have an impossible size")),
     };
     let sizes = EntrySizes {
         rdmarc: size(0)?,
@@ -212,22 +213,22 @@ fn entry_sizes(mailbox: &Mailbox) -> Result<EntrySizes, Error> {
         mtt: size(8)?,
         dmpt: size(9)?,
     };
-    // What the driver writes there itself.
+    // The driver writes these entries itself.
     if sizes.mtt == 8 { Ok(sizes) } else { Err(Error::Lacks("page entries of 8 bytes")) }
 }
 
-/// The card's model by its maker's name, such as `MT_1170110023`.
+/// The card's model, as its manufacturer names it, such as `MT_1170110023`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BoardId([u8; 16]);
 
 impl BoardId {
-    /// Asks the card. Its words are stored the other way round.
+    /// Queries the card, which stores the words in reverse byte order.
     pub(crate) fn query<B: Block>(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
     ) -> Result<Self, Error> {
         const BOARD_ID: usize = 0xf0;
-        let mut id = commands.query(hw, Command::new(Opcode::QueryAdapter))?.array(BOARD_ID);
+        let mut id = commands.exec_out(hw, Command::new(Opcode::QueryAdapter))?.array(BOARD_ID);
         for word in id.as_chunks_mut::<4>().0 {
             word.reverse();
         }
@@ -242,7 +243,8 @@ impl fmt::Display for BoardId {
     }
 }
 
-/// The first event queue that the function may use: by QUERY_FUNC where the card has system event queues.
+/// Returns the first event queue that the function may use, as QUERY_FUNC reports it if the card has system
+/// event queues.
 pub(crate) fn first_eq<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -253,7 +255,7 @@ pub(crate) fn first_eq<B: Block>(
     match scheme {
         EqScheme::Legacy { reserved } => Ok(reserved),
         EqScheme::System { count } => {
-            let function = commands.query(hw, Command::new(Opcode::QueryFunc))?;
+            let function = commands.exec_out(hw, Command::new(Opcode::QueryFunc))?;
             let first = function.get(RESERVED);
             if first < function.get(MAX) && first < count {
                 Ok(first)
@@ -268,7 +270,7 @@ pub(crate) fn first_eq<B: Block>(
 pub(crate) mod tests {
     use super::*;
 
-    /// The mailbox of a ConnectX-3 Pro as cards were seen to fill it (docs/hardware.md).
+    /// The mailbox of a ConnectX-3 Pro, as real cards were seen to fill it (docs/hardware.md).
     fn mailbox() -> Mailbox {
         let mut mailbox = Mailbox::new();
         for (field, value) in [
@@ -307,7 +309,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_card_says_is_read_and_checked() {
+    fn reported_capabilities_are_parsed_and_checked() {
         let pro = pro();
         assert_eq!(
             (pro.reserved_qps, pro.reserved_cqs, pro.max_rd_atomic, pro.uar_len),
@@ -316,7 +318,7 @@ pub(crate) mod tests {
         assert_eq!(pro.eqs, EqScheme::Legacy { reserved: 4 });
         assert!(pro.roce_v2 && pro.blue_flame.is_none());
         let refused = |field, value| Capabilities::parse(&mailbox().with(field, value)).unwrap_err();
-        assert_eq!(refused(field::PORTS, 3), Error::Nonsense("it has neither one port nor two"));
+        assert_eq!(refused(field::PORTS, 3), Error::Nonsense("its number of ports is neither 1 nor 2"));
         assert_eq!(refused(field::FLAGS, 0), Error::Lacks("reliable connections"));
         assert_eq!(refused(field::LOG_MIN_PAGE, 13), Error::Lacks("pages of 4096 bytes"));
         assert!(
@@ -326,9 +328,9 @@ pub(crate) mod tests {
         assert!(matches!(refused(Field::half(0x90), 16), Error::Lacks(_)), "longer page entries");
     }
 
-    /// Whatever a card says, it is either taken or refused.
+    /// Any mailbox is either accepted or refused, without a panic.
     #[test]
-    fn any_mailbox_is_taken_or_refused() {
+    fn any_mailbox_is_accepted_or_refused() {
         let mailboxes = if cfg!(miri) { 5 } else { 2000 };
         let mut seed = 1u64;
         for _ in 0..mailboxes {

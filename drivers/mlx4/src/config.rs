@@ -1,10 +1,10 @@
-//! What a driver is started with.
+//! The configuration of a driver.
 
 use alloc::sync::Arc;
 use core::ops::Range;
 use platform::IoAddr;
 
-/// What the frames of a port are made for.
+/// The layer of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layer {
     /// Ethernet, with RoCE.
@@ -13,48 +13,50 @@ pub enum Layer {
     InfiniBand,
 }
 
-/// What peers may reach, if they name the key.
+/// The memory that peers may reach with the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Remote {
-    /// Whatever the card can address, by the one key that work of this side names too: all memory, the kernel's code and page
-    /// tables among it, and the registers of devices. Such a key needs no page entries, and a card is not known to heed
-    /// bounds of it.
+    /// Everything that the card can address, by the same key as local work requests: all memory, including
+    /// the kernel's code and page tables, and the registers of devices. Such a key needs no page entries, and
+    /// cards are not known to honour bounds of it.
     Physical,
-    /// These ranges of memory, by a key of its own with page entries. The card refuses the rest.
+    /// Only these ranges of memory, by a second key with page entries. The card refuses other addresses.
     Ranges(Ranges),
 }
 
 impl Remote {
-    /// One range only: its first byte, at the beginning of a page, and its bytes.
+    /// Makes a single range from its first address, which must be page-aligned, and its length in bytes.
     #[must_use]
     pub fn part(base: IoAddr, len: u64) -> Self {
         Self::Ranges(core::iter::once(base.0..base.0.saturating_add(len)).collect())
     }
 }
 
-/// Addresses of the card, in ascending order. Ranges are apart and not empty, and begin and end with whole pages (4096 bytes), but
-/// that the last one ends with any byte.
+/// Ranges of the card's addresses, in ascending order. They are disjoint and not empty, and begin and end at
+/// page boundaries (4096 bytes), except that the last one may end anywhere.
 pub type Ranges = Arc<[Range<u64>]>;
 
-/// What a driver is started with.
+/// The configuration of a driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// The port, from 1.
+    /// The number of the port, from 1.
     pub port: u8,
-    /// What a port that can be of either layer is to be. `None`: what the card suggests. One that cannot is an error.
+    /// The layer for a port that supports both; `None`: the one that the card suggests. Bring-up fails if the
+    /// port does not support the layer.
     pub layer: Option<Layer>,
-    /// What peers may reach.
+    /// The memory that peers may reach.
     pub remote: Remote,
-    /// Whether a port on Ethernet sends and takes plain frames too ([`Mlx4::receive_frames`](crate::Mlx4::receive_frames)).
+    /// True if an Ethernet port also sends and receives plain frames
+    /// ([`Mlx4::receive_frames`](crate::Mlx4::receive_frames)).
     pub frames: bool,
-    /// Bytes of the payload of an Ethernet frame on the port's network.
+    /// The maximum payload of an Ethernet frame on the port's network, in bytes.
     pub mtu: u16,
     /// The MSI-X vector of interrupts.
     pub vector: u16,
 }
 
 impl Default for Config {
-    /// The first port on a network with frames of the usual size.
+    /// Returns the configuration for the first port, on a network with frames of the usual size.
     fn default() -> Self {
         Self { port: 1, layer: None, remote: Remote::Physical, frames: false, mtu: 1500, vector: 0 }
     }

@@ -1,4 +1,5 @@
-//! Completion queues: taking entries that the card has written, and the completions of queue pairs that are gone.
+//! Completion queues: the entries that the card has written, and the completions of queue pairs that were
+//! destroyed.
 
 use crate::capabilities::Capabilities;
 use crate::command::{Command, Commands, Opcode};
@@ -8,7 +9,7 @@ use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::icm::{Object, PageRun};
 use crate::layout::{Field, Mailbox};
-use crate::qp::queue::QueuePair;
+use crate::qp::queue::QpRings;
 use crate::tables::Tables;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -26,25 +27,25 @@ mod field {
     pub(super) const RECORD: usize = 0x38;
 }
 
-/// What every byte of a new queue is (Linux): its entries are the card's.
+/// The value of each byte in a new queue (Linux), which marks the entries as the card's.
 const UNWRITTEN: u64 = 0xcccc_cccc_cccc_cccc;
-/// Words of the 32 bytes of an entry that say something.
+/// The number of meaningful words in the 32 bytes of an entry.
 const WORDS: usize = 4;
-/// Bytes behind the entries, for the doorbell record.
+/// Bytes after the entries, for the doorbell record.
 const RECORD: u64 = 64;
-/// The card counts entries in so many bits.
+/// Mask of the card's index of entries.
 const INDEX: u32 = 0xff_ffff;
 
-/// Room of a completion queue for work that has not completed: the card must never find it full.
+/// The number of work requests that a completion queue still has room for: the card must never find it full.
 pub(crate) struct Credit(AtomicU32);
 
 impl Credit {
-    /// Takes room for one more. `false` if there is none.
+    /// Reserves room for one more work request. Returns false if there is none.
     pub(crate) fn take(&self) -> bool {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    /// Gives room back.
+    /// Releases room for `count` work requests.
     pub(crate) fn give(&self, count: u32) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -55,41 +56,41 @@ pub(crate) struct Cq<B> {
     number: u32,
     buffer: B,
     log_entries: u32,
-    /// Words from entry to entry.
+    /// The distance of entries, in words.
     stride: usize,
     page: Page,
-    /// Where the card finds the buffer's pages.
+    /// The page entries of the buffer.
     pages: PageRun,
-    /// Entries taken, as the card counts.
+    /// The number of entries consumed, as the card counts them.
     consumer: u32,
-    /// Events that it has made, and one more.
+    /// The number of events so far, plus one.
     sequence: u32,
     pub(crate) credit: Arc<Credit>,
-    /// The queue pairs that complete here, by their slots.
-    queues: Vec<Option<Arc<QueuePair<B>>>>,
-    /// What was taken from the card before its queue pair went, and what it left undone.
+    /// The queue pairs that complete here, by slot.
+    queues: Vec<Option<Arc<QpRings<B>>>>,
+    /// Completions taken from the card before their queue pair was destroyed, and those of its flushed work.
     backlog: VecDeque<Completion>,
-    /// Entries that no work is behind.
-    stray: u64,
+    /// The number of entries without a work request.
+    unexpected: u64,
 }
 
-/// Entries of a completion queue as they are taken.
+/// A consumer of a queue's entries.
 struct Entries<'a, B> {
     words: &'a [AtomicU64],
     log_entries: u32,
     stride: usize,
     consumer: u32,
-    queues: &'a [Option<Arc<QueuePair<B>>>],
-    /// The queue pair of the entry taken last.
-    last: Option<&'a QueuePair<B>>,
-    /// Work requests that have ended with what was taken.
+    queues: &'a [Option<Arc<QpRings<B>>>],
+    /// The queue pair of the last entry.
+    last: Option<&'a QpRings<B>>,
+    /// The number of work requests that the consumed entries have completed.
     retired: u32,
-    /// Entries that no work is behind.
-    stray: u32,
+    /// The number of entries without a work request.
+    unexpected: u32,
 }
 
 impl<'a, B: Block> Entries<'a, B> {
-    /// The entry at the consumer's index, if the card has written it.
+    /// Returns the entry at the consumer index, if the card has written it.
     #[inline(always)]
     fn peek(&self) -> Option<Cqe> {
         const OWNER: u64 = 0x80;
@@ -102,8 +103,9 @@ impl<'a, B: Block> Entries<'a, B> {
         ((last & OWNER != 0) == lap).then(|| Cqe([word(first), word(second), word(third), last]))
     }
 
-    /// Takes the next completion, to `place`; gives its entry. Entries that tell of no work are left out, as many as the queue
-    /// holds: a card that writes nothing else keeps nobody.
+    /// Consumes entries up to the next completion, writes that to `place`, and returns its entry. Entries
+    /// without a work request are skipped, at most as many as the queue holds, so that a faulty card cannot
+    /// keep the poller here.
     #[inline(always)]
     fn next(&mut self, place: &mut Completion) -> Option<Cqe> {
         loop {
@@ -113,27 +115,28 @@ impl<'a, B: Block> Entries<'a, B> {
                 self.retired = self.retired.wrapping_add(retired);
                 return Some(cqe);
             }
-            self.stray += 1;
-            if self.stray >> self.log_entries != 0 {
+            self.unexpected += 1;
+            if self.unexpected >> self.log_entries != 0 {
                 return None;
             }
         }
     }
 
-    /// The queue pair with a number, if it completes here.
+    /// Returns the queue pair with a number, if it completes here.
     #[inline(always)]
-    fn queue(&mut self, number: QpNum) -> Option<&'a QueuePair<B>> {
+    fn queue(&mut self, number: QpNum) -> Option<&'a QpRings<B>> {
         if let Some(queue) = self.last.filter(|queue| queue.number() == number) {
             return Some(queue);
         }
-        let queue = self.queues.get(QueuePair::<B>::slot_of(number))?.as_deref()?;
+        let queue = self.queues.get(QpRings::<B>::slot_of(number))?.as_deref()?;
         self.last = Some(queue).filter(|queue| queue.number() == number);
         self.last
     }
 }
 
 impl<B: Block> Cq<B> {
-    /// Makes a queue for `depth` completions.
+    /// Makes a queue. The array holds its number, the event queue's number, and the maximum number of
+    /// completions.
     pub(crate) fn create(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -157,14 +160,15 @@ impl<B: Block> Cq<B> {
             credit: Arc::new(Credit(AtomicU32::new(depth))),
             queues: Vec::new(),
             backlog: VecDeque::new(),
-            stray: 0,
+            unexpected: 0,
         };
-        queue.renew(hw, commands, tables, card, [number, eqn])?;
+        queue.recreate(hw, commands, tables, card, [number, eqn])?;
         Ok(queue)
     }
 
-    /// Has a card that does not know the queue know it, as a new one by a number. What was taken from it before stays.
-    pub(crate) fn renew(
+    /// Makes the queue known to a card, under a number and with an event queue. Completions taken from it
+    /// before are kept.
+    pub(crate) fn recreate(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -173,7 +177,7 @@ impl<B: Block> Cq<B> {
         [number, eqn]: [u32; 2],
     ) -> Result<(), Error> {
         let bytes = (self.stride as u64 * 8) << self.log_entries;
-        tables.back(hw, commands, Object::Cq, number.into(), 1)?;
+        tables.ensure_icm(hw, commands, Object::Cq, number.into(), 1)?;
         for word in self.buffer.iter().take(self.stride << self.log_entries) {
             word.store(UNWRITTEN, Ordering::Relaxed);
         }
@@ -189,25 +193,25 @@ impl<B: Block> Cq<B> {
             .with(field::MTT, pages.offset() as u32);
         context.set_wide(field::RECORD, self.buffer.addr().0 + bytes);
         let create = Command::new(Opcode::Sw2HwCq).of(number).variant(card.marks_cqs.into());
-        if let Err(error) = commands.send(hw, create, &context) {
-            tables.unmap_queue(hw, commands, pages);
+        if let Err(error) = commands.exec_in(hw, create, &context) {
+            tables.unmap(hw, commands, pages);
             return Err(error);
         }
         self.pages = pages;
         Ok(())
     }
 
-    /// Its number on the card.
+    /// Returns the queue's number on the card.
     pub(crate) const fn number(&self) -> u32 {
         self.number
     }
 
-    /// Whether queue pairs complete here.
+    /// Returns true if queue pairs complete here.
     pub(crate) fn is_used(&self) -> bool {
         self.queues.iter().any(Option::is_some)
     }
 
-    /// Takes it back from the card, which writes nothing into it any more.
+    /// Destroys the queue on the card, which no longer writes to it after success.
     pub(crate) fn destroy(
         &self,
         hw: &impl Hardware<Block = B>,
@@ -215,13 +219,13 @@ impl<B: Block> Cq<B> {
         tables: &mut Tables<B>,
     ) -> Result<(), Error> {
         const WITHOUT_MAILBOX: u8 = 1;
-        commands.run(hw, Command::new(Opcode::Hw2SwCq).of(self.number).variant(WITHOUT_MAILBOX))?;
-        tables.unmap_queue(hw, commands, self.pages);
-        tables.give_cq(hw, commands, self.number)
+        commands.exec(hw, Command::new(Opcode::Hw2SwCq).of(self.number).variant(WITHOUT_MAILBOX))?;
+        tables.unmap(hw, commands, self.pages);
+        tables.free_cq(hw, commands, self.number)
     }
 
-    /// The queue pair in a slot completes here from now on.
-    pub(crate) fn attach(&mut self, slot: usize, queue: Arc<QueuePair<B>>) {
+    /// Lets the queue pair in a slot complete here.
+    pub(crate) fn attach(&mut self, slot: usize, queue: Arc<QpRings<B>>) {
         if self.queues.len() <= slot {
             self.queues.resize_with(slot + 1, || None);
         }
@@ -230,11 +234,12 @@ impl<B: Block> Cq<B> {
         }
     }
 
-    /// The card has let go of the queue pair in a slot: what it has written is taken, and `undone` says what ends with it.
+    /// Detaches the queue pair in a slot, which the card has released. Takes all entries from the card;
+    /// `undone` then adds the completions of the outstanding work.
     pub(crate) fn detach(
         &mut self,
         slot: usize,
-        undone: impl FnOnce(&QueuePair<B>, &mut VecDeque<Completion>),
+        undone: impl FnOnce(&QpRings<B>, &mut VecDeque<Completion>),
     ) {
         let mut taken = core::mem::take(&mut self.backlog);
         self.take_entries(|entries| {
@@ -251,7 +256,7 @@ impl<B: Block> Cq<B> {
         }
     }
 
-    /// Takes up to `out.len()` completions.
+    /// Returns up to `out.len()` completions in `out`, and their number.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
         let before = if self.backlog.is_empty() { 0 } else { self.take_backlog(out) };
@@ -278,14 +283,14 @@ impl<B: Block> Cq<B> {
         count
     }
 
-    /// Takes one completion, with all that the card says of it.
+    /// Takes one completion, with its entry.
     pub(crate) fn take(&mut self) -> Option<(Completion, Cqe)> {
         let mut completion = Completion::BLANK;
         let cqe = self.take_entries(|entries| entries.next(&mut completion))?;
         Some((completion, cqe))
     }
 
-    /// The entries that the card has written and nobody has taken.
+    /// Returns a consumer of the entries that the card has written and the driver has not consumed.
     #[inline(always)]
     fn entries(&self) -> Entries<'_, B> {
         Entries {
@@ -296,27 +301,27 @@ impl<B: Block> Cq<B> {
             queues: &self.queues,
             last: None,
             retired: 0,
-            stray: 0,
+            unexpected: 0,
         }
     }
 
-    /// Has `take` take entries, and then tells the card, and whoever posts, how many were taken.
+    /// Calls `take` to consume entries, and then updates the card's consumer index and the posters' credit.
     #[inline(always)]
     fn take_entries<T>(&mut self, take: impl FnOnce(&mut Entries<'_, B>) -> T) -> T {
         let mut entries = self.entries();
         let taken = take(&mut entries);
-        let Entries { consumer, retired, stray, .. } = entries;
-        self.stray += u64::from(stray);
+        let Entries { consumer, retired, unexpected, .. } = entries;
+        self.unexpected += u64::from(unexpected);
         if consumer != self.consumer {
             self.consumer = consumer;
             self.credit.give(retired);
-            self.tell();
+            self.update_consumer_index();
         }
         taken
     }
 
-    /// Tells the card how far entries were taken. The arm word of the record stays.
-    fn tell(&self) {
+    /// Updates the card's consumer index. The arm word of the doorbell record stays.
+    fn update_consumer_index(&self) {
         let arm = Arm { sequence: self.sequence, consumer: self.consumer }.record();
         self.store_record(arm);
     }
@@ -328,7 +333,7 @@ impl<B: Block> Cq<B> {
         }
     }
 
-    /// Asks for an event. `true`: completions already wait.
+    /// Requests an event. Returns true if completions are already waiting.
     pub(crate) fn arm(&self, hw: &impl Hardware) -> bool {
         if !self.backlog.is_empty() || self.entries().peek().is_some() {
             return true;
@@ -339,13 +344,13 @@ impl<B: Block> Cq<B> {
         false
     }
 
-    /// It has made an event.
-    pub(crate) const fn had_event(&mut self) {
+    /// Counts an event of this queue.
+    pub(crate) const fn on_event(&mut self) {
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// Entries that no work was behind.
-    pub(crate) const fn stray(&self) -> u64 {
-        self.stray
+    /// Returns the number of entries without a work request.
+    pub(crate) const fn unexpected_entries(&self) -> u64 {
+        self.unexpected
     }
 }

@@ -1,72 +1,73 @@
-//! An entry of a completion queue (Linux `include/linux/mlx4/cq.h`, PRM `completion_queue_entry`). Any bytes are one.
+//! An entry of a completion queue (Linux `include/linux/mlx4/cq.h`, PRM `completion_queue_entry`). All bit
+//! patterns are valid.
 
 use verbs::{QpNum, Status, WorkKind};
 
-/// Its 32 bytes as big-endian double words.
+/// The 32 bytes of an entry as big-endian 64-bit words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe(pub(crate) [u64; 4]);
 
-/// Opcode of an entry that tells of an error.
+/// The opcode of an error entry.
 const ERROR: u8 = 0x1e;
-/// Bit beside the opcode: of the send queue.
+/// The bit next to the opcode that marks an entry of the send queue.
 const SEND: u64 = 0x40;
 
-/// What an entry says that work has done.
+/// The operation of the peer that consumed a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Received {
-    /// The immediate of a WRITE.
+    /// A WRITE with immediate data.
     WriteImm,
     /// A SEND.
     Send,
-    /// A SEND with an immediate.
+    /// A SEND with immediate data.
     SendImm,
-    /// A SEND that took a key away.
+    /// A SEND that invalidated a key.
     SendInvalidate,
 }
 
 impl Cqe {
-    /// The queue pair.
+    /// Returns the queue pair.
     #[inline]
     pub(crate) const fn qp(&self) -> QpNum {
         QpNum::new((self.0[0] >> 32) as u32)
     }
-    /// Immediate data, or the key that was taken away.
+    /// Returns the immediate data, or the key that was invalidated.
     pub(crate) const fn immediate(&self) -> u32 {
         self.0[0] as u32
     }
-    /// The queue pair that sent a datagram.
+    /// Returns the queue pair that sent a datagram.
     pub(crate) const fn remote_qp(&self) -> QpNum {
         QpNum::new((self.0[1] >> 32) as u32)
     }
-    /// Where a datagram of InfiniBand came from: its LID, and the service level.
+    /// Returns the LID and the service level of the sender of an InfiniBand datagram.
     pub(crate) const fn origin(&self) -> (u16, u8) {
         (self.0[1] as u16, (self.0[1] >> 28) as u8 & 0xf)
     }
-    /// Bytes.
+    /// Returns the number of bytes.
     pub(crate) const fn len(&self) -> u32 {
         self.0[2] as u32
     }
-    /// The work request's index, as its queue counts.
+    /// Returns the low 16 bits of the work request's index.
     #[inline]
     pub(crate) const fn index(&self) -> u16 {
         (self.0[3] >> 48) as u16
     }
-    /// Whether it is of the send queue.
+    /// Returns true for an entry of the send queue.
     #[inline]
     pub(crate) const fn is_send(&self) -> bool {
         self.0[3] & SEND != 0
     }
-    /// The opcode.
+    /// Returns the opcode.
     #[inline]
     pub(crate) const fn opcode(&self) -> u8 {
         (self.0[3] & 0x1f) as u8
     }
-    /// How the work ended.
+    /// Returns the result of the work request.
     #[inline]
     pub(crate) const fn status(&self) -> Status {
         if self.opcode() == ERROR { status((self.0[3] >> 32) as u8) } else { Status::Success }
     }
-    /// What a receive has taken. `None`: no opcode of a receive.
+    /// Returns the operation that consumed a receive, or `None` for an opcode that no receive has.
     pub(crate) const fn received(&self) -> Option<Received> {
         Some(match self.opcode() {
             0x00 => Received::WriteImm,
@@ -78,7 +79,8 @@ impl Cqe {
     }
 }
 
-/// What work the opcode of a work request is, which its entry repeats. `None`: none that the driver posts.
+/// Returns the kind of work for a work request's opcode, which its entry repeats. `None`: the driver posts no
+/// such opcode.
 #[inline]
 pub(crate) fn sent(opcode: u8) -> Option<WorkKind> {
     const KINDS: [Option<WorkKind>; 32] = {
@@ -105,7 +107,7 @@ const fn kind(opcode: u8) -> Option<WorkKind> {
     })
 }
 
-/// What a syndrome means. One that no source names is taken for a fault of this side.
+/// Returns the status for a syndrome. An unknown syndrome counts as a local fault.
 #[cold]
 const fn status(syndrome: u8) -> Status {
     match syndrome {

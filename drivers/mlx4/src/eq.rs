@@ -1,4 +1,4 @@
-//! The event queue: what the card tells beside completions.
+//! The event queue, in which the card reports everything except completions.
 
 use crate::command::{Command, Commands, Opcode};
 use crate::doorbell::ring_events;
@@ -21,35 +21,36 @@ mod field {
 const ARMED: u32 = 9;
 const LOG_ENTRIES: u32 = 8;
 const ENTRIES: u32 = 1 << LOG_ENTRIES;
-/// The card takes silence about so many entries for an overflow (Linux `mlx4_eq_int`).
-const TELL_AFTER: u32 = 0x40;
-/// The types of events that Linux asks for.
+/// The card assumes an overflow unless the consumer index is updated after this many entries (Linux
+/// `mlx4_eq_int`).
+const REPORT_AFTER: u32 = 0x40;
+/// The types of events that Linux requests.
 const ASYNCHRONOUS: u64 = 0x3d1f_46fe;
 const OWNER: u64 = 0x80;
-/// Words of the 32 bytes that say something.
+/// The number of meaningful words in the 32 bytes of an entry.
 const WORDS: usize = 4;
 
 /// An event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A completion queue that was armed has completions.
+    /// An armed completion queue has completions.
     Completion { cqn: u32 },
     /// A completion queue has overflowed or cannot be written.
     CqError { cqn: u32 },
-    /// A queue pair has failed in a way that no completion tells.
+    /// A queue pair has failed in a way that no completion reports.
     QpError { qpn: u32 },
-    /// A port's link has changed.
+    /// A port's link has gone up or down.
     PortChange { port: u8, up: bool },
-    /// What a subnet manager has made of a port has changed.
+    /// The subnet manager has changed the settings of a port.
     PortManagement { port: u8 },
     /// The card has failed.
     Fatal,
-    /// Anything else.
+    /// Any other event, by its type.
     Other(u8),
 }
 
 impl Event {
-    /// Reads an entry of an event queue (PRM `event_queue_entry`).
+    /// Parses an entry of an event queue (PRM `event_queue_entry`).
     fn parse(words: [u64; WORDS]) -> Self {
         const UP: u8 = 4;
         let [head, second, ..] = words;
@@ -66,18 +67,18 @@ impl Event {
     }
 }
 
-/// The queue.
+/// An event queue.
 pub(crate) struct Eq<B> {
     number: u32,
     buffer: B,
-    /// Words from entry to entry.
+    /// The distance of entries, in words.
     stride: usize,
     consumer: u32,
-    told: u32,
+    reported: u32,
 }
 
 impl<B: Block> Eq<B> {
-    /// Makes the queue, whose interrupts are those of an MSI-X vector, and has all events but completions sent there.
+    /// Makes the queue, which raises the given MSI-X vector, and routes all events except completions to it.
     pub(crate) fn create(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -88,9 +89,9 @@ impl<B: Block> Eq<B> {
     ) -> Result<Self, Error> {
         let stride = if large { 2 * WORDS } else { WORDS };
         let bytes = (stride as u64 * 8) << LOG_ENTRIES;
-        tables.back(hw, commands, Object::Eq, number.into(), 1)?;
+        tables.ensure_icm(hw, commands, Object::Eq, number.into(), 1)?;
         let buffer = hw.allocate(bytes).ok_or(Error::NoMemory("an event queue"))?;
-        // All entries are the card's: it may or may not mark them itself.
+        // Gives all entries to the card, which may or may not do so itself.
         for last in buffer.iter().skip(stride - 1).step_by(stride) {
             last.store(OWNER.to_be(), Ordering::Relaxed);
         }
@@ -100,12 +101,12 @@ impl<B: Block> Eq<B> {
             .with(field::LOG_ENTRIES, LOG_ENTRIES)
             .with(field::VECTOR, vector.into())
             .with(field::MTT, pages.offset() as u32);
-        commands.send(hw, Command::new(Opcode::Sw2HwEq).of(number), &context)?;
-        commands.run(hw, Command::new(Opcode::MapEq).of(number).immediate(ASYNCHRONOUS))?;
-        Ok(Self { number, buffer, stride, consumer: 0, told: 0 })
+        commands.exec_in(hw, Command::new(Opcode::Sw2HwEq).of(number), &context)?;
+        commands.exec(hw, Command::new(Opcode::MapEq).of(number).immediate(ASYNCHRONOUS))?;
+        Ok(Self { number, buffer, stride, consumer: 0, reported: 0 })
     }
 
-    /// Takes the next event, if there is one.
+    /// Returns the next event, if there is one.
     pub(crate) fn next(&mut self, hw: &impl Hardware) -> Option<Event> {
         let end = ((self.consumer & (ENTRIES - 1)) as usize + 1) * self.stride;
         let entry = self.buffer.get(end - WORDS..end)?;
@@ -118,16 +119,16 @@ impl<B: Block> Eq<B> {
             *word = u64::from_be(from.load(Ordering::Relaxed));
         }
         self.consumer = self.consumer.wrapping_add(1);
-        if self.consumer.wrapping_sub(self.told) >= TELL_AFTER {
-            self.tell(hw, false);
+        if self.consumer.wrapping_sub(self.reported) >= REPORT_AFTER {
+            self.update_consumer_index(hw, false);
         }
         Some(Event::parse(words))
     }
 
-    /// Tells the card how far events were taken; `arm`: the next is to make an interrupt.
-    pub(crate) fn tell(&mut self, hw: &impl Hardware, arm: bool) {
-        if arm || self.told != self.consumer {
-            self.told = self.consumer;
+    /// Updates the card's consumer index. With `arm`, the next event raises an interrupt.
+    pub(crate) fn update_consumer_index(&mut self, hw: &impl Hardware, arm: bool) {
+        if arm || self.reported != self.consumer {
+            self.reported = self.consumer;
             ring_events(hw, self.number, self.consumer, arm);
         }
     }

@@ -1,58 +1,58 @@
-//! Why a card does not come up, or a command fails.
+//! The errors of the driver.
 
 use crate::command::{Opcode, Status};
 use verbs::VerbsError;
 
-/// Why a card does not come up, or a command fails.
+/// The reason for which a card does not come up, or a command fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
-    /// It reads as all ones, as a card that is not there.
+    /// The card reads as all ones, like one that is not there.
     #[error("the card does not answer")]
     Gone,
-    /// Another driver's semaphore is taken.
+    /// Another driver holds the card's semaphore.
     #[error("another driver owns the card")]
     Owned,
     /// A virtual function whose physical function has no driver that serves it.
     #[error("no driver of the physical function answers")]
     NoMaster,
-    /// A virtual function whose master has taken all from it.
+    /// A virtual function whose master has released everything that the function had.
     #[error("the driver of the physical function has given this one up")]
     GivenUp,
-    /// A tool of its flash keeps it from being reset.
+    /// A tool that accesses the card's flash keeps it from being reset.
     #[error("the card is locked against a reset")]
     ResetLocked,
-    /// It has not come back.
+    /// The card has not come back from a reset.
     #[error("the card has not come back from its reset")]
     ResetTimeout,
-    /// It has refused a command.
+    /// The card has refused a command.
     #[error("{command:?}: {status}")]
     Refused {
         /// The command.
         command: Opcode,
-        /// Its reason.
+        /// The card's reason.
         status: Status,
     },
-    /// It has not ended a command. It is not asked again.
+    /// The card has not completed a command, and receives no others.
     #[error("{0:?} has not ended in time")]
     CommandTimeout(Opcode),
-    /// It has failed, and does no more until it is reset.
+    /// The card has failed, and is unusable until it is reset.
     #[error("the card has failed")]
     Failed,
-    /// What it says of itself cannot be.
-    #[error("the card says what cannot be: {0}")]
+    /// The card has reported an impossible value.
+    #[error("the card reports something impossible: {0}")]
     Nonsense(&'static str),
-    /// It lacks something that the driver needs.
+    /// The card lacks a capability that the driver needs.
     #[error("the card does not have {0}")]
     Lacks(&'static str),
-    /// A port that it does not have.
+    /// The card does not have the requested port.
     #[error("the card has {has} {}, and no port {asked}", if *has == 1 { "port" } else { "ports" })]
     NoPort {
-        /// That port, from 1.
+        /// The requested port, from 1.
         asked: u8,
-        /// How many there are.
+        /// The number of ports.
         has: u8,
     },
-    /// The machine has no memory for it.
+    /// The machine has no contiguous memory for an object.
     #[error("no contiguous memory for {0}")]
     NoMemory(&'static str),
     /// A table of the card is full.

@@ -1,4 +1,4 @@
-//! The card's firmware: its version, the memory it wants, and that it runs.
+//! The card's firmware: its version, its memory, and its start.
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
@@ -17,16 +17,16 @@ mod field {
     pub(super) const COMMAND_REVISION: Field = Field::half(0x0a);
     pub(super) const ERROR_BUFFER: usize = 0x30;
     pub(super) const ERROR_WORDS: Field = Field::word(0x38);
-    /// Half the number of the BAR that the error buffer is in.
+    /// Half the number of the BAR that contains the error buffer.
     pub(super) const ERROR_BAR: Field = Field::bits(0x3c, 31, 30);
 }
 
-/// The revision of the command interface with which INIT_PORT takes no mailbox.
+/// The revision of the command interface in which INIT_PORT has no mailbox.
 const COMMAND_REVISION: u32 = 3;
-/// Bytes of BAR 0.
+/// The length of BAR 0, in bytes.
 const REGISTERS_LEN: u64 = 1 << 20;
 
-/// A version as firmware has it, like 2.42.5000.
+/// A firmware version, such as 2.42.5000.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Version(pub u16, pub u16, pub u16);
 
@@ -37,12 +37,12 @@ impl Version {
     }
 }
 
-/// The version of firmware that runs.
+/// Queries the version of the running firmware.
 pub(crate) fn version<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
 ) -> Result<Version, Error> {
-    commands.query(hw, Command::new(Opcode::QueryFw)).map(|about| Version::of(&about))
+    commands.exec_out(hw, Command::new(Opcode::QueryFw)).map(|about| Version::of(&about))
 }
 
 impl fmt::Display for Version {
@@ -51,7 +51,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Firmware that runs, and the memory that it runs in.
+/// The running firmware, and the memory in which it runs.
 pub(crate) struct Firmware<B> {
     pub(crate) version: Version,
     /// The register of BAR 0 that is not 0 once the card has failed.
@@ -60,9 +60,9 @@ pub(crate) struct Firmware<B> {
 }
 
 impl<B: Block> Firmware<B> {
-    /// Gives the firmware its memory and starts it.
+    /// Lends the firmware its memory and starts it.
     pub(crate) fn start(hw: &impl Hardware<Block = B>, commands: &mut Commands<B>) -> Result<Self, Error> {
-        let about = commands.query(hw, Command::new(Opcode::QueryFw))?;
+        let about = commands.exec_out(hw, Command::new(Opcode::QueryFw))?;
         if about.get(field::COMMAND_REVISION) != COMMAND_REVISION {
             return Err(Error::Lacks("the command interface of revision 3"));
         }
@@ -72,7 +72,7 @@ impl<B: Block> Firmware<B> {
         }
         let memory = hw.allocate(pages * PAGE).ok_or(Error::NoMemory("the card's firmware"))?;
         lend(hw, commands, Opcode::MapFa, None, memory.addr(), pages)?;
-        commands.run(hw, Command::new(Opcode::RunFw))?;
+        commands.exec(hw, Command::new(Opcode::RunFw))?;
         Ok(Self { version: Version::of(&about), error_buffer: error_buffer(&about), _memory: memory })
     }
 }

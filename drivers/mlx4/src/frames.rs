@@ -1,4 +1,4 @@
-//! Plain Ethernet frames beside RDMA, for a machine that has no other network card.
+//! Plain Ethernet frames beside RDMA, for a machine without another network card.
 
 use crate::control::{Card, Control};
 use crate::error::Error;
@@ -14,29 +14,29 @@ use core::sync::atomic::Ordering;
 use lock_api::RawMutex;
 use verbs::MacAddr;
 
-/// Bytes of the header of a frame, with a VLAN tag.
+/// The length of a frame's header with a VLAN tag, in bytes.
 const HEADER: usize = 14 + 4;
-/// Frames that there is memory for, each way.
+/// The number of frames that there is memory for, in each direction.
 const FRAMES: u32 = 256;
-/// Bytes of the shortest frame.
+/// The length of the shortest frame, in bytes.
 const SHORTEST: usize = 60;
-/// Groups beside that of all.
-const MOST_GROUPS: usize = 32;
+/// The maximum number of groups, not counting broadcast.
+const MAX_GROUPS: usize = 32;
 
-/// What sends and takes frames.
+/// The sender and receiver of frames.
 pub(crate) struct Frames<B> {
     pub(crate) packets: Packets<B>,
     steering: Steering,
     mac: [u8; 6],
     groups: Vec<[u8; 6]>,
-    /// Other functions of the card may have the address that a frame goes to.
+    /// True if other functions of the card may have the address to which a frame is sent.
     shared: bool,
-    /// Where a frame lies while it is looked at, or made.
+    /// The frame that is being read or written.
     scratch: Box<[u8]>,
 }
 
 impl<B: Block> Frames<B> {
-    /// Has frames to the port's address and to all come here.
+    /// Starts to receive frames to the port's address and to broadcast.
     pub(crate) fn start(
         hw: &impl Hardware<Block = B>,
         control: &mut Control<B>,
@@ -44,7 +44,7 @@ impl<B: Block> Frames<B> {
     ) -> Result<Self, Error> {
         let len = (usize::from(card.info.max_mtu) + HEADER).next_multiple_of(64);
         let room = Room { receives: FRAMES, receive_len: len as u32, sends: FRAMES, send_len: len as u32 };
-        let number = control.take_number(hw)?;
+        let number = control.allocate_qpn(hw)?;
         let packets = control.create_packets(hw, card, Service::Frames, number, room)?;
         let steering = Steering::begin(hw, &mut control.commands, card, number)?;
         Ok(Self {
@@ -57,7 +57,7 @@ impl<B: Block> Frames<B> {
         })
     }
 
-    /// Has frames to a group come here too.
+    /// Starts to receive frames to a group.
     pub(crate) fn join(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -67,7 +67,7 @@ impl<B: Block> Frames<B> {
         if !is_group(group) || group == BROADCAST || self.groups.contains(&group) {
             return Ok(());
         }
-        if self.groups.len() >= MOST_GROUPS {
+        if self.groups.len() >= MAX_GROUPS {
             return Err(Error::Exhausted("groups"));
         }
         let card = control.card.clone();
@@ -76,17 +76,17 @@ impl<B: Block> Frames<B> {
         self.steering.filter(hw, &mut control.commands, &card, &self.groups)
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
         self.packets.number()
     }
 
-    /// The groups that were joined.
+    /// Returns the joined groups.
     pub(crate) fn groups(&self) -> &[[u8; 6]] {
         &self.groups
     }
 
-    /// Whether a frame is for this port, and not its own.
+    /// Returns true if a frame is addressed to this port and was not sent by it.
     fn is_for_us(&self, frame: &[u8]) -> bool {
         let Some((to, from)) = frame.first_chunk::<12>().map(|both| {
             let [a, b, c, d, e, f, from @ ..] = *both;
@@ -120,7 +120,7 @@ impl<B: Block> Frames<B> {
         max_len: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> usize,
     ) -> bool {
-        // What has left makes room.
+        // Looking for room also collects completed sends.
         if !self.packets.has_room() {
             return false;
         }
@@ -144,21 +144,22 @@ impl<B: Block> Frames<B> {
     }
 }
 
-/// Frames of a port that was started with [`Config::frames`](crate::Config::frames). Of frames that go to one, only those to the
-/// port's own address are taken; of groups, that of all and those that were joined. [`Rnic::arm`](verbs::Rnic::arm) asks for an
-/// interrupt at the next frame too.
+/// Plain frames on a port that was started with [`Config::frames`](crate::Config::frames). The port receives
+/// frames to its own address, to broadcast, and to the groups that it has joined.
+/// [`Rnic::arm`](verbs::Rnic::arm) also requests an interrupt for the next frame.
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
-    /// Bytes of the largest payload of a frame. `None`: the port has no frames.
+    /// Returns the maximum payload of a frame in bytes, or `None` if the port was started without frames.
     pub fn frame_payload(&self) -> Option<u16> {
         self.frames.lock().as_ref().map(|_| self.card.info.max_mtu)
     }
 
-    /// Whether a frame can be sent at once. A card that has failed takes all that there is, and sends nothing.
+    /// Returns true if a frame can be sent at once. A card that has failed accepts all frames and drops them.
     pub fn has_frame_room(&self) -> bool {
         self.has_failed() || self.frames.lock().as_mut().is_some_and(|frames| frames.packets.has_room())
     }
 
-    /// Calls `each` with up to `budget` frames that have arrived, each without its check sequence; gives how many.
+    /// Calls `each` with up to `budget` received frames, without their check sequences. Returns the number of
+    /// frames.
     pub fn receive_frames(&self, budget: usize, each: &mut dyn FnMut(&[u8])) -> usize {
         if self.has_failed() {
             return 0;
@@ -166,8 +167,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.frames.lock().as_mut().map_or(0, |frames| frames.receive(budget, each))
     }
 
-    /// Has `fill` write one frame of at most `max_len` bytes, of which it gives the length, and sends it. `false`, and `fill` is
-    /// not called: there is no room now, or for a frame that long.
+    /// Sends one frame of at most `max_len` bytes, which `fill` writes and whose length it returns. Returns
+    /// false, without a call of `fill`, if there is no room now, or no room for a frame of that length.
     pub fn transmit_frame(&self, max_len: usize, fill: &mut dyn FnMut(&mut [u8]) -> usize) -> bool {
         if self.has_failed() {
             return false;
@@ -175,10 +176,10 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.frames.lock().as_mut().is_some_and(|frames| frames.transmit(&self.hw, max_len, fill))
     }
 
-    /// Has frames to a group come here too.
+    /// Starts to receive frames to a group.
     ///
     /// # Errors
-    /// If the port takes no frames, has too many groups, or the card refuses it.
+    /// If the port was started without frames, it has too many groups, or the card refuses.
     pub fn join_group(&self, group: MacAddr) -> Result<(), Error> {
         self.with_control(|control| match &mut *self.frames.lock() {
             Some(frames) => frames.join(&self.hw, control, group.0),

@@ -1,4 +1,4 @@
-//! Starting the card proper: where its tables are, and in which modes it works (INIT_HCA).
+//! Start of the card with its tables and operating modes (INIT_HCA).
 
 use crate::capabilities::{Capabilities, EqScheme};
 use crate::command::{Command, Commands, Opcode};
@@ -11,11 +11,12 @@ use crate::icm::layout::{
 use crate::icm::pages::LOG_PAGE;
 use crate::layout::{Field, Mailbox};
 
-/// The mailbox (Linux `mlx4_INIT_HCA`, PRM `init_hca`). Sizes share a word with their table's address.
+/// The mailbox (Linux `mlx4_INIT_HCA`, PRM `init_hca`). The size of a table shares a word with its address.
 mod field {
     use super::Field;
     pub(super) const VERSION: Field = Field::byte(0x000);
-    /// Of a card that runs: what a slave has to know, if anything.
+    /// QUERY_HCA: capabilities that a virtual function must support. A value other than zero means a mode
+    /// that this driver does not know.
     pub(super) const GLOBAL_CAPABILITIES: usize = 0x004;
     pub(super) const CACHE_LINE: Field = Field::byte(0x00e);
     pub(super) const FLAGS: Field = Field::word(0x014);
@@ -45,36 +46,36 @@ mod field {
     pub(super) const MTT: usize = 0x100;
     pub(super) const CMPT: usize = 0x108;
     pub(super) const LOG_UARS: Field = Field::bits(0x128, 11, 8);
-    /// log2 of the units of 4096 bytes that a page of doorbells has.
+    /// log2 of the size of a doorbell page, in units of 4096 bytes.
     pub(super) const LOG_UAR_PAGE: Field = Field::byte(0x12b);
 }
 
-/// Version of the mailbox.
+/// The version of the mailbox.
 const VERSION: u32 = 2;
-/// Cache lines of 64 bytes: log2 of their 16 bytes, and the bit that Linux sets beside it.
+/// Cache lines of 64 bytes: log2 of their 16-byte units, and the bit that Linux also sets.
 const CACHE_LINE: u32 = 2 << 5 | 1 << 4;
-/// The code of system event queues where the number of others would be.
+/// The code in the field for the number of event queues that stands for system event queues.
 const SYSTEM_EQS: u32 = 0x1f;
 const CHECK_PORT: u32 = 1 << 0;
 const COUNTERS: u32 = 1 << 4;
 
-/// How a card that runs was started, as its virtual functions have to know.
+/// The parameters with which a card was started, as far as its virtual functions need them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Running {
+pub(crate) struct HcaParams {
     pub(crate) large_eqes: bool,
     pub(crate) large_cqes: bool,
-    /// log2 of memory keys.
+    /// log2 of the number of memory keys.
     pub(crate) log_keys: u32,
 }
 
-/// Asks how a card that runs was started.
+/// Queries the parameters with which a card was started.
 pub(crate) fn query<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
-) -> Result<Running, Error> {
-    let hca = commands.query(hw, Command::new(Opcode::QueryHca))?;
+) -> Result<HcaParams, Error> {
+    let hca = commands.exec_out(hw, Command::new(Opcode::QueryHca))?;
     if hca.wide(field::GLOBAL_CAPABILITIES) != 0 {
-        return Err(Error::Lacks("a state that the driver knows"));
+        return Err(Error::Lacks("an operating mode that the driver knows"));
     }
     if hca.has(field::LOG_UAR_PAGE) {
         return Err(Error::Lacks("doorbell pages of 4096 bytes"));
@@ -83,17 +84,17 @@ pub(crate) fn query<B: Block>(
     if !(8..=24).contains(&log_keys) {
         return Err(Error::Nonsense("its table of keys has an impossible size"));
     }
-    Ok(Running { large_eqes: hca.has(field::LARGE_EQES), large_cqes: hca.has(field::LARGE_CQES), log_keys })
+    Ok(HcaParams { large_eqes: hca.has(field::LARGE_EQES), large_cqes: hca.has(field::LARGE_CQES), log_keys })
 }
 
-/// Starts a card that has the memory of its tables.
+/// Starts a card whose tables have their memory.
 pub(crate) fn start<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     card: &Capabilities,
     layout: &Layout,
 ) -> Result<(), Error> {
-    commands.send(hw, Command::new(Opcode::InitHca), &mailbox(card, layout))
+    commands.exec_in(hw, Command::new(Opcode::InitHca), &mailbox(card, layout))
 }
 
 fn mailbox(card: &Capabilities, layout: &Layout) -> Mailbox {
@@ -115,7 +116,7 @@ fn mailbox(card: &Capabilities, layout: &Layout) -> Mailbox {
         (field::MTT, TableId::Mtt),
         (field::CMPT, TableId::CmptQp),
     ] {
-        mailbox.set_wide(at, layout.place(table).base);
+        mailbox.set_wide(at, layout.table(table).base);
     }
     for (field, value) in [
         (field::VERSION, VERSION),

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-/// Bytes of a mailbox.
+/// The length of a mailbox, in bytes.
 pub(crate) const MAILBOX: usize = 4096;
 
 /// A field: bits of the 32-bit word at a byte offset.
@@ -14,53 +14,53 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// Bits `high` down to `low` of the word at `word`.
+    /// Makes a field of bits `high` down to `low` of the word at byte offset `word`.
     pub(crate) const fn bits(word: usize, high: u32, low: u32) -> Self {
         assert!(word.is_multiple_of(4) && word < MAILBOX && low <= high && high < 32);
         Self { word, low, mask: u32::MAX >> (31 - (high - low)) }
     }
-    /// The whole word.
+    /// Makes a field of the whole word.
     pub(crate) const fn word(word: usize) -> Self {
         Self::bits(word, 31, 0)
     }
-    /// The byte at an offset.
+    /// Makes a field of the byte at an offset.
     pub(crate) const fn byte(at: usize) -> Self {
         let low = (3 - at % 4) as u32 * 8;
         Self::bits(at - at % 4, low + 7, low)
     }
-    /// The half word at an even offset.
+    /// Makes a field of the 16-bit word at an even offset.
     pub(crate) const fn half(at: usize) -> Self {
         assert!(at.is_multiple_of(2));
         let low = (2 - at % 4) as u32 * 8;
         Self::bits(at - at % 4, low + 15, low)
     }
-    /// One bit.
+    /// Makes a field of one bit.
     pub(crate) const fn bit(word: usize, bit: u32) -> Self {
         Self::bits(word, bit, bit)
     }
-    /// The same field of a structure that begins `bytes` further on.
+    /// Returns the field in a structure that begins `bytes` further on.
     pub(crate) const fn after(self, bytes: usize) -> Self {
         assert!(bytes.is_multiple_of(4) && self.word + bytes < MAILBOX);
         Self { word: self.word + bytes, ..self }
     }
 }
 
-/// The memory that a command takes its input from, or leaves its output in.
+/// The memory from which a command reads its input, or to which it writes its output.
 #[derive(Clone)]
 pub(crate) struct Mailbox(Box<[u8; MAILBOX]>);
 
 impl Mailbox {
-    /// All zero.
+    /// Makes a mailbox of zeros.
     pub(crate) fn new() -> Self {
         Self(Box::new([0; MAILBOX]))
     }
 
-    /// Its bytes as words of memory.
+    /// Returns the bytes as words in memory order.
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
         self.0.as_chunks().0.iter().map(|bytes| u64::from_ne_bytes(*bytes))
     }
 
-    /// One of words of memory.
+    /// Makes a mailbox of words in memory order.
     pub(crate) fn from_words(words: impl Iterator<Item = u64>) -> Self {
         let mut mailbox = Self::new();
         for (place, word) in mailbox.0.as_chunks_mut().0.iter_mut().zip(words) {
@@ -73,36 +73,37 @@ impl Mailbox {
         self.0.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_be_bytes(*bytes))
     }
 
-    /// A field's value.
+    /// Returns a field's value.
     pub(crate) fn get(&self, field: Field) -> u32 {
         self.word(field.word) >> field.low & field.mask
     }
 
-    /// Whether a field is not zero.
+    /// Returns true if a field is not zero.
     pub(crate) fn has(&self, field: Field) -> bool {
         self.get(field) != 0
     }
 
-    /// A double word.
+    /// Returns the 64-bit word at an offset.
     pub(crate) fn wide(&self, at: usize) -> u64 {
         u64::from(self.word(at)) << 32 | u64::from(self.word(at + 4))
     }
 
-    /// Sets a field, whose bits beyond its width are lost.
+    /// Sets a field to the low bits of `value`.
     pub(crate) fn set(&mut self, field: Field, value: u32) {
         let cleared = self.word(field.word) & !(field.mask << field.low);
         let word = cleared | (value & field.mask) << field.low;
         self.put(field.word, &word.to_be_bytes());
     }
 
-    /// The same, to end a chain of settings with.
+    /// Returns the mailbox with a field set.
     #[must_use]
     pub(crate) fn with(mut self, field: Field, value: u32) -> Self {
         self.set(field, value);
         self
     }
 
-    /// Sets a double word. Bits already set stay, since small fields share the low bits of addresses.
+    /// Sets bits of the 64-bit word at an offset. Bits that were set stay, since small fields share the low
+    /// bits of addresses.
     pub(crate) fn set_wide(&mut self, at: usize, value: u64) {
         self.put(at, &(self.wide(at) | value).to_be_bytes());
     }
@@ -114,7 +115,7 @@ impl Mailbox {
         }
     }
 
-    /// The bytes at an offset.
+    /// Returns the bytes at an offset.
     pub(crate) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         self.0.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }

@@ -1,38 +1,41 @@
-//! ConnectX-3 and ConnectX-3 Pro as an RNIC: the card of Mellanox behind the [`verbs::Rnic`] trait.
+//! ConnectX-3 and ConnectX-3 Pro as an RNIC: Mellanox's card behind the [`verbs::Rnic`] trait.
 //!
-//! [`Mlx4::start`] takes a card through all that [`Hardware`] gives of it, from reset to a port that is open. Everything
-//! that the card says is checked, and every wait for it has a deadline: a card that lies or dies yields an [`Error`].
+//! [`Mlx4::start`] brings a card up, from its reset to an open port, through the services of [`Hardware`].
+//! The driver checks everything that the card reports, and every wait for the card has a deadline: a card
+//! that reports impossible values or dies causes an [`Error`].
 //!
 //! | module | subject |
 //! |---|---|
-//! | `hardware` | what the driver asks of the machine: registers, doorbells, shared memory, time |
+//! | `hardware` | registers, doorbells, shared memory and time, as the machine provides them |
 //! | `layout` | big-endian mailboxes and their fields |
-//! | `command` | giving commands to the card: by its registers (HCR), or over the channel to a master (vHCR) |
-//! | `start` | bringing a card up, a physical function and a virtual one |
-//! | `reset`, `firmware`, `capabilities`, `hca` | what that takes, in this order |
-//! | `slave`, `grants` | what a virtual function may do, and what its master gives it |
-//! | `tables` | numbers of objects and page entries of queues, from `icm` or from `grants` |
-//! | `icm` | memory for the card's tables: their places, their pages, page entries of queues |
-//! | `region` | the one key over all memory, and the second over what peers may reach |
-//! | `port` | the port: its layer, link, addresses |
-//! | `mad`, `agent`, `packets` | management datagrams, who answers a subnet manager, and the queue pair for that |
-//! | `eq` | events |
+//! | `command` | commands to the card: by its registers (HCR), or over the channel to a master (vHCR) |
+//! | `start` | bring-up of a card, as a physical function and as a virtual one |
+//! | `reset`, `firmware`, `capabilities`, `hca` | the steps of the bring-up, in this order |
+//! | `slave`, `vf_resources` | a virtual function's capabilities, and its resources from the master |
+//! | `tables` | numbers of objects and page entries of queues, from `icm` or from `vf_resources` |
+//! | `icm` | memory for the card's tables: their layout, their pages, page entries of queues |
+//! | `memory_region` | the key over all memory, and the second key over the ranges that peers may reach |
+//! | `port` | the port: its layer, link and addresses |
+//! | `mad`, `agent`, `packets` | management datagrams, the agent that answers them, its queue pair |
+//! | `eq` | event queues |
 //! | `cq`, `cqe` | completion queues and their entries |
 //! | `qp` | queue pairs: numbers, contexts, rings, posting |
-//! | `wqe` | work requests as the card reads them |
-//! | `doorbell` | what is rung where |
-//! | `mend` | resetting a card that has failed, and bringing it up again |
-//! | `frames`, `steering` | plain Ethernet frames, and which addresses they come in by |
-//! | `control` | all that is not on the path of data, behind one lock |
+//! | `wqe` | work requests in the card's format |
+//! | `doorbell` | the doorbells and their values |
+//! | `recovery` | reset and restart of a card that has failed |
+//! | `frames`, `steering` | plain Ethernet frames, and the addresses whose frames are received |
+//! | `control` | everything outside of the data path, behind one lock |
 //! | `rnic` | the trait |
 //!
-//! **The path of data** has two locks: a poster's, of its queue pair, because the card takes a ring in order; and a
-//! poller's, of its completion queue. Between the two are only atomics ([`qp`](self)'s rings), and nothing on it allocates. Memory
-//! that the card shares is words that either side may change at any time (`[AtomicU64]`), so nothing here is unsafe.
+//! **The data path** has two locks: a poster holds that of its queue pair, because the card consumes a ring
+//! in order; a poller holds that of its completion queue. Posters and pollers share only atomics (the rings
+//! of `qp`), and nothing on the data path allocates. Memory shared with the card is words that either side
+//! may change at any time (`[AtomicU64]`), so nothing here is unsafe.
 //!
-//! Facts are from public drivers, named where they are used: Linux `mlx4`, rdma-core, iPXE `hermon` (its header of the
-//! Programmer's Reference Manual is the PRM meant here), illumos `hermon`. What only this driver does with a card, and so has
-//! been seen on the emulated one alone, is listed in docs/hardware.md.
+//! Facts come from public drivers, which are named at the place of use: Linux `mlx4`, rdma-core, iPXE
+//! `hermon` (its header of the Programmer's Reference Manual is called PRM here), illumos `hermon`.
+//! docs/hardware.md lists the uses of a card that only this driver makes, which have been seen on the
+//! emulated card alone.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -51,23 +54,23 @@ mod eq;
 mod error;
 mod firmware;
 mod frames;
-mod grants;
 mod hardware;
 mod hca;
 mod icm;
 mod layout;
 mod mad;
-mod mend;
+mod memory_region;
 mod packets;
 mod port;
 mod qp;
-mod region;
+mod recovery;
 mod reset;
 mod rnic;
 mod slave;
 mod start;
 mod steering;
 mod tables;
+mod vf_resources;
 mod wqe;
 
 use alloc::boxed::Box;
@@ -80,13 +83,13 @@ use cq::Cq;
 use eq::{Eq, Event};
 use frames::Frames;
 use lock_api::{Mutex, RawMutex};
-use mend::Mending;
 use packets::Packets;
 use platform::Instant;
 use port::{Link, Port, PortInfo};
 use qp::queue::SLOTS;
-use qp::{Posts, Slot};
-use start::Up;
+use qp::{PostCounts, Qp};
+use recovery::Recovery;
+use start::Started;
 use verbs::{CqId, Gid, MacAddr, PortState};
 
 pub use capabilities::BoardId;
@@ -96,57 +99,57 @@ pub use control::Function;
 pub use error::Error;
 pub use firmware::Version;
 pub use hardware::{Block, Hardware};
-pub use mend::Condition;
+pub use recovery::Condition;
 
-/// Completion queues that can exist: those of the card's table that are not the firmware's, at most.
+/// The maximum number of completion queues. The firmware's reserved ones reduce it.
 const CQS: usize = 1 << icm::layout::LOG_CQS;
-/// How often the card's error buffer is looked at. Linux does so every 5 s (`mlx4/catas.c`); here the card is to be up again
-/// before a node's lease ends.
-const HEALTH_EVERY: Duration = Duration::from_secs(1);
+/// Time between two polls of the card's error buffer. Linux polls every 5 s (`mlx4/catas.c`); here the card
+/// must be up again before a node's lease ends.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A card that is up. `R` is the lock of its queues: in the kernel one that masks interrupts.
+/// A card that is up. `R` is the lock of its queues: in the kernel, one that masks interrupts.
 pub struct Mlx4<H: Hardware, R> {
     hw: H,
     config: Config,
-    /// As it was first brought up. What may be another after a reset is in [`Control`].
+    /// The state of the first bring-up. Properties that a reset can change are in [`Control`].
     card: Arc<Card>,
-    /// What work of this side names, and what peers do.
+    /// The keys that local work requests name, and that peers name.
     key: AtomicU32,
     remote_key: AtomicU32,
-    /// Bytes of a message of a connection.
+    /// The maximum length of a message of a connection, in bytes.
     max_message: u64,
     control: spin::Mutex<Control<H::Block>>,
-    slots: Box<[SlotLock<R, H::Block>; SLOTS]>,
-    cqs: Box<[CqPlace<R, H::Block>]>,
+    slots: Box<[QpLock<R, H::Block>; SLOTS]>,
+    cqs: Box<[CqSlot<R, H::Block>]>,
     eq: Mutex<R, Eq<H::Block>>,
-    /// What queue pairs that are gone have posted.
-    former_posts: spin::Mutex<Posts>,
-    /// On an InfiniBand port, what its subnet manager speaks to.
+    /// The counts of destroyed queue pairs.
+    destroyed_posts: spin::Mutex<PostCounts>,
+    /// The agent for subnet management, on an InfiniBand port.
     agent: Mutex<R, Option<Packets<H::Block>>>,
     frames: Mutex<R, Option<Frames<H::Block>>>,
     link: Mutex<R, Link>,
-    /// The link is to be looked at again.
+    /// True if the link's state must be queried again.
     stale: AtomicBool,
     failed: AtomicBool,
-    /// Since it failed, it reaches no memory.
+    /// True if the card, since it failed, cannot reach memory.
     cut_off: AtomicBool,
     next_health: AtomicU64,
-    mending: spin::Mutex<Mending>,
+    recovery: spin::Mutex<Recovery>,
     resets: AtomicU64,
     qp_errors: AtomicU64,
     cq_errors: AtomicU64,
 }
 
-type SlotLock<R, B> = Mutex<R, Option<Box<Slot<B>>>>;
+type QpLock<R, B> = Mutex<R, Option<Box<Qp<B>>>>;
 
-/// A place for a completion queue.
-struct CqPlace<R, B> {
-    /// The number on the card of the queue that was there last.
+/// A slot for a completion queue.
+struct CqSlot<R, B> {
+    /// The card's number of the queue that was last in this slot.
     number: AtomicU32,
     queue: Mutex<R, Option<Box<Cq<B>>>>,
 }
 
-impl<R: RawMutex, B: Block> CqPlace<R, B> {
+impl<R: RawMutex, B: Block> CqSlot<R, B> {
     fn empty() -> Self {
         Self { number: AtomicU32::new(u32::MAX), queue: Mutex::new(None) }
     }
@@ -157,51 +160,52 @@ impl<R: RawMutex, B: Block> CqPlace<R, B> {
     }
 }
 
-/// What a card is, for an inventory.
+/// The identity of a card, for an inventory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Which function of it is driven.
+    /// The function of the card that this driver drives.
     pub function: Function,
-    /// Its firmware.
+    /// The version of the firmware.
     pub firmware: Version,
-    /// Its model.
+    /// The model.
     pub board: BoardId,
-    /// The port that is driven, from 1.
+    /// The number of the port in use, from 1.
     pub port: u8,
-    /// The port's address.
+    /// The Ethernet address of that port.
     pub mac: MacAddr,
 }
 
 /// A port of a card, for an inventory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CardPort {
-    /// Its number, from 1.
+    /// The port's number, from 1.
     pub number: u8,
-    /// What its frames are made for, or can be.
+    /// The port's layer: the present one, or the preferred one if the port supports both.
     pub layer: Layer,
-    /// Its address. Zero on InfiniBand.
+    /// The port's Ethernet address; zero on InfiniBand.
     pub mac: MacAddr,
-    /// Whether it has a link.
+    /// True if the port has a link.
     pub link: bool,
 }
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
-    /// Resets a card and brings it up: its port is open afterwards, its link may take a while.
+    /// Resets a card and brings it up. On return its port is open, but its link may need more time.
     ///
     /// # Errors
-    /// If another driver has the card, it lacks something, it refuses something, or it does not answer.
+    /// If another driver owns the card, or the card lacks a capability, refuses a command, or does not
+    /// respond.
     pub fn start(hw: H, config: &Config) -> Result<Self, Error> {
-        let (Up { control, card, eq, agent, frames, link }, saved) = start::start(&hw, config)?;
+        let (Started { control, card, eq, agent, frames, link }, saved) = start::start(&hw, config)?;
         let locks = || core::iter::repeat_with(|| Mutex::new(None));
         let slots: Box<[_]> = locks().take(SLOTS).collect();
         let slots = slots.try_into().map_err(|_| Error::NoMemory("queue pairs"))?;
-        let next_health = (hw.now() + HEALTH_EVERY).as_nanos();
+        let next_health = (hw.now() + HEALTH_INTERVAL).as_nanos();
         let driver = Self {
             control: spin::Mutex::new(control),
             slots,
-            cqs: core::iter::repeat_with(CqPlace::empty).take(CQS).collect(),
+            cqs: core::iter::repeat_with(CqSlot::empty).take(CQS).collect(),
             eq: Mutex::new(eq),
-            former_posts: spin::Mutex::default(),
+            destroyed_posts: spin::Mutex::default(),
             agent: Mutex::new(agent),
             frames: Mutex::new(frames),
             link: Mutex::new(link),
@@ -209,7 +213,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             failed: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
             next_health: AtomicU64::new(next_health),
-            mending: spin::Mutex::new(Mending::new(saved)),
+            recovery: spin::Mutex::new(Recovery::new(saved)),
             resets: AtomicU64::new(0),
             key: AtomicU32::new(card.keys.local),
             remote_key: AtomicU32::new(card.keys.remote),
@@ -224,16 +228,16 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         Ok(driver)
     }
 
-    /// What the card is.
+    /// Returns the identity of the card.
     pub fn identity(&self) -> Identity {
         let Card { function, firmware, board, port, info, .. } = &*self.card;
         Identity { function: *function, firmware: *firmware, board: *board, port: port.number, mac: info.mac }
     }
 
-    /// The ports of the card, in their order; of a virtual function, the one that is driven.
+    /// Returns the card's ports in order. For a virtual function, returns only the port in use.
     ///
     /// # Errors
-    /// If the card does not say.
+    /// If the card does not report them.
     pub fn ports(&self) -> Result<Vec<CardPort>, Error> {
         let numbers = match self.card.function {
             Function::Physical => 1..=self.card.capabilities.ports,
@@ -246,19 +250,19 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         self.with_control(|control| numbers.map(|number| query(control, number)).collect())
     }
 
-    /// When the reset had ended from which the card was brought up: what came after is the driver's own time. A virtual function
-    /// is not reset.
+    /// Returns the time at which the reset of the first bring-up ended, so that the driver's own time can be
+    /// told from the reset's. `None` for a virtual function, which is not reset.
     pub fn reset_ended(&self) -> Option<Instant> {
         self.card.reset
     }
 
-    /// Bytes of memory that the card has for its tables.
+    /// Returns the amount of memory lent to the card for its tables, in bytes.
     pub fn table_bytes(&self) -> u64 {
         self.control.lock().table_bytes()
     }
 
-    /// Gives an Ethernet port its GID, once the manager has assigned one; to be called before queue pairs are connected. An
-    /// InfiniBand port has its own of its subnet, and keeps it.
+    /// Sets the GID of an Ethernet port, once the manager has assigned one. Must be called before queue pairs
+    /// are connected. An InfiniBand port keeps the GID of its subnet.
     ///
     /// # Errors
     /// If the card refuses it.
@@ -271,8 +275,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         Ok(())
     }
 
-    /// Runs `act` on what is not on the path of data. A card that has failed is given no commands, and one that does not end
-    /// a command has failed.
+    /// Calls `act` with everything outside of the data path. A card that has failed receives no commands, and
+    /// a card that does not complete a command has failed.
     fn with_control<T>(&self, act: impl FnOnce(&mut Control<H::Block>) -> T) -> T {
         let mut control = self.control.lock();
         if self.has_failed() {
@@ -280,24 +284,24 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
         let result = act(&mut control);
         if control.has_failed() {
-            self.fail("it does not answer to commands");
+            self.fail("it does not complete commands");
         }
         result
     }
 
-    /// Asks the card for the state of its link, which its events tell from then on. (A link of InfiniBand that waits for its
-    /// subnet manager makes none.)
+    /// Queries the state of the link. Later changes arrive as events, except on an InfiniBand link that waits
+    /// for its subnet manager.
     ///
     /// # Errors
-    /// If the card does not say.
+    /// If the card does not report it.
     pub fn refresh(&self) -> Result<(), Error> {
         let known = *self.link.lock();
-        let link = self.with_control(|control| control.look(&self.hw, &self.card, known))?;
-        self.saw(link);
+        let link = self.with_control(|control| control.query_link(&self.hw, &self.card, known))?;
+        self.update_link(link);
         Ok(())
     }
 
-    fn saw(&self, link: Link) {
+    fn update_link(&self, link: Link) {
         let before = core::mem::replace(&mut *self.link.lock(), link);
         if (before.state, before.lid) != (link.state, link.lid) {
             let Link { state, lid, .. } = link;
@@ -305,8 +309,8 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
     }
 
-    /// What an InfiniBand port has to do: its subnet manager is answered, and what that has changed is looked at. Whoever has
-    /// the locks does it; it may be called while they are held.
+    /// Serves an InfiniBand port: answers the subnet manager, and queries the link after a change. Uses
+    /// `try_lock`, because it may be called while a lock is held; the holder of the locks does the work.
     fn serve_subnet(&self, budget: usize) -> bool {
         let Some(mut agent) = self.agent.try_lock() else { return false };
         let Some(mut control) = self.control.try_lock() else { return false };
@@ -321,20 +325,20 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         if self.stale.swap(false, Ordering::Relaxed) {
             any = true;
             let known = *self.link.lock();
-            match control.look(&self.hw, &self.card, known) {
-                Ok(link) => self.saw(link),
+            match control.query_link(&self.hw, &self.card, known) {
+                Ok(link) => self.update_link(link),
                 Err(error) => log::warn!("mlx4: the state of the port is not known: {error}"),
             }
         }
         if control.has_failed() {
-            self.fail("it does not answer to commands");
+            self.fail("it does not complete commands");
         }
         any
     }
 
-    /// Takes up to `budget` events. Gives whether there were any.
+    /// Handles up to `budget` events. Returns true if there were any.
     fn take_events(&self, budget: usize) -> bool {
-        // Whoever has the lock takes them.
+        // If the lock is taken, its holder handles the events.
         let Some(mut eq) = self.eq.try_lock() else { return false };
         let mut any = false;
         for _ in 0..budget {
@@ -342,25 +346,26 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             any = true;
             self.on_event(event);
         }
-        eq.tell(&self.hw, false);
+        eq.update_consumer_index(&self.hw, false);
         any
     }
 
     fn on_event(&self, event: Event) {
         match event {
             Event::Completion { cqn } => {
-                // Numbers of virtual functions are of any kind. There are few queues that are armed.
-                let named = |place: &&CqPlace<R, H::Block>| place.number.load(Ordering::Relaxed) == cqn;
+                // The numbers of a virtual function's queues follow no pattern, and few queues are armed, so
+                // a search is right.
+                let named = |place: &&CqSlot<R, H::Block>| place.number.load(Ordering::Relaxed) == cqn;
                 if let Some(place) = self.cqs.iter().find(named)
                     && let Some(cq) = place.queue.lock().as_deref_mut().filter(|cq| cq.number() == cqn)
                 {
-                    cq.had_event();
+                    cq.on_event();
                 } else if let Some(packets) = self.agent.lock().as_mut().filter(|p| p.cq.number() == cqn) {
-                    packets.cq.had_event();
+                    packets.cq.on_event();
                 } else if let Some(frames) =
                     self.frames.lock().as_mut().filter(|frames| frames.packets.cq.number() == cqn)
                 {
-                    frames.packets.cq.had_event();
+                    frames.packets.cq.on_event();
                 }
             }
             Event::CqError { cqn } => {
@@ -376,7 +381,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                 match self.card.port.layer {
                     Layer::Ethernet => {
                         let link = Link { state, ..*self.link.lock() };
-                        self.saw(link);
+                        self.update_link(link);
                     }
                     Layer::InfiniBand => self.stale.store(true, Ordering::Relaxed),
                 }
@@ -389,16 +394,16 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
     }
 
-    fn cq(&self, id: CqId) -> Option<&CqPlace<R, H::Block>> {
+    fn cq(&self, id: CqId) -> Option<&CqSlot<R, H::Block>> {
         self.cqs.get(usize::from(id.0))
     }
 
-    /// Looks whether the card is well, now and then.
+    /// Checks the card's health once per [`HEALTH_INTERVAL`].
     fn watch_health(&self, now: Instant) {
         if now.as_nanos() < self.next_health.load(Ordering::Relaxed) {
             return;
         }
-        self.next_health.store((now + HEALTH_EVERY).as_nanos(), Ordering::Relaxed);
+        self.next_health.store((now + HEALTH_INTERVAL).as_nanos(), Ordering::Relaxed);
         match self.card.health {
             Health::Unseen => {}
             Health::Register(register) => match self.hw.register(register) {
@@ -406,14 +411,14 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
                 error => self.fail(&alloc::format!("its error buffer begins with {error:#010x}")),
             },
             Health::Channel => {
-                if let Some(error) = command::trouble(&self.hw) {
+                if let Some(error) = command::channel_error(&self.hw) {
                     self.fail(&alloc::format!("{error}"));
                 }
             }
         }
     }
 
-    /// The card is no longer of use, and reaches no memory until it has been reset.
+    /// Marks the card as failed. Until it is reset, the driver does not use it and it cannot reach memory.
     fn fail(&self, why: &str) {
         if !self.failed.swap(true, Ordering::Relaxed) {
             log::error!("mlx4: the card has failed: {why}");
@@ -422,17 +427,17 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         }
     }
 
-    /// Takes the card's access to memory away. Gives whether it has none.
+    /// Disables the card's access to memory. Returns true if the card then has none.
     fn cut_off(&self) -> bool {
         let done = reset::cut_off(&self.hw);
         if !done {
-            log::error!("mlx4: the card goes on to reach memory");
+            log::error!("mlx4: the card cannot be kept from reaching memory");
         }
         self.cut_off.store(done, Ordering::Release);
         done
     }
 
-    /// Whether a card that has failed reaches no memory any more.
+    /// Returns true if a card that has failed can no longer reach memory.
     fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Acquire)
     }
@@ -443,7 +448,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
 }
 
 impl<H: Hardware, R> Drop for Mlx4<H, R> {
-    /// Has the card stop before its memory goes.
+    /// Stops the card before its memory is freed.
     fn drop(&mut self) {
         let failed = *self.failed.get_mut();
         let control = self.control.get_mut();

@@ -1,25 +1,25 @@
-//! Management datagrams: what the driver reads and writes in them (InfiniBand specification, 13.4 and 14.2), and MAD_IFC, by
-//! which the firmware answers them.
+//! The fields of management datagrams that the driver uses (InfiniBand specification, 13.4 and 14.2), and
+//! MAD_IFC, by which the firmware answers datagrams.
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 
-/// Bytes of one.
+/// The length of a datagram, in bytes.
 pub(crate) const LEN: usize = 256;
-/// Where an attribute of subnet management is.
+/// The offset of an attribute of subnet management.
 const DATA: usize = 64;
-/// Bytes of one.
+/// The length of an attribute, in bytes.
 pub(crate) const DATA_LEN: usize = 64;
-/// Of a directed route, where the ways back of its hops are.
+/// The offset of the return path of a directed route, one byte per hop.
 const RETURN_PATH: usize = 192;
 const MAX_HOPS: u8 = 63;
 
-/// Bytes of what goes with a datagram from the wire, behind it.
+/// The length of the data about the sender, which MAD_IFC expects after a datagram from the wire.
 const ORIGIN: usize = 0x100;
 const WORDS: usize = (ORIGIN + LEN) / 8;
 
-/// Classes.
+/// Management classes.
 pub(crate) mod class {
     pub(crate) const BY_LID: u8 = 0x01;
     pub(crate) const DIRECTED: u8 = 0x81;
@@ -38,11 +38,11 @@ pub(crate) mod attribute {
     pub(crate) const PORT_INFO: u16 = 0x15;
 }
 
-/// A datagram.
+/// A management datagram.
 #[derive(Clone, Copy)]
 pub(crate) struct Mad(pub(crate) [u8; LEN]);
 
-/// Where a datagram from the wire came from.
+/// The sender of a datagram from the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     pub(crate) lid: u16,
@@ -50,7 +50,7 @@ pub(crate) struct Origin {
 }
 
 impl Mad {
-    /// A question about an attribute of subnet management.
+    /// Makes a query of an attribute of subnet management.
     fn get(attribute: u16, modifier: u32) -> Self {
         let mut bytes = [0; LEN];
         [bytes[0], bytes[1], bytes[2], bytes[3]] = [1, class::BY_LID, 1, method::GET];
@@ -71,12 +71,13 @@ impl Mad {
         u16::from_be_bytes([self.0[4], self.0[5]])
     }
 
-    /// The attribute's bytes.
+    /// Returns the bytes of the attribute.
     fn data(&self) -> [u8; DATA_LEN] {
         self.0[DATA..].first_chunk().copied().unwrap_or([0; DATA_LEN])
     }
 
-    /// Writes down by which port a request by a directed route has come to its end. Gives whether it has.
+    /// Records the port at which a request by a directed route has arrived. Returns false if this is not the
+    /// end of the route.
     pub(crate) fn arrives(&mut self, port: u8) -> bool {
         let (pointer, count) = (self.0[6], self.0[7]);
         let at_end = pointer == count && count <= MAX_HOPS;
@@ -86,12 +87,13 @@ impl Mad {
         at_end
     }
 
-    /// Makes the answer to a request by a directed route go back.
+    /// Sets the direction bit, so that the response to a request by a directed route returns.
     pub(crate) const fn turn_back(&mut self) {
         self.0[4] |= 0x80;
     }
 
-    /// Has the firmware answer it. One from the wire is held against the port's keys; a question of one's own is not.
+    /// Lets the firmware respond to the datagram. The firmware checks the keys of a datagram from the wire,
+    /// but not those of the driver's own query (`origin` is `None`).
     pub(crate) fn answered<B: Block>(
         &self,
         hw: &impl Hardware<Block = B>,
@@ -117,7 +119,7 @@ impl Mad {
             *word = u64::from_ne_bytes(*bytes);
         }
         let mut answer = [0; LEN / 8];
-        commands.converse(hw, command, &words, &mut answer)?;
+        commands.exec_in_out(hw, command, &words, &mut answer)?;
         let mut bytes = [0; LEN];
         for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(answer) {
             *place = word.to_ne_bytes();
@@ -126,7 +128,7 @@ impl Mad {
     }
 }
 
-/// Asks the firmware about an attribute of subnet management.
+/// Queries an attribute of subnet management from the firmware.
 pub(crate) fn ask<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -136,7 +138,7 @@ pub(crate) fn ask<B: Block>(
 ) -> Result<[u8; DATA_LEN], Error> {
     let answer = Mad::get(attribute, modifier).answered(hw, commands, port, None)?;
     if answer.status() != 0 {
-        return Err(Error::Nonsense("it does not know its own port"));
+        return Err(Error::Nonsense("it cannot describe its own port"));
     }
     Ok(answer.data())
 }

@@ -1,10 +1,10 @@
-//! A queue pair of the driver's own, for packets that are sent and taken as they are: its rings, its completion queue, and
-//! memory for packets.
+//! A queue pair for the driver's own use, which sends and receives whole packets: its rings, its completion
+//! queue, and its packet memory.
 
 use crate::cq::Cq;
 use crate::cqe::Cqe;
 use crate::hardware::{Block, Hardware};
-use crate::qp::Slot;
+use crate::qp::Qp;
 use crate::wqe::{Head, Wqe, store_buffer};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 use platform::IoAddr;
 use verbs::{Status, WorkKind, WrId};
 
-/// How many packets there is memory for, and bytes of each.
+/// The number of packets that there is memory for, and their maximum lengths in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) receives: u32,
@@ -22,43 +22,43 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Bytes of it all.
+    /// Returns the size of all packet memory, in bytes.
     pub(crate) const fn bytes(self) -> u64 {
         self.receives as u64 * self.receive_len as u64 + self.sends as u64 * self.send_len as u64
     }
 }
 
-/// The queue pair.
+/// A queue pair for packets.
 pub(crate) struct Packets<B> {
     pub(crate) cq: Cq<B>,
-    slot: Box<Slot<B>>,
+    qp: Box<Qp<B>>,
     memory: B,
     room: Room,
     /// The key of all memory.
     key: u32,
-    /// Packets sent, and those that have left.
+    /// Numbers of packets posted and sent, modulo 2^32.
     posted: u32,
     left: u32,
-    /// What has arrived, and was found when room was looked for.
+    /// Received packets that were found while looking for completed sends.
     found: VecDeque<Arrival>,
 }
 
-/// A packet that has arrived: its buffer is the card's again after [`Packets::give_back`].
+/// A received packet. [`Packets::give_back`] returns its buffer to the card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     buffer: u32,
-    /// Bytes, no more than there is room for; 0 of one that is broken.
+    /// The length in bytes, within the buffer's; 0 for a damaged packet.
     pub(crate) len: usize,
-    /// What the card says of it.
+    /// The completion queue entry.
     pub(crate) cqe: Cqe,
 }
 
 impl<B: Block> Packets<B> {
-    /// A queue pair that is ready, whose buffers are all the card's from now on.
-    pub(crate) fn new(cq: Cq<B>, slot: Slot<B>, memory: B, room: Room, key: u32) -> Self {
+    /// Makes a queue pair that is ready to send, and posts all receive buffers.
+    pub(crate) fn new(cq: Cq<B>, qp: Qp<B>, memory: B, room: Room, key: u32) -> Self {
         let packets = Self {
             cq,
-            slot: Box::new(slot),
+            qp: Box::new(qp),
             memory,
             room,
             key,
@@ -72,38 +72,38 @@ impl<B: Block> Packets<B> {
         packets
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
-        self.slot.queue.number().get()
+        self.qp.queue.number().get()
     }
 
-    /// The next packet that has arrived.
+    /// Returns the next received packet.
     pub(crate) fn next(&mut self) -> Option<Arrival> {
-        if let Some(found) = self.found.pop_front() { Some(found) } else { self.look() }
+        if let Some(found) = self.found.pop_front() { Some(found) } else { self.next_from_cq() }
     }
 
-    /// Whether another packet can be sent.
+    /// Returns true if another packet can be sent.
     pub(crate) fn has_room(&mut self) -> bool {
         let full = |packets: &Self| packets.posted.wrapping_sub(packets.left) >= packets.room.sends;
         if full(self) {
-            while let Some(arrival) = self.look() {
-                // There are no more than there are buffers.
+            while let Some(arrival) = self.next_from_cq() {
+                // There are no more arrivals than buffers.
                 self.found.push_back(arrival);
             }
         }
         !full(self)
     }
 
-    /// Asks for an event of the next packet. `true`: one waits already.
+    /// Requests an event for the next packet. Returns true if one has already arrived.
     pub(crate) fn arm(&mut self, hw: &impl Hardware<Block = B>) -> bool {
-        // What has left is no reason to wake up.
-        while let Some(arrival) = self.look() {
+        // Completed sends are not a reason to wake up.
+        while let Some(arrival) = self.next_from_cq() {
             self.found.push_back(arrival);
         }
         !self.found.is_empty() || self.cq.arm(hw)
     }
 
-    fn look(&mut self) -> Option<Arrival> {
+    fn next_from_cq(&mut self) -> Option<Arrival> {
         loop {
             let (completion, cqe) = self.cq.take()?;
             if completion.kind != WorkKind::Recv {
@@ -116,32 +116,32 @@ impl<B: Block> Packets<B> {
         }
     }
 
-    /// The words of a packet's buffer.
+    /// Returns the words of a packet's buffer.
     pub(crate) fn words(&self, arrival: &Arrival) -> &[AtomicU64] {
         let words = self.room.receive_len as usize / 8;
         let first = arrival.buffer as usize * words;
         self.memory.get(first..first + words).unwrap_or_default()
     }
 
-    /// A packet was read: its buffer takes another.
+    /// Posts the buffer of a packet again.
     pub(crate) fn give_back(&self, arrival: Arrival) {
         self.post_buffer(arrival.buffer);
     }
 
     fn post_buffer(&self, buffer: u32) {
-        let queue = &*self.slot.queue;
+        let queue = &*self.qp.queue;
         let Some(index) = queue.receives.next(self.room.receives) else { return };
-        if !self.slot.recv_credit.take() {
+        if !self.qp.recv_credit.take() {
             return;
         }
         let at = self.memory.addr().0 + u64::from(buffer) * u64::from(self.room.receive_len);
         store_buffer(self.key, IoAddr(at), self.room.receive_len, queue.receive_entry(index));
         queue.receives.post(index, WrId(buffer.into()));
-        queue.tell_receives();
+        queue.publish_receives();
     }
 
-    /// Sends a packet: `fill` writes it, `write` makes its request, given the key and where it is. `false`: those before have
-    /// not left yet.
+    /// Sends a packet: `fill` writes the packet, and `write` writes its work request, given the key and the
+    /// packet's address. Returns false if there is no room because earlier packets have not been sent yet.
     pub(crate) fn send(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -159,7 +159,7 @@ impl<B: Block> Packets<B> {
         fill(words);
         let at = IoAddr(self.memory.addr().0 + skip);
         let key = self.key;
-        let posted = self.slot.post(hw, &[()], |(), wqe| Ok((WrId(place), write(wqe, key, at))));
+        let posted = self.qp.post(hw, &[()], |(), wqe| Ok((WrId(place), write(wqe, key, at))));
         if posted.is_ok() {
             self.posted = self.posted.wrapping_add(1);
         }

@@ -1,4 +1,4 @@
-//! The card as an [`Rnic`].
+//! The [`Rnic`] implementation.
 
 use crate::config::{Layer, Remote};
 use crate::control::Target;
@@ -6,10 +6,10 @@ use crate::cq::Cq;
 use crate::hardware::Hardware;
 use crate::port::Link;
 use crate::qp::context::Service;
-use crate::qp::queue::{QueuePair, Shape};
-use crate::qp::{Posted, Slot, Stage};
-use crate::wqe::{Bounds, MAX_ELEMENTS, MAX_INLINE};
-use crate::{Mlx4, SlotLock, region};
+use crate::qp::queue::{QpRings, Shape};
+use crate::qp::{PostResult, Qp, QpState};
+use crate::wqe::{MAX_ELEMENTS, MAX_INLINE, PostLimits};
+use crate::{Mlx4, QpLock, memory_region};
 use core::sync::atomic::Ordering;
 use lock_api::RawMutex;
 use platform::Instant;
@@ -18,42 +18,42 @@ use verbs::{
     QpOptions, RecvWr, RemoteKey, Rnic, SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
 };
 
-/// Of InfiniBand.
+/// The highest service level of InfiniBand.
 const MAX_SERVICE_LEVEL: u8 = 15;
 
 impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
-    fn bounds(&self) -> Bounds<'_, H> {
-        Bounds { hw: &self.hw, key: &self.key, max_message: &self.max_message }
+    fn limits(&self) -> PostLimits<'_, H> {
+        PostLimits { hw: &self.hw, key: &self.key, max_message: &self.max_message }
     }
 
     fn max_mtu(&self) -> Option<PathMtu> {
         self.link.lock().mtu
     }
 
-    fn slot(&self, qp: QpNum) -> Option<&SlotLock<R, H::Block>> {
-        self.slots.get(QueuePair::<H::Block>::slot_of(qp))
+    fn slot(&self, qp: QpNum) -> Option<&QpLock<R, H::Block>> {
+        self.slots.get(QpRings::<H::Block>::slot_of(qp))
     }
 
-    /// Runs `act` on a queue pair.
+    /// Calls `act` with a queue pair, whose lock is held.
     #[inline]
-    fn with_qp<T>(&self, qp: QpNum, act: impl FnOnce(&mut Slot<H::Block>) -> T) -> Option<T> {
+    fn with_qp<T>(&self, qp: QpNum, act: impl FnOnce(&mut Qp<H::Block>) -> T) -> Option<T> {
         let mut slot = self.slot(qp)?.lock();
         slot.as_deref_mut().filter(|slot| slot.queue.number() == qp).map(act)
     }
 
-    /// Runs `act` on a queue pair that is to be posted to.
+    /// Calls `act` with a queue pair to post to, whose lock is held.
     #[inline(always)]
-    fn posting(&self, qp: QpNum, act: impl FnOnce(&mut Slot<H::Block>) -> Posted) -> Posted {
+    fn posting(&self, qp: QpNum, act: impl FnOnce(&mut Qp<H::Block>) -> PostResult) -> PostResult {
         self.check_alive().map_err(|error| (0, error))?;
         let Some(lock) = self.slot(qp) else { return Err((0, VerbsError::NotFound)) };
         let mut place = lock.lock();
         match &mut *place {
-            Some(slot) if slot.fixed.number == qp => act(slot),
+            Some(slot) if slot.attributes.number == qp => act(slot),
             _ => Err((0, VerbsError::NotFound)),
         }
     }
 
-    /// Runs `act` on a completion queue.
+    /// Calls `act` with a completion queue, whose lock is held.
     fn with_cq<T>(&self, id: CqId, act: impl FnOnce(&mut Cq<H::Block>) -> T) -> Result<T, VerbsError> {
         let cq = self.cq(id).ok_or(VerbsError::NotFound)?;
         cq.queue.lock().as_deref_mut().map(act).ok_or(VerbsError::NotFound)
@@ -63,16 +63,17 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         if self.has_failed() { Err(VerbsError::DeviceFailed) } else { Ok(()) }
     }
 
-    /// Makes a queue pair that completes into `cqs`, sends first.
+    /// Makes a queue pair whose sends complete into `cqs[0]` and whose receives into `cqs[1]`. `depths` has
+    /// the same order.
     fn create(&self, service: Service, cqs: [CqId; 2], depths: [u32; 2]) -> Result<QpNum, VerbsError> {
         self.check_alive()?;
-        // To the end, nobody takes one of its completion queues away.
+        // The control lock is held to the end, so nobody destroys one of its completion queues in between.
         self.with_control(|control| {
             let [send, receive] = cqs.map(|id| self.target(id));
             let slot =
                 control.create_qp(&self.hw, &control.card.clone(), service, depths, [send?, receive?])?;
             let number = slot.queue.number();
-            let index = QueuePair::<H::Block>::slot_of(number);
+            let index = QpRings::<H::Block>::slot_of(number);
             for id in cqs {
                 self.with_cq(id, |cq| cq.attach(index, slot.queue.clone()))?;
             }
@@ -81,9 +82,9 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
         })
     }
 
-    /// What a queue pair that the card has let go of left undone ends as flushed.
-    pub(crate) fn flush(&self, slot: &Slot<H::Block>) -> Result<(), VerbsError> {
-        let index = QueuePair::<H::Block>::slot_of(slot.queue.number());
+    /// Completes the outstanding work of a queue pair, which the card has released, as flushed.
+    pub(crate) fn flush(&self, slot: &Qp<H::Block>) -> Result<(), VerbsError> {
+        let index = QpRings::<H::Block>::slot_of(slot.queue.number());
         let one = slot.send_cq == slot.recv_cq;
         self.with_cq(slot.send_cq, |cq| {
             cq.detach(index, |queue, out| {
@@ -94,7 +95,7 @@ impl<H: Hardware, R: RawMutex> Mlx4<H, R> {
             });
         })?;
         if !one {
-            self.with_cq(slot.recv_cq, |cq| cq.detach(index, QueuePair::flush_receives))?;
+            self.with_cq(slot.recv_cq, |cq| cq.detach(index, QpRings::flush_receives))?;
         }
         Ok(())
     }
@@ -125,7 +126,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn memory_key(&self) -> MemoryKey {
         let (base, len) = match &self.config.remote {
             Remote::Physical => self.hw.memory().range(),
-            Remote::Ranges(ranges) => region::span(ranges),
+            Remote::Ranges(ranges) => memory_region::span(ranges),
         };
         MemoryKey { rkey: RemoteKey(self.remote_key.load(Ordering::Relaxed)), base, len }
     }
@@ -170,8 +171,8 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     fn post_send_ud(&self, qp: UdQp, work: &[UdSendWr<'_>]) -> Result<(), (usize, VerbsError)> {
         // A datagram is one packet.
         let most = self.max_mtu().map_or(0, PathMtu::bytes) as u64;
-        let bounds = Bounds { max_message: &most, ..self.bounds() };
-        self.posting(qp.number(), |slot| slot.post_datagrams(&bounds, self.card.port, work))
+        let limits = PostLimits { max_message: &most, ..self.limits() };
+        self.posting(qp.number(), |slot| slot.post_datagrams(&limits, self.card.port, work))
     }
 
     fn connect_qp(&self, qp: QpNum, connect: &QpConnect) -> Result<(), VerbsError> {
@@ -182,45 +183,47 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
         if !rd_atomic || !level || link.mtu.is_none_or(|largest| connect.mtu > largest) {
             return Err(VerbsError::InvalidArgument);
         }
-        // To the end, nobody else connects or ends a queue pair.
+        // The control lock is held to the end, so nobody else connects or destroys a queue pair in between.
         self.with_control(|control| {
-            let known = self.with_qp(qp, |slot| (slot.stage, slot.fixed));
-            let (stage, fixed) = known.ok_or(VerbsError::NotFound)?;
-            if fixed.service != Service::Reliable {
+            let known = self.with_qp(qp, |slot| (slot.state, slot.attributes));
+            let (state, attributes) = known.ok_or(VerbsError::NotFound)?;
+            if attributes.service != Service::Reliable {
                 return Err(VerbsError::InvalidArgument);
             }
-            if stage != Stage::Created {
+            if state != QpState::Created {
                 return Err(VerbsError::InvalidState);
             }
-            control.connect_qp(&self.hw, &control.card.clone(), &fixed, connect, &link)?;
-            self.with_qp(qp, |slot| slot.stage = Stage::Connected).ok_or(VerbsError::NotFound)
+            control.connect_qp(&self.hw, &control.card.clone(), &attributes, connect, &link)?;
+            self.with_qp(qp, |slot| slot.state = QpState::Connected).ok_or(VerbsError::NotFound)
         })
     }
 
     fn destroy_qp(&self, qp: QpNum) -> Result<(), VerbsError> {
         self.with_control(|control| {
-            // Nothing more is posted.
+            // From here on nothing can be posted.
             let lock = self.slot(qp).ok_or(VerbsError::NotFound)?;
             let taken = lock.lock().take_if(|slot| slot.queue.number() == qp);
             let slot = taken.ok_or(VerbsError::NotFound)?;
-            let reset = match slot.stage {
-                Stage::Lost => Ok(()),
-                Stage::Created | Stage::Connected => control.reset_qp(&self.hw, &slot.fixed),
+            let reset = match slot.state {
+                QpState::Lost => Ok(()),
+                QpState::Created | QpState::Connected => control.reset_qp(&self.hw, &slot.attributes),
             };
             if let Err(error) = reset {
-                self.fail("it does not let go of a queue pair");
+                self.fail("it does not release a queue pair");
                 if !self.is_cut_off() && !self.cut_off() {
-                    // It may go on to serve the queue pair, which stays for another try: a reset ends it.
+                    // The card may continue to serve the queue pair, which stays for another attempt: a reset
+                    // ends it.
                     *lock.lock() = Some(slot);
                     return Err(VerbsError::StillServed);
                 }
-                self.former_posts.lock().add(slot.posts);
+                self.destroyed_posts.lock().add(slot.posts);
                 let flushed = self.flush(&slot);
-                // Once it reaches memory again it may use the rings: their memory is never used for anything else.
+                // After a reset the card may reach memory and use the rings again: their memory is never
+                // reused.
                 core::mem::forget(slot);
                 return flushed.and(Err(error.into()));
             }
-            self.former_posts.lock().add(slot.posts);
+            self.destroyed_posts.lock().add(slot.posts);
             let flushed = self.flush(&slot);
             control.release_qp(&self.hw, &slot);
             flushed
@@ -228,11 +231,11 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
     }
 
     fn post_send(&self, qp: QpNum, work: &[SendWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.posting(qp, |slot| slot.post_send(&self.bounds(), work))
+        self.posting(qp, |slot| slot.post_send(&self.limits(), work))
     }
 
     fn post_recv(&self, qp: QpNum, work: &[RecvWr<'_>]) -> Result<(), (usize, VerbsError)> {
-        self.posting(qp, |slot| slot.post_recv(&self.bounds(), work))
+        self.posting(qp, |slot| slot.post_recv(&self.limits(), work))
     }
 
     fn poll_cq(&self, cq: CqId, out: &mut [Completion]) -> usize {
@@ -269,14 +272,18 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             waits |= frames.packets.arm(&self.hw);
         }
         if !waits && let Some(mut eq) = self.eq.try_lock() {
-            eq.tell(&self.hw, true);
+            eq.update_consumer_index(&self.hw, true);
         }
         waits
     }
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
-        let stray = self.cqs.iter().map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.stray())).sum();
-        let (mut posts, mut queue_pairs) = (*self.former_posts.lock(), 0);
+        let unexpected = self
+            .cqs
+            .iter()
+            .map(|place| place.queue.lock().as_ref().map_or(0, |cq| cq.unexpected_entries()))
+            .sum();
+        let (mut posts, mut queue_pairs) = (*self.destroyed_posts.lock(), 0);
         for lock in &*self.slots {
             if let Some(slot) = &*lock.lock() {
                 queue_pairs += 1;
@@ -291,7 +298,7 @@ impl<H: Hardware, R: RawMutex + Send + Sync> Rnic for Mlx4<H, R> {
             ("tx_blue_flames", posts.blue_flames),
             ("qp_errors", count(&self.qp_errors)),
             ("cq_errors", count(&self.cq_errors)),
-            ("stray_completions", stray),
+            ("stray_completions", unexpected),
             ("card_resets", count(&self.resets)),
         ] {
             each((name, value));

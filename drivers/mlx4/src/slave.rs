@@ -1,11 +1,11 @@
-//! What a virtual function may do, as its master says (QUERY_FUNC_CAP).
+//! The capabilities of a virtual function, as its master reports them (QUERY_FUNC_CAP).
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use crate::layout::Field;
 
-/// The answer about the function (Linux `mlx4_QUERY_FUNC_CAP`).
+/// The reply about the function (Linux `mlx4_QUERY_FUNC_CAP`).
 mod field {
     use super::Field;
     pub(super) const FLAGS: Field = Field::byte(0x00);
@@ -14,7 +14,7 @@ mod field {
     pub(super) const RESERVED_EQS: Field = Field::bits(0x30, 23, 0);
 }
 
-/// The answer about one of its ports.
+/// The reply about one of its ports.
 mod of_port {
     use super::Field;
     pub(super) const PORT: Field = Field::byte(0x03);
@@ -25,34 +25,34 @@ mod of_port {
 }
 
 const RDMA: u32 = 0x40;
-/// What a master may do that a slave has to know of, as far as Linux's slave knows.
+/// The master's behaviours that Linux's slave knows. A slave must know all that its master has.
 const KNOWN_BEHAVIOUR: u32 = 7;
-/// The slave takes any number of event queues, and knows of nested VLANs (Linux).
+/// Reported by the slave: it accepts any number of event queues, and knows nested VLANs (Linux).
 const SLAVE: u32 = 0xc000_0000;
 
-/// The first event queue that the function may use.
+/// Returns the first event queue that the function may use.
 pub(crate) fn first_eq<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     port: u8,
 ) -> Result<u32, Error> {
     const PORT: u8 = 1;
-    let function = commands.query(hw, Command::new(Opcode::QueryFuncCap).of(SLAVE))?;
+    let function = commands.exec_out(hw, Command::new(Opcode::QueryFuncCap).of(SLAVE))?;
     if function.get(field::FLAGS) & RDMA == 0 {
         return Err(Error::Lacks("RDMA for this function"));
     }
     if function.get(field::MASTER_BEHAVIOUR) & !KNOWN_BEHAVIOUR != 0 {
-        return Err(Error::Lacks("a master that the driver knows"));
+        return Err(Error::Lacks("a master whose behaviours the driver knows"));
     }
     let (first, end) = (function.get(field::RESERVED_EQS), function.get(field::EQS));
     if first >= end || end > 1 << 10 {
         return Err(Error::Nonsense("no event queue is left for this function"));
     }
-    let about = commands.query(hw, Command::new(Opcode::QueryFuncCap).of(port.into()).variant(PORT))?;
+    let about = commands.exec_out(hw, Command::new(Opcode::QueryFuncCap).of(port.into()).variant(PORT))?;
     if about.get(of_port::PORT) != u32::from(port) {
         return Err(Error::Nonsense("its port has another number"));
     }
-    // As Linux: a port that takes its GIDs, addresses or VLANs from elsewhere is not for RDMA.
+    // As in Linux: a port whose GIDs, addresses or VLANs are set by others is not usable for RDMA.
     if about.get(of_port::FLAGS) & of_port::OWN_GID != 0
         || about.get(of_port::FORCES) & of_port::MAC_OR_VLAN != 0
     {

@@ -1,4 +1,4 @@
-//! Bringing a card up: from a reset to a port that is open.
+//! Bring-up of a card, from its reset to an open port.
 
 use crate::agent;
 use crate::capabilities::{BoardId, Capabilities, first_eq};
@@ -12,69 +12,70 @@ use crate::frames::Frames;
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_MPTS;
 use crate::icm::{Icm, Object};
+use crate::memory_region::{self, Keys, MptSlot, Pages};
 use crate::packets::Packets;
 use crate::port::{Link, Port, PortInfo};
 use crate::qp::context::Service;
-use crate::qp::numbers::Numbers;
-use crate::region::{self, Keys, Pages, Place};
+use crate::qp::qpn::QpnAllocator;
 use crate::reset::Saved;
 use crate::tables::Tables;
-use crate::{grants, hca, reset, slave};
+use crate::{hca, reset, slave, vf_resources};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use verbs::{Gid, PathMtu, PortState};
 
-/// A card that is up, how it is driven, and its event queue.
-pub(crate) struct Up<B> {
+/// The result of a bring-up.
+pub(crate) struct Started<B> {
     pub(crate) control: Control<B>,
     pub(crate) card: Arc<Card>,
     pub(crate) eq: Eq<B>,
-    /// Of an InfiniBand port, what its subnet manager speaks to, unless that is the master's.
+    /// The agent for subnet management on an InfiniBand port, unless the master has it.
     pub(crate) agent: Option<Packets<B>>,
-    /// On an Ethernet port, if frames are wanted.
+    /// The queues for plain frames on an Ethernet port, if they are wanted.
     pub(crate) frames: Option<Frames<B>>,
     pub(crate) link: Link,
 }
 
-/// What a card had before it failed, and keeps.
-pub(crate) struct Former {
-    /// Which peers know.
+/// The state of a card before it failed that must survive the restart.
+pub(crate) struct Preserved {
+    /// The keys that peers know.
     pub(crate) keys: Keys,
-    /// Of queue pairs that are lost, until they are destroyed.
-    pub(crate) numbers: Numbers,
+    /// The numbers of the lost queue pairs, which stay in use until these are destroyed.
+    pub(crate) qpns: QpnAllocator,
 }
 
-/// Brings a card up from wherever it is, to a port that is open. Its link takes its time. Gives what a reset loses too.
+/// Resets a card and brings it up. On return its port is open, but its link may need more time. Also returns
+/// the configuration that a later reset would lose, which a virtual function does not have.
 pub(crate) fn start<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-) -> Result<(Up<B>, Option<Saved>), Error> {
+) -> Result<(Started<B>, Option<Saved>), Error> {
     match reset::function(hw)? {
         Function::Physical => {
             let saved = reset::take(hw)?;
-            let up = again(hw, config, Function::Physical, None);
+            let up = restart(hw, config, Function::Physical, None);
             if up.is_err() {
                 reset::give_up(hw);
             }
             up.map(|up| (up, Some(saved)))
         }
-        Function::Virtual => again(hw, config, Function::Virtual, None).map(|up| (up, None)),
+        Function::Virtual => restart(hw, config, Function::Virtual, None).map(|up| (up, None)),
     }
 }
 
-/// Brings up a card that was reset. One that fails has nothing any more.
-pub(crate) fn again<B: Block>(
+/// Brings up a card that was reset. On failure the card owns no memory any more.
+pub(crate) fn restart<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
     function: Function,
-    former: Option<&Former>,
-) -> Result<Up<B>, Error> {
+    preserved: Option<&Preserved>,
+) -> Result<Started<B>, Error> {
     let up = match function {
-        Function::Physical => physical(hw, config, former),
-        Function::Virtual => of_slave(hw, config, former),
+        Function::Physical => physical(hw, config, preserved),
+        Function::Virtual => of_virtual(hw, config, preserved),
     };
     if up.is_err() {
-        // The card has memory that goes.
+        // The card uses memory that is about to be freed.
         reset::silence(hw, function);
     }
     up
@@ -83,11 +84,11 @@ pub(crate) fn again<B: Block>(
 fn physical<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-    former: Option<&Former>,
-) -> Result<Up<B>, Error> {
+    preserved: Option<&Preserved>,
+) -> Result<Started<B>, Error> {
     let reset = Some(hw.now());
     let pages = Pages::of(&config.remote)?;
-    let mut commands = Commands::of_card(hw)?;
+    let mut commands = Commands::of_physical(hw)?;
     let firmware = Firmware::start(hw, &mut commands)?;
     let capabilities = Capabilities::query(hw, &mut commands)?;
     let number = port_number(config, &capabilities)?;
@@ -104,21 +105,21 @@ fn physical<B: Block>(
     let mut tables = Tables::Own(icm.into());
     let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
     let special = special_queue_pairs(hw, &mut commands, &mut tables, &capabilities)?;
-    let for_numbers = chance(hw);
+    let qpn_seed = random_u32(hw);
     let domain = capabilities.reserved_pds;
     let first = capabilities.reserved_mpts;
-    let places = [first, first + 1].map(|index| Place { index, log_count: LOG_MPTS });
-    let keys = region::create(
+    let slots = [first, first + 1].map(|index| MptSlot { index, log_count: LOG_MPTS });
+    let keys = memory_region::create(
         hw,
         &mut commands,
         &mut tables,
-        places,
+        slots,
         domain,
         pages.as_ref(),
-        former.map(|former| former.keys),
+        preserved.map(|preserved| preserved.keys),
     )?;
     let mtu = config.mtu.min(info.max_mtu);
-    let numbers = Numbers::own(for_numbers).beside(former);
+    let qpns = QpnAllocator::for_pf(qpn_seed).excluding(preserved);
     let card = Card {
         function: Function::Physical,
         reset,
@@ -128,13 +129,13 @@ fn physical<B: Block>(
         info: PortInfo { max_mtu: mtu, ..info },
         keys,
         health: firmware.error_buffer.map_or(Health::Unseen, Health::Register),
-        max_qps: numbers.most(),
+        max_qps: qpns.capacity(),
         blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
         domain,
         capabilities,
     };
     let card = Arc::new(card);
-    let mut control = control(card.clone(), commands, tables, numbers, eqn, Some(firmware));
+    let mut control = control(card.clone(), commands, tables, qpns, eqn, Some(firmware));
     let agent = match info.layer {
         Layer::Ethernet => None,
         Layer::InfiniBand => {
@@ -147,21 +148,22 @@ fn physical<B: Block>(
         port.set_mac(hw, &mut control.commands, info.mac)?;
     }
     let frames = start_frames(hw, &mut control, config)?;
-    Ok(Up { link: first_link(&card.info), control, card, eq, agent, frames })
+    Ok(Started { link: first_link(&card.info), control, card, eq, agent, frames })
 }
 
-/// The same of a virtual function, for which the master has brought the card up.
-fn of_slave<B: Block>(
+/// Brings up a virtual function of a card that the master has brought up.
+fn of_virtual<B: Block>(
     hw: &impl Hardware<Block = B>,
     config: &Config,
-    former: Option<&Former>,
-) -> Result<Up<B>, Error> {
+    preserved: Option<&Preserved>,
+) -> Result<Started<B>, Error> {
     let pages = Pages::of(&config.remote)?;
-    let mut commands = Commands::of_slave(hw)?;
-    // The master has taken all from the function, which may reach memory again if it was cut off.
+    let mut commands = Commands::of_virtual(hw)?;
+    // The master has released everything that the function had, so it may reach memory again if it was cut
+    // off.
     reset::connect(hw);
     let hca = hca::query(hw, &mut commands)?;
-    let capabilities = Capabilities::query(hw, &mut commands)?.in_modes(&hca);
+    let capabilities = Capabilities::query(hw, &mut commands)?.with_hca_params(&hca);
     let number = port_number(config, &capabilities)?;
     let version = firmware::version(hw, &mut commands)?;
     let eqn = slave::first_eq(hw, &mut commands, number)?;
@@ -169,29 +171,29 @@ fn of_slave<B: Block>(
     let board = BoardId::query(hw, &mut commands)?;
     let mut tables = Tables::Granted;
     let eq = Eq::create(hw, &mut commands, &mut tables, eqn, capabilities.large_eqes, config.vector)?;
-    let mut port = Port::of_slave(number, info.layer);
+    let mut port = Port::of_virtual(number, info.layer);
     if info.layer == Layer::Ethernet {
-        port = port.with_counter(grants::counter(hw, &mut commands)?);
+        port = port.with_counter(vf_resources::counter(hw, &mut commands)?);
     }
     let domain = capabilities.reserved_pds;
-    let first = grants::key(hw, &mut commands)?;
-    let second = if pages.is_none() { first } else { grants::key(hw, &mut commands)? };
-    let places = [first, second].map(|index| Place { index, log_count: hca.log_keys });
-    let keys = region::create(
+    let first = vf_resources::key(hw, &mut commands)?;
+    let second = if pages.is_none() { first } else { vf_resources::key(hw, &mut commands)? };
+    let slots = [first, second].map(|index| MptSlot { index, log_count: hca.log_keys });
+    let keys = memory_region::create(
         hw,
         &mut commands,
         &mut tables,
-        places,
+        slots,
         domain,
         pages.as_ref(),
-        former.map(|former| former.keys),
+        preserved.map(|preserved| preserved.keys),
     )?;
-    let (first, count) = grants::queue_pairs(hw, &mut commands)?;
-    let numbers = Numbers::granted(first, count).beside(former);
+    let (first, count) = vf_resources::queue_pairs(hw, &mut commands)?;
+    let qpns = QpnAllocator::for_vf(first, count).excluding(preserved);
     let mtu = config.mtu.min(info.max_mtu);
     port.open(hw, &mut commands, mtu)?;
     if info.layer == Layer::Ethernet {
-        port = port.with_mac_row(grants::mac_row(hw, &mut commands, number, info.mac.0)?);
+        port = port.with_mac_row(vf_resources::mac_row(hw, &mut commands, number, info.mac.0)?);
     }
     let card = Card {
         function: Function::Virtual,
@@ -202,15 +204,15 @@ fn of_slave<B: Block>(
         info: PortInfo { max_mtu: mtu, ..info },
         keys,
         health: Health::Channel,
-        max_qps: numbers.most(),
+        max_qps: qpns.capacity(),
         blue_flame: capabilities.blue_flame.is_some() && hw.combine_writes(capabilities.uar_len),
         domain,
         capabilities,
     };
     let card = Arc::new(card);
-    let mut control = control(card.clone(), commands, tables, numbers, eqn, None);
+    let mut control = control(card.clone(), commands, tables, qpns, eqn, None);
     let frames = start_frames(hw, &mut control, config)?;
-    Ok(Up { link: first_link(&card.info), control, card, eq, agent: None, frames })
+    Ok(Started { link: first_link(&card.info), control, card, eq, agent: None, frames })
 }
 
 fn start_frames<B: Block>(
@@ -225,7 +227,7 @@ fn start_frames<B: Block>(
     }
 }
 
-/// What is known of a link before it is looked at.
+/// Returns the state of a link before the first query.
 fn first_link(info: &PortInfo) -> Link {
     Link { state: PortState::Down, gid: Gid([0; 16]), lid: 0, mtu: PathMtu::fitting(info.max_mtu.into()) }
 }
@@ -234,11 +236,11 @@ const fn control<B>(
     card: Arc<Card>,
     commands: Commands<B>,
     tables: Tables<B>,
-    numbers: Numbers,
+    qpns: QpnAllocator,
     eqn: u32,
     firmware: Option<Firmware<B>>,
 ) -> Control<B> {
-    Control { card, commands, tables, numbers, cqs: 0, free_cqs: Vec::new(), eqn, _firmware: firmware }
+    Control { card, commands, tables, qpns, cqs: 0, free_cqs: Vec::new(), eqn, _firmware: firmware }
 }
 
 fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {
@@ -248,8 +250,8 @@ fn port_number(config: &Config, card: &Capabilities) -> Result<u8, Error> {
     Ok(config.port)
 }
 
-/// Names the eight numbers of queue pairs for management (Linux `mlx4_init_qp_table`), and gives the first: the first two are
-/// those of the ports' subnet management.
+/// Reserves the eight queue pair numbers for management (Linux `mlx4_init_qp_table`) and returns the first.
+/// The first two are for the subnet management of the ports.
 fn special_queue_pairs<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -258,12 +260,12 @@ fn special_queue_pairs<B: Block>(
 ) -> Result<u32, Error> {
     const COUNT: u32 = 8;
     let first = card.reserved_qps.next_multiple_of(COUNT);
-    tables.back(hw, commands, Object::Qp, first.into(), COUNT.into())?;
-    commands.run(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(|_| first)
+    tables.ensure_icm(hw, commands, Object::Qp, first.into(), COUNT.into())?;
+    commands.exec(hw, Command::new(Opcode::ConfSpecialQp).of(first)).map(|_| first)
 }
 
-/// A number that nobody can tell before.
-pub(crate) fn chance(hw: &impl Hardware) -> u32 {
+/// Returns an unpredictable number.
+pub(crate) fn random_u32(hw: &impl Hardware) -> u32 {
     let mut bytes = [0; 4];
     hw.fill_random(&mut bytes);
     u32::from_ne_bytes(bytes)

@@ -1,5 +1,6 @@
-//! Which Ethernet addresses go to the queue pair of frames: by entries of the table of groups, by the rows of the table of
-//! addresses where a card has no such entries, or by the master of a virtual function (Linux `mlx4/mcg.c`, `en_netdev.c`).
+//! The Ethernet addresses whose frames are steered to the queue pair for frames: by entries of the multicast
+//! table, by the rows of the MAC table if the card has no such entries, or by the master of a virtual
+//! function (Linux `mlx4/mcg.c`, `en_netdev.c`).
 
 use crate::command::{Command, Commands, Opcode};
 use crate::control::{Card, Function};
@@ -8,14 +9,14 @@ use crate::hardware::{Block, Hardware};
 use crate::icm::layout::{LOG_GROUP_HASH, LOG_GROUPS};
 use crate::layout::{Field, Mailbox};
 
-/// Ethernet, where a protocol is named.
+/// The protocol code of Ethernet.
 const ETHERNET: u32 = 1;
-/// The address of all.
+/// The broadcast address.
 pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
-/// Entries of a chain that are looked at.
+/// The maximum number of entries in a chain that are followed.
 const LONGEST: u32 = 1 << LOG_GROUPS;
 
-/// An entry of the table of groups (Linux `mlx4_mgm`, PRM `mcg_entry`).
+/// An entry of the multicast table (Linux `mlx4_mgm`, PRM `mcg_entry`).
 mod entry {
     use super::Field;
     pub(super) const NEXT: Field = Field::bits(0x00, 31, 6);
@@ -36,16 +37,16 @@ mod calculation {
     pub(super) const MULTICAST: Field = Field::bits(0x18, 23, 0);
 }
 
-/// What steers to one queue pair.
+/// The steering of addresses to one queue pair.
 #[derive(Clone, Debug)]
 pub(crate) struct Steering {
     qpn: u32,
-    /// Entries beyond those that a hash finds, that are used.
+    /// The number of entries in use outside of the hash table.
     spare: u32,
 }
 
 impl Steering {
-    /// Has the card's own address and that of all go to a queue pair.
+    /// Steers the card's own address and broadcast to a queue pair.
     pub(crate) fn begin<B: Block>(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -62,7 +63,7 @@ impl Steering {
         Ok(steering)
     }
 
-    /// Has another address go there, which has to be in the filter of groups too.
+    /// Steers another address to the queue pair. A group must also be added to the filter.
     pub(crate) fn add<B: Block>(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -77,14 +78,14 @@ impl Steering {
                 let mut mailbox = Mailbox::new();
                 mailbox.put(0, &key);
                 let attach = Command::new(Opcode::QpAttach).of(self.qpn | ETHERNET << 28).variant(JOIN);
-                commands.send(hw, attach, &mailbox)
+                commands.exec_in(hw, attach, &mailbox)
             }
             Function::Physical if card.capabilities.group_steering => self.enter(hw, commands, key),
             Function::Physical => Ok(()),
         }
     }
 
-    /// Has groups pass that are in a list, and the address of all.
+    /// Sets the filter of groups to a list and broadcast.
     pub(crate) fn filter<B: Block>(
         &self,
         hw: &impl Hardware<Block = B>,
@@ -92,21 +93,21 @@ impl Steering {
         card: &Card,
         groups: &[[u8; 6]],
     ) -> Result<(), Error> {
-        /// What the command does: adds an address, lets all pass, lets those pass that were added.
+        /// The operation: add an address, let all pass, or let only the added ones pass.
         const ADD: u8 = 0;
         const OFF: u8 = 1;
         const ON: u8 = 2;
         const CLEAR: u64 = 1 << 63;
         let command = || Command::new(Opcode::SetMcastFltr).of(card.port.number.into());
-        commands.run(hw, command().variant(OFF))?;
-        commands.run(hw, command().variant(ADD).immediate(CLEAR | number(BROADCAST)))?;
+        commands.exec(hw, command().variant(OFF))?;
+        commands.exec(hw, command().variant(ADD).immediate(CLEAR | number(BROADCAST)))?;
         for group in groups {
-            commands.run(hw, command().variant(ADD).immediate(number(*group)))?;
+            commands.exec(hw, command().variant(ADD).immediate(number(*group)))?;
         }
-        commands.run(hw, command().variant(ON)).map(drop)
+        commands.exec(hw, command().variant(ON)).map(drop)
     }
 
-    /// Makes an entry of the table of groups, in the chain that its hash begins.
+    /// Makes an entry in the multicast table, in the chain of its hash.
     fn enter<B: Block>(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -116,21 +117,21 @@ impl Steering {
         let mut mailbox = Mailbox::new();
         mailbox.put(0, &key);
         let hash = Command::new(Opcode::MgidHash).variant(ETHERNET as u8);
-        let mut index = commands.send_for(hw, hash, &mailbox)? as u32;
+        let mut index = commands.exec_in_imm(hw, hash, &mailbox)? as u32;
         let mut new = Mailbox::new()
             .with(entry::PROTOCOL, ETHERNET)
             .with(entry::MEMBERS, 1)
             .with(entry::FIRST, self.qpn);
         new.put(entry::KEY, &key);
         for _ in 0..LONGEST {
-            let mut known = commands.query(hw, Command::new(Opcode::ReadMcg).of(index))?;
+            let mut known = commands.exec_out(hw, Command::new(Opcode::ReadMcg).of(index))?;
             let write = |index| Command::new(Opcode::WriteMcg).of(index);
             if known.array(entry::KEY) == key && known.get(entry::PROTOCOL) == ETHERNET {
                 return Ok(());
             }
             if known.get(entry::MEMBERS) == 0 {
                 new.set(entry::NEXT, known.get(entry::NEXT));
-                return commands.send(hw, write(index), &new);
+                return commands.exec_in(hw, write(index), &new);
             }
             match known.get(entry::NEXT) {
                 0 => {
@@ -139,17 +140,17 @@ impl Steering {
                         return Err(Error::Exhausted("entries for groups"));
                     }
                     self.spare += 1;
-                    commands.send(hw, write(next), &new)?;
+                    commands.exec_in(hw, write(next), &new)?;
                     known.set(entry::NEXT, next);
-                    return commands.send(hw, write(index), &known);
+                    return commands.exec_in(hw, write(index), &known);
                 }
                 next => index = next,
             }
         }
-        Err(Error::Nonsense("its table of groups has no end"))
+        Err(Error::Nonsense("its multicast table has an endless chain"))
     }
 
-    /// Has the rows of the table of addresses, and all groups, go to the queue pair.
+    /// Steers the rows of the MAC table and all groups to the queue pair.
     fn calculate<B: Block>(
         &self,
         hw: &impl Hardware<Block = B>,
@@ -167,11 +168,11 @@ impl Steering {
             .with(calculation::MULTICAST_MODE, BY_DEFAULT)
             .with(calculation::MULTICAST, self.qpn);
         let set = Command::new(Opcode::SetPort).of(CALCULATION | u32::from(card.port.number));
-        commands.send(hw, set.variant(ETHERNET as u8), &mailbox)
+        commands.exec_in(hw, set.variant(ETHERNET as u8), &mailbox)
     }
 }
 
-/// What an address is in the table of groups.
+/// Returns the key of an address in the multicast table.
 fn key(port: u8, mac: [u8; 6]) -> [u8; 16] {
     const UNICAST: u8 = 2;
     let [a, b, c, d, e, f] = mac;
@@ -179,7 +180,7 @@ fn key(port: u8, mac: [u8; 6]) -> [u8; 16] {
     [0, 0, 0, 0, 0, port, 0, kind, 0, 0, a, b, c, d, e, f]
 }
 
-/// Whether an address is of more than one.
+/// Returns true if an address is a group's.
 pub(crate) const fn is_group(mac: [u8; 6]) -> bool {
     mac[0] & 1 != 0
 }

@@ -1,27 +1,27 @@
-//! Numbers of objects, and page entries of queues: from tables of its own for a physical function, from its master for a
-//! virtual one.
+//! Numbers of objects, and page entries of queues. A physical function has tables of its own; a virtual
+//! function receives numbers and entries from its master.
 
 use crate::capabilities::Capabilities;
 use crate::command::Commands;
 use crate::error::Error;
-use crate::grants;
 use crate::hardware::{Block, Hardware};
 use crate::icm::layout::LOG_CQS;
 use crate::icm::pages::{LOG_PAGE, PAGE};
 use crate::icm::{Icm, Object, PRESENT, PageRun};
+use crate::vf_resources;
 use alloc::boxed::Box;
 use platform::IoAddr;
 
-/// Where they come from.
+/// The source of numbers and page entries.
 pub(crate) enum Tables<B> {
     /// Tables in memory lent to the card.
     Own(Box<Icm<B>>),
-    /// The master's.
+    /// The master of a virtual function.
     Granted,
 }
 
 impl<B: Block> Tables<B> {
-    /// Bytes of memory that the card has for tables.
+    /// Returns the amount of memory lent to the card for tables, in bytes.
     pub(crate) const fn bytes(&self) -> u64 {
         match self {
             Self::Own(icm) => icm.bytes(),
@@ -29,8 +29,8 @@ impl<B: Block> Tables<B> {
         }
     }
 
-    /// Sees to it that there are entries for `count` objects from number `first` on.
-    pub(crate) fn back(
+    /// Ensures that there are table entries for `count` objects from number `first` on.
+    pub(crate) fn ensure_icm(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -39,13 +39,13 @@ impl<B: Block> Tables<B> {
         count: u64,
     ) -> Result<(), Error> {
         match self {
-            Self::Own(icm) => icm.back(hw, commands, object, first, count),
-            Self::Granted => grants::back(hw, commands, object, first, count),
+            Self::Own(icm) => icm.ensure_icm(hw, commands, object, first, count),
+            Self::Granted => vf_resources::ensure_icm(hw, commands, object, first, count),
         }
     }
 
-    /// The card's number for the completion queue of an index.
-    pub(crate) fn take_cq(
+    /// Allocates the card's number for the completion queue with an index.
+    pub(crate) fn allocate_cq(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -55,12 +55,12 @@ impl<B: Block> Tables<B> {
         match self {
             Self::Own(_) if index < (1 << LOG_CQS) - card.reserved_cqs => Ok(card.reserved_cqs + index),
             Self::Own(_) => Err(Error::Exhausted("completion queues")),
-            Self::Granted => grants::completion_queue(hw, commands),
+            Self::Granted => vf_resources::allocate_cq(hw, commands),
         }
     }
 
-    /// Gives the number of a completion queue back, which the card does not have any more.
-    pub(crate) fn give_cq(
+    /// Frees the number of a completion queue that was destroyed on the card.
+    pub(crate) fn free_cq(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -68,7 +68,7 @@ impl<B: Block> Tables<B> {
     ) -> Result<(), Error> {
         match self {
             Self::Own(_) => Ok(()),
-            Self::Granted => grants::give_completion_queue(hw, commands, number),
+            Self::Granted => vf_resources::free_cq(hw, commands, number),
         }
     }
 
@@ -84,7 +84,7 @@ impl<B: Block> Tables<B> {
         self.map(hw, commands, bytes.div_ceil(PAGE), &entry)
     }
 
-    /// Makes `count` page entries, as `entry` gives them by their number from 0 on.
+    /// Makes `count` page entries. `entry` returns each by its index from 0 on.
     pub(crate) fn map(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -94,20 +94,15 @@ impl<B: Block> Tables<B> {
     ) -> Result<PageRun, Error> {
         match self {
             Self::Own(icm) => icm.map(hw, commands, count, entry),
-            Self::Granted => grants::map(hw, commands, count, entry),
+            Self::Granted => vf_resources::map(hw, commands, count, entry),
         }
     }
 
-    /// Gives page entries back. The card no longer uses them.
-    pub(crate) fn unmap_queue(
-        &mut self,
-        hw: &impl Hardware<Block = B>,
-        commands: &mut Commands<B>,
-        run: PageRun,
-    ) {
+    /// Frees page entries, which the card must no longer use.
+    pub(crate) fn unmap(&mut self, hw: &impl Hardware<Block = B>, commands: &mut Commands<B>, run: PageRun) {
         match self {
-            Self::Own(icm) => icm.unmap_queue(run),
-            Self::Granted => grants::unmap_queue(hw, commands, run),
+            Self::Own(icm) => icm.unmap(run),
+            Self::Granted => vf_resources::unmap(hw, commands, run),
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The frames: what kind a frame is, and ARP and neighbour-discovery packets as checked views and as bytes.
+//! Frames: their classification, and ARP and neighbour discovery packets, parsed and emitted.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use verbs::MacAddr;
 
-/// The longest frame that the resolver emits: Ethernet, IPv6, neighbour solicitation with one option.
+/// The length of the longest frame that the resolver emits: Ethernet, IPv6, neighbour solicitation with one
+/// option.
 pub const FRAME_MAX: usize = 14 + 40 + 32;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -17,7 +18,7 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-/// Who a received frame is for.
+/// The receiver of a frame within the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// The software RNIC: Ethertype 0x8915, or UDP port 4791 over IPv4 or IPv6 (first fragments included).
@@ -46,7 +47,8 @@ fn v6_at(bytes: &[u8], at: usize) -> Option<Ipv6Addr> {
     Some(octets.into())
 }
 
-/// Sorts a frame by its first bytes; a frame too short to tell is the host's, whose stack drops it.
+/// Classifies a frame by its first bytes. A frame that is too short belongs to the host, whose stack drops
+/// it.
 #[must_use]
 pub fn classify(frame: &[u8]) -> Traffic {
     try_classify(frame).unwrap_or(Traffic::Host)
@@ -71,22 +73,22 @@ fn try_classify(frame: &[u8]) -> Option<Traffic> {
     })
 }
 
-/// What an ARP or neighbour-discovery frame says.
+/// The contents of an ARP or neighbour discovery frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// Whether it asks (ARP request, solicitation) rather than tells.
+    /// True for a query (ARP request, solicitation), false for a reply or an advertisement.
     pub request: bool,
     /// The sender's IP address; `None` if unspecified (a probe for duplicates).
     pub sender: Option<IpAddr>,
-    /// The sender's Ethernet address: that of `sender` in a request, of `target` in an advertisement.
+    /// The sender's Ethernet address: that of `sender` in a query, of `target` in an advertisement.
     pub mac: Option<MacAddr>,
-    /// The address asked for, or told about (in an ARP reply: the receiver's).
+    /// The address that is queried or advertised (in an ARP reply: the receiver's).
     pub target: IpAddr,
 }
 
 impl Neighbour {
-    /// Reads an ARP packet for IPv4 over Ethernet, or a neighbour solicitation or advertisement with a hop limit of 255
-    /// and a right checksum. Anything else, however malformed, is `None`.
+    /// Parses an ARP packet for IPv4 over Ethernet, or a neighbour solicitation or advertisement with a hop
+    /// limit of 255 and a right checksum. Returns `None` for anything else, however malformed.
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         match u16_at(frame, 12)? {
@@ -150,7 +152,8 @@ fn unicast(mac: MacAddr) -> Option<MacAddr> {
     (mac.0[0] & 1 == 0 && mac.0 != [0; 6]).then_some(mac)
 }
 
-/// The Internet checksum of an `ICMPv6` message with its pseudo-header; 0 over a message that holds a right one.
+/// Returns the Internet checksum of an `ICMPv6` message with its pseudo-header, which is 0 over a message
+/// with a right checksum.
 fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u32 {
         bytes.chunks(2).map(|c| (u32::from(c[0]) << 8) + c.get(1).copied().map_or(0, u32::from)).sum()
@@ -164,7 +167,7 @@ fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(0)
 }
 
-/// A cursor that writes what fits; the frames here are all shorter than [`FRAME_MAX`].
+/// A writer that drops bytes beyond the end of `out`; the frames here are at most [`FRAME_MAX`] long.
 struct Writer<'a> {
     out: &'a mut [u8],
     len: usize,
@@ -180,17 +183,18 @@ impl Writer<'_> {
     }
 }
 
-/// Something to ask or tell, and its bytes.
+/// A query or an answer to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outgoing {
-    /// Who has `target`? To everybody, or to `to` when an entry is confirmed.
+    /// A query for the Ethernet address of `target`, to the group, or to `to` if an entry is confirmed.
     Ask { me: IpAddr, target: IpAddr, to: Option<MacAddr> },
-    /// `target` is ours. `to` asked; `None` as its address: it probes for duplicates.
+    /// The answer that `target` is this port's. `to` is the querying address, or `None` for a probe for
+    /// duplicates.
     Tell { target: IpAddr, to: Option<IpAddr>, mac: MacAddr },
 }
 
-/// An ARP reply that says `ip` is at `mac`, as `asker` would have received it. Gives its length; `out` holds at least
-/// [`FRAME_MAX`] bytes.
+/// Writes an ARP reply that says `ip` is at `mac`, as `asker` would have received it. Returns its length.
+/// `out` must have at least [`FRAME_MAX`] bytes.
 pub fn arp_reply(out: &mut [u8], ip: Ipv4Addr, mac: MacAddr, asker_ip: Ipv4Addr, asker: MacAddr) -> usize {
     arp(out, 2, (mac, ip), (asker, asker_ip), asker)
 }
@@ -210,8 +214,8 @@ fn arp(
 }
 
 impl Outgoing {
-    /// Writes the frame into `out` (at least [`FRAME_MAX`] bytes), sent from `mac`; gives its length, 0 if the two
-    /// addresses are of different families.
+    /// Writes the frame, with the source `mac`, into `out` (at least [`FRAME_MAX`] bytes). Returns its
+    /// length, or 0 if the two addresses are of different families.
     pub(crate) fn emit(self, mac: MacAddr, out: &mut [u8]) -> usize {
         match self {
             Self::Ask { me: IpAddr::V4(me), target: IpAddr::V4(target), to } => {
@@ -232,7 +236,7 @@ impl Outgoing {
                 discovery(out, (mac, me), (to, ip), SOLICITATION, 0, target)
             }
             Self::Tell { target: IpAddr::V6(target), to, mac: asker } => {
-                // Solicited and override; to a probe, unsolicited and to all nodes.
+                // Solicited and override flags; to a probe, unsolicited and to all nodes.
                 let (ip, to, flags) = match to {
                     Some(IpAddr::V6(ip)) => (ip, asker, 0x60),
                     _ => {
@@ -247,7 +251,7 @@ impl Outgoing {
     }
 }
 
-/// The Ethernet group of an IPv6 group (RFC 2464).
+/// Returns the Ethernet group of an IPv6 group (RFC 2464).
 fn multicast(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])

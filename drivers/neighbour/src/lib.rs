@@ -1,8 +1,9 @@
-//! The one resolver of Ethernet addresses: ARP (RFC 826) and neighbour discovery (RFC 4861), for RDMA and TCP alike.
+//! The resolver of Ethernet addresses: ARP (RFC 826) and neighbour discovery (RFC 4861), for RDMA and TCP
+//! alike.
 //!
-//! It has no I/O and no clock of its own: frames and time come in, frames go out. One [`Resolver`] belongs to each
-//! port. It answers requests for the port's own addresses, learns from what it hears, and resolves on request, with
-//! retries and a deadline. Nothing allocates.
+//! It has no I/O and no clock of its own: frames and time come in, frames go out. Each port has one
+//! [`Resolver`]. It answers queries for the port's own addresses, learns from the frames that it receives,
+//! and resolves on request, with retries and a deadline. Nothing allocates.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The table of neighbours of one port, its ageing, and the asking.
+//! The table of neighbours of one port: resolution and ageing.
 
 use crate::frame::{FRAME_MAX, Neighbour, Outgoing};
 use core::net::{IpAddr, Ipv4Addr};
@@ -7,32 +7,33 @@ use heapless::Vec;
 use platform::Instant;
 use verbs::MacAddr;
 
-/// How long an address heard is believed.
-const FRESH: Duration = Duration::from_secs(60);
-/// How long before the end an entry in use is confirmed.
+/// The lifetime of a learned address.
+const LIFETIME: Duration = Duration::from_secs(60);
+/// The time before its end at which an entry in use is confirmed.
 const CONFIRM: Duration = Duration::from_secs(20);
-/// Between two requests for the same address: first, doubling up to the longest.
+/// The time between two queries for the same address: the first, which doubles up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// How long a failed resolution is remembered, so that a caller learns of it.
+/// The time for which a failed resolution is remembered, so that a caller learns of it.
 const FAILED: Duration = Duration::from_secs(1);
-/// Addresses of a port's own.
+/// The maximum number of addresses of a port.
 const OWN_MAX: usize = 4;
-/// Neighbours of a port: gateway, manager, and peers whose address the manager does not broker.
+/// The maximum number of neighbours of a port: gateway, manager, and peers whose address the manager does not
+/// provide.
 const TABLE_MAX: usize = 64;
-/// Answers that wait for room in the transmit ring.
+/// The maximum number of answers that wait for room in the transmit ring.
 const ANSWERS_MAX: usize = 8;
 
-/// Where the resolution of an address stands.
+/// The state of the resolution of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Known.
+    /// The Ethernet address is known.
     Known(MacAddr),
-    /// Being asked for.
+    /// Queries are being sent.
     Pending,
-    /// Nobody answered within the deadline.
+    /// No answer arrived before the deadline.
     Failed,
-    /// Not asked for.
+    /// The address was not queried.
     Unknown,
 }
 
@@ -60,23 +61,23 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// For a port whose Ethernet address is `mac`, with no addresses yet.
+    /// Makes the resolver of a port with Ethernet address `mac`, without IP addresses.
     #[must_use]
     pub const fn new(mac: MacAddr) -> Self {
         Self { mac, own: Vec::new(), table: Vec::new(), answers: Vec::new() }
     }
 
-    /// Adds an address that the port answers for. `false`: there are four already.
+    /// Adds an address for which the port answers. Returns false if there are four already.
     pub fn add_own(&mut self, ip: IpAddr) -> bool {
         self.own.contains(&ip) || self.own.push(ip).is_ok()
     }
 
-    /// The port answers for `ip` no more.
+    /// Removes an address, for which the port no longer answers.
     pub fn remove_own(&mut self, ip: IpAddr) {
         self.own.retain(|own| *own != ip);
     }
 
-    /// The first own IPv4 address.
+    /// Returns the first own IPv4 address.
     #[must_use]
     pub fn own_ipv4(&self) -> Option<Ipv4Addr> {
         self.own.iter().find_map(|ip| match ip {
@@ -85,13 +86,13 @@ impl Resolver {
         })
     }
 
-    /// Takes in a frame that [`classify`](crate::classify) gave to the resolver. What there is to answer waits in
-    /// [`poll`](Self::poll).
+    /// Handles a frame that [`classify`](crate::classify) assigned to the resolver. [`poll`](Self::poll)
+    /// returns the answers.
     pub fn input(&mut self, now: Instant, frame: &[u8]) {
         let Some(heard) = Neighbour::parse(frame) else { return };
         let for_us = self.own.contains(&heard.target);
         if let Some(mac) = heard.mac {
-            // In an advertisement the target is what is told about; everywhere else the sender tells its own.
+            // An advertisement is about its target; all other frames are about their sender.
             let of = match heard.target {
                 IpAddr::V6(_) if !heard.request => Some(heard.target),
                 _ => heard.sender,
@@ -102,18 +103,18 @@ impl Resolver {
         }
         if for_us && heard.request {
             let to = heard.sender;
-            // A solicitation need not carry its sender's address: the frame does.
+            // A solicitation may lack its sender's Ethernet address; the frame has it.
             let mac = heard.mac.or_else(|| Some(MacAddr(frame.get(6..12)?.try_into().ok()?)));
             if let Some(mac) = mac {
-                // No room: the asker asks again.
+                // If there is no room, the querying node asks again.
                 let _ = self.answers.push(Outgoing::Tell { target: heard.target, to, mac });
             }
         }
     }
 
-    /// Keeps `ip` at `mac`, if the entry exists, or `new` is set and there is room.
+    /// Stores `ip` at `mac`, if the entry exists, or if `new` is set.
     fn learn(&mut self, now: Instant, ip: IpAddr, mac: MacAddr, new: bool) {
-        let state = State::Known { mac, until: now + FRESH, next_ask: now + (FRESH - CONFIRM) };
+        let state = State::Known { mac, until: now + LIFETIME, next_ask: now + (LIFETIME - CONFIRM) };
         match self.table.iter_mut().find(|e| e.ip == ip) {
             Some(entry) => entry.state = state,
             None if new => self.insert(Entry { ip, used: now, state }),
@@ -130,7 +131,7 @@ impl Resolver {
         let _ = self.table.push(entry);
     }
 
-    /// Where `ip` stands.
+    /// Returns the state of `ip`.
     pub fn lookup(&mut self, now: Instant, ip: IpAddr) -> Resolution {
         let Some(entry) = self.table.iter_mut().find(|e| e.ip == ip) else { return Resolution::Unknown };
         entry.used = now;
@@ -143,7 +144,8 @@ impl Resolver {
         }
     }
 
-    /// As [`lookup`](Self::lookup), and starts to ask for what is unknown or failed, until `deadline`.
+    /// Returns the state of `ip` as [`lookup`](Self::lookup) does, and starts queries until `deadline` if it
+    /// is unknown or failed.
     pub fn resolve(&mut self, now: Instant, ip: IpAddr, deadline: Instant) -> Resolution {
         match self.lookup(now, ip) {
             Resolution::Unknown | Resolution::Failed => {}
@@ -157,8 +159,8 @@ impl Resolver {
         Resolution::Pending
     }
 
-    /// Writes the next frame to send into `out` (at least [`FRAME_MAX`] bytes) and gives its length; call until
-    /// `None`. `out` must go out: the frame is not given again.
+    /// Writes the next frame to send into `out` (at least [`FRAME_MAX`] bytes) and returns its length. Must
+    /// be called until it returns `None`. The caller must send each frame: it is not returned again.
     pub fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
         debug_assert!(out.len() >= FRAME_MAX);
         if let Some(answer) = self.answers.pop() {
@@ -178,9 +180,9 @@ impl Resolver {
                 *gap = (*gap * 2).min(LONGEST_RETRY);
                 ask(own, e.ip, None, mac, out)
             }
-            // An entry in use is confirmed before it ends; an idle one is let go.
+            // An entry in use is confirmed before its end; an idle one expires.
             State::Known { mac: to, until, next_ask } if now >= *next_ask => {
-                let in_use = e.used + FRESH > *until;
+                let in_use = e.used + LIFETIME > *until;
                 *next_ask = if in_use { now + LONGEST_RETRY } else { *until };
                 if in_use { ask(own, e.ip, Some(*to), mac, out) } else { None }
             }
@@ -188,7 +190,7 @@ impl Resolver {
         })
     }
 
-    /// When [`poll`](Self::poll) has something to do next; `None` while there is nothing to wait for.
+    /// Returns the time at which [`poll`](Self::poll) must be called next, or `None` if nothing is pending.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.answers.is_empty() {
@@ -203,7 +205,7 @@ impl Resolver {
     }
 }
 
-/// A request for `ip` from the first own address of its family (IPv4: from 0.0.0.0 while there is none).
+/// Makes a query for `ip` from the first own address of its family (IPv4: from 0.0.0.0 if there is none).
 fn ask(own: &[IpAddr], ip: IpAddr, to: Option<MacAddr>, mac: MacAddr, out: &mut [u8]) -> Option<usize> {
     let me = own.iter().copied().find(|o| o.is_ipv4() == ip.is_ipv4());
     let me = match (me, ip) {

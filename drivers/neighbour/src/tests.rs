@@ -1,4 +1,4 @@
-//! Golden frames, and two resolvers talking to each other under a clock of the test's own.
+//! Golden frames, and two resolvers that communicate under a clock of the test's own.
 
 use super::*;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-/// All that `r` sends now.
+/// Returns all frames that `r` sends now.
 fn sent(r: &mut Resolver, now: Instant) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut out = [0; FRAME_MAX];
@@ -57,8 +57,8 @@ fn a_solicitation_is_these_bytes() {
     let (mut a, _) = pair(v6(0xa), v6(0xb));
     a.resolve(at(0), v6(0xb), at(1000));
     let frames = sent(&mut a, at(0));
-    // The checksum by hand: fe80+a (from), ff02+1+ff00+b (to), 20+3a, 8700, fe80+b, 0101+5254+a = 4d5dc, inverted
-    // and folded 2a1f.
+    // The checksum by hand: fe80+a (from), ff02+1+ff00+b (to), 20+3a, 8700, fe80+b, 0101+5254+a = 4d5dc,
+    // inverted and folded 2a1f.
     #[rustfmt::skip]
     let golden = [
         0x33, 0x33, 0xff, 0, 0, 0xb, 0x52, 0x54, 0, 0, 0, 0xa, 0x86, 0xdd,
@@ -105,7 +105,7 @@ fn silence_is_asked_again_with_growing_gaps_and_then_fails() {
     }
     assert_eq!(times, [0, 100, 300, 700, 1500]);
     assert_eq!(a.lookup(at(3100), v4(11)), Resolution::Unknown, "a failure is forgotten");
-    assert_eq!(a.resolve(at(3100), v4(11), at(4000)), Resolution::Pending, "and may be tried anew");
+    assert_eq!(a.resolve(at(3100), v4(11), at(4000)), Resolution::Pending, "and may be tried again");
 }
 
 #[test]
@@ -191,14 +191,14 @@ proptest! {
         let _ = sent(&mut a, at(0));
     }
 
-    /// A damaged solicitation or advertisement is not believed.
+    /// A damaged solicitation or advertisement is ignored.
     #[test]
     fn a_flipped_bit_in_discovery_is_noticed(bit in 0..(72usize * 8)) {
         let (mut a, mut b) = pair(v6(0xa), v6(0xb));
         a.resolve(at(0), v6(0xb), at(1000));
         let mut f = sent(&mut a, at(0)).remove(0);
-        // From the IPv6 header on; version, class, label, length and hop limit are not under the checksum but checked
-        // or ignored, so skip class and label.
+        // From the IPv6 header on. Version, class, label, length and hop limit are not under the checksum but
+        // checked or ignored, so class and label are skipped.
         let byte = 14 + bit / 8;
         prop_assume!(!(14..18).contains(&byte));
         f[byte] ^= 1 << (bit % 8);

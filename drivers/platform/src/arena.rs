@@ -1,7 +1,9 @@
 //! A [`Memory`] in one heap block, for tests, the simulator and host tools: no `unsafe`, any base address.
 
 use crate::runs::{PAGE, Runs};
-use crate::{IoAddr, Memory, MemoryError, MemoryStats};
+use crate::{HostLent, IoAddr, Lent, Memory, MemoryError, MemoryStats};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,36 +11,56 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
-/// Every access takes the lock, so accesses are atomic as a whole: stronger than [`Memory`] promises. The base address
-/// is free to choose, so that a mix-up of offsets and addresses shows.
+/// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`] promises.
+/// The base address is arbitrary, so that a confusion of offsets and addresses shows. Clones are the same
+/// memory.
+#[derive(Clone)]
 pub struct Arena {
     base: u64,
-    bytes: Mutex<Vec<u8>>,
-    runs: Mutex<Runs>,
+    bytes: Arc<Mutex<Vec<u8>>>,
+    runs: Arc<Mutex<Runs>>,
 }
 
 impl Arena {
-    /// Memory of `len` zero bytes (rounded up to 4096) whose first has the address `base`.
+    /// Makes `len` zero bytes of memory (rounded up to 4096), the first of which has the address `base`.
     ///
     /// # Panics
-    /// If `base` is not a multiple of 4096, or the end lies beyond the address space, or the heap has no room.
+    /// If `base` is not a multiple of 4096, if the end is beyond the address space, or if the heap is too
+    /// small.
     #[must_use]
     pub fn new(base: IoAddr, len: u64) -> Self {
         let len = len.checked_next_multiple_of(PAGE).expect("arena length overflows");
         assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
         assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
         let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
-        Self { base: base.0, bytes: Mutex::new(bytes), runs: Mutex::new(Runs::new(len)) }
+        Self { base: base.0, bytes: Arc::new(Mutex::new(bytes)), runs: Arc::new(Mutex::new(Runs::new(len))) }
     }
 
-    /// Runs `f` on the `len` bytes at `addr`.
+    /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
+    #[must_use]
+    pub fn alloc(&self, len: u64) -> Option<IoAddr> {
+        let (start, len) = self.runs.lock().take(len)?;
+        let addr = IoAddr(self.base + start);
+        self.fill(addr, len, 0).ok()?;
+        Some(addr)
+    }
+
+    /// Gives back a run of exactly the `len` it was taken with.
+    ///
+    /// # Panics
+    /// If that run is not allocated.
+    pub fn free(&self, addr: IoAddr, len: u64) {
+        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+    }
+
+    /// Calls `f` with the `len` bytes at `addr`.
     fn with<T>(&self, addr: IoAddr, len: usize, f: impl FnOnce(&mut [u8]) -> T) -> Result<T, MemoryError> {
         let mut bytes = self.bytes.lock();
         let range = self.range_in(bytes.len(), addr, len as u64)?;
         bytes.get_mut(range).map(f).ok_or(MemoryError::OutOfRange)
     }
 
-    /// The index range of `len` bytes at `addr` in a block of `total` bytes.
+    /// Returns the index range of `len` bytes at `addr` in a block of `total` bytes.
     fn range_in(&self, total: usize, addr: IoAddr, len: u64) -> Result<Range<usize>, MemoryError> {
         if len == 0 {
             return Ok(0..0);
@@ -52,7 +74,7 @@ impl Arena {
         Ok(start as usize..end as usize)
     }
 
-    /// Replaces the word at `addr` by what `f` makes of it; gives the value before.
+    /// Replaces the word at `addr` with `f` of it, and returns the previous value.
     fn update(&self, addr: IoAddr, f: impl FnOnce(u64) -> u64) -> Result<u64, MemoryError> {
         if !addr.0.is_multiple_of(8) {
             return Err(MemoryError::Misaligned);
@@ -105,19 +127,17 @@ impl Memory for Arena {
         self.update(addr, |before| if before == compare { swap } else { before })
     }
 
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let (start, len) = self.runs.lock().take(len)?;
-        let addr = IoAddr(self.base + start);
-        self.fill(addr, len, 0).ok()?;
-        Some(addr)
-    }
-
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let addr = self.alloc(len)?;
+        Some(Box::new(HostLent::new(self.clone(), addr, len, Self::free)))
     }
 
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
+    }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
     }
 }
 
@@ -175,14 +195,34 @@ mod tests {
         arena.fill(b, 2 * PAGE, 0xff).unwrap();
         arena.free(b, PAGE + 1);
         arena.free(a, 1);
-        assert_eq!(arena.stats(), MemoryStats { total: 16 * PAGE, free: 3 * PAGE, largest_free: 3 * PAGE });
+        assert_eq!(arena.stats(), MemoryStats { total: 16 * PAGE, free: 3 * PAGE });
+        assert_eq!(arena.largest_free(), 3 * PAGE);
         let d = arena.alloc(3 * PAGE).unwrap();
         let mut bytes = vec![1; 3 * PAGE as usize];
         arena.read(d, &mut bytes).unwrap();
         assert!(bytes.iter().all(|&b| b == 0));
         arena.free(c, 13 * PAGE);
         arena.free(d, 3 * PAGE);
-        assert_eq!(arena.stats().largest_free, 16 * PAGE);
+        assert_eq!(arena.largest_free(), 16 * PAGE);
+    }
+
+    #[test]
+    fn what_is_lent_is_reached_within_its_bounds_and_goes_back_once() {
+        let arena = Arena::new(BASE, 4 * PAGE);
+        let first = arena.lend(PAGE).unwrap();
+        let run = arena.lend(100).unwrap();
+        assert_eq!((run.addr(), run.size()), (IoAddr(BASE.0 + PAGE), 100));
+        run.write(96, b"last").unwrap();
+        let mut bytes = [0; 4];
+        run.read(96, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"last");
+        for (offset, len) in [(97, 4), (101, 0), (u64::MAX, 1)] {
+            assert_eq!(run.read(offset, &mut bytes[..len]), Err(MemoryError::OutOfRange), "{offset}");
+            assert_eq!(run.write(offset, &bytes[..len]), Err(MemoryError::OutOfRange), "{offset}");
+        }
+        drop(first);
+        drop(run);
+        assert_eq!(arena.largest_free(), 4 * PAGE);
     }
 
     #[test]

@@ -1,37 +1,40 @@
-//! Which part of a machine's memory one key of an RDMA card can cover: whole pages of one size.
+//! The part of a machine's memory that one key of an RDMA card can cover: whole pages of one size.
 //!
-//! A card finds the pages of a key in a table with one entry for each page, and keeps few entries in a cache. Large pages
-//! therefore make the key fast, and small ones let it cover memory to the last byte before a kernel image or a hole.
+//! A card finds the pages of a key in a table with one entry for each page, and caches few entries. Large
+//! pages therefore make the key fast; small pages let it cover memory to the last byte before a kernel image
+//! or a hole.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// log2 of the bytes of the smallest pages.
-const LOG_LEAST: u32 = 12;
-/// log2 of the bytes of the largest pages.
-const LOG_MOST: u32 = 30;
-/// The share of the memory that may be left out, so that pages are larger: one part of so many.
-const SHARE_LEFT_OUT: u64 = 32;
+/// log2 of the smallest page size in bytes.
+const LOG_MIN_PAGE: u32 = 12;
+/// log2 of the largest page size in bytes.
+const LOG_MAX_PAGE: u32 = 30;
+/// Divisor of the memory that may stay uncovered so that pages can be larger: at most 1/32 of it.
+const UNCOVERED_DIVISOR: u64 = 32;
 
-/// Whole pages of one size: ascending, apart and not empty, each range a multiple of the page in its place and its length.
+/// Memory as whole pages of one size. The ranges are ascending, disjoint and not empty; each begins and ends
+/// at a multiple of the page size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    /// log2 of the bytes of a page.
+    /// log2 of the page size in bytes.
     pub log_page: u32,
-    /// The addresses, in bytes.
+    /// The ranges of addresses, in bytes.
     pub ranges: Vec<Range<u64>>,
 }
 
 impl Coverage {
-    /// Covers the ranges of `memory`, which are apart, with the largest pages (4 KiB to 1 GiB) that leave at most one
-    /// part in 32 of it out. Nothing outside of `memory` is covered.
+    /// Covers the disjoint ranges of `memory` with the largest pages (4 KiB to 1 GiB) that leave at most 1/32
+    /// of it uncovered. Nothing outside of `memory` is covered.
     #[must_use]
     pub fn of(memory: &[Range<u64>]) -> Self {
         let memory = merged(memory);
         let total: u64 = memory.iter().map(len).sum();
-        let enough = |pages: &Self| total - pages.bytes() <= total / SHARE_LEFT_OUT;
-        let largest = (LOG_LEAST + 1..=LOG_MOST).rev().map(|log| Self::with_pages(&memory, log)).find(enough);
-        largest.unwrap_or_else(|| Self::with_pages(&memory, LOG_LEAST))
+        let enough = |pages: &Self| total - pages.bytes() <= total / UNCOVERED_DIVISOR;
+        let largest =
+            (LOG_MIN_PAGE + 1..=LOG_MAX_PAGE).rev().map(|log| Self::with_pages(&memory, log)).find(enough);
+        largest.unwrap_or_else(|| Self::with_pages(&memory, LOG_MIN_PAGE))
     }
 
     fn with_pages(memory: &[Range<u64>], log_page: u32) -> Self {
@@ -44,7 +47,7 @@ impl Coverage {
         Self { log_page, ranges: memory.iter().filter_map(whole).collect() }
     }
 
-    /// How many bytes it covers.
+    /// Returns the number of bytes covered.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(len).sum()
@@ -55,7 +58,7 @@ const fn len(range: &Range<u64>) -> u64 {
     range.end.saturating_sub(range.start)
 }
 
-/// Returns the ranges in ascending order, those that touch as one.
+/// Returns the ranges in ascending order, with adjacent and overlapping ones merged.
 fn merged(memory: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted: Vec<_> = memory.iter().filter(|range| len(range) > 0).cloned().collect();
     sorted.sort_unstable_by_key(|range| range.start);
@@ -91,7 +94,8 @@ mod tests {
 
     #[test]
     fn pages_are_the_largest_that_leave_at_most_a_part_in_32_out() {
-        // Small machines as QEMU makes them: the first MiB and an image of 4 MiB at 2 MiB are not among the memory.
+        // Small machines as QEMU makes them: the memory excludes the first MiB, and an image of 4 MiB at 2
+        // MiB.
         let small = |total: u64| Coverage::of(&[MIB..2 * MIB, 6 * MIB..total]);
         assert_eq!(
             small(8 * MIB),
@@ -101,7 +105,7 @@ mod tests {
             small(64 * MIB),
             Coverage { log_page: 21, ranges: core::iter::once(6 * MIB..64 * MIB).collect() }
         );
-        // A server with 1 TiB, 2 GiB of it below the registers of its devices.
+        // A server with 1 TiB, of which 2 GiB are below the registers of its devices.
         let large = Coverage::of(&[MIB..2 * MIB, 6 * MIB..2 * GIB, 4 * GIB..1026 * GIB]);
         let expected = [GIB..2 * GIB, 4 * GIB..1026 * GIB];
         assert_eq!(large, Coverage { log_page: 30, ranges: expected.into() });

@@ -1,7 +1,9 @@
-//! What a host gives to the code above it: time, randomness, tasks, memory, a control connection, and TCP.
+//! The services of a host for the code above it: time, randomness, tasks, memory, a control connection, and
+//! TCP.
 //!
-//! Protocol code takes all of these as inputs, so that the same `lite` and `roce` run in the kernel, in the simulator
-//! under virtual time and one seed, and on a Linux host. Implemented by `kernel`, `tests/sim` and `lite/node`.
+//! Protocol code receives all of these as arguments, so that the same `lite` and `roce` run in the kernel, in
+//! the simulator under virtual time and one seed, and on a Linux host. `kernel`, `tests/sim` and `lite/node`
+//! implement them.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -9,6 +11,7 @@ extern crate alloc;
 #[cfg(feature = "arena")]
 mod arena;
 pub mod coverage;
+mod lent;
 mod link;
 mod memory;
 mod network;
@@ -22,43 +25,102 @@ use core::pin::Pin;
 
 #[cfg(feature = "arena")]
 pub use arena::Arena;
+#[cfg(feature = "arena")]
+pub use lent::HostLent;
+pub use lent::{Lent, check_bounds};
 pub use link::{ControlLink, LinkDown};
 pub use memory::{IoAddr, Memory, MemoryError, MemoryStats};
 pub use network::{Connection, Listener, Network, NetworkError, NetworkFuture};
-pub use time::Instant;
+pub use time::{Instant, NoTimeLimit, TIME_UNITS, TimeLimit, parse_time};
 
-/// A task: a future that is polled until it ends and gives nothing back.
+/// A task: a future without a result, polled until it ends.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The machine as protocol code sees it: a clock, randomness, an executor and its memory.
+/// A clock, randomness, an executor and memory: the machine as protocol code sees it.
+///
+/// # Examples
+///
+/// A platform on a host, which starts each task on a thread:
+///
+#[cfg_attr(feature = "arena", doc = "```")]
+#[cfg_attr(not(feature = "arena"), doc = "```ignore")]
+/// use platform::{Arena, Instant, IoAddr, Memory, Platform, Task};
+/// use std::task::{Context, Poll, Waker};
+///
+/// struct Host {
+///     start: std::time::Instant,
+///     memory: Arena,
+/// }
+///
+/// impl Platform for Host {
+///     fn now(&self) -> Instant {
+///         Instant::from_nanos(self.start.elapsed().as_nanos() as u64)
+///     }
+///     fn fill_random(&self, buf: &mut [u8]) {
+///         buf.fill(4); // A real platform asks its system.
+///     }
+///     fn cpus(&self) -> usize {
+///         1
+///     }
+///     fn spawn(&self, name: &'static str, mut task: Task) {
+///         let run = move || {
+///             let mut cx = Context::from_waker(Waker::noop());
+///             while task.as_mut().poll(&mut cx) == Poll::Pending {
+///                 std::thread::yield_now();
+///             }
+///         };
+///         std::thread::Builder::new().name(name.into()).spawn(run).expect("no thread");
+///     }
+///     fn memory(&self) -> &dyn Memory {
+///         &self.memory
+///     }
+/// }
+///
+/// let host = Host { start: std::time::Instant::now(), memory: Arena::new(IoAddr(4096), 65536) };
+/// let (done, result) = std::sync::mpsc::channel();
+/// let task = async move {
+///     platform::yield_now().await;
+///     done.send("done").expect("nobody waits");
+/// };
+/// host.spawn("example", Box::pin(task));
+/// assert_eq!(result.recv(), Ok("done"));
+///
+/// let buffer = host.memory().alloc(100).expect("64 KiB are free");
+/// host.memory().write(buffer, b"hello")?;
+/// assert!(host.now() > Instant::ZERO);
+/// # Ok::<(), platform::MemoryError>(())
+/// ```
 pub trait Platform: Send + Sync {
-    /// Monotonic time since this node's start.
+    /// Returns the monotonic time since this node's start.
     fn now(&self) -> Instant;
 
-    /// Fills `buf` with unpredictable bytes (in the simulator: with bytes that the seed decides).
+    /// Fills `buf` with unpredictable bytes (in the simulator: with bytes that the seed determines).
     fn fill_random(&self, buf: &mut [u8]);
 
-    /// Number of processors that run tasks, at least 1.
+    /// Returns the number of processors that run tasks, at least 1.
     fn cpus(&self) -> usize;
 
-    /// The processor that runs this, below [`cpus`](Self::cpus); 0 where that is not known. For statistics.
+    /// Returns the processor that runs the caller, below [`cpus`](Self::cpus), or 0 if it is not known. For
+    /// statistics only.
     fn cpu(&self) -> usize {
         0
     }
 
-    /// Starts a task on a processor that the platform chooses; `name` is for diagnosis. Names that begin with `lite-`
-    /// are LITE's own tasks, which never compute for long: a platform with threads may keep them apart from applications.
+    /// Starts a task on a processor that the platform chooses; `name` appears in diagnostics. Names that
+    /// begin with `lite-` are LITE's own tasks, which never compute for long: a platform with threads may
+    /// separate them from applications.
     fn spawn(&self, name: &'static str, task: Task);
 
-    /// There is something new for whoever polls the RNIC and LITE: posted work, or an earlier deadline. A processor that
-    /// polls and sleeps must look again; nothing to do where polling is not done by a processor of its own.
+    /// Wakes the poller of the RNIC and of LITE, which has something new: posted work, or an earlier
+    /// deadline. A processor that polls and sleeps must look again. A platform that polls in no loop of its
+    /// own does nothing.
     fn wake_poller(&self) {}
 
-    /// The node's memory as devices and peers address it.
+    /// Returns the node's memory, as devices and peers address it.
     fn memory(&self) -> &dyn Memory;
 }
 
-/// Gives other tasks of this processor a turn: pending once, then ready.
+/// Lets other tasks of this processor run: the future is pending once, then ready.
 pub async fn yield_now() {
     let mut yielded = false;
     core::future::poll_fn(|cx| {

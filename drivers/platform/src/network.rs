@@ -1,6 +1,7 @@
-//! TCP for the few parts that talk to programs outside of the cluster.
+//! TCP for the few parts that communicate with programs outside of the cluster.
 //!
-//! Only system applications are given it. Implemented by `kernel` on the fabric port, and in memory for tests.
+//! Only system applications receive it. `kernel` implements it on the fabric port; tests implement it in
+//! memory.
 
 use crate::Instant;
 use alloc::boxed::Box;
@@ -8,22 +9,22 @@ use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use core::pin::Pin;
 
-/// A future of the network's, in a box.
+/// A boxed future of the network.
 pub type NetworkFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Why a connection cannot be had or used.
+/// The reason for which a connection cannot be made or used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
     /// The port has no IPv4 address.
     #[error("the port has no IPv4 address")]
     NoAddress,
-    /// The other side refuses.
+    /// The other side refused the connection.
     #[error("connection refused")]
     Refused,
     /// The local port is in use.
     #[error("the port is in use")]
     InUse,
-    /// Nothing has come, or nobody has taken anything, in time.
+    /// Nothing arrived, or the peer accepted no more data, before the deadline.
     #[error("no answer in time")]
     Deadline,
     /// The connection has ended.
@@ -31,9 +32,9 @@ pub enum NetworkError {
     Closed,
 }
 
-/// The host's TCP/IPv4 on one port, and its neighbours there.
+/// TCP over IPv4 on one port of the host, and address resolution there.
 pub trait Network: Send + Sync {
-    /// Connects to `to`; ends when the peer answers or `deadline` has passed.
+    /// Connects to `to`. Returns when the peer answers or `deadline` has passed.
     fn connect(
         &self,
         to: SocketAddrV4,
@@ -43,32 +44,33 @@ pub trait Network: Send + Sync {
     /// Listens on a port until the listener is dropped.
     fn listen(&self, port: u16) -> Result<Box<dyn Listener>, NetworkError>;
 
-    /// The Ethernet address of a neighbour, or `None` if nobody has answered by `deadline`.
+    /// Resolves the Ethernet address of a neighbour; `None` if there is no answer by `deadline`.
     fn resolve(&self, ip: IpAddr, deadline: Instant) -> NetworkFuture<'_, Option<[u8; 6]>>;
 }
 
-/// Takes connections.
+/// A TCP port that accepts connections.
 pub trait Listener: Send + Sync {
-    /// The next connection.
+    /// Waits for the next connection, until `deadline`.
     fn accept(&self, deadline: Instant) -> NetworkFuture<'_, Result<Box<dyn Connection>, NetworkError>>;
 }
 
-/// A TCP connection. Dropped, it is reset.
+/// A TCP connection. Dropping it resets it.
 pub trait Connection: Send + Sync {
-    /// The address of the other side; `None` once the connection is no more.
+    /// Returns the address of the other side, or `None` once the connection has ended.
     fn peer(&self) -> Option<Ipv4Addr>;
 
-    /// Some bytes that have come, by `deadline`; 0: the peer has ended its side.
+    /// Waits until bytes have arrived or `deadline` has passed, and reads some of them. Returns their number;
+    /// 0 means that the peer has ended its side.
     fn read<'a>(
         &'a self,
         buf: &'a mut [u8],
         deadline: Instant,
     ) -> NetworkFuture<'a, Result<usize, NetworkError>>;
 
-    /// Has all of `data` in the send buffer by `deadline`. What fits a segment goes out as one.
+    /// Puts all of `data` into the send buffer by `deadline`. Data that fits into one segment is sent as one.
     fn write<'a>(&'a self, data: &'a [u8], deadline: Instant) -> NetworkFuture<'a, Result<(), NetworkError>>;
 
-    /// Ends this side and waits, until `deadline`, that the peer has all that was written.
+    /// Ends this side and waits until the peer has acknowledged all data, or `deadline` has passed.
     fn close<'a>(self: Box<Self>, deadline: Instant) -> NetworkFuture<'a, ()>
     where
         Self: 'a;

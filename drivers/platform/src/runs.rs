@@ -1,4 +1,4 @@
-//! Which runs of a block of memory are free: what a [`Memory`](crate::Memory) on a host allocates with.
+//! The allocator of free runs in a block, with which a [`Memory`](crate::Memory) on a host allocates.
 
 use crate::MemoryStats;
 use alloc::collections::BTreeMap;
@@ -6,25 +6,28 @@ use alloc::collections::BTreeMap;
 /// Allocation granularity and alignment in bytes.
 pub const PAGE: u64 = 4096;
 
-/// A first-fit allocator of the runs of a block, by offset; it touches no memory.
+/// A first-fit allocator of runs in a block, by offset. It does not access the memory itself.
 #[derive(Debug)]
 pub struct Runs {
-    /// Offset to length, both in bytes and multiples of [`PAGE`].
+    /// Lengths by offset, both in bytes and multiples of [`PAGE`].
     free: BTreeMap<u64, u64>,
     taken: BTreeMap<u64, u64>,
     total: u64,
+    /// The sum of the free runs.
+    left: u64,
 }
 
 impl Runs {
-    /// A block of `total` bytes (rounded down to [`PAGE`]), all of it free.
+    /// Makes a block of `total` bytes (rounded down to [`PAGE`]), all of it free.
     #[must_use]
     pub fn new(total: u64) -> Self {
         let total = total - total % PAGE;
         let free = if total > 0 { BTreeMap::from([(0, total)]) } else { BTreeMap::new() };
-        Self { free, taken: BTreeMap::new(), total }
+        Self { free, taken: BTreeMap::new(), total, left: total }
     }
 
-    /// Takes the first run that has `len` bytes (rounded up to [`PAGE`], at least one): its offset, and its length.
+    /// Allocates the first run that has `len` bytes (rounded up to [`PAGE`], at least one page). Returns its
+    /// offset and length.
     pub fn take(&mut self, len: u64) -> Option<(u64, u64)> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
         let (&start, &run) = self.free.iter().find(|&(_, &run)| run >= len)?;
@@ -33,17 +36,19 @@ impl Runs {
             self.free.insert(start + len, run - len);
         }
         self.taken.insert(start, len);
+        self.left -= len;
         Some((start, len))
     }
 
-    /// Gives back the run at `start`, of exactly the `len` it was taken with.
+    /// Frees the run at `start`, given the same `len` as at its allocation.
     ///
     /// # Panics
-    /// If that run is not taken.
+    /// If that run is not allocated.
     pub fn give(&mut self, start: u64, len: u64) {
         let len = len.max(1).next_multiple_of(PAGE);
         assert!(self.taken.get(&start) == Some(&len), "freed run {start:#x}+{len:#x} is not allocated");
         self.taken.remove(&start);
+        self.left += len;
         // Merge with the free neighbours.
         let mut merged = start..start + len;
         if let Some(after) = self.free.remove(&merged.end) {
@@ -57,10 +62,39 @@ impl Runs {
         self.free.insert(merged.start, merged.end - merged.start);
     }
 
-    /// How much there is and how much is free.
+    /// Returns the amounts of total and free memory.
     #[must_use]
-    pub fn stats(&self) -> MemoryStats {
-        let largest_free = self.free.values().copied().max().unwrap_or(0);
-        MemoryStats { total: self.total, free: self.free.values().sum(), largest_free }
+    pub const fn stats(&self) -> MemoryStats {
+        MemoryStats { total: self.total, free: self.left }
+    }
+
+    /// Bytes of the longest run that is free.
+    #[must_use]
+    pub fn largest_free(&self) -> u64 {
+        self.free.values().copied().max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_total_is_the_sum_of_the_free_runs() {
+        let mut runs = Runs::new(64 * PAGE);
+        let mut taken: alloc::vec::Vec<(u64, u64)> = alloc::vec::Vec::new();
+        let mut state = 1u64;
+        for _ in 0..1000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let n = state >> 33;
+            if n.is_multiple_of(3) && !taken.is_empty() {
+                let (start, len) = taken.swap_remove(n as usize / 3 % taken.len());
+                runs.give(start, len);
+            } else {
+                taken.extend(runs.take(n % (9 * PAGE)));
+            }
+            let sum: u64 = runs.free.values().sum();
+            assert_eq!((runs.stats().free, runs.stats().total), (sum, 64 * PAGE));
+        }
     }
 }

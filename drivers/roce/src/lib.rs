@@ -1,8 +1,9 @@
-//! Wire formats of RoCE version 1 and 2 and of InfiniBand, and the InfiniBand transport over them, without any I/O.
+//! Wire formats of RoCE version 1 and 2 and of InfiniBand, and the InfiniBand transport over them, without
+//! any I/O.
 //!
-//! [`wire`] takes frames apart and puts them together. [`transport`] is the services of queue pairs as state machines:
-//! packets and the time go in, packets come out. Who has frames to move (`softroce`, the emulated ConnectX-3) owns
-//! queue pairs and asks them.
+//! [`wire`] parses and emits frames. [`transport`] implements the services of queue pairs as state machines:
+//! packets and the time go in, packets come out. The users that move frames (`softroce`, the emulated
+//! ConnectX-3) own the queue pairs and drive them.
 #![no_std]
 #![deny(unsafe_code)]
 extern crate alloc;

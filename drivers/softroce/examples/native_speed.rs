@@ -1,5 +1,6 @@
-//! How fast the software RNIC is at native speed: two of them back to back in one thread, so a figure is what both
-//! ends cost together, ICRC on both sides included. Run with `cargo run --release -p softroce --example native_speed`.
+//! Measures the software RNIC at native speed: two of them back to back in one thread, so that a figure is
+//! the cost of both ends together, including the ICRC on both sides. Run with
+//! `cargo run --release -p softroce --example native_speed`.
 
 #[path = "../tests/it/common/back_to_back.rs"]
 mod back_to_back;
@@ -48,7 +49,8 @@ fn report(name: &str, len: u32, each: f64) {
     println!("{name:<26} {len:>5} B {each:>10.1} {:>8.2}", f64::from(len) / each);
 }
 
-/// Nanoseconds per operation, with `depth` in flight: the best of 60 runs of 2 ms, so that a busy host shows less.
+/// Returns nanoseconds per operation, with `depth` in flight: the best of 60 runs of 2 ms, so that other load
+/// on the host has less effect.
 fn run(nodes: &[Node; 2], op: SendOp<'_>, depth: usize) -> f64 {
     let [Node { rnic: a, cq, qp, .. }, Node { rnic: b, .. }] = nodes;
     let wr = SendWr { id: WrId(0), op, signaled: true, solicited: false, fence: false };
@@ -76,7 +78,7 @@ fn run(nodes: &[Node; 2], op: SendOp<'_>, depth: usize) -> f64 {
             }
         };
         best = best.min(elapsed.as_nanos() as f64 / done as f64);
-        // Let what is in flight end before the next run.
+        // Everything in flight completes before the next run.
         while posted > done {
             let now = Instant::from_nanos(start.elapsed().as_nanos() as u64);
             a.progress(now, 64);

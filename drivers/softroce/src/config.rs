@@ -1,38 +1,41 @@
-//! What a software RNIC is made with.
+//! The configuration of a software RNIC.
 
 use verbs::Gid;
 
-/// What a software RNIC is made with.
+/// The configuration of a software RNIC.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The port's GID: of an IPv4 address ([`Gid::from_ipv4`]), or an IPv6 address.
+    /// The port's GID: that of an IPv4 address ([`Gid::from_ipv4`]), or an IPv6 address.
     pub gid: Gid,
-    /// Unpredictable bytes: the key and the queue pair numbers come from them, so that whoever knew this node before
-    /// its last boot, or a queue pair before it was destroyed, does not reach the next one.
+    /// Unpredictable bytes, from which the key and the queue pair numbers are derived. A peer that knew this
+    /// node before its last boot, or a queue pair before it was destroyed, can then not reach the present
+    /// one.
     pub random: [u8; 16],
-    /// Queue pairs that can exist at once, at most 4096.
+    /// The maximum number of queue pairs, at most 4096.
     pub max_qps: u32,
-    /// Packets in flight on one connection: less than a peer's receive ring holds.
+    /// The maximum number of packets in flight on one connection: less than the capacity of a peer's receive
+    /// ring.
     pub max_window: u32,
-    /// Elements of a scatter or gather list, 2 to 255.
+    /// The maximum number of elements in a scatter or gather list, 2 to 255.
     pub max_sge: u32,
-    /// Bytes of an inline payload.
+    /// The maximum length of an inline payload, in bytes.
     pub max_inline: u32,
 }
 
 impl Config {
-    /// The usual limits: 1024 queue pairs, 64 packets in flight, 4 elements, 128 bytes inline.
+    /// Makes a configuration with the default limits: 1024 queue pairs, 64 packets in flight, 4 elements, 128
+    /// bytes inline.
     #[must_use]
     pub const fn new(gid: Gid, random: [u8; 16]) -> Self {
         Self { gid, random, max_qps: 1024, max_window: 64, max_sge: 4, max_inline: 128 }
     }
 }
 
-/// Numbers spread from a seed (SplitMix64): as unpredictable as the seed, which is enough against chance and old
-/// packets; it is no cipher.
-pub(crate) struct Numbers(u64);
+/// Pseudorandom numbers from a seed (SplitMix64). They are as unpredictable as the seed, which protects
+/// against chance and old packets, but this is not a cipher.
+pub(crate) struct SplitMix(u64);
 
-impl Numbers {
+impl SplitMix {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,4 +1,4 @@
-//! Completion queues that cannot overflow: work reserves the place of its completion when it is posted.
+//! Completion queues that cannot overflow: posting work reserves room for its completion.
 
 use alloc::collections::VecDeque;
 use roce::transport::Completions;
@@ -8,7 +8,7 @@ use verbs::{Completion, CqId};
 pub(crate) struct Cq {
     waiting: VecDeque<Completion>,
     depth: u32,
-    /// Work outstanding and completions waiting: never more than `depth`.
+    /// Work outstanding plus completions waiting: never more than `depth`.
     committed: u32,
 }
 
@@ -17,14 +17,14 @@ impl Cq {
         Self { waiting: VecDeque::with_capacity(depth as usize), depth, committed: 0 }
     }
 
-    /// Takes a place; `false` if there is none.
+    /// Reserves room for a completion. Returns false if there is none.
     pub(crate) const fn reserve(&mut self) -> bool {
         let room = self.committed < self.depth;
         self.committed += room as u32;
         room
     }
 
-    /// Gives a place back that no completion will take.
+    /// Releases room that no completion will use.
     pub(crate) const fn release(&mut self) {
         self.committed = self.committed.saturating_sub(1);
     }
@@ -33,7 +33,7 @@ impl Cq {
         self.waiting.is_empty()
     }
 
-    /// Takes the oldest completions; gives how many.
+    /// Moves the oldest completions to `out`, and returns their number.
     pub(crate) fn poll(&mut self, out: &mut [Completion]) -> usize {
         let n = out.len().min(self.waiting.len());
         for (to, from) in out.iter_mut().zip(self.waiting.drain(..n)) {
@@ -44,7 +44,7 @@ impl Cq {
     }
 }
 
-/// Where the completions of one queue pair go.
+/// The completion queues of one queue pair.
 pub(crate) struct Sink<'a> {
     pub(crate) cqs: &'a mut [Option<Cq>],
     pub(crate) send: CqId,

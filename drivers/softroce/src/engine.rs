@@ -1,6 +1,6 @@
-//! What runs behind the lock: queue pairs, completion queues, who sends next, and timers.
+//! The state behind the lock: queue pairs, completion queues, the order of senders, and timers.
 
-use crate::config::{Config, Numbers};
+use crate::config::{Config, SplitMix};
 use crate::cq::{Cq, Sink};
 use crate::port::EthernetPort;
 use crate::queue_pair::QueuePair;
@@ -19,22 +19,23 @@ use verbs::{
     SendWr, UdOptions, UdQp, UdSendWr, VerbsError,
 };
 
-/// Most work requests of a queue, and completions of a completion queue.
+/// The maximum depth of a work queue and of a completion queue.
 pub(crate) const MAX_DEPTH: u32 = 1 << 16;
-/// Completion queues that can exist.
+/// The maximum number of completion queues.
 const MAX_CQS: usize = 1 << 10;
-/// Packets that a queue pair sends before the next one has its turn.
+/// The number of packets that a queue pair sends before the next one may send.
 const BURST: usize = 16;
-/// How long to leave a full transmit ring alone.
+/// The time for which a full transmit ring is left alone.
 const RING_FULL_WAIT: Duration = Duration::from_micros(20);
 
-/// The engine and its port: two fields, so that received frames reach the one while the other lends them.
+/// The engine and its port. They are separate fields, so that the engine can handle frames that the port
+/// lends.
 pub(crate) struct Engine<P> {
     pub(crate) port: P,
     pub(crate) core: Core,
 }
 
-/// Everything but the port.
+/// Everything except the port.
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) key: RemoteKey,
@@ -42,20 +43,20 @@ pub(crate) struct Core {
     pub(crate) mac: MacAddr,
     memory: Arc<dyn Memory>,
     pub(crate) slots: Slots,
-    /// By number; none where one has been destroyed.
+    /// Completion queues by number; `None` for a destroyed one.
     cqs: Vec<Option<Cq>>,
-    /// Slots of queue pairs with something to send, each at most once.
+    /// The slots of queue pairs that have packets to send, each at most once.
     ready: VecDeque<usize>,
-    /// Counts calls of `progress`: acknowledgements wait for the next.
+    /// The number of calls of `progress`: acknowledgements wait for the next.
     pub(crate) round: u32,
-    /// IPv4 identification of the next frame.
+    /// The IPv4 identification of the next frame.
     ip_id: u16,
-    /// No deadline of a queue pair is before this; it is exact unless `deadline_moved`.
+    /// A lower bound of all deadlines of queue pairs, which is exact unless `deadline_moved`.
     earliest: Instant,
     deadline_moved: bool,
-    /// The transmit ring was full; not before this again.
+    /// The time before which a full transmit ring is not tried again.
     ring_full_until: Option<Instant>,
-    /// Payload of a packet within the RNIC.
+    /// The payload of a packet within the RNIC.
     scratch: Box<[u8]>,
 }
 
@@ -69,7 +70,7 @@ impl Core {
             counters: Counters::default(),
             mac,
             memory,
-            slots: Slots::new(config.max_qps, Numbers::new(seed)),
+            slots: Slots::new(config.max_qps, SplitMix::new(seed)),
             cqs: Vec::new(),
             ready: VecDeque::new(),
             round: 0,
@@ -134,7 +135,7 @@ impl Core {
         Ok(UdQp::new(number))
     }
 
-    /// Makes a queue pair by `make`, which gets its number and an unpredictable PSN.
+    /// Makes a queue pair by `make`, which receives its number and an unpredictable PSN.
     fn create(
         &mut self,
         [send_cq, recv_cq]: [CqId; 2],
@@ -179,7 +180,7 @@ impl Core {
         }
     }
 
-    /// How many queue pairs and completion queues there are.
+    /// Returns the numbers of queue pairs and completion queues.
     pub(crate) fn objects(&self) -> (usize, usize) {
         (self.slots.iter().count(), self.cqs.iter().flatten().count())
     }
@@ -260,12 +261,12 @@ impl Core {
         self.cq(cq).map_or(0, |cq| cq.poll(out))
     }
 
-    /// Whether completions wait, or something can be sent.
+    /// Returns true if completions wait, or packets can be sent.
     pub(crate) fn has_work(&self) -> bool {
         !self.ready.is_empty() || self.cqs.iter().flatten().any(|cq| !cq.is_empty())
     }
 
-    /// Runs `f` on a queue pair, then notes what it has to send and when it is due.
+    /// Calls `f` with a queue pair, and then updates the list of senders and the deadlines.
     pub(crate) fn with_qp<T>(
         &mut self,
         number: QpNum,
@@ -297,7 +298,7 @@ impl Core {
         Some(result)
     }
 
-    /// When `progress` is due.
+    /// Returns the time at which `progress` must be called.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         if !self.ready.is_empty() {
             return Some(self.ring_full_until.unwrap_or(Instant::ZERO));
@@ -319,8 +320,9 @@ impl Core {
         self.round = self.round.wrapping_add(1);
     }
 
-    /// Handles timers; gives whether any was due. To be called after what has arrived is taken: a node that was not
-    /// scheduled for a while finds the acknowledgements that came meanwhile before it misses them.
+    /// Handles expired timers, and returns true if there were any. Must be called after received frames are
+    /// handled: a node that was not scheduled for a while then finds the acknowledgements that arrived
+    /// meanwhile before it reacts to their absence.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         if now < self.earliest || now < self.earliest_deadline() {
             return false;
@@ -334,11 +336,12 @@ impl Core {
         true
     }
 
-    /// Sends at most about `budget` packets; gives how many.
+    /// Sends at most about `budget` packets, and returns their number.
     pub(crate) fn transmit(&mut self, port: &mut impl EthernetPort, now: Instant, budget: usize) -> usize {
         self.ring_full_until = None;
         let (mut sent, mut on_wire) = (0, 0);
-        // A queue pair whose acknowledgement is not due yet stays in the list, so each pass visits every one once.
+        // A queue pair whose acknowledgement is not due yet stays in the list, so each pass visits every
+        // queue pair once.
         loop {
             let before = sent;
             for _ in 0..self.ready.len() {
@@ -358,7 +361,7 @@ impl Core {
         sent
     }
 
-    /// Sends up to `burst` packets of the queue pair in a slot that was taken off the list.
+    /// Sends up to `burst` packets of the queue pair in a slot that was removed from the list.
     fn send_burst(
         &mut self,
         index: usize,
@@ -368,7 +371,8 @@ impl Core {
         sent: &mut usize,
         on_wire: &mut usize,
     ) {
-        // It counts as queued until the burst is over, so that it is looked at for more work only once.
+        // The queue pair counts as queued until the burst is over, so that it is checked for more work only
+        // once.
         let Some(number) = self.slots.at(index).map(|slot| slot.qp.number()) else { return };
         for _ in 0..burst {
             let Some(slot) = self.slots.at(index) else { return };
@@ -386,11 +390,11 @@ impl Core {
         if let Some(slot) = self.slots.at(index) {
             slot.queued = false;
         }
-        // Back into the list if more is to be sent.
+        // Queues it again if it has more to send.
         self.with_qp(number, now, |_, _| ());
     }
 
-    /// Hands a packet to the port; `false` if its ring is full.
+    /// Passes a packet to the port. Returns false if the transmit ring is full.
     fn send_out(&mut self, number: QpNum, tx: &Tx, port: &mut impl EthernetPort, now: Instant) -> bool {
         let id = self.ip_id;
         let memory = &*self.memory;
@@ -411,7 +415,7 @@ impl Core {
         true
     }
 
-    /// Hands a packet to a queue pair of this RNIC. Its acknowledgement is due at once.
+    /// Passes a packet to a queue pair of this RNIC. Its acknowledgement is due at once.
     fn send_within(&mut self, number: QpNum, tx: &Tx, now: Instant) {
         let mut scratch = core::mem::take(&mut self.scratch);
         let memory = &*self.memory;
@@ -427,7 +431,8 @@ impl Core {
         self.scratch = scratch;
     }
 
-    /// Notes that a packet has left; one that could not be made good ends its queue pair.
+    /// Records that a packet was sent. With `good` false, its payload could not be read, and the queue pair
+    /// fails.
     fn sent(&mut self, number: QpNum, tx: &Tx, good: bool, now: Instant) {
         self.with_qp(number, now, |qp, env| {
             qp.sent(tx, good, env);

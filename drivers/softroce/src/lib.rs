@@ -1,7 +1,7 @@
 //! An RNIC in software: the [`roce`] transport over any Ethernet port, behind the [`verbs::Rnic`] trait.
 //!
-//! The transport reads payloads from memory straight into the frames that the port lends, and writes received ones
-//! straight from its ring to memory. Nothing on the way allocates.
+//! The transport reads payloads from memory straight into the frames that the port lends, and writes received
+//! payloads straight from the port's ring to memory. The data path does not allocate.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -27,7 +27,7 @@ use verbs::{
 pub use config::Config;
 pub use port::EthernetPort;
 
-/// A software RNIC over the port `P`. `R` is the lock: in the kernel one that masks interrupts.
+/// A software RNIC over the port `P`. `R` is the lock: in the kernel, one that masks interrupts.
 pub struct SoftRoce<P, R> {
     engine: Mutex<R, Engine<P>>,
 }
@@ -40,7 +40,8 @@ impl<P: EthernetPort, R: RawMutex> SoftRoce<P, R> {
         Self { engine: Mutex::new(Engine { port, core }) }
     }
 
-    /// Gives the port its GID, once the manager has assigned one; to be called before queue pairs are connected.
+    /// Sets the port's GID, once the manager has assigned one. Must be called before queue pairs are
+    /// connected.
     pub fn set_gid(&self, gid: Gid) {
         self.engine.lock().core.config.gid = gid;
     }
@@ -135,7 +136,7 @@ impl<P: EthernetPort, R: RawMutex + Send + Sync> Rnic for SoftRoce<P, R> {
     }
 
     fn counters(&self, each: &mut dyn FnMut(Counter)) {
-        // Copied first: `each` may take its time, or call back.
+        // A copy, because `each` may be slow, or call back.
         let engine = self.engine.lock();
         let counters = engine.core.counters;
         let (queue_pairs, completion_queues) = engine.core.objects();

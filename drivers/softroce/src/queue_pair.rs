@@ -1,12 +1,11 @@
-//! A queue pair of either service, as the engine sees it.
+//! A queue pair of either service, as the engine uses it.
 
 use platform::{Instant, Memory};
 use roce::transport::{DatagramQp, Env, ReliableQp, RemoteAccess, Tx};
 use roce::wire::Packet;
 use verbs::{GRH_LEN, QpNum, RecvWr, VerbsError};
 
-/// A queue pair.
-#[allow(clippy::large_enum_variant, reason = "each stands in a slot of its own, which is boxed")]
+#[allow(clippy::large_enum_variant, reason = "each slot is boxed")]
 pub(crate) enum QueuePair {
     Reliable(ReliableQp),
     Datagram(DatagramQp),
@@ -54,7 +53,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether the next packet goes to a queue pair of this RNIC.
+    /// Returns true if the next packet is for a queue pair of this RNIC.
     pub(crate) fn sends_within(&self) -> bool {
         match self {
             Self::Reliable(qp) => qp.path().is_none(),
@@ -96,7 +95,7 @@ impl QueuePair {
         }
     }
 
-    /// What goes before the next packet, `tx`, in a receive, if it is a datagram.
+    /// Returns the bytes that precede the next packet, `tx`, in a receive, if it is a datagram.
     pub(crate) fn origin(&self, tx: &Tx) -> Option<[u8; GRH_LEN as usize]> {
         match self {
             Self::Reliable(_) => None,
@@ -104,17 +103,17 @@ impl QueuePair {
         }
     }
 
-    /// `tx` has left; `good`: as it should.
+    /// Records that `tx` was sent. With `good` false, its payload could not be read.
     pub(crate) fn sent(&mut self, tx: &Tx, good: bool, env: &mut Env<'_>) {
         match (self, good) {
             (Self::Reliable(qp), true) => qp.sent(tx, env),
-            (Self::Reliable(qp), false) => qp.spoiled(tx, env),
+            (Self::Reliable(qp), false) => qp.payload_failed(tx, env),
             (Self::Datagram(qp), true) => qp.sent(env),
-            (Self::Datagram(qp), false) => qp.spoiled(env),
+            (Self::Datagram(qp), false) => qp.payload_failed(env),
         }
     }
 
-    /// Ends all work as flushed.
+    /// Completes all work as flushed.
     pub(crate) fn end(&mut self, env: &mut Env<'_>) {
         match self {
             Self::Reliable(qp) => qp.end(None, None, env),

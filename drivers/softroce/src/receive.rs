@@ -1,4 +1,4 @@
-//! What arrives: which queue pair it is for, and why it is dropped.
+//! Received packets: their queue pairs, and the reasons to drop them.
 
 use crate::engine::Core;
 use crate::queue_pair::QueuePair;
@@ -51,7 +51,8 @@ impl Core {
         }
     }
 
-    /// Handles a packet that a queue pair of this RNIC has sent; `origin`: what goes before it, if it is a datagram.
+    /// Handles a packet that a queue pair of this RNIC has sent. `origin` precedes it in the receive, if it
+    /// is a datagram.
     pub(crate) fn deliver_within(
         &mut self,
         packet: &Packet<'_>,

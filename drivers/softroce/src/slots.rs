@@ -1,25 +1,25 @@
 //! The queue pairs of an RNIC, found by number in one step.
 
-use crate::config::Numbers;
+use crate::config::SplitMix;
 use crate::queue_pair::QueuePair;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use platform::Instant;
 use verbs::{CqId, Psn, QpNum};
 
-/// Bits of a queue pair number that are its slot; the rest are random.
+/// The number of low bits of a queue pair number that are its slot; the others are random.
 const SLOT_BITS: u32 = 12;
-/// Slots that numbers can name.
+/// The maximum number of slots.
 pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
-/// A queue pair and what the engine knows about it.
+/// A queue pair and the engine's data about it.
 pub(crate) struct Slot {
     pub(crate) qp: QueuePair,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
-    /// Whether it waits for its turn to send.
+    /// True if it is in the list of senders.
     pub(crate) queued: bool,
-    /// Its deadline as last looked at.
+    /// The deadline at the last check.
     pub(crate) deadline: Instant,
 }
 
@@ -27,22 +27,22 @@ pub(crate) struct Slot {
 pub(crate) struct Slots {
     slots: Vec<Option<Box<Slot>>>,
     max: usize,
-    numbers: Numbers,
+    random: SplitMix,
 }
 
 impl Slots {
-    pub(crate) const fn new(max: u32, numbers: Numbers) -> Self {
+    pub(crate) const fn new(max: u32, random: SplitMix) -> Self {
         let max = if max > MAX_SLOTS { MAX_SLOTS } else { max };
-        Self { slots: Vec::new(), max: max as usize, numbers }
+        Self { slots: Vec::new(), max: max as usize, random }
     }
 
-    /// Slots that exist, used or not.
+    /// Returns the number of slots, used or not.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Finds room for a queue pair; gives its slot and a new number. The number's low bits are the slot, the others
-    /// random and not all zero, which leaves out the special queue pairs 0 and 1.
+    /// Reserves a free slot, and returns it with a new queue pair number. The low bits of the number are the
+    /// slot. The others are random and not all zero, which excludes the special queue pairs 0 and 1.
     pub(crate) fn reserve(&mut self) -> Option<(usize, QpNum)> {
         let free = self.slots.iter().position(Option::is_none);
         let index = match free {
@@ -54,7 +54,7 @@ impl Slots {
             None => return None,
         };
         let variable = loop {
-            let bits = self.numbers.next() as u32 & (0xff_ffff >> SLOT_BITS);
+            let bits = self.random.next() as u32 & (0xff_ffff >> SLOT_BITS);
             if bits != 0 {
                 break bits;
             }
@@ -62,9 +62,9 @@ impl Slots {
         Some((index, QpNum::new(variable << SLOT_BITS | index as u32)))
     }
 
-    /// An unpredictable first PSN.
+    /// Returns an unpredictable first PSN.
     pub(crate) const fn psn(&mut self) -> Psn {
-        Psn::new((self.numbers.next() >> 40) as u32)
+        Psn::new((self.random.next() >> 40) as u32)
     }
 
     pub(crate) fn put(&mut self, index: usize, slot: Slot) {
@@ -73,17 +73,17 @@ impl Slots {
         }
     }
 
-    /// The slot that a number may be in.
+    /// Returns the only slot in which a number can be.
     pub(crate) const fn index(number: QpNum) -> usize {
         (number.get() & (MAX_SLOTS - 1)) as usize
     }
 
-    /// The queue pair with this number.
+    /// Returns the queue pair with this number.
     pub(crate) fn find(&mut self, number: QpNum) -> Option<&mut Slot> {
         self.at(Self::index(number)).filter(|slot| slot.qp.number() == number)
     }
 
-    /// The queue pair in a slot.
+    /// Returns the queue pair in a slot.
     pub(crate) fn at(&mut self, index: usize) -> Option<&mut Slot> {
         self.slots.get_mut(index)?.as_deref_mut()
     }

@@ -1,4 +1,4 @@
-//! How a port is addressed, by link kind.
+//! Addresses of ports, by kind of link.
 
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,12 @@ impl fmt::Debug for MacAddr {
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IPv4 address mapped.
+    /// Returns the GID that holds the IPv4 address.
     #[must_use]
     pub const fn from_ipv4(ip: [u8; 4]) -> Self {
         Self([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, ip[0], ip[1], ip[2], ip[3]])
     }
-    /// The IPv4 address, if it is a mapped one.
+    /// Returns the IPv4 address, if the GID holds one.
     #[must_use]
     pub fn ipv4(&self) -> Option<[u8; 4]> {
         core::net::Ipv6Addr::from(self.0).to_ipv4_mapped().map(|ip| ip.octets())
@@ -49,7 +49,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What the frames look like on the wire. Two nodes can talk if they share one kind.
+/// The frame format on the wire. Two nodes can communicate only over a kind that both have.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum LinkKind {
     /// UDP port 4791 (InfiniBand specification, annex A17).
@@ -60,7 +60,7 @@ pub enum LinkKind {
     InfiniBand,
 }
 
-/// Where a port is found by its peers: what a node publishes at join and the manager brokers.
+/// The address of a port. A node publishes it when it joins, and the manager passes it to peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct PortAddress {
     /// The port's Ethernet address; zero on InfiniBand.
@@ -71,7 +71,7 @@ pub struct PortAddress {
     pub lid: u16,
 }
 
-/// The way to a peer's port (specification: address vector, 11.2.2.1).
+/// The path to a peer's port (specification: address vector, 11.2.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressVector {
     /// The frame format.
@@ -87,8 +87,9 @@ pub struct AddressVector {
 }
 
 impl AddressVector {
-    /// The traffic class of a sender that slows down when it is told of congestion marks (RFC 3168: ECT(0)), as RDMA
-    /// over converged Ethernet does: a congested switch marks its packets rather than dropping them.
+    /// Traffic class of a sender that slows down when it is told of congestion marks (RFC 3168: ECT(0)), as
+    /// RDMA over converged Ethernet does. A congested switch marks the packets of such a sender instead
+    /// of dropping them.
     pub const ECT_0: u8 = 2;
 }
 
@@ -111,14 +112,14 @@ impl PathMtu {
     /// All, ascending.
     pub const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
 
-    /// In bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         256 << self as usize
     }
 
-    /// The largest that fits RoCE frames into an Ethernet MTU, given the most that the headers around the payload
-    /// take: GRH or IPv6 40, UDP 8, BTH 12, the longest extended headers 16 + 4, ICRC 4.
+    /// Returns the largest path MTU whose RoCE frames fit into an Ethernet MTU, for the longest headers: GRH
+    /// or IPv6 40, UDP 8, BTH 12, extended headers 16 + 4, ICRC 4.
     #[must_use]
     pub fn fitting(ethernet_mtu: usize) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|m| m.bytes() + 84 <= ethernet_mtu)

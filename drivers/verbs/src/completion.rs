@@ -2,34 +2,34 @@
 
 use crate::{QpNum, RemoteKey, WrId};
 
-/// How a work request ended (specification 11.6.2; the names are libibverbs').
+/// The result of a work request (specification 11.6.2; the names are libibverbs').
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Status {
-    /// Done.
+    /// The work request was carried out.
     Success,
-    /// A local buffer was too short for what came, or too long for the service.
+    /// A local buffer was too short for the data received, or a message too long for the service.
     LocalLengthError,
-    /// The queue pair is in no state to do that.
+    /// The queue pair is not in a state that allows the work request.
     LocalQpOperationError,
-    /// A local address is not memory of the one key.
+    /// A local address is outside of the memory that the key covers.
     LocalProtectionError,
-    /// Ended because the queue pair went to the error state before it was done.
+    /// The queue pair went to the error state before the work request was carried out.
     WorkRequestFlushed,
     /// The peer refused the request as malformed.
     RemoteInvalidRequest,
     /// The peer refused the address, the key or the right.
     RemoteAccessError,
-    /// The peer could not do it.
+    /// The peer could not carry out the request.
     RemoteOperationError,
-    /// No acknowledgement within the timeouts and retries.
+    /// No acknowledgement arrived within the timeouts and retries.
     RetryExceeded,
-    /// The peer had no receive posted for too long.
+    /// The peer had no receive posted, and the retries for that case ran out.
     RnrRetryExceeded,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     BadResponse,
 }
 
-/// Which kind of work ended.
+/// The kind of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WorkKind {
     /// SEND.
@@ -42,40 +42,40 @@ pub enum WorkKind {
     FetchAdd,
     /// Compare-and-swap.
     CompareSwap,
-    /// A receive that took a SEND.
+    /// A receive that a SEND consumed.
     Recv,
-    /// A receive that took the immediate of a WRITE; its bytes are in place.
+    /// A receive that a WRITE with immediate data consumed. The data written is already in place.
     RecvWriteImm,
 }
 
-/// The end of one work request.
+/// The completion of one work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The work request's name.
+    /// The identifier that the caller gave the work request.
     pub id: WrId,
-    /// Its queue pair.
+    /// The queue pair of the work request.
     pub qp: QpNum,
-    /// How it ended; the fields below hold only with [`Status::Success`].
+    /// The result. The fields below are valid only with [`Status::Success`].
     pub status: Status,
-    /// What it was.
+    /// The kind of the work request.
     pub kind: WorkKind,
-    /// Bytes received or read.
+    /// The number of bytes received or read.
     pub byte_len: u32,
     /// Immediate data received.
     pub imm: Option<u32>,
-    /// The key of this node that the SEND received has taken away; never together with `imm`.
+    /// The key of this node that the received SEND invalidated; never together with `imm`.
     pub invalidated: Option<RemoteKey>,
-    /// The queue pair that sent a datagram received.
+    /// The queue pair that sent the received datagram.
     pub src_qp: Option<QpNum>,
 }
 
 impl Completion {
-    /// A completion that tells of no bytes and no immediate data.
+    /// Makes a completion without bytes and immediate data.
     #[must_use]
     pub const fn new(id: WrId, qp: QpNum, status: Status, kind: WorkKind) -> Self {
         Self { id, qp, status, kind, byte_len: 0, imm: None, invalidated: None, src_qp: None }
     }
 
-    /// What to fill a buffer for [`Rnic::poll_cq`](crate::Rnic::poll_cq) with.
+    /// A value to fill a buffer for [`Rnic::poll_cq`](crate::Rnic::poll_cq) with.
     pub const BLANK: Self = Self::new(WrId(0), QpNum::new(0), Status::Success, WorkKind::Send);
 }

@@ -1,7 +1,8 @@
-//! The RNIC interface: what is above it (LITE) and what is below it (softroce, mlx4, ibverbs) meet only here.
+//! The RNIC interface. LITE above and the drivers below (`softroce`, `mlx4`, `ibverbs`) meet only here.
 //!
-//! Names are those of the InfiniBand Architecture Specification, volume 1, chapter 10 and 11, and of libibverbs.
-//! One key covers all memory of a node, so a local address needs no key and a remote one always the same.
+//! Names are those of the InfiniBand Architecture Specification, volume 1, chapters 10 and 11, and of
+//! libibverbs. One key covers all memory of a node, so local addresses carry no key, and all remote addresses
+//! of a peer carry the same one.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct QpNum(u32);
 
 impl QpNum {
-    /// Keeps the low 24 bits.
+    /// Makes a number from the low 24 bits of `n`.
     #[must_use]
     pub const fn new(n: u32) -> Self {
         Self(n & 0xff_ffff)
     }
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -31,23 +31,23 @@ impl fmt::Debug for QpNum {
 pub struct Psn(u32);
 
 impl Psn {
-    /// Keeps the low 24 bits.
+    /// Makes a number from the low 24 bits of `n`.
     #[must_use]
     pub const fn new(n: u32) -> Self {
         Self(n & 0xff_ffff)
     }
-    /// The number, below 2^24.
+    /// Returns the number, below 2^24.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
-    /// The number `n` packets later.
+    /// Returns the number `n` packets later.
     #[must_use]
     #[allow(clippy::should_implement_trait, reason = "modular; `+` would hide that")]
     pub const fn add(self, n: u32) -> Self {
         Self(self.0.wrapping_add(n) & 0xff_ffff)
     }
-    /// How many packets `self` is after `other`: -2^23 to 2^23 - 1.
+    /// Returns the number of packets by which `self` is after `other`: -2^23 to 2^23 - 1.
     #[must_use]
     pub const fn distance_from(self, other: Self) -> i32 {
         ((self.0.wrapping_sub(other.0) << 8).cast_signed()) >> 8
@@ -71,32 +71,32 @@ impl fmt::Debug for RemoteKey {
     }
 }
 
-/// What a datagram must name to be taken by a queue pair (Q_Key, specification 3.5.3).
+/// The key that a datagram must carry so that a queue pair accepts it (Q_Key, specification 3.5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct QKey(pub u32);
 
 impl QKey {
-    /// Whether it is a controlled one: a send that names it carries the key of its own queue pair instead
-    /// (specification 10.2.5).
+    /// Returns whether this is a controlled Q_Key. A send that names a controlled one carries the key of its
+    /// own queue pair instead (specification 10.2.5).
     #[must_use]
     pub const fn is_controlled(self) -> bool {
         self.0 & 1 << 31 != 0
     }
 }
 
-/// A queue pair of the unreliable datagram service. Its [`number`](Self::number) goes into
-/// [`Rnic::post_recv`](crate::Rnic::post_recv) and [`Rnic::destroy_qp`](crate::Rnic::destroy_qp) and to peers; what
-/// only datagrams have takes the type.
+/// A queue pair of the unreliable datagram service. Its [`number`](Self::number) is an argument of
+/// [`Rnic::post_recv`](crate::Rnic::post_recv) and [`Rnic::destroy_qp`](crate::Rnic::destroy_qp), and is told
+/// to peers. Calls that only datagrams have accept this type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdQp(QpNum);
 
 impl UdQp {
-    /// For an RNIC to name one that it has made.
+    /// Wraps the number of a datagram queue pair. Only an RNIC that has made the queue pair calls this.
     #[must_use]
     pub const fn new(number: QpNum) -> Self {
         Self(number)
     }
-    /// Its number.
+    /// Returns the queue pair's number.
     #[must_use]
     pub const fn number(self) -> QpNum {
         self.0
@@ -107,7 +107,7 @@ impl UdQp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CqId(pub u16);
 
-/// The caller's name for a work request, given back in its completion.
+/// The caller's identifier of a work request, returned in its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct WrId(pub u64);
 
@@ -119,13 +119,13 @@ mod tests {
     const ALL: u32 = 1 << 24;
     const HALF: u32 = 1 << 23;
 
-    /// Any number, and those near where they go round and near half of the way more often.
+    /// Generates any number, and more often one near 0 or near 2^23.
     fn number() -> impl Strategy<Value = u32> {
         prop_oneof![0..ALL, 0..40u32, ALL - 40..ALL, HALF - 40..HALF + 40]
     }
 
     proptest! {
-        /// Packets are in the order in which they are sent, wherever the numbers begin.
+        /// Packets are ordered as they are sent, whatever the first number is.
         #[test]
         fn a_packet_is_as_far_on_as_packets_have_been_sent(first in number(), sent in number()) {
             let (a, b) = (Psn::new(first), Psn::new(first).add(sent));
@@ -134,7 +134,7 @@ mod tests {
             let distance = if ahead { i64::from(sent) } else { i64::from(sent) - i64::from(ALL) };
             prop_assert_eq!(i64::from(b.distance_from(a)), distance);
             prop_assert_eq!(a.add(b.distance_from(a) as u32), b, "also backwards");
-            // Half of all numbers on is as far as half of them back.
+            // The distance between two numbers that are 2^23 apart is -2^23 in both directions.
             let back = if sent == HALF { -i64::from(HALF) } else { -distance };
             prop_assert_eq!(i64::from(a.distance_from(b)), back);
         }

@@ -6,81 +6,83 @@ use platform::IoAddr;
 /// A piece of local memory (scatter/gather element). The RNIC's one key covers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sge {
-    /// First byte.
+    /// The address of the first byte.
     pub addr: IoAddr,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u32,
 }
 
-/// A place in a peer's memory.
+/// An address in a peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemoteAddr {
-    /// First byte, as the peer addresses it.
+    /// The address of the first byte, as the peer knows it.
     pub addr: IoAddr,
-    /// The peer's key.
+    /// The peer's key for the memory.
     pub key: RemoteKey,
 }
 
-/// What a SEND or WRITE carries.
+/// The data of a SEND or a WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payload<'a> {
-    /// Gathered from memory, which the RNIC may read until the completion.
+    /// The data is gathered from memory, which the RNIC may read until the completion.
     Gather(&'a [Sge]),
-    /// Copied by the call itself; at most [`Attributes::max_inline`](crate::Attributes::max_inline) bytes.
+    /// The data is copied by the call itself; at most
+    /// [`Attributes::max_inline`](crate::Attributes::max_inline) bytes.
     Inline(&'a [u8]),
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SendOp<'a> {
-    /// SEND: into the buffer that the peer posted next.
+    /// SEND: writes into the oldest receive that the peer has posted.
     Send {
         /// The message.
         data: Payload<'a>,
-        /// Immediate data, given to the receiver in its completion.
+        /// Immediate data, which the receiver finds in its completion.
         imm: Option<u32>,
     },
-    /// SEND that also takes a key of the peer away, which the peer's completion names (specification 9.4.1.1.3).
+    /// SEND with invalidate: also invalidates a key of the peer, which the peer's completion names
+    /// (specification 9.4.1.1.3).
     SendInvalidate {
         /// The message.
         data: Payload<'a>,
-        /// The peer's key. One that may not be invalidated ends the queue pair at both ends.
+        /// The peer's key. If it may not be invalidated, the queue pair fails at both ends.
         key: RemoteKey,
     },
     /// RDMA WRITE.
     Write {
-        /// The bytes.
+        /// The data.
         data: Payload<'a>,
-        /// Their target.
+        /// The address that it is written to.
         remote: RemoteAddr,
-        /// Immediate data: consumes a receive at the peer and completes it.
+        /// Immediate data, which consumes a receive at the peer and completes it.
         imm: Option<u32>,
     },
     /// RDMA READ.
     Read {
-        /// Where the bytes go, in order; their lengths add up to the length read.
+        /// The buffers that the data is written to, in order. Their lengths add up to the length read.
         into: &'a [Sge],
-        /// Their source.
+        /// The address that is read.
         remote: RemoteAddr,
     },
     /// Atomic fetch-and-add on 8 aligned bytes.
     FetchAdd {
-        /// Where the 8-byte value before goes (native endian).
+        /// The address that receives the 8-byte previous value (native endian).
         result: IoAddr,
-        /// The target.
+        /// The address of the 8 bytes.
         remote: RemoteAddr,
-        /// Added, wrapping.
+        /// The number to add, wrapping.
         add: u64,
     },
     /// Atomic compare-and-swap on 8 aligned bytes.
     CompareSwap {
-        /// Where the 8-byte value before goes (native endian).
+        /// The address that receives the 8-byte previous value (native endian).
         result: IoAddr,
-        /// The target.
+        /// The address of the 8 bytes.
         remote: RemoteAddr,
-        /// What the target must hold.
+        /// The value that the 8 bytes must have for the swap.
         compare: u64,
-        /// What it then gets.
+        /// The value that is stored if they have it.
         swap: u64,
     },
 }
@@ -88,49 +90,51 @@ pub enum SendOp<'a> {
 /// A send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// The identifier that the completion returns.
     pub id: WrId,
-    /// What to do.
+    /// The operation.
     pub op: SendOp<'a>,
-    /// Whether success makes a completion (failure always does).
+    /// True if success makes a completion. Failure always does.
     pub signaled: bool,
-    /// Asks the peer to raise a solicited event.
+    /// True if the peer is asked to raise a solicited event.
     pub solicited: bool,
-    /// Starts only after earlier READs and atomics of the queue pair have completed.
+    /// True if the operation starts only after earlier READs and atomics of the queue pair have completed.
     pub fence: bool,
 }
 
 /// A datagram to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdSendWr<'a> {
-    /// Comes back in the completion.
+    /// The identifier that the completion returns.
     pub id: WrId,
-    /// The way to the receiver's port.
+    /// The path to the receiver's port.
     pub to: AddressVector,
     /// The receiver's queue pair.
     pub remote_qp: QpNum,
-    /// The receiver's Q_Key; a [controlled](QKey::is_controlled) one stands for the sender's own.
+    /// The receiver's Q_Key. A [controlled](QKey::is_controlled) one stands for that of the sending queue
+    /// pair.
     pub qkey: QKey,
     /// The message: at most one packet.
     pub data: Payload<'a>,
-    /// Immediate data, given to the receiver in its completion.
+    /// Immediate data, which the receiver finds in its completion.
     pub imm: Option<u32>,
-    /// Whether success makes a completion (failure always does).
+    /// True if success makes a completion. Failure always does.
     pub signaled: bool,
-    /// Asks the receiver to raise a solicited event.
+    /// True if the receiver is asked to raise a solicited event.
     pub solicited: bool,
 }
 
-/// Bytes before each datagram in the buffer of its receive (specification 11.4.1.2): a GRH, or on RoCEv2 over IPv4
-/// zeros and then the IPv4 header in the last 20. They count in [`Completion::byte_len`](crate::Completion::byte_len).
+/// Bytes that precede each datagram in the buffer of its receive (specification 11.4.1.2): a GRH, or with
+/// RoCEv2 over IPv4 20 bytes of zeros and the IPv4 header.
+/// [`Completion::byte_len`](crate::Completion::byte_len) includes them.
 pub const GRH_LEN: u32 = 40;
 
 /// A receive work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// The identifier that the completion returns.
     pub id: WrId,
-    /// Where a SEND goes, in order. Empty for one that only takes the immediate of a WRITE. A datagram goes behind
-    /// [`GRH_LEN`] bytes.
+    /// The buffers that a SEND is written to, in order; empty if only WRITEs with immediate data consume the
+    /// receive. A datagram is written behind [`GRH_LEN`] bytes.
     pub scatter: &'a [Sge],
 }

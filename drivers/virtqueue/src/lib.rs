@@ -1,10 +1,10 @@
 //! The driver's side of a virtio split virtqueue whose buffers never move (virtio 1.2, section 2.7).
 //!
-//! Descriptor `i` always describes buffer `i`, so a buffer changes hands by one index in a ring: nothing is linked,
-//! shared or written twice, and a frame is read where the device put it. `virtio-drivers` has a queue too; it is not
-//! used because, as of 0.13, it asks for an interrupt with every element it takes (it stores `used_event` in
-//! `pop_used`), which defeats suppression while polling, compares indices without wrapping when it decides on a kick
-//! (`should_notify`), and indexes by what the device wrote.
+//! Descriptor `i` always describes buffer `i`, so a buffer changes hands by one index in a ring: nothing is
+//! linked, shared or written twice, and a frame is read where the device put it. `virtio-drivers` has a queue
+//! too. It is not used because version 0.13 requests an interrupt with every element that it takes (it stores
+//! `used_event` in `pop_used`), which defeats suppression while polling; compares indices without wrapping
+//! when it decides on a kick (`should_notify`); and uses the device's values as indices without a check.
 #![no_std]
 
 #[cfg(test)]
@@ -13,7 +13,7 @@ mod tests;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
-/// The largest queue: enough for any device this project drives.
+/// The maximum number of buffers, enough for any device that this project drives.
 pub const MAX_SIZE: u16 = 1024;
 
 /// `VIRTQ_DESC_F_WRITE`: the device writes the buffer.
@@ -21,19 +21,19 @@ const DESC_WRITE: u16 = 2;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`, `VIRTQ_USED_F_NO_NOTIFY`.
 const FLAG_NONE_WANTED: u16 = 1;
 
-/// Where the three parts of a queue lie in one zeroed, 16-byte aligned run of memory.
+/// The layout of the three parts of a queue in one zeroed, 16-byte aligned run of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Offset of the available ring (the driver area).
     pub avail: usize,
     /// Offset of the used ring (the device area).
     pub used: usize,
-    /// Bytes of it all.
+    /// The length of all parts, in bytes.
     pub total: usize,
 }
 
 impl Layout {
-    /// For a queue of `size` buffers. The descriptor table lies at offset 0.
+    /// Returns the layout of a queue of `size` buffers. The descriptor table is at offset 0.
     #[must_use]
     pub const fn of(size: u16) -> Self {
         let n = size as usize;
@@ -45,16 +45,17 @@ impl Layout {
     }
 }
 
-/// A buffer that the device has given back.
+/// A buffer that the device has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// The buffer's number.
+    /// The number of the buffer.
     pub id: u16,
-    /// Bytes the device says it wrote: may be wrong, the caller bounds it by the buffer's size.
+    /// The number of bytes that the device claims to have written. It may be wrong, so the caller must bound
+    /// it by the buffer's size.
     pub len: u32,
 }
 
-/// The device broke the protocol: it gave back a buffer that it did not have. The queue cannot be used further.
+/// The device violated the protocol: it returned a buffer that it did not have. The queue is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -64,11 +65,12 @@ pub struct Queue {
     layout: Layout,
     size: u16,
     event_idx: bool,
-    /// Next slot of the available ring; what lies from `published` to here is not yet seen by the device.
+    /// The next index of the available ring. The device has not yet seen the entries from `published` to
+    /// here.
     avail_idx: u16,
     published: u16,
     used_idx: u16,
-    /// Bit per buffer: the device has it (or will, at the next `publish`).
+    /// One bit per buffer: set if the device has it, or will have it at the next `publish`.
     lent: [u64; MAX_SIZE as usize / 64],
 }
 
@@ -76,11 +78,11 @@ pub struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// A queue in `memory`, with interrupts suppressed and all buffers the driver's.
+    /// Makes a queue in `memory`, with interrupts suppressed. All buffers are the driver's.
     ///
     /// # Safety
-    /// `memory` is aligned to 64, zeroed, valid for [`Layout::of`]`(size).total` bytes for as long as the queue or the
-    /// device lives, and accessed by nothing else but the device.
+    /// `memory` must be aligned to 64, zeroed, and valid for [`Layout::of`]`(size).total` bytes for as long
+    /// as the queue or the device lives. Nothing but the device may access it otherwise.
     ///
     /// # Panics
     /// If `size` is not a power of two of at most [`MAX_SIZE`].
@@ -101,7 +103,7 @@ impl Queue {
         queue
     }
 
-    /// The number of buffers.
+    /// Returns the number of buffers.
     #[must_use]
     pub fn size(&self) -> u16 {
         self.size
@@ -109,8 +111,8 @@ impl Queue {
 
     fn u16_at(&self, offset: usize) -> &AtomicU16 {
         debug_assert!(offset.is_multiple_of(2) && offset + 2 <= self.layout.total);
-        // SAFETY: inside the queue's memory (callers use layout offsets and slots below `size`), aligned, and shared
-        // with the device by atomic accesses only.
+        // SAFETY: inside the queue's memory (callers use layout offsets and slots below `size`), aligned, and
+        // shared with the device by atomic accesses only.
         unsafe { AtomicU16::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
@@ -140,7 +142,7 @@ impl Queue {
         self.u16_at(self.layout.used + 4 + 8 * usize::from(self.size))
     }
 
-    /// Whether the device has given back buffers that [`take`](Self::take) has not returned.
+    /// Returns true if the device has returned buffers that [`take`](Self::take) has not returned yet.
     #[must_use]
     pub fn has_used(&self) -> bool {
         self.u16_at(self.layout.used + 2).load(Ordering::Acquire) != self.used_idx
@@ -150,7 +152,7 @@ impl Queue {
         (&mut self.lent[usize::from(id) / 64], 1 << (id % 64))
     }
 
-    /// Says where buffer `id` is: `len` bytes at bus address `addr`, written by the device or read by it.
+    /// Sets the address of buffer `id`: `len` bytes at bus address `addr`, which the device writes or reads.
     ///
     /// # Panics
     /// If `id` is not below the size, or the device has the buffer.
@@ -166,7 +168,7 @@ impl Queue {
         self.u16_at(at + 14).store(0, Ordering::Relaxed);
     }
 
-    /// Changes the length of buffer `id`, which the driver has.
+    /// Changes the length of buffer `id`, in bytes. The driver must have the buffer.
     ///
     /// # Panics
     /// As [`set_buffer`](Self::set_buffer).
@@ -177,10 +179,10 @@ impl Queue {
         self.u32_at(16 * usize::from(id) + 8).store(len, Ordering::Relaxed);
     }
 
-    /// Gives buffer `id` to the device, which sees it after the next [`publish`](Self::publish).
+    /// Passes buffer `id` to the device, which sees it after the next [`publish`](Self::publish).
     ///
     /// # Panics
-    /// If `id` is not below the size, or the device has the buffer already.
+    /// If `id` is not below the size, or the device already has the buffer.
     pub fn give(&mut self, id: u16) {
         assert!(id < self.size);
         let (word, bit) = self.lent_bit(id);
@@ -191,7 +193,7 @@ impl Queue {
         self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
-    /// Shows the device what was given since the last time. `true`: it wants a kick.
+    /// Shows the device the buffers passed since the last time. Returns true if the device needs a kick.
     #[must_use]
     pub fn publish(&mut self) -> bool {
         let (old, new) = (self.published, self.avail_idx);
@@ -200,7 +202,7 @@ impl Queue {
         }
         self.u16_at(self.layout.avail + 2).store(new, Ordering::Release);
         self.published = new;
-        // The index must be visible before the device's wish is read, or both sides may go to sleep.
+        // The index must be visible before the device's request is read, or both sides may sleep.
         fence(Ordering::SeqCst);
         if self.event_idx {
             need_event(self.avail_event().load(Ordering::Relaxed), new, old)
@@ -209,10 +211,10 @@ impl Queue {
         }
     }
 
-    /// The next buffer that the device has given back: the driver's again.
+    /// Takes the next buffer that the device has returned; the driver has it again.
     ///
     /// # Errors
-    /// [`Broken`] if the device names a buffer that it did not have.
+    /// [`Broken`] if the device returns a buffer that it did not have.
     pub fn take(&mut self) -> Result<Option<Used>, Broken> {
         if !self.has_used() {
             return Ok(None);
@@ -228,13 +230,13 @@ impl Queue {
         *word &= !bit;
         self.used_idx = self.used_idx.wrapping_add(1);
         if self.event_idx && self.used_idx & 0x3fff == 0 {
-            // `disarm` put the event half the index space away; keep it there while polling.
+            // `disarm` put the event half the index space away. This keeps it there while polling.
             self.disarm_event();
         }
         Ok(Some(Used { id, len }))
     }
 
-    /// Looks at the buffer that [`take`](Self::take) would return next, without taking it.
+    /// Returns the buffer that [`take`](Self::take) would return next, without taking it.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -252,7 +254,8 @@ impl Queue {
         Ok(Some(Used { id, len }))
     }
 
-    /// Asks for an interrupt when the next buffer is given back. `true`: some wait already, and none may come.
+    /// Requests an interrupt for the next buffer that the device returns. Returns true if buffers are already
+    /// waiting; there may then be no interrupt.
     #[must_use]
     pub fn arm(&mut self) -> bool {
         if self.event_idx {
@@ -260,12 +263,13 @@ impl Queue {
         } else {
             self.avail_flags().store(0, Ordering::Relaxed);
         }
-        // The wish must be visible before the index is read, or a buffer given back in between is not noticed.
+        // The request must be visible before the index is read, or a buffer returned in between goes
+        // unnoticed.
         fence(Ordering::SeqCst);
         self.has_used()
     }
 
-    /// Asks for no interrupts (with event indices: for none within the next 32768 buffers).
+    /// Requests no interrupts (with event indices: none for the next 32768 buffers).
     pub fn disarm(&mut self) {
         if self.event_idx {
             self.disarm_event();
@@ -279,7 +283,7 @@ impl Queue {
     }
 }
 
-/// Whether an index that went from `old` to `new` passed `event` (virtio 1.2, 2.7.10.1).
+/// Returns true if an index that went from `old` to `new` passed `event` (virtio 1.2, 2.7.10.1).
 const fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }

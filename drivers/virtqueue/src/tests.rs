@@ -1,4 +1,4 @@
-//! The queue against a device of the test's own that follows the specification's text, over index wraps.
+//! The queue and a device of the test's own that follows the text of the specification, over index wraps.
 
 use super::*;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use std::vec::Vec;
 #[derive(Clone, Copy)]
 struct Line(#[expect(dead_code, reason = "memory, reached by address only")] [u8; 64]);
 
-/// The device's side, written from section 2.7 with plain offsets.
+/// The device's side, written after section 2.7 with plain offsets.
 struct Device {
     base: *mut u8,
     size: usize,
@@ -43,7 +43,7 @@ impl Device {
         let d = 16 * usize::from(id);
         Some((id, self.at(d), self.at(d + 8), self.at(d + 12)))
     }
-    /// Gives a buffer back; says whether an interrupt is due.
+    /// Returns a buffer to the driver. Returns true if an interrupt is due.
     fn give_back(&mut self, id: u32, len: u32) -> bool {
         let at = self.used_at() + 4 + 8 * (usize::from(self.used) % self.size);
         self.put(at, id);
@@ -66,7 +66,7 @@ impl Device {
 fn pair(size: u16, event_idx: bool) -> (Vec<Line>, Queue, Device) {
     let mut memory = std::vec![Line([0; 64]); Layout::of(size).total / 64];
     let base = memory.as_mut_ptr().cast::<u8>();
-    // SAFETY: aligned to 64, zeroed, kept by the caller as long as the queue.
+    // SAFETY: aligned to 64, zeroed, and kept by the caller as long as the queue.
     let queue = unsafe { Queue::new(NonNull::new(base).unwrap(), size, event_idx) };
     (memory, queue, Device { base, size: usize::from(size), event_idx, seen: 0, used: 0 })
 }
@@ -93,7 +93,7 @@ fn descriptors_say_address_length_and_direction() {
 }
 
 #[test]
-fn a_device_that_gives_back_what_it_does_not_have_is_noticed() {
+fn a_buffer_returned_by_a_device_that_does_not_have_it_is_noticed() {
     for bad in [0u32, 7, 8, 65536 + 3, u32::MAX] {
         let (_memory, mut q, mut d) = pair(8, false);
         q.give(3);
@@ -112,7 +112,7 @@ fn a_device_that_gives_back_what_it_does_not_have_is_noticed() {
 }
 
 #[test]
-fn no_interrupt_is_asked_for_while_disarmed_over_several_wraps() {
+fn no_interrupt_is_requested_while_disarmed_over_several_wraps() {
     for event_idx in [false, true] {
         let (_memory, mut q, mut d) = pair(4, event_idx);
         for round in 0..200_000u32 {
@@ -133,7 +133,7 @@ fn no_interrupt_is_asked_for_while_disarmed_over_several_wraps() {
 #[test]
 fn a_kick_is_due_exactly_when_the_index_passes_the_wish() {
     let (_memory, mut q, mut d) = pair(8, true);
-    // All offsets of the wish around batches of 1 to 8 while the index wraps.
+    // All distances of the requested index around batches of 1 to 8, while the index wraps.
     let mut index = 0u16;
     for step in 0..40_000u16 {
         let batch = 1 + step % 8;
@@ -154,7 +154,8 @@ fn a_kick_is_due_exactly_when_the_index_passes_the_wish() {
 }
 
 proptest! {
-    /// Whatever the order of steps, buffers come back as the device gave them back, and none is lost.
+    /// In any order of steps, buffers arrive in the order in which the device returned them, and none is
+    /// lost.
     #[test]
     fn buffers_change_hands_in_order(steps in prop::collection::vec(0u8..4, 0..400), event_idx: bool) {
         let (_memory, mut q, mut d) = pair(16, event_idx);

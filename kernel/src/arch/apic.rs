@@ -1,4 +1,5 @@
-//! The local APIC, by MSR (x2APIC) where the processor has that, else by memory (xAPIC): end of interrupt, IPIs, timer.
+//! The local APIC, accessed by MSR (x2APIC) where the processor supports that, otherwise by memory (xAPIC):
+//! end of interrupt, IPIs, timer.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use platform::Instant;
@@ -32,17 +33,17 @@ const TSC_DEADLINE: u32 = 0x6e0;
 const MASKED: u32 = 1 << 16;
 const X2APIC: usize = 1;
 
-/// Where xAPIC's registers are mapped; [`X2APIC`] for x2APIC; 0 before [`init`].
+/// The address of xAPIC's mapped registers; [`X2APIC`] for x2APIC; 0 before [`init`].
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Timer counts per nanosecond times 2^32; 0: not known yet, or not needed.
+/// Timer counts per nanosecond times 2^32; 0 if not known yet or not needed.
 static TIMER_RATE: AtomicU64 = AtomicU64::new(0);
-/// The timer takes TSC deadlines.
+/// True if the timer supports TSC deadlines.
 static DEADLINE: AtomicBool = AtomicBool::new(false);
 
 fn read(register: u32) -> u32 {
     match BASE.load(Ordering::Relaxed) {
         0 => 0,
-        // SAFETY: a local APIC register that has no side effect when read.
+        // SAFETY: reading this local APIC register has no side effect.
         X2APIC => unsafe { Msr::new(0x800 + (register >> 4)).read() as u32 },
         // SAFETY: as above; the page was mapped by `init`.
         base => unsafe { ((base + register as usize) as *const u32).read_volatile() },
@@ -59,10 +60,10 @@ fn write(register: u32, value: u32) {
     }
 }
 
-/// Finds the local APIC. On the boot processor, once; each processor then calls [`enable`].
+/// Finds the local APIC. Call once, on the boot processor; each processor then calls [`enable`].
 pub fn init(address: Option<PhysAddr>) {
     mask_legacy();
-    // The counter must run at one rate in all power states for that.
+    // TSC deadlines need a counter with one rate in all power states.
     let invariant = cpu::bit(cpu::cpuid(0x8000_0007, 0).edx, 8);
     DEADLINE.store(invariant && cpu::bit(cpu::cpuid(1, 0).ecx, 24), Ordering::Relaxed);
     if cpu::bit(cpu::cpuid(1, 0).ecx, 21) {
@@ -76,7 +77,7 @@ pub fn init(address: Option<PhysAddr>) {
     }
 }
 
-/// The legacy interrupt controllers, moved away from the exceptions and masked.
+/// Moves the legacy interrupt controllers away from the exception vectors and masks them.
 fn mask_legacy() {
     for (port, value) in [
         (0x20, 0x11),
@@ -90,14 +91,14 @@ fn mask_legacy() {
         (0x21, 0xff),
         (0xa1, 0xff),
     ] {
-        // SAFETY: the initialisation sequence of the 8259s; absent ones ignore it.
+        // SAFETY: this is the initialisation sequence of the 8259s; absent ones ignore it.
         unsafe { Port::<u8>::new(port).write(value) };
     }
 }
 
-/// Turns this processor's local APIC on, its timer and pins masked.
+/// Enables this processor's local APIC, with its timer and pins masked.
 pub fn enable() {
-    // SAFETY: turns the APIC on, in the mode that `init` chose, where the firmware left it.
+    // SAFETY: enables the APIC in the mode that `init` chose, at the address that firmware set.
     unsafe {
         let mut msr = Msr::new(APIC_BASE);
         let mode = if BASE.load(Ordering::Relaxed) == X2APIC { 3 << 10 } else { 1 << 11 };
@@ -109,7 +110,7 @@ pub fn enable() {
     // LINT1 is NMI on every PC.
     write(register::LINT1, 4 << 8);
     write(register::ERROR, u32::from(interrupts::ERROR));
-    write(register::DIVIDE, 0b1011); // by 1
+    write(register::DIVIDE, 0b1011); // divide by 1
     let deadline = if has_deadline() { 2 << 17 } else { 0 };
     write(register::TIMER, deadline | u32::from(interrupts::TIMER));
 }
@@ -118,17 +119,17 @@ fn has_deadline() -> bool {
     DEADLINE.load(Ordering::Relaxed)
 }
 
-/// What the timer is and counts by, for people.
+/// Returns names of the timer and of its time base, for the console.
 pub fn describe() -> (&'static str, &'static str) {
     let mode = if BASE.load(Ordering::Relaxed) == X2APIC { "x2APIC" } else { "xAPIC" };
     (mode, if has_deadline() { "TSC deadline" } else { "one-shot" })
 }
 
-/// A measurement of the timer's rate under way: what it showed, and the time stamp counter then.
+/// A running measurement of the timer's rate: the first reading of the timer and of the time stamp counter.
 pub struct TimerCalibration((u32, u64));
 
-/// The timer's count and the time stamp counter at one time: the tightest of a few pairs of readings, for this processor
-/// may be a virtual one that is put aside between the two.
+/// Reads the timer and the time stamp counter at the same time. Of a few pairs of readings the tightest is
+/// used, because the host may suspend this processor between the two readings.
 fn sample() -> (u32, u64) {
     let pairs = (0..5).map(|_| {
         let before = cpu::tsc_ordered();
@@ -139,22 +140,22 @@ fn sample() -> (u32, u64) {
     pairs.min_by_key(|(took, _)| *took).map_or((0, 0), |(_, pair)| pair)
 }
 
-/// Lets the timer count, masked (it stays idle where it takes deadlines), while the clock is being calibrated. On the
-/// boot processor, after [`enable`].
+/// Starts the timer, masked, while the clock is being calibrated. A timer with deadlines stays idle. Call on
+/// the boot processor, after [`enable`].
 pub fn calibrate_begin() -> TimerCalibration {
     write(register::TIMER, MASKED | u32::from(interrupts::TIMER));
     write(register::INITIAL_COUNT, u32::MAX);
     TimerCalibration(sample())
 }
 
-/// Reads how far the timer came; the clock's frequency must be known by now.
+/// Computes the timer's rate. The clock's frequency must be known.
 pub fn calibrate_finish(begun: TimerCalibration) {
     if has_deadline() {
         enable();
         return;
     }
     let TimerCalibration((first, first_tsc)) = begun;
-    // Enough for a rate within a thousandth.
+    // One millisecond measures the rate within a thousandth.
     while time::now() < time::at_tsc(first_tsc) + core::time::Duration::from_millis(1) {
         core::hint::spin_loop();
     }
@@ -166,8 +167,8 @@ pub fn calibrate_finish(begun: TimerCalibration) {
     enable();
 }
 
-/// Interrupts this processor at `instant`, at once if that has passed; not at all at [`Instant::MAX`], nor while the
-/// clock is not calibrated.
+/// Interrupts this processor at `instant`, or at once if that has passed. There is no interrupt at
+/// [`Instant::MAX`], nor while the clock is not calibrated.
 pub fn set_timer(instant: Instant) {
     let rate = TIMER_RATE.load(Ordering::Relaxed);
     if rate == 0 && !has_deadline() {
@@ -175,7 +176,7 @@ pub fn set_timer(instant: Instant) {
     }
     if has_deadline() {
         let deadline = if instant == Instant::MAX { 0 } else { time::to_tsc(instant).max(1) };
-        // SAFETY: arms the timer only.
+        // SAFETY: the write only arms the timer.
         unsafe { Msr::new(TSC_DEADLINE).write(deadline) };
         return;
     }
@@ -184,7 +185,7 @@ pub fn set_timer(instant: Instant) {
     } else {
         let nanos = instant.saturating_since(time::now()).as_nanos();
         let count = (nanos * u128::from(rate)) >> 32;
-        // A deadline beyond the counter's range fires early; whoever waits looks at the clock.
+        // A deadline beyond the counter's range fires early; the waiting code checks the clock.
         u32::try_from(count).unwrap_or(u32::MAX).max(1)
     };
     write(register::INITIAL_COUNT, count);
@@ -196,13 +197,13 @@ pub fn end_of_interrupt() {
     write(register::END_OF_INTERRUPT, 0);
 }
 
-/// This processor's id.
+/// Returns this processor's local APIC id.
 pub fn id() -> u32 {
     let id = read(register::ID);
     if BASE.load(Ordering::Relaxed) == X2APIC { id } else { id >> 24 }
 }
 
-/// Error bits since the last call.
+/// Returns the error bits since the last call.
 pub fn error_status() -> u32 {
     write(register::ERROR_STATUS, 0);
     read(register::ERROR_STATUS)
@@ -210,13 +211,13 @@ pub fn error_status() -> u32 {
 
 fn command(destination: u32, low: u32) {
     if BASE.load(Ordering::Relaxed) == X2APIC {
-        // The MSR write is not serialising: what the receiver is to see must be stored before.
+        // The MSR write is not serialising: data for the receiver must be stored before.
         core::sync::atomic::fence(Ordering::SeqCst);
         // SAFETY: sends an interprocessor interrupt.
         unsafe { Msr::new(0x830).write(u64::from(destination) << 32 | u64::from(low)) };
         return;
     }
-    // Two writes that an interrupt must not part.
+    // An interrupt must not come between the two writes.
     let on = cpu::interrupts_off();
     let mut tries = 1_000_000;
     while read(register::COMMAND) & 1 << 12 != 0 && tries > 0 {

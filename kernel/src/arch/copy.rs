@@ -1,17 +1,18 @@
 //! Copies to and from memory that devices, peers and other processors may change at the same time.
 //!
-//! All accesses are made by assembly that the compiler does not see into, or are atomic. So they are no data races of Rust's
-//! model, as plain accesses would be, and the bytes that a racing copy gives are a mixture of old and new ones.
+//! All accesses are atomic, or are made by assembly that is opaque to the compiler. They are therefore no
+//! data races in Rust's memory model, as plain accesses would be. A racing copy returns a mixture of old and
+//! new bytes.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use super::mem;
 
-/// Loads a word, of whatever alignment.
+/// Loads a word of any alignment.
 ///
 /// # Safety
-/// As [`copy`] of its bytes.
+/// The requirements of [`copy`] apply to the 8 bytes.
 #[inline(always)]
 unsafe fn load8(from: *const u8) -> u64 {
     let word: u64;
@@ -20,24 +21,25 @@ unsafe fn load8(from: *const u8) -> u64 {
     word
 }
 
-/// Stores a word, of whatever alignment.
+/// Stores a word of any alignment.
 ///
 /// # Safety
-/// As [`copy`] of its bytes.
+/// The requirements of [`copy`] apply to the 8 bytes.
 #[inline(always)]
 unsafe fn store8(to: *mut u8, word: u64) {
     // SAFETY: the caller's promise.
     unsafe { asm!("mov [{}], {}", in(reg) to, in(reg) word, options(nostack, preserves_flags)) };
 }
 
-/// Copies `n` bytes, in ascending order but for what a string instruction does within itself.
+/// Copies `n` bytes in ascending order, except for the order within a string instruction.
 ///
 /// # Safety
-/// `n` bytes at `from` may be read and `n` at `to` written, all of them mapped for ever. Bytes that something else may
-/// change meanwhile have no reference. The blocks do not overlap, or `to` is below `from`.
+/// `n` bytes at `from` must be readable and `n` at `to` writable, and stay mapped for ever. No reference may
+/// exist to bytes that something else can change meanwhile. The blocks must not overlap unless `to` is below
+/// `from`.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
-    // What is left over of whole words is loaded first, for a block that overlaps may change it.
+    // The bytes beyond whole words are loaded first: the copy may change them if the blocks overlap.
     // SAFETY: each branch touches bytes 0 to `n` only.
     unsafe {
         if n < 8 {
@@ -65,7 +67,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize) {
 /// Copies fewer than 8 bytes, all loaded before any is stored.
 ///
 /// # Safety
-/// As [`copy`].
+/// The requirements of [`copy`] apply.
 #[inline]
 unsafe fn copy_bytes(to: *mut u8, from: *const u8, n: usize) {
     let mut bytes = [0; 8];
@@ -79,10 +81,10 @@ unsafe fn copy_bytes(to: *mut u8, from: *const u8, n: usize) {
     }
 }
 
-/// Copies blocks of 16 bytes, four at a time as long as there are four.
+/// Copies blocks of 16 bytes, four at a time while at least four are left.
 ///
 /// # Safety
-/// As [`copy`], for `blocks` times 16 bytes.
+/// The requirements of [`copy`] apply to `blocks` times 16 bytes.
 #[inline]
 unsafe fn copy_blocks(to: *mut u8, from: *const u8, blocks: usize) {
     // SAFETY: the caller's promise; each loop ends where its count does.
@@ -127,7 +129,7 @@ unsafe fn copy_blocks(to: *mut u8, from: *const u8, blocks: usize) {
 /// Copies `n` bytes between blocks that may overlap in any way.
 ///
 /// # Safety
-/// As [`copy`], but for the overlap.
+/// The requirements of [`copy`] apply, except that the blocks may overlap.
 pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
     const PART: usize = 256;
     if (to as usize).wrapping_sub(from as usize) >= n {
@@ -135,13 +137,13 @@ pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
         unsafe { copy(to, from, n) };
         return;
     }
-    // From the end, a part at a time, so that no byte is written before it was read.
+    // Copies from the end, part by part, so that no byte is overwritten before it is read.
     let mut part = [0u8; PART];
     let mut left = n;
     while left > 0 {
         let len = left.min(PART);
         left -= len;
-        // SAFETY: within the caller's blocks, and within the part, which is nobody else's.
+        // SAFETY: the access stays within the caller's blocks and within the local part.
         unsafe {
             copy(part.as_mut_ptr(), from.add(left), len);
             copy(to.add(left), part.as_ptr(), len);
@@ -152,7 +154,7 @@ pub unsafe fn copy_overlapping(to: *mut u8, from: *const u8, n: usize) {
 /// Sets `n` bytes to `byte`.
 ///
 /// # Safety
-/// As [`copy`] of the bytes written.
+/// The requirements of [`copy`] for its target apply.
 pub unsafe fn fill(to: *mut u8, byte: u8, n: usize) {
     let block = [byte; 16];
     let mut at = 0;

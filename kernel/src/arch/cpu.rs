@@ -1,4 +1,4 @@
-//! One processor's instructions and features: time stamp counter, interrupt flag, CPUID, SSE and AVX state.
+//! Instructions and features of a processor: time stamp counter, interrupt flag, CPUID, SSE and AVX state.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid_count, _mm_lfence, _mm_sfence, _rdtsc, CpuidResult};
@@ -7,14 +7,14 @@ use x86_64::registers::control::{Cr0, Cr0Flags, Cr4, Cr4Flags};
 use x86_64::registers::model_specific::Msr;
 use x86_64::registers::xcontrol::{XCr0, XCr0Flags};
 
-/// The time stamp counter, not ordered against other instructions.
+/// Returns the time stamp counter, read without order relative to other instructions.
 #[inline]
 pub fn tsc() -> u64 {
     // SAFETY: RDTSC has no effect on memory; CR4.TSD is clear and this is ring 0.
     unsafe { _rdtsc() }
 }
 
-/// The time stamp counter, read after every earlier instruction has completed.
+/// Returns the time stamp counter, read after every earlier instruction has completed.
 #[inline]
 pub fn tsc_ordered() -> u64 {
     // SAFETY: LFENCE is SSE2, which x86-64 always has.
@@ -22,7 +22,7 @@ pub fn tsc_ordered() -> u64 {
     tsc()
 }
 
-/// CPUID `leaf`, sub-leaf `sub`; all zero for a leaf the processor does not have.
+/// Returns CPUID `leaf`, sub-leaf `sub`; all zero if the processor does not have the leaf.
 pub fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
     let top = __cpuid_count(leaf & 0xf000_0000, 0).eax;
     if leaf > top || leaf & 0xf000_0000 != top & 0xf000_0000 {
@@ -31,27 +31,28 @@ pub fn cpuid(leaf: u32, sub: u32) -> CpuidResult {
     __cpuid_count(leaf, sub)
 }
 
-/// Whether QEMU's translator (TCG) executes this, as its hypervisor leaf says. Slow: to be asked once.
+/// Returns true if QEMU's translator (TCG) executes this code, according to its hypervisor leaf. The call is
+/// slow: cache its result.
 pub fn is_tcg() -> bool {
     cpuid(0x4000_0000, 0).ebx == u32::from_le_bytes(*b"TCGT")
 }
 
-/// Whether bit `bit` of a CPUID register is set.
+/// Returns true if bit `bit` of a CPUID register is set.
 pub const fn bit(register: u32, bit: u32) -> bool {
     register >> bit & 1 != 0
 }
 
-/// Turns interrupts off and tells whether they were on.
+/// Turns interrupts off and returns true if they were on.
 #[inline]
 pub fn interrupts_off() -> bool {
     let flags: u64;
-    // SAFETY: masking interrupts affects no memory; PUSHFQ's slot is popped at once (no red zone in this crate, and the
-    // asm block is not marked `nostack`).
+    // SAFETY: masking interrupts affects no memory. The slot of PUSHFQ is popped at once (this crate has no
+    // red zone, and the asm block is not marked `nostack`).
     unsafe { asm!("pushfq", "pop {}", "cli", out(reg) flags) };
     flags & 0x200 != 0
 }
 
-/// Turns interrupts on again if `on`: the answer of the matching [`interrupts_off`].
+/// Turns interrupts on again if `on`, the result of the matching [`interrupts_off`].
 #[inline]
 pub fn interrupts_restore(on: bool) {
     if on {
@@ -59,22 +60,21 @@ pub fn interrupts_restore(on: bool) {
     }
 }
 
-/// Turns interrupts on.
 #[inline]
 pub fn interrupts_on() {
     // SAFETY: every vector has a handler before anything turns interrupts on for the first time.
     unsafe { asm!("sti") };
 }
 
-/// Turns interrupts on and halts until one comes. The instruction after STI is still shielded, so that an interrupt
-/// that comes between a check made with interrupts off and the halt ends the halt.
+/// Turns interrupts on and halts until one comes. Interrupts stay blocked for one instruction after STI, so
+/// an interrupt between a check with interrupts off and the halt ends the halt.
 #[inline]
 pub fn interrupts_on_and_halt() {
     // SAFETY: as `interrupts_on`.
     unsafe { asm!("sti", "hlt") };
 }
 
-/// Stops this processor for good.
+/// Stops this processor for ever.
 pub fn halt_for_ever() -> ! {
     loop {
         // SAFETY: with interrupts masked only NMI, SMI or reset end the halt.
@@ -82,14 +82,14 @@ pub fn halt_for_ever() -> ! {
     }
 }
 
-/// Whether the entry stubs save state with XSAVE (AVX is on) rather than FXSAVE. Read by the stubs.
+/// True if the entry stubs save state with XSAVE (AVX is on) rather than FXSAVE. The stubs read it.
 pub static XSAVE_ON: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of XSAVE state for x87, SSE and AVX: legacy area, header, upper halves.
 pub const XSAVE_BYTES: usize = 832;
 
-/// Sets up SSE and, where the processor has it, AVX, on this processor. Must run before any code that dispatches on
-/// CPU features.
+/// Enables SSE and, where the processor supports it, AVX, on this processor. Call before any code that
+/// dispatches on CPU features.
 pub fn init_floating_point() {
     let features = cpuid(1, 0);
     let avx = bit(features.ecx, 26) && bit(features.ecx, 28) && cpuid(0xd, 2).eax == 256;
@@ -110,8 +110,8 @@ pub fn init_floating_point() {
     }
 }
 
-/// The register of memory types, and what pages say is in it (Intel SDM volume 3, 12.12): 8 bits for each combination of the
-/// bits PAT, cache disable and write through.
+/// The MSR of memory types (Intel SDM volume 3, 12.12), with 8 bits for each combination of a page's bits
+/// PAT, cache disable and write through.
 const PAT: u32 = 0x277;
 const PAT_BYTES: u64 = u64::from_le_bytes([BACK, COMBINING, WEAK, NONE, BACK, THROUGH, WEAK, NONE]);
 const BACK: u8 = 6;
@@ -120,26 +120,28 @@ const WEAK: u8 = 7;
 const NONE: u8 = 0;
 const THROUGH: u8 = 4;
 
-/// Has pages that are marked for writing through combine writes on this processor. Before there is such a page.
+/// Makes this processor combine writes to pages that are marked for writing through. Call before such a page
+/// exists.
 pub fn init_memory_types() {
-    // SAFETY: each x86-64 processor has the register, the types are valid, and what changes concerns pages that there are none of.
+    // SAFETY: each x86-64 processor has the MSR, the types are valid, and no page of the changed type exists
+    // yet.
     unsafe { Msr::new(PAT).write(PAT_BYTES) };
 }
 
-/// Whether [`init_memory_types`] has been here.
+/// Returns true if [`init_memory_types`] has run on this processor.
 pub fn combines_writes() -> bool {
     // SAFETY: each x86-64 processor has the register.
     unsafe { Msr::new(PAT).read() == PAT_BYTES }
 }
 
-/// All stores before are done, those to memory that combines writes among them, before any that follows.
+/// Completes all earlier stores, also those to write-combining memory, before any later store.
 #[inline]
 pub fn store_fence() {
     // SAFETY: SFENCE is SSE, which x86-64 always has.
     unsafe { _mm_sfence() };
 }
 
-/// The processor's name as CPUID gives it, into `buf`.
+/// Writes the processor's name, from CPUID, into `buf` and returns it.
 pub fn brand(buf: &mut [u8; 48]) -> &str {
     for (i, chunk) in buf.chunks_exact_mut(16).enumerate() {
         let r = cpuid(0x8000_0002 + u32::try_from(i).unwrap_or(0), 0);

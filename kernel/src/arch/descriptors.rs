@@ -1,4 +1,4 @@
-//! Segment descriptors and the task state segment with its interrupt stacks, one set for each processor.
+//! Segment descriptors, and the task state segment with its interrupt stacks: one set per processor.
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -20,11 +20,9 @@ const TSS_SELECTOR: u16 = 24;
 pub enum Ist {
     /// Device interrupts, timer, IPIs.
     Interrupt = 1,
-    /// Exceptions.
     Exception = 2,
     /// NMI and machine check.
     Nmi = 3,
-    /// Double fault.
     DoubleFault = 4,
 }
 
@@ -41,7 +39,7 @@ struct Tss {
 
 const _: () = assert!(size_of::<Tss>() == 104);
 
-/// The tables of one processor. They must not move once loaded.
+/// The descriptor tables of one processor. They must not move once they are loaded.
 pub struct Descriptors {
     gdt: UnsafeCell<[u64; 5]>,
     tss: Tss,
@@ -54,7 +52,7 @@ struct Pointer {
 }
 
 impl Descriptors {
-    /// Tables whose interrupt stacks are those of processor `cpu`.
+    /// Returns tables that use the interrupt stacks of processor `cpu`.
     pub fn new(cpu: u32) -> Self {
         let mut ist = [0; 7];
         let stacks = [
@@ -71,7 +69,7 @@ impl Descriptors {
         Self { gdt: UnsafeCell::new([NULL, CODE, DATA, 0, 0]), tss }
     }
 
-    /// Makes the segment of the task state point to where that is now.
+    /// Sets the address in the task state segment's descriptor to the segment's present address.
     pub fn link(&mut self) {
         let base = (&raw const self.tss) as u64;
         let gdt = self.gdt.get_mut();
@@ -80,10 +78,12 @@ impl Descriptors {
         gdt[4] = base >> 32;
     }
 
-    /// Loads them on this processor. Clears the FS and GS bases. The processor marks the task state busy in the table.
+    /// Loads the tables on this processor. This clears the FS and GS bases. The processor marks the task
+    /// state segment busy in the table.
     ///
     /// # Safety
-    /// `self` was linked where it is, lives for ever and does not move; the stacks are mapped.
+    /// `self` must have been linked at its present address, and must never move nor be freed. The stacks must
+    /// be mapped.
     pub unsafe fn load(&self) {
         let pointer = Pointer { limit: size_of::<[u64; 5]>() as u16 - 1, base: self.gdt.get() as u64 };
         // SAFETY: the table has the segments that the selectors name; the far return reloads CS.

@@ -1,7 +1,7 @@
-//! Interrupts and exceptions: 256 entry stubs, each vector on an interrupt stack, and what is done on each.
+//! Interrupts and exceptions: 256 entry stubs, an interrupt stack for each vector, and the handlers.
 //!
-//! The prebuilt `core` and `alloc` use the red zone, so no vector may run on the stack that it interrupted. The stubs
-//! save SSE (with AVX: all extended) state, for handlers and what they call use it.
+//! The prebuilt `core` and `alloc` use the red zone, so no vector may run on the interrupted stack. Handlers
+//! use SSE, so the stubs save SSE state (with AVX: all extended state).
 
 use alloc::boxed::Box;
 use core::arch::naked_asm;
@@ -17,7 +17,7 @@ use crate::exec;
 use crate::mm::stacks::Stack;
 use crate::power::Code;
 
-/// Registers at the time of an interrupt, as the stub leaves them on the stack.
+/// The registers of the interrupted code, in the order in which the stub stores them on the stack.
 #[repr(C)]
 pub struct Frame {
     r15: u64,
@@ -28,40 +28,38 @@ pub struct Frame {
     r10: u64,
     r9: u64,
     r8: u64,
-    /// First argument.
     pub rdi: u64,
     rsi: u64,
     rbp: u64,
     rbx: u64,
     rdx: u64,
     rcx: u64,
-    /// Return value.
     pub rax: u64,
     vector: u64,
-    /// What the processor pushed with the exception, or 0.
+    /// The error code that the processor pushed, or 0.
     pub error: u64,
-    /// Where it was.
+    /// The address of the interrupted instruction.
     pub rip: u64,
     cs: u64,
     rflags: u64,
-    /// Its stack pointer.
+    /// The stack pointer of the interrupted code.
     pub rsp: u64,
     ss: u64,
 }
 
-/// First vector for devices; below are exceptions and the (masked) legacy interrupt controllers.
+/// The first vector for devices. Lower vectors are exceptions and the (masked) legacy interrupt controllers.
 pub const FIRST_DEVICE: u8 = 0x30;
 /// One past the last vector for devices.
 const END_DEVICE: u8 = 0xf0;
-/// Local timer.
+/// The vector of the local timer.
 pub const TIMER: u8 = 0xf0;
-/// Another processor has woken a task here.
+/// The vector by which another processor announces a woken task.
 pub const WAKE: u8 = 0xf1;
-/// For self-tests: counted, nothing else.
+/// A vector for self-tests, which is only counted.
 pub const TEST: u8 = 0xf2;
-/// Local APIC error.
+/// The vector of local APIC errors.
 pub const ERROR: u8 = 0xfe;
-/// Spurious local APIC interrupt: no end-of-interrupt.
+/// The vector of spurious local APIC interrupts, which need no end-of-interrupt.
 pub const SPURIOUS: u8 = 0xff;
 
 const NMI: u8 = 2;
@@ -69,17 +67,18 @@ const DOUBLE_FAULT: u8 = 8;
 const PAGE_FAULT: u8 = 14;
 const MACHINE_CHECK: u8 = 18;
 
-/// Bytes from one stub to the next.
+/// The distance between two stubs, in bytes.
 const STUB_BYTES: u64 = 16;
 
-/// The 256 stubs, [`STUB_BYTES`] apart. Each pushes an error code where the processor does not, and its vector.
+/// The 256 stubs, [`STUB_BYTES`] apart. Each pushes its vector, and an error code where the processor pushes
+/// none.
 #[unsafe(naked)]
 unsafe extern "C" fn stubs() {
     naked_asm!(
         ".set vector, 0",
         ".rept 256",
         ".balign {size}",
-        // These push an error code themselves: 8, 10 to 14, 17, 21, 29, 30.
+        // The processor pushes an error code on vectors 8, 10 to 14, 17, 21, 29 and 30.
         ".if vector == 8 || (vector >= 10 && vector <= 14) || vector == 17 || vector == 21 || vector == 29 || vector == 30",
         ".else",
         "push 0",
@@ -93,9 +92,9 @@ unsafe extern "C" fn stubs() {
     );
 }
 
-/// Saves all registers, SSE or extended state among them, calls [`dispatch`], restores.
+/// Saves all registers, including SSE or extended state, calls [`dispatch`], and restores them.
 ///
-/// XSAVE leaves most of its header as it finds it, and XRSTOR wants it zero.
+/// XSAVE does not write most of its header, and XRSTOR requires it to be zero.
 #[unsafe(naked)]
 unsafe extern "C" fn common() {
     naked_asm!(
@@ -139,7 +138,7 @@ unsafe extern "C" fn common() {
     );
 }
 
-/// All floating-point exceptions masked, round to nearest: what compiled code expects.
+/// The SSE control word that compiled code expects: all floating-point exceptions masked, round to nearest.
 static DEFAULT_MXCSR: u32 = 0x1f80;
 
 #[repr(C)]
@@ -186,14 +185,14 @@ pub fn load() {
         base: u64,
     }
     let pointer = Pointer { limit: 4095, base: (&raw const *idt) as u64 };
-    // SAFETY: the table is complete and lives for ever.
+    // SAFETY: the table is complete and is never freed.
     unsafe { core::arch::asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags)) };
 }
 
-/// NMIs so far that did not stop this machine.
+/// The number of NMIs that did not stop this machine.
 pub static NMIS: AtomicU64 = AtomicU64::new(0);
 
-/// The machine is about to end: an NMI halts.
+/// True once the machine is about to end: an NMI then halts.
 pub static STOPPING: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn dispatch(frame: &mut Frame) {
@@ -201,7 +200,7 @@ extern "C" fn dispatch(frame: &mut Frame) {
     match vector {
         0..32 => exception(vector, frame),
         SPURIOUS => {}
-        0x20..FIRST_DEVICE => {} // The legacy controllers are masked; what still comes is spurious.
+        0x20..FIRST_DEVICE => {} // The legacy controllers are masked: any interrupt here is spurious.
         _ => interrupt(vector),
     }
 }
@@ -214,7 +213,7 @@ fn interrupt(vector: u8) {
         ERROR => log::error!("local APIC error {:#x}", apic::error_status()),
         _ => match HANDLERS.get(usize::from(vector - FIRST_DEVICE)).and_then(Once::get) {
             Some(handler) => handler(),
-            None => log::warn!("interrupt on vector {vector:#x}, which nobody has taken"),
+            None => log::warn!("interrupt on vector {vector:#x}, which no driver has allocated"),
         },
     }
     apic::end_of_interrupt();
@@ -225,7 +224,7 @@ fn interrupt(vector: u8) {
     }
 }
 
-/// Runs at the end of every interrupt, given the vector: how a self-test works in interrupts.
+/// A function that self-tests run at the end of every interrupt, with the vector as its argument.
 #[cfg(feature = "selftest")]
 pub static TEST_HOOK: Once<fn(u8)> = Once::new();
 
@@ -260,7 +259,7 @@ fn exception(vector: u8, frame: &mut Frame) {
             cpu::halt_for_ever();
         }
         NMIS.fetch_add(1, Ordering::Relaxed);
-        // What was interrupted may hold any lock, that of the console among them.
+        // The interrupted code may hold any lock, also the console's.
         console::report_nmi(frame.rip);
         return;
     }
@@ -269,7 +268,7 @@ fn exception(vector: u8, frame: &mut Frame) {
         return;
     }
     let cr2: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction only reads a register.
     unsafe { core::arch::asm!("mov {}, cr2", out(reg) cr2, options(nomem, nostack, preserves_flags)) };
     let name = NAMES.get(usize::from(vector)).copied().unwrap_or("exception");
     let details = Details { frame, cr2 };
@@ -317,17 +316,17 @@ impl core::fmt::Display for Details<'_> {
     }
 }
 
-/// What runs on a device's vector: with interrupts off, on the interrupt stack. It must not wait; it may wake tasks.
+/// The handler of a device's vector. It runs with interrupts off, on the interrupt stack. It must not wait;
+/// it may wake tasks.
 pub type Handler = Box<dyn Fn() + Send + Sync>;
 
 const DEVICES: usize = (END_DEVICE - FIRST_DEVICE) as usize;
 static HANDLERS: [Once<Handler>; DEVICES] = [const { Once::new() }; DEVICES];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// A vector that a device may signal by MSI or MSI-X.
+/// A vector that a device can signal by MSI or MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Irq {
-    /// The vector.
     pub vector: u8,
     /// Message address for the device.
     pub msi_address: u64,
@@ -335,16 +334,16 @@ pub struct Irq {
     pub msi_data: u32,
 }
 
-/// No vector is left.
+/// The error when all vectors are allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoVector;
 
-/// Takes a vector for device `name`, delivered to core 0; `handler` runs there on each interrupt.
+/// Allocates a vector for device `name`, delivered to core 0, where `handler` runs on each interrupt.
 pub fn allocate(name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
     allocate_on(0, name, handler)
 }
 
-/// As [`allocate`], delivered to the processor with index `cpu`.
+/// Allocates a vector as [`allocate`] does, but delivered to the processor with index `cpu`.
 pub fn allocate_on(cpu: usize, name: &'static str, handler: Handler) -> Result<Irq, NoVector> {
     let cpu = percpu::cpu(cpu).ok_or(NoVector)?;
     let slot = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,18 +1,20 @@
-//! The memory functions that compiled code calls, and the two symbols that prebuilt `core` and `alloc` still name.
+//! The memory functions that compiled code calls, and the two symbols that prebuilt `core` and `alloc` refer
+//! to.
 //!
-//! Short blocks go by overlapping words, longer ones by 16-byte moves. From [`COPY_STRING_BYTES`] on, a string instruction
-//! is fastest where the processor says so; and under TCG, where `rep movsq` makes 3.4 GB/s and 16-byte moves 2.1.
+//! Short blocks are copied by overlapping words, longer ones by 16-byte moves. From [`COPY_STRING_BYTES`] on,
+//! a string instruction is fastest on processors that announce it, and under TCG, where `rep movsq` copies
+//! 3.4 GB/s and 16-byte moves 2.1 GB/s.
 
 use core::arch::asm;
 use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_set1_epi8, _mm_storeu_si128};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Copies of at least this many bytes are made by `rep movsq`; never, until [`init`] knows better.
+/// The least length of copies by `rep movsq`. Before [`init`] no copy uses it.
 static COPY_STRING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Fills of at least this many bytes are made by `rep stosb`.
+/// The least length of fills by `rep stosb`.
 static FILL_STRING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Picks the way for long blocks by the processor's features.
+/// Selects the method for long blocks by the processor's features.
 pub fn init() {
     let fast_strings = super::cpu::bit(super::cpu::cpuid(7, 0).ebx, 9);
     if super::cpu::is_tcg() {
@@ -23,13 +25,13 @@ pub fn init() {
     }
 }
 
-/// From how many bytes on a copy is made by a string instruction.
+/// Returns the least length of a copy by a string instruction, in bytes.
 #[inline]
 pub fn copy_string_bytes() -> usize {
     COPY_STRING_BYTES.load(Ordering::Relaxed)
 }
 
-/// From how many bytes on a fill is made by a string instruction.
+/// Returns the least length of a fill by a string instruction, in bytes.
 #[inline]
 pub fn fill_string_bytes() -> usize {
     FILL_STRING_BYTES.load(Ordering::Relaxed)
@@ -47,10 +49,10 @@ unsafe fn store16(p: *mut u8, v: __m128i) {
     unsafe { _mm_storeu_si128(p.cast(), v) }
 }
 
-/// Copies fewer than 16 bytes, all loaded before any is stored: right for overlapping blocks.
+/// Copies fewer than 16 bytes, all loaded before any is stored, so that blocks may overlap.
 #[inline(always)]
 unsafe fn copy_short(d: *mut u8, s: *const u8, n: usize) {
-    // SAFETY: each branch touches bytes 0 to n only.
+    // SAFETY: each branch accesses bytes 0 to n only.
     unsafe {
         if n >= 8 {
             let (a, b) = (s.cast::<u64>().read_unaligned(), s.add(n - 8).cast::<u64>().read_unaligned());
@@ -71,7 +73,7 @@ unsafe fn copy_short(d: *mut u8, s: *const u8, n: usize) {
 }
 
 /// # Safety
-/// As C's `memcpy`.
+/// The requirements of C's `memcpy` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: the caller's promise covers bytes 0 to n of both blocks, and each branch stays inside.
@@ -81,7 +83,7 @@ pub unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
             return d;
         }
         if n >= COPY_STRING_BYTES.load(Ordering::Relaxed) {
-            // The last word first: it covers what is left over of whole words.
+            // The last word is loaded first; it covers the bytes beyond whole words.
             let last = s.add(n - 8).cast::<u64>().read_unaligned();
             asm!("rep movsq", inout("rcx") n / 8 => _, inout("rdi") d => _, inout("rsi") s => _,
                 options(nostack, preserves_flags));
@@ -93,7 +95,8 @@ pub unsafe extern "C" fn memcpy(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     d
 }
 
-/// Copies 16 bytes or more upwards; the last 16 are loaded first, so that blocks with `d` below `s` may overlap.
+/// Copies 16 bytes or more in ascending order. The last 16 bytes are loaded first, so that blocks may overlap
+/// if `d` is below `s`.
 #[inline(always)]
 unsafe fn copy_up(d: *mut u8, s: *const u8, n: usize) {
     // SAFETY: `i + 16 <= n` for each move.
@@ -118,7 +121,7 @@ unsafe fn copy_up(d: *mut u8, s: *const u8, n: usize) {
 }
 
 /// # Safety
-/// As C's `memmove`.
+/// The requirements of C's `memmove` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 {
     // SAFETY: as `memcpy`; the direction is such that no byte is overwritten before it is read.
@@ -143,7 +146,7 @@ pub unsafe extern "C" fn memmove(d: *mut u8, s: *const u8, n: usize) -> *mut u8 
 }
 
 /// # Safety
-/// As C's `memset`.
+/// The requirements of C's `memset` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
     let byte = c as u8;
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn memset(d: *mut u8, c: i32, n: usize) -> *mut u8 {
 }
 
 /// # Safety
-/// As C's `memcmp`.
+/// The requirements of C's `memcmp` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: `i` stays below `n` in both blocks.
@@ -214,7 +217,7 @@ pub unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 }
 
 /// # Safety
-/// As BSD's `bcmp`.
+/// The requirements of BSD's `bcmp` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: the caller's promise.
@@ -222,7 +225,7 @@ pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 }
 
 /// # Safety
-/// As C's `strlen`.
+/// The requirements of C's `strlen` apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn strlen(s: *const u8) -> usize {
     let mut n = 0;
@@ -233,11 +236,11 @@ pub unsafe extern "C" fn strlen(s: *const u8) -> usize {
     n
 }
 
-/// Named by prebuilt `core` and `alloc`; never called, for a panic ends the node.
+/// A symbol that prebuilt `core` and `alloc` refer to. It is never called, because a panic ends the node.
 #[unsafe(no_mangle)]
 pub extern "C" fn rust_eh_personality() {}
 
-/// As [`rust_eh_personality`].
+/// A symbol that is never called, like [`rust_eh_personality`].
 #[unsafe(no_mangle)]
 pub extern "C" fn _Unwind_Resume() -> ! {
     super::cpu::halt_for_ever()

@@ -13,7 +13,7 @@ pub mod smp;
 
 pub use percpu::this_cpu_index;
 
-/// Stops all other processors where they are, for good (the machine is about to end).
+/// Stops all other processors for ever, wherever they are. Call only when the machine is about to end.
 pub fn stop_others() {
     interrupts::STOPPING.store(true, core::sync::atomic::Ordering::Release);
     apic::send_nmi_to_others();

@@ -1,4 +1,4 @@
-//! What each processor has of its own, found through GS.
+//! Data of each processor, accessed through GS.
 
 use alloc::boxed::Box;
 use core::arch::asm;
@@ -8,69 +8,69 @@ use x86_64::registers::model_specific::GsBase;
 
 use super::descriptors::Descriptors;
 
-/// Most processors used.
+/// The most processors that are used.
 pub const MAX_CPUS: usize = 64;
 
-/// One processor's own data. Others read it by [`cpu`].
+/// The data of one processor. Other processors access it by [`cpu`].
 #[repr(C)]
 pub struct PerCpu {
-    /// Its own address: what `gs:0` holds.
+    /// The address of this structure, which `gs:0` reads.
     this: *const PerCpu,
-    /// 0 for the boot processor, then in the order of start.
+    /// The index: 0 for the boot processor, then in the order of start.
     pub index: u32,
-    /// It runs: [`cpu`] shows it to others.
+    /// True once the processor runs and [`cpu`] returns it.
     running: AtomicBool,
-    /// Local APIC id.
     pub apic_id: AtomicU32,
-    /// Interrupts taken, timer and spurious ones included.
+    /// Interrupts so far, timer and spurious ones included.
     pub interrupts: AtomicU64,
-    /// Faults that a probe has recovered from; see `probe`.
+    /// Faults from which a probe has recovered; see `probe`.
     #[cfg(feature = "selftest")]
     pub probe_hits: AtomicU64,
     descriptors: Descriptors,
 }
 
-// SAFETY: `this` is only ever read; all else is atomic or private to its processor's start.
+// SAFETY: `this` is only ever read; all other fields are atomic, or used only while their processor starts.
 unsafe impl Sync for PerCpu {}
 
 static CPUS: [AtomicPtr<PerCpu>; MAX_CPUS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_CPUS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The boot processor has set GS: [`this_cpu`] works there.
+/// Nonzero once the boot processor has set GS, so that [`this_cpu`] works there.
 static READY: AtomicUsize = AtomicUsize::new(0);
 
-/// This processor's data.
+/// Returns this processor's data.
 ///
-/// Before [`install`] on this processor there is none, and this must not be called.
+/// Must not be called before [`install`] on this processor.
 #[inline]
 pub fn this_cpu() -> &'static PerCpu {
     let this: *const PerCpu;
-    // SAFETY: `install` has set GS to a `PerCpu` that lives for ever and begins with its own address.
+    // SAFETY: `install` has set GS to a `PerCpu` that is never freed and begins with its own address.
     unsafe {
         asm!("mov {}, gs:0", out(reg) this, options(nostack, preserves_flags, readonly, pure));
         &*this
     }
 }
 
-/// This processor's index; 0 while the boot processor has no data yet.
+/// Returns this processor's index; 0 while the boot processor has no data yet.
 #[inline]
 pub fn this_cpu_index() -> usize {
     if READY.load(Ordering::Relaxed) == 0 { 0 } else { this_cpu().index as usize }
 }
 
-/// The processor with index `index`, once it runs.
+/// Returns the processor with index `index`, once it runs.
 pub fn cpu(index: usize) -> Option<&'static PerCpu> {
     let p = CPUS.get(index)?.load(Ordering::Acquire);
-    // SAFETY: set by `prepare`, once, to data that lives for ever and is changed no more but through atomics.
+    // SAFETY: `prepare` sets the pointer once, to data that is never freed and is changed only through
+    // atomics.
     unsafe { p.as_ref() }.filter(|cpu| cpu.running.load(Ordering::Acquire))
 }
 
-/// Processors that run.
+/// Returns the number of running processors.
 pub fn count() -> usize {
     COUNT.load(Ordering::Acquire)
 }
 
-/// Makes the data of processor `index`, on the boot processor: one that starts must not wait for the heap's lock before
-/// it has its own data.
+/// Allocates the data of processor `index`, on the boot processor: a starting processor must not wait for the
+/// heap's lock before it has its own data.
 pub fn prepare(index: u32) {
     let data = Box::leak(Box::new(PerCpu {
         this: core::ptr::null(),
@@ -89,19 +89,20 @@ pub fn prepare(index: u32) {
     }
 }
 
-/// Gives this processor its data, descriptor tables and interrupt stacks.
+/// Loads this processor's data, descriptor tables and interrupt stacks.
 ///
 /// # Safety
-/// Once on each processor, with `index` its own, [`prepare`]d, and its stacks mapped.
+/// Call once on each processor, with its own `index`, after [`prepare`]; its stacks must be mapped.
 pub unsafe fn install(index: u32) {
     let data = CPUS.get(index as usize).map_or(core::ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
-    // SAFETY: set by `prepare` to data that lives for ever. Loading the descriptors clears GS, so its base is set after.
+    // SAFETY: `prepare` has set the pointer to data that is never freed. Loading the descriptors clears GS,
+    // so its base is set afterwards.
     unsafe { (*data).descriptors.load() };
     GsBase::write(VirtAddr::from_ptr(data));
     READY.store(1, Ordering::Release);
 }
 
-/// Counts this processor, whose local APIC has the id `apic_id`, among those that run.
+/// Adds this processor, whose local APIC has the id `apic_id`, to the running processors.
 pub fn announce(apic_id: u32) {
     let this = this_cpu();
     this.apic_id.store(apic_id, Ordering::Relaxed);

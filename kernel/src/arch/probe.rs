@@ -1,4 +1,4 @@
-//! Accesses that may fault and come back to tell: for self-tests of the memory protection.
+//! Accesses that may fault and recover, for self-tests of the memory protection.
 
 use core::arch::global_asm;
 use core::sync::atomic::Ordering;
@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering;
 use super::interrupts::Frame;
 use super::percpu::this_cpu;
 
-// Each takes an address in rdi and gives 0 if the access worked, 1 if it faulted. The write keeps the byte as it is.
+// Each function takes an address in rdi and returns 0 if the access worked, 1 if it faulted. The write does
+// not change the byte.
 global_asm!(
     ".section .text.probe, \"ax\"",
     "probe_read:",
@@ -50,27 +51,27 @@ unsafe extern "C" {
     static probe_return: u8;
 }
 
-/// Whether `addr` can be read.
+/// Returns true if `addr` can be read.
 pub fn readable(addr: u64) -> bool {
     probe_read(addr) == 0
 }
 
-/// Whether `addr` can be written (it keeps its value).
+/// Returns true if `addr` can be written. Does not change its value.
 pub fn writable(addr: u64) -> bool {
     probe_write(addr) == 0
 }
 
-/// Whether `addr`, which must hold a return instruction if anything, can be executed.
+/// Returns true if `addr` can be executed. If it holds anything, that must be a return instruction.
 pub fn executable(addr: u64) -> bool {
     probe_call(addr) == 0
 }
 
-/// The address of a return instruction in the kernel's text.
+/// Returns the address of a return instruction in the kernel's text.
 pub fn return_instruction() -> u64 {
     (&raw const probe_return) as u64
 }
 
-/// If the exception came from a probe, makes it return "faulted".
+/// Makes a faulting probe return "faulted". Returns true if the exception came from a probe.
 pub fn recover(vector: u8, frame: &mut Frame) -> bool {
     if vector != 13 && vector != 14 {
         return false;

@@ -1,4 +1,4 @@
-//! The start of the other processors, by INIT and startup IPIs, all at once while the boot goes on.
+//! Starts the other processors by INIT and startup IPIs, all at once while the boot continues.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -18,27 +18,28 @@ unsafe extern "C" {
     static ap_cr3: u8;
 }
 
-/// The real-mode page: below 640 KiB, above what firmware uses. The first MiB is not in the frame allocator.
+/// The address of the real-mode page: below 640 KiB, above the memory that firmware uses. The frame allocator
+/// does not contain the first MiB.
 const TRAMPOLINE: u64 = 0x8000;
 
-/// Index of the next processor to arrive; the boot processor is 0.
+/// Index of the next processor to arrive. The boot processor is 0.
 #[unsafe(no_mangle)]
 static AP_NEXT: AtomicU32 = AtomicU32::new(1);
-/// Stack pointers to start with, by index.
+/// Initial stack pointers, by index.
 #[unsafe(no_mangle)]
 static AP_STACK_TOPS: [AtomicU64; MAX_CPUS] = [const { AtomicU64::new(0) }; MAX_CPUS];
-/// Processors that were sent a startup.
+/// The number of processors to which a startup IPI was sent.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the firmware's memory map has RAM where the trampoline goes.
+/// Returns true if the firmware's memory map has RAM for the trampoline.
 fn trampoline_is_ram() -> bool {
     mm::frames::overlaps_ram(TRAMPOLINE, TRAMPOLINE + mm::PAGE)
 }
 
-/// Sends all processors in `apic_ids` but this one on their way. They join the executor when they are ready.
+/// Starts all processors in `apic_ids` except this one. They join the executor when they are ready.
 ///
 /// # Safety
-/// Once, on the boot processor, with final page tables, heap, and interrupts set up.
+/// Call once, on the boot processor, after page tables, heap and interrupts are set up.
 pub unsafe fn start(apic_ids: &[u32]) {
     let me = apic::id();
     let mut others = 0;
@@ -62,7 +63,8 @@ pub unsafe fn start(apic_ids: &[u32]) {
     let at = PhysAddr::new_truncate(TRAMPOLINE);
     let to = mm::phys_to_virt(at);
     let (first, len) = (&raw const ap_start, (&raw const ap_end) as usize - (&raw const ap_start) as usize);
-    // SAFETY: the page is RAM that nothing uses, `len` is below a page, and CR3 is patched inside the copy.
+    // SAFETY: the page is unused RAM, `len` is below the length of a page, and CR3 is patched inside the
+    // copy.
     unsafe {
         to.copy_from_nonoverlapping(first, len);
         let cr3 = (&raw const ap_cr3) as usize - first as usize;
@@ -79,12 +81,14 @@ pub unsafe fn start(apic_ids: &[u32]) {
     let targets = || apic_ids.iter().filter(|id| **id != me).take(others);
     ASKED.store(others, Ordering::Relaxed);
     targets().for_each(|id| apic::send_init(*id));
-    // The manual's 10 ms after INIT were for processors with an external APIC; 200 us serve all with long mode.
+    // The manual's 10 ms after INIT were for processors with an external APIC; 200 us are enough for all
+    // processors with long mode.
     time::spin_for(Duration::from_micros(200));
     targets().for_each(|id| apic::send_startup(*id, (TRAMPOLINE >> 12) as u8));
 }
 
-/// Waits until all have come up, at most `limit`; a second startup goes to all half-way. Gives how many run.
+/// Waits until all processors run, for at most `limit`. Half-way, a second startup IPI goes to all. Returns
+/// the number of running processors.
 pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
     let want = ASKED.load(Ordering::Relaxed) + 1;
     let begun = time::now();
@@ -102,7 +106,7 @@ pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
     }
     let running = percpu::count();
     if running < want {
-        // What is late may still come: its trampoline stays.
+        // A late processor may still arrive, so its trampoline stays.
         log::error!("{} of {want} processors did not start", want - running);
         return running;
     }
@@ -115,12 +119,13 @@ pub fn wait(limit: Duration, apic_ids: &[u32]) -> usize {
     running
 }
 
-/// Where an application processor enters Rust: on its own stack, interrupts off.
+/// The entry of an application processor into Rust: on its own stack, with interrupts off.
 #[unsafe(no_mangle)]
 extern "C" fn ap_entry(index: u32) -> ! {
     cpu::init_floating_point();
     cpu::init_memory_types();
-    // SAFETY: `index` is this processor's alone (`AP_NEXT`); `start` has prepared it and mapped its stacks.
+    // SAFETY: `index` belongs to this processor alone (`AP_NEXT`); `start` has prepared it and mapped its
+    // stacks.
     unsafe { percpu::install(index) };
     interrupts::load();
     apic::enable();

@@ -1,5 +1,6 @@
-//! The few ACPI tables that are needed before anything else: processors, PCI windows, timers, power, IOMMU presence.
-//! No AML. Every table is checked for length and checksum, and read through bounds-checked accessors.
+//! The few ACPI tables that are needed first: processors, PCI windows, timers, power, IOMMUs. AML is not
+//! interpreted. Each table's length and checksum are verified, and it is read through bounds-checked
+//! accessors.
 
 use alloc::vec::Vec;
 use core::slice;
@@ -10,7 +11,7 @@ use super::Region;
 /// A PCI Express configuration window (MCFG).
 #[derive(Clone, Copy, Debug)]
 pub struct EcamWindow {
-    /// Where bus `first_bus` would be if `first_bus` were 0: add `bus << 20`.
+    /// The address that bus 0 would have. The address of a bus is this plus `bus << 20`.
     pub base: PhysAddr,
     /// PCI segment group.
     pub segment: u16,
@@ -20,7 +21,7 @@ pub struct EcamWindow {
     pub last_bus: u8,
 }
 
-/// Where a register lives (generic address structure).
+/// The location of a register (generic address structure).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Register {
     /// Memory-mapped.
@@ -29,7 +30,7 @@ pub enum Register {
     Port(u16),
 }
 
-/// What the tables say.
+/// The contents of the tables.
 #[derive(Debug, Default)]
 pub struct Tables {
     /// Local APIC ids of enabled processors, the boot processor among them.
@@ -38,18 +39,18 @@ pub struct Tables {
     pub local_apic: Option<PhysAddr>,
     /// PCI configuration windows.
     pub ecam: Vec<EcamWindow>,
-    /// The configuration window that the byte code names; used if there is no MCFG.
+    /// The configuration window that the byte code names, used if there is no MCFG.
     cba: Option<EcamWindow>,
-    /// Windows of the address space that the PCI host bridge decodes for memory, from its `_CRS`. Empty if the byte
-    /// code puts them together at run time, as firmware of servers does.
+    /// Memory windows that the PCI host bridge decodes, from its `_CRS`. Empty if the byte code computes them
+    /// at run time, as the firmware of servers does.
     pub pci_memory: Vec<Region>,
-    /// The power management timer, 3.579545 MHz, and whether it has 32 bits rather than 24.
+    /// The power management timer, 3.579545 MHz. The flag is true if it has 32 bits rather than 24.
     pub pm_timer: Option<(Register, bool)>,
     /// HPET registers.
     pub hpet: Option<PhysAddr>,
-    /// Write the value there to reset the machine.
+    /// The register that resets the machine, and the value to write to it.
     pub reset: Option<(Register, u8)>,
-    /// Sleep control of a hardware-reduced platform (QEMU microvm).
+    /// The sleep control register of a hardware-reduced platform (QEMU microvm).
     pub sleep_control: Option<Register>,
     /// PM1a control block and the `SLP_TYP` for soft off.
     pub soft_off: Option<(u16, u8)>,
@@ -57,13 +58,13 @@ pub struct Tables {
     pub iommus: Vec<iommu::Unit>,
 }
 
-/// A table in physical memory, or some other run of bytes.
+/// A table in physical memory, or another run of bytes.
 #[derive(Clone, Copy)]
 struct Bytes(&'static [u8]);
 
 impl Bytes {
     /// # Safety
-    /// `addr` to `addr + len` is memory (RAM or ROM) mapped one to one.
+    /// `addr` to `addr + len` must be memory (RAM or ROM) that is mapped one to one.
     unsafe fn at(addr: u64, len: usize) -> Self {
         // SAFETY: the caller's promise; nothing writes to firmware tables while they are read.
         Self(unsafe { slice::from_raw_parts(addr as *const u8, len) })
@@ -93,11 +94,11 @@ impl Bytes {
     }
 }
 
-/// Only what the boot map covers is followed.
+/// Tables beyond the range of the boot page tables are ignored.
 const LIMIT: u64 = 4 << 30;
 const MAX_TABLE: u32 = 1 << 20;
 
-/// The table at `addr`, if there is one of sane length and right checksum.
+/// Returns the table at `addr`, if it has a plausible length and a correct checksum.
 unsafe fn table(addr: u64) -> Option<Bytes> {
     if addr == 0 || addr > LIMIT - u64::from(MAX_TABLE) {
         return None;
@@ -119,10 +120,10 @@ unsafe fn find_rsdp(hint: Option<PhysAddr>) -> Option<Bytes> {
     })
 }
 
-/// Reads the tables; what is not there stays empty.
+/// Reads the tables. Fields without a table stay empty.
 ///
 /// # Safety
-/// The first 4 GiB are mapped one to one (as the boot page tables do).
+/// The first 4 GiB must be mapped one to one, as by the boot page tables.
 pub unsafe fn read(rsdp: Option<PhysAddr>) -> Tables {
     let mut found = Tables::default();
     // SAFETY: the caller's promise.
@@ -203,11 +204,11 @@ fn mcfg(t: Bytes, found: &mut Tables) {
 }
 
 /// # Safety
-/// As [`read`].
+/// The requirements of [`read`] apply.
 unsafe fn fadt(t: Bytes, found: &mut Tables) {
     let flags = t.u32(112).unwrap_or(0);
     let hardware_reduced = flags & 1 << 20 != 0;
-    // X_DSDT goes before DSDT.
+    // X_DSDT has precedence over DSDT.
     let at = t.u64(140).filter(|a| *a != 0).or_else(|| t.u32(40).map(u64::from));
     // SAFETY: the caller's promise.
     let dsdt = at.and_then(|a| unsafe { table(a) });
@@ -228,7 +229,8 @@ unsafe fn fadt(t: Bytes, found: &mut Tables) {
     }
 }
 
-/// `SLP_TYPa` of `\_S5` from its byte code in the DSDT: `"_S5_" PackageOp PkgLength NumElements [BytePrefix] value`.
+/// Returns `SLP_TYPa` of `\_S5`, from its byte code in the DSDT:
+/// `"_S5_" PackageOp PkgLength NumElements [BytePrefix] value`.
 fn slp_typ_s5(dsdt: Bytes) -> Option<u8> {
     let at = dsdt.0.windows(5).position(|w| w == b"_S5_\x12")? + 5;
     let length_bytes = 1 + usize::from(dsdt.u8(at)? >> 6);
@@ -240,9 +242,9 @@ fn slp_typ_s5(dsdt: Bytes) -> Option<u8> {
     }
 }
 
-/// What constant byte code of the DSDT says of the PCI host bridge: its configuration window, where there is no MCFG
-/// (QEMU's microvm: `Method (_CBA) { Return (integer) }`), and its memory windows (`_CRS`: DWord and QWord address space
-/// descriptors of type 0, ACPI 6.5, section 6.4.3.5).
+/// Extracts the PCI host bridge's properties from constant byte code of the DSDT: its configuration window,
+/// where there is no MCFG (QEMU's microvm: `Method (_CBA) { Return (integer) }`), and its memory windows
+/// (`_CRS`: DWord and QWord address space descriptors of type 0, ACPI 6.5, section 6.4.3.5).
 fn pci_root(dsdt: Bytes, found: &mut Tables) {
     let find = |wanted: &[u8]| dsdt.0.windows(wanted.len()).position(|w| w == wanted);
     let cba = find(b"_CBA\x00\xa4").map(|at| at + 6).and_then(|at| match dsdt.u8(at)? {

@@ -1,4 +1,4 @@
-//! The boot chart: which stage of the boot was reached when, in microseconds since the first instruction.
+//! The boot chart: the time of each stage of the boot, in microseconds since the first instruction.
 
 use crate::arch::cpu;
 use crate::sync::IrqMutex;
@@ -13,7 +13,7 @@ struct Chart {
 
 static CHART: IrqMutex<Chart> = IrqMutex::new(Chart { stages: [("", 0); MAX_STAGES], len: 0 });
 
-/// Notes that `stage` is done now. Usable from the first instruction on.
+/// Records that `stage` is done now. Usable from the first instruction on.
 pub fn mark(stage: &'static str) {
     let now = cpu::tsc();
     let mut chart = CHART.lock();
@@ -29,7 +29,8 @@ pub fn print() {
     each(|stage, us| crate::println!("bootchart: {stage:<20} {us:>8} us"));
 }
 
-/// Calls `f` with each stage and its microseconds since the first instruction. Nothing is locked meanwhile.
+/// Calls `f` with each stage and its time in microseconds since the first instruction. No lock is held during
+/// the call.
 pub fn each(mut f: impl FnMut(&'static str, u32)) {
     for i in 0..MAX_STAGES {
         let (stage, tsc) = {

@@ -1,12 +1,12 @@
-//! The kernel command line: `key=value` pairs separated by blanks. An unknown key is an error, not ignored.
+//! The kernel command line: `key=value` pairs separated by blanks. An unknown key is an error and is not
+//! ignored.
 
 use spin::Once;
 
-/// A key that may stand on the command line.
+/// A key of the command line.
 pub struct Key {
-    /// Its name.
     pub name: &'static str,
-    /// What it does, for people.
+    /// A description for the user.
     pub help: &'static str,
 }
 
@@ -14,7 +14,7 @@ const fn key(name: &'static str, help: &'static str) -> Key {
     Key { name, help }
 }
 
-/// Every key there is. Whoever reads a key adds it here.
+/// All keys. Code that reads a key must add it here.
 pub const KEYS: &[Key] = &[
     #[cfg(feature = "selftest")]
     key("app", "with selftest=join, what the node does once it has joined: hog or panic"),
@@ -24,7 +24,7 @@ pub const KEYS: &[Key] = &[
     ),
     key("fabric_ip", "with perftest=, IPv4 address/prefix of the RDMA port"),
     key("gw", "IPv4 gateway of the management network"),
-    key("id", "this node's id: fresh (default), or keep the one that its name had"),
+    key("id", "this node's id: fresh (default), or keep: the id that its name had before"),
     key("ip", "IPv4 address/prefix of the management network, or dhcp (default)"),
     key("log", "least severe log level shown: off, error, warn, info (default), debug, trace"),
     key("manager", "manager's address:port"),
@@ -34,14 +34,14 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         "nic",
-        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT says which), or auto (default): mlx4 where there is a card",
+        "RNIC to use: softroce, mlx4 (a ConnectX-3; mlx4:PCI-ADDRESS/PORT selects one), or auto (default): mlx4 if there is a card",
     ),
     key("node", "this node's name"),
-    key("perftest", "be no node but perftest: a program and its options, separated by commas"),
-    key("probe", "be no node but find out whether a hypervisor does what it must: hypervisor"),
+    key("perftest", "run perftest instead of a node: a program and its options, separated by commas"),
+    key("probe", "probe instead of running a node; hypervisor: check the features that the kernel needs"),
     key(
         "remote",
-        "memory that peers reach: all that can be lent (default), arena: a part that is LITE's (arena:MIB says how large, otherwise half), or physical: whatever a ConnectX-3 can address",
+        "memory that peers can access: all that can be lent (default), arena (LITE's part; arena:MIB sets its size, half by default), or physical (all that a ConnectX-3 can address)",
     ),
     #[cfg(feature = "selftest")]
     key("selftest", "run a test instead of a node: see kernel/src/selftest"),
@@ -52,7 +52,7 @@ pub const KEYS: &[Key] = &[
     key("spin_us", "microseconds a processor polls before it halts"),
 ];
 
-/// What the keys of LITE's settings begin with; the names behind it are those of [`lite::SETTINGS`].
+/// The prefix of the keys of LITE's settings; the rest of such a key is a name in [`lite::SETTINGS`].
 pub const LITE: &str = "lite.";
 
 fn is_known(name: &str) -> bool {
@@ -64,7 +64,7 @@ fn is_known(name: &str) -> bool {
 
 static CMDLINE: Once<&'static str> = Once::new();
 
-/// Keeps the command line and says on the console what in it is wrong. Gives the number of errors.
+/// Stores the command line and prints its errors on the console. Returns the number of errors.
 pub fn init(line: &'static str) -> usize {
     CMDLINE.call_once(|| line);
     let mut errors = 0;
@@ -92,16 +92,16 @@ pub fn init(line: &'static str) -> usize {
     errors
 }
 
-/// The value of `name`, the last one if it stands there more than once.
+/// Returns the value of `name`, the last one if it occurs more than once.
 ///
 /// # Panics
-/// If `name` is not one of [`KEYS`].
+/// Panics if `name` is not one of [`KEYS`].
 pub fn get(name: &str) -> Option<&'static str> {
     assert!(KEYS.iter().any(|k| k.name == name), "command line key `{name}` is not in KEYS");
     find(CMDLINE.get().copied().unwrap_or(""), name)
 }
 
-/// As [`get`], on a line not kept yet.
+/// Returns the value of `name` on a line that is not stored yet; see [`get`].
 pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split_ascii_whitespace()
         .rev()
@@ -110,18 +110,19 @@ pub fn find<'a>(line: &'a str, name: &str) -> Option<&'a str> {
         .map(|(_, v)| v)
 }
 
-/// LITE's settings on the command line, in order: name without [`LITE`], and value.
+/// Returns LITE's settings on the command line, in order: the name without [`LITE`], and the value.
 pub fn lite_settings() -> impl Iterator<Item = (&'static str, &'static str)> {
     let line = CMDLINE.get().copied().unwrap_or("");
     line.split_ascii_whitespace().filter_map(|word| word.strip_prefix(LITE)?.split_once('='))
 }
 
-/// The value of `name` as a number; `default` if it is not there. A value that is no number is said and not taken.
+/// Returns the value of `name` as a number, or `default` if the key is absent. Reports a value that is not a
+/// number, and returns `default`.
 pub fn number(name: &str, default: u64) -> u64 {
     match get(name) {
         None => default,
         Some(v) => v.parse().unwrap_or_else(|_| {
-            log::error!("command line: `{name}={v}` is not a number, taking {default}");
+            log::error!("command line: `{name}={v}` is not a number; using {default}");
             default
         }),
     }

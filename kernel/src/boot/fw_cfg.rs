@@ -1,4 +1,5 @@
-//! QEMU's fw_cfg by ports: named blobs that the launcher passes outside the command line (the cluster key).
+//! QEMU's fw_cfg, accessed by ports: named blobs that the launcher passes in addition to the command line
+//! (the cluster key).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -6,10 +7,10 @@ use x86_64::instructions::port::Port;
 
 use crate::sync::IrqMutex;
 
-/// Keys of the selector, from QEMU's `docs/specs/fw_cfg`.
+/// Keys of the selector (QEMU's `docs/specs/fw_cfg`).
 const KEY_SIGNATURE: u16 = 0;
 const KEY_DIRECTORY: u16 = 0x19;
-/// Larger blobs are refused.
+/// The longest accepted blob, in bytes.
 const MAX_BLOB: u32 = 1 << 20;
 
 struct Ports {
@@ -21,7 +22,7 @@ static PORTS: IrqMutex<Ports> = IrqMutex::new(Ports { selector: Port::new(0x510)
 
 impl Ports {
     fn select(&mut self, key: u16) {
-        // SAFETY: the selector port of fw_cfg; on a machine without fw_cfg nothing listens there.
+        // SAFETY: this is the selector port of fw_cfg; on a machine without fw_cfg nothing listens there.
         unsafe { self.selector.write(key) };
     }
 
@@ -61,7 +62,7 @@ impl Ports {
     }
 }
 
-/// The blob `name` (such as `opt/ferrolite/key`), or `None` if there is no such blob or no fw_cfg.
+/// Returns the blob `name` (such as `opt/ferrolite/key`), or `None` if there is no such blob or no fw_cfg.
 pub fn read(name: &str) -> Option<Vec<u8>> {
     let (key, size) = PORTS.lock().find(name)?;
     if size > MAX_BLOB {

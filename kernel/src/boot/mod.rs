@@ -1,4 +1,4 @@
-//! From the loader to [`BootInfo`], the one description of the machine that the rest of the kernel sees.
+//! The way from the loader to [`BootInfo`], the description of the machine that the rest of the kernel uses.
 
 pub mod acpi;
 pub mod chart;
@@ -14,36 +14,36 @@ use x86_64::PhysAddr;
 /// A run of physical memory, `start` to `end` (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// First byte.
     pub start: PhysAddr,
     /// One past the last byte.
     pub end: PhysAddr,
 }
 
 impl Region {
-    /// From `start`, `len` bytes, cut at the end of what the processor can address.
+    /// Returns the region of `len` bytes from `start`, cut at the end of the processor's address range.
     pub fn new(start: u64, len: u64) -> Self {
         let top = (1 << 52) - 1;
         let end = start.saturating_add(len).min(top);
         Self { start: PhysAddr::new_truncate(start.min(top)), end: PhysAddr::new_truncate(end) }
     }
 
-    /// Length in bytes.
+    /// Returns the length, in bytes.
     pub fn len(&self) -> u64 {
         self.end.as_u64().saturating_sub(self.start.as_u64())
     }
 }
 
-/// Most regions kept of a memory map, and of loaded modules; what is beyond is not used, and said on the console.
+/// The most regions that are kept of a memory map, and of loaded modules. Further regions are not used, and
+/// reported on the console.
 pub const MAX_REGIONS: usize = 64;
-/// Longest command line kept.
+/// The longest command line, in bytes.
 pub const MAX_CMDLINE: usize = 4096;
 
-/// What the loader said.
+/// The loader's description of the machine.
 pub struct BootInfo {
     /// Usable RAM, as the loader lists it.
     pub ram: regions::Regions,
-    /// Memory that holds modules the loader brought.
+    /// Memory that holds modules from the loader.
     pub modules: regions::Regions,
     /// ACPI's root pointer.
     pub rsdp: Option<PhysAddr>,
@@ -52,7 +52,7 @@ pub struct BootInfo {
 }
 
 impl BootInfo {
-    /// The kernel command line; what is not UTF-8 in it ends it.
+    /// Returns the kernel command line, up to the first byte that is not UTF-8.
     pub fn cmdline(&self) -> &str {
         let bytes = &self.cmdline[..self.cmdline_len];
         match core::str::from_utf8(bytes) {
@@ -72,12 +72,11 @@ pub mod regions {
     pub struct Regions {
         list: [Region; MAX_REGIONS],
         len: usize,
-        /// Regions that found no room.
+        /// The number of regions for which there was no room.
         pub dropped: usize,
     }
 
     impl Regions {
-        /// None.
         pub const fn new() -> Self {
             let none = Region { start: PhysAddr::zero(), end: PhysAddr::zero() };
             Self { list: [none; MAX_REGIONS], len: 0, dropped: 0 }
@@ -97,7 +96,6 @@ pub mod regions {
             }
         }
 
-        /// All of them.
         pub fn iter(&self) -> impl Iterator<Item = Region> + Clone + '_ {
             self.list.iter().take(self.len).copied()
         }

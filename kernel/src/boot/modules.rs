@@ -1,38 +1,40 @@
-//! Modules that the loader has brought into memory: on an appliance a file with the cluster key, as an initrd.
+//! Modules that the loader has put into memory: on an appliance, a file with the cluster key, passed as an
+//! initrd.
 
 use zeroize::Zeroize;
 
 use super::{Region, regions::Regions};
 use crate::mm;
 
-/// A module that is longer holds something else than a secret of ours.
+/// The longest module that is read. A longer one is not a secret of Ferrolite.
 const LONGEST: u64 = 4096;
 
-/// The modules of the loader, which lie in RAM that nothing else uses.
+/// The loader's modules, which lie in RAM that nothing else uses.
 pub struct Modules {
     ram: &'static Regions,
     modules: &'static Regions,
 }
 
 impl Modules {
-    /// Those of `boot`.
+    /// Returns the modules of `boot`.
     pub fn of(boot: &'static super::BootInfo) -> Self {
         Self { ram: &boot.ram, modules: &boot.modules }
     }
 
-    /// How many there are.
+    /// Returns the number of modules.
     pub fn count(&self) -> usize {
         self.modules.iter().count()
     }
 
-    /// What `take` makes of the first short module that it makes something of. That module is overwritten with zeros: it is
-    /// a secret.
+    /// Calls `take` with the short modules, one after the other, until it returns a value; returns that
+    /// value. The module is a secret, and is overwritten with zeros.
     pub fn take<T>(&self, mut take: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
         let short = self.modules.iter().filter(|module| module.len() <= LONGEST && self.is_mapped(module));
         for module in short {
             let at = mm::phys_to_virt(module.start);
-            // SAFETY: the direct map shows all RAM, this module lies in RAM, and the frame allocator hands out nothing of
-            // modules. The caller has a `Modules`, of which one is made at a time, in the one task that starts the node.
+            // SAFETY: the direct map contains all RAM, this module lies in RAM, and the frame allocator never
+            // allocates memory of modules. The caller has a `Modules`, of which only one exists at a time, in
+            // the task that starts the node.
             let bytes = unsafe { core::slice::from_raw_parts_mut(at, module.len() as usize) };
             if let Some(taken) = take(bytes) {
                 bytes.zeroize();

@@ -1,13 +1,13 @@
-//! The start info that a PVH loader leaves (Xen's `hvm_start_info`, version 0 and 1), made a [`BootInfo`].
+//! The start info of a PVH loader (Xen's `hvm_start_info`, versions 0 and 1), converted to a [`BootInfo`].
 
 use core::ptr;
 
 use super::{BootInfo, MAX_CMDLINE, Region, regions::Regions};
 use x86_64::PhysAddr;
 
-/// "xEn3" with the top bit of the first letter set.
+/// The bytes "xEn3" with the top bit of the "E" set.
 const MAGIC: u32 = 0x336e_c578;
-/// Type of usable RAM in the memory map, as in E820.
+/// The type of usable RAM in the memory map, as in E820.
 const RAM: u32 = 1;
 
 #[repr(C)]
@@ -46,10 +46,10 @@ struct Module {
 const _: () =
     assert!(size_of::<StartInfo>() == 56 && size_of::<MemMapEntry>() == 24 && size_of::<Module>() == 32);
 
-/// Reads what the loader left at `start_info`; `None` if there is no start info with a memory map.
+/// Reads the start info at `start_info`. Returns `None` if it is absent or has no memory map.
 ///
 /// # Safety
-/// `start_info` is what the loader passed, and the first 4 GiB are still mapped one to one.
+/// The loader must have passed `start_info`, and the first 4 GiB must still be mapped one to one.
 pub unsafe fn read(start_info: u64) -> Option<BootInfo> {
     // SAFETY: the caller's promise; a PVH loader puts all its structures below 4 GiB.
     let info = unsafe { ptr::read_unaligned(start_info as *const StartInfo) };

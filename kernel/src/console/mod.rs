@@ -1,7 +1,8 @@
-//! The console: a 16550 at COM1 behind a ring, and the `log` backend on top.
+//! The console: a 16550 at COM1 behind a ring, and the `log` backend.
 //!
-//! Until the main loop runs, every line is on the wire when the call returns. Afterwards lines go to the ring and core
-//! 0 drains it between polls, so that no task waits for a serial line; a full ring makes the writer wait (bounded).
+//! Until the main loop runs, every line is on the wire when the call returns. Afterwards lines go to the
+//! ring, and core 0 drains it between polls, so that no task waits for a serial line. A full ring makes the
+//! writer wait for a bounded time.
 
 mod ring;
 mod uart;
@@ -20,11 +21,11 @@ struct Console {
 }
 
 static CONSOLE: IrqMutex<Console> = IrqMutex::new(Console { uart: Uart::new(), ring: Ring::new() });
-/// The main loop drains the ring.
+/// True if the main loop drains the ring.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 
 impl Console {
-    /// Sends what the UART takes now; with `wait`, until the ring is empty or the UART is stuck.
+    /// Sends bytes while the UART accepts them; with `wait`, until the ring is empty or the UART is stuck.
     fn drain(&mut self, wait: bool) {
         while !self.ring.is_empty() && self.uart.ready(wait) {
             for _ in 0..uart::FIFO_BYTES {
@@ -50,8 +51,8 @@ impl Write for Console {
 }
 
 impl Console {
-    /// Writes the line about an NMI that is to be told of.
-    fn tell_nmi(&mut self) {
+    /// Writes the line about an NMI that has not been reported yet.
+    fn print_nmi(&mut self) {
         if NMI_AT.load(Ordering::Relaxed) != 0 {
             let rip = NMI_AT.swap(0, Ordering::Relaxed);
             let _ = writeln!(self, "NMI at {rip:#x}");
@@ -124,7 +125,7 @@ pub fn print(args: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints from a panic or fault: without the lock if its holder does not give it back, and at once.
+/// Prints from a panic or fault: immediately, and without the lock if its holder does not release it.
 pub fn print_dying(args: fmt::Arguments<'_>) {
     for _ in 0..1_000_000 {
         if let Some(mut console) = CONSOLE.try_lock() {
@@ -134,49 +135,49 @@ pub fn print_dying(args: fmt::Arguments<'_>) {
         }
         core::hint::spin_loop();
     }
-    // SAFETY: the holder is this processor, interrupted for good, or one that will not let go: the worst that two
-    // writers do to a ring of bytes is garbled text.
+    // SAFETY: the holder is this processor, which never resumes the interrupted code, or a processor that
+    // does not release the lock. The worst effect of two writers on a ring of bytes is garbled text.
     let console = unsafe { &mut *CONSOLE.data_ptr() };
     let _ = console.write_fmt(args);
     console.drain(true);
 }
 
-/// Where an NMI came that has not been told of; 0 if there is none.
+/// The address of the instruction at which an unreported NMI came; 0 if there is none.
 static NMI_AT: AtomicU64 = AtomicU64::new(0);
 
-/// Tells of an NMI, which came at `rip`: at once if the console is free, otherwise with the next [`poll`]. Waits for nothing,
-/// for the code that was interrupted may have the console.
+/// Reports an NMI that came at `rip`: at once if the console is free, otherwise with the next [`poll`]. It
+/// never waits, because the interrupted code may hold the console.
 pub fn report_nmi(rip: u64) {
     NMI_AT.store(rip, Ordering::Relaxed);
     if let Some(mut console) = CONSOLE.try_lock() {
-        console.tell_nmi();
+        console.print_nmi();
         if !DEFERRED.load(Ordering::Relaxed) {
             console.drain(true);
         }
     }
 }
 
-/// Runs `f` while the console is taken.
+/// Runs `f` while the console's lock is held.
 #[cfg(feature = "selftest")]
-pub fn while_taken<R>(f: impl FnOnce() -> R) -> R {
+pub fn while_locked<R>(f: impl FnOnce() -> R) -> R {
     let _console = CONSOLE.lock();
     f()
 }
 
-/// From now on the main loop calls [`poll`].
+/// Makes the main loop drain the ring from now on; see [`poll`].
 pub fn defer() {
     DEFERRED.store(true, Ordering::Relaxed);
 }
 
-/// Sends what the UART takes now. Gives whether something is left.
+/// Sends bytes while the UART accepts them. Returns true if some are left.
 pub fn poll() -> bool {
     let Some(mut console) = CONSOLE.try_lock() else { return true };
-    console.tell_nmi();
+    console.print_nmi();
     console.drain(false);
     !console.ring.is_empty()
 }
 
-/// Sends all there is.
+/// Sends all bytes of the ring.
 pub fn flush() {
     CONSOLE.lock().drain(true);
 }

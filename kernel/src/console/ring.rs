@@ -2,7 +2,7 @@
 
 const BYTES: usize = 16 << 10;
 
-/// Bytes in order, up to a fixed number.
+/// A queue of bytes with a fixed capacity.
 pub struct Ring {
     bytes: [u8; BYTES],
     head: usize,
@@ -22,7 +22,7 @@ impl Ring {
         self.tail.wrapping_sub(self.head) >= BYTES
     }
 
-    /// Adds a byte; a full ring loses its oldest.
+    /// Adds a byte. A full ring drops its oldest byte.
     pub fn push(&mut self, byte: u8) {
         if self.is_full() {
             self.head = self.head.wrapping_add(1);

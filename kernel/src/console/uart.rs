@@ -1,16 +1,15 @@
-//! A 16550 at COM1, output only, FIFO on. An absent one swallows all.
+//! A 16550 at COM1, output only, FIFO on. An absent one discards all bytes.
 
 use x86_64::instructions::port::Port;
 
 const COM1: u16 = 0x3f8;
 /// Bytes that may be written once the transmitter is empty.
 pub const FIFO_BYTES: usize = 16;
-/// Reads of the line status before the UART counts as stuck: some 20 ms on real ports.
-const PATIENCE: u32 = 20_000;
+/// Reads of the line status after which the UART counts as stuck: about 20 ms on real ports.
+const STUCK_READS: u32 = 20_000;
 /// Line status: transmitter holding register (with FIFO: the whole FIFO) empty.
 const THR_EMPTY: u8 = 1 << 5;
 
-/// The serial port.
 pub struct Uart {
     present: bool,
 }
@@ -30,22 +29,23 @@ impl Uart {
         Self { present: false }
     }
 
-    /// 115200 baud, 8N1, FIFO on, no interrupts.
+    /// Initialises the port: 115200 baud, 8N1, FIFO on, no interrupts.
     pub fn init(&mut self) {
         for (register, value) in [(1, 0), (3, 0x80), (0, 1), (1, 0), (3, 3), (2, 7), (4, 3)] {
             write(register, value);
         }
-        // The scratch register tells a UART from an empty bus.
+        // The scratch register distinguishes a UART from an empty bus.
         write(7, 0x5a);
         self.present = read(7) == 0x5a;
     }
 
-    /// Whether [`FIFO_BYTES`] may be written; with `wait`, waits for it, and gives up on a UART that is stuck.
+    /// Returns true if [`FIFO_BYTES`] can be written. With `wait`, it waits until they can, unless the UART
+    /// is stuck.
     pub fn ready(&mut self, wait: bool) -> bool {
         if !self.present {
             return true;
         }
-        let tries = if wait { PATIENCE } else { 1 };
+        let tries = if wait { STUCK_READS } else { 1 };
         if (0..tries).any(|_| read(5) & THR_EMPTY != 0) {
             return true;
         }

@@ -1,5 +1,6 @@
-//! One core's run queue, timers and pollers, and who may touch what: any core pushes to the queue, by a lock that masks
-//! interrupts; the pollers belong to the core, in its main loop or in an interrupt of a task, never both.
+//! One core's run queue, timers and pollers. Any core pushes to the queue, under a lock that masks
+//! interrupts. The pollers belong to the core: they run in its main loop or in an interrupt of a task, never
+//! in both at once.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -16,60 +17,60 @@ use crate::arch::{self, apic, interrupts, percpu};
 use crate::sync::IrqMutex;
 use crate::time;
 
-/// The timer is not set to less than this from now.
+/// The least time to which the timer is set.
 const SHORTEST_TICK: Duration = Duration::from_micros(50);
 
-/// What is known of each task.
+/// Metadata of a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
-    /// For diagnosis.
+    /// The name, for diagnostics.
     pub name: &'static str,
 }
 
-/// A task that is ready.
+/// A task that is ready to run.
 pub type Runnable = async_task::Runnable<Meta>;
 
-/// What a core is doing.
+/// The activity of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum State {
-    /// Polling, looking for work, or halted.
+    /// The core polls, looks for work, or is halted.
     Loop = 0,
-    /// Running a task.
+    /// The core runs a task.
     Task = 1,
 }
 
 /// A core's part of the executor.
 pub struct Core {
     queue: IrqMutex<VecDeque<Runnable>>,
-    /// Set before a halt; who pushes to the queue and finds it set sends an interrupt.
+    /// Set before a halt. A processor that pushes to the queue and finds it set sends an interrupt.
     sleeping: AtomicBool,
     tasks: AtomicUsize,
     state: AtomicU8,
-    /// Nanoseconds of the last poll.
+    /// The time of the last poll, in nanoseconds.
     last_poll: AtomicU64,
-    /// Nanoseconds at which the timer will fire, `u64::MAX` if not armed.
+    /// The time at which the timer fires, in nanoseconds; `u64::MAX` if it is not armed.
     armed: AtomicU64,
     pub timers: IrqMutex<Timers>,
     pollers: UnsafeCell<Vec<Box<dyn Poller>>>,
     new_pollers: IrqMutex<Vec<Box<dyn Poller>>>,
     has_new_pollers: AtomicBool,
     current: AtomicPtr<Meta>,
-    /// Turns of the main loop.
+    /// Iterations of the main loop.
     pub rounds: AtomicU64,
     pub halts: AtomicU64,
     pub halted_ns: AtomicU64,
     pub interrupt_polls: AtomicU64,
 }
 
-// SAFETY: `pollers` is touched by the core itself only (see `poll_all`); all else is locked or atomic.
+// SAFETY: only the core itself accesses `pollers` (see `poll_all`); all other fields are locked or atomic.
 unsafe impl Sync for Core {}
 // SAFETY: pollers are `Send`.
 unsafe impl Send for Core {}
 
 static CORES: [Once<Core>; percpu::MAX_CPUS] = [const { Once::new() }; percpu::MAX_CPUS];
 
-/// Makes the state of core `cpu`.
+/// Creates the state of core `cpu`.
 pub fn install(cpu: usize) {
     if let Some(slot) = CORES.get(cpu) {
         slot.call_once(|| Core {
@@ -92,14 +93,14 @@ pub fn install(cpu: usize) {
     }
 }
 
-/// The state of core `cpu`, if it runs.
+/// Returns the state of core `cpu`, if it runs.
 pub fn core(cpu: usize) -> Option<&'static Core> {
     CORES.get(cpu)?.get()
 }
 
 impl Core {
-    /// Counts a new task and makes room for it in the queue, so that waking a task never allocates: each stands in the
-    /// queue at most once.
+    /// Counts a new task and reserves room for it in the queue. A task is in the queue at most once, so
+    /// waking a task never allocates.
     pub fn admit(&self) {
         let tasks = self.tasks.fetch_add(1, Ordering::Relaxed) + 1;
         let mut queue = self.queue.lock();
@@ -107,25 +108,26 @@ impl Core {
         queue.reserve(tasks.saturating_sub(len));
     }
 
-    /// A task has ended.
+    /// Counts a task that has ended.
     pub fn leave(&self) {
         self.tasks.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Tasks that live.
+    /// Returns the number of live tasks.
     pub fn tasks(&self) -> usize {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    /// Makes a task ready. From any core, any context.
+    /// Makes a task ready. Callable from any core in any context.
     pub fn push(&self, cpu: usize, runnable: Runnable) {
         self.queue.lock().push_back(runnable);
         self.kick(cpu);
     }
 
-    /// Ends the halt of this core, which is `cpu`, if it halts.
+    /// Ends the halt of this core, whose index is `cpu`, if it is halted.
     pub fn kick(&self, cpu: usize) {
-        // Pairs with the fence in `prepare_halt`: either this sees `sleeping`, or the core sees what was pushed.
+        // Pairs with the fence in `prepare_halt`: either this processor sees `sleeping`, or the core sees the
+        // pushed task.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed)
             && cpu != arch::this_cpu_index()
@@ -135,19 +137,20 @@ impl Core {
         }
     }
 
-    /// The next ready task.
+    /// Returns the next ready task.
     pub fn pop(&self) -> Option<Runnable> {
         self.queue.lock().pop_front()
     }
 
-    /// Says that this core is about to halt; gives whether it may: nothing is ready. With interrupts off.
+    /// Announces a halt of this core. Returns true if the core may halt because no task is ready. Call with
+    /// interrupts off.
     pub fn prepare_halt(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.queue.lock().is_empty() && !self.has_new_pollers.load(Ordering::Relaxed)
     }
 
-    /// The halt is over, or did not come about.
+    /// Records that the halt is over, or did not happen.
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
     }
@@ -157,23 +160,23 @@ impl Core {
         let meta: *const Meta = runnable.metadata();
         self.current.store(meta.cast_mut(), Ordering::Relaxed);
         self.state.store(State::Task as u8, Ordering::Release);
-        // In this order: a timer that fires from here on sees the task and arms itself anew. One that fired before would
-        // leave the task without.
+        // This order matters: a timer that fires from here on sees the task and re-arms itself. A timer that
+        // fired before would not.
         self.ensure_tick(time::now());
         runnable.run();
         self.state.store(State::Loop as u8, Ordering::Release);
         self.current.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// What this core is doing.
+    /// Returns this core's activity.
     pub fn state(&self) -> State {
         if self.state.load(Ordering::Acquire) == State::Task as u8 { State::Task } else { State::Loop }
     }
 
-    /// The task that this core runs; asked on the core itself.
+    /// Returns the task that this core runs. Call on the core itself.
     pub fn current(&self) -> Option<&'static str> {
         let meta = self.current.load(Ordering::Relaxed);
-        // SAFETY: the task is running on this core, beneath the caller, so its metadata is there.
+        // SAFETY: the task is running on this core, below the caller's frame, so its metadata exists.
         unsafe { meta.as_ref() }.filter(|_| self.state() == State::Task).map(|m| m.name)
     }
 
@@ -187,25 +190,25 @@ impl Core {
         Instant::from_nanos(self.last_poll.load(Ordering::Relaxed))
     }
 
-    /// Takes in pollers that were registered.
+    /// Moves newly registered pollers into the list.
     ///
     /// # Safety
-    /// On this core, in its main loop, outside of `with_pollers` and tasks.
+    /// Call on this core, in its main loop, outside of polls and tasks.
     pub unsafe fn adopt_pollers(&self) {
         if self.has_new_pollers.swap(false, Ordering::Acquire) {
             let mut new = core::mem::take(&mut *self.new_pollers.lock());
-            // SAFETY: the caller's promise: nobody else is in the list.
+            // SAFETY: the caller's promise: no other code accesses the list.
             unsafe { (*self.pollers.get()).append(&mut new) };
         }
     }
 
-    /// Polls all once, `budget` items each. Gives whether any had work.
+    /// Polls all pollers once, with a budget of `budget` items each. Returns true if any had work.
     ///
     /// # Safety
-    /// On this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
+    /// Call on this core: in its main loop outside of tasks, or with interrupts off while it is in a task.
     pub unsafe fn poll_all(&self, budget: u32, interrupt: bool) -> bool {
         let mut worked = false;
-        // SAFETY: the caller's promise: nobody else is in the list.
+        // SAFETY: the caller's promise: no other code accesses the list.
         for poller in unsafe { &mut *self.pollers.get() } {
             if !interrupt || poller.may_interrupt() {
                 worked |= poller.poll(time::now(), budget);
@@ -215,43 +218,44 @@ impl Core {
         worked
     }
 
-    /// The earliest deadline of a timer or poller.
+    /// Returns the earliest deadline of a timer or poller.
     ///
     /// # Safety
-    /// As [`Core::poll_all`], in the main loop.
+    /// Call on this core, in its main loop outside of tasks and polls.
     pub unsafe fn next_deadline(&self) -> Instant {
         let timers = self.timers.lock().next();
         // SAFETY: the caller's promise.
         unsafe { &*self.pollers.get() }.iter().map(|p| p.next_deadline()).fold(timers, Instant::min)
     }
 
-    /// Arms all pollers; gives whether any has work already.
+    /// Arms all pollers. Returns true if any has work already.
     ///
     /// # Safety
-    /// As [`Core::poll_all`], in the main loop.
+    /// Call on this core, in its main loop outside of tasks and polls.
     pub unsafe fn arm_all(&self) -> bool {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.pollers.get() }.iter_mut().any(|p| p.arm())
     }
 
-    /// The local timer has fired.
+    /// Records that the local timer has fired.
     pub fn timer_fired(&self) {
         self.armed.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Sets the local timer to `at`, unless it is.
+    /// Sets the local timer to `at`, unless it is set to that already.
     pub fn set_timer(&self, at: Instant) {
         if self.armed.swap(at.as_nanos(), Ordering::Relaxed) != at.as_nanos() {
             apic::set_timer(at);
         }
     }
 
-    /// Makes sure that the timer fires when [`POLL_INTERVAL`] has passed since the last poll, or very soon.
+    /// Ensures that the timer fires when [`POLL_INTERVAL`] has passed since the last poll, or very soon
+    /// after.
     pub fn ensure_tick(&self, now: Instant) {
         self.tick_at((self.last_poll() + POLL_INTERVAL).max(now + SHORTEST_TICK));
     }
 
-    /// Makes sure that the timer fires at `tick` or before.
+    /// Ensures that the timer fires at `tick` or earlier.
     pub fn tick_at(&self, tick: Instant) {
         if self.armed.load(Ordering::Relaxed) > tick.as_nanos() {
             self.set_timer(tick);

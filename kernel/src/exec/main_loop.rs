@@ -10,9 +10,9 @@ use crate::{console, time};
 
 /// Longest spin before a halt, in nanoseconds.
 static MAX_SPIN_NS: AtomicU64 = AtomicU64::new(50_000);
-/// Where the spin starts to grow from.
+/// The least spin, from which it grows.
 const FIRST_SPIN: Duration = Duration::from_micros(5);
-/// Tasks run between two polls.
+/// Tasks that run between two polls.
 const TASKS_PER_POLL: usize = 16;
 
 /// Sets the longest spin before a halt.
@@ -20,8 +20,8 @@ pub fn set_max_spin(spin: Duration) {
     MAX_SPIN_NS.store(spin.as_nanos() as u64, Ordering::Relaxed);
 }
 
-/// How long to spin: it grows while halts turn out short, so that an answer that is on its way is met awake, and shrinks
-/// when they are long.
+/// The duration of a spin. It grows while halts are short, so that an imminent event finds the core awake,
+/// and shrinks when halts are long.
 struct Spin(Duration);
 
 impl Spin {
@@ -37,12 +37,12 @@ pub fn run() -> ! {
     let core = core_state::core(index).expect("init_this_cpu has run on this processor");
     let mut spin = Spin(FIRST_SPIN);
     let mut idle_since = time::now();
-    // TCG leaves its execution loop at every PAUSE and takes QEMU's one big lock on the way back in, which QEMU's I/O
-    // thread then has to wait for: exactly what the spin waits for is kept from happening.
+    // TCG leaves its execution loop at every PAUSE and acquires QEMU's global lock when it re-enters. QEMU's
+    // I/O thread then waits for that lock, which delays the very event for which the core spins.
     let pause = !cpu::is_tcg();
     cpu::interrupts_on();
     loop {
-        // This core alone writes it, so that no locked instruction is needed.
+        // Only this core writes the counter, so no locked instruction is needed.
         core.rounds.store(core.rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SAFETY: this is the core's main loop, outside of tasks and pollers.
         let mut worked = unsafe {
@@ -91,12 +91,12 @@ fn fire_timers(core: &Core) -> bool {
     }
 }
 
-/// Halts until an interrupt, unless there is something to do. Gives how long it halted.
+/// Halts until an interrupt, unless there is work. Returns the duration of the halt.
 fn halt(core: &Core, console_waits: bool) -> Option<Duration> {
     cpu::interrupts_off();
     // SAFETY: this is the core's main loop, outside of tasks and pollers.
     let deadline = unsafe {
-        // Arming may wake tasks of this core, so the queue is looked at after it.
+        // Arming may wake tasks of this core, so the queue is checked afterwards.
         let may = !core.arm_all() && core.prepare_halt();
         may.then(|| core.next_deadline())
     };

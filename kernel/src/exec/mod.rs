@@ -1,8 +1,9 @@
-//! The executor: one on each core, cooperative async tasks that stay on their core, pollers, timers.
+//! The executor, one on each core: cooperative async tasks that stay on their core, pollers, and timers.
 //!
-//! The main loop polls, runs ready tasks, spins for a bounded adaptive time, then arms interrupts and halts. Progress
-//! does not wait for a task: once it has run for [`POLL_INTERVAL`] without a poll, the next interrupt (the timer's at the
-//! latest) runs the core's pollers in interrupt context, for at most [`INTERRUPT_POLL_LIMIT`].
+//! The main loop polls, runs ready tasks, spins for a bounded adaptive time, then arms interrupts and halts.
+//! Progress does not wait for a task: if a task has run for [`POLL_INTERVAL`] without a poll, the next
+//! interrupt (the timer's at the latest) runs the core's pollers in interrupt context, for at most
+//! [`INTERRUPT_POLL_LIMIT`].
 
 mod core_state;
 mod main_loop;
@@ -24,40 +25,42 @@ pub use sleep::{sleep, sleep_until};
 
 /// A task that runs this long without a poll is interrupted for one.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// How long pollers may run in one interrupt, before the one that runs is let finish its budget.
+/// The time in one interrupt after which no further round of polls begins. A running round finishes.
 pub const INTERRUPT_POLL_LIMIT: Duration = Duration::from_micros(500);
 /// Items (packets, completions) that a poller may handle in one call from the main loop.
 pub const BUDGET: u32 = 64;
-/// And from an interrupt.
+/// Items that a poller may handle in one call from an interrupt.
 pub const INTERRUPT_BUDGET: u32 = 16;
 
-/// Something that makes progress by being polled: a NIC with its transport, the TCP stack, a lease.
+/// A part of the system that makes progress when it is polled: a NIC with its transport, the TCP stack, a
+/// lease.
 ///
-/// Always called on the core it was registered on, never twice at a time; from the main loop with interrupts on, or from
-/// an interrupt that broke into a task, with interrupts off. It must not wait. What it shares with tasks is lock-free or
-/// behind an [`IrqMutex`](crate::sync::IrqMutex).
+/// A poller is always called on the core on which it was registered, never twice at a time: from the main
+/// loop with interrupts on, or from an interrupt of a task with interrupts off. It must not wait. Data that
+/// it shares with tasks must be lock-free or behind an [`IrqMutex`](crate::sync::IrqMutex).
 pub trait Poller: Send {
-    /// For diagnosis.
+    /// Returns the name, for diagnostics.
     fn name(&self) -> &'static str;
 
-    /// Handles up to `budget` items. Gives whether there was anything to do.
+    /// Handles up to `budget` items. Returns true if there was work.
     fn poll(&mut self, now: Instant, budget: u32) -> bool;
 
-    /// When to poll next even if nothing interrupts; [`Instant::MAX`] for never.
+    /// Returns the time of the next poll if no interrupt comes before; [`Instant::MAX`] for never.
     fn next_deadline(&self) -> Instant;
 
-    /// Whether [`poll`](Self::poll) may run in interrupt context. One that allocates or wakes and drops tasks may not: it
-    /// then waits for the main loop.
+    /// Returns true if [`poll`](Self::poll) may run in interrupt context. A poller that allocates, or wakes
+    /// and drops tasks, must return false: it then waits for the main loop.
     fn may_interrupt(&self) -> bool {
         true
     }
 
-    /// Asks for an interrupt at the next event. Gives whether events wait already (then the core polls on instead of
-    /// halting). Called with interrupts off before a halt; the next `poll` may turn the interrupt off again.
+    /// Requests an interrupt at the next event. Returns true if events are waiting already; the core then
+    /// polls again instead of halting. Called with interrupts off before a halt. The next `poll` may turn the
+    /// interrupt off again.
     fn arm(&mut self) -> bool;
 }
 
-/// Makes this processor ready to be given tasks.
+/// Prepares this processor to run tasks.
 pub fn init_this_cpu() {
     core_state::install(arch::this_cpu_index());
 }
@@ -65,24 +68,24 @@ pub fn init_this_cpu() {
 /// Adds `poller` to core `cpu` (0 for NICs).
 ///
 /// # Panics
-/// If there is no such core.
+/// Panics if there is no such core.
 pub fn register_poller(cpu: usize, poller: Box<dyn Poller>) {
     let core = core_state::core(cpu).expect("poller for a core that does not run");
     core.add_poller(poller);
     core.kick(cpu);
 }
 
-/// Has core `cpu` look again for work if it sleeps.
+/// Wakes core `cpu` if it is halted, so that it looks for work.
 pub fn kick(cpu: usize) {
     if let Some(core) = core_state::core(cpu) {
         core.kick(cpu);
     }
 }
 
-/// Starts a task on core `cpu`; drop the handle to cancel it, or detach it.
+/// Starts a task on core `cpu`. Dropping the handle cancels the task; detach it to let it run.
 ///
 /// # Panics
-/// If there is no such core.
+/// Panics if there is no such core.
 pub fn spawn_on<F>(cpu: usize, name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
 where
     F: Future + Send + 'static,
@@ -98,7 +101,7 @@ where
     task
 }
 
-/// Starts a task on the core that has the fewest, the lowest of these.
+/// Starts a task on the core with the fewest tasks, the lowest index first.
 pub fn spawn<F>(name: &'static str, future: F) -> async_task::Task<F::Output, Meta>
 where
     F: Future + Send + 'static,
@@ -109,7 +112,7 @@ where
     spawn_on(cpu, name, future)
 }
 
-/// A task's future, counted as one of its core's from its start until it is dropped.
+/// A task's future, counted as one of its core's tasks from its start until it is dropped.
 struct Counted<F> {
     core: &'static Core,
     future: F,
@@ -128,20 +131,20 @@ impl<F: Future> Counted<F> {
     }
 }
 
-/// What the main loop has done so far.
+/// Statistics of a core's main loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Turns of its main loop.
+    /// Iterations of the main loop.
     pub rounds: u64,
-    /// Times it halted.
+    /// The number of halts.
     pub halts: u64,
-    /// Time it was halted.
+    /// The total duration of halts.
     pub halted: Duration,
-    /// Times an interrupt ran the pollers because a task did not give way.
+    /// The number of interrupts that ran the pollers because a task did not yield.
     pub interrupt_polls: u64,
 }
 
-/// Figures of core `cpu`.
+/// Returns the statistics of core `cpu`.
 pub fn stats(cpu: usize) -> Option<Stats> {
     let core = core_state::core(cpu)?;
     Some(Stats {
@@ -152,12 +155,13 @@ pub fn stats(cpu: usize) -> Option<Stats> {
     })
 }
 
-/// The task that this processor runs, if it runs one.
+/// Returns the name of the task that this processor runs, if any.
 pub fn current_task() -> Option<&'static str> {
     core_state::core(arch::this_cpu_index())?.current()
 }
 
-/// Makes the timer of this processor fire `after` from now, if it would later; for self-tests that want many interrupts.
+/// Makes the timer of this processor fire after `after`, unless it fires earlier. For self-tests that need
+/// many interrupts.
 #[cfg(feature = "selftest")]
 pub fn tick_after(after: Duration) {
     if let Some(core) = core_state::core(arch::this_cpu_index()) {
@@ -165,7 +169,7 @@ pub fn tick_after(after: Duration) {
     }
 }
 
-/// At the end of each interrupt, still with interrupts off and on the interrupt stack.
+/// Runs at the end of each interrupt, with interrupts off and on the interrupt stack.
 pub fn on_interrupt(timer: bool) {
     let Some(core) = core_state::core(arch::this_cpu_index()) else { return };
     if timer {

@@ -10,7 +10,7 @@ use platform::Instant;
 use super::core_state;
 use crate::{arch, time};
 
-/// A core's sleeping tasks, by when they wake.
+/// A core's sleeping tasks, ordered by wake-up time.
 pub struct Timers {
     wakers: BTreeMap<(Instant, u64), Waker>,
     next_id: u64,
@@ -21,23 +21,23 @@ impl Timers {
         Self { wakers: BTreeMap::new(), next_id: 0 }
     }
 
-    /// When the first is due; [`Instant::MAX`] if there is none.
+    /// Returns the earliest wake-up time; [`Instant::MAX`] if there is none.
     pub fn next(&self) -> Instant {
         self.wakers.first_key_value().map_or(Instant::MAX, |((at, _), _)| *at)
     }
 
-    /// Takes out one that is due at `now`.
+    /// Removes and returns a waker that is due at `now`.
     pub fn pop_due(&mut self, now: Instant) -> Option<Waker> {
         let entry = self.wakers.first_entry().filter(|e| e.key().0 <= now)?;
         Some(entry.remove())
     }
 }
 
-/// Ready once the clock has reached an instant.
+/// A future that completes once the clock has reached an instant.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
     until: Instant,
-    /// Where the waker is kept: core, id.
+    /// The position of the waker: core and id.
     registered: Option<(usize, u64)>,
 }
 

@@ -1,10 +1,13 @@
 //! The arena: one run of RAM, which is all that peers may reach with `remote=arena`. What they are given is allocated in it.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use platform::runs::Runs;
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats};
+use x86_64::PhysAddr;
 
 use super::lent;
-use super::memory::LentMemory;
+use super::memory::{Home, LentMemory, Run};
 use crate::sync::IrqMutex;
 
 /// What it begins at a multiple of, so that a card needs few entries for it.
@@ -14,7 +17,7 @@ const ALIGN: u64 = 2 << 20;
 pub struct Arena {
     base: u64,
     len: u64,
-    runs: IrqMutex<Runs>,
+    runs: Arc<IrqMutex<Runs>>,
 }
 
 impl Arena {
@@ -22,7 +25,7 @@ impl Arena {
     pub fn take(len: u64) -> Option<Self> {
         let len = len - len % ALIGN;
         let base = lent::lend_as_it_is(len, ALIGN).filter(|_| len > 0)?.as_u64();
-        Some(Self { base, len, runs: IrqMutex::new(Runs::new(len)) })
+        Some(Self { base, len, runs: Arc::new(IrqMutex::new(Runs::new(len))) })
     }
 }
 
@@ -68,18 +71,21 @@ impl Memory for Arena {
         LentMemory.compare_swap(addr, compare, swap)
     }
 
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let (start, len) = self.runs.lock().take(len)?;
-        let addr = IoAddr(self.base + start);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let (start, rounded) = self.runs.lock().take(len)?;
+        let addr = self.base + start;
         // It lies in RAM, as a whole.
-        LentMemory.fill(addr, len, 0).ok().map(|()| addr)
-    }
-
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+        LentMemory.fill(IoAddr(addr), rounded, 0).ok()?;
+        let home = Home::Arena(self.base, self.runs.clone());
+        // SAFETY: the arena is lent for ever, and the run was just taken from those that are free.
+        Some(Box::new(unsafe { Run::new(PhysAddr::new_truncate(addr), len, home) }))
     }
 
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
+    }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
     }
 }

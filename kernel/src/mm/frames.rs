@@ -34,10 +34,20 @@ struct Frames {
     free: u64,
     /// No frame below this one is free.
     hint: u64,
+    /// The ranges of frames that can be lent, and how many frames of these are free.
+    lendable: &'static [Range<u64>],
+    lendable_free: u64,
 }
 
-static FRAMES: IrqMutex<Frames> =
-    IrqMutex::new(Frames { taken: &mut [], first: &mut [], total: 0, free: 0, hint: 0 });
+static FRAMES: IrqMutex<Frames> = IrqMutex::new(Frames {
+    taken: &mut [],
+    first: &mut [],
+    total: 0,
+    free: 0,
+    hint: 0,
+    lendable: &[],
+    lendable_free: 0,
+});
 
 /// RAM, sorted as the loader gave it: what [`ram`] and [`overlaps_ram`] answer from.
 static RAM: spin::Once<Regions> = spin::Once::new();
@@ -123,6 +133,13 @@ impl Frames {
         set_range(self.taken, at, at + count, true);
         set_range(self.first, at, at + 1, true);
         self.free -= count;
+        self.lendable_free -= self.lendable_among(at, count);
+    }
+
+    /// Counts the frames of a run that can be lent.
+    fn lendable_among(&self, at: u64, count: u64) -> u64 {
+        let common = |range: &Range<u64>| range.end.min(at + count).saturating_sub(range.start.max(at));
+        self.lendable.iter().map(common).sum()
     }
 
     fn free(&mut self, at: u64, count: u64) -> Result<(), &'static str> {
@@ -142,6 +159,7 @@ impl Frames {
         set_range(self.first, at, at + 1, false);
         set_range(self.taken, at, end, false);
         self.free += count;
+        self.lendable_free += self.lendable_among(at, count);
         self.hint = self.hint.min(at);
         Ok(())
     }
@@ -236,7 +254,7 @@ pub unsafe fn init(ram: &Regions, reserved: impl Iterator<Item = Region> + Clone
     }
     RAM.call_once(|| whole);
     MANAGED.call_once(|| managed);
-    *FRAMES.lock() = Frames { taken, first, total, free: total, hint: 0 };
+    *FRAMES.lock() = Frames { taken, first, total, free: total, hint: 0, lendable: &[], lendable_free: 0 };
 }
 
 /// Takes `bytes` (rounded up to frames) contiguous bytes aligned to 4096. Not zeroed. `None` if no such run is free.
@@ -323,4 +341,26 @@ fn count(ranges: impl Iterator<Item = Range<u64>>) -> Stats {
 pub fn totals() -> (u64, u64) {
     let frames = FRAMES.lock();
     (frames.total * PAGE, frames.free * PAGE)
+}
+
+/// Says once which frames can be lent: from now on the free ones among them are counted.
+pub fn set_lendable(ranges: &'static [Range<u64>]) {
+    let mut frames = FRAMES.lock();
+    let mut free = 0;
+    for range in ranges {
+        let mut at = next(frames.taken, range.start, false);
+        while at < range.end {
+            let taken = next(frames.taken, at, true).min(range.end);
+            free += taken - at;
+            at = next(frames.taken, taken, false);
+        }
+    }
+    (frames.lendable, frames.lendable_free) = (ranges, free);
+}
+
+/// Total and free bytes of what can be lent, at once (without the longest free run).
+pub fn lendable_totals() -> (u64, u64) {
+    let frames = FRAMES.lock();
+    let total: u64 = frames.lendable.iter().map(|range| range.end - range.start).sum();
+    (total * PAGE, frames.lendable_free * PAGE)
 }

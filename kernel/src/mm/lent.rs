@@ -19,6 +19,8 @@ struct Lent {
     /// A bit for each frame from physical address 0.
     bits: &'static [AtomicU64],
     coverage: Coverage,
+    /// The ranges of the coverage, in frames.
+    frames: Vec<Range<u64>>,
 }
 
 static LENT: Once<Lent> = Once::new();
@@ -33,7 +35,9 @@ pub fn init() {
     for kept in [range_of(paging::tables()), range_of(Region::new(run.as_u64(), words * 8))] {
         memory = memory.into_iter().flat_map(|range| without(&range, &kept)).collect();
     }
-    LENT.call_once(|| Lent { bits, coverage: Coverage::of(&memory) });
+    let coverage = Coverage::of(&memory);
+    let frames = coverage.ranges.iter().map(|range| range.start / PAGE..range.end / PAGE).collect();
+    frames::set_lendable(&LENT.call_once(|| Lent { bits, coverage, frames }).frames);
 }
 
 fn range_of(region: Region) -> Range<u64> {

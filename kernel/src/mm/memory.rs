@@ -1,12 +1,115 @@
 //! [`platform::Memory`] over the direct map: every access is checked to be within memory that is lent now. So safe code
 //! cannot change the heap, a stack or a device by way of an address, whatever the address is.
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::runs::Runs;
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats, check_bounds};
 use x86_64::PhysAddr;
 
 use super::{frames, lent, phys_to_virt};
 use crate::arch::copy;
+use crate::sync::IrqMutex;
+
+/// A run of memory that is lent until this is dropped.
+pub(super) struct Run {
+    /// All `size` bytes from here on are lent, and this is the only one that gives them back.
+    at: PhysAddr,
+    size: u64,
+    home: Home,
+}
+
+/// The place that a run goes back to.
+pub(super) enum Home {
+    /// To the frames.
+    Frames,
+    /// To the free runs of an arena that begins there.
+    Arena(u64, Arc<IrqMutex<Runs>>),
+}
+
+impl Run {
+    /// The run at `at`, whose `size` bytes are zero, lent, and nobody else's.
+    ///
+    /// # Safety
+    /// They must be, until this is dropped.
+    pub(super) const unsafe fn new(at: PhysAddr, size: u64, home: Home) -> Self {
+        Self { at, size, home }
+    }
+
+    #[inline]
+    fn bytes(&self, offset: u64, len: usize) -> Result<*mut u8, MemoryError> {
+        check_bounds(self.size, offset, len)?;
+        Ok(phys_to_virt(PhysAddr::new_truncate(self.at.as_u64() + offset)))
+    }
+}
+
+impl Lent for Run {
+    fn addr(&self) -> IoAddr {
+        IoAddr(self.at.as_u64())
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        let from = self.bytes(offset, buf.len())?;
+        // SAFETY: that many bytes of this run, which is lent, so that there is no reference to them.
+        unsafe { load(from, buf) };
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        let to = self.bytes(offset, data.len())?;
+        // SAFETY: as `read`.
+        unsafe { store(to, data) };
+        Ok(())
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        match &self.home {
+            Home::Frames => lent::take_back(self.at, self.size),
+            Home::Arena(base, runs) => runs.lock().give(self.at.as_u64() - base, self.size),
+        }
+    }
+}
+
+/// Copies out of lent memory; an aligned word at once.
+///
+/// # Safety
+/// `buf.len()` bytes from `from` on are lent memory in the direct map, to which there is no reference.
+#[inline]
+unsafe fn load(from: *const u8, buf: &mut [u8]) {
+    if buf.len() == 8 && from.addr().is_multiple_of(8) {
+        // SAFETY: an aligned word as the caller promises; it is shared as an atomic.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) };
+        return buf.copy_from_slice(&word.load(Ordering::Acquire).to_ne_bytes());
+    }
+    // SAFETY: as the caller promises, so that `buf` does not overlap.
+    unsafe { copy::copy(buf.as_mut_ptr(), from, buf.len()) };
+}
+
+/// Copies into lent memory; an aligned word at once, and otherwise the last byte after all others.
+///
+/// # Safety
+/// As for [`load`], with `data`.
+#[inline]
+unsafe fn store(to: *mut u8, data: &[u8]) {
+    if let (Ok(bytes), true) = (<[u8; 8]>::try_from(data), to.addr().is_multiple_of(8)) {
+        // SAFETY: an aligned word as the caller promises; it is shared as an atomic.
+        let word = unsafe { AtomicU64::from_ptr(to.cast()) };
+        return word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+    }
+    let Some(head) = data.len().checked_sub(1) else { return };
+    // SAFETY: as the caller promises. The last byte goes after all others, which x86 keeps in order.
+    unsafe {
+        copy::copy(to, data.as_ptr(), head);
+        copy::copy(to.add(head), data.as_ptr().add(head), 1);
+    }
+}
 
 /// All memory that is lent; addresses are physical.
 pub struct LentMemory;
@@ -44,28 +147,16 @@ impl Memory for LentMemory {
     }
 
     fn read(&self, addr: IoAddr, buf: &mut [u8]) -> Result<(), MemoryError> {
-        if buf.len() == 8 && addr.0.is_multiple_of(8) {
-            buf.copy_from_slice(&Self::word(addr)?.load(Ordering::Acquire).to_ne_bytes());
-            return Ok(());
-        }
         let from = Self::at(addr, buf.len() as u64)?;
-        // SAFETY: `from` is that many bytes of lent memory, of which there is no reference, so that `buf` does not overlap.
-        unsafe { copy::copy(buf.as_mut_ptr(), from, buf.len()) };
+        // SAFETY: that many bytes are lent.
+        unsafe { load(from, buf) };
         Ok(())
     }
 
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
-        if let (Ok(word), true) = (<[u8; 8]>::try_from(data), addr.0.is_multiple_of(8)) {
-            Self::word(addr)?.store(u64::from_ne_bytes(word), Ordering::Release);
-            return Ok(());
-        }
         let to = Self::at(addr, data.len() as u64)?;
-        let Some(head) = data.len().checked_sub(1) else { return Ok(()) };
-        // SAFETY: as `read`. The last byte goes after all others, which x86 keeps in order.
-        unsafe {
-            copy::copy(to, data.as_ptr(), head);
-            copy::copy(to.add(head), data.as_ptr().add(head), 1);
-        }
+        // SAFETY: that many bytes are lent.
+        unsafe { store(to, data) };
         Ok(())
     }
 
@@ -95,16 +186,18 @@ impl Memory for LentMemory {
             .unwrap_or_else(|old| old))
     }
 
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        lent::lend(len).map(|a| IoAddr(a.as_u64()))
-    }
-
-    fn free(&self, addr: IoAddr, len: u64) {
-        lent::take_back(PhysAddr::new_truncate(addr.0), len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let at = lent::lend(len)?;
+        // SAFETY: the run has just been lent, zeroed, and only its `Run` gives it back.
+        Some(Box::new(unsafe { Run::new(at, len, Home::Frames) }))
     }
 
     fn stats(&self) -> MemoryStats {
-        let s = frames::stats_among(&lent::covered().ranges);
-        MemoryStats { total: s.total, free: s.free, largest_free: s.largest_free }
+        let (total, free) = frames::lendable_totals();
+        MemoryStats { total, free }
+    }
+
+    fn largest_free(&self) -> u64 {
+        frames::stats_among(&lent::covered().ranges).largest_free
     }
 }

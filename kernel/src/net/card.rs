@@ -1,17 +1,17 @@
-//! The port of a ConnectX-3 as an Ethernet device, beside RDMA. Each frame is copied once more than the card asks for: what goes
-//! this way is the control connection, DHCP and neighbours.
+//! The port of a ConnectX-3 as an Ethernet device, in addition to RDMA. Each frame is copied once more than
+//! the card requires, which is acceptable for the control connection, DHCP and neighbour resolution.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 
 use super::nic::{ETHERNET_HEADER, Nic, Receive, Transmit};
-use crate::connectx3::Card;
+use crate::mlx4::Card;
 
-/// Bytes of a VLAN tag.
+/// The length of a VLAN tag, in bytes.
 const TAG: usize = 4;
 
-/// The card's port, if it is on Ethernet.
+/// Returns the card's port as a device, if it is on Ethernet.
 pub fn start(card: &Arc<Card>) -> Option<Nic> {
     let mtu = usize::from(card.frame_payload()?);
     let room = || vec![0; ETHERNET_HEADER + TAG + mtu].into_boxed_slice();
@@ -30,7 +30,7 @@ pub fn start(card: &Arc<Card>) -> Option<Nic> {
 
 struct Receiver {
     card: Arc<Card>,
-    /// The frame that was taken from the card and not yet from here; none if `len` is 0.
+    /// The frame that was received from the card and not consumed yet; none if `len` is 0.
     frame: Box<[u8]>,
     len: usize,
     frames: u64,
@@ -57,7 +57,7 @@ impl Receive for Receiver {
 
     fn flush(&mut self) {}
 
-    /// The card itself is armed by who polls it as RNIC.
+    /// Does nothing: the code that polls the card as RNIC arms it.
     fn arm(&mut self) -> bool {
         self.peek().is_some()
     }
@@ -90,7 +90,7 @@ impl Transmit for Transmitter {
 
     fn send(&mut self, len: usize) {
         let frame = self.frame.get(..len).unwrap_or_default();
-        // Dropped if the card has failed since there was room.
+        // The frame is dropped if the card has failed since there was room.
         let sent = self.card.transmit_frame(len, &mut |place| {
             place.copy_from_slice(frame);
             len
@@ -100,7 +100,7 @@ impl Transmit for Transmitter {
 
     fn flush(&mut self) {}
 
-    /// As the receiver's.
+    /// Does nothing: the code that polls the card as RNIC arms it.
     fn arm(&mut self) -> bool {
         false
     }

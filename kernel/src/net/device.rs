@@ -1,5 +1,5 @@
-//! A port as smoltcp's device. smoltcp keeps a neighbour table of its own; its ARP requests never leave, but are
-//! answered here from the port's resolver, so that there is one table that decides.
+//! A port as smoltcp's device. smoltcp has a neighbour table of its own. Its ARP requests are never sent, but
+//! answered here from the port's resolver, so that one table is authoritative.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -12,20 +12,20 @@ use verbs::MacAddr;
 use super::nic::{ETHERNET_HEADER, Transmit};
 use super::port::{HostFrames, Inner};
 
-/// How long an address is asked for; smoltcp asks again a second after it got no answer.
+/// The time for which an address is requested. smoltcp asks again a second after a request without an answer.
 const RESOLVE: Duration = Duration::from_secs(3);
-/// Addresses that smoltcp waits for at a time: gateway and manager.
+/// The most addresses for which smoltcp waits at a time: gateway and manager.
 const WAITING: usize = 8;
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
-/// Addresses that smoltcp has asked for and not been told.
+/// Addresses that smoltcp has asked for and that have not been answered.
 #[derive(Default)]
-pub struct Asked {
+pub struct Queries {
     waiting: Vec<Ipv4Addr, WAITING>,
 }
 
-impl Asked {
-    /// An address asked for that the resolver knows by now.
+impl Queries {
+    /// Returns a requested address that the resolver knows by now.
     fn answer(&mut self, inner: &mut Inner, now: Instant) -> Option<(Ipv4Addr, MacAddr)> {
         let mut answer = None;
         self.waiting.retain(|ip| {
@@ -44,7 +44,7 @@ impl Asked {
         answer
     }
 
-    /// Whether an answer is due: cheap, for the poller.
+    /// Returns true if an answer is due. Cheap, for the poller.
     pub fn has_answer(&self, inner: &mut Inner, now: Instant) -> bool {
         let known =
             |ip: &Ipv4Addr| matches!(inner.resolver.lookup(now, IpAddr::V4(*ip)), Resolution::Known(_));
@@ -52,35 +52,35 @@ impl Asked {
     }
 }
 
-/// A port, while its lock is held, as smoltcp's device.
+/// A locked port, as smoltcp's device.
 pub struct PortDevice<'a> {
-    /// The port's inside.
+    /// The port's locked state.
     pub inner: &'a mut Inner,
-    /// What smoltcp waits for.
-    pub asked: &'a mut Asked,
-    /// Now.
+    /// Addresses for which smoltcp waits.
+    pub queries: &'a mut Queries,
+    /// The present time.
     pub now: Instant,
-    /// The port's Ethernet address and MTU.
+    /// The port's Ethernet address.
     pub mac: MacAddr,
-    /// See `mac`.
+    /// The port's MTU, in bytes.
     pub mtu: usize,
-    /// Whether RoCE frames have a taker.
+    /// True if a software RNIC handles RoCE frames.
     pub rnic: bool,
 }
 
-/// A frame for smoltcp: from the wire, or an answer to what it asked.
+/// A frame for smoltcp: received from the wire, or an answer to its ARP request.
 pub enum Rx<'a> {
-    /// From the wire, where it lies.
+    /// A received frame, in place.
     Wire(HostFrames<'a>),
-    /// Made up.
+    /// A synthesised ARP answer, and its length.
     Answer([u8; FRAME_MAX], usize),
 }
 
-/// Room for a frame of smoltcp's.
+/// Room for a frame that smoltcp sends.
 pub struct Tx<'a> {
     tx: &'a mut dyn Transmit,
     resolver: &'a mut neighbour::Resolver,
-    asked: &'a mut Asked,
+    queries: &'a mut Queries,
     now: Instant,
 }
 
@@ -95,23 +95,23 @@ impl Device for PortDevice<'_> {
         Self: 'a;
 
     fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Rx<'_>, Tx<'_>)> {
-        // What smoltcp answers goes out at once, so without room nothing is taken.
+        // smoltcp sends its answer at once, so no frame is received without room for an answer.
         if !self.inner.device.tx.has_room() {
             return None;
         }
-        if let Some((ip, mac)) = self.asked.answer(self.inner, self.now) {
+        if let Some((ip, mac)) = self.queries.answer(self.inner, self.now) {
             let mut frame = [0; FRAME_MAX];
-            // smoltcp checks the receiver's address against its own; the resolver asks on its behalf.
+            // smoltcp compares the receiver's address with its own; the resolver asks on its behalf.
             let own = self.inner.resolver.own_ipv4().unwrap_or(Ipv4Addr::UNSPECIFIED);
             let len = arp_reply(&mut frame, ip, mac, own, self.mac);
             let (_, tx, resolver) = self.inner.split();
-            return Some((Rx::Answer(frame, len), Tx { tx, resolver, asked: self.asked, now: self.now }));
+            return Some((Rx::Answer(frame, len), Tx { tx, resolver, queries: self.queries, now: self.now }));
         }
         if !self.inner.has_host_frame(self.now, self.rnic) {
             return None;
         }
         let (frames, tx, resolver) = self.inner.split();
-        Some((Rx::Wire(frames), Tx { tx, resolver, asked: self.asked, now: self.now }))
+        Some((Rx::Wire(frames), Tx { tx, resolver, queries: self.queries, now: self.now }))
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Tx<'_>> {
@@ -119,7 +119,7 @@ impl Device for PortDevice<'_> {
             return None;
         }
         let (_, tx, resolver) = self.inner.split();
-        Some(Tx { tx, resolver, asked: self.asked, now: self.now })
+        Some(Tx { tx, resolver, queries: self.queries, now: self.now })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -143,7 +143,7 @@ impl smoltcp::phy::TxToken for Tx<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let Some(out) = self.tx.buffer(len) else {
             // Tokens are given only with room, and smoltcp keeps to the MTU.
-            panic!("smoltcp sends {len} bytes where there is no room for them");
+            panic!("smoltcp sends {len} bytes without room for them");
         };
         let result = f(out);
         if out.get(12..14) != Some(&ETHERTYPE_ARP) {
@@ -152,9 +152,9 @@ impl smoltcp::phy::TxToken for Tx<'_> {
         }
         if let Some(Neighbour { request: true, target: IpAddr::V4(ip), .. }) = Neighbour::parse(out) {
             self.resolver.resolve(self.now, IpAddr::V4(ip), self.now + RESOLVE);
-            if !self.asked.waiting.contains(&ip) {
-                // No room: smoltcp asks again.
-                let _ = self.asked.waiting.push(ip);
+            if !self.queries.waiting.contains(&ip) {
+                // If there is no room, smoltcp asks again.
+                let _ = self.queries.waiting.push(ip);
             }
         }
         result

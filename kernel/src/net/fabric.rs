@@ -1,4 +1,4 @@
-//! [`platform::Network`] on the fabric port: TCP at the address that RDMA has there, or at another.
+//! [`platform::Network`] on the fabric port: TCP at the RNIC's address there, or at another.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -11,11 +11,11 @@ use super::listen::TcpListener;
 use super::port::Port;
 use super::stack::{Buffers, Ipv4Config, Stack, TcpStream};
 
-/// What an exchange of short messages needs.
+/// Buffers for exchanges of short messages.
 const BUFFERS: Buffers = Buffers { receive: 64 << 10, send: 64 << 10 };
 
-/// TCP on an Ethernet port. The port has a TCP stack from the first use on: one that nobody uses costs
-/// nothing.
+/// TCP on an Ethernet port. The port's TCP stack is created at the first use, because an unused stack would
+/// cost memory.
 pub struct FabricNetwork {
     net: &'static Net,
     port: &'static Port,
@@ -25,14 +25,15 @@ pub struct FabricNetwork {
 
 /// The IPv4 address of TCP.
 pub enum At {
-    /// That of an RNIC, once it has one.
+    /// The address of an RNIC, once it has one.
     Rnic(Arc<dyn Rnic>),
-    /// The port's own.
+    /// The port's own address.
     Own(Ipv4Addr),
 }
 
 impl FabricNetwork {
-    /// TCP on `port` of `net`, in a network with that many bits of prefix, all of which is on the fabric.
+    /// Returns TCP on `port` of `net`, in a network with `prefix` bits of prefix, all of which is on the
+    /// fabric.
     pub fn new(net: &'static Net, port: &'static Port, at: At, prefix: u8) -> Self {
         Self { net, port, at, prefix }
     }

@@ -1,4 +1,4 @@
-//! Taking TCP connections: a listener is a socket that becomes the connection, and the next socket.
+//! Accepts TCP connections: the listening socket becomes the connection, and a new socket takes its place.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -14,12 +14,12 @@ pub struct TcpListener {
     stack: &'static Stack,
     port: u16,
     buffers: Buffers,
-    /// The socket that listens. Lock order: stack, then this.
+    /// The listening socket. Lock order: stack, then this.
     handle: IrqMutex<SocketHandle>,
 }
 
 impl Stack {
-    /// Listens on `port`. The connections get buffers of that size.
+    /// Listens on `port`. Accepted connections get buffers of the given sizes.
     pub fn listen(&'static self, port: u16, buffers: Buffers) -> Result<TcpListener, NetworkError> {
         let mut socket = socket(buffers);
         socket.listen(port).map_err(|_| NetworkError::NoAddress)?;
@@ -37,7 +37,7 @@ impl Stack {
 }
 
 impl TcpListener {
-    /// The next connection, by `deadline`.
+    /// Returns the next connection, by `deadline`.
     pub async fn accept(&self, deadline: Instant) -> Result<TcpStream, NetworkError> {
         let mut next = socket(self.buffers);
         next.listen(self.port).map_err(|_| NetworkError::NoAddress)?;
@@ -67,7 +67,8 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        // A connection that nobody has taken is reset. The lock is not held meanwhile: it comes after the stack's.
+        // A connection that was not accepted is reset. Its lock must not be held meanwhile, because it comes
+        // after the stack's.
         let handle = *self.handle.lock();
         drop(TcpStream { stack: self.stack, handle });
     }

@@ -1,15 +1,14 @@
-//! The network: ports, TCP on the management port and, on demand, on the fabric, the control connection, and the poller
-//! that drives them.
+//! The network: ports, TCP on the management port and, on demand, on the fabric, and the poller that drives
+//! them.
 //!
-//! Which virtio device is which port: `mgmt=` and `fabric=` name one by its Ethernet address or its place on the bus; without
-//! them the first in the order of the bus is the management port and the second the fabric. A single device is both. The
-//! port of a card can be the management port too: if `mgmt=` names it, or there is no virtio device.
+//! `mgmt=` and `fabric=` select a virtio device by its Ethernet address or its PCI address. By default the
+//! first on the bus is the management port and the second the fabric. A single device is both. The port of a
+//! card is the management port if `mgmt=` names it, or if there is no virtio device.
 
 mod card;
 mod device;
 #[cfg(feature = "perftest")]
 pub mod fabric;
-pub mod link;
 #[cfg(feature = "perftest")]
 mod listen;
 mod nic;
@@ -31,8 +30,8 @@ use spin::Once;
 
 use crate::arch::interrupts;
 use crate::boot::cmdline;
-use crate::connectx3::Card;
 use crate::exec::{self, Poller};
+use crate::mlx4::Card;
 use crate::pci::{self, Message};
 use crate::virtio::SetupError;
 use crate::{mm, random, time};
@@ -41,35 +40,35 @@ use port::Port;
 use stack::{Addressing, Ipv4Config, Stack};
 use virtio::Sizes;
 
-/// A machine with less memory gets short rings.
+/// Machines with less memory get short rings.
 const SMALL: u64 = 96 << 20;
 
 /// The machine's network, for as long as the kernel lives.
 pub struct Net {
-    /// The ports of virtio devices, in the order of the bus.
+    /// Ports of virtio devices, in the order of the bus.
     ports: Vec<&'static Port>,
-    /// That of the card that is the RNIC.
+    /// The port of the card that is the RNIC.
     card: Once<&'static Port>,
-    /// The one that RDMA in software uses.
+    /// The port that RDMA in software uses.
     pub fabric: Option<&'static Port>,
-    /// How the management port gets its address, if TCP is wanted there.
+    /// The source of the management port's address, if TCP is wanted there.
     addressing: Option<Addressing>,
     /// TCP on the management port.
     stack: Once<&'static Stack>,
-    /// TCP on the fabric port, where that is another and something has asked for it.
+    /// TCP on the fabric port, if that is another port and TCP was requested there.
     fabric_stack: Once<&'static Stack>,
 }
 
 impl Net {
-    /// All ports.
+    /// Returns all ports.
     fn ports(&self) -> impl Iterator<Item = &'static Port> {
         self.ports.iter().copied().chain(self.card.get().copied())
     }
 
-    /// TCP on the management port, once all devices are there.
+    /// Returns TCP on the management port. Call once all devices exist.
     ///
     /// # Errors
-    /// There is no such port.
+    /// A line for the user: there is no such port.
     pub fn management(&self) -> Result<&'static Stack, String> {
         let missing = || match wanted("mgmt") {
             Some(address) => format!("mgmt={address}: no network device has that address"),
@@ -78,8 +77,8 @@ impl Net {
         self.stack.get().copied().ok_or_else(missing)
     }
 
-    /// Has the port of a card take part, if it is on Ethernet: it answers for its addresses, and is the management port if no
-    /// other is.
+    /// Adds the port of a card, if it is on Ethernet: it answers for its addresses, and becomes the
+    /// management port if no other port is.
     pub fn attach_card(&self, address: pci::Address, card: &Arc<Card>) -> Option<&'static Port> {
         let nic = card::start(card)?;
         let is_management = is_named("mgmt", address, &nic).unwrap_or(self.stack.get().is_none());
@@ -91,7 +90,7 @@ impl Net {
         Some(port)
     }
 
-    /// TCP on the fabric port with that address; the first call makes it so.
+    /// Returns TCP on the fabric port with this address, which the first call configures.
     #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "perftest alone has TCP on the fabric"))]
     fn fabric_stack(&self, port: &'static Port, config: Ipv4Config) -> &'static Stack {
         self.fabric_stack.call_once(|| {
@@ -105,7 +104,7 @@ impl Net {
         })
     }
 
-    /// All stacks, each once.
+    /// Returns all stacks, each once.
     fn stacks(&self) -> impl Iterator<Item = &'static Stack> {
         let first = self.stack.get().copied();
         let other = move |stack: &&'static Stack| first.is_none_or(|first| !core::ptr::eq(*stack, first));
@@ -113,7 +112,7 @@ impl Net {
     }
 }
 
-/// A port for as long as the kernel lives.
+/// Allocates a port that is never freed.
 fn leak(name: &str, address: pci::Address, nic: Nic) -> &'static Port {
     let port: &'static Port = Box::leak(Box::new(Port::new(nic)));
     log::info!("net {name}: {} at pci {address}, MTU {}", port.mac(), port.mtu());
@@ -126,7 +125,7 @@ fn start_stack(port: &'static Port, addressing: Addressing) -> &'static Stack {
     Box::leak(Box::new(Stack::start(port, addressing, u64::from_le_bytes(seed))))
 }
 
-/// The value of `future`, or `None` if it is not ready by `deadline`.
+/// Returns the value of `future`, or `None` if it is not ready by `deadline`.
 pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut timeout = pin!(exec::sleep_until(deadline));
@@ -139,11 +138,12 @@ pub async fn with_deadline<F: Future>(deadline: Instant, future: F) -> Option<F:
     .await
 }
 
-/// Starts all virtio network devices and, unless `stack` is false, TCP on the management port, if that is one of them. Once,
-/// after [`pci::init`].
+/// Starts all virtio network devices and, unless `stack` is false, TCP on the management port, if that is one
+/// of them. Call once, after [`pci::init`].
 ///
 /// # Errors
-/// What on the command line is wrong, for people. A device that does not start is said on the console and left out.
+/// A line for the user that says what is wrong on the command line. A device that does not start is reported
+/// on the console and skipped.
 pub fn init(stack: bool) -> Result<&'static Net, String> {
     let addressing = addressing()?;
     let sizes =
@@ -164,7 +164,7 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
             Err(e) => log::error!("pci {}: network device {e}", function.address),
         }
     }
-    // One that is not here may be the card's.
+    // A device that is not here may be the card's.
     let mgmt = match wanted("mgmt") {
         Some(_) => position("mgmt", &found),
         None => (!found.is_empty()).then_some(0),
@@ -202,23 +202,23 @@ pub fn init(stack: bool) -> Result<&'static Net, String> {
     Ok(net)
 }
 
-/// The device that `key` is to be, if the command line says so.
+/// Returns the device that `key` of the command line names, if any.
 fn wanted(key: &'static str) -> Option<&'static str> {
     cmdline::get(key).filter(|wanted| *wanted != "auto")
 }
 
-/// Whether `key` on the command line names this device. `None`: it names none.
+/// Returns true if `key` of the command line names this device, or `None` if it names none.
 fn is_named(key: &'static str, address: pci::Address, nic: &Nic) -> Option<bool> {
     let wanted = wanted(key)?;
     Some(format!("{}", nic.mac).eq_ignore_ascii_case(wanted) || format!("{address}") == wanted)
 }
 
-/// Which device `key` names on the command line.
+/// Returns the index of the device that `key` of the command line names.
 fn position(key: &'static str, found: &[(pci::Address, Nic)]) -> Option<usize> {
     found.iter().position(|(address, nic)| is_named(key, *address, nic) == Some(true))
 }
 
-/// `ip=` and `gw=`.
+/// Parses `ip=` and `gw=`.
 fn addressing() -> Result<Addressing, String> {
     let gateway = match cmdline::get("gw") {
         None => None,
@@ -235,14 +235,14 @@ fn addressing() -> Result<Addressing, String> {
     Ok(Addressing::Static(Ipv4Config { address, prefix, gateway }))
 }
 
-/// Ports, stack and control connection, driven by core 0.
+/// Drives ports and stacks, on core 0.
 struct NetPoller {
     net: &'static Net,
     armed: bool,
 }
 
 impl NetPoller {
-    /// Ports that no RNIC polls and arms.
+    /// Returns the ports that no RNIC polls and arms.
     fn own_ports(&self) -> impl Iterator<Item = &'static Port> {
         self.net.ports().filter(|p| !p.has_rnic() || p.has_stack())
     }
@@ -266,23 +266,23 @@ impl Poller for NetPoller {
         for stack in self.net.stacks() {
             worked |= stack.poll(now);
         }
-        worked | link::service(now)
+        worked
     }
 
     fn next_deadline(&self) -> Instant {
         let ports = self.net.ports().filter_map(Port::next_deadline);
         let stacks = self.net.stacks().filter_map(Stack::next_deadline);
-        ports.chain(stacks).chain(link::next_deadline()).min().unwrap_or(Instant::MAX)
+        ports.chain(stacks).min().unwrap_or(Instant::MAX)
     }
 
     fn arm(&mut self) -> bool {
         self.armed = true;
-        // All of them, though the first may have frames already.
+        // All ports must be armed, even if the first has frames already.
         self.own_ports().fold(false, |waits, port| port.arm() | waits)
     }
 }
 
-/// Now, plus `ms` milliseconds.
+/// Returns the time in `ms` milliseconds from now.
 pub fn in_ms(ms: u64) -> Instant {
     time::now() + core::time::Duration::from_millis(ms)
 }

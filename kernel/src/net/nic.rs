@@ -1,70 +1,72 @@
-//! What is behind an Ethernet port: a device that takes frames and gives them where they lie. Virtio's ([`super::virtio`]), or
-//! the port of a card ([`super::card`]).
+//! The device behind an Ethernet port, which sends and receives frames in place: a virtio device
+//! ([`super::virtio`]), or the port of a card ([`super::card`]).
 
 use alloc::boxed::Box;
 use verbs::MacAddr;
 
-/// Bytes of the header of a frame.
+/// The length of a frame's header, in bytes.
 pub const ETHERNET_HEADER: usize = 14;
 
-/// Frames from the device. Neither allocates nor waits.
+/// Receives frames from a device. Neither allocates nor waits.
 pub trait Receive: Send {
-    /// The oldest frame received that was not taken yet.
+    /// Returns the oldest frame that was not consumed yet.
     fn peek(&mut self) -> Option<&[u8]>;
-    /// Takes the frame that [`peek`](Self::peek) shows: its buffer goes back to the device.
+    /// Consumes the frame that [`peek`](Self::peek) returns: its buffer goes back to the device.
     fn pop(&mut self);
-    /// Shows the device the buffers that were handed back.
+    /// Makes the returned buffers visible to the device.
     fn flush(&mut self);
-    /// Asks for an interrupt at the next frame. `true`: frames wait already, and no interrupt may come.
+    /// Requests an interrupt at the next frame. Returns `true` if frames are waiting already; there may be no
+    /// interrupt then.
     fn arm(&mut self) -> bool;
-    /// Asks for no interrupts: the device is polled.
+    /// Turns interrupts off, because the device is polled.
     fn disarm(&mut self);
-    /// Frames received.
+    /// Returns the number of received frames.
     fn frames(&self) -> u64;
 }
 
-/// Frames to the device. Neither allocates nor waits.
+/// Sends frames to a device. Neither allocates nor waits.
 pub trait Transmit: Send {
-    /// Whether there is room for a frame.
+    /// Returns true if there is room for a frame.
     fn has_room(&mut self) -> bool;
-    /// Room for a frame of `len` bytes. `None` while there is none, and for a frame longer than the device's. What is
-    /// written goes out with [`send`](Self::send), or not at all.
+    /// Returns a buffer for a frame of `len` bytes, or `None` if there is no room or the frame is too long
+    /// for the device. Its content is sent by [`send`](Self::send), or not at all.
     fn buffer(&mut self, len: usize) -> Option<&mut [u8]>;
     /// Queues the first `len` bytes of the last [`buffer`](Self::buffer) as a frame.
     ///
     /// # Panics
-    /// If there was no such buffer.
+    /// Panics if there was no such buffer.
     fn send(&mut self, len: usize);
-    /// Tells the device about the frames since the last time.
+    /// Notifies the device of the frames that were queued since the last call.
     fn flush(&mut self);
-    /// Asks for an interrupt at the next free buffer if one was missing. `true`: there is one already.
+    /// Requests an interrupt at the next free buffer, if one was missing. Returns `true` if there is a free
+    /// buffer already.
     fn arm(&mut self) -> bool;
-    /// Asks for no interrupts: the device is polled.
+    /// Turns interrupts off, because the device is polled.
     fn disarm(&mut self);
-    /// Frames sent.
+    /// Returns the number of sent frames.
     fn frames(&self) -> u64;
 }
 
-/// A device that is up.
+/// A running device.
 pub struct Nic {
-    /// Its Ethernet address.
+    /// The device's Ethernet address.
     pub mac: MacAddr,
-    /// The largest payload of a frame.
+    /// The largest payload of a frame, in bytes.
     pub mtu: usize,
-    /// Frames in.
+    /// The receiving side.
     pub rx: Box<dyn Receive>,
-    /// Frames out.
+    /// The sending side.
     pub tx: Box<dyn Transmit>,
 }
 
 impl Nic {
-    /// Asks for an interrupt at the next frame, or at the next free transmit buffer if one was missing. `true`: such
-    /// wait already, and no interrupt may come.
+    /// Requests an interrupt at the next frame, or at the next free transmit buffer if one was missing.
+    /// Returns `true` if there is one already; there may be no interrupt then.
     pub fn arm(&mut self) -> bool {
         self.rx.arm() | self.tx.arm()
     }
 
-    /// Asks for no interrupts: the device is polled.
+    /// Turns interrupts off, because the device is polled.
     pub fn disarm(&mut self) {
         self.rx.disarm();
         self.tx.disarm();

@@ -1,8 +1,8 @@
-//! An Ethernet port: one device, its resolver, and who its frames are for.
+//! An Ethernet port: one device, its resolver, and the distribution of its frames.
 //!
-//! RoCE frames go to the software RNIC, ARP and neighbour discovery to the resolver, the rest to the host's TCP stack.
-//! Whoever polls takes frames in the order of their arrival and in place. RNIC and stack may share a port: the stack
-//! stops at a frame of the RNIC's, and the RNIC puts a frame of the stack's aside by a copy.
+//! RoCE frames go to the software RNIC, ARP and neighbour discovery to the resolver, all others to the host's
+//! TCP stack. Frames are consumed in place and in the order of arrival. RNIC and stack may share a port: the
+//! stack stops at a frame for the RNIC, and the RNIC copies a frame for the stack for later.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,32 +17,32 @@ use super::nic::{ETHERNET_HEADER, Nic, Receive, Transmit};
 use crate::sync::IrqMutex;
 use crate::time;
 
-/// Frames of the host's that wait while the RNIC polls. More are dropped, as a full ring would.
-const ASIDE: usize = 32;
-/// Frames that a service call takes at most when neither RNIC nor stack polls the port.
+/// Frames for the host that can wait while the RNIC polls. More are dropped, as a full ring would drop them.
+const DEFERRED_MAX: usize = 32;
+/// Frames that a service call handles at most if neither RNIC nor stack polls the port.
 const SERVICE_BUDGET: usize = 64;
-/// Tasks that wait for addresses at a time.
+/// Tasks that can wait for addresses at a time.
 const MAX_WAITERS: usize = 16;
 
-/// Frames put aside, a ring of buffers of one frame each.
-struct Aside {
+/// Frames that were copied for later: a ring of buffers of one frame each.
+struct DeferredFrames {
     bytes: Vec<u8>,
-    lengths: [usize; ASIDE],
+    lengths: [usize; DEFERRED_MAX],
     head: usize,
     len: usize,
     frame_max: usize,
 }
 
-impl Aside {
+impl DeferredFrames {
     fn push(&mut self, frame: &[u8]) -> bool {
-        let slot = (self.head + self.len) % ASIDE;
+        let slot = (self.head + self.len) % DEFERRED_MAX;
         let start = slot * self.frame_max;
         let Some(room) =
             self.bytes.get_mut(start..start + self.frame_max).and_then(|r| r.get_mut(..frame.len()))
         else {
             return false;
         };
-        if self.len == ASIDE {
+        if self.len == DEFERRED_MAX {
             return false;
         }
         room.copy_from_slice(frame);
@@ -58,24 +58,23 @@ impl Aside {
 
     fn pop(&mut self) {
         if self.len > 0 {
-            self.head = (self.head + 1) % ASIDE;
+            self.head = (self.head + 1) % DEFERRED_MAX;
             self.len -= 1;
         }
     }
 }
 
-/// What of a port its lock protects.
+/// The part of a port that its lock protects.
 pub struct Inner {
-    /// The device.
     pub device: Nic,
-    /// Who is where on its network.
+    /// The addresses of neighbours on the port's network.
     pub resolver: Resolver,
-    aside: Aside,
+    deferred: DeferredFrames,
     waiters: Vec<Waker>,
     dropped: u64,
 }
 
-/// An Ethernet port. It lives as long as the kernel.
+/// An Ethernet port. It is never freed.
 pub struct Port {
     mac: MacAddr,
     mtu: usize,
@@ -84,45 +83,43 @@ pub struct Port {
     inner: IrqMutex<Inner>,
 }
 
-/// Frames in, out, and received for nobody or with no room.
+/// Counters of frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Received.
     pub received: u64,
-    /// Sent.
     pub sent: u64,
-    /// Received and dropped.
+    /// Frames received and dropped, because nothing handles them or there was no room.
     pub dropped: u64,
 }
 
 impl Port {
-    /// A port over a device that is up. The one allocation in a port's life.
+    /// Returns a port over a running device. This is the only allocation of a port.
     pub fn new(device: Nic) -> Self {
         let (mac, mtu) = (device.mac, device.mtu);
-        let aside = Aside {
+        let deferred = DeferredFrames {
             bytes: Vec::new(),
-            lengths: [0; ASIDE],
+            lengths: [0; DEFERRED_MAX],
             head: 0,
             len: 0,
             frame_max: ETHERNET_HEADER + mtu,
         };
         let waiters = Vec::with_capacity(MAX_WAITERS);
-        let inner = Inner { device, resolver: Resolver::new(mac), aside, waiters, dropped: 0 };
+        let inner = Inner { device, resolver: Resolver::new(mac), deferred, waiters, dropped: 0 };
         let no = || AtomicBool::new(false);
         Self { mac, mtu, has_rnic: no(), has_stack: no(), inner: IrqMutex::new(inner) }
     }
 
-    /// The port's Ethernet address.
+    /// Returns the port's Ethernet address.
     pub fn mac(&self) -> MacAddr {
         self.mac
     }
 
-    /// The largest payload of a frame.
+    /// Returns the largest payload of a frame, in bytes.
     pub fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// Frames so far.
+    /// Returns the number of frames so far.
     pub fn counters(&self) -> Counters {
         let inner = self.inner.lock();
         Counters {
@@ -132,21 +129,21 @@ impl Port {
         }
     }
 
-    /// The host's stack takes frames of this port from now on.
+    /// Makes the host's stack handle frames of this port from now on.
     pub fn attach_stack(&self) {
         let mut inner = self.inner.lock();
         self.has_stack.store(true, Ordering::Relaxed);
         if self.has_rnic.load(Ordering::Relaxed) {
-            inner.make_aside();
+            inner.allocate_deferred();
         }
     }
 
-    /// The software RNIC takes RoCE frames of this port from now on.
+    /// Makes the software RNIC handle RoCE frames of this port from now on.
     pub fn attach_rnic(&'static self) -> RocePort {
         let mut inner = self.inner.lock();
         self.has_rnic.store(true, Ordering::Relaxed);
         if self.has_stack.load(Ordering::Relaxed) {
-            inner.make_aside();
+            inner.allocate_deferred();
         }
         RocePort(self)
     }
@@ -156,57 +153,58 @@ impl Port {
         f(&mut self.inner.lock())
     }
 
-    /// As [`with`](Self::with), unless the port is locked: for the last words of a processor that may hold the lock.
+    /// Runs `f` with the port locked, unless the lock is held: for the last words of a processor that may
+    /// hold it.
     pub fn try_with<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> Option<R> {
         self.inner.try_lock().map(|mut inner| f(&mut inner))
     }
 
-    /// Whether RoCE frames have a taker.
+    /// Returns true if a software RNIC handles RoCE frames.
     pub fn has_rnic(&self) -> bool {
         self.has_rnic.load(Ordering::Relaxed)
     }
 
-    /// Whether the host's frames have a taker.
+    /// Returns true if a stack handles the host's frames.
     pub fn has_stack(&self) -> bool {
         self.has_stack.load(Ordering::Relaxed)
     }
 
-    /// The part of the poller that belongs to the port: sends what the resolver has to send, and takes frames that
-    /// nobody else would take. Bounded; neither allocates nor waits. `true`: it did something.
+    /// Runs the port's part of the poller: sends the resolver's frames, and consumes frames that nothing else
+    /// handles. Bounded; neither allocates nor waits. Returns `true` if it did something.
     pub fn service(&self, now: Instant) -> bool {
         let mut inner = self.inner.lock();
         let mut busy = false;
         if !self.has_rnic() && !self.has_stack() {
             busy = inner.drain(now);
         } else if !self.has_stack() {
-            // The RNIC takes frames in `receive`; those before it that are the resolver's must not wait for that.
+            // The RNIC consumes frames in `receive`; the resolver's frames before it must not wait for that.
             busy = inner.take_neighbours(now);
         }
         inner.service(now) || busy
     }
 
-    /// When [`service`](Self::service) has something to do next, frames aside.
+    /// Returns the time at which [`service`](Self::service) has work next, if no frame arrives before.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.inner.lock().resolver.next_deadline()
     }
 
-    /// Asks for an interrupt at the next frame; `true`: frames wait already.
+    /// Requests an interrupt at the next frame. Returns `true` if frames are waiting already.
     pub fn arm(&self) -> bool {
         self.inner.lock().device.arm()
     }
 
-    /// Asks for no interrupts.
+    /// Turns interrupts off.
     pub fn disarm(&self) {
         self.inner.lock().device.disarm();
     }
 
-    /// The port answers for `ip` from now on. `false`: it has four addresses already.
+    /// Makes the port answer for `ip` from now on. Returns `false` if it has four addresses already.
     pub fn add_address(&self, ip: IpAddr) -> bool {
         self.inner.lock().resolver.add_own(ip)
     }
 
-    /// The Ethernet address of `ip` on this port's network, or `None` if nobody has answered by `deadline`. Ends by
-    /// then, as long as somebody polls the port.
+    /// Returns the Ethernet address of `ip` on this port's network, or `None` if there is no answer by
+    /// `deadline`. The port must be polled meanwhile.
     pub async fn resolve(&self, ip: IpAddr, deadline: Instant) -> Option<MacAddr> {
         core::future::poll_fn(|cx| {
             let now = time::now();
@@ -237,13 +235,13 @@ impl Port {
 }
 
 impl Inner {
-    fn make_aside(&mut self) {
-        if self.aside.bytes.is_empty() {
-            self.aside.bytes = vec![0; ASIDE * self.aside.frame_max];
+    fn allocate_deferred(&mut self) {
+        if self.deferred.bytes.is_empty() {
+            self.deferred.bytes = vec![0; DEFERRED_MAX * self.deferred.frame_max];
         }
     }
 
-    /// Sends what the resolver has to send, and kicks the device. `true`: frames went out.
+    /// Sends the resolver's frames and notifies the device. Returns `true` if frames were sent.
     pub fn service(&mut self, now: Instant) -> bool {
         let mut busy = false;
         while self.resolver.next_deadline().is_some_and(|at| at <= now) {
@@ -259,8 +257,8 @@ impl Inner {
         busy
     }
 
-    /// Gives the frame that waits, the resolver's, to it, and wakes who waits for an address.
-    fn hear(&mut self, now: Instant) {
+    /// Passes the first waiting frame to the resolver, and wakes tasks that wait for an address.
+    fn handle_neighbour(&mut self, now: Instant) {
         if let Some(frame) = self.device.rx.peek() {
             self.resolver.input(now, frame);
         }
@@ -275,13 +273,13 @@ impl Inner {
         self.dropped += 1;
     }
 
-    /// Takes frames of which only the resolver's matter.
+    /// Consumes all frames; only the resolver's are handled.
     fn drain(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for _ in 0..SERVICE_BUDGET {
             match self.device.rx.peek().map(classify) {
                 None => break,
-                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Neighbour) => self.handle_neighbour(now),
                 Some(_) => self.drop_frame(),
             }
             busy = true;
@@ -289,13 +287,13 @@ impl Inner {
         busy
     }
 
-    /// Takes frames of the resolver's, and of a stack that is not there, up to the first of the RNIC's.
+    /// Consumes frames for the resolver, and for an absent stack, up to the first frame for the RNIC.
     fn take_neighbours(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for _ in 0..SERVICE_BUDGET {
             match self.device.rx.peek().map(classify) {
                 None | Some(Traffic::Roce) => break,
-                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Neighbour) => self.handle_neighbour(now),
                 Some(Traffic::Host) => self.drop_frame(),
             }
             busy = true;
@@ -303,15 +301,15 @@ impl Inner {
         busy
     }
 
-    /// Whether a frame of the host's stack waits. Takes those of the resolver's before it, and, unless `rnic`, those
-    /// of an RNIC that is not there. For the stack.
+    /// Returns true if a frame for the host's stack waits. Consumes the resolver's frames before it and,
+    /// unless `rnic`, those for an absent RNIC. For the stack.
     pub fn has_host_frame(&mut self, now: Instant, rnic: bool) -> bool {
-        if self.aside.front().is_some() {
+        if self.deferred.front().is_some() {
             return true;
         }
         for _ in 0..SERVICE_BUDGET {
             match self.device.rx.peek().map(classify) {
-                Some(Traffic::Neighbour) => self.hear(now),
+                Some(Traffic::Neighbour) => self.handle_neighbour(now),
                 Some(Traffic::Roce) if !rnic => self.drop_frame(),
                 Some(Traffic::Host) => return true,
                 None | Some(Traffic::Roce) => return false,
@@ -320,10 +318,10 @@ impl Inner {
         false
     }
 
-    /// The parts that the stack needs at the same time.
+    /// Returns the parts that the stack needs at the same time.
     pub fn split(&mut self) -> (HostFrames<'_>, &mut dyn Transmit, &mut Resolver) {
         (
-            HostFrames { rx: &mut *self.device.rx, aside: &mut self.aside },
+            HostFrames { rx: &mut *self.device.rx, deferred: &mut self.deferred },
             &mut *self.device.tx,
             &mut self.resolver,
         )
@@ -333,16 +331,16 @@ impl Inner {
 /// The frames of the host's stack.
 pub struct HostFrames<'a> {
     rx: &'a mut dyn Receive,
-    aside: &'a mut Aside,
+    deferred: &'a mut DeferredFrames,
 }
 
 impl HostFrames<'_> {
-    /// Hands the oldest frame to `each`, where it lies; an empty one if none waits. Only when
-    /// [`has_host_frame`](Inner::has_host_frame) says so: what waits might be another's.
+    /// Passes the oldest frame to `each`, in place; an empty one if none waits. Call only if
+    /// [`has_host_frame`](Inner::has_host_frame) returned true: otherwise the waiting frame may be another's.
     pub fn take<R>(self, each: impl FnOnce(&[u8]) -> R) -> R {
-        if let Some(frame) = self.aside.front() {
+        if let Some(frame) = self.deferred.front() {
             let result = each(frame);
-            self.aside.pop();
+            self.deferred.pop();
             return result;
         }
         let result = each(self.rx.peek().unwrap_or_default());
@@ -351,7 +349,7 @@ impl HostFrames<'_> {
     }
 }
 
-/// A port as the software RNIC uses it.
+/// A port, as the software RNIC uses it.
 pub struct RocePort(&'static Port);
 
 impl softroce::EthernetPort for RocePort {
@@ -367,10 +365,10 @@ impl softroce::EthernetPort for RocePort {
         let mut inner = self.0.inner.lock();
         let has_stack = self.0.has_stack();
         let mut taken = 0;
-        // Other frames count against a budget of their own, so that a flood of them does not keep this going.
+        // Other frames have a budget of their own, so that a flood of them does not prolong this loop.
         let mut others = 0;
         while taken < budget && others < SERVICE_BUDGET {
-            let Inner { device, aside, dropped, .. } = &mut *inner;
+            let Inner { device, deferred, dropped, .. } = &mut *inner;
             let Some(frame) = device.rx.peek() else { break };
             match classify(frame) {
                 Traffic::Roce => {
@@ -379,9 +377,9 @@ impl softroce::EthernetPort for RocePort {
                     taken += 1;
                     continue;
                 }
-                Traffic::Neighbour => inner.hear(time::now()),
+                Traffic::Neighbour => inner.handle_neighbour(time::now()),
                 Traffic::Host => {
-                    let kept = has_stack && aside.push(frame);
+                    let kept = has_stack && deferred.push(frame);
                     *dropped += u64::from(!kept);
                     device.rx.pop();
                 }

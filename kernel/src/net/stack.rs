@@ -1,7 +1,7 @@
-//! TCP/IPv4 on a port: smoltcp, an address by DHCP or as given, and async TCP connections.
+//! TCP/IPv4 on a port: smoltcp, an address by DHCP or from the command line, and async TCP connections.
 //!
-//! [`Stack::poll`] is part of the poller: bounded, without allocation or waiting, also in interrupt context. Lock
-//! order: stack, then port.
+//! [`Stack::poll`] is part of the poller: bounded, without allocation or waiting, also in interrupt context.
+//! Lock order: stack, then port.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,65 +14,64 @@ use smoltcp::iface::{Config, Interface, PollIngressSingleResult, PollResult, Soc
 use smoltcp::socket::{dhcpv4, tcp};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Cidr};
 
-use super::device::{Asked, PortDevice};
+use super::device::{PortDevice, Queries};
 use super::port::{Inner as PortInner, Port};
 use crate::sync::IrqMutex;
 use crate::time;
 
-/// Frames that one call of the poller takes in, and bursts of segments that it sends.
+/// Frames that one call of the poller receives, and bursts of segments that it sends.
 const INGRESS_BUDGET: usize = 64;
 const EGRESS_BUDGET: usize = 64;
-/// The peer is gone when nothing has come from it for this long, also while nobody has anything to say.
+/// The longest silence of a peer, also on an idle connection. The connection then ends.
 const PEER_TIMEOUT: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
-/// So an idle connection asks whether it is there, often enough that some losses do not matter.
+/// The interval of keep-alive segments on an idle connection: short enough that a few losses do not matter.
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(2);
-/// First of the dynamic ports (RFC 6335).
+/// The first of the dynamic ports (RFC 6335).
 const FIRST_PORT: u16 = 49152;
 
-/// How the port gets its IPv4 address.
+/// The source of the port's IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
-    /// By DHCP.
+    /// DHCP.
     Dhcp,
-    /// As given.
+    /// A fixed address.
     Static(Ipv4Config),
 }
 
-/// An IPv4 address and the way out.
+/// An IPv4 address and its router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Config {
-    /// The address.
     pub address: Ipv4Addr,
-    /// Bits of the network's prefix.
+    /// The length of the network's prefix, in bits.
     pub prefix: u8,
     /// The router, if there is one.
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// Bytes of a connection's buffers: what may be under way to this node, and from it.
+/// The lengths of a connection's buffers, which limit the bytes in flight in each direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Receive window.
+    /// The receive window, in bytes.
     pub receive: usize,
-    /// Send buffer.
+    /// The send buffer, in bytes.
     pub send: usize,
 }
 
 pub(super) struct Inner {
     interface: Interface,
     pub(super) sockets: SocketSet<'static>,
-    asked: Asked,
+    queries: Queries,
     dhcp: Option<SocketHandle>,
     config: Option<Ipv4Config>,
-    /// A second address, of the fabric's network where the port is that port too.
+    /// A second address, in the fabric's network, if the port is the fabric's too.
     second: Option<Ipv4Cidr>,
     config_waiters: Vec<Waker>,
     next_port: u16,
-    /// When smoltcp has something to do, frames aside.
+    /// The time at which smoltcp has work next, if no frame arrives before.
     pub(super) next: Option<Instant>,
 }
 
-/// The stack of one port. It lives as long as the kernel.
+/// The stack of one port. It is never freed.
 pub struct Stack {
     port: &'static Port,
     pub(super) inner: IrqMutex<Inner>,
@@ -83,21 +82,21 @@ fn smol(now: Instant) -> smoltcp::time::Instant {
 }
 
 impl Stack {
-    /// Starts on `port`; `seed` makes ports and sequence numbers hard to guess.
+    /// Starts the stack on `port`. `seed` makes ports and sequence numbers hard to guess.
     pub fn start(port: &'static Port, addressing: Addressing, seed: u64) -> Self {
         port.attach_stack();
-        let mut asked = Asked::default();
+        let mut queries = Queries::default();
         let now = time::now();
         let mut config = Config::new(EthernetAddress(port.mac().0).into());
         config.random_seed = seed;
         let interface = port.with(|inner| {
-            let mut device = device(port, inner, &mut asked, now);
+            let mut device = device(port, inner, &mut queries, now);
             Interface::new(config, &mut device, smol(now))
         });
         let mut inner = Inner {
             interface,
             sockets: SocketSet::new(Vec::new()),
-            asked,
+            queries,
             dhcp: None,
             config: None,
             second: None,
@@ -121,25 +120,27 @@ impl Stack {
         stack
     }
 
-    /// Takes in and sends what there is, and wakes tasks. Bounded; neither allocates nor waits. `true`: it did
-    /// something.
+    /// Receives and sends waiting frames, and wakes tasks. Bounded; neither allocates nor waits. Returns
+    /// `true` if it did something.
     pub fn poll(&self, now: Instant) -> bool {
         let mut inner = self.inner.lock();
         self.port.with(|port| inner.poll(self.port, port, now))
     }
 
-    /// As [`poll`](Self::poll), for the last words of a processor that may hold the locks. `None`: it does.
+    /// Polls as [`poll`](Self::poll) does, for the last words of a processor. Returns `None` if a lock is
+    /// held, possibly by this processor.
     fn try_poll(&self, now: Instant) -> Option<bool> {
         let mut inner = self.inner.try_lock()?;
         self.port.try_with(|port| inner.poll(self.port, port, now))
     }
 
-    /// When [`poll`](Self::poll) has something to do, frames aside.
+    /// Returns the time at which [`poll`](Self::poll) has work next, if no frame arrives before.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.inner.lock().next
     }
 
-    /// Waits until the port has an address; the caller bounds the wait, by [`with_deadline`](super::with_deadline).
+    /// Waits until the port has an address. The caller bounds the wait by
+    /// [`with_deadline`](super::with_deadline).
     pub async fn configured(&self) -> Ipv4Config {
         poll_fn(|cx| {
             let mut inner = self.inner.lock();
@@ -156,12 +157,12 @@ impl Stack {
         .await
     }
 
-    /// The port that it is on.
+    /// Returns the stack's port.
     pub fn port(&self) -> &'static Port {
         self.port
     }
 
-    /// Gives the port a second address, without a router.
+    /// Adds a second address, without a router.
     pub fn add_address(&self, second: Ipv4Config) {
         let mut inner = self.inner.lock();
         inner.second = Some(Ipv4Cidr::new(second.address, second.prefix));
@@ -174,7 +175,7 @@ impl Stack {
         });
     }
 
-    /// Connects to `remote`. Ends when the peer answers or `deadline` has passed.
+    /// Connects to `remote`. Returns when the peer answers or `deadline` has passed.
     pub async fn connect(
         &'static self,
         remote: SocketAddrV4,
@@ -215,7 +216,7 @@ impl Stack {
     }
 }
 
-/// A socket as all of ours are.
+/// Returns a socket with this stack's settings.
 pub(super) fn socket(buffers: Buffers) -> tcp::Socket<'static> {
     let mut socket = tcp::Socket::new(
         tcp::SocketBuffer::new(vec![0; buffers.receive]),
@@ -227,20 +228,25 @@ pub(super) fn socket(buffers: Buffers) -> tcp::Socket<'static> {
     socket
 }
 
-fn device<'a>(port: &Port, inner: &'a mut PortInner, asked: &'a mut Asked, now: Instant) -> PortDevice<'a> {
-    PortDevice { inner, asked, now, mac: port.mac(), mtu: port.mtu(), rnic: port.has_rnic() }
+fn device<'a>(
+    port: &Port,
+    inner: &'a mut PortInner,
+    queries: &'a mut Queries,
+    now: Instant,
+) -> PortDevice<'a> {
+    PortDevice { inner, queries, now, mac: port.mac(), mtu: port.mtu(), rnic: port.has_rnic() }
 }
 
 impl Inner {
     fn poll(&mut self, port: &Port, below: &mut PortInner, now: Instant) -> bool {
-        // First the frames: one of them may be the answer that smoltcp waits for.
+        // Frames come first: one of them may be the answer for which smoltcp waits.
         let frames = below.has_host_frame(now, port.has_rnic());
-        let due = self.next.is_some_and(|at| at <= now) || self.asked.has_answer(below, now);
+        let due = self.next.is_some_and(|at| at <= now) || self.queries.has_answer(below, now);
         if !due && !frames {
             return below.service(now);
         }
         let at = smol(now);
-        let mut device = device(port, below, &mut self.asked, now);
+        let mut device = device(port, below, &mut self.queries, now);
         self.interface.poll_maintenance(at);
         for _ in 0..INGRESS_BUDGET {
             match self.interface.poll_ingress_single(at, &mut device, &mut self.sockets) {
@@ -289,7 +295,7 @@ impl Inner {
             addresses.clear();
             let first = config.map(|c| Ipv4Cidr::new(c.address, c.prefix));
             for address in first.into_iter().chain(second) {
-                // Room for two: they were just cleared.
+                // The list was just cleared and has room for two.
                 let _ = addresses.push(IpCidr::Ipv4(address));
             }
         });
@@ -298,7 +304,7 @@ impl Inner {
         if let Some(c) = config {
             below.resolver.add_own(c.address.into());
             if let Some(gateway) = c.gateway {
-                // Room for one: it was just removed.
+                // The route was just removed, so there is room for one.
                 let _ = routes.add_default_ipv4_route(gateway);
             }
         }
@@ -308,14 +314,14 @@ impl Inner {
     }
 }
 
-/// A TCP connection. Dropped, it is reset.
+/// A TCP connection. Dropping it resets the connection.
 pub struct TcpStream {
     pub(super) stack: &'static Stack,
     pub(super) handle: SocketHandle,
 }
 
 impl TcpStream {
-    /// Keeps the connection for as long as `silence` while nothing comes from the peer, or for ever.
+    /// Keeps the connection while the peer is silent for up to `silence`, or for ever if that is `None`.
     pub fn outlast(&self, silence: Option<Duration>) {
         let silence = silence.map(|silence| smoltcp::time::Duration::from_secs(silence.as_secs().max(1)));
         self.with(|socket| socket.set_timeout(silence));
@@ -327,14 +333,14 @@ impl TcpStream {
         f(inner.sockets.get_mut(self.handle))
     }
 
-    /// The address of the other side; `None` once the connection is no more.
+    /// Returns the address of the other side; `None` once the connection has ended.
     pub fn peer(&self) -> Option<Ipv4Addr> {
         match self.with(|socket| socket.remote_endpoint())?.addr {
             IpAddress::Ipv4(address) => Some(address),
         }
     }
 
-    /// As [`with`](Self::with), and has the stack send what the socket has to send.
+    /// Runs `f` on the socket, and then makes the stack send the socket's data.
     pub(super) fn with_and_send<R>(&self, f: impl FnOnce(&mut tcp::Socket<'static>) -> R) -> R {
         let mut inner = self.stack.inner.lock();
         let result = f(inner.sockets.get_mut(self.handle));
@@ -343,7 +349,8 @@ impl TcpStream {
         result
     }
 
-    /// Takes up to `buf.len()` bytes that have come. Pending while there are none; 0: the peer has ended its side.
+    /// Reads up to `buf.len()` bytes that have arrived. Pending while there are none. Returns 0 once the peer
+    /// has closed its side.
     pub fn poll_read(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<Result<usize, NetworkError>> {
         let mut inner = self.stack.inner.lock();
         let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
@@ -362,7 +369,8 @@ impl TcpStream {
         }
     }
 
-    /// Takes up to `data.len()` bytes into the send buffer and sends what the window allows. Pending while it is full.
+    /// Copies up to `data.len()` bytes into the send buffer and sends as many as the window allows. Pending
+    /// while the buffer is full.
     pub fn poll_write(&self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, NetworkError>> {
         match self.try_write(data) {
             Ok(0) if !data.is_empty() => {
@@ -370,7 +378,7 @@ impl TcpStream {
                     socket.register_send_waker(cx.waker());
                     !socket.may_send() || socket.can_send()
                 });
-                // It may have changed since.
+                // The state may have changed since the waker was registered.
                 if registered {
                     cx.waker().wake_by_ref();
                 }
@@ -380,13 +388,14 @@ impl TcpStream {
         }
     }
 
-    /// As [`poll_write`](Self::poll_write) with 0 for a full buffer. For the poller too: it neither allocates nor
-    /// waits.
+    /// Writes as [`poll_write`](Self::poll_write) does, but returns 0 if the buffer is full. The poller may
+    /// call it too: it neither allocates nor waits.
     pub fn try_write(&self, data: &[u8]) -> Result<usize, NetworkError> {
         self.with_and_send(|socket| socket.send_slice(data)).map_err(|_| NetworkError::Closed)
     }
 
-    /// As [`try_write`](Self::try_write) in the last words of a processor that may hold the locks. `None`: it does.
+    /// Writes as [`try_write`](Self::try_write) does, in the last words of a processor. Returns `None` if a
+    /// lock is held, possibly by this processor.
     pub fn dying_write(&self, data: &[u8]) -> Option<Result<usize, NetworkError>> {
         let mut inner = self.stack.inner.try_lock()?;
         let socket = inner.sockets.get_mut::<tcp::Socket<'static>>(self.handle);
@@ -395,12 +404,13 @@ impl TcpStream {
         Some(written)
     }
 
-    /// Polls the network once, in the last words of a processor. `None`: it holds a lock.
+    /// Polls the network once, in the last words of a processor. Returns `None` if a lock is held, possibly
+    /// by this processor.
     pub fn dying_poll(&self) -> Option<bool> {
         self.stack.try_poll(time::now())
     }
 
-    /// Polls the network until the peer has all that was written, or `until`. For last words only.
+    /// Polls the network until the peer has received all data, or until `until`. For last words only.
     pub fn dying_flush(&self, until: Instant) {
         while time::now() < until {
             let Some(inner) = self.stack.inner.try_lock() else { return };
@@ -412,7 +422,8 @@ impl TcpStream {
         }
     }
 
-    /// Ends this side, and waits until `deadline` that the peer has all and has ended its side too.
+    /// Closes this side, and waits until the peer has received all data and closed its own side, but at most
+    /// until `deadline`.
     #[cfg_attr(not(feature = "perftest"), expect(dead_code, reason = "perftest alone has TCP on the fabric"))]
     pub async fn close(self, deadline: Instant) {
         self.with_and_send(tcp::Socket::close);
@@ -426,17 +437,17 @@ impl TcpStream {
                 }
             })
         });
-        // Late, it is reset: the peer had its time.
+        // A connection that is not closed by then is reset.
         let _ = super::with_deadline(deadline, closed).await;
     }
 
-    /// Some bytes that have come, by `deadline`; 0: the peer has ended its side.
+    /// Reads bytes that have arrived, by `deadline`. Returns 0 once the peer has closed its side.
     pub async fn read(&self, buf: &mut [u8], deadline: Instant) -> Result<usize, NetworkError> {
         let read = poll_fn(|cx| self.poll_read(cx, buf));
         super::with_deadline(deadline, read).await.unwrap_or(Err(NetworkError::Deadline))
     }
 
-    /// Has all of `data` in the send buffer by `deadline`.
+    /// Copies all of `data` into the send buffer, by `deadline`.
     pub async fn write_all(&self, mut data: &[u8], deadline: Instant) -> Result<(), NetworkError> {
         while !data.is_empty() {
             let write = poll_fn(|cx| self.poll_write(cx, data));
@@ -451,7 +462,7 @@ impl Drop for TcpStream {
     fn drop(&mut self) {
         self.with_and_send(tcp::Socket::abort);
         let socket = self.stack.inner.lock().sockets.remove(self.handle);
-        // Its buffers are freed without the lock.
+        // The socket's buffers are freed without the lock.
         drop(socket);
     }
 }

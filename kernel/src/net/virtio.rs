@@ -1,6 +1,6 @@
-//! A virtio network device over PCI: rings of fixed buffers, frames handed out where they lie.
+//! A virtio network device over PCI: rings of fixed buffers, with frames processed in place.
 //!
-//! After set-up nothing allocates, and nothing waits.
+//! Nothing allocates after set-up, and nothing waits.
 
 use alloc::boxed::Box;
 use core::ptr::NonNull;
@@ -22,18 +22,18 @@ const F_MAC: u64 = 1 << 5;
 const F_STATUS: u64 = 1 << 16;
 const WANTED: u64 = F_MTU | F_MAC | F_STATUS;
 
-/// `struct virtio_net_hdr` with `num_buffers`, before every frame. All zero: no offload.
+/// The length of `struct virtio_net_hdr` with `num_buffers`, before every frame. All zero: no offload.
 const HEADER: usize = 12;
 const STANDARD_MTU: u16 = 1500;
 const RX: u16 = 0;
 const TX: u16 = 1;
 
-/// Whether `function` is a network device that this driver drives.
+/// Returns true if `function` is a network device that this driver supports.
 pub fn is_network(function: &Function) -> bool {
     function.id.0 == VENDOR && IDS.contains(&function.id.1)
 }
 
-/// How many buffers a device gets; each holds one frame.
+/// The numbers of a device's buffers; each buffer holds one frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Receive buffers, a power of two.
@@ -42,19 +42,20 @@ pub struct Sizes {
     pub tx: u16,
 }
 
-/// A run of equal buffers in physically contiguous memory.
+/// Equal buffers in physically contiguous memory.
 struct Buffers {
     virt: NonNull<u8>,
     phys: u64,
     stride: usize,
 }
 
-// SAFETY: memory of the buffers' owner, tied to no processor.
+// SAFETY: the memory belongs to the buffers' owner and is not tied to a processor.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
     fn new(count: u16, stride: usize) -> Result<Self, SetupError> {
-        // Not zeroed: under a hypervisor touching a megabyte for the first time takes milliseconds.
+        // The memory is not zeroed: under a hypervisor, touching a megabyte for the first time takes
+        // milliseconds.
         let bytes = u64::from(count) * stride as u64;
         let run = frames::alloc(bytes).ok_or(SetupError::Memory(bytes))?;
         let virt = NonNull::new(mm::phys_to_virt(run)).ok_or(SetupError::Memory(bytes))?;
@@ -66,18 +67,19 @@ impl Buffers {
     }
 
     /// # Safety
-    /// `id` is below the count, and the buffer is the driver's now.
+    /// `id` must be below the count, and the driver must own the buffer.
     unsafe fn get(&self, id: u16) -> &[u8] {
-        // SAFETY: inside the run; the device does not write to a buffer that is the driver's.
+        // SAFETY: the buffer is inside the allocation, and the device does not write to a buffer that the
+        // driver owns.
         unsafe {
             core::slice::from_raw_parts(self.virt.as_ptr().add(usize::from(id) * self.stride), self.stride)
         }
     }
 
     /// # Safety
-    /// As [`get`](Self::get).
+    /// The requirements of [`get`](Self::get) apply.
     unsafe fn get_mut(&mut self, id: u16) -> &mut [u8] {
-        // SAFETY: as in `get`, and `&mut self` makes it the only reference.
+        // SAFETY: as in `get`; `&mut self` makes it the only reference.
         unsafe {
             core::slice::from_raw_parts_mut(
                 self.virt.as_ptr().add(usize::from(id) * self.stride),
@@ -87,7 +89,7 @@ impl Buffers {
     }
 }
 
-/// Frames from the device.
+/// Receives frames from the device.
 struct Receiver {
     queue: Queue,
     buffers: Buffers,
@@ -103,12 +105,12 @@ impl Receive for Receiver {
         }
         let used = self.queue.peek().ok()??;
         let len = (used.len as usize).clamp(HEADER, self.buffers.stride);
-        // SAFETY: the device has given the buffer back, and `peek` has checked its number.
+        // SAFETY: the device has returned the buffer, and `peek` has checked its number.
         Some(&unsafe { self.buffers.get(used.id) }[HEADER..len])
     }
 
     fn pop(&mut self) {
-        // `arm` notices and says that the device is broken.
+        // `arm` notices and reports a broken device.
         if let Ok(Some(used)) = self.queue.take() {
             self.queue.give(used.id);
             self.frames += 1;
@@ -123,7 +125,7 @@ impl Receive for Receiver {
 
     fn arm(&mut self) -> bool {
         if !self.broken && self.queue.peek().is_err() {
-            log::error!("network: the device gave back a buffer it did not have; receiving no more");
+            log::error!("network: the device returned a buffer that it did not have; receiving has stopped");
             self.broken = true;
         }
         !self.broken && self.queue.arm()
@@ -138,18 +140,18 @@ impl Receive for Receiver {
     }
 }
 
-/// Frames to the device.
+/// Sends frames to the device.
 struct Transmitter {
     queue: Queue,
     buffers: Buffers,
     doorbell: Doorbell,
-    /// Buffers that are free, a stack.
+    /// A stack of free buffers.
     free: [u16; virtqueue::MAX_SIZE as usize],
     free_len: usize,
-    /// Room for a frame, header and payload.
+    /// The greatest length of a frame, header and payload, in bytes.
     frame_max: usize,
     broken: bool,
-    /// A frame found no room since the last `arm`.
+    /// True if there was no room for a frame since the last `arm`.
     starved: bool,
     frames: u64,
     _running: Running,
@@ -167,7 +169,7 @@ impl Transmitter {
                 Err(Broken) => {
                     if !core::mem::replace(&mut self.broken, true) {
                         log::error!(
-                            "network: the device gave back a buffer it did not have; sending no more"
+                            "network: the device returned a buffer that it did not have; sending has stopped"
                         );
                     }
                     return;
@@ -192,7 +194,7 @@ impl Transmit for Transmitter {
             return None;
         }
         let id = *self.free.get(self.free_len.checked_sub(1)?)?;
-        // SAFETY: `id` is free, so below the count and the driver's.
+        // SAFETY: `id` is free, so it is below the count, and the driver owns the buffer.
         unsafe { self.buffers.get_mut(id) }.get_mut(HEADER..HEADER + len)
     }
 
@@ -200,7 +202,7 @@ impl Transmit for Transmitter {
         assert!(len <= self.frame_max && self.free_len > 0, "no buffer to send");
         self.free_len -= 1;
         let id = self.free[self.free_len];
-        // SAFETY: `id` was free until now, so below the count and the driver's.
+        // SAFETY: `id` was free until now, so it is below the count, and the driver owns the buffer.
         if let Some(header) = unsafe { self.buffers.get_mut(id) }.first_chunk_mut::<HEADER>() {
             *header = [0; HEADER];
         }
@@ -228,7 +230,7 @@ impl Transmit for Transmitter {
     }
 }
 
-/// Starts the device. It interrupts with `message`, once armed.
+/// Starts the device, which interrupts with `message` once it is armed.
 pub fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Nic, SetupError> {
     let mut virtio = Device::negotiate(function, F_MAC, WANTED, Some(message))?;
     let (transport, features) = (&virtio.transport, virtio.features);
@@ -242,7 +244,8 @@ pub fn start(function: &Function, sizes: Sizes, message: Message) -> Result<Nic,
     let mtu = usize::from(mtu.clamp(68, 9216));
 
     let frame_max = ETHERNET_HEADER + mtu;
-    // A multiple of a cache line; a VLAN tag more than the frame needs, so that a longer one is seen to be.
+    // The stride is a multiple of a cache line. It has room for a VLAN tag more than the frame needs, so that
+    // longer frames are recognised.
     let stride = (HEADER + frame_max + 4).next_multiple_of(64);
     let mut start = |index: u16, size: u16| {
         let (queue, doorbell) = virtio.queue(index, size)?;

@@ -1,11 +1,11 @@
-//! The applications of this image: those whose features it is built with.
+//! The applications of this image, selected by features.
 
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 use runtime::App;
 
-/// All of them. perftest alone is given more than LITE, where there is that.
+/// Returns all applications. perftest, if built in, needs more than LITE and is passed by the caller.
 pub fn all(perftest: Option<Box<dyn App>>) -> Vec<Box<dyn App>> {
     let mut apps: Vec<Box<dyn App>> = vec![
         #[cfg(feature = "wordcount")]

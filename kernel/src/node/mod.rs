@@ -1,10 +1,11 @@
-//! What the kernel is for: a node of the cluster. Wires one RNIC, the control connection, LITE and the applications.
+//! A node of the cluster: connects one RNIC, the control connection, LITE and the applications.
 
 mod apps;
+pub mod control_link;
 #[cfg_attr(not(feature = "perftest"), path = "no_perftest.rs")]
 mod perftest;
 mod pollers;
-mod reach;
+mod remote_access;
 mod rnic;
 
 use alloc::borrow::ToOwned;
@@ -21,31 +22,31 @@ use verbs::Rnic;
 
 use crate::boot::{chart, cmdline};
 use crate::machine::Machine;
-use crate::net::link::{self, Link};
 use crate::net::stack::Buffers;
 use crate::net::{self};
 use crate::power::{self, Code};
 use crate::{exec, io_addresses, mm};
+use control_link::ManagerLink;
 use platform::Platform;
-use rnic::{Fabric, Wanted};
+use rnic::{NodeRnic, Wanted};
 
-/// How long a message may take to leave the machine before it ends.
+/// The time that a message gets to leave the machine before it ends.
 const FAREWELL: Duration = Duration::from_millis(20);
-/// How long calls and operations under way may take to end when the node leaves.
+/// The longest time that calls and operations in flight get to end when the node leaves.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
-/// A machine with less memory than this gets short TCP buffers and small pools.
+/// Machines with less memory get short TCP buffers and small pools.
 const SMALL: u64 = 96 << 20;
 /// The least memory in which a node was seen to join and work (`cargo xtask bench --only size`).
 const LEAST: u64 = 8 << 20;
 
-/// Joins the cluster and serves it until the manager ends this node, or does what `perftest=` says. Ends the machine with
-/// status `Refused`, after one line that says why, if it cannot.
+/// Joins the cluster and serves it until the manager ends this node, or runs perftest if `perftest=` asks for
+/// it. If that fails, prints one line with the reason and ends the machine with status `Refused`.
 pub async fn run() {
     if let Err(why) = io_addresses::check(&crate::hardware().iommus) {
         log::error!("this node does not start: {why}");
         power::exit(Code::Refused);
     }
-    if let Some(words) = perftest::asked() {
+    if let Some(words) = perftest::words() {
         if let Err(why) = perftest::run(words).await {
             log::error!("{why}");
             power::exit(Code::Refused);
@@ -61,7 +62,6 @@ pub async fn run() {
     }
 }
 
-/// A node that has joined.
 struct Node {
     lite: Lite,
     apps: Vec<Box<dyn runtime::App>>,
@@ -69,14 +69,14 @@ struct Node {
 
 async fn start() -> Result<Node, String> {
     let manager = manager()?;
-    let wanted = Wanted::asked()?;
+    let wanted = Wanted::from_command_line()?;
     let (total, _) = mm::frames::totals();
     let config = lite_config(total)?;
-    let key = link::cluster_key()?;
-    reach::set()?;
+    let key = control_link::cluster_key()?;
+    remote_access::set()?;
     let network = net::init(true)?;
     chart::mark("network devices");
-    let fabric = Fabric::start(wanted, network).await?;
+    let rnic = NodeRnic::start(wanted, network).await?;
     chart::mark("rnic");
     let stack = network.management()?;
 
@@ -85,24 +85,25 @@ async fn start() -> Result<Node, String> {
     } else {
         Buffers { receive: 1 << 20, send: 256 << 10 }
     };
-    let apps = apps::all(perftest::application(network, &fabric));
+    let apps = apps::all(perftest::application(network, &rnic));
     let name = cmdline::get("node")
-        .map_or_else(|| format!("node-{}", fabric.rnic().attributes().port.mac), ToOwned::to_owned);
+        .map_or_else(|| format!("node-{}", rnic.rnic().attributes().port.mac), ToOwned::to_owned);
     let keep_id = match cmdline::get("id").unwrap_or("fresh") {
         "fresh" => false,
         "keep" => true,
         other => return Err(format!("id={other}: want fresh or keep")),
     };
-    let offer = || Join { keep_id, ..join_offer(&*fabric.rnic(), &name, total, &apps) };
-    let (link, welcome) =
-        link::join(stack, manager, &key, buffers, config.silence, offer).await.map_err(|e| format!("{e}"))?;
+    let offer = || Join { keep_id, ..join_offer(&*rnic.rnic(), &name, total, &apps) };
+    let (link, welcome) = control_link::join(stack, manager, &key, buffers, config.silence, offer)
+        .await
+        .map_err(|e| format!("{e}"))?;
     log::info!("joined as {} ({name}), {} other members", welcome.node, welcome.members.len());
 
     let config = lite::Config { name, ..config };
-    let lite = attach(&fabric, link, welcome, config, total)?;
+    let lite = attach(&rnic, link, welcome, config, total)?;
     let manager = lite.clone();
-    fabric.watch(|reason| async move {
-        // The manager learns of the end at any rate.
+    rnic.watch(|reason| async move {
+        // The manager notices the end even if this fails.
         let _ = manager.send_control(&ToManager::LastWords { reason }).await;
         exec::sleep(FAREWELL).await;
     });
@@ -111,7 +112,8 @@ async fn start() -> Result<Node, String> {
     Ok(Node { lite, apps })
 }
 
-/// LITE's sizes and times: small pools on a machine with little memory, then what the command line says.
+/// Returns LITE's sizes and times: small pools on a machine with little memory, then the settings of the
+/// command line.
 fn lite_config(total: u64) -> Result<lite::Config, String> {
     let mut config = lite::Config::default();
     if total < SMALL {
@@ -125,13 +127,13 @@ fn lite_config(total: u64) -> Result<lite::Config, String> {
     Ok(config)
 }
 
-/// `manager=`.
+/// Parses `manager=`.
 fn manager() -> Result<SocketAddrV4, String> {
     let text = cmdline::get("manager").ok_or("manager=ADDRESS:PORT is not on the command line")?;
     text.parse().map_err(|_| format!("manager={text}: want ADDRESS:PORT"))
 }
 
-/// What this node tells the manager of itself.
+/// Returns this node's description for the manager.
 fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime::App>]) -> Join {
     let attributes = rnic.attributes();
     let mut stages = Vec::new();
@@ -159,16 +161,16 @@ fn join_offer(rnic: &dyn Rnic, name: &str, memory: u64, apps: &[Box<dyn runtime:
     }
 }
 
-/// Brings the RNIC up with the address that the manager gave, and LITE on it.
+/// Assigns the manager's address to the RNIC, and starts LITE on it.
 fn attach(
-    fabric: &Fabric,
-    link: Arc<Link>,
+    node_rnic: &NodeRnic,
+    link: Arc<ManagerLink>,
     welcome: Welcome,
     config: lite::Config,
     total: u64,
 ) -> Result<Lite, String> {
-    fabric.set_gid(welcome.gid)?;
-    let rnic = fabric.rnic();
+    node_rnic.set_gid(welcome.gid)?;
+    let rnic = node_rnic.rnic();
     let lite = Lite::start(Arc::new(Machine), rnic, link, welcome, config).map_err(|e| match e {
         lite::Error::NoMemory { .. } => {
             format!("too little memory: a node needs {} MiB, has {} MiB ({e})", LEAST >> 20, total >> 20)
@@ -185,7 +187,7 @@ impl Node {
         match runtime::serve(self.lite.clone(), self.apps).await {
             runtime::End::Shutdown => {
                 if let Err(e) = self.lite.with_deadline(LEAVE_WITHIN).leave().await {
-                    log::warn!("left with calls or operations under way: {e}");
+                    log::warn!("left with calls or operations in flight: {e}");
                 }
                 exec::sleep(FAREWELL).await;
                 log::info!("the manager has ended this node");

@@ -1,27 +1,27 @@
-//! What stands in perftest's place in an image that is built without it.
+//! The replacement of perftest in an image that is built without it.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use runtime::App;
 
-use super::rnic::Fabric;
+use super::rnic::NodeRnic;
 use crate::boot::cmdline;
 use crate::net::Net;
 
-/// No application.
-pub fn application(_: &'static Net, _: &Fabric) -> Option<Box<dyn App>> {
+/// Returns no application.
+pub fn application(_: &'static Net, _: &NodeRnic) -> Option<Box<dyn App>> {
     None
 }
 
-/// What `perftest=` asks for.
-pub fn asked() -> Option<&'static str> {
+/// Returns the value of `perftest=`.
+pub fn words() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
-/// Refuses.
+/// Refuses to run.
 ///
 /// # Errors
-/// Always: perftest is not in this image.
+/// Returned always: perftest is not in this image.
 pub async fn run(words: &str) -> Result<(), String> {
     Err(alloc::format!("perftest={words}: this image is built without perftest"))
 }

@@ -1,4 +1,5 @@
-//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`, `fabric_ip=`).
+//! perftest on this kernel: as an application of a node, and alone without a manager (`perftest=`,
+//! `fabric_ip=`).
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -10,8 +11,8 @@ use platform::NetworkError;
 use runtime::App;
 use verbs::Gid;
 
-use super::reach;
-use super::rnic::{Fabric, Wanted};
+use super::remote_access;
+use super::rnic::{NodeRnic, Wanted};
 use crate::boot::cmdline;
 use crate::machine::Machine;
 use crate::net::fabric::{At, FabricNetwork};
@@ -20,68 +21,68 @@ use crate::net::{self, Net};
 use crate::power::{self, Code};
 use crate::println;
 
-/// Bits of prefix of the network in which the manager assigns addresses: 10.77.0.0/16.
+/// The length of the prefix of the network in which the manager assigns addresses (10.77.0.0/16), in bits.
 const PREFIX: u8 = 16;
 
-/// perftest over the RNIC, with the TCP connection of its programs on a port.
-fn on(net: &'static Net, fabric: &Fabric, port: &'static Port, at: At, prefix: u8) -> Arc<Perftest> {
+/// Returns perftest over the RNIC, with the TCP connection of its programs on a port.
+fn on(net: &'static Net, rnic: &NodeRnic, port: &'static Port, at: At, prefix: u8) -> Arc<Perftest> {
     let network = Arc::new(FabricNetwork::new(net, port, at, prefix));
-    Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic: fabric.rnic(), network }))
+    Arc::new(Perftest::new(Host { platform: Arc::new(Machine), rnic: rnic.rnic(), network }))
 }
 
-/// As an application of a node that has joined, if its RNIC has a port for TCP.
-pub fn application(net: &'static Net, fabric: &Fabric) -> Option<Box<dyn App>> {
-    let at = At::Rnic(fabric.rnic());
-    Some(Box::new(perftest::Job(on(net, fabric, fabric.port()?, at, PREFIX))))
+/// Returns the application for a node that has joined, if its RNIC has a port for TCP.
+pub fn application(net: &'static Net, rnic: &NodeRnic) -> Option<Box<dyn App>> {
+    let at = At::Rnic(rnic.rnic());
+    Some(Box::new(perftest::Job(on(net, rnic, rnic.port()?, at, PREFIX))))
 }
 
-/// What `perftest=` asks for: the words of a command line, separated by commas.
-pub fn asked() -> Option<&'static str> {
+/// Returns the value of `perftest=`: the words of a command line, separated by commas.
+pub fn words() -> Option<&'static str> {
     cmdline::get("perftest")
 }
 
-/// Serves clients one after the other for as long as the machine runs; or, with a server's address among the words, runs
-/// one test and ends the machine.
+/// Serves clients one after the other for as long as the machine runs. If the words contain a server's
+/// address, it runs one test and ends the machine.
 pub async fn run(words: &str) -> Result<(), String> {
     let options = Options::parse(words.split(',')).map_err(|e| format!("perftest={words}: {e}"))?;
     let (address, prefix) = address()?;
-    let wanted = Wanted::asked()?;
-    reach::set()?;
+    let wanted = Wanted::from_command_line()?;
+    remote_access::set()?;
     let network = net::init(false)?;
-    let fabric = Fabric::start(wanted, network).await?;
-    fabric.set_gid(Gid::from_ipv4(address.octets()))?;
-    let perftest = if let Some(port) = fabric.port() {
-        on(network, &fabric, port, At::Rnic(fabric.rnic()), prefix)
+    let rnic = NodeRnic::start(wanted, network).await?;
+    rnic.set_gid(Gid::from_ipv4(address.octets()))?;
+    let perftest = if let Some(port) = rnic.port() {
+        on(network, &rnic, port, At::Rnic(rnic.rnic()), prefix)
     } else {
         // InfiniBand carries no TCP here: another port does, and the card has a GID of its own.
         let port =
             network.fabric.ok_or("perftest= on InfiniBand needs a network device beside it, for TCP")?;
-        on(network, &fabric, port, At::Own(address), prefix)
+        on(network, &rnic, port, At::Own(address), prefix)
     };
-    fabric.watch(|_| async {});
+    rnic.watch(|_| async {});
     if options.server.is_some() {
         let report = perftest.run(&options).await.map_err(|e| format!("{}: {e}", options.program))?;
-        say(&report);
+        print(&report);
         power::exit(Code::Success);
     }
     let listener = perftest.listen(&options).map_err(|e| format!("{}: {e}", options.program))?;
     log::info!("perftest: {} serves at {address}:{}", options.program, options.port);
     loop {
         match perftest.serve(&options, &*listener).await {
-            Ok(report) => say(&report),
+            Ok(report) => print(&report),
             Err(Error::Exchange { error: NetworkError::Deadline, .. }) => {}
             Err(error) => log::error!("perftest: {}: {error}", options.program),
         }
     }
 }
 
-fn say(report: &perftest::Report) {
+fn print(report: &perftest::Report) {
     for line in report.text.lines().chain(report.json.lines()) {
         println!("{line}");
     }
 }
 
-/// `fabric_ip=`.
+/// Parses `fabric_ip=`.
 fn address() -> Result<(Ipv4Addr, u8), String> {
     let text = cmdline::get("fabric_ip").ok_or("perftest= needs fabric_ip=ADDRESS/PREFIX")?;
     let parts = text.split_once('/').and_then(|(address, prefix)| {

@@ -8,12 +8,12 @@ use verbs::Rnic;
 
 use crate::exec::{self, Poller};
 
-/// Has core 0 drive the RNIC, also from interrupts.
+/// Makes core 0 drive the RNIC, also from interrupts.
 pub fn register_rnic(rnic: Arc<dyn Rnic>) {
     exec::register_poller(0, Box::new(RnicPoller(rnic)));
 }
 
-/// Has core 0 drive LITE, in task context.
+/// Makes core 0 drive LITE, in task context only.
 pub fn register_lite(lite: Lite) {
     exec::register_poller(0, Box::new(LitePoller(lite)));
 }
@@ -54,12 +54,13 @@ impl Poller for LitePoller {
     }
 
     fn may_interrupt(&self) -> bool {
-        // It wakes and may drop tasks.
+        // LITE's poller wakes tasks and may drop them.
         false
     }
 
     fn arm(&mut self) -> bool {
-        // Completions come from the RNIC's poller, which has run before; what a task has queued since is seen here.
+        // Completions come from the RNIC's poller, which has run before; work that a task has queued since is
+        // handled here.
         self.0.poll(crate::time::now())
     }
 }

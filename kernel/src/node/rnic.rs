@@ -1,4 +1,4 @@
-//! The RNIC of this machine: what `nic=` asks for, of what there is.
+//! The RNIC of this machine, selected by `nic=`.
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -12,8 +12,8 @@ use verbs::{Gid, Rnic};
 
 use super::pollers;
 use crate::boot::cmdline;
-use crate::connectx3::{self, Choice, Driven, NoCard};
-use crate::machine::{self, Reach};
+use crate::machine::{self, RemoteAccess};
+use crate::mlx4::{self, Choice, DrivenCard, NoCard};
 use crate::mm::memory::LentMemory;
 use crate::net::Net;
 use crate::net::port::{Port, RocePort};
@@ -21,20 +21,19 @@ use crate::power::{self, Code};
 use crate::sync::IrqRawMutex;
 use crate::{exec, random};
 
-/// What `nic=` asks for.
+/// The value of `nic=`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// A card that starts, or else the software.
+    /// A card that starts, otherwise software.
     Auto,
-    /// A card.
     Mlx4(Choice),
-    /// The software.
+    /// RDMA in software.
     SoftRoce,
 }
 
 impl Wanted {
-    /// What the command line says.
-    pub fn asked() -> Result<Self, String> {
+    /// Parses `nic=`.
+    pub fn from_command_line() -> Result<Self, String> {
         let text = cmdline::get("nic").unwrap_or("auto");
         match text {
             "auto" => return Ok(Self::Auto),
@@ -46,7 +45,7 @@ impl Wanted {
         choice.map(Self::Mlx4).ok_or_else(wrong)
     }
 
-    /// What follows `mlx4`: `:ADDRESS`, `/PORT`, both or neither.
+    /// Parses the text behind `mlx4`: `:ADDRESS`, `/PORT`, both or neither.
     fn card(text: &str) -> Option<Choice> {
         let (address, port) = match text.split_once('/') {
             Some((address, port)) => (address, Some(port.parse().ok()?)),
@@ -63,20 +62,20 @@ impl Wanted {
 /// The software RNIC of this kernel.
 type Soft = SoftRoce<RocePort, IrqRawMutex>;
 
-/// The RNIC, which has no address yet.
-pub enum Fabric {
+/// The RNIC of this node, before or after it gets its address.
+pub enum NodeRnic {
     /// A ConnectX-3, and its port if that is on Ethernet.
-    Card(Box<Driven>, Option<&'static Port>),
-    /// The software, over an Ethernet port.
+    Card(Box<DrivenCard>, Option<&'static Port>),
+    /// The software RNIC, over an Ethernet port.
     Soft(Arc<Soft>, &'static Port),
 }
 
-impl Fabric {
-    /// Starts what is wanted, polled by core 0, and gives a card's port to the network.
+impl NodeRnic {
+    /// Starts the wanted RNIC, polled by core 0, and adds a card's port to the network.
     pub async fn start(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
-        let fabric = Self::find(wanted, net).await?;
-        pollers::register_rnic(fabric.rnic());
-        Ok(fabric)
+        let rnic = Self::find(wanted, net).await?;
+        pollers::register_rnic(rnic.rnic());
+        Ok(rnic)
     }
 
     async fn find(wanted: Wanted, net: &'static Net) -> Result<Self, String> {
@@ -89,7 +88,7 @@ impl Fabric {
             Wanted::SoftRoce => None,
         };
         if let Some(choice) = choice {
-            match connectx3::start(choice).await {
+            match mlx4::start(choice).await {
                 Ok(driven) => {
                     let port = net.attach_card(driven.address(), &driven.card);
                     return Ok(Self::Card(driven.into(), port));
@@ -98,23 +97,24 @@ impl Fabric {
                     return Err(format!("nic={}: {why}", cmdline::get("nic").unwrap_or("auto")));
                 }
                 Err(NoCard::Absent) => {}
-                Err(why) => log::warn!("nic=auto takes softroce: {why}"),
+                Err(why) => log::warn!("nic=auto uses softroce: {why}"),
             }
         }
         let port = net.fabric.ok_or("no network device for the fabric")?;
         let mut seed = [0; 16];
         random::fill(&mut seed);
         let config = softroce::Config::new(Gid([0; 16]), seed);
-        let memory: Arc<dyn Memory> = match machine::reach() {
-            Reach::Arena(arena) => arena.clone(),
-            Reach::Lendable | Reach::Physical => Arc::new(LentMemory),
+        let memory: Arc<dyn Memory> = match machine::remote_access() {
+            RemoteAccess::Arena(arena) => arena.clone(),
+            RemoteAccess::Lendable | RemoteAccess::Physical => Arc::new(LentMemory),
         };
         let soft = SoftRoce::new(port.attach_rnic(), memory, config);
         log::info!("rnic softroce: over port {}", port.mac());
         Ok(Self::Soft(Arc::new(soft), port))
     }
 
-    /// Keeps a card going from here on. `farewell` is done with the reason before the machine ends, if the card cannot be used any more.
+    /// Watches a card's health from now on. If the card cannot be used any more, `farewell` runs with the
+    /// reason before the machine ends.
     pub fn watch<F>(&self, farewell: impl FnOnce(String) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send,
@@ -130,7 +130,6 @@ impl Fabric {
         exec::spawn_on(0, "card", watch).detach();
     }
 
-    /// The RNIC itself.
     pub fn rnic(&self) -> Arc<dyn Rnic> {
         match self {
             Self::Card(driven, _) => driven.card.clone(),
@@ -138,7 +137,7 @@ impl Fabric {
         }
     }
 
-    /// Gives it its address; to be called before queue pairs are connected.
+    /// Sets the RNIC's address. Call before queue pairs are connected.
     pub fn set_gid(&self, gid: Gid) -> Result<(), String> {
         let address = Ipv6Addr::from(gid.0).to_canonical();
         match self {
@@ -154,7 +153,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// The Ethernet port that the RNIC's address is at, also for IP. InfiniBand has none.
+    /// Returns the Ethernet port that has the RNIC's address, also for IP. InfiniBand has none.
     pub fn port(&self) -> Option<&'static Port> {
         match self {
             Self::Card(_, port) => *port,

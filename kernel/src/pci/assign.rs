@@ -1,6 +1,6 @@
-//! Addresses for memory windows where no firmware gave any: QEMU's microvm.
+//! Assigns addresses to memory windows where firmware has not: on QEMU's microvm.
 //!
-//! The windows that the host bridge decodes come from ACPI. Real firmware always assigns addresses itself.
+//! ACPI lists the windows that the host bridge decodes. Real firmware always assigns addresses itself.
 
 use alloc::vec::Vec;
 use x86_64::PhysAddr;
@@ -8,14 +8,14 @@ use x86_64::PhysAddr;
 use super::{Address, Bar, Function};
 use crate::boot::Region;
 
-/// Windows reach from here up, or end below.
+/// Each window lies entirely above or entirely below this address.
 const FOUR_GIB: u64 = 4 << 30;
-/// A larger window goes above 4 GiB if it can.
+/// Larger windows are placed above 4 GiB if possible.
 const LOW_MAX: u64 = 64 << 20;
 /// Bridges forward memory in units of 1 MiB.
 const BRIDGE_UNIT: u64 = 1 << 20;
 
-/// Addresses handed out from a window, upwards.
+/// Allocates addresses from a window, in ascending order.
 struct Window {
     next: u64,
     end: u64,
@@ -41,10 +41,10 @@ struct Assign<'a> {
     high: Window,
 }
 
-/// Gives every memory window an address, bridges included.
+/// Assigns an address to every memory window, bridges included.
 pub fn all(functions: &mut [Function], windows: &[Region]) {
     if windows.is_empty() {
-        log::error!("pci: no firmware has given addresses to devices, and ACPI names no windows for them");
+        log::error!("pci: firmware has assigned no addresses to devices, and ACPI lists no windows for them");
         return;
     }
     let mut roots: Vec<(u16, u8)> = Vec::new();
@@ -68,7 +68,7 @@ pub fn all(functions: &mut [Function], windows: &[Region]) {
     }
 }
 
-/// The bus behind a bridge.
+/// Returns the bus behind a bridge.
 fn bridge_bus(f: &Function) -> Option<u8> {
     (f.class.0 == 6 && f.class.1 == 4).then(|| (f.read(0x18) >> 8) as u8)
 }
@@ -106,14 +106,14 @@ impl Assign<'_> {
         }
     }
 
-    /// Assigns what is behind bridge `i` and has the bridge forward just that.
+    /// Assigns addresses behind bridge `i`, and makes the bridge forward exactly these.
     fn bridge(&mut self, i: usize, secondary: u8) {
         let segment = self.functions[i].address.segment;
         let (low, high) = (self.low.align(), self.high.align());
         self.bus(segment, secondary, false);
         let (low_end, high_end) = (self.low.align(), self.high.align());
         let f = &self.functions[i];
-        // Base above limit forwards nothing.
+        // A base above the limit forwards nothing.
         let window = |start: u64, end: u64| {
             let (base, limit) = if start < end { (start, end - 1) } else { (BRIDGE_UNIT, 0) };
             (base >> 16) as u32 & 0xfff0 | (limit as u32) & 0xfff0_0000

@@ -1,4 +1,4 @@
-//! Configuration space, by memory (ECAM, from ACPI's MCFG) or by ports 0xcf8 and 0xcfc.
+//! Configuration space, accessed by memory (ECAM, from ACPI's MCFG) or by ports 0xcf8 and 0xcfc.
 
 use x86_64::instructions::port::Port;
 
@@ -7,29 +7,28 @@ use crate::boot::acpi::EcamWindow;
 use crate::mm;
 use crate::sync::IrqMutex;
 
-/// The address and data ports; the lock keeps the pair of accesses together.
+/// The address and data ports. The lock keeps the pair of accesses together.
 static PORTS: IrqMutex<(Port<u32>, Port<u32>)> = IrqMutex::new((Port::new(0xcf8), Port::new(0xcfc)));
 
-/// A way to the configuration space of some buses.
+/// An access path to the configuration space of some buses.
 #[derive(Clone, Copy, Debug)]
 pub enum Config {
-    /// Memory-mapped: where bus 0 would be.
+    /// Memory-mapped configuration space.
     Memory {
-        /// Mapped address of bus 0's space.
+        /// The mapped address that bus 0 would have.
         base: usize,
-        /// Segment group of these buses.
         segment: u16,
         /// First bus.
         first_bus: u8,
         /// Last bus.
         last_bus: u8,
     },
-    /// By ports: segment 0, the first 256 bytes of each function.
+    /// Access by ports: segment 0, the first 256 bytes of each function.
     Ports,
 }
 
 impl Config {
-    /// Maps `window`. `None`, with a line on the console, if it cannot be mapped.
+    /// Maps `window`. If that fails, prints a line on the console and returns `None`.
     pub fn memory(window: &EcamWindow) -> Option<Self> {
         let EcamWindow { base, segment, first_bus, last_bus } = *window;
         let start = base + (u64::from(first_bus) << 20);
@@ -46,7 +45,7 @@ impl Config {
         }
     }
 
-    /// The ports, if something answers there.
+    /// Returns the ports, if something answers there.
     pub fn ports() -> Option<Self> {
         let mut ports = PORTS.lock();
         // SAFETY: 0xcf8 is the configuration address port; on a machine without it nothing listens there.
@@ -57,7 +56,7 @@ impl Config {
         (echoed == 0x8000_0000).then_some(Self::Ports)
     }
 
-    /// Segment group and buses that are reached this way.
+    /// Returns the segment group and the buses that this path reaches.
     pub fn buses(&self) -> (u16, core::ops::RangeInclusive<u8>) {
         match *self {
             Self::Memory { segment, first_bus, last_bus, .. } => (segment, first_bus..=last_bus),
@@ -83,14 +82,14 @@ impl Config {
             && (matches!(self, Self::Memory { .. }) || offset < 256)
     }
 
-    /// The word at `offset` (rounded down to a multiple of 4); all ones where nothing answers.
+    /// Reads the word at `offset` (rounded down to a multiple of 4). Returns all ones if nothing answers.
     pub fn read(&self, a: Address, offset: u16) -> u32 {
         if !self.reaches(a, offset) {
             return u32::MAX;
         }
         match *self {
-            // SAFETY: `base` maps the space of these buses, and `reaches` has checked the bus; reading configuration
-            // space has no effect on memory.
+            // SAFETY: `base` maps the space of these buses, and `reaches` has checked the bus. Reading
+            // configuration space has no effect on memory.
             Self::Memory { base, .. } => unsafe { Self::at(base, a, offset).read_volatile() },
             Self::Ports => {
                 let mut ports = PORTS.lock();
@@ -109,9 +108,9 @@ impl Config {
             return;
         }
         match *self {
-            // SAFETY: as in `read`. What a write to configuration space may do to memory (bus mastering, windows over
-            // RAM) this module decides: only `enable`, sizing and `assign` write the registers concerned, and a driver that
-            // has reset its device writes back what was there.
+            // SAFETY: as in `read`. This module controls which writes can affect memory (bus mastering,
+            // windows over RAM): only `enable`, sizing and `assign` write the registers concerned, and a
+            // driver that has reset its device restores their values.
             Self::Memory { base, .. } => unsafe { Self::at(base, a, offset).write_volatile(value) },
             Self::Ports => {
                 let mut ports = PORTS.lock();

@@ -1,7 +1,8 @@
-//! PCI: what is on the bus, where its registers are, and who drives it.
+//! PCI: the functions on the bus, their registers, and their drivers.
 //!
-//! Nothing here trusts what a device says: sizes, offsets and lists from configuration space are checked. (The crate
-//! `pci_types` panics on a reserved BAR type and follows capability lists without end, so it is not used.)
+//! Values from a device are never trusted: sizes, offsets and lists from configuration space are checked.
+//! (The crate `pci_types` panics on a reserved BAR type and follows capability lists without limit, so it is
+//! not used.)
 
 mod assign;
 mod config;
@@ -22,12 +23,10 @@ pub use config::Config;
 pub use msix::{Message, MsixError, MsixTable};
 pub use window::Window;
 
-/// A function's place: segment, bus, device, function.
+/// The address of a function: segment, bus, device, function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
-    /// Segment group.
     pub segment: u16,
-    /// Bus.
     pub bus: u8,
     /// Device, 0 to 31.
     pub device: u8,
@@ -48,7 +47,7 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = ();
 
-    /// Reads what [`Display`](fmt::Display) writes; the segment may be written though it is 0.
+    /// Parses the format of [`Display`](fmt::Display). The segment may be written even if it is 0.
     fn from_str(text: &str) -> Result<Self, ()> {
         let hex = |text: &str, digits: usize| {
             let right = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
@@ -76,18 +75,18 @@ impl fmt::Debug for Address {
 pub enum Bar {
     /// In memory space.
     Memory {
-        /// Where, if anybody has assigned it.
+        /// The address, if one is assigned.
         address: Option<PhysAddr>,
-        /// Bytes, a power of two.
+        /// The size in bytes, a power of two.
         size: u64,
-        /// May lie above 4 GiB.
+        /// True if the window may lie above 4 GiB.
         wide: bool,
-        /// Reads have no side effects.
+        /// True if reads have no side effects.
         prefetchable: bool,
     },
     /// In port space, which no driver here uses.
     Ports {
-        /// First port.
+        /// The first port.
         port: u16,
     },
 }
@@ -95,7 +94,7 @@ pub enum Bar {
 /// A function on the bus.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its place.
+    /// The function's address.
     pub address: Address,
     /// Vendor and device id.
     pub id: (u16, u16),
@@ -103,23 +102,21 @@ pub struct Function {
     pub subsystem: (u16, u16),
     /// Base class, subclass, programming interface.
     pub class: (u8, u8, u8),
-    /// Revision.
     pub revision: u8,
-    /// By register number; the upper half of a 64-bit register is `None`.
+    /// Windows by register number. The upper half of a 64-bit register is `None`.
     pub bars: [Option<Bar>; 6],
-    /// The driver that has it.
     driver: Option<&'static str>,
     config: Config,
 }
 
-/// Why a function's registers cannot be reached.
+/// The reason for which a function's registers cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarError {
     /// The function has no such register, or it is in port space.
     Absent,
-    /// Nobody has assigned it an address.
+    /// The window has no address.
     NotAssigned,
-    /// The kernel cannot map it.
+    /// The window cannot be mapped.
     Map(mm::paging::MapError),
 }
 
@@ -133,9 +130,9 @@ impl fmt::Display for BarError {
     }
 }
 
-/// Capability ids used here.
+/// Ids of capabilities that are used here.
 pub mod capability {
-    /// Vendor specific: where virtio describes its structures.
+    /// Vendor specific: virtio describes its structures there.
     pub const VENDOR: u8 = 0x09;
     /// MSI-X.
     pub const MSIX: u8 = 0x11;
@@ -147,7 +144,7 @@ const COMMAND_MASTER: u32 = 1 << 2;
 const COMMAND_NO_INTX: u32 = 1 << 10;
 
 impl Function {
-    /// Configuration word at `offset`, a multiple of 4.
+    /// Reads the configuration word at `offset`, a multiple of 4.
     pub fn read(&self, offset: u16) -> u32 {
         self.config.read(self.address, offset)
     }
@@ -157,14 +154,14 @@ impl Function {
         self.config.write(self.address, offset, value);
     }
 
-    /// Lets the function decode its memory windows and master the bus, with pin interrupts off.
+    /// Makes the function decode its memory windows and master the bus, with pin interrupts off.
     pub fn enable(&self) {
-        // The upper half is status: written as zeros it stays as it is.
+        // The upper half is the status register: writing zeros does not change it.
         let command = self.read(COMMAND) & 0xffff;
         self.write(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
     }
 
-    /// Offsets of the capabilities with `id`, in the list's order.
+    /// Returns the offsets of the capabilities with `id`, in the list's order.
     pub fn capabilities(&self, id: u8) -> impl Iterator<Item = u16> + '_ {
         let has_list = self.read(COMMAND) & 1 << 20 != 0;
         let mut next = if has_list { self.read(0x34) as u8 & 0xfc } else { 0 };
@@ -181,7 +178,7 @@ impl Function {
         all.filter(move |(found, _)| *found == id).map(|(_, at)| at)
     }
 
-    /// Maps memory window `n` (0 to 5); gives where and its size in bytes.
+    /// Maps memory window `n` (0 to 5). Returns its address and its size in bytes.
     pub fn map_bar(&self, n: usize) -> Result<(*mut u8, u64), BarError> {
         let Some(Bar::Memory { address, size, .. }) = self.bars.get(n).copied().flatten() else {
             return Err(BarError::Absent);
@@ -191,7 +188,7 @@ impl Function {
         Ok((at, size))
     }
 
-    /// What it is, for people.
+    /// Returns the function's name, for people.
     pub fn name(&self) -> &'static str {
         names::of(self.id, self.class)
     }
@@ -203,7 +200,7 @@ impl Function {
 
 static FUNCTIONS: IrqMutex<Vec<Function>> = IrqMutex::new(Vec::new());
 
-/// Finds all functions and gives addresses to windows that have none. Once, at boot.
+/// Finds all functions and assigns addresses to windows that have none. Call once, at boot.
 pub fn init(hardware: &Hardware) {
     let (mut functions, unassigned) = scan::all(&hardware.ecam);
     if unassigned {
@@ -212,19 +209,18 @@ pub fn init(hardware: &Hardware) {
     *FUNCTIONS.lock() = functions;
 }
 
-/// All functions found.
 pub fn functions() -> Vec<Function> {
     FUNCTIONS.lock().clone()
 }
 
-/// Notes that `driver` drives the function at `address`.
+/// Records that `driver` drives the function at `address`.
 pub fn claim(address: Address, driver: &'static str) {
     if let Some(f) = FUNCTIONS.lock().iter_mut().find(|f| f.address == address) {
         f.driver = Some(driver);
     }
 }
 
-/// Prints the inventory: each function with its driver, and a warning for each that nobody drives.
+/// Prints the inventory: each function with its driver, and a warning for each without a driver.
 pub fn report() {
     for f in functions() {
         let (vendor, device) = f.id;

@@ -9,14 +9,14 @@ const MASK_ALL: u32 = 1 << 30;
 const ENTRY_BYTES: u64 = 16;
 const ENTRY_MASKED: u32 = 1;
 
-/// Why a function cannot interrupt by messages.
+/// The reason for which a function cannot interrupt by messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MsixError {
-    /// It does not have MSI-X.
+    /// The function has no MSI-X.
     Absent,
-    /// Its table lies outside its registers.
+    /// The table lies outside the function's registers.
     OutOfRange,
-    /// Its registers cannot be reached.
+    /// The function's registers cannot be accessed.
     Bar(BarError),
 }
 
@@ -33,9 +33,9 @@ impl fmt::Display for MsixError {
 /// A message that interrupts a processor: a write of `data` to `address` (Intel SDM volume 3, 11.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Where.
+    /// The address of the write.
     pub address: u64,
-    /// What.
+    /// The written value.
     pub data: u32,
 }
 
@@ -43,11 +43,11 @@ pub struct Message {
 #[derive(Debug)]
 pub struct MsixTable {
     base: *mut u32,
-    /// Entries.
+    /// The number of entries.
     len: u16,
 }
 
-// SAFETY: the table is device memory that any processor may write; `&mut self` keeps writers apart.
+// SAFETY: the table is device memory that any processor may write; `&mut self` excludes concurrent writers.
 unsafe impl Send for MsixTable {}
 
 impl MsixTable {
@@ -75,14 +75,14 @@ impl MsixTable {
 
     fn put(&mut self, entry: u16, word: usize, value: u32) {
         assert!(entry < self.len && word < 4, "MSI-X entry {entry} of {}", self.len);
-        // SAFETY: the entry is inside the table, whose place was checked.
+        // SAFETY: the entry is inside the table, whose range was checked.
         unsafe { self.base.add(usize::from(entry) * 4 + word).write_volatile(value) };
     }
 
-    /// Has entry `entry` send `message`.
+    /// Makes entry `entry` send `message`.
     ///
     /// # Panics
-    /// If there is no such entry.
+    /// Panics if there is no such entry.
     pub fn set(&mut self, entry: u16, message: Message) {
         self.put(entry, 3, ENTRY_MASKED);
         self.put(entry, 0, message.address as u32);

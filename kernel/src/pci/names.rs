@@ -1,4 +1,4 @@
-//! Names of functions for people: of those that matter here by id, of all others by class.
+//! Names of functions for people: by id for devices that matter here, by class for all others.
 
 /// Vendor, device, name.
 const KNOWN: &[(u16, u16, &str)] = &[
@@ -22,7 +22,7 @@ const KNOWN: &[(u16, u16, &str)] = &[
     (0x8086, 0x29c0, "Intel Q35 host bridge"),
 ];
 
-/// Base class, subclass, name; `None` stands for any other subclass.
+/// Base class, subclass, name. `None` stands for any other subclass.
 const CLASSES: &[(u8, Option<u8>, &str)] = &[
     (0x01, Some(0x01), "IDE controller"),
     (0x01, Some(0x04), "RAID controller"),
@@ -53,7 +53,7 @@ const CLASSES: &[(u8, Option<u8>, &str)] = &[
     (0x12, None, "processing accelerator"),
 ];
 
-/// The name of a function.
+/// Returns the name of a function.
 pub fn of(id: (u16, u16), class: (u8, u8, u8)) -> &'static str {
     let known = KNOWN.iter().find(|(vendor, device, _)| (*vendor, *device) == id).map(|k| k.2);
     let matches =

@@ -1,4 +1,4 @@
-//! Finding functions: from each root bus through bridges, with the size of every memory window.
+//! Finds functions: from each root bus through bridges, with the size of every memory window.
 
 use alloc::vec::Vec;
 use x86_64::PhysAddr;
@@ -7,7 +7,7 @@ use super::{Address, Bar, COMMAND, Config, Function};
 use crate::arch::cpu;
 use crate::boot::acpi::EcamWindow;
 
-/// Deeper than this are no bridges, but a loop.
+/// The greatest depth of bridges. A deeper one indicates a loop.
 const MAX_DEPTH: usize = 16;
 /// Decode bits of the command register: ports and memory.
 const DECODE: u32 = 3;
@@ -16,12 +16,12 @@ struct Scan {
     config: Config,
     segment: u16,
     seen: [bool; 256],
-    /// The next bus number to give to a bridge that has none.
+    /// The bus number for the next bridge that has none.
     next_bus: u8,
     found: Vec<Function>,
 }
 
-/// All functions, and whether no firmware has given addresses to their memory windows.
+/// Returns all functions, and true if firmware has assigned no addresses to their memory windows.
 pub fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
     let mut configs: Vec<Config> = windows.iter().filter_map(Config::memory).collect();
     if configs.is_empty() {
@@ -34,8 +34,8 @@ pub fn all(windows: &[EcamWindow]) -> (Vec<Function>, bool) {
         let next_bus = first.saturating_add(1);
         let mut scan = Scan { config, segment, seen: [false; 256], next_bus, found: Vec::new() };
         scan.bus(first, 0);
-        // Servers have more root buses, which only AML names. A virtual machine here has one; probing the others
-        // would cost it milliseconds.
+        // Servers have more root buses, which only AML names. A virtual machine has one here, and probing the
+        // others would cost it milliseconds.
         let virtual_machine = cpu::bit(cpu::cpuid(1, 0).ecx, 31);
         if !virtual_machine {
             for bus in buses {
@@ -109,7 +109,7 @@ impl Scan {
         }
     }
 
-    /// Scans behind a bridge, and numbers its buses if no firmware has.
+    /// Scans behind a bridge, and numbers its buses if firmware has not.
     fn bridge(&mut self, address: Address, depth: usize) {
         let numbers = self.config.read(address, 0x18);
         let secondary = (numbers >> 8) as u8;
@@ -119,7 +119,7 @@ impl Scan {
         }
         let secondary = self.next_bus;
         if secondary == 255 {
-            log::warn!("pci {address}: no bus number left for what is behind it");
+            log::warn!("pci {address}: no bus number is left for the devices behind it");
             return;
         }
         self.next_bus += 1;
@@ -136,7 +136,8 @@ impl Scan {
         let read = |offset| self.config.read(address, offset);
         let write = |offset, value| self.config.write(address, offset, value);
         let command = read(COMMAND) & 0xffff;
-        // Under a hypervisor each change of these bits rebuilds the memory map, so not without need.
+        // Under a hypervisor each change of these bits rebuilds the memory map, so they are changed only if
+        // necessary.
         let decodes = command & DECODE != 0;
         if decodes {
             write(COMMAND, command & !DECODE);

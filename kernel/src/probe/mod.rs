@@ -1,5 +1,6 @@
-//! `probe=hypervisor`: what a hypervisor must be able to do: two processors that wake each other, timers, and 64 KB over virtio
-//! with an interrupt for each answer, on either processor. The launcher boots this to find out whether KVM works.
+//! `probe=hypervisor`: checks the features that the kernel needs of a hypervisor: two processors that wake
+//! each other, timers, and 64 KB over virtio with an interrupt for each answer, on either processor. The
+//! launcher boots this to find out whether KVM works.
 
 pub mod smp;
 
@@ -17,17 +18,17 @@ use crate::power::{self, Code};
 use crate::virtio::rng::Source;
 use crate::{exec, time};
 
-/// Bytes that must come over virtio, for each processor.
+/// Bytes that must arrive over virtio, for each processor.
 const BYTES: usize = 64 << 10;
-/// Bytes asked for at a time.
+/// Bytes that are requested at a time.
 const PIECE: u32 = 16 << 10;
-/// For the interrupt of one answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest wait for the interrupt of one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const SLEEPS: u32 = 20;
 /// The time for which the probe keeps the device in use after a processor is done with it.
 const HELD: Duration = Duration::from_millis(5);
 
-/// What went wrong; or, of a success, figures.
+/// The reason of a failure, or the figures of a success.
 pub type Outcome = Result<String, String>;
 
 /// Fails with the text unless the condition holds.
@@ -41,7 +42,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// Does what `probe=` says and ends the machine.
+/// Runs the probe that `probe=` names and ends the machine.
 pub async fn run(name: &str) {
     chart::print();
     if name != "hypervisor" {
@@ -51,7 +52,8 @@ pub async fn run(name: &str) {
     end("probe", name, hypervisor().await);
 }
 
-/// Says how something of a kind (`probe`, or another key of the command line) has ended, and ends the machine.
+/// Prints the outcome of a run of some kind (`probe`, or another key of the command line), and ends the
+/// machine.
 pub fn end(kind: &str, name: &str, outcome: Outcome) -> ! {
     let code = match outcome {
         Ok(figures) if figures.is_empty() => {
@@ -84,7 +86,7 @@ async fn hypervisor() -> Outcome {
     Ok(format!("{together}; {BYTES} bytes over virtio for 2 cpus with {interrupts} interrupts"))
 }
 
-/// Short sleeps, one after the other, which only a timer's interrupt ends.
+/// Runs short sleeps, one after the other, each of which only a timer's interrupt ends.
 async fn timer() -> Result<(), String> {
     for _ in 0..SLEEPS {
         let until = time::now() + Duration::from_millis(1);
@@ -94,7 +96,7 @@ async fn timer() -> Result<(), String> {
     Ok(())
 }
 
-/// Reads from the entropy device, whose interrupts go to `cpu`; gives their number.
+/// Reads from the entropy device, whose interrupts go to `cpu`. Returns the number of interrupts.
 async fn virtio(cpu: usize) -> Result<u64, String> {
     let count = Arc::new(AtomicU64::new(0));
     let counter = count.clone();
@@ -110,8 +112,8 @@ async fn virtio(cpu: usize) -> Result<u64, String> {
     while got < BYTES {
         let before = count.load(Ordering::Acquire);
         source.ask();
-        let until = time::now() + PATIENCE;
-        // By the interrupt alone: that the buffer is back does not count.
+        let until = time::now() + ANSWER_TIMEOUT;
+        // Waits for the interrupt alone: the returned buffer does not count.
         while count.load(Ordering::Acquire) == before {
             ensure!(time::now() < until, "no interrupt on cpu {cpu} after {got} bytes over virtio");
             exec::sleep(Duration::from_micros(50)).await;
@@ -122,7 +124,8 @@ async fn virtio(cpu: usize) -> Result<u64, String> {
         ensure!(is_noise(bytes), "{} bytes over virtio are no noise", bytes.len());
         got += bytes.len();
     }
-    // The next processor finds the device in use and waits for it, as for the kernel's own reading at boot.
+    // The next processor finds the device in use and waits for it, as it would for the kernel's own reading
+    // at boot.
     exec::spawn_on(0, "release", async move {
         exec::sleep(HELD).await;
         drop(source);
@@ -131,7 +134,8 @@ async fn virtio(cpu: usize) -> Result<u64, String> {
     Ok(count.load(Ordering::Acquire))
 }
 
-/// Whether a large piece has each value of a byte in it: memory that was not written has not.
+/// Returns true if each value of a byte occurs in the piece, as in a large piece of random bytes but not in
+/// unwritten memory.
 fn is_noise(bytes: &[u8]) -> bool {
     let mut seen = [false; 256];
     bytes.iter().for_each(|b| seen[usize::from(*b)] = true);

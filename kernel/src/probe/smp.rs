@@ -1,4 +1,4 @@
-//! Processors together: tasks on each, locks, wakes across, one time.
+//! Checks that processors work together: tasks on each, locks, mutual wake-ups, consistent clocks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -53,7 +53,8 @@ async fn locks(cpus: usize) -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// All processors read the clock and publish the latest time seen: nobody sees it in the future.
+/// Checks the clocks: each processor publishes the latest time that it has seen, and no processor may find
+/// that time in the future.
 async fn clocks(cpus: usize) -> Result<(), alloc::string::String> {
     let latest = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..cpus)
@@ -81,7 +82,7 @@ async fn clocks(cpus: usize) -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// A turn that two tasks give each other.
+/// A turn that two tasks pass to each other.
 struct Ball {
     at: AtomicU64,
     wakers: [IrqMutex<Option<Waker>>; 2],
@@ -103,7 +104,8 @@ fn pass(ball: &Ball, to: usize, turn: u64) {
     }
 }
 
-/// Nanoseconds of a round trip between a task on core 0 and one on `cpu`: no wake is lost, or this never ends.
+/// Returns the nanoseconds of a round trip between a task on core 0 and one on `cpu`. If a wake-up is lost,
+/// this never returns.
 async fn ping_pong(cpu: usize) -> u64 {
     let ball = Arc::new(Ball { at: AtomicU64::new(0), wakers: [IrqMutex::new(None), IrqMutex::new(None)] });
     let other = ball.clone();

@@ -1,4 +1,4 @@
-//! Ways to die, for the tests of the last words.
+//! Fatal failures, for the tests of the last words.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -23,24 +23,24 @@ pub async fn panic_elsewhere() -> Outcome {
     Err("the machine went on after a panic".into())
 }
 
-/// Waits for a lock that this processor holds: ends in a panic that says so.
+/// Waits for a lock that this processor holds. This ends in a panic that reports it.
 pub fn deadlock() -> Outcome {
-    // As long as it takes a machine to be sure otherwise, a test does not spin.
-    crate::sync::set_patience(1);
+    // The default limit is too long for a test.
+    crate::sync::set_spin_limit(1);
     let lock = IrqMutex::new(0);
     let held = lock.lock();
     let again = lock.lock();
     Err(alloc::format!("took a lock twice: {held} {again}"))
 }
 
-/// Writes to an address that nothing maps.
+/// Writes to an unmapped address.
 pub fn fault() -> Outcome {
     // SAFETY: none: this is meant to fault.
     unsafe { core::ptr::without_provenance_mut::<u64>(0xdead_0000).write_volatile(1) };
     Err("a write to an unmapped address went through".into())
 }
 
-/// Allocates until nothing is left.
+/// Allocates until memory is exhausted.
 pub fn oom() -> Outcome {
     let mut hoard: Vec<Vec<u8>> = Vec::new();
     loop {
@@ -60,7 +60,7 @@ pub fn stack_overflow() -> Outcome {
     Ok(alloc::format!("{}", descend(0, &[0; 64])))
 }
 
-/// Gives a run of frames back twice.
+/// Frees a run of frames twice.
 pub fn free_twice() -> Outcome {
     let run = crate::mm::frames::alloc(8192).ok_or("no frames")?;
     crate::mm::frames::free(run, 8192);

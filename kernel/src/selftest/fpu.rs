@@ -1,8 +1,9 @@
-//! Interrupts under float, SIMD and red-zone work: nothing of the interrupted code may change.
+//! Interrupts during float, SIMD and red-zone work: the interrupted code's state must not change.
 //!
-//! Each processor's timer and IPIs from its neighbour interrupt at 10 to 20 kHz; the handler itself uses f64, AVX2 and
-//! formatting. Beneath it run checks that know their result: registers full of a pattern, a leaf that keeps data below
-//! the stack pointer, sums, vector loops, formatting and 128-bit division from the prebuilt libraries.
+//! Each processor's timer and IPIs from its neighbour interrupt at 10 to 20 kHz. The handler itself uses f64,
+//! AVX2 and formatting. The interrupted checks know their results: registers filled with a pattern, a leaf
+//! function that keeps data below the stack pointer, sums, vector loops, formatting, and 128-bit division
+//! from the prebuilt libraries.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ use crate::arch::percpu::this_cpu;
 use crate::arch::{apic, cpu, interrupts, percpu, this_cpu_index};
 use crate::{exec, time};
 
-/// Between two timer interrupts of a processor: 14 kHz.
+/// The time between two timer interrupts of a processor: 14 kHz.
 const TICK: Duration = Duration::from_micros(70);
 
 static HANDLED: AtomicU64 = AtomicU64::new(0);
@@ -57,7 +58,7 @@ fn sum() -> f64 {
     (1..400u32).map(|i| black_box(f64::from(i)).sqrt_approx() / 3.0).sum()
 }
 
-/// Newton's square root: plain f64 arithmetic.
+/// Newton's square root, in plain f64 arithmetic.
 trait SqrtApprox {
     fn sqrt_approx(self) -> f64;
 }
@@ -87,7 +88,7 @@ fn has_avx2() -> bool {
     cpu::XSAVE_ON.load(Ordering::Relaxed) && cpu::bit(cpu::cpuid(7, 0).ebx, 5)
 }
 
-/// Fills the red zone with `rdi`, waits, and gives how many of its words changed.
+/// Fills the red zone with `rdi`, waits, and returns the number of its words that changed.
 #[unsafe(naked)]
 extern "C" fn red_zone(_pattern: u64) -> u64 {
     naked_asm!(
@@ -113,7 +114,7 @@ extern "C" fn red_zone(_pattern: u64) -> u64 {
     );
 }
 
-/// Fills xmm6 to xmm15 with `rdi`, waits, and gives how many changed.
+/// Fills xmm6 to xmm15 with `rdi`, waits, and returns a mask of the bytes that changed.
 #[unsafe(naked)]
 extern "C" fn sse_registers(_pattern: u64) -> u64 {
     naked_asm!(
@@ -147,7 +148,7 @@ extern "C" fn sse_registers(_pattern: u64) -> u64 {
     );
 }
 
-/// The same for whole ymm registers.
+/// Fills ymm registers with `rdi`, waits, and returns a mask of the bytes that changed.
 #[unsafe(naked)]
 extern "C" fn avx_registers(_pattern: u64) -> u64 {
     naked_asm!(
@@ -179,7 +180,7 @@ extern "C" fn avx_registers(_pattern: u64) -> u64 {
     );
 }
 
-/// In each interrupt: dirty what the stub must have saved, and set up the next one.
+/// Overwrites, in each interrupt, the state that the stub must have saved, and arms the next interrupt.
 fn hook(vector: u8) {
     if vector != interrupts::TIMER && vector != interrupts::TEST {
         return;
@@ -201,7 +202,7 @@ fn hook(vector: u8) {
     }
 }
 
-/// Sends the next processor, if there is another, a test interrupt.
+/// Sends a test interrupt to the next processor, if there is another.
 fn interrupt_neighbour() {
     let next = (this_cpu_index() + 1) % percpu::count();
     if next != this_cpu_index()
@@ -211,7 +212,8 @@ fn interrupt_neighbour() {
     }
 }
 
-/// Works until `end` and on until `least` interrupts have come (or `latest`), and gives the number of rounds.
+/// Works until `end`, and further until `least` interrupts have come or `latest` has passed. Returns the
+/// number of rounds.
 fn work(end: Instant, latest: Instant, least: u64) -> Result<u64, String> {
     let taken = || this_cpu().interrupts.load(Ordering::Relaxed);
     let enough = taken() + least;
@@ -248,7 +250,8 @@ pub async fn run() -> Outcome {
     interrupts::TEST_HOOK.call_once(|| hook);
     let length = seconds(10);
     let cpus = percpu::count();
-    // Of each processor: a host with fewer processors than this machine delivers less to each.
+    // The least number of interrupts per processor: a host with fewer processors than this machine delivers
+    // fewer to each.
     let least = length.as_secs() * 2000 / cpus as u64;
     let end = time::now() + length;
     let latest = time::now() + length * 20;

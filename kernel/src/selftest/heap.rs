@@ -1,17 +1,17 @@
-//! The heap, the frame allocator and checked memory.
+//! Tests of the heap, the frame allocator and checked memory.
 
 use alloc::vec::Vec;
-use platform::{IoAddr, Memory, MemoryError};
+use platform::{IoAddr, Lent, Memory, MemoryError};
 
 use super::{Outcome, ensure};
 use crate::mm::memory::LentMemory;
 use crate::mm::{self, frames, heap, paging};
 
-/// A small generator that repeats from its seed.
+/// A small pseudo-random generator that is determined by its seed.
 pub struct Xorshift(pub u64);
 
 impl Xorshift {
-    /// The next number below `n`.
+    /// Returns the next number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -28,7 +28,7 @@ pub fn run() -> Outcome {
     Ok(alloc::format!("{blocks} blocks, heap {} KiB", s.claimed >> 10))
 }
 
-/// Random blocks, grown and shrunk, each filled with a byte of its own that must stay.
+/// Allocates, resizes and frees random blocks. Each is filled with its own byte, which must not change.
 fn allocations() -> Result<u64, alloc::string::String> {
     let before = heap::stats().in_use;
     let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
@@ -71,12 +71,15 @@ fn allocations() -> Result<u64, alloc::string::String> {
     Ok(20_000)
 }
 
-/// Random runs: aligned, apart, within RAM, all given back.
+/// Allocates random runs of frames, which must be aligned, disjoint and in RAM, and frees them.
 fn runs_of_frames() -> Result<(), alloc::string::String> {
     let before = frames::stats();
     let mut random = Xorshift(0x1234_5678_9abc_def1);
     let mut live: Vec<(u64, u64)> = Vec::new();
-    for _ in 0..2000 {
+    for round in 0..2000 {
+        if round == 1000 {
+            totals_are_true()?;
+        }
         if random.below(5) < 3 {
             let bytes = random.below(64 * 4096) + 1;
             let align = 4096 << random.below(4);
@@ -96,14 +99,44 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     for (at, end) in live {
         frames::free(x86_64::PhysAddr::new_truncate(at), end - at);
     }
-    // `live` itself may have grown the heap meanwhile.
+    totals_are_true()?;
+    // The list `live` itself may have grown the heap meanwhile.
     let grown = before.free - frames::stats().free;
     ensure!(grown <= 1 << 20, "{grown} bytes of frames were lost");
     Ok(())
 }
 
-/// What is not lent is refused, RAM of the heap and of stacks among it, by every access; what is lent reads back.
+/// Checks that the running totals of frames are what a walk over all frames counts, while no other task takes or frees frames.
+fn totals_are_true() -> Result<(), alloc::string::String> {
+    let lent = mm::lent::covered();
+    let totals = || (frames::totals(), frames::lendable_totals());
+    for _ in 0..100 {
+        let before = totals();
+        let (all, lendable) = (frames::stats(), frames::stats_among(&lent.ranges));
+        if totals() == before {
+            let walked = ((all.total, all.free), (lendable.total, lendable.free));
+            ensure!(walked == before, "a walk counts {walked:?} bytes, kept are {before:?}");
+            return Ok(());
+        }
+    }
+    Err("frames are taken and given back all the time".into())
+}
+
+/// Checks that every kind of access to memory that is not lent is refused, also to RAM of the heap and of
+/// stacks, and that lent memory reads back.
 fn checked_memory() -> Result<(), alloc::string::String> {
+    unlent_memory_is_refused()?;
+    let m = LentMemory;
+    let run = m.lend(10_000).ok_or("no memory")?;
+    let at = run.addr();
+    lent_memory_reads_back(at)?;
+    copies_of_every_length(at)?;
+    atomics_work(at)?;
+    one_run(&*run)
+}
+
+/// Attempts every kind of access to addresses that are not lent.
+fn unlent_memory_is_refused() -> Result<(), alloc::string::String> {
     let m = LentMemory;
     let (first, len) = m.range();
     let image = mm::image();
@@ -112,8 +145,7 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     let mut on_heap = alloc::boxed::Box::new([0x5au8; 64]);
     let on_stack = [0x5au8; 64];
     let frame = frames::alloc_zeroed(4096).ok_or("no frame")?;
-    let given_back = m.alloc(4096).ok_or("no memory")?;
-    m.free(given_back, 4096);
+    let given_back = m.lend(4096).ok_or("no memory")?.addr();
     let refused = [
         ("beyond all memory", first.0 + len, 1),
         ("across the end of all memory", first.0 + len - 4, 8),
@@ -150,24 +182,34 @@ fn checked_memory() -> Result<(), alloc::string::String> {
     }
     ensure!(core::hint::black_box(&mut *on_heap).iter().all(|b| *b == 0x5a), "the heap was changed");
     frames::free(frame, 4096);
-    let at = m.alloc(10_000).ok_or("no memory")?;
+    Ok(())
+}
+
+/// Writes, reads and copies lent memory of at least 10,000 bytes at `at`, which must be fresh.
+fn lent_memory_reads_back(at: IoAddr) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
     let mut buf = [0u8; 100];
-    m.read(at, &mut buf).map_err(|e| alloc::format!("{e}"))?;
+    io(m.read(at, &mut buf))?;
     ensure!(buf == [0; 100], "fresh memory is not zero");
     let data: Vec<u8> = (0..100).collect();
-    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
     for offset in [0, 1, 7, 8, 4090, 9899] {
-        let place = IoAddr(at.0 + offset);
-        io(m.write(place, &data))?;
-        io(m.read(place, &mut buf))?;
-        ensure!(buf.as_slice() == data.as_slice(), "memory at {place:?} does not read back");
+        let addr = IoAddr(at.0 + offset);
+        io(m.write(addr, &data))?;
+        io(m.read(addr, &mut buf))?;
+        ensure!(buf.as_slice() == data.as_slice(), "memory at {addr:?} does not read back");
     }
     io(m.write(at, &data))?;
     io(m.copy(at, IoAddr(at.0 + 10), 90))?;
     io(m.read(IoAddr(at.0 + 10), &mut buf[..90]))?;
     ensure!(buf[..90] == data[..90], "an overlapping copy went wrong");
-    copies_of_every_length(at)?;
-    io(m.fill(at, 16, 0xff))?;
+    Ok(())
+}
+
+/// Performs atomics on lent memory at `at`.
+fn atomics_work(at: IoAddr) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    m.fill(at, 16, 0xff).map_err(|e| alloc::format!("{e}"))?;
     let old = m.fetch_add(at, 2).map_err(|e| alloc::format!("{e}"))?;
     let swapped = m.compare_swap(at, 1, 77).map_err(|e| alloc::format!("{e}"))?;
     let now = m.compare_swap(at, 1, 78).map_err(|e| alloc::format!("{e}"))?;
@@ -176,11 +218,36 @@ fn checked_memory() -> Result<(), alloc::string::String> {
         m.fetch_add(IoAddr(at.0 + 4), 1) == Err(MemoryError::Misaligned),
         "a misaligned atomic was accepted"
     );
-    m.free(at, 10_000);
     Ok(())
 }
 
-/// Copies of up to some hundred bytes, at all alignments, between memory that is lent, and within it with an overlap.
+/// Checks that a run is accessed by offsets up to its last byte and no further, and that its offsets and its addresses are the same
+/// bytes.
+fn one_run(run: &dyn Lent) -> Result<(), alloc::string::String> {
+    let m = LentMemory;
+    let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));
+    let mut bytes = [0; 100];
+    for (offset, len) in [(0, 100), (8, 8), (9, 8), (9_900, 100), (9_999, 1), (10_000, 0)] {
+        let (bytes, value) = (bytes.get_mut(..len).ok_or("a length")?, offset as u8 | 1);
+        bytes.fill(value);
+        io(run.write(offset, bytes))?;
+        bytes.fill(0);
+        io(m.read(IoAddr(run.addr().0 + offset), bytes))?;
+        ensure!(bytes.iter().all(|b| *b == value), "a write to byte {offset} of a run is not at its address");
+        bytes.fill(0);
+        io(run.read(offset, bytes))?;
+        ensure!(bytes.iter().all(|b| *b == value), "byte {offset} of a run does not read back");
+    }
+    for (offset, len) in [(9_901, 100), (10_000, 1), (10_001, 0), (u64::MAX, 1)] {
+        let bytes = bytes.get_mut(..len).ok_or("a length")?;
+        let results = [run.read(offset, bytes), run.write(offset, bytes)];
+        ensure!(results == [Err(MemoryError::OutOfRange); 2], "byte {offset} of a run: {results:?}");
+    }
+    Ok(())
+}
+
+/// Copies up to 300 bytes at all alignments: between lent memory and buffers, and within lent memory with an
+/// overlap.
 fn copies_of_every_length(at: IoAddr) -> Result<(), alloc::string::String> {
     const MOST: usize = 300;
     let m = LentMemory;
@@ -192,7 +259,7 @@ fn copies_of_every_length(at: IoAddr) -> Result<(), alloc::string::String> {
             let data = data.get(..len).ok_or("a length")?;
             io(m.fill(at, buf.len() as u64, 0))?;
             io(m.write(IoAddr(at.0 + offset as u64), data))?;
-            // Once up and once down, each over what is already there.
+            // Copies once up and once down, each over existing bytes.
             for (from, to) in [(offset, offset + 9), (offset + 9, offset + 2)] {
                 io(m.copy(IoAddr(at.0 + from as u64), IoAddr(at.0 + to as u64), len as u64))?;
             }

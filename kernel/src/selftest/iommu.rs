@@ -1,4 +1,4 @@
-//! An IOMMU of the machine, which firmware has left off, is turned on, and must be seen to be.
+//! Turns on an IOMMU of the machine, which firmware has left off, and checks that this is detected.
 
 use core::time::Duration;
 use iommu::{Kind, Unit};
@@ -13,7 +13,7 @@ const STATUS: usize = 0x1c;
 const ROOT_TABLE: usize = 0x20;
 const SET_ROOT_TABLE: u32 = 1 << 30;
 const TRANSLATE: u32 = 1 << 31;
-/// How long a unit may take.
+/// The longest time for a command.
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn intel() -> Result<Unit, alloc::string::String> {
@@ -21,21 +21,22 @@ fn intel() -> Result<Unit, alloc::string::String> {
     Ok(unit.ok_or("this machine has no IOMMU of Intel's")?)
 }
 
-/// Turns an IOMMU on with a root table that has no entries, so that no device reaches any memory.
+/// Turns an IOMMU on with a root table that has no entries, so that no device can access memory.
 pub fn turn_on() -> Outcome {
     let unit = intel()?;
     let registers = io_addresses::registers(unit)?;
     let table = frames::alloc_zeroed(mm::PAGE).ok_or("no frame")?;
-    // SAFETY: registers within the mapped page; devices that lose their memory are no harm to this test.
+    // SAFETY: the registers are within the mapped page; devices that lose access to memory do not disturb
+    // this test.
     unsafe { registers.add(ROOT_TABLE).cast::<u64>().write_volatile(table.as_u64()) };
     command(registers, SET_ROOT_TABLE, SET_ROOT_TABLE)?;
     command(registers, TRANSLATE, TRANSLATE)?;
     Ok(alloc::format!("{unit}"))
 }
 
-/// Gives a command, and waits until the status has the bit.
+/// Issues a command, and waits until the status has the bit.
 fn command(registers: *mut u8, command: u32, bit: u32) -> Result<(), alloc::string::String> {
-    // SAFETY: registers within the mapped page.
+    // SAFETY: the registers are within the mapped page.
     let status = || unsafe { registers.add(STATUS).cast::<u32>().read_volatile() };
     // SAFETY: as above.
     unsafe { registers.add(COMMAND).cast::<u32>().write_volatile(command) };
@@ -46,7 +47,7 @@ fn command(registers: *mut u8, command: u32, bit: u32) -> Result<(), alloc::stri
     Ok(())
 }
 
-/// Off, then on.
+/// Checks that the IOMMU is seen to be off, turns it on, and checks that it is seen to be on.
 pub fn run() -> Outcome {
     let units = &hardware().iommus;
     intel()?;

@@ -1,4 +1,4 @@
-//! What must not wait for a lock, and who waits for one how long.
+//! Tests of locks: an NMI waits for none, and suspended time does not count as waiting.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use crate::arch::{apic, interrupts};
 use crate::sync::Spin;
 use crate::{console, time};
 
-/// How long an NMI to the own processor may take.
+/// The longest time for an NMI to this processor.
 const LIMIT: Duration = Duration::from_secs(2);
 
 pub fn run() -> Outcome {
@@ -17,11 +17,11 @@ pub fn run() -> Outcome {
     Ok("an NMI, and pauses".into())
 }
 
-/// The handler comes back although this processor has the console. Its line follows later.
+/// Checks that the NMI handler returns although this processor holds the console. Its line is printed later.
 fn nmi_while_the_console_is_taken() -> Result<(), alloc::string::String> {
     let count = || interrupts::NMIS.load(Ordering::Relaxed);
     let before = count();
-    let came = console::while_taken(|| {
+    let came = console::while_locked(|| {
         apic::send_nmi_to_self();
         let end = time::now() + LIMIT;
         while count() == before && time::now() < end {
@@ -30,12 +30,12 @@ fn nmi_while_the_console_is_taken() -> Result<(), alloc::string::String> {
         count() - before
     });
     ensure!(came == 1, "{came} NMIs came, not one");
-    // As the main loop does, which has the line written.
+    // The main loop calls this too; it prints the line.
     console::poll();
     Ok(())
 }
 
-/// A processor that was put aside for minutes while it spins has not waited for minutes.
+/// Checks that a spinning processor which was suspended for minutes has not waited for minutes.
 fn pauses_do_not_count() -> Result<(), alloc::string::String> {
     const HERTZ: u64 = 1_000_000_000;
     let mut spin = Spin::new(5, HERTZ, 60);
@@ -44,7 +44,7 @@ fn pauses_do_not_count() -> Result<(), alloc::string::String> {
         now += 600 * HERTZ;
         ensure!(!spin.is_over(now), "pause {round} of ten minutes counts as waiting");
     }
-    // It does end: each round of a loop counts as it is, up to a millisecond.
+    // The wait does end: each round of a loop counts with its duration, up to a millisecond.
     let mut rounds = 0u64;
     while !spin.is_over(now) {
         now += HERTZ / 10_000;

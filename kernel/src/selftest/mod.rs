@@ -1,24 +1,24 @@
-//! Self-tests, run by `selftest=NAME` on the command line of an image that has them. Each ends the machine, with success or a
-//! failure's code; `iommu-on` lets it go on.
+//! Self-tests, run by `selftest=NAME` on the command line of an image that contains them. Each ends the
+//! machine, with the code of success or of a failure, except `iommu-on`, which continues.
 //!
-//! | name | what it shows |
+//! | name | subject |
 //! |---|---|
 //! | `boot` | the boot reaches the first task |
 //! | `fpu` | float, SIMD and red zone survive interrupts that use float and SIMD themselves |
 //! | `smp` | all processors run tasks, wake each other and agree on the time |
-//! | `wx` | text, page tables, guard pages and data have the rights they should, and pages their memory types, on each processor |
+//! | `wx` | page rights of text, tables, guards and data, and memory types, on each processor |
 //! | `heap` | allocations keep their contents; runs of frames do not overlap; memory is checked |
-//! | `iommu` | an IOMMU is seen to be off, is turned on, and is seen to be on |
+//! | `iommu` | an IOMMU is reported as off, is turned on, and is reported as on |
 //! | `iommu-on` | a node whose firmware has left an IOMMU on, which it must refuse |
-//! | `locks` | an NMI waits for no lock; who waits for a lock counts no time in which it was put aside |
+//! | `locks` | an NMI waits for no lock; a waiting processor does not count time in which it was suspended |
 //! | `idle` | an idle machine halts, and sleeping tasks wake on time |
 //! | `progress` | pollers run while a task computes |
 //! | `speed` | cost of copies, allocations, spawns, the clock |
 //! | `heaps` | cost of allocations alone |
-//! | `net` | two machines resolve each other on the fabric and send full frames to and fro |
+//! | `net` | two machines resolve each other on the fabric and exchange full frames |
 //! | `tcp` | throughput and round trips of TCP with a server at `manager=` |
 //! | `join` | joins the cluster of `manager=`, stays `selftest_s` seconds, leaves |
-//! | `panic`, `panic2`, `deadlock`, `fault`, `oom`, `stackoverflow`, `overrun` | the ways to die |
+//! | `panic`, `panic2`, `deadlock`, `fault`, `oom`, `stackoverflow`, `overrun` | fatal failures |
 
 mod failures;
 mod fpu;
@@ -37,12 +37,12 @@ use crate::boot::{chart, cmdline};
 use crate::power::{self, Code};
 use crate::probe::{self, Outcome, ensure};
 
-/// How long a test lasts unless `selftest_s` says otherwise.
+/// Returns the duration of a test: `selftest_s`, or the default.
 fn seconds(default: u64) -> Duration {
     Duration::from_secs(cmdline::number("selftest_s", default))
 }
 
-/// Runs the test `name`, which ends the machine unless the test is what comes before a node's boot.
+/// Runs the test `name`, which ends the machine unless the test prepares a node's boot.
 pub async fn run(name: &str) {
     chart::print();
     let outcome = match name {
@@ -53,7 +53,7 @@ pub async fn run(name: &str) {
         "heap" => heap::run(),
         "iommu" => iommu::run(),
         "iommu-on" => match iommu::turn_on() {
-            // What follows is the boot of a node.
+            // The boot of a node follows.
             Ok(_) => return,
             Err(why) => Err(why),
         },

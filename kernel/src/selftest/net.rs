@@ -1,5 +1,5 @@
-//! `selftest=net`: two machines on one fabric resolve each other and send full frames to and fro.
-//! `selftest=tcp`: reads from a host's TCP server, then echoes with it. `selftest=join`: joins a cluster.
+//! `selftest=net`: two machines on one fabric resolve each other and exchange full frames. `selftest=tcp`:
+//! reads from a host's TCP server, then echoes with it. `selftest=join`: joins a cluster.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -21,22 +21,23 @@ use crate::exec::{self, Poller};
 use crate::net::port::RocePort;
 use crate::net::stack::Buffers;
 use crate::net::{self, in_ms};
+use crate::node::control_link;
 use crate::sync::IrqMutex;
 use crate::time;
 
-/// RoCE v1's: these frames take the RNIC's way.
+/// The Ethertype of RoCE v1: these frames take the RNIC's path.
 const ETHERTYPE: [u8; 2] = [0x89, 0x15];
 const HEADER: usize = 14;
 const ASK: u8 = 1;
 const ANSWER: u8 = 2;
 const PINGS: u32 = 200;
-/// Frames of a burst: fewer than the transmit ring holds, so that all leave in one kick.
+/// Frames of a burst: fewer than the transmit ring holds, so that one doorbell sends them all.
 const BURST: u32 = 48;
 const BURSTS: u32 = 50;
 
 struct Shared {
     port: RocePort,
-    /// Answers received, and the sequence number of the last.
+    /// The number of answers, and the sequence number of the last.
     answers: u32,
     last: u32,
     bad: u32,
@@ -44,10 +45,10 @@ struct Shared {
     waker: Option<Waker>,
 }
 
-/// Answers what is asked, from the poller, and counts answers.
+/// Answers requests from the poller, and counts answers.
 struct Echo(Arc<IrqMutex<Shared>>);
 
-/// Frames answered in one poll, of this many bytes at most.
+/// The most frames that are answered in one poll.
 const SCRATCH: usize = 64;
 
 impl Echo {
@@ -132,7 +133,8 @@ async fn until(shared: &IrqMutex<Shared>, ms: u64, done: impl Fn(&Shared) -> boo
     net::with_deadline(in_ms(ms), wait).await.is_some()
 }
 
-/// Two machines, whose fabric addresses end in 0 and 1; the first asks, both end well.
+/// Runs between two machines whose fabric addresses end in 0 and 1. The first sends requests; both end with
+/// success.
 pub async fn fabric() -> Outcome {
     let port = net::init(false)?.fabric.ok_or("no fabric port")?;
     let me = port.mac().0[5];
@@ -158,7 +160,7 @@ pub async fn fabric() -> Outcome {
             let asked = shared.lock().asked;
             return Err(format!("asked {asked} times of {all}"));
         }
-        // The last answers leave before the machine ends.
+        // The last answers must leave before the machine ends.
         exec::sleep(Duration::from_millis(100)).await;
     } else {
         ask(&shared, peer, frame).await?;
@@ -220,7 +222,8 @@ fn manager() -> Result<SocketAddrV4, String> {
     text.parse().map_err(|_| format!("manager={text}: not an IPv4 address and port"))
 }
 
-/// Reads to the end of what the server at `manager=` sends, then echoes small messages until it hangs up.
+/// Reads everything that the server at `manager=` sends, then echoes small messages until the server closes
+/// the connection.
 pub async fn tcp() -> Outcome {
     let stack = net::init(true)?.management()?;
     chart::mark("net");
@@ -231,7 +234,7 @@ pub async fn tcp() -> Outcome {
     let to_err = |e: platform::NetworkError| format!("{e}");
     let stream = stack.connect(manager()?, buffers, in_ms(5000)).await.map_err(to_err)?;
     chart::mark("tcp");
-    // The server says how much it sends, then sends it: byte i is i mod 251.
+    // The server sends a length, then that many bytes: byte i is i mod 251.
     let mut buf = vec![0u8; 64 * 1024];
     let mut head = [0u8; 8];
     let mut have = 0;
@@ -245,7 +248,7 @@ pub async fn tcp() -> Outcome {
         if n == 0 {
             return Err(format!("ended after {got} bytes of {total}"));
         }
-        // A sample of each piece: all of it would measure this loop.
+        // Only one byte of each piece is compared: comparing all would measure this loop.
         wrong += u64::from(u64::from(buf[0]) != got % 251)
             + u64::from(u64::from(buf[n - 1]) != (got + n as u64 - 1) % 251);
         got += n as u64;
@@ -268,14 +271,14 @@ pub async fn tcp() -> Outcome {
     if wrong == 0 { Ok(String::new()) } else { Err("bytes changed on the way".into()) }
 }
 
-/// Joins the cluster of `manager=` and stays for `selftest_s` seconds (default 0). With `app=hog` it computes for 10 s at a
-/// time meanwhile, twice its lease; with `app=panic` it dies at the first message.
+/// Joins the cluster of `manager=` and stays for `selftest_s` seconds (default 0). With `app=hog` it computes
+/// meanwhile for 10 s at a time, twice its lease. With `app=panic` it dies at the first message.
 pub async fn join() -> Outcome {
     let net = net::init(true)?;
     let stack = net.management()?;
     let fabric = net.fabric.ok_or("no fabric port")?;
     chart::mark("net");
-    let key = net::link::cluster_key()?;
+    let key = control_link::cluster_key()?;
     let mac = fabric.mac();
     let (total, free) = crate::mm::frames::totals();
     let wish = || proto::Join {
@@ -301,7 +304,7 @@ pub async fn join() -> Outcome {
     };
     let buffers = Buffers { receive: 64 * 1024, send: 64 * 1024 };
     let (link, welcome) =
-        net::link::join(stack, manager()?, &key, buffers, None, wish).await.map_err(|e| format!("{e}"))?;
+        control_link::join(stack, manager()?, &key, buffers, None, wish).await.map_err(|e| format!("{e}"))?;
     crate::println!("joined as {}, lease {} ms", welcome.node, welcome.lease_ms);
     chart::print();
     let end = in_ms(1000 * cmdline::number("selftest_s", 0));
@@ -319,7 +322,7 @@ pub async fn join() -> Outcome {
         if cmdline::get("app") == Some("panic") {
             panic!("asked for by app=panic, after {acknowledged} heartbeats");
         }
-        // Computes without giving way: the heartbeats must go on.
+        // The task computes without yielding: the heartbeats must continue.
         if cmdline::get("app") == Some("hog") {
             let busy_until = time::now() + Duration::from_secs(10);
             while time::now() < busy_until {

@@ -1,4 +1,4 @@
-//! Halts when idle, and polls while a task computes.
+//! Tests that an idle machine halts, and that polls continue while a task computes.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -14,11 +14,12 @@ use crate::exec::{self, Poller};
 use crate::sync::IrqMutex;
 use crate::time;
 
-/// Turns of its main loop that an idle core may make in a second. A core that spins makes some hundred times as many.
+/// The most iterations of its main loop that an idle core may make in a second. A spinning core makes several
+/// hundred times as many.
 const IDLE_ROUNDS_PER_SECOND: u64 = 1_000;
 
-/// Sleeps, and counts the turns of each core's main loop meanwhile. How long the processors were halted and how late tasks woke is
-/// printed and not judged, because a busy host changes both.
+/// Sleeps, and counts the iterations of each core's main loop meanwhile. The time that processors were halted
+/// and the lateness of wake-ups are printed but not judged, because a busy host changes both.
 pub async fn idle() -> Outcome {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     let mut late: Vec<u64> = Vec::new();
@@ -35,7 +36,8 @@ pub async fn idle() -> Outcome {
     let before = stats();
     let begun = time::now();
     exec::sleep(length).await;
-    // What a core that halts still has not added to its figures counts as not halted: others are woken for that.
+    // The present halt of a core is not in its figures and counts as not halted, so the other cores are woken
+    // first.
     for cpu in 1..cpus {
         exec::spawn_on(cpu, "wake", async {}).await;
     }
@@ -65,7 +67,7 @@ pub async fn idle() -> Outcome {
     ))
 }
 
-/// Times, in buckets of 10 us.
+/// A histogram of times in buckets of 10 us.
 struct Histogram {
     buckets: Vec<u32>,
     count: u64,
@@ -84,7 +86,7 @@ impl Histogram {
         self.longest = self.longest.max(time);
     }
 
-    /// The upper end of the bucket that `percent` of all values do not exceed.
+    /// Returns the upper end of the bucket that `percent` of all values do not exceed.
     fn percentile(&self, percent: u64) -> Duration {
         let mut left = self.count * percent / 100;
         for (i, n) in self.buckets.iter().enumerate() {
@@ -97,18 +99,19 @@ impl Histogram {
     }
 }
 
-/// What the poller sees while the task computes.
+/// The poller's observations while the task computes.
 struct Gaps {
     last: Instant,
-    /// Between two polls.
+    /// Times between two polls.
     all: Histogram,
-    /// Of that, until the task last showed that it runs: what is left out is time that the host gave to others.
+    /// The parts of these times up to the task's last sign of life. The rest is time that the host gave to
+    /// others.
     running: Histogram,
 }
 
 struct Watch {
     gaps: Arc<IrqMutex<Option<Gaps>>>,
-    /// Nanoseconds at which the task last looked at the clock.
+    /// The time at which the task last read the clock, in nanoseconds.
     beat: Arc<AtomicU64>,
     calls: Arc<AtomicU64>,
 }
@@ -138,10 +141,11 @@ impl Poller for Watch {
     }
 }
 
-/// A task computes without `await` while a poller on the same core notes how often it is called.
+/// Computes in a task without `await` while a poller on the same core records its calls.
 ///
-/// Judged is how many polls there are, and how long the task ran past a poll without another in half of all cases. Longer gaps
-/// are printed too: a busy host runs the virtual processor late, or the thread of its timer.
+/// The test judges the number of polls, and the median time for which the task ran after a poll without
+/// another. Longer gaps are only printed: a busy host delays the virtual processor, or the thread of its
+/// timer.
 pub async fn progress() -> Outcome {
     let gaps = Arc::new(IrqMutex::new(None));
     let (beat, calls) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -150,7 +154,7 @@ pub async fn progress() -> Outcome {
         Box::new(Watch { gaps: gaps.clone(), beat: beat.clone(), calls: calls.clone() }),
     );
     let length = seconds(10);
-    // The main loop needs a turn to take the poller in.
+    // The main loop needs one iteration to add the poller.
     while calls.load(Ordering::Relaxed) == 0 {
         exec::sleep(Duration::from_millis(1)).await;
     }

@@ -1,5 +1,5 @@
-//! The frequency of the time stamp counter: told by the processor or hypervisor, or measured against HPET, ACPI's
-//! power management timer or the PIT, while the boot goes on.
+//! The frequency of the time stamp counter: reported by the processor or hypervisor, or measured against
+//! HPET, ACPI's power management timer or the PIT while the boot continues.
 
 use x86_64::PhysAddr;
 use x86_64::instructions::port::Port;
@@ -9,11 +9,11 @@ use crate::arch::cpu;
 use crate::boot::acpi::{Register, Tables};
 use crate::mm;
 
-/// How long the measured window is at least, in nanoseconds.
+/// The least length of the measured window, in nanoseconds.
 const WINDOW_NS: u64 = 3_000_000;
-/// So many windows in a row in which the reference did not move are enough to take it for dead.
+/// The number of consecutive windows without a tick after which the reference counts as stopped.
 const STILL_WINDOWS: u32 = 3;
-/// Readings of which the tightest counts.
+/// The number of readings, of which the tightest is used.
 const READINGS: usize = 5;
 
 /// A free-running counter of known frequency.
@@ -28,7 +28,7 @@ enum Reference {
 }
 
 impl Reference {
-    /// The best there is.
+    /// Returns the best reference of this machine.
     fn find(acpi: &Tables) -> Self {
         if let Some(at) = acpi.hpet
             && let Some(hpet) = hpet(at)
@@ -52,7 +52,7 @@ impl Reference {
 
     fn read(self) -> u64 {
         match self {
-            // SAFETY: the main counter of the HPET that `hpet` mapped.
+            // SAFETY: reads the main counter of the HPET that `hpet` mapped.
             Self::Hpet(base, _) => u64::from(unsafe { base.add(0xf0).cast::<u32>().read_volatile() }),
             // SAFETY: a read of the timer has no side effect.
             Self::PmTimer(port) => u64::from(unsafe { Port::<u32>::new(port).read() } & 0xff_ffff),
@@ -60,7 +60,7 @@ impl Reference {
         }
     }
 
-    /// Nanoseconds from reading `a` to reading `b`, which is less than a wrap later.
+    /// Returns the nanoseconds from reading `a` to reading `b`, which must be less than a wrap apart.
     fn nanos(self, a: u64, b: u64) -> u64 {
         match self {
             Self::Hpet(_, femtos) => (b.wrapping_sub(a) & 0xffff_ffff) * femtos / 1_000_000,
@@ -69,7 +69,7 @@ impl Reference {
         }
     }
 
-    /// Ticks of a processor of 1 GHz or more in which the reference surely does not wrap.
+    /// Returns the ticks of a processor of at least 1 GHz within which the reference cannot wrap.
     fn longest_window(self) -> u64 {
         match self {
             Self::Pit => 50_000_000,
@@ -77,7 +77,7 @@ impl Reference {
         }
     }
 
-    /// A pair of readings at one time, as near as can be: (reference, counter).
+    /// Reads both counters as nearly at the same time as possible: (reference, time stamp counter).
     fn sample(self) -> (u64, u64) {
         let mut best = (u64::MAX, 0, 0);
         for _ in 0..READINGS {
@@ -94,7 +94,8 @@ impl Reference {
 
 fn hpet(at: PhysAddr) -> Option<Reference> {
     let base = mm::map_device(at, 1024).ok()?;
-    // SAFETY: HPET registers, mapped uncached: capabilities (period in the upper half), then enable the main counter.
+    // SAFETY: these are HPET registers, mapped uncached: reads the capabilities (period in the upper half),
+    // then enables the main counter.
     unsafe {
         let period = u64::from(base.add(4).cast::<u32>().read_volatile());
         if period == 0 || period > 100_000_000 {
@@ -107,7 +108,7 @@ fn hpet(at: PhysAddr) -> Option<Reference> {
 }
 
 fn start_pit() {
-    // SAFETY: PIT channel 2 drives only the speaker; its gate is opened, the speaker kept off.
+    // SAFETY: PIT channel 2 drives only the speaker; its gate is opened, and the speaker stays off.
     unsafe {
         let mut gate = Port::<u8>::new(0x61);
         let value: u8 = gate.read();
@@ -128,8 +129,8 @@ fn read_pit() -> u64 {
     }
 }
 
-/// The frequency as CPUID or the hypervisor tells it.
-fn told() -> Option<(u64, &'static str)> {
+/// Returns the frequency that CPUID or the hypervisor reports.
+fn reported() -> Option<(u64, &'static str)> {
     let tsc = cpu::cpuid(0x15, 0);
     if tsc.eax != 0 && tsc.ebx != 0 && tsc.ecx != 0 {
         let hertz = u64::from(tsc.ecx) * u64::from(tsc.ebx) / u64::from(tsc.eax);
@@ -143,7 +144,8 @@ fn told() -> Option<(u64, &'static str)> {
     kvm_clock().map(|hertz| (hertz, "KVM clock"))
 }
 
-/// The scale of KVM's paravirtual clock: nanoseconds are `((ticks << shift) * mul) >> 32`.
+/// Returns the frequency by the scale of KVM's paravirtual clock: nanoseconds are
+/// `((ticks << shift) * mul) >> 32`.
 fn kvm_clock() -> Option<u64> {
     #[repr(C, align(64))]
     struct TimeInfo {
@@ -165,8 +167,8 @@ fn kvm_clock() -> Option<u64> {
     }
     let frame = mm::frames::alloc_zeroed(mm::PAGE)?;
     let at = mm::phys_to_virt(frame).cast::<TimeInfo>();
-    // SAFETY: CPUID lists the MSR; the frame is ours, and KVM fills it in before the write returns. It is read after the
-    // clock is off again.
+    // SAFETY: CPUID lists the MSR. The frame belongs to this function, and KVM fills it in before the write
+    // returns. It is read after the clock is off again.
     let (mul, shift) = unsafe {
         let mut msr = Msr::new(SYSTEM_TIME_NEW);
         msr.write(frame.as_u64() | 1);
@@ -182,7 +184,7 @@ fn kvm_clock() -> Option<u64> {
     u64::try_from(hertz / u128::from(mul)).ok()
 }
 
-/// A calibration under way.
+/// A running calibration.
 pub struct Calibration {
     source: Source,
 }
@@ -195,7 +197,7 @@ enum Source {
 impl Calibration {
     /// Takes the first reading. Call after the page tables are final.
     pub fn begin(acpi: &Tables) -> Self {
-        let source = match told() {
+        let source = match reported() {
             Some((hertz, name)) => Source::Told(hertz, name),
             None => {
                 let reference = Reference::find(acpi);
@@ -205,10 +207,10 @@ impl Calibration {
         Self { source }
     }
 
-    /// Waits for the rest of the window, if any is left, and gives ticks per second and where they are from.
+    /// Waits for the rest of the window. Returns the ticks per second and their source.
     ///
-    /// A window in which the reference may have wrapped, because the host ran something else meanwhile, is begun anew. A
-    /// reference that stands still is given up, and 2.5 GHz assumed.
+    /// A window in which the reference may have wrapped, because the host ran other work meanwhile, is
+    /// repeated. If the reference does not advance, 2.5 GHz is assumed.
     pub fn finish(self) -> (u64, &'static str) {
         let (reference, mut start) = match self.source {
             Source::Told(hertz, name) => return (hertz, name),

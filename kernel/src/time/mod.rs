@@ -7,14 +7,14 @@ use platform::Instant;
 
 use crate::arch::cpu;
 
-/// The counter at the first instruction.
+/// The time stamp counter at the first instruction.
 static ENTRY: AtomicU64 = AtomicU64::new(0);
-/// Nanoseconds per tick, times 2^32. Until the calibration: that of 2.5 GHz.
+/// Nanoseconds per tick, times 2^32. Until the calibration, the value for 2.5 GHz.
 static NANOS_PER_TICK: AtomicU64 = AtomicU64::new((1 << 32) * 2 / 5);
 /// Ticks per second.
 static HERTZ: AtomicU64 = AtomicU64::new(2_500_000_000);
 
-/// Sets the zero of the clock: the counter at the first instruction.
+/// Sets the zero of the clock to the counter at the first instruction.
 pub fn start(tsc: u64) {
     ENTRY.store(tsc, Ordering::Relaxed);
 }
@@ -26,12 +26,12 @@ pub fn set_hertz(hertz: u64) {
     NANOS_PER_TICK.store(per_tick as u64, Ordering::Relaxed);
 }
 
-/// The counter's frequency.
+/// Returns the counter's frequency.
 pub fn hertz() -> u64 {
     HERTZ.load(Ordering::Relaxed)
 }
 
-/// The instant at which the counter was `tsc`.
+/// Returns the instant at which the counter was `tsc`.
 #[inline]
 pub fn at_tsc(tsc: u64) -> Instant {
     // Processors' counters may differ by a few ticks: a reading before the entry counts as the entry.
@@ -41,7 +41,7 @@ pub fn at_tsc(tsc: u64) -> Instant {
     )
 }
 
-/// The counter at `instant`, rounded up.
+/// Returns the counter at `instant`, rounded up.
 #[inline]
 pub fn to_tsc(instant: Instant) -> u64 {
     let ticks =
@@ -49,13 +49,13 @@ pub fn to_tsc(instant: Instant) -> u64 {
     ENTRY.load(Ordering::Relaxed).saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
 }
 
-/// Now.
+/// Returns the present time.
 #[inline]
 pub fn now() -> Instant {
     at_tsc(cpu::tsc())
 }
 
-/// Waits without giving way: for device resets and the start of processors, a few microseconds.
+/// Waits without yielding, for a few microseconds: for device resets and the start of processors.
 pub fn spin_for(duration: core::time::Duration) {
     let end = now() + duration;
     while now() < end {

@@ -1,5 +1,6 @@
-//! What virtio devices over PCI have in common: negotiation by `virtio-drivers`, and what that crate leaves out, which is
-//! MSI-X vectors and doorbells that are found once. Rings are [`virtqueue`]'s.
+//! The common part of drivers for virtio devices over PCI: negotiation by `virtio-drivers`, and the parts
+//! that this crate does not provide, which are MSI-X vectors and doorbells that are looked up once. The rings
+//! are [`virtqueue`]'s.
 
 pub mod rng;
 
@@ -17,15 +18,15 @@ use crate::pci::{Bar, Function, Message, MsixError, MsixTable, capability};
 
 /// PCI vendor of all virtio devices.
 pub const VENDOR: u16 = 0x1af4;
-/// `VIRTIO_F_EVENT_IDX`: each side says at which buffer it wants to hear again.
+/// `VIRTIO_F_EVENT_IDX`: each side names the buffer at which it wants the next notification.
 const F_EVENT_IDX: u64 = 1 << 29;
-/// `VIRTIO_F_VERSION_1`: what every device must have.
+/// `VIRTIO_F_VERSION_1`, which every device must have.
 const F_VERSION_1: u64 = 1 << 32;
-/// The one MSI-X entry used, for all queues.
+/// The only MSI-X entry, used for all queues.
 const ENTRY: u16 = 0;
 const NO_VECTOR: u16 = 0xffff;
 
-// Offsets in the common configuration structure (4.1.4.3).
+// Offsets in the common configuration structure (virtio 1.2, section 4.1.4.3).
 const COMMON_MSIX_CONFIG: usize = 0x10;
 const COMMON_QUEUE_SELECT: usize = 0x16;
 const COMMON_QUEUE_VECTOR: usize = 0x1a;
@@ -33,26 +34,26 @@ const COMMON_QUEUE_NOTIFY_OFF: usize = 0x1e;
 const CFG_COMMON: u8 = 1;
 const CFG_NOTIFY: u8 = 2;
 
-/// Why a device cannot be used.
+/// The reason for which a device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError {
     /// The transport does not follow the specification.
     Transport,
-    /// A feature that is needed is not offered or not accepted.
+    /// A required feature is not offered or not accepted.
     Features(u64),
     /// The device's queues are too small, or there are fewer than two.
     Queues,
-    /// No memory for rings and buffers: this many bytes.
+    /// There is not enough memory for rings and buffers; the value is their length in bytes.
     Memory(u64),
-    /// It cannot interrupt.
+    /// The device cannot interrupt.
     Msix(MsixError),
     /// No interrupt vector is left.
     Vectors,
-    /// It does not answer.
+    /// The device does not answer.
     Silent,
-    /// Somebody else uses it.
+    /// Another driver uses the device.
     InUse,
-    /// The device has no address, or a group's.
+    /// The device has no Ethernet address, or a group address.
     Address,
 }
 
@@ -62,7 +63,7 @@ impl fmt::Display for SetupError {
             Self::Transport => f.write_str("does not follow the virtio specification"),
             Self::Features(bits) => write!(f, "lacks features {bits:#x}"),
             Self::Queues => f.write_str("has too small queues"),
-            Self::Memory(bytes) => write!(f, "{bytes} bytes for its rings are not to be had"),
+            Self::Memory(bytes) => write!(f, "gets no {bytes} bytes of memory for its rings"),
             Self::Msix(e) => e.fmt(f),
             Self::Silent => f.write_str("does not answer"),
             Self::InUse => f.write_str("is in use"),
@@ -72,51 +73,52 @@ impl fmt::Display for SetupError {
     }
 }
 
-/// `bytes` of zeroed, physically contiguous memory for a device, never given back: where it is mapped, and its address.
+/// Allocates `bytes` of zeroed, physically contiguous memory for a device, which are never freed. Returns the
+/// mapped address and the bus address.
 pub fn memory(bytes: u64) -> Result<(NonNull<u8>, u64), SetupError> {
     let run = frames::alloc_zeroed(bytes).ok_or(SetupError::Memory(bytes))?;
     let virt = NonNull::new(mm::phys_to_virt(run)).ok_or(SetupError::Memory(bytes))?;
     Ok((virt, run.as_u64()))
 }
 
-/// A queue's doorbell: a 16-bit register that takes the queue's number.
+/// A queue's doorbell: a 16-bit register to which the queue's number is written.
 pub struct Doorbell {
     register: *mut u16,
     queue: u16,
 }
 
-// SAFETY: a device register, written by whoever owns the ring.
+// SAFETY: this is a device register, written only by the owner of the ring.
 unsafe impl Send for Doorbell {}
 
 impl Doorbell {
-    /// Rings it.
+    /// Rings the doorbell.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
-        // SAFETY: the register is in the mapped notification area, checked in `Registers::doorbell`.
+        // SAFETY: the register is in the mapped notification area, as `Registers::doorbell` has checked.
         unsafe { self.register.write_volatile(self.queue) };
     }
 }
 
-/// A device between the negotiation and its start.
+/// A device between negotiation and start.
 pub struct Device {
-    /// For its configuration space.
+    /// The transport, for access to the configuration space.
     pub transport: PciTransport,
-    /// The features of both sides.
+    /// The features that both sides support.
     pub features: u64,
     registers: Registers,
     status: DeviceStatus,
     msix: Option<MsixTable>,
 }
 
-/// Keeps a device running: dropped, it resets the device.
+/// Keeps a device running. Dropping it resets the device.
 pub struct Running {
     _transport: PciTransport,
     _msix: Option<MsixTable>,
 }
 
 impl Device {
-    /// Resets the device and agrees on the features of `wanted` that it has, and `needed`. It will interrupt with
-    /// `message`, or not at all.
+    /// Resets the device and negotiates features: those of `wanted` that it has, and all of `needed`. The
+    /// device will interrupt with `message`, or not at all.
     pub fn negotiate(
         function: &Function,
         needed: u64,
@@ -130,14 +132,14 @@ impl Device {
             device: function.address.device,
             function: function.address.function,
         };
-        // First of all: it maps every window that the transport is going to use, and can say if that fails.
+        // This comes first: it maps every window that the transport uses, and can report a failure.
         let registers = Registers::find(function).ok_or(SetupError::Transport)?;
         let mut transport = PciTransport::new::<Hal, _>(&mut root, place).map_err(|e| {
             log::error!("pci {}: {e}", function.address);
             SetupError::Transport
         })?;
 
-        // Virtio 1.2, 3.1.1.
+        // The sequence of virtio 1.2, section 3.1.1.
         let mut status = DeviceStatus::empty();
         transport.set_status(status);
         for step in [DeviceStatus::ACKNOWLEDGE, DeviceStatus::DRIVER] {
@@ -179,13 +181,13 @@ impl Device {
             registers.set_vector(index)?;
         }
         let doorbell = registers.doorbell(index).ok_or(SetupError::Transport)?;
-        // SAFETY: `memory` gave a zeroed run of frames, which is never given back.
+        // SAFETY: `memory` returns zeroed frames that are never freed.
         let queue = unsafe { Queue::new(virt, size, self.features & F_EVENT_IDX != 0) };
         transport.queue_set(index, size.into(), phys, phys + layout.avail as u64, phys + layout.used as u64);
         Ok((queue, doorbell))
     }
 
-    /// The device, with its first `queues` queues, works from here on.
+    /// Starts the device with its first `queues` queues.
     pub fn start(mut self, queues: u16) -> Result<Running, SetupError> {
         self.transport.set_status(self.status | DeviceStatus::DRIVER_OK);
         if self.msix.is_some() && late_vectors() {
@@ -195,14 +197,15 @@ impl Device {
     }
 }
 
-/// Whether queues get their vectors after the device has started, not before. QEMU 7.2 under TCG crashes when a device
-/// served by vhost-user starts and a vector of its queues is unmasked (`virtio_pci_set_guest_notifiers`); set later, the
-/// vector works. Under KVM it must stand before. Until then, interrupts are suppressed in the rings.
+/// Returns true if queues must get their vectors after the device has started. QEMU 7.2 under TCG crashes
+/// when a device served by vhost-user starts while a vector of its queues is unmasked
+/// (`virtio_pci_set_guest_notifiers`); a vector that is set later works. Under KVM it must be set before the
+/// start. Until it is set, interrupts are suppressed in the rings.
 fn late_vectors() -> bool {
     cpu::is_tcg()
 }
 
-/// The structures that `virtio-drivers` keeps to itself: vectors and doorbells.
+/// The structures that `virtio-drivers` does not expose: vectors and doorbells.
 struct Registers {
     common: *mut u8,
     notify: *mut u8,
@@ -220,7 +223,7 @@ impl Registers {
                 (function.read(at + 4) as u8, function.read(at + 8), function.read(at + 12));
             let (base, size) = function.map_bar(usize::from(bar)).ok()?;
             let fits = u64::from(offset) + u64::from(len) <= size && len >= least;
-            // SAFETY: inside the window just mapped.
+            // SAFETY: the structure is inside the window just mapped.
             fits.then(|| (unsafe { base.add(offset as usize) }, len as usize, at))
         };
         let (common, ..) = find(CFG_COMMON, 0x38)?;
@@ -238,7 +241,7 @@ impl Registers {
         unsafe { self.common.add(offset).cast::<u16>().write_volatile(value) };
     }
 
-    /// Has a queue interrupt by the one vector.
+    /// Makes a queue interrupt by the only vector.
     fn set_vector(&self, queue: u16) -> Result<(), SetupError> {
         self.set_u16(COMMON_QUEUE_SELECT, queue);
         self.set_u16(COMMON_QUEUE_VECTOR, ENTRY);
@@ -251,19 +254,20 @@ impl Registers {
         if offset + 2 > self.notify_len || !offset.is_multiple_of(2) {
             return None;
         }
-        // SAFETY: inside the mapped notification area.
+        // SAFETY: the register is inside the mapped notification area.
         let register = unsafe { self.notify.add(offset) }.cast();
         Some(Doorbell { register, queue })
     }
 }
 
-/// One function's configuration space, as `virtio-drivers` wants it.
+/// The configuration space of a function, in the form that `virtio-drivers` requires.
 ///
-/// The crate sizes a window anew for each structure in it, with decoding off meanwhile. A hypervisor rebuilds its memory
-/// map every time, which takes milliseconds; so the base address registers are played from what is known of them.
+/// The crate sizes a window again for each structure in it, with decoding off meanwhile. A hypervisor
+/// rebuilds its memory map every time, which takes milliseconds. The base address registers are therefore
+/// simulated from their known values.
 struct Access {
     function: Function,
-    /// By register: it was last written with all ones, so that it shows its size.
+    /// For each register, true if it was last written with all ones, so that it shows its size.
     sizing: [bool; 6],
 }
 
@@ -274,7 +278,7 @@ impl Access {
         (0x10..0x28).contains(&offset).then(|| usize::from(offset - 0x10) / 4)
     }
 
-    /// What sizing register `n` gives.
+    /// Returns the value that register `n` shows while it is sized.
     fn size_mask(&self, n: usize) -> Option<u32> {
         let mask = |bar: &Option<Bar>| match bar {
             Some(Bar::Memory { size, wide, .. }) => Some((size.wrapping_neg(), *wide)),
@@ -299,7 +303,7 @@ impl ConfigurationAccess for Access {
     fn write_word(&mut self, _: DeviceFunction, register_offset: u8, data: u32) {
         match Self::register(register_offset) {
             Some(n) => self.sizing[n] = data == u32::MAX,
-            // Only to turn decoding off and on around the sizing.
+            // The crate writes the command register only to turn decoding off and on around the sizing.
             None if register_offset == Self::COMMAND => {}
             None => self.function.write(u16::from(register_offset), data),
         }
@@ -310,15 +314,17 @@ impl ConfigurationAccess for Access {
     }
 }
 
-/// The kernel as `virtio-drivers` wants it. Only registers are mapped through it: queues are ours.
+/// The kernel, in the form that `virtio-drivers` requires. Only registers are mapped through it, because the
+/// queues are not the crate's.
 struct Hal;
 
-// SAFETY: memory comes from the frame allocator, page-aligned and zeroed, and everything is mapped one to one.
+// SAFETY: memory comes from the frame allocator, page-aligned and zeroed, and everything is mapped one to
+// one.
 unsafe impl virtio_drivers::Hal for Hal {
     fn dma_alloc(pages: usize, _: virtio_drivers::BufferDirection) -> (u64, NonNull<u8>) {
         match memory(pages as u64 * mm::PAGE) {
             Ok((virt, phys)) => (phys, virt),
-            // An address of 0 is the crate's word for failure.
+            // In this interface an address of 0 means failure.
             Err(_) => (0, NonNull::dangling()),
         }
     }
@@ -330,7 +336,8 @@ unsafe impl virtio_drivers::Hal for Hal {
 
     unsafe fn mmio_phys_to_virt(paddr: u64, size: usize) -> NonNull<u8> {
         let at = mm::map_device(x86_64::PhysAddr::new_truncate(paddr), size as u64);
-        // The crate has no way to hear of a failure; the window was mapped whole by `Registers` or will be refused there.
+        // The interface cannot report a failure; `Registers` has mapped the whole window before, or refused
+        // the device.
         at.ok().and_then(NonNull::new).expect("a virtio device's registers cannot be mapped")
     }
 

@@ -13,15 +13,15 @@ use crate::{exec, mm, random, time};
 const IDS: [u16; 2] = [0x1005, 0x1044];
 const QUEUE: u16 = 0;
 const BYTES: u32 = 64;
-/// After the boot's own work.
+/// The delay of the reading, so that the boot's own work comes first.
 const LATER: Duration = Duration::from_millis(300);
-/// The host's own source may be slow, but this is long.
+/// The longest wait for an answer. The host's own source may be slow.
 const DEADLINE: Duration = Duration::from_millis(500);
-/// Within this time, somebody else who uses the device has ended or given up.
+/// The longest wait until another user of the device has ended.
 const FREE: Duration = Duration::from_secs(2);
 
-/// Feeds the random generator from the entropy devices: before anything else where the processor has no source of its
-/// own, otherwise later, in a task.
+/// Feeds the random generator from the entropy devices: before anything else if the processor has no source
+/// of its own, otherwise later, in a task.
 pub async fn init() {
     devices().for_each(|f| pci::claim(f.address, "virtio-rng"));
     if random::is_seeded() {
@@ -39,7 +39,7 @@ fn devices() -> impl Iterator<Item = Function> {
     pci::functions().into_iter().filter(|f| f.id.0 == VENDOR && IDS.contains(&f.id.1))
 }
 
-/// Reads every entropy device. One that does not answer is said and left out.
+/// Reads every entropy device. Reports a device that does not answer, and skips it.
 async fn seed() {
     for function in devices() {
         match read(&function).await {
@@ -51,7 +51,7 @@ async fn seed() {
 
 async fn read(function: &Function) -> Result<(), SetupError> {
     let mut source = match Source::start(function, BYTES, None) {
-        // Whoever uses it reads it.
+        // The other user of the device reads it.
         Err(SetupError::InUse) => return Ok(()),
         source => source?,
     };
@@ -67,7 +67,7 @@ async fn read(function: &Function) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// One at a time: a second would reset the device under the first.
+/// True while an entropy device is in use: a second user would reset the device under the first.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// A running entropy device with one buffer.
@@ -80,11 +80,12 @@ pub struct Source {
 }
 
 impl Source {
-    /// Starts the first entropy device with a buffer of `len` bytes, to interrupt with `message`; waits until nobody else
-    /// uses it. `None` if there is no such device.
+    /// Starts the first entropy device with a buffer of `len` bytes and interrupts by `message`. Waits until
+    /// no other user has it. Returns `None` if there is no such device.
     ///
     /// # Errors
-    /// [`SetupError::InUse`] if somebody else uses it for longer than [`FREE`], or what is wrong with the device.
+    /// [`SetupError::InUse`] if another user has it for longer than [`FREE`]; otherwise a fault of the
+    /// device.
     pub async fn start_first(len: u32, message: Message) -> Result<Option<Self>, SetupError> {
         let Some(function) = devices().next() else { return Ok(None) };
         let until = time::now() + FREE;
@@ -116,9 +117,9 @@ impl Source {
         Ok(Self { queue, doorbell, _running: running, buffer: PhysAddr::new_truncate(phys), len })
     }
 
-    /// Gives the device the buffer, which must be here, to fill.
+    /// Passes the buffer to the device to fill. The device must not have it already.
     pub fn ask(&mut self) {
-        // Nothing is given yet, so nothing can wait already.
+        // The device has no buffer yet, so nothing can be waiting.
         let _ = self.queue.arm();
         self.queue.give(0);
         if self.queue.publish() {
@@ -126,16 +127,16 @@ impl Source {
         }
     }
 
-    /// Whether the buffer is back.
+    /// Returns true if the device has returned the buffer.
     pub fn answered(&self) -> bool {
         self.queue.has_used()
     }
 
-    /// The bytes that the device has written.
+    /// Returns the bytes that the device has written.
     pub fn take(&mut self) -> Result<&[u8], SetupError> {
         let used = self.queue.take().map_err(|_| SetupError::Transport)?.ok_or(SetupError::Silent)?;
         let len = self.len.min(used.len) as usize;
-        // SAFETY: the device has given the buffer back, and it is zeroed memory of at least this length.
+        // SAFETY: the device has returned the buffer, which is zeroed memory of at least this length.
         Ok(unsafe { core::slice::from_raw_parts(mm::phys_to_virt(self.buffer), len) })
     }
 }

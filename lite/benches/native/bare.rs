@@ -1,7 +1,7 @@
 //! The same work with verbs alone, as tasks of the same executor: what is left of a figure when this is taken off is LITE's.
 
 use lite::testing::{DirectRnic, Native};
-use platform::{IoAddr, Platform};
+use platform::{Lent, Platform};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::hint::black_box;
@@ -19,7 +19,7 @@ struct End {
     cq: CqId,
     qp: QpNum,
     /// A page of its memory.
-    page: IoAddr,
+    page: Box<dyn Lent>,
 }
 
 /// Two ends of one queue pair.
@@ -41,7 +41,7 @@ impl<'a> Bare<'a> {
             let options = QpOptions { send_cq: cq, recv_cq: cq, send_depth: 16, recv_depth: 16 };
             let qp = rnic.create_qp(options).unwrap();
             rnic.post_recv(qp, &[RecvWr { id: WrId(0), scatter: &[] }; 8]).unwrap();
-            End { rnic, cq, qp, page: node.host.memory().alloc(8192).unwrap() }
+            End { rnic, cq, qp, page: node.host.memory().lend(8192).unwrap() }
         });
         for (here, there, host) in [(0, 1, 2), (1, 0, 1)] {
             let gid = Gid::from_ipv4([10, 0, 0, host]);
@@ -71,7 +71,7 @@ impl<'a> Bare<'a> {
 
     fn target(&self, end: usize) -> RemoteAddr {
         let end = &self.ends[end];
-        RemoteAddr { addr: end.page, key: end.rnic.memory_key().rkey }
+        RemoteAddr { addr: end.page.addr(), key: end.rnic.memory_key().rkey }
     }
 
     fn post(&self, end: usize, op: SendOp<'_>) {
@@ -118,16 +118,15 @@ impl<'a> Bare<'a> {
     /// `count` WRITEs of `data`, one after the other.
     pub fn writes(&self, data: &[u8], count: u32) {
         let remote = self.target(1);
-        let memory = self.native.nodes[0].host.memory();
-        let page = self.ends[0].page;
+        let page = &self.ends[0].page;
         self.run(1, async {
             for _ in 0..count {
                 if data.len() <= 128 {
                     let data = Payload::Inline(black_box(data));
                     self.done(0, SendOp::Write { data, remote, imm: None }, 1).await;
                 } else {
-                    let sges = [Sge { addr: page, len: data.len() as u32 }];
-                    memory.write(page, black_box(data)).unwrap();
+                    let sges = [Sge { addr: page.addr(), len: data.len() as u32 }];
+                    page.write(0, black_box(data)).unwrap();
                     self.done(0, SendOp::Write { data: Payload::Gather(&sges), remote, imm: None }, 1).await;
                 }
             }
@@ -137,13 +136,12 @@ impl<'a> Bare<'a> {
     /// `count` READs into `data`.
     pub fn reads(&self, data: &mut [u8], count: u32) {
         let remote = self.target(1);
-        let memory = self.native.nodes[0].host.memory();
-        let page = self.ends[0].page;
-        let sges = [Sge { addr: page, len: data.len() as u32 }];
+        let page = &self.ends[0].page;
+        let sges = [Sge { addr: page.addr(), len: data.len() as u32 }];
         self.run(1, async {
             for _ in 0..count {
                 self.done(0, SendOp::Read { into: &sges, remote }, 1).await;
-                memory.read(page, black_box(&mut *data)).unwrap();
+                page.read(0, black_box(&mut *data)).unwrap();
             }
         });
     }
@@ -151,7 +149,7 @@ impl<'a> Bare<'a> {
     /// `count` fetch-and-adds.
     pub fn adds(&self, count: u32) {
         let remote = self.target(1);
-        let result = self.ends[0].page;
+        let result = self.ends[0].page.addr();
         self.run(1, async {
             for _ in 0..count {
                 self.done(0, SendOp::FetchAdd { result, remote, add: 1 }, 1).await;

@@ -5,6 +5,7 @@ use crate::handle::{self, Handle, Table};
 use crate::status::{Failure, fl_status};
 use lite::{Lite, NodeId};
 use lite_node::{Clock, Nic, Node, Options};
+use proto::channel::Role;
 use std::ffi::c_char;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -109,6 +110,8 @@ impl<'a> Chosen<'a> {
             return Err(Failure::invalid(format_args!("memory: a node gives {least} MiB at least")));
         }
         let key = manager::key::load(Path::new(self.key_file)).map_err(|e| not_joined(&e))?;
+        // Before anything is said of devices, which do not matter with a client's key.
+        key.for_role(Role::Node).map_err(|e| not_joined(&e))?;
         let clock = Clock::start();
         let nic = self.nic()?;
         let options = Options {

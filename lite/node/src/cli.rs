@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::{Parser, ValueEnum};
 use lite_node::{Clock, Nic, Node, Options, apps};
 use manager::key;
+use proto::channel::Role;
 use runtime::End;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -94,6 +95,8 @@ impl Cli {
         env_logger::Builder::new().filter_level(level).init();
         let lite = self.lite.config()?;
         let key = key::load(&self.key_file)?;
+        // Before anything is said of devices, which do not matter with a client's key.
+        key.for_role(Role::Node)?;
         let name = match self.name {
             Some(name) => name,
             None => host_name()?,

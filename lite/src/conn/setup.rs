@@ -4,7 +4,6 @@ use super::seats::Seat;
 use super::wire::{End, RpcArea};
 use super::{Conn, Lanes};
 use crate::Error;
-use crate::bounce::Run;
 use crate::node::Node;
 use alloc::sync::Arc;
 use proto::Member;
@@ -25,6 +24,10 @@ impl Node {
     /// The connection of this node with itself: one queue pair, its own peer. Atomics on own memory go through it.
     pub(super) fn loopback(&self) -> Result<Arc<Conn>, Error> {
         let mut loopback = self.loopback.lock();
+        // Whoever ends this node's membership takes the connection away under this lock.
+        if self.is_fenced() {
+            return Err(Error::LinkDown);
+        }
         if let Some(conn) = loopback.as_ref().filter(|c| !c.is_shut()) {
             return Ok(conn.clone());
         }
@@ -80,8 +83,8 @@ impl Node {
         let seat = Seat::take(&self.seats, self.config.peers).ok_or(Unprepared::Crowded)?;
         let run = |len: u32| {
             let asked = u64::from(len);
-            let no_memory = || Error::NoMemory { asked, free: self.platform.memory().stats().largest_free };
-            Run::take(&self.platform, asked).ok_or_else(|| Unprepared::For(no_memory()))
+            let no_memory = || Error::NoMemory { asked, free: self.platform.memory().largest_free() };
+            self.platform.memory().lend(asked).ok_or_else(|| Unprepared::For(no_memory()))
         };
         let memory = (run(self.config.ring)?, run(self.config.reply_slot * self.config.slots())?);
         let lanes =

@@ -1,9 +1,9 @@
 //! How operations stand: one word for each slot, which the task that waits for the operation reads without a lock.
 
+use crate::bounce::Place;
 use alloc::sync::Arc;
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};
-use platform::IoAddr;
 use verbs::WrId;
 
 /// Bits of a slot's index, and the most slots that there can be.
@@ -105,9 +105,9 @@ impl Ends {
 
     /// The slot is taken, with a bounce buffer there.
     #[inline]
-    pub(super) fn set_place(&self, id: OpId, place: IoAddr) {
+    pub(super) fn set_place(&self, id: OpId, place: Place) {
         if let Some(end) = self.0.get(id.index()) {
-            end.place.store(place.0, Ordering::Relaxed);
+            end.place.store(place.bits(), Ordering::Relaxed);
         }
     }
 
@@ -143,8 +143,8 @@ impl Ends {
 
     /// Where the bounce buffer of `id` lies, which has one and its slot still.
     #[inline]
-    pub(crate) fn place(&self, id: OpId) -> IoAddr {
-        IoAddr(self.0.get(id.index()).map_or(0, |end| end.place.load(Ordering::Relaxed)))
+    pub(crate) fn place(&self, id: OpId) -> Place {
+        Place::from_bits(self.0.get(id.index()).map_or(0, |end| end.place.load(Ordering::Relaxed)))
     }
 }
 

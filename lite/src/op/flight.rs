@@ -2,11 +2,11 @@
 
 use super::OpId;
 use super::ends::Stage;
+use crate::Error;
 use crate::node::Node;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use platform::IoAddr;
 use verbs::Status;
 
 /// The waker of the task that awaits this.
@@ -59,10 +59,11 @@ impl<'n> Flight<'n> {
         Self { node, id: Some(id) }
     }
 
-    /// Where the bounce buffer lies of what has [`Ended`] and has one.
+    /// Copies what it has brought, if it has [`Ended`] well and brings something.
     #[inline]
-    pub(crate) fn place(&self) -> Option<IoAddr> {
-        self.id.map(|id| self.node.ends.place(id))
+    pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), Error> {
+        let place = self.id.map(|id| self.node.ends.place(id)).ok_or(Error::Unknown)?;
+        self.node.buffers.read(place, into).map_err(|_| Error::Unknown)
     }
 
     /// What it has come to.

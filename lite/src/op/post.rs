@@ -1,6 +1,7 @@
 //! Posting one work request with all it needs: a credit of the queue pair, a bounce buffer, a slot.
 
 use super::{OpId, Touch, Waits};
+use crate::bounce::Place;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::qos::Share;
@@ -8,7 +9,6 @@ use crate::region::Mapping;
 use crate::trace::{Event, Work};
 use crate::wait::{Epoch, Shut};
 use alloc::sync::Arc;
-use platform::IoAddr;
 use proto::NodeId;
 use verbs::{Payload, QpNum, RemoteAddr, SendOp, SendWr, Sge, VerbsError};
 
@@ -130,7 +130,7 @@ impl Node {
         &self,
         qp: QpNum,
         (id, detached): (OpId, bool),
-        place: Option<IoAddr>,
+        place: Option<Place>,
         verb: Verb<'_>,
         remote: RemoteAddr,
     ) -> Result<(), NotPosted> {
@@ -145,11 +145,12 @@ impl Node {
                 let Some(bytes) = join(&mut buffer, head, tail) else { return Err(self.cancel(id)) };
                 SendOp::Write { data: Payload::Inline(bytes), remote, imm }
             }
-            (Verb::Write { head, tail, imm }, Some(addr)) => {
+            (Verb::Write { head, tail, imm }, Some(place)) => {
+                let (buffers, addr) = (&self.buffers, self.buffers.addr(place));
                 sge = [Sge { addr, len: (head.len() + tail.len()) as u32 }];
-                let memory = self.platform.memory();
-                let after = addr.checked_add(head.len() as u64).filter(|_| memory.write(addr, head).is_ok());
-                if after.is_none_or(|after| !tail.is_empty() && memory.write(after, tail).is_err()) {
+                let is_filled = buffers.write(place, 0, head).is_ok()
+                    && (tail.is_empty() || buffers.write(place, head.len(), tail).is_ok());
+                if !is_filled {
                     return Err(self.cancel(id));
                 }
                 if detached {
@@ -157,13 +158,15 @@ impl Node {
                 }
                 SendOp::Write { data: Payload::Gather(&sge), remote, imm }
             }
-            (Verb::Read { len }, Some(addr)) => {
-                sge = [Sge { addr, len }];
+            (Verb::Read { len }, Some(place)) => {
+                sge = [Sge { addr: self.buffers.addr(place), len }];
                 SendOp::Read { into: &sge, remote }
             }
-            (Verb::FetchAdd { add }, Some(result)) => SendOp::FetchAdd { result, remote, add },
-            (Verb::CompareSwap { compare, swap }, Some(result)) => {
-                SendOp::CompareSwap { result, remote, compare, swap }
+            (Verb::FetchAdd { add }, Some(place)) => {
+                SendOp::FetchAdd { result: self.buffers.addr(place), remote, add }
+            }
+            (Verb::CompareSwap { compare, swap }, Some(place)) => {
+                SendOp::CompareSwap { result: self.buffers.addr(place), remote, compare, swap }
             }
             (_, None) => return Err(self.cancel(id)),
         };

@@ -3,6 +3,7 @@
 
 use super::transfer::{Lost, RECONNECT_PAUSE, Route, Stop, judge};
 use super::{Ended, NotPosted, OpId, Pass, Verb, Waits};
+use crate::bounce::Place;
 use crate::issuer::Issuer;
 use crate::lock::Mutex;
 use crate::membership::Life;
@@ -130,7 +131,7 @@ impl Lite {
 #[derive(Clone, Copy)]
 struct Taken {
     id: OpId,
-    bounce: Option<IoAddr>,
+    bounce: Option<Place>,
     /// The bytes at the other end.
     addr: IoAddr,
 }
@@ -364,13 +365,13 @@ impl CompletionQueue {
         taken: &[Option<Taken>; BATCH],
         key: verbs::RemoteKey,
     ) -> usize {
-        let memory = self.by.node.platform.memory();
+        let buffers = &self.by.node.buffers;
         let mut sges = [[Sge { addr: IoAddr(0), len: 0 }]; BATCH];
         for ((sge, slot), o) in sges.iter_mut().zip(taken.iter().flatten()).zip(group) {
-            let Some(addr) = slot.bounce else { continue };
-            *sge = [Sge { addr, len: o.kind.len() as u32 }];
+            let Some(place) = slot.bounce else { continue };
+            *sge = [Sge { addr: buffers.addr(place), len: o.kind.len() as u32 }];
             if let OpKind::Write(data) = o.kind
-                && memory.write(addr, data).is_err()
+                && buffers.write(place, 0, data).is_err()
             {
                 return 0;
             }
@@ -381,7 +382,7 @@ impl CompletionQueue {
         let mut count = 0;
         for (((wr, slot), o), sge) in work.iter_mut().zip(taken.iter().flatten()).zip(group).zip(&sges) {
             let remote = RemoteAddr { addr: slot.addr, key };
-            let result = slot.bounce.unwrap_or_default();
+            let result = slot.bounce.map(|place| buffers.addr(place)).unwrap_or_default();
             wr.id = slot.id.wr_id();
             wr.op = match o.kind {
                 OpKind::Write(data) => {
@@ -454,7 +455,7 @@ impl CompletionQueue {
         len: usize,
         into: &mut [u8],
     ) -> Result<u64, Error> {
-        let (node, memory) = (&self.by.node, self.by.node.platform.memory());
+        let node = &self.by.node;
         let result = match (ended, brings, id) {
             (Ended::Late, ..) => {
                 node.missed();
@@ -468,12 +469,13 @@ impl CompletionQueue {
             (Ended::Done, Brings::Bytes, Some(id)) => {
                 let room = into.len() as u64;
                 let place = into.get_mut(..len).ok_or(Error::TooLarge { max: room });
-                let read = |p: &mut [u8]| memory.read(node.ends.place(id), p).map_err(|_| Error::Unknown);
+                let read =
+                    |p: &mut [u8]| node.buffers.read(node.ends.place(id), p).map_err(|_| Error::Unknown);
                 place.and_then(read).map(|()| len as u64)
             }
             (Ended::Done, Brings::Value, Some(id)) => {
                 let mut before = [0; 8];
-                let read = memory.read(node.ends.place(id), &mut before).map_err(|_| Error::Unknown);
+                let read = node.buffers.read(node.ends.place(id), &mut before).map_err(|_| Error::Unknown);
                 read.map(|()| u64::from_ne_bytes(before))
             }
             (_, _, None) => Err(Error::Unknown),

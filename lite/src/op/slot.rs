@@ -8,14 +8,14 @@ use super::ends::{Ends, Stage};
 use super::links::{Link, Links, PlaceId};
 use super::unfinished::Unfinished;
 use super::{NotPosted, OpId, Verb};
-use crate::bounce::{Bounce, BouncePool};
+use crate::bounce::{Bounce, BouncePool, Place};
 use crate::conn::{Conn, Lane};
 use crate::qos::Share;
 use crate::region::StampId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::task::{Context, Waker};
-use platform::{Instant, IoAddr};
+use platform::Instant;
 use proto::NodeId;
 use verbs::{QpNum, RemoteKey, Status};
 
@@ -84,7 +84,7 @@ impl Touch {
 pub(crate) struct Departure {
     pub(crate) id: OpId,
     /// Where its bounce buffer lies.
-    pub(crate) place: Option<IoAddr>,
+    pub(crate) place: Option<Place>,
     pub(crate) qp: QpNum,
     /// Of the other end's memory.
     pub(crate) key: RemoteKey,
@@ -126,7 +126,7 @@ fn reserve<'a>(
     let slot = slots.get_mut(index as usize).ok_or(NotPosted::Invalid)?;
     if let Some(bytes) = bytes {
         let bounce = pool.take(bytes).ok_or(NotPosted::Busy)?;
-        ends.set_place(slot.id, bounce.addr);
+        ends.set_place(slot.id, bounce.place);
         slot.bounce = Some(bounce);
     }
     queue_pair.load.begin();
@@ -238,7 +238,7 @@ impl OpTable {
         bytes: Option<usize>,
         depth: u32,
         waits: Waits,
-    ) -> Result<(OpId, Option<IoAddr>), NotPosted> {
+    ) -> Result<(OpId, Option<Place>), NotPosted> {
         let link = self.links.link(conn);
         if conn.is_shut() {
             return Err(NotPosted::ConnectionLost);
@@ -247,7 +247,7 @@ impl OpTable {
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth)?;
         slot.begin((link, lane), touch, waits);
-        Ok((slot.id, slot.bounce.as_ref().map(|b| b.addr)))
+        Ok((slot.id, slot.bounce.as_ref().map(|b| b.place)))
     }
 
     /// As [`take`](Self::take), for an operation on the memory of `place`, over whichever of its queue pairs `share` says.
@@ -267,7 +267,7 @@ impl OpTable {
         let (slots, free, ends) = (&mut self.slots, &mut self.free, &self.ends);
         let slot = reserve(slots, free, ends, &mut self.bounce, queue_pair, bytes, depth).ok()?;
         slot.begin((link, lane), touch, Waits::Until(waker, deadline));
-        let place = slot.bounce.as_ref().map(|b| b.addr);
+        let place = slot.bounce.as_ref().map(|b| b.place);
         let (qp, key) = (queue_pair.number, conn.remote_key.rkey);
         Some(Departure { id: slot.id, place, qp, key, peer: conn.peer, lane })
     }

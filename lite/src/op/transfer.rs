@@ -183,13 +183,13 @@ impl Node {
             Shut::Closed => Stop::For(self.ended(mapping)),
             Shut::Changed => Stop::Changed,
         })?;
-        let (memory, len) = (self.platform.memory(), data.len());
+        let len = data.len();
         let copied = match data {
-            Data::Write(d) => memory.write(addr, d),
-            Data::Read(d) => memory.read(addr, d),
+            Data::Write(d) => self.write_here(addr, d),
+            Data::Read(d) => self.read_here(addr, d),
         };
         mapping.gate.exit();
-        copied.map(|()| len).map_err(|_| Stop::For(Error::OutOfBounds))
+        copied.map(|()| len).map_err(Stop::For)
     }
 
     /// Moves all of `data` over one connection whose other end lends the memory at `remote`.
@@ -298,9 +298,8 @@ impl Node {
             let Some((flight, len)) = oldest else { return Ok(()) };
             (&mut *flight).await;
             judge(flight.status())?;
-            if let (Data::Read(into), Some(addr)) = (&mut *data, flight.place()) {
-                let into = into.get_mut(*done..*done + *len).unwrap_or_default();
-                self.platform.memory().read(addr, into).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
+            if let Data::Read(into) = &mut *data {
+                flight.read(into.get_mut(*done..*done + *len).unwrap_or_default())?;
             }
             *done += *len;
             flights[first] = None;
@@ -355,8 +354,7 @@ impl Node {
             return match judge(flight.status()) {
                 Ok(()) => {
                     let mut before = [0; 8];
-                    let addr = flight.place().ok_or(Error::Unknown)?;
-                    self.platform.memory().read(addr, &mut before).map_err(|_| Error::Unknown)?;
+                    flight.read(&mut before)?;
                     Ok(u64::from_ne_bytes(before))
                 }
                 Err(Lost::Stop(Stop::For(error))) => Err(error),

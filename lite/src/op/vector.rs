@@ -91,8 +91,7 @@ impl Lmr {
             return self.failed(&flight, ended, late).map(|()| false);
         }
         if let Some(into) = into {
-            let from = flight.place().ok_or(Error::Unknown)?;
-            self.platform().memory().read(from, into).map_err(|_| Error::Unknown)?;
+            flight.read(into)?;
         }
         Ok(true)
     }

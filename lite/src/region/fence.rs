@@ -145,7 +145,7 @@ impl Node {
             let piece = Piece { at: spot.at, addr: spot.addr, len: step };
             self.check_spot(&spot)?;
             if spot.at.0 == self.me {
-                self.platform.memory().fill(spot.addr, step, byte).map_err(|_| Error::OutOfBounds)?;
+                self.set_here(spot.addr, step, byte)?;
                 platform::yield_now().await;
             } else {
                 self.fill_there(spot.at, piece, byte).await?;
@@ -197,7 +197,6 @@ impl Node {
         if !self.holdings.holds(owner, piece) {
             return Err(Error::Freed);
         }
-        self.platform.memory().fill(piece.addr, piece.len, byte).map_err(|_| Error::OutOfBounds)?;
-        Ok(Answer::Done)
+        self.set_here(piece.addr, piece.len, byte).map(|()| Answer::Done)
     }
 }

@@ -391,8 +391,7 @@ impl Lmr {
                     Rest::default().await;
                     let ended = (&mut flight).await;
                     if ended == Ended::Done {
-                        let from = flight.place().ok_or(Error::Unknown)?;
-                        return self.platform().memory().read(from, into).map_err(|_| Error::Unknown);
+                        return flight.read(into);
                     }
                     self.failed(&flight, ended, Error::Deadline)?;
                     lost = true;
@@ -501,8 +500,8 @@ impl Lmr {
                 Rest::default().await;
                 let ended = (&mut flight).await;
                 if ended == Ended::Done {
-                    let (mut before, from) = ([0; 8], flight.place().ok_or(Error::Unknown)?);
-                    self.platform().memory().read(from, &mut before).map_err(|_| Error::Unknown)?;
+                    let mut before = [0; 8];
+                    flight.read(&mut before)?;
                     return Ok(u64::from_ne_bytes(before));
                 }
                 self.failed(&flight, ended, Error::Unknown)?;

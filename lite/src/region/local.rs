@@ -7,6 +7,7 @@ use crate::rpc::Undo;
 use crate::{Error, Lite, Lmr, Permissions};
 use alloc::sync::Arc;
 use core::fmt;
+use platform::IoAddr;
 
 /// Memory of this node that the platform's allocator gave and no other node reaches. Dropped, it is free again.
 ///
@@ -75,19 +76,19 @@ impl LocalMemory {
 
     /// Reads `into.len()` bytes from `offset`. Fails with `OutOfBounds`.
     pub fn read(&self, offset: u64, mut into: &mut [u8]) -> Result<(), Error> {
-        self.pieces(offset, into.len() as u64, |memory, addr, len| {
+        self.pieces(offset, into.len() as u64, |node, addr, len| {
             let (now, rest) = core::mem::take(&mut into).split_at_mut(len);
             into = rest;
-            memory.read(addr, now)
+            node.read_here(addr, now)
         })
     }
 
     /// Writes `data` at `offset`. Fails with `OutOfBounds`.
     pub fn write(&self, offset: u64, mut data: &[u8]) -> Result<(), Error> {
-        self.pieces(offset, data.len() as u64, |memory, addr, len| {
+        self.pieces(offset, data.len() as u64, |node, addr, len| {
             let (now, rest) = data.split_at(len);
             data = rest;
-            memory.write(addr, now)
+            node.write_here(addr, now)
         })
     }
 
@@ -95,7 +96,7 @@ impl LocalMemory {
         &self,
         offset: u64,
         len: u64,
-        mut each: impl FnMut(&dyn platform::Memory, platform::IoAddr, usize) -> Result<(), platform::MemoryError>,
+        mut each: impl FnMut(&Node, IoAddr, usize) -> Result<(), Error>,
     ) -> Result<(), Error> {
         if offset.checked_add(len).is_none_or(|end| end > self.len()) {
             return Err(Error::OutOfBounds);
@@ -104,7 +105,7 @@ impl LocalMemory {
         while done < len {
             let spot = self.layout.find(offset + done).ok_or(Error::OutOfBounds)?;
             let step = spot.run.min(len - done);
-            each(self.node.platform.memory(), spot.addr, step as usize).map_err(|_| Error::OutOfBounds)?;
+            each(&self.node, spot.addr, step as usize)?;
             done += step;
         }
         Ok(())

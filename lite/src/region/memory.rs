@@ -152,13 +152,13 @@ impl Node {
         // A region without bytes has a place too.
         while stock.len < len || stock.runs.is_empty() {
             let left = len - stock.len;
-            let run = Run::take(&self.platform, left.min(longest).max(1)).or_else(|| {
-                longest = longest.min(memory.stats().largest_free);
-                (longest > 0).then(|| Run::take(&self.platform, left.min(longest)))?
+            let run = memory.lend(left.min(longest).max(1)).or_else(|| {
+                longest = longest.min(memory.largest_free());
+                (longest > 0).then(|| memory.lend(left.min(longest)))?
             });
             let had = stock.len;
             let added = run.is_some_and(|run| {
-                let len = run.len().min(left);
+                let len = run.size().min(left);
                 stock.add((self.me, self.incarnation), run, len)
             });
             if !added {

@@ -5,6 +5,7 @@ mod change;
 mod chunks;
 mod fence;
 mod handle;
+mod here;
 mod holds;
 mod layout;
 mod lend;

@@ -163,10 +163,14 @@ impl ConnRpc {
         area.slot_len as usize - ReplyHeader::LEN
     }
 
-    /// Where this node's slot `index` lies.
+    /// The offset of the slot `index` from the first one.
+    pub(crate) fn slot_offset(area: &RpcArea, index: u32) -> Option<u64> {
+        (index < area.slot_count).then(|| u64::from(index) * u64::from(area.slot_len))
+    }
+
+    /// The address of the slot `index`.
     pub(crate) fn slot_addr(area: &RpcArea, index: u32) -> Option<IoAddr> {
-        (index < area.slot_count)
-            .then(|| area.slots.checked_add(u64::from(index) * u64::from(area.slot_len)))?
+        Self::slot_offset(area, index).and_then(|offset| area.slots.checked_add(offset))
     }
 
     /// Waits for a slot for a call, `own` for one of LITE's. `None`: the connection has failed.

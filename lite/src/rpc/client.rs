@@ -196,7 +196,7 @@ impl Node {
         let (Some(rpc), place) = (&conn.rpc, buffers.as_ref().map(|lent| &lent.1)) else {
             return Err(Error::Unknown);
         };
-        self.collect(rpc, slot, &reply, place, sink).map(Attempt::Reply)
+        self.collect((conn, rpc), slot, &reply, place, sink).map(Attempt::Reply)
     }
 
     /// As [`call`](Self::call), however it takes; `busy`: the server's queue was full a moment ago.
@@ -296,7 +296,7 @@ impl Node {
         let mut data = request.data;
         if head + data.len() > rpc.longest_record() {
             lent = Lent::take(&self.platform, data.len() as u64)?;
-            lent.write(&*self.platform, data)?;
+            lent.write(data)?;
             data = &[];
         }
         let header = RequestHeader {
@@ -350,7 +350,7 @@ impl Node {
     /// Copies the reply out of slot or buffer.
     fn collect(
         &self,
-        rpc: &ConnRpc,
+        (conn, rpc): (&Conn, &ConnRpc),
         slot: &CallSlot<'_>,
         reply: &ReplyHeader,
         place: Option<&Lent>,
@@ -365,13 +365,12 @@ impl Node {
         match reply.status {
             ReplyStatus::Accepted => {}
             ReplyStatus::InBuffer if place.is_some_and(|place| place.count() > 0) => {
-                place.map_or(Ok(()), |place| place.read(&*self.platform, into))?;
+                place.map_or(Ok(()), |place| place.read(into))?;
             }
             ReplyStatus::InSlot if len <= ConnRpc::longest_in_slot(&rpc.local) => {
-                let from = ConnRpc::slot_addr(&rpc.local, slot.index)
-                    .and_then(|slot| slot.checked_add(ReplyHeader::LEN as u64))
-                    .ok_or_else(nonsense)?;
-                self.platform.memory().read(from, into).map_err(|_| nonsense())?;
+                let from = ConnRpc::slot_offset(&rpc.local, slot.index).ok_or_else(nonsense)?;
+                let (_, slots) = conn.lanes().memory.as_ref().ok_or_else(nonsense)?;
+                slots.read(from + ReplyHeader::LEN as u64, into).map_err(|_| nonsense())?;
             }
             _ => return Err(nonsense()),
         }

@@ -12,8 +12,23 @@ use crate::planted::{Bug, planted};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use platform::IoAddr;
+use platform::Lent;
 use verbs::RemoteAddr;
+
+/// The pieces that a record in the ring names.
+#[inline]
+fn pieces(ring: &dyn Lent, at: u64, count: u8) -> Result<Vec<Piece>, Violation> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let mut pieces = Vec::with_capacity(usize::from(count));
+    for i in 0..u64::from(count) {
+        let mut bytes = [0; Piece::LEN];
+        ring.read(at + i * Piece::LEN as u64, &mut bytes).map_err(|_| Violation)?;
+        pieces.push(Piece::parse(&bytes).ok_or(Violation)?);
+    }
+    Ok(pieces)
+}
 
 impl Node {
     /// A message has arrived on `conn`. `Err`: the peer breaks the rules, and the connection must end.
@@ -21,9 +36,10 @@ impl Node {
         let rpc = conn.rpc.as_ref().ok_or(Violation)?;
         match Imm::parse(imm).ok_or(Violation)? {
             Imm::Reply(slot) => {
-                let addr = ConnRpc::slot_addr(&rpc.local, slot).ok_or(Violation)?;
+                let at = ConnRpc::slot_offset(&rpc.local, slot).ok_or(Violation)?;
                 let mut header = [0; ReplyHeader::LEN];
-                self.platform.memory().read(addr, &mut header).map_err(|_| Violation)?;
+                let (_, slots) = conn.lanes().memory.as_ref().ok_or(Violation)?;
+                slots.read(at, &mut header).map_err(|_| Violation)?;
                 rpc.replied(slot, ReplyHeader::parse(&header).ok_or(Violation)?)
             }
             Imm::Credit(grains) => {
@@ -52,19 +68,17 @@ impl Node {
         rpc: &ConnRpc,
         offset: u32,
     ) -> Result<Option<u32>, Violation> {
-        let memory = self.platform.memory();
+        let (ring, _) = conn.lanes().memory.as_ref().ok_or(Violation)?;
         let mut header = [0; RequestHeader::LEN];
-        let end = offset.checked_add(RequestHeader::LEN as u32).ok_or(Violation)?;
-        let at = rpc.local.ring.checked_add(u64::from(offset)).filter(|_| end <= rpc.local.ring_len);
-        let at = at.ok_or(Violation)?;
-        memory.read(at, &mut header).map_err(|_| Violation)?;
+        let at = u64::from(offset);
+        ring.read(at, &mut header).map_err(|_| Violation)?;
         let header = RequestHeader::parse(&header).ok_or(Violation)?;
         // Checks that the record lies in the ring, and where it must.
         let credit = rpc.rx.lock().consume(offset, header.record_len().ok_or(Violation)?)?;
-        let behind = at.checked_add(RequestHeader::LEN as u64).ok_or(Violation)?;
-        let requested = self.pieces(behind, header.request_pieces)?;
-        let between = behind.checked_add((requested.len() * Piece::LEN) as u64).ok_or(Violation)?;
-        let to_reply = self.pieces(between, header.reply_pieces)?;
+        let behind = at + RequestHeader::LEN as u64;
+        let requested = pieces(&**ring, behind, header.request_pieces)?;
+        let between = behind + (requested.len() * Piece::LEN) as u64;
+        let to_reply = pieces(&**ring, between, header.reply_pieces)?;
         let sum = |pieces: &[Piece]| pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.len));
         if (!requested.is_empty() && sum(&requested) != Some(header.len))
             || (!to_reply.is_empty() && sum(&to_reply).is_none_or(|sum| sum < header.max_reply))
@@ -102,30 +116,13 @@ impl Node {
             Ok(record) => record,
             Err(status) => return refuse(to, status, here as u64),
         };
-        let from = behind.checked_add(header.pieces_len() as u64);
-        if from.is_none_or(|from| memory.read(from, &mut record.request).is_err()) {
+        if ring.read(behind + header.pieces_len() as u64, &mut record.request).is_err() {
             service.unreserve();
             return Err(Violation);
         }
         let call = Call::there(record, service.clone(), to, requested, header.one_way, charge);
         service.enqueue(call);
         Ok(credit)
-    }
-
-    #[inline]
-    fn pieces(&self, at: IoAddr, count: u8) -> Result<Vec<Piece>, Violation> {
-        if count == 0 {
-            return Ok(Vec::new());
-        }
-        let mut pieces = Vec::with_capacity(usize::from(count));
-        let mut at = at;
-        for _ in 0..count {
-            let mut bytes = [0; Piece::LEN];
-            self.platform.memory().read(at, &mut bytes).map_err(|_| Violation)?;
-            pieces.push(Piece::parse(&bytes).ok_or(Violation)?);
-            at = at.checked_add(Piece::LEN as u64).ok_or(Violation)?;
-        }
-        Ok(pieces)
     }
 
     /// Sends a reply, now or when the queue pair has room.

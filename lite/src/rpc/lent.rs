@@ -17,10 +17,18 @@ impl Lent {
         let mut runs = Vec::new();
         let mut left = len;
         while left > 0 {
-            let free = platform.memory().stats().largest_free;
-            let most = left.min(free);
-            let run = (most > 0 && runs.len() < MAX_PIECES).then(|| Run::take(platform, most)).flatten();
-            let run = run.ok_or(Error::NoMemory { asked: len, free })?;
+            let take = |bytes| {
+                let has_room = bytes > 0 && runs.len() < MAX_PIECES;
+                has_room.then(|| platform.memory().lend(bytes)).flatten()
+            };
+            let (run, most) = match take(left) {
+                Some(run) => (run, left),
+                None => {
+                    let free = platform.memory().largest_free();
+                    let most = left.min(free);
+                    (take(most).ok_or(Error::NoMemory { asked: len, free })?, most)
+                }
+            };
             runs.push((run, most));
             left -= most;
         }
@@ -38,20 +46,20 @@ impl Lent {
     }
 
     /// Fills it from `data`.
-    pub(crate) fn write(&self, platform: &dyn Platform, mut data: &[u8]) -> Result<(), Error> {
-        for piece in self.pieces() {
-            let (now, rest) = data.split_at(data.len().min(piece.len as usize));
-            platform.memory().write(piece.addr, now).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
+    pub(crate) fn write(&self, mut data: &[u8]) -> Result<(), Error> {
+        for (run, len) in &self.0 {
+            let (now, rest) = data.split_at(data.len().min(*len as usize));
+            run.write(0, now).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
             data = rest;
         }
         Ok(())
     }
 
     /// Reads as much as `into` holds, from the front.
-    pub(crate) fn read(&self, platform: &dyn Platform, mut into: &mut [u8]) -> Result<(), Error> {
-        for piece in self.pieces() {
-            let (now, rest) = into.split_at_mut(into.len().min(piece.len as usize));
-            platform.memory().read(piece.addr, now).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
+    pub(crate) fn read(&self, mut into: &mut [u8]) -> Result<(), Error> {
+        for (run, len) in &self.0 {
+            let (now, rest) = into.split_at_mut(into.len().min(*len as usize));
+            run.read(0, now).map_err(|e| Error::Refused(alloc::format!("{e}")))?;
             into = rest;
         }
         Ok(())

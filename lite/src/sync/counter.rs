@@ -65,7 +65,7 @@ impl Counter {
         self.cell.compare_swap(0, from, to).await
     }
 
-    /// Ends the counter. For whoever made it.
+    /// Ends the counter, as [`Lmr::free`] does a region. For whoever made it.
     pub async fn destroy(self) -> Result<(), Error> {
         self.cell.free().await
     }

@@ -6,30 +6,36 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec;
 use platform::runs::{PAGE, Runs};
-use platform::{Instant, IoAddr, Memory, MemoryError, MemoryStats, Platform, Task};
+use platform::{HostLent, Instant, IoAddr, Lent, Memory, MemoryError, MemoryStats, Platform, Task};
 use spin::Mutex;
 
 type Page = Box<[u8; PAGE as usize]>;
 
 /// Memory whose pages exist once they are written; the others are zero. Every access takes one lock.
+/// Clones are the same memory.
+#[derive(Clone)]
 pub struct Sparse {
     base: u64,
     len: u64,
-    pages: Mutex<BTreeMap<u64, Page>>,
-    runs: Mutex<Runs>,
+    pages: Arc<Mutex<BTreeMap<u64, Page>>>,
+    runs: Arc<Mutex<Runs>>,
 }
 
 impl Sparse {
     /// `len` zero bytes, a multiple of 4096, whose first has the address `base`.
     #[must_use]
     pub fn new(base: IoAddr, len: u64) -> Self {
-        Self { base: base.0, len, pages: Mutex::default(), runs: Mutex::new(Runs::new(len)) }
+        Self { base: base.0, len, pages: Arc::default(), runs: Arc::new(Mutex::new(Runs::new(len))) }
     }
 
     /// Bytes of the heap that the written pages take.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.pages.lock().len() as u64 * PAGE
+    }
+
+    fn free(&self, addr: IoAddr, len: u64) {
+        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
     fn offset(&self, addr: IoAddr, len: u64) -> Result<u64, MemoryError> {
@@ -128,19 +134,19 @@ impl Memory for Sparse {
         self.update(addr, |before| if before == compare { swap } else { before })
     }
 
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let (start, len) = self.runs.lock().take(len)?;
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let (start, rounded) = self.runs.lock().take(len)?;
         let addr = IoAddr(self.base + start);
-        self.fill(addr, len, 0).ok()?;
-        Some(addr)
-    }
-
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+        self.fill(addr, rounded, 0).ok()?;
+        Some(Box::new(HostLent::new(self.clone(), addr, len, Self::free)))
     }
 
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
+    }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
     }
 }
 

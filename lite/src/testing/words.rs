@@ -1,19 +1,22 @@
 //! A [`Memory`] of words that are accessed one by one, without a lock: what a native benchmark runs on.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use platform::runs::{PAGE, Runs};
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{HostLent, IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use spin::Mutex;
 
 const WORD: u64 = 8;
 
 /// One block of memory, in 8-byte words. A copy is a load or store for each word.
+/// Clones are the same memory.
+#[derive(Clone)]
 pub struct Words {
     base: u64,
     len: u64,
-    words: Box<[AtomicU64]>,
-    runs: Mutex<Runs>,
+    words: Arc<[AtomicU64]>,
+    runs: Arc<Mutex<Runs>>,
 }
 
 /// The part of one word that a range covers: the index of the word, the first byte in it, and how many.
@@ -33,7 +36,11 @@ impl Words {
         assert!(base.0.is_multiple_of(PAGE), "the base must be aligned to 4096");
         let len = len.next_multiple_of(PAGE);
         let words = (0..len / WORD).map(|_| AtomicU64::new(0)).collect();
-        Self { base: base.0, len, words, runs: Mutex::new(Runs::new(len)) }
+        Self { base: base.0, len, words, runs: Arc::new(Mutex::new(Runs::new(len))) }
+    }
+
+    fn free(&self, addr: IoAddr, len: u64) {
+        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
     /// The offset of `len` bytes at `addr`.
@@ -156,19 +163,19 @@ impl Memory for Words {
             .unwrap_or_else(|before| before))
     }
 
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let (start, len) = self.runs.lock().take(len)?;
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let (start, rounded) = self.runs.lock().take(len)?;
         let addr = IoAddr(self.base + start);
-        self.fill(addr, len, 0).ok()?;
-        Some(addr)
-    }
-
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
+        self.fill(addr, rounded, 0).ok()?;
+        Some(Box::new(HostLent::new(self.clone(), addr, len, Self::free)))
     }
 
     fn stats(&self) -> MemoryStats {
         self.runs.lock().stats()
+    }
+
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().largest_free()
     }
 }
 

@@ -105,8 +105,8 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
             let there = c.nodes[2].0.clone();
             let memory = Platform::memory(&*there);
             let mut private = Vec::new();
-            while let len @ 1.. = memory.stats().largest_free {
-                private.push((memory.alloc(len).unwrap(), len));
+            while let len @ 1.. = memory.largest_free() {
+                private.push(memory.lend(len).unwrap());
             }
             c.nodes[0].0.hold("held", false);
             c.world.run_for(Duration::from_millis(5));
@@ -127,9 +127,9 @@ fn a_mapping_that_comes_after_its_owners_death_reaches_nothing() {
                     refused += 1;
                 }
             }
-            for (addr, len) in private {
-                let mut bytes = vec![1; len as usize];
-                memory.read(addr, &mut bytes).unwrap();
+            for run in private {
+                let mut bytes = vec![1; run.size() as usize];
+                run.read(0, &mut bytes).unwrap();
                 assert!(
                     bytes.iter().all(|b| *b == 0),
                     "after {polls} polls: memory of node 3's own was written"

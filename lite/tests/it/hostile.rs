@@ -206,7 +206,9 @@ fn run(seed: u64, time: Duration) {
     let honest = Arc::new(Honest { going: AtomicBool::new(true), done: 0.into(), tasks: 0.into() });
     let spares = [0, 1].map(|i| {
         let memory = Platform::memory(&*c.nodes[i].0);
-        (NodeId(i as u16 + 1), memory.alloc(SPARE).unwrap(), SPARE)
+        // It stays taken.
+        let run = std::mem::ManuallyDrop::new(memory.lend(SPARE).unwrap());
+        (NodeId(i as u16 + 1), run.addr(), SPARE)
     });
     let start = |lite: &Lite, task: Pin<Box<dyn Future<Output = ()> + Send>>| {
         honest.tasks.fetch_add(1, Ordering::SeqCst);

@@ -4,7 +4,7 @@
 
 use lite::testing::{Fabric, Hub, on_lock};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
-use platform::{Arena, Instant, IoAddr, Memory, MemoryError, MemoryStats, Platform, Task};
+use platform::{Arena, Instant, IoAddr, Lent, Memory, MemoryError, MemoryStats, Platform, Task};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::{Config as Limits, MaxSteps, Runner, thread};
 use std::cell::Cell;
@@ -163,14 +163,34 @@ impl Memory for Machine {
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
         self.memory.compare_swap(addr, compare, swap)
     }
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        self.memory.alloc(len)
-    }
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.memory.free(addr, len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        self.memory.lend(len).map(|run| Box::new(SwitchingRun(run)) as Box<dyn Lent>)
     }
     fn stats(&self) -> MemoryStats {
         self.memory.stats()
+    }
+    fn largest_free(&self) -> u64 {
+        self.memory.largest_free()
+    }
+}
+
+/// A run of it: another processor may go on before each access.
+struct SwitchingRun(Box<dyn Lent>);
+
+impl Lent for SwitchingRun {
+    fn addr(&self) -> IoAddr {
+        self.0.addr()
+    }
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        switch();
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        switch();
+        self.0.write(offset, data)
     }
 }
 
@@ -481,5 +501,34 @@ fn messages_reads_and_the_end_of_a_connection() {
         let a = cluster.lite(1);
         cluster.run(async move { a.sleep(Duration::from_millis(50)).await });
         assert_eq!(cluster.lite(1).audit(), []);
+    });
+}
+
+/// A node's membership ends while the first atomic on its own memory makes the connection that it goes over: what is made is
+/// destroyed.
+#[test]
+fn the_end_of_a_membership_and_the_connection_with_oneself() {
+    /// The moment is short: it is tried so often in each schedule.
+    const ROUNDS: usize = 8;
+    explore(|| {
+        for _ in 0..ROUNDS {
+            let cluster = Cluster::new(1);
+            let a = cluster.lite(1);
+            let own = cluster.run(async move { a.alloc(NodeId(1), 8, Permissions::all()).await.unwrap() });
+            let atomic = async move {
+                let added = own.fetch_add(0, 1).await;
+                assert!(matches!(added, Ok(0) | Err(Error::LinkDown | Error::Unknown)), "{added:?}");
+            };
+            cluster.run_interleaved(vec![Box::pin(atomic)], |cluster| {
+                for _ in 0..chance() % 4 {
+                    thread::yield_now();
+                }
+                cluster.hub.cut(NodeId(1));
+            });
+            let a = cluster.lite(1);
+            cluster.run(async move { a.sleep(Duration::from_millis(50)).await });
+            assert!(!cluster.lite(1).is_member());
+            assert_eq!(cluster.fabric.queue_pairs(gid(1)), 0);
+        }
     });
 }

@@ -82,14 +82,12 @@ fn a_refusal_says_how_much_can_be_had() {
     // Each piece is followed by a page that is not free.
     let mut fences = Vec::new();
     let mut holes = Vec::new();
-    while let Some(hole) = memory.alloc(STEP) {
+    while let Some(hole) = memory.lend(STEP) {
         holes.push(hole);
-        fences.extend(memory.alloc(4096));
-    }
-    for hole in &holes {
-        memory.free(*hole, STEP);
+        fences.extend(memory.lend(4096));
     }
     assert!(holes.len() > 8000);
+    drop(holes);
     let before = stats(&large);
     let (a, b) = (c.lite(1), c.lite(2));
     c.world.run(LIMIT, async move {
@@ -114,13 +112,11 @@ fn a_refusal_says_how_much_can_be_had() {
 fn a_region_in_too_many_pieces_is_refused_with_what_can_be_had() {
     let (mut c, large) = cluster();
     let memory = large.sparse();
-    let pages: Vec<_> = (0..160_000).map(|_| memory.alloc(4096).unwrap()).collect();
+    let mut pages: Vec<_> = (0..160_000).map(|_| memory.lend(4096)).collect();
     // The rest in one run, so that single pages are what is left.
-    let rest = memory.stats().largest_free;
-    let rest = (memory.alloc(rest).unwrap(), rest);
-    for page in pages.iter().step_by(2) {
-        memory.free(*page, 4096);
-    }
+    let rest = memory.largest_free();
+    let rest = memory.lend(rest).unwrap();
+    pages.iter_mut().step_by(2).for_each(|page| drop(page.take()));
     let before = stats(&large);
     let a = c.lite(1);
     let share = 4000 * 4096;
@@ -132,5 +128,5 @@ fn a_region_in_too_many_pieces_is_refused_with_what_can_be_had() {
         mark(&a, shares(16), 16 * share).await;
     });
     assert_eq!(stats(&large), before);
-    memory.free(rest.0, rest.1);
+    drop((rest, pages));
 }

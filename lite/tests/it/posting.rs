@@ -3,7 +3,7 @@
 
 use lite::testing::{Fabric, Host, Hub, Poller, World};
 use lite::{Config, Error, Lite, Lmr, NodeId, Permissions, RpcOptions};
-use platform::{Instant, IoAddr, Memory, MemoryError, MemoryStats, Platform, Task};
+use platform::{Instant, IoAddr, Lent, Memory, MemoryError, MemoryStats, Platform, Task};
 use spin::Mutex;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,13 +19,19 @@ type Hook = Box<dyn FnMut() + Send>;
 /// A host whose memory calls a hook before it is written.
 struct Hooked {
     host: Arc<Host>,
+    hooks: Arc<Hooks>,
+}
+
+/// A hook for the writes of LITE, and their number.
+#[derive(Default)]
+struct Hooks {
     /// So many writes from now on, and then the hook, once.
     hook: Mutex<Option<(u32, Hook)>>,
     /// Writes of LITE so far.
     writes: Mutex<u32>,
 }
 
-impl Hooked {
+impl Hooks {
     fn set(&self, after: u32, hook: impl FnMut() + Send + 'static) {
         *self.hook.lock() = Some((after, Box::new(hook)));
     }
@@ -78,7 +84,7 @@ impl Memory for Hooked {
         self.host.memory().read(addr, buf)
     }
     fn write(&self, addr: IoAddr, data: &[u8]) -> Result<(), MemoryError> {
-        self.touch();
+        self.hooks.touch();
         self.host.memory().write(addr, data)
     }
     fn fill(&self, addr: IoAddr, len: u64, byte: u8) -> Result<(), MemoryError> {
@@ -93,14 +99,37 @@ impl Memory for Hooked {
     fn compare_swap(&self, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, MemoryError> {
         self.host.memory().compare_swap(addr, compare, swap)
     }
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        self.host.memory().alloc(len)
-    }
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.host.memory().free(addr, len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let run = self.host.memory().lend(len)?;
+        Some(Box::new(HookedRun { run, hooks: self.hooks.clone() }))
     }
     fn stats(&self) -> MemoryStats {
         self.host.memory().stats()
+    }
+    fn largest_free(&self) -> u64 {
+        self.host.memory().largest_free()
+    }
+}
+
+/// A run of a hooked machine's memory.
+struct HookedRun {
+    run: Box<dyn Lent>,
+    hooks: Arc<Hooks>,
+}
+
+impl Lent for HookedRun {
+    fn addr(&self) -> IoAddr {
+        self.run.addr()
+    }
+    fn size(&self) -> u64 {
+        self.run.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), MemoryError> {
+        self.run.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryError> {
+        self.hooks.touch();
+        self.run.write(offset, data)
     }
 }
 
@@ -128,7 +157,7 @@ fn three() -> Three {
     let (mut nodes, mut first) = (Vec::new(), None);
     for i in 1..=3u8 {
         let host = world.host(IoAddr(u64::from(i) << 32), 16 << 20);
-        let hooked = Arc::new(Hooked { host: host.clone(), hook: Mutex::new(None), writes: Mutex::new(0) });
+        let hooked = Arc::new(Hooked { host: host.clone(), hooks: Arc::default() });
         let port = PortAddress { mac: MacAddr([2, 0, 0, 0, 0, i]), gid: gid(i), lid: 0 };
         // The RNIC has the memory as it is.
         let rnic: Arc<dyn Rnic> = fabric.rnic(port, host.clone());
@@ -232,7 +261,7 @@ fn what_is_being_posted_keeps_its_buffer_while_its_connection_ends() {
                     *reading.lock() = Some(read);
                 }
             };
-            hooked.set(after, hook);
+            hooked.hooks.set(after, hook);
             let work = posts.run(a.clone(), lmrs[0].clone());
             let result = three.world.run(LIMIT, work);
             if !*fired.lock() {

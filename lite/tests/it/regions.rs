@@ -25,10 +25,8 @@ fn a_region_takes_all_that_is_free() {
         a.alloc(NodeId(2), 1, RW).await.unwrap().free().await.unwrap();
         // Every second page of a stretch is taken by others.
         let memory = platform::Platform::memory(&*host);
-        let pages: Vec<_> = (0..401).map(|_| memory.alloc(PAGE).unwrap()).collect();
-        for page in pages.iter().step_by(2) {
-            memory.free(*page, PAGE);
-        }
+        let mut pages: Vec<_> = (0..401).map(|_| memory.lend(PAGE)).collect();
+        pages.iter_mut().step_by(2).for_each(|page| drop(page.take()));
         let free = memory.stats().free;
         let big = a.alloc(NodeId(2), free + 1, RW).await.unwrap_err();
         assert_eq!(big, Error::NoMemory { asked: free + 1, free });

@@ -1,4 +1,5 @@
-//! Which implementation of ChaCha20-Poly1305 a channel computes with. They give the same bytes: each side chooses for itself.
+//! The implementations of ChaCha20-Poly1305 for a channel. They produce the same bytes: each side chooses its
+//! own.
 
 use snow::Error;
 use snow::types::Cipher;
@@ -10,17 +11,17 @@ use chacha20poly1305::{ChaCha20Poly1305, Tag};
 /// An implementation of ChaCha20-Poly1305.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// The processor's vector instructions, where it has some.
+    /// The processor's vector instructions, if it has any.
     #[default]
     Vectors,
-    /// Whole registers only, in programs built with `--cfg chacha20_backend="soft"` as the kernel is: about twice as fast
-    /// where instructions are translated (QEMU's TCG), and half as fast where they are executed. In other programs as
-    /// [`Vectors`](Self::Vectors).
+    /// General registers only, in programs built with `--cfg chacha20_backend="soft"`, such as the kernel:
+    /// about twice as fast where instructions are translated (QEMU's TCG), and half as fast where they are
+    /// executed. In other programs the same as [`Vectors`](Self::Vectors).
     Scalars,
 }
 
-/// Noise's `ChaChaPoly` by the crate `chacha20poly1305`: the nonce is four zero bytes and the number in little endian (Noise
-/// specification, section 12.3).
+/// Noise's `ChaChaPoly` by the crate `chacha20poly1305`. The nonce is four zero bytes and the number in
+/// little endian (Noise specification, section 12.3).
 #[derive(Default)]
 pub(super) struct Scalars(Zeroizing<[u8; 32]>);
 
@@ -46,14 +47,14 @@ impl Cipher for Scalars {
         self.0.copy_from_slice(key);
     }
 
-    /// `out` has room for the text and a tag: `snow` checks that.
+    /// `snow` has checked that `out` has room for the text and a tag.
     fn encrypt(&self, nonce: u64, authtext: &[u8], plaintext: &[u8], out: &mut [u8]) -> usize {
         let (text, rest) = out.split_at_mut(plaintext.len());
         text.copy_from_slice(plaintext);
         let tag = self
             .aead()
             .encrypt_inout_detached(&nonce_bytes(nonce).into(), authtext, text.into())
-            .expect("a frame is shorter than the 256 GiB that one nonce is good for");
+            .expect("a frame is shorter than the 256 GiB limit of a nonce");
         rest[..tag.len()].copy_from_slice(&tag);
         plaintext.len() + tag.len()
     }

@@ -1,11 +1,11 @@
-//! Curve25519 for the handshake, with a key pair that can be made before it is needed.
+//! Curve25519 for the handshake, with a key pair that can be made in advance.
 
 use curve25519_dalek::montgomery::MontgomeryPoint;
 use snow::Error;
 use snow::types::{Dh, Random};
 use zeroize::Zeroizing;
 
-/// Bytes of a private key, a public key and a shared secret.
+/// The size of a private key, a public key and a shared secret, in bytes.
 const LEN: usize = 32;
 
 /// An ephemeral key pair.
@@ -16,7 +16,7 @@ pub(super) struct KeyPair {
 }
 
 impl KeyPair {
-    /// The pair of a private key, which must be fresh random bytes.
+    /// Makes the pair of a private key, which must be fresh random bytes.
     pub(super) fn new(private: Zeroizing<[u8; LEN]>) -> Self {
         let public = MontgomeryPoint::mul_base_clamped(*private).to_bytes();
         Self { private, public }
@@ -26,7 +26,7 @@ impl KeyPair {
 /// Noise's `25519` (Noise specification, section 12.1).
 pub(super) struct Curve25519 {
     pair: KeyPair,
-    /// The pair that [`generate`](Dh::generate) takes instead of making one.
+    /// The pair that [`generate`](Dh::generate) uses instead of making one.
     prepared: Option<KeyPair>,
 }
 

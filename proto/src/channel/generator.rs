@@ -1,26 +1,27 @@
-//! A generator of unpredictable bytes whose past outputs cannot be told from what is left of it.
+//! A generator of unpredictable bytes whose state does not reveal its past output.
 
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 use zeroize::Zeroizing;
 
-/// Unpredictable bytes from a secret of 32 bytes, with fast key erasure: each request ends with a new key, which is output of
-/// the old one that nobody else gets, and the old key is overwritten (D. J. Bernstein, "Fast-key-erasure random-number
-/// generators", 2017). Whoever learns the state learns nothing of what was given out before.
+/// A generator of unpredictable bytes from a secret of 32 bytes, with fast key erasure: each request also
+/// produces a new key, which is never returned, and overwrites the old one (D. J. Bernstein,
+/// "Fast-key-erasure random-number generators", 2017). Knowledge of the state reveals no past output.
 #[derive(Clone)]
 pub struct Generator(Zeroizing<[u8; Self::KEY]>);
 
 impl Generator {
-    /// Bytes of the secret.
+    /// The size of the secret, in bytes.
     pub const KEY: usize = 32;
 
-    /// Starts with this secret.
+    /// Makes a generator with this secret.
     #[must_use]
     pub fn new(secret: &[u8; Self::KEY]) -> Self {
         Self(Zeroizing::new(*secret))
     }
 
-    /// Adds what may be a secret: the state is then as hard to guess as before and as `fresh` is.
+    /// Mixes in bytes that may be secret. The new state is at least as hard to guess as the old one, and as
+    /// `fresh`.
     pub fn mix(&mut self, fresh: &[u8; Self::KEY]) {
         let mut key = Zeroizing::new([0; Self::KEY]);
         self.fill(&mut *key);
@@ -66,9 +67,9 @@ mod tests {
         assert_eq!(*generator.0, STREAM[..32]);
     }
 
-    /// Nothing that the state can be run through gives what was given out before.
+    /// No continuation of the state reproduces past output.
     #[test]
-    fn what_was_given_out_cannot_be_had_from_the_state() {
+    fn past_output_cannot_be_computed_from_the_state() {
         let mut generator = Generator::new(&[7; 32]);
         let mut given = [0; 4096];
         generator.fill(&mut given);
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_differ_and_what_is_mixed_in_counts() {
+    fn requests_differ_and_mixed_bytes_count() {
         let next = |generator: &mut Generator| {
             let mut bytes = [0; 16];
             generator.fill(&mut bytes);

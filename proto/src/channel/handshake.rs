@@ -1,4 +1,5 @@
-//! The handshake: the responder's challenge, then a Noise message in each direction, after which both sides have a channel.
+//! The handshake: the responder's challenge, then a Noise message in each direction. After it both sides have
+//! a channel.
 
 use super::cipher::{Arithmetic, Scalars};
 use super::dh::{Curve25519, KeyPair};
@@ -17,30 +18,32 @@ use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-/// The front of what both sides mix into the handshake: who means another protocol or version fails it. Behind it come the
-/// initiator's role and the responder's challenge.
+/// The first part of the prologue, which both sides mix into the handshake, so that another protocol or
+/// version fails it. The initiator's role and the responder's challenge follow.
 const PROLOGUE: &[u8] = b"ferrolite 2";
 
-/// Bytes of the responder's challenge.
+/// The length of the responder's challenge, in bytes.
 const CHALLENGE: usize = 32;
 
-/// Bytes of a Noise message of the handshake: an ephemeral public key and the tag of an empty payload.
+/// The length of a Noise message of the handshake in bytes: an ephemeral public key and the tag of an empty
+/// payload.
 const MESSAGE: usize = 32 + TAG_BYTES;
 
-/// Bytes of the initiator's message: its role, and a Noise message.
+/// The length of the initiator's message in bytes: its role and a Noise message.
 const FIRST: usize = 1 + MESSAGE;
 
 /// One side of a handshake.
 ///
-/// The side that connected starts as [`initiator`](Self::initiator), the other as [`responder`](Self::responder);
-/// each sends what it is given to send, and feeds what it receives.
+/// The side that connected starts as [`initiator`](Self::initiator), the other as
+/// [`responder`](Self::responder). Each side sends the bytes that are returned to it, and feeds the bytes
+/// that it receives.
 pub struct Handshake {
     stage: Stage,
-    /// What has come of the peer's message, length included.
+    /// The received part of the peer's message, with its length.
     received: Vec<u8>,
 }
 
-/// What a side waits for.
+/// The message that a side waits for.
 enum Stage {
     /// An initiator waits for the challenge.
     Challenge { key: RoleKey, pair: KeyPair, arithmetic: Arithmetic },
@@ -51,7 +54,7 @@ enum Stage {
 }
 
 impl Stage {
-    /// Bytes of the message waited for.
+    /// Returns the length of the expected message, in bytes.
     const fn wanted(&self) -> usize {
         match self {
             Self::Challenge { .. } => CHALLENGE,
@@ -61,61 +64,62 @@ impl Stage {
     }
 }
 
-/// What feeding a handshake has led to.
+/// The result of feeding a handshake.
 #[derive(Debug)]
 pub enum HandshakeStep {
     /// More bytes are needed.
     Continue {
-        /// Bytes to send now; may be empty.
+        /// The bytes to send now; may be empty.
         reply: Vec<u8>,
-        /// The handshake, to feed with what comes next.
+        /// The handshake, to be fed with the next bytes.
         next: Handshake,
     },
-    /// The peer has the key of the initiator's role. A responder knows that its peer is there now, and not a recording of
-    /// it: the peer has answered the challenge.
+    /// The peer has the key of the initiator's role. The peer of a responder is also known to be present and
+    /// not a recording, because it has answered the challenge.
     Done {
-        /// Bytes to send first of all; empty for the initiator.
+        /// The bytes to send first; empty for the initiator.
         reply: Vec<u8>,
         /// The channel.
         channel: Channel,
     },
 }
 
-/// Both directions of an open channel, for their owners to take.
+/// The two directions of an open channel.
 #[derive(Debug)]
 pub struct Channel {
     /// The direction to the peer.
     pub sealer: Sealer,
     /// The direction from the peer.
     pub opener: Opener,
-    /// The role of the initiator, which its key proves.
+    /// The role of the initiator, proved by its key.
     pub role: Role,
 }
 
 impl Handshake {
-    /// A frame that a responder sends before it closes, if the initiator has another key; without it the initiator
-    /// could not tell that from a broken connection. It is not authenticated: who can forge it can also cut.
+    /// The frame that a responder sends before it closes if the initiator has another key. Without it the
+    /// initiator could not distinguish that from a broken connection. It is not authenticated: an attacker
+    /// who can forge it can also cut the connection.
     pub const REFUSAL: [u8; LENGTH_BYTES] = [0, 0];
 
-    /// Starts as the side that connected, which hears from the other first. `random` must be fresh.
+    /// Starts a handshake as the side that connected, which receives first. `random` must be fresh.
     #[must_use]
     pub fn initiator(key: &RoleKey, random: [u8; 32]) -> Self {
         Self::initiator_with(key, random, Arithmetic::default())
     }
 
-    /// As [`initiator`](Self::initiator), with a choice of how this side computes. What takes the longest of this side's
-    /// part in a handshake, to make its key pair, is done when this returns.
+    /// Starts a handshake as [`initiator`](Self::initiator), with a choice of implementation. This call makes
+    /// the key pair, which is the longest computation of this side.
     #[must_use]
     pub fn initiator_with(key: &RoleKey, random: [u8; 32], arithmetic: Arithmetic) -> Self {
         let pair = KeyPair::new(Zeroizing::new(random));
         Self::at(Stage::Challenge { key: key.clone(), pair, arithmetic })
     }
 
-    /// Starts as the side that accepted; also gives the bytes to send, the challenge. Both halves of `random` must be
-    /// fresh.
+    /// Starts a handshake as the side that accepted. Also returns the bytes to send, the challenge. Both
+    /// halves of `random` must be fresh.
     ///
-    /// Until the initiator has shown that it has a key and knows the challenge, this side computes no more than a few
-    /// hashes and one tag.
+    /// Until the initiator has proved that it has a key and knows the challenge, this side computes only a
+    /// few hashes and one tag.
     #[must_use]
     pub fn responder(keys: &RoleKeys, random: [[u8; 32]; 2]) -> (Self, Vec<u8>) {
         let [challenge, random] = random;
@@ -128,9 +132,12 @@ impl Handshake {
         Self { stage, received }
     }
 
-    /// Takes bytes of the peer's messages from the front of `bytes`; what is left belongs to the channel.
+    /// Consumes bytes of the peer's messages from the front of `bytes`. The remaining bytes belong to the
+    /// channel.
     ///
-    /// A responder that gets [`ChannelError::WrongKey`] sends [`REFUSAL`](Self::REFUSAL) before it closes.
+    /// # Errors
+    /// A responder that receives [`ChannelError::WrongKey`] sends [`REFUSAL`](Self::REFUSAL) before it
+    /// closes.
     pub fn feed(mut self, bytes: &mut &[u8]) -> Result<HandshakeStep, ChannelError> {
         let mut reply = Vec::new();
         while let Some(message) = self.take(bytes)? {
@@ -164,7 +171,7 @@ impl Handshake {
         Ok(HandshakeStep::Continue { reply, next: self })
     }
 
-    /// The message waited for, without its length, if it is whole.
+    /// Returns the expected message, without its length, once it is complete.
     fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, ChannelError> {
         if !self.collect(bytes, LENGTH_BYTES) {
             return Ok(None);
@@ -182,7 +189,7 @@ impl Handshake {
         Ok(Some(self.received.split_off(LENGTH_BYTES)))
     }
 
-    /// Moves bytes until `len` have been received; whether they have.
+    /// Moves bytes until `len` have been received. Returns true if they have.
     fn collect(&mut self, bytes: &mut &[u8], len: usize) -> bool {
         let missing = len.saturating_sub(self.received.len());
         let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
@@ -198,7 +205,7 @@ impl fmt::Debug for Handshake {
     }
 }
 
-/// Noise's state at the beginning of a handshake.
+/// Makes Noise's state at the beginning of a handshake.
 fn state(
     key: &RoleKey,
     challenge: &[u8; CHALLENGE],
@@ -210,20 +217,21 @@ fn state(
         .psk(0, key.bytes())
         .and_then(|builder| builder.prologue(&prologue))
         .and_then(|builder| if initiator { builder.build_initiator() } else { builder.build_responder() });
-    // The parameters are constant, the key has its length by type, and the resolver knows all they name.
+    // The parameters are constant, the key's type fixes its length, and the resolver has all primitives.
     Box::new(builder.expect("constant Noise parameters"))
 }
 
-/// This side's Noise message.
+/// Returns this side's Noise message.
 fn write(state: &mut HandshakeState) -> [u8; MESSAGE] {
     let mut message = [0; MESSAGE];
-    // Cannot fail: it is this side's turn, the buffer fits, and the one ephemeral key is there or has its random bytes.
+    // Cannot fail: it is this side's turn, the buffer fits, and there is an ephemeral key or the bytes for
+    // one.
     let written = state.write_message(&[], &mut message).expect("handshake message");
     debug_assert_eq!(written, MESSAGE);
     message
 }
 
-/// A message with its length before it.
+/// Returns the message with its length in front.
 fn frame(message: &[u8]) -> Vec<u8> {
     [&(message.len() as u16).to_be_bytes()[..], message].concat()
 }
@@ -235,7 +243,7 @@ fn done(state: HandshakeState, role: Role, reply: Vec<u8>) -> Result<HandshakeSt
     Ok(HandshakeStep::Done { reply, channel })
 }
 
-/// `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, put together without parsing.
+/// Makes `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` without parsing.
 fn params() -> NoiseParams {
     let handshake = HandshakeChoice {
         pattern: HandshakePattern::NN,
@@ -251,11 +259,12 @@ fn params() -> NoiseParams {
     )
 }
 
-/// The primitives of `snow`, with the caller's bytes as the only randomness and the caller's choice of arithmetic.
+/// The primitives for `snow`. The caller's bytes are the only randomness, and the caller chooses the
+/// implementation.
 struct Primitives {
-    /// The ephemeral key pair, if it is made already.
+    /// The ephemeral key pair, if it was made in advance.
     pair: Option<KeyPair>,
-    /// What the ephemeral key pair is made of otherwise.
+    /// The bytes of which the ephemeral key pair is made otherwise.
     random: Option<Zeroizing<[u8; 32]>>,
     arithmetic: Arithmetic,
 }
@@ -276,13 +285,14 @@ impl CryptoResolver for Primitives {
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
         match self.arithmetic {
             Arithmetic::Vectors => DefaultResolver.resolve_cipher(choice),
-            // The one that `params` names.
+            // The cipher that `params` names.
             Arithmetic::Scalars => Some(Box::new(Scalars::default())),
         }
     }
 }
 
-/// Random bytes that can be had once: a second ephemeral key of the same bytes would break the handshake's secrecy.
+/// Random bytes for a single use. A second ephemeral key from the same bytes would break the handshake's
+/// secrecy.
 struct Once(Option<Zeroizing<[u8; 32]>>);
 
 impl Random for Once {

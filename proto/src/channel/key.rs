@@ -1,4 +1,4 @@
-//! The cluster key, the keys of roles that are derived from it, and the text form in which keys are kept in files.
+//! The cluster key, the role keys derived from it, and the text form of keys in files.
 
 use alloc::string::String;
 use core::fmt;
@@ -6,10 +6,10 @@ use snow::params::HashChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Bytes of a key.
+/// The size of a key, in bytes.
 const BYTES: usize = 32;
 
-/// What the side that connects is to the manager. Each role has a key of its own.
+/// The role of the side that connects to the manager. Each role has a key of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// A node of the cluster: it may join.
@@ -22,7 +22,7 @@ impl Role {
     /// Both roles.
     pub const ALL: [Self; 2] = [Self::Node, Self::Client];
 
-    /// The byte that names the role on the wire.
+    /// Returns the byte that stands for the role on the wire.
     pub(super) const fn byte(self) -> u8 {
         match self {
             Self::Node => 1,
@@ -30,12 +30,12 @@ impl Role {
         }
     }
 
-    /// The role that a byte on the wire names.
+    /// Returns the role for which a byte on the wire stands.
     pub(super) fn from_byte(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|role| role.byte() == byte)
     }
 
-    /// The role's name, which stands in files with its key.
+    /// Returns the role's name, as in key files.
     const fn word(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -43,7 +43,7 @@ impl Role {
         }
     }
 
-    /// The label that the role's key is derived with.
+    /// Returns the label with which the role's key is derived.
     const fn label(self) -> &'static [u8] {
         match self {
             Self::Node => b"ferrolite role key: node",
@@ -58,13 +58,13 @@ impl fmt::Display for Role {
     }
 }
 
-/// The secret of a key file: the cluster's whole key, of which all others are derived, or the key of one role alone,
-/// from which neither the whole key nor that of the other role can be computed. Overwritten when dropped, never printed
-/// by `Debug`.
+/// The secret of a key file: either the cluster's whole key, from which all others are derived, or the key of
+/// one role, from which neither the whole key nor that of the other role can be computed. It is overwritten
+/// when dropped, and `Debug` never prints it.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct ClusterKey {
     bytes: [u8; BYTES],
-    /// The role whose key this is; `None` for the whole key.
+    /// The role of the key; `None` for the whole key.
     #[zeroize(skip)]
     only: Option<Role>,
 }
@@ -74,37 +74,37 @@ pub struct ClusterKey {
 #[error("not a cluster key: want 64 hexadecimal digits")]
 pub struct NotAKey;
 
-/// A key of one role, given where another is needed.
+/// A key of one role was used where another is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WrongRole {
-    /// A key of the other role.
-    #[error("the key is one for a {has}: a {wanted} needs the key of a {wanted} or the whole cluster key")]
+    /// The key of the other role.
+    #[error("this is the key of a {has}: a {wanted} needs the key of a {wanted} or the whole cluster key")]
     Other {
-        /// Whose key it is.
+        /// The role of the key.
         has: Role,
-        /// Whose key is needed.
+        /// The role that is needed.
         wanted: Role,
     },
     /// A key of one role where the whole key is needed.
-    #[error("the key is one for a {has}: a manager needs the whole cluster key")]
+    #[error("this is the key of a {has}: a manager needs the whole cluster key")]
     NotWhole {
-        /// Whose key it is.
+        /// The role of the key.
         has: Role,
     },
 }
 
 impl ClusterKey {
-    /// Bytes of a key.
+    /// The size of a key, in bytes.
     pub const BYTES: usize = BYTES;
 
-    /// The whole key of these bytes, which must come from a source fit for keys.
+    /// Makes a whole key of these bytes, which must come from a cryptographically secure source.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; BYTES]) -> Self {
         Self { bytes, only: None }
     }
 
-    /// Reads the text form: 64 hexadecimal digits, for the key of one role behind `node:` or `client:`; white space
-    /// around them is ignored.
+    /// Parses the text form: 64 hexadecimal digits, after `node:` or `client:` for the key of one role. White
+    /// space around it is ignored.
     pub fn from_hex(text: &[u8]) -> Result<Self, NotAKey> {
         let text = text.trim_ascii();
         let of_role =
@@ -126,10 +126,10 @@ impl ClusterKey {
         Ok(key)
     }
 
-    /// The text form, as [`from_hex`](Self::from_hex) reads it, and a line feed.
+    /// Returns the text form that [`from_hex`](Self::from_hex) parses, and a line feed.
     #[must_use]
     pub fn to_hex(&self) -> Zeroizing<String> {
-        // Room for all of it from the start: a string that grows leaves copies behind.
+        // The capacity suffices from the start: a string that grows leaves copies behind.
         let mut text = Zeroizing::new(String::with_capacity(2 * BYTES + 16));
         if let Some(role) = self.only {
             text.push_str(role.word());
@@ -144,7 +144,7 @@ impl ClusterKey {
         text
     }
 
-    /// The key with which a peer of that role connects.
+    /// Returns the key with which a peer of that role connects.
     ///
     /// # Errors
     /// [`WrongRole::Other`] if this is the key of the other role.
@@ -156,7 +156,7 @@ impl ClusterKey {
         }
     }
 
-    /// The key of one role alone, to be kept in a file.
+    /// Returns the key of one role alone, for a key file.
     ///
     /// # Errors
     /// [`WrongRole::Other`] if this is the key of the other role.
@@ -164,7 +164,7 @@ impl ClusterKey {
         self.for_role(role).map(|key| Self { bytes: key.bytes, only: Some(role) })
     }
 
-    /// The keys of all roles, for the side that accepts connections.
+    /// Returns the keys of all roles, for the side that accepts connections.
     ///
     /// # Errors
     /// [`WrongRole::NotWhole`] if this is the key of one role.
@@ -183,8 +183,8 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
-/// The key with which a peer of a role proves that it may be one: the pre-shared key of its handshakes. Overwritten when
-/// dropped, never printed by `Debug`.
+/// The key with which a peer proves its role: the pre-shared key of its handshakes. It is overwritten when
+/// dropped, and `Debug` never prints it.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct RoleKey {
     #[zeroize(skip)]
@@ -193,13 +193,13 @@ pub struct RoleKey {
 }
 
 impl RoleKey {
-    /// Whose key it is.
+    /// Returns the role of the key.
     #[must_use]
     pub const fn role(&self) -> Role {
         self.role
     }
 
-    /// The bytes, for the handshake.
+    /// Returns the bytes, for the handshake.
     pub(super) const fn bytes(&self) -> &[u8; BYTES] {
         &self.bytes
     }
@@ -219,7 +219,7 @@ pub struct RoleKeys {
 }
 
 impl RoleKeys {
-    /// The key of a role.
+    /// Returns the key of a role.
     pub(super) const fn of(&self, role: Role) -> &RoleKey {
         match role {
             Role::Node => &self.node,
@@ -228,10 +228,10 @@ impl RoleKeys {
     }
 }
 
-/// HMAC-BLAKE2s under the whole key, of the role's label.
+/// Computes HMAC-BLAKE2s of the role's label under the whole key.
 fn derive(whole: &[u8; BYTES], role: Role) -> [u8; BYTES] {
     let mut key = [0; BYTES];
-    // The resolver knows the hash that the handshake uses.
+    // The resolver has the hash that the handshake uses.
     let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s).expect("BLAKE2s");
     hash.hmac(whole, role.label(), &mut key);
     key

@@ -1,4 +1,4 @@
-//! Messages after the handshake: sealing into frames, and opening them from a stream of bytes.
+//! Messages after the handshake: sealing into frames, and opening from a stream of bytes.
 
 use super::{ChannelError, FRAME_OVERHEAD, FRAME_PAYLOAD, LENGTH_BYTES, MAX_MESSAGE, TAG_BYTES};
 use alloc::sync::Arc;
@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use snow::StatelessTransportState;
 
-/// Bytes on the wire of a message of `len` bytes.
+/// Returns the length on the wire of a message of `len` bytes.
 #[must_use]
 pub const fn sealed_len(len: usize) -> usize {
     len + (len / FRAME_PAYLOAD + 1) * FRAME_OVERHEAD
@@ -35,8 +35,11 @@ impl Sealer {
         sealed.map(|_| ())
     }
 
-    /// Writes the sealed message to the front of `out`, which must have [`sealed_len`] bytes; gives that number.
-    /// Does not allocate. What was sealed must be sent, in order.
+    /// Writes the sealed message to the front of `out` and returns its length, [`sealed_len`]. Does not
+    /// allocate. All sealed messages must be sent, in order.
+    ///
+    /// # Errors
+    /// [`ChannelError::NoRoom`] if `out` is shorter than that.
     pub fn seal_into(&mut self, message: &[u8], out: &mut [u8]) -> Result<usize, ChannelError> {
         if message.len() > MAX_MESSAGE {
             return Err(ChannelError::TooLong { max: MAX_MESSAGE });
@@ -50,7 +53,7 @@ impl Sealer {
             let payload = payloads.next().unwrap_or_default();
             let (length, body) = frame.split_at_mut(LENGTH_BYTES);
             length.copy_from_slice(&((payload.len() + TAG_BYTES) as u16).to_be_bytes());
-            // Fails only when 2^64 - 1 frames have been sent.
+            // Fails only after 2^64 - 1 frames.
             self.transport
                 .write_message(self.nonce, payload, body)
                 .map_err(|_| ChannelError::TooLong { max: MAX_MESSAGE })?;
@@ -71,13 +74,13 @@ pub struct Opener {
     transport: Arc<StatelessTransportState>,
     /// The number of the next frame.
     nonce: u64,
-    /// The front of a frame whose rest has not come yet, length included.
+    /// The received front part of an incomplete frame, with its length.
     frame: Vec<u8>,
-    /// What has been opened of a message.
+    /// The opened part of a message.
     message: Vec<u8>,
-    /// The longest message taken.
+    /// The maximum length of an accepted message, in bytes.
     max_message: usize,
-    /// Whether an error has ended the channel.
+    /// The error that has ended the channel.
     failed: Option<ChannelError>,
 }
 
@@ -93,13 +96,13 @@ impl Opener {
         }
     }
 
-    /// Takes messages of at most that many bytes from now on, and never more than [`MAX_MESSAGE`].
+    /// Limits messages to `max_message` bytes from now on. The limit is never above [`MAX_MESSAGE`].
     pub fn limit(&mut self, max_message: usize) {
         self.max_message = max_message.min(MAX_MESSAGE);
     }
 
-    /// Takes bytes from the front of `bytes` until a message is whole, which it gives, or none are left. It holds at
-    /// most one frame and one message. After an error it gives the same error again.
+    /// Consumes bytes from the front of `bytes` until a message is complete, which it returns, or no bytes
+    /// are left. Buffers at most one frame and one message. After an error all calls return the same error.
     pub fn open(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, ChannelError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -111,7 +114,7 @@ impl Opener {
 
     fn open_frames(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, ChannelError> {
         loop {
-            // A frame that is whole in `bytes` is opened from there, without a copy.
+            // A frame that is complete in `bytes` is opened there, without a copy.
             let whole = self.frame.is_empty().then(|| split_frame(bytes)).transpose()?.flatten();
             let ended = if let Some((noise, rest)) = whole {
                 *bytes = rest;
@@ -132,7 +135,7 @@ impl Opener {
         }
     }
 
-    /// Moves bytes to the frame held; whether it is whole.
+    /// Moves bytes to the buffered frame. Returns true if it is complete.
     fn collect(&mut self, bytes: &mut &[u8]) -> Result<bool, ChannelError> {
         loop {
             let wanted = match frame_len(&self.frame)? {
@@ -152,7 +155,7 @@ impl Opener {
         }
     }
 
-    /// Opens a Noise message onto the end of the message held; whether that is now whole.
+    /// Opens a Noise message at the end of the buffered message. Returns true if that is complete.
     fn open_frame(&mut self, noise: &[u8]) -> Result<bool, ChannelError> {
         let start = self.message.len();
         let payload = noise.len().saturating_sub(TAG_BYTES);
@@ -173,7 +176,8 @@ impl fmt::Debug for Opener {
     }
 }
 
-/// Bytes of the frame that starts with `bytes`, its length included; `None` if even the length is not there.
+/// Returns the length of the frame at the front of `bytes`, in bytes, including its length field; `None` if
+/// the length field is not complete.
 fn frame_len(bytes: &[u8]) -> Result<Option<usize>, ChannelError> {
     let Some(&length) = bytes.first_chunk() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(length));
@@ -183,10 +187,11 @@ fn frame_len(bytes: &[u8]) -> Result<Option<usize>, ChannelError> {
     Ok(Some(LENGTH_BYTES + length))
 }
 
-/// A frame's Noise message, and the bytes behind the frame.
+/// A frame's Noise message, and the bytes after the frame.
 type NoiseAndRest<'a> = (&'a [u8], &'a [u8]);
 
-/// The Noise message of the frame at the front of `bytes`, and what follows; `None` if it is not whole.
+/// Returns the Noise message of the frame at the front of `bytes`, and the bytes after the frame; `None` if
+/// the frame is not complete.
 fn split_frame(bytes: &[u8]) -> Result<Option<NoiseAndRest<'_>>, ChannelError> {
     let Some(len) = frame_len(bytes)? else { return Ok(None) };
     let Some((frame, rest)) = bytes.split_at_checked(len) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The Noise channel: golden bytes, properties over any segmentation, and every way to fail.
+//! The Noise channel: golden bytes, properties over any segmentation, and all failures.
 use proptest::prelude::*;
 use proto::channel::{
     Arithmetic, Channel, ChannelError, ClusterKey, FRAME_OVERHEAD, FRAME_PAYLOAD, Handshake, HandshakeStep,
@@ -19,7 +19,8 @@ fn responder() -> (Handshake, Vec<u8>) {
     Handshake::responder(&KEY.roles().unwrap(), [[3; 32], [2; 32]])
 }
 
-/// Feeds `bytes` in pieces of `step` bytes, all of which the handshake must take; gives what it says.
+/// Feeds `bytes` in pieces of `step` bytes, all of which the handshake must consume, and returns the last
+/// result.
 fn step(mut side: Handshake, bytes: &[u8], step: usize) -> Result<HandshakeStep, ChannelError> {
     let mut replies = Vec::new();
     for mut piece in bytes.chunks(step) {
@@ -37,7 +38,7 @@ fn step(mut side: Handshake, bytes: &[u8], step: usize) -> Result<HandshakeStep,
     Ok(HandshakeStep::Continue { reply: replies, next: side })
 }
 
-/// Feeds bytes that leave the handshake waiting; gives it and its reply.
+/// Feeds bytes after which the handshake must wait, and returns it and its reply.
 fn go_on(side: Handshake, bytes: &[u8], pieces: usize) -> (Handshake, Vec<u8>) {
     match step(side, bytes, pieces) {
         Ok(HandshakeStep::Continue { reply, next }) => (next, reply),
@@ -45,7 +46,7 @@ fn go_on(side: Handshake, bytes: &[u8], pieces: usize) -> (Handshake, Vec<u8>) {
     }
 }
 
-/// Feeds the last bytes of a handshake; gives how it ended.
+/// Feeds the last bytes of a handshake, and returns its result.
 fn end(side: Handshake, bytes: &[u8], pieces: usize) -> Result<(Vec<u8>, Channel), ChannelError> {
     match step(side, bytes, pieces)? {
         HandshakeStep::Done { reply, channel } => Ok((reply, channel)),
@@ -67,7 +68,7 @@ fn pair(pieces: usize) -> (Channel, Channel) {
     shake(initiator(), pieces)
 }
 
-/// All messages in `bytes`, fed in pieces of `step`.
+/// Returns all messages in `bytes`, fed in pieces of `step` bytes.
 fn open_all(opener: &mut Opener, bytes: &[u8], step: usize) -> Result<Vec<Vec<u8>>, ChannelError> {
     let mut messages = Vec::new();
     for mut piece in bytes.chunks(step) {
@@ -79,7 +80,7 @@ fn open_all(opener: &mut Opener, bytes: &[u8], step: usize) -> Result<Vec<Vec<u8
     Ok(messages)
 }
 
-/// As [`pair`], the initiator computing as told.
+/// Makes a pair as [`pair`], with the given implementation at the initiator.
 fn pair_with(arithmetic: Arithmetic) -> (Channel, Channel) {
     shake(Handshake::initiator_with(&role_key(Role::Node), [1; 32], arithmetic), 99)
 }
@@ -98,7 +99,7 @@ fn both_arithmetics_give_the_same_bytes() {
         let sealed = seal(&mut scalars);
         assert_eq!(sealed, seal(&mut vectors), "{len}");
         assert_eq!(other.opener.open(&mut &sealed[..]).unwrap().as_deref(), Some(&message[..]));
-        // And what the peer seals opens with both.
+        // Both implementations open a message that the peer seals.
         let sealed = seal(&mut peer);
         assert_eq!(sealed, seal(&mut other));
         for channel in [&mut vectors, &mut scalars] {
@@ -114,7 +115,7 @@ fn scalars_refuse_each_changed_bit() {
         let mut sealed = Vec::new();
         peer.sealer.seal(b"text", &mut sealed).unwrap();
         sealed[bit / 8] ^= 1 << (bit % 8);
-        // A longer length makes the frame wait for more; all else is damage.
+        // After a change to a longer length the opener waits for more bytes; every other change is damage.
         let opened = scalars.opener.open(&mut &sealed[..]);
         assert!(matches!(opened, Err(ChannelError::Damaged) | Ok(None)), "bit {bit}: {opened:?}");
         assert!(bit < 16 || opened.is_err(), "bit {bit}");
@@ -123,8 +124,9 @@ fn scalars_refuse_each_changed_bit() {
 
 #[test]
 fn golden_bytes() {
-    // Any change of pattern, primitives, prologue or framing shows here, and breaks nodes of another build. The bytes come
-    // from another implementation of Noise, in Python over its `cryptography` and `hashlib`.
+    // Any change of pattern, primitives, prologue or framing changes these bytes, and breaks nodes of another
+    // build. The bytes come from another implementation of Noise, in Python with its `cryptography` and
+    // `hashlib`.
     let (responder, challenge) = responder();
     let (initiator, first) = go_on(initiator(), &challenge, 99);
     let (reply, mut responder) = end(responder, &first, 99).unwrap();
@@ -146,7 +148,7 @@ fn a_recorded_first_message_is_worth_nothing() {
     let keys = KEY.roles().unwrap();
     let (fresh, _) = Handshake::responder(&keys, [[4; 32], [2; 32]]);
     assert_eq!(end(fresh, &recorded, 99).unwrap_err(), ChannelError::WrongKey);
-    // It is the challenge that makes the difference.
+    // The challenge makes the difference.
     let (same, _) = Handshake::responder(&keys, [[3; 32], [5; 32]]);
     assert!(end(same, &recorded, 99).is_ok());
 }
@@ -247,7 +249,7 @@ fn replayed_swapped_and_reflected_frames_are_damage() {
     assert_eq!(a.opener.open(&mut &one[..]), Err(ChannelError::Damaged), "reflected");
     assert_eq!(b.opener.open(&mut &one[..]).unwrap().unwrap(), b"one");
     assert_eq!(b.opener.open(&mut &one[..]), Err(ChannelError::Damaged), "replayed");
-    assert_eq!(b.opener.open(&mut &two[..]), Err(ChannelError::Damaged), "nothing goes on after damage");
+    assert_eq!(b.opener.open(&mut &two[..]), Err(ChannelError::Damaged), "nothing follows damage");
     let (_, mut b) = pair(9);
     assert_eq!(b.opener.open(&mut &two[..]), Err(ChannelError::Damaged), "out of order");
 }
@@ -273,7 +275,7 @@ fn key_text() {
 
 #[test]
 fn keys_of_roles() {
-    // HMAC-BLAKE2s of the labels under the whole key, by Python's hmac and hashlib.
+    // HMAC-BLAKE2s of the labels under the whole key, computed by Python's hmac and hashlib.
     let texts = [
         "node:6a1057ce962d8860976f181a14daf98315fc8d6569b462eec1b9501ef6480d8b\n",
         "client:1ffb2703cc91e314aa4ebb8111bc1a679513b98e09e40bdfae2be8f3aa96e205\n",
@@ -283,7 +285,7 @@ fn keys_of_roles() {
         assert_eq!(*only.to_hex(), text);
         let read = ClusterKey::from_hex(text.as_bytes()).unwrap();
         assert_eq!(read, only);
-        // It serves its role as the whole key does, and nothing else.
+        // A role key serves its role as the whole key does, and no other role.
         let (a, _) = shake(Handshake::initiator(&read.for_role(role).unwrap(), [1; 32]), 99);
         assert_eq!(a.role, role);
         let other = if role == Role::Node { Role::Client } else { Role::Node };
@@ -315,7 +317,8 @@ proptest! {
         a.sealer.seal(&[4; 2000], &mut sealed).unwrap();
         let at = at % sealed.len();
         sealed[at] ^= flip;
-        // A longer length may leave the opener waiting for the rest: then it must not have given a changed message.
+        // After a change to a longer length the opener may wait for the rest; it must not have returned a
+        // changed message.
         match open_all(&mut b.opener, &sealed, step) {
             Err(error) => prop_assert_eq!(error, ChannelError::Damaged),
             Ok(messages) => {

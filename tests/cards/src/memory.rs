@@ -2,28 +2,39 @@
 
 use mlx4::Block;
 use platform::runs::{PAGE, Runs};
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{HostLent, IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// All shared memory.
+/// All shared memory. Clones are the same memory.
+#[derive(Clone)]
 pub struct Pool {
     base: u64,
-    words: Box<[AtomicU64]>,
-    runs: Mutex<Runs>,
+    words: Arc<[AtomicU64]>,
+    runs: Arc<Mutex<Runs>>,
 }
 
 impl Pool {
     pub fn new(base: IoAddr, len: u64) -> Arc<Self> {
         let words = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { base: base.0, words, runs: Mutex::new(Runs::new(len)) })
+        Arc::new(Self { base: base.0, words, runs: Arc::new(Mutex::new(Runs::new(len))) })
     }
 
     /// Returns the number of allocated bytes.
     pub fn in_use(&self) -> u64 {
         let stats = self.stats();
         stats.total - stats.free
+    }
+
+    pub fn alloc(&self, len: u64) -> Option<IoAddr> {
+        let (start, len) = self.runs.lock().unwrap().take(len)?;
+        self.fill(IoAddr(self.base + start), len, 0).ok()?;
+        Some(IoAddr(self.base + start))
+    }
+
+    pub fn free(&self, addr: IoAddr, len: u64) {
+        self.runs.lock().unwrap().give(addr.0 - self.base, len);
     }
 
     fn offset(&self, addr: IoAddr, len: u64) -> Result<u64, MemoryError> {
@@ -94,16 +105,15 @@ impl Memory for Pool {
         let swapped = self.word(addr)?.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
         Ok(swapped.unwrap_or_else(|before| before))
     }
-    fn alloc(&self, len: u64) -> Option<IoAddr> {
-        let (start, len) = self.runs.lock().unwrap().take(len)?;
-        self.fill(IoAddr(self.base + start), len, 0).ok()?;
-        Some(IoAddr(self.base + start))
-    }
-    fn free(&self, addr: IoAddr, len: u64) {
-        self.runs.lock().unwrap().give(addr.0 - self.base, len);
+    fn lend(&self, len: u64) -> Option<Box<dyn Lent>> {
+        let addr = self.alloc(len)?;
+        Some(Box::new(HostLent::new(self.clone(), addr, len, Self::free)))
     }
     fn stats(&self) -> MemoryStats {
         self.runs.lock().unwrap().stats()
+    }
+    fn largest_free(&self) -> u64 {
+        self.runs.lock().unwrap().largest_free()
     }
 }
 

@@ -1,5 +1,5 @@
-//! `cargo xtask bench against DIR`: perftest's and LITE's figures between two appliances, beside those of the programs of
-//! another commit, in turn, in one run on one machine.
+//! `cargo xtask bench against DIR`: measures perftest and LITE between two appliances, with this checkout's
+//! programs and with those of another commit, in turn, in one run on one machine.
 
 use super::host::Host;
 use super::lab::Lab;
@@ -17,13 +17,13 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// The most that an operation may cost, in times of what it costs with the other programs.
+/// The greatest accepted cost of an operation, relative to its cost with the other programs.
 const TARGET: f64 = 1.10;
 /// Operations for each latency of LITE.
 const LITE_SAMPLES: u32 = 300;
 const MTU: u32 = 4096;
-/// The cells of perftest: program, bytes, iterations. Each is run twice, and the second run counts: in the first one QEMU
-/// translates the code.
+/// The cells of perftest: program, bytes, iterations. Each is run twice, and the second run counts: QEMU
+/// translates the code during the first.
 const CELLS: [(&str, u32, u32); 9] = [
     ("ib_write_lat", 8, 500),
     ("ib_read_lat", 8, 500),
@@ -36,16 +36,17 @@ const CELLS: [(&str, u32, u32); 9] = [
     ("ib_read_bw", 65536, 400),
 ];
 
-/// The programs to compare with, how often, and where the figures go.
+/// The other programs, the number of rounds, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Directory with the other kernel (`ferrolite`) and manager (`ferrolite-manager`), as built in a checkout of that commit
+    /// Directory with the other kernel (`ferrolite`) and manager (`ferrolite-manager`), as built in a
+    /// checkout of that commit
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// How often each side is measured, in turn; the medians of the rounds' ratios are judged
+    /// Number of measurements of each side, in turn; the medians of the rounds' ratios are judged
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: u32,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Refuses to start while the machine is busy, and fails if a figure is worse by more than 10 %
@@ -59,7 +60,7 @@ struct Sample {
     name: String,
     unit: &'static str,
     value: f64,
-    /// Whether a larger value is a better one.
+    /// True if a larger value is better.
     rate: bool,
 }
 
@@ -71,7 +72,7 @@ struct Round {
 }
 
 impl Round {
-    /// Returns the cost of figure `index` with our programs, in times of its cost with the others.
+    /// Returns the cost of figure `index` with our programs, relative to the other programs.
     fn cost(&self, index: usize) -> Option<f64> {
         let (ours, theirs) = (self.ours.get(index)?, self.theirs.get(index)?);
         Some(if ours.rate { theirs.value / ours.value } else { ours.value / theirs.value })
@@ -107,7 +108,7 @@ pub fn bench(options: &Options) -> Result<()> {
             let step = format!("{whose}: {n} of {}", options.runs);
             ui::step(&step, || measure(&lab, programs))
         };
-        // Each side comes first in every second round.
+        // The sides alternate in coming first.
         let round = if n % 2 == 1 {
             let theirs = side(&other, "the other programs")?;
             Round { ours: side(&lab.programs, "these programs")?, theirs }
@@ -128,7 +129,7 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, &[])
 }
 
-/// All figures of one side, in machines that are booted for it.
+/// Returns all figures of one side, from machines that are booted for it.
 fn measure(lab: &Lab, programs: &Programs) -> Result<Vec<Sample>> {
     let mut samples = perftest(programs)?;
     for row in lite::run_of(lab, programs, LITE_SAMPLES)? {
@@ -160,12 +161,13 @@ fn perftest(programs: &Programs) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// The names of the figures, in their order.
+/// Returns the names of the figures, in order.
 fn names(rounds: &[Round]) -> impl Iterator<Item = (usize, &Sample)> {
     rounds.first().into_iter().flat_map(|round| round.ours.iter().enumerate())
 }
 
-/// The medians of the rounds' ratios, each a cost: 2 is half as fast, for latencies and for rates.
+/// Returns the medians of the rounds' ratios. Each is a cost: 2 means half as fast, for latencies and for
+/// rates.
 fn targets(rounds: &[Round]) -> Vec<Target> {
     names(rounds)
         .map(|(index, sample)| {

@@ -1,4 +1,5 @@
-//! How long an appliance takes until it has joined: the kernel's own boot chart, and what QEMU takes before.
+//! Measures the time from QEMU's start until an appliance has joined: the kernel's own boot chart, and the
+//! time before the kernel.
 
 use super::lab::Lab;
 use super::stats::{median, median_of};
@@ -13,16 +14,16 @@ use serde::Serialize;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Stage at whose end the manager has answered that the node is a member.
+/// The stage at whose end the manager has accepted the node as a member.
 const JOINED: &str = "join";
 /// The last stage of the chart.
 const LAST: &str = "lite";
-/// From entry to joined on microvm, in milliseconds.
+/// The greatest time from entry to joined on microvm, in milliseconds.
 const TARGET_MS: f64 = 150.0;
-/// How long a boot may take.
+/// The longest time for a boot.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Machines that are booted: model and processors.
+/// The machines to boot: model and processors.
 const MACHINES: [(Machine, u32); 4] =
     [(Machine::Microvm, 1), (Machine::Microvm, 2), (Machine::Q35, 1), (Machine::Q35, 2)];
 
@@ -32,16 +33,16 @@ pub struct Boot {
     machine: String,
     cpus: u32,
     boots: usize,
-    /// From starting QEMU to the kernel's first instruction, firmware included.
+    /// From QEMU's start to the kernel's first instruction, firmware included.
     exec_to_entry_ms: Option<f64>,
     /// From the kernel's first instruction to the manager's welcome.
     entry_to_joined_ms: Option<f64>,
     exec_to_joined_ms: Option<f64>,
-    /// End of each stage after the kernel's first instruction.
+    /// The end of each stage, from the kernel's first instruction.
     stages_ms: Vec<(String, f64)>,
 }
 
-/// One boot, in milliseconds.
+/// The times of one boot, in milliseconds.
 #[derive(Debug, Default)]
 struct Chart {
     exec_to_entry: Option<f64>,
@@ -53,8 +54,8 @@ impl Chart {
         self.stages.iter().find(|(stage, _)| stage == name).map(|(_, ms)| *ms)
     }
 
-    /// Takes a line of the console that came `at` milliseconds after QEMU's start. The first line with a time says when
-    /// entry was; what writing that line takes is so counted in, to QEMU's debit.
+    /// Handles a line of the console that arrived `at` milliseconds after QEMU's start. The first line with a
+    /// time stamp determines the time of entry; the time to write that line is thereby counted as QEMU's.
     fn line(&mut self, line: &str, at: f64) {
         if let Some(stage) = stage(line) {
             self.stages.push(stage);
@@ -64,13 +65,13 @@ impl Chart {
     }
 }
 
-/// `bootchart: page tables              3131 us`.
+/// Parses `bootchart: page tables              3131 us`.
 fn stage(line: &str) -> Option<(String, f64)> {
     let (name, us) = line.strip_prefix("bootchart: ")?.strip_suffix(" us")?.rsplit_once(' ')?;
     Some((name.trim().to_owned(), us.parse::<f64>().ok()? / 1000.0))
 }
 
-/// The seconds in `[    0.009108] info ...`, as milliseconds.
+/// Parses the seconds in `[    0.009108] info ...`, as milliseconds.
 fn stamp(line: &str) -> Option<f64> {
     let (seconds, _) = line.strip_prefix('[')?.split_once(']')?;
     Some(seconds.trim().parse::<f64>().ok()? * 1000.0)
@@ -83,7 +84,8 @@ pub fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
     for run in 0..runs {
         ui::step(&format!("boots on microvm and q35, 1 and 2 processors: {} of {runs}", run + 1), || {
             for (n, (machine, cpus)) in MACHINES.into_iter().enumerate() {
-                // A name of its own each time: the one before may not have been missed yet.
+                // Each boot has a name of its own: the manager may not have noticed the end of the one
+                // before.
                 let name = format!("boot{n}-{run}");
                 let chart = boot(lab, &mut manager, name, machine, cpus);
                 charts[n]
@@ -99,7 +101,7 @@ pub fn measure(lab: &Lab, runs: u32) -> Result<Vec<Boot>> {
         .collect())
 }
 
-/// Boots one appliance until its chart is complete.
+/// Boots one appliance and waits until its chart is complete.
 fn boot(lab: &Lab, manager: &mut Manager, name: String, machine: Machine, cpus: u32) -> Result<Chart> {
     let fabric = Fabric::start(&FabricConfig {
         ports: 1,
@@ -140,7 +142,7 @@ fn follow(vm: &Vm, events: &Receiver<Event>, manager: &mut Manager) -> Result<Ch
             }
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => bail!("the node did not join within {} s", LIMIT.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine has ended"),
         }
         manager.check()?;
         interrupt::check()?;
@@ -168,7 +170,7 @@ fn summary(machine: Machine, cpus: u32, charts: &[Chart]) -> Boot {
     }
 }
 
-/// The stages, a column per machine.
+/// Returns the table of stages, with a column per machine.
 pub fn table(boots: &[Boot]) -> Table {
     let heads = boots.iter().map(|b| format!("{}, {} cpu", b.machine, b.cpus));
     let mut table = Table::new(
@@ -191,7 +193,7 @@ pub fn table(boots: &[Boot]) -> Table {
     table
 }
 
-/// Those that have one are on microvm.
+/// Returns the targets, which exist for microvm only.
 pub fn targets(boots: &[Boot]) -> Vec<Target> {
     let microvm = boots.iter().filter(|b| b.machine == Machine::Microvm.to_string());
     microvm

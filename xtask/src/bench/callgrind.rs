@@ -1,15 +1,16 @@
-//! What callgrind writes (its manual, "Callgrind Format Specification"): who has called whom, and for how many instructions.
+//! Parses profiles of callgrind (its manual, "Callgrind Format Specification"): the callers and callees, and
+//! the instructions of each call.
 
 use std::collections::HashMap;
 
-/// A function, and the program or library that it is in. A library without symbols has numbers for names.
+/// A function, and the program or library that contains it. In a library without symbols, names are numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     pub object: String,
     pub function: String,
 }
 
-/// Calls of one function by another, with all that was called in turn.
+/// The calls of one function by another, with all functions that were called in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Calls {
     pub caller: Site,
@@ -18,7 +19,7 @@ pub struct Calls {
     pub instructions: u64,
 }
 
-/// All calls that a profile tells of. Lines that are no part of the format are left out.
+/// Returns all calls of a profile. Lines that do not belong to the format are skipped.
 pub fn calls(profile: &str) -> Vec<Calls> {
     let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
     let (mut here, mut there) = (Site::default(), Site::default());
@@ -46,7 +47,7 @@ pub fn calls(profile: &str) -> Vec<Calls> {
     calls
 }
 
-/// `(7) name` says what 7 stands for from then on, `(7)` is that.
+/// Resolves a name: `(7) name` defines 7, and `(7)` refers to it.
 fn name(known: &mut HashMap<String, String>, value: &str) -> String {
     let (number, name) = value.split_once(' ').unwrap_or((value, ""));
     if !name.is_empty() {

@@ -1,4 +1,5 @@
-//! `cargo xtask bench cx3`: two Linux guests on emulated ConnectX-3 cards beside two with rdma_rxe, in turn.
+//! `cargo xtask bench cx3`: compares two Linux guests on emulated ConnectX-3 cards with two on rdma_rxe, in
+//! turn.
 
 use super::gaps::Gaps;
 use super::host::Host;
@@ -17,24 +18,24 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What our share of rxe's figures must be, in the order of [`linux_pair::FIGURES`].
+/// The bounds of our share of rxe's figures, in the order of [`linux_pair::FIGURES`].
 const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] =
     [Some(Bound::AtMost(0.3)), None, None, None, Some(Bound::AtLeast(10.0)), Some(Bound::AtLeast(5.0))];
-/// How long one program may take, with much room.
+/// The time limit of one program, with a large margin.
 const TEST: Duration = Duration::from_secs(120);
 
-/// Everything measured.
+/// The results of the benchmark.
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
     host: Host,
-    /// Major and minor version of the QEMU of both sides.
+    /// Major and minor version of the QEMU on both sides.
     qemu: (u32, u32),
     runs: u32,
     iterations: u32,
     lines: Vec<Line>,
     targets: Vec<Target>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with reasons.
     gaps: Gaps,
 }
 

@@ -1,4 +1,4 @@
-//! Puts tables into a page.
+//! Writes tables into a page.
 
 use anyhow::{Context, Result, bail};
 use std::io::ErrorKind;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const BEGIN: &str = "<!-- bench -->\n";
 const END: &str = "<!-- /bench -->";
 
-/// A page with a place for tables, between two marks.
+/// A page with a section for tables between two marks.
 pub struct Page {
     path: PathBuf,
     before: String,
@@ -15,7 +15,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Reads a page. A file that is not there becomes one; a file without the marks is not overwritten.
+    /// Reads a page. An absent file is created; a file without the marks is not overwritten.
     pub fn open(path: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -28,7 +28,7 @@ impl Page {
         Ok(Self { path: path.to_owned(), before: before.to_owned(), after: after.to_owned() })
     }
 
-    /// Puts `text`, which ends with a newline, into the place.
+    /// Replaces the section by `text`, which must end with a newline.
     pub fn write(&self, text: &str) -> Result<()> {
         let Self { path, before, after } = self;
         std::fs::write(path, format!("{before}{BEGIN}{text}{END}{after}"))

@@ -1,16 +1,16 @@
-//! What could not be measured: said, and no reason to lose the rest.
+//! Records failed measurements, which do not prevent the others.
 
 use crate::{interrupt, ui};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Measurements that failed, and why.
+/// Failed measurements, with reasons.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Gaps(Vec<String>);
 
 impl Gaps {
-    /// Tries to measure something of the side that the appliance is compared to. An interrupt is an error.
+    /// Attempts a measurement of the side to which the appliance is compared. Only an interrupt is an error.
     pub fn attempt<T>(&mut self, step: &str, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         interrupt::check()?;
         match ui::step(step, work) {
@@ -25,7 +25,7 @@ impl Gaps {
         }
     }
 
-    /// All of them.
+    /// Returns all failures.
     pub fn all(&self) -> &[String] {
         &self.0
     }

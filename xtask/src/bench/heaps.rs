@@ -1,5 +1,5 @@
-//! `cargo xtask bench heaps`: the allocator of the kernel's heap beside the one that it replaced, in two kernels that
-//! differ in nothing else.
+//! `cargo xtask bench heaps`: compares the allocator of the kernel's heap with its predecessor, in two
+//! kernels that differ in nothing else.
 
 use super::host::Host;
 use super::stats::median_of;
@@ -13,18 +13,18 @@ use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// How often, and where the figures go.
+/// The number of runs, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How often each kernel measures, in turn; medians are printed
+    /// Number of measurements by each kernel, in turn; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: u32,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What one thing costs with both allocators, medians in nanoseconds.
+/// The cost of one step with both allocators, medians in nanoseconds.
 #[derive(Debug, PartialEq, Serialize)]
 struct Line {
     what: String,
@@ -40,7 +40,7 @@ struct Figures {
     lines: Vec<Line>,
 }
 
-/// Builds both kernels and has them measure in turn.
+/// Builds both kernels and runs their measurements in turn.
 pub fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(false)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
@@ -66,7 +66,7 @@ pub fn bench(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A line for all that the first run of `talc` has.
+/// Returns a line for each step of the first run of `talc`.
 fn lines(talc: &[Vec<Step>], linked_list: &[Vec<Step>]) -> Vec<Line> {
     let of = |runs: &[Vec<Step>], what: &str| {
         median_of(runs, |steps| steps.iter().find(|step| step.what == what).map(|step| step.ns))

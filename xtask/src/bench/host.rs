@@ -1,30 +1,32 @@
-//! The machine that measures, and whether it has anything else to do.
+//! The measuring machine, and its load.
 
 use crate::{paths, tool};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::process::Command;
 
-/// What may run beside a measurement: so much load for each processor.
+/// The greatest load, per processor, that other work may cause during a measurement.
 const BUSY: f64 = 0.4;
 
-/// Where and under what conditions the figures came about.
+/// The machine and the conditions under which the figures were measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Host {
     /// Load averages at the start, before anything is built: over 1, 5 and 15 minutes.
     load: [f64; 3],
-    /// Processors.
+    /// The number of processors.
     host_cpus: usize,
-    /// Their name.
+    /// The name of the processors.
     host_cpu: String,
-    /// What executes the guests: always this one, since the Linux guests and the targets are for it.
+    /// The accelerator of the guests: always the same, because the Linux guests and the targets are made for
+    /// it.
     accel: &'static str,
-    /// The commit measured, with `+` behind it if the checkout differs in more than docs; `unknown` outside of a checkout.
+    /// The measured commit, followed by `+` if the checkout differs in more than docs; `unknown` outside of a
+    /// checkout.
     commit: String,
 }
 
 impl Host {
-    /// Looks at the machine as it is now.
+    /// Examines the machine as it is now.
     fn look() -> Result<Self> {
         let load = std::fs::read_to_string("/proc/loadavg").context("cannot read the load average")?;
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -37,7 +39,7 @@ impl Host {
         })
     }
 
-    /// As [`look`](Self::look), before measuring: warns of a machine that is too busy, which `strict` refuses.
+    /// Examines the machine before a measurement. Warns if it is too busy, or fails if `strict`.
     pub fn ready(strict: bool) -> Result<Self> {
         let host = Self::look()?;
         match host.busy() {
@@ -48,7 +50,7 @@ impl Host {
         Ok(host)
     }
 
-    /// What to say if the machine is too busy for its figures to mean anything.
+    /// Returns a message if the machine is too busy for meaningful figures.
     fn busy(&self) -> Option<String> {
         let allowed = BUSY * self.host_cpus as f64;
         (self.load[0] > allowed).then(|| {
@@ -59,7 +61,7 @@ impl Host {
         })
     }
 
-    /// All of it for the head of a report.
+    /// Returns a sentence with all properties, for the head of a report.
     pub fn sentence(&self, runs: u32) -> String {
         let [one, five, fifteen] = self.load;
         format!(
@@ -73,13 +75,13 @@ impl Host {
     }
 }
 
-/// The first three numbers of `/proc/loadavg`.
+/// Parses the first three numbers of `/proc/loadavg`.
 fn parse_load(text: &str) -> Option<[f64; 3]> {
     let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
     Some([numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// The processor's name in `/proc/cpuinfo`.
+/// Returns the processor's name in `/proc/cpuinfo`.
 fn model(cpuinfo: &str) -> Option<&str> {
     let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim())

@@ -1,4 +1,5 @@
-//! What all measurements share: the programs under test, built once, and jobs on clusters of their own.
+//! The common part of all measurements: the programs under test, built once, and jobs on clusters of their
+//! own.
 
 use crate::cargo::Profile;
 use crate::run::Programs;
@@ -14,27 +15,27 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longest that one job may take.
+/// The time limit of one job.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The programs under test and a place for files.
+/// The programs under test, and a directory for files.
 pub struct Lab {
     pub qemu: Qemu,
-    /// Copies, so that nothing that is built meanwhile gets into the figures.
+    /// Copies of the programs, so that later builds do not influence the figures.
     pub programs: Programs,
-    /// Size of the kernel without symbols, in bytes.
+    /// The size of the kernel without symbols, in bytes.
     pub stripped_bytes: u64,
     dir: TempDir,
 }
 
-/// A Linux guest's parts.
+/// The parts of a Linux guest.
 pub struct Linux {
     pub image: LinuxImage,
     /// The word count as a single process.
     pub rate: PathBuf,
 }
 
-/// What a job left.
+/// The results of a job.
 pub struct Job {
     /// The figures of `cargo xtask run --json`.
     pub figures: Value,
@@ -42,7 +43,7 @@ pub struct Job {
 }
 
 impl Lab {
-    /// Builds what is needed.
+    /// Builds the programs.
     pub fn new() -> Result<Self> {
         let qemu = setup::qemu()?;
         let image = image::build()?;
@@ -55,17 +56,18 @@ impl Lab {
         Ok(Self { qemu, programs, stripped_bytes: image.stripped_bytes, dir })
     }
 
-    /// Where files of the measurements go. Short, because of sockets.
+    /// Returns the directory for files of the measurements. Its path is short, because of sockets.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A daemon of its own.
+    /// Starts a new daemon.
     pub fn manager(&self) -> Result<Manager> {
         Manager::start(&self.programs.manager, 0, self.dir())
     }
 
-    /// The Linux to compare to: packages of the host's Debian, and our word count built for it.
+    /// Returns the Linux guest for comparisons: packages of the host's Debian, and our word count built for
+    /// it.
     pub fn linux(&self) -> Result<Linux> {
         let cache = paths::target().join("linux-guest");
         let image = LinuxImage::build(&cache)?;
@@ -73,12 +75,13 @@ impl Lab {
         Ok(Linux { image, rate })
     }
 
-    /// One job on a cluster that is booted for it and ends with it, as users run it. `args` are further options of `cargo xtask run`.
+    /// Runs one job on a cluster that is booted for it, as users run it. `args` are further options of
+    /// `cargo xtask run`.
     pub fn job(&self, args: &[&str], input: &Path) -> Result<Job> {
         self.job_of(&self.programs, args, input)
     }
 
-    /// As [`job`](Self::job), with programs that are in one directory.
+    /// Runs a job as [`job`](Self::job) does, with programs that are in one directory.
     pub fn job_of(&self, programs: &Programs, args: &[&str], input: &Path) -> Result<Job> {
         let [json, output] = ["run.json", "run.out"].map(|name| self.dir().join(name));
         let mut command = Command::new("/proc/self/exe");

@@ -1,4 +1,4 @@
-//! Two Linux guests measured by perftest, whatever their RNIC is: figures that can be set beside each other.
+//! Measures two Linux guests by perftest, with any RNIC, so that figures can be compared.
 
 use super::pairs::Line;
 use super::target::{Bound, Target};
@@ -9,16 +9,16 @@ use clap::builder::RangedU64ValueParser;
 use qemu::linux::perftest;
 use std::path::PathBuf;
 
-/// How often to measure and where the figures go.
+/// The amount of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How often both sides are measured, in turn; medians are printed
+    /// Number of measurements of each side, in turn; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     pub runs: u32,
-    /// Operations of each latency measurement; those of throughput have more
+    /// Operations of each latency measurement; throughput is measured over more
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<u32>::new().range(100..=100_000))]
     pub iterations: u32,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
@@ -26,7 +26,7 @@ pub struct Options {
     pub strict: bool,
 }
 
-/// What is measured, in order: name and unit.
+/// The figures in order: name and unit.
 pub const FIGURES: [(&str, &str); 6] = [
     ("8 B write, p50", "us"),
     ("8 B read, p50", "us"),
@@ -35,17 +35,17 @@ pub const FIGURES: [(&str, &str); 6] = [
     ("64 B writes", "k/s"),
     ("64 KiB writes", "MB/s"),
 ];
-/// From here on, more is better.
+/// From this index on, larger is better.
 const RATES: usize = 4;
 
-/// One run of one side, in the order of [`FIGURES`]; a figure that could not be measured is absent.
+/// One run of one side, in the order of [`FIGURES`]. A figure that could not be measured is absent.
 pub type Sample = [Option<f64>; FIGURES.len()];
 
-/// Small messages that a rate is measured over, for each operation of a latency.
+/// Small messages over which a rate is measured, for each operation of a latency.
 pub const RATE_FACTOR: u32 = 5;
 
-/// Measures all figures. `run` runs a program with options and gives what the client printed. A figure that fails is absent, and
-/// why is told.
+/// Measures all figures. `run` runs a program with options and returns the client's output. A figure that
+/// fails is absent, and the reason is printed.
 pub fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String>) -> Sample {
     let mut figure =
         |name: &str, program: &str, options: &str, read: fn(&str) -> Result<f64>| match run(program, options)
@@ -68,14 +68,14 @@ pub fn measure(iterations: u32, mut run: impl FnMut(&str, &str) -> Result<String
         figure(write, "ib_write_lat", &small, p50),
         figure(read, "ib_read_lat", &small, p50),
         figure(send, "ib_send_lat", &small, p50),
-        // An atomic program refuses a size.
+        // perftest's atomic programs refuse a size.
         figure(atomic, "ib_atomic_lat", &format!("-n {iterations}"), p50),
         figure(rate, "ib_write_bw", &many, per_ms),
         figure(rates, "ib_write_bw", &format!("-s 65536 -n {iterations}"), mb_s),
     ]
 }
 
-/// Of each figure the better one: what is fast for us need not be for Linux.
+/// Returns the better value of each figure: the wire that is fast for us need not be fast for Linux.
 pub fn better(a: &Sample, b: &Sample) -> Sample {
     let mut best = *a;
     for (n, (best, other)) in best.iter_mut().zip(b).enumerate() {
@@ -88,7 +88,7 @@ pub fn better(a: &Sample, b: &Sample) -> Sample {
     best
 }
 
-/// A line per figure, of runs that followed each other.
+/// Returns a line per figure, of runs that followed each other.
 pub fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
     let column = |runs: &[Sample], n: usize| runs.iter().map(|run| run[n]).collect::<Vec<_>>();
     let line = |(n, (what, unit)): (usize, (&'static str, &'static str))| {
@@ -97,7 +97,7 @@ pub fn compare(ours: &[Sample], theirs: &[Sample]) -> Vec<Line> {
     FIGURES.into_iter().enumerate().map(line).collect()
 }
 
-/// What our share of rdma_rxe's figures must be, where there is a bound.
+/// Returns the targets for our share of rdma_rxe's figures, where there is a bound.
 pub fn targets(lines: &[Line], bounds: [Option<Bound>; FIGURES.len()]) -> Vec<Target> {
     let bounded = lines.iter().zip(bounds).filter_map(|(line, bound)| Some((line, bound?)));
     bounded

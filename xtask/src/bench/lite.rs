@@ -1,4 +1,4 @@
-//! LITE between two nodes, measured by `apps/bench`.
+//! Measures LITE between two nodes by `apps/bench`.
 
 use super::lab::Lab;
 use super::stats::median_of;
@@ -10,28 +10,28 @@ use serde::Serialize;
 /// The 8-byte write ping-pong.
 pub const PING_PONG: &str = "write_ping_pong";
 
-/// One operation of one size.
+/// The figures of one operation with one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub what: String,
-    /// Payload.
+    /// Payload bytes.
     pub bytes: u64,
     /// Operations per run.
     pub samples: u64,
-    /// Median latency in microseconds: of the whole operation, and for the ping-pong half of a round trip.
+    /// The median latency of the whole operation in microseconds; for the ping-pong, of half a round trip.
     pub p50_us: Option<f64>,
-    /// 99th percentile of it.
+    /// The 99th percentile of the latency, in microseconds.
     pub p99_us: Option<f64>,
     /// MB (10^6 bytes) per second.
     pub mb_s: Option<f64>,
 }
 
-/// One run in two fresh machines.
+/// Runs the application once in two fresh machines.
 pub fn run(lab: &Lab, samples: u32) -> Result<Vec<Row>> {
     run_of(lab, &lab.programs, samples)
 }
 
-/// As [`run`], with programs that are in one directory.
+/// Runs the application as [`run`] does, with programs that are in one directory.
 pub fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec<Row>> {
     let empty = lab.dir().join("empty");
     std::fs::write(&empty, "")?;
@@ -41,7 +41,7 @@ pub fn run_of(lab: &Lab, programs: &Programs, samples: u32) -> Result<Vec<Row>> 
     parse(&String::from_utf8_lossy(&job.output))
 }
 
-/// Reads the application's output: what, bytes, samples, p50 ns, p99 ns, MB/s.
+/// Parses the application's output: name, bytes, samples, p50 ns, p99 ns, MB/s.
 fn parse(text: &str) -> Result<Vec<Row>> {
     let rows: Vec<Row> = text
         .lines()
@@ -64,7 +64,7 @@ fn row(line: &str) -> Option<Row> {
     Some(Row { what: what.to_owned(), bytes, samples, p50_us: us(p50), p99_us: us(p99), mb_s })
 }
 
-/// The median of each figure over some runs.
+/// Returns the median of each figure over some runs.
 pub fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
     let first = runs.first().map(Vec::as_slice).unwrap_or_default();
     first
@@ -83,12 +83,12 @@ pub fn medians(runs: &[Vec<Row>]) -> Vec<Row> {
         .collect()
 }
 
-/// The row of one operation and size.
+/// Returns the row of one operation and size.
 pub fn find<'a>(rows: &'a [Row], what: &str, bytes: u64) -> Option<&'a Row> {
     rows.iter().find(|row| row.what == what && row.bytes == bytes)
 }
 
-/// A line per size, and one for the ping-pong.
+/// Returns a table with a line per size, and one for the ping-pong.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(
         "LITE between two nodes",

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: figures. What the documentation quotes, this prints; what it is compared to runs in the same run.
+//! `cargo xtask bench`: prints all figures that the documentation quotes. Both sides of a comparison are
+//! measured in the same run.
 
 mod against;
 mod boot;
@@ -42,56 +43,64 @@ use std::path::{Path, PathBuf};
 use target::Target;
 use tempfile::NamedTempFile;
 
-/// `cargo xtask bench` and its one command.
+/// `cargo xtask bench` and its optional command.
 #[derive(Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
     #[command(subcommand)]
-    alone: Option<Alone>,
+    separate: Option<Separate>,
     #[command(flatten)]
     options: Options,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum Alone {
-    /// LITE alone, as native code: nanoseconds and instructions per operation, and as regions and memory grow
+enum Separate {
+    /// Measures LITE alone, as native code: nanoseconds and instructions per operation, and their growth with
+    /// regions and memory
     Lite(native::Options),
-    /// SoftRoCE beside Linux rdma_rxe: latencies, message rate, bandwidth; and the transport alone
+    /// Compares SoftRoCE with Linux rdma_rxe: latencies, message rate, bandwidth; also measures the transport
+    /// alone
     Softroce(linux_pair::Options),
-    /// Two Linux machines on emulated ConnectX-3 cards beside two with rdma_rxe: latencies, message rate, bandwidth
+    /// Compares two Linux machines on emulated ConnectX-3 cards with two on rdma_rxe: latencies, message
+    /// rate, bandwidth
     Cx3(linux_pair::Options),
-    /// Native verbs beside one physical key, as regions and memory grow: a simulation with the emulated card's cost model
+    /// Compares native verbs with one physical key as regions and memory grow: a simulation with the emulated
+    /// card's cost model
     Scaling(scaling::Options),
-    /// A simulated cluster of many nodes: how long they take to join, connect, call and leave, and what a node and a peer cost
+    /// Simulates a cluster of many nodes: the time to join, connect, call and leave, and the memory of a node
+    /// and of a peer
     Nodes(nodes::Options),
-    /// The kernel's heap with its allocator, talc, beside linked_list_allocator: what allocations cost
+    /// Compares the kernel's allocator, talc, with linked_list_allocator: the cost of allocations
     Heaps(heaps::Options),
-    /// The input of a job on its way to a node, encrypted, beside the same bytes in clear over the same TCP; with --against, whole
-    /// jobs beside those of other programs
+    /// Compares the encrypted stream of a job's input to a node with the same bytes in clear over the same
+    /// TCP; with --against, compares whole jobs with those of other programs
     Stream(stream::Options),
-    /// perftest's and LITE's figures between two appliances, beside those of another commit's programs, in turn
+    /// Compares perftest's and LITE's figures between two appliances with those of another commit's programs,
+    /// in turn
     Against(against::Options),
-    /// Our mlx4 driver, as native code: what posting and polling take, beside rdma-core's instructions in a Linux guest
+    /// Measures our mlx4 driver as native code: the cost of posting and polling, compared with rdma-core's
+    /// instructions in a Linux guest
     Post(post::Options),
 }
 
-/// What to measure and where the figures go.
+/// The selection of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 struct Options {
-    /// How often each measurement is repeated, all sides of a comparison in turn; medians are printed [default: 5, or 2
-    /// with --quick]
+    /// Number of repetitions of each measurement, with all sides of a comparison in turn; medians are printed
+    /// [default: 5, or 2 with --quick]
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: Option<u32>,
-    /// Measures only this; repeatable [default: all]
+    /// Measures only this part; repeatable [default: all]
     #[arg(long, value_name = "PART", value_enum)]
     only: Vec<Part>,
-    /// Few repetitions, small inputs, and nothing that needs a Linux guest: shows that everything works
+    /// Few repetitions, small inputs, and no Linux guests: only shows that everything works
     #[arg(long)]
     quick: bool,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where the tables go, as Markdown; in a file that has `<!-- bench -->` and `<!-- /bench -->`, between these
+    /// File for the tables, as Markdown; in a file that has `<!-- bench -->` and `<!-- /bench -->`, they are
+    /// written between these
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
@@ -99,7 +108,7 @@ struct Options {
     strict: bool,
 }
 
-/// Something to measure.
+/// A part of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 enum Part {
@@ -107,17 +116,17 @@ enum Part {
     Boot,
     /// LITE between two nodes: reads, writes, calls, ping-pong
     Lite,
-    /// Linux rdma_rxe between two equal machines, beside LITE (which this includes)
+    /// Linux rdma_rxe between two equal machines, compared with LITE (which this includes)
     Rxe,
-    /// Word count on one node, beside a single Linux process
+    /// Word count on one node, compared with a single Linux process
     Words,
     /// Size of the image, and the least memory of a node
     Size,
-    /// What the steps of the data path cost, each by itself (not part of --quick unless named)
+    /// The cost of each step of the data path (part of --quick only if named)
     Steps,
 }
 
-/// How much is measured.
+/// The amount of measurements.
 struct Plan {
     parts: Vec<Part>,
     runs: u32,
@@ -125,7 +134,7 @@ struct Plan {
     samples: u32,
     /// The least length of the text to count, in bytes.
     text: u64,
-    /// Whether Linux guests are run.
+    /// True if Linux guests are run.
     linux: bool,
 }
 
@@ -150,7 +159,7 @@ impl Plan {
     }
 }
 
-/// Everything measured; a part that was not is `null` in JSON.
+/// The results. A part that was not measured is `null` in JSON.
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
@@ -165,27 +174,27 @@ struct Figures {
     size: Option<size::Size>,
     steps: Option<Vec<steps::Step>>,
     targets: Vec<Target>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with reasons.
     gaps: Gaps,
 }
 
-/// Measures what is asked for.
+/// Measures the selected parts.
 pub fn bench(bench: &Bench) -> Result<()> {
-    match &bench.alone {
-        Some(Alone::Lite(options)) => native::bench(options),
-        Some(Alone::Softroce(options)) => softroce::bench(options),
-        Some(Alone::Cx3(options)) => cx3::bench(options),
-        Some(Alone::Scaling(options)) => scaling::bench(options),
-        Some(Alone::Nodes(options)) => nodes::bench(options),
-        Some(Alone::Stream(options)) => stream::bench(options),
-        Some(Alone::Against(options)) => against::bench(options),
-        Some(Alone::Heaps(options)) => heaps::bench(options),
-        Some(Alone::Post(options)) => post::bench(options),
+    match &bench.separate {
+        Some(Separate::Lite(options)) => native::bench(options),
+        Some(Separate::Softroce(options)) => softroce::bench(options),
+        Some(Separate::Cx3(options)) => cx3::bench(options),
+        Some(Separate::Scaling(options)) => scaling::bench(options),
+        Some(Separate::Nodes(options)) => nodes::bench(options),
+        Some(Separate::Stream(options)) => stream::bench(options),
+        Some(Separate::Against(options)) => against::bench(options),
+        Some(Separate::Heaps(options)) => heaps::bench(options),
+        Some(Separate::Post(options)) => post::bench(options),
         None => all(&bench.options),
     }
 }
 
-/// Writes figures into the file that becomes the one at `path`.
+/// Writes figures into the temporary file that then replaces `path`.
 fn write_json(figures: &impl Serialize, file: NamedTempFile, path: &Path) -> Result<()> {
     let context = || format!("cannot write {}", path.display());
     let mut text = serde_json::to_string_pretty(figures)?;
@@ -216,7 +225,7 @@ fn all(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-/// Runs the parts. Without the appliance nothing can be measured; without Linux, the rest can.
+/// Runs the parts. A failure of the appliance ends the measurement; a failure of Linux does not.
 fn measure(plan: &Plan, host: Host, lab: &Lab, quick: bool) -> Result<Figures> {
     let mut gaps = Gaps::default();
     let compare = plan.linux && (plan.has(Part::Rxe) || plan.has(Part::Words));

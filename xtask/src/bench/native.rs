@@ -1,4 +1,5 @@
-//! `cargo xtask bench lite`: what LITE itself costs as native code, over an RNIC that completes at once.
+//! `cargo xtask bench lite`: measures the cost of LITE itself as native code, over an RNIC that completes at
+//! once.
 
 use super::gaps::Gaps;
 use super::host::Host;
@@ -12,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Operations whose instructions are counted; the count of half as many is taken off.
+/// Operations whose instructions are counted. The count of half as many is subtracted.
 const COUNTED: u32 = 2000;
 
-/// How much to measure and where the figures go.
+/// The amount of measurements, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Few repetitions: shows that everything works
+    /// Few repetitions: only shows that everything works
     #[arg(long)]
     quick: bool,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
@@ -29,7 +30,7 @@ pub struct Options {
     strict: bool,
 }
 
-/// What `cargo bench -p lite` writes.
+/// The output of `cargo bench -p lite`.
 #[derive(Debug, Deserialize, Serialize)]
 struct Native {
     cost: Vec<Cost>,
@@ -53,14 +54,15 @@ struct Scale {
     random_ns: f64,
     sequence_ratio: f64,
     random_ratio: f64,
-    /// To one and the same region, after one line of the cache at random, of as many as the handles fill.
+    /// Writes to a single region, each after a load of one random cache line, of as many lines as the handles
+    /// fill.
     one_by_line_ns: f64,
-    /// At random, when something else has run before.
+    /// Writes to random regions, after other code has run.
     cold_ns: f64,
     cold_ratio: f64,
 }
 
-/// What a line of the cache takes, by what lies between two.
+/// The cost of a load of a cache line, by the work between two loads.
 #[derive(Debug, Deserialize, Serialize)]
 struct Pace {
     between_ns: f64,
@@ -82,11 +84,11 @@ struct Figures {
     native: Native,
     instructions: Vec<Instructions>,
     targets: Vec<Target>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with reasons.
     gaps: Gaps,
 }
 
-/// Measures all.
+/// Runs all measurements.
 pub fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
@@ -113,7 +115,7 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-/// Instructions of an operation, for some numbers of regions: the difference of two runs.
+/// Counts the instructions of an operation, for several numbers of regions: the difference of two runs.
 fn count(program: &Path) -> Result<Vec<Instructions>> {
     let all = |operation: &'static str, regions: u32, count: u32| {
         interrupt::check()?;
@@ -134,7 +136,7 @@ fn count(program: &Path) -> Result<Vec<Instructions>> {
     Ok(counts)
 }
 
-/// `==1234== Collected : 123456`.
+/// Parses `==1234== Collected : 123456`.
 fn collected(output: &str) -> Option<u64> {
     let line = output.lines().find(|line| line.contains("Collected :"))?;
     line.rsplit(' ').next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! `cargo xtask bench nodes`: how LITE scales with the number of nodes, in a simulated cluster.
+//! `cargo xtask bench nodes`: measures how LITE scales with the number of nodes, in a simulated cluster.
 
 use crate::{paths, run, tool};
 use anyhow::{Context, Result};
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long it may take, building included.
+/// The time limit, building included.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// How many nodes do how much, and where the figures go.
+/// The size of the simulation, and the destination of its figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Nodes that join, connect on demand, call each other and leave
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u16).range(2..=4095))]
     nodes: u16,
-    /// Calls of each node, to others at random
+    /// Calls of each node, to random others
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     calls: u32,
-    /// Decides who calls whom, and the order of tasks
+    /// Seed that decides the destinations of calls and the order of tasks
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Figures of two sides that were measured in turn.
+//! Compares figures of two sides that were measured in turn.
 
 use super::stats::median;
 use super::table::{maybe, number};
@@ -13,14 +13,14 @@ pub struct Line {
     pub ours: Option<f64>,
     /// Linux rdma_rxe's.
     pub rxe: Option<f64>,
-    /// Our share of rxe's figure: the median over the pairs of runs that followed each other.
+    /// Our share of rxe's figure: the median over pairs of consecutive runs.
     pub ratio: Option<f64>,
-    /// Those pairs, in their order.
+    /// The ratios of these pairs, in order.
     pub ratios: Vec<f64>,
 }
 
 impl Line {
-    /// Compares runs that followed each other; what a run lacks is left out.
+    /// Compares consecutive runs. Missing figures are skipped.
     pub fn new(what: &'static str, unit: &'static str, ours: &[Option<f64>], rxe: &[Option<f64>]) -> Self {
         let pairs = ours.iter().zip(rxe).filter_map(|(ours, rxe)| ours.zip(*rxe));
         let ratios: Vec<f64> = pairs.map(|(ours, rxe)| ours / rxe).collect();
@@ -28,13 +28,13 @@ impl Line {
         Self { what, unit, ours: middle(ours), rxe: middle(rxe), ratio: median(ratios.clone()), ratios }
     }
 
-    /// As a row of a table: what, ours, rxe's, unit, ratio, the ratios' spread.
+    /// Returns a row of a table: name, ours, rxe's, unit, ratio, the ratios' spread.
     pub fn cells(&self) -> [String; 6] {
         let (what, unit) = (self.what.to_owned(), self.unit.to_owned());
         [what, maybe(self.ours), maybe(self.rxe), unit, maybe(self.ratio), self.spread()]
     }
 
-    /// The least and the greatest ratio.
+    /// Returns the least and the greatest ratio.
     pub fn spread(&self) -> String {
         let least = self.ratios.iter().copied().reduce(f64::min);
         let greatest = self.ratios.iter().copied().reduce(f64::max);

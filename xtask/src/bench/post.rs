@@ -1,4 +1,5 @@
-//! `cargo xtask bench post`: what our mlx4 driver takes to post a request and to poll a completion, beside rdma-core's.
+//! `cargo xtask bench post`: compares the cost of posting a request and polling a completion in our mlx4
+//! driver with rdma-core's.
 
 use super::callgrind::{self, Calls};
 use super::gaps::Gaps;
@@ -17,10 +18,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Where the figures go.
+/// The destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Refuses to start while the machine is busy, and fails if a target is missed or was not measured
@@ -28,14 +29,14 @@ pub struct Options {
     strict: bool,
 }
 
-/// How long a program may take, building included.
+/// The time limit of a program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
-/// WRITEs that are counted. Both programs post them one at a time and poll 16 at a time.
+/// The number of WRITEs that are counted. Both programs post them one at a time and poll 16 at a time.
 const COUNTED: u64 = 1600;
-/// The program for the guest, there and among ours.
+/// The name of the guest's program, there and among our sources.
 const PROGRAM: &str = "post-cost";
 
-/// What `cargo bench -p mlx4` writes, for each length of the batches that are posted and polled at once.
+/// The output of `cargo bench -p mlx4` for one batch length, with which WRITEs are posted and polled.
 #[derive(Debug, Deserialize, Serialize)]
 struct Batch {
     batch: u32,
@@ -52,7 +53,8 @@ struct Instructions {
 }
 
 impl Instructions {
-    /// Those of calls by the name of what posts and of what polls, per WRITE.
+    /// Returns the instructions per WRITE of the calls with the names of the posting and of the polling
+    /// function.
     fn of(profile: &str, [post, poll]: [&str; 2], is: impl Fn(&Calls, &str) -> bool) -> Result<Self> {
         let calls = callgrind::calls(profile);
         let each = |name: &str| {
@@ -77,11 +79,11 @@ struct Figures {
     ours: Option<Instructions>,
     rdma_core: Option<Instructions>,
     targets: Vec<Target>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with reasons.
     gaps: Gaps,
 }
 
-/// Measures all.
+/// Runs all measurements.
 pub fn bench(options: &Options) -> Result<()> {
     let host = Host::ready(options.strict)?;
     let json = options.json.as_deref().map(|path| run::beside("figures", path)).transpose()?;
@@ -122,8 +124,8 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &figures.targets, figures.gaps.all())
 }
 
-/// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs: what counts is
-/// what that calls in `libmlx4`.
+/// Runs rdma-core's driver in a guest under callgrind, on an emulated card, by our program over libibverbs.
+/// The calls of that program into `libmlx4` count.
 fn rdma_core() -> Result<Instructions> {
     const PROFILE: &str = "/tmp/callgrind";
     let tools = Tools::to_measure()?.map_err(|why| anyhow!("{why}"))?;

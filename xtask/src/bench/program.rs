@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long one may take, building included.
+/// The time limit of a benchmark, building included.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Where what they say goes.
+/// Returns the file for the programs' output.
 pub fn log() -> Result<PathBuf> {
     Ok(paths::state()?.join("bench.log"))
 }
 
-/// Builds a benchmark of a package; gives the program.
+/// Builds a benchmark of a package. Returns the program.
 pub fn build(package: &str, bench: &str) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["bench", "--quiet", "--package", package, "--bench", bench, "--no-run"]);
@@ -22,12 +22,12 @@ pub fn build(package: &str, bench: &str) -> Result<PathBuf> {
     executable(&run(&mut cargo)?).context("cargo does not say where the benchmark is")
 }
 
-/// Runs a command in the repository, which must succeed; gives what it said.
+/// Runs a command in the repository, which must succeed. Returns its output.
 pub fn run(command: &mut Command) -> Result<String> {
     tool::run_ok(command.current_dir(paths::root()), &log()?, LIMIT)
 }
 
-/// The program that cargo's messages speak of last.
+/// Returns the last program that cargo's messages name.
 fn executable(messages: &str) -> Option<PathBuf> {
     let read = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

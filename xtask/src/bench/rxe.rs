@@ -1,4 +1,4 @@
-//! Linux `rdma_rxe` between two machines like ours, over a fabric like ours, beside LITE.
+//! Compares LITE with Linux `rdma_rxe` between two machines like ours, over a fabric like ours.
 
 use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
@@ -11,35 +11,35 @@ use anyhow::Result;
 use qemu::linux::baseline::{RxePair, Wire};
 use serde::Serialize;
 
-/// The ping-pong's share of rxe's.
+/// The greatest accepted share of rxe's time in the ping-pong.
 const TARGET: f64 = 0.5;
-/// Size of a message when throughput is measured.
+/// The length of a message when throughput is measured, in bytes.
 const LARGE: u32 = 65536;
 
-/// What perftest finds on Linux.
+/// perftest's results on Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Perftest {
-    /// `ib_write_lat -s 8`, p50 and p99: half a round trip.
+    /// `ib_write_lat -s 8`, p50 and p99: half a round trip, in microseconds.
     write_us: (f64, f64),
-    /// `ib_read_lat -s 8`, the same for a whole operation.
+    /// `ib_read_lat -s 8`, p50 and p99: a whole operation, in microseconds.
     read_us: (f64, f64),
     /// `ib_write_bw -s 65536`, in MB (10^6 bytes) per second.
     write_mb_s: f64,
-    /// `ib_read_bw -s 65536`.
+    /// `ib_read_bw -s 65536`, in MB (10^6 bytes) per second.
     read_mb_s: f64,
 }
 
-/// A figure of LITE: operation, payload bytes, and which one of its row.
+/// A figure of LITE: operation, payload bytes, and the column of its row.
 type Ours = (&'static str, u64, fn(&Row) -> Option<f64>);
 
-/// Both sides, medians.
+/// Medians of both sides.
 #[derive(Debug, Serialize)]
 pub struct Rxe {
     lines: Vec<Line>,
 }
 
-/// Measures LITE and, if there is a Linux, rxe, in turn: each time in two machines that are booted for it, while nothing
-/// else runs. What fails on Linux is noted in `gaps`; LITE's figures need none.
+/// Measures LITE and, if there is a Linux guest, rxe, in turn: each time in two machines that are booted for
+/// it, while nothing else runs. Failures on Linux are recorded in `gaps` and do not affect LITE's figures.
 pub fn measure(
     lab: &Lab,
     linux: Option<&Linux>,
@@ -72,7 +72,7 @@ fn perftest(pair: &mut RxePair, iterations: u32) -> Result<Perftest> {
     })
 }
 
-/// Pairs of runs, of which the second may have failed.
+/// Compares pairs of runs, of which the second may have failed.
 fn compare(lite: &[Vec<Row>], rxe: &[Option<Perftest>]) -> Rxe {
     let line = |what, unit, (name, bytes, ours): Ours, theirs: fn(&Perftest) -> f64| {
         let lite: Vec<Option<f64>> = lite.iter().map(|run| ours(lite::find(run, name, bytes)?)).collect();
@@ -92,7 +92,7 @@ fn compare(lite: &[Vec<Row>], rxe: &[Option<Perftest>]) -> Rxe {
 }
 
 impl Rxe {
-    /// Both sides beside each other.
+    /// Returns the table of both sides.
     pub fn table(&self) -> Table {
         let mut table = Table::new(
             "LITE beside Linux rdma_rxe",
@@ -106,7 +106,7 @@ impl Rxe {
         table
     }
 
-    /// The ping-pong is the one that has a target.
+    /// Returns the target, which exists for the ping-pong only.
     pub fn target(&self) -> Target {
         let ratio = self.lines.first().and_then(|line| line.ratio);
         Target::new("8 B write ping-pong, share of rdma_rxe's", ratio, "", Bound::AtMost(TARGET))
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!((&*ping_pong.ratios, ping_pong.ratio), (&[0.3, 0.8][..], Some(0.55)));
         assert_eq!(ping_pong.spread(), "0.30 to 0.80");
         assert_eq!(both.lines[4].ratio, Some(2.0));
-        // What LITE has not measured is not compared.
+        // A figure that LITE has not measured is not compared.
         assert_eq!(both.lines[2].ratio, None);
         assert!(!both.target().met);
         assert!(compare(&lite[..1], &[Some(perftest(200.0))]).target().met);

@@ -1,5 +1,6 @@
-//! `cargo xtask bench scaling`: what LITE exists for, by simulation. Native verbs slow down as regions and memory grow,
-//! because a card's caches for its tables are small; one physical key does not, nor does LITE over our driver.
+//! `cargo xtask bench scaling`: shows the purpose of LITE by simulation. Native verbs slow down as regions
+//! and memory grow, because a card's caches for its tables are small. One physical key does not slow down,
+//! nor does LITE over our driver.
 
 use super::table::Table;
 use super::target::{self, Bound, Target};
@@ -14,30 +15,30 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-/// How long the simulation may take, building included.
+/// The time limit of the simulation, building included.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Sizes of a WRITE, in bytes.
+/// Lengths of a WRITE, in bytes.
 const SIZES: [u32; 2] = [64, 1024];
 
-/// The simulation's parameters, and where its figures go
+/// The simulation's parameters, and the destination of its figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// WRITEs of each point
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     writes: u32,
-    /// Entries of the emulated card's cache of regions: with more regions in use, it misses [default: 128]
+    /// Entries of the emulated card's cache of regions; with more regions in use, it misses [default: 128]
     #[arg(long, value_name = "N")]
     regions_cached: Option<u32>,
-    /// Entries of its cache of pages: with more pages in use, it misses [default: 1024]
+    /// Entries of the emulated card's cache of pages; with more pages in use, it misses [default: 1024]
     #[arg(long, value_name = "N")]
     pages_cached: Option<u32>,
-    /// What a miss of either costs the card, in nanoseconds [default: 250]
+    /// Cost of a miss of either cache, in nanoseconds [default: 250]
     #[arg(long, value_name = "NS")]
     miss_ns: Option<u32>,
-    /// Where the figure goes, as SVG [default: scaling.svg in target/ferrolite]
+    /// File for the drawing, as SVG [default: scaling.svg in target/ferrolite]
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Fails if a target is missed
@@ -45,7 +46,7 @@ pub struct Options {
     strict: bool,
 }
 
-/// What the simulation (`connectx3`'s example `scaling`) gives.
+/// The output of the simulation (`connectx3`'s example `scaling`).
 #[derive(Debug, Deserialize, Serialize)]
 struct Output {
     writes: u32,
@@ -58,7 +59,7 @@ struct Output {
     regions: Vec<Point>,
 }
 
-/// Millions of WRITEs per second at one place of the axis.
+/// Millions of WRITEs per second at one point of the axis.
 #[derive(Debug, Deserialize, Serialize)]
 struct Point {
     x: u32,
@@ -66,19 +67,19 @@ struct Point {
     native: f64,
     physical: f64,
     misses: [f64; 2],
-    /// By LITE over our driver: of the second simulation.
+    /// LITE over our driver, from the second simulation.
     #[serde(default)]
     lite: f64,
 }
 
-/// What LITE over our driver gives at the same points (`mlx4`'s example `lite_scaling`).
+/// The results of LITE over our driver at the same points (`mlx4`'s example `lite_scaling`).
 #[derive(Debug, Deserialize)]
 struct LiteOutput {
     memory: Vec<LitePoint>,
     regions: Vec<LitePoint>,
 }
 
-/// Millions of WRITEs per second at one of them.
+/// LITE's millions of WRITEs per second at one point.
 #[derive(Debug, Deserialize)]
 struct LitePoint {
     x: u32,
@@ -86,7 +87,7 @@ struct LitePoint {
     lite: f64,
 }
 
-/// Puts LITE's figures to the others.
+/// Adds LITE's figures to the points.
 fn join(points: &mut [Point], lite: &[LitePoint]) -> Result<()> {
     for point in points {
         let same = lite.iter().find(|other| (other.x, other.size) == (point.x, point.size));
@@ -95,12 +96,12 @@ fn join(points: &mut [Point], lite: &[LitePoint]) -> Result<()> {
     Ok(())
 }
 
-/// The points of a size, in order.
+/// Returns the points of a message length, in order.
 fn of_size(points: &[Point], size: u32) -> impl DoubleEndedIterator<Item = &Point> {
     points.iter().filter(move |point| point.size == size)
 }
 
-/// Simulates, prints and draws.
+/// Simulates, prints tables and draws the chart.
 pub fn bench(options: &Options) -> Result<()> {
     let svg = match &options.svg {
         Some(path) => path.clone(),
@@ -131,7 +132,6 @@ pub fn bench(options: &Options) -> Result<()> {
     target::judge(options.strict, &targets, &[])
 }
 
-/// Runs a package's example.
 fn simulate<T: DeserializeOwned>(options: &Options, [package, example]: [&str; 2]) -> Result<T> {
     let out = NamedTempFile::new().context("cannot make a file for the figures")?;
     let mut cargo = Command::new("cargo");
@@ -150,7 +150,7 @@ fn simulate<T: DeserializeOwned>(options: &Options, [package, example]: [&str; 2
 }
 
 impl Output {
-    /// What the figure is to show, as ratios within it.
+    /// Returns the targets: ratios between points of the simulation.
     fn targets(&self) -> Vec<Target> {
         let mut targets = Vec::new();
         for (points, axis) in [(&self.memory, "1 MB to 1 GB"), (&self.regions, "1 to 100,000 regions")] {
@@ -211,7 +211,7 @@ impl Output {
     }
 }
 
-/// Two charts side by side.
+/// Draws two charts side by side.
 fn draw(output: &Output) -> Result<String> {
     let mut svg = String::new();
     {
@@ -228,7 +228,7 @@ fn draw(output: &Output) -> Result<String> {
     Ok(svg)
 }
 
-/// Errors of drawing into a string have no use but to be told.
+/// Converts an error of the drawing library.
 fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow::anyhow!("{error}")
 }

@@ -1,4 +1,4 @@
-//! How small a node is: its image, and the memory that it needs.
+//! Measures the size of a node: its image, and the memory that it needs.
 
 use super::lab::Lab;
 use super::table::Table;
@@ -7,29 +7,30 @@ use crate::{image, interrupt, ui};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Memory sizes to try, in MiB, least first.
+/// Memory sizes to try, in MiB, smallest first.
 const TRIED_MIB: [u32; 6] = [4, 6, 8, 16, 24, 32];
-/// In so much a node must run, in MiB.
+/// The memory in which a node must run, in MiB.
 const TARGET_MIB: u32 = 32;
-/// How long one may take, in seconds.
+/// The time limit of one attempt, in seconds.
 const TIMEOUT_S: &str = "30";
-/// A text whose count is known, and the count. It is repeated.
+/// A text with a known count, and the number of its repetitions.
 const TEXT: (&str, usize) = ("one two two three three three\n", 1000);
 
-/// What it takes.
+/// The sizes of a node.
 #[derive(Debug, Serialize)]
 pub struct Size {
-    /// Bytes of the image without symbols.
+    /// The length of the image without symbols, in bytes.
     image_bytes: u64,
-    /// Bytes of the small text that is counted.
+    /// The length of the small text that is counted, in bytes.
     text_bytes: usize,
-    /// The least memory of those tried, in MiB, in which a node joined and counted; absent if it was in none.
+    /// The least memory, of the sizes that were tried, in which a node joined and counted, in MiB; absent if
+    /// there was none.
     memory_floor_mib: Option<u32>,
-    /// Each size that was tried, and why it was too small.
+    /// The sizes that were too small, each with the reason.
     too_small: Vec<(u32, String)>,
 }
 
-/// Takes the image's size and tries memory sizes.
+/// Reads the image's size and tries memory sizes.
 pub fn measure(lab: &Lab) -> Result<Size> {
     let (text, expected) = known();
     let input = lab.dir().join("small");
@@ -62,12 +63,12 @@ pub fn measure(lab: &Lab) -> Result<Size> {
     Ok(size)
 }
 
-/// What a run said, without that it was a run which failed.
+/// Removes the prefix of a run's error, which says that it is one of a run.
 fn reason(why: &str) -> &str {
     why.split_once("error: ").map_or(why, |(_, reason)| reason)
 }
 
-/// The small text and its count.
+/// Returns the small text and its count.
 fn known() -> (String, String) {
     let (line, times) = TEXT;
     let counts = [("three", 3 * times), ("two", 2 * times), ("one", times)];
@@ -75,7 +76,7 @@ fn known() -> (String, String) {
 }
 
 impl Size {
-    /// Both figures.
+    /// Returns the table of both figures.
     pub fn table(&self) -> Table {
         let tried = TRIED_MIB.map(|mib| mib.to_string()).join(", ");
         let why =
@@ -92,7 +93,7 @@ impl Size {
         table
     }
 
-    /// Both have a target.
+    /// Returns the targets of both figures.
     pub fn targets(&self) -> Vec<Target> {
         let budget = Bound::AtMost(image::BUDGET as f64 / 1e6);
         let image = self.image_bytes as f64 / 1e6;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench softroce`: the appliance's SoftRoCE beside Linux rdma_rxe, in turn, in equal machines on equal
-//! fabrics; and what the transport costs by itself, as native code.
+//! `cargo xtask bench softroce`: compares the appliance's SoftRoCE with Linux rdma_rxe, in turn, in equal
+//! machines on equal fabrics, and measures the transport alone as native code.
 
 use super::gaps::Gaps;
 use super::host::Host;
@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long one program may take on Linux, with much room.
+/// The time limit of one program on Linux, with a large margin.
 const TEST: Duration = Duration::from_secs(120);
-/// How long the native benchmark may take, building included.
+/// The time limit of the native benchmark, building included.
 const NATIVE_LIMIT: Duration = Duration::from_secs(900);
 
-/// What our share of rxe's figures must be, in the order of [`linux_pair::FIGURES`].
+/// The bounds of our share of rxe's figures, in the order of [`linux_pair::FIGURES`].
 const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
     Some(Bound::AtMost(0.5)),
     Some(Bound::AtMost(0.5)),
@@ -34,7 +34,7 @@ const BOUNDS: [Option<Bound>; linux_pair::FIGURES.len()] = [
     Some(Bound::AtLeast(2.0)),
 ];
 
-/// The appliances, by their own perftest; contents are checked too.
+/// Measures the appliances by their own perftest, which also checks contents.
 fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
     const MTU: u32 = 4096;
     let mut pair = AppliancePair::boot(lab.programs.clone(), 1, None, false)?;
@@ -58,21 +58,21 @@ fn appliance(lab: &Lab, iterations: u32) -> Result<Sample> {
     ])
 }
 
-/// Linux, by perftest.
+/// Measures Linux by perftest.
 pub fn rxe(qemu: &Qemu, image: &Image, wire: Wire, iterations: u32) -> Result<Sample> {
     let mut pair = RxePair::boot(qemu, image, wire)?;
     Ok(linux_pair::measure(iterations, |program, options| pair.perftest(program, options, TEST)))
 }
 
-/// Linux by both wires, and of each figure the better one.
+/// Linux's figures over both wires; the better one of each counts.
 pub struct Rxe {
     pub better: Sample,
-    /// By shared memory, and by stream.
+    /// The figures over shared memory, and over a stream.
     pub by_wire: [Sample; 2],
 }
 
 impl Rxe {
-    /// Measures in machines that are booted for it. `of`: which run of how many.
+    /// Measures in machines that are booted for it. `of` names the run, for the progress line.
     pub fn measure(qemu: &Qemu, image: &Image, iterations: u32, of: &str, gaps: &mut Gaps) -> Result<Self> {
         let mut measure = |wire, by| {
             let step = format!("rdma_rxe by {by}: {of}");
@@ -85,7 +85,7 @@ impl Rxe {
     }
 }
 
-/// What `cargo bench -p roce` writes.
+/// The output of `cargo bench -p roce`.
 #[derive(Debug, Deserialize, Serialize)]
 struct Native {
     icrc_method: String,
@@ -119,14 +119,14 @@ impl Native {
         serde_json::from_slice(&std::fs::read(json)?).context("the figures of the native benchmark")
     }
 
-    /// A write of so many bytes with the most in flight.
+    /// Returns the write of that length with the most operations in flight.
     fn write(&self, bytes: u64) -> Option<&NativeOperation> {
         let writes =
             self.transport.iter().filter(|o| o.operation.eq_ignore_ascii_case("write") && o.bytes == bytes);
         writes.max_by_key(|o| o.in_flight)
     }
 
-    /// The ICRC over the longest run of bytes.
+    /// Returns the ICRC over the longest run of bytes.
     fn icrc(&self) -> Option<&NativeIcrc> {
         self.icrc.iter().max_by_key(|icrc| icrc.bytes)
     }
@@ -160,7 +160,7 @@ impl Native {
     }
 }
 
-/// Everything measured.
+/// The results of the benchmark.
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
@@ -168,11 +168,11 @@ struct Figures {
     runs: u32,
     iterations: u32,
     lines: Vec<Line>,
-    /// rxe's figures of each run, in the order of the lines: by shared memory, and by stream.
+    /// rxe's figures of each run, in the order of the lines: over shared memory, and over a stream.
     rxe_by_wire: Vec<[Sample; 2]>,
     native: Option<Native>,
     targets: Vec<Target>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with reasons.
     gaps: Gaps,
 }
 

@@ -1,6 +1,6 @@
 //! Medians.
 
-/// The middle value, or the mean of the two middle ones; nothing of nothing.
+/// Returns the middle value, or the mean of the two middle ones; `None` if there are no values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = values.get(values.len() / 2)?;
@@ -8,7 +8,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(*lower, *upper))
 }
 
-/// The median of one figure over several measurements; nothing if one of them lacks it.
+/// Returns the median of one figure over several measurements, or `None` if one of them lacks it.
 pub fn median_of<T>(all: &[T], figure: impl Fn(&T) -> Option<f64>) -> Option<f64> {
     median(all.iter().map(figure).collect::<Option<_>>()?)
 }

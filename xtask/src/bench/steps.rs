@@ -1,4 +1,4 @@
-//! What the steps of the data path cost, each by itself: in the appliance under TCG, and as native code on the host.
+//! Measures single steps of the data path: in the appliance under TCG, and as native code on the host.
 
 use super::lab::Lab;
 use super::table::{Table, number};
@@ -13,19 +13,19 @@ use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long one source of figures may take, building included.
+/// The time limit of one program, building included.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// One step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
-    /// Where it was measured.
+    /// The environment in which the step was measured.
     pub place: &'static str,
     pub what: String,
     pub ns: f64,
 }
 
-/// A program of this repository that prints figures, and how to read a line of them: what, and nanoseconds.
+/// A program of this repository that prints figures, and a function that parses one of its lines into a name
+/// and nanoseconds.
 struct Source {
     place: &'static str,
     package: &'static str,
@@ -38,7 +38,7 @@ const SOURCES: [Source; 2] = [
     Source { place: "fabric, half a round trip, native", package: "qemu", example: "fabric", read: fabric },
 ];
 
-/// Measures all steps once; the programs repeat by themselves and print the best or the median.
+/// Measures all steps once. The programs repeat steps by themselves and print the best or the median.
 pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
     let mut steps = ui::step("what basic things cost in the appliance", || {
         appliance(&lab.qemu, &image::build_for_tests()?.elf, "speed")
@@ -51,7 +51,7 @@ pub fn measure(lab: &Lab) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// The kernel's own measurement by one of its self-tests, in a machine of one processor.
+/// Runs the kernel's own measurement, a self-test, in a machine of one processor.
 pub fn appliance(qemu: &Qemu, kernel: &Path, selftest: &str) -> Result<Vec<Step>> {
     printed(qemu, kernel, selftest).with_context(|| format!("selftest={selftest}"))
 }
@@ -88,12 +88,12 @@ fn printed(qemu: &Qemu, image: &Path, selftest: &str) -> Result<Vec<Step>> {
                 }
             },
             Err(RecvTimeoutError::Timeout) => bail!("did not end within {} s", LIMIT.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine has ended"),
         }
     }
 }
 
-/// An example of one of the libraries, on the host.
+/// Runs an example of a library on the host.
 fn native(source: &Source) -> Result<Vec<Step>> {
     let mut cargo = Command::new("cargo");
     cargo.args(["run", "--quiet", "--release", "--package", source.package, "--example", source.example]);
@@ -104,18 +104,18 @@ fn native(source: &Source) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// `speed: copy 8 bytes                            12 ns`.
+/// Parses `speed: copy 8 bytes                            12 ns`.
 fn kernel(line: &str) -> Option<(String, f64)> {
     last_number(line.strip_prefix("speed: ")?.strip_suffix(" ns")?)
 }
 
-/// `write 64 B         210`: the number is nanoseconds.
+/// Parses `write 64 B         210`, whose number is nanoseconds.
 fn last_number(line: &str) -> Option<(String, f64)> {
     let (what, ns) = line.trim_end().rsplit_once(' ')?;
     Some((words(what), ns.parse().ok()?))
 }
 
-/// `WRITE, one at a time       64 B      812.5     0.08`: nanoseconds, and bytes per nanosecond.
+/// Parses `WRITE, one at a time       64 B      812.5     0.08`: nanoseconds, and bytes per nanosecond.
 fn rate(line: &str) -> Option<(String, f64)> {
     let (rest, per_ns) = line.trim_end().rsplit_once(' ')?;
     per_ns.parse::<f64>().ok()?;
@@ -123,20 +123,20 @@ fn rate(line: &str) -> Option<(String, f64)> {
     what.ends_with(" B").then_some((what, ns))
 }
 
-/// `none           64               12.1      20.0              0.300        19`: faults, bytes, p50 and p99 in
-/// microseconds, then throughput.
+/// Parses `none           64               12.1      20.0              0.300        19`: faults, bytes, p50
+/// and p99 in microseconds, then throughput.
 fn fabric(line: &str) -> Option<(String, f64)> {
     let mut cells = line.split_whitespace();
     let (faults, bytes, p50) = (cells.next()?, cells.next()?.parse::<u32>().ok()?, cells.next()?);
     Some((format!("{bytes} B, faults {faults}, p50"), p50.parse::<f64>().ok()? * 1000.0))
 }
 
-/// With one blank between words.
+/// Collapses runs of blanks.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A line per step.
+/// Returns a table with a line per step.
 pub fn table(steps: &[Step]) -> Table {
     let mut table = Table::new(
         "Steps of the data path",

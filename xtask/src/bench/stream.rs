@@ -1,8 +1,10 @@
-//! `cargo xtask bench stream`: the input of a job on its way to a node, beside the same bytes in clear over the same TCP.
+//! `cargo xtask bench stream`: compares the stream of a job's input to a node with the same bytes in clear
+//! over the same TCP.
 //!
-//! The job is a word count as users run it: its client sends the input to the manager, that cuts it and sends it on, each over
-//! Noise. In clear, a server of this process sends the bytes to the kernel's self-test `tcp`, which drops them. Both use the
-//! kernel's TCP/IP with the same buffers, in machines of the same kind, through QEMU's user-mode network.
+//! The job is a word count as users run it: its client sends the input to the manager, which cuts it and
+//! sends it on, in each step over Noise. In clear, a server of this process sends the bytes to the kernel's
+//! self-test `tcp`, which drops them. Both use the kernel's TCP/IP with the same buffers, in machines of the
+//! same kind, through QEMU's user-mode network.
 
 use super::host::Host;
 use super::lab::Lab;
@@ -23,31 +25,32 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// The most that streaming may take, in times of the bytes in clear.
+/// The greatest accepted time of streaming, relative to the bytes in clear.
 const TARGET_RATIO: f64 = 2.0;
-/// The most that the whole job may take, in times of what it takes with the programs of `--against`.
+/// The greatest accepted time of the whole job, relative to the programs of `--against`.
 const TARGET_AGAINST: f64 = 0.6;
-/// How long one machine may run.
+/// The time limit of one machine.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Memory of a machine in MiB, and the receive window in KiB that a node has with that much.
+/// Memory of a machine in MiB, and the receive window of a node with that memory in KiB.
 const MEMORY_MIB: u32 = 256;
 const WINDOW_KIB: u32 = 1024;
-/// The self-test checks that byte i is i mod this.
+/// The period of the test bytes: the self-test checks that byte i is i mod this.
 const PERIOD: usize = 251;
 
-/// What to stream, how often, and where the figures go.
+/// The input, the number of rounds, and the destination of the figures.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How often each side is measured, in turn; medians are printed
+    /// Number of measurements of each side, in turn; medians are printed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     runs: u32,
-    /// The least length of the input in MB: it is a text, repeated
+    /// Least length of the input in MB: a text is repeated
     #[arg(long, value_name = "MB", default_value_t = 10, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1000))]
     megabytes: u64,
-    /// Directory with another kernel (`ferrolite`) and manager (`ferrolite-manager`), whose whole jobs are measured in turn too
+    /// Directory with another kernel (`ferrolite`) and manager (`ferrolite-manager`), whose jobs are measured
+    /// in turn too
     #[arg(long, value_name = "DIR")]
     against: Option<PathBuf>,
-    /// Where the figures go, as one JSON object
+    /// File for the figures, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Fails if a target is missed
@@ -55,16 +58,16 @@ pub struct Options {
     strict: bool,
 }
 
-/// One round of all sides, in seconds.
+/// The durations of one round, in seconds.
 #[derive(Debug, Serialize)]
 struct Round {
-    /// The bytes in clear, from the first to the last.
+    /// From the first byte in clear to the last.
     clear_s: f64,
-    /// The input on the node, from the first message of it to the last.
+    /// From the first message of the input on the node to the last.
     input_s: f64,
     /// The whole job, as its client sees it.
     job_s: f64,
-    /// That with the other programs.
+    /// The whole job with the other programs.
     against_s: Option<f64>,
 }
 
@@ -114,7 +117,7 @@ fn round(lab: &Lab, against: Option<&Path>, input: &Path, bytes: u64) -> Result<
     Ok(Round { clear_s, input_s, job_s: ours.elapsed_s, against_s })
 }
 
-/// The time that the self-test `tcp` takes for so many bytes, in seconds.
+/// Returns the time that the self-test `tcp` takes for the bytes, in seconds.
 fn in_clear(lab: &Lab, bytes: u64) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let port = listener.local_addr()?.port();
@@ -149,14 +152,15 @@ fn in_clear(lab: &Lab, bytes: u64) -> Result<f64> {
     }
 }
 
-/// `selftest tcp: 13213236 bytes in 123456 us, 0 wrong`, for so many bytes.
+/// Parses `selftest tcp: 13213236 bytes in 123456 us, 0 wrong`, which must be about this number of bytes.
 fn seconds(line: &str, bytes: u64) -> Option<f64> {
     let (got, rest) = line.strip_prefix("selftest tcp: ")?.split_once(" bytes in ")?;
     let us: f64 = rest.strip_suffix(" us, 0 wrong")?.parse().ok()?;
     (got.parse() == Ok(bytes)).then_some(us / 1e6)
 }
 
-/// Sends the bytes to the first who connects, then echoes until that one hangs up. An error shows at the machine.
+/// Sends the bytes to the first client, then echoes until it closes the connection. Errors show at the
+/// machine.
 fn serve(listener: &TcpListener, bytes: u64) -> std::io::Result<()> {
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
@@ -181,7 +185,7 @@ fn echo(stream: &mut TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// The medians of the ratios of each round.
+/// Returns the medians of the rounds' ratios.
 fn targets(rounds: &[Round]) -> Vec<Target> {
     let ratio = median_of(rounds, |round| Some(round.input_s / round.clear_s));
     let mut targets =

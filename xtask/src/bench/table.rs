@@ -5,33 +5,32 @@ use std::fmt::Write;
 /// A table with a title and a remark.
 pub struct Table {
     pub title: &'static str,
-    /// How to read it; may be empty.
+    /// An explanation of the columns; may be empty.
     pub remark: String,
     pub heads: Vec<String>,
-    /// Each as long as `heads`; the first column is text, the others are numbers.
+    /// The rows, each as long as `heads`. The first column is text, the others are numbers.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// An empty table.
+    /// Returns an empty table.
     pub fn new(title: &'static str, remark: impl Into<String>, heads: &[&str]) -> Self {
         let heads = heads.iter().map(ToString::to_string).collect();
         Self { title, remark: remark.into(), heads, rows: Vec::new() }
     }
 
-    /// Adds a row.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }
 
-    /// Lines in columns.
+    /// Returns the table as text with aligned columns.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n", self.title);
         for row in self.all() {
             text.push_str("  ");
             for (column, cell) in row.iter().enumerate() {
                 let width = self.width(column);
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = match column {
                     0 => write!(text, "{cell:<width$}"),
                     _ => write!(text, "  {cell:>width$}"),
@@ -46,7 +45,7 @@ impl Table {
         text
     }
 
-    /// A section of a page.
+    /// Returns the table as a section of a Markdown page.
     pub fn markdown(&self) -> String {
         let mut text = format!("### {}\n\n", self.title);
         for (n, row) in self.all().enumerate() {
@@ -72,7 +71,7 @@ impl Table {
     }
 }
 
-/// A number with as many digits as it is worth: three that count.
+/// Formats a number with three significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -81,7 +80,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The same for one that may not be there.
+/// Formats a number with three significant digits, or `-` if it is absent.
 pub fn maybe(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }

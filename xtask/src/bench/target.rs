@@ -1,4 +1,4 @@
-//! Figures that must be reached.
+//! Targets that figures must reach.
 
 use super::table::{Table, number};
 use anyhow::{Result, ensure};
@@ -8,14 +8,14 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Target {
     pub name: String,
-    /// What was measured; nothing if that failed, and then the target is not met.
+    /// The measured figure. If the measurement failed, it is absent, and the target is not met.
     pub figure: Option<f64>,
     pub unit: &'static str,
     pub bound: Bound,
     pub met: bool,
 }
 
-/// Which side of it is good.
+/// The good side of a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -24,7 +24,6 @@ pub enum Bound {
 }
 
 impl Target {
-    /// Judges a figure.
     pub fn new(name: impl Into<String>, figure: Option<f64>, unit: &'static str, bound: Bound) -> Self {
         let met = figure.is_some_and(|figure| match bound {
             Bound::AtMost(limit) => figure <= limit,
@@ -34,7 +33,7 @@ impl Target {
     }
 }
 
-/// All targets, and what could not be measured.
+/// Returns the table of all targets and failed measurements.
 pub fn table(targets: &[Target], gaps: &[String]) -> Table {
     let mut table = Table::new("Targets", gaps.join("; "), &["figure", "measured", "target", "verdict"]);
     for target in targets {
@@ -51,7 +50,7 @@ pub fn table(targets: &[Target], gaps: &[String]) -> Table {
     table
 }
 
-/// With `strict`, fails if a target is missed or something could not be measured.
+/// Fails, if `strict`, when a target is missed or a measurement failed.
 pub fn judge(strict: bool, targets: &[Target], gaps: &[String]) -> Result<()> {
     let missed = targets.iter().filter(|target| !target.met).map(|target| &target.name);
     let missed: Vec<_> = missed.chain(gaps).map(String::as_str).collect();
@@ -59,7 +58,7 @@ pub fn judge(strict: bool, targets: &[Target], gaps: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// With one digit more than elsewhere where a bound is near: what misses it shall be seen to.
+/// Formats a figure with one more digit near a bound, so that a miss is visible.
 fn exact(figure: f64) -> String {
     if figure < 10.0 { format!("{figure:.3}") } else { number(figure) }
 }

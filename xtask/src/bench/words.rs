@@ -1,4 +1,4 @@
-//! Word count on one node, beside the same code as a single process on Linux.
+//! Measures word count on one node, compared with the same code as a single process on Linux.
 
 use super::gaps::Gaps;
 use super::lab::{Lab, Linux};
@@ -13,57 +13,57 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Phases of the job from the input in memory to the merged result, by their names in its report.
+/// Phases of the job from the input in memory to the merged result, as named in its report.
 const PHASES: [&str; 4] = ["map", "shuffle", "reduce", "merge"];
-/// Phoenix++ 1.0 in a Linux machine with one processor under TCG, MB/s. Quoted from earlier measurements on another text of
-/// 10 to 50 MB on a machine of this class; not measured here.
+/// Phoenix++ 1.0 in a Linux machine with one processor under TCG, in MB/s. Quoted from earlier measurements
+/// on another text of 10 to 50 MB on a machine of this class; not measured here.
 const PHOENIX_MB_S: (f64, f64) = (10.0, 13.0);
-/// The most that a node may take, in times of the same code as a Linux process.
+/// The greatest accepted time of a node, relative to the same code as a Linux process.
 const TARGET_RATIO: f64 = 1.10;
-/// Rounds of a Linux process, of which the median counts: the first fills its memory.
+/// Rounds of a Linux process, of which the median counts: the first round fills its memory.
 const ROUNDS: u32 = 3;
-/// How long those may take.
+/// The time limit of these rounds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Both sides, medians.
+/// Medians of both sides.
 #[derive(Debug, Serialize)]
 pub struct Words {
     input_bytes: u64,
     distinct: u64,
     /// Seconds of each phase on the appliance.
     phases_s: Vec<(&'static str, Option<f64>)>,
-    /// All phases, in seconds.
+    /// The time of all phases, in seconds.
     node_s: Option<f64>,
-    /// Input over that time, in MB (10^6 bytes) per second.
+    /// Input divided by that time, in MB (10^6 bytes) per second.
     node_mb_s: Option<f64>,
-    /// Until all input was on the node: cut, encrypted and sent by the manager.
+    /// The time until all input was on the node: cut, encrypted and sent by the manager.
     stream_s: Option<f64>,
     stream_mb_s: Option<f64>,
     /// The whole job, as the client sees it.
     elapsed_s: Option<f64>,
-    /// A single process on Linux; absent if that was not measured.
+    /// A single process on Linux; absent if it was not measured.
     linux_s: Option<f64>,
     linux_mb_s: Option<f64>,
-    /// The node's share of the process's time.
+    /// The node's time relative to the process's.
     time_ratio: Option<f64>,
     /// Quoted, not measured.
     phoenix_quoted_mb_s: (f64, f64),
 }
 
-/// One job on the appliance.
+/// The figures of one job on the appliance.
 pub struct Run {
     input_bytes: u64,
     distinct: u64,
     phases_s: [f64; PHASES.len()],
     stream_s: f64,
-    /// From the first input on the node to the last, in seconds; older kernels do not say.
+    /// From the first input on the node to the last, in seconds; older kernels do not report it.
     pub input_s: Option<f64>,
-    /// The whole job in seconds, as its client sees it.
+    /// The whole job as its client sees it, in seconds.
     pub elapsed_s: f64,
 }
 
 impl Run {
-    /// Reads the figures of `cargo xtask run --json` with one node.
+    /// Parses the figures of `cargo xtask run --json` with one node.
     pub fn read(figures: &Value) -> Option<Self> {
         let whole = |name: &str| figures.get(name)?.as_u64();
         let seconds = |name: &str| figures.get(name)?.as_f64();
@@ -147,7 +147,7 @@ fn summary(input_bytes: u64, distinct: u64, node: &[Run], linux: &[f64]) -> Word
 }
 
 impl Words {
-    /// Both sides, and what is quoted.
+    /// Returns the table of both sides and of the quoted figures.
     pub fn table(&self) -> Table {
         let phases: Vec<_> =
             self.phases_s.iter().map(|(name, s)| format!("{name} {} s", maybe(*s))).collect();
@@ -187,7 +187,8 @@ impl Words {
         table
     }
 
-    /// At least as fast as Phoenix where that is fastest, and hardly slower than the same code as a process, if that was measured.
+    /// Returns the targets: at least as fast as Phoenix at its fastest and, if that was measured, hardly
+    /// slower than the same code as a process.
     pub fn targets(&self) -> Vec<Target> {
         let mut targets = vec![Target::new(
             "word count on one node",
@@ -203,7 +204,7 @@ impl Words {
     }
 }
 
-/// The default text, as often as it takes.
+/// Returns the default text, repeated until it is long enough.
 pub fn long_text(lab: &Lab, bytes: u64) -> Result<PathBuf> {
     let path = lab.dir().join("text");
     std::fs::write(&path, repeated(&text::default()?.path, bytes)?)?;

@@ -1,4 +1,4 @@
-//! Machines on cards, and what is done with them.
+//! Linux machines on emulated cards, and commands that run in them.
 
 use super::plan::Plan;
 use super::{Tools, image};
@@ -13,22 +13,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What a machine may take to start, on a host that does much else.
+/// The longest time that a machine may take to start on a busy host.
 const BOOT: Duration = Duration::from_secs(180);
-/// The longest that something small may take in a machine, for the same reason.
+/// The longest time that a small command may take in a machine on a busy host.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Which address a RoCE packet has: the kernel's names, in `ports/1/gid_attrs/types`.
+/// The version of RoCE of a GID, named as in the kernel's `ports/1/gid_attrs/types`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// RoCE v1: an Ethernet type of its own.
+    /// RoCE v1, with its own Ethernet type.
     V1,
-    /// RoCE v2: UDP.
+    /// RoCE v2, over UDP.
     V2,
 }
 
 impl Wire {
-    /// The kernel's name for it.
+    /// Returns the kernel's name of the version.
     pub fn name(self) -> &'static str {
         match self {
             Self::V1 => "IB/RoCE v1",
@@ -37,23 +37,23 @@ impl Wire {
     }
 }
 
-/// Machines that are up: those with cards, then those with rdma_rxe.
+/// Running machines: those with cards, then those with rdma_rxe.
 pub struct Lab {
     guests: Vec<Guest>,
     cards: usize,
     cx3: Cx3,
-    /// Where the record of what the drivers do is left at the end.
+    /// The file for the record of the drivers' actions, written at the end.
     record: Option<PathBuf>,
-    // Goes after those who are plugged in.
+    // Declared after the machines, because it must be dropped after them.
     fabric: Option<Fabric>,
-    /// Whether that is beside the cards' own network.
+    /// True if the fabric exists in addition to the cards' own network.
     infiniband: bool,
-    // Holds the sockets; last, so that it goes after those who use them.
+    // The directory of the sockets. Declared last, because it must be dropped after their users.
     _dir: TempDir,
 }
 
 impl Lab {
-    /// Boots the machines, at the same time. Consoles and the log of `cx3` go to files beside `log`.
+    /// Boots the machines in parallel. Consoles and the log of `cx3` are written to files beside `log`.
     pub fn boot(tools: &Tools, plan: &Plan, log: &Path) -> Result<Self> {
         let image = image(plan.release, plan.packages)?;
         let dir = TempDir::with_prefix("ferrolite-")?;
@@ -123,22 +123,22 @@ impl Lab {
         })
     }
 
-    /// A machine by number, from 0.
+    /// Returns a machine by number, from 0.
     pub fn guest(&mut self, number: usize) -> Result<&mut Guest> {
         self.guests.get_mut(number).ok_or_else(|| anyhow!("there is no machine {number}"))
     }
 
-    /// How many machines there are.
+    /// Returns the number of machines.
     pub fn len(&self) -> usize {
         self.guests.len()
     }
 
-    /// How many of them have cards.
+    /// Returns the number of machines with cards.
     pub fn cards(&self) -> usize {
         self.cards
     }
 
-    /// The first two: server and client.
+    /// Returns the first two machines: server and client.
     pub fn pair(&mut self) -> Result<(&mut Guest, &mut Guest)> {
         match self.guests.as_mut_slice() {
             [server, client, ..] => Ok((server, client)),
@@ -146,7 +146,8 @@ impl Lab {
         }
     }
 
-    /// The network devices of the plan's appliance: its card, and beside an InfiniBand one a port of the fabric.
+    /// Returns the network devices of the plan's appliance: its card, and for an InfiniBand card also a port
+    /// of the fabric.
     pub fn appliance(&self) -> Result<Vec<Nic>> {
         let card = Nic::Card { socket: self.cx3.socket(self.cards).to_owned() };
         if !self.infiniband {
@@ -156,13 +157,13 @@ impl Lab {
         Ok(vec![Nic::Fabric { plug: fabric.plug(self.guests.len()) }, card])
     }
 
-    /// Runs a command in a machine, which must succeed.
+    /// Runs a command in a machine. It must succeed.
     pub fn check(&mut self, number: usize, command: &str) -> Result<String> {
         self.guest(number)?.check(command, SOON)
     }
 
-    /// Runs a server in the first machine and its client in the second; both must succeed. `SERVER` in the commands stands for
-    /// the first machine's address.
+    /// Runs a server in the first machine and its client in the second. Both must succeed. `SERVER` in the
+    /// commands stands for the first machine's address.
     pub fn exchange(
         &mut self,
         serve: &str,
@@ -173,7 +174,8 @@ impl Lab {
         self.exchange_on(Port::FIRST, serve, listens, ask, within)
     }
 
-    /// As [`exchange`](Self::exchange), with the first machine's address on a port.
+    /// Runs server and client as [`exchange`](Self::exchange) does, with the first machine's address on a
+    /// port.
     pub fn exchange_on(
         &mut self,
         port: Port,
@@ -188,17 +190,18 @@ impl Lab {
         exchange(server, &serve, listens, client, &ask, within)
     }
 
-    /// The words of a shell that give the index of a machine's GID for its IPv4 address: to be run in that machine.
+    /// Returns shell code that prints the index of a machine's GID for its IPv4 address, to be run in that
+    /// machine.
     pub fn gid(&self, number: usize, wire: Wire) -> String {
         self.gid_on(Port::FIRST, number, wire)
     }
 
-    /// As [`gid`](Self::gid), on a port.
+    /// Returns shell code as [`gid`](Self::gid) does, for a port.
     pub fn gid_on(&self, port: Port, number: usize, wire: Wire) -> String {
         let [a, b, c, d] = port.address(number).octets();
         let port = port.0;
         let device = self.device(number);
-        // Most of the table is empty, and an index that is empty has no type.
+        // Most of the table is empty, and an empty entry has no type.
         format!(
             "$(cd /sys/class/infiniband/{device}/ports/{port}; for n in $(grep -l ffff:{a:02x}{b:02x}:{c:02x}{d:02x} gids/*); do \
              grep -q -x '{}' gid_attrs/types/${{n##*/}} && echo ${{n##*/}}; done)",
@@ -206,18 +209,19 @@ impl Lab {
         )
     }
 
-    /// The RDMA device of a machine.
+    /// Returns the name of a machine's RDMA device.
     pub fn device(&self, number: usize) -> &'static str {
         if number < self.cards { "mlx4_0" } else { "rxe0" }
     }
 
-    /// A command with `DEVICE` and `GID` replaced by what a machine has on a port.
+    /// Replaces `DEVICE` and `GID` in a command with a machine's values on a port.
     fn of_machine(&self, port: Port, number: usize, wire: Wire, command: &str) -> String {
         command.replace("DEVICE", self.device(number)).replace("GID", &self.gid_on(port, number, wire))
     }
 
-    /// As [`exchange`](Self::exchange), of a program that is a server alone and a client of the address behind it. `DEVICE` and
-    /// `GID` in the command stand for each machine's RDMA device and index of GID.
+    /// Runs a program that is a server without an argument and a client with the server's address, as
+    /// [`exchange`](Self::exchange) does. `DEVICE` and `GID` in the command stand for each machine's RDMA
+    /// device and GID index.
     pub fn both(
         &mut self,
         wire: Wire,
@@ -228,7 +232,7 @@ impl Lab {
         self.both_on(Port::FIRST, wire, command, listens, within)
     }
 
-    /// As [`both`](Self::both), on a port, which the command names itself.
+    /// Runs a program as [`both`](Self::both) does, on a port that the command names.
     pub fn both_on(
         &mut self,
         port: Port,
@@ -241,13 +245,13 @@ impl Lab {
         self.exchange_on(port, &serve, listens, &format!("{ask} SERVER"), within)
     }
 
-    /// Runs a program of perftest on both sides and returns what the client printed. The device and the GID are given to it here;
-    /// options as for a shell.
+    /// Runs a program of perftest on both sides and returns the client's output. This adds the device and the
+    /// GID; `options` are in shell syntax.
     pub fn perftest(&mut self, wire: Wire, program: &str, options: &str, within: Duration) -> Result<String> {
         self.perftest_on(Port::FIRST, wire, program, options, within)
     }
 
-    /// As [`perftest`](Self::perftest), on a port.
+    /// Runs perftest as [`perftest`](Self::perftest) does, on a port.
     pub fn perftest_on(
         &mut self,
         port: Port,
@@ -260,17 +264,18 @@ impl Lab {
         Ok(self.both_on(port, wire, &command, Listens::PERFTEST, within)?.client)
     }
 
-    /// Whether all machines take commands.
+    /// Returns true if all machines execute commands.
     pub fn answers(&mut self) -> bool {
         self.guests.iter_mut().all(|guest| guest.run("true", SOON).is_ok())
     }
 
-    /// What a card says of itself, for a failure.
+    /// Returns the log of the cards, for a failure's report.
     pub fn card_log(&self) -> String {
         self.cx3.tail()
     }
 
-    /// Ends all; `cx3` must have lived until now and end well. Gives the record of what the drivers did, if one was wanted.
+    /// Ends all machines. `cx3` must have run until now and must end successfully. Returns the record of the
+    /// drivers' actions, if the plan wants one.
     pub fn end(mut self) -> Result<Option<String>> {
         let ended = self.cx3.ended()?;
         ensure!(ended.is_none(), "cx3 has ended ({ended:?}): {}", self.cx3.tail());
@@ -283,23 +288,23 @@ impl Lab {
     }
 }
 
-/// A port of a card, by its number for the drivers: from 1.
+/// A port of a card, numbered from 1 as by the drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port(pub u8);
 
 impl Port {
-    /// The one that all cards have.
+    /// The port that all cards have.
     pub const FIRST: Self = Self(1);
-    /// The other one.
+    /// The other port.
     pub const SECOND: Self = Self(2);
 
-    /// A machine's address on it. That of the first port is as [`Card::numbered`] has it.
+    /// Returns a machine's address on the port. The address on the first port is that of [`Card::numbered`].
     pub fn address(self, number: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 10 - self.0.min(10), 0, u8::try_from(number + 1).unwrap_or(u8::MAX))
     }
 }
 
-/// A machine's address on its card's first port.
+/// Returns a machine's address on its card's first port.
 pub fn address(number: usize) -> Ipv4Addr {
     Port::FIRST.address(number)
 }

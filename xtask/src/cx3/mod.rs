@@ -1,4 +1,4 @@
-//! Linux machines on emulated ConnectX-3 cards, for tests and figures.
+//! Linux machines on emulated ConnectX-3 cards, for tests and measurements.
 
 pub mod lab;
 pub mod plan;
@@ -14,7 +14,7 @@ use qemu::linux::{Image, Release};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-/// What the machines are made of.
+/// The programs that the machines need.
 pub struct Tools {
     /// A QEMU with vfio-user devices.
     pub qemu: Qemu,
@@ -23,12 +23,13 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Gets what is missing, for runs and tests. The inner error says why there is no QEMU for these machines.
+    /// Returns the programs for runs and tests, installing what is missing. The inner error says why there is
+    /// no QEMU for these machines.
     pub fn get() -> Result<Result<Self, &'static str>> {
         Self::of(Profile::Dev)
     }
 
-    /// As [`get`](Self::get), for measurements: `cx3` as it ships.
+    /// Returns the programs for measurements: `cx3` is compiled as it ships.
     pub fn to_measure() -> Result<Result<Self, &'static str>> {
         Self::of(Profile::Release)
     }
@@ -43,7 +44,7 @@ impl Tools {
     }
 }
 
-/// The image of the Linux guests, by release, with further packages.
+/// Returns the image of the Linux guests of a release, with further packages.
 pub fn image(release: Release, packages: &[&str]) -> Result<Image> {
     Image::build_of(&paths::target().join("linux-guest"), release, packages)
 }

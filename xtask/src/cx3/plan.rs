@@ -1,4 +1,4 @@
-//! What a lab is to be.
+//! The plan of a lab.
 
 use anyhow::Result;
 use netfault::Faults;
@@ -7,46 +7,48 @@ use qemu::fabric::{Fabric, FabricConfig};
 use qemu::linux::Release;
 use std::path::{Path, PathBuf};
 
-/// Machines with a card each; all cards are in one process and, unless they say otherwise, on its switch.
+/// Machines with a card each. All cards are in one process and, by default, on its switch.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whose kernel and programs the machines have.
+    /// The release of the machines' kernel and programs.
     pub release: Release,
-    /// A machine per card.
+    /// The cards, one machine each.
     pub cards: Vec<CardConfig>,
-    /// Further machines with rdma_rxe. If there are such, or an appliance, all cables go to a fabric outside.
+    /// The number of further machines, with rdma_rxe. If there are any, or an appliance, all cables lead to
+    /// an external fabric.
     pub rxe: usize,
-    /// The card of a further machine, which steps boot: an appliance.
+    /// The card of an appliance, a further machine that test steps boot.
     pub appliance: Option<CardConfig>,
-    /// Whether cards have InfiniBand ports, whose cables are in the switch of `cx3` even if there is a fabric outside. Machines have
-    /// TCP on that then.
+    /// True if cards have InfiniBand ports, whose cables end in the switch of `cx3` even if there is an
+    /// external fabric. The machines then use that fabric for TCP.
     pub infiniband: bool,
-    /// What the switch or fabric between them does to frames.
+    /// Faults that the switch or fabric applies to frames.
     pub faults: Faults,
-    /// Parameters of kernel modules: `MODULE.NAME=VALUE`.
+    /// Parameters of kernel modules, as `MODULE.NAME=VALUE`.
     pub module_parameters: Vec<String>,
-    /// Whether the machines load the drivers at their start.
+    /// True if the machines load the drivers at their start.
     pub load: bool,
-    /// Whether they come back from a reboot.
+    /// True if the machines come back after a reboot.
     pub reboots: bool,
-    /// Further Debian packages that they have.
+    /// Further Debian packages in the machines.
     pub packages: &'static [&'static str],
-    /// Files in each: the path there, and the file here.
+    /// Files in each machine: the path there, and the file on the host.
     pub files: Vec<(String, PathBuf)>,
-    /// Memory of each, in MiB.
+    /// Memory of each machine, in MiB.
     pub memory_mib: u32,
-    /// Largest IP packet on the cards' Ethernet interfaces, in bytes.
+    /// The largest IP packet on the cards' Ethernet interfaces, in bytes.
     pub mtu: u16,
-    /// Processors of each.
+    /// Processors of each machine.
     pub cpus: u32,
-    /// The committed record that what the drivers do is held against; the new one (`cx3 --record`) is left beside the log.
+    /// The committed record with which the drivers' actions are compared. The new record (`cx3 --record`) is
+    /// written beside the log.
     pub record: Option<&'static str>,
-    /// What `cx3` logs, as in `RUST_LOG`.
+    /// The log filter of `cx3`, as in `RUST_LOG`.
     pub log_level: String,
 }
 
 impl Default for Plan {
-    /// Two machines of the host's release on cards of the first profile.
+    /// Returns two machines of the host's release on cards of the first profile.
     fn default() -> Self {
         Self {
             release: Release::Host,
@@ -70,12 +72,12 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// How many machines there are.
+    /// Returns the number of machines.
     pub fn machines(&self) -> usize {
         self.cards.len() + self.rxe
     }
 
-    /// A fabric with a port per machine, if one is needed.
+    /// Returns a fabric with one port per machine, if the plan needs one.
     pub fn fabric(&self, dir: &Path) -> Result<Option<Fabric>> {
         if self.rxe == 0 && self.appliance.is_none() {
             return Ok(None);

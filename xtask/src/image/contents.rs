@@ -1,19 +1,19 @@
-//! What an image is built of: its applications and its heap, as features of the kernel.
+//! The contents of an image: its applications and its heap, as features of the kernel.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The applications that there are: each a feature of the kernel.
+/// All applications. Each is a feature of the kernel.
 const KNOWN: [&str; 5] = ["bench", "echo", "grep", "perftest", "wordcount"];
-/// Those of the core image.
+/// The applications of the core image.
 const CORE: [&str; 1] = ["wordcount"];
 
-/// The applications of an image, sorted, each once.
+/// The applications of an image, sorted, without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Apps(Vec<&'static str>);
 
 impl Apps {
-    /// Those of the core image: word count alone.
+    /// Returns the applications of the core image: word count alone.
     pub fn core() -> Self {
         Self(CORE.to_vec())
     }
@@ -52,35 +52,36 @@ impl fmt::Display for Apps {
 /// The allocator of the kernel's heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heap {
-    /// The one that ships.
+    /// The shipped allocator.
     #[default]
     Talc,
-    /// The one that `cargo xtask bench heaps` compares it with.
+    /// The allocator that `cargo xtask bench heaps` compares with the shipped one.
     LinkedList,
 }
 
-/// All of it.
+/// The contents of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub apps: Apps,
     pub heap: Heap,
-    /// Whether it is for tests and never ships: it has the kernel's self-tests, and the suite of LITE's semantics among its
-    /// applications.
+    /// True if the image is for tests and never ships: it contains the kernel's self-tests, and the suite of
+    /// LITE's semantics among its applications.
     pub tests: bool,
 }
 
 impl Contents {
-    /// An image with these applications.
+    /// Returns an image with these applications.
     pub fn with(apps: Apps) -> Self {
         Self { apps, ..Self::default() }
     }
 
-    /// The image that tests boot where that which ships cannot do it: one for all of them, for each image takes long to build.
+    /// Returns the image for tests that the shipped image cannot run. All tests share it, because each image
+    /// takes long to build.
     pub fn tests() -> Self {
         Self { tests: true, ..Self::default() }
     }
 
-    /// The kernel's features, for cargo.
+    /// Returns the kernel's features, for cargo.
     pub fn features(&self) -> String {
         let heap = match self.heap {
             Heap::Talc => "heap-talc",
@@ -90,7 +91,7 @@ impl Contents {
         self.apps.0.iter().copied().chain([heap]).chain(tests.iter().copied()).collect::<Vec<_>>().join(",")
     }
 
-    /// The name of the image's directory: no two different ones have the same.
+    /// Returns the name of the image's directory. Different contents have different names.
     pub fn name(&self) -> String {
         let mut name = if self.apps == Apps::default() { "all".to_owned() } else { self.apps.0.join("-") };
         if self.heap == Heap::LinkedList {
@@ -102,7 +103,7 @@ impl Contents {
         name
     }
 
-    /// What the image may have as its size: the core image less than all others.
+    /// Returns the greatest intended size of the image in bytes, which is smaller for the core image.
     pub fn budget(&self) -> u64 {
         if self.apps == Apps::core() { super::size::CORE_BUDGET } else { super::size::BUDGET }
     }

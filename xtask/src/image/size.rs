@@ -1,30 +1,30 @@
-//! Budgets of the image's size. A test holds images to them; a build that users make is only told.
+//! Budgets of the image's size. A test enforces them; a user's build only prints a warning.
 
 use crate::{tool, ui};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::Command;
 
-/// The most bytes that the core image may have without symbols: kernel, RNICs, LITE and word count.
+/// The budget of the core image without symbols, in bytes: kernel, RNICs, LITE and word count.
 pub const CORE_BUDGET: u64 = 2_500_000;
-/// The most bytes that an image with all applications may have without symbols.
+/// The budget of an image with all applications, without symbols, in bytes.
 pub const BUDGET: u64 = 4_000_000;
 
-/// The size of an image without symbols, in bytes.
+/// Returns the size of an image without symbols, in bytes.
 pub fn stripped(elf: &Path) -> Result<u64> {
     let stripped = elf.with_extension("stripped");
     tool::output(Command::new("strip").arg("-o").arg(&stripped).arg(elf))?;
     Ok(std::fs::metadata(stripped)?.len())
 }
 
-/// What to say of an image that has more than its budget.
+/// Returns the warning for an image that exceeds its budget.
 pub fn excess(bytes: u64, budget: u64) -> Option<String> {
     let (size, allowed) = (ui::bytes(bytes), ui::bytes(budget));
     (bytes > budget)
-        .then(|| format!("the image has {size} ({bytes} bytes) without symbols, of {allowed} that it should"))
+        .then(|| format!("the image has {size} ({bytes} bytes) without symbols, of {allowed} allowed"))
 }
 
-/// Fails for an image that has more than its budget: for tests.
+/// Fails if an image exceeds its budget. For tests.
 pub fn check(bytes: u64, budget: u64) -> Result<()> {
     match excess(bytes, budget) {
         Some(why) => bail!(why),

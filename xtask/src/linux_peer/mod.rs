@@ -21,25 +21,26 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Ports of a fabric of its own that others can join.
+/// The number of ports for others on a fabric of the peer's own.
 const FREE_PORTS: usize = 3;
-/// What a command without a limit gets; the guest counts in seconds.
+/// The limit of a command without `--timeout`; the guest counts in seconds.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// How often an interrupt is looked for.
+/// The interval at which an interrupt is checked.
 const TICK: Duration = Duration::from_millis(50);
-/// Memory beyond twice what is in the initramfs, in MiB.
+/// Memory beyond twice the content of the initramfs, in MiB.
 const SPARE_MIB: u32 = 200;
 
-/// A peer that is up, and what it is connected to.
+/// A running peer, and its fabric.
 struct Peer {
     guest: Guest,
     network: Network,
     fabric: Option<Fabric>,
-    // Holds the fabric's sockets; last, so that it goes after the fabric.
+    // The directory of the fabric's sockets. Declared last, because it must be dropped after the fabric.
     _dir: TempDir,
 }
 
-/// Boots the peer and does in it what the options say. The status is that of the command or shell.
+/// Boots the peer and runs there what the options ask for. The returned status is that of the command or
+/// shell.
 pub fn linux_peer(options: &Options) -> Result<ExitCode> {
     check(options)?;
     let qemu = setup::qemu()?;
@@ -75,7 +76,7 @@ pub fn linux_peer(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(status.0))
 }
 
-/// Finds what is wrong before anything takes time.
+/// Checks the options before anything takes time.
 fn check(options: &Options) -> Result<()> {
     for copied in &options.copy {
         let file = std::fs::File::open(&copied.host);
@@ -129,7 +130,7 @@ impl Peer {
         Ok(Self { guest: Guest::boot(qemu, image, &config)?, network, fabric, _dir: dir })
     }
 
-    /// The sockets of the fabric that others can join.
+    /// Returns the sockets of the fabric that others can join.
     fn free_ports(&self) -> Vec<PathBuf> {
         let fabric = self.fabric.iter();
         fabric.flat_map(|fabric| (1..=FREE_PORTS).map(|n| fabric.socket(n).to_owned())).collect()
@@ -161,10 +162,10 @@ impl Peer {
             println!("join it: cargo xtask linux-peer --ip 10.0.0.2 --fabric {}", socket.display());
         }
         println!("the host is 10.0.2.2 for it; console: {}", self.guest.console().display());
-        println!("--shell opens a shell, --run CMD runs a command; Ctrl-C ends it");
+        println!("--shell opens a shell, --run CMD runs a command; Ctrl-C ends the machine");
     }
 
-    /// Runs a command with this program's streams; an interrupt ends the machine.
+    /// Runs a command with this program's streams. An interrupt ends the machine.
     fn run(&mut self, command: &str, within: Duration) -> Result<Status> {
         let pid = i32::try_from(self.guest.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
         let guest = &mut self.guest;
@@ -177,7 +178,7 @@ impl Peer {
             while !command.is_finished() {
                 if !told && interrupt::check().is_err() {
                     told = true;
-                    // It may have ended by itself.
+                    // The process may have ended by itself.
                     let _ = kill_process(pid, Signal::KILL);
                 }
                 std::thread::sleep(Duration::from_millis(5));
@@ -197,7 +198,7 @@ impl Peer {
         if !stdin.is_terminal() {
             return self.run("exec sh", FOR_EVER);
         }
-        eprintln!("  Ctrl-] or `exit` ends it");
+        eprintln!("  Ctrl-] or `exit` ends shell and machine");
         let kind = std::env::var("TERM").unwrap_or_else(|_| "dumb".into());
         let end = self.guest.shell(stdin.as_fd(), &mut io::stdout(), &kind)?;
         Ok(match end {
@@ -207,14 +208,14 @@ impl Peer {
     }
 }
 
-/// Twice what the guest unpacks, and room to work.
+/// Returns the guest's memory in MiB: twice the unpacked files, and spare room.
 fn memory_mib(image: &Image, options: &Options) -> u32 {
     let files: u64 = options.copy.iter().filter_map(|c| Some(std::fs::metadata(&c.host).ok()?.len())).sum();
     let files = u32::try_from(files.div_ceil(1 << 20)).unwrap_or(u32::MAX / 4);
     (SPARE_MIB + 2 * (image.size_mib() + files)).max(256)
 }
 
-/// Whether a process has not ended.
+/// Returns true if a process has not ended.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, state)| !state.trim_start().starts_with('Z'))

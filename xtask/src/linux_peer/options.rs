@@ -6,23 +6,25 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What the peer is to be, and what to do in it.
+/// The peer's properties, and the commands to run in it.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Opens a shell in it; without a terminal, runs what standard input says. Ctrl-] or `exit` ends shell and peer
+    /// Opens a shell in the peer; without a terminal, runs the commands on standard input. Ctrl-] or `exit`
+    /// ends shell and peer
     #[arg(long, conflicts_with = "run")]
     pub shell: bool,
-    /// Runs a shell command in it; its standard input, output and exit status are the command's
+    /// Runs a shell command in the peer; standard input, output and exit status are the command's
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
-    /// Seconds that the command may take [default: no limit]
+    /// Time limit of the command in seconds [default: no limit]
     #[arg(long, value_name = "S", requires = "run", value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
     pub timeout: Option<u64>,
-    /// Socket of a fabric to join, as `cargo xtask run --fabric-socket` makes it [default: a fabric of its own]
+    /// Socket of a fabric to join, as made by `cargo xtask run --fabric-socket`
+    /// [default: a fabric of its own]
     #[arg(long, value_name = "SOCKET")]
     pub fabric: Option<PathBuf>,
-    /// Address on the fabric, as ADDRESS or ADDRESS/BITS; the MAC derives from it [default: 10.0.0.1/24, and on another's
-    /// fabric 10.77.255.1/16, which is in the appliances' network]
+    /// Address on the fabric, as ADDRESS or ADDRESS/BITS; the MAC address is derived from it
+    /// [default: 10.0.0.1/24; on another's fabric 10.77.255.1/16, which is in the appliances' network]
     #[arg(long, value_name = "IP")]
     pub ip: Option<Address>,
     /// Largest IP packet on the fabric in bytes; 1500 gives RoCE a path MTU of 1024, 4200 one of 4096
@@ -34,18 +36,18 @@ pub struct Options {
     /// Memory in MiB [default: 256, or what the packages and files need]
     #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(128..=1_048_576))]
     pub memory: Option<u32>,
-    /// File of the host's to put into it, as FILE (to /root) or FILE:PATH; repeatable
+    /// File of the host to copy into the peer, as FILE (to /root) or FILE:PATH; repeatable
     #[arg(long, value_name = "FILE[:PATH]")]
     pub copy: Vec<Copied>,
-    /// Debian package to have in it, with what it depends on; repeatable
+    /// Debian package to include, with its dependencies; repeatable
     #[arg(long, value_name = "NAME")]
     pub package: Vec<String>,
-    /// Where its description (and, at the end, the command's status) goes, as one JSON object
+    /// File for the peer's description (and, at the end, the command's status), as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// An address and how many bits of it are the network's.
+/// An address and the length of its network's prefix, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     pub ip: Ipv4Addr,
@@ -57,17 +59,17 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (ip, prefix) = text.split_once('/').unwrap_or((text, "24"));
-        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("`{ip}` is no IPv4 address"))?;
+        let ip: Ipv4Addr = ip.parse().map_err(|_| format!("`{ip}` is not an IPv4 address"))?;
         let prefix = prefix.parse().ok().filter(|bits| (1..=30).contains(bits));
         let prefix = prefix.ok_or("a network has 1 to 30 bits")?;
         if ip.is_multicast() || ip.is_loopback() || ip.is_unspecified() || ip.is_broadcast() {
-            return Err(format!("{ip} is no machine's address"));
+            return Err(format!("{ip} is not the address of a machine"));
         }
         Ok(Self { ip, prefix })
     }
 }
 
-/// A file of the host's and its place in the guest.
+/// A file of the host and its path in the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
     pub host: PathBuf,
@@ -80,14 +82,14 @@ impl FromStr for Copied {
     fn from_str(text: &str) -> Result<Self, String> {
         let (host, guest) = match text.rsplit_once(':') {
             Some((host, guest)) if guest.starts_with('/') => (host, guest.to_owned()),
-            Some(_) => return Err("a path in the guest begins with /".into()),
+            Some(_) => return Err("a path in the guest must begin with /".into()),
             None => {
                 let name = text.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
                 (text, format!("/root/{name}"))
             }
         };
         if host.is_empty() || guest.ends_with('/') || guest.split('/').any(|part| part == "..") {
-            return Err("as FILE or FILE:PATH".into());
+            return Err("want FILE or FILE:PATH".into());
         }
         Ok(Self { host: host.into(), guest })
     }

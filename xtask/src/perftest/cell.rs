@@ -1,9 +1,8 @@
-//! One run of one program: what is run, how often, and what came of it.
+//! A cell: one run of one program, its parameters and its result.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The programs.
 pub const PROGRAMS: [&str; 8] = [
     "ib_write_lat",
     "ib_write_bw",
@@ -14,34 +13,36 @@ pub const PROGRAMS: [&str; 8] = [
     "ib_atomic_lat",
     "ib_atomic_bw",
 ];
-/// Bytes of messages: within a packet, a packet of one MTU and several of the other, and messages of many packets.
+/// Message lengths in bytes: within a packet, a packet of one MTU and several of the other, and messages of
+/// many packets.
 pub const SIZES: [u32; 6] = [8, 64, 4096, 65536, 1 << 20, 8 << 20];
-/// And with `--quick`.
+/// Message lengths with `--quick`, in bytes.
 pub const QUICK_SIZES: [u32; 4] = [8, 1024, 65536, 1 << 20];
 
-/// Operations of a cell, at most: no more than the receives that perftest posts beforehand, so that message `m` of a send
-/// test lies in slot `m % slots` on Linux too (those that it posts later are one off).
+/// The most operations of a cell: no more than the receives that perftest posts beforehand. Message `m` of a
+/// send test then lies in slot `m % slots` on Linux too (the slots of receives that it posts later are off by
+/// one).
 const MOST: u32 = 500;
 const QUICK_MOST: u32 = 70;
-/// Under loss: enough that some frames of every cell are lost.
+/// The most operations under loss: enough that every cell loses some frames.
 const LOSSY_MOST: u32 = 300;
-/// perftest takes no fewer.
+/// The least number of operations that perftest accepts.
 const LEAST: u32 = 5;
-/// Bytes that a cell moves, at most, but for [`LEAST`] messages.
+/// The most bytes that a cell moves, unless [`LEAST`] messages are more.
 const BYTES: u32 = 16 << 20;
 const QUICK_BYTES: u32 = 2 << 20;
 const LOSSY_BYTES: u32 = 4 << 20;
-/// How long a cell may take, many times what is needed. The longest under loss are Linux' READs of 8 MiB: after each loss it
-/// waits until nothing comes any more and then asks for all the rest.
+/// The time limit of a cell, many times the usual time. The longest cells under loss are Linux's READs of 8
+/// MiB: after each loss Linux waits until nothing arrives any more and then requests all the rest.
 const LIMIT: Duration = Duration::from_secs(180);
 const LOSSY_LIMIT: Duration = Duration::from_secs(600);
 
-/// Who is client and who is server.
+/// The assignment of client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The appliance is the client.
     ApplianceLinux,
-    /// Linux is.
+    /// Linux is the client.
     LinuxAppliance,
     /// Both are appliances.
     ApplianceAppliance,
@@ -50,7 +51,7 @@ pub enum Direction {
 impl Direction {
     pub const ALL: [Self; 3] = [Self::ApplianceLinux, Self::LinuxAppliance, Self::ApplianceAppliance];
 
-    /// Whether Linux is one of them.
+    /// Returns true if Linux takes part.
     pub fn has_linux(self) -> bool {
         self != Self::ApplianceAppliance
     }
@@ -111,19 +112,19 @@ impl Cell {
         self.program.starts_with("ib_atomic")
     }
 
-    /// Whether messages go both ways.
+    /// Returns true if messages go both ways.
     pub fn both_ways(&self) -> bool {
         matches!(self.program, "ib_write_lat" | "ib_send_lat")
     }
 
-    /// The words of the command line, but for the server's address.
+    /// Returns the words of the command line, without the server's address.
     pub fn words(&self) -> Vec<String> {
         let mut words: Vec<String> =
             [self.program, "-n", &self.iterations.to_string(), "-m", &self.mtu.to_string()]
                 .map(str::to_owned)
                 .into();
         if !self.is_atomic() {
-            // An atomic program refuses a size.
+            // perftest's atomic programs refuse a size.
             words.extend(["-s".to_owned(), self.size.to_string()]);
         }
         words
@@ -141,12 +142,12 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What the client found.
+/// The client's result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Figure {
-    /// Median, in microseconds.
+    /// The median, in microseconds.
     Latency(f64),
-    /// Average, in MiB per second.
+    /// The average, in MiB per second.
     Bandwidth(f64),
 }
 

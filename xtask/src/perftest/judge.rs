@@ -1,29 +1,30 @@
-//! Whether what came is what was sent: digests of the buffers of both sides.
+//! Compares the sent and the received bytes by digests of both sides' buffers.
 //!
-//! perftest has for each queue pair a near buffer, which its own operations name, and a far one, which the peer's name. A
-//! WRITE or SEND copies the client's near one into the server's far one, a READ the server's far one into the client's near
-//! one, and in a ping-pong the server does as the client. Appliances say the digests of theirs; Linux' perftest maps a file
-//! (`--mmap`), which holds the near and then the far buffer when it has ended.
+//! perftest has for each queue pair a near buffer, which its own operations name, and a far buffer, which the
+//! peer's operations name. A WRITE or SEND copies the client's near buffer into the server's far one, a READ
+//! the server's far buffer into the client's near one; in a ping-pong the server does as the client.
+//! Appliances print the digests of their buffers. Linux's perftest maps a file (`--mmap`), which holds the
+//! near and then the far buffer when it has ended.
 
 use super::cell::{Cell, Figure};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-/// perftest's page and cache line, between which messages are spread.
+/// perftest's page and cache line, over which messages are spread, in bytes.
 const PAGE: u32 = 4096;
 const LINE: u32 = 64;
 
-/// What a side says of its buffers, in hexadecimal.
+/// A side's digests of its buffers, in hexadecimal.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Buffers {
     pub near: Option<String>,
     pub far: Option<String>,
-    /// What the side's atomics must have left at the peer.
+    /// The digest of the words that the side's atomics must have left on the peer.
     pub left: Option<String>,
 }
 
-/// The line for programs in an appliance's output.
+/// The JSON line in an appliance's output.
 #[derive(Clone, Debug, Deserialize)]
 struct Line {
     role: String,
@@ -36,13 +37,13 @@ struct Line {
     buffers: Buffers,
 }
 
-/// What an appliance has found.
+/// An appliance's results.
 pub struct Appliance {
     pub buffers: Buffers,
     pub figure: Option<Figure>,
 }
 
-/// Reads an appliance's output, which must be of this cell.
+/// Parses an appliance's output, which must be of this cell.
 pub fn appliance(output: &str, cell: &Cell, client: bool) -> Result<Appliance> {
     let line = output.lines().last().context("the appliance said nothing")?;
     let line: Line = serde_json::from_str(line).with_context(|| format!("the appliance said `{line}`"))?;
@@ -62,14 +63,14 @@ pub fn appliance(output: &str, cell: &Cell, client: bool) -> Result<Appliance> {
     Ok(Appliance { buffers: line.buffers, figure })
 }
 
-/// Where the messages lie in a buffer of Linux' file.
+/// The layout of messages in a buffer of Linux's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of a buffer; the far one follows the near one.
+    /// The length of a buffer, in bytes. The far buffer follows the near one.
     pub buffer: u32,
-    /// Bytes from slot to slot.
+    /// The distance between two slots, in bytes.
     step: u32,
-    /// Slots used.
+    /// The number of slots in use.
     count: u32,
     size: u32,
 }
@@ -82,12 +83,12 @@ impl Layout {
         Self { buffer: cell.size.max(PAGE), step, count: slots.min(cell.iterations), size: cell.size }
     }
 
-    /// Bytes from the first that was used to the last.
+    /// Returns the bytes from the start of the first used slot to the end of the last.
     pub fn extent(&self) -> u32 {
         self.step * (self.count - 1) + self.size
     }
 
-    /// The digest of the messages in those bytes.
+    /// Returns the digest of the messages in those bytes.
     pub fn digest(&self, extent: &[u8]) -> Result<String> {
         ensure!(extent.len() == self.extent() as usize, "{} bytes of Linux' buffer", extent.len());
         let mut hash = Sha256::new();
@@ -98,7 +99,7 @@ impl Layout {
     }
 }
 
-/// Whether both sides' buffers agree.
+/// Fails unless both sides' buffers agree.
 pub fn compare(cell: &Cell, client: &Buffers, server: &Buffers) -> Result<()> {
     let same = |what: &str, a: &Option<String>, b: &Option<String>| {
         let (a, b) = (a.as_ref().context("no digest")?, b.as_ref().context("no digest")?);
@@ -106,7 +107,7 @@ pub fn compare(cell: &Cell, client: &Buffers, server: &Buffers) -> Result<()> {
         Ok(())
     };
     if cell.is_atomic() {
-        // A Linux client does not say what it fetched; its server, ours, has counted.
+        // A Linux client does not print what it fetched; its server, ours, has counted.
         return match &client.left {
             None => Ok(()),
             left => same("what the client's atomics left at the server", left, &server.far),

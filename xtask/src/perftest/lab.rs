@@ -18,34 +18,34 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Appliances.
+/// The number of appliances.
 const NODES: u16 = 2;
-/// Memory of each in MiB: two buffers of 8 MiB in one piece, and queues.
+/// Memory of each appliance in MiB: room for two buffers of 8 MiB in one piece, and queues.
 const MEMORY_MB: u32 = 96;
-/// The guest's address, in the network in which the manager gives the appliances theirs.
+/// The guest's address, in the network in which the manager assigns the appliances' addresses.
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
-/// How long the appliances may take to join.
+/// The longest time for the appliances to join.
 const JOIN: Duration = Duration::from_secs(120);
-/// How long the server of a cell whose client has ended may take to end too.
+/// The longest time for a cell's server to end after its client.
 const AFTER: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(5);
 
-/// The machines.
+/// The running machines.
 pub struct Lab {
     manager: Manager,
     vms: Vec<Vm>,
     events: Receiver<Event>,
     guest: Option<Guest>,
     fabric: Fabric,
-    /// Addresses of the appliances by their number.
+    /// Addresses of the appliances, by number.
     addresses: Vec<Ipv4Addr>,
     loss: f64,
-    // Holds the sockets and files; last, so that it goes after the fabric.
+    // The directory of sockets and files. Declared last, because it must be dropped after the fabric.
     dir: TempDir,
 }
 
 impl Lab {
-    /// Boots all, at the same time.
+    /// Boots all machines in parallel.
     pub fn boot(programs: Programs, seed: u64, pcap: Option<&Path>, linux: bool) -> Result<Self> {
         let qemu = setup::qemu()?;
         let Programs { kernel, manager } = programs;
@@ -72,7 +72,7 @@ impl Lab {
             let spec = VmSpec {
                 cmdline: format!("manager=10.0.2.2:{} node={name}", manager.port()?),
                 index,
-                // As Linux, so that figures can be set beside each other.
+                // The machine model of the Linux guest, so that figures can be compared.
                 machine: Machine::Q35,
                 accel,
                 cpus: 1,
@@ -102,7 +102,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Runs a cell. Gives what the client found; an error says what does not hold.
+    /// Runs a cell. Returns the client's result; an error names the check that failed.
     pub fn run(&mut self, cell: &Cell) -> Result<Figure> {
         if self.loss.total_cmp(&cell.loss).is_ne() {
             self.fabric.set_faults(Faults { loss: cell.loss, ..Faults::default() })?;
@@ -124,7 +124,7 @@ impl Lab {
         Ok(figure)
     }
 
-    /// What counts only where nothing is lost.
+    /// Returns Linux's counters if the fabric is clean; they mean nothing under loss.
     fn linux_counters(&mut self, cell: &Cell) -> Result<Option<linux::Counters>> {
         match &mut self.guest {
             Some(guest) if cell.loss == 0.0 && cell.direction.has_linux() => linux::counters(guest).map(Some),
@@ -147,7 +147,7 @@ impl Lab {
         let address = self.address(0)?;
         let found = linux::client(self.linux()?, &linux::Device::rxe(), cell, address, cell.limit());
         if found.is_err() {
-            // Most often it is the appliance that knows why.
+            // Usually it is the appliance that knows the cause.
             if let Err(why) = self.finish(server, cell, false, Duration::from_secs(2)) {
                 return found.with_context(|| format!("{why:#}"));
             }
@@ -176,7 +176,8 @@ impl Lab {
         self.addresses.get(usize::from(index)).copied().context("no such appliance")
     }
 
-    /// Starts a cell on an appliance, as a job: with that server, or as a server for that client (or any member).
+    /// Starts a cell on an appliance, as a job: as the client of a server, or as a server for one client (or
+    /// any member).
     fn submit(
         &self,
         index: u16,
@@ -197,7 +198,7 @@ impl Lab {
         self.dir.path().join(format!("output{index}"))
     }
 
-    /// Waits for a job's end and reads its output.
+    /// Waits for a job's end and parses its output.
     fn finish(
         &mut self,
         (index, job): (u16, Process),
@@ -210,7 +211,7 @@ impl Lab {
         judge::appliance(&output, cell, client)
     }
 
-    /// Waits for the end of one of the manager's clients; none of the appliances may end meanwhile.
+    /// Waits for the end of one of the manager's clients. No appliance may end meanwhile.
     fn wait(&mut self, mut process: Process, within: Duration) -> Result<()> {
         let deadline = Instant::now() + within;
         loop {
@@ -244,7 +245,7 @@ const fn role(client: bool) -> &'static str {
     if client { "client" } else { "server" }
 }
 
-/// The appliances' addresses by number: the manager gives them in the order of the joins.
+/// Returns the appliances' addresses by number. The manager assigns them in the order of the joins.
 fn addresses(nodes: &Path) -> Result<Vec<Ipv4Addr>> {
     let nodes: Value = serde_json::from_slice(&std::fs::read(nodes)?)?;
     let of = |name: &str| {

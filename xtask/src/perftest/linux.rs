@@ -1,4 +1,4 @@
-//! perftest in a Linux guest: as client and server, its buffers, and what rdma_rxe counts.
+//! perftest in a Linux guest: client, server, buffers, and the counters of rdma_rxe.
 
 use super::cell::{Cell, Figure};
 use super::judge::{Buffers, Layout};
@@ -12,52 +12,51 @@ use std::time::{Duration, Instant};
 const BUFFERS: &str = "/tmp/buffers";
 /// Port 18515 as `/proc/net/tcp` writes it.
 const PORT: &str = "4853";
-/// How long a server may take to listen, and the guest for anything small.
+/// The longest time for a server to listen, and for small commands in the guest.
 const TURN: Duration = Duration::from_secs(60);
-/// Where rdma_rxe counts.
+/// The directory of rdma_rxe's counters.
 const COUNTERS: &str = "/sys/class/infiniband/rxe0/ports/1/hw_counters";
-/// What it counts when a packet is wrong, refused or missing. None of these may grow on a clean fabric.
+/// Counters of wrong, refused or missing packets. On a clean fabric none may grow.
 const BAD: [&str; 5] =
     ["out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"];
-/// Extents up to this size come over as they are; of larger ones the guest makes the digest.
+/// Extents of at most this many bytes are transferred whole; for larger ones the guest computes the digest.
 const SMALL: u32 = 4096;
 
-/// What rdma_rxe has counted.
+/// Values of rdma_rxe's counters.
 pub type Counters = BTreeMap<String, u64>;
 
-/// What RDMA goes by in a guest, in the words of a shell.
+/// The RDMA device of a guest, in shell syntax.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Its name.
     pub name: String,
-    /// The index of the GID of its IPv4 address; none where peers find each other by LID.
+    /// The index of the GID of its IPv4 address; `None` where peers find each other by LID.
     pub gid: Option<String>,
     /// Further options of the programs.
     pub options: String,
 }
 
 impl Device {
-    /// rdma_rxe's, as guests have it.
+    /// Returns the device of rdma_rxe.
     pub fn rxe() -> Self {
         Self { name: "rxe0".into(), gid: Some("1".into()), options: String::new() }
     }
 
-    /// The command line of a program.
+    /// Returns the command line of a program.
     fn command(&self, cell: &Cell) -> String {
         let Self { name, gid, options } = self;
         let gid = gid.as_ref().map(|gid| format!("-x {gid}")).unwrap_or_default();
-        // -F: a guest has no frequency governor to complain about.
+        // -F: suppresses a warning, because a guest has no frequency governor.
         format!("{} -d {name} {gid} -F --mmap={BUFFERS} {options}", cell.words().join(" "))
     }
 }
 
-/// Makes the file for the buffers anew.
+/// Creates an empty file for the buffers.
 fn prepare(guest: &mut Guest, cell: &Cell) -> Result<()> {
     let bytes = 2 * Layout::of(cell).buffer.next_multiple_of(4096);
     guest.check(&format!("rm -f {BUFFERS} && truncate -s {bytes} {BUFFERS}"), TURN).map(drop)
 }
 
-/// Starts a server; when this returns it listens.
+/// Starts a server. It listens when this returns.
 pub fn serve(guest: &mut Guest, device: &Device, cell: &Cell) -> Result<()> {
     prepare(guest, cell)?;
     let command = device.command(cell);
@@ -69,19 +68,19 @@ pub fn serve(guest: &mut Guest, device: &Device, cell: &Cell) -> Result<()> {
     guest.check(&listen, TURN).context("Linux as server").map(drop)
 }
 
-/// Waits for the server's end, which must be a good one.
+/// Waits for the server's end, which must be successful.
 pub fn served(guest: &mut Guest, within: Duration) -> Result<()> {
     let end = "until [ -e /tmp/ended ]; do usleep 10000; done; cat /tmp/server; exit $(cat /tmp/ended)";
     guest.check(end, within).context("Linux as server").map(drop)
 }
 
-/// Ends what a failed cell has left.
+/// Ends the program of a failed cell.
 pub fn clean_up(guest: &mut Guest, cell: &Cell) {
-    // It may have ended by itself.
+    // The program may have ended by itself.
     let _ = guest.run(&format!("killall -9 {} 2>/dev/null", cell.program), TURN);
 }
 
-/// Runs a client; the server may be about to listen.
+/// Runs a client, whose server may start to listen shortly after.
 pub fn client(
     guest: &mut Guest,
     device: &Device,
@@ -100,7 +99,7 @@ pub fn client(
             break printed;
         }
         if !printed.contains("Couldn't connect to") || Instant::now() >= deadline {
-            // What is indented or a rule is of its tables, which may come after what it complains of.
+            // Indented lines and rules belong to perftest's tables, which may follow the complaint.
             let complaints: Vec<&str> =
                 printed.lines().filter(|l| !l.is_empty() && !l.starts_with([' ', '-'])).collect();
             bail!("Linux as client ended with {}: {}", output.status.0, complaints.join("; "));
@@ -114,7 +113,7 @@ pub fn client(
     })
 }
 
-/// The digests of both buffers, after the program's end.
+/// Returns the digests of both buffers after the program's end.
 pub fn buffers(guest: &mut Guest, cell: &Cell) -> Result<Buffers> {
     let layout = Layout::of(cell);
     let mut digest = |at: u32| -> Result<Option<String>> {
@@ -129,12 +128,13 @@ pub fn buffers(guest: &mut Guest, cell: &Cell) -> Result<Buffers> {
         ensure!(digest.len() == 64, "sha256sum says `{digest}`");
         Ok(Some(digest.to_owned()))
     };
-    // A size between pages would begin its far buffer within one; the cells have none.
+    // The far buffer would begin within a page if the length were not a multiple of a page. No cell has such
+    // a length.
     ensure!(layout.buffer.is_multiple_of(4096), "{} bytes are no whole pages", layout.buffer);
     Ok(Buffers { near: digest(0)?, far: digest(layout.buffer)?, left: None })
 }
 
-/// What rdma_rxe has counted so far.
+/// Returns the present values of rdma_rxe's counters.
 pub fn counters(guest: &mut Guest) -> Result<Counters> {
     let said = guest.check(&format!("cd {COUNTERS} && grep . *"), TURN).context("rdma_rxe's counters")?;
     let counters: Counters = said
@@ -150,7 +150,7 @@ pub fn counters(guest: &mut Guest) -> Result<Counters> {
     Ok(counters)
 }
 
-/// Whether nothing bad was counted since.
+/// Fails if a bad packet was counted since `before`.
 pub fn clean(before: &Counters, after: &Counters) -> Result<()> {
     let grown: Vec<String> = BAD
         .iter()

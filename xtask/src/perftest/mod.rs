@@ -1,7 +1,9 @@
-//! `cargo xtask perftest`: the eight programs between appliances and a Linux guest on one fabric, cell by cell.
+//! `cargo xtask perftest`: the eight programs between appliances and a Linux guest on one fabric, cell by
+//! cell.
 //!
-//! A cell is one run of one program. It holds when both sides end well, what came is what was sent (digests of both sides'
-//! buffers; Linux' are in a file that its perftest maps), and on a clean fabric Linux counts no bad packet.
+//! A cell is one run of one program. It passes if both sides end successfully, the received bytes are the
+//! sent ones (by digests of both sides' buffers; Linux's are in a file that its perftest maps), and Linux
+//! counts no bad packet on a clean fabric.
 
 pub mod cell;
 pub mod judge;
@@ -20,7 +22,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Which cells to run.
+/// Selection of cells.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Client and server: appliance-linux, linux-appliance, appliance-appliance or all
@@ -29,7 +31,7 @@ pub struct Options {
     /// Programs, separated by commas [default: all eight]
     #[arg(long, value_name = "PROGRAM", value_delimiter = ',')]
     program: Vec<String>,
-    /// Bytes of a message, separated by commas [default: 8 B to 8 MiB]; atomics have 8
+    /// Message lengths in bytes, separated by commas [default: 8 B to 8 MiB]; atomics always have 8
     #[arg(long, value_name = "BYTES", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=8 << 20))]
     sizes: Vec<u32>,
     /// Path MTUs, separated by commas [default: 1024,4096]
@@ -44,19 +46,20 @@ pub struct Options {
     /// Seed that decides which frames are lost
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where all frames on the fabric are captured, for Wireshark, as they were sent
+    /// File for a capture of all frames on the fabric as they were sent, for Wireshark
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run [default: they are built]
+    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run
+    /// [default: built here]
     #[arg(long, value_name = "DIR")]
     programs: Option<PathBuf>,
-    /// Where the results go, as one JSON object
+    /// File for the results, as one JSON object
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 impl Options {
-    /// The cells, in an order in which what belongs together is together.
+    /// Returns the cells, with related ones next to each other.
     fn cells(&self) -> Result<Vec<Cell>> {
         let directions = match self.direction.as_str() {
             "all" => Direction::ALL.to_vec(),
@@ -114,7 +117,7 @@ impl Options {
     }
 }
 
-/// Runs the cells; an error if one fails.
+/// Runs the cells. Fails if a cell fails.
 pub fn perftest(options: &Options) -> Result<()> {
     let cells = options.cells()?;
     interrupt::watch()?;
@@ -199,7 +202,7 @@ mod tests {
     #[test]
     fn the_full_matrix() {
         let all = cells("").unwrap();
-        // Six programs with all sizes, two with one; three directions, two MTUs, with and without loss.
+        // Six programs have all sizes, two have one; three directions, two MTUs, with and without loss.
         assert_eq!(all.len(), (6 * cell::SIZES.len() + 2) * 3 * 2 * 2);
         let quick = cells("--quick").unwrap();
         assert_eq!(quick.len(), (6 * 4 + 2) * 3);

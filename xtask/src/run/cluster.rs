@@ -13,15 +13,16 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often the job, the manager and interrupts are looked at.
+/// The interval at which the job, the manager and interrupts are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// How long the end of a node is waited for after the job has failed, to name the node.
+/// The time after a failure of the job in which the end of a node is awaited, so that the error can name the
+/// node.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What the appliances of a run are made of.
+/// The parts of a run's appliances.
 pub struct Cluster<'a> {
     pub qemu: &'a Qemu,
-    /// The program that serves cards, if the appliances have such.
+    /// The program that serves cards, if an appliance has one.
     pub cx3: Option<&'a Path>,
     pub kernel: &'a Path,
     pub accel: Accel,
@@ -36,14 +37,14 @@ pub struct Running {
     vms: Vec<Vm>,
     events: Receiver<Event>,
     subnet: Option<SubnetManager>,
-    // Goes after those whose cards it serves.
+    // Declared after the machines, because it must be dropped after those that use its cards.
     cards: Option<Cx3>,
     uplink: Option<Uplink>,
     fabric: Fabric,
     _visitors: Option<Link>,
 }
 
-/// A symbolic link, removed when dropped.
+/// A symbolic link that is removed when dropped.
 struct Link(PathBuf);
 
 impl Link {
@@ -56,13 +57,13 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Somebody may have removed it.
+        // Another process may have removed the link.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
 impl Cluster<'_> {
-    /// Starts the fabric and the appliances, which will look for the manager.
+    /// Starts the fabric and the appliances, which connect to the manager.
     pub fn start(&self, manager: &Manager) -> Result<Running> {
         let options = self.options;
         let fabric = Fabric::start(&FabricConfig {
@@ -141,13 +142,14 @@ impl Cluster<'_> {
     }
 
     fn start_subnet(&self, cards: &Cx3) -> Result<SubnetManager> {
-        // Its card is the last.
+        // The subnet manager's card is the last.
         let socket = cards.sockets().last().context("there is no card")?;
         SubnetManager::start(self.qemu, cards, socket, self.consoles)
     }
 }
 
-/// The card of an appliance. An Ethernet cable goes to the appliance's port of the fabric, an InfiniBand one to the switch of `cx3`.
+/// Returns the card of an appliance. An Ethernet cable leads to the appliance's port of the fabric, an
+/// InfiniBand cable to the switch of `cx3`.
 pub fn card_of(nic: &RdmaNic, fabric: &Fabric, port: u16) -> CardConfig {
     CardConfig {
         fabric: (!nic.is_infiniband()).then(|| fabric.socket(port.into()).to_owned()),
@@ -156,8 +158,8 @@ pub fn card_of(nic: &RdmaNic, fabric: &Fabric, port: u16) -> CardConfig {
 }
 
 impl Running {
-    /// Waits until one of the manager's clients is done. The end of any appliance before that is a failure, and so is
-    /// the deadline.
+    /// Waits until one of the manager's clients is done. It is a failure if an appliance ends before, or if
+    /// the deadline passes.
     pub fn supervise(&mut self, mut client: Process, manager: &mut Manager, deadline: Instant) -> Result<()> {
         loop {
             match self.events.recv_timeout(TICK) {
@@ -167,7 +169,7 @@ impl Running {
             match client.poll() {
                 Ok(None) => {}
                 Ok(Some(())) => return Ok(()),
-                // Most failures are the end of a node; then that is what to tell.
+                // The cause of most failures is the end of a node, which is then reported.
                 Err(failure) => return self.blame().and(Err(failure)),
             }
             manager.check()?;
@@ -184,7 +186,7 @@ impl Running {
         }
     }
 
-    /// Ends all appliances; says what the fabric did.
+    /// Ends all appliances. Returns the fabric's counters.
     pub fn stop(self) -> Result<FabricCounters> {
         drop(self.vms);
         drop(self.uplink);
@@ -198,14 +200,14 @@ impl Running {
         match event.kind {
             EventKind::Line(_) => Ok(()),
             EventKind::RestartedUnderTcg => {
-                eprintln!("  node{node} says nothing under KVM: started again under TCG");
+                eprintln!("  node{node} is silent under KVM: started again under TCG");
                 Ok(())
             }
             EventKind::Exited(exit) => bail!("node{node} has ended: {exit}{}", self.last_words(node, &exit)),
         }
     }
 
-    /// An error if a node ends now.
+    /// Returns an error if a node ends now.
     fn blame(&self) -> Result<()> {
         let until = Instant::now() + GRACE;
         while let Ok(event) = self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -214,7 +216,7 @@ impl Running {
         Ok(())
     }
 
-    /// What a node that ended by itself last said that looks like the reason.
+    /// Returns the last line of a node's console that looks like the reason for its end.
     fn last_words(&self, node: u16, exit: &Exit) -> String {
         if !matches!(exit, Exit::Guest(_)) || *exit == SUCCESS {
             return String::new();
@@ -224,7 +226,8 @@ impl Running {
     }
 }
 
-/// The line of a console's end that most likely says why: the last complaint, backtraces left out.
+/// Returns the line at the end of a console that most likely tells the reason: the last complaint, backtraces
+/// excluded.
 pub fn reason(tail: &[String]) -> Option<&str> {
     let lines = || {
         tail.iter().rev().map(|l| l.trim()).filter(|l| !l.starts_with("0x") && !l.starts_with("backtrace:"))

@@ -1,4 +1,4 @@
-//! The manager's processes: the daemon, and the commands that talk to it.
+//! Processes of the manager's program: the daemon, and its clients.
 
 use super::Options;
 use crate::cargo::{self, Profile};
@@ -10,16 +10,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long the daemon may take until it accepts connections.
+/// The longest time until the daemon accepts connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long a daemon that says nothing any more may take to end.
+/// The longest time for a daemon to end after its output has ended.
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// What the daemon says before its address once it accepts connections.
+/// The text before the daemon's address in the line that it prints when it accepts connections.
 const LISTENING: &str = "listening on ";
-/// What the manager's program writes before the reason when it fails.
+/// The text before the reason when the manager's program fails.
 const FAILED: &str = "ferrolite-manager: ";
 
-/// Builds the manager, once in a process; returns its program.
+/// Builds the manager, once per process. Returns its program.
 pub fn build(profile: Profile) -> Result<PathBuf> {
     cargo::program("ferrolite-manager", profile)
 }
@@ -33,12 +33,12 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts a daemon with a new cluster key; `port` 0 takes a free one.
+    /// Starts a daemon with a new cluster key. `port` 0 selects a free port.
     pub fn start(program: &Path, port: u16, work: &Path) -> Result<Self> {
         Self::start_with(program, port, work, &[])
     }
 
-    /// As [`start`](Self::start), with more options for the daemon.
+    /// Starts a daemon as [`start`](Self::start) does, with more options.
     pub fn start_with(program: &Path, port: u16, work: &Path, more: &[&str]) -> Result<Self> {
         let key = work.join("cluster.key");
         let mut command = Command::new(program);
@@ -56,17 +56,17 @@ impl Manager {
                 });
             }
         }
-        // No more lines: it is about to end, or it is too slow.
+        // There are no more lines: the daemon is about to end, or is too slow.
         match tool::wait(&mut daemon.child, END_LIMIT)? {
             Some(status) => {
                 Err(daemon.failure(status).context(format!("the manager cannot start on port {port}")))
             }
-            None => bail!("the manager does not say within {} s that it listens", START_LIMIT.as_secs()),
+            None => bail!("the manager does not listen within {} s", START_LIMIT.as_secs()),
         }
     }
 
-    /// What the daemon next says that contains `text`, if it does so within a time.
-    pub fn hears(&mut self, text: &str, limit: Duration) -> Option<String> {
+    /// Returns the daemon's next line that contains `text`, if it comes within `limit`.
+    pub fn wait_for_line(&mut self, text: &str, limit: Duration) -> Option<String> {
         let deadline = Instant::now() + limit;
         while let Some(line) = self.daemon.line(deadline.saturating_duration_since(Instant::now())) {
             if line.contains(text) {
@@ -76,23 +76,23 @@ impl Manager {
         None
     }
 
-    /// The file with the cluster's key.
+    /// Returns the file with the cluster's key.
     pub fn key(&self) -> &Path {
         &self.key
     }
 
-    /// Its process.
+    /// Returns the daemon's process id.
     pub fn process(&self) -> u32 {
         self.daemon.child.id()
     }
 
-    /// The TCP port that it listens on.
+    /// Returns the TCP port on which the daemon listens.
     pub fn port(&self) -> Result<u16> {
         let port = self.address.rsplit(':').next().and_then(|port| port.parse().ok());
         port.with_context(|| format!("the manager listens on `{}`", self.address))
     }
 
-    /// Waits until `count` nodes have joined and writes what is known of them to `json`.
+    /// Waits until `count` nodes have joined, and writes their descriptions to `json`.
     pub fn wait_nodes(&self, count: u16, limit: Duration, json: &Path) -> Result<Process> {
         let mut command = self.client("nodes");
         command.args(["--wait", &count.to_string(), "--timeout", &limit.as_secs().max(1).to_string()]);
@@ -100,7 +100,7 @@ impl Manager {
         Process::start(command)
     }
 
-    /// Runs the job; `output` and `json` are written when it is done.
+    /// Submits the job. `output` and `json` are written when it is done.
     pub fn submit(&self, options: &Options, output: &Path, json: &Path) -> Result<Process> {
         let mut command = self.client("submit");
         command.args(["--app", &options.app, "--nodes", &options.nodes.to_string()]);
@@ -109,7 +109,7 @@ impl Manager {
         }
         command.arg("--output").arg(output).arg("--json").arg(json);
         if let Some(limit) = &options.time {
-            command.args(["--time", limit]);
+            command.args(["--time", &limit.to_string()]);
         }
         if !options.args.is_empty() {
             command.arg("--args").args(&options.args);
@@ -117,7 +117,8 @@ impl Manager {
         Process::start(command)
     }
 
-    /// Runs perftest on the node of that name; `output` is written when it is done, `empty` is a file without bytes.
+    /// Runs perftest on the node of that name. `output` is written when it is done; `empty` must be an empty
+    /// file.
     pub fn perftest(&self, node: &str, words: &[String], empty: &Path, output: &Path) -> Result<Process> {
         let mut command = self.client("submit");
         command.args(["--app", "perftest", "--on", node]).arg("--input").arg(empty);
@@ -125,14 +126,14 @@ impl Manager {
         Process::start(command)
     }
 
-    /// A command for this manager.
+    /// Returns a command for this manager.
     pub fn client(&self, subcommand: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.args([subcommand, "--manager", &self.address]).arg("--key-file").arg(&self.key);
         command
     }
 
-    /// Whether the daemon still runs.
+    /// Fails if the daemon has ended.
     pub fn check(&mut self) -> Result<()> {
         match self.daemon.child.try_wait()? {
             Some(status) => Err(self.daemon.failure(status).context("the manager has ended")),
@@ -141,7 +142,7 @@ impl Manager {
     }
 }
 
-/// One of the manager's processes, with what it says on standard error. Killed when dropped.
+/// A process of the manager's program, and its standard error. Killed when dropped.
 pub struct Process {
     child: Child,
     said: Receiver<String>,
@@ -157,20 +158,21 @@ impl Process {
         Ok(Self { child, said: lines(stderr), last: String::new() })
     }
 
-    /// Passes progress on; `Some` when it has ended well, an error when not.
+    /// Prints the process's progress. Returns `Some` when it has ended successfully, and an error when it has
+    /// failed.
     pub fn poll(&mut self) -> Result<Option<()>> {
-        self.poll_and_tell(true)
+        self.poll_and_print(true)
     }
 
-    /// As [`poll`](Self::poll), without its progress.
+    /// Polls as [`poll`](Self::poll) does, without printing progress.
     pub fn poll_quietly(&mut self) -> Result<Option<()>> {
-        self.poll_and_tell(false)
+        self.poll_and_print(false)
     }
 
-    fn poll_and_tell(&mut self, tell: bool) -> Result<Option<()>> {
+    fn poll_and_print(&mut self, print: bool) -> Result<Option<()>> {
         let status = self.child.try_wait()?;
         while let Some(line) = self.line(Duration::ZERO) {
-            if tell && !line.starts_with(FAILED) {
+            if print && !line.starts_with(FAILED) {
                 eprintln!("  {line}");
             }
         }
@@ -181,14 +183,14 @@ impl Process {
         }
     }
 
-    /// The next line it says within a time.
+    /// Returns the next line of output, if it comes within a time.
     fn line(&mut self, within: Duration) -> Option<String> {
         let line = self.said.recv_timeout(within).ok()?;
         self.last.clone_from(&line);
         Some(line)
     }
 
-    /// Why it failed: it has ended, so all that it said arrives.
+    /// Returns the error of a failed process. The process has ended, so all of its output arrives.
     fn failure(&mut self, status: ExitStatus) -> anyhow::Error {
         while self.line(Duration::from_secs(1)).is_some() {}
         match self.last.strip_prefix(FAILED) {
@@ -200,18 +202,18 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The lines that a child writes, read by a thread until it closes its end.
+/// Returns the lines that a child writes, read by a thread until the child closes its end.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // The pipe is read on when nobody listens any more: a full one would stop the child.
+            // The pipe is read even if nobody listens any more: a full pipe would stop the child.
             let _ = send.send(line);
         }
     });

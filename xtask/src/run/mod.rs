@@ -1,4 +1,4 @@
-//! `cargo xtask run`: a cluster of appliances in QEMU that does one job.
+//! `cargo xtask run`: a cluster of appliances in QEMU that runs one job.
 
 mod cluster;
 pub mod manager;
@@ -25,10 +25,10 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::{NamedTempFile, TempDir};
 
-/// What the kernel ends with when all is well.
+/// The exit status of the kernel after a success.
 pub const SUCCESS: Exit = Exit::Guest(16);
 
-/// The programs that make a cluster.
+/// The programs of a cluster.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The appliance's kernel, with symbols.
@@ -38,13 +38,13 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those in a directory, by the names that their builds give them.
+    /// Returns the programs in a directory, by the names that their builds give them.
     pub fn of(dir: &Path) -> Self {
         Self { kernel: dir.join("ferrolite"), manager: dir.join("ferrolite-manager") }
     }
 }
 
-/// Runs a job. Whatever goes wrong, nothing is left running and no output file is there.
+/// Runs a job. After a failure, no process keeps running and no output file exists.
 pub fn run(options: &Options) -> Result<()> {
     options.check()?;
     let options = &with_input(options)?;
@@ -58,7 +58,8 @@ pub fn run(options: &Options) -> Result<()> {
     let accel = accel(&qemu, options, &programs.kernel)?;
     interrupt::check()?;
 
-    // Short, because of the sockets in it, and for this user only, because of the key in it.
+    // The path is short because of the sockets in the directory. Only this user can read it, because of the
+    // key in it.
     let work = TempDir::with_prefix("ferrolite-").context("cannot make a temporary directory")?;
     let deadline = Instant::now() + Duration::from_secs(options.timeout);
     let mut manager = Manager::start(&programs.manager, options.port, work.path())?;
@@ -95,7 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What a run needs of this machine.
+/// Prerequisites of a run on this machine.
 struct Prepared {
     qemu: Qemu,
     /// The program `cx3`, if a node has a card.
@@ -103,11 +104,11 @@ struct Prepared {
     programs: Programs,
 }
 
-/// Gets what is missing: the kernel, QEMU and the programs of the host, side by side, because each of them leaves a processor
-/// idle for part of its time. Each says in a line how long it took.
+/// Builds or fetches the prerequisites: the kernel, QEMU and the programs of the host. They are built in
+/// parallel, because each build leaves a processor idle for part of its time. Each prints its duration.
 fn prepare(options: &Options) -> Result<Prepared> {
-    // Before minutes of compiling.
-    setup::qemu_can_be_had()?;
+    // This check comes before minutes of compiling.
+    setup::check_qemu_available()?;
     let contents = Contents::with(options.apps.clone().unwrap_or_default());
     let build = options.programs.is_none();
     if build {
@@ -150,8 +151,8 @@ fn with_input(options: &Options) -> Result<Options> {
     Ok(options)
 }
 
-/// A temporary file beside the one that is to be: made now, so that a place that cannot be written is found before the
-/// work, and renamed at the end, so that the file is whole or not there.
+/// Creates a temporary file beside the target. It is created before the work, so that a target that cannot be
+/// written is found early, and renamed at the end, so that the target is complete or absent.
 pub fn beside(what: &str, path: &Path) -> Result<(NamedTempFile, PathBuf)> {
     let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let context = || format!("cannot write the {what} {}", path.display());
@@ -166,7 +167,7 @@ fn mode(bits: u32) -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(bits)
 }
 
-/// What executes the guests.
+/// Returns the accelerator of the guests.
 fn accel(qemu: &Qemu, options: &Options, kernel: &Path) -> Result<Accel> {
     match options.accel {
         Choice::Only(accel) => Ok(accel),
@@ -174,7 +175,7 @@ fn accel(qemu: &Qemu, options: &Options, kernel: &Path) -> Result<Accel> {
     }
 }
 
-/// What the probe finds that works here.
+/// Returns the accelerator that the probe finds to work here.
 pub fn decide(qemu: &Qemu, machine: qemu::vm::Machine, kernel: &Path) -> Result<Accel> {
     let cache = paths::state()?.join(format!("accel-{machine}.json"));
     let probe = Probe { kernel, cmdline: "probe=hypervisor", success: &SUCCESS, machine, cache: &cache };

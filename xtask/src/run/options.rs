@@ -6,6 +6,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use connectx3::device::{LinkType, Profile};
 use netfault::Faults;
+use platform::TimeLimit;
 use qemu::accel::Choice;
 use qemu::vm::Machine;
 use std::fmt;
@@ -24,13 +25,13 @@ pub enum RdmaNic {
 }
 
 impl RdmaNic {
-    /// The usual card, and a virtual function.
+    /// The usual card.
     pub const USUAL: Self = Self::Card(Profile::NAMES[0]);
     pub const VIRTUAL: Self = Self::Card("vf");
     /// An InfiniBand card.
     pub const INFINIBAND: Self = Self::Card("ib");
 
-    /// The profile of its card.
+    /// Returns the profile of the device's card.
     pub const fn profile(&self) -> Option<&'static str> {
         match self {
             Self::SoftRoce => None,
@@ -38,14 +39,14 @@ impl RdmaNic {
         }
     }
 
-    /// Whether its port is an InfiniBand one.
+    /// Returns true if the device has an InfiniBand port.
     pub fn is_infiniband(&self) -> bool {
         let profile = self.profile().and_then(|name| Profile::named(name, MacAddr([0; 6])));
         let link = profile.and_then(|profile| Some(profile.ports.first()?.links.suggested()));
         link == Some(LinkType::InfiniBand)
     }
 
-    /// Its name on the kernel's command line.
+    /// Returns the driver's name on the kernel's command line.
     pub const fn driver(&self) -> &'static str {
         match self {
             Self::SoftRoce => "softroce",
@@ -82,12 +83,11 @@ impl FromStr for RdmaNic {
     }
 }
 
-/// What `cx3` is told of an appliance's card beside its profile.
+/// An option of an appliance's card for `cx3`, in addition to the profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CardKey {
-    /// The appliance.
     pub node: u16,
-    /// `key=value`.
+    /// The option, as `key=value`.
     pub key: String,
 }
 
@@ -97,13 +97,13 @@ impl FromStr for CardKey {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once(':').and_then(|(node, key)| Some((node.parse().ok()?, key)));
         let (node, key) = parts.ok_or("want N:KEY=VALUE, as in 1:fails=500")?;
-        // Better now than by the end of the program that serves the card.
+        // Checked here, because otherwise the program that serves the card would fail later.
         connectx3::options::card(&format!("card,{key}"), 0).map_err(|error| format!("{error:#}"))?;
         Ok(Self { node, key: key.to_owned() })
     }
 }
 
-/// What to run, on what, and where the results go.
+/// The job, the machines, and the destinations of results.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Number of appliances, 1 to 16
@@ -112,105 +112,110 @@ pub struct Options {
     /// Processors of each appliance, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=8))]
     pub cpus: u32,
-    /// Memory of each appliance in MiB [default: 64, and 8 times its share of the input, but 4 times the whole input, up
-    /// to 1024, if that is more: a word is never cut]
+    /// Memory of each appliance in MiB [default: 64, plus the larger of 8 times its share of the input and 4
+    /// times the whole input (at most 1024), because a word is never cut]
     #[arg(long, value_name = "MIB", value_parser = RangedU64ValueParser::<u32>::new().range(1..=1_048_576))]
     pub memory: Option<u32>,
-    /// Application to run; what there is, the appliances say when they join
+    /// Application to run; the appliances list theirs when they join
     #[arg(long, value_name = "NAME", default_value = "wordcount")]
     pub app: String,
-    /// Applications that the image is built with, as in wordcount,grep [default: all]
+    /// Applications in the image, separated by commas, as in wordcount,grep [default: all]
     #[arg(long, value_name = "LIST", conflicts_with = "programs")]
     pub apps: Option<Apps>,
     /// Argument of the application; repeatable
     #[arg(long = "arg", value_name = "ARG", allow_hyphen_values = true)]
     pub args: Vec<String>,
-    /// How long the job may take, as in 90s, 15m or 2h; then it fails [default: as long as --timeout lets the run]
+    /// Time limit of the job, as in 90s, 15m or 2h; then the job fails [default: limited by --timeout only]
     #[arg(long, value_name = "LIMIT")]
-    pub time: Option<String>,
-    /// File to work on; repeatable [default: a text of several MB from a Debian package, or from this machine]
+    pub time: Option<TimeLimit>,
+    /// Input file; repeatable [default: a text of several MB from a Debian package, or from this machine]
     #[arg(long, value_name = "FILE")]
     pub input: Vec<PathBuf>,
-    /// Where the whole result goes [default: only its first ten lines are shown]
+    /// File for the whole result [default: only the first ten lines are printed]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Where the figures of the run go, as one JSON object
+    /// File for the figures of the run, as one JSON object
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3 Pro), cx3-vf (a virtual
-    /// function of one), cx3:PROFILE (one of the cards that docs/connectx3.md lists); several, as in cx3,softroce, are
-    /// given to the appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is their subnet manager
+    /// RDMA device of the appliances: softroce (RoCE in software), cx3 (an emulated ConnectX-3 Pro), cx3-vf
+    /// (a virtual function of one), or cx3:PROFILE (a card of docs/connectx3.md); several, as in
+    /// cx3,softroce, are assigned to the appliances in turn; for InfiniBand cards (cx3:ib) a Linux machine is
+    /// the subnet manager
     #[arg(long, value_name = "NIC", default_value = "softroce", value_delimiter = ',')]
     pub nic: Vec<RdmaNic>,
-    /// A further key of the emulated card of an appliance, by its number from 0, as in 1:fails=500; repeatable. docs/connectx3.md
-    /// lists them
+    /// Further option of an appliance's emulated card, as NODE:KEY=VALUE with nodes from 0, as in
+    /// 1:fails=500; repeatable; docs/connectx3.md lists the options
     #[arg(long = "card", value_name = "N:KEY=VALUE")]
     pub card_keys: Vec<CardKey>,
-    /// Give the appliances no network device beside the RDMA device: the control connection goes over it too, with DHCP and
-    /// the way to the manager on the same fabric
+    /// Connects the appliances by the RDMA device alone: the control connection uses it too, with DHCP and the
+    /// route to the manager on the same fabric
     #[arg(long)]
     pub one_nic: bool,
-    /// What of an appliance its peers may reach: all memory that can be lent, arena, the part that LITE has, or physical, whatever
-    /// its card can address
+    /// Memory of an appliance that its peers can access: all (that can be lent), arena (LITE's part), or
+    /// physical (all that its card can address)
     #[arg(long, value_name = "PART", default_value = "all", value_parser = ["all", "arena", "physical"])]
     pub remote: String,
-    /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame), delay_us,
-    /// reorder_us; its rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability), ecn_queue (from
-    /// that many frames in the queue); as in loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
+    /// Faults of the network between the appliances: loss, dup, reorder, corrupt (probabilities per frame),
+    /// delay_us, reorder_us; rate and queue: rate_mbit, queue (frames); congestion marks: ecn (probability),
+    /// ecn_queue (least number of frames in the queue); as in
+    /// loss=0.01,reorder=0.01,corrupt=0.001,delay_us=50 [default: none]
     #[arg(long, value_name = "FAULTS", default_value = "", hide_default_value = true)]
     pub fabric: Faults,
     /// Seed that decides which frames the faults hit
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Where to make a socket by which another machine joins the appliances' fabric while the run lasts, as
-    /// `cargo xtask linux-peer --fabric` does [default: none]
+    /// Path for a socket by which another machine can join the appliances' fabric during the run, as with
+    /// `cargo xtask linux-peer --fabric` [default: none]
     #[arg(long, value_name = "PATH")]
     pub fabric_socket: Option<PathBuf>,
-    /// Where all frames between the appliances are captured, for Wireshark, as they were sent (before faults)
+    /// File for a capture of all frames between the appliances as they were sent (before faults), for
+    /// Wireshark
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Directory for each appliance's console, as nodeN.log, and for what a subnet manager says [default: not kept]
+    /// Directory for each appliance's console, as nodeN.log, and for the output of a subnet manager
+    /// [default: not kept]
     #[arg(long, value_name = "DIR")]
     pub console: Option<PathBuf>,
     /// Machine model of QEMU: microvm or q35
     #[arg(long, value_name = "MODEL", default_value_t = Machine::Microvm)]
     pub machine: Machine,
-    /// What executes the guests: auto (KVM if our own kernel is found to run under it, else TCG), tcg, kvm
+    /// Accelerator of the guests: auto (KVM if our own kernel runs under it, else TCG), tcg, kvm
     #[arg(long, value_name = "ACCEL", default_value_t = Choice::Auto)]
     pub accel: Choice,
-    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run [default: they are built]
+    /// Directory with the kernel (`ferrolite`) and the manager (`ferrolite-manager`) to run
+    /// [default: built here]
     #[arg(long, value_name = "DIR")]
     pub programs: Option<PathBuf>,
-    /// TCP port of the manager on 127.0.0.1; 0 takes a free one, so that several runs can go on at once
+    /// TCP port of the manager on 127.0.0.1; 0 selects a free port, so that several runs can run at once
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
-    /// Seconds that the run may take from the start of the appliances
+    /// Time limit of the run in seconds, from the start of the appliances
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400))]
     pub timeout: u64,
 }
 
 impl Options {
-    /// The RDMA device of the appliance `index`.
+    /// Returns the RDMA device of the appliance `index`.
     pub fn nic(&self, index: u16) -> &RdmaNic {
         self.nic.iter().cycle().nth(index.into()).unwrap_or(&RdmaNic::SoftRoce)
     }
 
-    /// The appliances that have a card, each with its profile.
+    /// Returns the appliances that have a card, each with its profile.
     pub fn cards(&self) -> impl Iterator<Item = (u16, &'static str)> {
         (0..self.nodes).filter_map(|index| Some((index, self.nic(index).profile()?)))
     }
 
-    /// Whether there are InfiniBand ports, which need a subnet manager.
+    /// Returns true if there are InfiniBand ports, which need a subnet manager.
     pub fn has_infiniband(&self) -> bool {
         (0..self.nodes).any(|index| self.nic(index).is_infiniband())
     }
 
-    /// The further keys of an appliance's card.
+    /// Returns the further options of an appliance's card.
     pub fn card_keys(&self, index: u16) -> impl Iterator<Item = String> {
         self.card_keys.iter().filter(move |card| card.node == index).map(|card| card.key.clone())
     }
 
-    /// An error if options do not go together.
+    /// Fails if options contradict each other.
     pub fn check(&self) -> Result<()> {
         if self.one_nic && self.has_infiniband() {
             bail!("--one-nic: an InfiniBand port carries no control connection");
@@ -221,12 +226,12 @@ impl Options {
         }
     }
 
-    /// What was asked for as RDMA devices.
+    /// Returns the RDMA devices as they were given.
     pub fn nics(&self) -> String {
         self.nic.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// The length of the input in bytes; an error names the file that cannot be read.
+    /// Returns the length of the input in bytes. An error names the file that cannot be read.
     pub fn input_bytes(&self) -> Result<u64> {
         let mut total = 0;
         for path in &self.input {
@@ -240,13 +245,13 @@ impl Options {
         Ok(total)
     }
 
-    /// Memory of each node in MiB. The host gives a machine only what it touches.
+    /// Returns the memory of each node in MiB. The host allocates only memory that a machine touches.
     pub fn memory_mb(&self, input_bytes: u64) -> u32 {
         self.memory.unwrap_or_else(|| default_memory_mb(self.nodes, input_bytes))
     }
 }
 
-/// Enough for a node's share, and for the node that gets a single record as long as the whole input.
+/// Returns memory for a node's share, and for the node that gets a single record as long as the whole input.
 fn default_memory_mb(nodes: u16, input_bytes: u64) -> u32 {
     const MIB: u64 = 1024 * 1024;
     let share = input_bytes.div_ceil(u64::from(nodes) * MIB) * 8;
@@ -264,6 +269,23 @@ mod tests {
         assert_eq!(default_memory_mb(1, 50 << 20), 64 + 400);
         assert_eq!(default_memory_mb(8, 50 << 20), 64 + 200);
         assert_eq!(default_memory_mb(16, 4 << 30), 64 + 2048);
+    }
+
+    /// Words that are none are refused when they are read: before anything is built.
+    #[test]
+    fn a_time_has_a_unit() {
+        #[derive(clap::Parser)]
+        struct Run {
+            #[command(flatten)]
+            options: super::Options,
+        }
+        let parse = |time| <Run as clap::Parser>::try_parse_from(["run", "--time", time]);
+        let limit = parse("15m").ok().and_then(|run| run.options.time);
+        assert_eq!(limit.map(|limit| limit.get().as_secs()), Some(900));
+        for time in ["banana", "5"] {
+            let refused = parse(time).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("want a time as in 90s"), "{refused}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// What the manager writes of the members.
+/// The manager's list of members.
 #[derive(Deserialize)]
 struct Members {
     nodes: Vec<MemberFigures>,
@@ -21,13 +21,14 @@ struct Members {
 #[derive(Deserialize)]
 struct MemberFigures {
     node: u64,
-    /// Milliseconds from the kernel's first instruction until it asked to join: the last stage that the request can tell.
-    /// The manager's answer takes some milliseconds more, which the console's boot chart shows.
+    /// Milliseconds from the kernel's first instruction until it asked to join, which is the last stage that
+    /// the request can contain. The manager's answer takes some milliseconds more, which the console's boot
+    /// chart shows.
     boot_ms: Option<f64>,
 }
 
 impl Members {
-    /// How long the node of a report took to come up.
+    /// Returns the boot time of the node of a report, in milliseconds.
     fn boot_ms(&self, report: &Value) -> Option<f64> {
         let node = report.get("node")?.as_u64()?;
         self.nodes.iter().find(|member| member.node == node)?.boot_ms
@@ -39,17 +40,17 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_slice(&text).context("the manager's figures are not as expected")
 }
 
-/// Lines of the result that are shown, and characters of each.
+/// The greatest number of lines of the result that are printed, and of characters of each.
 const SHOWN: usize = 10;
 const SHOWN_WIDTH: usize = 100;
 
-/// The figures of a run: what the manager measured, and what the launcher knows.
+/// The figures of a run: the manager's, and those that the launcher adds.
 pub struct Report {
     figures: Map<String, Value>,
 }
 
 impl Report {
-    /// Reads what the manager wrote of the job and of the members, and adds what the launcher knows.
+    /// Reads the manager's figures of the job and of the members, and adds the launcher's.
     pub fn read(
         figures: &Path,
         members: &Path,
@@ -83,14 +84,14 @@ impl Report {
         Ok(Self { figures })
     }
 
-    /// All of it, as one JSON object.
+    /// Returns all figures as one JSON object.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(&self.figures).unwrap_or_default();
         text.push('\n');
         text
     }
 
-    /// Prints the first lines of the result, what each node did, and the times.
+    /// Prints the first lines of the result, a summary of each node, and the times.
     pub fn print(&self, result: &Path) -> Result<()> {
         let result = BufReader::new(File::open(result).context("the manager wrote no result")?);
         println!();
@@ -121,7 +122,7 @@ impl Report {
                 let boot = boot.as_f64().unwrap_or(f64::NAN);
                 let line =
                     format!("  {name:<8} mapped {mapped:>10}, reduced {reduced:>8} keys, up in {boot:.0} ms");
-                // node2 before node10.
+                // Sorts node2 before node10.
                 ((name.len(), name), line)
             })
             .collect();
@@ -149,7 +150,7 @@ impl Report {
     }
 }
 
-/// A line that fits a terminal.
+/// Shortens a line to the width of a terminal.
 fn shortened(line: &str) -> String {
     let mut short: String = line.chars().take(SHOWN_WIDTH).collect();
     if short.len() < line.len() {

@@ -1,4 +1,5 @@
-//! The subnet manager of a run whose appliances have InfiniBand cards: opensm in a Linux machine on their fabric.
+//! The subnet manager of a run whose appliances have InfiniBand cards: opensm in a Linux machine on their
+//! fabric.
 
 use crate::cx3;
 use anyhow::{Context, Result};
@@ -9,15 +10,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The profile of its card.
+/// The profile of the subnet manager's card.
 const PROFILE: &str = "ib";
 const MEMORY_MIB: u32 = 384;
-/// What the machine may take to start, on a host that does much else.
+/// The longest time for the machine to start on a busy host.
 const BOOT: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
-/// Where opensm writes what it does, in the machine.
+/// The file of opensm's log, in the machine.
 const LOG: &str = "/var/log/opensm.log";
-/// In the background, on the only port, looking every second for ports that have come.
+/// The command that starts opensm in the background, on the only port, with a sweep every second for new
+/// ports.
 const OPENSM: &str = "mkdir -p /var/log /var/cache/opensm && \
      opensm -B -s 1 -f LOG \
      -g 0x$(cut -d: -f5- /sys/class/infiniband/mlx4_0/ports/1/gids/0 | tr -d :)";
@@ -25,18 +27,19 @@ const OPENSM: &str = "mkdir -p /var/log /var/cache/opensm && \
 /// A running subnet manager. Ends when dropped.
 pub struct SubnetManager {
     guest: Guest,
-    /// Where its console and its log are kept.
+    /// The directory for its console and its log.
     logs: Option<PathBuf>,
 }
 
 impl SubnetManager {
-    /// Its card.
+    /// Returns the subnet manager's card.
     pub fn card() -> CardConfig {
         CardConfig::profile(PROFILE)
     }
 
-    /// Boots the machine, whose card is served by the socket, and starts opensm. Ports may come up later. Its console goes to
-    /// `subnet-manager.log` in `logs`, and at the end opensm's log to `opensm.log` there.
+    /// Boots the machine, whose card the socket serves, and starts opensm. Ports may come up later. Its
+    /// console is written to `subnet-manager.log` in `logs`, and opensm's log at the end to `opensm.log`
+    /// there.
     pub fn start(qemu: &Qemu, cards: &Cx3, socket: &Path, logs: Option<&Path>) -> Result<Self> {
         let image = cx3::image(Release::Host, &[])?;
         let config = GuestConfig {
@@ -53,7 +56,7 @@ impl SubnetManager {
         Ok(Self { guest, logs: logs.map(Path::to_owned) })
     }
 
-    /// Ends it.
+    /// Ends the machine.
     pub fn stop(mut self) -> Result<()> {
         if let Some(dir) = &self.logs {
             let log = self.guest.check(&format!("cat {LOG}"), SOON)?;
@@ -63,7 +66,7 @@ impl SubnetManager {
     }
 }
 
-/// Starts opensm in a Linux machine with an InfiniBand card, in the background.
+/// Starts opensm in the background of a Linux machine with an InfiniBand card.
 pub fn start_opensm(guest: &mut Guest) -> Result<()> {
     guest.check(&OPENSM.replace("LOG", LOG), SOON).context("no subnet manager").map(drop)
 }

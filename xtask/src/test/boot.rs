@@ -1,4 +1,4 @@
-//! The kernel's own tests, in QEMU: each boots an image with `selftest=NAME` and expects it to end with success.
+//! The kernel's own tests, in QEMU: each boots an image with `selftest=NAME` and expects success.
 
 use super::cases::{Case, Outcome};
 use super::lab::{Cluster, Lab, ended};
@@ -9,29 +9,29 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-// What the kernel ends with when it dies: `Code` in kernel/src/power.rs.
+// Exit statuses of a failing kernel: `Code` in kernel/src/power.rs.
 pub const PANIC: Exit = Exit::Guest(1);
 const FAULT: Exit = Exit::Guest(2);
 const HEAP_EXHAUSTED: Exit = Exit::Guest(3);
 pub const REFUSED: Exit = Exit::Guest(5);
 
-/// Longest silence of a console, on a machine that does much else.
+/// The longest silence of a console on a busy host.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// One boot of the kernel.
 #[derive(Clone)]
 struct SelfTest {
-    /// What is asked for: the value of `key`.
+    /// The test: the value of `key`.
     name: &'static str,
-    /// The key of the command line: `selftest`, which the image that ships does not know, or another.
+    /// The key of the command line: `selftest`, which the shipped image does not know, or another.
     key: &'static str,
     machine: Machine,
     cpus: u32,
     memory_mb: u32,
     full: bool,
-    /// How the guest shall end.
+    /// The expected exit status.
     expect: Exit,
-    /// What its console must say.
+    /// A text that the console must contain.
     says: &'static str,
 }
 
@@ -53,7 +53,7 @@ impl SelfTest {
         Self { cpus, ..self }
     }
 
-    /// The image that ships does what `probe=` says.
+    /// Returns a test that boots the shipped image with `probe=`.
     fn probe(name: &'static str, machine: Machine) -> Self {
         Self { key: "probe", ..Self::new(name, machine) }
     }
@@ -141,7 +141,7 @@ pub fn cases() -> Vec<Case> {
         SelfTest::new("stackoverflow", Microvm).dies(FAULT, "FATAL"),
         SelfTest::new("oom", Microvm).dies(HEAP_EXHAUSTED, "FATAL"),
     ];
-    // With --full each test on each machine with each number of processors.
+    // With --full, each test runs on each machine with each number of processors.
     for machine in [Microvm, Q35] {
         for cpus in [1, 2, 4, 8] {
             for name in ["boot", "smp", "wx", "heap", "fpu", "idle", "progress"] {
@@ -163,7 +163,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// A panic's backtrace must come with names and lines.
+/// Checks that a panic's backtrace has names and lines.
 fn backtrace(log: &Path) -> Result<()> {
     SelfTest::new("panic", Machine::Microvm).dies(PANIC, "panic").check(log)?;
     let console = std::fs::read_to_string(log)?;
@@ -174,7 +174,7 @@ fn backtrace(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Two machines resolve each other and send full frames to and fro.
+/// Checks that two machines resolve each other and exchange full frames.
 fn fabric(log: &Path) -> Result<()> {
     let pair = Cluster::start(2, "selftest=net", None, log)?;
     for _ in 0..2 {

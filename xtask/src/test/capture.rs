@@ -1,4 +1,4 @@
-//! Captures of `--pcap`: read back by our own parser, and by Wireshark's where that is installed.
+//! Checks captures of `--pcap` with our own parser, and with Wireshark's where that is installed.
 
 use crate::tool;
 use anyhow::{Context, Result, bail, ensure};
@@ -8,11 +8,12 @@ use std::process::Command;
 
 /// Magic numbers of pcap files in this machine's byte order: microseconds and nanoseconds.
 const MAGIC: [u32; 2] = [0xa1b2_c3d4, 0xa1b2_3c4d];
-/// Bytes of the file's header, and of each frame's.
+/// The lengths of the file's header and of each frame's header, in bytes.
 const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
 
-/// Checks a capture of all frames of a run: whole, with RoCE frames in it, and the ICRC of each is right.
+/// Checks a capture of all frames of a run: it is complete, contains RoCE frames, and the ICRC of each is
+/// right.
 pub fn check(path: &Path) -> Result<()> {
     let bytes = std::fs::read(path).context("no capture")?;
     let frames = frames(&bytes).context("the capture is cut")?;
@@ -35,7 +36,7 @@ pub fn check(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The frames of a capture, `None` if it is no capture or cut.
+/// Returns the frames of a capture, or `None` if the file is malformed or truncated.
 fn frames(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let word = |bytes: &[u8], at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let (header, mut rest) = bytes.split_at_checked(FILE_HEADER)?;

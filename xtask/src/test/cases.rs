@@ -1,13 +1,13 @@
-//! What a test is, and how its outcomes add up.
+//! Test cases, and the sums of their outcomes.
 
 use anyhow::Result;
 use std::fmt;
 use std::path::Path;
 
-/// Does a test; writes what helps to understand a failure to the file.
+/// A test's function, which writes information about a failure to the file.
 pub type Check = Box<dyn FnOnce(&Path) -> Result<Outcome> + Send>;
 
-/// A directory of compiled crates that one cargo at a time can use: a second one would wait and do nothing.
+/// A directory of compiled crates that one cargo at a time can use. A second cargo would only wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// The directory of the host workspace.
@@ -18,22 +18,21 @@ pub enum Lane {
     Tools,
 }
 
-/// A test.
 pub struct Case {
-    /// Its name, `group::name`.
+    /// The name, `group::name`.
     pub name: String,
-    /// Whether only `--full` runs it.
+    /// True if only `--full` runs the test.
     pub full: bool,
     /// True if the test compiles something that other tests need; those begin when it has ended.
     pub compiles: bool,
     /// The directory of compiled crates that the test occupies, if any.
     pub lane: Option<Lane>,
-    /// What it does. An error is a failure.
+    /// The test's function. An error is a failure.
     pub check: Check,
 }
 
 impl Case {
-    /// A test of the quick set.
+    /// Returns a test of the quick set.
     pub fn new(
         name: impl Into<String>,
         check: impl FnOnce(&Path) -> Result<Outcome> + Send + 'static,
@@ -41,7 +40,7 @@ impl Case {
         Self { name: name.into(), full: false, compiles: false, lane: None, check: Box::new(check) }
     }
 
-    /// Marks a test that compiles: it runs before all that compile nothing, one at a time in its lane.
+    /// Marks a test that compiles: it runs before all tests that compile nothing, one at a time in its lane.
     pub fn compiles(self, lane: Lane) -> Self {
         Self { compiles: true, lane: Some(lane), ..self }
     }
@@ -51,27 +50,27 @@ impl Case {
         Self { lane: Some(lane), ..self }
     }
 
-    /// Leaves it to `--full` if so.
+    /// Leaves the test to `--full` if `full` is set.
     pub fn full_if(self, full: bool) -> Self {
         Self { full, ..self }
     }
 }
 
-/// How a test ended.
+/// The outcome of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should.
+    /// The test has passed.
     Passed,
-    /// Why not.
+    /// The test has failed; the text is the reason.
     Failed(String),
-    /// It was not run, and why.
+    /// The test was not run; the text is the reason.
     Skipped(String),
-    /// It was many tests of another runner.
+    /// The test consists of many tests of another runner.
     Many { tally: Tally, failure: Option<String> },
 }
 
 impl Outcome {
-    /// Why it failed, if it did.
+    /// Returns the reason of a failure.
     pub fn failure(&self) -> Option<&str> {
         match self {
             Self::Failed(why) => Some(why),
@@ -93,7 +92,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// How many tests ended how.
+/// Numbers of tests, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub passed: u64,
@@ -102,7 +101,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts an outcome in.
+    /// Adds an outcome.
     pub fn add(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Passed => self.passed += 1,

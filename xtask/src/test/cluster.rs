@@ -1,4 +1,4 @@
-//! Machines and a manager without a job: joining, refusals, last words, idling.
+//! Tests of machines and a manager without a job: joining, refusals, last words, idling.
 
 use super::boot::{PANIC, REFUSED};
 use super::cases::{Case, Outcome};
@@ -17,13 +17,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything, on a machine that does much else.
+/// The longest wait for anything on a busy host.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How long an idle cluster is watched.
+/// The time for which an idle cluster is watched.
 const IDLE: Duration = Duration::from_secs(10);
-/// After the join, before the watching: what the boot has left to do.
+/// The time between the join and the watching, for the rest of the boot.
 const SETTLE: Duration = Duration::from_secs(2);
-/// The share of a host processor that an idle node may use.
+/// The greatest share of a host processor that an idle node may use.
 const IDLE_SHARE: f64 = 0.05;
 
 pub fn cases() -> Vec<Case> {
@@ -59,7 +59,7 @@ pub fn cases() -> Vec<Case> {
             refused_option("lite.peers=1", "lite.peers=1: want a number from 2 to 4095", log)
         }),
         case("lite-pools", |log| {
-            // Of 64 MiB.
+            // The machine has 64 MiB.
             refused_option("lite.bounce=256x8,4Kx8,1Mx200", "209715200 bytes asked", log)
         }),
         case("lite-peers", lite_peers),
@@ -73,7 +73,10 @@ fn leave(log: &Path) -> Result<()> {
     let mut cluster = Cluster::start(2, "selftest=join selftest_s=2", None, log)?;
     for _ in 0..2 {
         cluster.ends(&SUCCESS, LIMIT)?;
-        cluster.manager.hears("left", LIMIT).context("the manager does not say that the node left")?;
+        cluster
+            .manager
+            .wait_for_line("left", LIMIT)
+            .context("the manager does not say that the node left")?;
     }
     Ok(())
 }
@@ -86,18 +89,21 @@ fn shutdown(log: &Path) -> Result<()> {
     cluster.ends(&SUCCESS, LIMIT)
 }
 
-/// A node that panics ends with the status for that, and the manager knows the reason.
+/// Checks that a panicking node ends with the status of a panic, and that the manager knows the reason.
 fn panic(log: &Path) -> Result<()> {
     let mut cluster = Cluster::start(1, "selftest=join selftest_s=100 app=panic", None, log)?;
     cluster.ends(&PANIC, LIMIT)?;
-    let said = cluster.manager.hears("died", LIMIT).context("the manager does not say that the node died")?;
+    let said = cluster
+        .manager
+        .wait_for_line("died", LIMIT)
+        .context("the manager does not say that the node died")?;
     for part in ["node0", "asked for by app=panic"] {
         ensure!(said.contains(part), "the manager says `{said}`, which lacks `{part}`");
     }
     Ok(())
 }
 
-/// Judged by the processor time that the machines are charged, which a busy host does not change.
+/// Checks an idle cluster by the processor time of its machines, which does not depend on the host's load.
 fn idle(log: &Path) -> Result<()> {
     let cluster = Cluster::start(4, "", None, log)?;
     cluster.joined(log)?;
@@ -129,7 +135,7 @@ fn wrong_key_node(log: &Path) -> Result<()> {
 }
 
 fn absent_manager_node(log: &Path) -> Result<()> {
-    // The last one counts; nobody listens on port 1.
+    // The last key counts; nothing listens on port 1.
     let cluster = Cluster::start(1, "manager=10.0.2.2:1", None, log)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "no manager at 10.0.2.2:1")
@@ -141,11 +147,15 @@ fn refused_option(options: &str, why: &str, log: &Path) -> Result<()> {
     says(&cluster, why)
 }
 
-/// The machine reads the key out of an initrd, and joins.
+/// Checks that the machine reads the key from an initrd, and joins.
 fn module_key(log: &Path) -> Result<()> {
     let mut cluster = Cluster::with_key_module(1, "selftest=join selftest_s=1", None, log)?;
     cluster.ends(&SUCCESS, LIMIT)?;
-    cluster.manager.hears("left", LIMIT).context("the manager does not say that the node left").map(|_| ())
+    cluster
+        .manager
+        .wait_for_line("left", LIMIT)
+        .context("the manager does not say that the node left")
+        .map(|_| ())
 }
 
 fn module_without_key(log: &Path) -> Result<()> {
@@ -156,14 +166,14 @@ fn module_without_key(log: &Path) -> Result<()> {
     says(&cluster, "no boot module is a cluster key")
 }
 
-/// The command that counts the words of an input on all nodes of a cluster.
+/// Returns the command that counts the words of an input on all nodes of a cluster.
 fn count_words(cluster: &Cluster, input: &Path, output: &Path) -> Command {
     let mut submit = cluster.manager.client("submit");
     submit.args(["--app", "wordcount", "--input"]).arg(input).arg("--output").arg(output);
     submit
 }
 
-/// Each of four nodes has three peers, and places for two.
+/// Checks a job on four nodes, each of which has three peers and permits for two.
 fn lite_peers(log: &Path) -> Result<()> {
     let cluster = Cluster::start(4, "lite.peers=2 log=debug", None, log)?;
     cluster.joined(log)?;
@@ -178,7 +188,7 @@ fn lite_peers(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The manager is stopped while a job runs, for longer than the lease of its nodes: they wait for it.
+/// Stops the manager during a job, for longer than the lease of its nodes. The nodes must wait for it.
 fn stopped_manager(log: &Path) -> Result<()> {
     let cluster = Cluster::start(2, "", None, log)?;
     cluster.joined(log)?;
@@ -203,7 +213,7 @@ fn stopped_manager(log: &Path) -> Result<()> {
     (0..2).try_for_each(|n| wait_for_console(n, "goes on after", log))
 }
 
-/// Waits until the console of a machine says something.
+/// Waits until the console of a machine contains a text.
 fn wait_for_console(machine: usize, what: &str, log: &Path) -> Result<()> {
     let console = log.with_extension(format!("node{machine}.log"));
     let deadline = Instant::now() + LIMIT;
@@ -220,7 +230,7 @@ fn says(cluster: &Cluster, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command of the manager that must fail with one line that contains `what`.
+/// Runs a command of the manager, which must fail with one line that contains `what`.
 fn fails(command: &mut Command, what: &str, log: &Path) -> Result<()> {
     let done = tool::run(command, log, LIMIT)?;
     ensure!(!done.status.success(), "it succeeded");

@@ -1,4 +1,4 @@
-//! `cargo xtask run` from input to output, judged by coreutils and grep.
+//! Tests of `cargo xtask run` from input to output, judged by coreutils and grep.
 
 use super::capture;
 use super::cases::{Case, Outcome};
@@ -15,29 +15,31 @@ use tempfile::TempDir;
 
 /// The faults under which results must still be exact.
 const FAULTS: [&str; 4] = ["--fabric", "loss=0.01,reorder=0.01,corrupt=0.001", "--seed", "7"];
-/// Longest silence of a run, on a machine that does much else.
+/// The longest silence of a run on a busy host.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// The same and more, often enough that each kind surely happens.
+/// Faults that occur often enough that each kind surely happens.
 const HARSH: &str = "loss=0.1,dup=0.05,reorder=0.1,corrupt=0.05,delay_us=50";
-/// What the fabric counts of each kind of fault.
+/// The fabric's counters of each kind of fault.
 const KINDS: [&str; 4] = ["lost", "duplicated", "reordered", "corrupted"];
-/// Seconds of computation without giving way: longer than a lease.
+/// Seconds of computation without a yield: longer than a lease.
 const COMPUTING: &str = "10";
-/// How much the computing node may compute for each read that it serves, in rounds of `apps/bench`'s loop: what takes some 20 ms.
-/// On a quiet host under TCG it is 106, of which two thirds are the pause between two reads.
+/// The most that the computing node may compute for each read that it serves, in rounds of `apps/bench`'s
+/// loop: about 20 ms. On a quiet host under TCG it is 106 rounds, two thirds of which are the pause between
+/// two reads.
 const MOST_ROUNDS_FOR_A_READ: u64 = 600;
-/// Code that is executed and not translated computes so many times as much meanwhile, roughly.
+/// The approximate factor by which native execution computes more than translated execution.
 const NATIVE: u64 = 30;
 
-/// This program once more, so that its whole behaviour is tested: exit status, files, what it leaves behind.
+/// Returns a command that runs this program again, so that its whole behaviour is tested: exit status, files,
+/// cleaning up.
 pub fn xtask() -> Command {
-    // By way of /proc: cargo may have replaced the file meanwhile.
+    // The path is in /proc, because cargo may have replaced the file meanwhile.
     Command::new("/proc/self/exe")
 }
 
 pub fn cases() -> Vec<Case> {
     use Input::{Binary, Empty, LargeText, LongWord, NoFinalNewline, OneByte, SmallText, Text};
-    // What the quick set has of the full table below.
+    // The part of the full table below that the quick set contains.
     let quick = [
         (Text, 4, false),
         (Empty, 2, false),
@@ -114,14 +116,14 @@ impl Run {
         Ok(Self { dir, command, output, json })
     }
 
-    /// Runs it, which must succeed; gives the figures.
+    /// Runs the command, which must succeed. Returns the figures.
     fn run(&mut self, log: &Path) -> Result<Value> {
         tool::run_ok(&mut self.command, log, LIMIT)?;
         serde_json::from_slice(&std::fs::read(&self.json)?).context("--json is no JSON")
     }
 }
 
-/// Counts words on appliances with an RDMA device, which must give what coreutils do.
+/// Counts words on appliances with an RDMA device. The result must equal that of coreutils.
 pub fn word_count(
     input: Input,
     nodes: u16,
@@ -142,7 +144,7 @@ pub fn word_count(
     Ok(())
 }
 
-/// A fabric that is far worse than the one of the table, so that faults of each kind hit even a short run.
+/// Runs on a fabric with far more faults than the table's, so that faults of each kind hit even a short run.
 fn harsh(log: &Path) -> Result<()> {
     let prepared = Input::Text.prepared(log)?;
     let mut run = Run::new(4)?;
@@ -156,7 +158,7 @@ fn harsh(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The figures must agree with the result.
+/// Checks that the figures agree with the result.
 fn check_figures(figures: &Value, expected: &Path, input_bytes: u64, nodes: u16, nic: &str) -> Result<()> {
     let expected = std::fs::read_to_string(expected)?;
     let counts = expected.lines().filter_map(|l| l.split_once('\t')?.1.parse::<u64>().ok());
@@ -191,7 +193,7 @@ fn pcap(log: &Path) -> Result<()> {
     capture::check(&capture)
 }
 
-/// The second application on the same framework, judged by the program it is named after.
+/// Checks the second application on the same framework against the program of the same name.
 fn grep(log: &Path) -> Result<()> {
     let prepared = Input::SmallText.prepared(log)?;
     let folder = prepared.input.parent().context("no folder")?;
@@ -213,7 +215,7 @@ fn grep(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Words do not run from one file into the next.
+/// Checks that words do not continue from one file into the next.
 fn several_inputs(log: &Path) -> Result<()> {
     let mut run = Run::new(3)?;
     for (name, text) in [("a", "the end"), ("b", "The beginning"), ("c", ""), ("d", "the")] {
@@ -227,8 +229,8 @@ fn several_inputs(log: &Path) -> Result<()> {
     compare(&expected, &run.output, log)
 }
 
-/// Without any options, the way a new user starts: a table of ten words, what each node did, the times, and consoles
-/// where they are wanted.
+/// Runs without any options, as a new user would: it prints a table of ten words, a line per node, and the
+/// times, and writes consoles where they are wanted.
 fn default_run(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let prepared = Input::Text.prepared(log)?;
@@ -250,9 +252,9 @@ fn default_run(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// While an application computes without giving way its node goes on: reads of its memory are served, no connection fails, and
-/// its lease, which is shorter than the computation, holds. Judged is how much the node computes for each read that it serves:
-/// a busy host makes both slower.
+/// Checks that a node makes progress while an application computes without yielding: reads of its memory are
+/// served, no connection fails, and its lease, which is shorter than the computation, holds. The criterion is
+/// the amount of computation for each read that the node serves: a busy host slows both.
 fn progress(log: &Path) -> Result<()> {
     let mut run = Run::new(2)?;
     let empty = run.dir.path().join("in");

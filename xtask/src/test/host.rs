@@ -1,4 +1,5 @@
-//! The tests of the host workspace's crates, by cargo's own runner, each of which counts; and the simulation's fresh seeds.
+//! The tests of the host workspace's crates, run by cargo and counted one by one; and the simulation's fresh
+//! seeds.
 
 use super::cases::{Case, Outcome, Tally};
 use crate::cargo::{self, LIBIBVERBS};
@@ -8,13 +9,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Longest silence of a test. The runner names a test when it ends, and once it has run for a minute.
+/// The longest silence of a test. The runner names a test when it ends, and once it has run for a minute.
 const SILENCE: Duration = Duration::from_secs(900);
 
-/// All crates, and those that need a library of the host's as well.
+/// Arguments that select all crates, also those that need a library of the host.
 const WORKSPACE: [&str; 3] = ["--workspace", "--features", LIBIBVERBS];
 
-/// What simulated nodes have in turn, where LITE's tests run on emulated cards: RoCE v2, RoCE v1, virtual functions, all kinds.
+/// The RNICs of simulated nodes, in turn, where LITE's tests run on emulated cards: RoCE v2, RoCE v1, virtual
+/// functions, all kinds.
 const CARDS: [&str; 4] = ["cx3", "cx3:cx3", "cx3-vf", "cx3,cx3:large-entries,cx3-vf,softroce"];
 
 pub fn cases() -> Vec<Case> {
@@ -25,7 +27,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("host::cargo-test", |log| cargo_test(&WORKSPACE, log)),
         Case::new("sim::fresh-seeds", |log| fresh_seeds("softroce", "2", log)),
         Case::new("sim::fresh-seeds-on-cards", |log| fresh_seeds("cx3,cx3-vf,softroce", "0.5", log)),
-        // Those that fetch packages of Debian and boot Linux, and those that take minutes.
+        // Tests that fetch packages of Debian and boot Linux, and tests that take minutes.
         Case::new("host::cargo-test-ignored", |log| {
             cargo_test(&[&WORKSPACE[..], &["--", "--ignored"]].concat(), log)
         })
@@ -35,7 +37,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The simulated cluster with seeds that nobody has run before, for so many minutes. A failing one prints how to replay it.
+/// Runs the simulated cluster with new random seeds for some minutes. A failing seed is printed with a
+/// command that replays it.
 fn fresh_seeds(nics: &str, minutes: &str, log: &Path) -> Result<Outcome> {
     let mut command = Command::new(cargo::built_for_tests("examples/explore")?);
     command.args(["--nic", nics, "--minutes", minutes]);
@@ -43,14 +46,14 @@ fn fresh_seeds(nics: &str, minutes: &str, log: &Path) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// All tests on simulated clusters, whose nodes have those RNICs.
+/// Runs all tests on simulated clusters with these RNICs.
 fn every_test_on(nics: &str, log: &Path) -> Result<Outcome> {
     let mut command = cargo::host("test");
     command.args(["--no-fail-fast", "--package", "sim", "--package", "semantics"]);
     many(command.env("FERROLITE_SIM_NIC", nics), log)
 }
 
-/// `cargo test` with these arguments as one test of many.
+/// Runs `cargo test` with these arguments, as one test that consists of many.
 pub fn cargo_test(args: &[&str], log: &Path) -> Result<Outcome> {
     many(cargo::host("test").arg("--no-fail-fast").args(args), log)
 }
@@ -60,7 +63,7 @@ fn many(cargo: &mut Command, log: &Path) -> Result<Outcome> {
     let mut tally = tally(&done.output);
     let failure = (!done.status.success()).then(|| reason(&done.output));
     if failure.is_some() && tally.failed == 0 {
-        // It did not build, or a test program died.
+        // The build failed, or a test program died.
         tally.failed = 1;
     }
     Ok(Outcome::Many { tally, failure })
@@ -82,7 +85,7 @@ fn tally(output: &str) -> Tally {
     tally
 }
 
-/// The names of the tests that failed, or the first error of the build.
+/// Returns the names of the failed tests, or the first error of the build.
 fn reason(output: &str) -> String {
     let failed: Vec<_> =
         output.lines().filter_map(|l| l.strip_prefix("test ")?.strip_suffix(" ... FAILED")).collect();

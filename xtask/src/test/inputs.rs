@@ -1,4 +1,4 @@
-//! Inputs for word count, and the right answer: that of coreutils.
+//! Inputs for word count, with the correct results, which coreutils compute.
 
 use crate::{paths, text, tool};
 use anyhow::{Context, Result};
@@ -11,11 +11,11 @@ use std::time::Duration;
 /// Kinds of input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// No byte.
+    /// An empty file.
     Empty,
     /// The letter `A`.
     OneByte,
-    /// Words of both cases, digits and hyphens between them, no newline at the end.
+    /// Words of both cases, with digits and hyphens between them, and no newline at the end.
     NoFinalNewline,
     /// A million bytes of all values.
     Binary,
@@ -25,12 +25,12 @@ pub enum Input {
     SmallText,
     /// The default text, several MB.
     Text,
-    /// So many copies of the default text that it is 100 MB.
+    /// Copies of the default text, 100 MB in all.
     LargeText,
 }
 
 impl Input {
-    /// Its name in names of tests.
+    /// Returns the input's name in names of tests.
     pub fn name(self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -44,7 +44,7 @@ impl Input {
         }
     }
 
-    /// Writes it.
+    /// Writes the input to a file.
     pub fn write(self, path: &Path) -> Result<()> {
         let bytes = match self {
             Self::Empty => Vec::new(),
@@ -67,16 +67,16 @@ impl Input {
     }
 }
 
-/// An input and the right answer, as files.
+/// An input and the correct result, as files.
 pub struct Prepared {
     pub input: PathBuf,
     pub expected: PathBuf,
 }
 
 impl Input {
-    /// The input and what coreutils say of it, made by the first test of a run that needs them.
+    /// Returns the input and the result of coreutils. The first test of a run that needs them creates them.
     pub fn prepared(self, log: &Path) -> Result<Prepared> {
-        // One at a time: tests that run side by side may want the same.
+        // Only one at a time: tests that run in parallel may need the same input.
         static PREPARING: Mutex<()> = Mutex::new(());
         let _preparing = PREPARING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = paths::made(folder()?)?;
@@ -92,12 +92,12 @@ impl Input {
     }
 }
 
-/// Where the inputs of this run are.
+/// Returns the directory of this run's inputs.
 fn folder() -> Result<PathBuf> {
     Ok(paths::state()?.join("test-inputs"))
 }
 
-/// Removes the inputs, which may be those of an older version.
+/// Removes the inputs, which may come from an older version.
 pub fn clear() -> Result<()> {
     match std::fs::remove_dir_all(folder()?) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context("cannot remove old test inputs"),
@@ -105,7 +105,7 @@ pub fn clear() -> Result<()> {
     }
 }
 
-/// Bytes of all values, always the same (xorshift).
+/// Returns deterministic bytes of all values (xorshift).
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     std::iter::repeat_with(|| {
@@ -119,7 +119,7 @@ fn noise(len: usize) -> Vec<u8> {
     .collect()
 }
 
-/// The reference of design.md, section 4, byte for byte.
+/// The reference pipeline of word count.
 const PIPELINE: &str = r#"tr -cs A-Za-z '\n' <"$1" | tr A-Z a-z | sed '/^$/d' | sort | uniq -c |
  sed -E 's/^ *([0-9]+) (.*)$/\2\t\1/' | sort -t "$(printf '\t')" -k2,2nr -k1,1 >"$2""#;
 
@@ -131,7 +131,7 @@ pub fn count_with_coreutils(input: &Path, output: &Path, log: &Path) -> Result<(
     tool::run_ok(&mut command, log, Duration::from_secs(600)).map(|_| ())
 }
 
-/// Whether two files are equal; if not, the first line that differs is the error and goes to the log.
+/// Fails if two files differ. The first differing line is the error, and is written to the log.
 pub fn compare(expected: &Path, got: &Path, log: &Path) -> Result<()> {
     let (want, have) = (std::fs::read(expected)?, std::fs::read(got).context("there is no output file")?);
     if want == have {

@@ -1,4 +1,5 @@
-//! What the tests that boot machines share: the programs under test, built once, and clusters made by hand.
+//! The common part of tests that boot machines: the programs under test, built once, and clusters without
+//! `cargo xtask run`.
 
 use crate::cargo::Profile;
 use crate::cx3;
@@ -23,7 +24,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Made by the first test that needs it.
+    /// Returns the programs, which the first caller builds.
     pub fn get() -> Result<&'static Self> {
         static LAB: OnceLock<Result<Lab, String>> = OnceLock::new();
         let made = LAB.get_or_init(|| Self::make().map_err(|e| ui::one_line(&e)));
@@ -37,7 +38,7 @@ impl Lab {
         Ok(Self { qemu, kernel, accel })
     }
 
-    /// The kernel for a command line: the one that ships, unless a self-test is asked for.
+    /// Returns the kernel for a command line: the shipped one, unless a self-test is requested.
     pub fn kernel_for(&self, cmdline: &str) -> Result<PathBuf> {
         let is_test = cmdline.split_ascii_whitespace().any(|word| word.starts_with("selftest="));
         if is_test { Ok(image::build_for_tests()?.elf) } else { Ok(self.kernel.clone()) }
@@ -50,28 +51,29 @@ pub struct Cluster {
     pub vms: Vec<Vm>,
     fabric: Fabric,
     events: Receiver<Event>,
-    /// The RDMA devices: of the machines, and of hosts beside them.
+    /// The RDMA devices of the machines and of hosts beside them.
     nics: Vec<RdmaNic>,
-    /// The QEMU for who has a card.
+    /// The QEMU for machines with cards.
     qemu: Qemu,
     /// True if machines get the key as a boot module, false if by fw_cfg.
     module_key: bool,
-    // Goes after those whose cards it serves.
+    // Declared after the machines, because it must be dropped after those that use its cards.
     cards: Option<Cx3>,
     _dir: TempDir,
 }
 
-/// What is special about the cards of a cluster.
+/// Properties of a cluster's cards.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cards<'a> {
-    /// What `cx3` is told of the first one beside its profile: `key=value`.
+    /// An option of the first card for `cx3`, in addition to its profile: `key=value`.
     pub first: Option<&'a str>,
     /// A further card of each machine, on the switch of `cx3`.
     pub spare: Option<&'a RdmaNic>,
 }
 
 impl Cluster {
-    /// Starts `count` machines with `options` on their command lines. `key`: they get this file and not the manager's.
+    /// Starts `count` machines with `options` on their command lines. If `key` is given, they get that file
+    /// instead of the manager's key.
     pub fn start(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self::without_machines(nics, &[], log)?;
@@ -79,7 +81,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// As [`start`](Self::start), with the key in a boot module.
+    /// Starts machines as [`start`](Self::start) does, with the key in a boot module.
     pub fn with_key_module(count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<Self> {
         let nics = vec![RdmaNic::SoftRoce; count.into()];
         let mut cluster = Self { module_key: true, ..Self::without_machines(nics, &[], log)? };
@@ -87,13 +89,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What machines and hosts beside them with such RDMA devices need; [`boot`](Self::boot) starts machines. The manager gets
-    /// the options `manager`.
+    /// Prepares a cluster for machines with these RDMA devices, and for hosts beside them;
+    /// [`boot`](Self::boot) starts machines. The manager gets the options `manager`.
     pub fn without_machines(nics: Vec<RdmaNic>, manager: &[&str], log: &Path) -> Result<Self> {
         Self::prepare(nics, Cards::default(), manager, log)
     }
 
-    /// As [`start`](Self::start), a machine for each RDMA device.
+    /// Starts a machine for each RDMA device, as [`start`](Self::start) does.
     pub fn on_cards(nics: Vec<RdmaNic>, special: Cards<'_>, options: &str, log: &Path) -> Result<Self> {
         let count = u16::try_from(nics.len())?;
         let mut cluster = Self::prepare(nics, special, &[], log)?;
@@ -106,7 +108,7 @@ impl Cluster {
         let has_cards = nics.iter().any(|nic| nic.profile().is_some());
         let tools = has_cards.then(cx3::Tools::get).transpose()?;
         let tools = tools.transpose().map_err(|why| anyhow!("{why}"))?;
-        // Short, because of the sockets in it.
+        // The path is short because of the sockets in the directory.
         let dir = TempDir::with_prefix("ferrolite-")?;
         let manager = Manager::start_with(&manager::build(Profile::Dev)?, 0, dir.path(), manager)?;
         let fabric = Fabric::start(&FabricConfig {
@@ -147,12 +149,12 @@ impl Cluster {
         })
     }
 
-    /// The QEMU that its machines and hosts run in.
+    /// Returns the QEMU for machines and hosts.
     pub fn qemu(&self) -> &Qemu {
         &self.qemu
     }
 
-    /// The RDMA device of a place: a card, or a port of the fabric.
+    /// Returns the RDMA device of the machine or host `place`: a card, or a port of the fabric.
     pub fn rdma(&self, place: usize) -> Nic {
         let is_card = |nic: &&RdmaNic| nic.profile().is_some();
         let before = self.nics.iter().take(place).filter(is_card).count();
@@ -162,14 +164,14 @@ impl Cluster {
         }
     }
 
-    /// The further card of a place.
+    /// Returns the further card of the machine or host `place`.
     fn spare(&self, place: usize) -> Option<Nic> {
         let carded = self.nics.iter().filter(|nic| nic.profile().is_some()).count();
         let socket = self.cards.as_ref()?.sockets().nth(carded + place)?;
         Some(Nic::Card { socket: socket.to_owned() })
     }
 
-    /// Starts machines in the first `count` places. `options` and `key` are as for [`start`](Self::start).
+    /// Starts the first `count` machines. `options` and `key` are as for [`start`](Self::start).
     pub fn boot(&mut self, count: u16, options: &str, key: Option<&Path>, log: &Path) -> Result<()> {
         let lab = Lab::get()?;
         let (sender, events) = channel();
@@ -211,13 +213,13 @@ impl Cluster {
         tool::run_ok(&mut nodes, log, Duration::from_secs(150)).map(|_| ())
     }
 
-    /// Waits until a machine ends; an error says what it last said unless it ends as expected.
+    /// Waits until a machine ends. If it does not end as expected, the error contains its last line.
     pub fn ends(&self, expect: &Exit, silence: Duration) -> Result<()> {
         ended(&self.vms, &self.events, expect, silence)
     }
 }
 
-/// Waits for the end of the first of some machines that ends. They may write nothing for as long as `silence`.
+/// Waits until the first of some machines ends. They may be silent for at most `silence`.
 pub fn ended(vms: &[Vm], events: &Receiver<Event>, expect: &Exit, silence: Duration) -> Result<()> {
     loop {
         match events.recv_timeout(silence) {
@@ -228,7 +230,7 @@ pub fn ended(vms: &[Vm], events: &Receiver<Event>, expect: &Exit, silence: Durat
             }
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => bail!("silent for {} s", silence.as_secs()),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine is gone"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine has ended"),
         }
     }
 }

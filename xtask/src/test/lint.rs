@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Longest silence of a compiler.
+/// The longest silence of a compiler.
 pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The two workspaces, which no single cargo invocation may mix.
@@ -75,7 +75,7 @@ pub fn cases() -> Vec<Case> {
     }
     cases.push(Case::new("lint::no-test-is-left-out", no_test_is_left_out));
     cases.push(Case::new("lint::language", language));
-    // Without what builds the bindings to libibverbs, which the others have.
+    // The host's libraries without the bindings to libibverbs, which the cases above include.
     cases.push(
         Case::new("lint::clippy-ibverbs-bare", |log| {
             let mut command = Workspace::Host.cargo("clippy");
@@ -86,14 +86,15 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// The counts of `docs/style.md` are within their budgets.
+/// Checks that the counts of `docs/style.md` are within their budgets.
 fn language(_log: &Path) -> Result<Outcome> {
     let over = Report::of_the_repository()?.over_budget()?;
     ensure!(over.is_empty(), "{}", over.join("; "));
     Ok(Outcome::Passed)
 }
 
-/// A library of which cargo makes no test program (`test = false`) has no test in `src/`: it would never run.
+/// Checks that a library without a test program (`test = false`) has no test in `src/`, because such a test
+/// would never run.
 fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
     let workspace = std::fs::read_to_string(paths::root().join("Cargo.toml"))?;
     let members = workspace.split_once("members = [").and_then(|(_, rest)| rest.split_once(']'));
@@ -117,7 +118,8 @@ fn no_test_is_left_out(_log: &Path) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Builds the programs and images that the tests need, as users build them. Building checks that there is no `syscall` in an image.
+/// Builds the programs and images that the tests need, as users build them. Each build checks that the image
+/// contains no `syscall`.
 pub fn builds() -> Vec<Case> {
     let image = |contents: Contents| {
         move |log: &Path| {
@@ -141,14 +143,14 @@ fn host(log: &Path) -> Result<Outcome> {
     check(cargo::host("test").args(["--workspace", "--features", LIBIBVERBS, "--no-run"]), log)
 }
 
-/// Builds the image that tests boot. Its size does not matter, for it never ships; those that ship have no self-tests. That the
-/// tests' image has them shows that they would be found.
+/// Builds the image that tests boot, whose size does not matter. Checks that it contains the self-tests and
+/// that the shipped images do not; the former shows that they would be found.
 fn self_tests(log: &Path) -> Result<Outcome> {
     let has = |contents: Contents| {
         let image = image::build_quietly(&contents, |cargo| tool::run_ok(cargo, log, SILENCE).map(drop))?;
         image::has_self_tests(&image.elf)
     };
-    ensure!(has(Contents::tests())?, "no self-test is found in the image that is to have them");
+    ensure!(has(Contents::tests())?, "no self-test is found in the image for tests");
     for contents in [Contents::default(), Contents::with(Apps::core())] {
         let name = contents.name();
         ensure!(!has(contents)?, "the image of {name} has self-tests");
@@ -156,12 +158,13 @@ fn self_tests(log: &Path) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The manager as `cargo xtask run` builds it.
+/// Builds the manager as `cargo xtask run` does.
 fn manager(_log: &Path) -> Result<Outcome> {
     manager::build(Profile::Dev).map(|_| Outcome::Passed)
 }
 
-/// An image that exceeds its budget, as any exceeds one byte, is built and told of: only tests fail for it.
+/// Checks that an image which exceeds its budget (as any image exceeds one byte) is built with a warning:
+/// only tests fail for its size.
 fn too_large(log: &Path) -> Result<Outcome> {
     let said = tool::run_ok(xtask().args(["build", "--budget", "1"]), log, SILENCE)?;
     let warns = said.lines().any(|line| line.starts_with("warning: the image has "));

@@ -1,4 +1,4 @@
-//! What runs in a Linux guest with SoftRoCE (`rdma_rxe`): our own driver over it, on one machine.
+//! Tests in a Linux guest with SoftRoCE (`rdma_rxe`): our libibverbs driver over it, on one machine.
 
 use super::cases::{Case, Outcome};
 use crate::{cargo, paths, setup};
@@ -10,21 +10,23 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The self-test takes some 3 s under TCG; a check that waits in vain ends itself after 10 s.
+/// The time limit of the self-test, which takes about 3 s under TCG; each of its checks ends after at most 10
+/// s.
 const RUN_LIMIT: Duration = Duration::from_secs(90);
-/// Where the self-test is in the guest.
+/// The path of the self-test in the guest.
 const PROGRAM: &str = "/opt/ibverbs-selftest";
 
 pub fn cases() -> Vec<Case> {
     vec![Case::new("linux::ibverbs-over-rxe", ibverbs)]
 }
 
-/// Every verb and every failure through libibverbs and `rdma_rxe`; then the errors of a machine that has no device.
+/// Runs every verb and every failure through libibverbs and `rdma_rxe`, then checks the errors of a machine
+/// without a device.
 fn ibverbs(log: &Path) -> Result<Outcome> {
     let program = cargo::built_for_tests("examples/ibverbs-selftest")?;
     let qemu = setup::qemu()?;
     let image = Image::build(&paths::target().join("linux-guest"))?;
-    // Short, because of the socket in it.
+    // The path is short because of the socket in the directory.
     let dir = TempDir::with_prefix("ferrolite-")?;
     let fabric = Fabric::start(&FabricConfig {
         ports: 1,

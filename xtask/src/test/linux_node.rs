@@ -1,4 +1,5 @@
-//! A Linux machine as a node beside appliances: `lite-node` and the library over libibverbs and `rdma_rxe`.
+//! Tests of a Linux machine as a node beside appliances: `lite-node` and the library over libibverbs and
+//! `rdma_rxe`.
 
 use super::cases::{Case, Outcome};
 use super::inputs::{Input, compare};
@@ -15,15 +16,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything in a guest or for a job, on a machine that does much else.
+/// The longest wait for anything in a guest or for a job, on a busy host.
 const LIMIT: Duration = Duration::from_secs(120);
-/// From the death of the process to the end of its job: less than the silence of a whole machine would take.
+/// The longest time from the death of the process to the end of its job: less than the detection of a silent
+/// machine would take.
 const NOTICED: Duration = Duration::from_secs(30);
-/// How many appliances.
+/// The number of appliances.
 const APPLIANCES: u16 = 3;
-/// What the manager's client says once the nodes have started a job.
+/// Text in the output of the manager's client once the nodes have started a job.
 const RUNS: &str = " runs on ";
-/// Where the programs are in the guest.
+/// The directory of the programs in the guest.
 const IN_GUEST: &str = "/opt/ferrolite";
 
 pub fn cases() -> Vec<Case> {
@@ -37,26 +39,26 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Bits of an address that are the network's.
+/// The length of the network's prefix, in bits.
 const PREFIX: u8 = 16;
 
-/// A Linux machine's address, in the network of those that the manager assigns, of which it is among the last.
+/// Returns a Linux machine's address, near the end of the network in which the manager assigns addresses.
 fn address(machine: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 255, machine + 1)
 }
 
-/// What a lab is to be.
+/// The plan of a lab.
 pub struct Plan<'a> {
-    /// An appliance for each.
+    /// The RDMA devices of the appliances, one appliance each.
     pub appliances: &'a [RdmaNic],
-    /// A Linux machine for each; with `rdma_rxe` where an appliance would have softroce. If the first has an InfiniBand card, it is
-    /// the subnet manager.
+    /// The RDMA devices of the Linux machines, one machine each. A machine uses `rdma_rxe` where an appliance
+    /// would use softroce. If the first has an InfiniBand card, it is the subnet manager.
     pub machines: &'a [RdmaNic],
     /// Options of the manager.
     pub manager: &'a [&'a str],
     /// Further packages of the machines.
     pub packages: &'a [&'a str],
-    /// Their files in [`IN_GUEST`].
+    /// Files in [`IN_GUEST`].
     pub files: &'a [(&'a str, PathBuf)],
 }
 
@@ -67,13 +69,13 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// One machine beside appliances on softroce.
+    /// Starts one machine beside appliances on softroce.
     fn of_one(manager: &[&str], packages: &[&str], files: &[(&str, PathBuf)], log: &Path) -> Result<Self> {
         let appliances = &vec![RdmaNic::SoftRoce; APPLIANCES.into()];
         Self::start(&Plan { appliances, machines: &[RdmaNic::SoftRoce], manager, packages, files }, log)
     }
 
-    /// Starts all, the appliances last; they may not have joined yet.
+    /// Starts all machines, the appliances last, which may not have joined on return.
     pub fn start(plan: &Plan, log: &Path) -> Result<Self> {
         let &Plan { appliances, machines, manager, packages, files } = plan;
         let image = Image::build_with(&paths::target().join("linux-guest"), packages)?;
@@ -118,7 +120,7 @@ impl Lab {
         Ok(Self { cluster, guests })
     }
 
-    /// A Linux machine.
+    /// Returns a Linux machine.
     pub fn guest(&mut self, machine: u8) -> Result<&mut Guest> {
         self.guests.get_mut(usize::from(machine)).context("there is no such machine")
     }
@@ -133,12 +135,12 @@ impl Lab {
         Ok(process)
     }
 
-    /// `HOST:PORT` of the manager, as the guest reaches it.
+    /// Returns `HOST:PORT` of the manager, as the guest reaches it.
     fn manager(&self) -> Result<String> {
         Ok(format!("10.0.2.2:{}", self.cluster.manager.port()?))
     }
 
-    /// The daemon's command line in a machine.
+    /// Returns the daemon's command line in a machine.
     pub fn daemon(&self, machine: u8) -> Result<String> {
         let manager = self.manager()?;
         Ok(format!(
@@ -147,14 +149,14 @@ impl Lab {
         ))
     }
 
-    /// Waits until there are so many members.
+    /// Waits until the cluster has `count` members.
     pub fn members(&self, count: u16, log: &Path) -> Result<()> {
         let mut nodes = self.cluster.manager.client("nodes");
         nodes.args(["--wait", &count.to_string(), "--timeout", "120"]);
         tool::run_ok(&mut nodes, log, LIMIT + LIMIT).map(drop)
     }
 
-    /// A command that runs a job.
+    /// Returns a command that runs a job.
     pub fn submit(&self, app: &str, input: &Path, output: &Path) -> Command {
         let mut submit = self.cluster.manager.client("submit");
         submit.args(["--app", app, "--input"]).arg(input).arg("--output").arg(output);
@@ -162,7 +164,7 @@ impl Lab {
     }
 }
 
-/// The daemon, built and stripped.
+/// Returns the daemon, built and stripped.
 pub fn lite_node(log: &Path) -> Result<(&'static str, PathBuf)> {
     Ok(("lite-node", program("lite-node", log)?))
 }
@@ -176,8 +178,8 @@ fn program(file: &str, log: &Path) -> Result<PathBuf> {
     Ok(stripped)
 }
 
-/// A process on Linux and three appliances count words together; the process is killed in mid-job, which fails by its
-/// name; the appliances go on.
+/// Counts words on a Linux process and three appliances. The process is killed in mid-job: the job must fail
+/// and name it, and the appliances must continue.
 fn word_count(log: &Path) -> Result<()> {
     let mut lab = Lab::of_one(&["--trust-hosts"], &[], &[lite_node(log)?], log)?;
     let process = lab.join(0)?;
@@ -222,7 +224,8 @@ fn word_count(log: &Path) -> Result<()> {
     count(&lab, APPLIANCES)
 }
 
-/// A manager without `--trust-hosts` keeps a process away from appliances, which says so in one line.
+/// Checks that a manager without `--trust-hosts` refuses a process in a cluster of appliances, with one line
+/// that says so.
 fn refused(log: &Path) -> Result<()> {
     let mut lab = Lab::of_one(&[], &[], &[lite_node(log)?], log)?;
     let command = lab.daemon(0)?;
@@ -233,7 +236,7 @@ fn refused(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The examples of the library in the Linux machine, against appliances that run the job `echo`.
+/// Runs the library's examples in the Linux machine, against appliances that run the job `echo`.
 fn examples(log: &Path) -> Result<()> {
     let library = program("libferrolite.so", log)?;
     let source = paths::root().join("lite/capi");
@@ -241,7 +244,7 @@ fn examples(log: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(source.join("include"));
     cc.arg(source.join("examples/demo.c")).arg(format!("-Wl,-rpath,{IN_GUEST}"));
-    // By name: linked by its path, the program would look for the library there.
+    // Linked by name: a program that is linked by a path would look for the library there.
     cc.arg("-L").arg(paths::state()?).args(["-lferrolite", "-lpthread"]);
     tool::run_ok(cc.arg("-o").arg(&demo), log, LIMIT)?;
     let files = [

@@ -1,4 +1,4 @@
-//! Linux as a peer: `cargo xtask linux-peer`, and our transport against its `rdma_rxe`.
+//! Tests of Linux as a peer: `cargo xtask linux-peer`, and our transport against its `rdma_rxe`.
 
 use super::cases::{Case, Outcome};
 use super::end_to_end::xtask;
@@ -17,9 +17,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Downloading and unpacking a kernel, on a machine that does much else.
+/// The time limit of downloading and unpacking a kernel, on a busy host.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// From an interrupt to the end.
+/// The longest time from an interrupt to the end.
 const BOUND: Duration = Duration::from_secs(30);
 
 pub fn cases() -> Vec<Case> {
@@ -56,7 +56,7 @@ fn peer() -> Command {
     command
 }
 
-/// Output, error and status of a command pass through, and so does its input.
+/// Checks that output, error, status and input of a command pass through.
 fn command(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let json = dir.path().join("json");
@@ -133,7 +133,7 @@ fn shell(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Two of them on the fabric of the first, with Debian's own program between them.
+/// Runs two peers on the fabric of the first, with Debian's own program between them.
 fn two(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let json = dir.path().join("json");
@@ -160,7 +160,8 @@ fn two(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One on the fabric of a run, by the socket that `run --fabric-socket` makes: Debian's perftest and the appliance's.
+/// Runs a peer on the fabric of a run, by the socket of `run --fabric-socket`: Debian's perftest against the
+/// appliance's.
 fn joins(log: &Path) -> Result<()> {
     Lab::get()?;
     let dir = tempfile::tempdir()?;
@@ -168,7 +169,7 @@ fn joins(log: &Path) -> Result<()> {
     File::create(&input)?;
     let mut command = xtask();
     command.args(["run", "--nodes", "1", "--timeout", "600", "--app", "perftest"]);
-    // The address that `linux-peer` takes on the fabric of a run.
+    // The address is the one that `linux-peer` uses on the fabric of a run.
     command
         .args(["--arg", "ib_read_lat", "--arg=-s", "--arg", "8", "--arg=--peer=10.77.255.1", "--input"])
         .arg(&input);
@@ -182,7 +183,7 @@ fn joins(log: &Path) -> Result<()> {
         ensure!(Instant::now() < deadline, "the run makes no socket");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // 10.77.0.1 is the first node's. The job may begin later than this machine.
+    // 10.77.0.1 is the first node's address. The job may begin later than this machine.
     let client = "n=0; until ib_read_lat -x 1 -s 8 -n 100 10.77.0.1; do n=$((n+1)); [ $n -lt 50 ] || exit 1; sleep 1; done";
     let mut command = peer();
     command.args(["--package", "perftest", "--run", client, "--fabric"]).arg(&socket);

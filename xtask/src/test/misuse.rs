@@ -1,4 +1,4 @@
-//! Bad input: one clear line, a non-zero status, and no output file.
+//! Tests of bad input: one clear line, a non-zero status, and no output file.
 
 use super::cases::{Case, Outcome};
 use super::end_to_end::xtask;
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-/// Arguments of `run`, and what its one line must contain.
+/// Arguments of `run`, each with a text that its error line must contain.
 const WRONG: [(&str, &[&str], &str); 11] = [
     ("missing-file", &["--input", "/nowhere/text"], "cannot read /nowhere/text: No such file"),
     ("directory-as-input", &["--input", "/usr"], "cannot read /usr: not a file"),
@@ -60,14 +60,14 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// More input than the nodes have memory for.
+/// Submits more input than the nodes have memory for.
 fn large(log: &Path) -> Result<()> {
     let input = Input::LongWord.prepared(log)?.input;
     let args = ["--nodes", "1", "--memory", "32", "--input", &input.to_string_lossy()];
     refused(&args, "too little memory: needs ", log)
 }
 
-/// A file that is there and cannot be read: not even by root, who may read files without permission.
+/// Uses a file that exists and that even root cannot read.
 fn unreadable(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (socket, secret) = (dir.path().join("socket"), dir.path().join("secret"));
@@ -82,7 +82,8 @@ fn unreadable(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs and expects failure: status non-zero, exactly one line that starts with `error:` and it is the last, no file.
+/// Runs and expects a failure: non-zero status, no file, and exactly one line that starts with `error:`,
+/// which is the last.
 fn refused(args: &[&str], says: &str, log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let output = dir.path().join("out");
@@ -98,7 +99,7 @@ fn refused(args: &[&str], says: &str, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the last line, and only that, is an error, and says what it must.
+/// Fails unless the last line, and no other, is an error that contains `says`.
 pub fn one_error(output: &str, says: &str) -> Result<()> {
     let errors: Vec<_> = output.lines().filter(|l| l.starts_with("error")).collect();
     match errors[..] {

@@ -28,22 +28,23 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Which tests to run.
+/// The selection of tests.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Runs only tests whose name contains one of these [default: all]
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
-    /// Runs everything, also what takes long [default: the quick set, some 20 minutes on 2 processors where nothing is compiled yet, 8 where all is]
+    /// Runs everything, also slow tests [default: the quick set, about 20 minutes on 2 processors if nothing
+    /// is compiled yet, 8 if everything is]
     #[arg(long)]
     full: bool,
-    /// Runs everything of the emulated ConnectX-3 (`cx3::`), also what takes long, and nothing else
+    /// Runs all tests of the emulated ConnectX-3 (`cx3::`), also slow ones, and no others
     #[arg(long, conflicts_with = "full")]
     cx3: bool,
-    /// Tests at once [default: one for each processor, at most 4]
+    /// Number of tests at once [default: one for each processor, at most 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: Option<u16>,
-    /// Prints where the time went: a table of groups and a table of tests
+    /// Prints the durations: a table of groups and a table of tests
     #[arg(long)]
     timings: bool,
     /// Lists the names of the tests and runs none
@@ -51,7 +52,7 @@ pub struct Options {
     list: bool,
 }
 
-/// Runs the tests. The last line printed is `N passed, N failed`, with `, N skipped` if there are such.
+/// Runs the tests. The last printed line is `N passed, N failed`, with `, N skipped` if tests were skipped.
 pub fn test(options: &Options) -> ExitCode {
     match try_test(options) {
         Ok(Some(tally)) => {
@@ -99,7 +100,7 @@ fn try_test(options: &Options) -> Result<Option<Tally>> {
     Ok(Some(tally))
 }
 
-/// Every test there is. Cheap ones and those that find most come first.
+/// Returns all tests. Cheap tests, and those that find most bugs, come first.
 fn all(full: bool) -> Result<Vec<Case>> {
     let groups = [
         lint::cases(),

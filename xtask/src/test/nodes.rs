@@ -1,4 +1,4 @@
-//! A run that is disturbed: it ends soon, says why, and leaves nothing behind.
+//! Tests of a disturbed run: it ends soon, names the reason, and leaves nothing behind.
 
 use super::cases::{Case, Outcome};
 use super::end_to_end::xtask;
@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the manager's client says once the nodes have started the job and input flows.
+/// Text in the output of the manager's client once the nodes have started the job and input flows.
 const JOB_RUNS: &str = "job 1 runs";
-/// From the death of a node to the end of the run.
+/// The longest time from the death of a node to the end of the run.
 const BOUND: Duration = Duration::from_secs(60);
 
 pub fn cases() -> Vec<Case> {
@@ -33,12 +33,12 @@ fn interrupted(log: &Path) -> Result<()> {
     disturbed(log, "interrupted", terminate)
 }
 
-/// Does something to a run, given its process id, while the job runs. It must fail soon, its one error must contain
-/// `says`, and nothing must be left: no process, no output file.
+/// Disturbs a run, given its process id, while the job runs. The run must fail soon, its only error must
+/// contain `says`, and it must leave no process and no output file.
 fn disturbed(log: &Path, says: &str, disturb: impl FnOnce(u32) -> Result<()>) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [input, output] = ["in", "out"].map(|name| dir.path().join(name));
-    // Large enough to last until the disturbance.
+    // The input is large enough to last until the disturbance.
     Input::LargeText.write(&input)?;
     let file = File::create(log)?;
     let mut command = xtask();
@@ -70,13 +70,13 @@ pub fn wait_for(text: &str, log: &Path, child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// The QEMU below process `parent` that is named `name`.
+/// Returns the QEMU below process `parent` that is named `name`.
 fn find_node(parent: u32, name: &str) -> Result<Pid> {
     let pid = children(parent).into_iter().find(|pid| named(*pid, name));
     process(pid.with_context(|| format!("no {name} runs"))?)
 }
 
-/// Whether a process is a QEMU whose name begins with `prefix`.
+/// Returns true if a process is a QEMU whose name begins with `prefix`.
 fn named(pid: u32, prefix: &str) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = arguments.split(|b| *b == 0);
@@ -87,21 +87,21 @@ fn process(pid: u32) -> Result<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw).context("no such process id")
 }
 
-/// The processes whose parent is `parent`.
+/// Returns the processes whose parent is `parent`.
 pub fn children(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
     ids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
-/// Whether a process is there and is a virtual machine or a manager (its number may have been given to another one).
+/// Returns true if a process exists and is a virtual machine or a manager (its id may have been reused).
 fn runs(pid: u32) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let program = arguments.split(|b| *b == 0).next().unwrap_or_default();
     ["qemu-system-x86_64", "ferrolite-manager"].iter().any(|name| program.ends_with(name.as_bytes()))
 }
 
-/// From `/proc/PID/stat`: the second word after the command, which stands in parentheses.
+/// Parses `/proc/PID/stat`: the parent is the second word after the command, which is in parentheses.
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

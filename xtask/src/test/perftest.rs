@@ -1,4 +1,5 @@
-//! perftest: the matrix of `cargo xtask perftest`, kernels that are nothing but perftest, and bad command lines.
+//! Tests of perftest: the matrix of `cargo xtask perftest`, kernels that run nothing but perftest, and bad
+//! command lines.
 
 use super::boot::REFUSED;
 use super::cases::{Case, Outcome};
@@ -15,10 +16,10 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Longest that anything may take, on a machine that does much else; and the whole matrix.
+/// The longest time for anything on a busy host, and for the whole matrix.
 const LIMIT: Duration = Duration::from_secs(600);
 const FULL_LIMIT: Duration = Duration::from_secs(3 * 3600);
-/// Longest that a server may take to end its part after its client.
+/// The longest time for a server to end after its client.
 const AFTER: Duration = Duration::from_secs(60);
 
 pub fn cases() -> Vec<Case> {
@@ -34,7 +35,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// All cells hold, and each has a figure.
+/// Checks that all cells pass and that each has a figure.
 fn matrix(options: &[&str], limit: Duration, log: &Path) -> Result<()> {
     let json = tempfile::NamedTempFile::new()?;
     let mut command = xtask();
@@ -51,7 +52,7 @@ fn matrix(options: &[&str], limit: Duration, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A machine that is nothing but perftest.
+/// Returns a machine that runs nothing but perftest.
 fn machine(fabric: &Fabric, index: u16, cmdline: String) -> Result<VmSpec> {
     let lab = Lab::get()?;
     Ok(VmSpec {
@@ -73,7 +74,7 @@ fn fabric(dir: &Path, faults: Faults) -> Result<Fabric> {
     Fabric::start(&FabricConfig { ports: 2, dir: dir.to_owned(), faults, seed: 0, pcap: None })
 }
 
-/// Server and client without a manager; the buffers that they then have are the same.
+/// Runs server and client without a manager, whose buffers must be equal at the end.
 fn alone(log: &Path) -> Result<()> {
     let (server, client) = pair("ib_write_bw,-s,1000,-n,100,-b", Faults::default(), log)?;
     for (a, b) in [("near", "far"), ("far", "near")] {
@@ -83,8 +84,8 @@ fn alone(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The exchange over TCP survives a test in which it says nothing for 12 s: 24 READs of half a second, which is how long the
-/// fabric takes for a round trip.
+/// Checks that the TCP exchange survives a test in which it is silent for 12 s: 24 READs of half a second,
+/// which is the round-trip time of the fabric.
 fn slow(log: &Path) -> Result<()> {
     let faults = Faults { delay_ns: 250_000_000, ..Faults::default() };
     let (server, client) = pair("ib_read_lat,-s,1000,-n,24", faults, log)?;
@@ -93,7 +94,8 @@ fn slow(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a server and its client of these words; the client ends well, the server goes on. Gives the results of both.
+/// Runs a server and its client with these options. The client ends successfully, the server continues.
+/// Returns the results of both.
 fn pair(words: &str, faults: Faults, log: &Path) -> Result<(Value, Value)> {
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
     let fabric = fabric(dir.path(), faults)?;
@@ -125,7 +127,7 @@ fn pair(words: &str, faults: Faults, log: &Path) -> Result<(Value, Value)> {
     Ok(results)
 }
 
-/// One line, and the machine ends as refused.
+/// Checks that the machine prints one line and ends with the status of a refusal.
 fn refused(log: &Path) -> Result<()> {
     for (line, why) in [
         ("perftest=ib_write_lat,-z fabric_ip=10.0.0.1/24", "option -z is not known here"),

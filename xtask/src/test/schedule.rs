@@ -1,4 +1,5 @@
-//! Runs tests side by side: as many at once as there are processors, what compiles before what boots machines.
+//! Runs tests in parallel: as many at once as there are processors, compilations before tests that boot
+//! machines.
 
 use super::cases::{Case, Lane, Outcome, Tally};
 use super::timings::{Row, Timings};
@@ -10,9 +11,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-/// More machines at once than this want more memory than hosts of many processors may have.
+/// The most tests at once: more machines could need more memory than a host with many processors has.
 const MOST_AT_ONCE: usize = 4;
-/// The runner says what it is doing when no test has ended for so long.
+/// After this time without the end of a test, the runner prints the running tests.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// Returns the number of tests that run at once unless an option says otherwise.
@@ -48,7 +49,7 @@ pub fn run(cases: Vec<Case>, jobs: usize, logs: &Path) -> Result<(Tally, Timings
 
 struct Schedule {
     state: Mutex<State>,
-    /// A test has ended, so that another may have become possible.
+    /// Signals that a test has ended, so that another may be able to start.
     changed: Condvar,
     begun: Instant,
     logs: PathBuf,
@@ -58,7 +59,7 @@ struct Schedule {
 struct State {
     /// The tests that have not begun, in order.
     pending: Vec<Case>,
-    /// The tests that run, by the number of their turn.
+    /// The running tests, by the number of their start.
     running: BTreeMap<usize, Running>,
     count: usize,
     ended: usize,
@@ -89,7 +90,8 @@ impl State {
         }
     }
 
-    /// Takes the first test that may begin now: its lane is free, and nothing still compiles unless it compiles itself.
+    /// Takes the first test that may begin now: its lane is free, and nothing still compiles unless it
+    /// compiles itself.
     fn take(&mut self) -> Option<(usize, Case)> {
         let compiling = self.pending.iter().any(|case| case.compiles)
             || self.running.values().any(|running| running.compiles);
@@ -146,7 +148,7 @@ impl Schedule {
         let log = self.logs.join(format!("{}.log", name.replace([':', ' ', '/'], "-")));
         let (started, at) = (Instant::now(), self.begun.elapsed());
         tool::take_processor_time();
-        // A test that panics has failed, and the others go on.
+        // A test that panics has failed, and the others continue.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&log)));
         let outcome = match result {
             Ok(result) => result.unwrap_or_else(|e| Outcome::Failed(ui::one_line(&e))),
@@ -167,7 +169,7 @@ impl Schedule {
         self.changed.notify_all();
     }
 
-    /// Prints what runs when no test has ended for a while, until all have ended.
+    /// Prints the running tests whenever no test has ended for [`QUIET`], until all have ended.
     fn watch(&self) {
         let mut state = self.state();
         let mut last = state.ended;

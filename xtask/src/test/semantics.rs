@@ -1,4 +1,5 @@
-//! The suite of LITE's semantics (`tests/semantics`) on appliances; on the simulated cluster it is a test of `cargo test`.
+//! The suite of LITE's semantics (`tests/semantics`) on appliances. On the simulated cluster it is a test of
+//! `cargo test`.
 
 use super::cases::{Case, Outcome, Tally};
 use super::end_to_end::xtask;
@@ -10,23 +11,23 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest silence of the run, on a machine that does much else.
+/// The longest silence of the run on a busy host.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How many appliances: as many as every role of a case takes.
+/// The number of appliances: as many as a case has roles.
 const NODES: &str = "3";
-/// Memory of each in MiB, for regions larger than 128 MiB.
+/// Memory of each appliance in MiB, enough for regions larger than 128 MiB.
 const MEMORY_MIB: &str = "224";
 
 pub fn cases() -> Vec<Case> {
     vec![Case::new("semantics::on-appliances", |log| on_appliances("softroce", log))]
 }
 
-/// The image with the suite among its applications.
+/// Returns the image with the suite among its applications.
 fn kernel(log: &Path) -> Result<PathBuf> {
     Ok(image::build_quietly(&Contents::tests(), |cargo| tool::run_ok(cargo, log, LIMIT).map(drop))?.elf)
 }
 
-/// The suite on appliances with an RDMA device: each of its cases counts.
+/// Runs the suite on appliances with an RDMA device. Each of its cases counts as a test.
 pub fn on_appliances(nic: &str, log: &Path) -> Result<Outcome> {
     let dir = tempfile::TempDir::with_prefix("ferrolite-")?;
     let [programs, input, output] = ["programs", "in", "out"].map(|name| dir.path().join(name));
@@ -49,7 +50,8 @@ pub fn on_appliances(nic: &str, log: &Path) -> Result<Outcome> {
     outcome(&said)
 }
 
-/// What the suite says, in the form of the Test Anything Protocol: `1..N`, then `ok` or `not ok` for each case.
+/// Parses the suite's output, which has the form of the Test Anything Protocol: `1..N`, then `ok` or `not ok`
+/// for each case.
 fn outcome(said: &str) -> Result<Outcome> {
     let mut lines = said.lines();
     let planned = lines.next().and_then(|plan| plan.strip_prefix("1..")?.parse::<u64>().ok());

@@ -1,23 +1,22 @@
-//! Where the time of a test run goes: `cargo xtask test --timings`.
+//! The durations of a test run: `cargo xtask test --timings`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// One test.
 pub struct Row {
-    /// Its name.
     pub name: String,
-    /// Time from the beginning of the run to the beginning of the test.
+    /// The time from the beginning of the run to the beginning of the test.
     pub at: Duration,
-    /// Time from its beginning to its end.
+    /// The duration of the test.
     pub took: Duration,
-    /// Processor time of the programs that it ran to their end: compilers, tests, whole runs. The processor time of machines that
-    /// it started itself is not in it.
+    /// The processor time of the programs that the test has run to their end: compilers, tests, whole runs.
+    /// The processor time of machines that the test itself has started is not included.
     pub processor: Duration,
 }
 
-/// All tests of a run. Its [`Display`](fmt::Display) is a table of groups and a table of tests, the longest first.
+/// All tests of a run. The [`Display`](fmt::Display) is a table of groups and a table of tests, the longest
+/// first.
 #[derive(Default)]
 pub struct Timings(Vec<Row>);
 
@@ -27,13 +26,14 @@ impl Timings {
         self.0.push(row);
     }
 
-    /// The tests, in the order in which they ended.
+    /// Returns the tests, in the order in which they ended.
     #[cfg(test)]
     pub fn rows(&self) -> &[Row] {
         &self.0
     }
 
-    /// Number of tests, time and processor time of each group; the group is what stands before `::`.
+    /// Returns the number of tests, the time and the processor time of each group, which is the part of the
+    /// name before `::`.
     fn groups(&self) -> Vec<(&str, usize, Duration, Duration)> {
         let mut groups = BTreeMap::<&str, (usize, Duration, Duration)>::new();
         for row in &self.0 {

@@ -1,7 +1,7 @@
 //! Tests by tools that are not part of the stable toolchain: fuzzing by `cargo fuzz`, and Miri.
 //!
-//! Both run what `cargo test` runs as well, only differently, so where the tool is missing they are skipped, aloud.
-//! `--full` tries to install what is missing first; the quick set takes only what is there.
+//! Both run code that `cargo test` runs too. If a tool is missing, its tests are reported as skipped.
+//! `--full` first tries to install it; the quick set uses only tools that are installed.
 
 use super::cases::{Case, Lane, Outcome};
 use crate::{paths, tool};
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Longest silence. Miri is silent for as long as a test takes.
+/// The longest silence. Miri prints nothing while a test runs.
 const SILENCE: Duration = Duration::from_secs(1200);
-/// How long a target is fuzzed.
+/// The duration of fuzzing a target.
 const FUZZING: Duration = Duration::from_secs(30);
-/// Longest input that is made up, in bytes: enough for a whole frame, and for some hundreds of decisions.
+/// The longest generated input, in bytes: enough for a whole frame, and for some hundreds of decisions.
 const LONGEST_INPUT: u32 = 4400;
 
-/// A fuzz target: its name, and what to start from.
+/// A fuzz target: its name, and its initial inputs.
 struct Target {
     name: &'static str,
     seeds: fn() -> Result<Vec<Vec<u8>>>,
@@ -45,7 +45,7 @@ pub fn cases(full: bool) -> Vec<Case> {
     cases.into_iter().map(|case| case.in_lane(Lane::Tools)).collect()
 }
 
-/// Fuzzes one target for a while. Each run starts from the same inputs.
+/// Fuzzes one target for [`FUZZING`]. Each run starts from the same inputs.
 fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
     let Some(path) = path_with_cargo_fuzz(install, log)? else {
         return Ok(Outcome::Skipped("there is no cargo-fuzz; --full installs it".into()));
@@ -56,7 +56,7 @@ fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
         std::fs::write(corpus.join(format!("seed-{n}")), seed)?;
     }
     let mut command = Command::new("cargo");
-    // Without a sanitizer it needs nothing that stable Rust lacks, and there is next to no unsafe code to watch.
+    // There is hardly any unsafe code to watch, and without a sanitizer stable Rust is enough.
     command.args(["fuzz", "run", "--sanitizer", "none", "--target-dir"]).arg(paths::target().join("fuzz"));
     command.arg(target.name).arg(&corpus).arg("--");
     command.arg(format!("-max_total_time={}", FUZZING.as_secs()));
@@ -72,7 +72,8 @@ fn fuzz(target: &Target, install: bool, log: &Path) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The search path with cargo-fuzz in it; installs it if allowed. `None` if it cannot be had.
+/// Returns the search path with cargo-fuzz in it, which is installed if allowed; `None` if it is not
+/// available.
 fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
     if tool::exists("cargo-fuzz") {
@@ -83,7 +84,7 @@ fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
     if install && !there.is_file() {
         let mut command = Command::new("cargo");
         command.args(["install", "--quiet", "--locked", "cargo-fuzz", "--root"]).arg(&own);
-        // What was tried is in the log; a registry that cannot be reached is no failure of ours.
+        // The attempt is in the log. An unreachable registry is not a failure of the tests.
         tool::run(&mut command, log, SILENCE)?;
     }
     if !there.is_file() {
@@ -93,7 +94,7 @@ fn path_with_cargo_fuzz(install: bool, log: &Path) -> Result<Option<OsString>> {
     Ok(Some(std::env::join_paths(dirs)?))
 }
 
-/// The frames of all captures.
+/// Returns the frames of all captures.
 fn captured_frames() -> Result<Vec<Vec<u8>>> {
     let dir = paths::root().join("drivers/roce/tests/data");
     let mut captures: Vec<_> =
@@ -118,7 +119,7 @@ fn captured_frames() -> Result<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// Strings of decisions from a fixed generator (SplitMix64), calm ones and wild ones.
+/// Returns strings of decisions from a fixed generator (SplitMix64), calm ones and wild ones.
 fn decisions() -> Result<Vec<Vec<u8>>> {
     let mut state = 1u64;
     let mut byte = |calm: bool| {
@@ -130,7 +131,7 @@ fn decisions() -> Result<Vec<Vec<u8>>> {
     Ok((0..40).map(|n| (0..600).map(|_| byte(n % 2 == 0)).collect()).collect())
 }
 
-/// Runs tests of the transport in Miri, which sees undefined behaviour. The ICRC is multiplied there as well.
+/// Runs tests of the transport in Miri, which detects undefined behaviour. The carry-less ICRC is included.
 fn miri_of_transport(install: bool, log: &Path) -> Result<Outcome> {
     let tests = ["icrc::", "replay::", "parse::", "transports::"];
     miri(["--package", "roce", "--lib"], install, log)?;
@@ -141,14 +142,15 @@ fn miri_of_transport(install: bool, log: &Path) -> Result<Outcome> {
     )
 }
 
-/// The same of the emulated card, but for what Miri has no system calls for, and a test that is long there.
+/// Runs tests of the emulated card in Miri, except those with system calls that Miri does not support, and a
+/// long one.
 fn miri_of_card(install: bool, log: &Path) -> Result<Outcome> {
     const LONG: &str = "many_groups";
     let args = ["--package", "connectx3", "--lib", "--", "--skip", "vfio::", "--skip", LONG];
     miri(args, install, log)
 }
 
-/// The same of the driver, but for a test that is long there.
+/// Runs tests of the driver in Miri, except a long one.
 fn miri_of_driver(install: bool, log: &Path) -> Result<Outcome> {
     const LONG: &str = "numbers_are_taken_once";
     miri(["--package", "mlx4", "--lib", "--", "--skip", LONG], install, log)
@@ -160,7 +162,7 @@ fn miri(args: impl IntoIterator<Item = &'static str>, install: bool, log: &Path)
     }
     let mut command = Command::new("cargo");
     command.args(["+nightly", "miri", "test", "--target-dir"]).arg(paths::target().join("miri")).args(args);
-    // The tests read captures.
+    // The tests read captures from files.
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("RUSTFLAGS", "-Ctarget-feature=+pclmulqdq");
     tool::run_ok(command.current_dir(paths::root()), log, SILENCE)?;
     Ok(Outcome::Passed)
@@ -177,7 +179,7 @@ fn has_miri(install: bool, log: &Path) -> Result<bool> {
     Ok(there())
 }
 
-/// An empty directory.
+/// Returns an empty directory.
 fn fresh(dir: PathBuf) -> Result<PathBuf> {
     match std::fs::remove_dir_all(&dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Map, shuffle, reduce and merge over any number of nodes give what one processor gives.
+//! Tests that map, shuffle, reduce and merge over any number of nodes return the result of one processor.
 
 use super::finish;
 use crate::key::{SHORT, Seed};
@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use proto::{CutRule, JobStart};
 
-/// Adds the lengths of equal lines; by sum descending.
+/// A job that adds the lengths of equal lines, and sorts by sum, descending.
 #[derive(Debug)]
 struct Lines;
 
@@ -49,7 +49,7 @@ impl MapReduce for Lines {
 
 const SHARES: usize = 3;
 
-/// What one worker has for each share.
+/// Returns one worker's entries for each share.
 fn map(splits: &[Split<'_>], shares: usize) -> Vec<Entries<u64>> {
     let mut table = Table::new(Seed::KNOWN);
     for split in splits {
@@ -58,7 +58,7 @@ fn map(splits: &[Split<'_>], shares: usize) -> Vec<Entries<u64>> {
     table.into_entries().unwrap().partition(shares, Seed::KNOWN).unwrap()
 }
 
-/// The shares of one worker as a region of one run per share.
+/// Stores one worker's shares in a region, one run per share.
 fn store<'a>(lists: impl Iterator<Item = &'a Entries<u64>> + Clone) -> InMemory {
     let mut room = Vec::new();
     let lens: Vec<u64> = lists
@@ -78,7 +78,7 @@ fn store<'a>(lists: impl Iterator<Item = &'a Entries<u64>> + Clone) -> InMemory 
     region
 }
 
-/// A job on `nodes` nodes of one mapping and one reducing worker each.
+/// Runs a job on `nodes` nodes with one mapping and one reducing worker each.
 fn run(nodes: usize, splits: &[Split<'_>]) -> Vec<u8> {
     let shares = nodes * SHARES;
     let mapped: Vec<_> = (0..nodes)
@@ -106,7 +106,7 @@ fn run(nodes: usize, splits: &[Split<'_>]) -> Vec<u8> {
     drain(sources)
 }
 
-/// A sorted list as another node reads it.
+/// Returns a sorted list as another node reads it.
 fn offer(sorted: Sorted<u64>) -> Source<Lines, InMemory> {
     let mut room = Vec::new();
     let lens = [sorted.entries().iter().map(|e| record_len(e.key_len(), &e.value, &mut room)).sum()];

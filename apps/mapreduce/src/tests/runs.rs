@@ -1,4 +1,4 @@
-//! Runs come back as they were written, and no bytes make a reader panic.
+//! Tests that runs are read as they were written, and that no bytes make a reader panic.
 
 use super::finish;
 use crate::region::InMemory;
@@ -97,7 +97,7 @@ fn malformed_lengths_name_the_rank() {
     region.0.lock().extend([16u64, 19].iter().flat_map(|offset| offset.to_le_bytes()));
     region.0.lock().extend([0xff, 0xff, 0x7f]);
     assert_eq!(read(&region, 1, 0..1, 10), Err(JobError::Malformed { rank: 3 }));
-    // A run that is as long as can be said, with a record that fills it but for a few bytes.
+    // A run of the greatest possible length, with a record that nearly fills it.
     let region = InMemory::default();
     region.0.lock().extend([16u64, u64::MAX].iter().flat_map(|offset| offset.to_le_bytes()));
     let mut record = Vec::new();

@@ -1,4 +1,4 @@
-//! One operation at a time.
+//! Latency tests: one operation at a time.
 
 use crate::atomics::Fetched;
 use crate::buffer::{Side, Slots};
@@ -9,7 +9,8 @@ use crate::session::{Session, Wait};
 use alloc::vec::Vec;
 use platform::Instant;
 
-/// When each of `n` operations was posted: room for all, so that nothing is allocated between two.
+/// Returns an empty list with room for the times of `n` postings, so that nothing is allocated during the
+/// test.
 fn times(n: u32) -> Result<Vec<Instant>, Error> {
     let mut times = Vec::new();
     let bytes = u64::from(n) * size_of::<Instant>() as u64;
@@ -17,7 +18,7 @@ fn times(n: u32) -> Result<Vec<Instant>, Error> {
     Ok(times)
 }
 
-/// READs or atomics, each posted when the one before has completed. Gives when each was posted.
+/// Runs READs or atomics, each posted when the one before has completed. Returns the times of posting.
 pub async fn one_way(
     session: &Session<'_>,
     slots: &Slots,
@@ -32,7 +33,7 @@ pub async fn one_way(
         while session.completed(|_, _| ())? == 0 {
             wait.pause().await?;
         }
-        wait.happened();
+        wait.progressed();
         if session.options.program.verb == Verb::Atomic {
             fetched.take(session, 0, m, slots)?;
         }
@@ -40,8 +41,8 @@ pub async fn one_way(
     Ok(posted)
 }
 
-/// WRITEs to and fro: each side waits until the last byte of its buffer has become the number of the peer's write. The
-/// server begins.
+/// Runs WRITEs in both directions: each side waits until the last byte of its buffer equals the number of the
+/// peer's write. The server begins.
 pub async fn write_ping_pong(
     session: &Session<'_>,
     exchange: &Exchange,
@@ -57,7 +58,7 @@ pub async fn write_ping_pong(
             while session.buffers.get_last(Side::Far, slots.size)? != received as u8 {
                 wait.pause().await?;
             }
-            wait.happened();
+            wait.progressed();
         }
         if sent < n {
             posted.push(session.host.now());
@@ -75,8 +76,8 @@ pub async fn write_ping_pong(
     Ok(posted)
 }
 
-/// Waits for the completion of a write. `false`: it was the last, and a peer that had all it waits for is gone; on a lossy
-/// network its acknowledgement may have been lost with it.
+/// Waits for the completion of a write. Returns `false` if it was the last write and the peer is gone after
+/// it got everything: on a lossy network, the acknowledgement may have been lost with the peer.
 async fn write_completes(
     session: &Session<'_>,
     exchange: &Exchange,
@@ -87,7 +88,7 @@ async fn write_completes(
         match session.completed(|_, _| ()) {
             Ok(0) => {}
             Ok(_) => {
-                wait.happened();
+                wait.progressed();
                 return Ok(true);
             }
             Err(_) if last && exchange.has_ended(session.host) => return Ok(false),
@@ -100,7 +101,7 @@ async fn write_completes(
     }
 }
 
-/// SENDs to and fro. The client begins. The first receives are posted already.
+/// Runs SENDs in both directions. The client begins. The first receives are posted already.
 pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<Instant>, Error> {
     let n = session.options.iterations;
     let mut posted = times(n)?;
@@ -125,7 +126,7 @@ pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<
                 }
                 wait.pause().await?;
             }
-            wait.happened();
+            wait.progressed();
         }
         if sent < n {
             posted.push(session.host.now());
@@ -134,7 +135,7 @@ pub async fn send_ping_pong(session: &Session<'_>, slots: &Slots) -> Result<Vec<
             while session.completed(|_, _| ())? == 0 {
                 wait.pause().await?;
             }
-            wait.happened();
+            wait.progressed();
         }
     }
     Ok(posted)

@@ -1,4 +1,4 @@
-//! The measuring loops: what is posted and waited for between two steps of the exchange.
+//! The measuring loops between two steps of the exchange.
 
 mod bandwidth;
 mod latency;

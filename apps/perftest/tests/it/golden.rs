@@ -1,24 +1,25 @@
-//! The exchange against that of two Linux machines (`tests/data`): the same messages in the same order on both sides, and
-//! the same bytes but where machines differ.
+//! Tests of the exchange against recordings of two Linux machines (`tests/data`): the same messages in the
+//! same order on both sides, and the same bytes except for values that depend on the machine.
 
 use crate::support::{both, pair};
 use perftest::message::{Bandwidth, DONE, KEYS_LEN, Keys, VERSION};
 use std::path::Path;
 
-/// What each message of a side is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     Version,
-    /// Page, then cache line.
+    /// The page size, then the cache line size.
     Size,
     Mtu,
     Keys,
-    /// Of the five values of a result.
+    /// One of the five values of a result.
     Value(usize),
     Done,
 }
 
-/// What both sides of a program write, in order: `keys` messages of keys, a result or none, then `after` of keys.
+/// Returns all messages of a side, in order: `keys` messages of keys, the values of a result if there is one,
+/// then `after` messages of keys.
 fn messages(keys: usize, result: bool, after: usize, done: bool) -> Vec<Message> {
     let mut all = vec![Message::Version, Message::Size, Message::Size, Message::Mtu];
     all.extend([Message::Keys].repeat(keys));
@@ -41,7 +42,7 @@ impl Message {
     }
 }
 
-/// Client's and server's bytes.
+/// Returns the client's and the server's bytes.
 fn recorded(name: &str) -> [Vec<u8>; 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name).with_extension("hex");
     let text = std::fs::read_to_string(path).unwrap();
@@ -77,10 +78,10 @@ fn same(command: &str, file: &str, messages: &[Message]) {
                 Message::Version | Message::Size | Message::Mtu | Message::Done => {
                     assert_eq!(ours, linux, "{command}: {message:?}");
                 }
-                // A server that measures nothing sends what happens to be in its memory.
+                // A server that measures nothing sends uninitialised memory.
                 Message::Value(_) if *side == "server" && !command.contains("-b") => {}
                 Message::Keys => {
-                    // Each is read and written again without a change; the numbers in them differ.
+                    // Each message is decoded and encoded without a change; the numbers in them differ.
                     for bytes in [ours, linux] {
                         let bytes: [u8; KEYS_LEN] = bytes.try_into().unwrap();
                         assert_eq!(Keys::parse(&bytes).unwrap().encode(), bytes, "{command}");

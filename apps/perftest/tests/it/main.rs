@@ -1,4 +1,4 @@
-//! perftest between two nodes in memory, and its messages byte for byte.
+//! Tests of perftest between two nodes in memory, and of its messages byte for byte.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod golden;

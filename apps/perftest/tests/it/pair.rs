@@ -1,11 +1,11 @@
-//! Client against server: every program and option, with and without loss.
+//! Tests of client against server: every program and option, with and without loss.
 
 use crate::support::{Node, block_on, both, pair};
 use perftest::{Error, Options, Report, Row};
 use platform::NetworkError;
 use std::net::Ipv4Addr;
 
-/// Runs one test, which must succeed; content that went over must be there.
+/// Runs one test, which must succeed and transfer its content.
 fn passes(nodes: &[Node; 2], command: &str) -> [Report; 2] {
     let free = nodes.each_ref().map(Node::free);
     let [server, client] = both(nodes, command).map(|result| match result {
@@ -91,7 +91,7 @@ fn a_lossy_wire_changes_nothing_but_the_time() {
 #[test]
 fn sides_that_do_not_match_end_with_an_error() {
     let [server, client] = pair(0);
-    // More than it holds, on one side only: the other hears that the connection ends.
+    // The client alone asks for more than its RNIC accepts; the server sees the connection end.
     let inline = Options::parse("ib_write_bw -I 900 -s 800".split(' ')).unwrap();
     let plain = Options { server: Some(Ipv4Addr::new(10, 0, 0, 1)), inline: 0, ..inline.clone() };
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Clients that should not be served, say nothing, or ask for too much.
+//! Tests of clients that must not be served, are silent, or ask for too much.
 
 use crate::support::{block_on, pair};
 use perftest::message::{Keys, VERSION, mtu_bytes};
@@ -9,15 +9,15 @@ use std::time::Duration;
 use verbs::PathMtu;
 
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 18515);
-/// The longest that a peer which goes silent in the exchange may hold a server.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The longest time for which a silent peer may hold a server in the exchange.
+const LIMIT: Duration = Duration::from_secs(15);
 
 fn options(line: &str) -> Options {
     Options::parse(line.split(' ')).unwrap()
 }
 
-/// Serves, as the options say, a client that says `words` and then nothing; gives the result, and how long the server was
-/// ready to wait when it gave up.
+/// Serves, with these options, a client that sends `words` and then nothing. Returns the result, and how long
+/// the server was ready to wait.
 fn serve_silent(line: &str, words: &[&[u8]]) -> (Error, Duration) {
     let [server, client] = pair(0);
     let options = options(line);
@@ -27,7 +27,7 @@ fn serve_silent(line: &str, words: &[&[u8]]) -> (Error, Duration) {
         for word in words {
             block_on(connection.write(word, Instant::MAX)).unwrap();
         }
-        // The clock of a server that waits is put forward, until it gives up.
+        // The clock of the waiting server is advanced until it gives up.
         let waited = server.until_it_gives_up(|| serving.is_finished());
         (serving.join().unwrap().unwrap_err(), waited)
     })
@@ -50,7 +50,7 @@ fn a_silent_client_holds_a_server_for_seconds() {
     for said in 0..=whole.len() {
         let (error, waited) = serve_silent("ib_read_bw -s 64 -n 5", &whole[..said]);
         assert!(matches!(error, Error::Exchange { error: NetworkError::Deadline, .. }), "{said}: {error}");
-        assert!(waited <= PATIENCE, "{said}: a server waits for {waited:?}");
+        assert!(waited <= LIMIT, "{said}: a server waits for {waited:?}");
     }
 }
 
@@ -60,14 +60,15 @@ fn a_client_with_huge_pages_gets_no_more_memory_than_the_test_has() {
     let words: [&[u8]; 4] = [&VERSION, &cycle, &line, &mtu_bytes(PathMtu::B1024)];
     let (error, _) = serve_silent("ib_write_bw -s 64 -n 5 -q 8", &words);
     assert!(matches!(&error, Error::Limit(why) if why.contains("pages of 1048576 bytes")), "{error}");
-    // Pages of 64 KiB, as some processors have them, are no reason to refuse a small test.
+    // Pages of 64 KiB, as some processors have, are no reason to refuse a small test.
     let cycle = (64u32 << 10).to_be_bytes();
     let words: [&[u8]; 4] = [&VERSION, &cycle, &line, &mtu_bytes(PathMtu::B1024)];
     let (error, _) = serve_silent("ib_write_bw -s 64 -n 5 -q 8", &words);
     assert!(matches!(error, Error::Exchange { error: NetworkError::Deadline, .. }), "{error}");
 }
 
-/// Connections of others are reset, and say nothing of this node; the peer of the test is served after them.
+/// Checks that other clients' connections are reset without any answer, and that the test's peer is served
+/// after them.
 #[test]
 fn only_the_peers_of_a_test_are_served() {
     let [server, client] = pair(0);
@@ -84,7 +85,7 @@ fn only_the_peers_of_a_test_are_served() {
         let result = serving.join().unwrap();
         assert!(matches!(result, Err(Error::Exchange { during: "waiting for a client", .. })), "{result:?}");
     });
-    // Without a name, whoever the caller says; the name goes before that.
+    // Without `--peer`, the caller's filter decides; `--peer` has precedence.
     for (peer, clients, served) in [
         (None, &nobody as &perftest::Clients<'_>, false),
         (None, &anybody, true),

@@ -1,4 +1,4 @@
-//! A job leaves nothing behind, however it ends.
+//! Tests that a job leaves nothing behind, however it ends.
 
 use lite::testing::Cluster;
 use lite::{Config, Error, Lite, NodeId, Permissions, RpcOptions};
@@ -12,17 +12,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 const FUNCTION: u32 = 7;
 const MAILBOX: u32 = 8;
 
-/// Counts the jobs that have made all, and the tasks that live.
+/// Counts the jobs that have made all their objects, and the tasks that are alive.
 #[derive(Default)]
 struct Counts {
     made: AtomicUsize,
     tasks: AtomicUsize,
 }
 
-/// An application that makes one of everything, keeps nothing of it in order, and ends as its argument says.
+/// An application that makes one object of each kind, cleans up none of them, and ends as its argument says.
 struct Litter(Arc<Counts>);
 
-/// Lives as long as its task.
+/// Counts one task for as long as the task is alive.
 struct Counted(Arc<Counts>);
 
 impl Counted {
@@ -38,7 +38,7 @@ impl Drop for Counted {
     }
 }
 
-/// The names that the job on a node gives, and the node that it makes things on.
+/// The names that the job on the node of rank `rank` publishes.
 fn names(rank: usize) -> [String; 4] {
     ["region", "lock", "event", "counter"].map(|what| format!("{what} {rank}"))
 }
@@ -52,7 +52,7 @@ async fn litter(job: &JobContext, counts: &Arc<Counts>) -> Result<(), Error> {
     lite.create_lock(other, &lock).await?;
     lite.create_event(other, &event).await?;
     lite.create_counter(other, &counter).await?;
-    // Kept by nobody, as by an application that has a bug.
+    // The application forgets its handles, as a buggy one might.
     std::mem::forget(lite.register(FUNCTION, RpcOptions::default())?);
     std::mem::forget(lite.open_mailbox(MAILBOX, RpcOptions::default())?);
     let counted = Counted::new(counts);
@@ -86,7 +86,7 @@ impl App for Litter {
     }
 }
 
-/// Two nodes that serve jobs of [`Litter`].
+/// Returns two nodes that serve jobs of [`Litter`].
 fn serve(counts: &Arc<Counts>) -> Cluster {
     let cluster = Cluster::new(1, 2, 16 << 20, &Config::default());
     for (host, lite) in &cluster.nodes {
@@ -107,13 +107,13 @@ fn tell_all(cluster: &Cluster, message: &ToNode) {
     }
 }
 
-/// What the nodes hold of regions, objects and tasks, and the memory that is free.
+/// Returns each node's regions, objects and tasks, and its free memory.
 fn held(cluster: &Cluster) -> Vec<(Vec<(&'static str, usize)>, u64)> {
     let held = |lite: &Lite| (lite.audit(), lite.platform().memory().stats().free);
     cluster.nodes.iter().map(|(_, lite)| held(lite)).collect()
 }
 
-/// Runs a job that ends as `how` says, and gives what the nodes hold afterwards.
+/// Runs a job that ends as `how` says, and lets the nodes clean up.
 fn run(cluster: &mut Cluster, counts: &Counts, number: u64, how: &str) {
     let (job, before) = (JobId(number), counts.made.load(Ordering::SeqCst));
     let nodes: Vec<NodeId> = cluster.nodes.iter().map(|(_, lite)| lite.node_id()).collect();
@@ -142,7 +142,7 @@ fn a_job_leaves_nothing_behind_however_it_ends() {
         for (audit, _) in &now {
             assert_eq!(audit, &[], "{how}: something is left");
         }
-        // The first job has connected the nodes, which takes memory.
+        // The first job has connected the nodes, and connections keep memory.
         assert_eq!(*first.get_or_insert_with(|| now.clone()), now, "{how}: memory is left");
         let lite = cluster.lite(1);
         cluster.world.run(LIMIT, async move {
@@ -161,7 +161,7 @@ fn a_job_leaves_nothing_behind_however_it_ends() {
     }
 }
 
-/// What an application has ended itself is not kept until the end of the job.
+/// Checks that objects which an application ends itself are freed at once and not at the end of the job.
 #[test]
 fn what_is_freed_in_time_is_free_at_once() {
     let cluster = Cluster::new(2, 2, 16 << 20, &Config::default());

@@ -1,4 +1,4 @@
-//! The job runtime on clusters in one process, under virtual time; the test is the manager.
+//! Tests of the job runtime on clusters in one process, under virtual time. The test plays the manager.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod leftovers;

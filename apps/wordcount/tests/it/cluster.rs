@@ -1,5 +1,5 @@
-//! Whole jobs on clusters of the real runtime, framework and LITE, in one process under virtual time: the RNIC does its
-//! work at once, and the test is the manager.
+//! Tests of whole jobs on clusters of the real runtime, framework and LITE, in one process under virtual
+//! time. The RNIC completes work at once, and the test plays the manager.
 
 use grep::Grep;
 use lite::testing::{Fabric, Host, Hub, Poller, World};
@@ -16,14 +16,14 @@ use std::time::Duration;
 use verbs::{Gid, MacAddr, PortAddress, Rnic};
 use wordcount::WordCount;
 
-/// Bytes of LITE memory of a node.
+/// Bytes of LITE memory per node.
 const MEMORY: u64 = 48 << 20;
 
 type Seen = Arc<Mutex<VecDeque<(NodeId, ToManager)>>>;
-/// The largest credit for input of each job that each node has given, and how often it did.
+/// The largest input credit that each node has announced for each job, and the number of announcements.
 type Credits = Arc<Mutex<BTreeMap<(NodeId, JobId), (u64, usize)>>>;
 
-/// A control link that keeps what nodes say of jobs for the test.
+/// A control connection that hands the nodes' messages about jobs to the test.
 struct Tap {
     inner: Arc<dyn ControlLink>,
     node: NodeId,
@@ -60,7 +60,7 @@ impl ControlLink for Tap {
     }
 }
 
-/// A host that says it has several processors.
+/// A host that reports a configurable number of processors.
 struct Processors {
     host: Arc<Host>,
     cpus: usize,
@@ -95,12 +95,12 @@ struct Cluster {
     next_job: u64,
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Debug)]
 enum Outcome {
     Done(Vec<u8>, Vec<JobReport>),
     Failed(NodeId, String),
-    /// Only these nodes have ended, and the others say nothing.
+    /// Only these nodes have ended; the others are silent.
     Silent(Vec<NodeId>),
 }
 
@@ -109,7 +109,7 @@ impl Cluster {
         Self::with_cpus(seed, count, |_| 1)
     }
 
-    /// As many processors as `cpus` says for node i, from 1 on.
+    /// Starts a cluster whose node i, from 1 on, has `cpus(i)` processors.
     fn with_cpus(seed: u64, count: u8, cpus: impl Fn(u8) -> usize) -> Self {
         let mut cluster = Self {
             world: World::new(seed),
@@ -163,7 +163,7 @@ impl Cluster {
         }
     }
 
-    /// The next message of a node about a job; `None` if none comes for a long time.
+    /// Returns the next message of a node about a job, or `None` if none arrives for a long time.
     fn next(&mut self) -> Option<(NodeId, ToManager)> {
         let seen = self.seen.clone();
         let end = self.world.now() + Duration::from_secs(30);
@@ -171,7 +171,7 @@ impl Cluster {
         self.seen.lock().pop_front()
     }
 
-    /// Starts a job; the error is the first refusal.
+    /// Starts a job. The error is the first refusal.
     fn start(&mut self, app: &str, args: &[&str], files: &[&[u8]], share: u64) -> Result<JobId, String> {
         let job = JobId(self.next_job);
         self.next_job += 1;
@@ -196,7 +196,7 @@ impl Cluster {
         refusal.map_or(Ok(job), Err)
     }
 
-    /// Sends the input, cut every `size` bytes or soon after.
+    /// Sends the input, cut at the first allowed byte behind every `size` bytes.
     fn load(&self, job: JobId, files: &[&[u8]], rule: &CutRule, size: usize) {
         let ids = self.ids();
         let mut turns = ids.iter().cycle();
@@ -215,7 +215,7 @@ impl Cluster {
         self.tell_all(&ToNode::JobInputEnd { job });
     }
 
-    /// Takes output and reports until the job has ended everywhere or failed somewhere.
+    /// Handles output and reports until the job has ended on all nodes or failed on one.
     fn finish(&mut self, job: JobId) -> Outcome {
         let mut output = Vec::new();
         let mut reports = BTreeMap::new();
@@ -253,7 +253,7 @@ impl Cluster {
         }
     }
 
-    /// Free LITE memory of all nodes.
+    /// Returns the free LITE memory of all nodes.
     fn free(&mut self) -> Vec<u64> {
         self.world.run_for(Duration::from_secs(5));
         self.nodes
@@ -264,7 +264,7 @@ impl Cluster {
     }
 }
 
-/// Offsets and bytes of splits.
+/// Returns offsets and bytes of splits.
 fn cut<'a>(bytes: &'a [u8], rule: &CutRule, size: usize) -> Vec<(usize, &'a [u8])> {
     let mut splits = Vec::new();
     let mut start = 0;
@@ -277,12 +277,12 @@ fn cut<'a>(bytes: &'a [u8], rule: &CutRule, size: usize) -> Vec<(usize, &'a [u8]
     splits
 }
 
-/// What one processor makes of the text.
+/// Returns the result of one processor for the text.
 fn counts(text: &[u8]) -> Vec<u8> {
     run_local(&WordCount, &[Split { file: 0, offset: 0, bytes: text }]).unwrap()
 }
 
-/// Text with many different words, some longer than 16 letters.
+/// Returns text with many different words, some longer than 16 letters.
 fn text(words: u64) -> Vec<u8> {
     let mut text = Vec::new();
     for i in 0..words {
@@ -335,7 +335,7 @@ fn corner_cases_and_no_memory_is_lost() {
     let mut cluster = Cluster::new(1, 3);
     let mut word = vec![b'w'; 3_000_000];
     word[7] = b'W';
-    // The first job opens the connections.
+    // The first job opens the connections, which keep memory.
     assert_eq!(cluster.run::<WordCount>(&[], &[b"a b c d e f g"], 1).0, counts(b"a b c d e f g"));
     let free = cluster.free();
     for text in [&b""[..], b"a", b"\n", b"No Newline", &[0, 255, b'x', 0], &word] {
@@ -372,7 +372,7 @@ fn jobs_that_cannot_be_are_refused() {
     assert!(cluster.start("wordcount", &["x"], &[], 0).unwrap_err().contains("takes no arguments"));
     let refusal = cluster.start("wordcount", &[], &[], 4_000_000_000_000_000_000).unwrap_err();
     assert!(refusal.starts_with("too little memory: needs 6000000000003 MB, has "), "{refusal}");
-    // And the next is as if nothing had been.
+    // The next job works as if nothing had happened.
     assert_eq!(cluster.run::<WordCount>(&[], &[b"a"], 10).0, b"a\t1\n");
 }
 
@@ -380,7 +380,7 @@ fn jobs_that_cannot_be_are_refused() {
 fn the_death_of_a_node_fails_the_job_and_names_it() {
     let text = text(20_000);
     let expected = counts(&text);
-    // The fabric counts work requests: the death comes at another place of the job each time.
+    // The fabric counts work requests, so each death comes at another point of the job.
     let mut quiet = Cluster::new(4, 3);
     quiet.run::<WordCount>(&[], &[&text], 1000);
     let first = quiet.fabric.posts();
@@ -408,19 +408,20 @@ fn the_death_of_a_node_fails_the_job_and_names_it() {
                     assert!(reason.contains(&format!("{} is down", lite.node_id())), "{step}: {reason}");
                     cluster.tell_all(&ToNode::JobCancel { job, reason });
                 }
-                // It died after its work was done, before it could say so: the manager knows what to do.
+                // The node died after its work was done, before it could report: the real manager handles
+                // this.
                 Outcome::Silent(done) => {
                     assert!(step > 15, "{step}");
                     assert_eq!(done.len(), 2);
                     assert!(!done.contains(&lite.node_id()));
                 }
-                // It died after all had said what they did.
+                // The node died after all nodes had reported.
                 Outcome::Done(result, _) => {
                     assert!(step > 15, "{step}");
                     assert!(result == expected, "{step}");
                 }
             }
-            // What the dead node had taken here for itself is freed as well.
+            // Memory that the dead node had allocated on other nodes is freed as well.
             let others = free.iter().enumerate().filter(|(node, _)| *node != victim);
             for (now, (_, before)) in cluster.free().iter().zip(others) {
                 assert!(now >= before, "{step}: memory is still taken: {now} < {before}");
@@ -459,10 +460,10 @@ fn output_waits_for_the_manager_and_a_cancelled_job_leaves_nothing() {
     let over = ToManager::JobOver { job };
     assert_eq!(ended, cluster.ids().into_iter().map(|node| (node, over.clone())).collect::<Vec<_>>());
     assert_eq!(cluster.free(), free, "nothing is left when the nodes have said so");
-    // Told once more, each says it once more.
+    // A node that is told a second time answers a second time.
     cluster.tell_all(&ToNode::JobCancel { job, reason: "a test".into() });
     assert!((0..2).all(|_| cluster.next().unwrap().1 == over));
-    // And the nodes take the next job.
+    // The nodes then accept the next job.
     assert_eq!(cluster.run::<WordCount>(&[], &[b"a"], 10).0, b"a\t1\n");
 }
 

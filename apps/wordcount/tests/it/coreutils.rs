@@ -1,4 +1,4 @@
-//! Word count against the pipeline of standard tools that defines it.
+//! Tests of word count against the pipeline of standard tools that defines it.
 
 use mapreduce::{MapReduce, Split, run_local};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use wordcount::WordCount;
 
-/// The reference of the design, from standard input.
+/// The reference: reads from standard input.
 const PIPELINE: &str = r#"export LC_ALL=C
 tr -cs A-Za-z '\n' | tr A-Z a-z | sed '/^$/d' | sort | uniq -c | sed -E 's/^ *([0-9]+) (.*)$/\2\t\1/' |
 sort -t "$(printf '\t')" -k2,2nr -k1,1"#;
@@ -20,7 +20,7 @@ fn reference(text: &[u8]) -> Vec<u8> {
         .spawn()
         .expect("sh runs");
     let mut stdin = shell.stdin.take().expect("stdin is a pipe");
-    // `tr` at the front drains its input whatever comes behind it; `sort` holds the output until then.
+    // `tr` at the front drains its input, whatever follows; `sort` holds the output until then.
     stdin.write_all(text).expect("the pipeline takes its input");
     drop(stdin);
     let output = shell.wait_with_output().expect("sh ends");
@@ -28,7 +28,7 @@ fn reference(text: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Cuts as a manager would: at the first allowed place behind every `size` bytes.
+/// Cuts as a manager would: at the first allowed byte behind every `size` bytes.
 fn splits(text: &[u8], size: usize) -> Vec<Split<'_>> {
     let rule = WordCount::cut();
     let mut splits = Vec::new();

@@ -1,4 +1,4 @@
-//! Word count on nodes in one process, and against coreutils.
+//! Tests of word count: on nodes in one process, and against coreutils.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod cluster;

@@ -1,6 +1,6 @@
-//! What must succeed.
+//! The checks of calls that must succeed.
 
-use super::lab::{DEPTH, LIMIT, Lab, pattern};
+use super::lab::{DEPTH, LIMIT, Lab, Pair, pattern};
 use platform::{IoAddr, Memory as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::{
@@ -8,7 +8,7 @@ use verbs::{
     WorkKind, WrId,
 };
 
-/// Bytes beside a target that must stay as they are.
+/// The number of bytes around a target that must stay unchanged.
 const GUARD: u64 = 64;
 const MARK: u8 = 0xee;
 
@@ -23,14 +23,12 @@ pub fn attributes(lab: &Lab) {
     assert_eq!(lab.rnic.next_deadline(), None);
 }
 
-/// One of each verb, with messages from nothing to beyond many packets; every byte is compared.
+/// Does each verb, with messages from zero bytes to more than many packets, and compares every byte.
 pub fn all_verbs(lab: &Lab) {
     let pair = lab.pair();
     let mtu = lab.rnic.attributes().max_mtu.bytes();
     const MOST: u64 = 1 << 20;
     let (near, far, back) = (lab.alloc(MOST), lab.alloc(MOST + 2 * GUARD), lab.alloc(MOST));
-    let words = lab.alloc(4096);
-    let word = |n: u64| IoAddr(words.0 + 8 * n);
     for (turn, len) in
         [0, 1, 7, 8, mtu - 1, mtu, mtu + 1, 3 * mtu + 5, 65_537, MOST as usize].into_iter().enumerate()
     {
@@ -86,6 +84,15 @@ pub fn all_verbs(lab: &Lab) {
         assert_eq!((got.status, got.byte_len as usize), (Status::Success, len));
         arrived("write with immediate");
     }
+    atomics(lab, &pair);
+    for (at, len) in [(near, MOST), (far, MOST + 2 * GUARD), (back, MOST)] {
+        lab.arena.free(at, len);
+    }
+}
+
+fn atomics(lab: &Lab, pair: &Pair<'_>) {
+    let words = lab.alloc(4096);
+    let word = |n: u64| IoAddr(words.0 + 8 * n);
     lab.put(word(0), &40u64.to_ne_bytes());
     let target = lab.remote(word(0));
     pair.send(6, SendOp::FetchAdd { result: word(1), remote: target, add: 2 }).unwrap();
@@ -97,12 +104,10 @@ pub fn all_verbs(lab: &Lab) {
     let kinds = [(6, WorkKind::FetchAdd), (7, swap), (8, swap), (9, WorkKind::FetchAdd)];
     assert_eq!(pair.sent(4), kinds.map(|(id, kind)| (id, kind, Status::Success)));
     assert_eq!([0, 1, 2, 3, 4].map(|n| lab.word(word(n))), [5, 40, 42, u64::MAX, u64::MAX]);
-    for (at, len) in [(near, MOST), (far, MOST + 2 * GUARD), (back, MOST), (words, 4096)] {
-        lab.arena.free(at, len);
-    }
+    lab.arena.free(words, 4096);
 }
 
-/// How a node reaches its own memory atomically.
+/// A node reaches its own memory atomically.
 pub fn self_connected(lab: &Lab) {
     let cq = lab.cq(2 * DEPTH);
     let qp = lab.qp(cq, cq);
@@ -127,7 +132,7 @@ pub fn lists(lab: &Lab) {
     let (near, far) = (lab.alloc(65_536), lab.alloc(65_536));
     lab.put(near, &pattern(65_536, 3));
     let piece = |base: IoAddr, at: u64, len| Sge { addr: IoAddr(base.0 + at), len };
-    // An empty one in the middle, and borders that are no packet's.
+    // An empty element in the middle, and borders within packets.
     let from = [piece(near, 1, 5000), piece(near, 9000, 0), piece(near, 20_001, 3)];
     let to = [piece(far, 40_000, 2501), piece(far, 0, 2502)];
     pair.recv(1, &to).unwrap();
@@ -167,11 +172,11 @@ pub fn inline(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-/// Writes of one number each to words of their own, of which only each tenth and the last are signaled.
+/// Writes one number each to separate words. Only every tenth and the last are signaled.
 pub fn unsignaled(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
-    // Three rounds, so that the rings wrap; more than one call's chain, and no multiple of it.
+    // Three rounds, so that the rings wrap, with more work than one call's chain, and not a multiple of it.
     for round in 1..=3u64 {
         let numbers: Vec<[u8; 8]> = (0..50u64).map(|n| (n * round).to_ne_bytes()).collect();
         let work: Vec<SendWr<'_>> = (0u64..50)
@@ -205,10 +210,10 @@ pub fn full_queues(lab: &Lab) {
     assert_eq!(lab.rnic.post_recv(pair.qps[1], &recvs), refused);
     let op = SendOp::Write { data: Payload::Inline(&[1]), remote: lab.remote(far), imm: None };
     let work = SendWr { id: WrId(1), op, signaled: false, solicited: false, fence: false };
-    // Without a completion of their own they keep their places.
+    // Work without a completion of its own keeps its room.
     assert_eq!(lab.rnic.post_send(pair.qps[0], &vec![work; DEPTH as usize + 3]), refused);
     assert_eq!(lab.rnic.post_send(pair.qps[0], &[work]), Err((0, VerbsError::NoResources)));
-    // A completion queue that is smaller than the queues that complete into it: full as well.
+    // A completion queue that is smaller than the queues that complete into it is full as well.
     let small = lab.cq(2);
     let qp = lab.qp(small, small);
     assert_eq!(lab.rnic.post_recv(qp, &recvs[..3]), Err((2, VerbsError::NoResources)));
@@ -217,7 +222,7 @@ pub fn full_queues(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-/// An idle thread sleeps on the descriptors and is woken by a completion, and by nothing else.
+/// An idle thread sleeps on the descriptors. Only a completion wakes it.
 pub fn events(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
@@ -244,7 +249,7 @@ pub fn events(lab: &Lab) {
         assert_eq!(pair.sent(1), [(id, WorkKind::Write, Status::Success)]);
         assert!(!wait(Timespec { tv_sec: 0, tv_nsec: 0 }), "the event is gone");
     }
-    // What is there before the arming is told at once, again and again, and is not lost or moved by it.
+    // Completions from before the arming are reported at once, repeatedly, and are not lost or reordered.
     write(10);
     write(11);
     let deadline = std::time::Instant::now() + LIMIT;
@@ -267,7 +272,7 @@ pub fn counters(lab: &Lab) {
         });
         sent
     };
-    // The kernel may keep counts for some milliseconds before it looks again.
+    // The kernel may cache counts for some milliseconds.
     let Some(before) = read() else { return assert!(!lab.rnic.device().starts_with("rxe"), "rxe counts") };
     let deadline = std::time::Instant::now() + LIMIT;
     let far = lab.alloc(8);

@@ -1,4 +1,4 @@
-//! What must fail, and how.
+//! The checks of calls that must fail, and of their results.
 
 use super::lab::{DEPTH, Lab, pattern};
 use platform::{IoAddr, Memory as _};
@@ -40,13 +40,13 @@ pub fn wrong_state(lab: &Lab) {
     assert_eq!(lab.rnic.create_qp(options), Err(VerbsError::NotFound));
     let options = QpOptions { send_cq: cq, send_depth: 0, ..options };
     assert_eq!(lab.rnic.create_qp(options), Err(VerbsError::InvalidArgument));
-    // Nobody has this address: the kernel asks for it in vain.
+    // This address does not exist: the kernel's queries for it get no answer.
     let qp = lab.qp(cq, cq);
     let mut connect = lab.connect(QpNum::new(99), 1, 1);
     if connect.address.peer.gid.ipv4().is_some() {
         connect.address.peer.gid.0[15] ^= 0x80;
         assert_eq!(lab.rnic.connect_qp(qp, &connect), Err(VerbsError::Unreachable));
-        // And it can still be connected.
+        // It can still be connected afterwards.
         lab.rnic.connect_qp(qp, &lab.connect(qp, 1, 1)).unwrap();
     }
     lab.rnic.destroy_qp(qp).unwrap();
@@ -61,7 +61,7 @@ pub fn local_protection(lab: &Lab) {
     assert_eq!(pair.recv(1, &list), Err(VerbsError::LocalProtection));
     let op = SendOp::FetchAdd { result: IoAddr(8), remote: lab.remote(base), add: 0 };
     assert_eq!(pair.send(1, op), Err(VerbsError::LocalProtection));
-    // In the middle of a batch: what is before it is posted, and nothing after.
+    // In the middle of a batch: the requests before it are posted, and none after.
     let good = [Sge { addr: base, len: 0 }];
     let work = [&good, &list, &good].map(|list| SendWr {
         id: WrId(1),
@@ -72,13 +72,14 @@ pub fn local_protection(lab: &Lab) {
     });
     assert_eq!(lab.rnic.post_send(pair.qps[0], &work), Err((1, VerbsError::LocalProtection)));
     assert_eq!(pair.sent(1), [(1, WorkKind::Write, Status::Success)]);
-    // The queue pair goes on.
+    // The queue pair continues.
     pair.send(2, SendOp::Write { data: Payload::Gather(&good), remote: lab.remote(base), imm: None })
         .unwrap();
     assert_eq!(pair.sent(1), [(2, WorkKind::Write, Status::Success)]);
 }
 
-/// The first to fail tells why; what follows it, and the receives of both sides, are flushed, and so is what comes later.
+/// The first failure reports the reason. Later work, the receives of both sides, and work posted afterwards
+/// are flushed.
 pub fn wrong_key(lab: &Lab) {
     let pair = lab.pair();
     let far = lab.alloc(4096);
@@ -145,12 +146,12 @@ pub fn too_long(lab: &Lab) {
     let list = [Sge { addr: near, len: 100 }];
     pair.send(2, SendOp::Send { data: Payload::Gather(&list), imm: None }).unwrap();
     let [(id, kind, status)] = pair.sent(1)[..] else { panic!("one completion") };
-    // The specification says the former; rdma_rxe the latter.
+    // The specification requires the former; rdma_rxe reports the latter.
     assert!(matches!(status, Status::RemoteInvalidRequest | Status::RemoteOperationError), "{status:?}");
     assert_eq!((id, kind), (2, WorkKind::Send));
     let [(id, kind, status)] = pair.received(1)[..] else { panic!("one completion") };
     assert_eq!((id, kind), (1, WorkKind::Recv));
-    // Likewise.
+    // The specification requires the former here too.
     assert!(matches!(status, Status::LocalLengthError | Status::LocalQpOperationError), "{status:?}");
     assert_eq!(lab.get(IoAddr(far.0 + 99), 1), [0xee], "nothing past its end");
     lab.arena.free(near, 4096);
@@ -188,8 +189,8 @@ pub fn no_peer(lab: &Lab) {
     lab.arena.free(far, 8);
 }
 
-/// From the return of `destroy_qp` on, work has completed and nothing changes memory. Here the work is surely unfinished:
-/// it is behind a SEND that has no receive.
+/// After the return of `destroy_qp`, all work has completed and nothing changes memory. The work here cannot
+/// have completed before: it is behind a SEND without a receive.
 pub fn destroyed_waiting(lab: &Lab) {
     let far = lab.alloc(4096);
     for side in [0, 1] {
@@ -202,7 +203,7 @@ pub fn destroyed_waiting(lab: &Lab) {
         let all = [work(1, send, true), work(2, write, false), work(3, write, true)];
         lab.rnic.post_send(pair.qps[0], &all).unwrap();
         lab.rnic.destroy_qp(pair.qps[side]).unwrap();
-        // The sender's are over at once. When the receiver is gone, the sender finds out.
+        // The sender's work completes at once. If the receiver has gone, the sender finds out.
         let first = if side == 0 { FLUSHED } else { Status::RetryExceeded };
         assert_eq!(
             if side == 0 { ended(&lab.poll(pair.send_cq)) } else { pair.sent(3) },
@@ -217,7 +218,7 @@ pub fn destroyed_waiting(lab: &Lab) {
     lab.arena.free(far, 4096);
 }
 
-/// As above, in the middle of a stream of large writes, wherever it may be by then.
+/// Destroys a queue pair in the middle of a stream of large writes, at any point of it.
 pub fn destroyed_streaming(lab: &Lab) {
     const LEN: usize = 256 << 10;
     const COUNT: u64 = 20;
@@ -235,7 +236,7 @@ pub fn destroyed_streaming(lab: &Lab) {
         lab.rnic.post_send(pair.qps[0], &work).unwrap();
         lab.rnic.destroy_qp(pair.qps[side]).unwrap();
         let target = lab.get(far, LEN);
-        // What the sender read from is its owner's again, and what the receiver lent too.
+        // The sender's source belongs to its owner again, and so does the receiver's target.
         lab.arena.fill(near, LEN as u64, 0x11).unwrap();
         let ended = pair.sent(COUNT as usize);
         assert!(ended.iter().map(|e| e.0).eq(0..COUNT), "{ended:?}");
@@ -244,7 +245,7 @@ pub fn destroyed_streaming(lab: &Lab) {
         assert!(rest.unwrap_or_default().iter().all(|s| *s == FLUSHED), "{ended:?}");
         std::thread::sleep(Duration::from_millis(30));
         if side == 0 {
-            // What was under way may still arrive, but only what was sent.
+            // Data in flight may still arrive, but only data that was sent.
             let now = lab.get(far, LEN);
             assert!(
                 now.iter().zip(&data).all(|(byte, sent)| byte == sent || *byte == 0),
@@ -259,7 +260,7 @@ pub fn destroyed_streaming(lab: &Lab) {
     lab.arena.free(far, LEN as u64);
 }
 
-/// A peer that is gone is given up soon.
+/// Makes the sender give up soon if the peer has gone.
 fn quick(connect: &mut QpConnect) {
     (connect.ack_timeout, connect.retries) = (Duration::from_millis(10), 1);
 }

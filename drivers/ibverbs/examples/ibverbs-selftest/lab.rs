@@ -1,4 +1,4 @@
-//! The RNIC, pairs of queue pairs on it, and how long to wait for them.
+//! The RNIC, pairs of queue pairs on it, and the waits for them.
 
 use ibverbs::{Arena, IbvRnic, OpenError, Options};
 use platform::{Instant, IoAddr, Memory as _};
@@ -9,9 +9,9 @@ use verbs::{
     RemoteAddr, Rnic as _, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId,
 };
 
-/// The longest that any single completion may take.
+/// The maximum time of any completion.
 pub const LIMIT: Duration = Duration::from_secs(10);
-/// Work requests of each queue of a pair.
+/// The depth of each queue of a pair.
 pub const DEPTH: u32 = 64;
 
 pub struct Lab {
@@ -24,7 +24,7 @@ pub struct Lab {
 pub struct Pair<'a> {
     lab: &'a Lab,
     pub qps: [QpNum; 2],
-    /// Of send work and of receive work, of both.
+    /// The completion queues of send work and of receive work, which both queue pairs use.
     pub send_cq: CqId,
     pub recv_cq: CqId,
 }
@@ -48,7 +48,7 @@ impl Lab {
         self.rnic.create_qp(options).unwrap()
     }
 
-    /// How to connect to `remote_qp` of this same port.
+    /// Returns the parameters of a connection to `remote_qp` of this same port.
     pub fn connect(&self, remote_qp: QpNum, send_psn: u32, recv_psn: u32) -> QpConnect {
         let attributes = self.rnic.attributes();
         QpConnect {
@@ -71,7 +71,7 @@ impl Lab {
         }
     }
 
-    /// A pair; `change` may change how either is connected.
+    /// Makes a pair; `change` may change the parameters of either connection.
     pub fn pair_with(&self, change: impl Fn(&mut QpConnect)) -> Pair<'_> {
         let (send_cq, recv_cq) = (self.cq(4 * DEPTH), self.cq(4 * DEPTH));
         let qps = [self.qp(send_cq, recv_cq), self.qp(send_cq, recv_cq)];
@@ -106,12 +106,12 @@ impl Lab {
         u64::from_ne_bytes(self.get(at, 8).try_into().unwrap())
     }
 
-    /// Memory of this process as its queue pairs name it when it is a peer's.
+    /// Returns the remote address of this process's memory.
     pub fn remote(&self, addr: IoAddr) -> RemoteAddr {
         RemoteAddr { addr, key: self.rnic.memory_key().rkey }
     }
 
-    /// The next `count` completions of a queue, in order.
+    /// Waits for the next `count` completions of a queue, in order.
     pub fn wait(&self, cq: CqId, count: usize) -> Vec<Completion> {
         let deadline = std::time::Instant::now() + LIMIT;
         let mut got = Vec::new();
@@ -125,7 +125,7 @@ impl Lab {
         got
     }
 
-    /// What a queue has completed.
+    /// Returns the completions of a queue.
     pub fn poll(&self, cq: CqId) -> Vec<Completion> {
         // An odd number, less than the driver takes at once.
         let mut out = [Completion::BLANK; 7];
@@ -152,12 +152,12 @@ impl Pair<'_> {
         self.lab.rnic.post_recv(self.qps[1], &work).map_err(|(_, e)| e)
     }
 
-    /// The next completions of send work: what was posted and how it ended.
+    /// Waits for the next completions of send work. Returns identifiers, kinds and results.
     pub fn sent(&self, count: usize) -> Vec<(u64, WorkKind, Status)> {
         self.lab.wait(self.send_cq, count).iter().map(|c| (c.id.0, c.kind, c.status)).collect()
     }
 
-    /// The next completions of receive work.
+    /// Waits for the next completions of receive work. Returns identifiers, kinds and results.
     pub fn received(&self, count: usize) -> Vec<(u64, WorkKind, Status)> {
         self.lab.wait(self.recv_cq, count).iter().map(|c| (c.id.0, c.kind, c.status)).collect()
     }
@@ -166,7 +166,7 @@ impl Pair<'_> {
 impl Drop for Pair<'_> {
     fn drop(&mut self) {
         for qp in self.qps {
-            // A check may have destroyed it, which has been checked there.
+            // A check may have destroyed it, and checked the result.
             let _ = self.lab.rnic.destroy_qp(qp);
         }
         for cq in [self.send_cq, self.recv_cq] {
@@ -175,7 +175,7 @@ impl Drop for Pair<'_> {
     }
 }
 
-/// Bytes that differ from place to place and from `seed` to `seed`.
+/// Returns bytes that depend on their position and on `seed`.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(7).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
 }

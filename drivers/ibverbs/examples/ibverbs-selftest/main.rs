@@ -1,7 +1,8 @@
-//! Every verb through a real device, by queue pairs of this process that are connected to each other: run it where
-//! there is an RDMA device, as `cargo xtask test` does in a Linux guest with `rdma_rxe`.
+//! Tests every verb with a real device, by queue pairs of this process that are connected to each other. Run
+//! it where there is an RDMA device, as `cargo xtask test` does in a Linux guest with `rdma_rxe`.
 //!
-//! Prints a line per check and ends with status 0 if all hold. `--address IP` or `--device NAME` chooses the port.
+//! Prints a line per check and exits with status 0 if all succeed. `--address IP` or `--device NAME` chooses
+//! the port.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test program may fail")]
 
 mod checks;
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
         }
     };
     for (name, check) in CHECKS {
-        // A check that does not hold panics, and says why.
+        // A check that fails panics with the reason.
         print!("{name} ... ");
         check(&lab);
         println!("ok");

@@ -1,4 +1,4 @@
-//! A completion queue: what the device has completed, and what the driver has taken from it or completed itself.
+//! A completion queue: completions of the device, and those that the driver has taken from it or made itself.
 
 use super::raw::{Channel, CompletionQueue};
 use crate::sync::lock;
@@ -10,22 +10,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use verbs::Completion;
 
-/// Completions taken from the device in one call.
-const AT_ONCE: usize = 32;
+/// The maximum number of completions taken from the device in one call.
+const POLL_BATCH: usize = 32;
 
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
     raw: Arc<CompletionQueue>,
     depth: u32,
-    /// Work that may still complete into it.
+    /// The number of work requests that may still complete into it.
     reserved: AtomicU32,
     state: Mutex<State>,
 }
 
-/// What only one may do at a time: completions keep their order.
+/// The state behind the lock, which keeps completions in order.
 pub struct State {
-    /// Taken from the device, but not yet by the caller; older than all that the device still has.
+    /// Completions that were taken from the device but not by the caller. They are older than all that the
+    /// device still has.
     taken: VecDeque<Completion>,
     wcs: Box<[ibv::ibv_wc]>,
 }
@@ -37,37 +38,38 @@ impl std::fmt::Debug for State {
 }
 
 impl Cq {
-    /// Makes one for `depth` completions.
+    /// Makes a queue for `depth` completions.
     pub fn new(channel: Arc<Channel>, depth: u32) -> io::Result<Self> {
         let raw = CompletionQueue::new(channel, i32::try_from(depth).unwrap_or(i32::MAX))?;
         // SAFETY: numbers, and unions of numbers.
-        let wcs = (0..AT_ONCE).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
+        let wcs = (0..POLL_BATCH).map(|_| unsafe { MaybeUninit::zeroed().assume_init() }).collect();
         let state = State { taken: VecDeque::with_capacity(depth as usize), wcs };
         Ok(Self { raw: Arc::new(raw), depth, reserved: AtomicU32::new(0), state: Mutex::new(state) })
     }
 
-    /// The queue of the device.
+    /// Returns the device's queue.
     pub fn raw(&self) -> &Arc<CompletionQueue> {
         &self.raw
     }
 
-    /// Sets a place for a completion aside; `false` if there is none.
+    /// Reserves room for a completion. Returns false if there is none.
     pub fn reserve(&self) -> bool {
         let more = |n: u32| (n < self.depth).then_some(n + 1);
         self.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Gives back places of work that has completed, or was not posted.
+    /// Releases the room of work that has completed, or was not posted.
     pub fn release(&self, count: u32) {
         self.reserved.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Keeps others from taking completions.
+    /// Locks the queue, so that nobody else takes completions.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Gives up to `out.len()` completions, oldest first: how many. `translate` says what one of the device means.
+    /// Moves up to `out.len()` completions to `out`, oldest first, and returns their number. `translate`
+    /// interprets a completion of the device.
     pub fn poll(
         &self,
         out: &mut [Completion],
@@ -82,7 +84,7 @@ impl Cq {
             }
             let room = out.len() - count;
             let State { wcs, .. } = &mut *state;
-            let wcs = wcs.get_mut(..room.min(AT_ONCE)).unwrap_or_default();
+            let wcs = wcs.get_mut(..room.min(POLL_BATCH)).unwrap_or_default();
             let taken = self.raw.poll(wcs);
             for completion in wcs.iter().take(taken).filter_map(&mut *translate) {
                 put(out, &mut count, completion);
@@ -94,23 +96,23 @@ impl Cq {
         count
     }
 
-    /// Asks for an event at the next completion. `true`: one waits already.
+    /// Requests an event for the next completion. Returns true if one is already waiting.
     pub fn arm(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) -> bool {
-        // A queue that cannot be armed belongs to a device that is gone, which the asynchronous events tell.
+        // A queue that cannot be armed belongs to a device that has gone, which asynchronous events report.
         let _ = self.raw.arm();
         let mut state = lock(&self.state);
         if state.taken.is_empty() {
-            // What came before the arming makes no event.
+            // Completions from before the arming raise no event.
             state.take_some(&self.raw, translate);
         }
         !state.taken.is_empty()
     }
 
-    /// Takes all that the device has completed by now.
+    /// Takes all completions that the device has now.
     pub fn drain(&self, translate: &mut dyn FnMut(&ibv::ibv_wc) -> Option<Completion>) {
         let mut state = lock(&self.state);
-        // Other queue pairs may go on completing: what was there at the start is at most `depth`.
-        let mut left = self.depth as usize + AT_ONCE;
+        // Other queue pairs may continue to complete work; the completions at the start are at most `depth`.
+        let mut left = self.depth as usize + POLL_BATCH;
         loop {
             let taken = state.take_some(&self.raw, translate);
             left = left.saturating_sub(taken);
@@ -122,7 +124,7 @@ impl Cq {
 }
 
 impl State {
-    /// Appends what the driver completes itself.
+    /// Appends a completion that the driver has made itself.
     pub fn push(&mut self, completion: Completion) {
         self.taken.push_back(completion);
     }

@@ -29,18 +29,18 @@ use work::{Limits, MAX_SGE};
 
 pub use open::open;
 
-/// How often to look for asynchronous events: a system call that little waits for.
-const EVENTS_EVERY: Duration = Duration::from_millis(100);
-/// What the kernel says of objects of a device that is gone.
+/// The time between two checks for asynchronous events. A check is a system call, and little depends on it.
+const EVENT_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The kernel's errors for objects of a device that has gone.
 const EIO: i32 = rustix::io::Errno::IO.raw_os_error();
 const ENODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
-/// Work requests of a queue at most, whatever the device can.
+/// The maximum number of work requests in a queue, whatever the device supports.
 const MAX_DEPTH: u32 = 16_384;
 
 /// An RDMA device that the Linux kernel drives.
 #[derive(Debug)]
 pub struct IbvRnic {
-    // What is made of what: the later may only end after the earlier, which their owners see to.
+    // Each object may only be destroyed before those below it. Reference counts ensure that.
     qps: RwLock<HashMap<QpNum, Arc<Qp>>>,
     cqs: RwLock<Vec<Option<Arc<Cq>>>>,
     channel: Arc<Channel>,
@@ -53,13 +53,13 @@ pub struct IbvRnic {
     counters: Counters,
     state: Mutex<PortState>,
     failed: AtomicBool,
-    /// An event may have come since [`Rnic::arm`].
+    /// True if an event may have arrived since [`Rnic::arm`].
     armed: AtomicBool,
-    /// When asynchronous events were last looked for, in nanoseconds.
-    looked_at: AtomicU64,
+    /// The time of the last check for asynchronous events, in nanoseconds.
+    checked_at: AtomicU64,
 }
 
-/// What the device can, less what the driver does not use.
+/// The limits of the device, reduced to those that the driver uses.
 #[derive(Clone, Copy, Debug)]
 struct DeviceLimits {
     max_qps: u32,
@@ -71,14 +71,14 @@ struct DeviceLimits {
 }
 
 impl IbvRnic {
-    /// The device's name, as `rdma link` shows it.
+    /// Returns the device's name, as `rdma link` shows it.
     #[must_use]
     pub fn device(&self) -> &str {
         &self.device
     }
 
-    /// What to wait on: completions, once [`Rnic::arm`] has given `false`, and asynchronous events. When one is readable,
-    /// [`Rnic::progress`] takes the event.
+    /// Returns the descriptors to wait on: completions, once [`Rnic::arm`] has returned false, and
+    /// asynchronous events. When one is readable, [`Rnic::progress`] takes the event.
     #[must_use]
     pub fn event_fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.channel.fd(), self.context.async_fd()]
@@ -115,14 +115,14 @@ impl IbvRnic {
         }
     }
 
-    /// What a completion of the device means; `None` if it is of a queue pair that has been destroyed.
+    /// Interprets a completion of the device. Returns `None` if its queue pair has been destroyed.
     fn translate(&self, wc: &ibv::ibv_wc) -> Option<Completion> {
-        // Valid whatever the status is.
+        // This field is valid for any status.
         let qp = self.qp(QpNum::new(wc.qp_num)).ok()?;
         qp.translate(wc)
     }
 
-    /// Takes asynchronous events; gives whether there were any.
+    /// Handles asynchronous events. Returns true if there were any.
     fn take_async_events(&self) -> bool {
         let (mut any, mut port) = (false, false);
         while let Some(event) = self.context.take_event() {
@@ -206,7 +206,7 @@ impl Rnic for IbvRnic {
         if self.qps().values().any(uses) {
             return Err(VerbsError::InvalidState);
         }
-        // The device's goes with the last who still polls it.
+        // The device's queue is destroyed when its last user has polled it.
         *place = None;
         Ok(())
     }
@@ -240,16 +240,16 @@ impl Rnic for IbvRnic {
         let raw = match qp.take() {
             Some(raw) => {
                 qp::flush(&raw);
-                // What has completed tells how, as far as the device has come: cards take it away with the queue pair.
+                // Takes completions as far as the device has come: cards discard them with the queue pair.
                 drain();
-                // The only one left: `take` took the queues'.
+                // The only reference left: `take` has taken those of the queues.
                 Arc::into_inner(raw)
             }
-            None => qp.take_unended(),
+            None => qp.take_undestroyed(),
         };
-        // With the kernel's answer the device has let go of it.
+        // With the kernel's reply the device has released the queue pair.
         if let Err((raw, error)) = raw.ok_or(VerbsError::NotFound)?.destroy() {
-            // Of a device that is gone the kernel has ended all itself.
+            // If the device has gone, the kernel has destroyed everything itself.
             let gone = matches!(error.raw_os_error(), Some(EIO | ENODEV)) && self.check_alive().is_err();
             if !gone {
                 qp.keep(raw);
@@ -280,11 +280,11 @@ impl Rnic for IbvRnic {
     fn progress(&self, now: Instant, _budget: usize) -> bool {
         let woken = self.armed.swap(false, Ordering::AcqRel);
         let completions = woken && self.channel.take_events();
-        let looked_at = Instant::from_nanos(self.looked_at.load(Ordering::Relaxed));
-        // Also who was woken by one must take it, or would be woken again.
-        let due = woken || now.saturating_since(looked_at) >= EVENTS_EVERY;
+        let checked_at = Instant::from_nanos(self.checked_at.load(Ordering::Relaxed));
+        // A thread that an event has woken must take the event, or it would be woken again.
+        let due = woken || now.saturating_since(checked_at) >= EVENT_CHECK_INTERVAL;
         if due {
-            self.looked_at.store(now.as_nanos(), Ordering::Relaxed);
+            self.checked_at.store(now.as_nanos(), Ordering::Relaxed);
         }
         let events = due && self.take_async_events();
         completions || events
@@ -296,7 +296,7 @@ impl Rnic for IbvRnic {
 
     fn arm(&self) -> bool {
         self.armed.store(true, Ordering::Release);
-        // All of them: one that is not armed would not wake anybody.
+        // All queues are armed: one that is not armed would wake nobody.
         let mut waits = false;
         for cq in self.cqs().iter().flatten() {
             waits |= cq.arm(&mut |wc| self.translate(wc));

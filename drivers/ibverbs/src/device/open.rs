@@ -1,4 +1,4 @@
-//! Finding the device and the port, and opening them.
+//! The search for a device and port, and their opening.
 
 use super::port::{self, Port};
 use super::raw::{Channel, CompletionQueue, Context, Domain, QueuePair, Region};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use verbs::{Gid, MacAddr};
 
-/// Bytes of inline payload asked for, the first that the device can do.
+/// The inline payload sizes to try, in bytes; the first that the device supports is used.
 const INLINE: [u32; 5] = [256, 128, 64, 32, 0];
 
 /// Opens the device and port that the options name, maps an arena and registers it.
 ///
 /// # Errors
-/// As [`OpenError`] says; nothing is left open then.
+/// As [`OpenError`] says; nothing stays open then.
 pub fn open(options: &Options) -> Result<Opened, OpenError> {
     let devices = Devices::list()?;
     let names = devices.names();
@@ -33,7 +33,7 @@ pub fn open(options: &Options) -> Result<Opened, OpenError> {
     {
         return Err(OpenError::NoSuchDevice { name: name.clone(), present: all });
     }
-    let looked_at = options.device.clone().unwrap_or(all);
+    let examined = options.device.clone().unwrap_or(all);
     let (mut active, mut present) = (false, Vec::new());
     for (n, name) in names.iter().enumerate() {
         if options.device.as_ref().is_some_and(|wanted| wanted != name) {
@@ -58,14 +58,14 @@ pub fn open(options: &Options) -> Result<Opened, OpenError> {
         }
     }
     if !active {
-        return Err(OpenError::NoActivePort { devices: looked_at });
+        return Err(OpenError::NoActivePort { devices: examined });
     }
     present.sort();
     present.dedup();
-    Err(OpenError::NoGid { devices: looked_at, wanted: wanted(options), present: present.join(", ") })
+    Err(OpenError::NoGid { devices: examined, wanted: wanted(options), present: present.join(", ") })
 }
 
-/// The GID to use. The first of an InfiniBand port is its own, and no interface or address chooses it.
+/// Chooses the GID. The first GID of an InfiniBand port is its own, and no interface or address selects it.
 fn source(gids: &[GidEntry], infiniband: bool, options: &Options) -> Option<Source> {
     if !infiniband {
         return select::choose(gids, options);
@@ -94,7 +94,7 @@ fn call(device: &str, call: &'static str) -> impl Fn(io::Error) -> OpenError {
     move |source| OpenError::Call { device: device.clone(), call, source }
 }
 
-/// A limit that libibverbs gives as a signed number.
+/// Converts a limit that libibverbs returns as a signed number.
 fn limit(n: i32) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
@@ -122,7 +122,7 @@ fn usable(
     }
 }
 
-/// Makes the objects that everything else is made of.
+/// Makes the objects on which all others depend.
 fn finish(
     device: &str,
     context: Context,
@@ -168,12 +168,13 @@ fn finish(
         state: Mutex::new(state),
         failed: AtomicBool::new(false),
         armed: AtomicBool::new(false),
-        looked_at: AtomicU64::new(0),
+        checked_at: AtomicU64::new(0),
     };
     Ok(Opened { rnic: Arc::new(rnic), arena })
 }
 
-/// How many bytes the device copies with a work request, found by trying: no attribute tells.
+/// Returns the number of bytes that the device copies with a work request. No attribute reports it, so the
+/// driver tries.
 fn max_inline(domain: &Arc<Domain>, channel: &Arc<Channel>, max_sge: u32) -> io::Result<u32> {
     let cq = Arc::new(CompletionQueue::new(channel.clone(), 1)?);
     let mut last = io::Error::from(io::ErrorKind::Unsupported);
@@ -202,7 +203,7 @@ struct Devices {
 impl Devices {
     fn list() -> Result<Self, OpenError> {
         let mut count = 0;
-        // SAFETY: the call fills what it is given.
+        // SAFETY: the call fills its argument.
         let list = unsafe { ibv::ibv_get_device_list(&mut count) };
         if list.is_null() {
             return Err(no_list(io::Error::last_os_error()));
@@ -226,23 +227,23 @@ impl Devices {
 
     fn get(&self, n: usize) -> *mut ibv::ibv_device {
         debug_assert!(n < self.count);
-        // SAFETY: the callers keep below `count`, and so many are in the list.
+        // SAFETY: the callers stay below `count`, the length of the list.
         unsafe { *self.list.add(n) }
     }
 }
 
 impl Drop for Devices {
     fn drop(&mut self) {
-        // SAFETY: the list that was got, freed once; contexts do not need it.
+        // SAFETY: the list was obtained once and is freed once; contexts do not need it.
         unsafe { ibv::ibv_free_device_list(self.list) };
     }
 }
 
-/// Why there is no list of devices.
+/// Returns the error for a missing device list.
 fn no_list(error: io::Error) -> OpenError {
     use rustix::io::Errno;
     match Errno::from_io_error(&error) {
-        // What the bindings give for a function of a library that could not be loaded.
+        // The bindings return this for a function of a library that could not be loaded.
         Some(Errno::OPNOTSUPP) => OpenError::NoLibrary,
         Some(Errno::NOSYS) => OpenError::NoKernelSupport,
         _ => OpenError::Call { device: "libibverbs".into(), call: "ibv_get_device_list", source: error },

@@ -1,4 +1,4 @@
-//! The port in use: its address, its limits, and the way from it to a peer.
+//! The port in use: its address, its limits, and the path from it to a peer.
 
 use super::raw::Context;
 use crate::codes::mtu_of;
@@ -8,14 +8,14 @@ use std::io;
 use std::mem;
 use verbs::{LinkKind, MacAddr, PathMtu, PortAddress, PortState, QpConnect};
 
-/// A port. All but its state, which the RNIC keeps, is as it was when the device was opened.
+/// A port. Everything except its state, which the RNIC keeps, is as it was when the device was opened.
 #[derive(Debug)]
 pub struct Port {
-    /// Its number, from 1.
+    /// The port's number, from 1.
     pub number: u8,
-    /// Whether it is native InfiniBand.
+    /// True for native InfiniBand.
     pub infiniband: bool,
-    /// The GID in use, and its places in the table.
+    /// The GID in use, and its indices in the table.
     pub source: Source,
     /// The Ethernet address; zero on InfiniBand.
     pub mac: MacAddr,
@@ -23,24 +23,25 @@ pub struct Port {
     pub lid: u16,
     /// The largest path MTU.
     pub max_mtu: PathMtu,
-    /// Bytes of a message.
+    /// The maximum length of a message, in bytes.
     pub max_message: u32,
-    /// READs and atomics in flight on one queue pair.
+    /// The maximum number of READs and atomics in flight on one queue pair.
     pub max_rd_atomic: u8,
 }
 
 impl Port {
-    /// How peers find it.
+    /// Returns the address by which peers reach the port.
     pub fn address(&self) -> PortAddress {
         PortAddress { mac: self.mac, gid: self.source.gid, lid: self.lid }
     }
 
-    /// Frame formats it speaks, best first.
+    /// Returns the frame formats of the port, best first.
     pub fn links(&self) -> &'static [LinkKind] {
         if self.infiniband { &[LinkKind::InfiniBand] } else { self.source.links() }
     }
 
-    /// The way to a peer; `None` if the port does not speak the frame format, or an argument is out of range.
+    /// Returns the path to a peer; `None` if the port does not support the frame format, or an argument is
+    /// out of range.
     pub fn path(&self, connect: &QpConnect) -> Option<ibv::ibv_ah_attr> {
         let to = &connect.address;
         if to.service_level > 15 || !self.links().contains(&to.link) {
@@ -63,12 +64,12 @@ impl Port {
     }
 }
 
-/// The path MTU that a port allows.
+/// Returns the path MTU that a port allows.
 pub fn mtu(attributes: &ibv::ibv_port_attr) -> PathMtu {
     mtu_of(attributes.active_mtu).unwrap_or(PathMtu::B256)
 }
 
-/// The state of a port, by its attributes.
+/// Returns the state of a port from its attributes.
 pub fn state(attributes: &ibv::ibv_port_attr) -> PortState {
     use ibv::ibv_port_state as states;
     match attributes.state {
@@ -78,7 +79,7 @@ pub fn state(attributes: &ibv::ibv_port_attr) -> PortState {
     }
 }
 
-/// The state of a port of the device, by its number.
+/// Queries the state of a port of the device.
 pub fn query_state(context: &Context, port: u8) -> io::Result<PortState> {
     context.port(port).map(|attributes| state(&attributes))
 }

@@ -1,9 +1,9 @@
-//! A reliable connected queue pair: its states, its two queues, and what their completions mean.
+//! A reliable connected queue pair: its states, its two queues, and the interpretation of their completions.
 
 use super::cq::Cq;
 use super::port::Port;
 use super::raw::{ACCESS, QueuePair};
-use super::work::{BATCH, Limits, RecvChain, SendChain, Sent, place_of, status_of};
+use super::work::{BATCH, Limits, RecvChain, SendChain, SendRecord, index_of, status_of};
 use crate::codes::{ack_timeout, mtu_code};
 use crate::ring::Ring;
 use crate::sync::lock;
@@ -21,25 +21,25 @@ pub struct Qp {
     number: QpNum,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
-    send: Mutex<Queue<Sent>>,
+    send: Mutex<Queue<SendRecord>>,
     recv: Mutex<Queue<WrId>>,
-    /// The device's, once nothing can be posted, if it could not be ended.
-    unended: Mutex<Option<QueuePair>>,
-    /// Work of it has failed, so it is in the error state.
+    /// The device's queue pair after a failed destruction. Nothing can be posted to it any more.
+    undestroyed: Mutex<Option<QueuePair>>,
+    /// True if work has failed, so that the queue pair is in the error state.
     failed: AtomicBool,
 }
 
-/// One of its queues.
+/// The send queue or the receive queue.
 #[derive(Debug)]
 struct Queue<T> {
-    /// What is posted to; `None` once it is being destroyed.
+    /// The device's queue pair; `None` once it is being destroyed.
     raw: Option<Arc<QueuePair>>,
-    /// Whether the queue pair has been connected; for the send queue.
+    /// True if the queue pair has been connected; only used in the send queue.
     connected: bool,
     ring: Ring<T>,
 }
 
-/// The error of a call that concerns a queue pair.
+/// Converts the error of a call about a queue pair.
 pub fn verbs_error(error: &io::Error) -> VerbsError {
     use rustix::io::Errno;
     match Errno::from_io_error(error) {
@@ -52,7 +52,7 @@ pub fn verbs_error(error: &io::Error) -> VerbsError {
     }
 }
 
-/// Attributes with all fields zero.
+/// Returns attributes with all fields zero.
 fn no_attributes() -> ibv::ibv_qp_attr {
     // SAFETY: numbers only, and a union of bytes.
     unsafe { mem::zeroed() }
@@ -82,22 +82,22 @@ impl Qp {
             recv_cq,
             send: Mutex::new(Queue { raw: Some(raw.clone()), connected: false, ring: Ring::new(send_depth) }),
             recv: Mutex::new(Queue { raw: Some(raw), connected: false, ring: Ring::new(recv_depth) }),
-            unended: Mutex::new(None),
+            undestroyed: Mutex::new(None),
             failed: AtomicBool::new(false),
         })
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn number(&self) -> QpNum {
         self.number
     }
 
-    /// Its completion queues: of the send queue, and of the receive queue.
+    /// Returns the completion queues of the send queue and of the receive queue.
     pub fn cqs(&self) -> [&Arc<Cq>; 2] {
         [&self.send_cq, &self.recv_cq]
     }
 
-    /// Takes it over RTR to RTS.
+    /// Takes the queue pair through RTR to RTS.
     pub fn connect(&self, connect: &QpConnect, port: &Port) -> Result<(), VerbsError> {
         use ibv::ibv_qp_attr_mask as mask;
         let mut send = lock(&self.send);
@@ -146,7 +146,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts send work: as `Rnic::post_send`.
+    /// Posts send work, with the results of `Rnic::post_send`.
     pub fn post_send(&self, work: &[SendWr<'_>], limits: &Limits<'_>) -> Result<(), (usize, VerbsError)> {
         let mut queue = lock(&self.send);
         let raw = queue.raw.clone().ok_or((0, VerbsError::NotFound))?;
@@ -154,13 +154,13 @@ impl Qp {
             return Err((0, VerbsError::InvalidState));
         }
         let mut chain = SendChain::new();
-        let mut entries = [Sent::default(); BATCH];
+        let mut entries = [SendRecord::default(); BATCH];
         let mut done = 0;
         for part in work.chunks(BATCH) {
             chain.clear();
             let mut refused = None;
             for (wr, entry) in part.iter().zip(&mut entries) {
-                let place = queue.ring.next_place(chain.len());
+                let place = queue.ring.next_index(chain.len());
                 let added =
                     reserve(&self.send_cq, queue.ring.room(), chain.len(), || chain.add(wr, place, limits));
                 match added {
@@ -182,7 +182,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts receive work: as `Rnic::post_recv`.
+    /// Posts receive work, with the results of `Rnic::post_recv`.
     pub fn post_recv(&self, work: &[RecvWr<'_>], limits: &Limits<'_>) -> Result<(), (usize, VerbsError)> {
         let mut queue = lock(&self.recv);
         let raw = queue.raw.clone().ok_or((0, VerbsError::NotFound))?;
@@ -193,7 +193,7 @@ impl Qp {
             chain.clear();
             let mut refused = None;
             for (wr, entry) in part.iter().zip(&mut entries) {
-                let place = queue.ring.next_place(chain.len());
+                let place = queue.ring.next_index(chain.len());
                 let added =
                     reserve(&self.recv_cq, queue.ring.room(), chain.len(), || chain.add(wr, place, limits));
                 match added {
@@ -214,10 +214,10 @@ impl Qp {
         Ok(())
     }
 
-    /// What a completion of the device means; `None` if its work is not outstanding.
+    /// Interprets a completion of the device. Returns `None` if its work is not outstanding.
     pub fn translate(&self, wc: &ibv::ibv_wc) -> Option<Completion> {
         let status = status_of(wc.status);
-        let (is_recv, place) = place_of(wc.wr_id);
+        let (is_recv, place) = index_of(wc.wr_id);
         // SAFETY: both fields of the union are the same four bytes.
         let (imm, key) = unsafe {
             let word = &wc.imm_data_invalidated_rkey_union;
@@ -231,7 +231,7 @@ impl Qp {
             let (id, count) = queue.ring.complete(place)?;
             self.recv_cq.release(count);
             let by_write = wc.opcode == ibv::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-            // The opcode of a failure means nothing.
+            // A failed completion has no valid opcode.
             let kind =
                 if status == Status::Success && by_write { WorkKind::RecvWriteImm } else { WorkKind::Recv };
             self.note(status, &queue);
@@ -246,25 +246,26 @@ impl Qp {
         Some(Completion { byte_len, imm, invalidated, ..Completion::new(id, self.number, status, kind) })
     }
 
-    /// Takes it from its owners: from the return on nothing can be posted. `None` if another has done so before.
+    /// Takes the device's queue pair from both queues, after which nothing can be posted. Returns `None` if
+    /// another thread has taken it.
     pub fn take(&self) -> Option<Arc<QueuePair>> {
-        // One after the other, so that no other order of locking is needed anywhere.
+        // The locks are held one after the other, so no lock order is needed.
         let raw = lock(&self.send).raw.take();
         lock(&self.recv).raw.take();
         raw
     }
 
-    /// Keeps what could not be ended, for another try.
+    /// Keeps a queue pair whose destruction has failed, for another attempt.
     pub fn keep(&self, raw: QueuePair) {
-        *lock(&self.unended) = Some(raw);
+        *lock(&self.undestroyed) = Some(raw);
     }
 
-    /// What could not be ended.
-    pub fn take_unended(&self) -> Option<QueuePair> {
-        lock(&self.unended).take()
+    /// Takes the queue pair whose destruction has failed.
+    pub fn take_undestroyed(&self) -> Option<QueuePair> {
+        lock(&self.undestroyed).take()
     }
 
-    /// Completes as flushed what is outstanding, once the device can complete nothing more.
+    /// Completes the outstanding work as flushed, after the device has stopped completing work.
     pub fn flush_all(&self) {
         let flushed = |id, kind| Completion::new(id, self.number, Status::WorkRequestFlushed, kind);
         let mut cq = self.send_cq.lock();
@@ -282,7 +283,8 @@ impl Qp {
         }
     }
 
-    /// Notes the first failure. Under the queue's lock, so that the queue pair is not kept beyond its destruction.
+    /// Reacts to the first failure. The queue's lock is held, so that the queue pair is not kept beyond its
+    /// destruction.
     fn note<T>(&self, status: Status, queue: &Queue<T>) {
         if status != Status::Success
             && !self.failed.swap(true, Ordering::AcqRel)
@@ -292,7 +294,8 @@ impl Qp {
         }
     }
 
-    /// `rdma_rxe` looks at receives that are posted in the error state only when told to.
+    /// Flushes again after posting, because `rdma_rxe` looks at receives that are posted in the error state
+    /// only on request.
     fn flush_if_failed(&self, raw: &QueuePair) {
         if self.failed.load(Ordering::Acquire) {
             flush(raw);
@@ -301,7 +304,8 @@ impl Qp {
 }
 
 impl<T: Copy + Default> Queue<T> {
-    /// Remembers what of `len` work requests was posted, and gives back the places of the rest; gives how many were.
+    /// Records the posted part of `len` work requests, and releases the room of the rest. Returns the number
+    /// posted.
     fn posted(
         &mut self,
         len: usize,
@@ -325,7 +329,8 @@ impl<T: Copy + Default> Queue<T> {
     }
 }
 
-/// Does `add` if there is room in the queue beyond `waiting`, and in its completion queue, where it sets a place aside.
+/// Calls `add` if there is room in the queue beyond `waiting` requests, and in its completion queue, where it
+/// reserves room.
 fn reserve<T>(
     cq: &Cq,
     room: usize,
@@ -342,10 +347,10 @@ fn reserve<T>(
     added
 }
 
-/// Takes a queue pair to the error state, where all that is outstanding completes as flushed.
+/// Takes a queue pair to the error state, where all outstanding work completes as flushed.
 pub fn flush(raw: &QueuePair) {
     let mut attributes = no_attributes();
     attributes.qp_state = ibv::ibv_qp_state::IBV_QPS_ERR;
-    // The one call that may be made in any state. A device that refuses it is gone, and completes nothing.
+    // The only call that is allowed in any state. A device that refuses it has gone, and completes nothing.
     let _ = raw.modify(&mut attributes, ibv::ibv_qp_attr_mask::IBV_QP_STATE);
 }

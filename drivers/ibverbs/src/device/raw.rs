@@ -1,6 +1,8 @@
-//! Objects of libibverbs that end with their owners, in an order that libibverbs allows: each holds what it needs.
+//! Objects of libibverbs that are destroyed with their owners. Each holds those that it depends on, so the
+//! order is one that libibverbs allows.
 //!
-//! libibverbs' calls may come from any thread (rdma-core, `libibverbs.md`, "Thread safety"), hence `Send` and `Sync`.
+//! libibverbs' calls may come from any thread (rdma-core, `libibverbs.md`, "Thread safety"), hence `Send` and
+//! `Sync`.
 
 use crate::Arena;
 use rdma_mummy_sys as ibv;
@@ -12,12 +14,12 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use verbs::RemoteKey;
 
-/// The outcome of a call that gives an error number, 0 for none.
+/// Converts the error number of a call, 0 for success.
 pub fn check(errno: i32) -> io::Result<()> {
     if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
-/// An object, or why there is none, from a call that says so by a null pointer and `errno`.
+/// Converts the result of a call that reports an error by a null pointer and `errno`.
 fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
@@ -35,14 +37,14 @@ unsafe impl Send for Context {}
 // SAFETY: see the top of the file.
 unsafe impl Sync for Context {}
 
-/// An asynchronous event that says something about the port or the device.
+/// An asynchronous event about the port or the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsyncEvent {
     /// The device has failed.
     DeviceFatal,
-    /// Something of the port has changed.
+    /// A property of the port has changed.
     Port,
-    /// Anything else; completions tell of it.
+    /// Any other event; completions report its effects.
     Other,
 }
 
@@ -52,31 +54,31 @@ impl Context {
     /// # Safety
     /// `device` must be one of a device list that has not been freed.
     pub unsafe fn open(device: *mut ibv::ibv_device) -> io::Result<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         let context = Self(made(unsafe { ibv::ibv_open_device(device) })?);
         set_nonblocking(context.async_fd())?;
         Ok(context)
     }
 
-    /// What the device can do.
+    /// Queries the limits of the device.
     pub fn attributes(&self) -> io::Result<ibv::ibv_device_attr> {
         let mut attributes = MaybeUninit::zeroed();
-        // SAFETY: the context is open, and the call fills what it is given.
+        // SAFETY: the context is open, and the call fills its argument.
         check(unsafe { ibv::ibv_query_device(self.0.as_ptr(), attributes.as_mut_ptr()) })?;
         // SAFETY: plain numbers, zeroed before.
         Ok(unsafe { attributes.assume_init() })
     }
 
-    /// The state of a port.
+    /// Queries the attributes of a port.
     pub fn port(&self, port: u8) -> io::Result<ibv::ibv_port_attr> {
         let mut attributes = MaybeUninit::<ibv::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open, and the call fills what it is given.
+        // SAFETY: the context is open, and the call fills its argument.
         check(unsafe { ibv::ibv_query_port(self.0.as_ptr(), port, attributes.as_mut_ptr()) })?;
         // SAFETY: plain numbers, zeroed before.
         Ok(unsafe { attributes.assume_init() })
     }
 
-    /// Becomes readable with an asynchronous event.
+    /// Returns the descriptor that becomes readable with an asynchronous event.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context.
         unsafe { BorrowedFd::borrow_raw(self.0.as_ref().async_fd) }
@@ -85,13 +87,14 @@ impl Context {
     /// Takes an asynchronous event, if there is one.
     pub fn take_event(&self) -> Option<AsyncEvent> {
         let mut event = MaybeUninit::<ibv::ibv_async_event>::zeroed();
-        // SAFETY: the context is open, its descriptor does not block, and the call fills what it is given.
+        // SAFETY: the context is open, its descriptor does not block, and the call fills its argument.
         if unsafe { ibv::ibv_get_async_event(self.0.as_ptr(), event.as_mut_ptr()) } != 0 {
             return None;
         }
-        // SAFETY: within the event. Read as a number, because a newer library may know more of them than the binding.
+        // SAFETY: within the event. It is read as a number, because a newer library may have more events than
+        // the binding.
         let kind = unsafe { (&raw const (*event.as_ptr()).event_type).cast::<u32>().read() };
-        // SAFETY: it is the event that was just got.
+        // SAFETY: it is the event that was just obtained.
         unsafe { ibv::ibv_ack_async_event(event.as_mut_ptr()) };
         use ibv::ibv_event_type as kinds;
         const PORT: [u32; 4] = [
@@ -110,7 +113,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: everything made from it held it, so it is the last.
+        // SAFETY: all dependent objects held the context, so this is the last reference.
         unsafe { ibv::ibv_close_device(self.0.as_ptr()) };
     }
 }
@@ -137,12 +140,12 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: what was made in it held it, so it is the last.
+        // SAFETY: all dependent objects held the domain, so this is the last reference.
         unsafe { ibv::ibv_dealloc_pd(self.raw.as_ptr()) };
     }
 }
 
-/// The arena, registered.
+/// The registered arena.
 #[derive(Debug)]
 pub struct Region {
     raw: NonNull<ibv::ibv_mr>,
@@ -155,7 +158,7 @@ unsafe impl Send for Region {}
 // SAFETY: see the top of the file.
 unsafe impl Sync for Region {}
 
-/// Everything that a peer may do with the one key, and scattering into it.
+/// All remote rights, and the local right to write.
 pub const ACCESS: u32 = ibv::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
     | ibv::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0
@@ -173,13 +176,13 @@ impl Region {
         &self.arena
     }
 
-    /// The key of local work requests.
+    /// Returns the key of local work requests.
     pub fn lkey(&self) -> u32 {
         // SAFETY: the region is registered; its keys do not change.
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// The key of peers.
+    /// Returns the key of peers.
     pub fn rkey(&self) -> RemoteKey {
         // SAFETY: as above.
         RemoteKey(unsafe { self.raw.as_ref() }.rkey)
@@ -188,15 +191,15 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: registered once, ended once.
+        // SAFETY: the region is registered once and deregistered once.
         if unsafe { ibv::ibv_dereg_mr(self.raw.as_ptr()) } != 0 {
-            // The device may still reach it: it must stay mapped.
+            // The device may still reach the arena: it must stay mapped.
             mem::forget(self.arena.clone());
         }
     }
 }
 
-/// What announces completions by a file descriptor.
+/// A channel that announces completions by a file descriptor.
 #[derive(Debug)]
 pub struct Channel {
     raw: NonNull<ibv::ibv_comp_channel>,
@@ -217,22 +220,23 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Becomes readable with an event.
+    /// Returns the descriptor that becomes readable with an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the channel.
         unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd as RawFd) }
     }
 
-    /// Takes all events there are; gives whether there were any.
+    /// Takes all pending events. Returns true if there were any.
     pub fn take_events(&self) -> bool {
         let mut any = false;
         loop {
             let (mut cq, mut own) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel is there, does not block, and the call fills what it is given.
+            // SAFETY: the channel exists, does not block, and the call fills its arguments.
             if unsafe { ibv::ibv_get_cq_event(self.raw.as_ptr(), &mut cq, &mut own) } != 0 {
                 return any;
             }
-            // SAFETY: a completion queue is not destroyed before all its events have been acknowledged: it waits.
+            // SAFETY: the destruction of a completion queue waits until all its events have been
+            // acknowledged.
             unsafe { ibv::ibv_ack_cq_events(cq, 1) };
             any = true;
         }
@@ -241,7 +245,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: its completion queues held it, so it is the last.
+        // SAFETY: its completion queues held the channel, so this is the last reference.
         unsafe { ibv::ibv_destroy_comp_channel(self.raw.as_ptr()) };
     }
 }
@@ -261,29 +265,29 @@ unsafe impl Sync for CompletionQueue {}
 impl CompletionQueue {
     pub fn new(channel: Arc<Channel>, depth: i32) -> io::Result<Self> {
         let context = channel.context.0.as_ptr();
-        // SAFETY: context and channel are there; the queue has no context of ours.
+        // SAFETY: context and channel exist; the queue has no user context.
         let raw = unsafe { ibv::ibv_create_cq(context, depth, ptr::null_mut(), channel.raw.as_ptr(), 0) };
         Ok(Self { raw: made(raw)?, _channel: channel })
     }
 
-    /// Takes completions, oldest first; gives how many.
+    /// Takes completions, oldest first, and returns their number.
     pub fn poll(&self, out: &mut [ibv::ibv_wc]) -> usize {
         let room = i32::try_from(out.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is there, and the call writes at most as many as it is given.
+        // SAFETY: the queue exists, and the call writes at most `room` entries.
         let taken = unsafe { ibv::ibv_poll_cq(self.raw.as_ptr(), room, out.as_mut_ptr()) };
         usize::try_from(taken).unwrap_or(0).min(out.len())
     }
 
-    /// Asks for an event with the next completion.
+    /// Requests an event for the next completion.
     pub fn arm(&self) -> io::Result<()> {
-        // SAFETY: the queue is there.
+        // SAFETY: the queue exists.
         check(unsafe { ibv::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
     }
 }
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: its queue pairs held it, so it is the last.
+        // SAFETY: its queue pairs held the queue, so this is the last reference.
         unsafe { ibv::ibv_destroy_cq(self.raw.as_ptr()) };
     }
 }
@@ -294,8 +298,8 @@ pub struct QueuePair {
     raw: NonNull<ibv::ibv_qp>,
     queues: [Arc<CompletionQueue>; 2],
     domain: Arc<Domain>,
-    /// It has been ended; only while it is being dropped.
-    ended: bool,
+    /// True if it has been destroyed; only while it is being dropped.
+    destroyed: bool,
 }
 
 // SAFETY: see the top of the file.
@@ -304,7 +308,7 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// Makes one with queues of at least the sizes in `cap`.
+    /// Makes a queue pair with queues of at least the sizes in `cap`.
     pub fn new(
         domain: Arc<Domain>,
         send_cq: Arc<CompletionQueue>,
@@ -320,61 +324,64 @@ impl QueuePair {
             qp_type: ibv::ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: all it names is there, and this object holds it.
+        // SAFETY: all objects that it names exist, and this object holds them.
         let raw = made(unsafe { ibv::ibv_create_qp(domain.raw.as_ptr(), &mut attributes) })?;
-        Ok(Self { raw, queues: [send_cq, recv_cq], domain, ended: false })
+        Ok(Self { raw, queues: [send_cq, recv_cq], domain, destroyed: false })
     }
 
-    /// Ends it. If that fails the device may go on to serve it, and it comes back for another try.
+    /// Destroys the queue pair.
+    ///
+    /// # Errors
+    /// The device may continue to serve the queue pair, which is returned for another attempt.
     pub fn destroy(mut self) -> Result<(), (Self, io::Error)> {
-        // SAFETY: made once, not ended yet, and gone after this unless it fails, which changes nothing.
+        // SAFETY: made once, not destroyed yet, and gone after this unless it fails, which changes nothing.
         match check(unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) }) {
             Ok(()) => {
-                self.ended = true;
+                self.destroyed = true;
                 Ok(())
             }
             Err(error) => Err((self, error)),
         }
     }
 
-    /// Forgets it: the kernel has ended it already, with its device.
+    /// Forgets the queue pair, which the kernel has destroyed with its device.
     pub fn forget(mut self) {
-        self.ended = true;
+        self.destroyed = true;
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there; its number does not change.
+        // SAFETY: the queue pair exists; its number does not change.
         unsafe { self.raw.as_ref() }.qp_num
     }
 
     /// Changes the attributes that `mask` names.
     pub fn modify(&self, attributes: &mut ibv::ibv_qp_attr, mask: ibv::ibv_qp_attr_mask) -> io::Result<()> {
-        // SAFETY: the queue pair is there, and the attributes are only read.
+        // SAFETY: the queue pair exists, and the attributes are only read.
         check(unsafe { ibv::ibv_modify_qp(self.raw.as_ptr(), attributes, mask.0 as i32) })
     }
 
-    /// Posts a chain of send work; if that fails, how much of it was posted.
+    /// Posts a chain of send work. An error includes the number of requests posted.
     ///
     /// # Safety
-    /// `first` must be followed by `next` up to a null one, all in one array from `first` on, with lists of elements
-    /// in memory that the device may access until the work completes.
+    /// `first` must be followed by `next` up to a null one, all in one array from `first` on, with lists of
+    /// elements in memory that the device may access until the work completes.
     pub unsafe fn post_send(&self, first: *mut ibv::ibv_send_wr) -> Result<(), (usize, io::Error)> {
         let mut bad = ptr::null_mut();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         match check(unsafe { ibv::ibv_post_send(self.raw.as_ptr(), first, &mut bad) }) {
             Ok(()) => Ok(()),
             Err(e) => Err((posted(first, bad), e)),
         }
     }
 
-    /// As `post_send`, for receive work.
+    /// Posts a chain of receive work, as `post_send` does.
     ///
     /// # Safety
-    /// As for `post_send`.
+    /// The requirements of `post_send`.
     pub unsafe fn post_recv(&self, first: *mut ibv::ibv_recv_wr) -> Result<(), (usize, io::Error)> {
         let mut bad = ptr::null_mut();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         match check(unsafe { ibv::ibv_post_recv(self.raw.as_ptr(), first, &mut bad) }) {
             Ok(()) => Ok(()),
             Err(e) => Err((posted(first, bad), e)),
@@ -382,19 +389,19 @@ impl QueuePair {
     }
 }
 
-/// How many elements of an array come before the one that was refused.
+/// Returns the number of elements of an array before the refused one.
 fn posted<T>(first: *mut T, refused: *mut T) -> usize {
     (refused as usize).checked_sub(first as usize).map_or(0, |bytes| bytes / mem::size_of::<T>())
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if self.ended {
+        if self.destroyed {
             return;
         }
-        // SAFETY: made once, and not ended yet.
+        // SAFETY: made once, and not destroyed yet.
         if check(unsafe { ibv::ibv_destroy_qp(self.raw.as_ptr()) }).is_err() {
-            // What it uses stays as long as the process.
+            // The objects that it uses stay until the process ends.
             mem::forget((self.queues.clone(), self.domain.clone()));
         }
     }

@@ -1,7 +1,7 @@
 //! Work requests and completions in libibverbs' form.
 
 use super::raw::QueuePair;
-use crate::ring::Place;
+use crate::ring::RingIndex;
 use crate::{Arena, ring};
 use platform::Memory as _;
 use rdma_mummy_sys as ibv;
@@ -10,56 +10,56 @@ use std::mem::{self, MaybeUninit};
 use std::ptr;
 use verbs::{Payload, RecvWr, SendOp, SendWr, Sge, Status, VerbsError, WorkKind, WrId};
 
-/// Work requests that are posted in one call at most.
+/// The maximum number of work requests posted in one call.
 pub const BATCH: usize = 16;
-/// Elements of a scatter or gather list at most, whatever the device can.
+/// The maximum number of elements in a scatter or gather list, whatever the device supports.
 pub const MAX_SGE: usize = 8;
 
-/// Set in the number of a receive work request; the rest is its place in the ring.
+/// Flag in the identifier of a receive work request; the other bits are its index in the ring.
 const RECV: u64 = 1 << 63;
 
-/// The 64 bits that a work request carries through the device, of a place in the send ring.
-pub fn send_number(place: Place) -> u64 {
+/// Returns the 64-bit identifier of a send work request, from its index in the ring.
+pub fn send_number(place: RingIndex) -> u64 {
     place.0
 }
 
-/// As [`send_number`], of a place in the receive ring.
-pub fn recv_number(place: Place) -> u64 {
+/// Returns the 64-bit identifier of a receive work request, from its index in the ring.
+pub fn recv_number(place: RingIndex) -> u64 {
     place.0 | RECV
 }
 
-/// Which ring those bits mean, and where in it.
-pub fn place_of(number: u64) -> (bool, Place) {
-    (number & RECV != 0, ring::Place(number & !RECV))
+/// Returns true for a receive work request, and the index in its ring.
+pub fn index_of(number: u64) -> (bool, RingIndex) {
+    (number & RECV != 0, ring::RingIndex(number & !RECV))
 }
 
-/// What is remembered of send work.
+/// The record of a posted send work request.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent {
+pub struct SendRecord {
     pub id: WrId,
     pub kind: WorkKind,
-    /// Bytes of the message.
+    /// The length of the message, in bytes.
     pub len: u32,
 }
 
-impl Default for Sent {
+impl Default for SendRecord {
     fn default() -> Self {
         Self { id: WrId::default(), kind: WorkKind::Send, len: 0 }
     }
 }
 
-/// What of the device and its memory a work request is checked against.
+/// The limits that a work request is checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
     pub arena: &'a Arena,
     pub lkey: u32,
     pub max_sge: usize,
     pub max_inline: usize,
-    /// Bytes of a message.
+    /// The maximum length of a message, in bytes.
     pub max_message: u32,
 }
 
-/// Lists of elements for some work requests, filled one list after the other.
+/// The lists of elements of some work requests, one after the other.
 struct Lists {
     elements: [MaybeUninit<ibv::ibv_sge>; BATCH * MAX_SGE],
     used: usize,
@@ -70,7 +70,7 @@ impl Lists {
         Self { elements: [MaybeUninit::uninit(); BATCH * MAX_SGE], used: 0 }
     }
 
-    /// Appends an element to the list being made.
+    /// Appends an element to the present list.
     fn add(&mut self, addr: u64, length: u32, lkey: u32) -> Result<(), VerbsError> {
         let place = self.elements.get_mut(self.used).ok_or(VerbsError::InvalidArgument)?;
         place.write(ibv::ibv_sge { addr, length, lkey });
@@ -78,8 +78,8 @@ impl Lists {
         Ok(())
     }
 
-    /// Appends a checked list: how many elements, and how many bytes. Empty ones are left out: to some cards a length
-    /// of 0 is 2^31.
+    /// Appends a checked list. Returns the numbers of elements and bytes. Elements without bytes are left
+    /// out, because for some cards a length of 0 means 2^31.
     fn add_all(&mut self, list: &[Sge], limits: &Limits<'_>) -> Result<(i32, u32), VerbsError> {
         if list.len() > limits.max_sge {
             return Err(VerbsError::InvalidArgument);
@@ -97,7 +97,7 @@ impl Lists {
         Ok((count, total))
     }
 
-    /// Where the list that began at element `from` is.
+    /// Returns the address of the list that begins at element `from`.
     fn at(&mut self, from: usize) -> *mut ibv::ibv_sge {
         self.elements.as_mut_ptr().wrapping_add(from).cast()
     }
@@ -106,7 +106,7 @@ impl Lists {
 /// Send work in libibverbs' form, for one call.
 pub struct SendChain {
     work: [MaybeUninit<ibv::ibv_send_wr>; BATCH],
-    /// The first element of each list.
+    /// The index of the first element of each list.
     lists_at: [usize; BATCH],
     len: usize,
     lists: Lists,
@@ -126,8 +126,13 @@ impl SendChain {
         (self.len, self.lists.used) = (0, 0);
     }
 
-    /// Appends `work`; gives what is to be remembered of it.
-    pub fn add(&mut self, work: &SendWr<'_>, place: Place, limits: &Limits<'_>) -> Result<Sent, VerbsError> {
+    /// Appends `work`, and returns its record.
+    pub fn add(
+        &mut self,
+        work: &SendWr<'_>,
+        place: RingIndex,
+        limits: &Limits<'_>,
+    ) -> Result<SendRecord, VerbsError> {
         let lists_from = self.lists.used;
         let added = self.try_add(work, place, limits);
         if added.is_err() {
@@ -136,91 +141,69 @@ impl SendChain {
         added
     }
 
-    fn try_add(&mut self, work: &SendWr<'_>, place: Place, limits: &Limits<'_>) -> Result<Sent, VerbsError> {
-        use ibv::{ibv_send_flags as flag, ibv_wr_opcode as opcode};
+    fn try_add(
+        &mut self,
+        work: &SendWr<'_>,
+        place: RingIndex,
+        limits: &Limits<'_>,
+    ) -> Result<SendRecord, VerbsError> {
+        use ibv::ibv_send_flags as flag;
         let lists_from = self.lists.used;
         // SAFETY: numbers, null pointers, and unions of numbers and null pointers.
         let mut wr: ibv::ibv_send_wr = unsafe { mem::zeroed() };
         wr.wr_id = send_number(place);
-        let mut flags = 0;
-        let result;
-        let (kind, payload) = match work.op {
-            SendOp::Send { data, imm } => {
-                wr.opcode = with_imm(&mut wr, imm, opcode::IBV_WR_SEND, opcode::IBV_WR_SEND_WITH_IMM);
-                (WorkKind::Send, data)
-            }
-            SendOp::SendInvalidate { data, key } => {
-                wr.opcode = opcode::IBV_WR_SEND_WITH_INV;
-                wr.imm_data_invalidated_rkey_union.invalidated_rkey = key.0;
-                (WorkKind::Send, data)
-            }
-            SendOp::Write { data, remote, imm } => {
-                wr.opcode =
-                    with_imm(&mut wr, imm, opcode::IBV_WR_RDMA_WRITE, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
-                wr.wr.rdma = ibv::rdma_t { remote_addr: remote.addr.0, rkey: remote.key.0 };
-                (WorkKind::Write, data)
-            }
-            SendOp::Read { into, remote } => {
-                wr.opcode = opcode::IBV_WR_RDMA_READ;
-                wr.wr.rdma = ibv::rdma_t { remote_addr: remote.addr.0, rkey: remote.key.0 };
-                (WorkKind::Read, Payload::Gather(into))
-            }
-            SendOp::FetchAdd { result: at, remote, add } => {
-                wr.opcode = opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
-                let (remote_addr, rkey) = (remote.addr.0, remote.key.0);
-                wr.wr.atomic = ibv::atomic_t { remote_addr, compare_add: add, swap: 0, rkey };
-                result = [Sge { addr: at, len: 8 }];
-                (WorkKind::FetchAdd, Payload::Gather(&result))
-            }
-            SendOp::CompareSwap { result: at, remote, compare, swap } => {
-                wr.opcode = opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
-                let (remote_addr, rkey) = (remote.addr.0, remote.key.0);
-                wr.wr.atomic = ibv::atomic_t { remote_addr, compare_add: compare, swap, rkey };
-                result = [Sge { addr: at, len: 8 }];
-                (WorkKind::CompareSwap, Payload::Gather(&result))
-            }
-        };
-        let len = match payload {
-            Payload::Inline(bytes) => {
-                let len = u32::try_from(bytes.len()).map_err(|_| VerbsError::InvalidArgument)?;
-                if bytes.len() > limits.max_inline {
-                    return Err(VerbsError::InvalidArgument);
-                }
-                if len > 0 {
-                    // The call that posts it copies the bytes.
-                    self.lists.add(bytes.as_ptr() as u64, len, 0)?;
-                    wr.num_sge = 1;
-                    flags |= flag::IBV_SEND_INLINE.0;
-                }
-                len
-            }
-            Payload::Gather(list) => {
-                let (count, len) = self.lists.add_all(list, limits)?;
-                wr.num_sge = count;
-                len
-            }
-        };
+        let mut result = [Sge { addr: platform::IoAddr(0), len: 8 }];
+        let (kind, payload) = set_operation(&mut wr, &work.op, &mut result);
+        let len = self.add_payload(&mut wr, payload, limits)?;
         for (wanted, bit) in [
             (work.signaled, flag::IBV_SEND_SIGNALED),
             (work.solicited, flag::IBV_SEND_SOLICITED),
             (work.fence, flag::IBV_SEND_FENCE),
         ] {
-            flags |= if wanted { bit.0 } else { 0 };
+            wr.send_flags |= if wanted { bit.0 } else { 0 };
         }
-        wr.send_flags = flags;
         let (Some(slot), Some(at)) = (self.work.get_mut(self.len), self.lists_at.get_mut(self.len)) else {
             return Err(VerbsError::NoResources);
         };
         slot.write(wr);
         *at = lists_from;
         self.len += 1;
-        Ok(Sent { id: work.id, kind, len })
+        Ok(SendRecord { id: work.id, kind, len })
     }
 
-    /// Posts it; if that fails, how much of it was posted.
+    /// Appends the list of a payload for `wr`, and returns its length in bytes.
+    fn add_payload(
+        &mut self,
+        wr: &mut ibv::ibv_send_wr,
+        payload: Payload<'_>,
+        limits: &Limits<'_>,
+    ) -> Result<u32, VerbsError> {
+        match payload {
+            Payload::Inline(bytes) => {
+                let len = u32::try_from(bytes.len()).map_err(|_| VerbsError::InvalidArgument)?;
+                if bytes.len() > limits.max_inline {
+                    return Err(VerbsError::InvalidArgument);
+                }
+                if len > 0 {
+                    // The posting call copies the bytes.
+                    self.lists.add(bytes.as_ptr() as u64, len, 0)?;
+                    wr.num_sge = 1;
+                    wr.send_flags |= ibv::ibv_send_flags::IBV_SEND_INLINE.0;
+                }
+                Ok(len)
+            }
+            Payload::Gather(list) => {
+                let (count, len) = self.lists.add_all(list, limits)?;
+                wr.num_sge = count;
+                Ok(len)
+            }
+        }
+    }
+
+    /// Posts the chain. An error includes the number of requests posted.
     ///
     /// # Safety
-    /// The inline payloads of what was added since the last `clear` must still be where they were.
+    /// The inline payloads of all requests added since the last `clear` must still be valid.
     pub unsafe fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
         if self.len == 0 {
             return Ok(());
@@ -233,13 +216,58 @@ impl SendChain {
             wr.next = if last { ptr::null_mut() } else { first.wrapping_add(n + 1) };
             wr.sg_list = self.lists.at(*from);
         }
-        // SAFETY: a chain in one array; its lists are in the arena, which the device may access until the region ends
-        // with the RNIC, or inline, and then there, as the caller promises.
+        // SAFETY: a chain in one array. Its lists are in the arena, which the device may access until the
+        // region is deregistered with the RNIC, or inline and then valid by the caller's guarantee.
         unsafe { qp.post_send(first) }
     }
 }
 
-/// Sets immediate data, if any; gives which of the two opcodes it is.
+/// Sets the opcode and the operands of `wr`. Returns the kind of the work and its payload, which for an
+/// atomic is the list in `result`.
+fn set_operation<'a>(
+    wr: &mut ibv::ibv_send_wr,
+    op: &SendOp<'a>,
+    result: &'a mut [Sge; 1],
+) -> (WorkKind, Payload<'a>) {
+    use ibv::ibv_wr_opcode as opcode;
+    match *op {
+        SendOp::Send { data, imm } => {
+            wr.opcode = with_imm(wr, imm, opcode::IBV_WR_SEND, opcode::IBV_WR_SEND_WITH_IMM);
+            (WorkKind::Send, data)
+        }
+        SendOp::SendInvalidate { data, key } => {
+            wr.opcode = opcode::IBV_WR_SEND_WITH_INV;
+            wr.imm_data_invalidated_rkey_union.invalidated_rkey = key.0;
+            (WorkKind::Send, data)
+        }
+        SendOp::Write { data, remote, imm } => {
+            wr.opcode = with_imm(wr, imm, opcode::IBV_WR_RDMA_WRITE, opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+            wr.wr.rdma = ibv::rdma_t { remote_addr: remote.addr.0, rkey: remote.key.0 };
+            (WorkKind::Write, data)
+        }
+        SendOp::Read { into, remote } => {
+            wr.opcode = opcode::IBV_WR_RDMA_READ;
+            wr.wr.rdma = ibv::rdma_t { remote_addr: remote.addr.0, rkey: remote.key.0 };
+            (WorkKind::Read, Payload::Gather(into))
+        }
+        SendOp::FetchAdd { result: at, remote, add } => {
+            wr.opcode = opcode::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            let (remote_addr, rkey) = (remote.addr.0, remote.key.0);
+            wr.wr.atomic = ibv::atomic_t { remote_addr, compare_add: add, swap: 0, rkey };
+            *result = [Sge { addr: at, len: 8 }];
+            (WorkKind::FetchAdd, Payload::Gather(result))
+        }
+        SendOp::CompareSwap { result: at, remote, compare, swap } => {
+            wr.opcode = opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            let (remote_addr, rkey) = (remote.addr.0, remote.key.0);
+            wr.wr.atomic = ibv::atomic_t { remote_addr, compare_add: compare, swap, rkey };
+            *result = [Sge { addr: at, len: 8 }];
+            (WorkKind::CompareSwap, Payload::Gather(result))
+        }
+    }
+}
+
+/// Sets immediate data, if there is any, and returns the opcode with or without it.
 fn with_imm(wr: &mut ibv::ibv_send_wr, imm: Option<u32>, without: u32, with: u32) -> u32 {
     let Some(imm) = imm else { return without };
     wr.imm_data_invalidated_rkey_union.imm_data = imm.to_be();
@@ -268,8 +296,13 @@ impl RecvChain {
         (self.len, self.lists.used) = (0, 0);
     }
 
-    /// Appends `work`; gives what is to be remembered of it.
-    pub fn add(&mut self, work: &RecvWr<'_>, place: Place, limits: &Limits<'_>) -> Result<WrId, VerbsError> {
+    /// Appends `work`, and returns its identifier.
+    pub fn add(
+        &mut self,
+        work: &RecvWr<'_>,
+        place: RingIndex,
+        limits: &Limits<'_>,
+    ) -> Result<WrId, VerbsError> {
         let lists_from = self.lists.used;
         let list = self.lists.add_all(work.scatter, limits);
         let (Ok((num_sge, _)), Some(slot), Some(at)) =
@@ -289,7 +322,7 @@ impl RecvChain {
         Ok(work.id)
     }
 
-    /// Posts it; if that fails, how much of it was posted.
+    /// Posts the chain. An error includes the number of requests posted.
     pub fn post(&mut self, qp: &QueuePair) -> Result<(), (usize, io::Error)> {
         if self.len == 0 {
             return Ok(());
@@ -302,12 +335,13 @@ impl RecvChain {
             wr.next = if last { ptr::null_mut() } else { first.wrapping_add(n + 1) };
             wr.sg_list = self.lists.at(*from);
         }
-        // SAFETY: a chain in one array; its lists are in the arena, which the device may access until the region ends.
+        // SAFETY: a chain in one array. Its lists are in the arena, which the device may access until the
+        // region is deregistered.
         unsafe { qp.post_recv(first) }
     }
 }
 
-/// A status of libibverbs. What the trait has no word for is a local error of the queue pair.
+/// Converts a status of libibverbs. Those without an equivalent become a local error of the queue pair.
 pub fn status_of(status: ibv::ibv_wc_status::Type) -> Status {
     use ibv::ibv_wc_status as s;
     match status {

@@ -1,4 +1,4 @@
-//! What goes to libibverbs, and what comes back, without a device.
+//! The work requests for libibverbs, and the interpretation of its completions, without a device.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 use super::*;
@@ -15,14 +15,14 @@ fn wr(op: SendOp<'_>) -> SendWr<'_> {
     SendWr { id: WrId(u64::MAX), op, signaled: false, solicited: false, fence: false }
 }
 
-/// The `n`th work request of a chain, and its list.
+/// Returns the `n`th work request of a chain, and its list.
 fn sent(chain: &mut SendChain, n: usize) -> (&ibv::ibv_send_wr, Vec<(u64, u32, u32)>) {
     assert!(n < chain.len);
     // SAFETY: one of the first `len`, which have been written.
     let wr = unsafe { chain.work[n].assume_init_ref() };
     let from = chain.lists_at[n];
     let list = &chain.lists.elements[from..from + wr.num_sge as usize];
-    // SAFETY: as many as the list has have been written.
+    // SAFETY: all elements of the list have been written.
     let list = list.iter().map(|e| unsafe { e.assume_init() }).map(|e| (e.addr, e.length, e.lkey)).collect();
     (wr, list)
 }
@@ -38,7 +38,8 @@ fn each_operation_has_its_fields() {
     let gather = Payload::Gather(&list);
     let bytes = *b"inline";
     let mut chain = SendChain::new();
-    let mut add = |work: SendWr<'_>, n| chain.add(&work, Place(n), &limits).map(|s| (s.id.0, s.kind, s.len));
+    let mut add =
+        |work: SendWr<'_>, n| chain.add(&work, RingIndex(n), &limits).map(|s| (s.id.0, s.kind, s.len));
     let id = u64::MAX;
     assert_eq!(add(wr(SendOp::Send { data: gather, imm: None }), 5), Ok((id, WorkKind::Send, 12)));
     let write = SendOp::Write { data: Payload::Inline(&bytes), remote: REMOTE, imm: Some(0x0102_0304) };
@@ -83,7 +84,7 @@ fn each_operation_has_its_fields() {
 }
 
 #[test]
-fn what_the_device_must_not_see_is_refused() {
+fn invalid_work_is_refused() {
     let arena = Arena::map(8192, false).unwrap();
     let limits = limits(&arena);
     let (base, len) = arena.range();
@@ -99,15 +100,15 @@ fn what_the_device_must_not_see_is_refused() {
         (vec![sge(u64::MAX - 3, 8)], VerbsError::LocalProtection),
     ] {
         let data = Payload::Gather(&list);
-        let added = chain.add(&wr(SendOp::Send { data, imm: None }), Place(0), &limits);
+        let added = chain.add(&wr(SendOp::Send { data, imm: None }), RingIndex(0), &limits);
         assert_eq!(added.map(|_| ()), Err(error), "{list:?}");
         let work = RecvWr { id: WrId(1), scatter: &list };
-        assert_eq!(RecvChain::new().add(&work, Place(0), &limits), Err(error));
+        assert_eq!(RecvChain::new().add(&work, RingIndex(0), &limits), Err(error));
     }
     let inline = SendOp::Send { data: Payload::Inline(&[0; 17]), imm: None };
-    assert_eq!(chain.add(&wr(inline), Place(0), &limits).map(|_| ()), Err(VerbsError::InvalidArgument));
+    assert_eq!(chain.add(&wr(inline), RingIndex(0), &limits).map(|_| ()), Err(VerbsError::InvalidArgument));
     let atomic = SendOp::FetchAdd { result: IoAddr(base.0 + len), remote: REMOTE, add: 1 };
-    assert_eq!(chain.add(&wr(atomic), Place(0), &limits).map(|_| ()), Err(VerbsError::LocalProtection));
+    assert_eq!(chain.add(&wr(atomic), RingIndex(0), &limits).map(|_| ()), Err(VerbsError::LocalProtection));
     assert_eq!((chain.len, chain.lists.used), (0, 0), "nothing is left of what was refused");
 }
 
@@ -119,20 +120,20 @@ fn a_full_chain_holds_the_longest_lists() {
     let (mut sends, mut recvs) = (SendChain::new(), RecvChain::new());
     for n in 0..BATCH as u64 {
         let data = Payload::Gather(&list);
-        assert!(sends.add(&wr(SendOp::Send { data, imm: None }), Place(n), &limits).is_ok());
-        assert!(recvs.add(&RecvWr { id: WrId(n), scatter: &list }, Place(n), &limits).is_ok());
+        assert!(sends.add(&wr(SendOp::Send { data, imm: None }), RingIndex(n), &limits).is_ok());
+        assert!(recvs.add(&RecvWr { id: WrId(n), scatter: &list }, RingIndex(n), &limits).is_ok());
     }
     let one_more = SendOp::Send { data: Payload::Gather(&[]), imm: None };
-    assert_eq!(sends.add(&wr(one_more), Place(16), &limits).map(|_| ()), Err(VerbsError::NoResources));
+    assert_eq!(sends.add(&wr(one_more), RingIndex(16), &limits).map(|_| ()), Err(VerbsError::NoResources));
     let one_more = RecvWr { id: WrId(16), scatter: &[] };
-    assert_eq!(recvs.add(&one_more, Place(16), &limits), Err(VerbsError::NoResources));
+    assert_eq!(recvs.add(&one_more, RingIndex(16), &limits), Err(VerbsError::NoResources));
 }
 
 #[test]
-fn numbers_tell_the_queue_and_the_place() {
-    for place in [Place(0), Place(1), Place((1 << 63) - 1)] {
-        assert_eq!(place_of(send_number(place)), (false, place));
-        assert_eq!(place_of(recv_number(place)), (true, place));
+fn identifiers_contain_the_queue_and_the_index() {
+    for place in [RingIndex(0), RingIndex(1), RingIndex((1 << 63) - 1)] {
+        assert_eq!(index_of(send_number(place)), (false, place));
+        assert_eq!(index_of(recv_number(place)), (true, place));
     }
 }
 

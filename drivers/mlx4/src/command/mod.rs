@@ -1,10 +1,11 @@
-//! Commands, one at a time, and polled for: by the card's registers, or over a virtual function's channel to its master.
+//! Commands, executed one at a time and polled for completion. They go through the card's registers, or
+//! through a virtual function's channel to its master.
 
 mod channel;
 mod opcode;
 mod registers;
 
-pub(crate) use channel::{reset_by_flag, trouble};
+pub(crate) use channel::{channel_error, reset_by_flag};
 pub use opcode::{Opcode, Status};
 
 use crate::error::Error;
@@ -15,12 +16,12 @@ use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use registers::Registers;
 
-/// No command of a card that works takes longer: those of Linux's classes end within milliseconds.
+/// The maximum time of a command on a card that works: those of Linux's classes complete within milliseconds.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// Looks at a register without a pause between them, then with one.
-const EAGER_LOOKS: u32 = 64;
+/// The number of polls without a pause, and the pause between later ones.
+const EAGER_POLLS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(2);
-/// What Linux names a command that is polled for.
+/// The token of a polled command in Linux.
 const POLL_TOKEN: u16 = 0xffff;
 
 /// A command.
@@ -33,44 +34,44 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// One with all parameters zero.
+    /// Makes a command with all parameters zero.
     pub(crate) const fn new(opcode: Opcode) -> Self {
         Self { opcode, modifier: 0, op_modifier: 0, parameter: 0 }
     }
-    /// With an input modifier: which object it is about.
+    /// Sets the input modifier, which names the object.
     pub(crate) const fn of(self, modifier: u32) -> Self {
         Self { modifier, ..self }
     }
-    /// With a modifier of its opcode, below 16.
+    /// Sets the opcode modifier, below 16.
     pub(crate) const fn variant(self, op_modifier: u8) -> Self {
         Self { op_modifier, ..self }
     }
-    /// With an input that is no mailbox.
+    /// Sets an immediate input parameter, in place of a mailbox.
     pub(crate) const fn immediate(self, parameter: u64) -> Self {
         Self { parameter, ..self }
     }
 
-    /// The opcode with its modifier, as both kinds of registers have them.
+    /// Returns the opcode with its modifier, as both kinds of registers have them.
     const fn operation(self) -> u16 {
         ((self.op_modifier & 0xf) as u16) << 12 | self.opcode as u16
     }
 }
 
-/// How a command ended: its status code, and its immediate output.
+/// The completion of a command: its status code and its immediate output.
 struct Ended {
     code: u8,
     output: u64,
 }
 
-/// By what commands are given.
-enum Given<B> {
+/// The path of commands to the card.
+enum Transport<B> {
     Registers(Registers),
     Channel(Channel<B>),
 }
 
-/// Gives commands to a card.
+/// The sender of commands.
 pub(crate) struct Commands<B> {
-    given: Given<B>,
+    transport: Transport<B>,
     input: B,
     output: B,
     failed: bool,
@@ -78,56 +79,56 @@ pub(crate) struct Commands<B> {
 
 impl<B: Block> Commands<B> {
     /// For the physical function of a card that was just reset.
-    pub(crate) fn of_card(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
-        Self::new(hw, Given::Registers(Registers::new()))
+    pub(crate) fn of_physical(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
+        Self::new(hw, Transport::Registers(Registers::new()))
     }
 
-    /// For a virtual function: resets it and makes it known to its master.
-    pub(crate) fn of_slave(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
-        Self::new(hw, Given::Channel(Channel::open(hw)?))
+    /// For a virtual function: resets it and announces it to its master.
+    pub(crate) fn of_virtual(hw: &impl Hardware<Block = B>) -> Result<Self, Error> {
+        Self::new(hw, Transport::Channel(Channel::open(hw)?))
     }
 
-    fn new(hw: &impl Hardware<Block = B>, given: Given<B>) -> Result<Self, Error> {
+    fn new(hw: &impl Hardware<Block = B>, transport: Transport<B>) -> Result<Self, Error> {
         let mailbox = || hw.allocate(MAILBOX as u64).ok_or(Error::NoMemory("mailboxes"));
-        Ok(Self { given, input: mailbox()?, output: mailbox()?, failed: false })
+        Ok(Self { transport, input: mailbox()?, output: mailbox()?, failed: false })
     }
 
-    /// Whether a command has not ended, so that no more are given.
+    /// Returns true if the card has failed, so that no more commands are sent.
     pub(crate) const fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Gives no more commands: the card has failed.
+    /// Marks the card as failed: no more commands are sent.
     pub(crate) const fn fail(&mut self) {
         self.failed = true;
     }
 
-    /// Has the master take all from a virtual function.
+    /// Makes the master release everything that a virtual function has.
     pub(crate) fn leave(&mut self, hw: &impl Hardware<Block = B>) -> Result<(), Error> {
-        match &mut self.given {
+        match &mut self.transport {
             _ if self.failed => Err(Error::Failed),
-            Given::Channel(channel) => channel.close(hw),
-            Given::Registers(_) => Ok(()),
+            Transport::Channel(channel) => channel.close(hw),
+            Transport::Registers(_) => Ok(()),
         }
     }
 
-    /// A command without mailboxes; gives its immediate output.
-    pub(crate) fn run(&mut self, hw: &impl Hardware<Block = B>, command: Command) -> Result<u64, Error> {
+    /// Executes a command without mailboxes, and returns its immediate output.
+    pub(crate) fn exec(&mut self, hw: &impl Hardware<Block = B>, command: Command) -> Result<u64, Error> {
         self.execute(hw, command, 0)
     }
 
-    /// A command with an input mailbox.
-    pub(crate) fn send(
+    /// Executes a command with an input mailbox.
+    pub(crate) fn exec_in(
         &mut self,
         hw: &impl Hardware<Block = B>,
         command: Command,
         mailbox: &Mailbox,
     ) -> Result<(), Error> {
-        self.send_for(hw, command, mailbox).map(drop)
+        self.exec_in_imm(hw, command, mailbox).map(drop)
     }
 
-    /// A command with an output mailbox.
-    pub(crate) fn query(
+    /// Executes a command with an output mailbox, and returns that.
+    pub(crate) fn exec_out(
         &mut self,
         hw: &impl Hardware<Block = B>,
         command: Command,
@@ -136,8 +137,8 @@ impl<B: Block> Commands<B> {
         Ok(Mailbox::from_words(self.output.iter().map(|word| word.load(Ordering::Relaxed))))
     }
 
-    /// A command with an input mailbox; gives its immediate output.
-    pub(crate) fn send_for(
+    /// Executes a command with an input mailbox, and returns its immediate output.
+    pub(crate) fn exec_in_imm(
         &mut self,
         hw: &impl Hardware<Block = B>,
         command: Command,
@@ -150,8 +151,8 @@ impl<B: Block> Commands<B> {
         self.execute(hw, Command { parameter, ..command }, 0)
     }
 
-    /// A command with both mailboxes, of which `input` and `output` are the beginnings. It takes nothing from the heap.
-    pub(crate) fn converse(
+    /// Executes a command with both mailboxes. `input` and `output` are their first words. Does not allocate.
+    pub(crate) fn exec_in_out(
         &mut self,
         hw: &impl Hardware<Block = B>,
         command: Command,
@@ -174,9 +175,9 @@ impl<B: Block> Commands<B> {
             return Err(Error::Failed);
         }
         fence(Ordering::Release);
-        let ended = match &mut self.given {
-            Given::Registers(registers) => registers.execute(hw, command, output),
-            Given::Channel(channel) => channel.execute(hw, command, output),
+        let ended = match &mut self.transport {
+            Transport::Registers(registers) => registers.execute(hw, command, output),
+            Transport::Channel(channel) => channel.execute(hw, command, output),
         };
         fence(Ordering::Acquire);
         let Ended { code, output } = ended.inspect_err(|_| self.failed = true)?;
@@ -189,15 +190,15 @@ impl<B: Block> Commands<B> {
     }
 }
 
-/// Looks at a register until it says what is wanted, or `limit` has passed: then `late`.
-fn look<T>(
+/// Calls `at` until it returns a value. Fails with `late` after `limit`.
+fn poll_until<T>(
     hw: &impl Hardware,
     limit: Duration,
     late: Error,
     mut at: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let deadline = hw.now() + limit;
-    let mut looks = 0;
+    let mut polls = 0;
     loop {
         if let Some(found) = at()? {
             return Ok(found);
@@ -205,8 +206,8 @@ fn look<T>(
         if hw.now() >= deadline {
             return Err(late);
         }
-        looks += 1;
-        if looks > EAGER_LOOKS {
+        polls += 1;
+        if polls > EAGER_POLLS {
             hw.wait(PAUSE);
         }
     }

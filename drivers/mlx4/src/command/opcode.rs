@@ -1,8 +1,9 @@
-//! Names of commands (Linux `include/linux/mlx4/cmd.h`; those below 0x40 and from 0xff7 on in the PRM too), and how they end.
+//! Opcodes of commands (Linux `include/linux/mlx4/cmd.h`; those below 0x40 and from 0xff7 on are also in the
+//! PRM) and their status codes.
 
 use core::fmt;
 
-/// What a command does.
+/// The opcode of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 #[allow(missing_docs, reason = "the names are the specification's")]
@@ -48,7 +49,7 @@ pub enum Opcode {
     MapFa = 0xfff,
 }
 
-/// Why the card has refused a command.
+/// The reason for which the card has refused a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names are the specification's")]
 pub enum Status {
@@ -68,14 +69,14 @@ pub enum Status {
     RegionBound,
     BadPacket,
     BadSize,
-    /// This function is not the primary one.
+    /// The function is not the primary one.
     MultiFunction,
     /// A code that no source names.
     Other(u8),
 }
 
 impl Status {
-    /// What a code means; `None` is success.
+    /// Returns the status for a code; `None` means success.
     pub(crate) const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0x00 => return None,

@@ -1,6 +1,6 @@
-//! The registers by which a physical function is given commands (HCR).
+//! The command registers of a physical function (HCR).
 
-use super::{Command, Ended, POLL_TOKEN, TIME_LIMIT, look};
+use super::{Command, Ended, POLL_TOKEN, TIME_LIMIT, poll_until};
 use crate::error::Error;
 use crate::hardware::Hardware;
 
@@ -12,18 +12,17 @@ const CONTROL: u32 = HCR + 0x18;
 const GO: u32 = 1 << 23;
 const TOGGLE: u32 = 1 << 21;
 
-/// The registers.
 pub(super) struct Registers {
     toggle: bool,
 }
 
 impl Registers {
-    /// Of a card that was just reset.
+    /// Makes the registers' state after a reset of the card.
     pub(super) const fn new() -> Self {
         Self { toggle: true }
     }
 
-    /// Gives a command and waits for its end.
+    /// Executes a command.
     pub(super) fn execute(
         &mut self,
         hw: &impl Hardware,
@@ -45,12 +44,13 @@ impl Registers {
         }
         hw.set_register(CONTROL, GO | toggle | u32::from(command.operation()));
         self.toggle = !self.toggle;
-        let code =
-            look(hw, TIME_LIMIT, Error::CommandTimeout(command.opcode), || match hw.register(CONTROL) {
+        let code = poll_until(hw, TIME_LIMIT, Error::CommandTimeout(command.opcode), || {
+            match hw.register(CONTROL) {
                 u32::MAX => Err(Error::Gone),
                 control if control & GO == 0 && control & TOGGLE == toggle => Ok(Some((control >> 24) as u8)),
                 _ => Ok(None),
-            })?;
+            }
+        })?;
         let output = u64::from(hw.register(OUT_PARAM)) << 32 | u64::from(hw.register(OUT_PARAM + 4));
         Ok(Ended { code, output })
     }

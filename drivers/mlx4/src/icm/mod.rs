@@ -1,5 +1,5 @@
-//! Memory lent to the card for its tables (ICM): its size, what is behind which entries, and page entries (MTT), which the
-//! driver writes into that memory itself.
+//! Memory lent to the card for its tables (ICM): its size, the memory behind the entries in use, and page
+//! entries (MTT), which the driver writes into that memory itself.
 
 pub(crate) mod layout;
 pub(crate) mod pages;
@@ -10,21 +10,21 @@ use crate::error::Error;
 use crate::hardware::{Block, Hardware};
 use alloc::collections::BTreeMap;
 use core::sync::atomic::Ordering;
-use layout::{Layout, Place, TABLES, TableId};
+use layout::{Layout, TABLES, Table, TableId};
 use pages::{LOG_PAGE, PAGE, lend};
 use platform::runs::Runs;
 
-/// The tables that an object of each kind has entries in.
+/// The tables in which an object of each kind has entries.
 const OF_QP: [TableId; 5] = [TableId::Qpc, TableId::Auxc, TableId::Altc, TableId::Rdmarc, TableId::CmptQp];
 const OF_SRQ: [TableId; 2] = [TableId::Srqc, TableId::CmptSrq];
 const OF_CQ: [TableId; 2] = [TableId::Cqc, TableId::CmptCq];
 const OF_EQ: [TableId; 2] = [TableId::Eqc, TableId::CmptEq];
 const OF_KEY: [TableId; 1] = [TableId::Dmpt];
 
-/// The bit of a page entry that says that there is a page.
+/// The bit of a page entry that marks the page as present.
 pub(crate) const PRESENT: u64 = 1;
 
-/// What has entries in tables.
+/// A kind of object with entries in tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Object {
     Qp,
@@ -46,20 +46,20 @@ impl Object {
     }
 }
 
-/// One table's memory: by the number of its first page in the table.
+/// The memory of one table, by the index of its first page in the table.
 struct Lent<B>(BTreeMap<u64, B>);
 
 /// All tables.
 pub(crate) struct Icm<B> {
     pub(crate) layout: Layout,
     lent: [Lent<B>; TABLES],
-    /// Which page entries are in use: a byte stands for a byte of what their pages hold.
+    /// The allocator of page entries. One of its bytes stands for a byte of the mapped pages.
     page_entries: Runs,
     bytes: u64,
     _auxiliary: B,
 }
 
-/// Page entries of a queue's memory.
+/// The page entries of a queue's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageRun {
     first: u64,
@@ -67,30 +67,30 @@ pub(crate) struct PageRun {
 }
 
 impl PageRun {
-    /// Those of `bytes` bytes, the first of them by its index.
+    /// Makes the run of entries for `bytes` bytes, from the entry with index `first` on.
     pub(crate) const fn new(first: u64, bytes: u64) -> Self {
         Self { first, bytes }
     }
 
-    /// The index of the first entry.
+    /// Returns the index of the first entry.
     pub(crate) const fn first(self) -> u64 {
         self.first
     }
 
-    /// How many there are.
+    /// Returns the number of entries.
     pub(crate) const fn pages(self) -> u64 {
         self.bytes >> LOG_PAGE
     }
 
-    /// Byte offset in the table of the first entry, as contexts name it.
+    /// Returns the byte offset of the first entry in the table, as contexts name it.
     pub(crate) const fn offset(self) -> u64 {
         self.first * 8
     }
 }
 
 impl<B: Block> Icm<B> {
-    /// Tells the card the size of its tables, and gives it the memory of those entries that it needs at once. A key is to have
-    /// `key_pages` page entries.
+    /// Tells the card the size of its tables, and lends it the memory of the entries that it needs at once.
+    /// `key_pages` is the number of page entries of a key.
     pub(crate) fn new(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -99,10 +99,10 @@ impl<B: Block> Icm<B> {
     ) -> Result<Self, Error> {
         let layout = Layout::new(card, key_pages)?;
         let size = Command::new(Opcode::SetIcmSize).immediate(layout.total);
-        let auxiliary_pages = commands.run(hw, size)?;
-        // Some bytes for each page of tables is what a card asks for; more would be a mistake.
+        let auxiliary_pages = commands.exec(hw, size)?;
+        // A card needs a few bytes for each page of its tables; a larger value must be wrong.
         if auxiliary_pages == 0 || auxiliary_pages > layout.total / PAGE {
-            return Err(Error::Nonsense("its tables need memory beyond their size"));
+            return Err(Error::Nonsense("its tables need more memory than their size"));
         }
         let auxiliary =
             hw.allocate(auxiliary_pages * PAGE).ok_or(Error::NoMemory("the tables of the card's tables"))?;
@@ -110,30 +110,30 @@ impl<B: Block> Icm<B> {
         let mut icm = Self {
             layout,
             lent: core::array::from_fn(|_| Lent(BTreeMap::new())),
-            page_entries: Runs::new(layout.place(TableId::Mtt).count << LOG_PAGE),
+            page_entries: Runs::new(layout.table(TableId::Mtt).count << LOG_PAGE),
             bytes: auxiliary_pages * PAGE,
             _auxiliary: auxiliary,
         };
         for object in [Object::Qp, Object::Srq, Object::Cq, Object::Eq, Object::Key] {
             for &table in object.tables() {
-                icm.fill(hw, commands, table, 0, icm.layout.place(table).reserved)?;
+                icm.fill(hw, commands, table, 0, icm.layout.table(table).reserved)?;
             }
         }
-        icm.fill(hw, commands, TableId::Groups, 0, layout.place(TableId::Groups).count)?;
-        // The firmware's page entries are in use for ever.
-        let reserved = layout.place(TableId::Mtt).reserved.max(1);
+        icm.fill(hw, commands, TableId::Groups, 0, layout.table(TableId::Groups).count)?;
+        // The firmware uses its page entries permanently.
+        let reserved = layout.table(TableId::Mtt).reserved.max(1);
         icm.fill(hw, commands, TableId::Mtt, 0, reserved)?;
         icm.page_entries.take(reserved << LOG_PAGE).ok_or(Error::Exhausted("page entries"))?;
         Ok(icm)
     }
 
-    /// Bytes of memory that the card has for its tables.
+    /// Returns the amount of memory lent to the card for its tables, in bytes.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Sees to it that there is memory behind the entries of `count` objects from number `first` on.
-    pub(crate) fn back(
+    /// Ensures that there is memory for the entries of `count` objects from number `first` on.
+    pub(crate) fn ensure_icm(
         &mut self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -152,7 +152,7 @@ impl<B: Block> Icm<B> {
         first: u64,
         count: u64,
     ) -> Result<(), Error> {
-        let Place { base, entry, count: all, .. } = self.layout.place(table);
+        let Table { base, entry, count: all, .. } = self.layout.table(table);
         if count == 0 || first >= all || count > all - first {
             return if count == 0 { Ok(()) } else { Err(Error::Exhausted("entries of a table")) };
         }
@@ -175,7 +175,7 @@ impl<B: Block> Icm<B> {
         Ok(())
     }
 
-    /// Writes `count` page entries, as `entry` gives them by their number from 0 on.
+    /// Writes `count` page entries. `entry` returns each by its index from 0 on.
     pub(crate) fn map(
         &mut self,
         hw: &impl Hardware<Block = B>,
@@ -190,7 +190,7 @@ impl<B: Block> Icm<B> {
             .fill(hw, commands, TableId::Mtt, run.first, bytes >> LOG_PAGE)
             .and_then(|()| self.write_pages(run, entry));
         if written.is_err() {
-            self.unmap_queue(run);
+            self.unmap(run);
         }
         written.map(|()| run)
     }
@@ -208,8 +208,8 @@ impl<B: Block> Icm<B> {
         Ok(())
     }
 
-    /// Gives page entries back. The card no longer uses them.
-    pub(crate) fn unmap_queue(&mut self, run: PageRun) {
+    /// Frees page entries, which the card must no longer use.
+    pub(crate) fn unmap(&mut self, run: PageRun) {
         self.page_entries.give(run.first << LOG_PAGE, run.bytes);
     }
 }

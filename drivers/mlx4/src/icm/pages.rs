@@ -1,4 +1,4 @@
-//! Lending pages of the machine to the card (MAP_FA, MAP_ICM_AUX, MAP_ICM).
+//! Pages of the machine that are lent to the card (MAP_FA, MAP_ICM_AUX, MAP_ICM).
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
@@ -6,16 +6,18 @@ use crate::hardware::{Block, Hardware};
 use crate::layout::Mailbox;
 use platform::IoAddr;
 
-/// Bytes of a page, and their logarithm.
+/// The size of a page in bytes, and its log2.
 pub(crate) const PAGE: u64 = 1 << LOG_PAGE;
 pub(crate) const LOG_PAGE: u32 = 12;
 
-/// Bytes of an entry: an ICM address, then the machine's with log2 of the pages in its low bits.
+/// The size of an entry in bytes: an ICM address, then the machine's address with log2 of the number of pages
+/// in its low bits.
 const ENTRY: usize = 16;
-/// Entries of one command.
-const MOST_ENTRIES: usize = 256;
+/// The maximum number of entries in one command.
+const MAX_ENTRIES: usize = 256;
 
-/// Lends `pages` pages from `addr` on: as those at the ICM address `icm`, if the command is about one.
+/// Lends `pages` pages from `addr` on to the card. `icm` is the ICM address at which they appear, for
+/// commands that have one.
 pub(crate) fn lend<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -29,7 +31,7 @@ pub(crate) fn lend<B: Block>(
     let mut flush = |mailbox: &mut Mailbox, entries: &mut usize| {
         let full = core::mem::replace(mailbox, Mailbox::new());
         let count = core::mem::take(entries) as u32;
-        commands.send(hw, Command::new(opcode).of(count), &full)
+        commands.exec_in(hw, Command::new(opcode).of(count), &full)
     };
     for (skip, order) in pieces(icm.unwrap_or(0), addr.0, pages) {
         if let Some(icm) = icm {
@@ -37,14 +39,15 @@ pub(crate) fn lend<B: Block>(
         }
         mailbox.set_wide(entries * ENTRY + 8, (addr.0 + skip * PAGE) | u64::from(order));
         entries += 1;
-        if entries == MOST_ENTRIES {
+        if entries == MAX_ENTRIES {
             flush(&mut mailbox, &mut entries)?;
         }
     }
     if entries > 0 { flush(&mut mailbox, &mut entries) } else { Ok(()) }
 }
 
-/// Cuts a run of pages into powers of two that are aligned in both address spaces: pages before each, and its order.
+/// Divides a run of pages into powers of two that are aligned in both address spaces. Returns for each the
+/// number of pages before it, and log2 of its pages.
 fn pieces(icm: u64, addr: u64, pages: u64) -> impl Iterator<Item = (u64, u32)> {
     let mut done = 0;
     core::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! What an Ethernet port is set to: frames, its address, and the rows by which its frames say whose they are.
+//! The settings of an Ethernet port: frame size, address, and the rows for its source addresses.
 
 use super::Port;
 use crate::command::{Command, Commands, Opcode};
@@ -39,7 +39,7 @@ mod row {
     pub(super) const V2: u32 = 2;
 }
 
-/// What a command about an Ethernet port has in its mailbox.
+/// The subject of a SET_PORT command for an Ethernet port.
 #[derive(Clone, Copy)]
 enum Part {
     General = 0x0,
@@ -48,15 +48,15 @@ enum Part {
     RoceAddresses = 0xd,
 }
 
-/// The form of SET_PORT.
+/// The opcode modifier of SET_PORT for Ethernet.
 const ETHERNET: u8 = 1;
-/// UDP port of RoCE v2.
+/// The UDP port of RoCE v2.
 const ROCE_UDP_PORT: u32 = 4791;
-/// Bytes of a frame beside its payload: Ethernet header, two VLAN tags, check sequence.
+/// The bytes of a frame in addition to its payload: Ethernet header, two VLAN tags, check sequence.
 const FRAME_OVERHEAD: u16 = 14 + 8 + 4;
 
 impl Port {
-    /// Sets it up for frames with payloads of `mtu` bytes.
+    /// Sets the port up for frames with payloads of `mtu` bytes.
     pub(super) fn set_ethernet<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
@@ -77,12 +77,12 @@ impl Port {
             let mailbox = Mailbox::new()
                 .with(config_dev::UPDATE, config_dev::ROCE_PORT_VALID)
                 .with(config_dev::ROCE_PORT, ROCE_UDP_PORT);
-            commands.send(hw, Command::new(Opcode::ConfigDev), &mailbox)?;
+            commands.exec_in(hw, Command::new(Opcode::ConfigDev), &mailbox)?;
         }
         Ok(())
     }
 
-    /// Gives it the address that frames come from and go to.
+    /// Sets the port's Ethernet address.
     pub(crate) fn set_mac<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
@@ -96,7 +96,7 @@ impl Port {
         self.set(hw, commands, Part::MacTable, &mailbox)
     }
 
-    /// Gives it its GID, in a row for each kind of frames. The other rows are empty.
+    /// Sets the port's GID, in a row for each frame format. The other rows stay empty.
     pub(crate) fn set_gid<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
@@ -122,6 +122,6 @@ impl Port {
         mailbox: &Mailbox,
     ) -> Result<(), Error> {
         let which = (part as u32) << 8 | u32::from(self.number);
-        commands.send(hw, Command::new(Opcode::SetPort).of(which).variant(ETHERNET), mailbox)
+        commands.exec_in(hw, Command::new(Opcode::SetPort).of(which).variant(ETHERNET), mailbox)
     }
 }

@@ -1,4 +1,4 @@
-//! What an InfiniBand port is set to, and what its subnet manager has made of it.
+//! The settings of an InfiniBand port, and those that its subnet manager has made.
 
 use super::{Link, Port};
 use crate::command::{Command, Commands, Opcode};
@@ -18,12 +18,12 @@ mod field {
     pub(super) const CAPABILITIES: Field = Field::word(0x04);
 }
 
-/// The code of 4096 bytes.
+/// The MTU code of 4096 bytes.
 const MTU_4096: u32 = 5;
-/// Lanes that a port may have, most first, as Linux asks for them.
+/// The lane codes to request, most lanes first, as in Linux.
 const LANES: [u32; 4] = [8, 4, 2, 1];
 
-/// PortInfo (specification 14.2.5.6).
+/// Offsets in PortInfo (specification 14.2.5.6).
 mod port_info {
     pub(super) const PREFIX: usize = 8;
     pub(super) const LID: usize = 16;
@@ -32,7 +32,7 @@ mod port_info {
     pub(super) const NEIGHBOR_MTU: usize = 36;
 }
 
-/// What a port is in its subnet.
+/// The settings of a port in its subnet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Subnet {
     state: u8,
@@ -42,7 +42,7 @@ pub(crate) struct Subnet {
 }
 
 impl Subnet {
-    /// Asks the firmware.
+    /// Queries the firmware.
     pub(super) fn ask<B: Block>(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
@@ -64,7 +64,7 @@ impl Subnet {
 
 impl From<Subnet> for Link {
     fn from(subnet: Subnet) -> Self {
-        /// States.
+        /// Codes of states.
         const DOWN: u8 = 1;
         const ACTIVE: u8 = 4;
         let Subnet { state, lid, gid, mtu } = subnet;
@@ -86,7 +86,7 @@ fn bytes<const N: usize>(data: &[u8; DATA_LEN], at: usize) -> [u8; N] {
 }
 
 impl Port {
-    /// Sets it up with all that the card has.
+    /// Sets the port up with all capabilities of the card.
     pub(super) fn set_infiniband<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
@@ -95,7 +95,7 @@ impl Port {
         let info = ask(hw, commands, self.number, attribute::PORT_INFO, self.number.into())?;
         let capabilities = u32::from_be_bytes(bytes(&info, port_info::CAPABILITIES));
         if self.shared {
-            // Of the port a slave has its capabilities only.
+            // A slave sets only its capabilities.
             return self.set_lanes(hw, commands, Mailbox::new().with(field::CAPABILITIES, capabilities));
         }
         let mut result = Ok(());
@@ -120,6 +120,6 @@ impl Port {
         commands: &mut Commands<B>,
         mailbox: Mailbox,
     ) -> Result<(), Error> {
-        commands.send(hw, Command::new(Opcode::SetPort).of(self.number.into()), &mailbox)
+        commands.exec_in(hw, Command::new(Opcode::SetPort).of(self.number.into()), &mailbox)
     }
 }

@@ -1,4 +1,4 @@
-//! A port: of which layer it is, how it is brought up, and what state its link is in.
+//! A port: its layer, its bring-up, and the state of its link.
 
 mod ethernet;
 pub(crate) mod infiniband;
@@ -23,25 +23,25 @@ mod query {
     pub(super) const MAC: usize = 0x10;
 }
 
-/// What the card says of a port.
+/// The card's description of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PortInfo {
     pub(crate) up: bool,
     pub(crate) layer: Layer,
-    /// Zero on InfiniBand.
+    /// The Ethernet address; zero on InfiniBand.
     pub(crate) mac: MacAddr,
-    /// Bytes of the payload of an Ethernet frame.
+    /// The maximum payload of an Ethernet frame, in bytes.
     pub(crate) max_mtu: u16,
 }
 
-/// The state of a port's link, and how peers find the port.
+/// The state of a port's link, and the port's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Link {
     pub(crate) state: PortState,
-    /// All zero as long as there is none.
+    /// The GID; all zero while there is none.
     pub(crate) gid: Gid,
     pub(crate) lid: u16,
-    /// The longest path MTU.
+    /// The largest path MTU.
     pub(crate) mtu: Option<PathMtu>,
 }
 
@@ -51,31 +51,32 @@ pub(crate) struct Port {
     pub(crate) number: u8,
     pub(crate) layer: Layer,
     roce_v2: bool,
-    /// Other functions have it too, and a master sees to it that each has its own counter and addresses.
+    /// True if other functions also use the port. The master then assigns a counter and addresses to each.
     pub(crate) shared: bool,
-    /// The row of its table of addresses that frames come from.
+    /// The row of the address table whose address frames have as their source.
     pub(crate) mac_row: u8,
-    /// What counts the frames of queue pairs.
+    /// The counter for frames of queue pairs.
     pub(crate) counter: u8,
 }
 
-/// No counter counts the frames.
+/// The code of no counter.
 const NO_COUNTER: u8 = 0xff;
 
 impl Port {
-    /// A port that may be brought up.
+    /// Makes a port that the driver may bring up.
     pub(crate) const fn physical(number: u8, layer: Layer, card: &Capabilities) -> Self {
-        Self { roce_v2: card.roce_v2, shared: false, ..Self::of_slave(number, layer) }
+        Self { roce_v2: card.roce_v2, shared: false, ..Self::of_virtual(number, layer) }
     }
 
-    /// One that other functions have too. Masters have it take RoCE v1 or InfiniBand only, whatever the card can.
-    pub(crate) const fn of_slave(number: u8, layer: Layer) -> Self {
-        // InfiniBand ports count by themselves (Linux).
+    /// Makes a port that other functions also use. Masters allow only RoCE v1 or InfiniBand on it, whatever
+    /// the card supports.
+    pub(crate) const fn of_virtual(number: u8, layer: Layer) -> Self {
+        // InfiniBand ports have counters of their own (Linux).
         let counter = if matches!(layer, Layer::Ethernet) { NO_COUNTER } else { 0 };
         Self { number, layer, roce_v2: false, shared: true, mac_row: 0, counter }
     }
 
-    /// With a counter, if there is one.
+    /// Sets the counter, if there is one.
     pub(crate) const fn with_counter(self, counter: Option<u8>) -> Self {
         match counter {
             Some(counter) => Self { counter, ..self },
@@ -83,12 +84,12 @@ impl Port {
         }
     }
 
-    /// With a row of its table of addresses.
+    /// Sets the row of the address table.
     pub(crate) const fn with_mac_row(self, mac_row: u8) -> Self {
         Self { mac_row, ..self }
     }
 
-    /// What kinds of frames it takes, best first.
+    /// Returns the frame formats of the port, best first.
     pub(crate) const fn links(self) -> &'static [LinkKind] {
         match self.layer {
             Layer::InfiniBand => &[LinkKind::InfiniBand],
@@ -97,25 +98,29 @@ impl Port {
         }
     }
 
-    /// The row of the GID table for a kind of frames. `None`: the port does not take them.
+    /// Returns the row of the GID table for a frame format, or `None` if the port does not support the
+    /// format.
     pub(crate) fn row(self, link: LinkKind) -> Option<u8> {
         self.links().iter().position(|known| *known == link).map(|row| row as u8)
     }
 
-    /// Asks for its state, and for the layer that it has: that which is `wanted`, or the one that the card suggests.
+    /// Queries a port. Its layer is `wanted`, or the one that the card suggests.
+    ///
+    /// # Errors
+    /// If the port does not support the `wanted` layer.
     pub(crate) fn query<B: Block>(
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
         number: u8,
         wanted: Option<Layer>,
     ) -> Result<PortInfo, Error> {
-        let about = commands.query(hw, Command::new(Opcode::QueryPort).of(number.into()))?;
+        let about = commands.exec_out(hw, Command::new(Opcode::QueryPort).of(number.into()))?;
         let layer = match (about.has(query::ETHERNET), about.has(query::INFINIBAND)) {
             (true, true) if about.has(query::SUGGESTS_ETHERNET) => wanted.unwrap_or(Layer::Ethernet),
             (true, true) => wanted.unwrap_or(Layer::InfiniBand),
             (true, false) => Layer::Ethernet,
             (false, true) => Layer::InfiniBand,
-            (false, false) => return Err(Error::Nonsense("its port is of no kind")),
+            (false, false) => return Err(Error::Nonsense("its port is neither Ethernet nor InfiniBand")),
         };
         match wanted.filter(|wanted| *wanted != layer) {
             Some(Layer::Ethernet) => return Err(Error::Lacks("an Ethernet link at its port")),
@@ -133,7 +138,7 @@ impl Port {
         Ok(PortInfo { up, layer, mac: MacAddr(mac), max_mtu: about.get(query::MAX_MTU) as u16 })
     }
 
-    /// Sets it up, for Ethernet frames with payloads of `mtu` bytes, and opens it. Its link takes its time.
+    /// Sets the port up, on Ethernet for payloads of `mtu` bytes, and opens it. Its link may need more time.
     pub(crate) fn open<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
@@ -144,20 +149,21 @@ impl Port {
             Layer::Ethernet => self.set_ethernet(hw, commands, mtu)?,
             Layer::InfiniBand => self.set_infiniband(hw, commands)?,
         }
-        commands.run(hw, Command::new(Opcode::InitPort).of(self.number.into())).map(drop)
+        commands.exec(hw, Command::new(Opcode::InitPort).of(self.number.into())).map(drop)
     }
 
-    /// Closes it: no frame is sent or taken any more.
+    /// Closes the port: it no longer sends or receives frames.
     pub(crate) fn close<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,
     ) -> Result<(), Error> {
-        commands.run(hw, Command::new(Opcode::ClosePort).of(self.number.into())).map(drop)
+        commands.exec(hw, Command::new(Opcode::ClosePort).of(self.number.into())).map(drop)
     }
 
-    /// Asks what state its link is in, if it is other than `known`. On InfiniBand, its addresses too.
-    pub(crate) fn look<B: Block>(
+    /// Queries the state of the link, and on InfiniBand also the addresses. Other properties are those of
+    /// `known`.
+    pub(crate) fn query_link<B: Block>(
         self,
         hw: &impl Hardware<Block = B>,
         commands: &mut Commands<B>,

@@ -1,4 +1,4 @@
-//! The context of a queue pair, as each transition gives it to the card (Linux `include/linux/mlx4/qp.h` and
+//! The context of a queue pair, as each transition passes it to the card (Linux `include/linux/mlx4/qp.h` and
 //! `hw/mlx4/qp.c`, PRM `qpc`, illumos `hermon_hw_qpc_s`).
 
 use crate::config::Layer;
@@ -9,9 +9,9 @@ use crate::wqe::{LOG_LEN, LOG_RECEIVE_LEN};
 use core::time::Duration;
 use verbs::{AddressVector, Gid, LinkKind, PathMtu, Psn, QKey, QpConnect, QpNum};
 
-/// Where the context begins in the mailbox, behind the mask of optional parameters.
+/// The offset of the context in the mailbox, after the mask of optional parameters.
 const CONTEXT: usize = 0x08;
-/// Where the path to the peer begins in the context.
+/// The offset of the path to the peer in the context.
 const PATH: usize = 0x18;
 
 const fn field(word: usize, high: u32, low: u32) -> Field {
@@ -92,25 +92,25 @@ enum State {
     ReadyToSend = 3,
 }
 
-/// Paths do not migrate.
+/// The code for paths that do not migrate.
 const MIGRATED: u32 = 3;
-/// log2 of the packets after which the card asks for an acknowledgement (Linux).
+/// log2 of the number of packets after which the card requests an acknowledgement (Linux).
 const ACK_REQUESTS: u32 = 8;
 const ETHERNET: u32 = 1;
 const ROCE_V2: u32 = 2;
 /// The priority comes from the path (Linux).
 const FORCE_PRIORITY: u32 = 1 << 6;
-/// The usual scheduling queue, and the bit that says port 2.
+/// The default scheduling queue, and the bit for port 2.
 const SCHEDULER: u32 = 0x83;
 const SECOND_PORT: u32 = 1 << 6;
-/// That of subnet management (Linux).
+/// The scheduling queue of subnet management (Linux).
 const MANAGEMENT_SCHEDULER: u32 = 0x3f;
-/// Which service a queue pair has.
+/// The service of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Service {
     /// Reliable connection.
     Reliable,
-    /// Unreliable datagrams, for those who name the key.
+    /// Unreliable datagrams that carry this key.
     Datagram(QKey),
     /// Datagrams of subnet management, whose headers the driver makes.
     Management,
@@ -128,9 +128,9 @@ impl Service {
     }
 }
 
-/// What of a queue pair stays as it is.
+/// The properties of a queue pair that never change.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fixed {
+pub(crate) struct QpAttributes {
     pub(crate) number: QpNum,
     pub(crate) service: Service,
     pub(crate) domain: u32,
@@ -138,28 +138,29 @@ pub(crate) struct Fixed {
     pub(crate) uar: u32,
     pub(crate) send_cqn: u32,
     pub(crate) receive_cqn: u32,
-    /// READs and atomics that it answers at once.
+    /// The maximum number of READs and atomics that the queue pair accepts at once.
     pub(crate) responder_reads: u8,
 }
 
-/// Where the rings are: byte offset of their page entries, and the address of the record of the receive ring.
+/// The addresses of the rings: the byte offset of their page entries, and the address of the doorbell record
+/// of the receive ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rings {
+pub(crate) struct RingAddresses {
     pub(crate) mtt: u64,
     pub(crate) record: u64,
 }
 
-/// The way to a peer in the terms of a port.
+/// The path to a peer, relative to a port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Path {
     pub(crate) port: Port,
-    /// Row of the port's GID table.
+    /// The row of the port's GID table.
     pub(crate) source_gid: u8,
     pub(crate) roce_v2: bool,
     pub(crate) log_message: u32,
 }
 
-impl Fixed {
+impl QpAttributes {
     fn mailbox(&self, state: State, mask: u32) -> Mailbox {
         let mut mailbox = Mailbox::new();
         for (field, value) in [
@@ -179,7 +180,7 @@ impl Fixed {
         ] {
             mailbox.set(field, value);
         }
-        // Datagrams of any size that a path may have, and of management (Linux).
+        // The largest message of datagrams, and of management datagrams (Linux).
         const LOG_DATAGRAM: u32 = 13;
         const LOG_MANAGEMENT: u32 = 11;
         let log_message = match self.service {
@@ -200,8 +201,8 @@ impl Fixed {
         }
     }
 
-    /// RST2INIT: receives may be posted.
-    pub(crate) fn init(&self, rings: Rings, port: Port) -> Mailbox {
+    /// Makes the context for RST2INIT, after which receives may be posted.
+    pub(crate) fn init(&self, rings: RingAddresses, port: Port) -> Mailbox {
         let mut mailbox = match self.service {
             Service::Reliable => {
                 let mut mailbox = self.mailbox(State::Init, optional::PEER_RIGHTS | optional::PKEY_INDEX);
@@ -220,8 +221,9 @@ impl Fixed {
         mailbox
     }
 
-    /// Each transition of a queue pair of frames has all of its context (Linux `en_resources.c`).
-    fn frames(&self, state: State, rings: Rings, port: Port) -> Mailbox {
+    /// Makes the context of a queue pair for frames, which is the same in each transition (Linux
+    /// `en_resources.c`).
+    fn frames(&self, state: State, rings: RingAddresses, port: Port) -> Mailbox {
         const ANY_MTU: u32 = 7;
         const LOG_MESSAGE_OF_FRAMES: u32 = 31;
         let mut mailbox = self
@@ -240,8 +242,8 @@ impl Fixed {
         mailbox
     }
 
-    /// INIT2RTR of a queue pair without a connection.
-    pub(crate) fn ready_for_datagrams(&self, rings: Rings, port: Port) -> Mailbox {
+    /// Makes the context for INIT2RTR of a queue pair without a connection.
+    pub(crate) fn ready_for_datagrams(&self, rings: RingAddresses, port: Port) -> Mailbox {
         if self.service == Service::Frames {
             return self.frames(State::ReadyToReceive, rings, port);
         }
@@ -264,16 +266,16 @@ impl Fixed {
         mailbox
     }
 
-    /// RTR2RTS of a queue pair without a connection.
-    pub(crate) fn ready_to_send_datagrams(&self, rings: Rings, port: Port, first: Psn) -> Mailbox {
+    /// Makes the context for RTR2RTS of a queue pair without a connection.
+    pub(crate) fn ready_to_send_datagrams(&self, rings: RingAddresses, port: Port, first: Psn) -> Mailbox {
         if self.service == Service::Frames {
             return self.frames(State::ReadyToSend, rings, port);
         }
         self.mailbox(State::ReadyToSend, 0).with(SEND_PSN, first.get())
     }
 
-    /// INIT2RTR: what the peer sends is taken.
-    pub(crate) fn ready_to_receive(&self, connect: &QpConnect, way: Way) -> Mailbox {
+    /// Makes the context for INIT2RTR, after which packets of the peer are accepted.
+    pub(crate) fn ready_to_receive(&self, connect: &QpConnect, path: Path) -> Mailbox {
         const MASK: u32 = optional::PEER_RIGHTS
             | optional::RNR_TIMER
             | optional::PRIMARY_PATH
@@ -285,11 +287,11 @@ impl Fixed {
         let address = &connect.address;
         for (field, value) in [
             (MTU, mtu_code(connect.mtu)),
-            (LOG_MESSAGE, way.log_message),
-            (ROCE_MODE, if way.roce_v2 { ROCE_V2 } else { 0 }),
+            (LOG_MESSAGE, path.log_message),
+            (ROCE_MODE, if path.roce_v2 { ROCE_V2 } else { 0 }),
             (REMOTE_QPN, connect.remote_qp.get()),
-            (COUNTER, way.port.counter.into()),
-            (SCHED_QUEUE, scheduler(way.port, address.service_level)),
+            (COUNTER, path.port.counter.into()),
+            (SCHED_QUEUE, scheduler(path.port, address.service_level)),
             (RESPONDER_READS, log2(self.responder_reads)),
             (RNR_TIMER, rnr_code(connect.min_rnr_delay)),
             (RECEIVE_PSN, connect.recv_psn.get()),
@@ -298,14 +300,14 @@ impl Fixed {
         }
         if has_grh(address) {
             mailbox.set(GRH, 1);
-            mailbox.set(SOURCE_GID, way.source_gid.into());
+            mailbox.set(SOURCE_GID, path.source_gid.into());
             mailbox.set(HOP_LIMIT, address.hop_limit.into());
             mailbox.set(TRAFFIC_CLASS, address.traffic_class.into());
             mailbox.put(REMOTE_GID, &address.peer.gid.0);
         }
-        match way.port.layer {
+        match path.port.layer {
             Layer::Ethernet => {
-                mailbox.set(SOURCE_MAC, way.port.mac_row.into());
+                mailbox.set(SOURCE_MAC, path.port.mac_row.into());
                 mailbox.set(LINK_TYPE, ETHERNET);
                 mailbox.set(FORCES, FORCE_PRIORITY);
                 mailbox.put(REMOTE_MAC, &address.peer.mac.0);
@@ -315,8 +317,8 @@ impl Fixed {
         mailbox
     }
 
-    /// RTR2RTS: work is sent.
-    pub(crate) fn ready_to_send(&self, connect: &QpConnect, way: Way) -> Mailbox {
+    /// Makes the context for RTR2RTS, after which work is sent.
+    pub(crate) fn ready_to_send(&self, connect: &QpConnect, path: Path) -> Mailbox {
         const MASK: u32 =
             optional::REQUESTER_READS | optional::RETRIES | optional::RNR_RETRIES | optional::ACK_TIMEOUT;
         let mut mailbox = self.mailbox(State::ReadyToSend, MASK);
@@ -329,19 +331,20 @@ impl Fixed {
         ] {
             mailbox.set(field, value);
         }
-        if way.roce_v2 {
+        if path.roce_v2 {
             mailbox.set(UDP_SOURCE, udp_source(self.number, connect.remote_qp));
         }
         mailbox
     }
 }
 
-/// Whether packets have a global header: all of RoCE, and those of InfiniBand to a peer whose GID is of InfiniBand.
+/// Returns true if packets have a global header: all RoCE packets, and InfiniBand packets to a peer with an
+/// InfiniBand GID.
 pub(crate) fn has_grh(to: &AddressVector) -> bool {
     to.link != LinkKind::InfiniBand || to.peer.gid != Gid([0; 16]) && to.peer.gid.ipv4().is_none()
 }
 
-/// The scheduling queue of a service level, which Ethernet has fewer of.
+/// Returns the scheduling queue of a service level. Ethernet has fewer of them.
 const fn scheduler(port: Port, service_level: u8) -> u32 {
     let level = match port.layer {
         Layer::Ethernet => (service_level as u32 & 7) << 3,
@@ -365,14 +368,15 @@ const fn mtu_code(mtu: PathMtu) -> u32 {
     mtu as u32 + 1
 }
 
-/// The code of a time of at least so long: 4.096 us times 2 to its power. 0 would mean for ever.
+/// Returns the code of the shortest timeout that is not below `time`: 4.096 us times 2 to the power of the
+/// code. Code 0 would mean no timeout.
 fn timeout_code(time: Duration) -> u32 {
     (1..31).find(|&code| Duration::from_nanos(4096 << code) >= time).unwrap_or(31)
 }
 
-/// The code of a delay of at least so long (InfiniBand specification, table 45).
+/// Returns the code of the shortest delay that is not below `delay` (InfiniBand specification, table 45).
 fn rnr_code(delay: Duration) -> u32 {
-    /// In units of 10 us, by code from 1 on; code 0 is the longest.
+    /// Delays in units of 10 us, for codes from 1 on. Code 0 is the longest delay.
     const TENS_OF_US: [u64; 31] = [
         1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
         4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -381,7 +385,8 @@ fn rnr_code(delay: Duration) -> u32 {
     TENS_OF_US.iter().position(long_enough).map_or(0, |place| place as u32 + 1)
 }
 
-/// The UDP source port that spreads connections over a network's ways: the same at both ends (Linux).
+/// Returns the UDP source port, which distributes connections over the paths of a network. It is the same at
+/// both ends (Linux).
 const fn udp_source(local: QpNum, remote: QpNum) -> u32 {
     const fn spread(qp: QpNum) -> u32 {
         let number = qp.get();

@@ -1,7 +1,7 @@
 //! Queue pairs: their numbers, contexts and rings, and posting.
 
 pub(crate) mod context;
-pub(crate) mod numbers;
+pub(crate) mod qpn;
 pub(crate) mod queue;
 
 use crate::capabilities::BlueFlame;
@@ -10,37 +10,37 @@ use crate::doorbell::Page;
 use crate::hardware::{Block, Hardware};
 use crate::icm::PageRun;
 use crate::port::Port;
-use crate::wqe::{Bounds, CHUNK_WORDS, Entry, Head, Source, WORDS, Wqe, stamp, store_receive};
+use crate::wqe::{CHUNK_WORDS, Entry, Head, PostLimits, Source, WORDS, Wqe, stamp, store_receive};
 use alloc::sync::Arc;
-use context::{Fixed, Service};
+use context::{QpAttributes, Service};
 use core::sync::atomic::Ordering;
-use queue::{QueuePair, Shape};
+use queue::{QpRings, Shape};
 use verbs::{CqId, RecvWr, SendWr, UdSendWr, VerbsError, WrId};
 
-/// How far a queue pair is.
+/// The state of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum QpState {
     /// Receives may be posted.
     Created,
-    /// It is connected.
+    /// The queue pair is connected.
     Connected,
-    /// The card was reset. All its work has ended.
+    /// The card was reset, and all work has completed as flushed.
     Lost,
 }
 
-/// How often the card was told of work. Each queue pair counts for itself, behind its lock.
+/// Counts of posted work. Each queue pair has its own, behind its lock.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Posts {
-    /// Send requests posted.
+pub(crate) struct PostCounts {
+    /// The number of send requests posted.
     pub(crate) sends: u64,
-    /// Doorbells rung for them.
+    /// The number of doorbells rung for them.
     pub(crate) doorbells: u64,
-    /// Requests that went to the card along with their doorbell.
+    /// The number of requests written to the card together with their doorbell.
     pub(crate) blue_flames: u64,
 }
 
-impl Posts {
-    /// Adds what another has counted.
+impl PostCounts {
+    /// Adds the counts of another queue pair.
     pub(crate) const fn add(&mut self, other: Self) {
         self.sends += other.sends;
         self.doorbells += other.doorbells;
@@ -48,36 +48,37 @@ impl Posts {
     }
 }
 
-/// A queue pair as its poster has it, behind the lock of its slot: what the card needs in order.
-pub(crate) struct Slot<B> {
-    pub(crate) queue: Arc<QueuePair<B>>,
-    pub(crate) fixed: Fixed,
+/// The poster's side of a queue pair, behind the lock of its slot, because the card needs work requests in
+/// order.
+pub(crate) struct Qp<B> {
+    pub(crate) queue: Arc<QpRings<B>>,
+    pub(crate) attributes: QpAttributes,
     pub(crate) pages: PageRun,
-    pub(crate) stage: Stage,
+    pub(crate) state: QpState,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
     pub(crate) send_credit: Arc<Credit>,
     pub(crate) recv_credit: Arc<Credit>,
     page: Page,
     blue_flame: Option<BlueFlameRegister>,
-    pub(crate) posts: Posts,
+    pub(crate) posts: PostCounts,
 }
 
-/// The BlueFlame register of a queue pair's own page.
+/// The BlueFlame register on the page of a queue pair.
 pub(crate) struct BlueFlameRegister {
-    /// Where in BAR 2 the registers begin.
+    /// The offset in BAR 2 at which the registers begin.
     base: u64,
     half: u64,
     second: bool,
 }
 
 impl BlueFlameRegister {
-    /// That of the page with the same place behind the doorbells.
+    /// Makes the register; its page has the same index among the registers as among the doorbells.
     pub(crate) const fn new(uar_len: u64, blue_flame: BlueFlame) -> Self {
         Self { base: uar_len, half: blue_flame.half, second: false }
     }
 
-    /// Copies a request to the register of a page, along with its doorbell.
+    /// Writes a request to the register of a page, together with its doorbell.
     #[inline(never)]
     fn write(&mut self, hw: &impl Hardware, page: Page, entry: &Entry) {
         let mut words = [0; WORDS];
@@ -92,10 +93,10 @@ impl BlueFlameRegister {
     }
 }
 
-/// What a queue pair is made of.
+/// The constituents of a queue pair.
 pub(crate) struct Parts<B> {
-    pub(crate) queue: Arc<QueuePair<B>>,
-    pub(crate) fixed: Fixed,
+    pub(crate) queue: Arc<QpRings<B>>,
+    pub(crate) attributes: QpAttributes,
     pub(crate) pages: PageRun,
     pub(crate) cqs: [CqId; 2],
     pub(crate) credits: [Arc<Credit>; 2],
@@ -103,20 +104,20 @@ pub(crate) struct Parts<B> {
     pub(crate) blue_flame: Option<BlueFlameRegister>,
 }
 
-/// What a poster is told: which request was refused, and why.
-pub(crate) type Posted = Result<(), (usize, VerbsError)>;
+/// The result of posting. An error names the index of the refused request.
+pub(crate) type PostResult = Result<(), (usize, VerbsError)>;
 
-impl<B: Block> Slot<B> {
-    /// A queue pair that the card knows.
+impl<B: Block> Qp<B> {
+    /// Makes a queue pair that the card knows.
     pub(crate) fn new(parts: Parts<B>) -> Self {
-        let Parts { queue, fixed, pages, cqs, credits, page, blue_flame } = parts;
+        let Parts { queue, attributes, pages, cqs, credits, page, blue_flame } = parts;
         let ([send_cq, recv_cq], [send_credit, recv_credit]) = (cqs, credits);
-        let (stage, posts) = (Stage::Created, Posts::default());
+        let (state, posts) = (QpState::Created, PostCounts::default());
         Self {
             queue,
-            fixed,
+            attributes,
             pages,
-            stage,
+            state,
             send_cq,
             recv_cq,
             send_credit,
@@ -131,44 +132,44 @@ impl<B: Block> Slot<B> {
     #[inline(always)]
     pub(crate) fn post_send<H: Hardware<Block = B>>(
         &mut self,
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
         work: &[SendWr<'_>],
-    ) -> Posted {
-        if self.stage != Stage::Connected {
-            let connects = self.fixed.service == Service::Reliable;
+    ) -> PostResult {
+        if self.state != QpState::Connected {
+            let connects = self.attributes.service == Service::Reliable;
             return Err((0, if connects { VerbsError::InvalidState } else { VerbsError::InvalidArgument }));
         }
-        self.post(bounds.hw, work, |wr, wqe| Ok((wr.id, wqe.request(wr, bounds)?)))
+        self.post(limits.hw, work, |wr, wqe| Ok((wr.id, wqe.request(wr, limits)?)))
     }
 
-    /// Queues datagrams by a port.
+    /// Queues datagrams that leave by a port.
     pub(crate) fn post_datagrams<H: Hardware<Block = B>>(
         &mut self,
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
         port: Port,
         work: &[UdSendWr<'_>],
-    ) -> Posted {
-        if !matches!(self.fixed.service, Service::Datagram(_)) {
+    ) -> PostResult {
+        if !matches!(self.attributes.service, Service::Datagram(_)) {
             return Err((0, VerbsError::InvalidArgument));
         }
-        if self.stage == Stage::Lost {
+        if self.state == QpState::Lost {
             return Err((0, VerbsError::InvalidState));
         }
-        let domain = self.fixed.domain;
-        self.post(bounds.hw, work, |wr, wqe| {
+        let domain = self.attributes.domain;
+        self.post(limits.hw, work, |wr, wqe| {
             let row = port.row(wr.to.link).ok_or(VerbsError::Unsupported)?;
-            Ok((wr.id, wqe.datagram(wr, bounds, Source { port: port.number, row, domain })?))
+            Ok((wr.id, wqe.datagram(wr, limits, Source { port: port.number, row, domain })?))
         })
     }
 
-    /// Queues requests as `write` writes them, giving their names, and rings the doorbell once for all of them.
+    /// Queues requests, which `write` writes and identifies, and rings the doorbell once for all of them.
     #[inline(always)]
     pub(crate) fn post<T, H: Hardware<Block = B>>(
         &mut self,
         hw: &H,
         work: &[T],
         write: impl Fn(&T, Wqe<'_>) -> Result<(WrId, Head), VerbsError>,
-    ) -> Posted {
+    ) -> PostResult {
         let copied = work.len() == 1 && self.blue_flame.is_some();
         let (mut done, mut outcome) = (0, Ok(()));
         for wr in work {
@@ -180,13 +181,14 @@ impl<B: Block> Slot<B> {
         }
         self.posts.sends += done as u64;
         if done > 0 && !copied {
-            self.page.ring_send(hw, self.fixed.number.get());
+            self.page.ring_send(hw, self.attributes.number.get());
             self.posts.doorbells += 1;
         }
         outcome
     }
 
-    /// Has `write` write a request, and gives it to the card. `copied`: it goes there along with its doorbell.
+    /// Lets `write` write a request, and passes it to the card. With `copied`, it is written to the card
+    /// together with its doorbell.
     #[inline(always)]
     fn post_one<T, H: Hardware<Block = B>>(
         &mut self,
@@ -203,15 +205,18 @@ impl<B: Block> Slot<B> {
         if !self.send_credit.take() {
             return Err(VerbsError::NoResources);
         }
-        // The card will fetch this one ahead from now on: that of the lap before, which has ended, must not look as if it were
-        // written.
+        // From now on the card may prefetch the entry ahead, so the completed request of the previous lap
+        // must not look valid.
         stamp(ahead);
         let (id, head) = write(wr, Wqe::of(entry)).inspect_err(|_| self.send_credit.give(1))?;
         queue.sends.post(index, id);
         let word = head.word(index & (queue.send_mask + 1) != 0);
         let [first, ..] = entry;
         if copied && let Some(register) = &mut self.blue_flame {
-            first.store((word | Head::address(index, self.fixed.number.get())).to_be(), Ordering::Release);
+            first.store(
+                (word | Head::address(index, self.attributes.number.get())).to_be(),
+                Ordering::Release,
+            );
             register.write(hw, self.page, entry);
             self.posts.blue_flames += 1;
         } else {
@@ -220,13 +225,13 @@ impl<B: Block> Slot<B> {
         Ok(())
     }
 
-    /// Queues receives, and tells the card once of all of them.
+    /// Queues receives, and updates the doorbell record once for all of them.
     pub(crate) fn post_recv<H: Hardware<Block = B>>(
         &mut self,
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
         work: &[RecvWr<'_>],
-    ) -> Posted {
-        if self.stage == Stage::Lost {
+    ) -> PostResult {
+        if self.state == QpState::Lost {
             return Err((0, VerbsError::InvalidState));
         }
         let queue = &*self.queue;
@@ -234,7 +239,7 @@ impl<B: Block> Slot<B> {
         for (done, wr) in work.iter().enumerate() {
             let posted = queue.receives.next(queue.shape.recv_depth).ok_or(VerbsError::NoResources);
             let posted = posted.and_then(|index| {
-                store_receive(wr.scatter, bounds, queue.receive_entry(index))?;
+                store_receive(wr.scatter, limits, queue.receive_entry(index))?;
                 if self.recv_credit.take() { Ok(index) } else { Err(VerbsError::NoResources) }
             });
             match posted {
@@ -245,7 +250,7 @@ impl<B: Block> Slot<B> {
                 }
             }
         }
-        queue.tell_receives();
+        queue.publish_receives();
         outcome
     }
 }

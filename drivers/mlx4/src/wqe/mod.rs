@@ -1,4 +1,4 @@
-//! Work requests as the card reads them (Linux `include/linux/mlx4/qp.h`, rdma-core `providers/mlx4`, PRM
+//! Work requests in the card's format (Linux `include/linux/mlx4/qp.h`, rdma-core `providers/mlx4`, PRM
 //! `wqe_segment_*`), and the order in which they are stored.
 
 mod pieces;
@@ -9,35 +9,37 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use platform::IoAddr;
 use verbs::{AddressVector, LinkKind, Payload, RemoteAddr, SendOp, SendWr, Sge, UdSendWr, VerbsError};
 
-/// Bytes from one send work request to the next, and their logarithm.
+/// The size of a send work request in bytes, and its log2.
 pub(crate) const LEN: usize = 1 << LOG_LEN;
 pub(crate) const LOG_LEN: u32 = 8;
-/// Words of one.
+/// The size of a send work request in 64-bit words.
 pub(crate) const WORDS: usize = LEN / 8;
-/// Bytes that the card fetches ahead in one piece. The first four of each say whether it is written.
+/// The size of the pieces in which the card prefetches, in bytes. The first four bytes of each say if it is
+/// written.
 const CHUNK: usize = 64;
 pub(crate) const CHUNK_WORDS: usize = CHUNK / 8;
-/// Bytes of a segment's unit.
+/// The size of a unit of segments, in bytes.
 const UNIT: usize = 16;
-/// The unit behind the control segment, and that behind the remote address.
+/// The index of the unit after the control segment, and of the one after the remote address.
 const AFTER_CONTROL: usize = 1;
 const AFTER_REMOTE: usize = 2;
-/// Bytes of the most payload that lies in a request itself: in three chunks, for that of a datagram begins behind the first,
-/// with 4 bytes before each piece, none of which crosses from one chunk into the next.
+/// The maximum length of an inline payload, in bytes. It takes three chunks, because the payload of a
+/// datagram begins after the first, with a 4-byte header before each piece, and no piece crosses a chunk
+/// boundary.
 pub(crate) const MAX_INLINE: usize = 3 * (CHUNK - pieces::HEADER);
-/// Elements of a scatter or gather list.
+/// The maximum number of elements in a scatter or gather list.
 pub(crate) const MAX_ELEMENTS: usize = 4;
 
-/// Bytes from one receive to the next, and their logarithm.
+/// log2 of the size of a receive in bytes, and its size in 64-bit words.
 pub(crate) const LOG_RECEIVE_LEN: u32 = 6;
 pub(crate) const RECEIVE_WORDS: usize = MAX_ELEMENTS * UNIT / 8;
 
-/// What the first word of a chunk holds while it is not written.
+/// The first word of a chunk that is not written.
 const STAMP: u64 = 0xffff_ffff << 32;
-/// The key of an element that ends a list.
+/// The key of the element that ends a list.
 const NO_KEY: u64 = 0x100;
 
-/// What work requests do.
+/// Opcodes of work requests.
 pub(crate) mod opcode {
     pub(crate) const SEND_INVALIDATE: u8 = 0x01;
     pub(crate) const WRITE: u8 = 0x08;
@@ -54,23 +56,23 @@ mod control {
     pub(super) const LOG_FENCE: u32 = 6;
     pub(super) const COMPLETE: u32 = 0xc;
     pub(super) const SOLICITED: u32 = 2;
-    /// Of a datagram whose headers are given: it goes by the lane of management, and its source is in the headers.
+    /// Bits for a datagram with given headers: it uses the management lane, and its source is in the headers.
     pub(super) const MANAGEMENT_LANE: u32 = 1 << 17;
     pub(super) const SOURCE_GIVEN: u32 = 1 << 16;
 }
 
-/// What work requests may name.
+/// The limits that work requests are checked against.
 #[derive(Clone, Copy)]
-pub(crate) struct Bounds<'a, H> {
+pub(crate) struct PostLimits<'a, H> {
     pub(crate) hw: &'a H,
     /// The key of all memory.
     pub(crate) key: &'a AtomicU32,
-    /// Bytes of a message.
+    /// The maximum length of a message, in bytes.
     pub(crate) max_message: &'a u64,
 }
 
-impl<H: Hardware> Bounds<'_, H> {
-    /// Whether a list may be named.
+impl<H: Hardware> PostLimits<'_, H> {
+    /// Checks that a work request may name a list.
     fn check(&self, list: &[Sge]) -> Result<(), VerbsError> {
         if list.len() > MAX_ELEMENTS {
             return Err(VerbsError::InvalidArgument);
@@ -87,44 +89,45 @@ impl<H: Hardware> Bounds<'_, H> {
     }
 }
 
-/// The LID of whoever is at the end of the cable.
+/// The LID of the neighbour at the end of the cable.
 pub(crate) const PERMISSIVE_LID: u16 = 0xffff;
 
-/// Where a management datagram goes.
+/// The destination of a management datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Way {
+pub(crate) struct ManagementPath {
     pub(crate) lid: u16,
     pub(crate) service_level: u8,
 }
 
-/// Where a datagram comes from.
+/// The source of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     /// The port, from 1.
     pub(crate) port: u8,
-    /// The row of its GID table.
+    /// The row of the port's GID table.
     pub(crate) row: u8,
     /// The protection domain.
     pub(crate) domain: u32,
 }
 
-/// The place of a send work request in the ring, where one is written as the card reads it. What lies behind its end, and in the
-/// padding of its pieces, is of no meaning.
+/// An entry of the send ring, into which a work request is written. The bytes after its end, and the padding
+/// of its pieces, have no meaning.
 ///
-/// The card may look at any time. The first word of a chunk says whether that is written, and so is the last of it to be
-/// stored; that of the first chunk is in the [`Head`], which is stored when all else is in place.
+/// The card may read the entry at any time. The first word of a chunk says if the chunk is written, so it is
+/// stored last in the chunk. The first word of the first chunk is in the [`Head`], which is stored after
+/// everything else.
 #[derive(Clone, Copy)]
 pub(crate) struct Wqe<'a>(&'a Entry);
 
 /// The words of a send work request.
 pub(crate) type Entry = [AtomicU64; WORDS];
 
-/// The first word of a request, of an even lap.
+/// The first word of a request, for an even lap of the ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head(u64);
 
 impl Head {
-    /// That of the longest request.
+    /// The first word of the longest request.
     pub(crate) const LONGEST: Self = Self::new(0, false, LEN / UNIT);
 
     #[inline(always)]
@@ -132,32 +135,32 @@ impl Head {
         Self(pair(opcode as u32, (fence as u32) << control::LOG_FENCE | units as u32))
     }
 
-    /// The word, on an even or odd lap.
+    /// Returns the word for an even or odd lap.
     #[inline]
     pub(crate) const fn word(self, odd: bool) -> u64 {
         self.0 | (odd as u64) << 63
     }
 
-    /// What a request that is copied to the card too says besides: where in the ring it is, and of which queue pair
-    /// (BlueFlame).
+    /// Returns the additional bits of a request that is written to a BlueFlame register: its index in the
+    /// ring, and its queue pair.
     #[inline]
     pub(crate) const fn address(index: u32, qpn: u32) -> u64 {
         ((index & 0xffff) as u64) << 40 | (qpn as u64) << 8
     }
 
-    /// Units of a request that begins with some word.
+    /// Returns the number of units of the request with a first word.
     #[inline]
     const fn units(word: u64) -> usize {
         word as usize & 0x3f
     }
 
-    /// Chunks of one.
+    /// Returns the number of chunks of the request with a first word.
     pub(crate) const fn chunks(word: u64) -> usize {
         Self::units(word).div_ceil(CHUNK / UNIT)
     }
 }
 
-/// Marks the chunks of a request that has ended, but the first, as not written.
+/// Marks the chunks of a completed request, except the first, as not written.
 #[inline]
 pub(crate) fn stamp(entry: &Entry) {
     let [first, ..] = entry;
@@ -171,66 +174,66 @@ pub(crate) fn stamp(entry: &Entry) {
 }
 
 impl<'a> Wqe<'a> {
-    /// A place that the card will not look at.
+    /// Makes a request in an entry that the card does not read now.
     #[inline]
     pub(crate) const fn of(entry: &'a Entry) -> Self {
         Self(entry)
     }
 
-    /// Writes a request of a connection. A WRITE is in line here: most of what LITE posts are such.
+    /// Writes a request of a connection. A WRITE is handled inline, because LITE posts mostly WRITEs.
     #[inline(always)]
     pub(crate) fn request<H: Hardware>(
         self,
         wr: &SendWr<'_>,
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
     ) -> Result<Head, VerbsError> {
-        let SendOp::Write { data, remote, imm } = &wr.op else { return self.other(wr, bounds) };
+        let SendOp::Write { data, remote, imm } = &wr.op else { return self.other(wr, limits) };
         self.remote(*remote);
         self.control(flags(wr.signaled, wr.solicited), imm.unwrap_or(0));
-        let units = self.payload(AFTER_REMOTE, data, bounds)?;
+        let units = self.payload(AFTER_REMOTE, data, limits)?;
         let opcode = if imm.is_some() { opcode::WRITE_IMM } else { opcode::WRITE };
         Ok(Head::new(opcode, wr.fence, units))
     }
 
     #[inline(never)]
-    fn other<H: Hardware>(self, wr: &SendWr<'_>, bounds: &Bounds<'_, H>) -> Result<Head, VerbsError> {
+    fn other<H: Hardware>(self, wr: &SendWr<'_>, limits: &PostLimits<'_, H>) -> Result<Head, VerbsError> {
         use opcode as op;
         let (opcode, units, immediate) = match wr.op {
-            SendOp::Write { .. } => return self.request(wr, bounds),
+            SendOp::Write { .. } => return self.request(wr, limits),
             SendOp::Read { into, remote } => {
-                let units = self.gather(AFTER_REMOTE, into, bounds)?;
+                let units = self.gather(AFTER_REMOTE, into, limits)?;
                 self.remote(remote);
                 (op::READ, units, 0)
             }
             SendOp::Send { data, imm } => {
-                let units = self.payload(AFTER_CONTROL, &data, bounds)?;
+                let units = self.payload(AFTER_CONTROL, &data, limits)?;
                 (if imm.is_some() { op::SEND_IMM } else { op::SEND }, units, imm.unwrap_or(0))
             }
             SendOp::SendInvalidate { data, key } => {
-                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, &data, bounds)?, key.0)
+                (op::SEND_INVALIDATE, self.payload(AFTER_CONTROL, &data, limits)?, key.0)
             }
             SendOp::FetchAdd { result, remote, add } => {
-                (op::FETCH_ADD, self.atomic(result, remote, [add, 0], bounds)?, 0)
+                (op::FETCH_ADD, self.atomic(result, remote, [add, 0], limits)?, 0)
             }
             SendOp::CompareSwap { result, remote, compare, swap } => {
-                (op::COMPARE_SWAP, self.atomic(result, remote, [swap, compare], bounds)?, 0)
+                (op::COMPARE_SWAP, self.atomic(result, remote, [swap, compare], limits)?, 0)
             }
         };
         self.control(flags(wr.signaled, wr.solicited), immediate);
         Ok(Head::new(opcode, wr.fence, units))
     }
 
-    /// Writes one that sends a datagram.
+    /// Writes a request that sends a datagram.
     pub(crate) fn datagram<H: Hardware>(
         self,
         wr: &UdSendWr<'_>,
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
         from: Source,
     ) -> Result<Head, VerbsError> {
         const NO_VLAN: u64 = 0xffff;
         const GRH: u32 = 1 << 23;
         const HEADERS: usize = 4;
-        let units = self.payload(HEADERS, &wr.data, bounds)?;
+        let units = self.payload(HEADERS, &wr.data, limits)?;
         let AddressVector { peer, traffic_class, hop_limit, service_level, link } = wr.to;
         let (lid, level) = match link {
             LinkKind::InfiniBand => (u32::from(peer.lid), u32::from(service_level & 0xf) << 28),
@@ -252,25 +255,34 @@ impl<'a> Wqe<'a> {
         Ok(Head::new(opcode, false, units))
     }
 
-    /// Writes one that sends an Ethernet frame. With `to`, functions of the card that have that address get it too.
+    /// Writes a request that sends an Ethernet frame. With `to`, other functions of the card that have this
+    /// address receive it too.
     pub(crate) fn frame(self, key: u32, addr: IoAddr, len: u32, to: Option<[u8; 6]>) -> Head {
         self.element(AFTER_CONTROL, key, addr, len);
         let [a, b, rest @ ..] = to.unwrap_or([0; 6]);
-        // Of a frame, the bit that asks for an event says that it has no check of its transport.
+        // For a frame, the solicited-event bit means that the card does not check the transport.
         let flags = control::COMPLETE | control::SOLICITED;
         self.control(u32::from(a) << 24 | u32::from(b) << 16 | flags, u32::from_be_bytes(rest));
         Head::new(opcode::SEND, false, AFTER_CONTROL + 1)
     }
 
-    /// Writes one that sends a management datagram by its own lane: `headers` first, then `len` bytes from `addr` on. The card
-    /// puts its check behind.
-    pub(crate) fn management(self, key: u32, headers: &[u8], addr: IoAddr, len: u32, way: Way) -> Head {
+    /// Writes a request that sends a management datagram on the management lane: `headers` first, then `len`
+    /// bytes from `addr` on. The card appends its check.
+    pub(crate) fn management(
+        self,
+        key: u32,
+        headers: &[u8],
+        addr: IoAddr,
+        len: u32,
+        path: ManagementPath,
+    ) -> Head {
         let after_headers = pieces::write(self.0, AFTER_CONTROL, headers);
         self.element(after_headers, key, addr, len);
         let units = pieces::write(self.0, after_headers + 1, &[0; 4]);
-        let source = if way.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
-        let flags = control::MANAGEMENT_LANE | source | u32::from(way.service_level) << 8 | control::COMPLETE;
-        self.control(flags, u32::from(way.lid) << 16);
+        let source = if path.lid == PERMISSIVE_LID { control::SOURCE_GIVEN } else { 0 };
+        let flags =
+            control::MANAGEMENT_LANE | source | u32::from(path.service_level) << 8 | control::COMPLETE;
+        self.control(flags, u32::from(path.lid) << 16);
         Head::new(opcode::SEND, false, units)
     }
 
@@ -290,7 +302,7 @@ impl<'a> Wqe<'a> {
         }
     }
 
-    /// Where a WRITE, READ or atomic goes; always the second unit.
+    /// Writes the target of a WRITE, READ or atomic, which is always the second unit.
     #[inline(always)]
     fn remote(self, remote: RemoteAddr) {
         self.unit(1, [remote.addr.0, u64::from(remote.key.0) << 32]);
@@ -301,33 +313,33 @@ impl<'a> Wqe<'a> {
         self.unit(unit, [pair(len, key), addr.0]);
     }
 
-    /// Writes the payload from a unit on; gives the unit behind it. One that is refused leaves the first words of chunks as
-    /// they were.
+    /// Writes the payload from a unit on, and returns the index of the unit after it. A refused payload
+    /// leaves the first words of chunks unchanged.
     #[inline(always)]
     fn payload<H: Hardware>(
         self,
         unit: usize,
         data: &Payload<'_>,
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
     ) -> Result<usize, VerbsError> {
         match *data {
             Payload::Inline(bytes) if bytes.len() <= MAX_INLINE => Ok(pieces::write(self.0, unit, bytes)),
             Payload::Inline(_) => Err(VerbsError::InvalidArgument),
-            Payload::Gather(list) => self.gather(unit, list, bounds),
+            Payload::Gather(list) => self.gather(unit, list, limits),
         }
     }
 
-    /// Writes a list from a unit on; gives the unit behind it.
+    /// Writes a list from a unit on, and returns the index of the unit after it.
     #[inline(never)]
     fn gather<H: Hardware>(
         self,
         mut unit: usize,
         list: &[Sge],
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
     ) -> Result<usize, VerbsError> {
-        bounds.check(list)?;
-        let key = bounds.key.load(Ordering::Relaxed);
-        // An element of no bytes would mean 2 GiB.
+        limits.check(list)?;
+        let key = limits.key.load(Ordering::Relaxed);
+        // A length of 0 would mean 2 GiB.
         for element in list.iter().filter(|element| element.len > 0) {
             self.element(unit, key, element.addr, element.len);
             unit += 1;
@@ -341,19 +353,19 @@ impl<'a> Wqe<'a> {
         result: IoAddr,
         remote: RemoteAddr,
         operands: [u64; 2],
-        bounds: &Bounds<'_, H>,
+        limits: &PostLimits<'_, H>,
     ) -> Result<usize, VerbsError> {
         if !remote.addr.0.is_multiple_of(8) {
             return Err(VerbsError::InvalidArgument);
         }
-        let units = self.gather(AFTER_REMOTE + 1, &[Sge { addr: result, len: 8 }], bounds)?;
+        let units = self.gather(AFTER_REMOTE + 1, &[Sge { addr: result, len: 8 }], limits)?;
         self.remote(remote);
         self.unit(AFTER_REMOTE, operands);
         Ok(units)
     }
 }
 
-/// Two words that follow each other.
+/// Joins two consecutive 32-bit words.
 #[inline(always)]
 const fn pair(first: u32, second: u32) -> u64 {
     (first as u64) << 32 | second as u64
@@ -364,7 +376,7 @@ const fn flags(signaled: bool, solicited: bool) -> u32 {
     (if signaled { control::COMPLETE } else { 0 }) | if solicited { control::SOLICITED } else { 0 }
 }
 
-/// Stores a receive into one buffer of the driver's own.
+/// Writes a receive into a single buffer of the driver's own.
 pub(crate) fn store_buffer(key: u32, addr: IoAddr, len: u32, entry: &[AtomicU64]) {
     let words = [pair(len, key), addr.0, NO_KEY, 0];
     for (place, word) in entry.iter().zip(words) {
@@ -372,15 +384,16 @@ pub(crate) fn store_buffer(key: u32, addr: IoAddr, len: u32, entry: &[AtomicU64]
     }
 }
 
-/// Stores a receive in its place in the ring. The list ends with an element that has no key, where there is room for one.
+/// Writes a receive into its entry of the ring. An element without a key ends the list, if there is room for
+/// one.
 #[inline]
 pub(crate) fn store_receive<H: Hardware>(
     scatter: &[Sge],
-    bounds: &Bounds<'_, H>,
+    limits: &PostLimits<'_, H>,
     entry: &[AtomicU64],
 ) -> Result<(), VerbsError> {
-    bounds.check(scatter)?;
-    let key = bounds.key.load(Ordering::Relaxed);
+    limits.check(scatter)?;
+    let key = limits.key.load(Ordering::Relaxed);
     let elements = scatter.iter().filter(|element| element.len > 0);
     let elements = elements.map(|e| [pair(e.len, key), e.addr.0]);
     for (words, places) in elements.chain([[NO_KEY, 0]]).zip(entry.as_chunks::<2>().0) {

@@ -1,15 +1,15 @@
-//! Bytes that lie in a work request itself, in pieces.
+//! Inline payload, in pieces.
 
 use super::{CHUNK, CHUNK_WORDS, Entry, UNIT, pair};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes before each piece.
+/// The size of the header of a piece, in bytes.
 pub(super) const HEADER: usize = 4;
-/// Of a data segment: its bytes follow.
+/// Flag in the header of a data segment: the data is inline.
 const INLINE: u32 = 1 << 31;
 
-/// Writes bytes from a unit of a request on: each piece has its own header, and ends where a chunk does.
-/// Gives the unit behind them.
+/// Writes bytes from a unit of a request on. Each piece has a header and ends at a chunk boundary. Returns
+/// the index of the unit after them.
 #[inline(always)]
 pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
     const UNITS: usize = CHUNK / UNIT;
@@ -43,7 +43,7 @@ pub(super) fn write(entry: &Entry, unit: usize, bytes: &[u8]) -> usize {
     end
 }
 
-/// Writes a piece that fills its place behind its header, whose word is stored last.
+/// Writes a piece that fills its place. The word with its header is stored last.
 #[inline(always)]
 fn fill(places: &[AtomicU64], piece: &[u8]) {
     if let (Some((first, places)), Some((head, behind))) = (places.split_first(), piece.split_first_chunk()) {
@@ -54,7 +54,7 @@ fn fill(places: &[AtomicU64], piece: &[u8]) {
     }
 }
 
-/// Writes one that may be shorter.
+/// Writes a piece that may be shorter than its place.
 #[inline(never)]
 fn fill_part(places: &[AtomicU64], piece: &[u8]) {
     let Some((first, places)) = places.split_first() else { return };
@@ -74,7 +74,7 @@ fn fill_part(places: &[AtomicU64], piece: &[u8]) {
     first.store(header(piece.len(), head), Ordering::Release);
 }
 
-/// Stores `N` words if there are so many; gives what is behind them.
+/// Stores `N` words if there are that many. Returns the remaining places and bytes.
 #[inline(always)]
 fn fill_words<'a, 'b, const N: usize>(
     places: &'a [AtomicU64],
@@ -91,13 +91,13 @@ fn fill_words<'a, 'b, const N: usize>(
     }
 }
 
-/// The header of a piece of some length and its first bytes, as they lie in memory.
+/// Returns the first word of a piece, with its length and its first bytes, in memory order.
 #[inline(always)]
 const fn header(len: usize, head: u32) -> u64 {
     pair(INLINE | len as u32, head).to_be()
 }
 
-/// Up to 8 bytes as the first of a word.
+/// Returns up to 8 bytes as the first bytes of a word.
 #[inline]
 fn padded(bytes: &[u8]) -> u64 {
     bytes.iter().zip((0..8).rev()).fold(0, |word, (byte, place)| word | u64::from(*byte) << (8 * place))
@@ -109,7 +109,7 @@ mod tests {
     use crate::wqe::{LEN, MAX_INLINE, WORDS};
     use std::vec::Vec;
 
-    /// The bytes of the request, made one by one.
+    /// Returns the expected bytes of the request, computed one by one.
     fn expected(unit: usize, bytes: &[u8]) -> (Vec<(usize, u8)>, usize) {
         let (mut places, mut at, mut rest) = (Vec::new(), unit * UNIT, bytes);
         while !rest.is_empty() {

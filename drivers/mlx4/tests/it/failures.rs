@@ -1,4 +1,4 @@
-//! Cards that die or lie: every wait ends, and what comes of it is an error.
+//! Cards that die or report false values: every wait ends, and the driver returns an error.
 
 use crate::common::node;
 use crate::common::pair::End;
@@ -32,12 +32,13 @@ fn a_card_that_is_not_there_or_taken_is_named() {
         other.start(&Config { port: 2, ..Config::default() }).err(),
         Some(Error::NoPort { asked: 2, has: 1 })
     );
-    // What failed has given the card up, and all memory.
+    // The failed start has released the card and all memory.
     assert_eq!(other.bus.shared.in_use(), 0);
     assert!(other.start(&Config::default()).is_ok());
 }
 
-/// A card that stops to answer at its n-th register access, whatever n, is an error within the deadlines.
+/// If a card stops to respond at its n-th register access, for any n, the driver returns an error within the
+/// deadlines.
 #[test]
 fn a_card_may_die_at_any_moment() {
     let mut came_up = false;
@@ -58,7 +59,7 @@ fn a_card_may_die_at_any_moment() {
     }
 }
 
-/// A card that never ends a command is waited for no longer than the deadline.
+/// The driver waits for a command that never completes no longer than its deadline.
 #[test]
 fn a_command_that_does_not_end_ends_the_driver_only() {
     let (machine, driver) = node("pro", 1);
@@ -68,7 +69,7 @@ fn a_command_that_does_not_end_ends_the_driver_only() {
     assert_eq!(driver.create_cq(CqOptions { depth: 10 }), Err(VerbsError::DeviceFailed));
     let waited = machine.bus.now() - begun;
     assert!(waited >= Duration::from_secs(10) && waited < Duration::from_secs(11), "{waited:?}");
-    // From then on nothing waits.
+    // From then on no call waits.
     let begun = machine.bus.now();
     assert_eq!(driver.create_cq(CqOptions { depth: 10 }), Err(VerbsError::DeviceFailed));
     assert_eq!(driver.attributes().port_state, PortState::Down);
@@ -83,17 +84,17 @@ fn a_card_that_says_it_has_failed_is_used_no_more() {
     b.connect(&a, LinkKind::RoceV2);
     let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(IoAddr(2 * DATA)), imm: None };
     a.post(1, write);
-    // Its error buffer is not zero, which is looked at every few seconds.
+    // The error buffer, which is polled periodically, is not zero.
     ma.broken.store(0xdead, Ordering::Relaxed);
     da.progress(Instant::from_nanos(u64::MAX / 2), 64);
     let work = [SendWr { id: WrId(2), op: write, signaled: true, solicited: false, fence: false }];
     assert_eq!(da.post_send(a.qp, &work), Err((0, VerbsError::DeviceFailed)));
-    // What was under way ends with its queue pair, whose memory stays untouched by others.
+    // The work in flight completes when the queue pair is destroyed. Its memory is not reused.
     assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::DeviceFailed));
     assert_eq!(a.one().status, Status::WorkRequestFlushed);
 }
 
-/// Whatever lies in a completion queue, polling ends, and gives no completion of work that was not posted.
+/// Whatever a completion queue contains, polling ends, and returns no completion of work that was not posted.
 #[test]
 fn any_bytes_in_a_completion_queue_are_survived() {
     let mut seed = 1u64;
@@ -115,7 +116,8 @@ fn any_bytes_in_a_completion_queue_are_survived() {
         assert_eq!(a.one().id, WrId(0));
         let ring = ma.bus.published.load(Ordering::Relaxed) - 24;
         (1..4).for_each(|id| a.post(id, write));
-        // Rubbish where the card would write, with owner bits that say it is new; most of it names the queue pair.
+        // Random bytes in the card's entries, with owner bits that mark them as new. Most of them name the
+        // queue pair.
         for entry in 1..64u64 {
             let mut bytes: Vec<u8> = (0..4).flat_map(|_| random().to_be_bytes()).collect();
             if round % 2 == 0 {
@@ -135,11 +137,11 @@ fn any_bytes_in_a_completion_queue_are_survived() {
             "{completions:?}"
         );
     }
-    // Some of the rubbish told of the work that was under way.
+    // Some of the random entries matched the work in flight.
     assert!(found > 10, "{found}");
 }
 
-/// Whatever a card says of itself, it comes up or is refused, in time and without taking memory for good.
+/// Whatever a card reports about itself, bring-up succeeds or fails in time, and frees all memory.
 #[test]
 fn a_card_that_lies_comes_up_or_is_refused() {
     let (mut up, mut refused) = (0, 0);

@@ -1,4 +1,4 @@
-//! Plain Ethernet frames over the card that does RDMA.
+//! Plain Ethernet frames over a card that also does RDMA.
 
 use crate::common::Driver;
 use crate::common::nodes::{CARDS, Nodes};
@@ -39,7 +39,7 @@ fn received(driver: &Driver) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Of a frame as it arrives: the shortest are padded.
+/// Pads a frame to the minimum length, as it arrives.
 fn padded(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame.resize(frame.len().max(60), 0);
@@ -73,7 +73,7 @@ fn frames_go_to_whom_they_name_beside_rdma() {
                 assert!(received(a).is_empty(), "its own frames do not come back");
             }
         }
-        // From the other side; and RDMA goes on.
+        // A frame in the other direction, while RDMA continues.
         let answer = frame(mac(1), mac(2), 300);
         assert!(send(b, &answer));
         exchange(&nodes.stations());
@@ -98,7 +98,7 @@ fn rings_of_frames_go_round_and_say_when_they_are_full() {
         exchange(&nodes.stations());
         assert_eq!(received(b), sent, "{round}");
     }
-    // More than the receiver has buffers for: the rest is lost, and what comes later arrives.
+    // More frames than the receiver has buffers for: the excess is lost, and later frames arrive.
     for _ in 0..3 {
         for _ in 0..256 {
             assert!(send(a, &frame(mac(2), mac(1), 64)));
@@ -109,7 +109,7 @@ fn rings_of_frames_go_round_and_say_when_they_are_full() {
     assert!(send(a, &frame(mac(2), mac(1), 99)));
     exchange(&nodes.stations());
     assert_eq!(received(b), [frame(mac(2), mac(1), 99)]);
-    // An interrupt tells of the next.
+    // The next frame raises an interrupt.
     let machine = &nodes.machines[1];
     while b.progress(machine.bus.clock(), 64) {}
     machine.bus.interrupts.lock().unwrap().clear();
@@ -122,7 +122,7 @@ fn rings_of_frames_go_round_and_say_when_they_are_full() {
         b.progress(machine.bus.clock(), 64);
         assert_eq!(received(b).len(), 1);
     }
-    // Longer than frames are on this network.
+    // A frame longer than this network allows.
     assert!(!a.transmit_frame(4000, &mut |_| panic!("there is no room")));
 }
 
@@ -133,7 +133,7 @@ fn a_port_without_frames_has_none_and_groups_have_an_end() {
     assert!(!send(a, &frame(ALL, mac(1), 10)));
     assert!(received(a).is_empty());
     assert_eq!(a.join_group(MacAddr(GROUP)), Err(Error::Lacks("a queue for frames")));
-    // Many groups, some with one hash: each is heard.
+    // Frames to each of many groups arrive, even if some have the same hash.
     let nodes = nodes("pro");
     let [a, b] = &nodes.drivers;
     let group = |n: u8| [0x01, 0, 0x5e, 1, 2, n];

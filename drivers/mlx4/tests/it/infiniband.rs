@@ -1,4 +1,4 @@
-//! InfiniBand ports: a subnet manager speaks with the driver's agent, and queue pairs go by LID.
+//! InfiniBand ports: a subnet manager communicates with the driver's agent, and packets are addressed by LID.
 
 use crate::common;
 use crate::common::nodes::Nodes;
@@ -33,10 +33,10 @@ fn a_manager_brings_a_port_up_and_says_what_it_is() {
     let gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1]);
     assert_eq!(is.port, PortAddress { mac: MacAddr([0; 6]), gid, lid: 5 });
     assert_eq!((is.port_state, is.max_mtu), (PortState::Active, PathMtu::B2048));
-    // What the manager assigns for Ethernet is of no use here.
+    // The GID that the manager assigns for Ethernet is not used here.
     driver.set_gid(Gid::from_ipv4([10, 9, 0, 1])).unwrap();
     assert_eq!(driver.attributes().port.gid, gid);
-    // Another LID, and the link goes.
+    // The port gets another LID, and the link goes down.
     configure(machine, driver, 9, MTU_2048);
     assert_eq!(driver.attributes().port.lid, 9);
     machine.card.lock().unwrap().set_cable(0, false, &machine.bus);
@@ -44,7 +44,7 @@ fn a_manager_brings_a_port_up_and_says_what_it_is() {
     assert_eq!(driver.attributes().port_state, PortState::Down);
 }
 
-/// What is no request for the port's agent is neither answered nor of any harm.
+/// A datagram that is not a request for the port's agent is not answered and does no harm.
 #[test]
 fn what_is_not_for_the_agent_is_not_answered() {
     let nodes = Nodes::cold("ib");
@@ -83,7 +83,8 @@ fn every_verb_and_datagrams_go_by_lid() {
     datagrams(&b, &a, LinkKind::InfiniBand, &nodes.stations());
 }
 
-/// Packets carry the service level, a global header if the peer has a GID of InfiniBand, and as much as the path takes.
+/// Packets carry the service level, a global header if the peer has an InfiniBand GID, and as much payload as
+/// the path allows.
 #[test]
 fn packets_are_as_their_address_says() {
     let nodes = Nodes::new("ib");
@@ -136,7 +137,7 @@ fn a_peer_without_a_common_link_or_a_lid_is_refused() {
     assert_eq!(with(|way| way.address.peer.lid = 0xc001), Err(VerbsError::Unreachable));
     assert_eq!(with(|way| way.address.service_level = 16), Err(VerbsError::InvalidArgument));
     assert_eq!(with(|way| way.send_psn = Psn::new(0)), Ok(()));
-    // An Ethernet port has no LIDs to go by.
+    // An Ethernet port has no LIDs.
     let ethernet = Nodes::new("pro");
     let c = End::new(&ethernet.drivers[0], &ethernet.machines[0].bus.data);
     assert_eq!(c.rnic.connect_qp(c.qp, &good), Err(VerbsError::Unsupported));
@@ -162,7 +163,7 @@ fn a_port_is_of_the_layer_that_is_asked_for() {
     }
 }
 
-/// On Ethernet the path takes what the network's frames do.
+/// The path MTU on Ethernet follows from the frame size of the network.
 #[test]
 fn long_frames_carry_long_paths() {
     for (mtu, path) in
@@ -185,7 +186,7 @@ fn long_frames_carry_long_paths() {
     }
 }
 
-/// Datagrams to a peer whose GID is one of InfiniBand say who has sent them.
+/// Datagrams to a peer with an InfiniBand GID contain the sender's GID.
 #[test]
 fn a_datagram_with_a_global_header_brings_it_along() {
     let nodes = Nodes::new("ib");

@@ -1,5 +1,5 @@
-//! What the driver tells the card, held against what Linux does: each command, with its fields, and each doorbell occurs in a
-//! record of Linux, but for what docs/hardware.md lists as unproven, with its reason.
+//! The driver's commands, compared with Linux's: each command, with its fields, and each doorbell occurs in a
+//! record of Linux, except those that docs/hardware.md lists as unproven, with their reasons.
 
 use crate::common::DATA;
 use crate::common::nodes::{Nodes, on_every_card};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use verbs::{LinkKind, MacAddr};
 
-/// Fields of commands in which the driver differs from Linux: those of docs/hardware.md.
+/// The fields of commands in which the driver differs from Linux, as listed in docs/hardware.md.
 const UNPROVEN: &[(&str, &[&str])] = &[
     ("INIT_HCA", &["log_cqs", "log_mpts", "log_srqs", "log_mcgs", "log_mcg_hash", "rdmarc_base"]),
     ("SW2HW_MPT", &["flags", "pd_flags"]),
@@ -27,7 +27,8 @@ const UNPROVEN: &[(&str, &[&str])] = &[
     ("doorbell events", &["arm"]),
 ];
 
-/// All that Linux was seen to do with cards of any profile of which the same function is driven.
+/// Returns everything that Linux was seen to do with cards of all profiles whose function is of the same
+/// kind.
 fn linux(is_virtual: bool) -> Vec<Line> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../qemu/connectx3/tests/linux-traces");
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -36,7 +37,7 @@ fn linux(is_virtual: bool) -> Vec<Line> {
     known.flat_map(|path| Record::parse(&std::fs::read_to_string(path).unwrap()).unwrap().lines).collect()
 }
 
-/// What a line is called in the list.
+/// Returns the name of a line in the list.
 fn title(line: &Line) -> String {
     match (line.kind.as_str(), line.values.get("service")) {
         ("command", Some(Value::Always(3))) => format!("{} (UD)", line.name),
@@ -46,7 +47,7 @@ fn title(line: &Line) -> String {
     }
 }
 
-/// The driver's line without the fields that are listed for it. Gives which of them were there.
+/// Removes the fields that are listed for the driver's line, and returns them too.
 fn without_listed(line: &Line) -> (Line, BTreeSet<&'static str>) {
     let title = title(line);
     let listed = UNPROVEN.iter().filter(|(command, _)| title == *command).flat_map(|(_, fields)| *fields);
@@ -59,14 +60,14 @@ fn without_listed(line: &Line) -> (Line, BTreeSet<&'static str>) {
     (rest, gone)
 }
 
-/// Whether a line of Linux is one of the driver's but for the fields listed.
+/// Returns true if a line of Linux equals one of the driver's except for the listed fields.
 fn admits(known: &Line, line: &Line, listed: &BTreeSet<&str>) -> bool {
     let mut known = known.clone();
     known.values.retain(|name, _| !listed.contains(name.as_str()));
     known.admits(line)
 }
 
-/// In which fields a line differs from the nearest of Linux's.
+/// Returns the fields in which a line differs from the most similar one of Linux.
 fn nearest(known: &[Line], line: &Line) -> Vec<String> {
     let differing = |known: &Line| {
         let names: BTreeSet<_> = known.values.keys().chain(line.values.keys()).collect();
@@ -86,7 +87,8 @@ fn nearest(known: &[Line], line: &Line) -> Vec<String> {
 #[test]
 fn the_driver_does_with_a_card_what_linux_does() {
     let (physical, mut of_slaves) = (linux(false), linux(true));
-    // Linux was recorded without programs that send datagrams from a virtual function. Their queue pairs are those of the card.
+    // The records of Linux on a virtual function contain no programs that send datagrams. Their queue pairs
+    // are compared with those of a physical function.
     of_slaves.extend(physical.iter().filter(|line| title(line).ends_with("(UD)")).cloned());
     let mut strange = BTreeSet::new();
     let mut commands = BTreeSet::new();
@@ -108,7 +110,7 @@ fn the_driver_does_with_a_card_what_linux_does() {
                 assert_eq!(line.values.get("status"), Some(&Value::Always(0)), "{profile}: {line}");
             }
             if line.kind == "event" || line.kind == "completion" {
-                // What the card says.
+                // Skips the card's replies.
                 continue;
             }
             commands.insert(title(line));
@@ -142,7 +144,7 @@ fn the_driver_does_with_a_card_what_linux_does() {
         compare(profile, link, nodes);
     }
     assert!(strange.is_empty(), "neither in a record of Linux nor in docs/hardware.md: {strange:#?}");
-    // What is listed is used, and said in the document.
+    // Each listed field is used, and is in the document.
     let document =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hardware.md"));
     let document = document.unwrap();

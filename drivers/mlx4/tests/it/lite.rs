@@ -1,5 +1,5 @@
-//! LITE over the driver: a cluster in one process under virtual time, two nodes on emulated cards and one on the software
-//! RNIC, on one wire.
+//! LITE over the driver: a cluster in one process under virtual time, with two nodes on emulated cards and
+//! one on the software RNIC, on one wire.
 
 use crate::common::lite::{Cluster, cluster};
 use connectx3::device::cost::{Costs, Parameters};
@@ -12,7 +12,7 @@ const RW: Permissions = Permissions::READ.union(Permissions::WRITE);
 const LIMIT: Duration = Duration::from_secs(60);
 const MEMORY: u64 = 64 << 20;
 
-/// Serves function 7: replies with the request reversed.
+/// Serves function 7, which replies with the request reversed.
 async fn reverse(lite: Lite) -> Error {
     let server = lite.register(7, RpcOptions { max_request: 4 << 20, queue: 8 }).unwrap();
     loop {
@@ -26,7 +26,7 @@ async fn reverse(lite: Lite) -> Error {
     }
 }
 
-/// Memory, atomics and calls from one node to another.
+/// Uses memory, atomics and calls from one node to another.
 async fn use_each_other(a: Lite, b: Lite, to: NodeId) {
     let lmr = a.alloc(to, 3_000_001, RW | Permissions::SHARE).await.unwrap();
     for (at, len) in [(0, 0), (3, 1), (17, 128), (100, 129), (5, 4096), (77, 65537), (1, 3_000_000)] {
@@ -100,8 +100,8 @@ fn by_lid_on_infiniband() {
     run(&["ib", "ib", "ib"], false, 5);
 }
 
-/// A card fails while the nodes are connected, on one node and then on the other: LITE connects anew over the card that was
-/// reset, by the same key, and goes on.
+/// A card fails while the nodes are connected, on one node and then on the other. LITE connects again over
+/// the restarted card, with the same key, and continues.
 #[test]
 fn lite_goes_on_over_a_card_that_was_reset() {
     let Cluster { mut world, nodes, cards } = cluster(&["pro", "pro"], false, 0, MEMORY);
@@ -115,7 +115,7 @@ fn lite_goes_on_over_a_card_that_was_reset() {
     world.run(LIMIT, use_each_other(a.clone(), b.clone(), NodeId(2)));
     for (machine, driver) in &cards {
         machine.fail_until_reset(0xdead);
-        // Until the driver looks at the card's health.
+        // Until the driver checks the card's health.
         let lost = world.run(LIMIT, {
             let a = a.clone();
             async move {
@@ -140,7 +140,7 @@ fn lite_goes_on_over_a_card_that_was_reset() {
     }
 }
 
-/// LITE's one key: what a card looks up for it does not grow with memory or regions in use.
+/// The card's key lookups for LITE do not grow with the memory or regions in use.
 #[test]
 fn the_key_over_all_memory_has_a_handful_of_pages_to_look_up() {
     const BYTES: u64 = 40 << 20;
@@ -157,6 +157,6 @@ fn the_key_over_all_memory_has_a_handful_of_pages_to_look_up() {
     });
     let pages = costs.account().mtt;
     assert!(pages.hits + pages.misses >= BYTES / STEP, "the writes were looked up: {pages:?}");
-    // The machine's memory is one page of 64 MiB; the rest is of queues, in pages of 4 KiB.
+    // The machine's memory is one page of 64 MiB. The other lookups are for queues, in pages of 4 KiB.
     assert!(pages.misses <= 64, "{pages:?}");
 }

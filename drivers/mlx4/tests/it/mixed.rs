@@ -1,4 +1,5 @@
-//! The driver's queue pairs connected to those of the software RNIC: every verb, both ways, by both kinds of frames.
+//! The driver's queue pairs connected to those of the software RNIC: every verb, in both directions, with
+//! both frame formats.
 
 use crate::common::node;
 use crate::common::pair::{End, Post, datagrams, every_verb};

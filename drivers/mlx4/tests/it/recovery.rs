@@ -1,4 +1,5 @@
-//! Cards that fail are reset and go on: all work ends, completion queues stay, and who had queue pairs makes new ones.
+//! Cards that fail are reset and work again: all work completes, completion queues stay, and users make new
+//! queue pairs.
 
 use crate::common;
 use crate::common::nodes::Nodes;
@@ -14,7 +15,8 @@ use verbs::{
     LinkKind, Payload, PortState, QpOptions, RecvWr, Rnic, SendOp, SendWr, Status, VerbsError, WrId,
 };
 
-/// Has the driver find out, and mend until the card is well or lost. Gives how long that took.
+/// Lets the driver detect the failure, and recovers the card until it works or is lost. Returns the time that
+/// this took.
 fn mend(machine: &Arc<Machine>, driver: &Driver) -> (Condition, Duration) {
     machine.advance(Duration::from_secs(6));
     driver.progress(machine.bus.clock(), 64);
@@ -33,7 +35,7 @@ fn mend(machine: &Arc<Machine>, driver: &Driver) -> (Condition, Duration) {
     panic!("no end");
 }
 
-/// The ways in which the card of `machine` fails.
+/// Makes the card of `machine` fail in a given way.
 fn fail(machine: &Arc<Machine>, driver: &Driver, way: &str) {
     const GO: u32 = 1 << 23;
     match way {
@@ -74,7 +76,7 @@ fn a_card_that_fails_is_reset_and_goes_on() {
         for round in 0..3 {
             let [a, b] = nodes.connect(link);
             every_verb(&a, &b, &nodes.stations());
-            // Work is under way, of which the card has done a part.
+            // Work is in flight, which the card has partly done.
             let there = b.put(&[0; 64]);
             let write = SendOp::Write { data: Payload::Inline(b"x"), remote: b.remote(there), imm: None };
             a.receive(1, &[]);
@@ -87,17 +89,17 @@ fn a_card_that_fails_is_reset_and_goes_on() {
             assert!(took < Duration::from_secs(6), "{took:?}");
             let ended: Vec<_> = a.poll().iter().map(|c| (c.id.0, c.status == Status::Success)).collect();
             assert_eq!(ended, [(2, true), (3, false), (1, false)]);
-            // The queue pair is of no more use, and can only go.
+            // The queue pair is unusable, and can only be destroyed.
             let wr = SendWr { id: WrId(4), op: write, signaled: true, solicited: false, fence: false };
             assert_eq!(da.post_send(a.qp, &[wr]), Err((0, VerbsError::InvalidState)));
             let receive = RecvWr { id: WrId(5), scatter: &[] };
             assert_eq!(da.post_recv(a.qp, &[receive]), Err((0, VerbsError::InvalidState)));
             let again = common::pair::to(&b, a.qp, link);
             assert_eq!(da.connect_qp(a.qp, &again), Err(VerbsError::InvalidState));
-            // Its completion queue takes another.
+            // Its completion queue can serve another queue pair.
             if profile == "ib" {
                 train(&nodes.machines);
-                // The other port has lost its partner for a while.
+                // The other port has lost its link for a while.
                 while db.progress(nodes.machines[1].bus.clock(), 64) {}
                 configure(ma, da, 1, 5);
                 configure(&nodes.machines[1], db, 2, 5);
@@ -131,7 +133,8 @@ fn a_card_that_fails_is_reset_and_goes_on() {
     }
 }
 
-/// How a card may fail to let go of a queue pair: it takes no more commands, or does not say in time that one has ended.
+/// Makes a card unable to release a queue pair: it ignores commands, or reports the completion of one too
+/// late.
 fn keep(machine: &Machine, way: &str) {
     match way {
         "deaf" => machine.deaf.store(true, Ordering::Relaxed),
@@ -140,7 +143,7 @@ fn keep(machine: &Machine, way: &str) {
     }
 }
 
-/// From the return of its destruction on, nothing that arrives for a queue pair changes memory, also if the card goes on.
+/// After a queue pair is destroyed, no packet for it changes memory, even if the card continues.
 #[test]
 fn a_destroyed_queue_pair_changes_nothing_whatever_the_card_does() {
     for way in ["deaf", "late"] {
@@ -158,10 +161,10 @@ fn a_destroyed_queue_pair_changes_nothing_whatever_the_card_does() {
         keep(ma, way);
         assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::DeviceFailed), "{way}");
         write(&[3; 64], 2);
-        assert_eq!(a.bytes(there, 64), [2; 64], "{way}: whoever has that memory now");
+        assert_eq!(a.bytes(there, 64), [2; 64], "{way}: the memory has a new owner");
         assert_eq!(a.one().status, Status::WorkRequestFlushed);
         assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
-        // A reset heals it, and it reaches memory again.
+        // A reset repairs the card, which can then reach memory again.
         assert_eq!(mend(ma, da).0, Condition::Well);
         ma.advance(Duration::from_secs(3));
         ma.progress();
@@ -171,7 +174,8 @@ fn a_destroyed_queue_pair_changes_nothing_whatever_the_card_does() {
     }
 }
 
-/// A card that goes on to reach memory, whatever it is told: its queue pair is not said to be destroyed before a reset.
+/// A card that cannot be kept from reaching memory: its queue pair does not count as destroyed before a
+/// reset.
 #[test]
 fn a_queue_pair_that_is_still_served_is_said_to_be_until_a_reset() {
     let nodes = Nodes::new("pro");
@@ -195,9 +199,10 @@ fn a_queue_pair_that_is_still_served_is_said_to_be_until_a_reset() {
     assert_eq!(da.destroy_qp(a.qp), Err(VerbsError::NotFound));
 }
 
-/// A card that never comes back is tried a bounded number of times, each later than the one before. Its work has ended.
+/// A card that never comes back is restarted a bounded number of times, at growing intervals. Its work has
+/// completed.
 #[test]
-fn a_card_that_does_not_come_back_is_left_alone() {
+fn a_card_that_does_not_come_back_is_given_up() {
     for registers in [u32::MAX, 1 << 23, 1] {
         let nodes = Nodes::new("pro");
         let ([ma, mb], [da, _]) = (&nodes.machines, &nodes.drivers);
@@ -220,9 +225,9 @@ fn a_card_that_does_not_come_back_is_left_alone() {
     }
 }
 
-/// What dies while it is brought up again is tried again.
+/// A restart during which the card dies is repeated.
 #[test]
-fn a_card_may_die_while_it_is_mended() {
+fn a_card_may_die_during_recovery() {
     let mut well = 0;
     for at in (1u64..2000).step_by(37) {
         let nodes = Nodes::new("pro");

@@ -1,4 +1,5 @@
-//! Nodes whose peers may reach ranges of memory only: the card refuses the rest, whatever a peer forges.
+//! Nodes that let peers reach only ranges of memory: the card refuses other addresses, whatever a peer
+//! forges.
 
 use crate::common::nodes::Nodes;
 use crate::common::pair::every_verb;
@@ -10,7 +11,7 @@ use platform::{Arena, IoAddr, Memory};
 use std::sync::Arc;
 use verbs::{LinkKind, MacAddr, MemoryKey, Payload, RemoteAddr, Rnic, SendOp, Sge, Status};
 
-/// The part of the memory of node `number`, which has 8 MiB.
+/// The part of the memory of node `number` that peers may reach. The node has 8 MiB.
 fn part(number: u8) -> Remote {
     Remote::part(IoAddr(DATA * u64::from(number) + 0x3000), 0x20_0800)
 }
@@ -43,7 +44,7 @@ fn the_card_refuses_what_is_outside_of_the_part() {
             {
                 let bytes = if let SendOp::FetchAdd { .. } = op { 8 } else { bytes };
                 let inside = at >= base && at.0 + u64::from(bytes) <= end.0;
-                // A queue pair ends with what is refused.
+                // A refused request ends the queue pair.
                 let [a, b] = nodes.connect(link);
                 memory.fill(IoAddr(2 * DATA), 0x3000, 7).unwrap();
                 a.post(1, op);
@@ -59,7 +60,7 @@ fn the_card_refuses_what_is_outside_of_the_part() {
                 }
             }
         }
-        // Work of this side may still name all of its memory.
+        // Local work requests may still name all memory.
         let [a, b] = nodes.connect(link);
         let list = [Sge { addr: IoAddr(DATA + 0x60_0000), len: 64 }];
         let remote = RemoteAddr { addr: base, key: rkey };
@@ -89,16 +90,17 @@ fn a_part_that_no_key_can_have_is_an_error() {
         let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA), 1 << 20)));
         let remote = Remote::part(IoAddr(base), len);
         let refused = machine.start(&Config { remote, ..Config::default() }).err();
-        assert_eq!(refused, Some(Error::Lacks("a part of memory that begins with a page")));
+        assert_eq!(refused, Some(Error::Lacks("keys for memory that does not begin and end with a page")));
         assert_eq!(machine.bus.shared.in_use(), 0);
     }
 }
 
-/// Memory and registers of a node outside of the ranges that its peers may reach. Each place holds a byte of its own.
+/// Memory and registers of a node outside of the ranges that its peers may reach. Each place is filled with a
+/// byte of its own.
 struct Canaries {
     data: Arc<Arena>,
     machine: Arc<Machine>,
-    /// The first byte of the node's memory.
+    /// The first address of the node's memory.
     base: u64,
 }
 
@@ -106,16 +108,16 @@ impl Canaries {
     const IMAGE: u8 = 0x11;
     const TABLES: u8 = 0x22;
     const REGISTERS: u8 = 0x33;
-    /// Two ranges of 2 MiB: before the first lies a kernel image, between them lie page tables.
+    /// Two ranges of 2 MiB. A kernel image lies before the first, and page tables lie between them.
     const RANGES: [(u64, u64); 2] = [(2 << 20, 4 << 20), (6 << 20, 8 << 20)];
-    /// Places as offsets from the beginning of the node's memory, first byte and end, and the byte that fills each.
+    /// The hidden places: start and end as offsets in the node's memory, and the byte that fills each.
     const HIDDEN: [(u64, u64, u8); 2] = [(0, 2 << 20, Self::IMAGE), (4 << 20, 6 << 20, Self::TABLES)];
 
     fn ranges(base: u64) -> Remote {
         Remote::Ranges(Self::RANGES.map(|(start, end)| base + start..base + end).into())
     }
 
-    /// Puts them in place.
+    /// Fills the places.
     fn of(machine: &Arc<Machine>) -> Self {
         let data = machine.bus.data.clone();
         let base = data.range().0.0;
@@ -126,7 +128,7 @@ impl Canaries {
         Self { data, machine: machine.clone(), base }
     }
 
-    /// The places that were changed.
+    /// Returns the names of the places that were changed.
     fn changed(&self) -> Vec<&'static str> {
         let is_filled = |memory: &dyn Memory, at: u64, len: u64, byte: u8| {
             let mut bytes = vec![0; len as usize];
@@ -146,10 +148,11 @@ impl Canaries {
     }
 }
 
-/// Which of the requests of [`forge`] are atomics.
+/// The indices of the atomics among the requests of [`forge`].
 const ATOMICS: [usize; 2] = [1, 2];
 
-/// What a peer of the second node that has its key gets by a WRITE, a READ and two atomics to an address, and what each gave.
+/// Sends a WRITE, a READ and two atomics to an address of the second node, as a peer that has its key, and
+/// returns status and result of each.
 fn forge(nodes: &Nodes, link: LinkKind, at: u64, len: u32) -> Vec<(Status, Vec<u8>)> {
     let remote = RemoteAddr { addr: IoAddr(at), key: nodes.drivers[1].memory_key().rkey };
     let mine = &nodes.machines[0].bus.data;
@@ -203,13 +206,13 @@ fn forged_requests_reach_nothing_between_the_ranges_of_the_key() {
         ];
         for (place, at, len) in refused {
             for (n, (status, got)) in forge(&nodes, link, at, len).into_iter().enumerate() {
-                // An atomic has a word, which may end where a range does.
+                // An atomic covers 8 bytes, which may end where a range does.
                 let bytes = if ATOMICS.contains(&n) { 8 } else { u64::from(len) };
                 let inside = at.checked_add(bytes).is_some_and(|end| {
                     Canaries::RANGES.iter().any(|range| base + range.0 <= at && end <= base + range.1)
                 });
-                // A master says of all entries of its slaves that there is a page. That of a hole is the first page of the
-                // first range, so that such a request is carried out there.
+                // A master marks all page entries of its slaves as present. That of a hole is the first page
+                // of the first range, so such a request is carried out there.
                 let in_bounds =
                     at >= first.0 && at.checked_add(bytes).is_some_and(|end| end <= first.0 + key_len);
                 let done = inside || profile == "vf" && in_bounds;
@@ -230,8 +233,8 @@ fn forged_requests_reach_nothing_between_the_ranges_of_the_key() {
     }
 }
 
-/// What an operator who asks for it takes: peers reach all that the card can address. It shows too that the canaries would
-/// have told.
+/// With the physical key, which an operator must choose, peers reach all that the card can address. The test
+/// also shows that the canaries work.
 #[test]
 fn the_physical_key_reaches_everything_that_the_card_can_address() {
     let nodes = Nodes::new("pro");
@@ -243,7 +246,7 @@ fn the_physical_key_reaches_everything_that_the_card_can_address() {
     assert_eq!(canaries.changed(), ["image", "page tables", "registers"]);
 }
 
-/// Entries for 1 TB in pages of 2 MiB: 4 MB of the card's tables, which are made, and a key that works.
+/// A key with entries for 1 TB in pages of 2 MiB, which takes 4 MB of the card's tables, works.
 #[test]
 fn a_key_of_half_a_million_pages_is_made() {
     const TIB: u64 = 1 << 40;

@@ -1,4 +1,5 @@
-//! What the driver takes: memory for the card's tables, time to come up, and nothing from the heap on the path of data.
+//! The resources of the driver: memory for the card's tables, the time of bring-up, and no heap allocation on
+//! the data path.
 
 use crate::common::pair::End;
 use crate::common::wire::exchange;
@@ -36,7 +37,8 @@ fn tables_take_memory_for_what_is_there() {
     }
 }
 
-/// Completion queues come and go, but not from under a queue pair; what the tables hold does not grow with their number.
+/// Completion queues can be made and destroyed, but not while a queue pair uses them; the memory of the
+/// tables does not grow with their number.
 #[test]
 fn completion_queues_are_destroyed() {
     let (_machine, driver) = node("pro", 1);
@@ -50,7 +52,7 @@ fn completion_queues_are_destroyed() {
         assert_eq!(driver.destroy_cq(cq), Ok(()));
         assert_eq!(driver.destroy_cq(cq), Err(VerbsError::NotFound));
         assert_eq!(driver.create_qp(options), Err(VerbsError::NotFound));
-        // Numbers of queue pairs are not given again at once, and take a little of the tables.
+        // Queue pair numbers are not reused at once, and take a little memory for tables.
         let bytes = driver.table_bytes();
         assert!(bytes <= *taken.get_or_insert(bytes) + (64 << 10), "{bytes}");
     }
@@ -61,9 +63,9 @@ fn a_card_is_up_in_a_tenth_of_a_second_beside_its_own_time() {
     let (machine, driver) = node("pro", 1);
     assert!(machine.waited() < Duration::from_millis(100), "{:?}", machine.waited());
     drop(driver);
-    // The card was given up, and can be taken again.
+    // The card was released, and can be acquired again.
     drop(machine.start(&Config::default()).unwrap());
-    // Not while another driver has it.
+    // It cannot be acquired while another driver owns it.
     let ownership = machine.plug().register(0x8069c);
     assert_eq!((ownership, machine.start(&Config::default()).err()), (0, Some(mlx4::Error::Owned)));
     machine.plug().set_register(0x8069c, 0);
@@ -74,7 +76,7 @@ fn a_card_is_up_in_a_tenth_of_a_second_beside_its_own_time() {
 }
 
 #[test]
-fn the_path_of_data_allocates_nothing() {
+fn the_data_path_allocates_nothing() {
     let ((ma, da), (mb, db)) = (node("pro", 1), node("pro", 2));
     let (a, b) = (End::new(&da, &ma.bus.data), End::new(&db, &mb.bus.data));
     a.connect(&b, LinkKind::RoceV2);
@@ -89,7 +91,7 @@ fn the_path_of_data_allocates_nothing() {
             b.rnic.post_recv(b.qp, &receive).unwrap();
         });
         assert_eq!(heap.count_total, 0, "post_recv");
-        // The emulated card allocates when its doorbell rings, in this thread: none of that is the driver's.
+        // The emulated card allocates when its doorbell rings, in this thread. The measurement excludes that.
         a.rnic.post_send(a.qp, &work).unwrap();
         exchange(&[&ma, &mb]);
         let heap = allocation_counter::measure(|| {

@@ -1,5 +1,5 @@
-//! What LITE's calls mean, on nodes with cards: all of `tests/semantics`, once for each profile of the emulated card, and once on a
-//! cluster in which one node has no card.
+//! The semantics of LITE's calls on nodes with cards: all of `tests/semantics`, once for each profile of the
+//! emulated card, and once on a cluster in which one node has no card.
 
 use crate::common::lite::{Cluster, cluster};
 use connectx3::device::Profile;
@@ -9,15 +9,15 @@ use semantics::{CASES, Case, Session, Verdict};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Bytes of memory of each node: more than 128 MB, for there is a case of such a region.
+/// The memory of each node, in bytes. One case needs a region of 128 MB.
 const MEMORY: u64 = 192 << 20;
-/// Longer than all cases may take.
+/// More virtual time than all cases take.
 const LIMIT: Duration = Duration::from_secs(100_000);
 
-/// What each node has found, by its place.
+/// The verdicts of each node, with the node's index.
 type Ended = Arc<Mutex<Vec<(usize, Vec<Verdict>)>>>;
 
-/// Runs the cases on all nodes; gives what the first one says of them.
+/// Runs the cases on all nodes, and returns the verdicts of the first.
 fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
     let Cluster { mut world, nodes, .. } = cluster;
     let ids: Vec<_> = nodes.iter().map(|(_, lite)| lite.node_id()).collect();
@@ -40,7 +40,7 @@ fn run(cluster: Cluster, cases: &'static [Case]) -> Vec<Verdict> {
     ended.into_iter().find(|(rank, _)| *rank == 0).map(|(_, verdicts)| verdicts).unwrap()
 }
 
-/// All cases hold on nodes with those cards, and if so on one more without.
+/// Checks all cases on nodes with those cards, and with `with_soft` on one more node without a card.
 fn check(profiles: &[&str], with_soft: bool) {
     let verdicts = run(cluster(profiles, with_soft, 0, MEMORY), CASES);
     assert_eq!(verdicts.len(), CASES.len());

@@ -1,4 +1,4 @@
-//! A virtual function: how it gets into step with its master, what it hears from it, and how it ends.
+//! A virtual function: its synchronisation with the master, the master's events, and the end of the function.
 
 use crate::common;
 use crate::common::nodes::Nodes;
@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use verbs::{CqOptions, LinkKind, MacAddr, Payload, PortState, QpOptions, Rnic, SendOp, Status, VerbsError};
 
-/// Words of the channel: what the slave says, what the master answers, and flags.
-const SAID: u64 = 0;
-const ANSWER: u64 = 4;
+/// Registers of the channel: the slave's request, the master's reply, and flags.
+const SLAVE_WRITE: u64 = 0;
+const SLAVE_READ: u64 = 4;
 const FLAGS: u64 = 0xc;
 
 fn machine() -> Arc<Machine> {
@@ -38,16 +38,16 @@ fn it_gets_into_step_with_a_master_wherever_that_is() {
     for (said, answer) in [(0, 0), (1 << 31, 1 << 31), (1 << 31, 0), (0, 1 << 31)] {
         let machine = machine();
         let plug = machine.plug();
-        // The answer first: a word with a new toggle is heard.
-        plug.ring(ANSWER, said);
-        plug.ring(SAID, said);
-        plug.ring(ANSWER, answer);
+        // The reply first: the card acts on a request with a new toggle.
+        plug.ring(SLAVE_READ, said);
+        plug.ring(SLAVE_WRITE, said);
+        plug.ring(SLAVE_READ, answer);
         let begun = machine.bus.now();
         let driver = machine.start(&Config::default()).unwrap();
         let limit = Duration::from_secs(if said == answer { 1 } else { 6 });
         assert!(machine.bus.now() - begun < limit);
         drop(driver);
-        // Which ended as it should.
+        // The first start has ended properly.
         assert_eq!(machine.bus.shared.in_use(), 0);
         drop(machine.start(&Config::default()).unwrap());
     }
@@ -56,10 +56,10 @@ fn it_gets_into_step_with_a_master_wherever_that_is() {
 #[test]
 fn a_slave_that_was_given_up_begins_anew() {
     let (machine, driver) = node("vf", 1);
-    // A word out of order: the master takes everything.
-    let said = machine.plug().doorbell(SAID);
-    machine.plug().ring(SAID, (said ^ 1 << 31) & 1 << 31 | 2 << 16);
-    assert_ne!(machine.plug().doorbell(ANSWER) & 1 << 17, 0);
+    // A request out of order makes the master release everything.
+    let said = machine.plug().doorbell(SLAVE_WRITE);
+    machine.plug().ring(SLAVE_WRITE, (said ^ 1 << 31) & 1 << 31 | 2 << 16);
+    assert_ne!(machine.plug().doorbell(SLAVE_READ) & 1 << 17, 0);
     driver.progress(Instant::from_nanos(u64::MAX / 2), 64);
     assert_eq!(driver.attributes().port_state, PortState::Down);
     assert_eq!(driver.create_cq(CqOptions { depth: 4 }), Err(VerbsError::DeviceFailed));
@@ -88,13 +88,13 @@ fn a_master_that_is_not_there_is_named_in_time() {
     let gone = machine();
     gone.broken.store(u32::MAX, Ordering::Relaxed);
     assert_eq!(gone.start(&Config::default()).err(), Some(Error::Gone));
-    // It never answers: its word has another toggle for ever.
+    // The master never replies: its toggle bit always differs.
     let silent = machine();
     silent.broken.store(1 << 31, Ordering::Relaxed);
     let begun = silent.bus.now();
     assert_eq!(silent.start(&Config::default()).err(), Some(Error::NoMaster));
     assert!(silent.bus.now() - begun < Duration::from_secs(30));
-    // It is offline.
+    // The master is offline.
     let offline = machine();
     offline.broken.store(1 << 9, Ordering::Relaxed);
     assert_eq!(offline.start(&Config::default()).err(), Some(Error::NoMaster));
@@ -103,7 +103,8 @@ fn a_master_that_is_not_there_is_named_in_time() {
     }
 }
 
-/// A card that is gone at its n-th access, whatever n, is an error within the deadlines; so is one that lies.
+/// If the card disappears at its n-th access, for any n, the driver returns an error within the deadlines;
+/// the same holds for false values.
 #[test]
 fn its_card_may_die_or_lie_at_any_moment() {
     let mut came_up = false;
@@ -140,7 +141,7 @@ fn its_card_may_die_or_lie_at_any_moment() {
     assert!(up > 5 && refused > 5, "up {up}, refused {refused}");
 }
 
-/// The master takes all from a function that ends, so that nothing that comes for it later touches memory.
+/// The master releases everything that a destroyed function had, so that no late packet changes memory.
 #[test]
 fn nothing_reaches_a_function_that_has_ended() {
     let Nodes { machines: [ma, mb], drivers: [da, db] } = Nodes::new("vf");
@@ -167,8 +168,8 @@ fn nothing_reaches_a_function_that_has_ended() {
     assert_eq!(ended.iter().map(|c| c.status).collect::<Vec<_>>(), [Status::RetryExceeded]);
 }
 
-/// Linux's master refuses what the port's other functions would notice, so a virtual function speaks version 1 only; a
-/// physical one that has both speaks it with it.
+/// Linux's master refuses settings that the port's other functions would notice, so a virtual function
+/// supports RoCE v1 only. A physical function that supports both versions uses v1 with it.
 #[test]
 fn it_speaks_the_first_roce_with_a_physical_function() {
     let ((ma, da), (mb, db)) = (node("vf", 1), node("pro", 2));
@@ -177,7 +178,7 @@ fn it_speaks_the_first_roce_with_a_physical_function() {
     b.connect(&a, LinkKind::RoceV1);
     every_verb(&a, &b, &[&ma, &mb]);
     every_verb(&b, &a, &[&ma, &mb]);
-    // Not the second.
+    // RoCE v2 is refused.
     let c = End::new(&da, &ma.bus.data);
     let second = common::pair::to(&b, c.qp, LinkKind::RoceV2);
     assert_eq!(da.connect_qp(c.qp, &second), Err(VerbsError::Unsupported));

@@ -1,17 +1,17 @@
-//! Two drivers over two emulated cards in one process: every verb, and how each ends.
+//! Two drivers over two emulated cards in one process: every verb, and every way in which one can end.
 
 use crate::common::node;
 use crate::common::nodes::{Nodes, on_every_card};
 use crate::common::pair::{DEPTH, End, datagrams, every_verb, gather, to};
 use crate::common::wire::{Station, exchange, exchange_lossy};
-use platform::{IoAddr, Memory};
+use platform::IoAddr;
 use std::time::Duration;
 use verbs::{
     Completion, LinkKind, Payload, RecvWr, RemoteAddr, RemoteKey, Rnic, SendOp, SendWr, Sge, Status,
     VerbsError, WorkKind, WrId,
 };
 
-/// Runs `test` on two connected ends.
+/// Calls `test` with two connected ends.
 fn connected(profile: &str, link: LinkKind, test: impl FnOnce(&End<'_>, &End<'_>, [&dyn Station; 2])) {
     let nodes = Nodes::new(profile);
     let [a, b] = nodes.connect(link);
@@ -73,7 +73,7 @@ fn errors_end_work_as_they_should() {
                 [(1, status, WorkKind::Write), (2, Status::WorkRequestFlushed, WorkKind::Write)]
             );
             assert_eq!(b.bytes(there, 64), [7; 64]);
-            // The responder's queue pair is in error too, and its receive is given back.
+            // The responder's queue pair is in error too, and its receive completes as flushed.
             assert_eq!(b.one().status, Status::WorkRequestFlushed);
         });
     }
@@ -121,7 +121,7 @@ fn what_cannot_be_is_refused_at_once() {
         assert_eq!(post(atomic), Err((0, VerbsError::InvalidArgument)));
         let receive = RecvWr { id: WrId(1), scatter: &outside };
         assert_eq!(a.rnic.post_recv(a.qp, &[receive]), Err((0, VerbsError::LocalProtection)));
-        // Connected once.
+        // A queue pair is connected only once.
         let again = to(b, a.qp, LinkKind::RoceV2);
         assert_eq!(a.rnic.connect_qp(a.qp, &again), Err(VerbsError::InvalidState));
         assert_eq!(a.rnic.connect_qp(b.qp, &again), Err(VerbsError::NotFound));
@@ -135,7 +135,7 @@ fn rings_go_round_and_take_no_more_than_they_hold() {
         let there = b.put(&[0; 4096]);
         let mut next = 0u64;
         for lap in 0..60u8 {
-            // One completion for all: the last asks for it.
+            // Only the last request of a batch asks for a completion.
             let bytes = [lap; 100];
             let data = Payload::Inline(&bytes[..usize::from(lap) + 20]);
             let work: Vec<_> = (0..DEPTH)
@@ -193,7 +193,7 @@ fn a_destroyed_queue_pair_completes_all_its_work_and_gives_everything_back() {
             a.receive(2, &[]);
             a.post(3, write);
             if round % 2 == 0 {
-                // Written by the card, but not polled before the end.
+                // Written by the card, but not polled before the queue pair is destroyed.
                 exchange(&nodes.stations());
             }
             a.post(4, write);
@@ -211,8 +211,8 @@ fn a_destroyed_queue_pair_completes_all_its_work_and_gives_everything_back() {
             }
             b.memory.free(there, 64);
         }
-        // Completion queues stay: a page of entries and one for the record each, and their own entries in tables. The rest
-        // went back.
+        // Completion queues stay allocated: two pages each, and their entries in tables. Everything else was
+        // freed.
         let (queues, tables) = (39 * 2 * 4096, 4 * 4096);
         assert!(memory.in_use() <= peak + queues + tables, "{profile}: {} {peak}", memory.in_use());
         drop(nodes);

@@ -1,11 +1,11 @@
-//! How fast the ICRC is.
+//! The speed of the ICRC.
 
 use super::{Effort, best};
 use roce::wire::{Icrc, Method};
 use serde_json::{Value, json};
 use std::hint::black_box;
 
-/// Gigabytes per second by tables and by what the transport uses, at several sizes.
+/// Measures gigabytes per second by tables and by the transport's method, at several sizes.
 pub fn speeds(effort: Effort) -> Vec<Value> {
     println!("ICRC, GB/s; the transport uses {:?} on this processor", Method::best());
     println!("{:>6} {:>9} {:>9}", "bytes", "table", "used");
@@ -30,10 +30,12 @@ pub fn speeds(effort: Effort) -> Vec<Value> {
         .collect()
 }
 
-/// Bytes of a frame before its base header, of RoCEv2 over IPv4, and of the base header: fed apart from the rest.
+/// The bytes of a frame before its base header, for RoCEv2 over IPv4, and the bytes that are fed separately:
+/// IP, UDP and base header.
 const FED_APART: (usize, usize) = (14 + 28, 28 + 12);
 
-/// Nanoseconds of ICRC for an operation: of all its frames at both ends, of which there were `lens` for `operations`.
+/// Returns the nanoseconds of ICRC per operation, for frames of `lens` bytes at both ends in `operations`
+/// operations.
 pub fn of_frames(effort: Effort, lens: &[usize], operations: u64) -> f64 {
     let bytes = vec![0x5a; 5000];
     let (before, apart) = FED_APART;

@@ -1,14 +1,14 @@
-//! How fast the transport is at native speed: two of them back to back in one thread, no network and no RNIC around them,
-//! so a figure is what both ends cost together, from posting to completion.
+//! Measures the transport at native speed: two queue pairs back to back in one thread, without a network or
+//! RNIC around them, so that a figure is the cost of both ends together, from posting to completion.
 //!
 //! `cargo bench -p roce [-- --json FILE] [--quick]`
 //!
-//! Each operation is measured twice. As **packets**: what the one end would send is handed to the other taken apart, so
-//! there are no network headers and no ICRC, but all of the transport and its copies from and to memory (it is the way
-//! that packets between queue pairs of one RNIC take). As **frames**: emitted whole, ICRC included, then parsed, the ICRC
-//! checked. The **ICRC** column says how much of that it is, measured by itself over as many bytes.
+//! Each operation is measured twice. As **packets**: one end passes parsed packets to the other, without
+//! network headers and ICRC, but with the whole transport and its copies from and to memory. Packets between
+//! queue pairs of one RNIC take this path. As **frames**: whole frames are emitted with their ICRC, then
+//! parsed and checked. The **ICRC** column is the share of the ICRC, measured separately over as many bytes.
 //!
-//! Every figure is the best of many short runs: what the code costs when the machine does nothing else.
+//! Every figure is the best of many short runs, so that it is the cost of the code on an idle machine.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail")]
 
 mod icrc;
@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long one run takes, and how many there are.
+/// The duration of one run, and the number of runs.
 #[derive(Clone, Copy)]
 struct Effort {
     run: Duration,
     runs: u32,
 }
 
-/// Nanoseconds that `f` takes for each of the things that it says it did.
+/// Returns the least nanoseconds per unit of work, the number of which `f` returns.
 fn best(effort: Effort, mut f: impl FnMut() -> u64) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..effort.runs {
@@ -95,7 +95,7 @@ fn options() -> Result<Options, String> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
-            // What cargo says to every benchmark.
+            // Cargo passes this to every benchmark.
             "--bench" => {}
             "--quick" => options.effort = Effort { run: Duration::from_micros(200), runs: 5 },
             "--json" => options.json = Some(words.next().ok_or("--json needs a file")?),

@@ -12,7 +12,7 @@ use verbs::{
 const KEY: RemoteKey = RemoteKey(0x1234);
 const BASE: IoAddr = IoAddr(1 << 20);
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Write,
@@ -32,10 +32,10 @@ impl Operation {
     }
 }
 
-/// How packets get from the one end to the other.
+/// The path of packets from one end to the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Via {
-    /// Taken apart.
+    /// As parsed packets.
     Packets,
     /// As whole frames.
     Frames,
@@ -59,7 +59,7 @@ impl Completions for Done {
     }
 }
 
-/// A queue pair and what it works with.
+/// A queue pair and its environment.
 struct End {
     qp: ReliableQp,
     memory: Arena,
@@ -86,7 +86,7 @@ pub struct Pair {
     via: Via,
     round: u32,
     buffer: Vec<u8>,
-    /// Lengths of the frames of the last run.
+    /// The lengths of the frames of the last run.
     pub frame_lens: Vec<usize>,
 }
 
@@ -147,7 +147,7 @@ impl Pair {
         Self { ends, via, round: 0, buffer: vec![0; 5000], frame_lens: Vec::with_capacity(1024) }
     }
 
-    /// Does `n` operations of `bytes` bytes at once, from posting to the last completion; gives `n`.
+    /// Does `n` operations of `bytes` bytes at once, from posting to the last completion, and returns `n`.
     pub fn run(&mut self, operation: Operation, bytes: u32, n: u32) -> u64 {
         self.frame_lens.clear();
         let list = [Sge { addr: BASE, len: bytes }];
@@ -172,7 +172,7 @@ impl Pair {
             self.round = self.round.wrapping_add(1);
             let moved = self.drain(0) + self.drain(1);
             // An acknowledgement waits for the next round.
-            assert!(moved > 0 || self.ends[1].qp.has_work(), "the transport stands still");
+            assert!(moved > 0 || self.ends[1].qp.has_work(), "the transport makes no progress");
         }
         let smooth =
             |end: &End| end.counters.retransmits + end.counters.rx_naks + end.counters.access_errors == 0;
@@ -180,7 +180,7 @@ impl Pair {
         u64::from(n)
     }
 
-    /// Carries all that `side` has to send to the other; gives how many packets.
+    /// Carries all packets of `side` to the other, and returns their number.
     fn drain(&mut self, side: usize) -> usize {
         let Self { ends: [a, b], via, round, buffer, frame_lens } = self;
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };

@@ -1,16 +1,16 @@
-//! What peers may reach of a node's memory: keys, rights and ranges.
+//! Remote access to a node's memory: keys, rights and ranges.
 
 use platform::{IoAddr, Memory, MemoryError};
 use verbs::RemoteKey;
 
-/// What a peer wants to do with memory.
+/// The access that a peer requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Right {
-    /// READ.
+    /// Required for READ.
     Read,
-    /// WRITE.
+    /// Required for WRITE.
     Write,
-    /// Fetch-and-add, compare-and-swap.
+    /// Required for fetch-and-add and compare-and-swap.
     Atomic,
 }
 
@@ -25,13 +25,14 @@ impl From<MemoryError> for Denied {
     }
 }
 
-/// Memory as peers reach it. Addresses are those that peers name, which mean something only together with the key.
+/// A node's memory as its peers reach it. Addresses are those that peers name, and have a meaning only
+/// together with the key.
 ///
-/// [`check`](Self::check) is asked once for a whole message, the access once for each packet. A key may lose its
-/// validity in between, and then the access is refused.
+/// [`check`](Self::check) is called once for a whole message, the access once for each packet. A key may
+/// become invalid in between; the access is then refused.
 pub trait RemoteAccess {
-    /// Whether `key` gives `right` over `len` bytes from `addr`. Not asked for a length of zero, for which a peer needs
-    /// no key (specification 9.7.4.1.5).
+    /// Returns an error unless `key` grants `right` over `len` bytes from `addr`. Not called for a length of
+    /// zero, for which a peer needs no key (specification 9.7.4.1.5).
     fn check(&self, key: RemoteKey, addr: IoAddr, len: u32, right: Right) -> Result<(), Denied>;
 
     /// Copies `data` to `addr`, within a range that was checked.
@@ -40,23 +41,23 @@ pub trait RemoteAccess {
     /// Copies `out.len()` bytes from `addr` into `out`, within a range that was checked.
     fn read(&self, key: RemoteKey, addr: IoAddr, out: &mut [u8]) -> Result<(), Denied>;
 
-    /// As [`Memory::fetch_add`], on 8 aligned bytes that were checked.
+    /// Adds as [`Memory::fetch_add`] does, to 8 aligned bytes that were checked.
     fn fetch_add(&self, key: RemoteKey, addr: IoAddr, add: u64) -> Result<u64, Denied>;
 
-    /// As [`Memory::compare_swap`], on 8 aligned bytes that were checked.
+    /// Swaps as [`Memory::compare_swap`] does, on 8 aligned bytes that were checked.
     fn compare_swap(&self, key: RemoteKey, addr: IoAddr, compare: u64, swap: u64) -> Result<u64, Denied>;
 
-    /// Takes `key` away, as a peer asks by SEND with invalidate.
+    /// Invalidates `key`, as a peer requests by SEND with invalidate.
     fn invalidate(&self, key: RemoteKey) -> Result<(), Denied>;
 
-    /// The peer of an XRC queue pair names a shared receive queue: what is asked for until the next call is in its
-    /// protection domain. An RNIC without XRC has none to name.
+    /// Enters the protection domain of a shared receive queue that the peer of an XRC queue pair names. All
+    /// accesses until the next call happen in that domain. An RNIC without XRC has no such queue.
     fn enter(&self, _srq: u32) -> Result<(), Denied> {
         Err(Denied)
     }
 }
 
-/// One key for all of a memory, with every right. It cannot be invalidated.
+/// A single key for all of a memory, with every right. It cannot be invalidated.
 pub struct OneKey<'a> {
     /// The key.
     pub key: RemoteKey,

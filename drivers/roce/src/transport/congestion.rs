@@ -1,24 +1,29 @@
-//! How many packets may be in flight: a window that finds what the path carries.
+//! The number of packets that may be in flight: a window that adapts to the capacity of the path.
 //!
-//! It grows while packets are acknowledged: doubling per round trip at first, then by one packet per round trip, and
-//! faster again after some rounds without trouble. What shrinks it, at most once per round trip:
+//! It grows while packets are acknowledged: it doubles per round trip at first, then grows by one packet per
+//! round trip, and faster again after some rounds without trouble. Three events shrink it, at most once per
+//! round trip:
 //!
-//! - A **congestion mark**: a CNP, or a READ response that arrives marked. As in DCQCN (Zhu and others, SIGCOMM 2015)
-//!   and DCTCP (RFC 8257), the cut is half of the share of rounds that were marked lately, so that rare marks cost
-//!   little, and steady ones settle where the queue is short.
-//! - A **loss**. With packets waiting in queues, which shows in the round trip, it was likely a queue that overflowed,
-//!   or else going back N costs more than it need, as what waits is lost too: the window is halved. Without, it was
-//!   likely chance, and the cut is an eighth. So the window of a lossy path stays near what the path holds.
-//! - A **timeout**: everything may be lost, and the window starts over.
+//! - A **congestion mark**: a CNP, or a READ response that arrives marked. As in DCQCN (Zhu and others,
+//!   SIGCOMM 2015) and DCTCP (RFC 8257), the cut is half of the recent share of marked rounds, so that rare
+//!   marks cost little, and steady ones settle where the queue is short.
+//! - A **loss**. If packets wait in queues, which the round trip reveals, a queue has probably overflowed;
+//!   and going back N costs more than necessary, because the waiting packets are lost too. The window is
+//!   halved. Otherwise the loss was probably random, and the cut is an eighth. So the window of a lossy path
+//!   stays near its capacity.
+//! - A **timeout**: everything may be lost, and the window starts again.
 
-/// The window never shrinks below this many packets: with one, nothing follows a lost packet that would show the gap.
+/// The minimum of the window, in packets. With a single packet, nothing would follow a lost packet and reveal
+/// the gap.
 const MIN: u32 = 2;
-/// The window of a new connection.
+/// The window of a new connection, in packets.
 const FIRST: u32 = 16;
-/// Rounds without trouble after which growth quickens by a packet per round, up to this many packets.
+/// The number of rounds without trouble after which growth accelerates by a packet per round, and the fastest
+/// growth in packets per round.
 const CALM_ROUNDS: u32 = 5;
 const FASTEST_GROWTH: u32 = 8;
-/// Fixed point of the share of marked rounds, and its weight per round (DCTCP's g = 1/16).
+/// The fixed-point unit of the share of marked rounds, and log2 of the inverse weight of a round (DCTCP's g =
+/// 1/16).
 const ALL_MARKED: u32 = 1 << 10;
 const MARK_SHIFT: u32 = 4;
 
@@ -27,24 +32,25 @@ const MARK_SHIFT: u32 = 4;
 pub(super) struct Window {
     packets: u32,
     max: u32,
-    /// It doubles per round while below this.
+    /// The window doubles per round while it is below this.
     threshold: u32,
-    /// Growth that does not make a whole packet yet, in `1 / packets`.
+    /// Growth of less than a packet so far, in units of `1 / packets`.
     fraction: u32,
-    /// Rounds since the last cut.
+    /// The number of rounds since the last cut.
     calm: u32,
-    /// The share of rounds that were marked, of [`ALL_MARKED`].
+    /// The share of marked rounds, in units of 1 / [`ALL_MARKED`].
     alpha: u32,
-    /// In this round: whether a mark came, whether the window was cut, and the least round trip in nanoseconds.
+    /// State of the present round: true if a mark arrived, true if the window was cut, and the shortest round
+    /// trip in nanoseconds.
     marked: bool,
     cut: bool,
     least_rtt: Option<u64>,
-    /// The least round trip of the last whole round.
+    /// The shortest round trip of the last complete round, in nanoseconds.
     last_rtt: Option<u64>,
 }
 
 impl Window {
-    /// A window of at most `max` packets.
+    /// Makes a window of at most `max` packets.
     pub(super) fn new(max: u32) -> Self {
         let max = max.max(MIN);
         Self {
@@ -61,12 +67,12 @@ impl Window {
         }
     }
 
-    /// Packets that may be in flight.
+    /// Returns the number of packets that may be in flight.
     pub(super) const fn packets(&self) -> u32 {
         self.packets
     }
 
-    /// `packets` were acknowledged while the window was in use.
+    /// Grows after `packets` were acknowledged while the window was in use.
     pub(super) fn grow(&mut self, packets: u32) {
         if self.packets < self.threshold {
             self.packets = (self.packets + packets).min(self.threshold);
@@ -79,12 +85,12 @@ impl Window {
         self.packets = (self.packets + whole).min(self.max);
     }
 
-    /// A round trip was measured, in nanoseconds.
+    /// Records a round trip, in nanoseconds.
     pub(super) fn sample(&mut self, rtt: u64) {
         self.least_rtt = Some(self.least_rtt.map_or(rtt, |least| least.min(rtt)));
     }
 
-    /// A round trip is over: all that was in flight at its start is acknowledged.
+    /// Ends a round: everything in flight at its start is acknowledged.
     pub(super) fn end_round(&mut self) {
         let target = if self.marked { ALL_MARKED } else { 0 };
         self.alpha = self.alpha - (self.alpha >> MARK_SHIFT) + (target >> MARK_SHIFT);
@@ -93,13 +99,14 @@ impl Window {
         (self.marked, self.cut) = (false, false);
     }
 
-    /// A switch has marked packets of this connection.
+    /// Shrinks because a switch has marked packets of this connection.
     pub(super) fn on_mark(&mut self) {
         self.marked = true;
         self.cut(|window| window.packets - (window.packets * window.alpha / (2 * ALL_MARKED)));
     }
 
-    /// A packet was lost. `least` is the round trip of the empty path in nanoseconds, if known.
+    /// Shrinks because a packet was lost. `least` is the round trip of the empty path in nanoseconds, if it
+    /// is known.
     pub(super) fn on_loss(&mut self, least: Option<u64>) {
         self.cut(|window| {
             let current = window.least_rtt.or(window.last_rtt);
@@ -110,7 +117,7 @@ impl Window {
         });
     }
 
-    /// Nothing was heard for long.
+    /// Starts again because no acknowledgement arrived for a long time.
     pub(super) fn on_timeout(&mut self) {
         self.threshold = (self.packets / 2).max(MIN);
         self.packets = MIN;
@@ -135,14 +142,14 @@ mod tests {
     use super::*;
     use alloc::{vec, vec::Vec};
 
-    /// A round in which the whole window was acknowledged.
+    /// Simulates a round in which the whole window was acknowledged.
     fn round(window: &mut Window) {
         window.grow(window.packets());
         window.end_round();
     }
 
     #[test]
-    fn it_doubles_then_creeps_then_hurries() {
+    fn growth_doubles_then_is_linear_then_accelerates() {
         let mut window = Window::new(64);
         let mut sizes = vec![window.packets()];
         for _ in 0..3 {
@@ -165,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_loss_costs_half_if_a_queue_shows_and_an_eighth_if_not() {
-        // Least, current round trip, window after.
+        // The shortest round trip, the present one, and the window afterwards.
         for (least, current, after) in [(100, 100, 56), (100, 125, 56), (100, 126, 32), (100, 50, 56)] {
             let mut window = Window::new(64);
             (0..3).for_each(|_| round(&mut window));

@@ -1,14 +1,15 @@
-//! The reliable connected service (specification chapter 9.7), the unreliable connected one (9.8.2) and the unreliable
-//! datagram service (9.8.3) as state machines without I/O.
+//! The reliable connected service (specification chapter 9.7), the unreliable connected service (9.8.2) and
+//! the unreliable datagram service (9.8.3) as state machines without I/O.
 //!
-//! A [`DatagramQp`] sends and takes single packets, an [`UnreliableQp`] messages of which it drops what is not whole.
-//! A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
-//! time go in; packets come out one at a time, when whoever owns the queue pair has room for one: [`ReliableQp::next_tx`]
-//! says what is to be sent, [`ReliableQp::emit`] writes it straight from memory into the frame, [`ReliableQp::sent`]
-//! goes on. Nothing allocates after [`ReliableQp::new`].
+//! A [`DatagramQp`] sends and receives single packets; an [`UnreliableQp`] sends and receives messages, and
+//! drops incomplete ones. A [`ReliableQp`] is a requester and a responder that share a path. Packets and the
+//! time go in. Packets come out one at a time, when the owner of the queue pair has room for one:
+//! [`ReliableQp::next_tx`] returns the next packet, [`ReliableQp::emit`] writes it straight from memory into
+//! the frame, [`ReliableQp::sent`] advances. Nothing allocates after [`ReliableQp::new`].
 //!
-//! PSNs of a work request are fixed when it is posted, so that going back is only a matter of setting one number.
-//! A READ longer than [`READ_CHUNK`] packets is asked for in pieces, so that responses do not flood a receive ring.
+//! The PSNs of a work request are fixed when it is posted, so a requester goes back by setting one number. A
+//! READ longer than [`READ_CHUNK`] packets is requested in pieces, so that responses do not overrun a receive
+//! ring.
 
 mod access;
 mod congestion;
@@ -34,41 +35,43 @@ pub use ud::{DatagramQp, Route};
 use platform::{Instant, Memory};
 use verbs::Completion;
 
-/// Longest message in bytes (specification 9.7.7).
+/// The length of the longest message, in bytes (specification 9.7.7).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
-/// READs and atomics that a responder holds for its peer, and so the most that a requester may keep in flight.
+/// The number of READs and atomics that a responder holds for its peer, and therefore the most that a
+/// requester may keep in flight.
 pub const MAX_RD_ATOMIC: u8 = 16;
 
-/// Most packets of a READ's responses that are asked for at once.
+/// The maximum number of READ response packets that are requested at once.
 pub const READ_CHUNK: u32 = 32;
 
-/// Where completions go. The owner of the completion queues decides how.
+/// The receiver of completions, which the owner of the completion queues implements.
 pub trait Completions {
-    /// A send work request has ended. It goes to the queue only if `report`; else the caller wanted no completion.
+    /// Receives the completion of a send work request. It belongs into the queue only if `report` is true;
+    /// otherwise the caller wanted no completion.
     fn send_ended(&mut self, completion: &Completion, report: bool);
 
-    /// A receive work request has ended.
+    /// Receives the completion of a receive work request.
     fn recv_ended(&mut self, completion: &Completion);
 }
 
-/// What a queue pair works with during one call.
+/// The environment of a queue pair during one call.
 pub struct Env<'a> {
-    /// The time.
+    /// The present time.
     pub now: Instant,
     /// The node's memory.
     pub memory: &'a dyn Memory,
-    /// The same as peers reach it: the keys.
+    /// The memory as peers reach it, by keys.
     pub remote: &'a dyn RemoteAccess,
-    /// Counts of what happens.
+    /// The counters of the RNIC.
     pub counters: &'a mut Counters,
-    /// Where completions go.
+    /// The receiver of completions.
     pub completions: &'a mut dyn Completions,
 }
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of what happened since the start.
+        /// Counts of events since the start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
@@ -84,25 +87,25 @@ macro_rules! counters {
 counters! {
     /// RoCE frames received, good or bad.
     rx_packets,
-    /// Their bytes, from Ethernet header to ICRC.
+    /// Bytes of received RoCE frames, from Ethernet header to ICRC.
     rx_bytes,
     /// RoCE frames sent.
     tx_packets,
-    /// Their bytes.
+    /// Bytes of sent RoCE frames, from Ethernet header to ICRC.
     tx_bytes,
     /// Packets between queue pairs of this RNIC.
     loopback_packets,
     /// Frames dropped for a wrong ICRC.
     rx_icrc_errors,
-    /// Frames dropped because they could not be taken apart.
+    /// Frames dropped because they could not be parsed.
     rx_malformed,
     /// Frames dropped because they were addressed to another port.
     rx_not_ours,
-    /// Packets dropped for want of a queue pair with that number.
+    /// Packets dropped because no queue pair has their number.
     rx_unknown_qp,
     /// Packets dropped because their queue pair is of another service.
     rx_wrong_service,
-    /// Packets dropped because their queue pair is connected to somebody else, or to nobody.
+    /// Packets dropped because their queue pair is connected to another peer, or not connected.
     rx_wrong_peer,
     /// Packets dropped for their partition key.
     rx_bad_pkey,
@@ -110,28 +113,29 @@ counters! {
     rx_bad_qkey,
     /// Datagrams, and messages of unreliable connections, dropped because no receive was posted.
     rx_no_receive,
-    /// Datagrams dropped because they are longer than the receive posted, or than the MTU; messages of unreliable
-    /// connections longer than the receive posted.
+    /// Datagrams dropped because they are longer than the receive posted, or than the MTU; messages of
+    /// unreliable connections longer than the receive posted.
     rx_too_long,
     /// Requests received again.
     rx_duplicates,
-    /// Repeated READs and atomics dropped because their answer is not kept any more, or they ask for something else.
+    /// Repeated READs and atomics dropped because their response is no longer kept, or because they differ
+    /// from the original.
     rx_stale_requests,
-    /// Requests dropped, or packets of unreliable connections, because one before them is missing.
+    /// Requests, or packets of unreliable connections, dropped because an earlier one is missing.
     rx_out_of_sequence,
-    /// Responses that answer nothing outstanding.
+    /// Responses to nothing outstanding.
     rx_stale_responses,
     /// Packets dropped because their queue pair is not connected, or in error.
     rx_wrong_state,
-    /// Packets that asked for what key, range or right do not allow.
+    /// Packets refused for their key, range or right.
     access_errors,
-    /// Requests that broke the protocol.
+    /// Requests that violated the protocol.
     invalid_requests,
-    /// Requests that a receive of this node was not good for.
+    /// Requests that failed because the memory of a receive of this node was invalid.
     operation_errors,
     /// NAKs sent for a missing packet.
     tx_naks,
-    /// NAKs received for a missing packet, and READ responses that showed a gap.
+    /// NAKs received for a missing packet, and READ responses that revealed a gap.
     rx_naks,
     /// RNR NAKs sent.
     tx_rnr_naks,
@@ -141,7 +145,7 @@ counters! {
     retransmits,
     /// Acknowledgement timeouts.
     timeouts,
-    /// Packets repeated because an answer was late, before the acknowledgement timeout.
+    /// Packets repeated because a response was late, before the acknowledgement timeout.
     probes,
     /// Packets that a congested switch has marked.
     rx_ecn_marked,

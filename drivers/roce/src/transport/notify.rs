@@ -1,4 +1,4 @@
-//! Congestion notifications: a receiver of marked packets tells their sender (annex A17.9.3).
+//! Congestion notifications, by which the receiver of marked packets informs their sender (annex A17.9.3).
 
 use super::qp::{Source, Tx};
 use crate::wire::{Bth, Ext, Opcode};
@@ -6,12 +6,12 @@ use core::time::Duration;
 use platform::Instant;
 use verbs::{Psn, QpNum};
 
-/// The shortest time between two notifications of one queue pair, as in DCQCN.
+/// The minimum time between two notifications of one queue pair, as in DCQCN.
 const SPACING: Duration = Duration::from_micros(50);
 /// BECN, in the byte of the base header before the queue pair.
 const BECN: u8 = 0x40;
 
-/// Whether a notification is due.
+/// Decides when a notification is due.
 pub(super) struct Notifier {
     due: bool,
     not_before: Instant,
@@ -22,7 +22,7 @@ impl Notifier {
         Self { due: false, not_before: Instant::ZERO }
     }
 
-    /// A packet has arrived marked.
+    /// Records that a marked packet has arrived.
     pub(super) fn on_marked(&mut self, now: Instant) {
         if now >= self.not_before {
             self.due = true;
@@ -34,7 +34,7 @@ impl Notifier {
         self.due
     }
 
-    /// The notification for `remote_qp`, if due.
+    /// Returns the notification for `remote_qp`, if it is due.
     pub(super) fn next_tx(&self, remote_qp: QpNum) -> Option<Tx> {
         self.due.then(|| {
             let mut bth = Bth::new(Opcode::CNP, remote_qp, Psn::new(0));
@@ -43,7 +43,7 @@ impl Notifier {
         })
     }
 
-    /// It was sent, or is not wanted.
+    /// Clears the notification, after it was sent or because it is not wanted.
     pub(super) const fn clear(&mut self) {
         self.due = false;
     }

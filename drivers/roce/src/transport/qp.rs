@@ -11,46 +11,47 @@ use crate::wire::{Bth, Ecn, Ext, Headers, Net, Packet, Service, XrcEth};
 use platform::{Instant, IoAddr, Memory};
 use verbs::{Psn, QpConnect, QpNum, RecvWr, RemoteKey, SendWr, Status, VerbsError, WrId};
 
-/// What a queue pair is made with.
+/// The capacities of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Send work requests outstanding.
+    /// The maximum number of send work requests outstanding.
     pub send_depth: u32,
-    /// Receive work requests outstanding.
+    /// The maximum number of receive work requests outstanding.
     pub recv_depth: u32,
-    /// Elements of a scatter or gather list, at most 255.
+    /// The maximum number of elements in a scatter or gather list, at most 255.
     pub max_sge: u32,
-    /// Bytes of an inline payload.
+    /// The maximum length of an inline payload, in bytes.
     pub max_inline: u32,
-    /// READs and atomics that it holds for its peer, at most [`MAX_RD_ATOMIC`].
+    /// The number of READs and atomics that it holds for its peer, at most [`MAX_RD_ATOMIC`].
     pub max_rd_atomic: u8,
-    /// Packets in flight: what the receive ring of a peer takes.
+    /// The maximum number of packets in flight: the capacity of a peer's receive ring.
     pub max_window: u32,
 }
 
-/// The state of a queue pair (specification 10.3.1), without those that a software RNIC passes through at once.
+/// The state of a queue pair (specification 10.3.1), without those that a software RNIC passes through at
+/// once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Not connected.
     Init,
-    /// Connected; answers its peer, but sends no work of its own yet.
+    /// Connected, responds to its peer, but does not send its own work yet.
     ReadyToReceive,
-    /// Connected, both ways.
+    /// Connected in both directions.
     ReadyToSend,
-    /// Work ends as flushed.
+    /// All work completes as flushed.
     Error,
 }
 
-/// Where the payload of a packet comes from, and so whose packet it is.
+/// The source of a packet's payload, and thereby the half of the queue pair that sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// A request: bytes from `offset` of a work request, taking `packets` PSNs.
+    /// A request: bytes from `offset` of a work request, which consumes `packets` PSNs.
     Request { position: u64, offset: u32, packets: u32 },
     /// READ data.
     ReadData { key: RemoteKey, addr: IoAddr, srq: Option<u32> },
-    /// An atomic's result.
+    /// The result of an atomic.
     AtomicResult,
-    /// An acknowledgement, good or bad.
+    /// An acknowledgement or a NAK.
     Acknowledge,
     /// A congestion notification.
     Notification,
@@ -66,14 +67,15 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// Bytes of the payload.
+    /// Returns the length of the payload, in bytes.
     #[must_use]
     pub const fn payload_len(&self) -> usize {
         self.len
     }
 
-    /// Writes the frame with `headers` and IPv4 identification `id` into the front of `out`, its payload by `fill`; gives
-    /// its length, and whether it is good: if `fill` failed, the ICRC is wrong on purpose. `None` if `out` is too short.
+    /// Writes the frame with `headers` and IPv4 identification `id` into the front of `out`; `fill` writes
+    /// its payload. Returns the length, and true if `fill` succeeded. If it failed, the ICRC is wrong on
+    /// purpose. Returns `None` if `out` is too short.
     pub(super) fn emit(
         &self,
         headers: &Headers,
@@ -105,12 +107,12 @@ pub struct ReliableQp {
     notifier: Notifier,
     path: Option<Headers>,
     remote_qp: QpNum,
-    /// Who of the two halves sends next when both could: none starves the other.
+    /// The half that sends next if both could, so that neither starves the other.
     responder_next: bool,
 }
 
 impl ReliableQp {
-    /// A queue pair with all it will ever need allocated.
+    /// Makes a queue pair, and allocates everything that it will need.
     #[must_use]
     pub fn new(number: QpNum, limits: &Limits) -> Self {
         let send = SendQueue::new(limits.send_depth, limits.max_sge, limits.max_inline);
@@ -128,50 +130,51 @@ impl ReliableQp {
         }
     }
 
-    /// As [`new`](Self::new), of the extended reliable connected service: work is posted by
-    /// [`post_send_to`](Self::post_send_to), and what the peer names is checked by [`RemoteAccess::enter`].
+    /// Makes a queue pair, as [`new`](Self::new) does, of the extended reliable connected service. Work is
+    /// posted by [`post_send_to`](Self::post_send_to), and [`RemoteAccess::enter`] checks the queues that the
+    /// peer names.
     #[must_use]
     pub fn new_extended(number: QpNum, limits: &Limits) -> Self {
         Self { service: Service::Xrc, ..Self::new(number, limits) }
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     #[must_use]
     pub const fn number(&self) -> QpNum {
         self.number
     }
 
-    /// Its service: [`Service::Rc`] or [`Service::Xrc`].
+    /// Returns the service: [`Service::Rc`] or [`Service::Xrc`].
     #[must_use]
     pub const fn service(&self) -> Service {
         self.service
     }
 
-    /// Its state.
+    /// Returns the state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// The queue pair that it is connected to.
+    /// Returns the queue pair to which it is connected.
     #[must_use]
     pub const fn remote_qp(&self) -> QpNum {
         self.remote_qp
     }
 
-    /// The headers of its frames; `None` if not connected, or connected within the RNIC.
+    /// Returns the headers of its frames; `None` if it is not connected, or connected within the RNIC.
     #[must_use]
     pub const fn path(&self) -> Option<&Headers> {
         self.path.as_ref()
     }
 
-    /// Whether a packet from `source` is from its peer.
+    /// Returns true if `source` is the peer's.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
         self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
     }
 
-    /// Connects it over `path`, or within the RNIC if that is `None`, both ways at once.
+    /// Connects the queue pair over `path`, or within the RNIC if that is `None`, in both directions at once.
     pub fn connect(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
         if connect.max_rd_atomic > MAX_RD_ATOMIC {
             return Err(VerbsError::InvalidArgument);
@@ -180,8 +183,8 @@ impl ReliableQp {
         self.ready_to_send(connect)
     }
 
-    /// The transition to RTR (specification 10.3.1.4): from here on it answers its peer. Of `connect`, only what
-    /// concerns that need hold.
+    /// Changes the state to RTR (specification 10.3.1.4), in which it responds to its peer. Only the parts of
+    /// `connect` about responding are used.
     pub fn ready_to_receive(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
         if self.state != State::Init {
             return Err(VerbsError::InvalidState);
@@ -193,7 +196,7 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// The transition to RTS: from here on it sends.
+    /// Changes the state to RTS, in which it sends.
     pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
         if self.state != State::ReadyToReceive {
             return Err(VerbsError::InvalidState);
@@ -206,48 +209,48 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// Send work requests that can be posted now.
+    /// Returns the number of send work requests that can be posted now.
     #[must_use]
     pub const fn send_room(&self) -> u32 {
         self.requester.queue().room()
     }
 
-    /// The PSN of the next request that is sent.
+    /// Returns the PSN of the next request.
     #[must_use]
     pub const fn send_psn(&self) -> Psn {
         self.requester.next_psn()
     }
 
-    /// The PSN of the oldest request that is not acknowledged.
+    /// Returns the PSN of the oldest request that is not acknowledged.
     #[must_use]
     pub const fn unacknowledged_psn(&self) -> Psn {
         self.requester.unacknowledged_psn()
     }
 
-    /// The PSN of the request that is expected next.
+    /// Returns the PSN of the request that is expected next.
     #[must_use]
     pub const fn recv_psn(&self) -> Psn {
         self.responder.expected_psn()
     }
 
-    /// Receive work requests that are posted.
+    /// Returns the number of posted receives.
     #[must_use]
     pub const fn receives_posted(&self) -> u32 {
         self.responder.receives_posted()
     }
 
-    /// Takes the oldest receive back, if no message has begun to use it.
+    /// Removes the oldest receive, unless a message has begun to use it.
     pub fn take_back_receive(&mut self) -> Option<WrId> {
         self.responder.take_back()
     }
 
-    /// Queues send work. On a queue pair in error it ends as flushed at once.
+    /// Queues send work. On a queue pair in error it completes as flushed at once.
     pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         self.post_send_to(work, 0, env)
     }
 
-    /// As [`post_send`](Self::post_send), to a shared receive queue of the peer. Only of an extended connection: on
-    /// another, `srq` means nothing.
+    /// Queues send work, as [`post_send`](Self::post_send) does, for a shared receive queue of the peer.
+    /// Without an extended connection, `srq` is ignored.
     pub fn post_send_to(&mut self, work: &SendWr<'_>, srq: u32, env: &mut Env<'_>) -> Result<(), VerbsError> {
         if matches!(self.state, State::Init | State::ReadyToReceive) {
             return Err(VerbsError::InvalidState);
@@ -259,7 +262,7 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// Queues receive work. On a queue pair in error it ends as flushed at once.
+    /// Queues receive work. On a queue pair in error it completes as flushed at once.
     pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         self.responder.post(work, env.memory)?;
         if self.state == State::Error {
@@ -268,7 +271,7 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// Handles a packet that its peer sent, marked `ecn` when it arrived. Acknowledgements that it makes due wait for a
+    /// Handles a packet from the peer that arrived with mark `ecn`. Acknowledgements for it wait for a
     /// `round` other than this.
     pub fn receive(&mut self, packet: &Packet<'_>, ecn: Ecn, round: u32, env: &mut Env<'_>) {
         let marked = ecn == Ecn::CongestionExperienced;
@@ -291,18 +294,18 @@ impl ReliableQp {
         } else if !ready && !self.responder.has_refused() {
             env.counters.rx_wrong_state += 1;
         } else if let Err(status) = self.responder.on_request(packet, round, env) {
-            // In error the responder only repeats a refusal that the peer did not hear.
+            // In error the responder only repeats a refusal that the peer did not receive.
             self.fail(None, status, env);
         }
     }
 
-    /// When [`on_timer`](Self::on_timer) is due.
+    /// Returns the time at which [`on_timer`](Self::on_timer) must be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         if self.state == State::ReadyToSend { self.requester.deadline() } else { None }
     }
 
-    /// Handles what is due at `env.now`.
+    /// Handles the timers that have expired at `env.now`.
     pub fn on_timer(&mut self, env: &mut Env<'_>) {
         if self.state == State::ReadyToSend
             && let Err(status) = self.requester.on_timer(env)
@@ -311,7 +314,7 @@ impl ReliableQp {
         }
     }
 
-    /// Whether [`next_tx`](Self::next_tx) gives something, in this round or the next.
+    /// Returns true if [`next_tx`](Self::next_tx) returns a packet, in this round or the next.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.responder.has_work()
@@ -323,10 +326,10 @@ impl ReliableQp {
         if self.state == State::ReadyToSend { self.requester.next_tx() } else { None }
     }
 
-    /// The next packet that may be sent in `round`.
+    /// Returns the next packet that may be sent in `round`.
     ///
-    /// A congestion notification comes first. Data that the peer asked for and own requests take turns; an
-    /// acknowledgement comes after both.
+    /// A congestion notification comes first. Data for the peer and requests alternate; an acknowledgement
+    /// comes after both.
     #[must_use]
     pub fn next_tx(&self, round: u32) -> Option<Tx> {
         if let Some(notification) = self.notifier.next_tx(self.remote_qp) {
@@ -340,7 +343,7 @@ impl ReliableQp {
         if self.service == Service::Xrc { tx.map(|tx| self.extended(tx)) } else { tx }
     }
 
-    /// The packet as one of an extended connection.
+    /// Makes the packet one of an extended connection.
     fn extended(&self, mut tx: Tx) -> Tx {
         tx.bth.opcode.service = Service::Xrc;
         if let Source::Request { position, .. } = tx.source {
@@ -350,9 +353,10 @@ impl ReliableQp {
         tx
     }
 
-    /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`; gives its length, and whether
-    /// it is good: if not, memory could not be read, the ICRC is wrong on purpose, and the frame was
-    /// [`spoiled`](Self::spoiled). `None` if not connected over a path or `out` is too short.
+    /// Writes the frame of `tx` into the front of `out` with IPv4 identification `id`. Returns the length,
+    /// and false if memory could not be read; the ICRC is then wrong on purpose, and the caller must call
+    /// [`payload_failed`](Self::payload_failed). Returns `None` if the queue pair is not connected over a
+    /// path, or `out` is too short.
     pub fn emit(
         &self,
         tx: &Tx,
@@ -364,8 +368,8 @@ impl ReliableQp {
         tx.emit(self.path.as_ref()?, id, out, |to| self.fill(tx, to, memory, remote))
     }
 
-    /// Makes the packet of `tx` with its payload in `scratch`, for a queue pair of the same RNIC. `None` if memory
-    /// could not be read or `scratch` is too short.
+    /// Makes the packet of `tx` with its payload in `scratch`, for a queue pair of the same RNIC. Returns
+    /// `None` if memory could not be read or `scratch` is too short.
     pub fn loop_back<'a>(
         &self,
         tx: &Tx,
@@ -392,13 +396,13 @@ impl ReliableQp {
         }
     }
 
-    /// Bytes of the frame of `tx`.
+    /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
         self.path.as_ref().map_or(0, |path| path.frame_len_of(&tx.bth, &tx.ext, tx.len))
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
+    /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.
     pub fn sent(&mut self, tx: &Tx, env: &mut Env<'_>) {
         match tx.source {
             Source::Request { packets, .. } => {
@@ -416,9 +420,10 @@ impl ReliableQp {
         }
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent with a wrong ICRC or not at all, as its payload could not
-    /// be read. Ends the queue pair: own work with a local error, a READ of the peer with a refusal.
-    pub fn spoiled(&mut self, tx: &Tx, env: &mut Env<'_>) {
+    /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent with a wrong ICRC or not at
+    /// all, because its payload could not be read. The queue pair fails: own work with a local error, a READ
+    /// of the peer with a refusal.
+    pub fn payload_failed(&mut self, tx: &Tx, env: &mut Env<'_>) {
         let send = match tx.source {
             Source::Request { .. } => Some(Status::LocalProtectionError),
             Source::ReadData { .. } => {
@@ -430,7 +435,8 @@ impl ReliableQp {
         self.fail(send, None, env);
     }
 
-    /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.
+    /// Changes to the error state: completes all work, the oldest send and receive with the given status, if
+    /// any.
     pub fn fail(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
         if self.state != State::Error {
             env.counters.qp_errors += 1;
@@ -438,12 +444,13 @@ impl ReliableQp {
         self.end(send, recv, env);
     }
 
-    /// As [`fail`](Self::fail), but because its owner wants so.
+    /// Completes all work as [`fail`](Self::fail) does, but at the owner's request, so that no error is
+    /// counted.
     pub fn end(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
         self.state = State::Error;
         self.requester.flush(send, env);
         self.responder.flush(recv, env);
-        self.responder.silence();
+        self.responder.discard_responses();
         self.notifier.clear();
     }
 }

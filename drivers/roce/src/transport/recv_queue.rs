@@ -13,7 +13,7 @@ struct Wqe {
     len: u32,
 }
 
-/// The ring. Positions count up for ever; `head..tail` are queued.
+/// The ring. Positions only grow; `head..tail` are queued.
 pub(super) struct RecvQueue {
     ring: Box<[Wqe]>,
     sges: Box<[Sge]>,
@@ -72,19 +72,19 @@ impl RecvQueue {
         if self.is_empty() { None } else { self.ring.get(self.slot(self.head)) }
     }
 
-    /// Bytes that the oldest receive can take.
+    /// Returns the capacity of the oldest receive, in bytes.
     pub(super) fn capacity(&self) -> Option<u32> {
         self.front().map(|wqe| wqe.len)
     }
 
-    /// Takes the oldest receive out.
+    /// Removes the oldest receive.
     pub(super) fn pop(&mut self) -> Option<WrId> {
         let id = self.front()?.id;
         self.head += 1;
         Some(id)
     }
 
-    /// Copies `data` to the bytes from `offset` of the oldest receive.
+    /// Copies `data` into the oldest receive, from `offset` on.
     pub(super) fn scatter(&self, offset: u32, data: &[u8], memory: &dyn Memory) -> Result<(), MemoryError> {
         let wqe = self.front().ok_or(MemoryError::OutOfRange)?;
         let start = self.slot(self.head) * self.max_sge;

@@ -1,4 +1,4 @@
-//! What the packets of a work request look like.
+//! The packets of a work request.
 
 use super::qp::{Source, Tx};
 use super::send_queue::{Op, Wqe};
@@ -9,12 +9,12 @@ use verbs::{Psn, QpNum, RemoteAddr};
 /// A request packet to be made.
 pub(super) struct Request<'a> {
     pub(super) wqe: &'a Wqe,
-    /// Where the work request stands in the queue.
+    /// The position of the work request in the queue.
     pub(super) position: u64,
     pub(super) psn: Psn,
-    /// Packets of the work request before this one.
+    /// The number of packets of the work request before this one.
     pub(super) done: u32,
-    /// PSNs that it takes.
+    /// The number of PSNs that the packet consumes.
     pub(super) packets: u32,
     pub(super) ack_request: bool,
     pub(super) mtu: usize,
@@ -22,7 +22,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The packet.
+    /// Returns the packet.
     pub(super) fn tx(&self) -> Tx {
         let wqe = self.wqe;
         let offset = self.done * self.mtu as u32;
@@ -45,7 +45,7 @@ impl Request<'_> {
         }
     }
 
-    /// A packet of a SEND or WRITE.
+    /// Makes a packet of a SEND or WRITE.
     fn data(&self, offset: u32, len: u32) -> Tx {
         use Operation as O;
         let wqe = self.wqe;
@@ -93,7 +93,7 @@ impl Request<'_> {
     }
 }
 
-/// The address `offset` bytes into a remote range. Wraps where the peer will refuse it.
+/// Returns the address `offset` bytes into a remote range. It may wrap; the peer then refuses it.
 const fn offset_addr(remote: RemoteAddr, offset: u32) -> IoAddr {
     IoAddr(remote.addr.0.wrapping_add(offset as u64))
 }

@@ -1,12 +1,12 @@
-//! The responder's resources: the last READs and atomics, what is still to be sent of their answers, and what answers
-//! them when they are repeated.
+//! The responder's resources: the last READs and atomics, the parts of their responses that are not sent yet,
+//! and the data for repeated requests.
 
 use super::send_queue::packets;
 use alloc::collections::VecDeque;
 use platform::IoAddr;
 use verbs::{Psn, RemoteKey};
 
-/// Distance from `b` up to `a`, modulo 2^24.
+/// Returns the distance from `b` up to `a`, modulo 2^24.
 pub(super) const fn ahead(a: Psn, b: Psn) -> u32 {
     a.get().wrapping_sub(b.get()) & 0xff_ffff
 }
@@ -17,34 +17,35 @@ pub(super) struct Range {
     pub(super) key: RemoteKey,
     pub(super) addr: IoAddr,
     pub(super) len: u32,
-    /// The XRC shared receive queue in whose name it is read.
+    /// The XRC shared receive queue in whose protection domain it is read.
     pub(super) srq: Option<u32>,
 }
 
 impl Range {
-    /// What remains after the first `bytes`. Addresses wrap where the check has refused them.
+    /// Returns the range without the first `bytes`. Its address may wrap after a range that the check has
+    /// refused.
     pub(super) const fn after(self, bytes: u32) -> Self {
         let addr = IoAddr(self.addr.0.wrapping_add(bytes as u64));
         Self { addr, len: self.len.saturating_sub(bytes), ..self }
     }
 }
 
-/// What answers a request.
+/// The data that responds to a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Data {
     Read(Range),
     Atomic { before: u64 },
 }
 
-/// What is still to be sent of an answer.
+/// The part of a response that is not sent yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
-    /// PSN of the next packet.
+    /// The PSN of the next packet.
     pub(super) psn: Psn,
     pub(super) msn: u32,
-    /// Of a READ: what is left.
+    /// The data; for a READ, the remaining range.
     pub(super) data: Data,
-    /// Whether the next packet is not the first of the request that asked last.
+    /// True if the next packet is not the first for the latest request.
     pub(super) begun: bool,
 }
 
@@ -55,7 +56,7 @@ struct Resource {
     msn: u32,
     data: Data,
     answer: Option<Answer>,
-    /// The answer has been sent whole once.
+    /// True if the whole response was sent at least once.
     answered: bool,
 }
 
@@ -63,7 +64,7 @@ struct Resource {
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
     limit: usize,
-    /// How many have something to be sent.
+    /// The number of requests with unsent responses.
     answering: usize,
 }
 
@@ -72,13 +73,13 @@ impl Resources {
         Self { ring: VecDeque::with_capacity(usize::from(limit)), limit: usize::from(limit), answering: 0 }
     }
 
-    /// Whether one more request may come. If not, the peer has more outstanding than it may: an answer that was sent
-    /// whole may have been lost, but one that was not cannot have arrived.
+    /// Returns true if another request is allowed. Otherwise the peer has too many outstanding: a response
+    /// that was sent completely may have been lost, but one that was not cannot have arrived.
     pub(super) fn have_room(&self) -> bool {
         self.ring.len() < self.limit || self.ring.front().is_some_and(|oldest| oldest.answered)
     }
 
-    /// Remembers a request at `first` that takes `packets` PSNs, and queues its answer.
+    /// Remembers a request at `first` that consumes `packets` PSNs, and queues its response.
     pub(super) fn push(&mut self, first: Psn, packets: u32, msn: u32, data: Data) {
         if self.ring.len() >= self.limit
             && let Some(Resource { answer: Some(_), .. }) = self.ring.pop_front()
@@ -101,12 +102,12 @@ impl Resources {
         self.ring.iter().position(|resource| resource.answer.is_some())
     }
 
-    /// The answer that is to be sent next.
+    /// Returns the response to be sent next.
     pub(super) fn next(&self) -> Option<&Answer> {
         self.ring.get(self.answering()?)?.answer.as_ref()
     }
 
-    /// A packet of the [`next`](Self::next) answer with `sent` bytes has left.
+    /// Records that a packet of the [`next`](Self::next) response with `sent` bytes was sent.
     pub(super) fn on_sent(&mut self, sent: u32) {
         let Some(resource) = self.answering().and_then(|at| self.ring.get_mut(at)) else { return };
         let Some(answer) = &mut resource.answer else { return };
@@ -124,8 +125,9 @@ impl Resources {
         }
     }
 
-    /// Queues the answer to a READ of `range` at `psn` again, if it is one that was executed, or a part of one at the
-    /// end or in the middle. `allowed` says whether the key is still good.
+    /// Queues the response to a READ of `range` at `psn` again, if that READ or one that contains it at this
+    /// position was executed. `allowed` is true if the key is still valid. Returns false if the request must
+    /// be dropped.
     pub(super) fn read_again(&mut self, psn: Psn, range: Range, mtu: usize, allowed: bool) -> bool {
         let Some(resource) = self.find(psn) else { return false };
         let Data::Read(whole) = resource.data else { return false };
@@ -139,7 +141,8 @@ impl Resources {
         true
     }
 
-    /// Queues the answer to an atomic at `psn` again, if it is one that was executed.
+    /// Queues the response to an atomic at `psn` again, if it was executed. Returns false if the request must
+    /// be dropped.
     pub(super) fn atomic_again(&mut self, psn: Psn) -> bool {
         let data = self.find(psn).map(|resource| resource.data);
         let Some(data @ Data::Atomic { .. }) = data else { return false };
@@ -151,7 +154,7 @@ impl Resources {
         self.ring.iter_mut().rfind(|resource| ahead(psn, resource.first) < resource.packets)
     }
 
-    /// What is still being answered is sent anyway, or again from `psn`.
+    /// Queues a response again. If it is still being sent, it continues, or restarts from `psn`.
     fn answer_again(&mut self, psn: Psn, data: Data, begun: bool) {
         let Some(resource) = self.find(psn) else { return };
         let again = Answer { psn, msn: resource.msn, data, begun };
@@ -169,13 +172,13 @@ impl Resources {
         }
     }
 
-    /// The first PSN of the request that the [`next`](Self::next) answer is to.
+    /// Returns the first PSN of the request to which the [`next`](Self::next) response belongs.
     pub(super) fn next_request(&self) -> Option<Psn> {
         Some(self.ring.get(self.answering()?)?.first)
     }
 
-    /// Sends nothing more.
-    pub(super) fn silence(&mut self) {
+    /// Discards all responses.
+    pub(super) fn discard(&mut self) {
         self.ring.clear();
         self.answering = 0;
     }

@@ -1,39 +1,50 @@
-//! The responder: executes request packets in order and answers them (specification 9.7.4, 9.7.5).
+//! The responder executes request packets in order and responds to them (specification 9.7.4, 9.7.5).
 //!
-//! Responses leave in PSN order: READ data and atomic results, then one acknowledgement for all that was executed
-//! since the last one. A positive acknowledgement waits for the next call of `progress`, so that what the application
-//! sends in reply goes out first and several requests share one.
+//! Responses leave in PSN order: READ data and atomic results, then one acknowledgement for everything
+//! executed since the last one. A positive acknowledgement waits for the next call of `progress`, so that the
+//! application's reply is sent first and several requests share one acknowledgement.
 //!
-//! # What is refused, and how
+//! # Refusals
 //!
-//! Tests are in `tests/it/responder_errors.rs` and `tests/it/responder_duplicates.rs`. Classes are those of the
-//! specification, 9.9.3: B leaves the queue pair as it is; A, C and J end it, and the receive in use ends with the
-//! status given, or as flushed if the request used none. A refusal is repeated when the peer, which did not hear it,
-//! repeats its request.
+//! Tests are in `tests/it/responder_errors.rs` and `tests/it/responder_duplicates.rs`. Classes are those of
+//! the specification, 9.9.3: B leaves the queue pair as it is; A, C and J end it, and the receive in use
+//! completes with the given status, or as flushed if the request used none. A refusal is repeated when the
+//! peer, which did not receive it, repeats its request.
 //!
-//! | request | class | syndrome | receive in use | test |
+//! | request | class | syndrome | receive | test |
 //! |---|---|---|---|---|
-//! | PSN after the expected one: once per gap, again when the peer went back | B | NAK PSN sequence error | | `a_gap_is_reported_once` |
-//! | SEND or WRITE with immediate without a receive | B | RNR NAK, timer code of the queue pair | | `no_receive` |
-//! | middle or last without first, or first within a message | C | NAK invalid request | remote invalid request | `operations_out_of_sequence` |
-//! | response or reserved operation as a request | | dropped: malformed | | `operations_that_are_no_requests` |
-//! | first or middle not full, last empty, any longer than the MTU | C | NAK invalid request | remote invalid request | `lengths_of_packets` |
-//! | WRITE whose bytes are more or fewer than its RETH says | C | NAK invalid request | | `a_write_keeps_to_its_length` |
-//! | READ or WRITE of more than 2^31 bytes | C | NAK invalid request | | `lengths_of_messages` |
-//! | SEND longer than its receive | C | NAK invalid request (Linux up to 6.1: remote operational error) | local length error | `a_send_too_long` |
-//! | atomic on an address that is no multiple of 8 | C | NAK invalid request | | `a_misaligned_atomic` |
-//! | more READs and atomics than `max_rd_atomic` unanswered | C | NAK invalid request | | `too_many_reads` |
-//! | key, range or right that is not given | C | NAK remote access error | | `access` |
-//! | XRC request for a shared receive queue that its peer may not name | C | NAK remote access error | | `xrc.rs` |
-//! | XRC message whose packets name two shared receive queues | C | NAK invalid request | remote invalid request | `xrc.rs` |
-//! | key lost while a READ is answered | C | NAK remote access error in place of the response | | `a_key_lost_in_mid_read` |
-//! | SEND that invalidates a key it may not | J | NAK remote access error (Linux: an acknowledgement) | remote invalid request | `invalidate_refused` |
-//! | receive whose own memory is gone | A | NAK remote operational error | local protection error | `a_receive_without_memory` |
+//! | PSN too high: once per gap, again when the peer went back | B | SEQ | | `a_gap_is_reported_once` |
+//! | SEND or WRITE with immediate without a receive | B | RNR | | `no_receive` |
+//! | middle or last without first, or first within a message | C | INV | RIR | `operations_out_of_sequence` |
+//! | response or reserved operation (dropped) | | | | `operations_that_are_no_requests` |
+//! | first or middle not full, last empty, any above the MTU | C | INV | RIR | `lengths_of_packets` |
+//! | WRITE with more or fewer bytes than its RETH says | C | INV | | `a_write_keeps_to_its_length` |
+//! | READ or WRITE of more than 2^31 bytes | C | INV | | `lengths_of_messages` |
+//! | SEND longer than its receive [^1] | C | INV | LLE | `a_send_too_long` |
+//! | atomic on an address that is not a multiple of 8 | C | INV | | `a_misaligned_atomic` |
+//! | more READs and atomics than `max_rd_atomic` unanswered | C | INV | | `too_many_reads` |
+//! | key, range or right that does not allow the access | C | ACC | | `access` |
+//! | XRC request for a queue that its peer may not name | C | ACC | | `xrc.rs` |
+//! | XRC message whose packets name two queues | C | INV | RIR | `xrc.rs` |
+//! | key invalidated during the response to a READ [^2] | C | ACC | | `a_key_lost_in_mid_read` |
+//! | SEND that invalidates a key that it may not [^3] | J | ACC | RIR | `invalidate_refused` |
+//! | receive whose own memory is no longer valid | A | OPS | LPE | `a_receive_without_memory` |
 //!
-//! A repeated request (specification 9.7.5.1.5) is never executed: a SEND or WRITE is acknowledged, a READ or a part of
-//! one is answered from memory as it is, an atomic with the value it gave. The last `max_rd_atomic` READs and atomics
-//! are remembered for that, which is as many as a peer may have outstanding. One that is older, or names another
-//! range than the first time, is dropped and counted: the peer has had its answer.
+//! Syndromes: SEQ is NAK PSN sequence error, RNR is RNR NAK with the queue pair's timer code, INV is NAK
+//! invalid request, ACC is NAK remote access error, OPS is NAK remote operational error. Statuses of the
+//! receive: RIR is remote invalid request, LLE is local length error, LPE is local protection error.
+//!
+//! [^1]: Linux up to 6.1 answers with OPS.
+//!
+//! [^2]: The refusal takes the place of the response.
+//!
+//! [^3]: Linux answers with an acknowledgement.
+//!
+//! A repeated request (specification 9.7.5.1.5) is never executed again. A SEND or WRITE is acknowledged; a
+//! READ or a part of one is answered from the present memory; an atomic is answered with its first result.
+//! The last `max_rd_atomic` READs and atomics are remembered for that, which is as many as a peer may have
+//! outstanding. A repeated request that is older, or names another range than the first time, is dropped and
+//! counted: the peer has received its response.
 
 use super::access::{Denied, Right};
 use super::qp::{Source, Tx};
@@ -48,7 +59,7 @@ use crate::wire::{
 use platform::IoAddr;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, RemoteKey, Status, VerbsError, WorkKind, WrId};
 
-/// A message of which the first packet has been executed and the last not.
+/// A message whose first packet has been executed, and whose last has not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Inbound {
     Nothing,
@@ -56,27 +67,27 @@ enum Inbound {
     Write { to: Range, total: u32 },
 }
 
-/// An acknowledge packet to be sent.
+/// The acknowledge packet to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reply {
     None,
-    /// Positive; due in the round after this one.
+    /// A positive acknowledgement, due in the round after this one.
     Ack {
         round: u32,
     },
-    /// Negative, for the request at the expected PSN.
+    /// A NAK for the request at the expected PSN.
     Nak(Syndrome),
-    /// The refusal.
+    /// The fatal refusal.
     Refused,
 }
 
-/// A request that was refused for good.
+/// A request with a fatal refusal.
 #[derive(Clone, Copy)]
 struct Refused {
     code: NakCode,
-    /// First PSN of the request.
+    /// The first PSN of the request.
     request: Psn,
-    /// The PSN that the refusal names: that of the first response that is not given.
+    /// The PSN that the refusal names: that of the first response that is not sent.
     psn: Psn,
 }
 
@@ -87,16 +98,16 @@ pub(super) struct Responder {
     mtu: usize,
     rnr_timer: RnrTimer,
 
-    /// PSN of the next request packet.
+    /// The PSN of the next request packet.
     expected: Psn,
-    /// Requests completed, modulo 2^24.
+    /// The number of requests completed, modulo 2^24.
     msn: u32,
     inbound: Inbound,
-    /// The XRC shared receive queue that the last request was for.
+    /// The XRC shared receive queue of the last request.
     srq: Option<u32>,
-    /// A gap was reported; what follows it is dropped in silence.
+    /// True if a gap was reported. The packets after it are dropped without a report.
     gap_reported: bool,
-    /// The last packet that was dropped because one before it is missing.
+    /// The PSN of the last packet dropped because an earlier one is missing.
     dropped: Psn,
     resources: Resources,
     reply: Reply,
@@ -138,12 +149,12 @@ impl Responder {
         self.recv.push(work, memory)
     }
 
-    /// Receives that are posted.
+    /// Returns the number of posted receives.
     pub(super) const fn receives_posted(&self) -> u32 {
         self.recv.len()
     }
 
-    /// Takes the oldest receive back, if no message has begun to use it.
+    /// Removes the oldest receive, unless a message has begun to use it.
     pub(super) fn take_back(&mut self) -> Option<WrId> {
         if matches!(self.inbound, Inbound::Send { .. }) { None } else { self.recv.pop() }
     }
@@ -152,17 +163,17 @@ impl Responder {
         self.expected
     }
 
-    /// Whether a request was refused for good.
+    /// Returns true after a fatal refusal.
     pub(super) const fn has_refused(&self) -> bool {
         self.refused.is_some()
     }
 
-    /// Whether anything is to be sent, now or in the next round.
+    /// Returns true if a response must be sent, now or in the next round.
     pub(super) fn has_work(&self) -> bool {
         self.resources.is_answering() || self.reply != Reply::None
     }
 
-    /// The next response packet, if one is due in `round`.
+    /// Returns the next response packet, if one is due in `round`.
     pub(super) fn next_tx(&self, round: u32) -> Option<Tx> {
         if let Some(answer) = self.resources.next() {
             return Some(self.answer(answer));
@@ -203,7 +214,7 @@ impl Responder {
         Tx { bth, ext, len: len as usize, source }
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
+    /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.
     pub(super) fn on_sent(&mut self, tx: &Tx) {
         if tx.source == Source::Acknowledge {
             self.reply = Reply::None;
@@ -212,7 +223,8 @@ impl Responder {
         }
     }
 
-    /// The next answer cannot be given: its key is not good any more. The queue pair is in error.
+    /// Replaces the next response by a refusal, because its key has become invalid. The queue pair is in
+    /// error.
     pub(super) fn refuse_answer(&mut self, env: &mut Env<'_>) {
         let Some((answer, request)) = self.resources.next().zip(self.resources.next_request()) else {
             return;
@@ -220,7 +232,7 @@ impl Responder {
         let (code, psn) = (NakCode::RemoteAccessError, answer.psn);
         env.counters.access_errors += 1;
         self.refuse(Refused { code, request, psn });
-        self.resources.silence();
+        self.resources.discard();
     }
 
     fn refuse(&mut self, refused: Refused) {
@@ -228,8 +240,11 @@ impl Responder {
         self.reply = Reply::Refused;
     }
 
-    /// Handles a request. `Err`: it was refused for good, and the queue pair is in error; `Some` status ends the
-    /// receive that it used.
+    /// Handles a request.
+    ///
+    /// # Errors
+    /// A fatal refusal puts the queue pair into the error state. A status in it is that of the receive in
+    /// use.
     pub(super) fn on_request(
         &mut self,
         packet: &Packet<'_>,
@@ -240,7 +255,7 @@ impl Responder {
         if let Some(refused) = self.refused {
             let again = psn.distance_from(refused.request) >= 0 && psn.distance_from(refused.psn) <= 0;
             if again {
-                // The peer did not hear it.
+                // The peer did not receive the refusal.
                 self.reply = Reply::Refused;
             }
             env.counters.rx_wrong_state += u64::from(!again);
@@ -249,7 +264,8 @@ impl Responder {
         let distance = psn.distance_from(self.expected);
         if distance > 0 {
             env.counters.rx_out_of_sequence += 1;
-            // Once a gap (specification 9.7.5.1.1), but a peer that goes back and loses the packet again makes a new one.
+            // A gap is reported once (specification 9.7.5.1.1), but a peer that goes back and loses the
+            // packet again makes a new gap.
             let known = self.gap_reported && psn.distance_from(self.dropped) > 0;
             self.dropped = psn;
             if !known {
@@ -267,8 +283,8 @@ impl Responder {
         }
         match self.execute(packet, env) {
             Ok(Executed::Done { acknowledge }) => {
-                // A packet that closes a gap is acknowledged, asked or not: Linux takes no notice of a second gap before
-                // it has heard of progress after the first.
+                // A packet that closes a gap is acknowledged even without a request: Linux ignores the report
+                // of a second gap until it learns of progress after the first.
                 let acknowledge = acknowledge || self.gap_reported;
                 self.gap_reported = false;
                 if self.reply == Reply::Nak(Syndrome::RnrNak(self.rnr_timer)) {
@@ -286,22 +302,23 @@ impl Responder {
                 self.reply = Reply::Nak(Syndrome::RnrNak(self.rnr_timer));
                 Ok(())
             }
-            Err(Refusal { code, recv }) => {
-                match code {
-                    NakCode::RemoteAccessError => env.counters.access_errors += 1,
-                    NakCode::RemoteOperationalError => env.counters.operation_errors += 1,
-                    NakCode::InvalidRequest | NakCode::PsnSequenceError => {
-                        env.counters.invalid_requests += 1;
-                    }
-                }
-                self.refuse(Refused { code, request: psn, psn });
-                let in_use = matches!(self.inbound, Inbound::Send { .. });
-                Err(recv.or(in_use.then_some(Status::RemoteInvalidRequest)))
-            }
+            Err(refusal) => Err(self.refuse_request(psn, &refusal, env)),
         }
     }
 
-    /// A positive acknowledgement becomes due; never instead of a NAK.
+    /// Refuses the request at `psn` fatally, and returns the status of the receive in use.
+    fn refuse_request(&mut self, psn: Psn, refusal: &Refusal, env: &mut Env<'_>) -> Option<Status> {
+        match refusal.code {
+            NakCode::RemoteAccessError => env.counters.access_errors += 1,
+            NakCode::RemoteOperationalError => env.counters.operation_errors += 1,
+            NakCode::InvalidRequest | NakCode::PsnSequenceError => env.counters.invalid_requests += 1,
+        }
+        self.refuse(Refused { code: refusal.code, request: psn, psn });
+        let in_use = matches!(self.inbound, Inbound::Send { .. });
+        refusal.recv.or(in_use.then_some(Status::RemoteInvalidRequest))
+    }
+
+    /// Schedules a positive acknowledgement, but never in place of a NAK.
     fn acknowledge(&mut self, round: u32) {
         if self.reply == Reply::None {
             self.reply = Reply::Ack { round };
@@ -332,7 +349,8 @@ impl Responder {
         }
     }
 
-    /// A packet that does not end a message is full; one that does may be short, but is empty only if it also starts it.
+    /// Checks the length of a packet. One that does not end a message must be full. One that ends a message
+    /// may be short, but may be empty only if it also starts it.
     fn check_length(&self, len: usize, starts: bool, ends: bool) -> Result<(), Refusal> {
         let ok = if ends { len <= self.mtu && (starts || len > 0) } else { len == self.mtu };
         if ok { Ok(()) } else { Err(Refusal::INVALID) }
@@ -454,7 +472,7 @@ impl Responder {
         Ok(self.answer_first(1, Data::Atomic { before }))
     }
 
-    /// Counts a READ or atomic as executed and queues its answer, which acknowledges all before it.
+    /// Counts a READ or atomic as executed and queues its response, which acknowledges everything before it.
     fn answer_first(&mut self, packets: u32, data: Data) -> Executed {
         self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
         self.resources.push(self.expected, packets, self.msn, data);
@@ -465,7 +483,7 @@ impl Responder {
         Executed::Done { acknowledge: false }
     }
 
-    /// A request that was executed before; `false` if it was dropped.
+    /// Handles a request that was executed before. Returns false if it was dropped.
     fn on_duplicate(&mut self, packet: &Packet<'_>, round: u32, env: &mut Env<'_>) -> bool {
         let psn = packet.bth.psn;
         match (Segment::of(packet.bth.opcode.operation), &packet.ext) {
@@ -501,7 +519,8 @@ impl Responder {
         true
     }
 
-    /// Ends all receives: the oldest with `status` if there is one, the rest as flushed. What the peer is owed stays.
+    /// Completes all receives: the oldest with `status` if there is one, the others as flushed. Pending
+    /// responses stay.
     pub(super) fn flush(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         self.inbound = Inbound::Nothing;
         if let Some(status) = status {
@@ -510,22 +529,24 @@ impl Responder {
         while self.complete_recv(Status::WorkRequestFlushed, WorkKind::Recv, 0, None, None, env) {}
     }
 
-    /// Forgets what the peer is owed: nothing but a refusal, and the answers before it, leaves a queue pair in error.
-    pub(super) fn silence(&mut self) {
+    /// Drops pending responses. In the error state only a refusal, and the responses that precede it, may
+    /// still be sent.
+    pub(super) fn discard_responses(&mut self) {
         if self.refused.is_none() {
-            self.resources.silence();
+            self.resources.discard();
             self.reply = Reply::None;
         }
     }
 }
 
-/// What became of a request packet that breaks no rule.
+/// The result of a valid request packet.
 enum Executed {
     Done { acknowledge: bool },
     NotReady,
 }
 
-/// The range that a peer names, if it may reach it. Nothing is checked for a length of zero (specification 9.7.4.1.5).
+/// Returns the range that a peer names, if the peer may reach it. A length of zero is not checked
+/// (specification 9.7.4.1.5).
 fn check_remote(
     key: RemoteKey,
     addr: IoAddr,
@@ -542,13 +563,13 @@ fn check_remote(
     Ok(Range { key, addr, len, srq: None })
 }
 
-/// The XRC shared receive queue that a request is for, if its peer may name it.
+/// Returns the XRC shared receive queue of a request, if the peer may name it.
 fn enter(packet: &Packet<'_>, env: &Env<'_>) -> Result<Option<u32>, Denied> {
     let srq = packet.bth.xrc.map(XrcEth::srq);
     srq.map_or(Ok(()), |srq| env.remote.enter(srq)).map(|()| srq)
 }
 
-/// The immediate data of a SEND or WRITE.
+/// Returns the immediate data of a SEND or WRITE.
 const fn immediate(ext: &Ext) -> Option<u32> {
     match *ext {
         Ext::Imm(imm) | Ext::RethImm(_, imm) => Some(imm),

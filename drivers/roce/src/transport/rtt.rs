@@ -1,34 +1,35 @@
-//! The round trip of a connection: what RFC 6298 estimates from it, and the least that it was.
+//! The round trip of a connection: the estimates of RFC 6298, and the shortest round trip.
 //!
-//! Packets that ask for an acknowledgement are timed, a few at once. Those that were sent again are not (Karn), as
-//! nobody can tell which of the two is answered.
+//! Some packets that request an acknowledgement are timed, a few at once. Repeated packets are not (Karn),
+//! because their response may belong to either transmission.
 
 use core::time::Duration;
 use platform::Instant;
 use verbs::Psn;
 
-/// Packets timed at once.
+/// The number of packets timed at once.
 const TIMED: usize = 8;
-/// How long the least round trip counts: two spans of this length are kept, and the older one is dropped.
+/// The time for which the shortest round trip is valid: two spans of this length are kept, and the older one
+/// is dropped.
 const SPAN: Duration = Duration::from_secs(5);
 
-/// A packet on its way.
+/// A timed packet in flight.
 #[derive(Clone, Copy)]
 struct Timed {
-    /// An acknowledgement of all before this covers it.
+    /// An acknowledgement of everything before this PSN covers the packet.
     end: Psn,
     sent: Instant,
 }
 
 /// The estimator. Times are in nanoseconds.
 pub(super) struct Rtt {
-    /// Mean and mean deviation; both 0 before the first sample.
+    /// The mean and the mean deviation; both are 0 before the first sample.
     smoothed: u64,
     variation: u64,
-    /// The least of this span and of the one before it.
+    /// The shortest round trips of the present span and of the previous one.
     least: [u64; 2],
     span_ends: Instant,
-    /// A ring: `len` of them from `first`, in PSN order.
+    /// A ring of `len` packets from `first` on, in PSN order.
     timed: [Timed; TIMED],
     first: usize,
     len: usize,
@@ -47,8 +48,8 @@ impl Rtt {
         }
     }
 
-    /// A packet that asks for an answer leaves for the first time; `end` is one past its PSNs of which the first
-    /// answers.
+    /// Starts to time a packet that requests a response and is sent for the first time. `end` is one past the
+    /// PSN that the first response acknowledges.
     pub(super) fn time(&mut self, end: Psn, now: Instant) {
         if self.len < TIMED
             && let Some(place) = self.timed.get_mut((self.first + self.len) % TIMED)
@@ -58,19 +59,20 @@ impl Rtt {
         }
     }
 
-    /// All outstanding may be sent again.
+    /// Stops timing all packets, because they may be repeated.
     pub(super) const fn forget(&mut self) {
         self.len = 0;
     }
 
-    /// What is before `end` is sent again.
+    /// Stops timing the packets before `end`, which are repeated.
     pub(super) fn forget_before(&mut self, end: Psn) {
         while self.oldest().is_some_and(|timed| end.distance_from(timed.end) >= 0) {
             self.drop_oldest();
         }
     }
 
-    /// All before `una` is acknowledged: takes the newest timed packet among it as a sample, and gives it.
+    /// Records that everything before `una` is acknowledged. Takes the newest timed packet in it as a sample,
+    /// and returns that.
     pub(super) fn acknowledged(&mut self, una: Psn, now: Instant) -> Option<u64> {
         let mut newest = None;
         while let Some(timed) = self.oldest().filter(|timed| una.distance_from(timed.end) >= 0) {
@@ -105,14 +107,16 @@ impl Rtt {
         self.least[0] = self.least[0].min(sample);
     }
 
-    /// The least round trip of the last 5 to 10 seconds in nanoseconds; `None` before the first sample.
+    /// Returns the shortest round trip of the last 5 to 10 seconds in nanoseconds; `None` before the first
+    /// sample.
     pub(super) const fn least(&self) -> Option<u64> {
         let [a, b] = self.least;
         let least = if a < b { a } else { b };
         if least == u64::MAX { None } else { Some(least) }
     }
 
-    /// What answers rarely exceed (RFC 6298, but at least twice the mean); `None` before the first sample.
+    /// Returns the time that responses rarely exceed (RFC 6298, but at least twice the mean); `None` before
+    /// the first sample.
     pub(super) fn timeout(&self) -> Option<Duration> {
         (self.smoothed > 0)
             .then(|| Duration::from_nanos(self.smoothed + (4 * self.variation).max(self.smoothed)))

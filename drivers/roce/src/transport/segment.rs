@@ -1,10 +1,10 @@
-//! What a request packet asks for, by its operation, and why it may be refused.
+//! The kind of a request packet, by its operation, and the ways to refuse one.
 
 use super::access::Denied;
 use crate::wire::{NakCode, Operation};
 use verbs::Status;
 
-/// Why a request is refused for good: what the peer is told, and how the receive that it used ends.
+/// A fatal refusal: the code for the peer, and the status of the receive in use.
 pub(super) struct Refusal {
     pub(super) code: NakCode,
     pub(super) recv: Option<Status>,
@@ -21,7 +21,7 @@ impl From<Denied> for Refusal {
     }
 }
 
-/// What a request asks for, by operation.
+/// The kind of a request packet.
 pub(super) enum Segment {
     Send { starts: bool, ends: bool },
     Write { starts: bool, ends: bool },

@@ -1,4 +1,4 @@
-//! The ring of send work requests, with its gather lists and inline payloads, allocated once.
+//! The ring of send work requests, with their gather lists and inline payloads, allocated once.
 
 use super::MAX_MESSAGE;
 use alloc::boxed::Box;
@@ -6,7 +6,7 @@ use alloc::vec;
 use platform::{IoAddr, Memory, MemoryError};
 use verbs::{Payload, Psn, RemoteAddr, RemoteKey, SendOp, SendWr, Sge, VerbsError, WorkKind, WrId};
 
-/// What a work request does. Lengths and gather lists stand beside it.
+/// The operation of a work request, without its length and gather list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Send,
@@ -18,7 +18,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Whether the responder keeps a resource for it, and answers with data.
+    /// Returns true if the responder keeps a resource for the operation and responds with data.
     pub(super) const fn is_rd_atomic(&self) -> bool {
         matches!(self, Self::Read(_) | Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
@@ -40,18 +40,18 @@ pub(super) struct Wqe {
     pub(super) id: WrId,
     pub(super) op: Op,
     pub(super) imm: Option<u32>,
-    /// Of an XRC queue pair: the peer's shared receive queue.
+    /// The peer's shared receive queue, for an XRC queue pair.
     pub(super) srq: u32,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
     pub(super) fence: bool,
     inline: bool,
     sges: u8,
-    /// Bytes of the message (of an atomic: 8).
+    /// The length of the message in bytes; 8 for an atomic.
     pub(super) len: u32,
-    /// First PSN.
+    /// The first PSN.
     pub(super) first: Psn,
-    /// PSNs that it takes, at least 1.
+    /// The number of PSNs that the work request consumes, at least 1.
     pub(super) packets: u32,
 }
 
@@ -70,7 +70,7 @@ const EMPTY: Wqe = Wqe {
     packets: 1,
 };
 
-/// The ring. Positions count up for ever; `head..tail` are queued.
+/// The ring. Positions only grow; `head..tail` are queued.
 pub(super) struct SendQueue {
     ring: Box<[Wqe]>,
     sges: Box<[Sge]>,
@@ -98,7 +98,7 @@ impl SendQueue {
         }
     }
 
-    /// Work requests that can be appended.
+    /// Returns the number of work requests that can be appended.
     pub(super) const fn room(&self) -> u32 {
         (self.depth - (self.tail - self.head)) as u32
     }
@@ -112,11 +112,11 @@ impl SendQueue {
     }
 
     fn slot(&self, position: u64) -> usize {
-        // The ring's length is a power of two.
+        // The length of the ring is a power of two.
         position as usize & (self.ring.len() - 1)
     }
 
-    /// The work request at `position`, if queued.
+    /// Returns the work request at `position`, if it is queued.
     pub(super) fn get(&self, position: u64) -> Option<&Wqe> {
         if position < self.head || position >= self.tail {
             return None;
@@ -124,19 +124,19 @@ impl SendQueue {
         self.ring.get(self.slot(position))
     }
 
-    /// The oldest work request.
+    /// Returns the oldest work request.
     pub(super) fn front(&self) -> Option<&Wqe> {
         self.get(self.head)
     }
 
-    /// Takes the oldest work request out.
+    /// Removes the oldest work request.
     pub(super) const fn pop(&mut self) {
         if self.head != self.tail {
             self.head += 1;
         }
     }
 
-    /// Appends `work`, whose first PSN is `first`; gives how many PSNs it takes.
+    /// Appends `work`, whose first PSN is `first`, and returns the number of PSNs that it consumes.
     pub(super) fn push(
         &mut self,
         work: &SendWr<'_>,
@@ -147,7 +147,7 @@ impl SendQueue {
         self.push_to(work, 0, first, mtu, memory)
     }
 
-    /// As [`push`](Self::push), to a shared receive queue of an XRC queue pair's peer.
+    /// Appends `work` as [`push`](Self::push) does, for a shared receive queue of an XRC queue pair's peer.
     pub(super) fn push_to(
         &mut self,
         work: &SendWr<'_>,
@@ -204,7 +204,7 @@ impl SendQueue {
         Ok(packets)
     }
 
-    /// Copies the bytes from `offset` of the message at `position` into `out`.
+    /// Copies bytes of the message at `position`, from `offset` on, into `out`.
     pub(super) fn gather(
         &self,
         position: u64,
@@ -229,7 +229,7 @@ impl SendQueue {
         if rest.is_empty() { Ok(()) } else { Err(MemoryError::OutOfRange) }
     }
 
-    /// Copies `data` to where the bytes from `offset` of the READ at `position` go.
+    /// Copies `data` into the buffers of the READ at `position`, from `offset` of the message on.
     pub(super) fn scatter(
         &self,
         position: u64,
@@ -247,12 +247,12 @@ impl SendQueue {
     }
 }
 
-/// Packets of a message of `len` bytes.
+/// Returns the number of packets of a message of `len` bytes.
 pub(super) fn packets(len: u32, mtu: usize) -> u32 {
     len.div_ceil(mtu as u32).max(1)
 }
 
-/// Checks that a list is memory; gives the sum of its lengths.
+/// Checks that a list is accessible memory, and returns the sum of its lengths.
 pub(super) fn check_list(list: &[Sge], memory: &dyn Memory) -> Result<u32, VerbsError> {
     let mut total = 0u64;
     for sge in list {
@@ -265,7 +265,7 @@ pub(super) fn check_list(list: &[Sge], memory: &dyn Memory) -> Result<u32, Verbs
     Ok(total as u32)
 }
 
-/// Copies `data` to the bytes from `offset` of a list.
+/// Copies `data` into a list, from `offset` on.
 pub(super) fn scatter(
     list: &[Sge],
     offset: u32,
@@ -281,7 +281,7 @@ pub(super) fn scatter(
     if rest.is_empty() { Ok(()) } else { Err(MemoryError::OutOfRange) }
 }
 
-/// The pieces of a list that hold `len` bytes from `offset`.
+/// The pieces of a list that contain `len` bytes from `offset` on.
 struct Pieces<'a> {
     list: core::slice::Iter<'a, Sge>,
     skip: u64,

@@ -1,46 +1,49 @@
-//! When the requester has waited long enough for an answer.
+//! The timers of the requester.
 //!
-//! Two clocks run since the last progress. The **acknowledgement timeout** is the one of the specification (9.7.6.1.3):
-//! it goes back, counts against the retries, and doubles each time, so that a peer whose processor is away for a while
-//! is not given up: with 30 ms and 7 retries it takes 7.65 s. The **probe** is earlier and adapts to the round trip: it
-//! repeats one packet and counts against nothing, so that a lost last packet or a lost answer costs little more than a round
-//! trip, and a peer that was only slow costs one packet. It is not earlier than [`LEAST_PROBE`]: virtual machines
-//! lose their processor for longer than a network loses a packet.
+//! Two timers run since the last progress. The **acknowledgement timeout** is that of the specification
+//! (9.7.6.1.3): the requester goes back. It counts against the retries and doubles each time, so that a peer
+//! whose processor is away for a while is not given up: with 30 ms and 7 retries it takes 7.65 s. The
+//! **probe** is earlier and adapts to the round trip: it repeats one packet and does not count as a retry, so
+//! that a lost last packet or a lost response costs little more than a round trip, and a slow peer costs one
+//! packet. It is never earlier than [`MIN_PROBE`]: virtual machines lose their processor for longer than a
+//! network loses a packet.
 
 use core::time::Duration;
 use platform::Instant;
 
-/// The earliest probe, and that before the first round trip is measured.
-const LEAST_PROBE: Duration = Duration::from_micros(500);
+/// The minimum time before a probe, and the time before the first round trip is measured.
+const MIN_PROBE: Duration = Duration::from_micros(500);
 const FIRST_PROBE: Duration = Duration::from_millis(2);
-/// How often a wait doubles at most: enough for the most retries that verbs know.
+/// The maximum number of doublings, which suffices for the maximum number of retries in verbs.
 const MAX_DOUBLINGS: u32 = 7;
 
-/// What is due.
+/// The event that is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Due {
     /// Nothing yet.
     Nothing,
-    /// One packet is to be repeated.
+    /// One packet must be repeated.
     Probe,
-    /// All is to be sent again.
+    /// Everything must be sent again.
     GoBack,
     /// No retry is left.
     GiveUp,
 }
 
-/// The two clocks.
+/// The two timers.
 pub(super) struct Timers {
     ack_timeout: Duration,
     retries: u8,
     retries_left: u8,
-    /// Probes since a round trip was last measured (RFC 6298, 5.7: a backed-off timeout stays until then).
+    /// The number of probes since a round trip was last measured (RFC 6298, 5.7: a backed-off timeout stays
+    /// until then).
     probes: u32,
     go_back_at: Instant,
     probe_at: Instant,
-    /// When to look again, not later than the two: progress moves them on, and this only when it has come. That
-    /// spares whoever keeps the deadlines of many queue pairs a change with every acknowledgement.
-    look_at: Option<Instant>,
+    /// The time of the next check, not later than the two timers. Progress only moves the timers, and this
+    /// field follows when it has passed. So the owner of the deadlines of many queue pairs has no change at
+    /// each acknowledgement.
+    check_at: Option<Instant>,
 }
 
 impl Timers {
@@ -52,7 +55,7 @@ impl Timers {
             probes: 0,
             go_back_at: Instant::MAX,
             probe_at: Instant::MAX,
-            look_at: None,
+            check_at: None,
         }
     }
 
@@ -62,46 +65,46 @@ impl Timers {
         self.retries_left = retries;
     }
 
-    /// When [`due`](Self::due) is to be asked.
+    /// Returns the time at which [`due`](Self::due) must be called.
     pub(super) const fn deadline(&self) -> Option<Instant> {
-        self.look_at
+        self.check_at
     }
 
     pub(super) const fn running(&self) -> bool {
-        self.look_at.is_some()
+        self.check_at.is_some()
     }
 
-    /// Starts both clocks; `timeout` is what the round trip rarely exceeds, if known.
+    /// Starts both timers. `timeout` is the time that a round trip rarely exceeds, if it is known.
     pub(super) fn start(&mut self, now: Instant, timeout: Option<Duration>) {
-        self.go_back_at = now + self.patience();
+        self.go_back_at = now + self.current_timeout();
         self.probe_at = now + self.probe_after(timeout);
         let earlier = self.go_back_at.min(self.probe_at);
-        self.look_at = Some(self.look_at.map_or(earlier, |at| at.min(earlier)));
+        self.check_at = Some(self.check_at.map_or(earlier, |at| at.min(earlier)));
     }
 
     pub(super) const fn stop(&mut self) {
-        self.look_at = None;
+        self.check_at = None;
     }
 
-    /// The peer has acknowledged something: all retries are there again.
+    /// Restores all retries, because the peer has acknowledged something.
     pub(super) const fn progress(&mut self) {
         self.retries_left = self.retries;
     }
 
-    /// A round trip was measured.
+    /// Records that a round trip was measured.
     pub(super) const fn measured(&mut self) {
         self.probes = 0;
     }
 
-    /// Has the next probe come at `at`, if that is earlier.
+    /// Moves the next probe to `at`, if that is earlier.
     pub(super) fn hasten(&mut self, at: Instant) {
         self.probe_at = self.probe_at.min(at);
-        self.look_at = self.look_at.map(|look_at| look_at.min(at));
+        self.check_at = self.check_at.map(|check_at| check_at.min(at));
     }
 
-    /// What is due at `now`, and the clock for the next time.
+    /// Returns the event that is due at `now`, and restarts its timer.
     pub(super) fn due(&mut self, now: Instant, timeout: Option<Duration>) -> Due {
-        if self.look_at.is_none_or(|at| now < at) {
+        if self.check_at.is_none_or(|at| now < at) {
             return Due::Nothing;
         }
         let due = if now >= self.go_back_at {
@@ -109,7 +112,7 @@ impl Timers {
                 Some(left) => self.retries_left = left,
                 None => return Due::GiveUp,
             }
-            self.go_back_at = now + self.patience();
+            self.go_back_at = now + self.current_timeout();
             Due::GoBack
         } else if now >= self.probe_at {
             self.probes += 1;
@@ -118,18 +121,18 @@ impl Timers {
         } else {
             Due::Nothing
         };
-        self.look_at = Some(self.go_back_at.min(self.probe_at));
+        self.check_at = Some(self.go_back_at.min(self.probe_at));
         due
     }
 
-    /// The acknowledgement timeout, twice as long after each since the last progress.
-    fn patience(&self) -> Duration {
+    /// Returns the acknowledgement timeout, which doubles after each timeout since the last progress.
+    fn current_timeout(&self) -> Duration {
         let timeouts = u32::from(self.retries - self.retries_left);
         self.ack_timeout.saturating_mul(1 << timeouts.min(MAX_DOUBLINGS))
     }
 
     fn probe_after(&self, timeout: Option<Duration>) -> Duration {
-        let once = timeout.unwrap_or(FIRST_PROBE).max(LEAST_PROBE);
+        let once = timeout.unwrap_or(FIRST_PROBE).max(MIN_PROBE);
         once.saturating_mul(1 << self.probes.min(2 * MAX_DOUBLINGS))
     }
 }
@@ -141,7 +144,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// All that becomes due until no retry is left, with its time in milliseconds.
+    /// Returns all events until no retry is left, with their times in milliseconds.
     fn silence(timers: &mut Timers, timeout: Option<Duration>) -> Vec<(u64, Due)> {
         let mut all = Vec::new();
         loop {
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_what_the_retries_say_whatever_the_probes() {
+    fn retries_determine_the_total_time_whatever_the_probes() {
         for timeout in [None, Some(Duration::from_micros(50)), Some(Duration::from_secs(1))] {
             let mut timers = Timers::new();
             timers.connect(30 * MS, 7);
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_come_early_and_ever_more_rarely() {
+    fn probes_are_early_and_grow_rarer() {
         let mut timers = Timers::new();
         timers.connect(30 * MS, 7);
         timers.start(Instant::ZERO, Some(Duration::from_micros(50)));

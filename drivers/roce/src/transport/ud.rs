@@ -1,8 +1,8 @@
-//! The unreliable datagram service (specification 9.8.3): a message is one packet, each goes where its work request
-//! says, and nobody acknowledges it.
+//! The unreliable datagram service (specification 9.8.3): a message is one packet, each work request names
+//! its own destination, and no packet is acknowledged.
 //!
-//! What arrives is dropped, and counted, unless it names the Q_Key and fits the oldest receive behind the
-//! [`GRH_LEN`] bytes that tell where it came from. A dropped datagram uses no receive.
+//! A datagram is dropped, and counted, unless it carries the Q_Key and fits into the oldest receive after the
+//! [`GRH_LEN`] bytes about its source. A dropped datagram uses no receive.
 
 use super::Env;
 use super::qp::{Limits, Source, Tx};
@@ -17,16 +17,16 @@ use verbs::{
     VerbsError, WorkKind, WrId,
 };
 
-/// The way to a datagram's receiver.
+/// The path to a datagram's receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// The headers of its frame.
+    /// The headers of the frame.
     pub headers: Headers,
-    /// Whether the receiver is on this RNIC.
+    /// True if the receiver is on this RNIC.
     pub within: bool,
 }
 
-/// What a send work request names besides its payload.
+/// The destination of a send work request.
 #[derive(Clone, Copy)]
 struct Destination {
     route: Route,
@@ -38,21 +38,21 @@ struct Destination {
 pub struct DatagramQp {
     number: QpNum,
     qkey: QKey,
-    /// Bytes of the longest message.
+    /// The maximum length of a message, in bytes.
     mtu: usize,
     queue: SendQueue,
-    /// By position in the queue, modulo its length.
+    /// The destinations, by position in the queue modulo the array's length.
     destinations: Box<[Option<Destination>]>,
     recv: RecvQueue,
-    /// PSN of the next datagram; means nothing to the receiver.
+    /// The PSN of the next datagram, which receivers ignore.
     psn: Psn,
-    /// Work ends as flushed.
+    /// True while sends, or receives, complete as flushed.
     send_ended: bool,
     recv_ended: bool,
 }
 
 impl DatagramQp {
-    /// A queue pair with all it will ever need allocated, for messages of up to `mtu`.
+    /// Makes a queue pair for messages of up to `mtu`, and allocates everything that it will need.
     #[must_use]
     pub fn new(number: QpNum, qkey: QKey, first: Psn, mtu: PathMtu, limits: &Limits) -> Self {
         let slots = (limits.send_depth as usize).next_power_of_two();
@@ -69,45 +69,45 @@ impl DatagramQp {
         }
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     #[must_use]
     pub const fn number(&self) -> QpNum {
         self.number
     }
 
-    /// What datagrams must name from here on to be taken.
+    /// Sets the Q_Key that datagrams must carry from now on.
     pub const fn set_qkey(&mut self, qkey: QKey) {
         self.qkey = qkey;
     }
 
-    /// The PSN of the next datagram.
+    /// Sets the PSN of the next datagram.
     pub const fn set_psn(&mut self, psn: Psn) {
         self.psn = psn;
     }
 
-    /// Sends again after an error of the send queue (transition from SQE to RTS).
+    /// Resumes sending after an error of the send queue (transition from SQE to RTS).
     pub const fn resume_sending(&mut self) {
         self.send_ended = false;
     }
 
-    /// Whether sends end as flushed, and whether receives do.
+    /// Returns two flags: true if sends complete as flushed, and true if receives do.
     #[must_use]
     pub const fn has_ended(&self) -> (bool, bool) {
         (self.send_ended, self.recv_ended)
     }
 
-    /// Receive work requests that are posted.
+    /// Returns the number of posted receives.
     #[must_use]
     pub const fn receives_posted(&self) -> u32 {
         self.recv.len()
     }
 
-    /// Takes the oldest receive back.
+    /// Removes the oldest receive.
     pub fn take_back_receive(&mut self) -> Option<WrId> {
         self.recv.pop()
     }
 
-    /// Queues a datagram that goes by `route`. After an error it ends as flushed at once.
+    /// Queues a datagram that is sent by `route`. After an error it completes as flushed at once.
     pub fn post_send(
         &mut self,
         work: &UdSendWr<'_>,
@@ -136,7 +136,7 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// Queues a receive. After an error it ends as flushed at once.
+    /// Queues a receive. After an error it completes as flushed at once.
     pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         self.recv.push(work, env.memory)?;
         if self.recv_ended {
@@ -145,7 +145,7 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// Handles a datagram that names this queue pair. `origin` are the bytes that go before it.
+    /// Handles a datagram for this queue pair. `origin` is written before it.
     pub fn receive(&mut self, packet: &Packet<'_>, origin: &[u8; GRH_LEN as usize], env: &mut Env<'_>) {
         let (deth, imm) = match packet.ext {
             Ext::Deth(deth) => (deth, None),
@@ -188,13 +188,13 @@ impl DatagramQp {
         });
     }
 
-    /// Whether [`next_tx`](Self::next_tx) gives something.
+    /// Returns true if [`next_tx`](Self::next_tx) returns a datagram.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.queue.front().is_some()
     }
 
-    /// The next datagram.
+    /// Returns the next datagram.
     #[must_use]
     pub fn next_tx(&self) -> Option<Tx> {
         let wqe = self.queue.front()?;
@@ -210,57 +210,59 @@ impl DatagramQp {
         Some(Tx { bth, ext, len: wqe.len as usize, source })
     }
 
-    /// The way that the next datagram goes.
+    /// Returns the path of the next datagram.
     #[must_use]
     pub fn route(&self) -> Option<&Route> {
         Some(&self.destination()?.route)
     }
 
-    /// Bytes of the frame of the next datagram, `tx`.
+    /// Returns the length of the frame of the next datagram, `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
         self.route().map_or(0, |route| route.headers.frame_len(&tx.ext, tx.len))
     }
 
-    /// As [`ReliableQp::emit`](super::ReliableQp::emit), for the next datagram.
+    /// Writes the frame of the next datagram, as [`ReliableQp::emit`](super::ReliableQp::emit) does.
     pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
         let headers = &self.route()?.headers;
         tx.emit(headers, id, out, |to| self.queue.gather(self.queue.head(), 0, to, memory).is_ok())
     }
 
-    /// What goes before the next datagram, `tx`, in its receive.
+    /// Returns the bytes that precede the next datagram, `tx`, in its receive.
     #[must_use]
     pub fn origin(&self, tx: &Tx) -> Option<[u8; GRH_LEN as usize]> {
         Some(self.route()?.headers.origin(&tx.ext, tx.len))
     }
 
-    /// As [`ReliableQp::loop_back`](super::ReliableQp::loop_back), for the next datagram.
+    /// Makes the packet of the next datagram, as [`ReliableQp::loop_back`](super::ReliableQp::loop_back)
+    /// does.
     pub fn loop_back<'a>(&self, tx: &Tx, scratch: &'a mut [u8], memory: &dyn Memory) -> Option<Packet<'a>> {
         let payload = scratch.get_mut(..tx.len)?;
         self.queue.gather(self.queue.head(), 0, payload, memory).ok()?;
         Some(Packet { bth: tx.bth, ext: tx.ext, payload })
     }
 
-    /// The next datagram was sent.
+    /// Records that the next datagram was sent.
     pub fn sent(&mut self, env: &mut Env<'_>) {
         self.psn = self.psn.add(1);
         self.end_send(Status::Success, env);
     }
 
-    /// The next datagram could not be read from memory: it ends with an error, later ones as flushed. Receiving goes on
-    /// (send queue error state, specification 10.3.1.6).
-    pub fn spoiled(&mut self, env: &mut Env<'_>) {
+    /// Fails the next datagram, whose payload could not be read from memory: it completes with an error,
+    /// later ones as flushed. Receiving continues (send queue error state, specification 10.3.1.6).
+    pub fn payload_failed(&mut self, env: &mut Env<'_>) {
         self.fail_send(Some(Status::LocalProtectionError), env);
     }
 
-    /// Ends all sends, now and later: the oldest with the status given, if any, the rest as flushed. Receiving goes on.
+    /// Completes all sends, now and later: the oldest with the given status, if any, the others as flushed.
+    /// Receiving continues.
     pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         env.counters.qp_errors += 1;
         self.send_ended = true;
         self.flush_send(status, env);
     }
 
-    /// Ends all work as flushed, now and later, because its owner wants so.
+    /// Completes all work as flushed, now and later, at the owner's request.
     pub fn end(&mut self, env: &mut Env<'_>) {
         (self.send_ended, self.recv_ended) = (true, true);
         self.flush_send(None, env);

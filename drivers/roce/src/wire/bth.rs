@@ -12,10 +12,11 @@ pub enum Service {
     Uc = 1,
     /// Unreliable datagram.
     Ud = 3,
-    /// Congestion notification: no service of a queue pair, but a packet that RoCEv2 has beside them (annex A17.9.3).
+    /// Congestion notification: not a service of a queue pair, but a kind of packet that RoCEv2 adds (annex
+    /// A17.9.3).
     Cnp = 4,
-    /// Extended reliable connection (annex A14): as the reliable connection, but each request names the shared receive
-    /// queue that it is for.
+    /// Extended reliable connection (annex A14): like the reliable connection, but each request names the
+    /// shared receive queue that it is for.
     Xrc = 5,
 }
 
@@ -46,7 +47,7 @@ pub enum Operation {
     FetchAdd = 20,
     SendLastInvalidate = 22,
     SendOnlyInvalidate = 23,
-    /// The only operation of [`Service::Cnp`]; its number there is 1.
+    /// The only operation of [`Service::Cnp`], where its number is 1.
     CongestionNotification = 0x20 | 1,
 }
 
@@ -80,7 +81,7 @@ impl Operation {
         ]
     };
 
-    /// The operation with the number `n`; 21 and those above 23 are reserved.
+    /// Returns the operation with the number `n`; 21 and those above 23 are reserved.
     const fn from_number(n: u8) -> Option<Self> {
         match n {
             0..=20 => Some(Self::ALL[n as usize]),
@@ -89,7 +90,7 @@ impl Operation {
         }
     }
 
-    /// Whether the responder sends it, to answer a request.
+    /// Returns true if responders send the operation, as a response to a request.
     #[must_use]
     pub const fn is_response(self) -> bool {
         matches!(self as u8, 13..=18)
@@ -101,21 +102,22 @@ impl Operation {
 pub struct Opcode {
     /// The service.
     pub service: Service,
-    /// The operation, one that the service has.
+    /// The operation, which the service must have.
     pub operation: Operation,
 }
 
 impl Opcode {
-    /// An operation of the reliable connection.
+    /// Returns an operation code of the reliable connection.
     #[must_use]
     pub const fn rc(operation: Operation) -> Self {
         Self { service: Service::Rc, operation }
     }
 
-    /// The congestion notification packet.
+    /// The operation code of the congestion notification packet.
     pub const CNP: Self = Self { service: Service::Cnp, operation: Operation::CongestionNotification };
 
-    /// The operation code with this byte; `None` if reserved, or of a service that is not supported.
+    /// Returns the operation code for a byte, or `None` if it is reserved or of a service that is not
+    /// supported.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<Self> {
         let Some(operation) = Operation::from_number(byte & 0x1f) else { return None };
@@ -131,42 +133,42 @@ impl Opcode {
         Some(Self { service, operation })
     }
 
-    /// The byte.
+    /// Returns the byte of the operation code.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
         (self.service as u8) << 5 | self.operation as u8 & 0x1f
     }
 }
 
-/// The XRC extended transport header (annex A14.3.1), which follows the base header of every XRC request: a reserved byte
-/// and the number of the responder's shared receive queue.
+/// The XRC extended transport header (annex A14.3.1), which follows the base header of every XRC request: a
+/// reserved byte and the number of the responder's shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct XrcEth(u32);
 
 impl XrcEth {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 4;
 
-    /// The header that names a shared receive queue, of whose number the low 24 bits count.
+    /// Makes the header for a shared receive queue, from the low 24 bits of its number.
     #[must_use]
     pub const fn new(srq: u32) -> Self {
         Self(srq & 0xff_ffff)
     }
 
-    /// The shared receive queue.
+    /// Returns the number of the shared receive queue.
     #[must_use]
     pub const fn srq(self) -> u32 {
         self.0 & 0xff_ffff
     }
 
-    /// The header's bytes.
+    /// Returns the bytes of the header.
     #[must_use]
     pub const fn emit(self) -> [u8; Self::LEN] {
         self.0.to_be_bytes()
     }
 }
 
-/// A base transport header (specification 9.2), and the XRC one that belongs to it.
+/// A base transport header (specification 9.2), with the XRC header that belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bth {
     /// Operation code.
@@ -175,13 +177,14 @@ pub struct Bth {
     pub solicited: bool,
     /// Migration state.
     pub migrated: bool,
-    /// Bytes of zero after the payload, to a multiple of 4: 0 to 3.
+    /// The number of zero bytes after the payload, up to a multiple of 4: 0 to 3.
     pub pad: u8,
-    /// Transport header version: 4 bits, 0.
+    /// Transport header version: 4 bits, always 0.
     pub version: u8,
     /// Partition key.
     pub pkey: u16,
-    /// The byte before the queue pair: FECN, BECN, and six reserved bits. Variant: the ICRC does not cover it.
+    /// The byte before the queue pair: FECN, BECN, and six reserved bits. It is variant: the ICRC does not
+    /// cover it.
     pub congestion: u8,
     /// Destination queue pair.
     pub dest_qp: QpNum,
@@ -191,19 +194,19 @@ pub struct Bth {
     pub reserved: u8,
     /// Packet sequence number.
     pub psn: Psn,
-    /// What follows it in an XRC request, and in no other packet.
+    /// The XRC header, which follows in XRC requests only.
     pub xrc: Option<XrcEth>,
 }
 
 impl Bth {
-    /// Bytes on the wire, without the XRC header.
+    /// The length on the wire without the XRC header, in bytes.
     pub const LEN: usize = 12;
     /// The default partition with full membership, the only one on RoCE.
     pub const DEFAULT_PKEY: u16 = 0xffff;
-    /// Where the byte stands that counts as ones in the ICRC.
+    /// The offset of the byte that counts as ones in the ICRC.
     pub const VARIANT_BYTE: usize = 4;
 
-    /// A header with nothing special.
+    /// Makes a header with default values in all other fields.
     #[must_use]
     pub const fn new(opcode: Opcode, dest_qp: QpNum, psn: Psn) -> Self {
         Self {
@@ -222,13 +225,14 @@ impl Bth {
         }
     }
 
-    /// Bytes on the wire of the XRC header.
+    /// Returns the length of the XRC header on the wire, in bytes.
     #[must_use]
     pub const fn xrc_len(&self) -> usize {
         if self.xrc.is_some() { XrcEth::LEN } else { 0 }
     }
 
-    /// Takes the header, and the XRC one if the operation has it, off `bytes`.
+    /// Parses the header at the front of `bytes`, and the XRC header if the operation has one. Returns the
+    /// remaining bytes.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (&[op, flags, p, q, congestion, a, b, c, ack, d, e, f], rest) = take::<{ Self::LEN }>(bytes)?;
         let opcode = Opcode::from_byte(op).ok_or(Error::Opcode(op))?;
@@ -255,7 +259,7 @@ impl Bth {
         Ok((header, rest))
     }
 
-    /// The header's bytes, without the XRC header's.
+    /// Returns the bytes of the header, without the XRC header.
     #[must_use]
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let flags = (self.solicited as u8) << 7

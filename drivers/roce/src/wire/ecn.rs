@@ -1,21 +1,22 @@
-//! Explicit congestion notification: what a switch tells the receiver in the IP header (RFC 3168, section 5).
+//! Explicit congestion notification, by which switches inform the receiver in the IP header (RFC 3168,
+//! section 5).
 
 /// The low two bits of an IPv4 type of service or an IPv6 traffic class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ecn {
-    /// The sender does not react to marks: a congested switch drops the packet instead.
+    /// Not-ECT: the sender does not react to marks, so a congested switch drops the packet.
     #[default]
     NotCapable = 0,
-    /// The sender reacts: ECT(1).
+    /// ECT(1): the sender reacts to marks.
     Capable1 = 1,
-    /// The sender reacts: ECT(0), what RoCE senders use.
+    /// ECT(0): the sender reacts to marks. RoCE senders use this one.
     Capable0 = 2,
-    /// A switch on the way was congested: CE.
+    /// CE: a switch on the path was congested.
     CongestionExperienced = 3,
 }
 
 impl Ecn {
-    /// The code point in a type of service or traffic class.
+    /// Returns the code point in a type of service or traffic class.
     #[must_use]
     pub const fn of(traffic_class: u8) -> Self {
         match traffic_class & 3 {
@@ -26,7 +27,7 @@ impl Ecn {
         }
     }
 
-    /// `traffic_class` with this code point.
+    /// Returns `traffic_class` with this code point.
     #[must_use]
     pub const fn set(self, traffic_class: u8) -> u8 {
         traffic_class & !3 | self as u8

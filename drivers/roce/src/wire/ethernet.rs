@@ -3,11 +3,11 @@
 use super::{Error, take};
 use verbs::MacAddr;
 
-/// IPv4.
+/// The ethertype of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
-/// IPv6.
+/// The ethertype of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// RoCE version 1: a GRH follows (annex A16).
+/// The ethertype of RoCE version 1, before a GRH (annex A16).
 pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
 /// An Ethernet II header.
@@ -17,15 +17,15 @@ pub struct Ethernet {
     pub dst: MacAddr,
     /// Source address.
     pub src: MacAddr,
-    /// What follows.
+    /// The type of the payload.
     pub ethertype: u16,
 }
 
 impl Ethernet {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 14;
 
-    /// Takes the header off `bytes`.
+    /// Parses the header at the front of `bytes`, and returns the remaining bytes.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (&[a, b, c, d, e, f, g, h, i, j, k, l, t, u], rest) = take::<{ Self::LEN }>(bytes)?;
         let header = Self {
@@ -36,7 +36,7 @@ impl Ethernet {
         Ok((header, rest))
     }
 
-    /// The header's bytes.
+    /// Returns the bytes of the header.
     #[must_use]
     pub const fn emit(&self) -> [u8; Self::LEN] {
         let [a, b, c, d, e, f] = self.dst.0;

@@ -12,12 +12,12 @@ pub struct Reth {
     pub addr: IoAddr,
     /// R_Key.
     pub key: RemoteKey,
-    /// DMA length: bytes of the whole message.
+    /// DMA length: the length of the whole message, in bytes.
     pub len: u32,
 }
 
 impl Reth {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 16;
 
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
@@ -46,14 +46,14 @@ pub struct AtomicEth {
     pub addr: IoAddr,
     /// R_Key.
     pub key: RemoteKey,
-    /// What is swapped in, or added.
+    /// The value to store (compare-and-swap) or to add (fetch-and-add).
     pub swap_add: u64,
-    /// What is compared with.
+    /// The value to compare with.
     pub compare: u64,
 }
 
 impl AtomicEth {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 28;
 
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
@@ -78,7 +78,7 @@ impl AtomicEth {
     }
 }
 
-/// A time that a responder without a receive asks the requester to wait, in its five-bit code.
+/// The time that a responder without a receive asks the requester to wait, as a five-bit code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RnrTimer(u8);
 
@@ -89,26 +89,26 @@ impl RnrTimer {
         3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
 
-    /// The low five bits of `code`.
+    /// Makes a timer from the low five bits of `code`.
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
         Self(code & 0x1f)
     }
 
-    /// The five-bit code.
+    /// Returns the five-bit code.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The shortest that is at least `delay`, or the longest there is: 655.36 ms.
+    /// Returns the shortest timer that is not below `delay`, or the longest of all: 655.36 ms.
     #[must_use]
     pub fn at_least(delay: Duration) -> Self {
         let code = (1..32u8).find(|&code| Self(code).delay() >= delay);
         Self(code.unwrap_or(0))
     }
 
-    /// The time to wait.
+    /// Returns the time to wait.
     #[must_use]
     pub fn delay(self) -> Duration {
         let units = Self::UNITS.get(usize::from(self.0)).copied().unwrap_or(0);
@@ -116,32 +116,32 @@ impl RnrTimer {
     }
 }
 
-/// Why a request was refused (specification table 46).
+/// The reason for which a request was refused (specification table 46).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NakCode {
-    /// A packet is missing: go back to the PSN named.
+    /// A packet is missing: the requester must go back to the named PSN.
     PsnSequenceError = 0,
-    /// The request breaks the protocol.
+    /// The request violates the protocol.
     InvalidRequest = 1,
-    /// Key, range or right do not allow it.
+    /// The key, the range or the right does not allow the access.
     RemoteAccessError = 2,
-    /// The responder could not do it.
+    /// The responder could not carry out the request.
     RemoteOperationalError = 3,
 }
 
-/// What an AETH says.
+/// The syndrome of an AETH.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syndrome {
-    /// Positive; with the code of the receives posted, 31 for no such flow control.
+    /// A positive acknowledgement, with a code for the receives posted, or 31 without that flow control.
     Ack {
-        /// Credit count code.
+        /// The credit count code.
         credits: u8,
     },
-    /// No receive is posted: try again after this time.
+    /// No receive is posted: the requester must try again after this time.
     RnrNak(RnrTimer),
-    /// Refused.
+    /// The request was refused.
     Nak(NakCode),
-    /// A reserved value, kept as it is.
+    /// A reserved value, unchanged.
     Reserved(u8),
 }
 
@@ -149,7 +149,7 @@ impl Syndrome {
     /// A positive acknowledgement without end-to-end credits.
     pub const ACK: Self = Self::Ack { credits: 31 };
 
-    /// The syndrome of this byte.
+    /// Returns the syndrome for a byte.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Self {
         let value = byte & 0x1f;
@@ -164,7 +164,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte.
+    /// Returns the byte of the syndrome.
     #[must_use]
     pub const fn to_byte(self) -> u8 {
         match self {
@@ -179,14 +179,14 @@ impl Syndrome {
 /// Acknowledge extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// What it says.
+    /// The syndrome.
     pub syndrome: Syndrome,
-    /// Message sequence number: how many requests the responder has completed, modulo 2^24.
+    /// Message sequence number: the number of requests that the responder has completed, modulo 2^24.
     pub msn: u32,
 }
 
 impl Aeth {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 4;
 
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
@@ -205,14 +205,14 @@ impl Aeth {
 pub struct Deth {
     /// Q_Key.
     pub qkey: u32,
-    /// One reserved byte.
+    /// The reserved byte.
     pub reserved: u8,
     /// Source queue pair.
     pub src_qp: QpNum,
 }
 
 impl Deth {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 8;
 
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
@@ -228,13 +228,13 @@ impl Deth {
     }
 }
 
-/// Bytes of the longest extended headers of a packet: an AtomicETH.
+/// The length of the longest extended headers of a packet, in bytes: that of an AtomicETH.
 pub(super) const MAX_LEN: usize = AtomicEth::LEN;
 
-/// The extended headers of a packet: which there are follows from the operation code (specification table 38).
+/// The extended headers of a packet, as the operation code determines them (specification table 38).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ext {
-    /// None.
+    /// No extended header.
     None,
     /// RETH: WRITE first and only, READ request.
     Reth(Reth),
@@ -244,11 +244,11 @@ pub enum Ext {
     Imm(u32),
     /// IETH: the R_Key to invalidate.
     Invalidate(RemoteKey),
-    /// AETH: acknowledge, READ response but middle.
+    /// AETH: acknowledge, READ response except middle.
     Aeth(Aeth),
     /// AtomicETH.
     Atomic(AtomicEth),
-    /// AETH and AtomicAckETH: the value before.
+    /// AETH and AtomicAckETH, with the previous value.
     AtomicAck(Aeth, u64),
     /// DETH: datagram.
     Deth(Deth),
@@ -259,7 +259,7 @@ pub enum Ext {
 }
 
 impl Ext {
-    /// Takes the extended headers that `opcode` has off `bytes`.
+    /// Parses the extended headers of `opcode` at the front of `bytes`, and returns the remaining bytes.
     pub fn parse(opcode: Opcode, bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         use Operation as O;
         if opcode.service == Service::Ud {
@@ -298,7 +298,7 @@ impl Ext {
         }
     }
 
-    /// Bytes on the wire.
+    /// Returns the length on the wire, in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a length on the wire, not a collection")]
     pub const fn len(&self) -> usize {
@@ -316,7 +316,7 @@ impl Ext {
         }
     }
 
-    /// The bytes, of which the first [`len`](Self::len) count.
+    /// Returns the headers, in the first [`len`](Self::len) bytes.
     #[must_use]
     pub(super) fn emit(&self) -> [u8; MAX_LEN] {
         let mut out = [0; MAX_LEN];
@@ -347,7 +347,7 @@ impl Ext {
     }
 }
 
-/// Takes a word off `bytes`.
+/// Parses a 32-bit word at the front of `bytes`, and returns the remaining bytes.
 fn imm(bytes: &[u8]) -> Result<(u32, &[u8]), Error> {
     take(bytes).map(|(word, rest)| (u32::from_be_bytes(*word), rest))
 }

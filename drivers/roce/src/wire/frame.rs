@@ -1,4 +1,4 @@
-//! A whole RoCE frame: from Ethernet to ICRC.
+//! A whole RoCE frame, from Ethernet to ICRC.
 
 use super::lrh::{self, VCRC_LEN};
 use super::{
@@ -7,17 +7,17 @@ use super::{
 };
 use verbs::Gid;
 
-/// Bytes that headers and checks add to a payload at most, Ethernet included.
+/// The maximum length that headers and checks add to a payload, in bytes, including Ethernet's.
 pub const MAX_OVERHEAD: usize =
     Ethernet::LEN + MAX_NET_LEN + Bth::LEN + XrcEth::LEN + ext::MAX_LEN + 3 + ICRC_LEN + VCRC_LEN;
 
-/// The longest network layer: that of InfiniBand with a GRH.
+/// The length of the longest network layer: that of InfiniBand with a GRH.
 const MAX_NET_LEN: usize = Symbol::LEN + Lrh::LEN + Ipv6::LEN;
 
-/// Bytes of the ICRC.
+/// The length of the ICRC, in bytes.
 const ICRC_LEN: usize = 4;
 
-/// The transport's part of a packet: base and extended headers, and the payload without padding.
+/// The transport part of a packet: base and extended headers, and the payload without padding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet<'a> {
     /// Base header.
@@ -29,11 +29,11 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Takes apart what stands between the network headers and the ICRC.
+    /// Parses the bytes between the network headers and the ICRC.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (bth, rest) = Bth::parse(bytes)?;
         let (ext, rest) = Ext::parse(bth.opcode, rest)?;
-        // Payload and padding are whole words (specification 9.2.5).
+        // Payload and padding are whole 32-bit words (specification 9.2.5).
         if !rest.len().is_multiple_of(4) {
             return Err(Error::Malformed);
         }
@@ -42,21 +42,21 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The network layer below the base header, by link kind.
+/// The network layer below the base header, by kind of link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Net {
     /// RoCEv2 over IPv4.
     V4(Ipv4, Udp),
     /// RoCEv2 over IPv6.
     V6(Ipv6, Udp),
-    /// RoCEv1: a GRH.
+    /// RoCEv1 over a GRH.
     Grh(Ipv6),
     /// InfiniBand: a local route header and, if the packet may leave its subnet, a GRH.
     InfiniBand(Lrh, Option<Ipv6>),
 }
 
 impl Net {
-    /// Bytes on the wire.
+    /// Returns the length on the wire, in bytes.
     const fn len(&self) -> usize {
         match self {
             Self::V4(..) => Ipv4::LEN + Udp::LEN,
@@ -66,12 +66,12 @@ impl Net {
         }
     }
 
-    /// Bytes after the ICRC.
+    /// Returns the length of the trailer after the ICRC, in bytes.
     const fn trailer_len(&self) -> usize {
         if matches!(self, Self::InfiniBand(..)) { VCRC_LEN } else { 0 }
     }
 
-    /// The source, as a GID: all zeros in an InfiniBand packet without GRH.
+    /// Returns the source as a GID, which is all zeros for an InfiniBand packet without GRH.
     #[must_use]
     pub const fn src(&self) -> Gid {
         match self {
@@ -81,7 +81,7 @@ impl Net {
         }
     }
 
-    /// The type of service or traffic class.
+    /// Returns the type of service or traffic class.
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         match self {
@@ -91,7 +91,8 @@ impl Net {
         }
     }
 
-    /// The congestion code point. RoCEv1 and InfiniBand have none, as their switches do not look into a GRH.
+    /// Returns the congestion code point. RoCEv1 and InfiniBand have none, because their switches do not
+    /// examine a GRH.
     #[must_use]
     pub const fn ecn(&self) -> Ecn {
         match self {
@@ -100,7 +101,7 @@ impl Net {
         }
     }
 
-    /// The destination, as a GID: all zeros in an InfiniBand packet without GRH.
+    /// Returns the destination as a GID, which is all zeros for an InfiniBand packet without GRH.
     #[must_use]
     pub const fn dst(&self) -> Gid {
         match self {
@@ -110,7 +111,8 @@ impl Net {
         }
     }
 
-    /// Whether a packet with `received` comes from where packets with `self` go. On InfiniBand the LIDs say it.
+    /// Returns true if the source of `received` is the destination of `self`. On InfiniBand this compares
+    /// LIDs.
     #[must_use]
     pub fn leads_to_source_of(&self, received: &Self) -> bool {
         match (self, received) {
@@ -121,34 +123,35 @@ impl Net {
     }
 }
 
-/// Everything below the base header.
+/// All headers below the base header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Headers {
-    /// Ethernet.
+    /// The Ethernet header.
     pub ethernet: Ethernet,
-    /// IP and UDP, or GRH.
+    /// IP and UDP headers, or a GRH.
     pub net: Net,
 }
 
 impl Headers {
-    /// Bytes of a frame with these headers, `ext` and `payload_len` bytes, if it is no XRC request.
+    /// Returns the length of a frame with these headers, `ext` and `payload_len` bytes, in bytes. Not for XRC
+    /// requests.
     #[must_use]
     pub const fn frame_len(&self, ext: &Ext, payload_len: usize) -> usize {
         let payload = payload_len.next_multiple_of(4);
         Ethernet::LEN + self.net.len() + Bth::LEN + ext.len() + payload + ICRC_LEN + self.net.trailer_len()
     }
 
-    /// Bytes of a frame with these headers, `bth`, `ext` and `payload_len` bytes.
+    /// Returns the length of a frame with these headers, `bth`, `ext` and `payload_len` bytes, in bytes.
     #[must_use]
     pub const fn frame_len_of(&self, bth: &Bth, ext: &Ext, payload_len: usize) -> usize {
         self.frame_len(ext, payload_len) + bth.xrc_len()
     }
 
-    /// What a receiver finds before a datagram with these headers, `ext` and `payload_len` bytes (annex A17.4.5.2): a
-    /// GRH or the IPv6 header, zeros and the IPv4 header, or zeros only.
+    /// Returns the bytes that a receiver finds before a datagram with these headers, `ext` and `payload_len`
+    /// bytes (annex A17.4.5.2): a GRH or the IPv6 header, zeros and the IPv4 header, or only zeros.
     #[must_use]
     pub fn origin(&self, ext: &Ext, payload_len: usize) -> [u8; Ipv6::LEN] {
-        // From the network layer's last header to the ICRC.
+        // The length from the last header of the network layer to the ICRC.
         let after = self.frame_len(ext, payload_len) - Ethernet::LEN - self.net.trailer_len();
         match &self.net {
             Net::V4(ip, _) => {
@@ -162,8 +165,8 @@ impl Headers {
         }
     }
 
-    /// Writes a frame into the front of `out`, its payload by `fill`; gives its length, or `None` if `out` is too
-    /// short. The padding in `bth` is ignored and computed.
+    /// Writes a frame into the front of `out`; `fill` writes its payload. Returns the length of the frame, or
+    /// `None` if `out` is too short. The padding in `bth` is ignored and computed.
     pub fn emit(
         &self,
         bth: &Bth,
@@ -227,15 +230,15 @@ impl Headers {
     }
 }
 
-/// What the variant CRC of an InfiniBand frame covers.
+/// Returns the part of an InfiniBand frame that the variant CRC covers.
 fn packet_of(frame: &[u8]) -> Option<&[u8]> {
     frame.get(Ethernet::LEN + Symbol::LEN..frame.len().checked_sub(VCRC_LEN)?)
 }
 
-/// The CRC over network and base header with what may change as ones.
+/// Computes the CRC over network and base header, with variant fields as ones.
 fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
-    // Of an InfiniBand packet with GRH, the local route header counts as ones: as that which RoCE does not have. Without
-    // GRH all of it but the virtual lane is covered.
+    // With a GRH, the local route header of InfiniBand counts as ones, like the missing one of RoCE. Without
+    // GRH, all of it except the virtual lane is covered.
     let (start, bytes) = match net {
         Net::InfiniBand(_, None) => return masked_local(bytes, bth),
         Net::InfiniBand(_, Some(_)) => (Symbol::LEN + Lrh::LEN, bytes.get(Symbol::LEN + Lrh::LEN..)?),
@@ -253,7 +256,8 @@ fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
             }
         }
         Net::V6(..) | Net::Grh(_) | Net::InfiniBand(..) => {
-            // Traffic class and flow label, hop limit, UDP checksum (of a GRH: overwritten by the base header).
+            // Traffic class and flow label, hop limit, UDP checksum (after a GRH, the base header overwrites
+            // the last).
             copy[0] |= 0x0f;
             for at in [1, 2, 3, 7, 46, 47] {
                 copy[at] = 0xff;
@@ -266,7 +270,7 @@ fn masked(net: &Net, bytes: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
     Some(Icrc::START.feed(copy.get(..total)?))
 }
 
-/// As [`masked`], of an InfiniBand packet without GRH.
+/// Computes the CRC of [`masked`] for an InfiniBand packet without GRH.
 fn masked_local(net: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
     let mut copy = [0; Lrh::LEN + Bth::LEN];
     copy[..Lrh::LEN].copy_from_slice(net.get(Symbol::LEN..Symbol::LEN + Lrh::LEN)?);
@@ -276,12 +280,12 @@ fn masked_local(net: &[u8], bth: &[u8; Bth::LEN]) -> Option<Icrc> {
     Some(Icrc::EMPTY.feed(&copy))
 }
 
-/// A received frame, taken apart.
+/// A parsed frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// What is below the base header.
+    /// The headers below the base header.
     pub headers: Headers,
-    /// The transport's part.
+    /// The transport part.
     pub packet: Packet<'a>,
     /// The ICRC as received.
     pub icrc: [u8; 4],
@@ -290,7 +294,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes a frame apart. Does not check the ICRC: see [`icrc_ok`](Self::icrc_ok). Bytes after the packet
+    /// Parses a frame, without a check of the ICRC: see [`icrc_ok`](Self::icrc_ok). Bytes after the packet
     /// (Ethernet's padding of short frames) are ignored.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let (ethernet, network) = Ethernet::parse(bytes)?;
@@ -321,28 +325,28 @@ impl<'a> Frame<'a> {
         Ok(Self { headers: Headers { ethernet, net }, packet, icrc: *icrc, net: net_bytes, covered })
     }
 
-    /// What the receiver of a datagram finds before it: see [`Headers::origin`].
+    /// Returns the bytes that the receiver of a datagram finds before it: see [`Headers::origin`].
     #[must_use]
     pub fn origin(&self) -> [u8; Ipv6::LEN] {
         self.headers.origin(&self.packet.ext, self.packet.payload.len())
     }
 
-    /// Whether the ICRC is right.
+    /// Returns true if the ICRC is right.
     #[must_use]
     pub fn icrc_ok(&self) -> bool {
         let Some((bth, rest)) = self.covered.split_first_chunk() else { return false };
         masked(&self.headers.net, self.net, bth).is_some_and(|crc| crc.feed(rest).finish() == self.icrc)
     }
 
-    /// Writes the frame anew into the front of `out`; gives its length, or `None` if `out` is too short.
+    /// Writes the frame again into the front of `out`. Returns its length, or `None` if `out` is too short.
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
         let Packet { bth, ext, payload } = &self.packet;
         self.headers.emit(bth, ext, payload.len(), out, |to| to.copy_from_slice(payload))
     }
 }
 
-/// Takes a local route header and, if there is one, a GRH off the payload of an Ethernet frame. The variant CRC is that
-/// of the link, so it is checked here.
+/// Parses a local route header and, if there is one, a GRH in the payload of an Ethernet frame. The variant
+/// CRC is that of the link, so it is checked here.
 fn parse_infiniband(bytes: &[u8]) -> Result<(Net, &[u8]), Error> {
     let (Symbol::Packet, packet) = Symbol::parse(bytes)? else { return Err(Error::NotRoce) };
     let (lrh, global, rest) = Lrh::parse(packet)?;
@@ -360,7 +364,7 @@ fn parse_infiniband(bytes: &[u8]) -> Result<(Net, &[u8]), Error> {
     Ok((Net::InfiniBand(lrh, Some(grh)), body))
 }
 
-/// Takes a UDP header to the RoCE port off `bytes`.
+/// Parses a UDP header to the RoCE port at the front of `bytes`.
 fn parse_udp(protocol: u8, bytes: &[u8]) -> Result<(Udp, &[u8]), Error> {
     if protocol != Udp::PROTOCOL {
         return Err(Error::NotRoce);

@@ -1,4 +1,4 @@
-//! IPv4 and IPv6 headers; the latter is also the layout of InfiniBand's global route header (GRH).
+//! IPv4 and IPv6 headers. The latter is also the layout of InfiniBand's global route header (GRH).
 
 use super::{Error, take};
 
@@ -13,7 +13,7 @@ pub struct Ipv4 {
     pub flags_fragment: u16,
     /// Time to live.
     pub ttl: u8,
-    /// The protocol that follows.
+    /// The protocol of the payload.
     pub protocol: u8,
     /// Source address.
     pub src: [u8; 4],
@@ -22,14 +22,14 @@ pub struct Ipv4 {
 }
 
 impl Ipv4 {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 20;
-    /// The flag that forbids fragments.
+    /// The flag that forbids fragmentation.
     pub const DONT_FRAGMENT: u16 = 0x4000;
 
-    /// Takes the header off `bytes`; gives it and the payload that its length field says.
+    /// Parses the header at the front of `bytes`, and returns the payload by its length field.
     ///
-    /// Options and fragments are malformed here: RoCEv2 has neither (annex A17.4.3).
+    /// Options and fragments are rejected as malformed: RoCEv2 has neither (annex A17.4.3).
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (h, rest) = take::<{ Self::LEN }>(bytes)?;
         if h[0] != 0x45 {
@@ -56,7 +56,7 @@ impl Ipv4 {
         Ok((header, rest.get(..len).ok_or(Error::Truncated)?))
     }
 
-    /// The bytes of a header before `payload_len` bytes.
+    /// Returns the bytes of a header before `payload_len` bytes.
     #[must_use]
     pub fn emit(&self, payload_len: usize) -> [u8; Self::LEN] {
         let total = (Self::LEN + payload_len) as u16;
@@ -76,7 +76,7 @@ impl Ipv4 {
     }
 }
 
-/// The Internet checksum: zero over a header whose checksum field is right.
+/// Returns the Internet checksum, which is zero over a header with a right checksum field.
 fn checksum(header: &[u8; Ipv4::LEN]) -> u16 {
     let (words, _) = header.as_chunks::<2>();
     let sum: u32 = words.iter().map(|&w| u32::from(u16::from_be_bytes(w))).sum();
@@ -91,7 +91,7 @@ pub struct Ipv6 {
     pub traffic_class: u8,
     /// Flow label: 20 bits.
     pub flow_label: u32,
-    /// The protocol that follows.
+    /// The protocol of the payload.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -102,12 +102,12 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 40;
-    /// Next header of a GRH before a BTH (specification 8.3).
+    /// The next header value of a GRH before a BTH (specification 8.3).
     pub const NEXT_IBA: u8 = 0x1b;
 
-    /// Takes the header off `bytes`; gives it and the payload that its length field says.
+    /// Parses the header at the front of `bytes`, and returns the payload by its length field.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (h, rest) = take::<{ Self::LEN }>(bytes)?;
         let first = u32::from_be_bytes([h[0], h[1], h[2], h[3]]);
@@ -128,7 +128,7 @@ impl Ipv6 {
         Ok((header, rest.get(..len).ok_or(Error::Truncated)?))
     }
 
-    /// The bytes of a header before `payload_len` bytes.
+    /// Returns the bytes of a header before `payload_len` bytes.
     #[must_use]
     pub fn emit(&self, payload_len: usize) -> [u8; Self::LEN] {
         let first = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;

@@ -1,43 +1,45 @@
-//! InfiniBand's link layer: the local route header, the variant CRC, and how packets travel in Ethernet frames.
+//! InfiniBand's link layer: the local route header, the variant CRC, and the transport of packets in Ethernet
+//! frames.
 //!
 //! # Encapsulation
 //!
-//! The project's fabrics carry Ethernet frames, so an InfiniBand cable is made of these: type 0x88b5 (IEEE 802, for
-//! local experiments), destination [`CABLE`], source the address that the sending port would have on Ethernet. A
-//! fabric with two ports is a cable; more ports are joined by switches, of which each port is on a cable of its own.
+//! The project's fabrics carry Ethernet frames, so an InfiniBand cable consists of these: type 0x88b5 (IEEE
+//! 802, for local experiments), destination [`CABLE`], and as source the address that the sending port would
+//! have on Ethernet. A fabric with two ports is a cable; more ports are joined by switches, each port of
+//! which is on a cable of its own.
 //!
-//! The first two bytes stand for the symbols that frame what is sent on copper ([`Symbol`]). A data packet follows
-//! [`Symbol::Packet`] as it is: from the local route header to the invariant CRC, then the variant CRC. Bytes after
-//! it are padding.
+//! The first two bytes stand for the symbols that delimit data on copper ([`Symbol`]). After
+//! [`Symbol::Packet`] follows an unchanged data packet: from the local route header to the invariant CRC,
+//! then the variant CRC. Bytes after it are padding.
 
 use super::{Error, take};
 use verbs::MacAddr;
 
-/// The type of Ethernet frames that carry InfiniBand.
+/// The ethertype of frames that carry InfiniBand.
 pub const ETHERTYPE_INFINIBAND: u16 = 0x88b5;
 
-/// The destination of such frames: a locally administered group, as a cable has no addresses.
+/// The destination of such frames: a locally administered group, because a cable has no addresses.
 pub const CABLE: MacAddr = MacAddr([0x03, 0x49, 0x42, 0x88, 0xb5, 0x00]);
 
-/// What a frame on an InfiniBand cable is.
+/// The kind of a frame on an InfiniBand cable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Symbol {
     /// A data packet (start delimiter K27.7).
     Packet = 0x00fb,
-    /// The sender looks for a partner (training sequence 1).
+    /// The sender searches for a partner (training sequence 1).
     Polling = 0x004a,
-    /// The sender has heard its partner (training sequence 2).
+    /// The sender has received its partner's training sequence (training sequence 2).
     Trained = 0x0045,
-    /// The sender stops to send: the link is down.
+    /// The sender stops: the link is down.
     Silence = 0x0000,
 }
 
 impl Symbol {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 2;
 
-    /// Takes the symbol off the payload of an Ethernet frame.
+    /// Parses the symbol at the front of the payload of an Ethernet frame.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (code, rest) = take::<{ Self::LEN }>(bytes)?;
         let symbol = [Self::Packet, Self::Polling, Self::Trained, Self::Silence]
@@ -48,22 +50,22 @@ impl Symbol {
     }
 }
 
-/// A local route header (specification 7.7). Its length field is computed, and its next header says whether a GRH
-/// follows.
+/// A local route header (specification 7.7). Its length field is computed, and its next header field says if
+/// a GRH follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lrh {
     /// Virtual lane: 4 bits.
     pub lane: u8,
     /// Service level: 4 bits.
     pub service_level: u8,
-    /// Destination.
+    /// The destination LID.
     pub dlid: u16,
-    /// Source.
+    /// The source LID.
     pub slid: u16,
 }
 
 impl Lrh {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 8;
     /// The virtual lane of subnet management.
     pub const MANAGEMENT_LANE: u8 = 15;
@@ -72,7 +74,8 @@ impl Lrh {
     /// The first LID of multicast groups.
     pub const FIRST_MULTICAST_LID: u16 = 0xc000;
 
-    /// Takes the header off a packet that ends before the variant CRC; gives it, whether a GRH follows, and the rest.
+    /// Parses the header of a packet that ends before the variant CRC. Returns the header, true if a GRH
+    /// follows, and the remaining bytes.
     pub fn parse(bytes: &[u8]) -> Result<(Self, bool, &[u8]), Error> {
         const LOCAL: u8 = 2;
         const GLOBAL: u8 = 3;
@@ -96,7 +99,8 @@ impl Lrh {
         Ok((header, global, rest))
     }
 
-    /// The bytes of a header before `rest_len` bytes, the variant CRC not counted, that begin with a GRH if `global`.
+    /// Returns the bytes of a header before `rest_len` bytes, without the variant CRC, that begin with a GRH
+    /// if `global`.
     #[must_use]
     pub const fn emit(&self, global: bool, rest_len: usize) -> [u8; Self::LEN] {
         let [c, d] = self.dlid.to_be_bytes();
@@ -106,11 +110,11 @@ impl Lrh {
     }
 }
 
-/// Bytes of the variant CRC.
+/// The length of the variant CRC, in bytes.
 pub(super) const VCRC_LEN: usize = 2;
 
-/// The variant CRC over a packet from its local route header to its invariant CRC (specification 7.8.2): polynomial
-/// 0x100b, the bits of each byte and of the result in the order of the invariant CRC.
+/// Computes the variant CRC over a packet from its local route header to its invariant CRC (specification
+/// 7.8.2): polynomial 0x100b, with the bits of each byte and of the result in the order of the invariant CRC.
 #[must_use]
 pub fn vcrc(packet: &[u8]) -> [u8; VCRC_LEN] {
     let (words, rest) = packet.as_chunks::<8>();
@@ -128,9 +132,9 @@ pub fn vcrc(packet: &[u8]) -> [u8; VCRC_LEN] {
     (!crc).to_le_bytes()
 }
 
-/// `TABLES[k][b]`: what byte `b` does to the CRC when `k` more bytes follow it.
+/// `TABLES[k][b]` is the effect of byte `b` on the CRC when `k` more bytes follow it.
 static TABLES: [[u16; 256]; 8] = {
-    /// 0x100b, lowest power in the highest bit.
+    /// The polynomial 0x100b, with the lowest power in the highest bit.
     const POLYNOMIAL: u16 = 0xd008;
     let mut t = [[0; 256]; 8];
     let mut byte = 0;
@@ -161,7 +165,7 @@ static TABLES: [[u16; 256]; 8] = {
 mod tests {
     use super::*;
 
-    /// Bit by bit, as the specification's register does it.
+    /// Computes the CRC bit by bit, like the shift register in the specification.
     fn by_bits(bytes: &[u8]) -> [u8; 2] {
         let mut register = u16::MAX;
         for byte in bytes {

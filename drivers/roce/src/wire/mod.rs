@@ -1,11 +1,12 @@
-//! Wire formats: checked views of received bytes, and emission of the same.
+//! Wire formats: parsers of received bytes, and emission of the same.
 //!
-//! One file per header. Each has a plain struct of the header's meaning with `parse`, which takes the header off the
-//! front of any bytes and never panics, and `emit`, which puts it into exactly as many bytes as it has. Fields that
-//! the transport does not use are kept, so that a parsed frame emits to the same bytes. Lengths and checksums are
-//! not kept: they are checked by `parse` and computed by `emit`.
+//! Each header has a file of its own, with a plain struct of the header's fields. `parse` takes the header
+//! from the front of any bytes and never panics. `emit` writes it into exactly as many bytes as it has.
+//! Fields that the transport does not use are kept, so that a parsed frame is emitted as the same bytes.
+//! Lengths and checksums are not kept: `parse` checks them and `emit` computes them.
 //!
-//! Names and layouts: InfiniBand Architecture Specification volume 1, chapters 7 to 9, annex A16 (RoCE) and A17 (RoCEv2).
+//! Names and layouts: InfiniBand Architecture Specification volume 1, chapters 7 to 9, annex A16 (RoCE) and
+//! A17 (RoCEv2).
 
 mod bth;
 mod ecn;
@@ -28,37 +29,37 @@ pub use ip::{Ipv4, Ipv6};
 pub use lrh::{CABLE, ETHERTYPE_INFINIBAND, Lrh, Symbol, vcrc};
 pub use udp::{ROCE_PORT, Udp, rc_source_port, ud_source_port};
 
-/// Why bytes are not a frame of the transport.
+/// The reason for which bytes are not a frame of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The frame ends within a header, or a length field says more than there is.
+    /// The frame ends within a header, or a length field exceeds the frame.
     #[error("frame is shorter than its headers say")]
     Truncated,
-    /// Not one of the protocols that carry the transport.
+    /// The frame is not of a protocol that carries the transport.
     #[error("not a RoCE or InfiniBand frame")]
     NotRoce,
     /// The checksum of an IPv4 header, or the variant CRC of InfiniBand, is wrong.
     #[error("bad IPv4 header checksum or variant CRC")]
     Checksum,
-    /// A header says what the specification does not allow.
+    /// A header has a value that the specification does not allow.
     #[error("malformed header")]
     Malformed,
-    /// An operation code that is not known.
+    /// The operation code is unknown.
     #[error("unknown operation code {0:#04x}")]
     Opcode(u8),
 }
 
-/// The first `N` bytes, and the rest.
+/// Splits off the first `N` bytes.
 fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Error> {
     bytes.split_first_chunk().ok_or(Error::Truncated)
 }
 
-/// A big-endian 24-bit number.
+/// Returns a big-endian 24-bit number.
 const fn be24(b: [u8; 3]) -> u32 {
     u32::from_be_bytes([0, b[0], b[1], b[2]])
 }
 
-/// The low 24 bits, big-endian.
+/// Returns the low 24 bits, big-endian.
 const fn to_be24(n: u32) -> [u8; 3] {
     let [_, a, b, c] = n.to_be_bytes();
     [a, b, c]

@@ -1,4 +1,4 @@
-//! The headers below the base header on the way to a peer.
+//! The headers below the base header on the path to a peer.
 
 use super::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ROCE_V1, Ethernet, Headers, Ipv4, Ipv6, Net, ROCE_PORT, Udp,
@@ -6,8 +6,9 @@ use super::{
 use verbs::{AddressVector, Gid, LinkKind, MacAddr};
 
 impl Headers {
-    /// What stands below the base header on the way from the port with address `mac` and `gid` to a peer; `None` for a
-    /// link that is not Ethernet, and for GIDs of different families. RoCEv1 has no source port.
+    /// Makes the headers below the base header for the path from the port with address `mac` and `gid` to a
+    /// peer. Returns `None` for a link that is not Ethernet, and for GIDs of different families. RoCEv1
+    /// ignores the source port.
     #[must_use]
     pub fn towards(mac: MacAddr, gid: Gid, to: &AddressVector, source_port: u16) -> Option<Self> {
         let udp = Udp { src: source_port, dst: ROCE_PORT, checksum: 0 };

@@ -1,4 +1,4 @@
-//! UDP as RoCEv2 uses it.
+//! UDP, as in RoCEv2.
 
 use super::{Error, take};
 use verbs::QpNum;
@@ -9,21 +9,21 @@ pub const ROCE_PORT: u16 = 4791;
 /// A UDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Udp {
-    /// Source port: the flow's entropy; means nothing to the receiver.
+    /// Source port: the entropy of the flow, ignored by the receiver.
     pub src: u16,
     /// Destination port.
     pub dst: u16,
-    /// Checksum: zero, as the ICRC protects more.
+    /// Checksum: zero, because the ICRC covers more.
     pub checksum: u16,
 }
 
 impl Udp {
-    /// Bytes on the wire.
+    /// The length on the wire, in bytes.
     pub const LEN: usize = 8;
     /// The protocol number in IP headers.
     pub const PROTOCOL: u8 = 17;
 
-    /// Takes the header off `bytes`; gives it and the payload that its length field says.
+    /// Parses the header at the front of `bytes`, and returns the payload by its length field.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Error> {
         let (&[a, b, c, d, e, f, g, h], rest) = take::<{ Self::LEN }>(bytes)?;
         let len = usize::from(u16::from_be_bytes([e, f]));
@@ -36,7 +36,7 @@ impl Udp {
         Ok((header, rest.get(..len).ok_or(Error::Truncated)?))
     }
 
-    /// The bytes of a header before `payload_len` bytes.
+    /// Returns the bytes of a header before `payload_len` bytes.
     #[must_use]
     pub const fn emit(&self, payload_len: usize) -> [u8; Self::LEN] {
         let [a, b] = self.src.to_be_bytes();
@@ -47,8 +47,9 @@ impl Udp {
     }
 }
 
-/// The source port of a reliable connection between two queue pairs, the same in both directions, as Linux computes
-/// it: the product of the numbers folded to a 20-bit flow label, and that to 14 bits above 0xc000.
+/// Returns the source port of a reliable connection between two queue pairs, the same in both directions, as
+/// Linux computes it: the product of their numbers folded to a 20-bit flow label, and that folded to 14 bits
+/// above 0xc000.
 #[must_use]
 pub const fn rc_source_port(a: QpNum, b: QpNum) -> u16 {
     let mut v = a.get() as u64 * b.get() as u64;
@@ -58,8 +59,8 @@ pub const fn rc_source_port(a: QpNum, b: QpNum) -> u16 {
     0xc000 | ((flow & 0x3fff) ^ (flow >> 14)) as u16
 }
 
-/// The source port of the datagrams of a queue pair, as Linux computes it: a multiplicative hash of its number in the
-/// 14 bits above 0xc000.
+/// Returns the source port of the datagrams of a queue pair, as Linux computes it: a multiplicative hash of
+/// its number, in the 14 bits above 0xc000.
 #[must_use]
 pub const fn ud_source_port(from: QpNum) -> u16 {
     0xc000 | (from.get().wrapping_mul(0x61c8_8647) >> 18) as u16

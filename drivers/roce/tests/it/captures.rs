@@ -1,4 +1,4 @@
-//! What Linux sends: every frame of every capture is taken apart, checked, and put together again byte for byte.
+//! The captures of Linux: every frame is parsed, checked, and emitted again byte for byte.
 
 use crate::common::{data, frames};
 use roce::wire::{Ext, Frame, Net, Service, Syndrome, rc_source_port};
@@ -25,7 +25,8 @@ fn every_frame_verifies_and_emits_to_the_same_bytes() {
         }
     }
     assert_eq!(packets, 723);
-    // All of the reliable connection but SEND last with invalidate, and some of the other services.
+    // All opcodes of the reliable connection except SEND last with invalidate, and some of the other
+    // services.
     assert_eq!(opcodes.keys().filter(|&&code| code < 0x20).count(), 22, "{opcodes:?}");
 }
 
@@ -37,8 +38,8 @@ fn every_flipped_bit_that_the_icrc_covers_is_seen() {
     for bit in 0..bytes.len() * 8 {
         let mut bad = bytes.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
-        // Ethernet is not covered; of IPv4 type of service, time to live, checksum, of UDP the checksum, and a byte
-        // of the base header are not; but IPv4's own checksum sees those of its header.
+        // Not covered: Ethernet; of IPv4 the type of service, time to live and checksum; of UDP the checksum;
+        // a byte of the base header. But IPv4's own checksum covers its header.
         let free = bit / 8 < 14 || matches!(bit / 8, 40 | 41) || bit / 8 == 46;
         let passes = Frame::parse(&bad).is_ok_and(|frame| frame.icrc_ok());
         if bit / 8 >= 14 {
@@ -76,7 +77,7 @@ fn fields_are_as_an_independent_decoder_says() {
     }
 }
 
-/// A frame's fields under the decoder's names.
+/// Returns a frame's fields under the decoder's names.
 fn decode(frame: &Frame<'_>) -> BTreeMap<&'static str, u64> {
     let mut fields = BTreeMap::new();
     let mut put = |name, value: u64| fields.insert(name, value);
@@ -156,8 +157,8 @@ fn decode(frame: &Frame<'_>) -> BTreeMap<&'static str, u64> {
 }
 
 #[test]
-fn source_ports_are_those_of_linux() {
-    // The two queue pair numbers of each connection, from what both programs printed beside the captures.
+fn source_ports_equal_those_of_linux() {
+    // The two queue pair numbers of each connection, from the programs' output next to the captures.
     for (name, a, b) in [("rc_rnr", 32, 112), ("rc_atomic", 20, 40)] {
         let port = rc_source_port(QpNum::new(a), QpNum::new(b));
         assert_eq!(port, rc_source_port(QpNum::new(b), QpNum::new(a)));

@@ -1,4 +1,4 @@
-//! The ICRC by carry-less multiplication is that by tables, on what Linux sent and on anything.
+//! The ICRC by carry-less multiplication equals that by tables, for captures of Linux and for any bytes.
 
 use crate::common::{data, frames};
 use proptest::prelude::*;

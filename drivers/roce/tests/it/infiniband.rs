@@ -1,4 +1,4 @@
-//! InfiniBand packets: the specification's sample, and any packet there and back.
+//! InfiniBand packets: the specification's sample, and any packet parsed after its emission.
 
 use proptest::prelude::*;
 use roce::wire::{
@@ -36,7 +36,7 @@ fn the_sample_packet_of_the_specification() {
     let mut again = vec![0; bytes.len()];
     assert_eq!(frame.emit(&mut again), Some(bytes.len()));
     assert_eq!(again, bytes);
-    // What Ethernet adds to a short frame changes nothing.
+    // The padding of a short Ethernet frame changes nothing.
     let padded = [&bytes[..], &[0; 9]].concat();
     assert!(Frame::parse(&padded).unwrap().icrc_ok());
 }
@@ -48,8 +48,8 @@ fn every_flipped_bit_is_seen_by_a_check() {
         let mut bad = bytes.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
         assert!(Frame::parse(&bad).is_err(), "bit {bit}");
-        // With a new variant CRC, as a switch makes it: only the virtual lane and a byte of the base header are free,
-        // and the length says where the packet ends.
+        // With a new variant CRC, as a switch computes it, only changes of the virtual lane and of one byte
+        // of the base header pass, and the length field determines the end of the packet.
         if (16..72).contains(&(bit / 8)) {
             let bad = on_cable(&bad[16..72]);
             let free = (bit / 8 == 16 && bit % 8 >= 4) || bit / 8 == 16 + 8 + 4;
@@ -98,8 +98,8 @@ proptest! {
         prop_assert!(frame.icrc_ok());
         prop_assert_eq!(frame.headers, headers);
         prop_assert_eq!(frame.packet.payload, &payload[..]);
-        // A router may change the lane, the hop limit and all of the local route header: the ICRC of a packet with GRH
-        // stays right.
+        // A router may change the lane, the hop limit and the whole local route header: the ICRC of a packet
+        // with GRH stays right.
         let origin = frame.origin();
         if grh.is_some() {
             prop_assert_eq!(&origin[..], &bytes[24..64]);

@@ -1,4 +1,4 @@
-//! The transport and its wire formats against captures of Linux, property tests and errors one by one.
+//! The transport and its wire formats: captures of Linux, property tests, and each error.
 #![allow(clippy::unwrap_used, reason = "a test fails by panic")]
 
 mod captures;

@@ -1,4 +1,4 @@
-//! Repeated requests: answered again, never executed again (specification 9.7.5.1.5).
+//! Repeated requests are answered again, and never executed again (specification 9.7.5.1.5).
 
 use crate::responder::{ALL, MTU, Response, Server, ack, atomic, nak, pattern, psn, reth, reth_imm, rnr};
 use proptest::prelude::*;
@@ -6,7 +6,8 @@ use roce::transport::State;
 use roce::wire::{Ext, NakCode, Operation as O, Syndrome};
 use verbs::{RemoteKey, Status};
 
-/// The answer to a READ of `data` at packet `n`; `begun`: a packet before it was asked for the first time.
+/// Returns the response to a READ of `data` at packet `n`. With `begun`, an earlier packet was part of the
+/// original request.
 fn read_answer(n: u32, msn: u32, data: &[u8], begun: bool) -> Vec<Response> {
     let count = data.len().div_ceil(MTU).max(1);
     let response = |i: usize| {
@@ -47,7 +48,7 @@ fn a_send_or_write_is_acknowledged() {
     };
     ask(&mut server, 0);
     ask(&mut server, 1);
-    // In the middle of a message, all that came is acknowledged.
+    // In the middle of a message, everything so far is acknowledged.
     ask(&mut server, 0);
     assert_eq!(server.answers(), [ack(1, 0)]);
     ask(&mut server, 2);
@@ -61,7 +62,7 @@ fn a_send_or_write_is_acknowledged() {
     assert_eq!((server.get(0, 4), server.get(1024, 3 * MTU)), (b"then".to_vec(), data.clone()));
     assert_eq!(server.ended(), [(1, Status::Success), (2, Status::Success)]);
     assert_eq!((server.counters.rx_duplicates, server.counters.rx_stale_requests), (6, 0));
-    // What was not executed for want of a receive is not a repeated one.
+    // A request that was not executed because of a missing receive does not count as repeated.
     for _ in 0..2 {
         server.request(4, O::SendOnly, Ext::None, b"wait");
         assert_eq!(server.answers(), [rnr(4, 2)]);
@@ -78,7 +79,8 @@ fn a_read_is_answered_again_whole_or_in_part() {
         server.request(0, O::ReadRequest, reth(ALL, 512, len as u32), &[]);
         assert_eq!(server.answers(), read_answer(0, 1, &data, false), "{len}");
         let packets = len.div_ceil(MTU).max(1);
-        // From each packet to the end, as a peer resumes that has lost the rest; and to each packet before the end.
+        // Ranges from each packet to the end, as a peer requests that has lost the rest, and to each packet
+        // before the end.
         for from in 0..packets {
             for to in from..packets {
                 let part = &data[from * MTU..len.min((to + 1) * MTU)];
@@ -88,12 +90,12 @@ fn a_read_is_answered_again_whole_or_in_part() {
             }
         }
         if len > 0 {
-            // It is read anew.
+            // The memory is read again.
             server.put(512, b"!");
             server.request(0, O::ReadRequest, reth(ALL, 512, len as u32), &[]);
             assert_eq!(server.answers()[0].payload[0], b'!');
         }
-        // The connection is where it was.
+        // The connection continues.
         server.request(packets as u32, O::WriteOnly, reth(ALL, 0, 4), b"next");
         assert_eq!(server.answers(), [ack(packets as u32, 2)]);
         assert_eq!(server.counters.rx_stale_requests, 0);
@@ -106,7 +108,7 @@ fn a_read_of_something_else_is_dropped() {
     let whole = 4 * MTU as u32;
     server.request(0, O::ReadRequest, reth(ALL, 0, whole), &[]);
     assert_eq!(server.answers().len(), 4);
-    // The key is gone.
+    // The key is invalid.
     server.keys.table.borrow_mut()[0].key = RemoteKey(5);
     server.request(0, O::ReadRequest, reth(ALL, 0, whole), &[]);
     server.keys.table.borrow_mut()[0].key = ALL;
@@ -121,7 +123,7 @@ fn a_read_of_something_else_is_dropped() {
     ] {
         server.request(n, O::ReadRequest, ext, &[]);
     }
-    // What was a READ is no atomic, nor was there one before.
+    // A repeated READ cannot be an atomic, and there was no atomic before.
     server.request(0, O::FetchAdd, atomic(ALL, 0, 1, 0), &[]);
     server.request(0xff_ffff, O::FetchAdd, atomic(ALL, 0, 1, 0), &[]);
     assert!(server.answers().is_empty());
@@ -142,7 +144,7 @@ fn an_atomic_is_executed_once() {
         assert_eq!(server.answers(), first);
     }
     assert_eq!((server.word(8), server.counters.rx_duplicates), (7, 6));
-    // It needs no key any more: nothing is executed.
+    // No key is necessary, because nothing is executed.
     server.keys.table.borrow_mut().clear();
     server.request(1, swap.0, swap.1, &[]);
     assert_eq!(server.answers(), first[1..]);
@@ -153,7 +155,7 @@ fn as_many_are_remembered_as_were_promised() {
     for limit in [1u32, 4, 16] {
         let mut server = Server::new(limit as u8);
         let add = atomic(ALL, 0, 1, 0);
-        // A WRITE between them takes no place.
+        // A WRITE between them needs no resource.
         for n in 0..3 * limit {
             server.request(2 * n, O::FetchAdd, add, &[]);
             server.request(2 * n + 1, O::WriteOnly, reth(ALL, 64, 1), b"x");
@@ -173,7 +175,7 @@ fn as_many_are_remembered_as_were_promised() {
 }
 
 #[test]
-fn an_answer_under_way_goes_on_or_back() {
+fn an_answer_in_progress_continues_or_restarts() {
     let mut server = Server::new(2);
     let data = pattern(4 * MTU, 2);
     server.put(0, &data);
@@ -181,13 +183,13 @@ fn an_answer_under_way_goes_on_or_back() {
     server.request(0, O::ReadRequest, whole, &[]);
     let expected = read_answer(0, 1, &data, false);
     assert_eq!(server.answer(), Some(expected[0].clone()));
-    // What is ahead of the answer comes anyway.
+    // A request ahead of the response in progress changes nothing.
     server.request(2, O::ReadRequest, reth(ALL, 512, 512), &[]);
     assert_eq!(server.answer(), Some(expected[1].clone()));
-    // What is behind it is sent again.
+    // A request behind it restarts the response.
     server.request(0, O::ReadRequest, whole, &[]);
     assert_eq!(server.answers(), expected);
-    // Late repeats of what was answered take no room from new requests.
+    // Late repetitions of answered requests need no resource.
     server.request(0, O::ReadRequest, whole, &[]);
     server.request(4, O::ReadRequest, reth(ALL, 0, 4), &[]);
     server.request(0, O::ReadRequest, whole, &[]);
@@ -207,7 +209,7 @@ fn a_refusal_is_repeated() {
     server.refuses(0, ask, &nak(0, 0, NakCode::RemoteAccessError), &ended);
 }
 
-/// What a peer does next.
+/// The next action of a peer.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Read {
@@ -222,9 +224,9 @@ enum Step {
         offset: u64,
         add: u64,
     },
-    /// Repeats the request so many before the last.
+    /// Repeats the request at this distance from the last.
     Again(usize),
-    /// Waits for answers.
+    /// Waits for responses.
     Wait,
 }
 
@@ -240,7 +242,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..120)
 }
 
-/// A request that was sent, and what an atomic must give.
+/// A request that was sent, and the required result of an atomic.
 struct Sent {
     n: u32,
     ask: (O, Ext, Vec<u8>),
@@ -250,7 +252,8 @@ struct Sent {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is repeated, memory is as if each request had come once, and an atomic's answer never changes.
+    /// Whatever is repeated, memory is as if each request had arrived once, and the result of an atomic never
+    /// changes.
     #[test]
     fn repeating_changes_nothing(steps in steps()) {
         let mut server = Server::new(4);

@@ -1,4 +1,4 @@
-//! Every class of error that a responder answers: the table in `transport/responder.rs`, line by line.
+//! Every class of error to which a responder responds: the table in `transport/responder.rs`, row by row.
 
 use crate::responder;
 use crate::responder::{
@@ -14,7 +14,7 @@ const FULL: &[u8] = &[7; MTU];
 const WHOLE: u32 = MTU as u32;
 const FLUSHED: Status = Status::WorkRequestFlushed;
 
-/// One with the receives 1 and 2.
+/// Makes a server with the receives 1 and 2.
 fn server() -> Server {
     let mut server = Server::new(4);
     server.recv(1, 4096, 4096);
@@ -22,7 +22,7 @@ fn server() -> Server {
     server
 }
 
-/// One that has the first packet of a SEND, or of a WRITE of `len` bytes.
+/// Makes a server that has received the first packet of a SEND, or of a WRITE of `len` bytes.
 fn within(write: Option<u32>) -> Server {
     let mut server = server();
     let (operation, ext) = match write {
@@ -52,16 +52,16 @@ fn a_gap_is_reported_once() {
     assert_eq!(server.answers(), [nak(1, 1, NakCode::PsnSequenceError)]);
     server.request(7, O::WriteOnly, reth(ALL, 100, 4), b"lost");
     assert!(server.answers().is_empty());
-    // What came before is still answered.
+    // The missing packets are still acknowledged.
     server.request(0, O::WriteOnly, reth(ALL, 0, 4), b"one.");
     assert_eq!(server.answers(), [ack(0, 1)]);
     server.request(1, O::WriteOnly, reth(ALL, 4, 4), b"two.");
     assert_eq!(server.answers(), [ack(1, 2)]);
-    // The next gap is another.
+    // The next gap is another one.
     server.request(4, O::WriteOnly, reth(ALL, 100, 4), b"lost");
     assert_eq!(server.answers(), [nak(2, 2, NakCode::PsnSequenceError)]);
     assert_eq!((server.get(0, 8), server.get(100, 4)), (b"one.two.".to_vec(), vec![0; 4]));
-    // The first gap twice: its second packet came again, so the peer had gone back.
+    // The first gap counts twice: its second packet arrived again, so the peer had gone back.
     assert_eq!((server.counters.tx_naks, server.counters.rx_out_of_sequence), (3, 6));
     assert_eq!(server.qp.state(), State::ReadyToSend);
 }
@@ -77,7 +77,7 @@ fn no_receive() {
     ];
     for (operation, ext) in asks {
         server.request(0, operation, ext, b"data");
-        // What follows waits as well.
+        // The next packets wait as well.
         server.request(1, O::WriteOnly, reth(ALL, 100, 4), b"next");
         assert_eq!(server.answers(), [rnr(0, 0)], "{operation:?}");
     }
@@ -87,7 +87,7 @@ fn no_receive() {
     assert_eq!(server.answers(), [ack(0, 1)]);
     assert_eq!((server.get(64, 4), server.log.recvs[0].imm), (b"data".to_vec(), Some(9)));
     assert_eq!((server.counters.tx_rnr_naks, server.qp.state()), (4, State::ReadyToSend));
-    // The immediate of a longer WRITE needs one only at its end.
+    // The immediate data of a longer WRITE needs a receive only at its end.
     server.request(1, O::WriteFirst, reth(ALL, 1024, WHOLE + 1), FULL);
     server.request(2, O::WriteLastImm, Ext::Imm(5), b"x");
     assert_eq!(server.answers(), [rnr(2, 1)]);
@@ -136,13 +136,13 @@ fn operations_out_of_sequence() {
 
 #[test]
 fn operations_that_are_no_requests() {
-    // Reserved ones do not come as far as the responder.
+    // Reserved operations do not reach the responder.
     for byte in [21u8, 24, 31] {
         let mut bytes = [0; 64];
         bytes[0] = byte;
         assert_eq!((Opcode::from_byte(byte), Packet::parse(&bytes)), (None, Err(Error::Opcode(byte))));
     }
-    // Responses go to the requester, who has asked for nothing.
+    // Responses go to the requester, which has requested nothing.
     let mut server = server();
     let aeth = Aeth { syndrome: Syndrome::ACK, msn: 0 };
     for operation in [O::ReadResponseOnly, O::ReadResponseFirst, O::Acknowledge] {
@@ -157,7 +157,7 @@ fn operations_that_are_no_requests() {
 #[test]
 fn lengths_of_packets() {
     let long = &[1; MTU + 1][..];
-    // A first or middle is full.
+    // A first or middle packet is full.
     for payload in [&[][..], &FULL[1..], long] {
         server().refuses(0, (O::SendFirst, Ext::None, payload), &invalid(0), &NONE_IN_USE);
         let first = (O::WriteFirst, reth(ALL, 0, 3 * WHOLE), payload);
@@ -165,7 +165,7 @@ fn lengths_of_packets() {
         within(None).refuses(1, (O::SendMiddle, Ext::None, payload), &invalid(1), &IN_USE);
         within(Some(3 * WHOLE)).refuses(1, (O::WriteMiddle, Ext::None, payload), &invalid(1), &NONE_IN_USE);
     }
-    // A last has something.
+    // A last packet is not empty.
     for payload in [&[][..], long] {
         let invalidate = (O::SendLastInvalidate, Ext::Invalidate(ALL), payload);
         for ask in [(O::SendLast, Ext::None, payload), (O::SendLastImm, Ext::Imm(1), payload), invalidate] {
@@ -175,7 +175,7 @@ fn lengths_of_packets() {
             within(Some(2 * WHOLE + 1)).refuses(1, ask, &invalid(1), &NONE_IN_USE);
         }
     }
-    // An only is not longer than the MTU.
+    // An only packet is not longer than the MTU.
     for (operation, ext) in [
         (O::SendOnly, Ext::None),
         (O::SendOnlyImm, Ext::Imm(1)),
@@ -192,11 +192,11 @@ fn a_write_keeps_to_its_length() {
     for len in [0, 3, 5, WHOLE] {
         server().refuses(0, (O::WriteOnly, reth(ALL, 0, len), b"four"), &invalid(0), &NONE_IN_USE);
     }
-    // A first that is already all of it, or more.
+    // The first packet already contains the whole message, or more.
     for len in [0, 1, WHOLE] {
         server().refuses(0, (O::WriteFirst, reth(ALL, 0, len), FULL), &invalid(0), &NONE_IN_USE);
     }
-    // One that ends early, late, or goes on past its end.
+    // A message that ends early or late, or continues after its end.
     for (operation, len, payload) in [
         (O::WriteLast, 3 * WHOLE, FULL),
         (O::WriteLast, WHOLE + 5, &FULL[..4]),
@@ -262,7 +262,7 @@ fn too_many_reads() {
         assert_eq!(answers.last(), Some(&nak(n, n, NakCode::InvalidRequest)));
         assert_eq!((server.qp.state(), server.counters.invalid_requests), (State::Error, 1));
         if limit > 0 {
-            // Answered in time, there may be any number.
+            // If they are answered in time, any number is allowed.
             let mut server = Server::new(limit);
             for i in 0..100 {
                 server.request(i, O::ReadRequest, read, &[]);
@@ -272,7 +272,7 @@ fn too_many_reads() {
     }
 }
 
-/// Adds keys to 1024 bytes from 1024: 1 to read, 2 to write, 3 for atomics.
+/// Adds keys to 1024 bytes from 1024: key 1 to read, 2 to write, 3 for atomics.
 fn add_keys(server: &Server) {
     let add = |key, right| {
         let (key, rights) = (RemoteKey(key), vec![right]);
@@ -290,7 +290,7 @@ fn access() {
     for (key, right) in [(1, Some(Right::Read)), (2, Some(Right::Write)), (3, Some(Right::Atomic)), (4, None)]
     {
         let key = RemoteKey(key);
-        // Inside; over each end; elsewhere; around the end of all addresses.
+        // Inside; across each end; elsewhere; across the end of the address space.
         for offset in [1024, 2048 - 256, 2048, 1016, MEMORY, 0, 0u64.wrapping_sub(BASE + 8)] {
             let asks = [
                 (Right::Read, O::ReadRequest, reth(key, offset, 264), &[][..]),
@@ -323,7 +323,7 @@ fn access() {
         }
     }
     assert!(allowed == 10 && refused > 100, "{allowed} {refused}");
-    // No bytes need no key.
+    // A length of zero needs no key.
     for operation in [O::ReadRequest, O::WriteOnly] {
         let mut server = server();
         server.request(0, operation, reth(RemoteKey(9), MEMORY, 0), &[]);
@@ -356,12 +356,12 @@ fn a_key_lost_in_mid_read() {
     let first = server.answer().unwrap();
     assert_eq!((first.operation, first.payload), (O::ReadResponseFirst, pattern(1024, 3)[..MTU].to_vec()));
     lose(&server, 1);
-    // In place of the second packet.
+    // The refusal replaces the second packet.
     let refusal = nak(1, 2, NakCode::RemoteAccessError);
     assert_eq!(server.answers(), std::slice::from_ref(&refusal));
     assert_eq!((server.qp.state(), server.counters.access_errors), (State::Error, 1));
     assert_eq!(server.ended(), NONE_IN_USE);
-    // The peer repeats all of its request, or what is missing; or the other one.
+    // The peer repeats its whole request, the missing part, or the other request.
     for (n, times) in [(0, 1), (1, 1), (2, 0), (4, 0)] {
         server.request(n, O::ReadRequest, reth(RemoteKey(1), 1024 + 256 * u64::from(n), 4), &[]);
         assert_eq!(server.answers(), vec![refusal.clone(); times], "{n}");
@@ -388,7 +388,7 @@ fn invalidate() {
     server.request(0, O::SendOnlyInvalidate, Ext::Invalidate(RemoteKey(1)), b"go away");
     assert_eq!(server.answers(), [ack(0, 1)]);
     server.request(1, O::SendFirst, Ext::None, FULL);
-    // Again and again: acknowledged, and no key is asked for.
+    // Repetitions are acknowledged, and need no key.
     for _ in 0..3 {
         server.request(2, O::SendLastInvalidate, Ext::Invalidate(RemoteKey(2)), b"and you");
         assert_eq!(server.answers(), [ack(2, 2)]);

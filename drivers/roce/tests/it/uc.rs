@@ -1,4 +1,4 @@
-//! Unreliable connections: what Linux sent is what we send and receive; what a loss costs; what is dropped.
+//! Unreliable connections: we send and receive what Linux sent; the cost of a loss; dropped packets.
 
 use crate::common::{data, frames};
 use platform::{Arena, Instant, IoAddr, Memory};
@@ -38,7 +38,7 @@ struct End {
 }
 
 impl End {
-    /// Memory begins at `base`, so that the addresses of a capture can be what they were.
+    /// Makes an end whose memory begins at `base`, so that it can contain the addresses of a capture.
     fn new(number: u32, peer: u32, first: u32, headers: Headers, base: u64) -> Self {
         let limits = Limits {
             send_depth: 16,
@@ -111,13 +111,13 @@ impl End {
         self.with(|qp, env| qp.post_send(&work, env))
     }
 
-    /// The next frame, with an IPv4 identification.
+    /// Returns the next frame, with an IPv4 identification.
     fn next_frame(&mut self, id: u16) -> Option<Vec<u8>> {
         let tx = self.qp.next_tx()?;
         let mut out = vec![0; self.qp.frame_len(&tx)];
         let (len, good) = self.qp.emit(&tx, id, &mut out, &self.memory).unwrap();
         assert_eq!(len, out.len());
-        self.with(|qp, env| if good { qp.sent(&tx, env) } else { qp.spoiled(&tx, env) });
+        self.with(|qp, env| if good { qp.sent(&tx, env) } else { qp.payload_failed(&tx, env) });
         Some(out)
     }
 
@@ -137,7 +137,7 @@ impl End {
     }
 }
 
-/// A message of a capture: its bytes, where they go if it is a WRITE, its immediate data, whether it asks for an event.
+/// A message of a capture: its bytes, its target if it is a WRITE, its immediate data, and the solicited bit.
 #[derive(Default)]
 struct Message {
     bytes: Vec<u8>,
@@ -191,7 +191,7 @@ fn we_send_and_receive_what_linux_sent() {
         let messages = messages(&capture);
         let mut next = capture.iter();
         for (id, message) in (0u64..).zip(&messages) {
-            // Into the buffer of the messages, far from where a WRITE's go.
+            // Into a buffer far from the targets of WRITEs.
             let at = base + 0x2_0000;
             client.memory.write(IoAddr(at), &message.bytes).unwrap();
             let half = message.bytes.len() as u32 / 2;
@@ -231,7 +231,8 @@ fn we_send_and_receive_what_linux_sent() {
 }
 
 proptest! {
-    /// Whatever is lost: a message arrives whole and once, or not at all; those without a loss arrive.
+    /// Whatever is lost, a message arrives completely and once, or not at all; messages without a loss
+    /// arrive.
     #[test]
     fn a_loss_costs_the_message_it_hit(
         lengths in prop::collection::vec(0u32..5000, 1..16),
@@ -266,7 +267,7 @@ proptest! {
         prop_assert_eq!(b.qp.state(), State::ReadyToSend);
     }
 
-    /// Any packets in any order leave it working, and within its receives.
+    /// Any packets in any order leave the queue pair usable, and write only into its receives.
     #[test]
     fn any_packets_are_survived(
         packets in prop::collection::vec((0u8..14, 0u32..6, 0usize..1100, 0u64..0x1_0000, 0u32..3000), 0..60),
@@ -323,7 +324,7 @@ fn lengths_are_checked() {
             b.receive(&packet(operation, psn, ext, &vec![1; len]));
         }
         assert_eq!(b.counters.invalid_requests, 1, "{case:?}");
-        // The next message gets the receive.
+        // The next message uses the receive.
         b.receive(&packet(O::SendOnly, case.len() as u32, Ext::None, b"good"));
         assert_eq!(b.received(), [(1, 4, None)], "{case:?}");
     }
@@ -364,7 +365,7 @@ fn keys_are_checked() {
     }
     assert_eq!(b.counters.access_errors, 2);
     assert_eq!(b.get(BASE, 1 << 18), before);
-    // Nothing is written anywhere, with any key.
+    // A length of zero writes nothing, with any key.
     let nothing = Reth { addr: IoAddr(0), key: RemoteKey(0), len: 0 };
     b.receive(&packet(O::WriteOnly, 2, Ext::Reth(nothing), b""));
     b.receive(&Packet {
@@ -387,8 +388,8 @@ fn memory_that_is_gone() {
     for end in [&mut a, &mut b] {
         end.memory = Arena::new(IoAddr(1 << 30), 4096);
     }
-    let spoiled = a.next_frame(0).unwrap();
-    assert!(!Frame::parse(&spoiled).unwrap().icrc_ok(), "nobody takes it for data");
+    let damaged = a.next_frame(0).unwrap();
+    assert!(!Frame::parse(&damaged).unwrap().icrc_ok(), "nobody takes it for data");
     b.receive(&Frame::parse(&frame).unwrap().packet);
     let (failed, flushed) = (Status::LocalProtectionError, Status::WorkRequestFlushed);
     let sends: Vec<_> = a.log.sends.iter().map(|(c, report)| (c.id.0, c.status, *report)).collect();
@@ -400,7 +401,7 @@ fn memory_that_is_gone() {
     let late = SendOp::Send { data: Payload::Inline(b"late"), imm: None };
     a.post(3, late, false).unwrap();
     assert_eq!(a.log.sends.last().unwrap().0.status, flushed);
-    // The send queue's error does not concern receiving, and is over when its owner says so.
+    // An error of the send queue does not affect receiving, and ends when the owner resumes.
     a.recv(4, 1 << 30, 100);
     a.receive(&packet(Operation::SendOnly, 0, Ext::None, b"data"));
     assert_eq!(a.received(), [(4, 4, None)]);

@@ -1,4 +1,4 @@
-//! Datagrams: what Linux sent is what we send, what Linux received is what we receive; and what is dropped.
+//! Datagrams: we send what Linux sent and receive what Linux received; dropped datagrams.
 
 use crate::common::{data, frames};
 use platform::{Arena, Instant, IoAddr, Memory};
@@ -10,7 +10,7 @@ use verbs::{
 };
 
 const BASE: u64 = 0x1000;
-/// Of both queue pairs in the capture.
+/// The Q_Key of both queue pairs in the capture.
 const QKEY: QKey = QKey(0x1111_1111);
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl End {
         f(&mut self.qp, &mut env)
     }
 
-    /// In two pieces, of which neither fits the 40 bytes before the message.
+    /// Posts a receive of two pieces, neither of which has the 40 bytes before the message in one piece.
     fn recv(&mut self, id: u64, offset: u64, len: u32) {
         let first = len.min(50);
         let piece = |offset, len| Sge { addr: IoAddr(BASE + offset), len };
@@ -93,7 +93,7 @@ fn capture() -> Vec<Vec<u8>> {
     frames(&data().join("ud_send.pcap"))
 }
 
-/// A datagram to where `frame` went.
+/// Makes the work request for a datagram to the receiver of `frame`.
 fn work<'a>(id: u64, frame: &Frame<'_>, data: Payload<'a>) -> UdSendWr<'a> {
     let (deth, imm) = match frame.packet.ext {
         Ext::Deth(deth) => (deth, None),
@@ -107,7 +107,7 @@ fn work<'a>(id: u64, frame: &Frame<'_>, data: Payload<'a>) -> UdSendWr<'a> {
     UdSendWr { id: WrId(id), to, remote_qp, qkey: QKey(deth.qkey), data, imm, signaled: true, solicited }
 }
 
-/// The captured way, but for the source port, which we choose.
+/// Returns the captured path, except for the source port, which we choose.
 fn route(frame: &Frame<'_>, from: QpNum) -> Route {
     let mut headers = frame.headers;
     if let Net::V4(_, udp) = &mut headers.net {
@@ -149,7 +149,7 @@ fn we_receive_what_linux_received() {
         server.recv(id, id << 12, 2000);
         server.receive(&frame, &frame.packet);
     }
-    // What Linux' program printed of its completions: length with the 40 bytes, and immediate data.
+    // The completions that Linux' program printed: the length with the 40 bytes, and immediate data.
     let printed = [(40, None), (41, None), (48, None), (296, None), (1064, None), (104, Some(0xabcd_1234))];
     let got: Vec<_> = server.log.recvs.iter().map(|c| (c.byte_len, c.imm)).collect();
     assert_eq!(got, printed);
@@ -173,13 +173,13 @@ fn what_does_not_fit_is_dropped_and_counted() {
     let capture = capture();
     let frame = Frame::parse(&capture[4]).unwrap();
     let empty = Frame::parse(&capture[0]).unwrap();
-    // Too short by one byte, and too short even for the 40.
+    // Too short by one byte, and too short even for the 40 bytes.
     for len in [1063, 40, 39, 0] {
         let mut server = End::new(45);
         server.recv(1, 0, len);
         server.receive(&frame, &frame.packet);
         assert_eq!((server.counters.rx_too_long, server.log.recvs.len()), (1, 0));
-        // It is there for one that fits.
+        // The receive is still there for a datagram that fits.
         server.receive(&empty, &empty.packet);
         assert_eq!(server.log.recvs.len(), usize::from(len >= 40));
     }
@@ -191,7 +191,7 @@ fn what_does_not_fit_is_dropped_and_counted() {
     for ext in [Ext::Deth(Deth { qkey: deth.qkey ^ 1, ..deth }), Ext::DethImm(Deth { qkey: 0, ..deth }, 5)] {
         server.receive(&frame, &Packet { ext, ..frame.packet });
     }
-    // Longer than the MTU of the port; and no datagram at all.
+    // A datagram longer than the MTU of the port, and a packet that is not a datagram.
     server.receive(&frame, &Packet { payload: &[1; 1025], ..frame.packet });
     server.receive(&frame, &Packet { ext: Ext::None, ..frame.packet });
     let Counters { rx_bad_qkey, rx_too_long, rx_wrong_service, .. } = server.counters;
@@ -232,7 +232,7 @@ fn sends_are_checked_when_posted() {
     }
     let reported: Vec<_> = client.log.sends.iter().map(|(_, report)| *report).collect();
     assert_eq!(reported, [false, false, false, false, false, false, false, true]);
-    // A controlled Q_Key stands for the own one.
+    // A controlled Q_Key stands for the queue pair's own.
     client.post(&UdSendWr { qkey: QKey(0x8000_0000), ..work(10, &frame, inline) }, to).unwrap();
     let tx = client.qp.next_tx().unwrap();
     let mut scratch = [0; 4];
@@ -256,7 +256,7 @@ fn memory_that_is_gone_ends_the_queue_that_named_it() {
     let mut out = vec![0; end.qp.frame_len(&tx)];
     let (len, good) = end.qp.emit(&tx, 0, &mut out, &end.memory).unwrap();
     assert!(!good && !Frame::parse(&out[..len]).unwrap().icrc_ok(), "nobody takes it for a datagram");
-    end.with(|qp, env| qp.spoiled(env));
+    end.with(|qp, env| qp.payload_failed(env));
     let (failed, flushed) = (Status::LocalProtectionError, Status::WorkRequestFlushed);
     let expected = [(0, failed), (1, flushed), (2, flushed)];
     assert_eq!((end.sends_ended(), end.log.recvs.len()), (expected.to_vec(), 0), "receiving goes on");

@@ -1,4 +1,5 @@
-//! Extended reliable connections: each request names a shared receive queue, and what the responder may do is asked by it.
+//! Extended reliable connections: each request names a shared receive queue, which determines the responder's
+//! rights.
 
 use core::cell::RefCell;
 use platform::{Arena, Instant, IoAddr};
@@ -35,7 +36,7 @@ impl Completions for Log {
     }
 }
 
-/// One key, and the queues in whose names it was asked for.
+/// One key, and a record of the queues that were entered.
 struct Memory<'a>(OneKey<'a>, &'a RefCell<Vec<u32>>);
 
 impl RemoteAccess for Memory<'_> {
@@ -139,7 +140,7 @@ impl End {
         self.with(|qp, env| qp.receive(packet, Ecn::NotCapable, 0, env));
     }
 
-    /// The next packet, which is an acknowledgement.
+    /// Returns the syndrome of the next packet, which is an acknowledgement.
     fn answer(&mut self) -> Syndrome {
         let bytes = self.next_frame().unwrap();
         let frame = Frame::parse(&bytes).unwrap();
@@ -188,7 +189,7 @@ fn requests_name_queues_and_answers_do_not() {
     }
     assert_eq!(a.log.sends, [Status::Success; 2]);
     assert_eq!(named[..4], [(0xa6, 0x71), (0xa7, 0x71), (0xa8, 0x71), (0xac, 0x72)]);
-    // Each request, and each packet of the READ's answer.
+    // Each request, and each packet of the READ's response.
     assert_eq!(b.entered.take(), [0x71, 0x71, 0x71, 0x72, 0x72, 0x72, 0x72]);
 }
 

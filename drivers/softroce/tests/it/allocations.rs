@@ -1,5 +1,5 @@
-//! The data path allocates nothing: neither `softroce` nor the transport in `roce`, from posting to the completion, also
-//! when packets get lost and come again.
+//! The data path allocates nothing, neither in `softroce` nor in the transport of `roce`, from posting to the
+//! completion, also when packets are lost and repeated.
 
 #[path = "common/back_to_back.rs"]
 mod back_to_back;
@@ -9,7 +9,7 @@ use platform::{Instant, IoAddr, Memory};
 use std::time::Duration;
 use verbs::{Completion, PathMtu, Payload, Psn, RecvWr, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WrId};
 
-/// Does one of each kind of work, small and large, `rounds` times; gives how many completions there were.
+/// Does work of each kind, small and large, `rounds` times, and returns the number of completions.
 fn work(nodes: &[Node; 2], now: &mut u64, rounds: u64) -> usize {
     let [a, b] = nodes;
     let (base, key) = (a.memory.range().0, b.rnic.memory_key().rkey);
@@ -22,7 +22,7 @@ fn work(nodes: &[Node; 2], now: &mut u64, rounds: u64) -> usize {
     for round in 0..rounds {
         let scatter = [Sge { addr: at(200_000), len: 40_000 }];
         let receives = [RecvWr { id: WrId(round), scatter: &scatter }; 3];
-        // Sometimes only after the message has come.
+        // Sometimes the receives are posted only after the message has arrived.
         let late = round % 4 == 3;
         if !late {
             b.rnic.post_recv(b.qp, &receives).unwrap();
@@ -81,7 +81,7 @@ fn the_data_path_allocates_nothing() {
         let allocated = allocation_counter::measure(|| ended = work(&nodes, &mut now, 40));
         assert_eq!(ended, 40 * 12);
         assert_eq!(allocated.count_total, 0, "{allocated:?}, losing every {lose_every}");
-        // It was not all plain.
+        // Packets were lost and repeated.
         let count = |wanted| {
             let mut count = 0;
             nodes[0].rnic.counters(&mut |(name, n)| count += if name == wanted { n } else { 0 });
@@ -93,6 +93,6 @@ fn the_data_path_allocates_nothing() {
             assert!(count("rx_naks") > 0 && count("timeouts") > 0);
         }
     }
-    // What is measured is what is allocated.
+    // The counter does count allocations.
     assert_eq!(allocation_counter::measure(|| drop(std::hint::black_box(vec![0u8; 10]))).count_total, 1);
 }

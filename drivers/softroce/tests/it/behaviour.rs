@@ -1,4 +1,4 @@
-//! How the RNIC behaves when nothing goes wrong: frames, acknowledgements, order, loopback.
+//! The behaviour of the RNIC without faults: frames, acknowledgements, order, loopback.
 
 use crate::common;
 use crate::common::{Options, Pair, address, drain, wr};
@@ -13,7 +13,7 @@ fn inline_write(pair: &Pair, from: usize, at: u64, bytes: &'static [u8]) -> Send
     SendOp::Write { data: Payload::Inline(bytes), remote: pair.nodes[1 - from].remote(at), imm: None }
 }
 
-/// The operations of the frames logged so far, with who sent them.
+/// Returns the operations of the frames logged so far, each with its sender.
 fn operations(pair: &Pair) -> Vec<(usize, Operation)> {
     let mut wire = pair.wire.lock().unwrap();
     let log = wire.log.replace(Vec::new()).unwrap_or_default();
@@ -68,7 +68,7 @@ fn requests_received_together_are_acknowledged_together() {
 fn unsignaled_work_completes_in_silence() {
     let pair = Pair::new(&Options { depth: 8, ..Options::default() });
     let a = &pair.nodes[0];
-    // Far more than the queues hold: the places come back without a completion.
+    // Far more work than the queues hold: the room is released without a completion.
     for id in 0..100 {
         let quiet = SendWr { signaled: id % 10 == 9, ..wr(id, inline_write(&pair, 0, 0, b"abcdefgh")) };
         a.rnic.post_send(a.qp, &[quiet]).unwrap();
@@ -197,7 +197,8 @@ fn calls_with_wrong_arguments_are_refused() {
     assert!(numbers.iter().all(|&n| n > 0xfff), "special queue pairs are left out");
 }
 
-/// Completion queues come and go, but not from under a queue pair; a number is given again.
+/// Completion queues can be made and destroyed, but not while a queue pair uses them; their numbers are
+/// reused.
 #[test]
 fn completion_queues_are_destroyed() {
     let pair = Pair::new(&Options::default());

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends: bounded, typed, and without a byte out of place.
+//! Faults and their results: every failure is bounded, typed, and leaves no byte out of place.
 
 use crate::common::{ACK_TIMEOUT, Faults, MEMORY, Options, Pair, Random, pattern, wr};
 use platform::{Instant, IoAddr};
@@ -87,7 +87,7 @@ fn a_dead_peer_ends_the_work_in_bounded_time() {
     // Each wait is twice as long as the one before.
     assert_eq!(u128::from(pair.now() - start), (1 + 2 + 4 + 8 + 16 + 32) * ACK_TIMEOUT.as_nanos());
     assert_eq!(a.counter("timeouts"), 6);
-    // Posting on goes to the completion queue as well.
+    // Work posted later completes too.
     a.send(4, SendOp::Send { data: Payload::Inline(b"x"), imm: None });
     a.recv(5, 0, 10);
     assert_eq!(pair.sends(0)[0].status, Status::WorkRequestFlushed);
@@ -112,7 +112,7 @@ fn a_slow_peer_is_waited_for() {
     assert_eq!(b.get(0, 8), *b"patience");
 }
 
-/// The time since the last progress starts over with it.
+/// Progress restarts the timeouts.
 #[test]
 fn progress_makes_the_timeout_short_again() {
     let pair = Pair::new(&Options::default());
@@ -135,7 +135,7 @@ fn progress_makes_the_timeout_short_again() {
     }
 }
 
-/// A node that was not scheduled finds acknowledgements that came in time before its own timers.
+/// A node that was not scheduled handles acknowledgements that arrived in time before its own timers.
 #[test]
 fn a_node_that_slept_misses_no_acknowledgement() {
     let pair = Pair::new(&Options::default());
@@ -354,7 +354,7 @@ fn queues_that_are_full_say_so() {
     let long = [0; 129];
     let op = SendOp::Send { data: Payload::Inline(&long), imm: None };
     assert_eq!(send(op), VerbsError::InvalidArgument);
-    // Nothing of the refused was queued, and the places in the completion queue were given back.
+    // Nothing of the refused work was queued, and its room in the completion queue was released.
     for id in 0..4 {
         b.recv(id, 0x100, 8);
         b.send(id, SendOp::FetchAdd { result: b.at(0), remote: a.remote(0), add: 1 });
@@ -362,7 +362,8 @@ fn queues_that_are_full_say_so() {
     assert_eq!(pair.finish(1).len(), 4);
 }
 
-/// Random work on both sides over a random wire, against a model of what both memories hold then.
+/// Random work on both sides over a random wire, compared with a model of the final contents of both
+/// memories.
 #[test]
 fn random_work_over_random_wires() {
     for seed in 0..40 {
@@ -385,8 +386,8 @@ fn random_work_over_random_wires() {
             node.put(0, &data);
             model[..1 << 20].copy_from_slice(&data);
         }
-        // The first MB is source; the second is written by this side's READs, the third by the peer's WRITEs, the
-        // fourth by the peer's SENDs: each byte once.
+        // The first MB is the source; the second is written by this side's READs, the third by the peer's
+        // WRITEs, the fourth by the peer's SENDs, each byte once.
         for side in 0..2 {
             let (node, peer) = (&pair.nodes[side], &pair.nodes[1 - side]);
             let mut at = 0u64;

@@ -1,12 +1,12 @@
-//! How much gets through a lossy, shared or interrupted link. All in virtual time and by seed, so the machine does not
-//! matter. `cargo test -p softroce goodput:: -- --nocapture` prints the tables.
+//! The goodput of a lossy, shared or interrupted link, in virtual time and by seed, so that the machine does
+//! not matter. `cargo test -p softroce goodput:: -- --nocapture` prints the tables.
 
 use crate::bottleneck::{LINK, Load, Outcome, Run};
 use std::time::Duration;
 
 const LOADS: [Load; 2] = [Load::Write, Load::Read];
 
-/// The mean goodput of a few seeds as a part of `clean`, after each was checked to be at least `least`.
+/// Returns the mean goodput of some seeds as a share of `clean`. Each must be at least `least`.
 fn goodput(run: Run, clean: u64, least: f64) -> f64 {
     const SEEDS: u64 = 4;
     let part = |seed| {
@@ -36,7 +36,7 @@ fn loss_slows_down_smoothly() {
     }
 }
 
-/// A link without a long queue, one 8 times as fast, and one 4 times as long.
+/// A link with a short queue, one 8 times as fast, and one 4 times as long.
 #[test]
 fn loss_is_borne_on_other_links() {
     for (link, ms) in [
@@ -54,7 +54,7 @@ fn loss_is_borne_on_other_links() {
     }
 }
 
-/// Eight connections for 200 ms; a little loss makes the seeds differ.
+/// Runs eight connections for 200 ms; a little loss makes the seeds differ.
 fn eight(load: Load, link: &'static str, traffic_class: u8, seed: u64) -> Outcome {
     let time = Duration::from_millis(200);
     let outcome = Run { load, link, traffic_class, seed, qps: 8, loss: 0.0001, time, ..Run::default() }.go();
@@ -76,7 +76,7 @@ fn eight_connections_share_a_queue_that_overflows() {
     }
 }
 
-/// Marks from 16 frames on, in a queue of 256: who understands them loses nothing.
+/// Marks from 16 frames on, in a queue of 256: connections that react to marks lose nothing.
 #[test]
 fn marks_replace_drops() {
     const MARKING: &str = "rate_mbit=3200,delay_us=50,queue=256,ecn_queue=16";
@@ -94,8 +94,8 @@ fn marks_replace_drops() {
     }
 }
 
-/// Virtual machines lose their processor: 3 ms of each 20, on both sides in turn. Nothing is lost then, and next to
-/// nothing is sent again.
+/// Virtual machines lose their processor: 3 ms of each 20, on both sides in turn. Nothing is lost, and almost
+/// nothing is repeated.
 #[test]
 fn a_peer_that_is_away_costs_a_packet() {
     for load in LOADS {

@@ -1,4 +1,5 @@
-//! A peer that sends anything with a good ICRC: nothing panics, nothing outside of what it may reach changes.
+//! A peer that sends anything with a right ICRC: nothing panics, and nothing outside of the accessible memory
+//! changes.
 
 use crate::common::{MEMORY, Options, Pair, Random, mac, pattern};
 use platform::IoAddr;
@@ -9,7 +10,7 @@ use roce::wire::{
 };
 use verbs::{Payload, Psn, QpNum, RemoteKey, SendOp, Sge};
 
-/// A frame from node 0 to node 1.
+/// Makes a frame from node 0 to node 1.
 fn frame(bth: &Bth, ext: &Ext, payload: &[u8]) -> Vec<u8> {
     let (src, dst) = ([10, 0, 0, 1], [10, 0, 0, 2]);
     let ip = Ipv4 { tos: 0, id: 0, flags_fragment: 0x4000, ttl: 64, protocol: Udp::PROTOCOL, src, dst };
@@ -20,7 +21,8 @@ fn frame(bth: &Bth, ext: &Ext, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A random packet that gets far: PSNs near those expected, addresses near memory, lengths near the MTU.
+/// Makes a random packet that passes many checks: PSNs near the expected ones, addresses near memory, lengths
+/// near the MTU.
 fn packet(random: &mut Random, qp: QpNum, key: RemoteKey, base: u64, psn: [u32; 2]) -> Vec<u8> {
     let opcode = loop {
         if let Some(opcode) = Opcode::from_byte(random.below(24) as u8) {
@@ -40,7 +42,7 @@ fn packet(random: &mut Random, qp: QpNum, key: RemoteKey, base: u64, psn: [u32; 
     let key = if random.below(8) == 0 { RemoteKey(key.0 ^ 4) } else { key };
     let dma = [len as u32, random.below(1 << 19) as u32, u32::MAX, 1 << 31][random.below(8).min(3) as usize];
     let aeth = Aeth { syndrome: Syndrome::from_byte(random.next() as u8), msn: random.next() as u32 };
-    // The headers that the operation has, by parsing random ones.
+    // The headers of the operation, by parsing random ones.
     let (ext, _) = Ext::parse(opcode, &[0; 64]).unwrap();
     let imm = random.next() as u32;
     let ext = match ext {
@@ -69,7 +71,7 @@ proptest! {
         let node = &pair.nodes[1];
         let kept = pattern((MEMORY - (3 << 20)) as usize, 1);
         node.put(3 << 20, &kept);
-        // Work of its own, so that responses have something to hit; it reads and receives into the third MB.
+        // Own work, so that responses have a target; it reads from and receives into the third MB.
         let into = [Sge { addr: node.at(2 << 20), len: 5000 }];
         let data = Payload::Gather(&into);
         for id in 0..3 {
@@ -82,7 +84,7 @@ proptest! {
         pair.wire.lock().unwrap().cut = true;
         let key = node.rnic.memory_key().rkey;
         for n in 0..200u32 {
-            // Where the peer's requests are, and where the node's own are.
+            // PSNs near the peer's requests, and near the node's own.
             let psn = [first.wrapping_add(n / 20), 0xff_fffe_u32.wrapping_add(n / 20)];
             let bytes = packet(&mut random, node.qp, key, node.base, psn);
             pair.wire.lock().unwrap().inject(0, pair.now(), bytes);
@@ -96,7 +98,7 @@ proptest! {
         pair.settle();
         prop_assert!(node.get(3 << 20, kept.len()) == kept);
         prop_assert_eq!(node.counter("rx_icrc_errors") + node.counter("rx_unknown_qp"), 0);
-        // It ends like any other.
+        // The queue pair can be destroyed like any other.
         node.rnic.destroy_qp(node.qp).unwrap();
         prop_assert!(pair.sends(1).len() <= 9 && pair.recvs(1).len() == 3);
     }
@@ -137,7 +139,7 @@ fn packets_from_elsewhere_do_not_count() {
     inject(frame(&Bth { opcode: Opcode::from_byte(0x2a).unwrap(), ..good }, &Ext::Reth(reth), b"evil"));
     inject(frame(&Bth { version: 1, ..good }, &Ext::Reth(reth), b"evil"));
     inject(frame(&Bth { pkey: 0x1234, ..good }, &Ext::Reth(reth), b"evil"));
-    // Another port, and another source address: the ICRC is made good again by emitting anew.
+    // Another port, and another source address; emitting the frame again corrects the ICRC.
     for change in [
         |h: &mut Headers| h.ethernet.dst.0[5] = 9,
         |h: &mut Headers| {

@@ -1,7 +1,7 @@
-//! The longest message there is, 2^31 bytes, in the smallest packets: 2^23 sequence numbers each.
+//! The longest message, 2^31 bytes, in the smallest packets: 2^23 sequence numbers each.
 
 use crate::common::{drain, mac, wr};
-use platform::{Instant, IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{Instant, IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use softroce::{Config, EthernetPort, SoftRoce};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use verbs::{
 
 const MESSAGE: u64 = 1 << 31;
 
-/// Three ranges of the longest message's length. What is read begins with its first offset in its range and ends with
-/// its last; what is written must do so too, and is counted.
+/// Memory of three ranges with the length of the longest message. Data read begins with its first offset in
+/// its range and ends with its last; data written must do so too, and is counted.
 #[derive(Default)]
 struct Ruler {
     written: AtomicU64,
@@ -52,16 +52,18 @@ impl Memory for Ruler {
     fn compare_swap(&self, _: IoAddr, _: u64, _: u64) -> Result<u64, MemoryError> {
         Err(MemoryError::OutOfRange)
     }
-    fn alloc(&self, _: u64) -> Option<IoAddr> {
+    fn lend(&self, _: u64) -> Option<Box<dyn Lent>> {
         None
     }
-    fn free(&self, _: IoAddr, _: u64) {}
     fn stats(&self) -> MemoryStats {
         MemoryStats::default()
     }
+    fn largest_free(&self) -> u64 {
+        0
+    }
 }
 
-/// A port that nothing leaves by: the queue pair is connected to itself.
+/// A port without a network: the queue pair is connected to itself.
 struct Nowhere;
 
 impl EthernetPort for Nowhere {

@@ -1,4 +1,4 @@
-//! Both services over every link, what the frames say, and what is dropped on the way.
+//! Both services over every link, the contents of frames, and dropped packets.
 
 use crate::common;
 use crate::common::{Options, Pair, address, drain, pattern, wr};
@@ -8,7 +8,7 @@ use verbs::{
     RecvWr, RemoteKey, SendOp, Sge, Status, UdOptions, UdQp, UdSendWr, VerbsError, WorkKind, WrId,
 };
 
-/// Each kind of frame: RoCEv2 over IPv4 and IPv6, RoCEv1 with both kinds of GID.
+/// The frame formats: RoCEv2 over IPv4 and IPv6, RoCEv1 with both kinds of GID.
 const LINKS: [(LinkKind, bool); 4] = [
     (LinkKind::RoceV2, false),
     (LinkKind::RoceV2, true),
@@ -17,7 +17,7 @@ const LINKS: [(LinkKind, bool); 4] = [
 ];
 const QKEY: QKey = QKey(0x0fed_cba9);
 
-/// A pair with a datagram queue pair on each node, that completes into the node's queues.
+/// Makes a pair with a datagram queue pair on each node, which completes into the node's queues.
 fn datagrams(options: &Options) -> (Pair, [UdQp; 2]) {
     let pair = Pair::new(options);
     let qps = pair.nodes.each_ref().map(|node| {
@@ -46,7 +46,7 @@ fn logged(pair: &Pair) -> Vec<Vec<u8>> {
     log.into_iter().map(|(_, frame)| frame).collect()
 }
 
-/// Traffic class and hop limit on the wire.
+/// Returns traffic class and hop limit on the wire.
 fn class_and_hops(net: &Net) -> (u8, u8) {
     match net {
         Net::V4(ip, _) => (ip.tos, ip.ttl),
@@ -69,7 +69,7 @@ fn datagrams_over_every_link() {
     for (link, ipv6) in LINKS {
         let (pair, [from, to]) = datagrams(&Options { link, ipv6, ..Options::default() });
         let [a, b] = &pair.nodes;
-        // The port's MTU is the longest message.
+        // The port's MTU is the length of the longest message.
         let sizes = [0u32, 1, 8, 1023, 4096];
         for (id, &len) in (0..).zip(&sizes) {
             receive(&pair, 1, to, id, id << 16, len + GRH_LEN);
@@ -99,7 +99,7 @@ fn datagrams_over_every_link() {
             let frame = Frame::parse(bytes).unwrap();
             assert!(is_of(&frame.headers, link, ipv6), "{:?}", frame.headers);
             assert_eq!(class_and_hops(&frame.headers.net), (0xa0 | id as u8 & 3, 30 + id as u8));
-            // What goes before the message is the network header of the frame.
+            // The bytes before the message are the network header of the frame.
             let header = &bytes[Ethernet::LEN..];
             let origin = match frame.headers.net {
                 Net::V4(..) => [&[0; 20], &header[..20]].concat(),
@@ -148,7 +148,7 @@ fn a_mark_on_the_way_is_seen_and_harms_nothing() {
         a.send(1, SendOp::Write { data: Payload::Inline(b"marked"), remote: b.remote(0), imm: None });
         pair.settle();
         let sent = logged(&pair).remove(0);
-        // What a switch changes: the code point, and the checksum over it. The ICRC does not cover them.
+        // A switch changes the code point and the checksum over it. The ICRC does not cover them.
         let frame = Frame::parse(&sent).unwrap();
         let mut headers = frame.headers;
         match &mut headers.net {
@@ -184,7 +184,7 @@ fn datagrams_that_are_dropped_are_counted() {
     send(good);
     send(UdSendWr { qkey: QKey(QKEY.0 ^ 1), ..good });
     send(UdSendWr { remote_qp: QpNum::new(to.number().get() ^ 0x4000), ..good });
-    // To a connected queue pair, and a connected one's packet to a datagram one.
+    // A datagram to a connected queue pair, and a connected packet to a datagram queue pair.
     send(UdSendWr { remote_qp: b.qp, ..good });
     let inject = |bth: Bth, ext: Ext| {
         let headers = Frame::parse(&frame).unwrap().headers;
@@ -210,7 +210,7 @@ fn datagrams_that_are_dropped_are_counted() {
     assert_eq!(dropped.map(|(name, _)| (name, b.counter(name))), dropped);
     assert_eq!(pair.sends(0).len(), 5, "the sender does not know");
     assert_eq!((b.get(0, 64), pair.recvs(1).len()), (vec![0; 64], 0));
-    // Limited membership of the partition is good enough, and so is the receive.
+    // Limited membership of the partition suffices, and the receive fits.
     receive(&pair, 1, to, 2, 0, 44);
     b.rnic.destroy_qp(b.qp).unwrap();
     inject(Bth { pkey: 0x7fff, ..bth }, deth);
@@ -266,7 +266,7 @@ fn what_cannot_be_posted_is_refused() {
     ] {
         assert_eq!(node.rnic.post_send_ud(from, &[good, work, good]), Err((1, error)));
     }
-    // Neither service takes the other's work; a datagram queue pair is not connected.
+    // Neither service accepts the other's work; a datagram queue pair cannot be connected.
     let send = wr(1, SendOp::Send { data: Payload::Inline(b"x"), imm: None });
     assert_eq!(node.rnic.post_send(from.number(), &[send]), Err((0, VerbsError::InvalidArgument)));
     assert_eq!(node.rnic.post_send_ud(UdQp::new(node.qp), &[good]), Err((0, VerbsError::InvalidArgument)));
@@ -278,7 +278,7 @@ fn what_cannot_be_posted_is_refused() {
     assert_eq!(node.rnic.create_ud_qp(options), Err(VerbsError::NotFound));
     let options = UdOptions { send_cq: node.cq, send_depth: 0, ..options };
     assert_eq!(node.rnic.create_ud_qp(options), Err(VerbsError::InvalidArgument));
-    // Three were good. Destroyed, it completes nothing and exists no more.
+    // Three were valid. Destroyed, the queue pair completes nothing and no longer exists.
     receive(&pair, 0, from, 7, 0, 100);
     node.rnic.destroy_qp(from.number()).unwrap();
     let flushed = Status::WorkRequestFlushed;
@@ -340,11 +340,11 @@ fn the_one_key_is_not_for_peers_to_invalidate() {
     a.send(3, SendOp::Write { data: Payload::Inline(b"never"), remote: b.remote(512), imm: None });
     let ended = |c: Vec<Completion>| c.iter().map(|c| (c.id.0, c.status)).collect::<Vec<_>>();
     let flushed = Status::WorkRequestFlushed;
-    // All that is outstanding ends, in order, at both ends.
+    // Everything outstanding completes, in order, at both ends.
     assert_eq!(ended(pair.finish(0)), [(1, Status::RemoteAccessError), (2, flushed), (3, flushed)]);
     assert_eq!(ended(pair.recvs(1)), [(0, Status::RemoteInvalidRequest), (1, flushed), (2, flushed)]);
     assert_eq!(b.get(512, 5), [0; 5]);
-    // The key is as good as before, for who comes next.
+    // The key is still valid for others.
     let options = QpOptions { send_cq: a.cq, recv_cq: a.recv_cq, send_depth: 4, recv_depth: 4 };
     let next = [a, b].map(|node| {
         let (send_cq, recv_cq) = (node.cq, node.recv_cq);
@@ -382,7 +382,7 @@ fn outstanding_work_ends_in_order_at_both_ends() {
     a.send(3, SendOp::Write { data, remote: bad, imm: None });
     a.send(4, SendOp::Read { into: &list, remote: b.remote(0) });
     a.send(5, SendOp::Send { data, imm: None });
-    // The peer has something under way as well: it never hears an answer.
+    // The peer has work in flight too, which gets no response.
     b.send(6, SendOp::Send { data: Payload::Gather(&[Sge { addr: b.at(0), len: 64 }]), imm: None });
     b.send(7, SendOp::Read { into: &[Sge { addr: b.at(0), len: 1000 }], remote: a.remote(0) });
     pair.run();
@@ -397,11 +397,11 @@ fn outstanding_work_ends_in_order_at_both_ends() {
     let recvs = ended(pair.recvs(0));
     assert_eq!(recvs.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert!(recvs[1..].iter().all(|(_, status)| *status == flushed));
-    // Later work ends at once.
+    // Later work completes at once.
     a.recv(8, 0, 8);
     b.send(9, SendOp::Send { data: Payload::Inline(b"late"), imm: None });
     assert_eq!((ended(pair.recvs(0)), ended(pair.sends(1))), (vec![(8, flushed)], vec![(9, flushed)]));
-    // Packets for it are counted, and touch nothing.
+    // Packets for it are counted, and change nothing.
     let before = b.counter("rx_wrong_state");
     let headers = Headers {
         ethernet: Ethernet { dst: common::mac(1), src: common::mac(0), ethertype: 0x0800 },

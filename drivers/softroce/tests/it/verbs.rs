@@ -3,7 +3,7 @@
 use crate::common::{Faults, Options, Pair, pattern};
 use verbs::{LinkKind, PathMtu, Payload, SendOp, Sge, Status, WorkKind};
 
-/// One of each verb with a message of `len` bytes; everything is checked.
+/// Does one work request of each verb with a message of `len` bytes, and checks everything.
 fn all_verbs(pair: &Pair, len: usize) {
     let [a, b] = &pair.nodes;
     let (far, back) = (2 << 20, 4 << 20);
@@ -94,7 +94,7 @@ fn every_verb_over_a_bad_wire() {
             }
         }
     }
-    // The wire was as bad as meant, and every remedy was used.
+    // The wire was as bad as intended, and every remedy was used.
     for name in
         ["rx_icrc_errors", "rx_duplicates", "rx_out_of_sequence", "tx_naks", "retransmits", "timeouts"]
     {

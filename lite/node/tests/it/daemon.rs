@@ -163,6 +163,14 @@ fn refusals_are_one_line() {
     let said = refusal(daemon(&cluster, "b", 1).arg("--key-file").arg(cluster.dir.path().join("none")));
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
     let nowhere = cluster.dir.path().join("no.sock");
+    // Whatever is wrong besides, the key comes first.
+    let whole = manager::key::load(&cluster.key_file()).unwrap();
+    let clients = cluster.dir.path().join("client.key");
+    manager::key::make_for_role(&clients, &whole, proto::channel::Role::Client).unwrap();
+    let said = refusal(
+        daemon(&cluster, "b", 1).arg("--key-file").arg(&clients).arg("--fabric-socket").arg(&nowhere),
+    );
+    assert!(said.contains("the key is one for a client"), "{said}");
     let said = refusal(daemon(&cluster, "b", 1).arg("--fabric-socket").arg(&nowhere));
     assert!(said.contains("no.sock"), "{said}");
 }

@@ -5,7 +5,7 @@ use super::random::Random;
 use super::work::Stage;
 use super::{LEASE, TASKS};
 use crate::Cluster;
-use platform::{Instant, IoAddr, Platform};
+use platform::{Instant, Lent, Platform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ enum Trouble {
     Paused(usize),
     Parted(usize, usize),
     Stalled(usize),
-    Full(usize, Vec<(IoAddr, u64)>),
+    Full(usize, Vec<Box<dyn Lent>>),
 }
 
 /// The faults of a run.
@@ -109,11 +109,9 @@ impl Chaos {
                 let mut taken = Vec::new();
                 // A little is left, or nothing.
                 let leave = self.random.pick(&[0, 4096, 100_000]);
-                while let free @ 1.. = memory.stats().largest_free.saturating_sub(leave) {
-                    match memory.alloc(free) {
-                        Some(at) => taken.push((at, free)),
-                        None => break,
-                    }
+                while let free @ 1.. = memory.largest_free().saturating_sub(leave) {
+                    let Some(run) = memory.lend(free) else { break };
+                    taken.push(run);
                 }
                 ("out of memory", Trouble::Full(node, taken))
             }
@@ -159,8 +157,7 @@ fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
             check.log(now, format_args!("-- node {node} hears from the manager"));
         }
         Trouble::Full(node, taken) => {
-            let host = cluster.host(node);
-            taken.into_iter().for_each(|(at, len)| host.memory().free(at, len));
+            drop(taken);
             check.log(now, format_args!("-- node {node} has memory"));
         }
     }

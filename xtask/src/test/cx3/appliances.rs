@@ -1,5 +1,5 @@
-//! Appliances whose RNIC is the emulated card: `cargo xtask run --nic cx3`, judged by coreutils, and the suite of LITE's semantics on
-//! them.
+//! Appliances whose RNIC is the emulated card: `cargo xtask run --nic cx3`, judged by coreutils, and the
+//! suite of LITE's semantics on them.
 
 use super::GROUP;
 use crate::cx3::Tools;
@@ -13,12 +13,13 @@ use connectx3::device::Profile;
 use std::path::Path;
 use std::time::Duration;
 
-/// Commands that the driver may give its card in a run of two nodes: a physical function gives 65, a virtual one 110.
+/// The most commands that the driver may send to its card in a run of two nodes. A physical function gets 65,
+/// a virtual one 110.
 const MOST_COMMANDS: u64 = 200;
-/// Longest silence of a run, on a machine that does much else.
+/// The longest silence of a run on a busy host.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Profiles that stand above or below by themselves.
+/// Profiles that have cases of their own.
 const ELSEWHERE: [&str; 3] = ["pro", "vf", "ib"];
 
 pub fn cases() -> Vec<Case> {
@@ -57,7 +58,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// All that `tests/semantics` says of LITE, each case of which counts.
+/// Returns the test that runs all cases of `tests/semantics`, each of which counts.
 fn semantics(nic: &str) -> Case {
     let owned = nic.to_owned();
     Case::new(format!("{GROUP}semantics {nic}"), move |log| match Tools::get()? {
@@ -77,7 +78,7 @@ fn case(input: Input, nodes: u16, faulty: bool, nic: &str, options: &'static [&'
     })
 }
 
-/// opensm gives the appliances their LIDs, finds nothing amiss with them, and they count words.
+/// Checks that opensm assigns the appliances' LIDs and reports no problem, and that they count words.
 fn infiniband(log: &Path) -> Result<()> {
     let consoles = log.with_extension("consoles");
     let options = ["--console", consoles.to_str().context("the log's path is not text")?];
@@ -89,8 +90,9 @@ fn infiniband(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The consoles of a physical function and a virtual one name the card, and say how long it took to come up, beside its reset and
-/// its link. Judged is by how many commands: no more than [`MOST_COMMANDS`], because a busy host makes each take longer.
+/// Checks that the consoles of a physical and a virtual function name the card and print the times of its
+/// start, reset and link. The criterion is the number of commands, at most [`MOST_COMMANDS`], because a busy
+/// host makes each command take longer.
 fn comes_up(log: &Path) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (input, consoles) = (dir.path().join("in"), dir.path().join("consoles"));

@@ -1,4 +1,4 @@
-//! The drivers bind to the card, find what is on a card, and come and go.
+//! Tests that Linux's drivers bind to the card, find its features, and can be unloaded and loaded.
 
 use super::{Step, messages, session};
 use crate::cx3::lab::{SOON, address};
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use qemu::linux::Release;
 use std::time::Duration;
 
-/// How long a machine may take to come back from a reboot.
+/// The longest time for a machine to come back from a reboot.
 const REBOOT: Duration = Duration::from_secs(180);
 
 pub fn cases() -> Vec<Case> {
@@ -31,17 +31,18 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The first machine's drivers have said what they always say.
+/// Checks that the first machine's drivers have logged exactly the recorded messages.
 pub fn messages(lab: &mut Lab) -> Result<()> {
     messages::as_recorded(lab, 0)
 }
 
-/// The first machine reboots, the other stays.
+/// Reboots the first machine while the other stays up.
 fn reboot(lab: &mut Lab) -> Result<()> {
     lab.guest(0)?.reboot(REBOOT)
 }
 
-/// Each machine has the device, its port and its interface, as the tools of rdma-core and ethtool see them.
+/// Checks that each machine has the device, its port and its interface, as the tools of rdma-core and ethtool
+/// show them.
 pub fn devices(lab: &mut Lab) -> Result<()> {
     for machine in 0..lab.len() {
         let info = lab.check(machine, "ibv_devinfo -v -d mlx4_0")?;
@@ -60,7 +61,7 @@ pub fn ping(lab: &mut Lab) -> Result<()> {
     lab.check(1, &format!("ping -c 3 -W 5 {}", address(0))).map(drop)
 }
 
-/// The drivers are unloaded and loaded again so many times, in all machines.
+/// Unloads and loads the drivers in all machines, `times` times.
 pub fn reload(lab: &mut Lab, times: u32) -> Result<()> {
     for _ in 0..times {
         for machine in 0..lab.len() {

@@ -1,4 +1,4 @@
-//! Linux's mlx4_en: offloads, MTU, VLANs, filters, rings, moderation. Files sent must arrive as they were.
+//! Tests of Linux's mlx4_en: offloads, MTU, VLANs, filters, rings, moderation. Files must arrive unchanged.
 
 use super::{Step, session};
 use crate::cx3::lab::{SOON, address};
@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 use qemu::linux::Listens;
 use std::time::Duration;
 
-/// What a transfer may take.
+/// The time limit of a transfer.
 const TRANSFER: Duration = Duration::from_secs(120);
-/// Where files are received.
+/// The port on which files are received.
 const PORT: u16 = 7000;
-/// Frames sent to see whether they pass.
+/// Frames that are sent to see whether they pass a filter.
 const PROBES: u64 = 20;
-/// An address that nobody has.
+/// An address that no machine has.
 const NOBODY: &str = "10.9.0.99";
 
 pub fn cases() -> Vec<Case> {
@@ -68,7 +68,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A transfer with features of `ethtool -K` set in both machines.
+/// Returns a transfer with features of `ethtool -K` set in both machines.
 fn with(name: &str, set: &'static str, reset: &'static str) -> Step {
     Step::new(name, move |lab| {
         transfer(lab, &format!("ethtool -K mlx0 {set}"))?;
@@ -80,7 +80,7 @@ fn both(lab: &mut Lab, command: &str) -> Result<()> {
     (0..2).try_for_each(|machine| lab.check(machine, command).map(drop))
 }
 
-/// Does `first` in both machines, then sends a file of a few megabytes from the second to the first.
+/// Runs `first` in both machines, then sends a file of a few megabytes from the second to the first.
 fn transfer(lab: &mut Lab, first: &str) -> Result<()> {
     transfer_to(lab, first, "SERVER")
 }
@@ -88,11 +88,12 @@ fn transfer(lab: &mut Lab, first: &str) -> Result<()> {
 fn transfer_to(lab: &mut Lab, first: &str, server: &str) -> Result<()> {
     if !first.is_empty() {
         both(lab, first)?;
-        // A change of rings takes the interface down and up.
+        // A change of rings restarts the interface.
         lab.check(1, &format!("until ping -c 1 -W 1 {}; do :; done", address(0)))?;
     }
     let sent = lab.check(1, "cat /modules/*.ko | md5sum")?;
-    // A pipe that nobody closes: nc would end its half of the connection with its input, and the other with it.
+    // The pipe stays open: nc would close its half of the connection at the end of its input, and the other
+    // nc would then end too.
     let serve = format!("[ -p /tmp/held ] || mkfifo /tmp/held; nc -l -p {PORT} <>/tmp/held | md5sum");
     let ask = format!("cat /modules/*.ko | nc {server} {PORT}");
     let received = lab.exchange(&serve, Listens::Tcp(PORT), &ask, TRANSFER)?.server;
@@ -100,7 +101,7 @@ fn transfer_to(lab: &mut Lab, first: &str, server: &str) -> Result<()> {
     Ok(())
 }
 
-/// A counter of `ethtool -S`.
+/// Returns a counter of `ethtool -S`.
 fn counter(lab: &mut Lab, machine: usize, name: &str) -> Result<u64> {
     let said = lab.check(machine, &format!("ethtool -S mlx0 | sed -n 's/^ *{name}: //p'"))?;
     said.trim().parse().with_context(|| format!("machine {machine} has no counter {name}: {said:?}"))
@@ -127,9 +128,10 @@ fn features(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// The card's counts agree with the driver's after the file: checksums were judged good, and both sides counted alike.
+/// Checks that the card's counters agree with the driver's after the file: checksums were verified, and both
+/// sides counted the same frames.
 fn counters(lab: &mut Lab) -> Result<()> {
-    // The driver reads them four times a second.
+    // The driver reads the counters four times a second.
     lab.check(0, "usleep 600000")?;
     let good = counter(lab, 0, "rx_csum_good")?;
     let none = counter(lab, 0, "rx_csum_none")?;
@@ -138,7 +140,7 @@ fn counters(lab: &mut Lab) -> Result<()> {
     let (frames, bytes) = (counter(lab, 0, "rx_packets_phy")?, counter(lab, 0, "rx_bytes_phy")?);
     let (driver_frames, driver_bytes) = (counter(lab, 0, "rx_packets")?, counter(lab, 0, "rx_bytes")?);
     let lost = counter(lab, 0, "rx_fifo_errors")?;
-    // Frames may come between the two reads.
+    // Frames may arrive between the two reads.
     ensure!(frames.abs_diff(driver_frames + lost) < 50, "the card {frames}, the driver {driver_frames}");
     ensure!(bytes >= driver_bytes + 4 * driver_frames, "the card {bytes}, the driver {driver_bytes}");
     let novlan = counter(lab, 0, "rx_novlan_packets")?;
@@ -158,7 +160,8 @@ fn large_frames(lab: &mut Lab) -> Result<()> {
     lab.check(1, &format!("until ping -c 1 -W 1 {}; do :; done", address(0))).map(drop)
 }
 
-/// Tags are put in and taken off, by the card and without it; a VLAN that the first machine does not have is not let in.
+/// Checks that tags are inserted and removed, by the card and without it, and that frames of a VLAN that the
+/// first machine does not have are dropped.
 fn vlan(lab: &mut Lab) -> Result<()> {
     for machine in 0..2 {
         let address = format!("10.5.0.{}/24", machine + 1);
@@ -188,10 +191,11 @@ fn vlan(lab: &mut Lab) -> Result<()> {
     lab.check(1, "ip link del v5").map(drop)
 }
 
-/// How many frames the first machine's driver takes in while the second sends probes to an address.
+/// Returns the number of frames that the first machine's driver receives while the second sends probes to an
+/// address.
 fn probe(lab: &mut Lab, to: &str) -> Result<u64> {
     let before = counter(lab, 0, "rx_packets")?;
-    // Nobody answers.
+    // No machine answers.
     lab.check(1, &format!("ping -c {PROBES} -i 0.05 -W 1 {to}; true"))?;
     Ok(counter(lab, 0, "rx_packets")? - before)
 }
@@ -209,7 +213,8 @@ fn promiscuous(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// A group is heard while somebody listens to it: by its address, or to all.
+/// Checks that frames to a group are received only while the machine listens: to the group's address, or to
+/// all groups.
 fn groups(lab: &mut Lab) -> Result<()> {
     // The group in which neighbours ask for addresses that end in 02:00:03 (RFC 4291, 2.7.1).
     const GROUP: &str = "33:33:ff:02:00:03";

@@ -1,5 +1,5 @@
-//! InfiniBand: a subnet manager in the first machine brings all ports up; then IP over InfiniBand, the tools for a subnet,
-//! and RDMA by LID.
+//! Tests of InfiniBand: a subnet manager in the first machine brings all ports up; then IP over InfiniBand,
+//! the tools for a subnet, and RDMA by LID.
 
 use super::{Step, messages, session};
 use crate::cx3::lab::{Port, SOON};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 use qemu::cx3::CardConfig;
 use qemu::linux::{Listens, Release};
 
-/// A port in a machine.
+/// Returns the path of a port in a machine.
 fn path(port: Port) -> String {
     format!("/sys/class/infiniband/mlx4_0/ports/{}", port.0)
 }
 
-/// Words of a shell for the interface of IP over a port.
+/// Returns shell code for the interface of IP over a port.
 fn interface(port: Port) -> String {
     format!(
         "$(for path in /sys/class/net/*; do \
@@ -42,7 +42,7 @@ pub fn cases() -> Vec<Case> {
             steps
         })
         .full_if(true),
-        // Of more than two ports the switch of `cx3` is an InfiniBand switch, with an agent of its own.
+        // With more than two ports the switch of `cx3` is an InfiniBand switch with its own agent.
         session("infiniband switch", plan(3), || {
             let mut steps = subnet(Port::FIRST);
             steps.push(Step::new("discovery through a switch", |lab| discovery(lab, 1)));
@@ -60,7 +60,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What all sessions begin with: a subnet of the port of each machine.
+/// Returns the first steps of all sessions: a subnet of the port of each machine.
 pub fn subnet(port: Port) -> Vec<Step> {
     vec![
         Step::new("opensm brings the ports up", move |lab| ports_up(lab, port)),
@@ -69,7 +69,7 @@ pub fn subnet(port: Port) -> Vec<Step> {
     ]
 }
 
-/// RDMA by LID.
+/// Returns steps of RDMA by LID.
 pub fn connected(port: Port) -> Vec<Step> {
     let commands =
         ["ib_write_lat", "ib_read_bw -s 65536", "ib_send_bw", "ib_atomic_lat", "ib_send_lat -c UD -s 1024"];
@@ -78,7 +78,7 @@ pub fn connected(port: Port) -> Vec<Step> {
     steps
 }
 
-/// The subnet manager ends.
+/// Ends the subnet manager.
 pub fn end_subnet(lab: &mut Lab) -> Result<()> {
     lab.check(0, "killall opensm; while pidof opensm; do usleep 20000; done").map(drop)
 }
@@ -120,7 +120,7 @@ fn lid(lab: &mut Lab, machine: usize, port: Port) -> Result<u16> {
     u16::from_str_radix(digits, 16).with_context(|| format!("machine {machine} has LID {said:?}"))
 }
 
-/// By queue pair 1: a record for each port, and a path between the first two.
+/// Queries by queue pair 1: a record for each port, and a path between the first two.
 fn records(lab: &mut Lab, port: Port) -> Result<()> {
     let nodes = lab.check(0, "saquery -N")?;
     let adapters = nodes.matches("Channel Adapter").count();
@@ -131,7 +131,7 @@ fn records(lab: &mut Lab, port: Port) -> Result<()> {
     Ok(())
 }
 
-/// Every machine reaches every other by an address that is resolved by multicast.
+/// Checks that every machine reaches every other by an address that is resolved by multicast.
 fn ip(lab: &mut Lab, port: Port) -> Result<()> {
     let interface = interface(port);
     for machine in 0..lab.len() {
@@ -146,14 +146,14 @@ fn ip(lab: &mut Lab, port: Port) -> Result<()> {
     for machine in 0..lab.len() {
         wait(lab, machine, &format!("[ \"$(cat /sys/class/net/{interface}/operstate)\" = up ]"))?;
         for other in 0..lab.len() {
-            // The other may still be joining the group of all.
+            // The other machine may still be joining the broadcast group.
             wait(lab, machine, &format!("ping -c 1 -W 5 {} >/dev/null", port.address(other)))?;
         }
     }
     Ok(())
 }
 
-/// By directed routes: all adapters, and so many switches.
+/// Discovers the subnet by directed routes: all adapters, and `switches` switches.
 fn discovery(lab: &mut Lab, switches: usize) -> Result<()> {
     let map = lab.check(0, "ibnetdiscover")?;
     let count = |kind: &str| map.lines().filter(|line| line.starts_with(kind)).count();
@@ -161,7 +161,7 @@ fn discovery(lab: &mut Lab, switches: usize) -> Result<()> {
     Ok(())
 }
 
-/// From the second machine over the switch to the third.
+/// Traces the route from the second machine over the switch to the third.
 fn trace(lab: &mut Lab) -> Result<()> {
     let (from, to) = (lid(lab, 1, Port::FIRST)?, lid(lab, 2, Port::FIRST)?);
     let route = lab.check(1, &format!("ibtracert {from} {to}"))?;
@@ -173,7 +173,7 @@ fn trace(lab: &mut Lab) -> Result<()> {
 fn ibping(lab: &mut Lab) -> Result<()> {
     let to = lid(lab, 0, Port::FIRST)?;
     let server = lab.guest(0)?.background("ibping -S")?;
-    // Until the server listens, nobody answers.
+    // Nothing answers until the server listens.
     let answered = wait(lab, 1, &format!("ibping -c 1 -t 1000 {to} | grep -q ' 1 received'"));
     lab.guest(0)?.signal(&server, "KILL")?;
     answered
@@ -193,7 +193,7 @@ fn exchange(lab: &mut Lab, port: Port, command: &str) -> Result<()> {
     lab.exchange_on(port, command, Listens::PERFTEST, &format!("{command} SERVER"), SOON).map(drop)
 }
 
-/// The connection manager, over IP over InfiniBand.
+/// Tests the connection manager over IP over InfiniBand.
 fn rping(lab: &mut Lab) -> Result<()> {
     let (serve, ask) = ("rping -s -a SERVER -C 10", "rping -c -a SERVER -C 10");
     lab.exchange(serve, Listens::RdmaCm, ask, SOON).map(drop)

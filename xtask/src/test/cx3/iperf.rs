@@ -1,4 +1,4 @@
-//! iperf3 over the cards' Ethernet interfaces.
+//! Tests by iperf3 over the cards' Ethernet interfaces.
 
 use super::{Step, session};
 use crate::cx3::lab::SOON;
@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use qemu::linux::Listens;
 use serde_json::Value;
 
-/// Where iperf3 listens.
+/// The port on which iperf3 listens.
 const PORT: u16 = 5201;
-/// What must at least arrive: anything that works carries more.
+/// The least number of bytes that must arrive. Any working connection carries more.
 const LEAST_BYTES: u64 = 100_000;
 
 pub fn cases() -> Vec<Case> {
@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Data goes from one end to the other.
+/// Checks that data goes from one end to the other.
 pub fn iperf(lab: &mut Lab, options: &str) -> Result<()> {
     let ask = format!("iperf3 -c SERVER -J {options}");
     let said = lab.exchange("iperf3 -s -1", Listens::Tcp(PORT), &ask, SOON)?;

@@ -1,5 +1,5 @@
-//! iPXE on the emulated card, as an Ethernet port: it gets a lease by DHCP and a kernel by HTTP from a Linux machine on another card,
-//! and boots it.
+//! Tests iPXE on the emulated card as an Ethernet port: it gets a lease by DHCP and a kernel by HTTP from a
+//! Linux machine on another card, and boots it.
 
 use super::{Step, session};
 use crate::cx3::lab::SOON;
@@ -17,18 +17,18 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The longest that the machine may be silent.
+/// The longest silence of the machine.
 const SILENT: Duration = Duration::from_secs(120);
 const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// What the loaded kernel says first.
+/// The beginning of the loaded kernel's first line.
 const FIRST_LINE: &str = "Linux version ";
-/// Ends the machine's part of the test if iPXE gives up.
+/// The text that iPXE prints when it gives up.
 const FAILED: &str = "iPXE has failed";
 
-/// What the machine that serves runs. Its card has the address 10.9.0.1.
+/// The servers' command. The card of that machine has the address 10.9.0.1.
 const SERVE: &str = "printf '%s\\n' 'start 10.9.0.100' 'end 10.9.0.120' 'interface mlx0' 'lease_file /tmp/leases' \
     'option subnet 255.255.255.0' >/tmp/udhcpd.conf && touch /tmp/leases && udhcpd /tmp/udhcpd.conf && httpd -p 80 -h /srv";
-/// What iPXE runs.
+/// The script that iPXE runs.
 const SCRIPT: &str = "#!ipxe\nifstat\nifopen net0 || goto failed\niflinkwait --timeout 20000 net0 || goto failed\nifstat\n\
     dhcp net0 || goto failed\nroute\nkernel http://10.9.0.1/vmlinuz console=ttyS0 panic=-1 || goto failed\nboot\n\
     :failed\necho iPXE has failed\nsleep 3600\n";
@@ -52,24 +52,25 @@ fn files() -> Result<Netboot> {
     Netboot::get(&paths::target().join("netboot"))
 }
 
-/// DHCP and HTTP in the Linux machine, with the kernel.
+/// Starts DHCP and HTTP in the Linux machine, with the kernel.
 fn serve(lab: &mut Lab) -> Result<()> {
     lab.guest(0)?.copy_in(&files()?.kernel, "/srv/vmlinuz", SOON)?;
     lab.check(0, SERVE).map(drop)
 }
 
-/// A QEMU process, killed on drop.
+/// A QEMU process that is killed when dropped.
 struct Machine(Child);
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // The process may have ended already; then nothing is left to do.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// iPXE lists the port, has its link up, gets a lease, and boots the kernel, which says its first line.
+/// Checks that iPXE lists the port, has its link up, gets a lease, and boots the kernel, which prints its
+/// first line.
 fn boot(lab: &mut Lab) -> Result<()> {
     let dir = TempDir::with_prefix("ferrolite-")?;
     let (script, console) = (dir.path().join("script"), dir.path().join("console"));
@@ -83,7 +84,7 @@ fn boot(lab: &mut Lab) -> Result<()> {
     for text in expected.into_iter().chain([FIRST_LINE]) {
         ensure!(said.contains(text), "`{text}` is missing in what the machine says: {said}");
     }
-    // The server writes its leases when it is told to.
+    // The server writes its leases on a signal.
     let leased =
         "until dumpleases -f /tmp/leases | grep -i 00:02:c9; do killall -USR1 udhcpd; usleep 100000; done";
     lab.check(0, leased)?;
@@ -109,7 +110,8 @@ fn start(tools: &Tools, socket: &Path, script: &Path, console: &Path) -> Result<
     Ok(Machine(die_with_this_thread(&mut command).spawn().context("cannot start QEMU")?))
 }
 
-/// What the machine says until the kernel's first line, or until it gives up, ends or is silent for long.
+/// Returns the console's output until the kernel's first line. Fails if iPXE gives up, or the machine ends or
+/// is silent for long.
 fn follow(machine: &mut Machine, console: &Path) -> Result<String> {
     let mut said = String::new();
     let mut heard = Instant::now();

@@ -1,29 +1,33 @@
-//! What the drivers say to the kernel's log, held against committed records in which each warning has its reason.
+//! Compares the drivers' messages in the kernel's log with committed records, in which each warning has its
+//! reason.
 
 use crate::cx3::Lab;
 use anyhow::{Result, bail, ensure};
 
-/// What the kernel's log has of the drivers: not the command line, which names their parameters too.
+/// The command that prints the drivers' log lines, without the command line, which names their parameters
+/// too.
 const LINES: &str = "dmesg -r | grep mlx4 | grep -v -i 'command line'";
 
-/// A record: lines as the log has them, `<LEVEL>text`, without their time. A line with `#` is a remark on the next.
+/// A record: lines as in the log, `<LEVEL>text`, without their time. A line with `#` is a remark on the next
+/// line.
 struct Record {
-    /// What `uname -r` begins with.
+    /// The beginning of `uname -r`.
     kernel: &'static str,
-    /// Which cards it is of: profiles, or how the drivers were loaded.
+    /// The cards of the record: profiles, or the way in which the drivers were loaded.
     of: &'static [&'static str],
     text: &'static str,
 }
 
-/// That of cards of which the drivers say what they say of the usual one.
+/// The key of the record of the usual card, which other cards share.
 const USUAL: &str = "";
 
-/// When a link is up is a matter of time, and so is whether its interface has a name by then: of these lines it only counts
-/// whether there is a link that is up, in the end.
+/// The message of a link that is up. Its time varies, and so does the name of its interface: the comparison
+/// considers only whether the link is up in the end.
 const UP: &str = ": Link Up";
-/// And how often it is said to be down before, on a card whose record says that it is.
+/// The message of a link that is down. The number of these before the link is up is ignored, on a card whose
+/// record contains one.
 const DOWN: &str = ": Link Down";
-/// Waits until there is one.
+/// The command that waits until a link is up.
 const AWAIT_UP: &str = "for i in $(seq 100); do dmesg | grep -q 'mlx4.*: Link Up' && break; sleep 0.2; done";
 
 const RECORDS: [Record; 10] = [
@@ -39,12 +43,14 @@ const RECORDS: [Record; 10] = [
     Record { kernel: "6.12.", of: &["vf"], text: include_str!("messages/6.12-vf.txt") },
 ];
 
-/// The log of a machine whose drivers have been loaded once equals the record of its kernel, for the usual card.
+/// Checks that the log of a machine whose drivers have been loaded once equals the record of its kernel for
+/// the usual card.
 pub fn as_recorded(lab: &mut Lab, machine: usize) -> Result<()> {
     as_recorded_of(lab, machine, USUAL)
 }
 
-/// The same for other cards, or another way to load the drivers. Without a record of its own it is that of the usual card.
+/// Checks the log as [`as_recorded`] does, for other cards or another way to load the drivers. Without a
+/// record of their own, the usual card's is used.
 pub fn as_recorded_of(lab: &mut Lab, machine: usize, of: &str) -> Result<()> {
     let kernel = lab.check(machine, "uname -r")?;
     let of_kernel = || RECORDS.iter().filter(|record| kernel.starts_with(record.kernel));
@@ -79,7 +85,7 @@ pub fn as_recorded_of(lab: &mut Lab, machine: usize, of: &str) -> Result<()> {
     Ok(())
 }
 
-/// A line without its time: `<6>[   12.345678] text`.
+/// Removes the time from a line `<6>[   12.345678] text`.
 fn masked(line: &str) -> String {
     match line.split_once('[').and_then(|(level, rest)| Some((level, rest.split_once("] ")?.1))) {
         Some((level, text)) => format!("{level}{text}"),
@@ -87,7 +93,7 @@ fn masked(line: &str) -> String {
     }
 }
 
-/// The lines of a committed text, each with whether there is a remark on it: a line with `#` before.
+/// Returns the lines of a committed text, each with a flag that is true if the line before is a remark.
 pub fn remarked(text: &'static str) -> impl Iterator<Item = (&'static str, bool)> {
     let mut remark = false;
     text.lines().filter_map(move |line| {

@@ -1,4 +1,4 @@
-//! Appliances whose card fails while a job runs, or that have several cards and ports.
+//! Tests of appliances whose card fails while a job runs, or that have several cards and ports.
 
 use super::GROUP;
 use crate::cx3::Tools;
@@ -14,9 +14,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Frames after which the card of one appliance fails: the job is about to move its data then.
+/// The number of frames after which the card of one appliance fails. The job is about to move its data then.
 const FRAMES: u32 = 40;
-/// Longest wait for anything, on a machine that does much else.
+/// The longest wait for anything on a busy host.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub fn cases() -> Vec<Case> {
@@ -37,7 +37,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The card is reset and goes on, and so does the job, also if the control connection is over that card.
+/// Checks that the card is reset and recovers, and that the job continues, also if the control connection
+/// uses that card.
 fn fails(options: &[&str], log: &Path) -> Result<()> {
     let consoles = log.with_extension("consoles");
     let to = consoles.to_str().context("the log's path is not text")?;
@@ -46,7 +47,7 @@ fn fails(options: &[&str], log: &Path) -> Result<()> {
     word_count(Input::Text, 2, false, "cx3", &options, log)?;
     let said = std::fs::read_to_string(consoles.join("node0.log"))?;
     for line in
-        ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " is well again after "]
+        ["mlx4: the card has failed: its error buffer begins with 0x0bad0bad", " has recovered after "]
     {
         let times = said.lines().filter(|said| said.contains(line)).count();
         ensure!(times == 1, "node0 says `{line}` {times} times: {said}");
@@ -54,7 +55,7 @@ fn fails(options: &[&str], log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// On a card that has it, requests go with their doorbells, as the card counts them.
+/// Checks that requests go with their doorbells on a card that supports this, by the card's counters.
 fn blue_flame(log: &Path) -> Result<()> {
     let consoles = log.with_extension("consoles");
     let to = consoles.to_str().context("the log's path is not text")?;
@@ -71,19 +72,20 @@ fn blue_flame(log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The card has left the bus and does not come back: its node ends, and says why.
+/// Removes the card from the bus for ever: its node must end and print the reason.
 fn lost(log: &Path) -> Result<()> {
     let dies = format!("dies={FRAMES}");
     let cards = Cards { first: Some(&dies), ..Cards::default() };
     let cluster = Cluster::on_cards(vec![RdmaNic::USUAL; 2], cards, "", log)?;
     cluster.joined(log)?;
-    // What it moves has the card die; that it fails is not what this is about.
+    // The job's transfers make the card fail. The result of the job does not matter here.
     tool::run(&mut submission(&cluster, log)?, log, LIMIT)?;
     cluster.ends(&REFUSED, LIMIT)?;
     says(&cluster, "this node ends: the ConnectX-3 at pci 00:03.0 is lost: the card does not answer")
 }
 
-/// The second port of the second card carries a job; the console names the card and the port beside it.
+/// Checks that the second port of the second card carries a job, and that the console names the other card
+/// and the other port.
 fn chosen(log: &Path) -> Result<()> {
     let spare: RdmaNic = "cx3:pro-2port".parse().map_err(anyhow::Error::msg)?;
     let cards = Cards { spare: Some(&spare), ..Cards::default() };
@@ -120,14 +122,14 @@ fn refused(options: &str, why: &str, log: &Path) -> Result<()> {
     says(&cluster, why)
 }
 
-/// The first machine says it.
+/// Checks that the first machine's console contains a text.
 fn says(cluster: &Cluster, what: &str) -> Result<()> {
     let tail = cluster.vms.first().map(qemu::vm::Vm::tail).unwrap_or_default();
     ensure!(tail.iter().any(|line| line.contains(what)), "node0 does not say `{what}`: {}", tail.join("; "));
     Ok(())
 }
 
-/// A job on two nodes.
+/// Returns a command that runs a job on two nodes.
 fn submission(cluster: &Cluster, log: &Path) -> Result<Command> {
     let prepared = Input::Text.prepared(log)?;
     let mut submit = cluster.manager.client("submit");

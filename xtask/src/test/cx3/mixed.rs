@@ -1,5 +1,5 @@
-//! Appliances with emulated cards, appliances on softroce and Linux machines with `rdma_rxe` in one cluster; and those that have no
-//! link in common.
+//! Tests of appliances with emulated cards, appliances on softroce and Linux machines with `rdma_rxe` in one
+//! cluster, and of nodes without a common link layer.
 
 use super::GROUP;
 use crate::cx3::Tools;
@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for anything, on a machine that does much else.
+/// The longest wait for anything on a busy host.
 const LIMIT: Duration = Duration::from_secs(240);
 
 pub fn cases() -> Vec<Case> {
@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
             word_count(&[RdmaNic::VIRTUAL, RdmaNic::SoftRoce], &[RdmaNic::VIRTUAL], log)
         })
         .full_if(true),
-        // The Linux node is the subnet manager, too.
+        // The Linux node is also the subnet manager.
         case("InfiniBand cards of two drivers count words", |log| {
             word_count(&[RdmaNic::INFINIBAND, RdmaNic::INFINIBAND], &[RdmaNic::INFINIBAND], log)
         })
@@ -42,8 +42,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A virtual function speaks RoCE v1 only, `rdma_rxe` v2 only: who comes second is refused by one line with both names and what
-/// each speaks.
+/// Checks that a node without a common link layer is refused: a virtual function supports RoCE v1 only,
+/// `rdma_rxe` v2 only. The line must contain both names and the supported versions.
 fn no_common_link(log: &Path) -> Result<()> {
     let plan = Plan {
         appliances: &[RdmaNic::VIRTUAL],
@@ -63,7 +63,7 @@ fn no_common_link(log: &Path) -> Result<()> {
     lab.members(1, log)
 }
 
-/// All nodes of a plan count words together.
+/// Checks that all nodes of a plan count words together.
 fn word_count(appliances: &[RdmaNic], machines: &[RdmaNic], log: &Path) -> Result<()> {
     let manager = &["--trust-hosts"];
     let plan = Plan { appliances, machines, manager, packages: &[], files: &[lite_node(log)?] };

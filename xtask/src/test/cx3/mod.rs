@@ -1,4 +1,5 @@
-//! The emulated ConnectX-3 under Linux's own drivers: machines are booted once, and many steps done with them. And under ours.
+//! Tests of the emulated ConnectX-3 under Linux's own drivers, in which machines are booted once for many
+//! steps, and under our driver.
 
 mod appliances;
 mod drivers;
@@ -33,16 +34,16 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// What the names of these tests begin with.
+/// The prefix of the names of these tests.
 pub const GROUP: &str = "cx3::";
 
-/// Where the records of what drivers do are.
+/// The directory of the records of drivers' actions.
 const RECORDS: &str = "qemu/connectx3/tests/linux-traces";
 
-/// Does something with machines; an error says what does not hold.
+/// A check of machines. An error says what is wrong.
 type Check = Box<dyn FnOnce(&mut Lab) -> Result<()>>;
 
-/// One thing to be done with machines that are up. Each counts as a test.
+/// One step of a session. Each counts as a test.
 pub struct Step {
     name: String,
     check: Check,
@@ -54,7 +55,7 @@ impl Step {
     }
 }
 
-/// All sessions.
+/// Returns all sessions.
 pub fn cases() -> Vec<Case> {
     [
         quick::cases(),
@@ -82,8 +83,8 @@ pub fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// A session: boots the machines of a plan, does the steps one after the other, and ends all. Where there is no QEMU for such
-/// machines, it is skipped.
+/// Returns a session: boots the machines of a plan, runs the steps one after the other, and ends all. The
+/// session is skipped if there is no QEMU for such machines.
 fn session(name: &str, plan: Plan, steps: impl FnOnce() -> Vec<Step> + Send + 'static) -> Case {
     Case::new(format!("{GROUP}{name}"), move |log| match Tools::get()? {
         Ok(tools) => run(&tools, &plan, steps(), log),
@@ -91,14 +92,14 @@ fn session(name: &str, plan: Plan, steps: impl FnOnce() -> Vec<Step> + Send + 's
     })
 }
 
-/// What the drivers did is what the plan's record says.
+/// Compares the drivers' actions with the plan's record.
 fn record(plan: &Plan, new: &str) -> Result<()> {
     let name = plan.record.context("no record is wanted")?;
     let path = paths::root().join(format!("{RECORDS}/{name}.txt"));
     let known = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let known = Record::parse(&known).with_context(|| format!("{}", path.display()))?;
     let differences = known.differences(&Record::parse(new).context("the new record")?);
-    ensure!(differences.is_empty(), "the drivers do not what record {name} says: {}", differences.join("; "));
+    ensure!(differences.is_empty(), "the drivers differ from the record {name}: {}", differences.join("; "));
     Ok(())
 }
 
@@ -120,7 +121,7 @@ fn run(tools: &Tools, plan: &Plan, steps: Vec<Step>, log: &Path) -> Result<Outco
             Err(e) => {
                 writeln!(lines, "{name}: FAILED ({seconds:.1} s): {e:#}\ncx3: {}", lab.card_log())?;
                 failures.push(format!("{name}: {}", ui::one_line(&e)));
-                // What cannot be done any more has failed as well.
+                // A step that can no longer run has failed as well.
                 if !lab.answers() {
                     failures.push("a machine does not answer any more".into());
                     break;

@@ -1,5 +1,5 @@
-//! perftest on an appliance with the emulated card, our driver's, against Linux's: a card of the same kind, and `rdma_rxe`. What both
-//! sides hold at the end is compared.
+//! Tests of perftest on an appliance with the emulated card and our driver, against Linux: a card of the same
+//! kind, and `rdma_rxe`. The buffers of both sides are compared at the end.
 
 use super::{Step, session};
 use crate::cx3::Plan;
@@ -17,12 +17,12 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The appliance's address in the network of the Linux machines, for RDMA and for TCP: it has no other device than its card, but on
-/// InfiniBand, where RDMA goes by LID.
+/// The appliance's address in the network of the Linux machines, for RDMA and for TCP. Its card is its only
+/// network device, except on InfiniBand, where RDMA goes by LID.
 const CARD: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 50);
 const MEMORY_MB: u32 = 96;
 const TICK: Duration = Duration::from_millis(10);
-/// READs that the cards take at once, where Linux's programs would ask for as many as `rdma_rxe` takes.
+/// The most READs that the cards accept at once. Linux's programs would use as many as `rdma_rxe` accepts.
 const READS: &str = "-o 16";
 
 pub fn cases() -> Vec<Case> {
@@ -46,7 +46,7 @@ pub fn cases() -> Vec<Case> {
         session("perftest RoCE v1", plan("cx3"), || steps(0, Wire::V1, &PROGRAMS, &[8, 65536])).full_if(true),
         session("perftest virtual function", plan("vf"), || steps(0, Wire::V1, &PROGRAMS, &[8, 65536]))
             .full_if(true),
-        // The other machine is the subnet manager: ports beside it are up even while there is no appliance.
+        // The other machine is the subnet manager: its ports are up even while there is no appliance.
         session("perftest InfiniBand", infiniband, || {
             let mut steps = vec![Step::new("opensm", |lab| {
                 run::start_opensm(lab.guest(1)?)?;
@@ -61,12 +61,12 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Both directions of each program and size against a Linux machine.
+/// Returns both directions of each program and size against a Linux machine.
 fn steps(machine: usize, wire: Wire, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
     cells(machine, Some(wire), programs, sizes)
 }
 
-/// The same by an address of a kind, or by LID.
+/// Returns such steps by an address of a RoCE version, or by LID.
 fn cells(machine: usize, wire: Option<Wire>, programs: &[&'static str], sizes: &[u32]) -> Vec<Step> {
     // Ethernet frames have payloads of 1500 bytes.
     let mtu = if wire.is_some() { 1024 } else { 4096 };
@@ -83,7 +83,7 @@ fn cells(machine: usize, wire: Option<Wire>, programs: &[&'static str], sizes: &
     steps
 }
 
-/// An appliance that is nothing but perftest.
+/// An appliance that runs nothing but perftest.
 struct Appliance {
     vm: Vm,
     events: Receiver<Event>,
@@ -112,7 +112,7 @@ impl Appliance {
         Ok(Self { vm: Vm::start(qemu, spec, None, sender)?, events })
     }
 
-    /// Waits until it has said such a line, and gives all that it has said.
+    /// Waits for a line of the console, and returns all lines so far.
     fn says(&self, wanted: impl Fn(&str) -> bool, within: Duration) -> Result<String> {
         let deadline = Instant::now() + within;
         loop {
@@ -127,12 +127,12 @@ impl Appliance {
             if let Some(exit) = ended {
                 bail!("the appliance has ended: {exit}: {}", run::reason(&said).unwrap_or("it said nothing"));
             }
-            ensure!(Instant::now() < deadline, "the appliance says nothing more: {}", said.join("; "));
+            ensure!(Instant::now() < deadline, "the appliance prints no more lines: {}", said.join("; "));
             std::thread::sleep(TICK);
         }
     }
 
-    /// What it found.
+    /// Returns the appliance's results.
     fn found(&self, cell: &Cell, client: bool, within: Duration) -> Result<judge::Appliance> {
         let said = self.says(|line| line.starts_with('{'), within)?;
         judge::appliance(&said, cell, client)

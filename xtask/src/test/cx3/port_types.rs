@@ -1,4 +1,4 @@
-//! Ports of either kind: set when the driver is loaded, and at run time; what a card cannot be is refused.
+//! Tests of port types: set when the driver is loaded and at run time. Unsupported types must be refused.
 
 use super::infiniband::{connected, end_subnet, subnet};
 use super::ports::{configure_second, ethernet};
@@ -9,7 +9,7 @@ use crate::test::cases::Case;
 use anyhow::{Result, ensure};
 use qemu::cx3::CardConfig;
 
-/// The driver's files of a card; one per port.
+/// The driver's files of a card, one per port.
 const FILES: &str = "/sys/bus/pci/drivers/mlx4_core/*:*/mlx4_port";
 
 pub fn cases() -> Vec<Case> {
@@ -34,7 +34,7 @@ pub fn cases() -> Vec<Case> {
                 (0..lab.len()).try_for_each(|machine| lab.check(machine, "mlx4 load").map(drop))
             }));
             steps.extend(ethernet(Port::FIRST, Wire::V2));
-            // It cannot sense, and so the port stays what it is.
+            // The card cannot sense the type, so the port keeps its type.
             steps.push(Step::new("automatic", |lab| {
                 let file = format!("$(echo {FILES}1)");
                 let word = lab.check(0, &format!("echo auto >{file} && cat {file}"))?;
@@ -84,7 +84,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What a port is.
+/// The type of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     InfiniBand,
@@ -92,7 +92,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The driver's word for it.
+    /// Returns the driver's word for the type.
     const fn word(self) -> &'static str {
         match self {
             Self::InfiniBand => "ib",
@@ -100,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// That of the verbs.
+    /// Returns the verbs' word for the type.
     const fn link_layer(self) -> &'static str {
         match self {
             Self::InfiniBand => "InfiniBand",
@@ -109,7 +109,7 @@ impl Kind {
     }
 }
 
-/// The port is such a one in all machines, for the driver and for the verbs.
+/// Checks that the port has this type in all machines, for the driver and for the verbs.
 fn is(lab: &mut Lab, port: Port, kind: Kind) -> Result<()> {
     for machine in 0..lab.len() {
         let word = lab.check(machine, &format!("cat {FILES}{}", port.0))?;
@@ -121,7 +121,7 @@ fn is(lab: &mut Lab, port: Port, kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// Makes it one in all machines.
+/// Sets the type in all machines.
 fn set(lab: &mut Lab, port: Port, kind: Kind) -> Result<()> {
     for machine in 0..lab.len() {
         lab.guest(machine)?.check(&format!("echo {} >$(echo {FILES}{})", kind.word(), port.0), SOON)?;
@@ -129,7 +129,7 @@ fn set(lab: &mut Lab, port: Port, kind: Kind) -> Result<()> {
     is(lab, port, kind)
 }
 
-/// The driver does not take a word for a port, and says why.
+/// Checks that the driver refuses a word for a port with a reason.
 fn refused(lab: &mut Lab, port: Port, word: &str, why: &str) -> Result<()> {
     let before = lab.check(0, &format!("cat {FILES}{}", port.0))?;
     let said =

@@ -1,11 +1,11 @@
-//! Ports of a card: the Ethernet interface of the second one, and what a port is used for.
+//! Steps on the ports of a card, among them the configuration of the second one's Ethernet interface.
 
 use super::Step;
 use crate::cx3::Lab;
 use crate::cx3::lab::{Port, SOON, Wire};
 use anyhow::Result;
 
-/// What passes over an Ethernet port, as steps.
+/// Returns steps of traffic over an Ethernet port.
 pub fn ethernet(port: Port, wire: Wire) -> Vec<Step> {
     let mut steps = vec![Step::new(format!("ping, port {}", port.0), move |lab| ping(lab, port))];
     let rdma = |program: &'static str, options: &'static str| {
@@ -26,11 +26,11 @@ pub fn ping(lab: &mut Lab, port: Port) -> Result<()> {
     lab.check(1, &format!("ping -c 3 -W 5 {}", port.address(0))).map(drop)
 }
 
-/// Names the Ethernet interface of the second port, gives it its address, and waits until it is up.
+/// Names the Ethernet interface of the second port, assigns its address, and waits until it is up.
 pub fn configure_second(lab: &mut Lab) -> Result<()> {
     for machine in 0..lab.len() {
         let address = Port::SECOND.address(machine);
-        // Both ports are on one switch, so each answers for its own address only.
+        // Both ports are on one switch, so each must answer for its own address only.
         let script = format!(
             "for path in /sys/bus/pci/drivers/mlx4_core/*/net/*; do \
              [ \"$(cat $path/dev_port $path/type | tr '\\n' ' ')\" != '1 1 ' ] || card=${{path##*/}}; done; \

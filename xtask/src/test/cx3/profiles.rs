@@ -1,5 +1,6 @@
-//! Linux on cards of every profile: the drivers bind and say what the record says, frames and RDMA pass over every port, the
-//! drivers come again and leave. What they did is held against the record in `qemu/connectx3/tests/linux-traces`.
+//! Tests of Linux on cards of every profile: the drivers bind and log what the record contains; frames and
+//! RDMA pass over every port; the drivers can be unloaded and loaded. Their actions are compared with the
+//! record in `qemu/connectx3/tests/linux-traces`.
 
 use super::infiniband::{self, subnet};
 use super::ports::{configure_second, ethernet, ping};
@@ -11,18 +12,18 @@ use crate::test::cases::Case;
 use anyhow::{Result, ensure};
 use qemu::cx3::CardConfig;
 
-/// What a profile's cards are used for.
+/// The use of a profile's cards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// Ethernet and RoCE, over one port.
+    /// Ethernet and RoCE over one port.
     OnePort(Wire),
-    /// Over two.
+    /// Ethernet and RoCE over two ports.
     TwoPorts(Wire),
-    /// InfiniBand, over one port.
+    /// InfiniBand over one port.
     InfiniBand,
 }
 
-/// The profiles, and whether the quick set has them.
+/// The profiles, each with a flag for the quick set.
 const PROFILES: [(&str, Use, bool); 15] = [
     ("pro", Use::OnePort(Wire::V2), false),
     ("pro-2port", Use::TwoPorts(Wire::V2), false),
@@ -38,11 +39,11 @@ const PROFILES: [(&str, Use, bool); 15] = [
     ("slow", Use::OnePort(Wire::V2), false),
     ("torn-atomics", Use::OnePort(Wire::V2), false),
     ("a0", Use::OnePort(Wire::V2), false),
-    // Not a profile: the driver asks for it, and the usual card has it.
+    // This is not a profile: the driver requests the mode, which the usual card supports.
     (DMFS, Use::OnePort(Wire::V2), false),
 ];
 
-/// Device-managed flow steering, as its record is named.
+/// Device-managed flow steering, under the name of its record.
 const DMFS: &str = "pro.dmfs";
 
 pub fn cases() -> Vec<Case> {

@@ -1,4 +1,4 @@
-//! Small programs in C for what no program of Debian does: compiled on the host, run in the machines.
+//! Small programs in C for tasks that no program of Debian does: compiled on the host, run in the machines.
 
 use super::Step;
 use crate::cx3::Lab;
@@ -7,7 +7,8 @@ use crate::paths;
 use anyhow::Result;
 use tempfile::TempDir;
 
-/// A step that compiles `programs/NAME.c` for each name and puts the programs into `/usr/bin` of each machine.
+/// Returns a step that compiles `programs/NAME.c` for each name and copies the programs to `/usr/bin` of each
+/// machine.
 pub fn built(names: &'static [&'static str]) -> Step {
     Step::new(format!("programs: {}", names.join(", ")), move |lab| {
         names.iter().try_for_each(|name| build(name, lab))

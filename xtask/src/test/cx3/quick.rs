@@ -1,4 +1,4 @@
-//! What CI runs: one pair of machines, and a little of everything.
+//! The session that CI runs: one pair of machines, and a short test of everything.
 
 use super::drivers::{devices, messages, ping, reload};
 use super::iperf::iperf;

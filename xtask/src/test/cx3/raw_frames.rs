@@ -1,5 +1,5 @@
-//! Raw Ethernet queue pairs of a Linux process and its flow rules: frames between queue pairs of one port, and a group that the
-//! network device has not joined.
+//! Tests of a Linux process's raw Ethernet queue pairs and flow rules: frames between queue pairs of one
+//! port, and a group that the network device has not joined.
 
 use super::{Step, programs, session};
 use crate::cx3::{Lab, Plan};
@@ -7,13 +7,13 @@ use crate::test::cases::Case;
 use anyhow::{Result, ensure};
 use qemu::cx3::CardConfig;
 
-/// Where the program is in the machines.
+/// The program's path in the machines.
 const PROGRAM: &str = "/usr/bin/raw-frames";
 
 pub fn cases() -> Vec<Case> {
     let plan = Plan {
         cards: vec![CardConfig::profile("pro"); 2],
-        // Flow rules are of device-managed steering.
+        // Flow rules need device-managed steering.
         module_parameters: vec!["mlx4_core.log_num_mgm_entry_size=-1".into()],
         ..Plan::default()
     };
@@ -33,7 +33,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The first machine has a rule for a group, and nothing else that would let the group in; the second sends to it.
+/// The first machine has a rule for a group and nothing else that would accept the group's frames; the second
+/// machine sends to the group.
 fn group(lab: &mut Lab) -> Result<()> {
     let joined = lab.check(0, "cat /proc/net/dev_mcast")?;
     ensure!(!joined.contains("01005e123456"), "the network device has joined the group: {joined}");

@@ -1,4 +1,4 @@
-//! RDMA between two machines, by perftest and the test programs of rdma-core.
+//! Tests of RDMA between two machines, by perftest and the test programs of rdma-core.
 
 use super::{Step, session};
 use crate::cx3::Plan;
@@ -20,9 +20,9 @@ pub const PERFTEST: [&str; 8] = [
     "ib_atomic_lat",
     "ib_atomic_bw",
 ];
-/// Where the setting of the connection manager is, which says by which wire it connects.
+/// The directory with the setting of the connection manager that selects the RoCE version.
 pub const CM_SETTING: &str = "/sys/kernel/config/rdma_cm/mlx4_0";
-/// The longest that a program may take for all sizes, on a host that does much else.
+/// The time limit of a program for all sizes on a busy host.
 pub const ALL_SIZES: Duration = Duration::from_secs(180);
 
 pub fn cases() -> Vec<Case> {
@@ -48,8 +48,8 @@ pub fn cases() -> Vec<Case> {
         })
         .full_if(true),
         session("rdma-with-rxe", Plan { cards: vec![Default::default()], rxe: 1, ..Plan::default() }, || {
-            // rdma_rxe would have 128 READs outstanding, of which the card takes 16, as the programs agree on only for
-            // bandwidth.
+            // rdma_rxe would have 128 READs outstanding, of which the card accepts 16. The programs negotiate
+            // the number only for bandwidth.
             let of = |program: &'static str| {
                 let options = match program {
                     atomic if is_atomic(atomic) => "-o 16 -n 50",
@@ -66,12 +66,12 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Each program with sizes from 1 byte to 8 MiB, over both wires.
+/// Runs each program with sizes from 1 byte to 8 MiB, over both RoCE versions.
 fn full() -> Vec<Step> {
     let mut steps = Vec::new();
     for program in PERFTEST {
         if is_atomic(program) {
-            // An atomic has a size of its own.
+            // Atomics have a fixed size.
             steps.push(perftest(program, Wire::V2, "-n 500"));
             steps.push(perftest(program, Wire::V1, "-n 100"));
         } else {
@@ -89,14 +89,15 @@ fn is_atomic(program: &str) -> bool {
     program.starts_with("ib_atomic")
 }
 
-/// One program of perftest.
+/// Returns a step that runs one program of perftest.
 pub fn perftest(program: &'static str, wire: Wire, options: &'static str) -> Step {
     Step::new(format!("{program} {options} {wire:?}"), move |lab| {
         lab.perftest(wire, program, options, ALL_SIZES).map(drop)
     })
 }
 
-/// A ping-pong of rdma-core, in which each side validates what it has received. `-e` sleeps until there are completion events.
+/// Returns a step that runs a ping-pong of rdma-core, in which each side validates the received bytes. `-e`
+/// sleeps until there are completion events.
 pub fn ping_pong(program: &'static str, wire: Wire, options: &'static str) -> Step {
     Step::new(format!("{program} {options} {wire:?}"), move |lab| {
         let command = format!("{program} -d DEVICE -g GID -c {options}");
@@ -108,7 +109,8 @@ pub fn ping_pong(program: &'static str, wire: Wire, options: &'static str) -> St
     })
 }
 
-/// The driver has no RoCE v2 on these cards: no GID is of it, and the connection manager refuses it.
+/// Checks that the driver has no RoCE v2 on these cards: no GID uses it, and the connection manager refuses
+/// it.
 pub fn only_v1(lab: &mut Lab) -> Result<()> {
     for machine in 0..lab.cards() {
         let types = lab
@@ -125,15 +127,16 @@ pub fn only_v1(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// The client fills a buffer of some 64 KB, other bytes each time; the server fetches it by READ and puts it into another
-/// buffer of the client's by WRITE; the client compares the two and fails if they differ.
+/// Validates READ and WRITE: the client fills a buffer of about 64 KB with new bytes; the server fetches it
+/// by READ and writes it into another buffer of the client by WRITE; the client compares the two and fails if
+/// they differ.
 pub fn validated(lab: &mut Lab, times: u32) -> Result<()> {
     let options = format!("-V -S 65000 -C {times}");
     let (serve, ask) = (format!("rping -s -a 0.0.0.0 {options}"), format!("rping -c -a SERVER {options}"));
     lab.exchange(&serve, Listens::RdmaCm, &ask, ALL_SIZES).map(drop)
 }
 
-/// The card has counted packets that came out of order.
+/// Checks that the card has counted packets that arrived out of order.
 fn lost(lab: &mut Lab) -> Result<()> {
     let counters = "cat /sys/class/infiniband/mlx4_0/hw_counters/rq_num_oos /sys/class/infiniband/mlx4_0/hw_counters/sq_num_oos";
     let mut sum = 0;

@@ -1,5 +1,5 @@
-//! What is beside reliable connections: datagrams, unreliable connections, shared receive queues, completion events, the
-//! connection manager, multicast groups, and traffic within one card.
+//! Tests of other services than reliable connections: datagrams, unreliable connections, shared receive
+//! queues, completion events, the connection manager, multicast groups, and traffic within one card.
 
 use super::rdma::{ALL_SIZES, CM_SETTING, perftest, ping_pong};
 use super::{Step, session};
@@ -107,9 +107,10 @@ const UNRELIABLE: [(&str, &str); 6] = [
     ("ib_write_bw", "UC"),
 ];
 
-/// A program with a service over sizes; `-a` is all powers of two, from 2 bytes to the MTU for datagrams and else to 8 MiB.
+/// Runs a program with a service over message lengths. `-a` selects all powers of two, from 2 bytes to the
+/// MTU for datagrams and otherwise to 8 MiB.
 fn unreliable(lab: &mut Lab, program: &str, service: &str, sizes: &str) -> Result<()> {
-    // By itself, perftest takes an MTU of 2048 with such a card.
+    // perftest's default MTU with such a card is 2048.
     let options = format!("-c {service} -m 4096 {sizes}");
     let said = lab.perftest(Wire::V2, program, &options, ALL_SIZES)?;
     if sizes.starts_with("-a") {
@@ -120,12 +121,13 @@ fn unreliable(lab: &mut Lab, program: &str, service: &str, sizes: &str) -> Resul
     Ok(())
 }
 
-/// A server and a client that find each other by the connection manager.
+/// Returns a step with a server and a client that find each other by the connection manager.
 pub fn managed(name: impl Into<String>, serve: &'static str, ask: &'static str) -> Step {
     Step::new(name, move |lab| lab.exchange(serve, Listens::RdmaCm, ask, SOON).map(drop))
 }
 
-/// The connection manager uses a wire from here on. The machines get IPv6 addresses, if they have none.
+/// Makes the connection manager use a RoCE version from here on. The machines get IPv6 addresses, if they
+/// have none.
 pub fn set_wire(lab: &mut Lab, wire: Wire) -> Result<()> {
     for machine in 0..lab.len() {
         let set = format!(
@@ -138,12 +140,12 @@ pub fn set_wire(lab: &mut Lab, wire: Wire) -> Result<()> {
         let now = lab.check(machine, &set)?;
         ensure!(now.trim() == wire.name(), "machine {machine} stays at {now}");
     }
-    // An address is of use when no other machine has answered to it.
+    // An address is usable only once duplicate address detection has ended.
     lab.check(1, "until ping -c 1 -W 1 fd09::1 >/dev/null; do usleep 100000; done").map(drop)
 }
 
-/// One machine sends to a group that the other joins. Nothing tells when it has joined, so the first sends again until the
-/// member has had its messages.
+/// Checks that one machine's messages reach a group that the other has joined. Nothing announces the join, so
+/// the first machine repeats its messages until the member has received them.
 fn group(lab: &mut Lab) -> Result<()> {
     const TRIES: usize = 20;
     let mckey = |n| format!("mckey -m 239.1.2.3 -b {} -C {TO_GROUP}", address(n));
@@ -164,7 +166,7 @@ fn group(lab: &mut Lab) -> Result<()> {
     bail!("the member has not had {TO_GROUP} messages: {said}")
 }
 
-/// Server and client in one machine: the wire does not bring frames back, so the card does.
+/// Runs server and client in one machine: the wire does not return frames, so the card must.
 pub fn within(lab: &mut Lab, program: &str) -> Result<()> {
     let command = format!("{program} -d {} -g {} -n 50", lab.device(0), lab.gid(0, Wire::V2));
     let both = format!(

@@ -1,5 +1,5 @@
-//! What the tools of rdma-core and ethtool say of a card, whole, held against committed texts in which each value that
-//! differs from a real card's has its reason.
+//! Compares the complete output of rdma-core's tools and ethtool about a card with committed texts, in which
+//! each value that differs from a real card's has its reason.
 
 use super::messages::remarked;
 use super::{Step, session};
@@ -8,7 +8,7 @@ use crate::test::cases::Case;
 use anyhow::{Result, ensure};
 use qemu::cx3::CardConfig;
 
-/// A command in the first machine, and its text. A line with `#` in that is a remark.
+/// A command in the first machine, and its expected output. A line with `#` is a remark.
 struct Snapshot {
     command: &'static str,
     text: &'static str,

@@ -1,5 +1,5 @@
-//! What verbs have beside queue pairs of two peers: extended reliable connections, receive queues with an indirection table,
-//! and completion timestamps. For what no program of Debian does, there are small ones in C in `programs/`.
+//! Tests of further verbs: extended reliable connections, receive queues with an indirection table, and
+//! completion timestamps. Small programs in C in `programs/` test features that no program of Debian uses.
 
 use super::services::within;
 use super::{Step, programs, session};
@@ -9,7 +9,7 @@ use crate::test::cases::Case;
 use anyhow::{Context, Result, ensure};
 use qemu::linux::Listens;
 
-/// Frames that the receive queues share.
+/// Frames that are distributed over the receive queues.
 const FRAMES: u32 = 120;
 
 pub fn cases() -> Vec<Case> {
@@ -24,7 +24,7 @@ pub fn cases() -> Vec<Case> {
             ]
         })
         .full_if(true),
-        // Programs can have frames only where drivers steer by rules.
+        // Programs can receive frames only if drivers steer by rules.
         session(
             "verbs",
             Plan { module_parameters: vec!["mlx4_core.log_num_mgm_entry_size=-1".into()], ..Plan::default() },
@@ -41,7 +41,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// rdma-core's ping-pong over extended reliable connections: both sides have a shared receive queue, which the other names.
+/// Returns a step with rdma-core's ping-pong over extended reliable connections, in which each side names the
+/// other's shared receive queue.
 pub fn extended(wire: Wire, options: &'static str) -> Step {
     Step::new(format!("ibv_xsrq_pingpong {options} {wire:?}"), move |lab| {
         let command = format!("ibv_xsrq_pingpong -d DEVICE -g GID {options}");
@@ -53,8 +54,8 @@ pub fn extended(wire: Wire, options: &'static str) -> Step {
     })
 }
 
-/// One server and two clients, which are processes of one machine and share an XRC domain: the server sends to the shared
-/// receive queue of each over the queue pairs of both.
+/// Runs one server and two clients, which are processes of one machine and share an XRC domain. The server
+/// sends to the shared receive queue of each over the queue pairs of both.
 fn of_two(lab: &mut Lab) -> Result<()> {
     let of =
         |lab: &Lab, machine| format!("ibv_xsrq_pingpong -d mlx4_0 -g {} -n 50", lab.gid(machine, Wire::V2));
@@ -63,7 +64,8 @@ fn of_two(lab: &mut Lab) -> Result<()> {
     lab.exchange(&format!("{serve} -c 2"), Listens::PERFTEST, &ask, SOON).map(drop)
 }
 
-/// Frames of many addresses to one queue pair: each of the four queues of its table gets some, and those that its hash says.
+/// Sends frames of many addresses to one queue pair: each of the four queues of its table must receive
+/// exactly those frames that their hash assigns to it.
 fn spread(lab: &mut Lab) -> Result<()> {
     let serve = format!("rss receive mlx4_0 {FRAMES}");
     let ask = format!("rss send mlx0 {FRAMES} SERVER");
@@ -76,7 +78,7 @@ fn spread(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Timestamps grow, and lie between what the card's clock says before and after.
+/// Checks that timestamps grow, and lie between readings of the card's clock before and after.
 fn timestamps(lab: &mut Lab) -> Result<()> {
     let gid = lab.gid(0, Wire::V2);
     let said = lab.check(0, &format!("timestamps mlx4_0 {gid}"))?;
@@ -84,7 +86,7 @@ fn timestamps(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// The driver of the network device has a clock by the card's, and takes timestamps of frames by it.
+/// Checks that the network device's driver derives a clock from the card's, and stamps frames with it.
 fn network_clock(lab: &mut Lab) -> Result<()> {
     let said = lab.check(0, "ethtool -T mlx0")?;
     for part in ["hardware-transmit", "hardware-receive", "hardware-raw-clock", "PTP Hardware Clock: 0"] {

@@ -1,5 +1,5 @@
-//! Virtual functions: the driver binds as slave of the master that the card has built in, and does what it does on a card:
-//! RoCE v1 only.
+//! Tests of virtual functions: the driver binds as slave of the master that the emulated card contains, and
+//! works as on a card, with RoCE v1 only.
 
 use super::drivers::{ping, reload};
 use super::rdma::{PERFTEST, only_v1, perftest, validated};
@@ -48,7 +48,8 @@ pub fn cases() -> Vec<Case> {
         session("virtual and physical function", with_physical, || {
             let mut steps: Vec<Step> =
                 PERFTEST.iter().map(|program| perftest(program, Wire::V1, "-n 100")).collect();
-            // The connection manager of the physical one would take RoCE v2, which the virtual one has not.
+            // The physical function's connection manager would use RoCE v2, which the virtual function does
+            // not support.
             steps.push(Step::new("connection manager set to V1", |lab| set_wire(lab, Wire::V1)));
             steps.push(Step::new("rping", rping));
             steps.push(Step::new("content of READ and WRITE", |lab| validated(lab, 20)));
@@ -75,7 +76,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Both drivers run as slaves, and have no RoCE v2.
+/// Checks that both drivers run as slaves and have no RoCE v2.
 fn slaves(lab: &mut Lab) -> Result<()> {
     for machine in 0..lab.len() {
         let said = lab.check(machine, "dmesg | grep mlx4")?;

@@ -1,4 +1,5 @@
-//! RDMA in a VLAN: by the GID of an interface for it, over both wires, and by the connection manager.
+//! Tests of RDMA in a VLAN: by the GID of an interface for it, over both RoCE versions, and by the connection
+//! manager.
 
 use super::{Step, session};
 use crate::cx3::lab::{SOON, Wire};
@@ -8,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use qemu::linux::Listens;
 use std::net::Ipv4Addr;
 
-/// The VLAN that both machines are in.
+/// The VLAN of both machines.
 const VLAN: u16 = 5;
 
 pub fn cases() -> Vec<Case> {
@@ -46,7 +47,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// A machine's address in the VLAN.
+/// Returns a machine's address in the VLAN.
 fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 5, 0, u8::try_from(number + 1).unwrap_or(u8::MAX))
 }
@@ -62,7 +63,7 @@ fn interfaces(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Words of a shell for the index of a machine's GID that is its address in the VLAN.
+/// Returns shell code for the index of a machine's GID that is its address in the VLAN.
 fn gid(number: usize, wire: Wire) -> String {
     let [a, b, c, d] = address(number).octets();
     format!(
@@ -72,7 +73,7 @@ fn gid(number: usize, wire: Wire) -> String {
     )
 }
 
-/// A program of perftest between the two, of which the card has seen tagged frames.
+/// Runs a program of perftest between the machines, during which the card must receive tagged frames.
 fn tagged(lab: &mut Lab, wire: Wire, command: &str) -> Result<()> {
     let before = tagged_frames(lab)?;
     let [serve, ask] = [0, 1].map(|number| format!("{command} -d mlx4_0 -x {}", gid(number, wire)));
@@ -82,7 +83,7 @@ fn tagged(lab: &mut Lab, wire: Wire, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many frames with a tag of priority 0 the first machine's card has taken in.
+/// Returns the number of frames with a tag of priority 0 that the first machine's card has received.
 fn tagged_frames(lab: &mut Lab) -> Result<u64> {
     // The driver reads the card's counters four times a second.
     let said = lab.check(0, "usleep 600000; ethtool -S mlx0 | sed -n 's/^ *rx_prio_0_packets: //p'")?;

@@ -1,4 +1,4 @@
-//! Two nodes, each on a thread of its own, with a software RNIC, over a wire and a TCP in memory.
+//! Two nodes, each on a thread of its own, with a software RNIC, over a wire and TCP in memory.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use perftest::{Error, Host, Options, Perftest, Report};
@@ -17,13 +17,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use verbs::{Gid, MacAddr};
 
-/// Longest wait of a test.
+/// The longest wait of a test.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The addresses of the two.
+/// The addresses of the two nodes.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// A node's clock, and until when it waits for something that has not come. A test that has nothing to say puts it forward.
+/// A node's clock, and the deadline of its present wait. A test that sends nothing advances the clock.
 #[derive(Clone, Default)]
 struct Idle {
     ahead: Arc<AtomicU64>,
@@ -35,7 +35,8 @@ impl Idle {
         now() + Duration::from_nanos(self.ahead.load(Ordering::SeqCst))
     }
 
-    /// What `look` finds, or pending until `deadline`; nothing can come between the look and the note of the wait.
+    /// Returns the result of `look`, or pending until `deadline`. Nothing can arrive between the look and the
+    /// start of the wait.
     fn wait<T>(&self, deadline: Instant, look: impl FnOnce() -> Option<T>) -> Poll<Result<T, NetworkError>> {
         let mut until = self.until.lock().unwrap();
         let found = look();
@@ -47,7 +48,7 @@ impl Idle {
         }
     }
 
-    /// Something comes that it may wait for.
+    /// Delivers something for which the node may wait.
     fn wake(&self, come: impl FnOnce()) {
         let mut until = self.until.lock().unwrap();
         come();
@@ -55,14 +56,14 @@ impl Idle {
     }
 }
 
-/// One direction of something.
+/// One direction of a connection.
 type Lane<T> = Arc<Mutex<VecDeque<T>>>;
 
-/// A TCP connection's end. `None` in a lane: the other side has ended its own.
+/// One end of a TCP connection. `None` in a lane marks that the other side has closed its own.
 struct Tcp {
     read: Lane<Option<u8>>,
     write: Lane<Option<u8>>,
-    /// All that this side has written.
+    /// All bytes that this side has written.
     said: Lane<u8>,
     /// The address of the other side.
     peer: Ipv4Addr,
@@ -99,7 +100,7 @@ impl Connection for Tcp {
 }
 
 impl Tcp {
-    /// Some bytes that have come; 0: the other side has ended its own.
+    /// Returns some bytes that have arrived; 0 if the other side has closed its own.
     fn take(&self, buf: &mut [u8]) -> Option<usize> {
         let mut lane = self.read.lock().unwrap();
         let mut n = 0;
@@ -126,14 +127,14 @@ impl Drop for Tcp {
     }
 }
 
-/// What both sides share: connections that wait to be accepted.
+/// State that both sides share: connections that wait to be accepted.
 #[derive(Clone, Default)]
 struct Net {
     waiting: Lane<Tcp>,
     listening: Arc<Mutex<bool>>,
-    /// What server and client have written so far.
+    /// The bytes that server and client have written so far.
     said: [Lane<u8>; 2],
-    /// Server and client.
+    /// The waits of server and client.
     idle: [Idle; 2],
 }
 
@@ -189,7 +190,7 @@ struct Port {
     host: u8,
     receive: Lane<Vec<u8>>,
     transmit: Lane<Vec<u8>>,
-    /// Every so many frames one is lost.
+    /// One in this many frames is lost.
     lose: u64,
     sent: u64,
 }
@@ -256,7 +257,7 @@ impl Platform for Machine {
     }
 }
 
-/// Runs `future` on this thread. Nobody wakes anybody: what waits is asked again.
+/// Runs `future` on this thread by polling: nothing wakes it.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -268,7 +269,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 pub struct Node {
-    /// perftest there.
+    /// perftest on this node.
     pub perftest: Perftest,
     memory: Arc<Arena>,
     network: Net,
@@ -276,17 +277,18 @@ pub struct Node {
 }
 
 impl Node {
-    /// Bytes of memory that are free.
+    /// Returns the number of free bytes of memory.
     pub fn free(&self) -> u64 {
         self.memory.stats().free
     }
 
-    /// TCP there.
+    /// Returns the node's TCP.
     pub fn network(&self) -> &impl Network {
         &self.network
     }
 
-    /// Puts the node's clock forward to the end of each of its waits, until `finished`; gives how far in all.
+    /// Advances the node's clock to the end of each of its waits, until `finished`. Returns the total
+    /// advance.
     pub fn until_it_gives_up(&self, finished: impl Fn() -> bool) -> Duration {
         let (limit, mut waited) = (now() + LIMIT, Duration::ZERO);
         while !finished() {
@@ -301,13 +303,13 @@ impl Node {
         waited
     }
 
-    /// What server and client have written since this was last asked.
+    /// Returns the bytes that server and client have written since the last call.
     pub fn said(&self) -> [Vec<u8>; 2] {
         self.network.said.each_ref().map(|said| said.lock().unwrap().drain(..).collect())
     }
 }
 
-/// Server and client.
+/// Returns server and client. One in `lose` frames is lost.
 pub fn pair(lose: u64) -> [Node; 2] {
     let (a, b) = (Lane::default(), Lane::default());
     let network = Net::default();
@@ -324,7 +326,7 @@ pub fn pair(lose: u64) -> [Node; 2] {
     [node(1, &a, &b), node(2, &b, &a)]
 }
 
-/// Runs one test on both.
+/// Runs one test on both nodes.
 pub fn both(nodes: &[Node; 2], command: &str) -> [Result<Report, Error>; 2] {
     let server = Options::parse(command.split(' ')).unwrap();
     let client = Options { server: Some(Ipv4Addr::new(10, 0, 0, 1)), ..server.clone() };

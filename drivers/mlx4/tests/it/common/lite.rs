@@ -1,5 +1,5 @@
-//! LITE over the driver: a cluster in one process under virtual time, nodes on emulated cards and one on the software RNIC, on one
-//! wire.
+//! LITE over the driver: a cluster in one process under virtual time, with nodes on emulated cards and one on
+//! the software RNIC, on one wire.
 
 use super::nodes::MTU_4096;
 use super::soft::{Soft, SoftWire};
@@ -16,19 +16,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use verbs::{Gid, LinkKind, MacAddr, Rnic};
 
-/// Everything between the nodes, and the cards themselves.
+/// The network and the cards.
 struct Wire {
     machines: Vec<Arc<Machine>>,
     drivers: Vec<Arc<Driver>>,
     soft: Option<Soft>,
-    /// Of 1000 frames so many are lost.
+    /// The number of frames lost out of 1000.
     loss: u32,
     chance: Mutex<u32>,
 }
 
 impl Wire {
-    /// Mends cards that have failed; says when to go on with each.
-    fn mend(&self) -> impl Iterator<Item = Option<Instant>> {
+    /// Recovers cards that have failed, and returns for each the time of its next step.
+    fn recover(&self) -> impl Iterator<Item = Option<Instant>> {
         self.machines.iter().zip(&self.drivers).map(|(machine, driver)| {
             match driver.mend(machine.bus.clock()) {
                 Condition::Mending { next } => Some(next),
@@ -40,7 +40,7 @@ impl Wire {
 
 impl Device for Wire {
     fn poll(&self, _: Instant) -> bool {
-        self.mend().for_each(drop);
+        self.recover().for_each(drop);
         let writes = || self.machines.iter().map(|m| m.bus.writes.load(Ordering::Relaxed)).sum::<u64>();
         let before = writes();
         let soft = self.soft.as_ref().map(SoftWire);
@@ -60,20 +60,21 @@ impl Device for Wire {
             let at = of_card.into_iter().chain(mend).min()?;
             Some(Instant::from_nanos(at.as_nanos().saturating_sub(machine.waited().as_nanos() as u64)))
         };
-        self.machines.iter().zip(self.mend()).filter_map(deadline).min()
+        self.machines.iter().zip(self.recover()).filter_map(deadline).min()
     }
 }
 
-/// The nodes of a cluster, and the world that they are in.
+/// The nodes of a cluster, and their world.
 pub struct Cluster {
     pub world: World,
-    /// Host and LITE of each; the first has node id 1.
+    /// Host and LITE of each node. The first node has id 1.
     pub nodes: Vec<(Arc<Host>, Lite)>,
-    /// The cards of the first ones, with their drivers.
+    /// The cards of the first nodes, with their drivers.
     pub cards: Vec<(Arc<Machine>, Arc<Driver>)>,
 }
 
-/// A cluster whose first nodes have cards of the profiles, and if so the last has none, with so much memory each.
+/// Makes a cluster whose first nodes have cards of the given profiles. With `with_soft`, a last node has no
+/// card. Each node has `memory` bytes.
 pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cluster {
     let mut world = World::new(1);
     let hub = Hub::new();
@@ -91,7 +92,7 @@ pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cl
         let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
         let clock = host.clone();
         let machine = Machine::with_clock(profile, host.arena(), Box::new(move || clock.now()));
-        // As an appliance has it: peers reach memory by page entries.
+        // As on an appliance, peers reach memory by page entries.
         let remote = Remote::part(IoAddr(u64::from(number) << 32), memory);
         let driver = machine.start(&CardConfig { remote, ..CardConfig::default() }).unwrap();
         driver.set_gid(gid(number)).unwrap();
@@ -99,7 +100,7 @@ pub fn cluster(profiles: &[&str], with_soft: bool, loss: u32, memory: u64) -> Cl
         drivers.push(Arc::new(driver));
         hosts.push(host);
     }
-    // What InfiniBand ports are their subnet manager says, before the nodes say it to each other.
+    // The subnet manager configures InfiniBand ports before the nodes exchange their addresses.
     let infiniband = |driver: &Driver| driver.attributes().links == [LinkKind::InfiniBand];
     if drivers.iter().any(|driver| infiniband(driver)) {
         train(&machines);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use verbs::{Gid, MacAddr, PortState, Rnic};
 
-/// A machine whose driver has begun, with the address and GID that end in `number`.
+/// Makes a machine whose driver has started, with the address and GID that end in `number`.
 pub fn begun(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
     let profile = Profile::named(profile, MacAddr([2, 0, 0, 0, 0, number])).unwrap();
     let machine = Machine::new(profile, Arc::new(Arena::new(IoAddr(DATA * u64::from(number)), 8 << 20)));
@@ -32,12 +32,12 @@ pub fn begun(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Drive
     (machine, driver)
 }
 
-/// One whose link is up too.
+/// Makes a machine whose link is up too.
 pub fn node(profile: &str, number: u8) -> (Arc<Machine>, Driver) {
     node_with(profile, number, &Config::default())
 }
 
-/// One that is not as usual.
+/// Makes a machine with a configuration, whose link is up.
 pub fn node_with(profile: &str, number: u8, config: &Config) -> (Arc<Machine>, Driver) {
     let (machine, driver) = begun(profile, number, config);
     for _ in 0..1000 {

@@ -8,7 +8,7 @@ use mlx4::Config;
 use std::sync::Arc;
 use verbs::{LinkKind, PortState, Rnic};
 
-/// The cards that the driver is for, each with the kinds of frames that it has.
+/// The cards that the driver supports, each with its frame formats.
 pub const CARDS: &[(&str, &[LinkKind])] = &[
     ("pro", BOTH),
     ("cx3", &[LinkKind::RoceV1]),
@@ -24,12 +24,12 @@ pub const CARDS: &[(&str, &[LinkKind])] = &[
     ("ib", &[LinkKind::InfiniBand]),
 ];
 
-/// The code of a path MTU.
+/// The code of the path MTU of 4096 bytes.
 pub const MTU_4096: u8 = 5;
 const BOTH: &[LinkKind] = &[LinkKind::RoceV2, LinkKind::RoceV1];
 const SECOND: &[LinkKind] = &[LinkKind::RoceV2];
 
-/// Runs `test` on two nodes of each card with each kind of frames.
+/// Runs `test` on two nodes of each card with each frame format.
 pub fn on_every_card(mut test: impl FnMut(&str, LinkKind, Nodes)) {
     for (profile, links) in CARDS {
         for link in *links {
@@ -39,14 +39,14 @@ pub fn on_every_card(mut test: impl FnMut(&str, LinkKind, Nodes)) {
     }
 }
 
-/// The two.
+/// Two nodes.
 pub struct Nodes {
     pub machines: [Arc<Machine>; 2],
     pub drivers: [Driver; 2],
 }
 
 impl Nodes {
-    /// Two whose links are up, by a subnet manager where it takes one.
+    /// Makes two nodes whose links are up; a subnet manager configures InfiniBand links.
     pub fn new(profile: &str) -> Self {
         if profile != "ib" {
             let ((ma, da), (mb, db)) = (node(profile, 1), node(profile, 2));
@@ -61,19 +61,19 @@ impl Nodes {
         nodes
     }
 
-    /// Two on Ethernet that are not as usual.
+    /// Makes two Ethernet nodes with a configuration for each.
     pub fn with(profile: &str, config: impl Fn(u8) -> Config) -> Self {
         let [(ma, da), (mb, db)] = [1, 2].map(|number| node_with(profile, number, &config(number)));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
-    /// Two that have begun, whatever their links do.
+    /// Makes two nodes without a wait for their links.
     pub fn cold(profile: &str) -> Self {
         let [(ma, da), (mb, db)] = [1, 2].map(|number| begun(profile, number, &Config::default()));
         Self { machines: [ma, mb], drivers: [da, db] }
     }
 
-    /// A queue pair at each that is connected to the other.
+    /// Makes a queue pair at each node, connected to the other.
     pub fn connect(&self, link: LinkKind) -> [End<'_>; 2] {
         let [a, b] = [0, 1].map(|n| End::new(&self.drivers[n], &self.machines[n].bus.data));
         a.connect(&b, link);
@@ -81,12 +81,12 @@ impl Nodes {
         [a, b]
     }
 
-    /// A queue pair for datagrams at each.
+    /// Makes a queue pair for datagrams at each node.
     pub fn posts(&self) -> [Post<'_>; 2] {
         [0, 1].map(|n| Post::new(&self.drivers[n], &self.machines[n].bus.data))
     }
 
-    /// What is on the wire.
+    /// Returns the stations on the wire.
     pub fn stations(&self) -> [&dyn Station; 2] {
         let [a, b] = &self.machines;
         [a, b]

@@ -32,7 +32,7 @@ impl<'a> End<'a> {
         self.rnic.connect_qp(self.qp, &to(peer, self.qp, link)).unwrap();
     }
 
-    /// Memory with these bytes.
+    /// Allocates memory with these bytes.
     pub fn put(&self, bytes: &[u8]) -> IoAddr {
         let at = self.memory.alloc(bytes.len() as u64).unwrap();
         self.memory.write(at, bytes).unwrap();
@@ -45,7 +45,7 @@ impl<'a> End<'a> {
         bytes
     }
 
-    /// Where peers find an address of this end.
+    /// Returns the remote address of this end's memory.
     pub fn remote(&self, addr: IoAddr) -> RemoteAddr {
         RemoteAddr { addr, key: self.rnic.memory_key().rkey }
     }
@@ -59,7 +59,7 @@ impl<'a> End<'a> {
         self.rnic.post_recv(self.qp, &[RecvWr { id: WrId(id), scatter }]).unwrap();
     }
 
-    /// The completions that wait.
+    /// Returns all completions.
     pub fn poll(&self) -> Vec<Completion> {
         let mut out = [Completion::BLANK; 8];
         let mut all = Vec::new();
@@ -72,7 +72,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// The one completion that waits.
+    /// Returns the only completion.
     pub fn one(&self) -> Completion {
         let all = self.poll();
         assert_eq!(all.len(), 1, "{all:?}");
@@ -80,11 +80,11 @@ impl<'a> End<'a> {
     }
 }
 
-/// How a queue pair is connected to `peer`.
+/// Returns the parameters of a connection to `peer`.
 pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
     let mut peer_port = peer.rnic.attributes().port;
     if link == LinkKind::InfiniBand {
-        // As LITE knows a peer: by the GID that the manager has assigned, so that the LID is the way.
+        // As in LITE, the peer's GID is the one that the manager has assigned, so the path uses the LID.
         peer_port.gid = Gid::from_ipv4([10, 9, 0, 99]);
     }
     let address = AddressVector { link, peer: peer_port, traffic_class: 2, hop_limit: 64, service_level: 0 };
@@ -102,7 +102,7 @@ pub fn to(peer: &End<'_>, own: QpNum, link: LinkKind) -> QpConnect {
     }
 }
 
-/// A datagram to a queue pair at a port, and what its receiver is told.
+/// One end of a datagram service.
 pub struct Post<'a> {
     pub rnic: &'a dyn Rnic,
     pub memory: &'a Arc<Arena>,
@@ -121,7 +121,7 @@ impl<'a> Post<'a> {
         Self { rnic, memory, cq, qp: rnic.create_ud_qp(options).unwrap(), place: AtomicU64::new(0) }
     }
 
-    /// What stood before the datagram that came last.
+    /// Returns the header of the last datagram.
     pub fn last_header(&self) -> Vec<u8> {
         let mut bytes = vec![0; 40];
         self.memory.read(IoAddr(self.place.load(Ordering::Relaxed)), &mut bytes).unwrap();
@@ -135,7 +135,7 @@ impl<'a> Post<'a> {
     }
 }
 
-/// Datagrams from `a` to `b`, which takes those with its key.
+/// Sends datagrams from `a` to `b`, which accepts those with its key.
 pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn Station]) {
     let bytes: Vec<u8> = (0..1024u32).map(|i| (i % 251) as u8).collect();
     let (here, there) = (a.memory.alloc(1024).unwrap(), b.memory.alloc(2048).unwrap());
@@ -163,7 +163,7 @@ pub fn datagrams(a: &Post<'_>, b: &Post<'_>, link: LinkKind, stations: &[&dyn St
             signaled: true,
             solicited: false,
         };
-        // That with another key is dropped.
+        // A datagram with another key is dropped.
         a.rnic.post_send_ud(a.qp, &[wr(QKey(1)), wr(Q_KEY)]).unwrap();
         exchange(stations);
         let left: Vec<_> = a.poll().iter().map(|c| (c.id.0, c.status)).collect();
@@ -200,14 +200,14 @@ pub const fn gather(list: &[Sge]) -> Payload<'_> {
     Payload::Gather(list)
 }
 
-/// Every verb, from `a` to `b`.
+/// Tests every verb from `a` to `b`.
 pub fn every_verb(a: &End<'_>, b: &End<'_>, stations: &[&dyn Station]) {
     let data: Vec<u8> = (0..10_000u32).map(|i| (i % 251) as u8).collect();
     let (here, there) = (a.put(&data), b.put(&[0; 0x4000]));
     let sge = |at: IoAddr, skip: u64, len| Sge { addr: at.checked_add(skip).unwrap(), len };
     let target = |skip: u64| b.remote(there.checked_add(skip).unwrap());
 
-    // WRITE, gathered; then with an immediate, from the request itself.
+    // WRITE, gathered; then inline with immediate data.
     let list = [sge(here, 0, 1), sge(here, 1, 0), sge(here, 1, 8999), sge(here, 9000, 1000)];
     a.post(1, SendOp::Write { data: gather(&list), remote: target(3), imm: None });
     exchange(stations);
@@ -229,7 +229,7 @@ pub fn every_verb(a: &End<'_>, b: &End<'_>, stations: &[&dyn Station]) {
         assert_eq!(b.bytes(there, len), (len..2 * len).map(|i| (i % 251) as u8).collect::<Vec<_>>());
     }
 
-    // READ into pieces.
+    // READ into several buffers.
     b.memory.write(there, &data).unwrap();
     let into = a.put(&[0; 6000]);
     a.post(10, SendOp::Read { into: &[sge(into, 100, 17), sge(into, 200, 4000)], remote: target(5) });
@@ -240,7 +240,7 @@ pub fn every_verb(a: &End<'_>, b: &End<'_>, stations: &[&dyn Station]) {
     );
     assert_eq!(a.bytes(into.checked_add(200).unwrap(), 4000), data[22..4022]);
 
-    // SEND, with and without an immediate, scattered.
+    // SEND, with and without immediate data, scattered.
     let place = b.put(&[0; 4096]);
     b.receive(20, &[sge(place, 0, 100), sge(place, 1000, 3000)]);
     b.receive(21, &[sge(place, 3000, 50), sge(place, 3100, 1), sge(place, 3200, 1), sge(place, 3300, 1)]);

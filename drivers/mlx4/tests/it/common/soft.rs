@@ -7,14 +7,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use verbs::{Gid, MacAddr, Rnic};
 
-/// What has arrived, and what was sent.
+/// Received frames, and sent ones.
 #[derive(Default)]
 struct Queues {
     inbox: VecDeque<Vec<u8>>,
     outbox: Vec<Vec<u8>>,
 }
 
-/// Its port.
+/// The port of the software RNIC.
 pub struct Port {
     mac: MacAddr,
     queues: Arc<Mutex<Queues>>,
@@ -76,7 +76,7 @@ impl Station for Soft {
     }
 }
 
-/// The same for a world whose clock is not its own: its host makes it progress.
+/// A station for a world with its own clock, in which the host calls the RNIC's `progress`.
 pub struct SoftWire<'a>(pub &'a Soft);
 
 impl Station for SoftWire<'_> {

@@ -1,4 +1,5 @@
-//! A small subnet manager: it asks the ports of cards by directed routes over their cables, and the drivers answer.
+//! A small subnet manager: it queries the ports of cards by directed routes over their cables, and the
+//! drivers respond.
 
 #[path = "../../../../../qemu/connectx3/tests/it/common/smp.rs"]
 pub mod smp;
@@ -12,10 +13,10 @@ use verbs::{PortState, Rnic};
 
 const ARMED: u8 = 3;
 const ACTIVE: u8 = 4;
-/// The manager's own.
+/// The LID of the manager.
 const MANAGER: u16 = 0x77;
 
-/// Asks a port; gives the answer's status and data.
+/// Queries a port, and returns status and data of the response.
 pub fn ask(
     machine: &Arc<Machine>,
     driver: &Driver,
@@ -38,7 +39,7 @@ pub fn ask(
     (u16::from_be_bytes([mad[4] & 0x7f, mad[5]]), mad[64..128].try_into().unwrap())
 }
 
-/// Lets ports find each other.
+/// Brings up the links of ports.
 pub fn train(machines: &[Arc<Machine>]) {
     for machine in machines {
         machine.advance(Duration::from_secs(1));
@@ -47,9 +48,9 @@ pub fn train(machines: &[Arc<Machine>]) {
     exchange(&stations);
 }
 
-/// Gives a port a LID and a path MTU by its code, and makes it active.
+/// Sets the LID and the path MTU code of a port, and makes it active.
 pub fn configure(machine: &Arc<Machine>, driver: &Driver, lid: u16, mtu: u8) {
-    // A state of 0 leaves it as it is.
+    // A state of 0 leaves the port's state unchanged.
     let is_active = driver.attributes().port_state == PortState::Active;
     for state in if is_active { [0, 0] } else { [ARMED, ACTIVE] } {
         let (status, mut info) = ask(machine, driver, [GET, 1], PORT_INFO, &[]);

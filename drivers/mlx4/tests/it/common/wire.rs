@@ -1,15 +1,15 @@
-//! The wire between cards: each frame goes to all the others.
+//! The wire between cards: each frame goes to all other stations.
 
 use super::Machine;
 use std::sync::Arc;
 
-/// One who sends and takes frames.
+/// A station, which sends and receives frames.
 pub trait Station {
-    /// Does what is due.
+    /// Does pending work.
     fn progress(&self);
-    /// What it has sent.
+    /// Returns the frames that it has sent.
     fn sent(&self) -> Vec<Vec<u8>>;
-    /// A frame has arrived.
+    /// Receives a frame.
     fn receive(&self, frame: &[u8]);
 }
 
@@ -25,7 +25,8 @@ impl Station for Arc<Machine> {
     }
 }
 
-/// Carries frames until there are none, but those that `lost` says. Gives how many were sent.
+/// Carries frames until there are none, and drops those for which `lost` returns true. Returns the number of
+/// frames sent.
 pub fn exchange_lossy(stations: &[&dyn Station], mut lost: impl FnMut(&[u8]) -> bool) -> usize {
     let mut count = 0;
     loop {

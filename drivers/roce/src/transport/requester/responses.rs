@@ -1,13 +1,14 @@
-//! What responses do: acknowledge, bring data, report what is missing, refuse.
+//! The handling of responses: acknowledgements, data, reports of missing packets, and refusals.
 
-use super::{Gap, RNR_FOR_EVER, Requester, ahead};
+use super::{Gap, RNR_UNLIMITED, Requester, ahead};
 use crate::transport::Env;
 use crate::transport::send_queue::Op;
 use crate::wire::{Ecn, Ext, NakCode, Operation, Packet, RnrTimer, Syndrome};
 use core::time::Duration;
 use verbs::{Psn, Status};
 
-/// Whether all up to a PSN could be taken as done, or data of a READ or atomic before it is missing.
+/// The result of an acknowledgement: either everything up to a PSN is complete, or data of an earlier READ or
+/// atomic is missing.
 #[derive(PartialEq, Eq)]
 enum Reached {
     Yes,
@@ -15,7 +16,8 @@ enum Reached {
 }
 
 impl Requester {
-    /// Handles a response, marked `ecn`. An error is fatal to the queue pair and belongs to the oldest work request.
+    /// Handles a response that arrived with mark `ecn`. An error is fatal to the queue pair and belongs to
+    /// the oldest work request.
     pub(in super::super) fn on_response(
         &mut self,
         packet: &Packet<'_>,
@@ -24,7 +26,7 @@ impl Requester {
     ) -> Result<(), Status> {
         let psn = packet.bth.psn;
         let outstanding = ahead(self.sent, self.una);
-        // A NAK for a missing packet may name the PSN that was never sent yet; nothing else may.
+        // Only a NAK for a missing packet may name a PSN that was never sent yet.
         let is_sequence_nak =
             matches!(packet.ext, Ext::Aeth(a) if a.syndrome == Syndrome::Nak(NakCode::PsnSequenceError));
         if ahead(psn, self.una) >= outstanding + u32::from(is_sequence_nak) {
@@ -32,7 +34,7 @@ impl Requester {
             return Ok(());
         }
         if ecn == Ecn::CongestionExperienced {
-            // Who asks for data decides how much of it is on the way.
+            // The requester of data determines how much of it is in flight.
             self.window.on_mark();
         }
         match (packet.bth.opcode.operation, &packet.ext) {
@@ -43,7 +45,7 @@ impl Requester {
         }
     }
 
-    /// The peer has received marked packets of ours.
+    /// Reacts to a congestion notification: the peer has received marked packets from here.
     pub(in super::super) fn on_congestion(&mut self) {
         self.window.on_mark();
     }
@@ -88,7 +90,7 @@ impl Requester {
             return Ok(());
         }
         env.counters.rx_rnr_naks += 1;
-        if self.rnr_retries < RNR_FOR_EVER {
+        if self.rnr_retries < RNR_UNLIMITED {
             self.rnr_left = self.rnr_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
         }
         self.go_back();
@@ -130,7 +132,8 @@ impl Requester {
         Ok(())
     }
 
-    /// The responder has executed all before `limit`: completes what needs no data for that.
+    /// Completes all work before `limit`, which the responder has executed, up to the first request that
+    /// still needs data.
     fn acknowledge_before(&mut self, limit: Psn, env: &mut Env<'_>) -> Reached {
         let mut at = self.una;
         let mut position = self.queue.head();
@@ -151,7 +154,7 @@ impl Requester {
         reached
     }
 
-    /// All before `una` is done: completes it, and takes note of what that says about the path.
+    /// Completes all work before `una`, and learns from it about the path.
     fn advance(&mut self, una: Psn, env: &mut Env<'_>) {
         let packets = ahead(una, self.una);
         let in_flight = ahead(self.next, self.una);
@@ -160,7 +163,7 @@ impl Requester {
             self.complete_front(Status::Success, env);
         }
         if in_flight < packets {
-            // What was about to be sent again has been acknowledged after all.
+            // Packets that were about to be repeated have been acknowledged after all.
             self.next = una;
             self.cursor = self.queue.head();
         }
@@ -177,7 +180,7 @@ impl Requester {
             self.window.sample(sample);
             self.timers.measured();
         }
-        // A window that is not used is not tested.
+        // The window grows only while it is in use.
         if 2 * in_flight >= self.window.packets() {
             self.window.grow(packets);
         }
@@ -195,25 +198,27 @@ impl Requester {
         if let (Some(end), Some(wait)) = (probed, timeout)
             && end == una
         {
-            // The probe was what the responder missed, or its answer is only the first of many. If nothing more
-            // comes, it was.
+            // Either the responder had missed the probed packet, or this is only the first of many responses.
+            // If no other arrives, the packet had been missed.
             self.probed = probed;
             self.timers.hasten(env.now + wait);
         }
     }
 
-    /// The responder says that the packet at `una` is missing. Said again after a round trip, it got lost again.
+    /// Handles the responder's report that the packet at `una` is missing. If the report is repeated after a
+    /// round trip, the packet was lost again.
     fn reported_gap(&mut self, env: &mut Env<'_>) {
         self.on_gap(self.rtt.least().map(Duration::from_nanos), env);
     }
 
-    /// A response shows that data at `una` is missing. Later responses to the same requests show it again.
+    /// Handles a response that reveals missing data at `una`. Later responses to the same requests reveal it
+    /// again.
     fn implied_gap(&mut self, env: &mut Env<'_>) {
         self.on_gap(self.rtt.timeout(), env);
     }
 
-    /// The packet at `una` got lost: goes back to it. If that was done already, it is done again only if this still
-    /// holds `settled` after that.
+    /// Goes back to the lost packet at `una`. If the requester has already gone back to it, it does so again
+    /// only if the gap persists for `settled` after that.
     pub(super) fn on_gap(&mut self, settled: Option<Duration>, env: &mut Env<'_>) {
         if self.una == self.sent {
             return;

@@ -1,8 +1,8 @@
-//! The unreliable connected service (specification 9.8.2): SEND and WRITE, each with or without immediate data, in
-//! packets that nobody acknowledges.
+//! The unreliable connected service (specification 9.8.2): SEND and WRITE, each with or without immediate
+//! data, in packets that are not acknowledged.
 //!
-//! A message has ended for its sender when its last packet has left. What a receiver cannot use it drops, and counts:
-//! see [`receiver`].
+//! A message is complete for its sender when its last packet was sent. A receiver drops and counts unusable
+//! packets: see [`receiver`].
 
 mod receiver;
 
@@ -17,8 +17,8 @@ use platform::Memory;
 use receiver::Receiver;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, SendOp, SendWr, Status, VerbsError, WrId};
 
-/// An unreliable connected queue pair. Its calls are those of [`ReliableQp`](super::ReliableQp), of which it has no
-/// timers and no rounds.
+/// An unreliable connected queue pair. Its calls are those of [`ReliableQp`](super::ReliableQp), without
+/// timers and rounds.
 pub struct UnreliableQp {
     number: QpNum,
     state: State,
@@ -26,18 +26,18 @@ pub struct UnreliableQp {
     receiver: Receiver,
     path: Option<Headers>,
     remote_qp: QpNum,
-    /// Bytes of a full packet.
+    /// The payload of a full packet, in bytes.
     mtu: usize,
-    /// PSN of the next packet.
+    /// The PSN of the next packet.
     next: Psn,
-    /// First PSN of the next work request posted.
+    /// The first PSN of the next work request to be posted.
     post: Psn,
-    /// Sends end as flushed (send queue error state, specification 10.3.1.6, or error state).
+    /// True if sends complete as flushed (send queue error state, specification 10.3.1.6, or error state).
     send_ended: bool,
 }
 
 impl UnreliableQp {
-    /// A queue pair with all it will ever need allocated.
+    /// Makes a queue pair, and allocates everything that it will need.
     #[must_use]
     pub fn new(number: QpNum, limits: &Limits) -> Self {
         Self {
@@ -54,32 +54,32 @@ impl UnreliableQp {
         }
     }
 
-    /// Its number.
+    /// Returns the queue pair's number.
     #[must_use]
     pub const fn number(&self) -> QpNum {
         self.number
     }
 
-    /// Its state.
+    /// Returns the state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// Whether sends end as flushed: after an error of one, or in the error state.
+    /// Returns true if sends complete as flushed: after an error of one, or in the error state.
     #[must_use]
     pub const fn has_send_ended(&self) -> bool {
         self.send_ended
     }
 
-    /// Whether a packet from `source` is from its peer.
+    /// Returns true if `source` is the peer's.
     #[must_use]
     pub fn is_peer(&self, source: &Net) -> bool {
         self.path.as_ref().is_some_and(|path| path.net.leads_to_source_of(source))
     }
 
-    /// The transition to RTR (specification 10.3.1.4): from here on it receives. Of `connect`, only what concerns that
-    /// need hold.
+    /// Changes the state to RTR (specification 10.3.1.4), in which packets are received. Only the parts of
+    /// `connect` about receiving are used.
     pub fn ready_to_receive(&mut self, connect: &QpConnect, path: Option<Headers>) -> Result<(), VerbsError> {
         if self.state != State::Init {
             return Err(VerbsError::InvalidState);
@@ -92,7 +92,7 @@ impl UnreliableQp {
         Ok(())
     }
 
-    /// The transition to RTS: from here on it sends.
+    /// Changes the state to RTS, in which packets are sent.
     pub fn ready_to_send(&mut self, connect: &QpConnect) -> Result<(), VerbsError> {
         if self.state != State::ReadyToReceive {
             return Err(VerbsError::InvalidState);
@@ -102,37 +102,37 @@ impl UnreliableQp {
         Ok(())
     }
 
-    /// Send work requests that can be posted now.
+    /// Returns the number of send work requests that can be posted now.
     #[must_use]
     pub const fn send_room(&self) -> u32 {
         self.queue.room()
     }
 
-    /// The PSN of the next packet that is sent.
+    /// Returns the PSN of the next packet.
     #[must_use]
     pub const fn send_psn(&self) -> Psn {
         self.next
     }
 
-    /// The PSN of the packet that is expected next.
+    /// Returns the PSN of the packet that is expected next.
     #[must_use]
     pub const fn recv_psn(&self) -> Psn {
         self.receiver.expected_psn()
     }
 
-    /// Receive work requests that are posted.
+    /// Returns the number of posted receives.
     #[must_use]
     pub const fn receives_posted(&self) -> u32 {
         self.receiver.receives_posted()
     }
 
-    /// Takes a receive back that no message has begun to use.
+    /// Removes the oldest receive, unless a message has begun to use it.
     pub fn take_back_receive(&mut self) -> Option<WrId> {
         self.receiver.take_back()
     }
 
-    /// Queues send work. READs, atomics and SENDs that invalidate are of the reliable services. On a queue pair in error
-    /// it ends as flushed at once.
+    /// Queues send work. Only reliable services have READs, atomics and SENDs that invalidate. On a queue
+    /// pair in error the work completes as flushed at once.
     pub fn post_send(&mut self, work: &SendWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         if matches!(self.state, State::Init | State::ReadyToReceive) {
             return Err(VerbsError::InvalidState);
@@ -148,7 +148,7 @@ impl UnreliableQp {
         Ok(())
     }
 
-    /// Queues receive work. On a queue pair in error it ends as flushed at once.
+    /// Queues receive work. On a queue pair in error it completes as flushed at once.
     pub fn post_recv(&mut self, work: &RecvWr<'_>, env: &mut Env<'_>) -> Result<(), VerbsError> {
         self.receiver.post(work, env.memory)?;
         if self.state == State::Error {
@@ -157,7 +157,7 @@ impl UnreliableQp {
         Ok(())
     }
 
-    /// Handles a packet that its peer sent.
+    /// Handles a packet that the peer sent.
     pub fn receive(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
         if packet.bth.opcode.service != Service::Uc {
             env.counters.rx_wrong_service += 1;
@@ -168,13 +168,13 @@ impl UnreliableQp {
         }
     }
 
-    /// Whether [`next_tx`](Self::next_tx) gives something.
+    /// Returns true if [`next_tx`](Self::next_tx) returns a packet.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.state == State::ReadyToSend && self.queue.front().is_some()
     }
 
-    /// The next packet.
+    /// Returns the next packet.
     #[must_use]
     pub fn next_tx(&self) -> Option<Tx> {
         if self.state != State::ReadyToSend {
@@ -196,13 +196,13 @@ impl UnreliableQp {
         Some(tx)
     }
 
-    /// Bytes of the frame of `tx`.
+    /// Returns the length of the frame of `tx`, in bytes.
     #[must_use]
     pub fn frame_len(&self, tx: &Tx) -> usize {
         self.path.as_ref().map_or(0, |path| path.frame_len(&tx.ext, tx.len))
     }
 
-    /// As [`ReliableQp::emit`](super::ReliableQp::emit).
+    /// Writes the frame of `tx`, as [`ReliableQp::emit`](super::ReliableQp::emit) does.
     pub fn emit(&self, tx: &Tx, id: u16, out: &mut [u8], memory: &dyn Memory) -> Option<(usize, bool)> {
         tx.emit(self.path.as_ref()?, id, out, |to| self.fill(tx, to, memory))
     }
@@ -216,7 +216,7 @@ impl UnreliableQp {
         }
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
+    /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.
     pub fn sent(&mut self, _tx: &Tx, env: &mut Env<'_>) {
         self.next = self.next.add(1);
         let ended = self.queue.front().is_some_and(|wqe| ahead(self.next, wqe.first) >= wqe.packets);
@@ -225,19 +225,21 @@ impl UnreliableQp {
         }
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, could not be read from memory: ends the sends.
-    pub fn spoiled(&mut self, _tx: &Tx, env: &mut Env<'_>) {
+    /// Fails all sends, because the payload of `tx`, which [`next_tx`](Self::next_tx) returned, could not be
+    /// read from memory.
+    pub fn payload_failed(&mut self, _tx: &Tx, env: &mut Env<'_>) {
         self.fail_send(Some(Status::LocalProtectionError), env);
     }
 
-    /// Ends all sends, now and later: the oldest with the status given, if any, the rest as flushed. Receiving goes on.
+    /// Completes all sends, now and later: the oldest with the given status, if any, the others as flushed.
+    /// Receiving continues.
     pub fn fail_send(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         env.counters.qp_errors += 1;
         self.send_ended = true;
         self.flush_send(status, env);
     }
 
-    /// Sends again after an error of the send queue (transition from SQE to RTS).
+    /// Resumes sending after an error of the send queue (transition from SQE to RTS).
     pub fn resume_sending(&mut self) {
         if self.state == State::ReadyToSend {
             self.send_ended = false;
@@ -245,7 +247,8 @@ impl UnreliableQp {
         }
     }
 
-    /// Goes to the error state: all work ends, the oldest send and receive with the status given, if any.
+    /// Changes to the error state: completes all work, the oldest send and receive with the given status, if
+    /// any.
     pub fn fail(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
         if self.state != State::Error {
             env.counters.qp_errors += 1;
@@ -253,7 +256,8 @@ impl UnreliableQp {
         self.end(send, recv, env);
     }
 
-    /// As [`fail`](Self::fail), but because its owner wants so.
+    /// Completes all work as [`fail`](Self::fail) does, but at the owner's request, so that no error is
+    /// counted.
     pub fn end(&mut self, send: Option<Status>, recv: Option<Status>, env: &mut Env<'_>) {
         self.state = State::Error;
         self.send_ended = true;

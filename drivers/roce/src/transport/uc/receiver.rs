@@ -1,19 +1,28 @@
-//! The receiver of an unreliable connection (specification 9.8.2.2): takes whole messages, and drops the rest.
+//! The receiver of an unreliable connection (specification 9.8.2.2), which accepts whole messages and drops
+//! everything else.
 //!
-//! Nothing is told to the sender. After a packet that is missing or that cannot be used, the rest of its message is
-//! dropped too, until a packet begins the next one, whatever its PSN. A SEND that was begun gives its receive to the
-//! next message; a WRITE that was begun has written what it has. Tests are in `tests/uc.rs`.
+//! The sender learns nothing. After a packet that is missing or unusable, the rest of its message is dropped
+//! too, until a packet starts the next message, whatever its PSN. The receive of an incomplete SEND serves
+//! the next message. An incomplete WRITE leaves what it has written. Tests are in `tests/it/uc.rs`.
 //!
-//! | what comes | what becomes of it | counter | test |
+//! | packet | result | counter | test |
 //! |---|---|---|---|
-//! | a packet that begins a message | is taken, and what was begun before is dropped | `rx_out_of_sequence` if its PSN is not the next | `a_loss_costs_the_message_it_hit` |
-//! | any other with the wrong PSN, or without a beginning | dropped | `rx_out_of_sequence` | the same |
-//! | first or middle not full, last empty, any longer than the MTU | message dropped | `invalid_requests` | `lengths_are_checked` |
-//! | SEND, or WRITE with immediate, without a receive | message dropped (of a WRITE: the immediate) | `rx_no_receive` | `no_receive` |
-//! | SEND longer than its receive | message dropped | `rx_too_long` | `lengths_are_checked` |
-//! | WRITE to what key, range or right do not allow | message dropped | `access_errors` | `keys_are_checked` |
-//! | WRITE whose bytes are more or fewer than its RETH says | message dropped | `invalid_requests` | `lengths_are_checked` |
-//! | receive whose own memory is gone | queue pair in error | `operation_errors` | `memory_that_is_gone` |
+//! | a packet that starts a message | accepted [^1] | [^2] | `a_loss_costs_the_message_it_hit` |
+//! | any other with the wrong PSN, or without a start | dropped | `rx_out_of_sequence` | the same |
+//! | first or middle not full, last empty, any above MTU | M | `invalid_requests` | `lengths_are_checked` |
+//! | SEND, or WRITE with immediate, without a receive | M [^3] | `rx_no_receive` | `no_receive` |
+//! | SEND longer than its receive | M | `rx_too_long` | `lengths_are_checked` |
+//! | WRITE that key, range or right does not allow | M | `access_errors` | `keys_are_checked` |
+//! | WRITE with more or fewer bytes than its RETH says | M | `invalid_requests` | `lengths_are_checked` |
+//! | receive whose own memory is no longer valid | error | `operation_errors` | `memory_that_is_gone` |
+//!
+//! M: the message is dropped. error: the queue pair goes to the error state.
+//!
+//! [^1]: An incomplete message before it is dropped.
+//!
+//! [^2]: `rx_out_of_sequence` if its PSN is not the next.
+//!
+//! [^3]: Of a WRITE, only the immediate data is dropped.
 
 use crate::transport::access::Right;
 use crate::transport::recv_queue::RecvQueue;
@@ -24,7 +33,7 @@ use crate::wire::{Ext, Packet};
 use platform::Memory;
 use verbs::{Completion, Psn, QpConnect, QpNum, RecvWr, Status, VerbsError, WorkKind, WrId};
 
-/// A message of which the first packet was taken and the last has not come.
+/// A message whose first packet was accepted, and whose last has not arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Inbound {
     Nothing,
@@ -32,8 +41,8 @@ enum Inbound {
     Write { to: Range, total: u32 },
 }
 
-/// Why the rest of a message is dropped.
-enum Drop {
+/// The reason for which the rest of a message is dropped.
+enum DropReason {
     OutOfSequence,
     Invalid,
     NoReceive,
@@ -41,16 +50,16 @@ enum Drop {
     Access,
 }
 
-/// What became of a packet.
+/// The result of a packet that is not accepted.
 enum Refusal {
-    /// Dropped, with the rest of its message.
-    Dropped(Drop),
-    /// The receive in use ends with this, and so does the queue pair.
+    /// The packet and the rest of its message are dropped.
+    Dropped(DropReason),
+    /// The queue pair fails, and the receive in use completes with this status.
     Fatal(Status),
 }
 
-impl From<Drop> for Refusal {
-    fn from(why: Drop) -> Self {
+impl From<DropReason> for Refusal {
+    fn from(why: DropReason) -> Self {
         Self::Dropped(why)
     }
 }
@@ -59,7 +68,7 @@ pub(super) struct Receiver {
     qp: QpNum,
     recv: RecvQueue,
     mtu: usize,
-    /// PSN of the next packet.
+    /// The PSN of the next packet.
     expected: Psn,
     inbound: Inbound,
 }
@@ -86,12 +95,15 @@ impl Receiver {
         self.recv.len()
     }
 
-    /// Takes a receive back that no message has begun to use.
+    /// Removes the oldest receive, unless a message has begun to use it.
     pub(super) fn take_back(&mut self) -> Option<WrId> {
         if matches!(self.inbound, Inbound::Send { .. }) { None } else { self.recv.pop() }
     }
 
-    /// Handles a packet. `Err`: the queue pair is in error, and the oldest receive ends with that.
+    /// Handles a packet.
+    ///
+    /// # Errors
+    /// The status of the oldest receive, if the queue pair has failed.
     pub(super) fn on_packet(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<(), Status> {
         let in_sequence = packet.bth.psn == self.expected;
         self.expected = packet.bth.psn.add(1);
@@ -100,11 +112,11 @@ impl Receiver {
             Err(Refusal::Dropped(why)) => {
                 self.inbound = Inbound::Nothing;
                 *match why {
-                    Drop::OutOfSequence => &mut env.counters.rx_out_of_sequence,
-                    Drop::Invalid => &mut env.counters.invalid_requests,
-                    Drop::NoReceive => &mut env.counters.rx_no_receive,
-                    Drop::TooLong => &mut env.counters.rx_too_long,
-                    Drop::Access => &mut env.counters.access_errors,
+                    DropReason::OutOfSequence => &mut env.counters.rx_out_of_sequence,
+                    DropReason::Invalid => &mut env.counters.invalid_requests,
+                    DropReason::NoReceive => &mut env.counters.rx_no_receive,
+                    DropReason::TooLong => &mut env.counters.rx_too_long,
+                    DropReason::Access => &mut env.counters.access_errors,
                 } += 1;
                 Ok(())
             }
@@ -116,36 +128,36 @@ impl Receiver {
     }
 
     fn take(&mut self, packet: &Packet<'_>, in_sequence: bool, env: &mut Env<'_>) -> Result<(), Refusal> {
-        let segment = Segment::of(packet.bth.opcode.operation).ok_or(Drop::Invalid)?;
+        let segment = Segment::of(packet.bth.opcode.operation).ok_or(DropReason::Invalid)?;
         let (Segment::Send { starts, ends } | Segment::Write { starts, ends }) = segment else {
-            return Err(Drop::Invalid.into());
+            return Err(DropReason::Invalid.into());
         };
         if starts {
             env.counters.rx_out_of_sequence += u64::from(!in_sequence || self.inbound != Inbound::Nothing);
             self.inbound = Inbound::Nothing;
         } else if !in_sequence || self.inbound == Inbound::Nothing {
-            return Err(Drop::OutOfSequence.into());
+            return Err(DropReason::OutOfSequence.into());
         }
         let len = packet.payload.len();
         let fits = if ends { len <= self.mtu && (starts || len > 0) } else { len == self.mtu };
         if !fits {
-            return Err(Drop::Invalid.into());
+            return Err(DropReason::Invalid.into());
         }
         match (segment, self.inbound) {
             (Segment::Send { .. }, Inbound::Nothing) => self.take_send(packet, 0, ends, env),
             (Segment::Send { .. }, Inbound::Send { received }) => self.take_send(packet, received, ends, env),
             (Segment::Write { .. }, Inbound::Nothing) => {
                 let (Ext::Reth(reth) | Ext::RethImm(reth, _)) = packet.ext else {
-                    return Err(Drop::Invalid.into());
+                    return Err(DropReason::Invalid.into());
                 };
                 if reth.len > MAX_MESSAGE {
-                    return Err(Drop::Invalid.into());
+                    return Err(DropReason::Invalid.into());
                 }
-                // No key is needed for nothing (specification 9.7.4.1.5).
+                // A length of zero needs no key (specification 9.7.4.1.5).
                 if reth.len > 0 {
                     env.remote
                         .check(reth.key, reth.addr, reth.len, Right::Write)
-                        .map_err(|_| Drop::Access)?;
+                        .map_err(|_| DropReason::Access)?;
                 }
                 let to = Range { key: reth.key, addr: reth.addr, len: reth.len, srq: None };
                 self.take_write(packet, to, reth.len, ends, env)
@@ -153,7 +165,7 @@ impl Receiver {
             (Segment::Write { .. }, Inbound::Write { to, total }) => {
                 self.take_write(packet, to, total, ends, env)
             }
-            _ => Err(Drop::Invalid.into()),
+            _ => Err(DropReason::Invalid.into()),
         }
     }
 
@@ -164,10 +176,10 @@ impl Receiver {
         ends: bool,
         env: &mut Env<'_>,
     ) -> Result<(), Refusal> {
-        let capacity = self.recv.capacity().ok_or(Drop::NoReceive)?;
+        let capacity = self.recv.capacity().ok_or(DropReason::NoReceive)?;
         let total = received + packet.payload.len() as u32;
         if total > capacity {
-            return Err(Drop::TooLong.into());
+            return Err(DropReason::TooLong.into());
         }
         let gone = |_| Refusal::Fatal(Status::LocalProtectionError);
         self.recv.scatter(received, packet.payload, env.memory).map_err(gone)?;
@@ -190,10 +202,10 @@ impl Receiver {
     ) -> Result<(), Refusal> {
         let len = packet.payload.len() as u32;
         if len > to.len || ends != (len == to.len) {
-            return Err(Drop::Invalid.into());
+            return Err(DropReason::Invalid.into());
         }
         if len > 0 {
-            env.remote.write(to.key, to.addr, packet.payload).map_err(|_| Drop::Access)?;
+            env.remote.write(to.key, to.addr, packet.payload).map_err(|_| DropReason::Access)?;
         }
         if !ends {
             self.inbound = Inbound::Write { to: to.after(len), total };
@@ -202,7 +214,7 @@ impl Receiver {
         self.inbound = Inbound::Nothing;
         if let Some(imm) = immediate(&packet.ext) {
             if self.recv.is_empty() {
-                return Err(Drop::NoReceive.into());
+                return Err(DropReason::NoReceive.into());
             }
             self.complete(WorkKind::RecvWriteImm, total, Some(imm), env);
         }
@@ -216,7 +228,7 @@ impl Receiver {
         }
     }
 
-    /// Ends all receives: the oldest with `status` if there is one, the rest as flushed.
+    /// Completes all receives: the oldest with `status` if there is one, the others as flushed.
     pub(super) fn flush(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         self.inbound = Inbound::Nothing;
         let mut status = status.unwrap_or(Status::WorkRequestFlushed);
@@ -227,7 +239,7 @@ impl Receiver {
     }
 }
 
-/// The immediate data of a SEND or WRITE.
+/// Returns the immediate data of a SEND or WRITE.
 const fn immediate(ext: &Ext) -> Option<u32> {
     match *ext {
         Ext::Imm(imm) | Ext::RethImm(_, imm) => Some(imm),

@@ -1,15 +1,18 @@
-//! CRC-32 by carry-less multiplication (PCLMULQDQ), and whether this processor should do it that way.
+//! CRC-32 by carry-less multiplication (PCLMULQDQ), and the decision to use it on this processor.
 //!
-//! The only file of the crate with unsafe code: the call into a function that needs more than every x86-64 processor has.
+//! This is the only file of the crate with unsafe code: the call of a function that needs a feature which not
+//! every x86-64 processor has.
 //!
-//! Bytes are a polynomial over GF(2), and their CRC is its remainder. 16 bytes that stand `n` bits before others may be
-//! replaced by any polynomial of the same remainder at the others' place: as `H x^(n+64) + L x^n` with the halves `H` and
-//! `L` of 64 bits, it is the sum of two products of 64 by 32 bits, `H (x^(n+64) mod P) + L (x^n mod P)`, which fit into 128
-//! bits. So four registers of 16 bytes run over the bytes 64 at a time, then become one, and the tables do the last 16
-//! bytes. (V. Gopal and others: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel, 2009.)
+//! Bytes are a polynomial over GF(2), and their CRC is its remainder. 16 bytes that are `n` bits before
+//! others may be replaced by any polynomial with the same remainder at the place of the others. As
+//! `H x^(n+64) + L x^n` with the halves `H` and `L` of 64 bits, that polynomial is the sum of two products of
+//! 64 by 32 bits, `H (x^(n+64) mod P) + L (x^n mod P)`, which fit into 128 bits. So four registers of 16
+//! bytes advance over the bytes 64 at a time, are then folded into one, and the tables process the last 16
+//! bytes. (V. Gopal and others: Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction,
+//! Intel, 2009.)
 //!
-//! Wider multiplications (VPCLMULQDQ) are left alone: the kernel keeps no AVX-512 state over interrupts, and this way is
-//! already faster than a frame can be copied.
+//! Wider multiplications (VPCLMULQDQ) are not used: the kernel does not preserve AVX-512 state across
+//! interrupts, and this method is already faster than the copy of a frame.
 #![allow(unsafe_code, reason = "a function with target features is called after CPUID was asked")]
 
 use super::table::{self, POLYNOMIAL};
@@ -19,11 +22,11 @@ use core::arch::x86_64::{
 };
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Below this many bytes the tables do as well, and four registers of 16 cannot be filled.
-const LEAST: usize = 64;
+/// For fewer bytes the tables are as fast, and four registers of 16 bytes cannot be filled.
+const MIN_BYTES: usize = 64;
 
-/// `x^n mod P` as a factor for bits that stand in reverse: the product of two reversed polynomials of 64 bits comes out
-/// one bit too low, so the constant is a bit higher.
+/// Returns `x^n mod P` as a factor for reversed bits: the product of two reversed polynomials of 64 bits is
+/// one bit too low, so the constant is one bit higher.
 const fn power(n: u32) -> u64 {
     let mut power = 1 << 31;
     let mut i = 0;
@@ -34,22 +37,23 @@ const fn power(n: u32) -> u64 {
     (power as u64) << 1
 }
 
-/// Factors that move 16 bytes by `bits` bits: of the half that comes first, and of the other. The constants stand for
-/// 32 bits less than the distance, as a factor of 33 bits in a word of 64 stands 32 bits too high.
+/// Returns the factors that move 16 bytes by `bits` bits: for the half that comes first, and for the other.
+/// The constants are for 32 bits less than the distance, because a factor of 33 bits in a word of 64 is 32
+/// bits too high.
 const fn factors(bits: u32) -> [u64; 2] {
     [power(bits + 32), power(bits - 32)]
 }
 
-/// By four registers of 16 bytes.
+/// The factors for a distance of four registers of 16 bytes.
 const BY_64_BYTES: [u64; 2] = factors(4 * 128);
-/// By one.
+/// The factors for a distance of one register.
 const BY_16_BYTES: [u64; 2] = factors(128);
 
-/// The register after `bytes`, from `crc` before them; `None` if this processor lacks the instruction, or the bytes are
-/// too few for it.
+/// Returns the CRC register after `bytes`, from `crc` before them; `None` if this processor lacks the
+/// instruction, or there are too few bytes.
 #[inline]
 pub(super) fn feed(crc: u32, bytes: &[u8]) -> Option<u32> {
-    if bytes.len() < LEAST || !available() {
+    if bytes.len() < MIN_BYTES || !available() {
         return None;
     }
     // SAFETY: `available` has found PCLMULQDQ, the only feature that the function needs beyond x86-64's own.
@@ -76,7 +80,7 @@ fn run(crc: u32, bytes: &[u8]) -> u32 {
     table::feed(table::fold(0, &last.to_le_bytes()), rest)
 }
 
-/// `block`, with what `before` becomes at its place added.
+/// Returns `block` plus `before` moved to its place.
 #[inline]
 #[target_feature(enable = "pclmulqdq")]
 fn fold(before: __m128i, factors: [u64; 2], block: __m128i) -> __m128i {
@@ -87,7 +91,7 @@ fn fold(before: __m128i, factors: [u64; 2], block: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(first, second), block)
 }
 
-/// 16 bytes in a register.
+/// Loads 16 bytes into a register.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn load(block: &[u8; 16]) -> __m128i {
@@ -95,10 +99,11 @@ fn load(block: &[u8; 16]) -> __m128i {
     _mm_set_epi64x((bits >> 64) as i64, bits as i64)
 }
 
-/// What was found out about the processor: nothing yet, no, yes.
+/// The result of the examination of the processor: 0 before it, 1 for no, 2 for yes.
 static FOUND: AtomicU8 = AtomicU8::new(0);
 
-/// Whether to multiply on this processor. Asks it only once: CPUID is slow, much more so in a virtual machine.
+/// Returns true if multiplication is the faster method on this processor. Executes CPUID only once, because
+/// it is slow, much more so in a virtual machine.
 #[inline]
 pub(super) fn available() -> bool {
     match FOUND.load(Ordering::Relaxed) {
@@ -114,15 +119,16 @@ fn find() -> bool {
     yes
 }
 
-/// CPUID leaf 1, ECX bit 1 (Intel's manual, volume 2, table 3-10). The registers are SSE's: any system saves them.
+/// Returns true if CPUID leaf 1, ECX bit 1, is set (Intel's manual, volume 2, table 3-10). The registers are
+/// SSE's, which any system saves.
 fn has_pclmulqdq() -> bool {
     core::arch::x86_64::__cpuid(1).ecx >> 1 & 1 != 0
 }
 
-/// Whether QEMU's translator runs this, which does the multiplication bit by bit: nearly twice as slow as the tables
-/// (`selftest=speed` prints what the ICRC costs in the appliance).
+/// Returns true under QEMU's translator, which multiplies bit by bit and is nearly twice as slow as the
+/// tables (`selftest=speed` prints the cost of the ICRC in the appliance).
 fn is_tcg() -> bool {
-    // Leaf 1, ECX bit 31: there is a hypervisor, and so a leaf with its name.
+    // Leaf 1, ECX bit 31: there is a hypervisor, and therefore a leaf with its name.
     let hypervisor = core::arch::x86_64::__cpuid(1).ecx >> 31 != 0;
     hypervisor && core::arch::x86_64::__cpuid(0x4000_0000).ebx == u32::from_le_bytes(*b"TCGT")
 }
@@ -133,14 +139,16 @@ mod tests {
 
     #[test]
     fn factors_are_those_published() {
-        // Intel's paper, for the reversed polynomial of gzip: k1 to k4, as they stand in many implementations.
+        // The constants k1 to k4 of Intel's paper for the reversed polynomial of gzip, as in many
+        // implementations.
         assert_eq!(BY_64_BYTES, [0x1_5444_2bd4, 0x1_c6e4_1596]);
         assert_eq!(BY_16_BYTES, [0x1_7519_97d0, 0x0_ccaa_009e]);
     }
 
     #[test]
     fn a_factor_is_the_crc_of_one_bit() {
-        // x^n mod P is what the tables make of a lone bit with n - 32 bits after it, as a CRC multiplies by x^32.
+        // x^n mod P equals the CRC by tables of a single bit followed by n - 32 bits, because a CRC
+        // multiplies by x^32.
         for n in [96, 160, 480, 544] {
             let mut bytes = [0; 68];
             let len = (n - 32) / 8 + 1;
@@ -164,7 +172,7 @@ mod tests {
                 let crc = (start * 0x0101_0101 + len) as u32;
                 let expected = table::feed(crc, part);
                 assert_eq!(feed(crc, part).unwrap_or(expected), expected, "{len} bytes from {start}");
-                assert_eq!(feed(crc, part).is_some(), len >= LEAST);
+                assert_eq!(feed(crc, part).is_some(), len >= MIN_BYTES);
             }
         }
     }

@@ -1,9 +1,10 @@
-//! CRC-32 by tables, 16 bytes at a time: for short runs of bytes, and for processors without carry-less multiplication.
+//! CRC-32 by tables, 16 bytes at a time: for short runs of bytes, and for processors without carry-less
+//! multiplication.
 
-/// The polynomial of CRC-32 (IEEE 802.3), lowest power in the highest bit.
+/// The polynomial of CRC-32 (IEEE 802.3), with the lowest power in the highest bit.
 pub(super) const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// `TABLES[k][b]`: what byte `b` does to the CRC when `k` more bytes follow it in the block.
+/// `TABLES[k][b]` is the effect of byte `b` on the CRC when `k` more bytes follow it in the block.
 static TABLES: [[u32; 256]; 16] = tables();
 
 const fn tables() -> [[u32; 256]; 16] {
@@ -32,7 +33,7 @@ const fn tables() -> [[u32; 256]; 16] {
     t
 }
 
-/// The register after `bytes`, from `crc` before them.
+/// Returns the CRC register after `bytes`, from `crc` before them.
 pub(super) fn feed(mut crc: u32, bytes: &[u8]) -> u32 {
     let (blocks, rest) = bytes.as_chunks::<64>();
     for block in blocks {
@@ -45,7 +46,7 @@ pub(super) fn feed(mut crc: u32, bytes: &[u8]) -> u32 {
     for part in parts {
         crc = fold(crc, part);
     }
-    // What is left is a multiple of 4 in every RoCE packet.
+    // In RoCE packets the rest is a multiple of 4 bytes.
     let (words, rest) = rest.as_chunks::<4>();
     for word in words {
         crc = look4(0, crc ^ u32::from_le_bytes(*word));
@@ -56,7 +57,7 @@ pub(super) fn feed(mut crc: u32, bytes: &[u8]) -> u32 {
     crc
 }
 
-/// Goes on over 16 bytes. Whole words and one sum, not bytes in turn: four times as fast.
+/// Continues the CRC over 16 bytes. Whole words and one sum are four times as fast as single bytes.
 #[inline(always)]
 pub(super) fn fold(crc: u32, part: &[u8; 16]) -> u32 {
     let bits = u128::from_le_bytes(*part);
@@ -64,19 +65,19 @@ pub(super) fn fold(crc: u32, part: &[u8; 16]) -> u32 {
     look4(12, bits as u32 ^ crc) ^ later
 }
 
-/// What four bytes do to the CRC when `k` more follow them.
+/// Returns the effect of four bytes on the CRC when `k` more follow them.
 #[inline(always)]
 fn look4(k: usize, word: u32) -> u32 {
     look(k + 3, word) ^ look(k + 2, word >> 8) ^ look(k + 1, word >> 16) ^ look(k, word >> 24)
 }
 
-/// What the low byte of `bits` does to the CRC when `k` more follow it.
+/// Returns the effect of the low byte of `bits` on the CRC when `k` more follow it.
 #[inline(always)]
 fn look(k: usize, bits: u32) -> u32 {
     TABLES[k][(bits & 0xff) as usize]
 }
 
-/// The register after `n` bytes of ones.
+/// Returns the CRC register after `n` bytes of ones.
 pub(super) const fn after_ones(n: usize) -> u32 {
     let mut crc = u32::MAX;
     let mut i = 0;

@@ -1,14 +1,14 @@
-//! Reads the captures.
+//! The reader of captures.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
 
-/// The directory of the captures.
+/// Returns the directory of the captures.
 pub fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
-/// The names of all captures, in order.
+/// Returns the names of all captures, in order.
 pub fn captures() -> Vec<String> {
     let paths = std::fs::read_dir(data()).unwrap().map(|entry| entry.unwrap().path());
     let captures = paths.filter(|path| path.extension().is_some_and(|e| e == "pcap"));
@@ -18,12 +18,12 @@ pub fn captures() -> Vec<String> {
     names
 }
 
-/// The frames of a capture in the classic little-endian pcap format.
+/// Returns the frames of a capture in the classic little-endian pcap format.
 pub fn frames(path: &Path) -> Vec<Vec<u8>> {
     timed_frames(path).into_iter().map(|(_, frame)| frame).collect()
 }
 
-/// The frames, with when each was captured: nanoseconds after the first.
+/// Returns the frames, each with the nanoseconds since the first.
 pub fn timed_frames(path: &Path) -> Vec<(u64, Vec<u8>)> {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

@@ -1,13 +1,13 @@
-//! A capture of a connection, and what its frames mean.
+//! A capture of a connection, and the interpretation of its frames.
 
 use crate::common::{data, timed_frames};
 use roce::wire::{Ext, Frame, Operation, Packet, Service};
 use verbs::{PathMtu, Psn, QpNum, RemoteKey};
 
-/// The server's side: 10.0.0.1, where the captures were taken. The client's is 1.
+/// The index of the server's side: 10.0.0.1, where the captures were made. The client's is 1.
 pub const SERVER: usize = 0;
 
-/// A capture as it was read.
+/// The frames of a capture.
 pub struct Capture {
     frames: Vec<(u64, Vec<u8>)>,
     pub mtu: PathMtu,
@@ -15,9 +15,9 @@ pub struct Capture {
 
 /// A frame of a reliable connection.
 pub struct Event<'a> {
-    /// Nanoseconds since the first.
+    /// Nanoseconds since the first frame.
     pub time: u64,
-    /// Who sent it.
+    /// The index of the sender's side.
     pub side: usize,
     pub frame: Frame<'a>,
 }
@@ -39,7 +39,7 @@ impl Event<'_> {
         !self.operation().is_response()
     }
 
-    /// Whether it is the first packet of a message.
+    /// Returns true for the first packet of a message.
     pub fn begins(&self) -> bool {
         use Operation as O;
         !matches!(
@@ -76,12 +76,13 @@ impl Event<'_> {
         }
     }
 
-    /// Whether its receiver must have a receive posted: a SEND from its first packet on, a WRITE for its immediate.
+    /// Returns true if the receiver must have a receive posted: for the first packet of a SEND, and for the
+    /// immediate data of a WRITE.
     pub fn needs_receive(&self) -> bool {
         self.is_send() && self.begins() || self.is_write() && self.imm().is_some()
     }
 
-    /// First address, key and length that it names.
+    /// Returns the first address, the key and the length that the packet names.
     pub fn remote(&self) -> Option<(u64, RemoteKey, u32)> {
         match self.packet().ext {
             Ext::Reth(reth) | Ext::RethImm(reth, _) => Some((reth.addr.0, reth.key, reth.len)),
@@ -102,12 +103,12 @@ impl Capture {
         Self { frames, mtu }
     }
 
-    /// All frames.
+    /// Returns the number of frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// All frames of any service, with who sent each.
+    /// Returns all frames of any service.
     pub fn all(&self) -> Vec<Event<'_>> {
         let event = |(time, bytes): &'_ (u64, Vec<u8>)| {
             let side = usize::from(Frame::parse(bytes).unwrap().headers.ethernet.src.0[5]) - 1;
@@ -118,14 +119,14 @@ impl Capture {
         with.map(|((time, side), frame)| Event { time, side, frame }).collect()
     }
 
-    /// The queue pairs of the connection: which `side` sends to, and its own.
+    /// Returns the queue pairs of the connection: the one to which `side` sends, and its own.
     pub fn numbers(&self, side: usize) -> (QpNum, QpNum) {
         let events = self.connection();
         let of = |from| events.iter().find(|e| e.side == from).unwrap().packet().bth.dest_qp;
         (of(side), of(1 - side))
     }
 
-    /// Those of the reliable connection.
+    /// Returns the frames of the reliable connection.
     pub fn connection(&self) -> Vec<Event<'_>> {
         let mut all = self.all();
         all.retain(|event| event.packet().bth.opcode.service == Service::Rc);
@@ -139,7 +140,7 @@ pub struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The messages that `side` sent, in order. What was sent again counts once.
+    /// Returns the messages that `side` sent, in order, without repetitions.
     pub fn of(events: &'a [Event<'a>], side: usize) -> Vec<Self> {
         let mut messages: Vec<Self> = Vec::new();
         let mut last: Option<Psn> = None;

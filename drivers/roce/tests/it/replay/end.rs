@@ -13,7 +13,7 @@ use verbs::{
     AddressVector, Completion, LinkKind, PortAddress, Psn, QpConnect, RecvWr, RemoteKey, SendWr, Sge, WrId,
 };
 
-/// Completions in the order they came.
+/// Completions, in order.
 #[derive(Default)]
 pub struct Log {
     pub sends: Vec<Completion>,
@@ -29,7 +29,7 @@ impl Completions for Log {
     }
 }
 
-/// All of a memory under several keys, as the captured programs had registered it, a memory window among them.
+/// A memory under several keys, as the captured programs had registered it, including a memory window.
 pub struct Keys {
     pub memory: Arena,
     pub valid: RefCell<Vec<RemoteKey>>,
@@ -62,7 +62,7 @@ impl RemoteAccess for Keys {
     }
 }
 
-/// A queue pair and what it works with. What it sends waits in `requests` and `responses`.
+/// A queue pair and its environment. The packets that it sends are queued in `requests` and `responses`.
 pub struct End {
     pub qp: ReliableQp,
     pub keys: Keys,
@@ -76,19 +76,21 @@ pub struct End {
     posted_sends: u64,
 }
 
-/// Bytes of memory: one for addresses that peers name, then own data, receives, and what is read.
+/// The size of the memory in bytes, and the offsets of its parts: addresses that peers name, then data to
+/// send, receives, and read data.
 const MEMORY: u64 = 8 << 20;
 const SOURCE: u64 = 2 << 20;
 const RECEIVES: u64 = 5 << 20;
 const LANDING: u64 = 6 << 20;
 
 impl End {
-    /// The end that `side` was. Its memory lies around the addresses that the peer named, but with `elsewhere`.
+    /// Makes the end of `side`. Its memory contains the addresses that the peer named, except with
+    /// `elsewhere`.
     pub fn new(capture: &Capture, events: &[Event<'_>], side: usize, elsewhere: bool) -> Self {
         let of = |from: usize| &events.iter().find(|e| e.side == from).unwrap().frame;
         let (own, peer) = (of(side), of(1 - side));
         let first = |from: usize| {
-            // Where a direction without requests starts never shows.
+            // The first PSN of a direction without requests is never visible.
             events.iter().find(|e| e.side == from && e.is_request()).map_or(Psn::new(0x5a_0b0c), Event::psn)
         };
         let (number, remote_qp) = (peer.packet.bth.dest_qp, own.packet.bth.dest_qp);
@@ -155,19 +157,19 @@ impl End {
         f(&mut self.qp, &mut env)
     }
 
-    /// Takes a packet of the peer and sends what that brings about.
+    /// Receives a packet of the peer, and sends the reaction.
     pub fn receive(&mut self, packet: &Packet<'_>) {
         self.receive_only(packet);
         self.send();
     }
 
-    /// Takes a packet of the peer.
+    /// Receives a packet of the peer.
     pub fn receive_only(&mut self, packet: &Packet<'_>) {
         let round = self.round;
         self.with(|qp, env| qp.receive(packet, Ecn::NotCapable, round, env));
     }
 
-    /// Sends all that may be sent, and what is due in the next round.
+    /// Sends everything that may be sent, including the next round.
     pub fn send(&mut self) {
         for _ in 0..2 {
             self.round += 1;
@@ -184,7 +186,7 @@ impl End {
         }
     }
 
-    /// Lets the time go on to `time`, with what falls due on the way.
+    /// Advances the time to `time`, with all timers on the way.
     pub fn advance_to(&mut self, time: u64) {
         let time = Instant::from_nanos(time);
         while let Some(deadline) = self.qp.deadline().filter(|&d| d <= time) {
@@ -209,7 +211,7 @@ impl End {
         self.posted_receives += 1;
     }
 
-    /// Number of the next send.
+    /// Returns the number of the next send.
     pub const fn next_send(&self) -> u64 {
         self.posted_sends
     }
@@ -218,17 +220,17 @@ impl End {
         IoAddr(self.keys.memory.range().0.0 + offset)
     }
 
-    /// Where the data of send `id` is kept.
+    /// Returns the address of the data of send `id`.
     pub fn source(&self, id: u64) -> IoAddr {
         self.at(SOURCE + (id << 16))
     }
 
-    /// Where what READ or atomic `id` brings goes.
+    /// Returns the address of the result of READ or atomic `id`.
     pub fn landing(&self, id: u64) -> IoAddr {
         self.at(LANDING + (id << 14))
     }
 
-    /// What is in receive `id`.
+    /// Returns the contents of receive `id`.
     pub fn received(&self, id: u64, len: usize) -> Vec<u8> {
         self.bytes(self.at(RECEIVES + (id << 14)), len)
     }
@@ -240,7 +242,7 @@ impl End {
     }
 }
 
-/// `frame` with the IPv4 identification of `other`, which is the one thing that is free.
+/// Returns `frame` with the IPv4 identification of `other`, the only field that may differ.
 pub fn with_id_of(frame: &[u8], other: &Headers) -> Vec<u8> {
     let mut parsed = Frame::parse(frame).unwrap();
     if let (Net::V4(ip, _), Net::V4(theirs, _)) = (&mut parsed.headers.net, &other.net) {

@@ -1,7 +1,8 @@
-//! Linux as the judge: our queue pair takes the place of either side of each captured connection, and everything it sends
-//! must be what Linux sent, byte for byte: requests and answers, with operation, PSN, syndrome, MSN, payload and ICRC.
+//! Linux as the reference: our queue pair takes the place of either side of each captured connection, and
+//! must send exactly what Linux sent, byte for byte: requests and responses, with operation, PSN, syndrome,
+//! MSN, payload and ICRC.
 //!
-//! The table says what each capture is replayed as. A capture that is not in it fails the test.
+//! A table says how each capture is replayed. A capture that is not in it fails the test.
 
 mod capture;
 mod end;
@@ -14,13 +15,14 @@ use play::{Compared, Requests, Rules, play};
 use roce::wire::{Frame, Net, Service, rc_source_port};
 use verbs::Status;
 
-/// How a capture is replayed.
+/// The replay of a capture.
 enum Replay {
-    /// A connection, both sides: its rules, then how many requests and answers of the server and of the client are
-    /// compared.
+    /// A connection, from both sides: its rules, then the numbers of requests and responses of the server and
+    /// of the client that are compared.
     Connection(Rules, [Compared; 2]),
-    /// Datagrams or an unreliable connection: nothing in it is an answer that the specification determines. Its frames
-    /// are taken apart, checked and put together again (`captures.rs`); `ud.rs` sends and receives those of `ud_send`.
+    /// Datagrams or an unreliable connection, in which no response is determined by the specification. The
+    /// frames are parsed, checked and emitted again (`captures.rs`); `ud.rs` sends and receives those of
+    /// `ud_send`.
     Unanswered,
 }
 
@@ -31,7 +33,7 @@ const fn sides(server: (usize, usize), client: (usize, usize)) -> [Compared; 2] 
     ]
 }
 
-/// A connection on which the client asks and the server answers.
+/// Makes the replay of a connection on which the client requests and the server responds.
 const fn plain(requests: usize, responses: usize) -> Replay {
     Replay::Connection(Rules::PLAIN, sides((0, responses), (requests, 0)))
 }
@@ -89,7 +91,7 @@ const TABLE: [(&str, Replay); 26] = [
     ("ud_send", Replay::Unanswered),
 ];
 
-/// Those with few bytes.
+/// The small captures.
 const SMALL: [&str; 5] = ["rc_atomic", "rc_bad_rkey", "rc_pingpong", "rc_rnr", "rc_send_inv"];
 
 #[test]
@@ -101,7 +103,7 @@ fn every_capture_is_in_the_table() {
 #[test]
 fn either_side_sends_what_linux_sent() {
     for (name, replay) in &TABLE {
-        // The interpreter takes some ten minutes for all.
+        // The interpreter takes about ten minutes for all.
         if cfg!(miri) && !SMALL.contains(name) {
             continue;
         }
@@ -110,7 +112,7 @@ fn either_side_sends_what_linux_sent() {
             assert!(capture.connection().is_empty(), "{name} has answers");
             continue;
         };
-        // With the connection manager the port is made of its own numbers.
+        // With the connection manager, Linux computes the port from other numbers.
         for event in capture.connection().iter().filter(|_| *name != "cm_rping") {
             let (to, from) = capture.numbers(event.side);
             let (Net::V4(_, udp) | Net::V6(_, udp)) = event.frame.headers.net else { panic!("no RoCEv1") };
@@ -118,14 +120,15 @@ fn either_side_sends_what_linux_sent() {
         }
         let compared = [0, 1].map(|side| play(name, &capture, rules, side));
         assert_eq!(compared, *expected, "{name}: frames compared, of the server and of the client");
-        // That is all of the capture, but for datagrams beside the connection and what was sent again after a loss.
+        // These are all frames of the capture, except datagrams beside the connection and repetitions after a
+        // loss.
         let count: usize = compared.iter().map(|c| c.requests + c.responses).sum();
         assert_eq!(count == capture.connection().len(), rules.requests != Requests::OneOfTheirs, "{name}");
     }
 }
 
-/// Linux acknowledges each request that asks for it. Ours may do so for several at once: when all requests arrive before
-/// it answers, what it says is still something that Linux said, and the last is the same.
+/// Linux acknowledges each request that asks for it. Ours may acknowledge several at once: if all requests
+/// arrive before it responds, each of its responses is still one of Linux's, and the last is the same.
 #[test]
 #[cfg_attr(miri, ignore = "too many bytes")]
 fn one_acknowledgement_stands_for_several() {
@@ -148,7 +151,7 @@ fn one_acknowledgement_stands_for_several() {
     }
 }
 
-/// Of services without answers, only what the sender does is determined: PSNs that count up, of one packet each.
+/// For services without responses, only the sender is determined: its PSNs increase by one per packet.
 #[test]
 #[cfg_attr(miri, ignore = "too many bytes")]
 fn unanswered_services_count_up() {

@@ -1,4 +1,4 @@
-//! Plays one side of a captured connection against what the other side sent.
+//! The replay of one side of a captured connection against the frames of the other side.
 
 use super::capture::{Capture, Event, Message, SERVER};
 use super::end::{End, with_id_of};
@@ -8,29 +8,32 @@ use roce::wire::{Aeth, Bth, Ext, Frame, NakCode, Opcode, Operation, Packet, Reth
 use std::collections::BTreeSet;
 use verbs::{Completion, Payload, RemoteAddr, SendOp, SendWr, Sge, Status, WorkKind, WrId};
 
-/// What of the requests that Linux sent ours must be equal to.
+/// The required equality of our requests with Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Requests {
-    /// All, byte for byte.
+    /// All are equal, byte for byte.
     Same,
-    /// As well, but for the bit that asks for an acknowledgement: ours also asks in the middle of a long message, and
-    /// waits for the answer when its window is full. The test answers in the place of Linux, which was not asked.
+    /// All are equal except for the bit that requests an acknowledgement. Our requester also sets it in the
+    /// middle of a long message, and waits for the response when its window is full. The test responds in
+    /// place of Linux.
     SameButAckRequest,
-    /// Each of ours is, but for that bit, one of theirs. What is sent how often after a loss is the sender's own choice.
+    /// Each of ours equals, except for that bit, one of theirs. The sender is free to choose its repetitions
+    /// after a loss.
     OneOfTheirs,
 }
 
-/// What is special about a connection.
+/// The particularities of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
     pub requests: Requests,
-    /// Every so manieth of the client's frames got lost behind the capture point.
+    /// One in this number of the client's frames was lost after the capture point.
     pub lost_every: Option<usize>,
-    /// The programs changed their memory in between, so what is read is there only when it is asked for.
+    /// True if the programs changed their memory in between, so that read data exists only at the time of the
+    /// READ.
     pub memory_changes: bool,
-    /// How the client's first work request ends, if the server refuses it.
+    /// The status of the client's first work request, if the server refuses it.
     pub refusal: Option<Status>,
-    /// Whether the server refuses for the key; else for the address.
+    /// True if the server refuses because of the key, false if because of the address.
     pub refused_key: bool,
 }
 
@@ -44,15 +47,15 @@ impl Rules {
     };
 }
 
-/// How many frames of a side were compared with ours; a request that was sent again counts once.
+/// The numbers of frames of a side that were compared with ours. A repeated request counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Compared {
     pub requests: usize,
     pub responses: usize,
 }
 
-/// Plays `side` with our queue pair: it gets what the other side sent when that was captured, posts the work that makes
-/// the captured requests, and everything it sends must be what that side sent.
+/// Plays `side` with our queue pair. It receives the frames that the other side sent in the capture, posts
+/// the work for the captured requests, and must send what that side sent.
 pub fn play(name: &str, capture: &Capture, rules: &Rules, side: usize) -> Compared {
     let events = capture.connection();
     let mut player = Player {
@@ -102,14 +105,14 @@ struct Player<'a> {
     peer: Vec<Message<'a>>,
     end: End,
     compared: Compared,
-    /// PSNs of the requests that we sent.
+    /// The PSNs of the requests that we sent.
     sent: BTreeSet<u32>,
-    /// What our answers said.
+    /// The headers of our responses.
     answered: Vec<Ext>,
 }
 
 impl Player<'_> {
-    /// Linux sent a frame: so must we have, or do it now.
+    /// Checks a frame that Linux sent: ours must have been sent, or must be sent now.
     fn sent_by_linux(&mut self, event: &Event<'_>, events: &[Event<'_>]) {
         if event.is_request() {
             let next = self.end.next_send() as usize;
@@ -143,7 +146,8 @@ impl Player<'_> {
         }
     }
 
-    /// Whether a request asks for a part of one of Linux's READs: ours asks for as much as its window takes.
+    /// Returns true if a request is for a part of one of Linux's READs: ours requests as much as its window
+    /// allows.
     fn is_part_of_read(&mut self, frame: &Frame<'_>) -> bool {
         let Ext::Reth(ours) = frame.packet.ext else { return false };
         let reads = self.own.iter().filter(|m| m.first().operation() == Operation::ReadRequest);
@@ -160,8 +164,8 @@ impl Player<'_> {
         false
     }
 
-    /// Leaves out requests that ours has sent again because Linux took its time: when to do so is the sender's own choice.
-    /// They are what Linux sent, too.
+    /// Skips requests that ours has repeated because Linux was slow: the sender is free to choose the time.
+    /// Linux must have sent them too.
     fn skip_repeats(&mut self, but: Option<&Event<'_>>, events: &[Event<'_>]) {
         while let Some(ours) = self.end.requests.front() {
             let psn = Frame::parse(ours).unwrap().packet.bth.psn;
@@ -175,8 +179,8 @@ impl Player<'_> {
         }
     }
 
-    /// After a loss ours may say more than Linux does: acknowledge what was executed without being asked, and report a gap
-    /// again. What Linux said must follow all the same.
+    /// Skips additional responses after a loss: ours may acknowledge without a request, and report a gap
+    /// again. Linux's responses must follow all the same.
     fn skip_extra_answers(&mut self, but: Option<&Event<'_>>) {
         while self.rules.lost_every.is_some()
             && let Some(ours) = self.end.responses.front()
@@ -195,7 +199,7 @@ impl Player<'_> {
         }
     }
 
-    /// The acknowledgement that Linux was not asked for, but we wait for before we send `event`.
+    /// Delivers the acknowledgement that Linux was not asked for, but that we need before we send `event`.
     fn acknowledge_before(&mut self, event: &Event<'_>) {
         let to = self.end.qp.number();
         let psn = event.psn().add(0xff_ffff);
@@ -204,7 +208,7 @@ impl Player<'_> {
         self.end.receive(&Packet { bth, ext: Ext::Aeth(aeth), payload: &[] });
     }
 
-    /// Our frame is Linux's: headers, fields, payload, padding and ICRC.
+    /// Checks that our frame equals Linux's: headers, fields, payload, padding and ICRC.
     fn same(&self, ours: &[u8], event: &Event<'_>, but_ack_request: bool) {
         let mut theirs = vec![0; ours.len()];
         let mut frame = event.frame;
@@ -221,7 +225,7 @@ impl Player<'_> {
         }
     }
 
-    /// Each request that waits is one of Linux's.
+    /// Checks that each queued request is one of Linux's.
     fn ours_are_theirs(&mut self, events: &[Event<'_>]) {
         while let Some(ours) = self.end.requests.pop_front() {
             let frame = Frame::parse(&ours).unwrap();
@@ -237,10 +241,10 @@ impl Player<'_> {
         self.compared.requests = self.sent.len();
     }
 
-    /// The other side's frame arrives.
+    /// Delivers the other side's frame.
     fn deliver(&mut self, event: &Event<'_>, later: &[Event<'_>], events: &[Event<'_>]) {
         if event.needs_receive() {
-            // Linux had none posted where it said so.
+            // Where Linux reports that no receive was posted, none is posted here.
             let answer =
                 later.iter().find(|e| e.side == self.side && !e.is_request() && e.psn() == event.psn());
             let refused = answer.and_then(syndrome).is_some_and(|s| matches!(s, Syndrome::RnrNak(_)));
@@ -276,13 +280,13 @@ impl Player<'_> {
         }
     }
 
-    /// What is sent next after a NAK for a missing packet is that packet.
+    /// Checks that the next packet after a NAK for a missing packet is that packet.
     fn went_back_to(&self, nak: &Event<'_>) {
         let next = self.end.requests.front().expect("it goes back at once");
         assert_eq!(Frame::parse(next).unwrap().packet.bth.psn, nak.psn(), "{}", self.about);
     }
 
-    /// The bytes of a WRITE packet are where they belong.
+    /// Checks that the bytes of a WRITE packet are at their address.
     fn written(&self, event: &Event<'_>) {
         let of = |m: &&Message<'_>| m.packets.iter().any(|p| p.psn() == event.psn());
         let message = self.peer.iter().find(of).unwrap();
@@ -297,7 +301,8 @@ impl Player<'_> {
         assert!(found == payload, "{}: written bytes", self.about);
     }
 
-    /// Puts into memory what Linux's answers to the other side's READs and atomics, of these first PSNs, took from it.
+    /// Puts the data of Linux's responses to the other side's READs and atomics, with these first PSNs, into
+    /// memory.
     fn peer_reads(&self, events: &[Event<'_>], which: impl Fn(u32) -> bool) {
         let mut atomics = BTreeSet::new();
         for message in &self.peer {
@@ -330,7 +335,7 @@ impl Player<'_> {
         }
     }
 
-    /// Posts the work that makes this side's message `n`.
+    /// Posts the work for message `n` of this side.
     fn post(&mut self, n: usize) {
         let message = &self.own[n];
         let (first, bytes, imm) = (message.first(), message.bytes(), message.imm());
@@ -366,7 +371,7 @@ impl Player<'_> {
         self.end.post_send(&SendWr { id: WrId(id), op, signaled: true, solicited, fence: false });
     }
 
-    /// All has come to the end that it came to with Linux.
+    /// Checks that everything completed as with Linux.
     fn finish(&mut self, events: &[Event<'_>]) {
         if self.rules.requests == Requests::OneOfTheirs {
             self.ours_are_theirs(events);
@@ -393,7 +398,7 @@ impl Player<'_> {
         assert_eq!(self.end.qp.state(), state, "{}", self.about);
     }
 
-    /// What a READ or atomic brought is what the other side answered.
+    /// Checks that the result of a READ or atomic is the data of the other side's response.
     fn brought(&self, id: u64, message: &Message<'_>, completion: &Completion, events: &[Event<'_>]) {
         let first = message.first();
         let answers = || events.iter().filter(|e| e.side != self.side && !e.is_request());
@@ -437,7 +442,7 @@ impl Player<'_> {
     }
 }
 
-/// What an acknowledgement says.
+/// Returns the syndrome of an acknowledgement.
 fn syndrome(event: &Event<'_>) -> Option<Syndrome> {
     match event.packet().ext {
         Ext::Aeth(aeth) if event.operation() == Operation::Acknowledge => Some(aeth.syndrome),

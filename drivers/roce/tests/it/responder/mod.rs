@@ -18,15 +18,15 @@ pub const BASE: u64 = 0x10_0000;
 pub const MEMORY: u64 = 1 << 16;
 pub const MTU: usize = 256;
 pub const RNR: Duration = Duration::from_micros(640);
-/// A key with every right on all memory, which stays.
+/// A permanent key with every right on all memory.
 pub const ALL: RemoteKey = RemoteKey(0x100);
 
-/// The PSN of packet `n`: they wrap soon.
+/// Returns the PSN of packet `n`. The PSNs soon wrap.
 pub const fn psn(n: u32) -> Psn {
     Psn::new(0xff_fff0).add(n)
 }
 
-/// A key of the table.
+/// An entry of the table of keys.
 #[derive(Clone)]
 pub struct Key {
     pub key: RemoteKey,
@@ -94,14 +94,14 @@ impl Completions for Log {
     }
 }
 
-/// A response, taken apart.
+/// A parsed response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     pub operation: Operation,
     pub psn: Psn,
     pub syndrome: Option<Syndrome>,
     pub msn: Option<u32>,
-    /// Of an atomic: the value before.
+    /// The previous value, for an atomic.
     pub before: Option<u64>,
     pub payload: Vec<u8>,
 }
@@ -133,7 +133,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A connected one that holds `max_rd_atomic` READs and atomics.
+    /// Makes a connected server that holds `max_rd_atomic` READs and atomics.
     pub fn new(max_rd_atomic: u8) -> Self {
         let limits = Limits {
             send_depth: 1,
@@ -182,7 +182,7 @@ impl Server {
         self.with(|qp, env| qp.post_recv(&RecvWr { id: WrId(id), scatter: &scatter }, env)).unwrap();
     }
 
-    /// A request arrives as packet `n`, and asks for an acknowledgement.
+    /// Delivers a request as packet `n`, which requests an acknowledgement.
     pub fn request(&mut self, n: u32, operation: Operation, ext: Ext, payload: &[u8]) {
         let mut bth = Bth::new(Opcode::rc(operation), self.qp.number(), psn(n));
         bth.ack_request = true;
@@ -191,19 +191,19 @@ impl Server {
         self.with(|qp, env| qp.receive(&packet, Ecn::NotCapable, round, env));
     }
 
-    /// All that it answers by now.
+    /// Returns all pending responses.
     pub fn answers(&mut self) -> Vec<Response> {
         self.round += 1;
         std::iter::from_fn(|| self.answer()).collect()
     }
 
-    /// The next answer; for one that cannot be given, what replaces it.
+    /// Returns the next response, or the refusal in place of one that is impossible.
     pub fn answer(&mut self) -> Option<Response> {
         loop {
             let tx = self.qp.next_tx(self.round)?;
             let mut scratch = [0; MTU];
             let Some(packet) = self.qp.loop_back(&tx, &mut scratch, &*self.memory, &self.keys) else {
-                self.with(|qp, env| qp.spoiled(&tx, env));
+                self.with(|qp, env| qp.payload_failed(&tx, env));
                 continue;
             };
             assert_eq!(packet.bth.dest_qp, self.qp.remote_qp());
@@ -226,13 +226,14 @@ impl Server {
         }
     }
 
-    /// The receives that have ended.
+    /// Returns the completed receives.
     pub fn ended(&self) -> Vec<(u64, Status)> {
         self.log.recvs.iter().map(|c| (c.id.0, c.status)).collect()
     }
 
-    /// The request as packet `n` gets `answer`, and the queue pair is then in error: receives have ended as `recvs`
-    /// says, the request repeated gets the same answer, and nothing else is executed or answered.
+    /// Checks that the request as packet `n` gets `answer` and puts the queue pair into error: receives
+    /// complete as in `recvs`, the repeated request gets the same answer, and nothing else is executed or
+    /// answered.
     pub fn refuses(
         &mut self,
         n: u32,
@@ -251,7 +252,7 @@ impl Server {
         assert!(self.answers().is_empty(), "after {operation:?}");
         assert_eq!((self.counters.rx_wrong_state, self.counters.qp_errors), (1, 1));
         assert!(self.get(0, MEMORY as usize) == before, "{operation:?} changed memory");
-        // What is posted later ends as well.
+        // Receives that are posted later complete as well.
         self.recv(99, 0, 4);
         assert_eq!(self.ended().last(), Some(&(99, Status::WorkRequestFlushed)));
     }
@@ -287,7 +288,7 @@ pub fn atomic(key: RemoteKey, offset: u64, swap_add: u64, compare: u64) -> Ext {
     Ext::Atomic(AtomicEth { addr: IoAddr(BASE.wrapping_add(offset)), key, swap_add, compare })
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + (i >> 8) * 13) as u8 ^ seed).collect()
 }

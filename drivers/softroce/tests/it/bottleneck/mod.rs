@@ -1,4 +1,5 @@
-//! Two nodes whose connections share one link with a rate, a delay, a queue and faults; virtual time, by seed.
+//! Two nodes whose connections share one link with a rate, a delay, a queue and faults, in virtual time, by
+//! seed.
 
 use netfault::{FaultQueue, Faults};
 use platform::{Arena, Instant, IoAddr};
@@ -11,9 +12,9 @@ use verbs::{
     QpNum, QpOptions, RemoteAddr, Rnic, SendOp, SendWr, Sge, Status, WrId,
 };
 
-/// Bytes of one work request.
+/// The length of one work request, in bytes.
 const MESSAGE: u32 = 64 << 10;
-/// Work requests outstanding on each connection.
+/// The number of work requests outstanding on each connection.
 const OUTSTANDING: usize = 8;
 
 type Link = Arc<Mutex<FaultQueue<()>>>;
@@ -58,29 +59,29 @@ impl EthernetPort for Port {
     }
 }
 
-/// What the connections do.
+/// The operation of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
     Write,
     Read,
 }
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub load: Load,
     pub qps: usize,
-    /// Of both directions, in the text form of netfault.
+    /// The faults of both directions, in the text form of netfault.
     pub link: &'static str,
     pub loss: f64,
-    /// The peers' processors are away for this long every 20 ms, one after the other.
+    /// The time for which the peers' processors are away every 20 ms, one after the other.
     pub pause: Duration,
     pub traffic_class: u8,
     pub seed: u64,
     pub time: Duration,
 }
 
-/// 4 KB in 10 us, as between two virtual machines, and a round trip of 110 us: 11 packets fill it.
+/// 4 KB take 10 us, as between two virtual machines, and a round trip 110 us: 11 packets fill it.
 pub const LINK: &str = "rate_mbit=3200,delay_us=50,queue=64";
 
 impl Default for Run {
@@ -98,7 +99,7 @@ impl Default for Run {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Bytes completed, by connection.
@@ -109,7 +110,7 @@ pub struct Outcome {
     pub probes: u64,
     pub naks: u64,
     pub cnps: u64,
-    /// Frames that the links dropped because a queue was full, and that they marked.
+    /// The numbers of frames that the links dropped because a queue was full, and that they marked.
     pub overflowed: u64,
     pub marked: u64,
     pub qp_errors: u64,
@@ -120,7 +121,7 @@ impl Outcome {
         self.bytes.iter().sum()
     }
 
-    /// Jain's fairness index: 1 if all connections got the same, 1/n if one got all.
+    /// Returns Jain's fairness index: 1 if all connections got the same, 1/n if one got everything.
     pub fn fairness(&self) -> f64 {
         let sum: f64 = self.bytes.iter().map(|&b| b as f64).sum();
         let squares: f64 = self.bytes.iter().map(|&b| (b as f64).powi(2)).sum();
@@ -224,7 +225,7 @@ impl Run {
         outcome
     }
 
-    /// When the processor of `side` next runs, from `at` on.
+    /// Returns the time from `at` on at which the processor of `side` runs next.
     fn awake(&self, side: usize, at: u64) -> u64 {
         const PERIOD: u64 = 20_000_000;
         let phase = (at + side as u64 * PERIOD / 2) % PERIOD;
@@ -242,7 +243,7 @@ impl Run {
         nodes[0].rnic.post_send(nodes[0].qps[index], &[wr]).unwrap();
     }
 
-    /// Takes completions, and posts as much again.
+    /// Takes completions, and posts as many work requests again.
     fn complete(&self, nodes: &[Node; 2], outcome: &mut Outcome) {
         let mut some = [Completion::BLANK; 64];
         let n = nodes[0].rnic.poll_cq(nodes[0].cq, &mut some);

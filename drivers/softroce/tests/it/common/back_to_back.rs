@@ -1,5 +1,6 @@
-//! Two software RNICs back to back by rings in memory, for what is measured: nothing sleeps, and the wire costs a copy.
-#![allow(clippy::unwrap_used, reason = "whoever uses it may fail")]
+//! Two software RNICs back to back over rings in memory, for measurements: nothing sleeps, and the wire costs
+//! one copy.
+#![allow(clippy::unwrap_used, reason = "its users may fail")]
 
 use platform::{Arena, IoAddr};
 use softroce::{Config, EthernetPort, SoftRoce};
@@ -11,7 +12,7 @@ use verbs::{
 
 const SLOTS: usize = 256;
 
-/// A ring of frames, each in a place of its own, that loses every so manieth.
+/// A ring of frames, each in a place of its own, which loses one frame in a given number.
 struct Ring {
     frames: Vec<(usize, Vec<u8>)>,
     head: usize,
@@ -63,7 +64,7 @@ impl EthernetPort for Port {
     }
 }
 
-/// One of them, with one queue pair.
+/// A software RNIC with one queue pair.
 pub struct Node {
     pub rnic: SoftRoce<Port, spin::Mutex<()>>,
     pub memory: Arc<Arena>,
@@ -71,12 +72,12 @@ pub struct Node {
     pub qp: QpNum,
 }
 
-/// How the two are connected.
+/// The parameters of the pair.
 #[derive(Clone, Copy)]
 pub struct Pair {
-    /// The wire loses every so manieth frame; none if 0.
+    /// The wire loses one frame in this number; none if it is 0.
     pub lose_every: usize,
-    /// Work requests that a queue holds.
+    /// The depth of the work queues.
     pub depth: u32,
     pub mtu: PathMtu,
     pub first_psn: Psn,

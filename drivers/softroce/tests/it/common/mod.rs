@@ -14,7 +14,7 @@ use verbs::{
 
 pub const MEMORY: u64 = 8 << 20;
 
-/// Chances in parts per million.
+/// Probabilities in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub loss: u32,
@@ -27,7 +27,7 @@ impl Faults {
     pub const NONE: Self = Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0 };
 }
 
-/// A generator that the seed decides (xorshift64*).
+/// A seeded generator (xorshift64*).
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -62,13 +62,13 @@ pub struct Wire {
     random: Random,
     sequence: u64,
     delay: u64,
-    /// Frames that a receive ring holds; more are lost.
+    /// The capacity of a receive ring, in frames; further ones are lost.
     ring: usize,
-    /// Nothing passes.
+    /// True if nothing passes.
     pub cut: bool,
     pub sent: u64,
     pub ring_lost: u64,
-    /// Every frame ever handed to the wire, with its direction, if kept.
+    /// Every frame ever passed to the wire, with its direction, if they are logged.
     pub log: Option<Vec<(usize, Vec<u8>)>>,
 }
 
@@ -78,9 +78,9 @@ pub struct Port {
     side: usize,
     mtu: usize,
     buf: Vec<u8>,
-    /// Frames that it takes at one time.
+    /// The number of frames that it accepts at one time.
     room: usize,
-    /// The time, and how many it took then.
+    /// The present time, and the number of frames accepted at that time.
     taken: (u64, usize),
 }
 
@@ -162,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// Puts a frame on the wire as if `side` had sent it, past all faults.
+    /// Puts a frame on the wire as if `side` had sent it, without faults.
     pub fn inject(&mut self, side: usize, now: u64, frame: Vec<u8>) {
         self.sequence += 1;
         self.lanes[side].frames.insert((now, self.sequence), frame);
@@ -227,7 +227,7 @@ pub fn wr(id: u64, op: SendOp<'_>) -> SendWr<'_> {
     SendWr { id: WrId(id), op, signaled: true, solicited: false, fence: false }
 }
 
-/// How to set a pair up.
+/// The parameters of a pair.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub faults: Faults,
@@ -330,7 +330,7 @@ impl Pair {
         pair
     }
 
-    /// What connects the queue pair of `side` to that of the other.
+    /// Returns the parameters that connect the queue pair of `side` to the other.
     pub fn connect(&self, side: usize, options: &Options) -> QpConnect {
         let peer = &self.nodes[1 - side];
         QpConnect {
@@ -355,7 +355,7 @@ impl Pair {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// Runs both nodes until neither has anything to do at this time.
+    /// Runs both nodes until neither has work at this time.
     pub fn settle(&self) {
         let mut calls = 0;
         while self.step() {
@@ -370,12 +370,12 @@ impl Pair {
         worked[0] || worked[1]
     }
 
-    /// Moves the clock to `now` without anybody running.
+    /// Advances the clock to `now` without running a node.
     pub fn advance_to(&self, now: u64) {
         self.clock.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Moves the clock to when something happens next; `false` if nothing ever will.
+    /// Advances the clock to the next event. Returns false if there is none.
     pub fn advance(&self) -> bool {
         let wire = self.wire.lock().unwrap();
         let arrivals = [0, 1].into_iter().filter_map(|lane| wire.next_arrival(lane));
@@ -386,7 +386,7 @@ impl Pair {
         true
     }
 
-    /// Runs until nothing will ever happen any more.
+    /// Runs until there are no more events.
     pub fn run(&self) {
         self.settle();
         let mut steps = 0;
@@ -397,7 +397,7 @@ impl Pair {
         }
     }
 
-    /// Runs to the end and takes the send completions of `side`.
+    /// Runs to the end, and returns the send completions of `side`.
     pub fn finish(&self, side: usize) -> Vec<Completion> {
         self.run();
         self.sends(side)
@@ -429,7 +429,7 @@ pub fn drain(rnic: &dyn Rnic, cq: CqId) -> Vec<Completion> {
     }
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + (i >> 8) * 13) as u8 ^ seed).collect()
 }

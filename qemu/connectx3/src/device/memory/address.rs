@@ -9,7 +9,7 @@ use super::generation::{NAME_BITS, Name};
 use super::{Access, Domain, Keyed, Refused};
 use crate::device::srq::Domains;
 use core::cell::Cell;
-use platform::{IoAddr, Memory, MemoryError, MemoryStats};
+use platform::{IoAddr, Lent, Memory, MemoryError, MemoryStats};
 use roce::transport::{Denied, RemoteAccess, Right};
 use std::sync::Arc;
 use verbs::RemoteKey;
@@ -87,12 +87,14 @@ impl Memory for LocalMemory<'_> {
         self.keyed.host.compare_swap(bus, compare, swap).map_err(|_| MemoryError::Misaligned)
     }
 
-    /// The memory belongs to the guest, so none can be allocated.
-    fn alloc(&self, _len: u64) -> Option<IoAddr> {
+    /// The memory belongs to the guest, so none can be lent.
+    fn lend(&self, _len: u64) -> Option<Box<dyn Lent>> {
         None
     }
 
-    fn free(&self, _addr: IoAddr, _len: u64) {}
+    fn largest_free(&self) -> u64 {
+        0
+    }
 
     fn stats(&self) -> MemoryStats {
         MemoryStats::default()

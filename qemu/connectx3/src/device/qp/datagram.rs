@@ -261,7 +261,7 @@ fn emit(datagram: &mut DatagramQp, posted: Posted, env: &mut Env<'_>) -> Option<
     let tx = datagram.next_tx()?;
     let mut frame = vec![0; datagram.frame_len(&tx)];
     if !matches!(datagram.emit(&tx, 0, &mut frame, env.memory), Some((_, true))) {
-        datagram.spoiled(env);
+        datagram.payload_failed(env);
         return None;
     }
     datagram.sent(env);

@@ -237,8 +237,8 @@ impl Connection {
 
     pub fn spoiled(&mut self, tx: &Tx, env: &mut Env<'_>) {
         match self {
-            Self::Reliable(qp) => qp.spoiled(tx, env),
-            Self::Unreliable(qp) => qp.spoiled(tx, env),
+            Self::Reliable(qp) => qp.payload_failed(tx, env),
+            Self::Unreliable(qp) => qp.payload_failed(tx, env),
         }
     }
 }

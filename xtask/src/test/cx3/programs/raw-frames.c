@@ -55,7 +55,7 @@ static void move(struct ibv_qp *qp, enum ibv_qp_state state, int mask) {
         fail("a queue pair does not go to state %d", state);
 }
 
-/* The slots' first half is for receives, one after the other; the second for sends. */
+/* The first half of the slots is for receives, in order; the second half is for sends. */
 static void post_receive(struct end *end) {
     unsigned slot = end->posted++ % SLOTS;
     struct ibv_sge part = { (uintptr_t)end->memory + slot * SLOT, SLOT, end->mr->lkey };
@@ -157,7 +157,7 @@ static void nothing(struct end *end, const char *who) {
         fail("%s has a frame", who);
 }
 
-/* A frame to PEER is behind those before it: once it is there, they would be. */
+/* A frame to PEER follows the others: once it has arrived, they would have arrived too. */
 static void inside(void) {
     struct end sender = make(), peer = make(), other = make();
     rule(&peer, PEER);

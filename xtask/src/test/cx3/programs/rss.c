@@ -1,7 +1,7 @@
 // An RSS queue pair over an indirection table of four receive work queues, in a Linux guest.
 //
-//   rss receive DEVICE COUNT   sets all up, listens on TCP port 18515 as perftest does, and expects COUNT frames; prints how
-//                              many each queue got. Fails if one is missing, or in another queue than its hash says.
+//   rss receive DEVICE COUNT   listens on TCP port 18515 as perftest does, and expects COUNT frames; prints the number per
+//                              queue. Fails if a frame is missing, or in another queue than its hash selects.
 //   rss send INTERFACE COUNT SERVER   sends COUNT frames, each from another address, then connects to the server.
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ static uint8_t key[40];
         } \
     } while (0)
 
-// Microsoft's hash: for each bit that is set, the 32 bits of the key from that place on.
+// Microsoft's hash: for each bit that is set, the 32 bits of the key from that position on.
 static uint32_t toeplitz(const uint8_t *data, size_t len)
 {
     uint32_t hash = 0;
@@ -52,7 +52,7 @@ static struct ibv_context *open_device(const char *name)
     return NULL;
 }
 
-// The numbers of an indirection table's queues follow each other only if the driver is told how many there will be.
+// The numbers of an indirection table's queues are consecutive only if the driver is told their count before.
 static void reserve_queues(struct ibv_context *context)
 {
     void *provider = dlopen("/usr/lib/x86_64-linux-gnu/libibverbs/libmlx4-rdmav34.so", RTLD_NOW);
@@ -170,7 +170,7 @@ static void send_frames(const char *interface, int count, const char *server)
     CHECK(out >= 0 && to.sll_ifindex);
     for (int n = 0; n < count; n++) {
         uint8_t frame[FRAME] = {0x02, 0x55, 0, 0, 0, 1, 0x02, 0, 0, 0, 0, 0x77, 0x08, 0x00,
-            // IPv4 with UDP; nobody looks at the checksums.
+            // IPv4 with UDP; the checksums are not verified.
             0x45, 0, 0, FRAME - IP, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 1, 0, (uint8_t)n, 10, 2, 0, 1,
             0, 7, 0, 9, 0, FRAME - IP - 20, 0, 0};
         frame[FRAME - 1] = 0x5a;

@@ -1,12 +1,12 @@
 // Timestamps by the card's clock, in a Linux guest.
 //
 //   timestamps DEVICE GID-INDEX       of completions: a reliable queue pair is connected to itself; each message completes
-//                                     twice, as sent and as received, in one completion queue with timestamps. They have to
-//                                     grow, and lie between what the card's clock says before and after. Prints the core
+//                                     twice, as sent and as received, in one completion queue with timestamps. These must
+//                                     grow, and lie between readings of the card's clock before and after. Prints the core
 //                                     clock, and the first and last timestamp.
 //   timestamps frames INTERFACE PEER  of frames: echo requests to an address and the replies. Each is sent after the one
-//                                     before was received, and by the clock of the network device all lie between what that
-//                                     says before and after.
+//                                     before was received. All lie between readings of the network device's clock before
+//                                     and after.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -72,7 +72,7 @@ static void connect_to_itself(struct ibv_qp *qp, int gid_index)
         IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-// Sends one message; gives the timestamp of its later completion, or 0.
+// Sends one message. Returns the timestamp of its later completion, or 0.
 static uint64_t message(struct ibv_qp *qp, struct ibv_cq_ex *cq, struct ibv_mr *region, uint64_t after)
 {
     struct ibv_sge place = {.addr = (uintptr_t)region->addr, .length = LEN, .lkey = region->lkey};
@@ -123,7 +123,7 @@ static void completions(const char *name, int gid_index)
     uint64_t begin = now(context), last = begin, first = 0;
     for (int n = 0; n < MESSAGES; n++) {
         uint64_t stamp = message(qp, cq, region, last);
-        // Two messages are never at the same time: the second is sent when the first has completed.
+        // Two messages are never in flight at once: the second is sent when the first has completed.
         CHECK(stamp > last);
         first = first ? first : stamp;
         last = stamp;
@@ -142,7 +142,7 @@ static int64_t nanos(struct timespec time)
 static int64_t device_time(int clock)
 {
     struct timespec time;
-    // As the kernel makes a clock of a file.
+    // The kernel's conversion of a file descriptor to a clock.
     CHECK(!clock_gettime(~(clockid_t)clock << 3 | 3, &time));
     return nanos(time);
 }
@@ -159,7 +159,7 @@ static int64_t stamp_of_next(int socket, int flags)
     CHECK(recvmsg(socket, &message, flags) >= 0);
     for (struct cmsghdr *part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
         if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SO_TIMESTAMPING) {
-            // Of three, the last is the device's.
+            // The last of three timestamps is the device's.
             struct timespec stamps[3];
             memcpy(stamps, CMSG_DATA(part), sizeof(stamps));
             return nanos(stamps[2]);

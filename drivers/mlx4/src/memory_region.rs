@@ -1,5 +1,5 @@
-//! Keys: the one over all of the card's address space, whose addresses need no table (a physical MPT), and if peers may
-//! reach ranges of memory only, one over those, with an entry for each page (MTT).
+//! Memory keys. One covers the card's whole address space and needs no page table (a physical MPT). If peers
+//! may reach only ranges of memory, a second one covers those, with an entry for each page (MTT).
 
 use crate::command::{Command, Commands, Opcode};
 use crate::config::{Ranges, Remote};
@@ -9,7 +9,7 @@ use crate::icm::Object;
 use crate::icm::PRESENT;
 use crate::icm::pages::{LOG_PAGE, PAGE};
 use crate::layout::{Field, Mailbox};
-use crate::start::chance;
+use crate::start::random_u32;
 use crate::tables::Tables;
 use platform::IoAddr;
 
@@ -26,7 +26,7 @@ mod field {
     pub(super) const LOG_PAGE: Field = Field::bits(0x38, 4, 0);
 }
 
-/// What Linux writes: the card takes the entry over.
+/// The status that Linux writes: the entry passes to the card.
 const SOFTWARE: u32 = 0xf;
 const MIO: u32 = 1 << 17;
 const ATOMIC: u32 = 1 << 14;
@@ -37,31 +37,31 @@ const LOCAL_READ: u32 = 1 << 10;
 const PHYSICAL: u32 = 1 << 9;
 const REGION: u32 = 1 << 8;
 
-/// A place in the table of keys.
+/// An entry of the table of keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// Its number. Bits beyond the table are the master's, if one gave it.
+pub(crate) struct MptSlot {
+    /// The entry's index. Bits beyond the table are the master's, if it assigned the index.
     pub(crate) index: u32,
-    /// log2 of the table's entries, below 32.
+    /// log2 of the number of entries in the table, below 32.
     pub(crate) log_count: u32,
 }
 
-/// The keys: as work requests name them.
+/// The keys, as work requests name them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keys {
-    /// What work of this side names: over all memory.
+    /// The key that local work requests name. It covers all memory.
     pub(crate) local: u32,
-    /// What peers name. The same, unless they may reach ranges of memory only.
+    /// The key that peers name. It equals `local`, unless peers may reach only ranges of memory.
     pub(crate) remote: u32,
 }
 
-/// The first address of ranges, and the bytes from it to the end of the last one.
+/// Returns the first address of ranges, and the number of bytes from there to the end of the last range.
 pub(crate) fn span(ranges: &Ranges) -> (IoAddr, u64) {
     let first = ranges.first().map_or(0, |range| range.start);
     (IoAddr(first), ranges.last().map_or(0, |range| range.end.saturating_sub(first)))
 }
 
-/// Pages of one size that the ranges of a key are made of, those of the holes between them too.
+/// The pages of one size in the ranges of a key and in the holes between them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Pages {
     ranges: Ranges,
@@ -70,25 +70,28 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// The largest pages that the ranges of a key are made of. `None` if it has none.
+    /// Chooses the largest pages that the ranges consist of. Returns `None` for a key without ranges.
     ///
     /// # Errors
-    /// If a range is empty, does not begin or end with a page, or comes before the end of the one before it.
+    /// If a range is empty, does not begin or end at a page boundary, or begins before the end of the
+    /// previous one.
     pub(crate) fn of(remote: &Remote) -> Result<Option<Self>, Error> {
         let Remote::Ranges(ranges) = remote else { return Ok(None) };
-        Self::largest(ranges).map(Some).ok_or(Error::Lacks("a part of memory that begins with a page"))
+        Self::largest(ranges)
+            .map(Some)
+            .ok_or(Error::Lacks("keys for memory that does not begin and end with a page"))
     }
 
     fn largest(ranges: &Ranges) -> Option<Self> {
-        /// The field has 5 bits beyond 4096.
-        const LOG_MOST: u32 = 31;
+        /// The field has 5 bits above 4096.
+        const LOG_MAX: u32 = 31;
         let (last, others) = ranges.split_last()?;
         let ordered = ranges.iter().all(|range| range.start < range.end)
             && ranges.windows(2).all(|pair| matches!(pair, [a, b] if a.end <= b.start));
         let ends =
             others.iter().fold(last.end.checked_next_multiple_of(PAGE)?, |bits, range| bits | range.end);
         let bits = ranges.iter().fold(ends, |bits, range| bits | range.start);
-        let log_len = bits.trailing_zeros().min(LOG_MOST);
+        let log_len = bits.trailing_zeros().min(LOG_MAX);
         let (_, len) = span(ranges);
         (ordered && log_len >= LOG_PAGE).then(|| {
             let count = len.div_ceil(1 << log_len);
@@ -96,15 +99,15 @@ impl Pages {
         })
     }
 
-    /// How many page entries the key has.
+    /// Returns the number of page entries of the key.
     pub(crate) const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The entry of a page by its number: its address, and whether it is present. That of a hole is not present, and has the
-    /// address of the first page. A card that heeds the bit refuses an access. One that does not makes it in memory that peers
-    /// may reach anyway, and so does any card for a virtual function, whose master sets the bit in all entries (Linux
-    /// `mlx4_WRITE_MTT_wrapper`).
+    /// Returns the entry of a page by its index: the page's address, and the present bit. The entry of a hole
+    /// is not present, and has the address of the first page. A card that honours the bit refuses the access.
+    /// A card that ignores it accesses memory that peers may reach anyway. So does any card for a virtual
+    /// function, whose master sets the bit in all entries (Linux `mlx4_WRITE_MTT_wrapper`).
     fn entry(&self, index: u64) -> u64 {
         let (first, _) = span(&self.ranges);
         let at = first.0.saturating_add(index << self.log_len);
@@ -113,30 +116,30 @@ impl Pages {
     }
 }
 
-/// Makes the keys, with every right but that to be invalidated, and gives them. Their variable bits, the eight of a key proper
-/// and those of its index that are beyond the table, which the card compares too, are by chance, or those of `former` ones.
-/// Without `pages` peers name the same key as this side.
+/// Makes the keys, with every right except invalidation. The variable bits are the eight low bits of a key,
+/// and those of its index that are beyond the table, which the card compares too. They are random, or those
+/// of the `preserved` keys. Without `pages`, peers name the same key as this side.
 pub(crate) fn create<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     tables: &mut Tables<B>,
-    [first, second]: [Place; 2],
+    [first, second]: [MptSlot; 2],
     domain: u32,
     pages: Option<&Pages>,
-    former: Option<Keys>,
+    preserved: Option<Keys>,
 ) -> Result<Keys, Error> {
     const LOCAL: u32 = MIO | LOCAL_WRITE | LOCAL_READ | REGION;
     const PEERS: u32 = ATOMIC | REMOTE_WRITE | REMOTE_READ;
-    let bits = |former: Option<u32>| former.map_or_else(|| chance(hw), |key| key.rotate_right(8));
-    let local = first.key(bits(former.map(|keys| keys.local)));
+    let bits = |preserved: Option<u32>| preserved.map_or_else(|| random_u32(hw), |key| key.rotate_right(8));
+    let local = first.key(bits(preserved.map(|keys| keys.local)));
     let peers = if pages.is_none() { PEERS } else { 0 };
     let mut all = entry(LOCAL | PHYSICAL | peers, local, domain);
     all.set_wide(field::LEN, u64::MAX);
     register(hw, commands, tables, first, &all)?;
     let Some(pages) = pages else { return Ok(Keys { local, remote: local }) };
-    // A card may not heed the bounds of a key whose addresses need no table: this one has a table.
+    // A card may ignore the bounds of a key without a page table. This key has one.
     let run = tables.map(hw, commands, pages.count, &|index| pages.entry(index))?;
-    let remote = second.key(bits(former.map(|keys| keys.remote)));
+    let remote = second.key(bits(preserved.map(|keys| keys.remote)));
     let (base, len) = span(&pages.ranges);
     let mut ranges = entry(LOCAL | PEERS, remote, domain).with(field::LOG_PAGE, pages.log_len);
     ranges.set_wide(field::START, base.0);
@@ -146,15 +149,15 @@ pub(crate) fn create<B: Block>(
     Ok(Keys { local, remote })
 }
 
-impl Place {
-    /// The bits that tell the key there from others.
+impl MptSlot {
+    /// Returns the mask of the bits that are the index in the table.
     const fn in_table(self) -> u32 {
         (1 << self.log_count) - 1
     }
 
-    /// The key there with these variable bits.
+    /// Returns the key of this entry with the given variable bits.
     const fn key(self, bits: u32) -> u32 {
-        // The variable byte comes first in the entry, last in the key.
+        // The variable byte is the first in the entry and the last in the key.
         (bits & !self.in_table() | self.index & self.in_table()).rotate_left(8)
     }
 }
@@ -171,11 +174,11 @@ fn register<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     tables: &mut Tables<B>,
-    place: Place,
+    slot: MptSlot,
     entry: &Mailbox,
 ) -> Result<(), Error> {
-    tables.back(hw, commands, Object::Key, place.index.into(), 1)?;
-    commands.send(hw, Command::new(Opcode::Sw2HwMpt).of(place.index & place.in_table()), entry)
+    tables.ensure_icm(hw, commands, Object::Key, slot.index.into(), 1)?;
+    commands.exec_in(hw, Command::new(Opcode::Sw2HwMpt).of(slot.index & slot.in_table()), entry)
 }
 
 #[cfg(test)]
@@ -215,7 +218,7 @@ mod tests {
         }
     }
 
-    /// A card that does not heed the bit of presence finds in no entry an address that peers may not reach.
+    /// On a card that ignores the present bit, no entry leads to an address that peers may not reach.
     #[test]
     fn no_entry_has_an_address_outside_of_the_ranges() {
         const MIB: u64 = 1 << 20;

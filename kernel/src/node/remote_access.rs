@@ -1,4 +1,4 @@
-//! What of this machine's memory peers may reach: `remote=`.
+//! The memory of this machine that peers can access: `remote=`.
 
 use alloc::format;
 use alloc::string::String;
@@ -6,20 +6,20 @@ use alloc::sync::Arc;
 use platform::Memory;
 
 use crate::boot::cmdline;
-use crate::machine::{self, Reach};
+use crate::machine::{self, RemoteAccess};
 use crate::mm::arena::Arena;
 use crate::mm::{frames, lent};
 
 const MIB: u64 = 1 << 20;
 
-/// Sets what the command line says. Before anything of LITE's or of an RNIC is there.
+/// Applies `remote=`. Call before LITE or an RNIC is started.
 ///
 /// # Errors
-/// What on the command line is wrong, for people, or that there is too little memory.
+/// A line for the user: `remote=` is malformed, or there is too little memory.
 pub fn set() -> Result<(), String> {
     let text = cmdline::get("remote").unwrap_or("all");
     let covered = lent::covered();
-    let free = frames::stats_among(&covered.ranges).free;
+    let (_, free) = frames::lendable_totals();
     let len = match text.strip_prefix("arena") {
         None if text == "all" => {
             let (covered, log_page) = (covered.bytes() / MIB, covered.log_page);
@@ -28,9 +28,9 @@ pub fn set() -> Result<(), String> {
         }
         None if text == "physical" => {
             log::warn!(
-                "remote=physical: peers reach all that a ConnectX-3 can address, code and devices too"
+                "remote=physical: peers can access all that a ConnectX-3 can address, also code and devices"
             );
-            machine::set_reach(Reach::Physical);
+            machine::set_remote_access(RemoteAccess::Physical);
             return Ok(());
         }
         // The rest is for the heap: the tables of applications, queues and connections.
@@ -46,6 +46,6 @@ pub fn set() -> Result<(), String> {
     let arena = Arena::take(len).ok_or_else(missing)?;
     let (base, len) = arena.range();
     log::info!("peers reach {} MiB from {:#x} on", len / MIB, base.0);
-    machine::set_reach(Reach::Arena(Arc::new(arena)));
+    machine::set_remote_access(RemoteAccess::Arena(Arc::new(arena)));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What a virtual function gets from its master: numbers, and page entries, which the master writes (ALLOC_RES, FREE_RES,
-//! WRITE_MTT; Linux `mlx4/resource_tracker.c`).
+//! The resources that a virtual function receives from its master: numbers, and page entries, which the
+//! master writes (ALLOC_RES, FREE_RES, WRITE_MTT; Linux `mlx4/resource_tracker.c`).
 
 use crate::command::{Command, Commands, Opcode};
 use crate::error::Error;
@@ -8,7 +8,7 @@ use crate::icm::pages::LOG_PAGE;
 use crate::icm::{Object, PageRun};
 use crate::layout::{Field, Mailbox};
 
-/// Kinds of what is granted.
+/// Kinds of resources.
 mod kind {
     pub(super) const QP: u32 = 0;
     pub(super) const CQ: u32 = 1;
@@ -16,25 +16,26 @@ mod kind {
     pub(super) const PAGES: u32 = 5;
     pub(super) const MAC: u32 = 6;
     pub(super) const COUNTER: u32 = 9;
-    /// With the number of queue pairs, completion queues and counters: for a driver, not for one of its users (Linux).
+    /// Flag for queue pairs, completion queues and counters: they are for a driver, not for one of its users
+    /// (Linux).
     pub(super) const OF_DRIVER: u32 = 1 << 30;
 }
 
-/// What is done with it: the modifier of the opcode.
+/// The operation on a resource: the modifier of the opcode.
 mod step {
-    /// A number only.
+    /// Reserve a number.
     pub(super) const NUMBER: u8 = 0;
-    /// A number and entries in the card's tables.
+    /// Reserve a number, with entries in the card's tables.
     pub(super) const ALL: u8 = 1;
-    /// Entries for a number.
+    /// Make entries for a reserved number.
     pub(super) const ENTRIES: u8 = 2;
 }
 
-/// Queue pair numbers that are asked for first, and at least.
-const MOST_QPS: u32 = crate::qp::queue::SLOTS as u32;
-const LEAST_QPS: u32 = 64;
-/// Page entries of one object.
-const MOST_PAGES: u64 = 1 << 20;
+/// The number of queue pair numbers that the driver requests first, and the least that it accepts.
+const MAX_QPS: u32 = crate::qp::queue::SLOTS as u32;
+const MIN_QPS: u32 = 64;
+/// The maximum number of page entries of one object.
+const MAX_PAGES: u64 = 1 << 20;
 
 fn allocate<B: Block>(
     hw: &impl Hardware<Block = B>,
@@ -44,7 +45,7 @@ fn allocate<B: Block>(
     parameter: u64,
 ) -> Result<u32, Error> {
     let ask = Command::new(Opcode::AllocRes).of(kind).variant(step).immediate(parameter);
-    commands.run(hw, ask).map(|number| number as u32)
+    commands.exec(hw, ask).map(|number| number as u32)
 }
 
 fn free<B: Block>(
@@ -55,36 +56,37 @@ fn free<B: Block>(
     parameter: u64,
 ) -> Result<(), Error> {
     let give = Command::new(Opcode::FreeRes).of(kind).variant(step).immediate(parameter);
-    commands.run(hw, give).map(drop)
+    commands.exec(hw, give).map(drop)
 }
 
-/// Numbers of queue pairs in a row, the first a multiple of how many they are: as many as the master gives.
+/// Allocates consecutive queue pair numbers, as many as the master grants. Returns the first and the count;
+/// the first is a multiple of the count.
 pub(crate) fn queue_pairs<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
 ) -> Result<(u32, u32), Error> {
-    let mut count = MOST_QPS;
+    let mut count = MAX_QPS;
     loop {
         let parameter = u64::from(count) << 32 | u64::from(count);
         match allocate(hw, commands, kind::QP | kind::OF_DRIVER, step::NUMBER, parameter) {
             Ok(first) if first.is_multiple_of(count) && first > 0 => return Ok((first, count)),
             Ok(_) => return Err(Error::Nonsense("its queue pairs have impossible numbers")),
-            Err(Error::Refused { .. }) if count > LEAST_QPS => count /= 2,
+            Err(Error::Refused { .. }) if count > MIN_QPS => count /= 2,
             Err(error) => return Err(error),
         }
     }
 }
 
-/// The number of a completion queue.
-pub(crate) fn completion_queue<B: Block>(
+/// Allocates the number of a completion queue.
+pub(crate) fn allocate_cq<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
 ) -> Result<u32, Error> {
     allocate(hw, commands, kind::CQ | kind::OF_DRIVER, step::ALL, 0)
 }
 
-/// Gives the number of a completion queue back.
-pub(crate) fn give_completion_queue<B: Block>(
+/// Frees the number of a completion queue.
+pub(crate) fn free_cq<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     number: u32,
@@ -92,12 +94,12 @@ pub(crate) fn give_completion_queue<B: Block>(
     free(hw, commands, kind::CQ, step::ALL, number.into())
 }
 
-/// The index of a key.
+/// Allocates the index of a key.
 pub(crate) fn key<B: Block>(hw: &impl Hardware<Block = B>, commands: &mut Commands<B>) -> Result<u32, Error> {
     allocate(hw, commands, kind::KEY, step::NUMBER, 0)
 }
 
-/// A counter of a port's frames; `None` if the master has none left.
+/// Allocates a counter for a port's frames; `None` if the master has none left.
 pub(crate) fn counter<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -109,7 +111,7 @@ pub(crate) fn counter<B: Block>(
     }
 }
 
-/// A row of a port's table of addresses, for this one.
+/// Allocates a row of a port's address table for this address.
 pub(crate) fn mac_row<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
@@ -125,8 +127,9 @@ pub(crate) fn mac_row<B: Block>(
         .ok_or(Error::Nonsense("its address has an impossible row"))
 }
 
-/// Has entries made for `count` numbers of objects from `first` on, where they are made apart.
-pub(crate) fn back<B: Block>(
+/// Makes table entries for `count` objects from number `first` on, unless they are made together with the
+/// number.
+pub(crate) fn ensure_icm<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     object: Object,
@@ -142,33 +145,33 @@ pub(crate) fn back<B: Block>(
         .try_for_each(|number| allocate(hw, commands, kind, step::ENTRIES, number).map(drop))
 }
 
-/// Has `count` page entries written, as `entry` gives them by their number from 0 on.
+/// Makes the master write `count` page entries. `entry` returns each by its index from 0 on.
 pub(crate) fn map<B: Block>(
     hw: &impl Hardware<Block = B>,
     commands: &mut Commands<B>,
     count: u64,
     entry: &dyn Fn(u64) -> u64,
 ) -> Result<PageRun, Error> {
-    let pages = Some(count).filter(|count| (1..=MOST_PAGES).contains(count));
+    let pages = Some(count).filter(|count| (1..=MAX_PAGES).contains(count));
     let pages = pages.ok_or(Error::Exhausted("page entries"))?;
     let first = allocate(hw, commands, kind::PAGES, step::ALL, order(pages).into())?;
     let run = PageRun::new(first.into(), pages << LOG_PAGE);
     let written = write_pages(hw, commands, first, pages, entry);
     if written.is_err() {
-        unmap_queue(hw, commands, run);
+        unmap(hw, commands, run);
     }
     written.map(|()| run)
 }
 
-/// Gives page entries back. The card no longer uses them.
-pub(crate) fn unmap_queue<B: Block>(hw: &impl Hardware<Block = B>, commands: &mut Commands<B>, run: PageRun) {
+/// Frees page entries, which the card must no longer use.
+pub(crate) fn unmap<B: Block>(hw: &impl Hardware<Block = B>, commands: &mut Commands<B>, run: PageRun) {
     let parameter = u64::from(order(run.pages())) << 32 | run.first();
     if let Err(error) = free(hw, commands, kind::PAGES, step::ALL, parameter) {
-        log::warn!("mlx4: page entries stay taken: {error}");
+        log::warn!("mlx4: page entries cannot be freed: {error}");
     }
 }
 
-/// log2 of how many page entries are asked for.
+/// Returns log2 of the number of page entries to request.
 const fn order(pages: u64) -> u32 {
     pages.next_power_of_two().ilog2()
 }
@@ -182,15 +185,15 @@ fn write_pages<B: Block>(
 ) -> Result<(), Error> {
     const FIRST: Field = Field::word(0x04);
     const ENTRIES: usize = 0x10;
-    /// Entries of one command (Linux `MLX4_MAILBOX_SIZE / 8 - 2`).
-    const MOST: u64 = 510;
-    for skip in (0..pages).step_by(MOST as usize) {
-        let count = MOST.min(pages - skip);
+    /// The maximum number of entries in one command (Linux `MLX4_MAILBOX_SIZE / 8 - 2`).
+    const MAX_PER_COMMAND: u64 = 510;
+    for skip in (0..pages).step_by(MAX_PER_COMMAND as usize) {
+        let count = MAX_PER_COMMAND.min(pages - skip);
         let mut mailbox = Mailbox::new().with(FIRST, first + skip as u32);
         for page in 0..count {
             mailbox.set_wide(ENTRIES + 8 * page as usize, entry(skip + page));
         }
-        commands.send(hw, Command::new(Opcode::WriteMtt).of(count as u32), &mailbox)?;
+        commands.exec_in(hw, Command::new(Opcode::WriteMtt).of(count as u32), &mailbox)?;
     }
     Ok(())
 }

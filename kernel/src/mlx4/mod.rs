@@ -1,4 +1,4 @@
-//! ConnectX-3 cards: which this machine has, bringing one up as its RNIC, and again when it has failed.
+//! ConnectX-3 cards: finds those of this machine, brings one up as its RNIC, and restarts it after a failure.
 
 mod hardware;
 
@@ -14,50 +14,50 @@ use platform::Instant;
 use verbs::{PortState, Rnic};
 
 use crate::arch::interrupts;
-use crate::machine::{self, Reach};
+use crate::machine::{self, RemoteAccess};
 use crate::mm::lent;
 use crate::pci::{self, Address, Function, Message, MsixError, MsixTable};
 use crate::sync::IrqRawMutex;
 use crate::{exec, time};
-use hardware::Slot;
+use hardware::PciCard;
 
-/// A card that is up.
-pub type Card = Mlx4<Slot, IrqRawMutex>;
+/// A running card.
+pub type Card = Mlx4<PciCard, IrqRawMutex>;
 
 const VENDOR: u16 = 0x15b3;
-/// ConnectX-3 and ConnectX-3 Pro.
+/// PCI device ids of ConnectX-3 and ConnectX-3 Pro.
 const PHYSICAL: [u16; 2] = [0x1003, 0x1007];
-/// A virtual function of either.
+/// The PCI device id of a virtual function of either.
 const VIRTUAL: u16 = 0x1004;
 
-/// The entry of the table of messages by which the card interrupts.
+/// The MSI-X table entry by which the card interrupts.
 const ENTRY: u16 = 0;
-/// How long a link may take to come up: cables take seconds, a subnet manager or the spanning tree of a switch up to half a
-/// minute.
+/// The longest time for a link to come up: cables take seconds, a subnet manager or the spanning tree of a
+/// switch up to half a minute.
 const LINK_LIMIT: Duration = Duration::from_secs(60);
-/// Between two looks at a link.
-const LOOK: Duration = Duration::from_millis(1);
-/// Between two looks whether a card has failed, and between two steps of its recovery at the longest.
-const WATCH: Duration = Duration::from_secs(1);
-/// Requests taken while the link is waited for: events only.
+/// The interval at which the link is checked.
+const LINK_INTERVAL: Duration = Duration::from_millis(1);
+/// The interval at which the card's health is checked, and the longest between two steps of a recovery.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(1);
+/// Entries that are polled at a time while the card waits for its link. They are events only.
 const EVENTS: usize = 64;
 
-/// Which card is wanted, and which of its ports.
+/// The wanted card and port.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Choice {
-    /// Where it is. `None`: the first on the bus, a physical function before a virtual one.
+    /// The card's address. `None` selects the first on the bus, a physical function before a virtual one.
     pub address: Option<Address>,
-    /// The port, from 1. `None`: the first.
+    /// The port, from 1. `None` selects the first.
     pub port: Option<u8>,
 }
 
-/// Why there is no card to be used.
+/// The reason for which no card can be used.
 pub enum NoCard {
-    /// There is none.
+    /// The machine has no card.
     Absent,
-    /// None is at the place wanted; those that there are.
+    /// The wanted address has no card; the list contains the machine's cards.
     Elsewhere(Address, Vec<Function>),
-    /// It does not come up.
+    /// The card does not start.
     Fails(Address, String),
 }
 
@@ -77,34 +77,33 @@ impl fmt::Display for NoCard {
     }
 }
 
-/// When a card was begun with, was up, and had its link.
+/// The times at which the start began, the card was up, and its link was up.
 struct Times {
     begun: Instant,
     up: Instant,
     linked: Instant,
 }
 
-/// A card that is up, and how it interrupts.
+/// A running card and its interrupt message.
 #[derive(Clone)]
-pub struct Driven {
-    /// It.
+pub struct DrivenCard {
     pub card: Arc<Card>,
     function: Function,
     message: Message,
 }
 
-impl Driven {
-    /// Where it is on the bus.
+impl DrivenCard {
+    /// Returns the card's address on the bus.
     pub fn address(&self) -> Address {
         self.function.address
     }
 
-    /// Brings the card up again whenever it has failed. Ends with the reason if it cannot be used any more: it is lost, or its
-    /// key is another, which nobody in the cluster knows.
+    /// Restarts the card whenever it has failed. Ends with the reason if the card cannot be used any more: it
+    /// is lost, or its key has changed, and no other node knows the new key.
     pub async fn watch(self) -> String {
         let key = self.card.memory_key();
         loop {
-            exec::sleep(WATCH).await;
+            exec::sleep(HEALTH_INTERVAL).await;
             let began = time::now();
             let mut next = match self.card.mend(began) {
                 Condition::Well => continue,
@@ -112,7 +111,7 @@ impl Driven {
                 Condition::Lost { error } => return self.lost(&error),
             };
             loop {
-                exec::sleep_until(next.min(time::now() + WATCH)).await;
+                exec::sleep_until(next.min(time::now() + HEALTH_INTERVAL)).await;
                 match self.card.mend(time::now()) {
                     Condition::Well => break,
                     Condition::Mending { next: later } => next = later,
@@ -129,7 +128,7 @@ impl Driven {
                 );
             }
             let ms = time::now().saturating_since(began).as_millis();
-            log::info!("rnic mlx4: the card at pci {} is well again after {ms} ms", self.function.address);
+            log::info!("rnic mlx4: the card at pci {} has recovered after {ms} ms", self.function.address);
         }
     }
 
@@ -138,10 +137,10 @@ impl Driven {
     }
 }
 
-/// Brings a card up, until its link is, and says what all cards are.
-pub async fn start(choice: Choice) -> Result<Driven, NoCard> {
+/// Brings a card and its link up, and prints a description of all cards.
+pub async fn start(choice: Choice) -> Result<DrivenCard, NoCard> {
     let mut cards: Vec<Function> = pci::functions().into_iter().filter(is_card).collect();
-    // Physical functions before virtual ones, and otherwise in the order of the bus.
+    // Physical functions come before virtual ones, otherwise in the order of the bus.
     cards.sort_by_key(|card| card.id.1 == VIRTUAL);
     let place = match choice.address {
         _ if cards.is_empty() => return Err(NoCard::Absent),
@@ -174,11 +173,11 @@ pub async fn start(choice: Choice) -> Result<Driven, NoCard> {
         us(reset, up),
         us(up, linked)
     );
-    say_ports(&card, Some(identity.port));
+    print_other_ports(&card, Some(identity.port));
     for other in cards {
-        look_at(&other);
+        print_unused(&other);
     }
-    Ok(Driven { card: Arc::new(card), function, message })
+    Ok(DrivenCard { card: Arc::new(card), function, message })
 }
 
 fn is_card(function: &Function) -> bool {
@@ -186,7 +185,7 @@ fn is_card(function: &Function) -> bool {
     vendor == VENDOR && (device == VIRTUAL || PHYSICAL.contains(&device))
 }
 
-/// What a card is.
+/// The description of a card.
 struct Name<'a>(&'a Function, &'a Identity);
 
 impl fmt::Display for Name<'_> {
@@ -197,8 +196,8 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Says what ports a card has beside the one that is driven.
-fn say_ports(card: &Card, driven: Option<u8>) {
+/// Prints the ports of a card other than the driven one.
+fn print_other_ports(card: &Card, driven: Option<u8>) {
     match card.ports() {
         Ok(ports) => {
             for CardPort { number, layer, mac, link } in ports {
@@ -208,17 +207,17 @@ fn say_ports(card: &Card, driven: Option<u8>) {
                 }
             }
         }
-        Err(why) => log::warn!("rnic mlx4: the ports are not known: {why}"),
+        Err(why) => log::warn!("rnic mlx4: cannot query the ports: {why}"),
     }
 }
 
-/// Says what a card is that nobody uses. It is brought up for that, and given up again.
-fn look_at(function: &Function) {
-    let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"));
-    match slot.and_then(|slot| Card::start(slot, &Config::default()).map_err(|e| e.to_string())) {
+/// Prints the description of an unused card, which is brought up and shut down for this purpose.
+fn print_unused(function: &Function) {
+    let device = PciCard::new(function.clone()).map_err(|e| format!("{e}"));
+    match device.and_then(|device| Card::start(device, &Config::default()).map_err(|e| e.to_string())) {
         Ok(card) => {
             log::info!("rnic mlx4: {}, not used", Name(function, &card.identity()));
-            say_ports(&card, None);
+            print_other_ports(&card, None);
         }
         Err(why) => log::warn!("rnic mlx4: {} at pci {}: {why}", function.name(), function.address),
     }
@@ -226,19 +225,19 @@ fn look_at(function: &Function) {
 
 async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times), String> {
     let begun = time::now();
-    let slot = Slot::new(function.clone()).map_err(|e| format!("{e}"))?;
-    let remote = match machine::reach() {
-        Reach::Arena(arena) => {
+    let device = PciCard::new(function.clone()).map_err(|e| format!("{e}"))?;
+    let remote = match machine::remote_access() {
+        RemoteAccess::Arena(arena) => {
             let (base, len) = arena.range();
             Remote::part(base, len)
         }
-        Reach::Lendable => Remote::Ranges(lent::covered().ranges.as_slice().into()),
-        Reach::Physical => Remote::Physical,
+        RemoteAccess::Lendable => Remote::Ranges(lent::covered().ranges.as_slice().into()),
+        RemoteAccess::Physical => Remote::Physical,
     };
     let config = Config { port, remote, vector: ENTRY, frames: true, ..Config::default() };
-    let card = Mlx4::start(slot, &config).map_err(|e| format!("{e}"))?;
+    let card = Mlx4::start(device, &config).map_err(|e| format!("{e}"))?;
     let up = time::now();
-    // Not before, for the reset that it begins with turns messages off.
+    // The vector is allocated after the reset, which turns messages off.
     let irq = interrupts::allocate("mlx4", Box::new(|| ())).map_err(|_| "no interrupt vector is left")?;
     let message = Message { address: irq.msi_address, data: irq.msi_data };
     turn_messages_on(function, message).map_err(|e| e.to_string())?;
@@ -247,13 +246,13 @@ async fn bring_up(function: &Function, port: u8) -> Result<(Card, Message, Times
         if time::now() >= deadline {
             return Err(format!("its port has no link after {} s", LINK_LIMIT.as_secs()));
         }
-        exec::sleep(LOOK).await;
+        exec::sleep(LINK_INTERVAL).await;
         card.progress(time::now(), EVENTS);
     }
     Ok((card, message, Times { begun, up, linked: time::now() }))
 }
 
-/// A reset turns them off, and empties their table.
+/// Turns messages on again after a reset, which turns them off and clears their table.
 fn turn_messages_on(function: &Function, message: Message) -> Result<(), MsixError> {
     MsixTable::enable(function).map(|mut table| table.set(ENTRY, message))
 }

@@ -1,4 +1,4 @@
-//! The machine as the driver of a ConnectX-3 asks for it.
+//! The machine, in the form that the driver of a ConnectX-3 requires.
 
 use core::time::Duration;
 use mlx4::{Block, Hardware};
@@ -9,20 +9,20 @@ use crate::mm::memory::LentMemory;
 use crate::pci::{BarError, Function, Window};
 use crate::{random, time};
 
-/// The BARs of a ConnectX-3: registers, and doorbells.
+/// The BARs of a ConnectX-3: registers and doorbells.
 const REGISTERS: usize = 0;
 const DOORBELLS: usize = 2;
 
-/// A card in its place on the bus.
-pub struct Slot {
+/// A card on the PCI bus.
+pub struct PciCard {
     function: Function,
-    /// Not of a virtual function.
+    /// The registers. A virtual function has none.
     registers: Option<Window>,
     doorbells: Window,
 }
 
-impl Slot {
-    /// Maps a card's windows and lets it reach memory.
+impl PciCard {
+    /// Maps a card's windows and lets the card access memory.
     pub fn new(function: Function) -> Result<Self, BarError> {
         let registers = match Window::map(&function, REGISTERS) {
             Err(BarError::Absent) => None,
@@ -34,7 +34,7 @@ impl Slot {
     }
 }
 
-impl Hardware for Slot {
+impl Hardware for PciCard {
     type Block = Dma;
 
     fn config(&self, offset: u16) -> u32 {

@@ -1,4 +1,5 @@
-//! The requester: turns send work into request packets, and responses into completions (specification 9.7.3, 9.7.5).
+//! The requester turns send work into request packets, and responses into completions (specification 9.7.3,
+//! 9.7.5).
 //!
 //! ```text
 //!      head of queue          cursor
@@ -7,8 +8,9 @@
 //!        oldest not            next to     highest sent
 //!        acknowledged          send        before, plus 1
 //! ```
-//! `next` falls behind `sent` when the requester goes back. `next - una` is bounded by a [`Window`]. When an answer is
-//! late, a *probe* repeats the packet at `una` and moves nothing: its answer says how far the responder is.
+//! `next` falls behind `sent` when the requester goes back. `next - una` is bounded by a [`Window`]. If a
+//! response is late, a *probe* repeats the packet at `una` and changes nothing else; its response shows the
+//! responder's progress.
 
 mod responses;
 
@@ -24,20 +26,20 @@ use core::time::Duration;
 use platform::Instant;
 use verbs::{Completion, Psn, QpConnect, QpNum, SendWr, Status, VerbsError};
 
-/// An RNR retry count that means for ever (specification 9.7.5.2.8).
-const RNR_FOR_EVER: u8 = 7;
+/// The RNR retry count that means no limit (specification 9.7.5.2.8).
+const RNR_UNLIMITED: u8 = 7;
 
-/// Distance from `b` up to `a`, modulo 2^24.
+/// Returns the distance from `b` up to `a`, modulo 2^24.
 const fn ahead(a: Psn, b: Psn) -> u32 {
     a.get().wrapping_sub(b.get()) & 0xff_ffff
 }
 
-/// A gap that the requester went back for.
+/// A gap to which the requester went back.
 #[derive(Clone, Copy)]
 struct Gap {
     at: Psn,
     when: Instant,
-    /// It showed again, though perhaps only in what was on its way already.
+    /// True if the gap was seen again, though perhaps only by responses that were already in flight.
     again: bool,
 }
 
@@ -49,44 +51,44 @@ pub(super) struct Requester {
     max_rd_atomic: usize,
     rnr_retries: u8,
 
-    /// Oldest PSN not acknowledged.
+    /// The oldest PSN that is not acknowledged.
     una: Psn,
-    /// Next PSN to send.
+    /// The next PSN to send.
     next: Psn,
     /// One past the highest PSN ever sent.
     sent: Psn,
-    /// First PSN of the next work request posted.
+    /// The first PSN of the next work request to be posted.
     post: Psn,
-    /// The work request that `next` belongs to.
+    /// The position of the work request to which `next` belongs.
     cursor: u64,
-    /// Ends (one past) of the READ requests and atomics between `una` and `sent`: what is asked again must end where it
-    /// ended before, as the responder keeps what it was asked for.
+    /// The ends (one past) of the READ requests and atomics between `una` and `sent`. A repeated request must
+    /// end where it ended before, because the responder remembers the original.
     rd_atomic: VecDeque<Psn>,
-    /// How many of them are before `next`.
+    /// The number of these that are before `next`.
     rd_atomic_sent: usize,
-    /// The gap at `una`, once known.
+    /// The gap at `una`, once it is known.
     gap: Option<Gap>,
     window: Window,
     rtt: Rtt,
-    /// All before this was sent when the round began.
+    /// One past the last packet that was sent when the round began.
     round_end: Psn,
-    /// Packets sent since the last one that asked for an acknowledgement.
+    /// The number of packets sent since the last one that requested an acknowledgement.
     unasked: u32,
     rnr_left: u8,
     timers: Timers,
-    /// Nothing is sent before: the responder was not ready.
+    /// The time before which nothing is sent, because the responder was not ready.
     wait_until: Option<Instant>,
-    /// The packet at `una` is to be repeated.
+    /// True if the packet at `una` must be repeated.
     probe_due: bool,
-    /// One past the packet repeated last, as long as that is the last progress.
+    /// One past the packet repeated last, as long as its acknowledgement would be the last progress.
     probed: Option<Psn>,
 }
 
-/// What may be sent next.
+/// A packet that may be sent next.
 struct Sendable {
-    /// Packets of the work request that precede it.
+    /// The number of packets of the work request before it.
     done: u32,
-    /// PSNs that it takes.
+    /// The number of PSNs that it consumes.
     packets: u32,
     in_flight: u32,
 }
@@ -157,28 +159,28 @@ impl Requester {
         self.una
     }
 
-    /// When [`on_timer`](Self::on_timer) is due.
+    /// Returns the time at which [`on_timer`](Self::on_timer) must be called.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.wait_until.or_else(|| self.timers.deadline())
     }
 
-    /// Whether [`next_tx`](Self::next_tx) gives something.
+    /// Returns true if [`next_tx`](Self::next_tx) returns a packet.
     pub(super) fn has_work(&self) -> bool {
         self.probe_due || self.queue.get(self.cursor).is_some_and(|wqe| self.sendable(wqe).is_some())
     }
 
-    /// The next request packet, if one may be sent now.
+    /// Returns the next request packet, if one may be sent now.
     pub(super) fn next_tx(&self) -> Option<Tx> {
         if self.probe_due {
             return self.probe();
         }
         let wqe = self.queue.get(self.cursor)?;
         let Sendable { done, packets, in_flight } = self.sendable(wqe)?;
-        let ack_request = wqe.op.is_rd_atomic() || self.asks(wqe, done, in_flight);
+        let ack_request = wqe.op.is_rd_atomic() || self.requests_ack(wqe, done, in_flight);
         Some(self.request(wqe, self.cursor, self.next, done, packets, ack_request))
     }
 
-    /// Whether the packet at `next` may be sent, which is one of `wqe`.
+    /// Returns the packet at `next`, which belongs to `wqe`, if it may be sent.
     fn sendable(&self, wqe: &Wqe) -> Option<Sendable> {
         if self.wait_until.is_some() {
             return None;
@@ -186,7 +188,7 @@ impl Requester {
         let done = ahead(self.next, wqe.first);
         let in_flight = ahead(self.next, self.una);
         if in_flight > 0 {
-            // What nobody asked about is not answered: it must not fill the window.
+            // Packets without a request for an acknowledgement get none, so they must not fill the window.
             if in_flight >= self.window.packets() && in_flight > self.unasked {
                 return None;
             }
@@ -208,16 +210,17 @@ impl Requester {
         fits.then_some(Sendable { done, packets, in_flight })
     }
 
-    /// PSNs of a new READ request or atomic, from packet number `done` on: so many that a few fill the window.
+    /// Returns the number of PSNs of a new READ request or atomic, from packet number `done` on. It is chosen
+    /// so that a few requests fill the window.
     fn piece(&self, wqe: &Wqe, done: u32) -> u32 {
         let few = self.max_rd_atomic.clamp(1, 4) as u32;
         let most = (self.window.packets() / few).clamp(1, READ_CHUNK);
         if let Op::Read(_) = wqe.op { most.min(wqe.packets - done) } else { 1 }
     }
 
-    /// Whether packet number `done` of a SEND or WRITE asks for an acknowledgement: when somebody waits for it, when
-    /// nothing follows, and often enough to keep the window moving.
-    fn asks(&self, wqe: &Wqe, done: u32, in_flight: u32) -> bool {
+    /// Returns true if packet number `done` of a SEND or WRITE requests an acknowledgement: if somebody waits
+    /// for it, if no packet follows, and often enough to advance the window.
+    fn requests_ack(&self, wqe: &Wqe, done: u32, in_flight: u32) -> bool {
         let last = done + 1 == wqe.packets;
         let nothing_follows = self.cursor + 1 == self.queue.tail();
         let window = self.window.packets();
@@ -226,7 +229,7 @@ impl Requester {
             || in_flight + 1 >= window
     }
 
-    /// The packet at `una` once more.
+    /// Returns the packet at `una` again.
     fn probe(&self) -> Option<Tx> {
         let (wqe, position) = (self.queue.front()?, self.queue.head());
         let done = ahead(self.una, wqe.first);
@@ -240,7 +243,7 @@ impl Requester {
         Request { wqe, position, psn, done, packets, ack_request, mtu, remote_qp }.tx()
     }
 
-    /// `tx`, which [`next_tx`](Self::next_tx) gave, was sent.
+    /// Records that `tx`, which [`next_tx`](Self::next_tx) returned, was sent.
     pub(super) fn on_sent(&mut self, tx: &Tx, packets: u32, env: &mut Env<'_>) {
         if self.probe_due {
             self.probe_due = false;
@@ -287,7 +290,7 @@ impl Requester {
         self.probed = None;
     }
 
-    /// The time is `env.now`: ends a wait, or does what is due because no acknowledgement came in time.
+    /// Ends a wait at `env.now`, or reacts to a missing acknowledgement.
     pub(super) fn on_timer(&mut self, env: &mut Env<'_>) -> Result<(), Status> {
         if let Some(until) = self.wait_until {
             if env.now >= until {
@@ -298,7 +301,8 @@ impl Requester {
         match self.timers.due(env.now, self.rtt.timeout()) {
             Due::Nothing => {}
             Due::Probe if self.next == self.una => {}
-            // The responder had missed what the probe repeated, and so what came after it; or what was sent again.
+            // The responder had missed the packet that the probe repeated, and thus the packets after it; or
+            // a repeated packet was lost.
             Due::Probe if self.probed == Some(self.una) || self.gap.is_some_and(|gap| gap.again) => {
                 self.on_gap(Some(Duration::ZERO), env);
             }
@@ -320,7 +324,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Ends all work: the oldest with `status` if there is one, the rest as flushed.
+    /// Completes all work: the oldest request with `status` if there is one, the others as flushed.
     pub(super) fn flush(&mut self, status: Option<Status>, env: &mut Env<'_>) {
         if let Some(status) = status {
             self.complete_front(status, env);
@@ -335,7 +339,7 @@ impl Requester {
         self.wait_until = None;
     }
 
-    /// Takes the oldest work request out and completes it; `false` if there was none.
+    /// Removes the oldest work request and completes it. Returns false if there was none.
     fn complete_front(&mut self, status: Status, env: &mut Env<'_>) -> bool {
         let Some(wqe) = self.queue.front() else { return false };
         let (byte_len, kind) = (wqe.len, wqe.op.kind());

@@ -1,22 +1,22 @@
-//! The invariant CRC: CRC-32 of Ethernet over what no router may change, stored little-endian.
+//! The invariant CRC: Ethernet's CRC-32 over everything that no router may change, stored little-endian.
 //!
-//! Fields that may change count as ones (specification 7.8.1, annexes A16.5 and A17.3).
+//! Variant fields count as ones (specification 7.8.1, annexes A16.5 and A17.3).
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
 mod table;
 
-/// How a CRC is computed.
+/// The method by which a CRC is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// By tables: works everywhere.
+    /// By tables, which works everywhere.
     Table,
     /// By carry-less multiplication; short runs of bytes by tables.
     Multiply,
 }
 
 impl Method {
-    /// What [`Icrc::feed`] uses: the fastest that this processor has.
+    /// Returns the method of [`Icrc::feed`]: the fastest that this processor has.
     #[must_use]
     pub fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -27,18 +27,18 @@ impl Method {
     }
 }
 
-/// The CRC of what was fed so far.
+/// The CRC of the bytes so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Icrc(u32);
 
 impl Icrc {
-    /// As before the first byte.
+    /// The CRC before the first byte.
     pub const EMPTY: Self = Self(u32::MAX);
 
-    /// As after the eight bytes of ones that stand for the local route header that RoCE does not have.
+    /// The CRC after the eight bytes of ones that stand for the local route header, which RoCE does not have.
     pub const START: Self = Self(table::after_ones(8));
 
-    /// Goes on over `bytes`.
+    /// Continues the CRC over `bytes`.
     #[inline]
     #[must_use]
     pub fn feed(self, bytes: &[u8]) -> Self {
@@ -49,13 +49,14 @@ impl Icrc {
         self.feed_by_table(bytes)
     }
 
-    /// As [`feed`](Self::feed), but always by tables: what it is measured and tested against.
+    /// Continues the CRC over `bytes` by tables. Tests and measurements compare [`feed`](Self::feed) with
+    /// this.
     #[must_use]
     pub fn feed_by_table(self, bytes: &[u8]) -> Self {
         Self(table::feed(self.0, bytes))
     }
 
-    /// The four bytes at the end of the packet.
+    /// Returns the four bytes at the end of the packet.
     #[must_use]
     pub const fn finish(self) -> [u8; 4] {
         (!self.0).to_le_bytes()

@@ -1,8 +1,11 @@
-//! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from the poller.
+//! The control connection to the cluster manager: TCP, the Noise channel, whole messages, and heartbeats from
+//! the poller.
 //!
-//! Lock order: link, stack, port. A task that seals a message takes the sealer out of the link and works without the
-//! lock, so that interrupts stay on; the poller seals only heartbeats, of a few bytes, in place.
+//! Lock order: connection, stack, port. A task that seals a message takes the sealer out of the connection
+//! and works without the lock, so that interrupts stay on. The poller seals only heartbeats, of a few bytes,
+//! in place.
 
+use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -20,43 +23,44 @@ use proto::channel::{
 use proto::{Hello, Join, ToManager, ToNode, Welcome};
 use zeroize::Zeroizing;
 
-use super::stack::{Buffers, Stack, TcpStream};
 use crate::arch::cpu;
 use crate::boot::chart;
 use crate::boot::modules::Modules;
+use crate::exec::Poller;
+use crate::net::stack::{Buffers, Stack, TcpStream};
 use crate::sync::IrqMutex;
-use crate::{exec, random, time};
+use crate::{exec, net, random, time};
 
-/// From the start of a join to its end, whatever happens.
+/// The deadline of a join, counted from its start.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
-/// Between two attempts to connect to a manager that refuses.
+/// The pause between two attempts to connect to a manager that refuses the connection.
 const RETRY: Duration = Duration::from_millis(100);
-/// Bytes read from the connection at a time.
+/// Bytes that are read from the connection at a time.
 const CHUNK: usize = 32 * 1024;
-/// The longest message of the poller's: a heartbeat, sealed.
-const BEAT_MAX: usize = 64;
-/// Room in the outgoing buffer for heartbeats behind a message that waits.
-const BEAT_ROOM: usize = 16 * BEAT_MAX;
-/// Heartbeats whose times are kept until they are acknowledged. A task may compute for longer than that many: the
-/// acknowledgements of the latest count.
-const BEATS_KEPT: usize = 64;
-/// Tasks that wait to send at a time without spinning.
+/// The longest message of the poller, a sealed heartbeat, in bytes.
+const HEARTBEAT_MAX: usize = 64;
+/// Room in the outgoing buffer for heartbeats behind a waiting message, in bytes.
+const HEARTBEAT_ROOM: usize = 16 * HEARTBEAT_MAX;
+/// The number of heartbeats whose times are kept until they are acknowledged. If a task computes for longer,
+/// the acknowledgements of the latest heartbeats count.
+const HEARTBEATS_KEPT: usize = 64;
+/// Tasks that can wait to send at a time without spinning.
 const MAX_WAITERS: usize = 32;
-/// How long last words may take.
+/// The longest time for last words.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Why a node could not join.
+/// The reason for which a node could not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
     /// The manager cannot be reached.
     NoManager(SocketAddrV4, NetworkError),
-    /// The manager has another cluster key, or what answers is no manager.
+    /// The manager has another cluster key, or the answering process is not a manager.
     Channel(SocketAddrV4, ChannelError),
-    /// The manager said no.
+    /// The manager refuses the node.
     Refused(String),
-    /// The manager's answer makes no sense.
+    /// The manager's answer is malformed.
     Malformed,
-    /// The key is one for another role than a node's.
+    /// The key belongs to another role than a node's.
     Key(WrongRole),
     /// There is no good randomness for keys.
     NoRandomness,
@@ -84,7 +88,7 @@ impl core::fmt::Display for JoinError {
 struct Incoming {
     opener: Opener,
     chunk: Vec<u8>,
-    /// What of `chunk` has come and was not opened.
+    /// Bytes of `chunk` that have arrived and are not decrypted yet.
     range: core::ops::Range<usize>,
 }
 
@@ -107,60 +111,60 @@ impl Incoming {
     }
 }
 
-/// Why nothing more is received.
+/// The reason for which receiving has ended.
 #[derive(Clone, Copy, Debug)]
 enum RecvError {
     Tcp(NetworkError),
     Channel(ChannelError),
 }
 
-/// What a message is sealed with, and into.
+/// The sealer and its output buffer.
 struct Seal {
     sealer: Sealer,
     bytes: Vec<u8>,
 }
 
 struct Outgoing {
-    /// Absent while a task seals with it.
+    /// The sealer; absent while a task uses it.
     seal: Option<Seal>,
-    /// Sealed and not yet taken by the connection: `bytes[sent..]`.
+    /// Sealed bytes; `bytes[sent..]` have not been passed to the connection yet.
     bytes: Vec<u8>,
     sent: usize,
     waiters: Vec<Waker>,
     down: bool,
-    beat: Beat,
+    heartbeats: Heartbeats,
 }
 
-/// The heartbeat.
-struct Beat {
+/// The state of the heartbeats.
+struct Heartbeats {
     every: Duration,
     next: Instant,
     seq: u64,
-    /// When the last ones went out: number and time, at the number modulo the length.
-    sent: [(u64, Instant); BEATS_KEPT],
+    /// The number and time of the latest heartbeats, each at the index of its number modulo the length.
+    sent: [(u64, Instant); HEARTBEATS_KEPT],
 }
 
-/// The control connection, once the node has joined.
-pub struct Link {
+/// The control connection of a node that has joined.
+pub struct ManagerLink {
     stream: TcpStream,
-    /// Tasks only, so without masking interrupts: opening a message takes its time.
+    /// Used by tasks only, so without masking interrupts: decrypting a message takes time.
     incoming: spin::Mutex<Incoming>,
     outgoing: IrqMutex<Outgoing>,
     lease: Duration,
-    /// Until when the membership holds, as far as received acknowledgements tell; nanoseconds.
+    /// The end of the lease according to received acknowledgements, in nanoseconds.
     lease_until: AtomicU64,
-    /// First byte of encoded last words.
+    /// The first byte of encoded last words.
     last_words_tag: u8,
 }
 
-/// The link that the poller serves.
-static LINK: IrqMutex<Option<Arc<Link>>> = IrqMutex::new(None);
+/// The connection that the poller serves.
+static LINK: IrqMutex<Option<Arc<ManagerLink>>> = IrqMutex::new(None);
 
-/// Joins the cluster of the manager at `manager`. On success the link is up and sends heartbeats by itself, and outlasts a
-/// manager that is silent for `silence` beyond the lease.
+/// Joins the cluster of the manager at `manager`. On success the connection is up and sends heartbeats by
+/// itself. It outlasts a manager that is silent for at most `silence` beyond the lease.
 ///
 /// # Errors
-/// As [`JoinError`] says, within five seconds.
+/// A [`JoinError`], within five seconds.
 pub async fn join(
     stack: &'static Stack,
     manager: SocketAddrV4,
@@ -168,19 +172,21 @@ pub async fn join(
     buffers: Buffers,
     silence: Option<Duration>,
     join: impl FnOnce() -> Join,
-) -> Result<(Arc<Link>, Welcome), JoinError> {
+) -> Result<(Arc<ManagerLink>, Welcome), JoinError> {
     if !random::is_seeded() {
         return Err(JoinError::NoRandomness);
     }
+    // Before the first await: a task that computes later must not delay the adoption of the poller.
+    exec::register_poller(0, Box::new(LinkPoller));
     let deadline = time::now() + JOIN_DEADLINE;
     let no_manager = |e| JoinError::NoManager(manager, e);
-    // While DHCP is under way: making the key pair takes the longest of all that is not waiting.
+    // The key pair is computed while DHCP runs, because that takes the longest time of all steps.
     let mut fresh = Zeroizing::new([0; 32]);
     random::fill(&mut *fresh);
     let key = key.for_role(Role::Node).map_err(JoinError::Key)?;
     let start = Handshake::initiator_with(&key, *fresh, arithmetic());
     drop(fresh);
-    if super::with_deadline(deadline, stack.configured()).await.is_none() {
+    if net::with_deadline(deadline, stack.configured()).await.is_none() {
         return Err(no_manager(NetworkError::NoAddress));
     }
     chart::mark("address");
@@ -193,7 +199,7 @@ pub async fn join(
     chart::mark("tcp");
     let channel_error = |e| JoinError::Channel(manager, e);
     let (Channel { mut sealer, opener, .. }, rest) =
-        match super::with_deadline(deadline, handshake(&stream, start, deadline)).await {
+        match net::with_deadline(deadline, handshake(&stream, start, deadline)).await {
             None => return Err(no_manager(NetworkError::Deadline)),
             Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
             Some(Err(RecvError::Channel(e))) => return Err(channel_error(e)),
@@ -207,7 +213,7 @@ pub async fn join(
     let mut chunk = rest;
     chunk.resize(CHUNK.max(len), 0);
     let mut incoming = Incoming { opener, chunk, range: 0..len };
-    let answer = super::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
+    let answer = net::with_deadline(deadline, poll_fn(|cx| incoming.poll(&stream, cx))).await;
     let answer = match answer {
         None => return Err(no_manager(NetworkError::Deadline)),
         Some(Err(RecvError::Tcp(e))) => return Err(no_manager(e)),
@@ -222,18 +228,18 @@ pub async fn join(
     chart::mark("join");
     let lease = Duration::from_millis(welcome.lease_ms.into());
     stream.outlast(silence.map(|silence| silence + lease));
-    let link = Arc::new(Link::new(stream, incoming, sealer, lease));
+    let link = Arc::new(ManagerLink::new(stream, incoming, sealer, lease));
     *LINK.lock() = Some(link.clone());
     crate::diag::set_last_words(last_words);
     Ok((link, welcome))
 }
 
-/// How this processor computes the cipher fastest: `selftest=speed` shows both.
+/// Returns the fastest implementation of the cipher on this processor: `selftest=speed` measures both.
 pub fn arithmetic() -> Arithmetic {
     if cpu::is_tcg() { Arithmetic::Scalars } else { Arithmetic::Vectors }
 }
 
-/// The Noise handshake; also gives what has come behind it.
+/// Performs the Noise handshake. Also returns the bytes that arrived behind it.
 async fn handshake(
     stream: &TcpStream,
     mut state: Handshake,
@@ -259,18 +265,18 @@ async fn handshake(
     }
 }
 
-impl Link {
+impl ManagerLink {
     fn new(stream: TcpStream, incoming: Incoming, sealer: Sealer, lease: Duration) -> Self {
         let now = time::now();
-        let sent = [(u64::MAX, Instant::ZERO); BEATS_KEPT];
-        let beat = Beat { every: lease / 3, next: now + lease / 3, seq: 0, sent };
+        let sent = [(u64::MAX, Instant::ZERO); HEARTBEATS_KEPT];
+        let heartbeats = Heartbeats { every: lease / 3, next: now + lease / 3, seq: 0, sent };
         let outgoing = Outgoing {
-            seal: Some(Seal { sealer, bytes: Vec::with_capacity(BEAT_ROOM) }),
-            bytes: Vec::with_capacity(BEAT_ROOM),
+            seal: Some(Seal { sealer, bytes: Vec::with_capacity(HEARTBEAT_ROOM) }),
+            bytes: Vec::with_capacity(HEARTBEAT_ROOM),
             sent: 0,
             waiters: Vec::with_capacity(MAX_WAITERS),
             down: false,
-            beat,
+            heartbeats,
         };
         let tag = |bytes: Vec<u8>| bytes.first().copied().unwrap_or(0xff);
         Self {
@@ -283,21 +289,21 @@ impl Link {
         }
     }
 
-    /// Takes note of an acknowledged heartbeat.
-    fn heard(&self, message: &[u8]) {
-        // Nothing else is that short; long messages are not decoded twice.
+    /// Records an acknowledged heartbeat.
+    fn on_acknowledgement(&self, message: &[u8]) {
+        // No other message is that short, and long messages are not decoded twice.
         if message.len() > 11 {
             return;
         }
         let Ok(ToNode::HeartbeatAck { seq }) = proto::decode(message) else { return };
         let sent =
-            self.outgoing.lock().beat.sent.iter().find(|(number, _)| *number == seq).map(|(_, at)| *at);
+            self.outgoing.lock().heartbeats.sent.iter().find(|(number, _)| *number == seq).map(|(_, at)| *at);
         if let Some(at) = sent {
             self.lease_until.fetch_max((at + self.lease).as_nanos(), Ordering::Relaxed);
         }
     }
 
-    fn take_down(&self, why: &dyn core::fmt::Display) {
+    fn mark_down(&self, why: &dyn core::fmt::Display) {
         let mut outgoing = self.outgoing.lock();
         if !core::mem::replace(&mut outgoing.down, true) {
             log::error!("control connection to the manager is down: {why}");
@@ -307,7 +313,7 @@ impl Link {
 }
 
 impl Outgoing {
-    /// Moves what waits to the connection. `Ok(true)`: nothing waits any more.
+    /// Passes waiting bytes to the connection. Returns `Ok(true)` when no byte waits any more.
     fn drain(&mut self, stream: &TcpStream) -> Result<bool, NetworkError> {
         while let Some(waiting) = self.bytes.get(self.sent..).filter(|w| !w.is_empty()) {
             match stream.try_write(waiting)? {
@@ -337,29 +343,29 @@ impl Outgoing {
         }
     }
 
-    /// Queues a heartbeat, if it is due and there is room. Does not allocate.
-    fn beat(&mut self, now: Instant) {
-        if now < self.beat.next || self.bytes.capacity() - self.bytes.len() < BEAT_MAX {
+    /// Queues a heartbeat if it is due and there is room. Does not allocate.
+    fn queue_heartbeat(&mut self, now: Instant) {
+        if now < self.heartbeats.next || self.bytes.capacity() - self.bytes.len() < HEARTBEAT_MAX {
             return;
         }
-        // A task is sealing: the next poll is soon enough.
+        // While a task is sealing, the heartbeat waits for the next poll.
         let Some(seal) = &mut self.seal else { return };
-        let seq = self.beat.seq;
+        let seq = self.heartbeats.seq;
         let mut plain = [0; 16];
-        let mut sealed = [0; BEAT_MAX];
-        // Neither fails: a heartbeat is 11 bytes at most, and the buffers are longer.
+        let mut sealed = [0; HEARTBEAT_MAX];
+        // Neither call fails: a heartbeat has at most 11 bytes, and the buffers are longer.
         let Ok(plain) = postcard::to_slice(&ToManager::Heartbeat { seq }, &mut plain) else { return };
         let Ok(len) = seal.sealer.seal_into(plain, &mut sealed) else { return };
         self.bytes.extend_from_slice(&sealed[..len]);
-        if let Some(kept) = self.beat.sent.get_mut((seq % BEATS_KEPT as u64) as usize) {
+        if let Some(kept) = self.heartbeats.sent.get_mut((seq % HEARTBEATS_KEPT as u64) as usize) {
             *kept = (seq, now);
         }
-        self.beat.seq += 1;
-        self.beat.next = now + self.beat.every;
+        self.heartbeats.seq += 1;
+        self.heartbeats.next = now + self.heartbeats.every;
     }
 }
 
-impl ControlLink for Link {
+impl ControlLink for ManagerLink {
     fn poll_send(&self, cx: &mut Context<'_>, message: &[u8]) -> Poll<Result<(), LinkDown>> {
         let mut seal = {
             let mut outgoing = self.outgoing.lock();
@@ -382,12 +388,12 @@ impl ControlLink for Link {
                 }
             }
         };
-        // Room for the poller's heartbeats behind the message, so that they need not wait for the message to go.
+        // There must be room for heartbeats behind the message, so that they do not wait until it is sent.
         seal.bytes.clear();
-        seal.bytes.reserve(sealed_len(message.len()) + BEAT_ROOM);
+        seal.bytes.reserve(sealed_len(message.len()) + HEARTBEAT_ROOM);
         let sealed = seal.sealer.seal(message, &mut seal.bytes);
         let mut outgoing = self.outgoing.lock();
-        // Nothing was queued meanwhile: whoever queues needs the sealer.
+        // No byte was queued meanwhile, because queuing needs the sealer.
         core::mem::swap(&mut outgoing.bytes, &mut seal.bytes);
         outgoing.seal = Some(seal);
         outgoing.sent = 0;
@@ -395,29 +401,29 @@ impl ControlLink for Link {
         outgoing.wake_all();
         drop(outgoing);
         if let Err(e) = sealed {
-            self.take_down(&e);
+            self.mark_down(&e);
             return Poll::Ready(Err(LinkDown));
         }
         Poll::Ready(drained.map(|_| ()).map_err(|_| LinkDown))
     }
 
-    /// One task at a time may wait for messages.
+    /// Receives a message. Only one task at a time may wait for messages.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<Result<Vec<u8>, LinkDown>> {
         let Some(mut incoming) = self.incoming.try_lock() else {
-            // Another task is receiving on another processor just now.
+            // Another task is receiving on another processor at this moment.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         };
         match incoming.poll(&self.stream, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(message)) => {
-                self.heard(&message);
+                self.on_acknowledgement(&message);
                 Poll::Ready(Ok(message))
             }
             Poll::Ready(Err(e)) => {
                 match e {
-                    RecvError::Tcp(e) => self.take_down(&e),
-                    RecvError::Channel(e) => self.take_down(&e),
+                    RecvError::Tcp(e) => self.mark_down(&e),
+                    RecvError::Channel(e) => self.mark_down(&e),
                 }
                 Poll::Ready(Err(LinkDown))
             }
@@ -429,48 +435,62 @@ impl ControlLink for Link {
     }
 }
 
-/// The part of the poller that belongs to the link: heartbeats, and what waits to be sent. Neither allocates nor waits.
-pub fn service(now: Instant) -> bool {
-    let slot = LINK.lock();
-    let Some(link) = slot.as_ref() else { return false };
-    let mut outgoing = link.outgoing.lock();
-    if outgoing.down {
-        return false;
+/// Drives the connection from core 0: sends heartbeats and waiting bytes. Neither allocates nor waits.
+struct LinkPoller;
+
+impl Poller for LinkPoller {
+    fn name(&self) -> &'static str {
+        "control link"
     }
-    outgoing.beat(now);
-    if outgoing.bytes.is_empty() {
-        return false;
+
+    fn poll(&mut self, now: Instant, _: u32) -> bool {
+        let slot = LINK.lock();
+        let Some(link) = slot.as_ref() else { return false };
+        let mut outgoing = link.outgoing.lock();
+        if outgoing.down {
+            return false;
+        }
+        outgoing.queue_heartbeat(now);
+        if outgoing.bytes.is_empty() {
+            return false;
+        }
+        let before = outgoing.sent;
+        match outgoing.drain(&link.stream) {
+            Ok(true) => {
+                outgoing.wake_all();
+                true
+            }
+            Ok(false) => outgoing.sent != before,
+            Err(e) => {
+                drop(outgoing);
+                link.mark_down(&e);
+                true
+            }
+        }
     }
-    let before = outgoing.sent;
-    match outgoing.drain(&link.stream) {
-        Ok(true) => {
-            outgoing.wake_all();
-            true
-        }
-        Ok(false) => outgoing.sent != before,
-        Err(e) => {
-            drop(outgoing);
-            link.take_down(&e);
-            true
-        }
+
+    fn next_deadline(&self) -> Instant {
+        let slot = LINK.lock();
+        let Some(link) = slot.as_ref() else { return Instant::MAX };
+        let outgoing = link.outgoing.lock();
+        if outgoing.down { Instant::MAX } else { outgoing.heartbeats.next }
+    }
+
+    fn arm(&mut self) -> bool {
+        // Bytes that the connection did not accept wait for the peer, whose segments the port announces.
+        false
     }
 }
 
-/// When [`service`] has something to do, frames aside.
-pub fn next_deadline() -> Option<Instant> {
-    let slot = LINK.lock();
-    let outgoing = slot.as_ref()?.outgoing.lock();
-    (!outgoing.down).then_some(outgoing.beat.next)
-}
-
-/// The last words of a node that dies: tells the manager `reason`, for at most 200 ms, as well as it can.
+/// Sends the last words of a dying node: tells the manager `reason`, within 200 ms if possible.
 fn last_words(reason: &str) {
     let until = time::now() + LAST_WORDS;
     let Some(slot) = LINK.try_lock() else { return };
     let Some(link) = slot.as_ref() else { return };
     let Some(mut outgoing) = link.outgoing.try_lock() else { return };
     let Outgoing { seal: Some(seal), bytes, sent, down: false, .. } = &mut *outgoing else { return };
-    // By hand, for encoding allocates: the variant, the length in groups of seven bits, the text.
+    // Encoded by hand, because `postcard` allocates: the variant, the length in groups of seven bits, the
+    // text.
     let text = reason.as_bytes().get(..reason.len().min(240)).unwrap_or_default();
     let mut plain = [0u8; 256];
     let mut len = 0;
@@ -505,10 +525,11 @@ fn last_words(reason: &str) {
     link.stream.dying_flush(until);
 }
 
-/// The cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd), which is overwritten.
+/// Returns the cluster key that the launcher passes: as a file of fw_cfg, or as a boot module (an initrd),
+/// which is overwritten.
 ///
 /// # Errors
-/// What is wrong, for people.
+/// A line for the user: there is no key, or it is malformed.
 pub fn cluster_key() -> Result<ClusterKey, String> {
     let name = "opt/ferrolite/key";
     if let Some(text) = crate::boot::fw_cfg::read(name) {
