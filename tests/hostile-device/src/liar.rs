@@ -62,7 +62,7 @@ impl Liar {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody has panicked")
+        self.state.lock().expect("no thread has panicked")
     }
 
     /// Runs a call of the driver, which must end within the limits.

@@ -311,7 +311,7 @@ impl Session {
         const MAX_FRAMES: usize = 64;
         let machine = &self.liar.machine;
         for _ in 0..4 {
-            let mut card = machine.card.lock().expect("nobody has panicked");
+            let mut card = machine.card.lock().expect("no thread has panicked");
             card.progress(&machine.bus);
             for (_, frame) in card.take_outbox().into_iter().take(MAX_FRAMES) {
                 card.receive(0, &frame, &machine.bus);

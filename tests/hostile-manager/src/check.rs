@@ -12,7 +12,7 @@ pub fn views(world: &World) {
     for (_, node) in world.nodes() {
         assert_eq!(node.others.len() + 1, all.len(), "{} knows all others", node.id);
         for (other, departed) in &node.others {
-            assert_eq!(all.get(other), Some(departed), "{} knows what is", node.id);
+            assert_eq!(all.get(other), Some(departed), "{} knows the current incarnation", node.id);
         }
     }
 }

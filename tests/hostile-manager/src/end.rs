@@ -114,8 +114,8 @@ fn behave_for(world: &mut World, time: Duration) {
 /// Makes all peers behave honestly: everything must end, and a new job must succeed.
 pub fn settle(world: &mut World) {
     behave_for(world, LEASE * 2);
-    assert!(world.nodes().all(|(_, node)| !node.mute), "the silent are dead");
-    assert!(!world.peers.values().any(|peer| matches!(peer, Peer::New)), "newcomers have had their time");
+    assert!(world.nodes().all(|(_, node)| !node.mute), "the silent nodes were declared dead");
+    assert!(!world.peers.values().any(|peer| matches!(peer, Peer::New)), "new connections have timed out");
     // Endless input has no end, so its client gives up.
     let endless = |s: &Submission| s.left > 10_000_000;
     let endless: Vec<ConnId> = world
@@ -126,7 +126,10 @@ pub fn settle(world: &mut World) {
     endless.into_iter().for_each(|conn| world.drop(conn));
     behave_for(world, ANSWER_TIMEOUT * 3);
     for (conn, client) in world.clients() {
-        assert!(client.submission.is_none() && !client.waits && !client.paused, "{conn:?} waits for ever");
+        assert!(
+            client.submission.is_none() && !client.waits && !client.paused,
+            "{conn:?} never stops waiting"
+        );
     }
     world.join(join(24));
     world.join(join(25));

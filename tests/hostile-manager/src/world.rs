@@ -165,7 +165,7 @@ impl World {
             }
             Action::Reading { conn, on } => match self.peers.get_mut(&conn) {
                 Some(Peer::Client(client)) => {
-                    assert_eq!(client.paused, on, "only what is new is said");
+                    assert_eq!(client.paused, on, "only changes are reported");
                     client.paused = !on;
                 }
                 // The client has disconnected in this event.
@@ -228,7 +228,7 @@ impl World {
             ToNode::Left { node, incarnation, reason } => self.left(conn, (node, incarnation), &reason),
             ToNode::Settled { node, incarnation } => {
                 let unseen = |(_, n): (ConnId, &Node)| n.unseen.contains(&(node, incarnation));
-                assert!(!self.nodes().any(unseen), "settled before all have seen it");
+                assert!(!self.nodes().any(unseen), "settled before all have acknowledged it");
             }
             ToNode::Shutdown => self.node(conn).expect("a member").leaves = true,
             ToNode::HeartbeatAck { .. }

@@ -125,8 +125,8 @@ impl Model {
         let own = &mut self.sides[side];
         let id = own.sends_ended;
         own.sends_ended += 1;
-        assert_eq!(completion.id.0, id as u64, "sends end in order, each once");
-        let work = *own.sends.get(id).expect("what ends was posted");
+        assert_eq!(completion.id.0, id as u64, "sends complete in order, each once");
+        let work = *own.sends.get(id).expect("a completed request was posted");
         assert_eq!(completion.kind, work.kind);
         if completion.status != Status::Success {
             return;
@@ -169,8 +169,8 @@ impl Model {
         let own = &mut self.sides[side];
         let id = own.receives_ended;
         own.receives_ended += 1;
-        assert_eq!(completion.id.0, id as u64, "receives end in order, each once");
-        assert!(id < own.receives.len(), "what ends was posted");
+        assert_eq!(completion.id.0, id as u64, "receives complete in order, each once");
+        assert!(id < own.receives.len(), "a completed request was posted");
         if completion.status != Status::Success {
             return;
         }
@@ -181,7 +181,7 @@ impl Model {
         }
         // The n-th receive gets the peer's n-th message: none is lost and none comes twice.
         let peer = &self.sides[1 - side];
-        let message = *peer.messages.get(id).expect("what is received was sent");
+        let message = *peer.messages.get(id).expect("a received message was sent");
         let work = &peer.sends[message];
         let is_send = work.kind == WorkKind::Send;
         let kind = if is_send { WorkKind::Recv } else { WorkKind::RecvWriteImm };
@@ -219,7 +219,7 @@ impl Model {
             }
             if rest != node.initial {
                 let at = rest.iter().zip(node.initial).position(|(rest, initial)| rest != initial);
-                panic!("bytes of side {side} from {at:x?} on are neither as they were nor as asked for");
+                panic!("bytes of side {side} from {at:x?} on are neither unchanged nor as requested");
             }
             self.check_words(side, &found);
         }
@@ -275,7 +275,7 @@ impl Model {
         named.extend(words.map(|(at, _)| (at, vec![None; 8])));
         named.extend(self.named[side].iter().map(|range| (range.start, vec![None; range.len()])));
         if self.named[side].is_empty() {
-            assert!(named.iter().all(|(at, _)| *at >= SOURCE_LEN), "nothing names the source");
+            assert!(named.iter().all(|(at, _)| *at >= SOURCE_LEN), "no request names the source");
         }
         named
     }

@@ -12,7 +12,7 @@ pub fn parse(bytes: &[u8]) {
         let good = frame.icrc_ok();
         let mut out = vec![0; bytes.len()];
         let len = frame.emit(&mut out).expect("a frame is not longer than what it was parsed from");
-        let again = Frame::parse(&out[..len]).expect("what was emitted parses");
+        let again = Frame::parse(&out[..len]).expect("an emitted frame parses");
         assert!(again.icrc_ok(), "the emitted ICRC is good");
         assert_eq!((again.headers, again.packet.ext), (frame.headers, frame.packet.ext));
         assert_eq!(again.packet.payload, frame.packet.payload);

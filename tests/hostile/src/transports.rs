@@ -268,7 +268,10 @@ impl Run {
                 break;
             }
             moments += 1;
-            assert!(moments < MAX_MOMENTS && self.wire.lock().now < MAX_TIME, "it never comes to rest");
+            assert!(
+                moments < MAX_MOMENTS && self.wire.lock().now < MAX_TIME,
+                "the network does not come to rest"
+            );
         }
         self.model.all_ended();
         self.model.check_memory(&self.nodes);

@@ -265,7 +265,7 @@ pub async fn a_handler_knows_its_caller(cx: &Context) -> Outcome {
             let mut expected = call.from().0.to_le_bytes().to_vec();
             expected.extend(call.incarnation().0.to_le_bytes());
             same_bytes(call.request(), &expected)?;
-            ensure(!call.is_one_way(), "somebody waits for a call's reply")?;
+            ensure(!call.is_one_way(), "a call expects a reply")?;
             call.reply(b"known").await?;
         }
         Ok::<_, Failure>(())
@@ -354,7 +354,7 @@ pub async fn a_call_ends_by_its_deadline(cx: &Context) -> Outcome {
     for to in [cx.next(), cx.me()] {
         let begun = cx.lite.platform().now();
         let (asked, call) = join(hasty.call(to, cx.function(0), b"", 10), server.receive()).await;
-        ensure(matches!(asked, Err(Error::Deadline | Error::Unknown)), "nobody has answered")?;
+        ensure(matches!(asked, Err(Error::Deadline | Error::Unknown)), "the call got no answer")?;
         ensure(cx.lite.platform().now() - begun >= BRIEF, "the call ended before its deadline")?;
         let call = call?;
         cx.meet().await?;
@@ -419,7 +419,10 @@ pub async fn one_call_to_many_has_a_result_of_each(cx: &Context) -> Outcome {
                 _ => fails(result, Error::NoSuchFunction)?,
             }
         }
-        ensure(cx.lite.call_each(&[], everywhere, b"", 10).await.is_empty(), "of nobody there is no result")?;
+        ensure(
+            cx.lite.call_each(&[], everywhere, b"", 10).await.is_empty(),
+            "a call to no nodes has no result",
+        )?;
         cx.meet().await
     };
     match &only {

@@ -74,7 +74,7 @@ pub async fn operations_under_way_are_limited(cx: &Context) -> Outcome {
     }
     let usage = app.usage();
     same((usage.operations - begun, usage.outstanding), (20, 0))?;
-    ensure(usage.delayed > 0, "none of 20 has waited for its turn")?;
+    ensure(usage.delayed > 0, "none of the 20 operations has waited")?;
     same_bytes(&all_of(&lmr).await?, &data.concat())?;
     lmr.free().await?;
     Ok(())
@@ -189,9 +189,9 @@ pub async fn a_trace_tells_what_is_done(cx: &Context) -> Outcome {
         let ended = traced
             .iter()
             .any(|stamped| matches!(stamped.event, TraceEvent::Ended { id, ok: true } if ids.contains(&id)));
-        ensure(ended, "its end is not in the trace")?;
+        ensure(ended, "the operation's end is not in the trace")?;
     }
-    ensure(posted(Work::Write, 555).is_empty(), "it was traced when that was off")?;
+    ensure(posted(Work::Write, 555).is_empty(), "an event was recorded while tracing was off")?;
     cx.lite.sleep(BRIEF).await;
     lmr.free().await?;
     Ok(())

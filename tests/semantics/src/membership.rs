@@ -54,7 +54,7 @@ pub async fn handles_are_of_one_node(cx: &Context) -> Outcome {
     let server = cx.lite.register(cx.function(0), lite::RpcOptions::default())?;
     ensure(
         other.register(cx.function(0), lite::RpcOptions::default()).is_err(),
-        "they have one set of functions",
+        "the handles share one set of functions",
     )?;
     drop(server);
     other.register(cx.function(0), lite::RpcOptions::default())?;

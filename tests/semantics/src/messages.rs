@@ -36,7 +36,7 @@ pub async fn once_and_in_order(cx: &Context) -> Outcome {
             let message = next(&mailbox).await?;
             let from = cx.nodes().iter().position(|node| *node == message.from());
             let Some(next) = from.and_then(|rank| expected.get_mut(rank)) else {
-                return Err(crate::Failure::new("a message of nobody"));
+                return Err(crate::Failure::new("a message of an unknown sender"));
             };
             same_bytes(message.data(), &u32::to_le_bytes(*next))?;
             *next += 1;
@@ -92,7 +92,7 @@ pub async fn a_mailbox_takes_no_calls(cx: &Context) -> Outcome {
         fails(cx.lite.call(to, cx.function(0), b"call", 10).await, Error::NoSuchFunction)?;
         cx.lite.send(to, cx.function(1), b"message").await?;
         let call = server.receive().await?;
-        ensure(call.is_one_way(), "nobody waits for a message's reply")?;
+        ensure(call.is_one_way(), "a message expects no reply")?;
         same_bytes(call.request(), b"message")?;
         call.reply(b"to nobody").await?;
         cx.meet().await?;
@@ -133,7 +133,7 @@ pub async fn a_full_mailbox_makes_senders_wait(cx: &Context) -> Outcome {
         }
         cx.meet().await?;
         let hasty = cx.lite.with_deadline(BRIEF).send(to, cx.function(0), b"hasty").await;
-        ensure(matches!(hasty, Err(Error::Deadline | Error::Unknown)), "there is no place for it")?;
+        ensure(matches!(hasty, Err(Error::Deadline | Error::Unknown)), "the mailbox has no room for it")?;
         cx.meet().await?;
         let send = cx.lite.send(to, cx.function(0), &[4]);
         let receive = async {

@@ -73,7 +73,7 @@ pub async fn an_unknown_name_is_not_found(cx: &Context) -> Outcome {
 pub async fn a_name_can_be_waited_for(cx: &Context) -> Outcome {
     let name = cx.name("late");
     let early = cx.lite.with_deadline(BRIEF).map_wait(&name, RW).await;
-    ensure(matches!(early, Err(Error::NoSuchName | Error::Deadline)), "nothing has that name yet")?;
+    ensure(matches!(early, Err(Error::NoSuchName | Error::Deadline)), "the name does not exist yet")?;
     cx.meet().await?;
     if cx.rank() == 2 {
         cx.lite.sleep(Duration::from_millis(30)).await;

@@ -264,7 +264,7 @@ pub async fn a_handle_has_a_deadline(cx: &Context) -> Outcome {
     lmr.write(0, &[1; 8]).await?;
     let late = lmr.with_deadline(core::time::Duration::ZERO);
     let written = late.write(0, &vec![2; 1 << 20]).await;
-    ensure(matches!(written, Err(Error::Deadline | Error::Unknown)), "a write has no time and is done")?;
+    ensure(matches!(written, Err(Error::Deadline | Error::Unknown)), "a write was done after its deadline")?;
     fails(late.read(0, &mut vec![0; 1 << 20]).await, Error::Deadline)?;
     // The original handle has its own deadline.
     lmr.write(0, &[3; 8]).await?;

@@ -28,11 +28,11 @@ pub async fn each_ends_once_with_its_number(cx: &Context) -> Outcome {
     let (mut posted, mut ended) = (0, BTreeSet::new());
     while ended.len() < OPS {
         posted += queue.post(ops.get(posted..).unwrap_or_default()).await?;
-        ensure(queue.len() <= 16 && !queue.is_empty(), "no more are under way than the queue holds")?;
-        let Some(done) = queue.next(&mut []).await else { return Err(Failure::new("nothing ends")) };
+        ensure(queue.len() <= 16 && !queue.is_empty(), "the queue holds at most its capacity")?;
+        let Some(done) = queue.next(&mut []).await else { return Err(Failure::new("no operation ends")) };
         let len = data.get((done.tag - 1000) as usize).map(Vec::len);
         same(done.result.ok(), len.map(|len| len as u64))?;
-        ensure(ended.insert(done.tag), "one has ended twice")?;
+        ensure(ended.insert(done.tag), "an operation has ended twice")?;
     }
     same((posted, queue.next(&mut []).await), (OPS, None))?;
     for (op, data) in ops.iter().zip(&data) {
@@ -77,7 +77,7 @@ pub async fn a_full_queue_takes_no_more(cx: &Context) -> Outcome {
         let op = Op { tag: 7, lmr: &lmr, offset: 0, kind: OpKind::Write(&[1; 8]) };
         same(queue.post(&[op; 10]).await?, 3)?;
         same((queue.post(&[op]).await?, queue.len()), (0, 3))?;
-        ensure(queue.next(&mut []).await.is_some(), "one ends")?;
+        ensure(queue.next(&mut []).await.is_some(), "an operation ends")?;
         same(queue.post(&[op; 10]).await?, 1)?;
         queue.fence().await;
         // Operations that have ended stay in the queue until they are received.
@@ -245,7 +245,7 @@ pub async fn a_queue_may_be_dropped(cx: &Context) -> Outcome {
     for _ in 0..200 {
         let queue = cx.lite.completion_queue(16);
         let op = Op { tag: 1, lmr: &lmr, offset: 0, kind: OpKind::Write(&[1; 4096]) };
-        ensure(queue.post(&[op; 16]).await? > 0, "there is room")?;
+        ensure(queue.post(&[op; 16]).await? > 0, "the queue has room")?;
     }
     same(lmr.fetch_add(8, 0).await?, 0x0101_0101_0101_0101)?;
     lmr.free().await?;

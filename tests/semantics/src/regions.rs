@@ -64,7 +64,7 @@ pub async fn shares_say_where_the_bytes_lie(cx: &Context) -> Outcome {
     let striped = cx.lite.alloc(Placement::Striped { nodes, stripe: 10_000 }, LEN, RW).await?;
     same((striped.owner(), striped.shares()), (there, vec![(there, 20_000), (here, 10_000)]))?;
     let anywhere = cx.lite.alloc(Placement::Anywhere, LEN, RW).await?;
-    ensure(cx.nodes().contains(&anywhere.owner()), "anywhere is on no node of this cluster")?;
+    ensure(cx.nodes().contains(&anywhere.owner()), "`Anywhere` chose no node of this cluster")?;
     same(anywhere.shares(), vec![(anywhere.owner(), LEN)])?;
     for lmr in [one, parts, striped, anywhere] {
         lmr.free().await?;

@@ -48,7 +48,9 @@ impl Case {
         let limit = pin!(context.lite.sleep(LIMIT));
         match select(part, limit).await {
             Either::Left((outcome, _)) => outcome,
-            Either::Right(_) => Err(Failure::new(format!("it has not ended after {} s", LIMIT.as_secs()))),
+            Either::Right(_) => {
+                Err(Failure::new(format!("the case has not ended after {} s", LIMIT.as_secs())))
+            }
         }
     }
 }
@@ -118,7 +120,7 @@ impl Session {
             let call = reports.receive_within(REPORT_TIMEOUT).await?;
             let rank = self.nodes.iter().position(|node| *node == call.from());
             let (Some(rank), Some(said)) = (rank, parse_report(call.request(), index)) else {
-                return Err(Error::Refused("a node is at another case".into()));
+                return Err(Error::Refused("a node runs another case".into()));
             };
             failures.extend(said.map(|reason| (rank, reason)));
             calls.push(call);

@@ -35,7 +35,7 @@ pub async fn a_lock_has_one_holder(cx: &Context) -> Outcome {
         let lock = cx.lite.open_lock(&cx.name("lock")).await?;
         for round in 0..ROUNDS {
             let held = lock.lock().await?;
-            ensure(!held.after_death() && !held.is_lost(), "nobody has died")?;
+            ensure(!held.after_death() && !held.is_lost(), "no holder has died")?;
             step(&word, |n| n + 1).await?;
             // Released in either way.
             if round % 2 == 0 { held.unlock().await? } else { drop(held) }
@@ -63,7 +63,7 @@ pub async fn shared_holders_hold_it_together(cx: &Context) -> Outcome {
     let again = lock.lock_shared().await?;
     // All hold the lock, twice each.
     cx.meet().await?;
-    ensure(lock.try_lock().await?.is_none(), "it was held alone and shared at once")?;
+    ensure(lock.try_lock().await?.is_none(), "the lock was held exclusively and shared in parallel")?;
     cx.meet().await?;
     held.unlock().await?;
     again.unlock().await?;
@@ -163,7 +163,10 @@ pub async fn nobody_leaves_a_barrier_before_all_have_come(cx: &Context) -> Outco
         }
         counter.add(1).await?;
         cx.lite.barrier(&cx.name("barrier"), cx.nodes()).await?;
-        ensure(counter.get().await? >= round * cx.count() as u64, "a barrier opened before all had come")?;
+        ensure(
+            counter.get().await? >= round * cx.count() as u64,
+            "a barrier opened before all nodes had arrived",
+        )?;
         cx.lite.barrier(&cx.name("barrier"), cx.nodes()).await?;
     }
     if let Some(own) = own {
@@ -236,12 +239,12 @@ pub async fn a_barrier_fails_for_all(cx: &Context) -> Outcome {
         1 => {
             let hasty = cx.lite.with_deadline(BRIEF);
             let given_up = hasty.barrier(&name, cx.nodes()).await;
-            ensure(matches!(given_up, Err(Error::Deadline | Error::Unknown)), "not all have come")?;
+            ensure(matches!(given_up, Err(Error::Deadline | Error::Unknown)), "not all nodes have arrived")?;
         }
         _ => {
             let failed = cx.lite.barrier(&name, cx.nodes()).await;
             // A node that arrives later waits in vain.
-            ensure(matches!(failed, Err(Error::Deadline | Error::Unknown)), "one of them has left")?;
+            ensure(matches!(failed, Err(Error::Deadline | Error::Unknown)), "one of the nodes has left")?;
         }
     }
     cx.meet().await?;

@@ -78,7 +78,7 @@ mod tests {
         let at = Instant::from_nanos;
         let mut moderation = Moderation::new(16, 3);
         assert!(!moderation.occurred(|| at(1000)));
-        assert!(!moderation.occurred(|| at(5000)), "the first starts the time");
+        assert!(!moderation.occurred(|| at(5000)), "the first entry starts the timer");
         assert_eq!(moderation.due(), Some(at(17_000)));
         assert!(moderation.occurred(|| at(6000)));
         assert_eq!(moderation.due(), None);
@@ -86,6 +86,6 @@ mod tests {
         assert_eq!(moderation.due(), Some(at(23_000)));
         assert!(Moderation::new(0, 44).occurred(|| unreachable!("no time without a period")));
         assert!(!Moderation::new(1, 0).occurred(|| at(0)));
-        assert!(moderation.replace(Moderation::default()), "what waited is due at once");
+        assert!(moderation.replace(Moderation::default()), "a delayed entry is due immediately");
     }
 }

@@ -113,11 +113,12 @@ impl ServedCard {
         }
     }
 
-    /// Admits the waiting client once the former client has hung up. Returns its stream, which must be watched.
-    /// A client that has waited for [`ADMISSION_TIMEOUT`] is rejected by closing its connection.
+    /// Admits the waiting client once the former client has hung up. Returns its stream, which must be
+    /// watched. A client that has waited for [`ADMISSION_TIMEOUT`] is rejected by closing its connection.
     ///
     /// The former client's last messages and its end may still be unread. Its socket may also outlive its
-    /// process for a moment: QEMU watches sockets by io_uring, which releases them after the process has ended.
+    /// process for a moment: QEMU watches sockets by io_uring, which releases them after the process has
+    /// ended.
     pub fn admit(&mut self, index: usize) -> Result<Option<&UnixStream>> {
         let Some((_, until)) = self.waiting else { return Ok(None) };
         if self.client.as_ref().is_some_and(|client| has_hung_up(client.stream())) {

@@ -176,7 +176,7 @@ mod tests {
             }
             switch.take(0, frame(9, 1), 0);
             assert_eq!(switch.next_deadline(), (delay > 0).then_some(delay));
-            assert_eq!(given(&mut switch, delay), ends[1..], "unknown: to all others");
+            assert_eq!(given(&mut switch, delay), ends[1..], "an unknown address: to all others");
             switch.take(2, frame(1, 9), delay);
             assert_eq!(given(&mut switch, 2 * delay), ends[..1]);
             assert_eq!(given(&mut switch, u64::MAX), []);

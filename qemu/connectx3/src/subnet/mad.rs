@@ -239,7 +239,7 @@ mod tests {
         // back it is on the first cable.
         assert_eq!((mad.0[6], mad.0[7]), (3, 3));
         mad.turn_back();
-        assert_eq!(mad.next_hop(5, 8), Answer::Port(2), "the way that the second switch wrote down");
+        assert_eq!(mad.next_hop(5, 8), Answer::Port(2), "the return path that the second switch recorded");
         assert_eq!(mad.next_hop(3, 8), Answer::Port(7));
         assert_eq!(mad.0[6], 1, "the sender's own agent is next");
     }

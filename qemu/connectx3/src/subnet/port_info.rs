@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(port.set(&request(&port, 4, 3)), Outcome::InvalidField, "there is no partner");
         port.link_up();
         assert_eq!(port.set(&request(&port, 4, 4)), Outcome::InvalidField, "not armed yet");
-        assert_eq!(port.lid(), 0, "of a refused SET nothing is taken");
+        assert_eq!(port.lid(), 0, "a refused SET changes nothing");
         for state in [0, 3, 4, 0] {
             assert_eq!(port.set(&request(&port, 4, state)), Outcome::Good);
         }

@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(memory.map(addr, len, &fd, offset, true), Err(Errno::INVALID), "{addr:#x} {len:#x}");
         }
         let fd = unsealed(0x1000);
-        assert_eq!(memory.map(0x5000, 0x1000, &fd, 0, true), Err(Errno::INVALID), "it may shrink");
+        assert_eq!(memory.map(0x5000, 0x1000, &fd, 0, true), Err(Errno::INVALID), "the file may shrink");
     }
 
     #[test]

@@ -49,7 +49,11 @@ fn both_versions_bring_what_a_driver_looks_for() {
         let got = b.poll(&mut qb).unwrap();
         assert_eq!((got.opcode, got.imm, got.len, got.qpn), (2, 0xabcd, 50, 0x62));
         let entry = b.last_entry(&qb);
-        assert_eq!(entry[8..12], [0x80, 0, 0, 0x51], "with what is before it, from this queue pair");
+        assert_eq!(
+            entry[8..12],
+            [0x80, 0, 0, 0x51],
+            "the header before it is valid, and this queue pair has sent it"
+        );
         assert_eq!(entry[0x0e..0x14], a.mac.0);
         assert_eq!((entry[0], entry[0x0c..0x0e].to_vec()), (0, vec![0, 0]), "not tagged");
         assert_eq!(b.machine.bytes(buffer + GRH, 10), b"a datagram");
@@ -241,8 +245,12 @@ fn groups_get_what_is_sent_to_them_and_block_what_they_ask_to() {
         a.post_send(&mut qa, SEND, 0, &[&to[..], &text].concat());
         exchange(&mut a, &mut b, nothing_lost);
         assert!(a.poll(&mut qa).unwrap().send);
-        assert_eq!(a.poll(&mut qa), None, "its own message does not come back");
-        assert_eq!(a.poll(&mut second).map(|e| e.len), Some(46), "but to another of the card");
+        assert_eq!(a.poll(&mut qa), None, "its own message is not looped back");
+        assert_eq!(
+            a.poll(&mut second).map(|e| e.len),
+            Some(46),
+            "but is received by another queue pair of the card"
+        );
         assert_eq!(b.poll(&mut qb).map(|e| e.len), Some(46));
         assert_eq!(b.last_entry(&qb)[8..12], [0x80, 0, 0, 0x51]);
         assert_eq!(b.poll(&mut stranger), None);

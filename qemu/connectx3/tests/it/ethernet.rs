@@ -48,7 +48,7 @@ fn checksums_are_filled_by_the_sender_and_judged_by_the_receiver() {
     assert_eq!((word(&good, 0), word(&good, 0x14) as usize), (0x50, frame.len()));
     assert_eq!((half(&good, 0x10), half(&good, 0x1a), good[0x13]), (TCP_STATUS, 0xffff, 4));
     let bad = b.raw_completion(&mut qb).unwrap();
-    assert_eq!(half(&bad, 0x10), TCP_STATUS & !(1 << 12), "the IP header's checksum is not right either");
+    assert_eq!(half(&bad, 0x10), TCP_STATUS & !(1 << 12), "the IP header's checksum is wrong too");
     assert_ne!(half(&bad, 0x1a), 0xffff);
     assert_eq!(bad[0x13], 0);
     let six = b.raw_completion(&mut qb).unwrap();
@@ -149,7 +149,7 @@ fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
         assert_eq!(
             half(&entry, 0x10) & TCP_STATUS,
             TCP_STATUS,
-            "what the card found in the frame is as without"
+            "the card's findings about the frame are the same"
         );
         // Without the tag, the check sequence is still that of the frame as received.
         let entry = b.raw_completion(&mut stripped).unwrap();
@@ -164,7 +164,7 @@ fn frames_keep_their_check_sequence_if_the_queue_pair_wants_it() {
         a.send_frame(&mut qa, &frame, true, 0);
         exchange(&mut a, &mut b, |_| false);
     }
-    assert_eq!(b.raw_completion(&mut whole).unwrap()[0x1f] & 0x1f, 1, "the third buffer of before");
+    assert_eq!(b.raw_completion(&mut whole).unwrap()[0x1f] & 0x1f, 1, "the third buffer posted before");
     let entry = b.raw_completion(&mut whole).unwrap();
     assert_eq!((entry[0x1f] & 0x1f, entry[0x1b]), (0x1e, 0x01), "local length error");
 }

@@ -97,7 +97,7 @@ fn in_the_error_state_all_work_ends_as_flushed_before_and_after() {
     pair.b.command(0x021, 2, QP_B, &[]);
     pair.b.post_receive(&mut pair.qb, pair.there, 100);
     pair.pass(200);
-    assert_eq!(drain(&mut pair.b, &mut pair.qb), [], "reset, it ends nothing");
+    assert_eq!(drain(&mut pair.b, &mut pair.qb), [], "a reset queue pair completes nothing");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_message_longer_than_its_receive_ends_both() {
     pair.run();
     assert_eq!(drain(&mut pair.a, &mut pair.qa), [(0, 0x12)]);
     assert_eq!(drain(&mut pair.b, &mut pair.qb), [(0, 0x01)]);
-    assert_eq!(pair.event(), None, "the completion tells");
+    assert_eq!(pair.event(), None, "the completion reports it");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn page_table_entries_are_written_by_their_byte_address() {
     let at = node.page_entry(first);
     let words = [0, 4, 8, 12].map(|offset| node.machine.be32(at + offset));
     assert_eq!(words, [1, 0x0020_3001, 0, 0x0020_5001]);
-    assert_eq!(node.machine.be32(node.page_entry(untouched) + 4), 1, "the one before stays");
+    assert_eq!(node.machine.be32(node.page_entry(untouched) + 4), 1, "the entry before it does not change");
     // An unaligned entry; more entries than a mailbox holds; an address without memory.
     assert_eq!(node.try_command(WRITE_MTT, 0, 1, &[(0x04, first + 4)]), 0x03);
     assert_eq!(node.try_command(WRITE_MTT, 0, 511, &[(0x04, first)]), 0x03);

@@ -79,8 +79,8 @@ fn the_entry_goes_there_and_back_by_commands() {
     assert_eq!(node.try_command(0x00f, 0, 0x120, &[]), 0);
     assert_eq!(node.output(0x08), 0x120);
     assert_eq!(node.machine.be32(node.region_entry(0x120)) >> 28, 0xf, "the guest's");
-    assert_eq!(node.deregister(key), 0x09, "it is the guest's already");
-    assert_eq!(node.deregister(0x3_3300), 0x09, "it never was the card's");
+    assert_eq!(node.deregister(key), 0x09, "the guest owns it already");
+    assert_eq!(node.deregister(0x3_3300), 0x09, "the card never owned it");
     assert_eq!(node.try_command(0x00d, 0, 0x121, &again), 0x03, "a key of another index");
     assert_eq!(
         node.try_command(0x00d, 0, 0x121, &[(0x00, 0xf002_0100), (0x08, 0x121)]),
@@ -158,7 +158,7 @@ fn a_local_request_waits_for_what_is_before_it_and_comes_before_what_follows() {
     // The key is invalid: this request fails, and the next one is flushed.
     a.post_send(qa, WRITE, 0, &[remote(*there, KEY), data_of(free, *here, 8)].concat());
     a.post_send(qa, WRITE, 0, &[remote(*there, KEY), data(*here, 8)].concat());
-    assert!(a.poll(qa).is_none(), "nothing has left, so nothing has ended");
+    assert!(a.poll(qa).is_none(), "nothing was sent, so nothing has completed");
     pair.run();
     let ended: Vec<_> =
         std::iter::from_fn(|| pair.a.poll(&mut pair.qa)).map(|e| (e.wqe, e.opcode, e.syndrome)).collect();

@@ -31,7 +31,7 @@ fn records() -> Vec<(String, String)> {
 fn each_record_is_of_a_profile_and_says_the_same_when_it_is_written_again() {
     let records = records();
     let of = |name: &str| records.iter().any(|(profile, _)| profile == name);
-    assert!(Profile::NAMES.iter().all(|name| of(name)), "there is a profile without a record");
+    assert!(Profile::NAMES.iter().all(|name| of(name)), "a profile has no record");
     for (profile, text) in records {
         // After the profile's name, a file name may contain the way in which the drivers were loaded.
         let card = profile.split('.').next().unwrap();

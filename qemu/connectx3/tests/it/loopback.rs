@@ -40,7 +40,11 @@ fn heard(node: &mut Node, first: &mut Queue, second: &mut Queue, to: [u8; 6]) ->
 #[test]
 fn a_frame_comes_back_to_a_queue_pair_of_the_port_that_an_entry_names() {
     let (mut node, mut first, mut second) = node("pro", false);
-    assert_eq!(heard(&mut node, &mut first, &mut second, UNICAST), (false, false, 1), "nobody is named");
+    assert_eq!(
+        heard(&mut node, &mut first, &mut second, UNICAST),
+        (false, false, 1),
+        "no queue pair is named"
+    );
     node.steer(true, UNICAST, &[0x50]);
     assert_eq!(heard(&mut node, &mut first, &mut second, UNICAST), (false, true, 0));
     node.steer(false, GROUP, &[0x48 | 1 << 30, 0x50]);

@@ -128,7 +128,7 @@ fn directed_requests_go_on_to_the_next_node_and_back() {
     let [(0, frame)] = &out[..] else { panic!("{out:?}") };
     assert_eq!(open(frame).1[6], 1);
     let out = subnet.give(0, &directed(&[1, 3], GET, NODE_INFO, 0, &[]));
-    assert!(out.is_empty(), "nobody is on that cable");
+    assert!(out.is_empty(), "no partner is on that cable");
 }
 
 #[test]

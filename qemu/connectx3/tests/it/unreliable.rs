@@ -46,7 +46,7 @@ fn writes_and_sends_arrive_and_a_loss_costs_its_message() {
     a.post_send(&mut qa, WRITE_IMM, 8, &[remote(there + 0x6000, KEY), data(here, 100)].concat());
     exchange(&mut a, &mut b, nothing_lost);
     let sent: Vec<_> = std::iter::from_fn(|| a.poll(&mut qa)).map(|e| (e.wqe, e.syndrome)).collect();
-    assert_eq!(sent, [(0, 0), (1, 0), (2, 0), (3, 0)], "the sender hears of nothing");
+    assert_eq!(sent, [(0, 0), (1, 0), (2, 0), (3, 0)], "the sender gets no error");
     assert_eq!(b.poll(&mut qb).map(|e| (e.wqe, e.opcode, e.imm, e.len)), Some((0, 2, 7, 5000)));
     assert_eq!(b.poll(&mut qb).map(|e| (e.wqe, e.opcode, e.imm, e.len)), Some((1, 0, 8, 100)));
     assert_eq!(b.machine.bytes(there, 5000), bytes);
@@ -121,7 +121,7 @@ fn a_shared_receive_queue_serves_many_and_tells_when_it_runs_low() {
             let got = b.poll(&mut takers[which]).unwrap();
             assert_eq!((got.wqe, got.len), (n as u16, 100 + grh), "service {service}");
         }
-        assert_eq!(events(&b, eq), [(SRQ_LIMIT, 0x30)], "three are fewer than four; once");
+        assert_eq!(events(&b, eq), [(SRQ_LIMIT, 0x30)], "three are fewer than four; one event");
         send(&mut a, &mut b, 1, 100);
         assert_eq!(b.poll(&mut takers[1]).unwrap().wqe, 3);
         assert_eq!(events(&b, eq).len(), 1);

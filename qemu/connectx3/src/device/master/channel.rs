@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(channel.read(4), T, "not yet");
         channel.reply();
         assert_eq!(channel.read(4), 0);
-        assert_eq!(channel.write(0, 5 << 16), None, "the same toggle says nothing new");
+        assert_eq!(channel.write(0, 5 << 16), None, "an unchanged toggle is no new word");
     }
 
     #[test]

@@ -72,8 +72,9 @@ impl<'a> Outbound<'a> {
     }
 }
 
-/// Returns the frame to the slave's end of the tunnel for a frame that has arrived at queue pair 1 of the port.
-/// Returns `None` for a class that slaves do not receive: on Ethernet they receive only connection management.
+/// Returns the frame to the slave's end of the tunnel for a frame that has arrived at queue pair 1 of the
+/// port. Returns `None` for a class that slaves do not receive: on Ethernet they receive only connection
+/// management.
 #[must_use]
 pub fn inbound(port: usize, frame: &Frame<'_>, vlan: Option<u16>) -> Option<Vec<u8>> {
     const GLOBAL_ROUTE: u8 = 0x80;

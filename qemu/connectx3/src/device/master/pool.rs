@@ -87,7 +87,7 @@ mod tests {
         let mut pool = Pool::new(10, 100, 60);
         assert_eq!(pool.take(1, 1), Ok(10));
         assert_eq!(pool.take(16, 16), Ok(16));
-        assert_eq!(pool.take(1, 1), Ok(32), "not one that was free before");
+        assert_eq!(pool.take(1, 1), Ok(32), "a number that was not free before");
         pool.give_back(10, 1);
         assert_eq!(pool.take(60, 1), Err(Status::Internal), "quota");
         assert_eq!(pool.take(40, 64), Err(Status::ExceedsLimit), "no such row");

@@ -450,7 +450,7 @@ impl Context {
         (self.word(PATH + 0x04) >> 24) as u8
     }
     /// Returns whether the queue pair accepts a frame sent by a queue pair of the same port with counter
-    /// `counter`. If the path says so, frames with its own counter are refused (Linux
+    /// `counter`. Frames with its own counter are refused if the path has the flag for it (Linux
     /// `include/linux/mlx4/qp.h`, `MLX4_FL_ETH_SRC_CHECK_MC_LB`).
     #[must_use]
     pub fn takes_looped(&self, unicast: bool, counter: u8) -> bool {

@@ -1,5 +1,5 @@
-//! An InfiniBand switch, which forwards packets as its subnet manager has configured. [`agent`] is its
-//! management.
+//! An InfiniBand switch, which forwards packets as its subnet manager has configured it. Its management is in
+//! the module `agent`.
 
 mod agent;
 mod tables;
