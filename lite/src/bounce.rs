@@ -1,5 +1,6 @@
 //! Bounce buffers: memory that the RNIC reads from and writes to on behalf of operations.
 
+use crate::sometimes::sometimes;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -118,7 +119,11 @@ impl BouncePool {
     /// The smallest free buffer of at least `len` bytes.
     pub(crate) fn take(&mut self, len: usize) -> Option<Bounce> {
         let fits = self.classes.iter_mut().enumerate().filter(|(_, c)| c.size as usize >= len);
-        fits.into_iter().find_map(|(class, c)| c.free.pop().map(|place| Bounce { place, class }))
+        let taken = fits.into_iter().find_map(|(class, c)| c.free.pop().map(|place| Bounce { place, class }));
+        if taken.is_none() {
+            sometimes!("no bounce buffer was free");
+        }
+        taken
     }
 
     /// Takes a buffer back.

@@ -9,6 +9,7 @@ use crate::Error;
 use crate::lock::Mutex;
 use crate::membership::Life;
 use crate::node::Node;
+use crate::sometimes::sometimes;
 use core::ops::{Deref, DerefMut};
 use spin::MutexGuard;
 
@@ -49,6 +50,7 @@ impl Node {
         if self.is_live(life) {
             return Ok(LockedFor { table, life });
         }
+        sometimes!("a life that had ended was to install something");
         Err(self.gone(life.0, life.1).unwrap_or(Error::NodeDown(life.0)))
     }
 

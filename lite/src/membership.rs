@@ -3,6 +3,7 @@
 use crate::conn::{Peer, PeerLink};
 use crate::lock::Mutex;
 use crate::node::Node;
+use crate::sometimes::sometimes;
 use crate::wait::Waiters;
 use crate::{Error, Lite};
 use alloc::collections::VecDeque;
@@ -134,6 +135,7 @@ impl Node {
         {
             self.control.post(&seen);
         } else {
+            sometimes!("the end of a life waited for what was under way");
             let me = self.clone();
             let task = async move {
                 for mapping in unused {
@@ -151,6 +153,8 @@ impl Node {
 
     /// All who were members have seen the end of a life.
     pub(crate) fn on_settled(self: &Arc<Self>, life: Life) {
+        #[cfg(feature = "testing")]
+        self.settled.lock().push(life);
         self.unblock_locks(life);
         self.holdings.settle(life);
         for region in self.regions.settle(life) {

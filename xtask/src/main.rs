@@ -46,7 +46,7 @@ enum Command {
     Run(Box<run::Options>),
     /// Boots a Linux machine with SoftRoCE, built from Debian packages, as a peer on a fabric
     LinuxPeer(Box<linux_peer::Options>),
-    /// Runs perftest between appliances and a Linux guest, in each direction, and compares the transferred bytes
+    /// Runs perftest between appliances and a Linux guest in each direction, and compares the received bytes
     Perftest(perftest::Options),
     /// Describes a ConnectX-3 of this host, and what an appliance would do with it; changes nothing
     Doctor(doctor::Options),

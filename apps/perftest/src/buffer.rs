@@ -102,7 +102,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Where a buffer begins in the run.
+    /// Returns the offset of a buffer in the run.
     fn offset(&self, side: Side, queue_pair: u32) -> u64 {
         let index = match side {
             Side::Near => queue_pair,
@@ -123,7 +123,7 @@ impl Buffers {
         IoAddr(self.start(side, queue_pair).0 + slots.offset(m))
     }
 
-    /// Reads message `m`, from its first byte on.
+    /// Reads message `m` from its first byte on.
     pub fn read(
         &self,
         side: Side,

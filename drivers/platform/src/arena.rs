@@ -11,6 +11,8 @@ use spin::Mutex;
 
 /// One contiguous block of memory behind a lock, with a first-fit allocator of 4096-byte granularity.
 ///
+/// Free memory is zero. A write to memory by a former holder shows: see [`spoiled`](Self::spoiled).
+///
 /// Every access holds the lock, so each access is atomic as a whole, which is more than [`Memory`] promises.
 /// The base address is arbitrary, so that a confusion of offsets and addresses shows. Clones are the same
 /// memory.
@@ -19,6 +21,8 @@ pub struct Arena {
     base: u64,
     bytes: Arc<Mutex<Vec<u8>>>,
     runs: Arc<Mutex<Runs>>,
+    /// The first byte that was seen changed while its memory was free.
+    spoiled: Arc<Mutex<Option<IoAddr>>>,
 }
 
 impl Arena {
@@ -33,16 +37,51 @@ impl Arena {
         assert!(base.0.is_multiple_of(PAGE), "arena base must be aligned to 4096");
         assert!(base.checked_add(len).is_some(), "arena ends beyond the address space");
         let bytes = vec![0; usize::try_from(len).expect("arena larger than this host's memory")];
-        Self { base: base.0, bytes: Arc::new(Mutex::new(bytes)), runs: Arc::new(Mutex::new(Runs::new(len))) }
+        Self {
+            base: base.0,
+            bytes: Arc::new(Mutex::new(bytes)),
+            runs: Arc::new(Mutex::new(Runs::new(len))),
+            spoiled: Arc::default(),
+        }
+    }
+
+    /// A byte that was changed while its memory was free, if such a one has been seen. Memory is looked at when it is taken, and
+    /// by this call.
+    #[must_use]
+    pub fn spoiled(&self) -> Option<IoAddr> {
+        let free = self.runs.lock().free();
+        for (start, len) in free {
+            self.look(start, len);
+        }
+        *self.spoiled.lock()
+    }
+
+    /// Whether such a byte has been seen so far.
+    #[must_use]
+    pub fn is_spoiled(&self) -> bool {
+        self.spoiled.lock().is_some()
+    }
+
+    /// Looks at a free run of memory, and makes it zero if it is not.
+    fn look(&self, start: u64, len: u64) {
+        let mut bytes = self.bytes.lock();
+        let range = start as usize..(start + len) as usize;
+        let Some(run) = bytes.get_mut(range) else { return };
+        let is_zero = |chunk: &[u8]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
+        if run.chunks(PAGE as usize).all(is_zero) {
+            return;
+        }
+        let first = run.iter().position(|byte| *byte != 0).unwrap_or(0);
+        self.spoiled.lock().get_or_insert(IoAddr(self.base + start + first as u64));
+        run.fill(0);
     }
 
     /// Takes `len` contiguous bytes (rounded up to 4096), zeroed, as an address.
     #[must_use]
     pub fn alloc(&self, len: u64) -> Option<IoAddr> {
         let (start, len) = self.runs.lock().take(len)?;
-        let addr = IoAddr(self.base + start);
-        self.fill(addr, len, 0).ok()?;
-        Some(addr)
+        self.look(start, len);
+        Some(IoAddr(self.base + start))
     }
 
     /// Gives back a run of exactly the `len` it was taken with.
@@ -50,6 +89,9 @@ impl Arena {
     /// # Panics
     /// If that run is not allocated.
     pub fn free(&self, addr: IoAddr, len: u64) {
+        let whole = len.max(1).next_multiple_of(PAGE);
+        // The memory is zeroed before it can be taken again. The next line refuses a run that is not allocated.
+        let _ = self.fill(addr, whole, 0);
         self.runs.lock().give(addr.0.wrapping_sub(self.base), len);
     }
 
@@ -223,6 +265,21 @@ mod tests {
         drop(first);
         drop(run);
         assert_eq!(arena.largest_free(), 4 * PAGE);
+    }
+
+    #[test]
+    fn a_write_to_free_memory_is_seen_and_does_not_stay() {
+        let arena = Arena::new(BASE, 4 * PAGE);
+        let a = arena.alloc(PAGE).unwrap();
+        arena.fill(a, PAGE, 7).unwrap();
+        arena.free(a, PAGE);
+        assert_eq!(arena.spoiled(), None, "freed memory is zero");
+        arena.write(IoAddr(BASE.0 + 5), &[1]).unwrap();
+        let b = arena.alloc(PAGE).unwrap();
+        let mut byte = [9];
+        arena.read(IoAddr(b.0 + 5), &mut byte).unwrap();
+        assert!(arena.is_spoiled() && byte == [0]);
+        assert_eq!(arena.spoiled(), Some(IoAddr(BASE.0 + 5)));
     }
 
     #[test]

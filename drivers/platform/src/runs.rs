@@ -2,6 +2,7 @@
 
 use crate::MemoryStats;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Allocation granularity and alignment in bytes.
 pub const PAGE: u64 = 4096;
@@ -60,6 +61,12 @@ impl Runs {
             merged.start = s;
         }
         self.free.insert(merged.start, merged.end - merged.start);
+    }
+
+    /// Returns the offset and the length of each free run, in bytes.
+    #[must_use]
+    pub fn free(&self) -> Vec<(u64, u64)> {
+        self.free.iter().map(|(start, len)| (*start, *len)).collect()
     }
 
     /// Returns the amounts of total and free memory.

@@ -106,7 +106,8 @@ fn runs_of_frames() -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// Checks that the running totals of frames are what a walk over all frames counts, while no other task takes or frees frames.
+/// Checks that the running totals of frames equal the sums of a walk over all frames, while no other task
+/// allocates or frees frames.
 fn totals_are_true() -> Result<(), alloc::string::String> {
     let lent = mm::lent::covered();
     let totals = || (frames::totals(), frames::lendable_totals());
@@ -115,11 +116,11 @@ fn totals_are_true() -> Result<(), alloc::string::String> {
         let (all, lendable) = (frames::stats(), frames::stats_among(&lent.ranges));
         if totals() == before {
             let walked = ((all.total, all.free), (lendable.total, lendable.free));
-            ensure!(walked == before, "a walk counts {walked:?} bytes, kept are {before:?}");
+            ensure!(walked == before, "a walk counts {walked:?} bytes, the totals are {before:?}");
             return Ok(());
         }
     }
-    Err("frames are taken and given back all the time".into())
+    Err("frames are allocated and freed all the time".into())
 }
 
 /// Checks that every kind of access to memory that is not lent is refused, also to RAM of the heap and of
@@ -221,8 +222,8 @@ fn atomics_work(at: IoAddr) -> Result<(), alloc::string::String> {
     Ok(())
 }
 
-/// Checks that a run is accessed by offsets up to its last byte and no further, and that its offsets and its addresses are the same
-/// bytes.
+/// Checks that a run is accessible by offsets up to its last byte and no further, and that its offsets and
+/// its addresses refer to the same bytes.
 fn one_run(run: &dyn Lent) -> Result<(), alloc::string::String> {
     let m = LentMemory;
     let io = |r: Result<(), MemoryError>| r.map_err(|e| alloc::format!("{e}"));

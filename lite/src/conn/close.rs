@@ -10,6 +10,7 @@ use super::broker::{Peer, PeerLink};
 use super::wire::Message;
 use super::{Conn, Gone, STAY};
 use crate::node::Node;
+use crate::sometimes::sometimes;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
@@ -82,6 +83,9 @@ impl Node {
         let agreed = proposed
             || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
         if agreed {
+            if proposed {
+                sometimes!("both ends proposed to close a connection");
+            }
             self.counters.closed.add(1);
             self.on_broken(member, id);
         } else {
@@ -100,11 +104,13 @@ impl Node {
                 return;
             }
             if !closed {
+                sometimes!("a proposal to close a connection was refused");
                 peer.link = PeerLink::Ready(conn.clone());
             }
             conn
         };
         if closed {
+            sometimes!("a connection was closed by agreement");
             self.counters.closed.add(1);
             self.end_conn(&conn);
         } else {

@@ -16,6 +16,7 @@ use crate::node::Node;
 use crate::op::Data;
 use crate::qos::Share;
 use crate::rpc::{Answer, Ask};
+use crate::sometimes::sometimes;
 use crate::{Error, Permissions};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -220,6 +221,9 @@ impl Node {
             };
             (unused, copied)
         };
+        if result.is_err() {
+            sometimes!("a move failed and the region stayed");
+        }
         gate.reopen();
         self.regions.changed.wake_all();
         // Nothing is under way to it, and nobody looks there any more.

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::membership::Life;
 use crate::node::Node;
 use crate::op::RECONNECT_PAUSE;
+use crate::sometimes::sometimes;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -33,6 +34,7 @@ impl Node {
             match self.put_to(whom, ask, deadline).await {
                 Ok(answer) => return answer,
                 Err(Error::Unknown) if self.platform.now() + RECONNECT_PAUSE < deadline => {
+                    sometimes!("a question was asked again");
                     perhaps_heard = true;
                     self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
                 }
@@ -67,6 +69,7 @@ impl Node {
             if stands(&self.put_to(whom, ask, deadline).await) {
                 return;
             }
+            sometimes!("what must be heard was said again");
             self.timers.until(self.platform.now() + RECONNECT_PAUSE).await;
         }
     }

@@ -5,6 +5,7 @@
 use super::FencingToken;
 use crate::membership::Life;
 use crate::planted::{Bug, planted};
+use crate::sometimes::sometimes;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,9 @@ impl Queue {
         if held && self.holders.iter().any(|g| g.claim.is(by, token) && g.claim.mode == Mode::Exclusive) {
             self.died = false;
         }
+        if !held && self.holders.iter().any(|g| g.claim.is(by, token)) {
+            sometimes!("a grant went to a claim that was given up");
+        }
         self.holders.retain(|g| !g.claim.is(by, token));
         self.waiting.retain(|claim| !claim.is(by, token));
         self.advance()
@@ -102,6 +106,7 @@ impl Queue {
         let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
         self.holders.retain(|g| g.claim.by != life);
         if exclusive {
+            sometimes!("the holder of a lock died");
             self.died = true;
             self.unsettled.push(life);
         }
@@ -137,6 +142,9 @@ impl Queue {
     }
 
     fn hold(&mut self, claim: Claim, binding: u64) -> Grant {
+        if self.died {
+            sometimes!("a grant told of a death");
+        }
         self.granted += 1;
         let token = FencingToken::new(binding, self.granted);
         let grant = Grant { claim, after_death: self.died, token };

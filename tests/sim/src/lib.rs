@@ -8,13 +8,14 @@ mod cluster;
 pub mod explore;
 mod manager;
 mod nic;
+mod random;
 mod timeline;
 mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
-pub use manager::SimManager;
+pub use manager::{ControlLinks, Crash, Disk, DiskFaults, SimManager, Socket, Way};
 pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;
-pub use wire::{SimPort, Wire};
+pub use wire::{Late, SimPort, Wire};

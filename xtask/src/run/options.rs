@@ -147,8 +147,8 @@ pub struct Options {
     /// 1:fails=500; repeatable; docs/connectx3.md lists the options
     #[arg(long = "card", value_name = "N:KEY=VALUE")]
     pub card_keys: Vec<CardKey>,
-    /// Connects the appliances by the RDMA device alone: the control connection uses it too, with DHCP and the
-    /// route to the manager on the same fabric
+    /// Connects the appliances by the RDMA device alone: the control connection uses it too, with DHCP and
+    /// the route to the manager on the same fabric
     #[arg(long)]
     pub one_nic: bool,
     /// Memory of an appliance that its peers can access: all (that can be lent), arena (LITE's part), or
