@@ -10,6 +10,7 @@ use super::broker::{Peer, PeerLink};
 use super::wire::Message;
 use super::{Conn, Gone, STAY};
 use crate::node::Node;
+use crate::planted::{Bug, planted};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
@@ -80,6 +81,7 @@ impl Node {
         let Some(conn) = conn else { return self.on_broken(member, id) };
         // If both propose, both have sealed it.
         let agreed = proposed
+            || planted(Bug::ClosedInUse)
             || conn.unused(self.platform.now()) >= unused.max(STAY) && self.seal(&conn, unused.is_zero());
         if agreed {
             self.counters.closed.add(1);

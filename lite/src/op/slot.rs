@@ -10,6 +10,7 @@ use super::unfinished::Unfinished;
 use super::{NotPosted, OpId, Verb};
 use crate::bounce::{Bounce, BouncePool};
 use crate::conn::{Conn, Lane};
+use crate::planted::{Bug, planted};
 use crate::qos::Share;
 use crate::region::StampId;
 use alloc::sync::Arc;
@@ -333,6 +334,7 @@ impl OpTable {
         let Some(slot) = self.slots.get_mut(id.index()).filter(|s| s.id == id) else { return };
         match &mut slot.state {
             State::Free | State::Posting => {}
+            State::OnWire { .. } if planted(Bug::FlightLeaks) => {}
             State::OnWire { abandoned } => {
                 if slot.touch.changes && !*abandoned {
                     self.unfinished.abandoned(id, slot.touch.stamp);
@@ -340,6 +342,11 @@ impl OpTable {
                 *abandoned = true;
                 slot.waker = None;
                 slot.until = Instant::MAX;
+                if planted(Bug::BounceReused)
+                    && let Some(bounce) = slot.bounce.take()
+                {
+                    self.bounce.give(bounce);
+                }
             }
             State::Ended(_) => self.release(id),
         }

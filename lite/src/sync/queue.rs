@@ -98,8 +98,10 @@ impl Queue {
         let exclusive = self.holders.iter().any(|g| g.claim.by == life && g.claim.mode == Mode::Exclusive);
         self.holders.retain(|g| g.claim.by != life);
         if exclusive {
-            self.died = true;
-            self.unsettled.push(life);
+            self.died = !planted(Bug::DeathNotTold);
+            if !planted(Bug::LockBeforeSettled) {
+                self.unsettled.push(life);
+            }
         }
         self.advance()
     }
@@ -133,7 +135,7 @@ impl Queue {
     }
 
     fn hold(&mut self, claim: Claim, binding: u64) -> Grant {
-        self.granted += 1;
+        self.granted += u64::from(!planted(Bug::TokenStands));
         let token = FencingToken::new(binding, self.granted);
         let grant = Grant { claim, after_death: self.died, token };
         self.holders.push(grant);
