@@ -32,7 +32,11 @@ pub(crate) struct Errand {
 impl Errand {
     /// Fails with `NodeDown` once the life that asked for it has ended: what is left of it is not to be done.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.node.is_live(self.by) || planted(Bug::MemsetOfTheDead) { Ok(()) } else { Err(Error::NodeDown(self.by.0)) }
+        if self.node.is_live(self.by) || planted(Bug::MemsetOfTheDead) {
+            Ok(())
+        } else {
+            Err(Error::NodeDown(self.by.0))
+        }
     }
 
     /// Gives what `work` gives, or `NodeDown` once the life that asked for it has ended; `work` is dropped then.

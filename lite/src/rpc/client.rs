@@ -85,7 +85,9 @@ impl Whom {
     /// `NodeDown` if it is not this life.
     fn check(self, met: Incarnation) -> Result<(), Error> {
         match self {
-            Self::Life((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => Err(Error::NodeDown(node)),
+            Self::Life((node, wanted)) if wanted != met && !planted(Bug::AnotherLife) => {
+                Err(Error::NodeDown(node))
+            }
             _ => Ok(()),
         }
     }

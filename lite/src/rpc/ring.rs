@@ -31,7 +31,8 @@ impl RingTx {
         let at = self.head % self.len;
         let skip = if at + bytes > self.len { self.len - at } else { 0 };
         let end = self.head + skip + bytes;
-        (end - self.credited <= self.len || planted(Bug::RingOverrun)).then(|| (((end - bytes) % self.len) as u32, end))
+        (end - self.credited <= self.len || planted(Bug::RingOverrun))
+            .then(|| (((end - bytes) % self.len) as u32, end))
     }
 
     pub(crate) fn commit(&mut self, end: u64) {

@@ -28,7 +28,6 @@ const BUDGET: Duration = Duration::from_secs(60);
 const ATOMICS: &str = "atomics are linearizable";
 const BARRIERS: &str = "barriers let all pass or none";
 const CALLS: &str = "a call runs at most once";
-const CAUSE: &str = "no error without a cause";
 const DEADLINES: &str = "no operation outlives its deadline";
 const EVENTS: &str = "an event counts its signals";
 const FRESH: &str = "fresh memory is zero";
@@ -101,7 +100,8 @@ fn processor_time() -> Duration {
 /// Runs fresh seeds with a bug until one fails, and prints the verdict.
 fn look_for(bug: Planted) {
     bug.plant();
-    let fresh = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 / 1000 << 12;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let fresh = (since.as_nanos() as u64 / 1000) << 12;
     for tried in 1..=SEEDS {
         let seed = fresh + tried;
         let scenario = Scenario { nodes: 4, nics: Nics::default(), seed, steps: 40 };
@@ -125,7 +125,8 @@ fn look_for(bug: Planted) {
 /// Has a process look for a bug; gives what it says.
 fn ask(test: &str, bug: Planted) -> String {
     let mut this = Command::new(std::env::current_exe().unwrap());
-    let output = this.args([test, "--exact", "--nocapture", "--include-ignored"]).env(BUG, bug.name()).output();
+    let output =
+        this.args([test, "--exact", "--nocapture", "--include-ignored"]).env(BUG, bug.name()).output();
     let output = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
     let verdict = output.lines().find_map(|line| line.split_once(VERDICT));
     verdict.map_or_else(|| format!("no verdict:\n{output}"), |(_, verdict)| verdict.trim().into())
