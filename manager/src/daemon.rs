@@ -17,7 +17,7 @@ mod outbox;
 mod store;
 
 pub use keeper::{Keep, Trouble};
-pub use store::{Store, StoreError};
+pub use store::{File, Medium, Store, StoreError};
 
 use crate::core::{Config, Core, Event, Saved};
 use acceptor::Acceptor;

@@ -4,6 +4,7 @@ use super::keeper::{Keep, Trouble};
 use crate::core::{Record, Saved};
 use proto::NodeId;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use std::fmt::Debug;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,48 +40,82 @@ pub enum StoreError {
     },
 }
 
-/// The database.
-#[derive(Debug)]
-pub struct Store {
-    /// `None` after a failure of the disk: redb takes nothing more until the file is opened anew.
-    database: Option<Database>,
-    path: PathBuf,
+/// What holds the database.
+pub trait Medium: Debug + Send + 'static {
+    /// Its path, for people.
+    fn path(&self) -> &Path;
+
+    /// Opens the database, and makes it if there is none.
+    ///
+    /// # Errors
+    /// Why not.
+    fn database(&self) -> Result<Database, DatabaseError>;
 }
 
-impl Store {
-    /// Opens the state in a directory, which is made if there is none, and reads it. The numbers that [`Saved`] gives out are
-    /// reserved on the disk when this returns.
-    pub fn open(directory: &Path) -> Result<(Self, Saved), StoreError> {
-        fs::create_dir_all(directory)
-            .map_err(|source| StoreError::Directory { path: directory.into(), source })?;
-        let path = directory.join("manager.redb");
-        let database = open(&path)?;
-        let failed = |e: redb::Error| StoreError::Database { path: path.clone(), source: Box::new(e) };
-        let saved = read(&database).map_err(failed)?;
-        write(&database, &saved.reservation()).map_err(failed)?;
-        Ok((Self { database: Some(database), path }, saved))
+/// A file of the operating system.
+#[derive(Debug)]
+pub struct File(PathBuf);
+
+impl Medium for File {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn database(&self) -> Result<Database, DatabaseError> {
+        Database::create(&self.0)
     }
 }
 
-impl Keep for Store {
+/// The database.
+#[derive(Debug)]
+pub struct Store<M = File> {
+    /// `None` after a failure of the disk: redb takes nothing more until the file is opened anew.
+    database: Option<Database>,
+    medium: M,
+}
+
+impl Store {
+    /// Opens the state in a directory, which is made if there is none, as [`open_on`](Self::open_on) does.
+    pub fn open(directory: &Path) -> Result<(Self, Saved), StoreError> {
+        fs::create_dir_all(directory)
+            .map_err(|source| StoreError::Directory { path: directory.into(), source })?;
+        Self::open_on(File(directory.join("manager.redb")))
+    }
+}
+
+impl<M: Medium> Store<M> {
+    /// Opens the state on `medium` and reads it. The numbers that [`Saved`] gives out are reserved on the disk when this
+    /// returns.
+    pub fn open_on(medium: M) -> Result<(Self, Saved), StoreError> {
+        let database = open(&medium)?;
+        let saved = read(&database).map_err(|error| failed(&medium, error))?;
+        write(&database, &saved.reservation()).map_err(|error| failed(&medium, error))?;
+        Ok((Self { database: Some(database), medium }, saved))
+    }
+}
+
+impl<M: Medium> Keep for Store<M> {
     fn keep(&mut self, records: &[Record]) -> Result<(), Trouble> {
         let database = match self.database.take() {
             Some(database) => database,
-            None => open(&self.path)?,
+            None => open(&self.medium)?,
         };
-        write(&database, records)
-            .map_err(|source| StoreError::Database { path: self.path.clone(), source: Box::new(source) })?;
+        write(&database, records).map_err(|error| failed(&self.medium, error))?;
         self.database = Some(database);
         Ok(())
     }
 }
 
-fn open(path: &Path) -> Result<Database, StoreError> {
-    Database::create(path).map_err(|error| match error {
+fn failed(medium: &impl Medium, error: redb::Error) -> StoreError {
+    StoreError::Database { path: medium.path().into(), source: Box::new(error) }
+}
+
+fn open(medium: &impl Medium) -> Result<Database, StoreError> {
+    medium.database().map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => {
-            StoreError::InUse { path: path.parent().unwrap_or(path).into() }
+            StoreError::InUse { path: medium.path().parent().unwrap_or(medium.path()).into() }
         }
-        other => StoreError::Database { path: path.into(), source: Box::new(other.into()) },
+        other => failed(medium, other.into()),
     })
 }
 

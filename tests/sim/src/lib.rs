@@ -10,13 +10,14 @@ mod manager;
 mod nic;
 #[cfg(debug_assertions)]
 pub mod planted;
+mod random;
 mod timeline;
 mod trace;
 mod wire;
 
 pub use cluster::{Cluster, Options};
-pub use manager::SimManager;
+pub use manager::{ControlLinks, Crash, Disk, DiskFaults, SimManager, Socket, Way};
 pub use nic::{Nic, Nics};
 pub use timeline::{NodeTrace, chrome, text};
 pub use trace::Trace;
-pub use wire::{SimPort, Wire};
+pub use wire::{Late, SimPort, Wire};

@@ -1,22 +1,38 @@
 //! The Ethernet between the nodes: a switch whose one queue has faults.
 
 use crate::Trace;
+use crate::random::Random;
 use lite::testing::{Device, Host};
 use netfault::{Counters, FaultQueue, Faults};
 use platform::Instant;
 use softroce::EthernetPort;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use verbs::MacAddr;
 
 /// The Ethernet MTU of all ports.
 const MTU: usize = 1500;
 
+/// Frames that come much later than any transport waits for them: those of a connection or of a node that is gone by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// One frame in so many.
+    pub one_in: u64,
+    /// By how much, at most.
+    pub by: Duration,
+}
+
 struct State {
     queue: FaultQueue<()>,
     inboxes: BTreeMap<[u8; 6], VecDeque<Vec<u8>>>,
-    /// Pairs of ports, ascending, between which nothing passes.
-    apart: BTreeSet<[[u8; 6]; 2]>,
+    /// Ports, with those that do not hear them.
+    unheard: BTreeSet<([u8; 6], [u8; 6])>,
+    /// Which frames are late, and where they are.
+    late: Option<Late>,
+    detour: FaultQueue<()>,
+    delayed: u64,
+    random: Random,
 }
 
 /// The switch.
@@ -29,8 +45,15 @@ impl Wire {
     /// A switch with those faults.
     #[must_use]
     pub fn new(faults: Faults, seed: u64, trace: Arc<Trace>) -> Arc<Self> {
-        let state =
-            State { queue: FaultQueue::new(faults, seed), inboxes: BTreeMap::new(), apart: BTreeSet::new() };
+        let state = State {
+            queue: FaultQueue::new(faults, seed),
+            inboxes: BTreeMap::new(),
+            unheard: BTreeSet::new(),
+            late: None,
+            detour: FaultQueue::new(Faults::NONE, seed),
+            delayed: 0,
+            random: Random::new(seed),
+        };
         Arc::new(Self { state: Mutex::new(state), trace })
     }
 
@@ -47,13 +70,32 @@ impl Wire {
 
     /// Parts two ports, or joins them again.
     pub fn part(&self, a: MacAddr, b: MacAddr, apart: bool) {
-        let pair = [a.0.min(b.0), a.0.max(b.0)];
+        self.deafen(a, b, apart);
+        self.deafen(b, a, apart);
+    }
+
+    /// What port `from` sends does not reach port `to`, or does again. The other way is as it was.
+    pub fn deafen(&self, from: MacAddr, to: MacAddr, deaf: bool) {
         let mut state = self.lock();
-        if apart {
-            state.apart.insert(pair)
+        if deaf {
+            state.unheard.insert((from.0, to.0))
         } else {
-            state.apart.remove(&pair)
+            state.unheard.remove(&(from.0, to.0))
         };
+    }
+
+    /// From now on some frames are late, or none.
+    pub fn set_late(&self, late: Option<Late>) {
+        let mut state = self.lock();
+        let by = late.map_or(0, |late| late.by.as_nanos() as u64);
+        state.detour.set_faults(Faults { reorder: 1.0, reorder_ns: by, ..Faults::NONE });
+        state.late = late;
+    }
+
+    /// How many frames were late, or are.
+    #[must_use]
+    pub fn delayed(&self) -> u64 {
+        self.lock().delayed
     }
 
     /// What the faults have done so far.
@@ -67,7 +109,10 @@ impl Device for Wire {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let mut any = false;
-        while let Some(((), frame)) = state.queue.pop(now.as_nanos()) {
+        let due = |state: &mut State| {
+            state.queue.pop(now.as_nanos()).or_else(|| state.detour.pop(now.as_nanos()))
+        };
+        while let Some(((), frame)) = due(&mut state) {
             any = true;
             // A frame whose target address is damaged goes nowhere.
             if let Some(inbox) = frame.first_chunk().and_then(|mac| state.inboxes.get_mut(mac)) {
@@ -78,7 +123,9 @@ impl Device for Wire {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.lock().queue.next_deadline().map(Instant::from_nanos)
+        let state = self.lock();
+        let due = state.queue.next_deadline().into_iter().chain(state.detour.next_deadline()).min();
+        due.map(Instant::from_nanos)
     }
 }
 
@@ -118,7 +165,14 @@ impl EthernetPort for SimPort {
         self.wire.trace.event(now, u16::from_be_bytes([high, low]).into(), &frame);
         let to: [u8; 6] = frame.first_chunk().copied().unwrap_or_default();
         let mut state = self.wire.lock();
-        if !state.apart.contains(&[self.mac.0.min(to), self.mac.0.max(to)]) {
+        if state.unheard.contains(&(self.mac.0, to)) {
+            return true;
+        }
+        let late = state.late.is_some_and(|late| state.random.one_in(late.one_in));
+        if late {
+            state.delayed += 1;
+            state.detour.push((), frame, now);
+        } else {
             state.queue.push((), frame, now);
         }
         true

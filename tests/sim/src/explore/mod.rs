@@ -1,27 +1,25 @@
 //! Random work under random faults, all decided by one seed, and what must hold whatever happens.
 //!
 //! Tasks on every node do everything that LITE offers, in an order the seed decides (`work`), while nodes die, stop for a while,
-//! lose their network or their manager and run out of memory (`chaos`). Whatever a task sees is held against a model
+//! lose their network or their manager and run out of memory, and the manager dies or stops itself (`chaos`, `swarm`). Whatever a task sees is held against a model
 //! (`check`); at the end nothing may be left behind (`end`). The same [`Scenario`] gives the same run, frame by frame.
 
 mod chaos;
 mod check;
 mod end;
-mod random;
+mod swarm;
 mod work;
 
 pub use check::{Check, Violation};
 
-use crate::{Cluster, Nics, Options};
-use lite::Config;
-use netfault::Faults;
+use crate::{Cluster, Nics, random};
 use random::Random;
 use std::time::Duration;
 
 /// What a run is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// Nodes at the start, 3 to 40.
+    /// Nodes at the start, 3 to 100.
     pub nodes: u16,
     /// What they have for RNICs.
     pub nics: Nics,
@@ -70,15 +68,15 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     let check = Check::new();
     let failed = |check: &Check| Box::new(check.failure());
     let mut random = Random::new(scenario.seed);
-    let mut cluster = Cluster::new(options(scenario, &mut random));
+    let mut cluster = Cluster::new(swarm::options(scenario, &mut random));
     let initial = usize::from(scenario.nodes);
     let stage = work::Stage::prepare(&mut cluster, &check, initial, scenario.steps, &mut random);
     for i in 1..=initial {
         stage.start(&cluster, i, &mut random);
     }
-    let mut chaos = chaos::Chaos::new(random.fork());
+    let mut chaos = chaos::Chaos::new(random.fork(), &cluster);
     let limit = cluster.world.now() + LONGEST_STEP * scenario.steps.max(1);
-    while !check.all_done() {
+    while !check.all_done() || chaos.expects(&cluster) {
         cluster.world.run_for(PACE);
         chaos.act(&mut cluster, &stage, &check);
         if check.is_violated() {
@@ -96,40 +94,8 @@ pub fn explore(scenario: &Scenario) -> Result<Report, Box<Failure>> {
     }
     Ok(Report {
         operations: check.operations(),
-        faults: chaos.counts(),
+        faults: chaos.counts(&cluster),
         time: Duration::from_nanos(cluster.world.now().as_nanos()),
         trace: cluster.trace.hash(),
     })
-}
-
-fn options(scenario: &Scenario, random: &mut Random) -> Options {
-    let wires = [
-        "delay_us=5",
-        "loss=0.01,dup=0.005,reorder=0.01,corrupt=0.005,delay_us=5",
-        "loss=0.05,reorder=0.05,reorder_us=300,delay_us=20",
-        "delay_us=50,rate_mbit=1000,queue=64",
-    ];
-    let faults = Faults::parse(random.pick(&wires)).expect("well formed");
-    let config = Config {
-        ack_timeout: Duration::from_millis(2),
-        // Little of all, so that tasks wait for each other.
-        operations: random.pick(&[16, 64, 1024]),
-        calls: random.pick(&[2, 8, 32]),
-        queue_pairs: random.pick(&[1, 2, 4]),
-        send_depth: random.pick(&[8, 128]),
-        peers: random.pick(&[2, 2, 3, 64, 64, 64]),
-        idle: random.pick(&[None, None, Some(Duration::from_millis(8)), Some(Duration::from_millis(300))]),
-        ..Config::default()
-    };
-    let drift = random.pick(&[0, 200, 20_000]);
-    Options {
-        seed: scenario.seed,
-        nodes: scenario.nodes,
-        nics: scenario.nics.clone(),
-        memory: 16 << 20,
-        lease: LEASE,
-        faults,
-        drift,
-        config,
-    }
 }

@@ -4,6 +4,7 @@
 mod cluster;
 mod death;
 mod explore;
+mod manager;
 mod regions;
 mod rpc;
 mod scale;

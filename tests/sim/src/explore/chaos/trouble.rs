@@ -1,0 +1,77 @@
+//! Troubles that end by themselves.
+
+use super::super::check::Check;
+use crate::{Cluster, DiskFaults};
+use platform::{IoAddr, Platform};
+
+/// Something that ends by itself.
+pub(super) enum Trouble {
+    Paused(usize),
+    /// Two nodes, in one direction or in both.
+    Parted(usize, usize),
+    /// The node's control connection, in one direction or in both.
+    Stalled(usize),
+    /// The node, and its memory that is taken.
+    Full(usize, Vec<(IoAddr, u64)>),
+    ManagerStands,
+    Disk,
+}
+
+impl Trouble {
+    /// The node that does not see time pass as the others do.
+    pub(super) fn stands(&self) -> Option<usize> {
+        match self {
+            Self::Paused(node) | Self::Stalled(node) => Some(*node),
+            Self::Parted(..) | Self::Full(..) | Self::ManagerStands | Self::Disk => None,
+        }
+    }
+}
+
+/// Takes the memory of a node but for pieces of at most `leave` bytes.
+pub(super) fn fill(cluster: &Cluster, node: usize, leave: u64) -> Vec<(IoAddr, u64)> {
+    let host = cluster.host(node);
+    let memory = host.memory();
+    let mut taken = Vec::new();
+    while let free @ 1.. = memory.stats().largest_free.saturating_sub(leave) {
+        match memory.alloc(free) {
+            Some(at) => taken.push((at, free)),
+            None => break,
+        }
+    }
+    taken
+}
+
+/// Ends a trouble.
+pub(super) fn heal(cluster: &Cluster, check: &Check, trouble: Trouble) {
+    let now = cluster.world.now();
+    if let Some(node) = trouble.stands() {
+        check.stands(node, now, false);
+    }
+    match trouble {
+        Trouble::Paused(node) => {
+            cluster.host(node).pause(false);
+            check.log(now, format_args!("-- node {node} goes on"));
+        }
+        Trouble::Parted(a, b) => {
+            cluster.part(a, b, false);
+            check.log(now, format_args!("-- nodes {a} and {b} see each other"));
+        }
+        Trouble::Stalled(node) => {
+            cluster.manager.stall(cluster.lite(node).node_id(), false);
+            check.log(now, format_args!("-- node {node} hears from the manager"));
+        }
+        Trouble::Full(node, taken) => {
+            let host = cluster.host(node);
+            taken.into_iter().for_each(|(at, len)| host.memory().free(at, len));
+            check.log(now, format_args!("-- node {node} has memory"));
+        }
+        Trouble::ManagerStands => {
+            cluster.manager.stand(false);
+            check.log(now, "-- the manager goes on");
+        }
+        Trouble::Disk => {
+            cluster.manager.disk().set_faults(DiskFaults::default());
+            check.log(now, "-- the manager's disk works");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a seed draws: which kinds of faults there are and how often, and the sizes and times of its cluster. Few runs have all of it,
+//! and so each kind is met with and without the others.
+
+use super::random::Random;
+use super::{LEASE, Scenario};
+use crate::{ControlLinks, Late, Options};
+use lite::Config;
+use netfault::Faults;
+use std::time::Duration;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A machine dies.
+    Death,
+    /// A machine stands still.
+    Pause,
+    /// Two nodes do not reach each other.
+    Part,
+    /// One node does not reach another, which reaches it.
+    PartOneWay,
+    /// A node and the manager do not reach each other.
+    Stall,
+    /// A node does not hear the manager, which hears it.
+    Deaf,
+    /// The manager does not hear a node, which hears it.
+    Mute,
+    /// The control connection of a node breaks.
+    Break,
+    /// A node has no memory.
+    Full,
+    /// A card fails.
+    Card,
+    /// The manager stands still.
+    ManagerStands,
+    /// The manager dies.
+    ManagerCrash,
+    /// The manager's disk is slow, full or fails.
+    Disk,
+}
+
+/// All kinds, each as often as it is to be met where all are. That the manager dies is not among them: it ends the life of every
+/// node, so it is drawn for itself.
+const KINDS: &[(Kind, usize)] = &[
+    (Kind::Death, 1),
+    (Kind::Pause, 4),
+    (Kind::Part, 4),
+    (Kind::PartOneWay, 3),
+    (Kind::Stall, 2),
+    (Kind::Deaf, 2),
+    (Kind::Mute, 2),
+    (Kind::Break, 1),
+    (Kind::Full, 2),
+    (Kind::Card, 1),
+    (Kind::ManagerStands, 2),
+    (Kind::Disk, 2),
+];
+
+/// What goes wrong in a run.
+#[derive(Clone, Debug)]
+pub(super) struct Swarm {
+    /// The kinds, each as often as it is to be met.
+    pub(super) kinds: Vec<Kind>,
+    /// At one look in so many something begins.
+    pub(super) pace: u64,
+    pub(super) late: Option<Late>,
+}
+
+impl Swarm {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let all = random.one_in(4);
+        let mut kinds = Vec::new();
+        for (kind, often) in KINDS {
+            if all || random.one_in(2) {
+                kinds.extend([*kind].repeat(*often));
+            }
+        }
+        if kinds.is_empty() {
+            kinds.push(Kind::Pause);
+        }
+        if random.one_in(6) {
+            kinds.push(Kind::ManagerCrash);
+        }
+        let late = [
+            None,
+            None,
+            Some(Late { one_in: 2000, by: Duration::from_secs(5) }),
+            Some(Late { one_in: 200, by: Duration::from_secs(2) }),
+        ];
+        Self { kinds, pace: random.pick(&[6, 12, 12, 40]), late: random.pick(&late) }
+    }
+}
+
+/// The cluster of a scenario.
+pub(super) fn options(scenario: &Scenario, random: &mut Random) -> Options {
+    let wires = [
+        "delay_us=5",
+        "loss=0.01,dup=0.005,reorder=0.01,corrupt=0.005,delay_us=5",
+        "loss=0.05,reorder=0.05,reorder_us=300,delay_us=20",
+        "delay_us=50,rate_mbit=1000,queue=64",
+    ];
+    let millis = |n| Duration::from_millis(n);
+    let control = [
+        ControlLinks::INSTANT,
+        ControlLinks { latency: Duration::from_micros(100), rate: 1_000_000 },
+        ControlLinks { latency: millis(3), rate: 100_000 },
+        ControlLinks { latency: millis(40), rate: 10_000 },
+    ];
+    Options {
+        seed: scenario.seed,
+        nodes: scenario.nodes,
+        nics: scenario.nics.clone(),
+        memory: 16 << 20,
+        lease: LEASE,
+        faults: Faults::parse(random.pick(&wires)).expect("well formed"),
+        control: random.pick(&control),
+        keep_ids: random.one_in(2),
+        drift: random.pick(&[0, 200, 20_000]),
+        config: config(random),
+        ..Options::default()
+    }
+}
+
+/// Sizes and times of LITE: little of all, often, so that tasks wait for each other.
+fn config(random: &mut Random) -> Config {
+    let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
+    Config {
+        ack_timeout: millis(2),
+        operations: random.pick(&[16, 64, 1024]),
+        calls: random.pick(&[2, 8, 32]),
+        queue_pairs: random.pick(&[1, 2, 4]),
+        send_depth: random.pick(&[8, 128]),
+        peers: random.pick(&[2, 2, 3, 64, 64, 64]),
+        idle: random.pick(&[None, None, Some(millis(8)), Some(millis(300))]),
+        bounce: random.pick(&[
+            Config::default().bounce,
+            Config::default().bounce,
+            [(256, 8), (1024, 4), (4096, 2)],
+            [(64, 1), (256, 1), (16384, 1)],
+        ]),
+        window: random.pick(&[1, 4, 8]),
+        ring: random.pick(&[16 << 10, 32 << 10, 128 << 10]),
+        backlog: random.pick(&[64 << 10, 1 << 20]),
+        reply_slot: random.pick(&[256, 4096]),
+        connect_timeout: random.pick(&[millis(200), seconds(2)]),
+        retries: random.pick(&[4, 7, 7]),
+        silence: random.pick(&[Some(seconds(2)), Some(seconds(600)), None]),
+        ..Config::default()
+    }
+}

@@ -1,0 +1,268 @@
+//! The manager's disk: one file that takes time, may be full or fail, and at a crash loses what was not synced.
+//!
+//! The manager's own store works on it. Its calls return at once, and the disk adds up how long they would have taken. What
+//! they did is a journal until that time has passed: a crash cuts the journal where the time was.
+
+use crate::Trace;
+use crate::random::Random;
+use manager::daemon::Medium;
+use redb::{Database, DatabaseError, StorageBackend};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Bytes that a disk writes whole or not at all.
+const SECTOR: usize = 512;
+/// What a write to the cache and a sync take, in microseconds, at most.
+const WRITE_US: u64 = 20;
+const SYNC_US: u64 = 4_000;
+/// What a sync of a slow disk takes, in microseconds, at most.
+const SLOW_US: u64 = 4_000_000;
+/// Bytes that the database may keep in memory of its own.
+const CACHE: usize = 64 << 10;
+
+/// What is wrong with the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// A sync may take seconds.
+    pub slow: bool,
+    /// There is no room for another byte.
+    pub full: bool,
+    /// Every second call or so fails, on average.
+    pub failing: bool,
+}
+
+#[derive(Debug)]
+enum Op {
+    Write(usize, Vec<u8>),
+    Len(usize),
+    Sync,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What a crash leaves, but for the journal.
+    durable: Vec<u8>,
+    /// What is read.
+    cache: Vec<u8>,
+    /// What was written since and is not synced.
+    dirty: Vec<Op>,
+    /// What is done since the disk [settled](Disk::settle), with when it was over.
+    journal: Vec<(Duration, Op)>,
+    /// How long that has taken.
+    taken: Duration,
+    faults: DiskFaults,
+    /// Which opening of the file may use it.
+    session: u64,
+    random: Random,
+    torn: u64,
+}
+
+/// The disk.
+#[derive(Debug)]
+pub struct Disk {
+    state: Mutex<State>,
+    trace: Arc<Trace>,
+}
+
+fn apply(bytes: &mut Vec<u8>, op: &Op) {
+    match op {
+        Op::Write(at, data) => {
+            if bytes.len() < at + data.len() {
+                bytes.resize(at + data.len(), 0);
+            }
+            bytes[*at..at + data.len()].copy_from_slice(data);
+        }
+        Op::Len(len) => bytes.resize(*len, 0),
+        Op::Sync => {}
+    }
+}
+
+impl State {
+    /// Takes the first `count` operations of the journal for done.
+    fn commit(&mut self, count: usize) {
+        for (_, op) in self.journal.drain(..count) {
+            match op {
+                Op::Sync => self.dirty.drain(..).for_each(|op| apply(&mut self.durable, &op)),
+                op => self.dirty.push(op),
+            }
+        }
+    }
+
+    fn takes(&mut self, most_us: u64) {
+        self.taken += Duration::from_micros(1 + self.random.below(most_us));
+    }
+
+    /// Begins a call; fails if the disk does, or if the file was opened anew since.
+    fn call(&mut self, session: u64) -> io::Result<()> {
+        if session != self.session {
+            return Err(io::Error::other("the file is closed"));
+        }
+        if self.faults.failing && self.random.one_in(2) {
+            // A disk tries for a while before it gives up.
+            self.takes(SYNC_US);
+            return Err(io::Error::other("input/output error"));
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, op: Op) {
+        apply(&mut self.cache, &op);
+        self.journal.push((self.taken, op));
+    }
+}
+
+impl Disk {
+    pub(super) fn new(random: Random, trace: Arc<Trace>) -> Arc<Self> {
+        let state = State {
+            durable: Vec::new(),
+            cache: Vec::new(),
+            dirty: Vec::new(),
+            journal: Vec::new(),
+            taken: Duration::ZERO,
+            faults: DiskFaults::default(),
+            session: 0,
+            random,
+            torn: 0,
+        };
+        Arc::new(Self { state: Mutex::new(state), trace })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the lock")
+    }
+
+    /// From now on the disk has these faults.
+    pub fn set_faults(&self, faults: DiskFaults) {
+        self.lock().faults = faults;
+    }
+
+    /// Writes that crashes have torn so far.
+    #[must_use]
+    pub fn torn(&self) -> u64 {
+        self.lock().torn
+    }
+
+    /// How long what is in the journal takes.
+    pub(super) fn taken(&self) -> Duration {
+        self.lock().taken
+    }
+
+    /// The time that the journal takes has passed.
+    pub(super) fn settle(&self) {
+        let mut state = self.lock();
+        let all = state.journal.len();
+        state.commit(all);
+        state.taken = Duration::ZERO;
+    }
+
+    /// Whoever uses the disk ends, `passed` after it has settled last. If that is because the machine `fails`, what was written
+    /// and not synced by then is on the disk, or is not, or a part of it is.
+    pub(super) fn crash(&self, passed: Duration, fails: bool) {
+        let mut state = self.lock();
+        let done = state.journal.iter().take_while(|(at, _)| *at <= passed).count();
+        state.commit(done);
+        for mut op in std::mem::take(&mut state.dirty) {
+            if fails && state.random.one_in(2) {
+                continue;
+            }
+            if fails
+                && let Op::Write(_, data) = &mut op
+                && state.random.one_in(3)
+            {
+                let sectors = data.len().div_ceil(SECTOR) as u64;
+                data.truncate(state.random.below(sectors) as usize * SECTOR);
+                state.torn += 1;
+            }
+            apply(&mut state.durable, &op);
+        }
+        state.journal.clear();
+        state.taken = Duration::ZERO;
+        state.session += 1;
+        state.cache = state.durable.clone();
+    }
+
+    /// The file.
+    pub(super) fn file(self: &Arc<Self>) -> File {
+        File(self.clone())
+    }
+}
+
+/// The file on the disk.
+#[derive(Debug)]
+pub(super) struct File(Arc<Disk>);
+
+impl Medium for File {
+    fn path(&self) -> &Path {
+        Path::new("simulated")
+    }
+
+    fn database(&self) -> Result<Database, DatabaseError> {
+        let session = {
+            let mut state = self.0.lock();
+            state.session += 1;
+            state.session
+        };
+        let open = Open { disk: self.0.clone(), session };
+        Database::builder().set_cache_size(CACHE).create_with_backend(open)
+    }
+}
+
+/// The file while it is open.
+#[derive(Debug)]
+struct Open {
+    disk: Arc<Disk>,
+    session: u64,
+}
+
+impl StorageBackend for Open {
+    fn len(&self) -> io::Result<u64> {
+        let mut state = self.disk.lock();
+        state.call(self.session)?;
+        Ok(state.cache.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        state.call(self.session)?;
+        let at = offset as usize;
+        let bytes = state.cache.get(at..at + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        state.call(self.session)?;
+        let len = len as usize;
+        if len > state.cache.len() && state.faults.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.takes(WRITE_US);
+        state.change(Op::Len(len));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        state.call(self.session)?;
+        let slow = state.faults.slow && state.random.one_in(2);
+        state.takes(if slow { SLOW_US } else { SYNC_US });
+        state.change(Op::Sync);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        state.call(self.session)?;
+        // A file system that writes nothing in place needs room for each write.
+        if state.faults.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.takes(WRITE_US);
+        self.disk.trace.event(state.taken.as_nanos() as u64, 3 << 32 | offset, data);
+        state.change(Op::Write(offset as usize, data.to_vec()));
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! What must hold of the manager over all its lives: numbers are given once, and what was saved is there.
+
+use manager::core::{ConnId, Message, Record, Saved};
+use proto::{Hello, NodeId, ToManager, ToNode};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// The names that a store holds with nothing of `submitted`.
+    names: BTreeMap<String, NodeId>,
+    /// What was to be saved since, and how much of it the store has said is saved.
+    submitted: Vec<Record>,
+    saved: usize,
+    /// The least that a store may say was never given.
+    least: [u64; 2],
+    /// The last incarnation or number of a binding, and the last job.
+    last: [u64; 2],
+    /// The jobs of this life of the manager.
+    jobs: BTreeSet<u64>,
+    /// Nodes that wait for an answer, with their names if they keep an id; and bindings that do.
+    joining: BTreeMap<ConnId, Option<String>>,
+    binding: BTreeSet<(ConnId, u32)>,
+    violation: Option<String>,
+}
+
+fn apply(names: &mut BTreeMap<String, NodeId>, record: &Record) {
+    match record {
+        Record::Node(name, node) => drop(names.insert(name.clone(), *node)),
+        Record::Forget(name) => drop(names.remove(name)),
+        Record::NextIncarnation(_) | Record::NextJob(_) => {}
+    }
+}
+
+impl Ledger {
+    pub(super) fn violation(&self) -> Option<String> {
+        self.violation.clone()
+    }
+
+    fn violated(&mut self, seen: String) {
+        self.violation.get_or_insert(seen);
+    }
+
+    /// A new life of the manager has found this in its store.
+    pub(super) fn opened(&mut self, found: &Saved) {
+        let nodes: BTreeMap<String, NodeId> = found.nodes.iter().cloned().collect();
+        let mut names = self.names.clone();
+        let (sure, unsure) = self.submitted.split_at(self.saved);
+        sure.iter().for_each(|record| apply(&mut names, record));
+        let mut known = names == nodes;
+        for record in unsure {
+            apply(&mut names, record);
+            known |= names == nodes;
+        }
+        if !known {
+            let (all, saved) = (self.submitted.clone(), self.saved);
+            self.violated(format!("the store holds {nodes:?}, of {all:?}, {saved} of which were saved"));
+        }
+        let counters = [found.next_incarnation, found.next_job];
+        for (at, next) in counters.into_iter().enumerate() {
+            if next < self.least[at] || next <= self.last[at] {
+                let (least, last) = (self.least[at], self.last[at]);
+                self.violated(format!("the store says {next}: {least} was saved, and {last} was given"));
+            }
+        }
+        self.least = counters;
+        (self.names, self.submitted, self.saved) = (nodes, found.reservation().to_vec(), 0);
+        self.jobs.clear();
+        self.joining.clear();
+        self.binding.clear();
+    }
+
+    pub(super) fn submits(&mut self, record: &Record) {
+        self.submitted.push(record.clone());
+    }
+
+    /// The next `count` records are on the disk.
+    pub(super) fn saved(&mut self, count: usize) {
+        for record in &self.submitted[self.saved..self.saved + count] {
+            match *record {
+                Record::NextIncarnation(next) => self.least[0] = self.least[0].max(next),
+                Record::NextJob(next) => self.least[1] = self.least[1].max(next),
+                Record::Node(..) | Record::Forget(_) => {}
+            }
+        }
+        self.saved += count;
+    }
+
+    /// A message of a node or a client is about to be handled.
+    pub(super) fn hears(&mut self, conn: ConnId, member: bool, bytes: &[u8]) {
+        if !member {
+            if let Ok(Hello::Node(join)) = proto::decode(bytes) {
+                self.joining.insert(conn, join.keep_id.then_some(join.name));
+            }
+        } else if let Ok(ToManager::NameBind { request, .. }) = proto::decode(bytes) {
+            self.binding.insert((conn, request));
+        }
+    }
+
+    /// The manager answers.
+    pub(super) fn says(&mut self, conn: ConnId, message: &Message) {
+        match message {
+            Message::ToNode(ToNode::Welcome(welcome)) => {
+                self.given(0, welcome.incarnation.0);
+                if let Some(Some(name)) = self.joining.remove(&conn) {
+                    self.keeps(&name, welcome.node);
+                }
+            }
+            Message::ToNode(ToNode::Name { request, result }) => {
+                if self.binding.remove(&(conn, *request))
+                    && let Ok((_, number)) = result
+                    && let Some(number) = number.first_chunk()
+                {
+                    self.given(0, u64::from_le_bytes(*number));
+                }
+            }
+            Message::ToNode(ToNode::JobStart(start)) => {
+                if self.jobs.insert(start.job.0) {
+                    self.given(1, start.job.0);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn given(&mut self, which: usize, number: u64) {
+        let last = std::mem::replace(&mut self.last[which], number);
+        if number <= last {
+            self.violated(format!("the number {number} was given after {last}"));
+        }
+    }
+
+    /// A node of that name got that id, and had one if any was saved for it.
+    fn keeps(&mut self, name: &str, node: NodeId) {
+        let mut names = self.names.clone();
+        self.submitted.iter().for_each(|record| apply(&mut names, record));
+        if names.get(name).is_some_and(|kept| *kept != node) {
+            self.violated(format!("{name} is {node}, and was to be {:?}", names.get(name)));
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The manager as a process of the simulation: the real state machine and the real store, a disk that may fail, and control
+//! connections that take time. It dies, stands still and comes back.
+
+mod disk;
+mod keeper;
+mod ledger;
+mod link;
+mod network;
+mod process;
+
+pub use disk::{Disk, DiskFaults};
+pub use link::Socket;
+pub use network::{ControlLinks, Way};
+
+pub(crate) use link::{Heart, Link};
+
+use crate::Trace;
+use crate::random::Random;
+use keeper::Keeper;
+use ledger::Ledger;
+use lite::testing::{Device, Host};
+use manager::core::{Config, ConnId, Saved};
+use network::{Item, Network};
+use platform::{Instant, LinkDown};
+use process::{Incoming, Process, Surroundings};
+use proto::NodeId;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// How long whoever starts the manager waits when it does not start.
+const AGAIN: Duration = Duration::from_millis(300);
+
+/// How the manager ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    /// The process: its machine ends the connections at once, and writes what the process has written.
+    Process,
+    /// The machine: nobody is told, and what is not synced may be lost.
+    Machine,
+}
+
+/// The other end of a connection: a node's or a client's.
+struct End {
+    ready: VecDeque<Vec<u8>>,
+    closed: bool,
+    waker: Option<Waker>,
+    /// The life of the manager that it is connected to.
+    life: u64,
+    /// It has been told that the manager does not know the connection.
+    reset: bool,
+}
+
+enum Status {
+    Up(Box<Process>),
+    /// It reads its store until then, and has this then.
+    Opening(Instant, Result<Box<(Keeper, Saved)>, String>),
+    /// It is started then; nobody answers on its machine until then if that is down as well.
+    Down(Instant, Crash),
+}
+
+struct State {
+    status: Status,
+    life: u64,
+    lives: u64,
+    crashes: u64,
+    config: Config,
+    network: Network,
+    ends: BTreeMap<ConnId, End>,
+    /// The connections of each node that has joined: of all its lives, the present one last.
+    conns: BTreeMap<NodeId, Vec<ConnId>>,
+    ledger: Ledger,
+    last: u64,
+    log: Vec<String>,
+}
+
+/// The manager.
+pub struct SimManager {
+    state: Mutex<State>,
+    disk: Arc<Disk>,
+    trace: Arc<Trace>,
+    /// Its machine, for the time.
+    clock: Arc<Host>,
+}
+
+impl End {
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl SimManager {
+    /// A manager that gives each member that lease, with an empty store, at time zero.
+    ///
+    /// # Panics
+    /// If its store does not open.
+    #[must_use]
+    pub fn new(
+        lease: Duration,
+        links: ControlLinks,
+        seed: u64,
+        trace: Arc<Trace>,
+        clock: Arc<Host>,
+    ) -> Arc<Self> {
+        let mut random = Random::new(seed);
+        let disk = Disk::new(random.fork(), trace.clone());
+        let (keeper, saved) = Keeper::open(&disk).expect("a new disk");
+        let found = saved.clone();
+        let mut state = State {
+            status: Status::Opening(Instant::ZERO, Ok(Box::new((keeper, saved)))),
+            life: 0,
+            lives: 0,
+            crashes: 0,
+            config: Config { lease, ..Config::default() },
+            network: Network::new(links, random.fork()),
+            ends: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            ledger: Ledger::default(),
+            last: 0,
+            log: Vec::new(),
+        };
+        state.ledger.opened(&found);
+        state.starts(Instant::ZERO, &disk);
+        Arc::new(Self { state: Mutex::new(state), disk, trace, clock })
+    }
+
+    fn now(&self) -> Instant {
+        self.clock.true_time()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under the lock")
+    }
+
+    /// What the manager has logged.
+    #[must_use]
+    pub fn log(&self) -> Vec<String> {
+        self.lock().log.clone()
+    }
+
+    /// The first thing that the manager did and must not, if it did: it gave a number twice, or forgot what was saved.
+    #[must_use]
+    pub fn violation(&self) -> Option<String> {
+        self.lock().ledger.violation()
+    }
+
+    /// Its disk.
+    #[must_use]
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self.lock().status, Status::Up(_))
+    }
+
+    /// How often it has died.
+    #[must_use]
+    pub fn crashes(&self) -> u64 {
+        self.lock().crashes
+    }
+
+    /// It dies, and is started anew at `back`.
+    pub fn crash(&self, crash: Crash, back: Instant) {
+        let mut state = self.lock();
+        let now = self.now();
+        let passed = match &state.status {
+            Status::Up(process) => process.keeper.worked(now),
+            Status::Opening(until, _) => self.disk.taken().saturating_sub(until.saturating_since(now)),
+            Status::Down(..) => return,
+        };
+        self.disk.crash(passed, crash == Crash::Machine);
+        state.status = Status::Down(back, crash);
+        state.log.push("the manager dies".into());
+        state.crashes += 1;
+        let life = state.life;
+        let State { network, ends, .. } = &mut *state;
+        for (conn, end) in ends.iter_mut().filter(|(_, end)| end.life == life) {
+            network.lose(*conn, Way::ToManager);
+            if crash == Crash::Process {
+                end.reset = true;
+                network.send(now, *conn, Way::FromManager, Item::End);
+            }
+        }
+    }
+
+    /// It stands still, or goes on.
+    pub fn stand(&self, still: bool) {
+        if let Status::Up(process) = &mut self.lock().status {
+            process.stands = still;
+        }
+    }
+
+    /// A new connection, if it runs.
+    #[must_use]
+    pub fn connect(self: &Arc<Self>) -> Option<Socket> {
+        let mut state = self.lock();
+        let life = state.life;
+        let conn = ConnId(state.last + 1);
+        let Status::Up(process) = &mut state.status else { return None };
+        process.arrives(Incoming::Opened(conn));
+        state.last = conn.0;
+        state.network.open(conn);
+        let end = End { ready: VecDeque::new(), closed: false, waker: None, life, reset: false };
+        state.ends.insert(conn, end);
+        Some(Socket { manager: self.clone(), conn })
+    }
+
+    /// A connection is that of a node from now on.
+    pub(crate) fn joined(&self, socket: &Socket, node: NodeId) {
+        self.lock().conns.entry(node).or_default().push(socket.conn);
+    }
+
+    /// Nothing arrives on a node's connection any more, in neither direction; or what was held arrives after all, also on the
+    /// connections of former lives of that number: their nodes have yet to learn that they are dead.
+    pub fn stall(&self, node: NodeId, stalled: bool) {
+        for way in [Way::ToManager, Way::FromManager] {
+            self.hold(node, way, stalled);
+        }
+    }
+
+    /// The same in one direction.
+    pub fn hold(&self, node: NodeId, way: Way, held: bool) {
+        let mut state = self.lock();
+        let now = self.now();
+        let conns = state.conns.get(&node).cloned().unwrap_or_default();
+        let skip = if held { conns.len().saturating_sub(1) } else { 0 };
+        for conn in conns.into_iter().skip(skip) {
+            state.network.hold(now, conn, way, held);
+        }
+    }
+
+    /// All that is held arrives.
+    pub fn release_all(&self) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.network.release_all(now);
+    }
+
+    /// The connection of a node breaks: both ends are told, and what is under way is lost.
+    pub fn sever(&self, node: NodeId) {
+        let mut state = self.lock();
+        let now = self.now();
+        let Some(conn) = state.conns.get(&node).and_then(|conns| conns.last()).copied() else { return };
+        for way in [Way::ToManager, Way::FromManager] {
+            state.network.lose(conn, way);
+            state.network.send(now, conn, way, Item::End);
+        }
+    }
+
+    fn sends(&self, conn: ConnId, message: &[u8]) -> bool {
+        let now = self.now();
+        let mut state = self.lock();
+        let State { status, life, network, ends, .. } = &mut *state;
+        let Some(end) = ends.get_mut(&conn).filter(|end| !end.closed) else { return false };
+        self.trace.event(now.as_nanos(), 2 << 32 | conn.0, message);
+        if end.life == *life && matches!(status, Status::Up(_)) {
+            network.send(now, conn, Way::ToManager, Item::Data(message.to_vec()));
+        } else if !matches!(status, Status::Down(_, Crash::Machine)) && !end.reset {
+            // The machine does not know the connection, and says so.
+            end.reset = true;
+            network.send(now, conn, Way::FromManager, Item::End);
+        }
+        true
+    }
+
+    fn closes(&self, conn: ConnId) {
+        let now = self.now();
+        let mut state = self.lock();
+        if let Some(end) = state.ends.get_mut(&conn).filter(|end| !end.closed) {
+            end.closed = true;
+            state.network.send(now, conn, Way::ToManager, Item::End);
+        }
+    }
+
+    fn receives(&self, conn: ConnId, waker: Option<&Waker>) -> Poll<Result<Vec<u8>, LinkDown>> {
+        let mut state = self.lock();
+        let Some(end) = state.ends.get_mut(&conn) else { return Poll::Ready(Err(LinkDown)) };
+        if let Some(message) = end.ready.pop_front() {
+            return Poll::Ready(Ok(message));
+        }
+        if end.closed {
+            return Poll::Ready(Err(LinkDown));
+        }
+        end.waker = waker.cloned();
+        Poll::Pending
+    }
+
+    fn has_news(&self, conn: ConnId) -> bool {
+        self.lock().ends.get(&conn).is_none_or(|end| end.closed || !end.ready.is_empty())
+    }
+}
+
+impl State {
+    /// Goes on with a start, if there is one.
+    fn starts(&mut self, now: Instant, disk: &Arc<Disk>) -> bool {
+        match &self.status {
+            Status::Down(at, _) if *at <= now => {
+                let opened = Keeper::open(disk).map(Box::new);
+                if let Ok(opened) = &opened {
+                    self.ledger.opened(&opened.1);
+                }
+                self.status = Status::Opening(now + disk.taken(), opened);
+                true
+            }
+            Status::Opening(until, _) if *until <= now => {
+                disk.settle();
+                let status = std::mem::replace(&mut self.status, Status::Down(now + AGAIN, Crash::Process));
+                match status {
+                    Status::Opening(_, Ok(opened)) => {
+                        let (keeper, saved) = *opened;
+                        self.ledger.saved(saved.reservation().len());
+                        self.lives += 1;
+                        self.life = self.lives;
+                        let process = Process::new(self.config.clone(), saved, keeper, now);
+                        self.status = Status::Up(Box::new(process));
+                        self.log.push("the manager starts".into());
+                    }
+                    Status::Opening(_, Err(why)) => self.log.push(format!("the manager does not start: {why}")),
+                    Status::Up(_) | Status::Down(..) => {}
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Something has come out of a pipe.
+    fn arrives(&mut self, conn: ConnId, way: Way, item: Item) {
+        let to_manager = match (way, item) {
+            (Way::FromManager, Item::Data(bytes)) => {
+                if let Some(end) = self.ends.get_mut(&conn).filter(|end| !end.closed) {
+                    end.ready.push_back(bytes);
+                    end.wake();
+                }
+                return;
+            }
+            (Way::FromManager, Item::End) => {
+                if let Some(end) = self.ends.get_mut(&conn) {
+                    end.closed = true;
+                    end.wake();
+                }
+                return;
+            }
+            (_, Item::Left(bulk)) => Incoming::Sent(conn, bulk),
+            (Way::ToManager, Item::Data(bytes)) => Incoming::Received(conn, bytes),
+            (Way::ToManager, Item::End) => Incoming::Closed(conn, "connection lost"),
+        };
+        let known = self.ends.get(&conn).is_some_and(|end| end.life == self.life);
+        if let Status::Up(process) = &mut self.status
+            && known
+        {
+            process.arrives(to_manager);
+        }
+    }
+}
+
+impl Device for SimManager {
+    fn poll(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        let mut any = state.starts(now, &self.disk);
+        while let Some((conn, way, item)) = state.network.pop(now) {
+            any = true;
+            state.arrives(conn, way, item);
+        }
+        let State { status, network, ledger, log, .. } = &mut *state;
+        if let Status::Up(process) = status {
+            let mut around = Surroundings { network, ledger, log, trace: &self.trace };
+            any |= process.poll(now, &mut around);
+        }
+        any
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let state = self.lock();
+        let own = match &state.status {
+            Status::Up(process) => process.next_deadline(),
+            Status::Opening(at, _) | Status::Down(at, _) => Some(*at),
+        };
+        own.into_iter().chain(state.network.next_deadline()).min()
+    }
+}
