@@ -269,7 +269,8 @@ impl Cluster {
         let rnic = plugged.rnic();
         plugged.set_gid(welcome.gid);
         let config = self.options.config.clone();
-        let lite = Lite::start(host.clone(), rnic.clone(), link.clone(), welcome, config).expect("node starts");
+        let lite =
+            Lite::start(host.clone(), rnic.clone(), link.clone(), welcome, config).expect("node starts");
         if let Some(device) = plugged.device() {
             self.world.attach(&host, device);
         }

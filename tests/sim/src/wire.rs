@@ -109,9 +109,8 @@ impl Device for Wire {
     fn poll(&self, now: Instant) -> bool {
         let mut state = self.lock();
         let mut any = false;
-        let due = |state: &mut State| {
-            state.queue.pop(now.as_nanos()).or_else(|| state.detour.pop(now.as_nanos()))
-        };
+        let due =
+            |state: &mut State| state.queue.pop(now.as_nanos()).or_else(|| state.detour.pop(now.as_nanos()));
         while let Some(((), frame)) = due(&mut state) {
             any = true;
             // A frame whose target address is damaged goes nowhere.

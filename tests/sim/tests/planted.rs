@@ -62,57 +62,6 @@ const QUICK: &[(Bug, &[&str])] = &[
     (SignalTwice, &[EVENTS]),
 ];
 
-/// Processor time that they may take.
-const BUDGET: Duration = Duration::from_secs(60);
-
-const ATOMICS: &str = "atomics are linearizable";
-const BARRIERS: &str = "barriers let all pass or none";
-const CAUSE: &str = "no error without a cause";
-const CALLS: &str = "a call runs at most once";
-const DEADLINES: &str = "no operation outlives its deadline";
-const EVENTS: &str = "an event counts its signals";
-const HANGS: &str = "a task hangs";
-const HEALTHY: &str = "a healthy cluster works";
-const HOLDER: &str = "a lock has one holder";
-const LEFT: &str = "nothing is left behind";
-const MEMORY: &str = "memory equals the model";
-const REPLIES: &str = "a reply is the handler's";
-const RIGHTS: &str = "rights and bounds hold";
-
-/// The bugs of LITE that are found within seconds, and the properties that each may break first.
-const QUICK: &[(Bug, &[&str])] = &[
-    (LostCredit, &[HEALTHY]),
-    (CallTwice, &[CALLS]),
-    (SlotReusedEarly, &[REPLIES, HEALTHY]),
-    (ClosedInUse, &[HEALTHY]),
-    (NoBoundsCheck, &[RIGHTS]),
-    (NoRightsCheck, &[RIGHTS]),
-    (NoDeadline, &[DEADLINES, HANGS]),
-    (UnknownAsDeadline, &[MEMORY, ATOMICS, HOLDER]),
-    (BounceReused, &[MEMORY, REPLIES]),
-    (FlightLeaks, &[LEFT]),
-    (StaleMap, &[MEMORY]),
-    (MoveTellsNobody, &[MEMORY, HOLDER]),
-    (HalfMoved, &[MEMORY]),
-    (FreeTellsNobody, &[LEFT]),
-    (UndoForgotten, &[LEFT]),
-    (QueuePairsKept, &[LEFT]),
-    (FormerLifesMemory, &[CAUSE, MEMORY]),
-    (DoubleGrant, &[HOLDER]),
-    (PartialBarrier, &[BARRIERS]),
-    (SignalTwice, &[EVENTS]),
-];
-
-/// The same of the manager.
-const MANAGERS: &[(ManagerBug, &[&str])] = &[
-    (SettledAtOnce, &[MEMORY, HOLDER]),
-    (NameBoundTwice, &[RIGHTS]),
-    (NamesOutliveOwner, &[HEALTHY]),
-    (BindingStands, &[HOLDER]),
-    (NumbersBeginAnew, &[HOLDER]),
-    (DeafnessCounts, &[HEALTHY]),
-];
-
 /// Processor time that this thread has had.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();

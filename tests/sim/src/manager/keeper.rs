@@ -19,9 +19,15 @@ pub(super) enum Kept {
 enum Phase {
     Idle,
     /// The disk works until then.
-    Writing { until: Instant, batch: Vec<Record>, result: Result<(), String> },
+    Writing {
+        until: Instant,
+        batch: Vec<Record>,
+        result: Result<(), String>,
+    },
     /// The last attempt has failed.
-    Waiting { until: Instant },
+    Waiting {
+        until: Instant,
+    },
 }
 
 /// The store and what it is to save.

@@ -321,7 +321,9 @@ impl State {
                         self.status = Status::Up(Box::new(process));
                         self.log.push("the manager starts".into());
                     }
-                    Status::Opening(_, Err(why)) => self.log.push(format!("the manager does not start: {why}")),
+                    Status::Opening(_, Err(why)) => {
+                        self.log.push(format!("the manager does not start: {why}"))
+                    }
                     Status::Up(_) | Status::Down(..) => {}
                 }
                 true

@@ -142,7 +142,8 @@ impl Network {
 
     /// All pipes that are held are so no more.
     pub(super) fn release_all(&mut self, now: Instant) {
-        let held: Vec<_> = self.pipes.iter().filter(|(_, pipe)| pipe.held.is_some()).map(|(at, _)| *at).collect();
+        let held: Vec<_> =
+            self.pipes.iter().filter(|(_, pipe)| pipe.held.is_some()).map(|(at, _)| *at).collect();
         held.into_iter().for_each(|(conn, way)| self.hold(now, conn, way, false));
     }
 

@@ -67,7 +67,10 @@ fn a_manager_that_comes_back_gives_no_number_twice_and_forgets_no_name() {
                 let last = *lives.last().unwrap();
                 for i in all_join(&mut c) {
                     let (node, incarnation) = life(&c.lite(i));
-                    assert!(incarnation > last && lives.insert(incarnation), "{incarnation:?} after {last:?}");
+                    assert!(
+                        incarnation > last && lives.insert(incarnation),
+                        "{incarnation:?} after {last:?}"
+                    );
                     assert!(node.0 <= 4, "it keeps its id: {node}");
                 }
             }
